@@ -8,6 +8,7 @@ pub mod capture_part;
 pub mod cm_message;
 pub mod grpc_frame;
 pub mod measurement_control;
+pub mod membership_record;
 pub mod memcached;
 pub mod memory_control;
 pub mod region_snapshot;

@@ -35,11 +35,13 @@ impl FromStr for Directory {
             let is_endpoint = |text: &str| {
                 let is_of_name = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
                 let (host, port) = text.rsplit_once(':')?;
-                (!host.is_empty() && host.chars().all(is_of_name) && port.parse::<u16>().is_ok()).then_some(())
+                (!host.is_empty() && host.chars().all(is_of_name) && port.parse::<u16>().is_ok())
+                    .then_some(())
             };
             endpoints.split(',').try_for_each(is_endpoint)?;
             let is_of_cluster = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-            let is_name = (1..=CLUSTER_CHARS_MAX).contains(&cluster.len()) && cluster.chars().all(is_of_cluster);
+            let is_name =
+                (1..=CLUSTER_CHARS_MAX).contains(&cluster.len()) && cluster.chars().all(is_of_cluster);
             is_name.then(|| Self {
                 endpoints: endpoints.split(',').map(str::to_owned).collect(),
                 cluster: cluster.to_owned(),
@@ -142,8 +144,17 @@ mod tests {
         }
         let long = format!("etcd://a:1/{}", "x".repeat(CLUSTER_CHARS_MAX + 1));
         let wrong = [
-            "a:2379/x", "etcd://a:2379", "etcd://a/x", "etcd://a:2379/", "etcd://a:2379/x/y", "etcd://a:2379,/x",
-            "etcd://a:99999/x", "etcd://:2379/x", "etcd://u@a:2379/x", "etcd://a:1 /x", &long,
+            "a:2379/x",
+            "etcd://a:2379",
+            "etcd://a/x",
+            "etcd://a:2379/",
+            "etcd://a:2379/x/y",
+            "etcd://a:2379,/x",
+            "etcd://a:99999/x",
+            "etcd://:2379/x",
+            "etcd://u@a:2379/x",
+            "etcd://a:1 /x",
+            &long,
         ];
         for text in wrong {
             let error = text.parse::<Directory>().unwrap_err().to_string();

@@ -55,8 +55,8 @@ impl Record {
         if bytes.len() > BYTES_MAX {
             return Err(foreign(format!("a record of {} bytes", bytes.len())));
         }
-        let record: Self =
-            serde_json::from_slice(bytes).map_err(|error| foreign(format!("a record is damaged: {error}")))?;
+        let record: Self = serde_json::from_slice(bytes)
+            .map_err(|error| foreign(format!("a record is damaged: {error}")))?;
         if record.version != VERSION {
             return Err(foreign(format!("a record of version {}, not {VERSION}", record.version)));
         }

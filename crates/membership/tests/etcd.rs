@@ -1,78 +1,18 @@
 //! With a real etcd.
 
-use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+#[path = "support/etcd_server.rs"]
+mod etcd_server;
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use etcd_server::{EtcdServer, LOST, until};
 use farcall_membership::{Directory, Joining, Registration};
 use farcall_memory::{ClientConfig, MemoryServer, NodeConfig, PAGE_BYTES, RemoteMemory};
 use farcall_softnic::SoftNic;
 
-/// After that a test calls something lost, however busy the machine is.
-const LOST: Duration = Duration::from_secs(120);
-const LOOK_PERIOD: Duration = Duration::from_millis(50);
-
-/// An etcd of one server.
-struct Etcd {
-    server: Child,
-    client: SocketAddr,
-    peer: SocketAddr,
-}
-
-impl Etcd {
-    fn start(data: &Path) -> Self {
-        // Held together until both are known.
-        let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [client, peer] = ports.map(|port| port.local_addr().unwrap());
-        let mut etcd = Self { server: Self::spawn(client, peer, data), client, peer };
-        etcd.until_it_answers();
-        etcd
-    }
-
-    fn spawn(client: SocketAddr, peer: SocketAddr, data: &Path) -> Child {
-        let (client, peer) = (format!("http://{client}"), format!("http://{peer}"));
-        let mut command = Command::new("etcd");
-        command.arg("--data-dir").arg(data).args(["--listen-client-urls", &client]);
-        command.args(["--advertise-client-urls", &client, "--listen-peer-urls", &peer]);
-        command.args(["--initial-advertise-peer-urls", &peer]);
-        command.arg("--initial-cluster").arg(format!("default={peer}"));
-        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("Debian's etcd-server is installed")
-    }
-
-    fn until_it_answers(&mut self) {
-        until("etcd answers", || self.directory().nodes().is_ok());
-    }
-
-    fn kill(&mut self) {
-        self.server.kill().unwrap();
-        self.server.wait().unwrap();
-    }
-
-    fn start_again(&mut self, data: &Path) {
-        self.server = Self::spawn(self.client, self.peer, data);
-        self.until_it_answers();
-    }
-
-    fn directory(&self) -> Directory {
-        format!("etcd://{}/test", self.client).parse().unwrap()
-    }
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < LOST, "not in time: {what}");
-        sleep(LOOK_PERIOD);
-    }
+fn directory(etcd: &EtcdServer) -> Directory {
+    etcd.directory("test").parse().unwrap()
 }
 
 fn node() -> MemoryServer {
@@ -81,11 +21,10 @@ fn node() -> MemoryServer {
 }
 
 #[test]
-#[ignore = "needs Debian's etcd-server"]
 fn nodes_are_found_while_they_are_there_and_what_is_in_use_needs_no_etcd() {
     let data = tempfile::tempdir().unwrap();
-    let mut etcd = Etcd::start(data.path());
-    let directory = etcd.directory();
+    let Some(mut etcd) = EtcdServer::start(data.path()) else { return };
+    let directory = directory(&etcd);
     assert_eq!(directory.nodes().unwrap(), []);
     let nodes = [node(), node()];
     let [first, second] = [0, 1].map(|at| nodes[at].address());
@@ -127,11 +66,10 @@ fn nodes_are_found_while_they_are_there_and_what_is_in_use_needs_no_etcd() {
 }
 
 #[test]
-#[ignore = "needs Debian's etcd-server"]
 fn where_a_volume_was_is_known_until_it_is_forgotten() {
     let data = tempfile::tempdir().unwrap();
-    let etcd = Etcd::start(data.path());
-    let directory = etcd.directory();
+    let Some(etcd) = EtcdServer::start(data.path()) else { return };
+    let directory = directory(&etcd);
     let nodes: Vec<SocketAddr> = vec!["10.0.0.1:1".parse().unwrap(), "[::1]:2".parse().unwrap()];
     assert_eq!(directory.nodes_of_volume("files").unwrap(), []);
     directory.note_volume("files", nodes.clone()).unwrap();

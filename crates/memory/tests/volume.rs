@@ -281,7 +281,8 @@ fn nodes_come_and_go_and_the_next_mount_has_all_that_the_last_one_was_told() {
 fn while_a_mount_is_heard_of_another_one_is_refused_in_words() {
     let mut nodes = Nodes::new(2, 1);
     let (mut engine, first) = nodes.claimed(1);
-    assert_eq!(first, Takeover { epoch: 1, is_new: true, notes: Vec::new() });
+    let all = vec!["0".to_owned(), "1".to_owned()];
+    assert_eq!(first, Takeover { epoch: 1, is_new: true, nodes: all, notes: Vec::new() });
     let bytes = fill(&mut nodes, &mut engine, 1);
     for _ in 0..3 {
         let refused = nodes.claim(config(2), &volume(2)).err().unwrap();

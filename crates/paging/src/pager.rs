@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use farcall_files::{ask_again, serve_one_file};
 use farcall_link::os_random;
+use farcall_membership::{Directory, Joining, NODES_MAX};
 use farcall_memory::{ClientConfig, IoError, OpenError, PAGE_BYTES, RemoteMemory};
 use farcall_stats::Block;
 use farcall_verbs::Provider;
@@ -80,6 +81,7 @@ pub fn serve(
     if begin(&config, &memory)? == Begun::Before {
         ask_again(&device).map_err(of("cannot have the kernel ask again (Linux 6.9)"))?;
     }
+    let joining = join(&config, &memory)?;
     let threads = start(Arc::new(device), &memory, config.size_bytes).map_err(of("cannot start threads"))?;
     (&keeper).write_all(READY).map_err(of("the keeper is gone"))?;
     keeper.set_read_timeout(Some(STATUS_EVERY)).map_err(of("cannot wait for the keeper"))?;
@@ -94,6 +96,7 @@ pub fn serve(
             break;
         }
     }
+    drop(joining);
     // Where something is in use that could not be undone they end with this process.
     threads.into_iter().filter(JoinHandle::is_finished).for_each(|thread| drop(thread.join()));
     Ok(())
@@ -135,6 +138,7 @@ fn open(config: &Config, provider: Arc<dyn Provider>, kept: Option<File>) -> Res
     let config = ClientConfig {
         name: format!("page {}", std::process::id()),
         nodes: config.nodes.iter().map(ToString::to_string).collect(),
+        nodes_max: if config.directory.is_some() { NODES_MAX } else { 0 },
         size_bytes: config.size_bytes,
         replicas: config.replicas.into(),
         slab_bytes: config.slab_bytes,
@@ -146,6 +150,14 @@ fn open(config: &Config, provider: Arc<dyn Provider>, kept: Option<File>) -> Res
         Some(kept) => RemoteMemory::resume(provider, config, kept),
         None => RemoteMemory::open(provider, config),
     }
+}
+
+/// Has nodes join that register later.
+fn join(config: &Config, memory: &Arc<RemoteMemory>) -> Result<Option<Joining>, PagerError> {
+    let Some(directory) = &config.directory else { return Ok(None) };
+    let parsed = directory.parse::<Directory>().map_err(io::Error::other);
+    let joining = parsed.and_then(|directory| Joining::start(directory, memory));
+    joining.map(Some).map_err(of("cannot look for memory nodes"))
 }
 
 /// When the memory became a swap area.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 /// Root's own, and gone after a restart of the machine, as all the rest is.
 const DIRECTORY: &str = "/run/farcall-page";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const RECORD_BYTES_MAX: u64 = 1 << 20;
 
 /// What is paged, and where to.
@@ -24,6 +24,8 @@ pub struct Config {
     pub version: u32,
     /// Memory nodes.
     pub nodes: Vec<SocketAddr>,
+    /// Where others register (`farcall_membership::Directory`).
+    pub directory: Option<String>,
     /// How many keep each page.
     pub replicas: u8,
     /// Bytes of the swap area.

@@ -188,6 +188,7 @@ mod tests {
         let config = Config {
             version: Config::VERSION,
             nodes: Vec::new(),
+            directory: None,
             replicas: 1,
             size_bytes: 256 << 20,
             slab_bytes: 64 << 20,

@@ -1,6 +1,6 @@
 //! Asking nodes.
 
-use crate::commands::kv::resolve;
+use super::node_list::{NodeList, VALUE_NAME};
 use crate::commands::nic_args::NicArgs;
 use crate::commands::starting;
 use crate::failure::{Exit, Failure};
@@ -13,9 +13,9 @@ use std::net::SocketAddr;
 /// Which nodes.
 #[derive(Debug, Args)]
 pub struct Nodes {
-    /// The nodes: where each farcall memory serve listens, separated by commas.
-    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', required = true, value_parser = resolve)]
-    pub nodes: Vec<SocketAddr>,
+    /// The nodes: where each farcall memory serve listens, separated by commas; or all that are registered in etcd.
+    #[arg(long, value_name = VALUE_NAME, value_parser = NodeList::parse)]
+    pub nodes: NodeList,
     #[command(flatten)]
     nic: NicArgs,
 }

@@ -40,7 +40,8 @@ impl Drain {
         let stop = StopFlag::install()?;
         let chosen = self.nodes.choose()?;
         let request = Request::Drain { is_wanted: !self.undo };
-        for node in &self.nodes.nodes {
+        let nodes = self.nodes.nodes.find()?;
+        for node in &nodes {
             ask(&chosen, *node, &request)?;
         }
         if self.undo {
@@ -48,7 +49,7 @@ impl Drain {
             return Ok(Exit::Success);
         }
         let (until, bar) = (Instant::now() + Duration::from_secs(self.timeout), spinner());
-        for node in &self.nodes.nodes {
+        for node in &nodes {
             loop {
                 let status = status_of(&chosen, *node)?;
                 let held = status.room.slabs - status.room.free.min(status.room.slabs);

@@ -1,6 +1,7 @@
 //! `farcall memory forget`.
 
 use super::ask::{Nodes, ask};
+use super::node_list::no_help;
 use crate::commands::volume_args::VolumeArgs;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
@@ -30,8 +31,12 @@ impl Forget {
         // Only who mounts it says who holds it, and how many notes it has.
         let volume = self.volume.read([0; 16], 0)?.to_ref();
         let chosen = self.nodes.choose()?;
-        for node in &self.nodes.nodes {
-            ask(&chosen, *node, &Request::Forget { volume: volume.clone() })?;
+        let list = &self.nodes.nodes;
+        for node in list.find_for_volume(&volume.name)? {
+            ask(&chosen, node, &Request::Forget { volume: volume.clone() })?;
+        }
+        if let Some(directory) = list.directory() {
+            directory.forget_volume(&volume.name).map_err(|error| no_help(directory, &error))?;
         }
         console.say(
             &format!("the nodes keep nothing of the volume {:?}", volume.name),

@@ -3,6 +3,7 @@
 mod ask;
 mod drain;
 mod forget;
+pub(super) mod node_list;
 mod region_bench;
 mod serve;
 pub(super) mod size;

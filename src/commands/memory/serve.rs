@@ -1,5 +1,6 @@
 //! `farcall memory serve`: a memory node.
 
+use super::node_list::no_help;
 use super::size;
 use crate::commands::config_arg::ConfigArg;
 use crate::commands::kv::resolve;
@@ -11,6 +12,8 @@ use crate::open_files;
 use crate::signals::StopFlag;
 use clap::Args;
 use farcall::memory::{MemoryServer, NodeConfig, ServeError};
+use farcall_membership::Directory;
+use farcall_membership::Registration;
 use rustix::mm::{MlockAllFlags, mlockall};
 use serde_json::json;
 use std::net::SocketAddr;
@@ -25,12 +28,20 @@ use std::time::Duration;
 /// bind to an address that you trust.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  farcall memory serve --size 4G\n  farcall memory serve --listen 127.0.0.1:0 --size 512M --slab 16M --json"
+    after_help = "Examples:\n  farcall memory serve --size 4G\n  farcall memory serve --listen 127.0.0.1:0 --size 512M --slab 16M --json\n  \
+                  farcall memory serve --listen 10.0.0.1:11500 --size 8G --register etcd://10.0.0.9:2379/files"
 )]
 pub struct Serve {
     /// Listen for handshakes on this TCP address; port 0 lets the system choose. Pages do not go this way.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11500", value_parser = resolve)]
     listen: SocketAddr,
+    /// Register in etcd under this name of a cluster: clients with the same --nodes find the node, also if they run
+    /// already. While etcd is away the node serves on.
+    #[arg(long, value_name = "etcd://HOST:PORT,.../CLUSTER")]
+    register: Option<Directory>,
+    /// The address that clients reach the node at, to be registered [default: that of --listen].
+    #[arg(long, value_name = "HOST:PORT", value_parser = resolve, requires = "register")]
+    advertise: Option<SocketAddr>,
     /// How much memory to donate, at most.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::bytes)]
     size: u64,
@@ -80,6 +91,12 @@ impl Serve {
                 .remedy("raise --size or lower --slab")
                 .exit(Exit::Usage));
         }
+        if self.register.is_some() && self.advertise.is_none() && self.listen.ip().is_unspecified() {
+            return Err(Failure::new("cannot register an address that stands for all of this host's")
+                .at(self.listen)
+                .remedy("name the one that clients reach the node at: --advertise HOST:PORT")
+                .exit(Exit::Usage));
+        }
         if self.lock {
             lock()?;
         }
@@ -104,6 +121,7 @@ impl Serve {
                 }
             })?;
         let metrics = self.metrics.start()?.map(|address| address.to_string());
+        let registration = self.register(server.address())?;
         let (address, pid) = (server.address().to_string(), std::process::id());
         console.say_line(
             &format!(
@@ -116,11 +134,21 @@ impl Serve {
             &json!({ "serving": "memory", "pid": pid, "rpc": address, "slabs": slabs, "slab_bytes": self.slab, "metrics": metrics }),
         )?;
         let exit = stop.wait_while(|| server.is_serving());
+        // First of all nobody new comes.
+        drop(registration);
         if server.is_serving() {
             Ok(exit)
         } else {
             Err(Failure::new("the memory node failed; its message is on standard error"))
         }
+    }
+}
+
+impl Serve {
+    fn register(&self, address: SocketAddr) -> Result<Option<Registration>, Failure> {
+        let Some(directory) = &self.register else { return Ok(None) };
+        let registration = Registration::start(directory, self.advertise.unwrap_or(address));
+        registration.map(Some).map_err(|error| no_help(directory, &error))
     }
 }
 

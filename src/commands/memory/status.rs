@@ -12,7 +12,8 @@ use std::net::SocketAddr;
 /// Say how memory nodes stand: what is free, and who holds the rest.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall memory status --nodes 127.0.0.1:11500\n  \
-                        farcall memory status --nodes 10.0.0.1:11500,10.0.0.2:11500 --json")]
+                        farcall memory status --nodes 10.0.0.1:11500,10.0.0.2:11500 --json\n  \
+                        farcall memory status --nodes etcd://10.0.0.9:2379/files")]
 pub struct Status {
     #[command(flatten)]
     nodes: Nodes,
@@ -26,11 +27,11 @@ impl Status {
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let chosen = self.nodes.choose()?;
         let (mut lines, mut values, mut failed) = (Vec::new(), Vec::new(), None);
-        for node in &self.nodes.nodes {
-            match status_of(&chosen, *node) {
+        for node in self.nodes.nodes.find()? {
+            match status_of(&chosen, node) {
                 Ok(status) => {
-                    lines.push(text(*node, &status));
-                    values.push(value(*node, &status));
+                    lines.push(text(node, &status));
+                    values.push(value(node, &status));
                 }
                 Err(failure) => failed = Some(failure),
             }

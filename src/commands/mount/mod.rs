@@ -2,7 +2,7 @@
 
 mod worker;
 
-use super::kv::resolve;
+use super::memory::node_list::{NodeList, VALUE_NAME, joined};
 use super::memory::size;
 use super::nic_args::NicArgs;
 use super::volume_args::VolumeArgs;
@@ -31,13 +31,15 @@ pub use worker::Worker;
                   farcall mount /mnt --nodes a:11500,b:11500 --replicas 2 --size 8G\n  \
                   farcall mount /mnt --nodes a:11500,b:11500 --size 8G --snapshot /var/lib/files.farcall\n  \
                   farcall mount /mnt --nodes a:11500,b:11500 --size 8G \
-                  --volume files --volume-key /etc/farcall/files.key")]
+                  --volume files --volume-key /etc/farcall/files.key\n  \
+                  farcall mount /mnt --nodes etcd://etcd:2379/files --size 8G")]
 pub struct Mount {
     /// The directory to mount at.
     dir: PathBuf,
-    /// The memory nodes: where each farcall memory serve listens, separated by commas.
-    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', required = true, value_parser = resolve)]
-    nodes: Vec<SocketAddr>,
+    /// The memory nodes: where each farcall memory serve listens, separated by commas; or all that are registered in
+    /// etcd, also later. A volume takes nodes that register later when it is mounted again.
+    #[arg(long, value_name = VALUE_NAME, value_parser = NodeList::parse)]
+    nodes: NodeList,
     /// How many nodes keep each block.
     #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
     replicas: u8,
@@ -69,19 +71,18 @@ impl Mount {
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let stop = StopFlag::install()?;
         open_files::raise_limit();
-        if usize::from(self.replicas) > self.nodes.len() {
-            return Err(Failure::new("cannot keep so many replicas")
-                .why(format!("--replicas is {}, and --nodes names {}", self.replicas, self.nodes.len()))
-                .remedy("name more nodes, or lower --replicas")
-                .exit(Exit::Usage));
-        }
+        let nodes = match &self.volume {
+            None => self.nodes.find()?,
+            Some(volume) => self.nodes.find_for_volume(volume)?,
+        };
+        self.nodes.check_replicas(&nodes, self.replicas)?;
         if let Some(volume) = self.volume()
             && volume.make_key()?
         {
             let path = volume.volume_key.display();
             eprintln!("made a key for the volume: {path}; keep a copy: without it nobody mounts the volume");
         }
-        let worker = self.worker()?;
+        let worker = self.worker(&nodes)?;
         let supervisor = Supervisor::start(&self.dir, worker).map_err(|error| cannot(&error))?;
         let (size_bytes, replicas, dir) = (whole_blocks(self.size), self.replicas, supervisor.dir());
         console.say_line(
@@ -89,7 +90,7 @@ impl Mount {
                 "{} at {} in the memory of {} nodes, {replicas} replicas (pid {})\n{}",
                 size::text(size_bytes),
                 dir.display(),
-                self.nodes.len(),
+                nodes.len(),
                 std::process::id(),
                 supervisor.said(),
             ),
@@ -112,12 +113,16 @@ impl Mount {
     }
 
     /// This program again, as the process that serves.
-    fn worker(&self) -> Result<impl FnMut(&Path, [i32; 3]) -> Command + Send + use<>, Failure> {
+    fn worker(
+        &self,
+        nodes: &[SocketAddr],
+    ) -> Result<impl FnMut(&Path, [i32; 3]) -> Command + Send + use<>, Failure> {
         let this = std::env::current_exe()
             .map_err(|error| Failure::because("cannot find the program that serves files", &error))?;
         let list = |items: Vec<String>| items.join(",");
         let mut options = vec![
-            format!("--nodes={}", list(self.nodes.iter().map(ToString::to_string).collect())),
+            format!("--nodes={}", self.nodes),
+            format!("--known={}", joined(nodes)),
             format!("--replicas={}", self.replicas),
             format!("--size={}", self.size),
             format!("--slab={}", self.slab),

@@ -1,14 +1,16 @@
 //! The process that serves the files of `farcall mount`: this program again, started by its supervisor.
 
 use super::{Mount, whole_blocks};
+use crate::commands::memory::node_list::no_help;
 use crate::failure::{Exit, Failure};
 use crate::open_files;
 use clap::Args;
-use farcall::memory::{ClientConfig, OpenError, RemoteMemory};
+use farcall::memory::{ClientConfig, OpenError, RemoteMemory, Takeover};
 use farcall_files::{BLOCK_BYTES, Caller, Journal, Log, Mount as Mounted, State, Time, Tree, Volume};
 use farcall_link::Entropy;
 use std::fs::File;
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,6 +23,9 @@ const HOST_CHARS_MAX: usize = 12;
 pub struct Worker {
     #[command(flatten)]
     mount: Mount,
+    /// The memory nodes that who started it found.
+    #[arg(long, value_delimiter = ',', required = true)]
+    known: Vec<SocketAddr>,
     /// What the last process kept: the numbers of three files.
     #[arg(long, value_delimiter = ',', required = true)]
     state: Vec<i32>,
@@ -34,24 +39,27 @@ impl Worker {
     pub fn run(self) -> Result<Exit, Failure> {
         let cannot = |error: io::Error| Failure::because("cannot take over the files", &error);
         open_files::raise_limit();
-        let numbers = self.state.try_into().map_err(|_| cannot(io::ErrorKind::InvalidInput.into()))?;
+        let numbers =
+            self.state.clone().try_into().map_err(|_| cannot(io::ErrorKind::InvalidInput.into()))?;
         let State { memory, journal } = State::inherited(numbers).map_err(cannot)?;
         let given = farcall_files::Worker::of_standard_streams().map_err(cannot)?;
         let chosen = self.mount.nic.choose()?;
         let mut line = chosen.explanation.to_string().replace('\n', "; ");
         let (journal, earlier) = Journal::open(journal).map_err(cannot)?;
         let is_first = earlier.is_none();
+        let config = self.config();
         let opened = match self.mount.volume() {
             None => {
-                let memory = RemoteMemory::resume(chosen.provider.into(), self.mount.config(), memory);
+                let memory = RemoteMemory::resume(chosen.provider.into(), config, memory);
                 let memory = Arc::new(memory.map_err(|error| cannot_open(&error))?);
                 Opened { memory, tree: earlier, journal }
             }
             Some(args) => {
                 let holder = holder(&memory).map_err(cannot)?;
                 let volume = args.read(holder, Log::notes_bytes(whole_blocks(self.mount.size)))?;
-                let claimed = RemoteMemory::claim(chosen.provider.into(), self.mount.config(), &volume);
+                let claimed = RemoteMemory::claim(chosen.provider.into(), config, &volume);
                 let (memory, takeover) = claimed.map_err(|error| cannot_open(&error))?;
+                self.note_nodes(&args.volume, &takeover, is_first)?;
                 let age = if takeover.is_new { "new" } else { "taken over" };
                 line += &format!("; volume {:?}: {age}, epoch {}", args.volume, takeover.epoch);
                 let memory = Arc::new(memory);
@@ -63,6 +71,7 @@ impl Worker {
             }
         };
         let Opened { memory, tree, journal } = opened;
+        let joining = self.mount.nodes.join(&memory)?;
         let tree = tree.map_or_else(|| self.mount.tree(&memory), Ok)?;
         let volume = Arc::new(Volume::kept(tree, Box::new(memory), journal));
         volume.sync().map_err(|error| cannot(error.into()))?;
@@ -71,6 +80,7 @@ impl Worker {
         let mut mounted = serve(device, dir.clone(), Arc::clone(&volume)).map_err(cannot)?;
         given.serves(&line, dir).map_err(cannot)?;
         mounted.wait();
+        drop(joining);
         volume
             .sync()
             .map_err(|error| Failure::because("the last changes are not at the memory nodes", &error))?;
@@ -95,18 +105,37 @@ fn holder(kept: &File) -> io::Result<[u8; 16]> {
     Ok(holder)
 }
 
-impl Mount {
+impl Worker {
     fn config(&self) -> ClientConfig {
+        let mount = &self.mount;
         ClientConfig {
             name: format!("mount {} at {}", std::process::id(), host_name()),
-            nodes: self.nodes.iter().map(ToString::to_string).collect(),
-            size_bytes: whole_blocks(self.size),
-            replicas: self.replicas.into(),
-            slab_bytes: self.slab,
+            nodes: self.known.iter().map(ToString::to_string).collect(),
+            nodes_max: mount.nodes.nodes_max(),
+            size_bytes: whole_blocks(mount.size),
+            replicas: mount.replicas.into(),
+            slab_bytes: mount.slab,
             ..ClientConfig::default()
         }
     }
 
+    /// Notes in etcd which nodes have the volume: before anything is written to it, so that the next mount asks them.
+    fn note_nodes(&self, volume: &str, takeover: &Takeover, is_first: bool) -> Result<(), Failure> {
+        let Some(directory) = self.mount.nodes.directory() else { return Ok(()) };
+        let has_it = |node: &&SocketAddr| takeover.nodes.contains(&node.to_string());
+        let nodes = self.known.iter().filter(has_it).copied().collect();
+        match directory.note_volume(volume, nodes) {
+            // No node has it now that had not when the first process noted them.
+            Err(error) if !is_first => {
+                tracing::warn!(%directory, "it is not noted which nodes have the volume now: {error}");
+                Ok(())
+            }
+            noted => noted.map_err(|error| no_help(directory, &error)),
+        }
+    }
+}
+
+impl Mount {
     fn tree(&self, memory: &RemoteMemory) -> Result<Tree, Failure> {
         if let Some(path) = self.snapshot.as_ref().filter(|path| path.exists()) {
             return farcall_files::restore(path, memory).map_err(|error| {

@@ -1,11 +1,12 @@
 //! `farcall page -- CMD`.
 
-use crate::commands::kv::resolve;
+use crate::commands::memory::node_list::{NodeList, VALUE_NAME};
 use crate::commands::memory::size;
 use crate::commands::nic_args::NicArgs;
 use crate::failure::{Exit, Failure};
 use crate::signals::StopFlag;
 use clap::Args;
+use farcall_membership::Directory;
 use farcall_paging::{Config, Ended, Obstacle, Paging, PagingError, preflight};
 use std::env;
 use std::ffi::OsString;
@@ -18,9 +19,10 @@ pub struct Run {
     /// Local memory that the program and its children may have.
     #[arg(long, value_name = "SIZE", value_parser = size::bytes, required = true)]
     resident: Option<u64>,
-    /// The memory nodes: where each farcall memory serve listens, separated by commas.
-    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', required = true, value_parser = resolve)]
-    nodes: Vec<SocketAddr>,
+    /// The memory nodes: where each farcall memory serve listens, separated by commas; or all that are registered in
+    /// etcd, also later.
+    #[arg(long, value_name = VALUE_NAME, value_parser = NodeList::parse, required = true)]
+    nodes: Option<NodeList>,
     /// How many nodes keep each page.
     #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
     replicas: u8,
@@ -48,16 +50,15 @@ impl Run {
     /// When it cannot be paged, or not everything was undone.
     pub fn run(self) -> Result<Exit, Failure> {
         let stop = StopFlag::install()?;
-        if usize::from(self.replicas) > self.nodes.len() {
-            return Err(Failure::new("cannot keep so many replicas")
-                .why(format!("--replicas is {}, and --nodes names {}", self.replicas, self.nodes.len()))
-                .remedy("name more nodes, or lower --replicas")
-                .exit(Exit::Usage));
-        }
+        let Some(list) = &self.nodes else {
+            return Err(Failure::new("no memory nodes to page to").exit(Exit::Usage));
+        };
+        let nodes = list.find()?;
+        list.check_replicas(&nodes, self.replicas)?;
         let [program, arguments @ ..] = &self.command[..] else {
             return Err(Failure::new("no program to run").exit(Exit::Usage));
         };
-        let config = self.config();
+        let config = self.config(nodes, list.directory());
         if let Some(obstacles) = in_one(&preflight(&config)) {
             return Err(obstacles);
         }
@@ -72,13 +73,14 @@ impl Run {
         }
     }
 
-    fn config(&self) -> Config {
+    fn config(&self, nodes: Vec<SocketAddr>, directory: Option<&Directory>) -> Config {
         let page_bytes = farcall::memory::PAGE_BYTES as u64;
         let whole_pages = |bytes: u64| bytes / page_bytes * page_bytes;
         let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
         Config {
             version: Config::VERSION,
-            nodes: self.nodes.clone(),
+            nodes,
+            directory: directory.map(ToString::to_string),
             replicas: self.replicas,
             size_bytes: whole_pages(self.size),
             slab_bytes: whole_pages(self.slab),

@@ -130,6 +130,8 @@ pub struct Takeover {
     pub epoch: u64,
     /// There was none.
     pub is_new: bool,
+    /// The nodes that have it now, by their addresses.
+    pub nodes: Vec<String>,
     /// The notes of the user's, as each member has them. Those that were told to be noted are in all of them.
     pub notes: Vec<Vec<u8>>,
 }

@@ -58,6 +58,7 @@ impl Confinement {
         let obstacles = preflight(&Config {
             version: Config::VERSION,
             nodes: Vec::new(),
+            directory: None,
             replicas: 1,
             size_bytes,
             slab_bytes: size_bytes,

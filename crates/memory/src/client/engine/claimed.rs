@@ -32,7 +32,13 @@ impl Engine {
         let claimed = claim(&config, volume, &mut rng, call)?;
         let is_new = claimed.notes.is_empty();
         let users = claimed.notes.iter().map(|notes| claimed.layout.read_user(notes).to_vec());
-        let takeover = Takeover { epoch: claimed.mark.epoch, is_new, notes: users.collect() };
+        let has_it = |(at, address): (usize, &String)| claimed.nodes[at].as_ref().map(|_| address.clone());
+        let takeover = Takeover {
+            epoch: claimed.mark.epoch,
+            is_new,
+            nodes: config.nodes.iter().enumerate().filter_map(has_it).collect(),
+            notes: users.collect(),
+        };
         let mut engine = Self::new(nic, config)?;
         engine.seed = volume.seed();
         engine.sums = Sums::new(engine.seed);

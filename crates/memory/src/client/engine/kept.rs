@@ -23,12 +23,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::new`], or if the file is of another address space.
-    pub fn resume(
-        nic: &Nic,
-        mut config: ClientConfig,
-        file: File,
-        now: Nanos,
-    ) -> Result<Self, OpenError> {
+    pub fn resume(nic: &Nic, mut config: ClientConfig, file: File, now: Nanos) -> Result<Self, OpenError> {
         let (mut keep, placement) = Keep::open(file, &config)?;
         if let Some(placement) = &placement {
             let kept: Vec<String> = placement.nodes.iter().map(|node| node.address.clone()).collect();

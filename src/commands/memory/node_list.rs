@@ -1,0 +1,166 @@
+//! `--nodes`: which memory nodes.
+
+use crate::commands::kv::resolve;
+use crate::failure::{Exit, Failure};
+use farcall::memory::RemoteMemory;
+use farcall_membership::{Directory, EtcdError, Joining, NODES_MAX};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// What `--nodes` takes, as help texts show it.
+pub const VALUE_NAME: &str = "HOST:PORT,...|etcd://HOST:PORT,.../CLUSTER";
+
+/// Memory nodes by their addresses, or those that are registered in etcd.
+#[derive(Clone, Debug)]
+pub enum NodeList {
+    /// By their addresses.
+    Named(Vec<SocketAddr>),
+    /// All that are registered there, now and later.
+    Registered(Directory),
+}
+
+impl NodeList {
+    /// Reads the option's value.
+    ///
+    /// # Errors
+    /// In words for the user.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if Directory::is_meant_by(text) {
+            return text.parse().map(Self::Registered).map_err(|error| format!("{error}"));
+        }
+        text.split(',').map(resolve).collect::<Result<_, _>>().map(Self::Named)
+    }
+
+    /// The nodes that there are now.
+    ///
+    /// # Errors
+    /// When etcd does not say, or none is registered.
+    pub fn find(&self) -> Result<Vec<SocketAddr>, Failure> {
+        self.found_with(|_| Ok(Vec::new()))
+    }
+
+    /// The nodes that there are now, and those that a volume was on when it was mounted last: each of them may have what
+    /// is newest of it.
+    ///
+    /// # Errors
+    /// As [`NodeList::find`].
+    pub fn find_for_volume(&self, volume: &str) -> Result<Vec<SocketAddr>, Failure> {
+        self.found_with(|directory| directory.nodes_of_volume(volume))
+    }
+
+    fn found_with(
+        &self,
+        others: impl FnOnce(&Directory) -> Result<Vec<SocketAddr>, EtcdError>,
+    ) -> Result<Vec<SocketAddr>, Failure> {
+        let directory = match self {
+            Self::Named(nodes) => return Ok(nodes.clone()),
+            Self::Registered(directory) => directory,
+        };
+        let found = others(directory).and_then(|mut nodes| {
+            let known = BTreeSet::from_iter(nodes.iter().copied());
+            nodes.extend(directory.nodes()?.into_iter().filter(|node| !known.contains(node)));
+            Ok(nodes)
+        });
+        let nodes = found.map_err(|error| no_help(directory, &error))?;
+        if nodes.is_empty() {
+            return Err(Failure::new("no memory node is registered")
+                .at(directory)
+                .remedy(format!("start some: farcall memory serve --register {directory}"))
+                .exit(Exit::Unreachable));
+        }
+        Ok(nodes)
+    }
+
+    /// Whether each page can have so many replicas, on different nodes.
+    ///
+    /// # Errors
+    /// When there are fewer.
+    pub fn check_replicas(&self, nodes: &[SocketAddr], replicas: u8) -> Result<(), Failure> {
+        if usize::from(replicas) <= nodes.len() {
+            return Ok(());
+        }
+        let (there, remedy) = match self {
+            Self::Named(_) => ("--nodes names", "name more nodes, or lower --replicas"),
+            Self::Registered(_) => ("nodes registered:", "start more of them, or lower --replicas"),
+        };
+        Err(Failure::new("cannot keep so many replicas")
+            .why(format!("--replicas is {replicas}, and {there} {}", nodes.len()))
+            .remedy(remedy)
+            .exit(Exit::Usage))
+    }
+
+    /// Nodes that a client makes room for.
+    pub const fn nodes_max(&self) -> usize {
+        match self {
+            Self::Named(_) => 0,
+            Self::Registered(_) => NODES_MAX,
+        }
+    }
+
+    /// The directory, if it is one.
+    pub const fn directory(&self) -> Option<&Directory> {
+        match self {
+            Self::Named(_) => None,
+            Self::Registered(directory) => Some(directory),
+        }
+    }
+
+    /// Has nodes that register later join.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn join(&self, memory: &Arc<RemoteMemory>) -> Result<Option<Joining>, Failure> {
+        let joining = self.directory().map(|directory| Joining::start(directory.clone(), memory));
+        joining.transpose().map_err(|error| Failure::because("cannot look for memory nodes", &error))
+    }
+}
+
+/// As it is given.
+impl fmt::Display for NodeList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Named(nodes) => f.write_str(&joined(nodes)),
+            Self::Registered(directory) => directory.fmt(f),
+        }
+    }
+}
+
+/// Addresses, separated by commas.
+pub fn joined(nodes: &[SocketAddr]) -> String {
+    nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// Etcd is of no help.
+pub fn no_help(directory: &Directory, error: &EtcdError) -> Failure {
+    let failure = Failure::because("cannot ask etcd about the memory nodes", error).at(directory);
+    match error {
+        EtcdError::Away(_) => {
+            failure.remedy("start etcd, or name the nodes by their addresses").exit(Exit::Unreachable)
+        }
+        _ => failure.remedy("name an etcd that this host may use without a password"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_named_as_it_was_given() {
+        for text in ["127.0.0.1:1,127.0.0.1:2", "etcd://127.0.0.1:2379/files"] {
+            assert_eq!(NodeList::parse(text).unwrap().to_string(), text);
+        }
+        assert!(NodeList::parse("127.0.0.1:1,").unwrap_err().contains("no HOST:PORT"));
+        assert!(NodeList::parse("etcd://127.0.0.1").unwrap_err().contains("etcd://HOST:PORT,.../CLUSTER"));
+    }
+
+    #[test]
+    fn replicas_need_as_many_nodes() {
+        let named = NodeList::parse("127.0.0.1:1").unwrap();
+        let nodes = named.find().unwrap();
+        assert!(named.check_replicas(&nodes, 1).is_ok());
+        assert!(named.check_replicas(&nodes, 2).is_err());
+    }
+}

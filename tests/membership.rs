@@ -1,0 +1,176 @@
+//! Memory nodes that register in a real etcd, as the program's users see it.
+
+#[path = "../crates/membership/tests/support/etcd_server.rs"]
+mod etcd_server;
+#[path = "support/mounted.rs"]
+mod mounted;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use etcd_server::{EtcdServer, until};
+use mounted::{Process, can_mount, farcall};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// A directory of a test's own, removed at its end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("farcall-membership-{name}-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        Self(dir)
+    }
+
+    fn make(&self, name: &str) -> PathBuf {
+        let dir = self.0.join(name);
+        fs::create_dir(&dir).unwrap();
+        dir
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const SERVE: [&str; 8] = ["memory", "serve", "--listen", "127.0.0.1:0", "--size", "128M", "--slab", "4M"];
+
+fn node(directory: &str) -> Process {
+    Process::start(&[&SERVE[..], &["--lease-ms", "2000", "--register", directory]].concat())
+}
+
+fn address(node: &Process) -> &str {
+    node.ready["rpc"].as_str().unwrap()
+}
+
+/// What the nodes say, or what the program says instead.
+fn status(nodes: &str) -> Result<Vec<Value>, String> {
+    let output = farcall().args(["--json", "memory", "status", "--nodes", nodes]).output().unwrap();
+    match output.status.success() {
+        true => Ok(serde_json::from_slice(&output.stdout).unwrap()),
+        false => Err(String::from_utf8(output.stderr).unwrap()),
+    }
+}
+
+fn addresses(nodes: &str) -> Vec<String> {
+    let found = status(nodes).unwrap_or_default();
+    found.iter().map(|node| node["node"].as_str().unwrap().to_owned()).collect()
+}
+
+fn mount(dir: &Path, directory: &str, more: &[&str]) -> Result<Process, String> {
+    let options = ["--nodes", directory, "--size", "64M", "--slab", "4M"];
+    Process::try_start(&[&["mount", dir.to_str().unwrap()], &options[..], more].concat())
+}
+
+fn end(mut mount: Process) {
+    mount.signal(Signal::TERM);
+    assert!(mount.child.wait().unwrap().success());
+}
+
+#[test]
+fn nodes_are_found_by_the_name_of_their_cluster_until_they_end() {
+    let data = Scratch::new("names");
+    let Some(mut etcd) = EtcdServer::start(&data.0) else { return };
+    let directory = etcd.directory("files");
+    let nobody = status(&directory).unwrap_err();
+    assert!(
+        nobody.contains("no memory node is registered") && nobody.contains("--register etcd://"),
+        "{nobody}"
+    );
+    let everywhere =
+        Process::try_start(&["memory", "serve", "--listen", "0.0.0.0:0", "--register", &directory])
+            .err()
+            .unwrap();
+    assert!(everywhere.contains("--advertise HOST:PORT"), "{everywhere}");
+    let [first, mut second, third] = [(); 3].map(|()| node(&directory));
+    assert_eq!(addresses(&directory), [address(&first), address(&second), address(&third)]);
+    assert_eq!(addresses(&etcd.directory("others")), [""; 0]);
+    end(first);
+    assert_eq!(addresses(&directory), [address(&second), address(&third)]);
+    second.child.kill().unwrap();
+    until("who was killed is not found any more", || addresses(&directory) == [address(&third)]);
+    etcd.kill();
+    let away = status(&directory).unwrap_err();
+    assert!(away.contains("no etcd server answers") && away.contains("Connection refused"), "{away}");
+}
+
+#[test]
+fn files_move_to_nodes_that_register_later_and_need_no_etcd() {
+    if !can_mount() {
+        return;
+    }
+    let data = Scratch::new("joining");
+    let Some(mut etcd) = EtcdServer::start(&data.make("etcd")) else { return };
+    let directory = etcd.directory("files");
+    let dir = data.make("mount");
+    let mut nodes = vec![node(&directory)];
+    let few = mount(&dir, &directory, &[]).err().unwrap();
+    assert!(few.contains("--replicas is 2, and nodes registered: 1"), "{few}");
+    nodes.push(node(&directory));
+    let mounted = mount(&dir, &directory, &[]).unwrap();
+    let (file, bytes) = (dir.join("file"), (0..9 << 20).map(|at| (at % 251) as u8).collect::<Vec<u8>>());
+    fs::write(&file, &bytes).unwrap();
+    // One node dies, the other one wants its memory back: those that join have everything then.
+    let _joined = [(); 2].map(|()| node(&directory));
+    nodes.remove(0).child.kill().unwrap();
+    let mut drain = farcall();
+    drain.args(["memory", "drain", "--nodes", address(&nodes[0])]);
+    assert!(drain.status().unwrap().success());
+    end(nodes.remove(0));
+    assert!(fs::read(&file).unwrap() == bytes);
+    // Whoever serves is killed while etcd is away: the next one knows the nodes that joined.
+    etcd.kill();
+    let before = mounted.worker().unwrap();
+    rustix::process::kill_process(before, Signal::KILL).unwrap();
+    until("another process serves", || mounted.worker().is_some_and(|worker| worker != before));
+    fs::write(dir.join("other"), &bytes).unwrap();
+    for name in ["file", "other"] {
+        assert!(fs::read(dir.join(name)).unwrap() == bytes, "{name}");
+    }
+    end(mounted);
+}
+
+#[test]
+fn a_volume_is_looked_for_where_it_was_and_not_begun_anew_elsewhere() {
+    if !can_mount() {
+        return;
+    }
+    let data = Scratch::new("volume");
+    let Some(etcd) = EtcdServer::start(&data.make("etcd")) else { return };
+    let directory = etcd.directory("files");
+    let (dir, key) = (data.make("mount"), data.0.join("key"));
+    let volume = ["--volume", "files", "--volume-key", key.to_str().unwrap()];
+    let old = [(); 2].map(|()| node(&directory));
+    let mounted = mount(&dir, &directory, &volume).unwrap();
+    fs::write(dir.join("file"), b"kept").unwrap();
+    end(mounted);
+    // Its nodes are cut off, and others come.
+    let new = [(); 2].map(|()| node(&directory));
+    old.iter().for_each(|node| node.signal(Signal::STOP));
+    let asked = |wanted: &[&Process]| {
+        let lines = farcall().args(["memory", "status", "--nodes", &directory]).output().unwrap();
+        let lines = String::from_utf8(lines.stdout).unwrap();
+        wanted.iter().all(|node| lines.contains(address(node)))
+            && !old.iter().any(|node| lines.contains(address(node)))
+    };
+    until("the old nodes are not registered any more", || asked(&[&new[0], &new[1]]));
+    let refused = mount(&dir, &directory, &volume).err().unwrap();
+    assert!(
+        refused.contains("no node that answers knows it, and one that does not may have it"),
+        "{refused}"
+    );
+    old.iter().for_each(|node| node.signal(Signal::CONT));
+    until("the old nodes are registered again", || addresses(&directory).len() == 4);
+    let mounted = mount(&dir, &directory, &volume).unwrap();
+    assert_eq!(fs::read(dir.join("file")).unwrap(), b"kept");
+    end(mounted);
+    let mut forget = farcall();
+    forget.args(["memory", "forget", "--nodes", &directory]).args(volume);
+    assert!(forget.status().unwrap().success());
+    let mounted = mount(&dir, &directory, &volume).unwrap();
+    assert!(!dir.join("file").exists(), "it is a new one");
+    end(mounted);
+}
