@@ -184,8 +184,12 @@ static ALONE: Mutex<()> = Mutex::new(());
 impl Run {
     /// Starts it, and waits until its memory is full; nothing where that is impossible.
     fn start(role: &str) -> Option<Self> {
+        Self::over(vec![Node::start(), Node::start()], role)
+    }
+
+    /// Without nodes the pager keeps pages itself.
+    fn over(nodes: Vec<Node>, role: &str) -> Option<Self> {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let nodes = vec![Node::start(), Node::start()];
         let mut command = page(&nodes);
         command.arg(std::env::current_exe().unwrap()).args(["--exact", "child_entry", "--nocapture"]);
         command.env(ROLE, role).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -268,7 +272,11 @@ fn page(nodes: &[Node]) -> Command {
     let addresses: Vec<_> = nodes.iter().map(|node| &*node.address).collect();
     let mut command = farcall();
     command.args(["page", "--may-stall", "--resident", RESIDENT, "--size", "128M", "--slab", "16M"]);
-    command.args(["--nodes", &addresses.join(","), "--"]);
+    match addresses[..] {
+        [] => command.arg("--bare"),
+        _ => command.args(["--nodes", &addresses.join(",")]),
+    };
+    command.arg("--");
     command
 }
 
@@ -394,6 +402,40 @@ fn when_no_pager_can_take_over_the_program_is_killed_first_and_all_is_undone() {
         code == Some(1) && said.contains("the pager died, and no other could take over"),
         "{code:?} {said}"
     );
+}
+
+#[test]
+#[ignore = "it swaps: .ci/run page"]
+fn pages_that_the_pager_keeps_itself_end_with_it_and_so_does_the_program() {
+    let Some(mut run) = Run::over(Vec::new(), "1000000") else { return };
+    run.status_once(|status| status["reads"]["count"].as_u64() > Some(0));
+    let pager = run.pager();
+    signal(pager, Signal::KILL);
+    let (code, said) = run.end();
+    assert!(
+        code == Some(1) && said.contains("the pager died, and no other could take over"),
+        "{code:?} {said}"
+    );
+    assert!(said.contains("they were in the one that died"), "{said}");
+}
+
+#[test]
+#[ignore = "it swaps: .ci/run page"]
+fn the_bench_brings_pages_back_from_each_area_that_there_is() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut bench = farcall();
+    bench.args(["--json", "page", "bench", "--size", "24M", "--touches", "500", "--repetitions", "1"]);
+    let output = bench.output().unwrap();
+    let measured: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    println!("{measured}");
+    let areas = measured["areas"].as_array().unwrap();
+    let names: Vec<_> = areas.iter().map(|area| area["area"].as_str().unwrap()).collect();
+    assert_eq!(names, ["empty loop on FUSE", "farcall page", "swap file", "zram"]);
+    for area in areas {
+        let is_told = area["not_here"].is_string();
+        let is_measured = area["faults"].as_u64() > Some(0) && area["p50_us"].as_f64() > Some(0.0);
+        assert!(is_told ^ is_measured, "{area}");
+    }
 }
 
 #[test]

@@ -22,7 +22,7 @@ const RECORD_BYTES_MAX: u64 = 1 << 20;
 pub struct Config {
     /// Of this format.
     pub version: u32,
-    /// Memory nodes.
+    /// Memory nodes; without one the pager keeps pages itself, to measure beside.
     pub nodes: Vec<SocketAddr>,
     /// Where others register (`farcall_membership::Directory`).
     pub directory: Option<String>,

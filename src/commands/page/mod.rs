@@ -1,5 +1,6 @@
 //! `farcall page`: paging for unmodified programs.
 
+mod bench;
 mod cleanup;
 mod pager;
 mod run;
@@ -25,7 +26,7 @@ pub use pager::Pager;
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "Examples:\n  farcall memory serve --size 4G        on two machines\n  \
                   farcall page --resident 256M --nodes a:11500,b:11500 --replicas 2 -- ./program --its-option\n  \
-                  farcall page status\n  farcall page cleanup                  after a crash")]
+                  farcall page bench\n  farcall page status\n  farcall page cleanup                  after a crash")]
 pub struct Page {
     #[command(subcommand)]
     look_after: Option<LookAfter>,
@@ -35,6 +36,7 @@ pub struct Page {
 
 #[derive(Debug, Subcommand)]
 enum LookAfter {
+    Bench(bench::Bench),
     Status(status::Status),
     Cleanup(cleanup::Cleanup),
 }
@@ -46,6 +48,7 @@ impl Page {
     /// When it could not be done.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         match self.look_after {
+            Some(LookAfter::Bench(bench)) => bench.run(console),
             Some(LookAfter::Status(status)) => status.run(console),
             Some(LookAfter::Cleanup(cleanup)) => cleanup.run(console),
             None => self.run.run(),

@@ -6,7 +6,6 @@ use crate::commands::nic_args::NicArgs;
 use crate::failure::{Exit, Failure};
 use crate::signals::StopFlag;
 use clap::Args;
-use farcall_membership::Directory;
 use farcall_paging::{Config, Ended, Obstacle, Paging, PagingError, preflight};
 use std::env;
 use std::ffi::OsString;
@@ -21,8 +20,11 @@ pub struct Run {
     resident: Option<u64>,
     /// The memory nodes: where each farcall memory serve listens, separated by commas; or all that are registered in
     /// etcd, also later.
-    #[arg(long, value_name = VALUE_NAME, value_parser = NodeList::parse, required = true)]
+    #[arg(long, value_name = VALUE_NAME, value_parser = NodeList::parse, required_unless_present = "bare")]
     nodes: Option<NodeList>,
+    /// Keep pages in the pager: all of the way to memory nodes but these, for farcall page bench.
+    #[arg(long, hide = true)]
+    bare: bool,
     /// How many nodes keep each page.
     #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
     replicas: u8,
@@ -50,15 +52,10 @@ impl Run {
     /// When it cannot be paged, or not everything was undone.
     pub fn run(self) -> Result<Exit, Failure> {
         let stop = StopFlag::install()?;
-        let Some(list) = &self.nodes else {
-            return Err(Failure::new("no memory nodes to page to").exit(Exit::Usage));
-        };
-        let nodes = list.find()?;
-        list.check_replicas(&nodes, self.replicas)?;
         let [program, arguments @ ..] = &self.command[..] else {
             return Err(Failure::new("no program to run").exit(Exit::Usage));
         };
-        let config = self.config(nodes, list.directory());
+        let config = self.config()?;
         if let Some(obstacles) = in_one(&preflight(&config)) {
             return Err(obstacles);
         }
@@ -73,14 +70,25 @@ impl Run {
         }
     }
 
-    fn config(&self, nodes: Vec<SocketAddr>, directory: Option<&Directory>) -> Config {
+    /// The nodes that there are now, and where others register.
+    fn nodes(&self) -> Result<(Vec<SocketAddr>, Option<String>), Failure> {
+        let Some(list) = self.nodes.as_ref().filter(|_| !self.bare) else {
+            return Ok((Vec::new(), None));
+        };
+        let nodes = list.find()?;
+        list.check_replicas(&nodes, self.replicas)?;
+        Ok((nodes, list.directory().map(ToString::to_string)))
+    }
+
+    fn config(&self) -> Result<Config, Failure> {
+        let (nodes, directory) = self.nodes()?;
         let page_bytes = farcall::memory::PAGE_BYTES as u64;
         let whole_pages = |bytes: u64| bytes / page_bytes * page_bytes;
         let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
-        Config {
+        Ok(Config {
             version: Config::VERSION,
             nodes,
-            directory: directory.map(ToString::to_string),
+            directory,
             replicas: self.replicas,
             size_bytes: whole_pages(self.size),
             slab_bytes: whole_pages(self.slab),
@@ -88,7 +96,7 @@ impl Run {
             resident_bytes: self.resident.unwrap_or(0),
             may_stall: self.may_stall,
             program: words.join(" "),
-        }
+        })
     }
 
     /// This program again, as the pager; with the number of what the last one kept.

@@ -35,7 +35,7 @@ pub mod measure;
 #[cfg(feature = "verbs")]
 mod nodes;
 #[cfg(feature = "verbs")]
-mod paged;
+pub mod paged;
 pub mod peer;
 #[cfg(feature = "verbs")]
 mod program_pair;

@@ -48,13 +48,23 @@ impl Confinement {
         let size_bytes = (peak_bytes + SPARE_BYTES).next_multiple_of(1 << 20);
         match backing {
             Backing::None => Ok(Self::none()),
-            Backing::Remote => Self::remote(resident_bytes, size_bytes, nic, stage),
+            Backing::Bare => Self::paged(resident_bytes, size_bytes, nic, None),
+            Backing::Remote => {
+                let nodes = Nodes::start(nic, 1, size_bytes, stage.server_core)?;
+                Self::paged(resident_bytes, size_bytes, nic, Some(nodes))
+            }
             Backing::Disk => Self::local(resident_bytes, || SwapArea::on_disk(size_bytes)),
             Backing::Zram => Self::local(resident_bytes, || SwapArea::in_zram(size_bytes)),
         }
     }
 
-    fn remote(resident_bytes: u64, size_bytes: u64, nic: &Selection, stage: &Stage) -> Result<Self, NotHere> {
+    /// By `farcall page`; without nodes its pager keeps pages itself.
+    fn paged(
+        resident_bytes: u64,
+        size_bytes: u64,
+        nic: &Selection,
+        nodes: Option<Nodes>,
+    ) -> Result<Self, NotHere> {
         let obstacles = preflight(&Config {
             version: Config::VERSION,
             nodes: Vec::new(),
@@ -70,14 +80,13 @@ impl Confinement {
             let words = obstacles.iter().map(|it| format!("{} ({})", it.what, it.remedy));
             return Err(NotHere(words.collect::<Vec<_>>().join("; ")));
         }
-        let nodes = Nodes::start(nic, 1, size_bytes, stage.server_core)?;
         let mut prefix: Vec<String> = ["/proc/self/exe", "page", "--may-stall"].map(str::to_owned).into();
         prefix.extend(["--resident".to_owned(), resident_bytes.to_string()]);
         prefix.extend(["--size".to_owned(), size_bytes.to_string()]);
-        prefix.extend(nodes.client_args());
+        prefix.extend(nodes.as_ref().map_or_else(|| vec!["--bare".to_owned()], Nodes::client_args));
         prefix.extend(nic.args());
         prefix.push("--".to_owned());
-        Ok(Self { prefix, _limit: None, _area: None, _nodes: Some(nodes) })
+        Ok(Self { prefix, _limit: None, _area: None, _nodes: nodes })
     }
 
     fn local(resident_bytes: u64, area: impl FnOnce() -> io::Result<SwapArea>) -> Result<Self, NotHere> {

@@ -3,6 +3,7 @@
 //!
 //! - [`Backing`]: where the rest goes, and [`Resident`] how much of a program's memory is no rest;
 //! - [`DatabaseTask`]: Redis and SQLite under mixes of reads and updates;
+//! - [`swap_faults`]: how long one page takes to come back;
 //! - [`LearningTask`]: four algorithms in Python. What they learn must be the same, whatever was resident.
 //!
 //! The most memory that a program has is measured first, with all of it resident.
@@ -13,6 +14,7 @@ mod learning;
 mod local_swap;
 mod redis;
 mod script;
+pub mod swap_faults;
 
 pub(crate) use databases::{Database, DatabaseTask, Databases, Mix};
 pub(crate) use learning::{Algorithm, Learning, LearningTask};
@@ -24,6 +26,8 @@ use std::fmt;
 pub(crate) enum Backing {
     /// All are resident.
     None,
+    /// All of the way of `farcall page`, but the pager keeps pages itself: an empty loop device on FUSE.
+    Bare,
     /// `farcall page`, to one memory node.
     Remote,
     /// A swap file.
@@ -49,6 +53,7 @@ impl Backing {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::None => "all in local memory",
+            Self::Bare => "empty loop on FUSE",
             Self::Remote => "farcall page",
             Self::Disk => "swap file",
             Self::Zram => "zram",

@@ -63,6 +63,8 @@ const fn series(mix: Mix, backing: Backing) -> &'static str {
     match (mix, backing) {
         (Mix::Etc, Backing::None) => "ETC, all in local memory",
         (Mix::Sys, Backing::None) => "SYS, all in local memory",
+        (Mix::Etc, Backing::Bare) => "ETC, empty loop on FUSE",
+        (Mix::Sys, Backing::Bare) => "SYS, empty loop on FUSE",
         (Mix::Etc, Backing::Remote) => "ETC, farcall page",
         (Mix::Sys, Backing::Remote) => "SYS, farcall page",
         (Mix::Etc, Backing::Disk) => "ETC, swap file",

@@ -1,0 +1,97 @@
+//! `farcall page bench`.
+
+use crate::commands::measuring::StageArgs;
+use crate::commands::memory::size;
+use crate::commands::nic_args::NicArgs;
+use crate::console::{Console, spinner};
+use crate::failure::{Exit, Failure};
+use clap::Args;
+use farcall_bench::paged::swap_faults::{self, AreaFaults, SwapFaultsPlan};
+use serde_json::{Value, json};
+
+/// Measure how long a swapped page takes to come back, beside the empty way, a swap file and zram.
+///
+/// A program in Python writes to memory of which a part may be resident, then touches pages at random; each touch that
+/// waited for a page is timed, and every page is checked. It is run over the same way with a pager that keeps pages
+/// itself (empty loop on FUSE), over one memory node of this machine, over a swap file on the disk of /var/tmp, and over
+/// zram, in turn. One page at a time; the kernel may read neighbours ahead. Needs what farcall page needs.
+#[derive(Debug, Args)]
+#[command(
+    mut_arg("repetitions", |arg| arg.default_value("3")),
+    mut_arg("duration_ms", |arg| arg.hide(true)),
+    after_help = "Examples:\n  farcall page bench\n  farcall page bench --size 512M --resident-percent 50 --json"
+)]
+pub struct Bench {
+    /// The memory that is touched.
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::bytes)]
+    size: u64,
+    /// How much of it is resident.
+    #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u8).range(10..=90))]
+    resident_percent: u8,
+    /// Touches in each round.
+    #[arg(long, value_name = "COUNT", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..=1 << 24))]
+    touches: u32,
+    /// Seed of the order of pages.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    stage: StageArgs,
+    #[command(flatten)]
+    nic: NicArgs,
+}
+
+impl Bench {
+    /// Measures and prints.
+    ///
+    /// # Errors
+    /// When a page is wrong, or a program fails.
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        let chosen = self.nic.choose()?;
+        let stage = self.stage.stage(self.seed)?;
+        let plan = SwapFaultsPlan {
+            size_bytes: self.size,
+            resident_percent: self.resident_percent,
+            touches: self.touches,
+            rounds: stage.repetitions,
+            seed: self.seed,
+        };
+        let line = spinner();
+        let found =
+            swap_faults::run(&plan, &chosen.selection, &stage, |what| line.set_message(what.to_owned()));
+        line.finish_and_clear();
+        let found = found.map_err(|error| Failure::because("cannot measure swapped pages", &*error))?;
+        console.say(&text(&found, &chosen.explanation), &value(&found, &plan))?;
+        let is_measured = found.iter().any(|area| area.found.is_ok());
+        Ok(if is_measured { Exit::Success } else { Exit::Negative })
+    }
+}
+
+fn text(found: &[AreaFaults], provider: &dyn std::fmt::Display) -> String {
+    let empty = found.first().and_then(|area| area.found.as_ref().ok()).map(|faults| faults.p50_us);
+    let mut text = String::from("swapped pages        faults   p50 µs   p99 µs   p50 / empty");
+    for area in found {
+        text += &match &area.found {
+            Ok(faults) => {
+                let ratio = empty.map_or(f64::NAN, |empty| faults.p50_us / empty);
+                format!(
+                    "\n{:18} {:8} {:8.1} {:8.1} {ratio:13.2}",
+                    area.area, faults.faults, faults.p50_us, faults.p99_us
+                )
+            }
+            Err(why) => format!("\n{:18} not here: {why}", area.area),
+        };
+    }
+    text + &format!("\n{provider}")
+}
+
+fn value(found: &[AreaFaults], plan: &SwapFaultsPlan) -> Value {
+    let area = |area: &AreaFaults| match &area.found {
+        Ok(faults) => json!({ "area": area.area, "faults": faults.faults, "p50_us": faults.p50_us,
+                              "p99_us": faults.p99_us }),
+        Err(why) => json!({ "area": area.area, "not_here": why }),
+    };
+    json!({
+        "size_bytes": plan.size_bytes, "resident_percent": plan.resident_percent, "touches": plan.touches,
+        "rounds": plan.rounds, "seed": plan.seed, "areas": found.iter().map(area).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,143 @@
+//! How long a page takes to come back from a swap area: random touches of memory, of which a part is resident.
+
+use super::confinement::Confinement;
+use super::{Backing, NotHere, script};
+use crate::experiments::{ExperimentError, Stage};
+use crate::python::python_with;
+use farcall_providers::Selection;
+use serde::Deserialize;
+use std::path::Path;
+
+const SCRIPT: &str = include_str!("swap_faults.py");
+/// What Python has beside the memory that is touched.
+const PYTHON_BYTES: u64 = 12 << 20;
+
+/// What is touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SwapFaultsPlan {
+    /// Bytes of the memory.
+    pub size_bytes: u64,
+    /// How many percent of them are resident.
+    pub resident_percent: u8,
+    /// Touches in each round.
+    pub touches: u32,
+    /// How often every area has its turn.
+    pub rounds: u32,
+    /// Of the order of pages.
+    pub seed: u64,
+}
+
+/// What one program found.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+struct Round {
+    faults: u64,
+    p50_us: f64,
+    p99_us: f64,
+}
+
+/// Faults of one kind of area.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AreaFaults {
+    /// The area.
+    pub area: &'static str,
+    /// Nothing, with the reason, where a machine has no such area.
+    pub found: Result<SwapFaults, String>,
+}
+
+/// Over all rounds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SwapFaults {
+    /// Touches that brought a page back.
+    pub faults: u64,
+    /// The median of the rounds' medians, in microseconds.
+    pub p50_us: f64,
+    /// The median of the rounds' 99th percentiles, in microseconds.
+    pub p99_us: f64,
+}
+
+/// In this order in each round.
+const AREAS: [Backing; 4] = [Backing::Bare, Backing::Remote, Backing::Disk, Backing::Zram];
+
+/// Measures: areas take turns, each with a program of its own. `tell` hears of each turn before it begins.
+///
+/// # Errors
+/// When a page is wrong, or a program fails.
+pub fn run(
+    plan: &SwapFaultsPlan,
+    nic: &Selection,
+    stage: &Stage,
+    mut tell: impl FnMut(&str),
+) -> Result<Vec<AreaFaults>, ExperimentError> {
+    let python = python_with("mmap", "python3")?;
+    let mut found = AREAS.map(|_| Ok(Vec::new()));
+    for round in 0..plan.rounds {
+        for (area, found) in AREAS.iter().zip(&mut found) {
+            let Ok(rounds) = found else { continue };
+            tell(&format!("{}, round {} of {}", area.name(), round + 1, plan.rounds));
+            match one(plan, round, *area, Path::new(&python), nic, stage)? {
+                Ok(round) => rounds.push(round),
+                Err(NotHere(why)) => *found = Err(why),
+            }
+        }
+    }
+    let of = |(area, found): (Backing, Result<Vec<Round>, String>)| AreaFaults {
+        area: area.name(),
+        found: found.map(|rounds| sum(&rounds)),
+    };
+    Ok(AREAS.into_iter().zip(found).map(of).collect())
+}
+
+fn one(
+    plan: &SwapFaultsPlan,
+    round: u32,
+    area: Backing,
+    python: &Path,
+    nic: &Selection,
+    stage: &Stage,
+) -> Result<Result<Round, NotHere>, ExperimentError> {
+    let (peak_bytes, resident) = (plan.size_bytes + PYTHON_BYTES, u64::from(plan.resident_percent));
+    let resident_bytes = plan.size_bytes / 100 * resident + PYTHON_BYTES;
+    let confinement = match Confinement::open(area, resident_bytes, peak_bytes, nic, stage) {
+        Ok(confinement) => confinement,
+        Err(why) => return Ok(Err(why)),
+    };
+    let seed = plan.seed.wrapping_add(round.into()) >> 1;
+    let args = [plan.size_bytes.to_string(), plan.touches.to_string(), seed.to_string()];
+    script::run(&confinement, python, SCRIPT, &args, &[stage.server_core, stage.client_core])
+}
+
+fn sum(rounds: &[Round]) -> SwapFaults {
+    let median = |of: fn(&Round) -> f64| {
+        let mut all: Vec<f64> = rounds.iter().map(of).collect();
+        all.sort_unstable_by(f64::total_cmp);
+        all.get(all.len() / 2).copied().unwrap_or(0.0)
+    };
+    SwapFaults {
+        faults: rounds.iter().map(|round| round.faults).sum(),
+        p50_us: median(|round| round.p50_us),
+        p99_us: median(|round| round.p99_us),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::script::tests::python;
+    use super::*;
+
+    #[test]
+    fn pages_that_are_resident_are_no_faults_and_are_as_they_were_written() {
+        let Some(python) = python() else { return };
+        let core = crate::measure::Cores::allowed().unwrap().as_slice()[0];
+        let args = [(4 << 20).to_string(), "500".to_owned(), "7".to_owned()];
+        let round =
+            script::run::<Round>(&Confinement::none(), python, SCRIPT, &args, &[core]).unwrap().unwrap();
+        assert!(round.faults < 50, "{round:?}");
+    }
+
+    #[test]
+    fn rounds_are_summed_by_their_medians() {
+        let round = |faults, p50_us, p99_us| Round { faults, p50_us, p99_us };
+        let found = sum(&[round(10, 3.0, 9.0), round(20, 1.0, 8.0), round(30, 2.0, 7.0)]);
+        assert_eq!(found, SwapFaults { faults: 60, p50_us: 2.0, p99_us: 8.0 });
+    }
+}
