@@ -123,7 +123,8 @@ fn connected(device: &mut Device, transport: QpType) -> Qp<usize, u32> {
         has_srq: false,
         port_mtu: Mtu::Mtu256,
         message_bytes_max: 1 << 20,
-        unacknowledged_max: 8,
+        unacknowledged_min: 8,
+        unacknowledged_max: 32,
         read_packets_max: 2,
         rate_control: dcqcn,
     });

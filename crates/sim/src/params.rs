@@ -37,7 +37,9 @@ pub struct Params {
     pub idle_polls: u32,
     /// From readiness of what a sleeping endpoint waits on until its next step.
     pub wake_ns: u64,
-    /// Packets that a queue pair has unacknowledged at most.
+    /// Packets that a queue pair may have unacknowledged at first, and always.
+    pub unacknowledged_min: u32,
+    /// Packets that it may have unacknowledged when none were lost for a while.
     pub unacknowledged_max: u32,
     /// What slows a queue pair down whose peer tells of congestion.
     pub rate_control: NewRateControl,
@@ -92,6 +94,7 @@ impl Default for Params {
             poll_gap_ns: 50,
             idle_polls: 24,
             wake_ns: 4_000,
+            unacknowledged_min: 64,
             unacknowledged_max: 64,
             rate_control: dcqcn,
             pipe_attempts: 20,

@@ -85,6 +85,7 @@ impl SimQp {
             has_srq: srq.is_some(),
             port_mtu: state.params.mtu,
             message_bytes_max: state.params.limits.message_bytes,
+            unacknowledged_min: state.params.unacknowledged_min,
             unacknowledged_max: state.params.unacknowledged_max,
             read_packets_max: u32::MAX,
             rate_control: state.params.rate_control,

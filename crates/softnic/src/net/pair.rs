@@ -21,8 +21,10 @@ use crate::host::qp::MAX_SGE;
 use crate::host::srq::SrqCore;
 use crate::host::{CqSlot, Host};
 
-/// Packets that may be unacknowledged: more would overrun the socket of a peer that looks seldom.
-const UNACKNOWLEDGED_MAX: u32 = 128;
+/// Packets that may be unacknowledged: this many go into the socket of a peer that looks seldom.
+const UNACKNOWLEDGED_MIN: u32 = 128;
+/// And so many when none are lost: what a socket holds that the system lets be large.
+const UNACKNOWLEDGED_MAX: u32 = 1_024;
 /// Packets of data that one READ request asks for.
 const READ_PACKETS_MAX: u32 = 64;
 /// Bytes of the longest message.
@@ -139,6 +141,7 @@ impl NetPair {
             has_srq: parts.srq.is_some(),
             port_mtu: farcall_verbs::Mtu::Mtu4096,
             message_bytes_max: MESSAGE_BYTES_MAX,
+            unacknowledged_min: UNACKNOWLEDGED_MIN,
             unacknowledged_max: UNACKNOWLEDGED_MAX,
             read_packets_max: READ_PACKETS_MAX,
             rate_control: dcqcn,

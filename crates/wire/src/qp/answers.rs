@@ -35,6 +35,8 @@ impl<S, R> Qp<S, R> {
     fn acknowledge(&mut self, adapter: &mut impl Adapter<S, R>, psn: Psn) -> bool {
         let mut has_progressed = false;
         let mut is_complete = true;
+        let before = self.sends.unacknowledged;
+        let ahead = self.sends.next_to_send().distance_from(before);
         while let Some(queued) = self.sends.queue.front() {
             let Some(begun) = queued.begun else { break };
             if psn.is_before(begun.psn) {
@@ -54,6 +56,7 @@ impl<S, R> Qp<S, R> {
             self.end_first(adapter, WcStatus::SUCCESS);
         }
         if has_progressed {
+            self.window.acknowledged(self.sends.unacknowledged.distance_from(before), ahead);
             self.progressed(adapter);
         }
         if !is_complete {

@@ -75,6 +75,7 @@ impl<S, R> Qp<S, R> {
         self.settings = Settings::NONE;
         self.sends = super::SendQueue::default();
         self.congestion.forget_pace();
+        self.window.forget();
         self.responder.reset();
     }
 }

@@ -14,6 +14,7 @@ mod requester;
 mod responder;
 mod send_queue;
 mod timers;
+mod window;
 
 use farcall_verbs::{Access, AsyncEventKind, Mtu, QpAttr, QpState, QpType, RnrTimer};
 
@@ -27,6 +28,7 @@ use responder::Responder;
 use send_queue::SendQueue;
 pub use send_queue::{SendRequest, Work};
 use timers::Timers;
+use window::Window;
 
 /// What a queue pair is made with.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +43,9 @@ pub struct QpConfig {
     pub port_mtu: Mtu,
     /// Length of the longest message, in bytes.
     pub message_bytes_max: u64,
-    /// How many packets may be unacknowledged.
+    /// How many packets may be unacknowledged at first, and always.
+    pub unacknowledged_min: u32,
+    /// How many may be when none were lost for a while.
     pub unacknowledged_max: u32,
     /// How many packets of data one READ request asks for at most, at least 1: a longer READ is several requests on the
     /// wire, one after another, so that its answers do not overrun who asked.
@@ -105,6 +109,7 @@ pub struct Qp<S, R> {
     sends: SendQueue<S>,
     timers: Timers,
     congestion: Congestion,
+    window: Window,
     responder: Responder<R>,
 }
 
@@ -120,6 +125,7 @@ impl<S, R> Qp<S, R> {
             sends: SendQueue::default(),
             timers: Timers::default(),
             congestion: Congestion::default(),
+            window: Window::new(config.unacknowledged_min, config.unacknowledged_max),
             responder: Responder::default(),
         }
     }

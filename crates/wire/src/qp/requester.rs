@@ -104,7 +104,7 @@ impl<S, R> Qp<S, R> {
     /// Whether too much is unacknowledged for this packet to be sent. Unreliable packets wait for nothing.
     fn is_window_full(&self, psn: crate::Psn) -> bool {
         let ahead = psn.distance_from(self.sends.unacknowledged);
-        self.config.transport == QpType::Rc && ahead >= self.config.unacknowledged_max
+        self.config.transport == QpType::Rc && self.window.is_full(ahead)
     }
 
     /// What makes a request fail before its first packet.

@@ -145,8 +145,13 @@ impl<S> SendQueue<S> {
 
     /// Whether everything that was sent is acknowledged, and all data that was asked for has come.
     pub(super) fn is_all_answered(&self) -> bool {
+        self.next_to_send() == self.unacknowledged
+    }
+
+    /// The number of the packet whose turn it is.
+    pub(super) fn next_to_send(&self) -> Psn {
         let begun = self.queue.get(self.at).and_then(|queued| queued.begun);
-        begun.map_or(self.next_psn, |begun| begun.psn.plus(self.packet)) == self.unacknowledged
+        begun.map_or(self.next_psn, |begun| begun.psn.plus(self.packet))
     }
 
     pub(super) fn reads_in_flight(&self) -> usize {

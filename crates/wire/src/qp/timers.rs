@@ -88,6 +88,7 @@ impl<S, R> Qp<S, R> {
             return;
         }
         self.timers.retries_left -= 1;
+        self.window.lost();
         adapter.event(Event::GoBack(psn));
         self.resend_from(adapter, psn);
     }

@@ -186,7 +186,8 @@ impl End {
             has_srq: false,
             port_mtu: Mtu::Mtu1024,
             message_bytes_max: 1 << 31,
-            unacknowledged_max: 8,
+            unacknowledged_min: 8,
+            unacknowledged_max: 24,
             read_packets_max: 3,
             rate_control: farcall_wire::dcqcn,
         };

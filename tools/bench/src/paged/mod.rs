@@ -1,10 +1,10 @@
 //! Programs whose memory does not fit: databases and machine learning with a part of their memory resident, and the
 //! rest in the memory of another process, on disk, or compressed.
 //!
-//! - [`Backing`]: where the rest goes, and [`Resident`] how much of a program's memory is no rest;
-//! - [`DatabaseTask`]: Redis and SQLite under mixes of reads and updates;
+//! - `Backing`: where the rest goes, and `Resident` how much of a program's memory is no rest;
+//! - `DatabaseTask`: Redis and SQLite under mixes of reads and updates;
 //! - [`swap_faults`]: how long one page takes to come back;
-//! - [`LearningTask`]: four algorithms in Python. What they learn must be the same, whatever was resident.
+//! - `LearningTask`: four algorithms in Python. What they learn must be the same, whatever was resident.
 //!
 //! The most memory that a program has is measured first, with all of it resident.
 
