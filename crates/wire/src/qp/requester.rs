@@ -86,19 +86,29 @@ impl<S, R> Qp<S, R> {
                 None => self.sends.begin(u64::from(self.settings.mtu.bytes())),
             },
         };
-        // A long READ asks for its next part when all of the one before has come.
-        let waits_for_data = is_read && self.sends.packet > begun.answers;
-        let must_wait = waits_for_data || self.is_window_full(begun.psn.plus(self.sends.packet));
+        let must_wait =
+            (is_read && self.waits_for_data(begun)) || self.is_window_full(begun.psn.plus(self.sends.packet));
         if must_wait { Turn::Wait } else { Turn::Packet(begun) }
     }
 
     fn may_begin(&self, request: &SendRequest) -> bool {
-        let reads = self.sends.reads_in_flight();
-        let may_read = reads < usize::from(self.settings.max_rd_atomic);
+        let must_wait_for_reads = || {
+            let reads = self.sends.reads_in_flight(self.config.read_packets_max);
+            let depth = usize::from(self.settings.max_rd_atomic);
+            (request.is_fenced && reads > 0) || (request.returns_data() && depth > 0 && reads >= depth)
+        };
         self.state == QpState::Rts
-            && !(request.is_fenced && reads > 0)
-            && (!request.returns_data() || may_read || self.settings.max_rd_atomic == 0)
             && !self.is_window_full(self.sends.next_psn)
+            && !((request.is_fenced || request.returns_data()) && must_wait_for_reads())
+    }
+
+    /// Whether a long READ asks for its next part later: the one before the last has not come, or the peer keeps no
+    /// more READs.
+    fn waits_for_data(&self, begun: Begun) -> bool {
+        let part_packets = self.config.read_packets_max;
+        let left = self.sends.packet.saturating_sub(begun.answers);
+        let reads = || self.sends.reads_in_flight(part_packets);
+        left > part_packets || (left > 0 && reads() >= usize::from(self.settings.max_rd_atomic))
     }
 
     /// Whether too much is unacknowledged for this packet to be sent. Unreliable packets wait for nothing.
@@ -172,14 +182,15 @@ impl<S, R> Qp<S, R> {
             }
             Work::Read(reth) => {
                 // Data that has come is not asked for again.
-                let done = u64::from(begun.answers) * mtu_bytes;
+                let first = index.max(begun.answers);
+                let done = u64::from(first) * mtu_bytes;
                 // Parts end where they always end: a responder repeats no more than it was asked for at once.
                 let part_packets = self.config.read_packets_max;
-                next = begun.packets.min((begun.answers / part_packets + 1).saturating_mul(part_packets));
+                next = begun.packets.min((first / part_packets + 1).saturating_mul(part_packets));
                 let end = (u64::from(next) * mtu_bytes).min(request.len_bytes);
                 let addr = reth.addr.wrapping_add(done);
                 let part = Reth { addr, len_bytes: (end - done) as u32, ..reth };
-                (self.packet(begun.next_answer(), Operation::ReadRequest(part)), Payload::None)
+                (self.packet(begun.psn.plus(first), Operation::ReadRequest(part)), Payload::None)
             }
             Work::Atomic(eth) => (self.packet(psn, Operation::AtomicRequest(eth)), Payload::None),
             Work::Datagram { dest_qpn, qkey } => {

@@ -154,8 +154,16 @@ impl<S> SendQueue<S> {
         begun.map_or(self.next_psn, |begun| begun.psn.plus(self.packet))
     }
 
-    pub(super) fn reads_in_flight(&self) -> usize {
-        self.queue.iter().take(self.at).filter(|queued| queued.request.returns_data()).count()
+    /// Requests for data that are on the wire and not answered; a READ asks for so many packets by one.
+    pub(super) fn reads_in_flight(&self, part_packets: u32) -> usize {
+        let reads = self.queue.iter().enumerate().take(self.at + 1);
+        let reads = reads.filter(|(_, queued)| queued.request.returns_data());
+        let parts = |(at, queued): (usize, &Queued<S>)| {
+            let begun = queued.begun?;
+            let asked = if at < self.at { begun.packets } else { self.packet };
+            Some(asked.saturating_sub(begun.answers).div_ceil(part_packets) as usize)
+        };
+        reads.filter_map(parts).sum()
     }
 
     /// Gives the next request its packets.

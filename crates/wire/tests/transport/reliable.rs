@@ -265,6 +265,28 @@ fn a_long_read_asks_for_one_part_after_another() {
 }
 
 #[test]
+fn two_parts_of_a_long_read_are_on_their_way_if_the_peer_keeps_two_reads() {
+    for (depth, at_once) in [(1, 1), (2, 2), (16, 2)] {
+        let mut pair = Pair::new(QpType::Rc, 7);
+        pair.ends[0].modify(QpAttr { max_rd_atomic: Some(depth), ..QpAttr::to(QpState::Rts) });
+        pair.ends[0].post(1, Work::Read(region(3000, 2_000)), 6000, 2_000);
+        let asked = pair.ends[0].work();
+        assert_eq!(asked.len(), at_once, "depth {depth}");
+        // One more for each part that has come, and no more packets than two parts have.
+        for (packet, payload) in asked {
+            pair.ends[1].arrive(&packet, &payload);
+        }
+        let answers = pair.ends[1].work();
+        assert_eq!(answers.len(), 3 * at_once, "depth {depth}");
+        for (packet, payload) in &answers[..3] {
+            assert!(pair.ends[0].work().is_empty(), "depth {depth}: a part has not come");
+            pair.ends[0].arrive(packet, payload);
+        }
+        assert_eq!(pair.ends[0].work().len(), 1, "depth {depth}");
+    }
+}
+
+#[test]
 fn what_came_together_is_acknowledged_once() {
     let mut pair = Pair::new(QpType::Rc, 7);
     for id in 0..3 {
