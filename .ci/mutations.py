@@ -473,6 +473,22 @@ def all_mutations():
         Mutation("pages-of-a-run-left-to-others", "Engine::begin_run",
                  Delete("ahead.pages.clone().for_each(|page| drop(self.locks.insert(page, VecDeque::new())));"),
                  integration("softnic", "pages_that_go_together_are_taken")),
+        # How much of a pair's is on its way.
+        Mutation("window-kept-after-a-loss", "Window::lost",
+                 Delete("self.limit = (self.limit / 2).max(self.min);"), unit("it_doubles_until_the_first_loss")),
+        Mutation("reads-beyond-what-the-peer-keeps", "Qp::waits_for_data",
+                 Replace("reads() >= usize::from(self.settings.max_rd_atomic)", "false"),
+                 integration("transport", "two_parts_of_a_long_read")),
+        # Nodes that leave, and nodes that join.
+        Mutation("pages-left-to-a-node-not-heard-of", "Engine::leave_donors",
+                 Delete("&& self.donors[donor].heard_at >= since"),
+                 integration("sim", "a_donor_keeps_what_a_dead_node_had")),
+        Mutation("nodes-that-joined-not-kept", "Engine::resume",
+                 Replace("kept.iter().cloned().chain(fresh).collect()", "fresh.collect()"),
+                 integration("resume", "nodes_that_joined_are_known_to_the_next_process")),
+        Mutation("newcomer-in-a-volume-asked-for-slabs", "Engine::join",
+                 Delete("donor.is_out = true;"),
+                 integration("volume", "a_node_that_joins_takes_part_from_the_next_mount_on")),
         # Regions of remote memory.
         Mutation("changed-page-thrown-away", "Pager::take_out",
                  Replace("self.memory.holds(page.into(), self.paged.taken_out(place as usize))", "true"),
