@@ -6,6 +6,7 @@ use crate::failure::{Exit, Failure};
 use crate::open_files;
 use clap::Args;
 use farcall::memory::{ClientConfig, OpenError, RemoteMemory, Takeover};
+use farcall::verbs::Provider;
 use farcall_files::{BLOCK_BYTES, Caller, Journal, Log, Mount as Mounted, State, Time, Tree, Volume};
 use farcall_link::Entropy;
 use std::fs::File;
@@ -44,33 +45,11 @@ impl Worker {
         let State { memory, journal } = State::inherited(numbers).map_err(cannot)?;
         let given = farcall_files::Worker::of_standard_streams().map_err(cannot)?;
         let chosen = self.mount.nic.choose()?;
-        let mut line = chosen.explanation.to_string().replace('\n', "; ");
         let (journal, earlier) = Journal::open(journal).map_err(cannot)?;
         let is_first = earlier.is_none();
-        let config = self.config();
-        let opened = match self.mount.volume() {
-            None => {
-                let memory = RemoteMemory::resume(chosen.provider.into(), config, memory);
-                let memory = Arc::new(memory.map_err(|error| cannot_open(&error))?);
-                Opened { memory, tree: earlier, journal }
-            }
-            Some(args) => {
-                let holder = holder(&memory).map_err(cannot)?;
-                let volume = args.read(holder, Log::notes_bytes(whole_blocks(self.mount.size)))?;
-                let claimed = RemoteMemory::claim(chosen.provider.into(), config, &volume);
-                let (memory, takeover) = claimed.map_err(|error| cannot_open(&error))?;
-                self.note_nodes(&args.volume, &takeover, is_first)?;
-                let age = if takeover.is_new { "new" } else { "taken over" };
-                line += &format!("; volume {:?}: {age}, epoch {}", args.volume, takeover.epoch);
-                let memory = Arc::new(memory);
-                let size_bytes = whole_blocks(self.mount.size);
-                let log = Log::open(Arc::clone(&memory) as _, size_bytes, &takeover.notes);
-                let (log, tree) = log.map_err(cannot)?;
-                // What this machine has kept is newer.
-                Opened { memory, tree: earlier.or(tree), journal: journal.with_log(log) }
-            }
-        };
-        let Opened { memory, tree, journal } = opened;
+        let Opened { memory, tree, journal, said } =
+            self.open(chosen.provider.into(), memory, journal, earlier)?;
+        let line = chosen.explanation.to_string().replace('\n', "; ") + &said;
         let joining = self.mount.nodes.join(&memory)?;
         let tree = tree.map_or_else(|| self.mount.tree(&memory), Ok)?;
         let volume = Arc::new(Volume::kept(tree, Box::new(memory), journal));
@@ -93,6 +72,8 @@ struct Opened {
     memory: Arc<RemoteMemory>,
     tree: Option<Tree>,
     journal: Journal,
+    /// What the user is told of it.
+    said: String,
 }
 
 /// What this mount proves to nodes that it is the same by, whichever process serves it.
@@ -106,6 +87,34 @@ fn holder(kept: &File) -> io::Result<[u8; 16]> {
 }
 
 impl Worker {
+    /// Opens what the last process kept, which may be nothing, or claims the volume.
+    fn open(
+        &self,
+        provider: Arc<dyn Provider>,
+        kept: File,
+        journal: Journal,
+        earlier: Option<Tree>,
+    ) -> Result<Opened, Failure> {
+        let cannot = |error: io::Error| Failure::because("cannot take over the files", &error);
+        let Some(args) = self.mount.volume() else {
+            let memory = RemoteMemory::resume(provider, self.config(), kept);
+            let memory = Arc::new(memory.map_err(|error| cannot_open(&error))?);
+            return Ok(Opened { memory, tree: earlier, journal, said: String::new() });
+        };
+        let size_bytes = whole_blocks(self.mount.size);
+        let volume = args.read(holder(&kept).map_err(cannot)?, Log::notes_bytes(size_bytes))?;
+        let claimed = RemoteMemory::claim(provider, self.config(), &volume);
+        let (memory, takeover) = claimed.map_err(|error| cannot_open(&error))?;
+        self.note_nodes(&args.volume, &takeover, earlier.is_none())?;
+        let age = if takeover.is_new { "new" } else { "taken over" };
+        let said = format!("; volume {:?}: {age}, epoch {}", args.volume, takeover.epoch);
+        let memory = Arc::new(memory);
+        let log = Log::open(Arc::clone(&memory) as _, size_bytes, &takeover.notes);
+        let (log, tree) = log.map_err(cannot)?;
+        // What this machine has kept is newer.
+        Ok(Opened { memory, tree: earlier.or(tree), journal: journal.with_log(log), said })
+    }
+
     fn config(&self) -> ClientConfig {
         let mount = &self.mount;
         ClientConfig {
