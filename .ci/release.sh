@@ -108,5 +108,7 @@ step_aarch64() {
     "${farcall[@]}" kv get greeting --server rpc:127.0.0.1:11212 | grep -x hello
     kill "$server"
     wait "$server"
-    run cargo test --target "$target" --lib -p farcall-shm -p farcall-wire -p farcall-flow -p farcall-kv -p farcall-rpc
+    # The emulator says yes to MADV_POPULATE_WRITE, and does nothing.
+    run cargo test --target "$target" --lib -p farcall-shm -p farcall-wire -p farcall-flow -p farcall-kv -p farcall-rpc \
+        -- --skip room_takes_memory_when_it_is_populated
 }
