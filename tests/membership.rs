@@ -12,28 +12,13 @@ use etcd_server::{EtcdServer, until};
 use mounted::{Process, can_mount, farcall};
 use rustix::process::Signal;
 use serde_json::Value;
+use tempfile::TempDir;
 
-/// A directory of a test's own, removed at its end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("farcall-membership-{name}-{}", std::process::id()));
-        fs::create_dir(&dir).unwrap();
-        Self(dir)
-    }
-
-    fn make(&self, name: &str) -> PathBuf {
-        let dir = self.0.join(name);
-        fs::create_dir(&dir).unwrap();
-        dir
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// A new directory inside of a test's own.
+fn make(data: &TempDir, name: &str) -> PathBuf {
+    let dir = data.path().join(name);
+    fs::create_dir(&dir).unwrap();
+    dir
 }
 
 const SERVE: [&str; 8] = ["memory", "serve", "--listen", "127.0.0.1:0", "--size", "128M", "--slab", "4M"];
@@ -72,8 +57,8 @@ fn end(mut mount: Process) {
 
 #[test]
 fn nodes_are_found_by_the_name_of_their_cluster_until_they_end() {
-    let data = Scratch::new("names");
-    let Some(mut etcd) = EtcdServer::start(&data.0) else { return };
+    let data = tempfile::tempdir().unwrap();
+    let Some(mut etcd) = EtcdServer::start(data.path()) else { return };
     let directory = etcd.directory("files");
     let nobody = status(&directory).unwrap_err();
     assert!(
@@ -102,10 +87,10 @@ fn files_move_to_nodes_that_register_later_and_need_no_etcd() {
     if !can_mount() {
         return;
     }
-    let data = Scratch::new("joining");
-    let Some(mut etcd) = EtcdServer::start(&data.make("etcd")) else { return };
+    let data = tempfile::tempdir().unwrap();
+    let Some(mut etcd) = EtcdServer::start(&make(&data, "etcd")) else { return };
     let directory = etcd.directory("files");
-    let dir = data.make("mount");
+    let dir = make(&data, "mount");
     let mut nodes = vec![node(&directory)];
     let few = mount(&dir, &directory, &[]).err().unwrap();
     assert!(few.contains("--replicas is 2, and nodes registered: 1"), "{few}");
@@ -138,10 +123,10 @@ fn a_volume_is_looked_for_where_it_was_and_not_begun_anew_elsewhere() {
     if !can_mount() {
         return;
     }
-    let data = Scratch::new("volume");
-    let Some(etcd) = EtcdServer::start(&data.make("etcd")) else { return };
+    let data = tempfile::tempdir().unwrap();
+    let Some(etcd) = EtcdServer::start(&make(&data, "etcd")) else { return };
     let directory = etcd.directory("files");
-    let (dir, key) = (data.make("mount"), data.0.join("key"));
+    let (dir, key) = (make(&data, "mount"), data.path().join("key"));
     let volume = ["--volume", "files", "--volume-key", key.to_str().unwrap()];
     let old = [(); 2].map(|()| node(&directory));
     let mounted = mount(&dir, &directory, &volume).unwrap();

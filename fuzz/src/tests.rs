@@ -109,6 +109,6 @@ macro_rules! targets {
 
 targets!(
     bootstrap capture_part cm_message grpc_frame measurement_control membership_record memcached memory_control
-    region_snapshot roce_packet roce_responder rpc_batch rpc_header rpc_profile softnic_frame stats_file store_read tree_log
-    volume_notes
+    region_snapshot roce_packet roce_responder rpc_batch rpc_header rpc_profile softnic_frame stats_file store_read
+    tree_log volume_notes
 );

@@ -13,8 +13,8 @@ const SCHEME: &str = "etcd://";
 const ROOT: &str = "/farcall/memory/v1";
 const CLUSTER_CHARS_MAX: usize = 64;
 
-/// Where the memory nodes of a cluster register: `etcd://HOST:PORT,.../CLUSTER`. The servers are those of one etcd, which
-/// is asked over HTTP: without TLS, and without a password. Who can write there decides which nodes clients use.
+/// Where the memory nodes of a cluster register: `etcd://HOST:PORT,.../CLUSTER`. The servers are those of one etcd,
+/// which is asked over HTTP: without TLS, and without a password. Who can write there decides which nodes clients use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory {
     endpoints: Vec<String>,
@@ -30,19 +30,18 @@ impl FromStr for Directory {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
+        let is_endpoint = |text: &str| {
+            let is_of_host = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
+            text.rsplit_once(':').is_some_and(|(host, port)| {
+                !host.is_empty() && host.chars().all(is_of_host) && port.parse::<u16>().is_ok()
+            })
+        };
+        let is_of_cluster = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         let parse = || {
             let (endpoints, cluster) = text.strip_prefix(SCHEME)?.split_once('/')?;
-            let is_endpoint = |text: &str| {
-                let is_of_name = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
-                let (host, port) = text.rsplit_once(':')?;
-                (!host.is_empty() && host.chars().all(is_of_name) && port.parse::<u16>().is_ok())
-                    .then_some(())
-            };
-            endpoints.split(',').try_for_each(is_endpoint)?;
-            let is_of_cluster = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-            let is_name =
+            let is_named =
                 (1..=CLUSTER_CHARS_MAX).contains(&cluster.len()) && cluster.chars().all(is_of_cluster);
-            is_name.then(|| Self {
+            (is_named && endpoints.split(',').all(is_endpoint)).then(|| Self {
                 endpoints: endpoints.split(',').map(str::to_owned).collect(),
                 cluster: cluster.to_owned(),
             })
@@ -79,7 +78,7 @@ impl Directory {
         format!("{ROOT}/{}/volumes/{volume}", self.cluster)
     }
 
-    /// The nodes that are registered, those first that are longest: at most [`NODES_MAX`]. What no node of this release
+    /// The nodes that are registered, the longest registered first: at most [`NODES_MAX`]. What no node of this release
     /// wrote is left out, and told of.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
-//! The few calls of etcd that are needed, over its JSON door (`/v3/...`): 64-bit numbers are strings there, bytes are
-//! base64.
+//! The few calls of etcd that are needed, over its JSON gateway (`/v3/...`): 64-bit numbers are strings there, bytes
+//! are base64.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::cell::Cell;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -57,7 +57,7 @@ pub(crate) struct Etcd {
     agent: Agent,
     endpoints: Vec<String>,
     /// Which answered last.
-    last: AtomicUsize,
+    last: Cell<usize>,
 }
 
 #[derive(Deserialize)]
@@ -99,19 +99,19 @@ impl Etcd {
         let config = Agent::config_builder().timeout_global(Some(CALL_MAX)).http_status_as_error(false);
         // It is a part of the cluster: no proxy is between.
         let agent = config.proxy(None).max_redirects(0).build().into();
-        Self { agent, endpoints, last: AtomicUsize::new(0) }
+        Self { agent, endpoints, last: Cell::new(0) }
     }
 
     /// Asks one server after another, beginning with that which answered last.
     fn call<T: for<'de> Deserialize<'de>>(&self, path: &str, request: &Value) -> Result<T, EtcdError> {
-        let first = self.last.load(Ordering::Relaxed);
+        let first = self.last.get();
         let mut problems = Vec::new();
         for step in 0..self.endpoints.len() {
             let at = (first + step) % self.endpoints.len();
             let endpoint = &self.endpoints[at];
             match self.call_one(endpoint, path, request) {
                 Ok(answer) => {
-                    self.last.store(at, Ordering::Relaxed);
+                    self.last.set(at);
                     return answer;
                 }
                 Err(error) => problems.push(format!("{endpoint}: {error}")),

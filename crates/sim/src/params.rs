@@ -39,7 +39,7 @@ pub struct Params {
     pub wake_ns: u64,
     /// Packets that a queue pair may have unacknowledged at first, and always.
     pub unacknowledged_min: u32,
-    /// Packets that it may have unacknowledged when none were lost for a while.
+    /// Packets that it may have unacknowledged at most, while none are lost.
     pub unacknowledged_max: u32,
     /// What slows a queue pair down whose peer tells of congestion.
     pub rate_control: NewRateControl,

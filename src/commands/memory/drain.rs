@@ -40,7 +40,7 @@ impl Drain {
         let stop = StopFlag::install()?;
         let chosen = self.nodes.choose()?;
         let request = Request::Drain { is_wanted: !self.undo };
-        let nodes = self.nodes.nodes.find()?;
+        let nodes = self.nodes.nodes.find(None)?;
         for node in &nodes {
             ask(&chosen, *node, &request)?;
         }

@@ -32,7 +32,7 @@ impl Forget {
         let volume = self.volume.read([0; 16], 0)?.to_ref();
         let chosen = self.nodes.choose()?;
         let list = &self.nodes.nodes;
-        for node in list.find_for_volume(&volume.name)? {
+        for node in list.find(Some(&volume.name))? {
             ask(&chosen, node, &Request::Forget { volume: volume.clone() })?;
         }
         if let Some(directory) = list.directory() {

@@ -33,34 +33,22 @@ impl NodeList {
         text.split(',').map(resolve).collect::<Result<_, _>>().map(Self::Named)
     }
 
-    /// The nodes that there are now.
+    /// The nodes that there are now. With a volume those come first that it was on when it was mounted last: each of
+    /// them may have what is newest of it.
     ///
     /// # Errors
     /// When etcd does not say, or none is registered.
-    pub fn find(&self) -> Result<Vec<SocketAddr>, Failure> {
-        self.found_with(|_| Ok(Vec::new()))
-    }
-
-    /// The nodes that there are now, and those that a volume was on when it was mounted last: each of them may have what
-    /// is newest of it.
-    ///
-    /// # Errors
-    /// As [`NodeList::find`].
-    pub fn find_for_volume(&self, volume: &str) -> Result<Vec<SocketAddr>, Failure> {
-        self.found_with(|directory| directory.nodes_of_volume(volume))
-    }
-
-    fn found_with(
-        &self,
-        others: impl FnOnce(&Directory) -> Result<Vec<SocketAddr>, EtcdError>,
-    ) -> Result<Vec<SocketAddr>, Failure> {
+    pub fn find(&self, volume: Option<&str>) -> Result<Vec<SocketAddr>, Failure> {
         let directory = match self {
             Self::Named(nodes) => return Ok(nodes.clone()),
             Self::Registered(directory) => directory,
         };
-        let found = others(directory).and_then(|mut nodes| {
+        let before = volume.map_or(Ok(Vec::new()), |volume| directory.nodes_of_volume(volume));
+        let found = before.and_then(|mut nodes| {
             let known = BTreeSet::from_iter(nodes.iter().copied());
             nodes.extend(directory.nodes()?.into_iter().filter(|node| !known.contains(node)));
+            // No more than are noted again.
+            nodes.truncate(NODES_MAX);
             Ok(nodes)
         });
         let nodes = found.map_err(|error| no_help(directory, &error))?;
@@ -159,7 +147,7 @@ mod tests {
     #[test]
     fn replicas_need_as_many_nodes() {
         let named = NodeList::parse("127.0.0.1:1").unwrap();
-        let nodes = named.find().unwrap();
+        let nodes = named.find(None).unwrap();
         assert!(named.check_replicas(&nodes, 1).is_ok());
         assert!(named.check_replicas(&nodes, 2).is_err());
     }

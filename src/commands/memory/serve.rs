@@ -27,10 +27,9 @@ use std::time::Duration;
 /// replicas, on two nodes, or tell them to leave before: farcall memory drain. Whoever can connect may take all of it:
 /// bind to an address that you trust.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  farcall memory serve --size 4G\n  farcall memory serve --listen 127.0.0.1:0 --size 512M --slab 16M --json\n  \
-                  farcall memory serve --listen 10.0.0.1:11500 --size 8G --register etcd://10.0.0.9:2379/files"
-)]
+#[command(after_help = "Examples:\n  farcall memory serve --size 4G\n  \
+                  farcall memory serve --listen 127.0.0.1:0 --size 512M --slab 16M --json\n  \
+                  farcall memory serve --listen 10.0.0.1:11500 --size 8G --register etcd://10.0.0.9:2379/files")]
 pub struct Serve {
     /// Listen for handshakes on this TCP address; port 0 lets the system choose. Pages do not go this way.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11500", value_parser = resolve)]

@@ -27,7 +27,7 @@ impl Status {
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let chosen = self.nodes.choose()?;
         let (mut lines, mut values, mut failed) = (Vec::new(), Vec::new(), None);
-        for node in self.nodes.nodes.find()? {
+        for node in self.nodes.nodes.find(None)? {
             match status_of(&chosen, node) {
                 Ok(status) => {
                     lines.push(text(node, &status));

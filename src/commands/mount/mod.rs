@@ -71,10 +71,7 @@ impl Mount {
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let stop = StopFlag::install()?;
         open_files::raise_limit();
-        let nodes = match &self.volume {
-            None => self.nodes.find()?,
-            Some(volume) => self.nodes.find_for_volume(volume)?,
-        };
+        let nodes = self.nodes.find(self.volume.as_deref())?;
         self.nodes.check_replicas(&nodes, self.replicas)?;
         if let Some(volume) = self.volume()
             && volume.make_key()?

@@ -1,24 +1,24 @@
 //! `farcall page bench`.
 
-use crate::commands::measuring::StageArgs;
 use crate::commands::memory::size;
 use crate::commands::nic_args::NicArgs;
 use crate::console::{Console, spinner};
 use crate::failure::{Exit, Failure};
+use crate::signals::StopFlag;
 use clap::Args;
+use farcall_bench::experiments::Stage;
 use farcall_bench::paged::swap_faults::{self, AreaFaults, SwapFaultsPlan};
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// Measure how long a swapped page takes to come back, beside the empty way, a swap file and zram.
 ///
 /// A program in Python writes to memory of which a part may be resident, then touches pages at random; each touch that
 /// waited for a page is timed, and every page is checked. It is run over the same way with a pager that keeps pages
-/// itself (empty loop on FUSE), over one memory node of this machine, over a swap file on the disk of /var/tmp, and over
-/// zram, in turn. One page at a time; the kernel may read neighbours ahead. Needs what farcall page needs.
+/// itself (empty loop on FUSE), over one memory node of this machine, over a swap file on the disk of /var/tmp, and
+/// over zram, in turn. One page at a time; the kernel may read neighbours ahead. Needs what farcall page needs.
 #[derive(Debug, Args)]
 #[command(
-    mut_arg("repetitions", |arg| arg.default_value("3")),
-    mut_arg("duration_ms", |arg| arg.hide(true)),
     after_help = "Examples:\n  farcall page bench\n  farcall page bench --size 512M --resident-percent 50 --json"
 )]
 pub struct Bench {
@@ -29,13 +29,15 @@ pub struct Bench {
     #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u8).range(10..=90))]
     resident_percent: u8,
     /// Touches in each round.
-    #[arg(long, value_name = "COUNT", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..=1 << 24))]
+    #[arg(long, value_name = "COUNT", default_value_t = 20_000,
+          value_parser = clap::value_parser!(u32).range(100..=1 << 24))]
     touches: u32,
+    /// Rounds: in each every area has its turn.
+    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repetitions: u32,
     /// Seed of the order of pages.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    #[command(flatten)]
-    stage: StageArgs,
     #[command(flatten)]
     nic: NicArgs,
 }
@@ -47,18 +49,25 @@ impl Bench {
     /// When a page is wrong, or a program fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let chosen = self.nic.choose()?;
-        let stage = self.stage.stage(self.seed)?;
+        // A round takes as long as its touches.
+        let stage = Stage::new(self.repetitions, Duration::ZERO, self.seed)
+            .map_err(|error| Failure::because("cannot prepare the measurement", &error))?;
         let plan = SwapFaultsPlan {
             size_bytes: self.size,
             resident_percent: self.resident_percent,
             touches: self.touches,
-            rounds: stage.repetitions,
+            rounds: self.repetitions,
             seed: self.seed,
         };
-        let line = spinner();
-        let found =
-            swap_faults::run(&plan, &chosen.selection, &stage, |what| line.set_message(what.to_owned()));
+        let (stop, line) = (StopFlag::install()?, spinner());
+        let found = swap_faults::run(&plan, &chosen.selection, &stage, &mut |what| {
+            line.set_message(what.to_owned());
+            !stop.is_raised()
+        });
         line.finish_and_clear();
+        if found.is_err() && stop.is_raised() {
+            return Ok(Exit::Interrupted);
+        }
         let found = found.map_err(|error| Failure::because("cannot measure swapped pages", &*error))?;
         console.say(&text(&found, &chosen.explanation), &value(&found, &plan))?;
         let is_measured = found.iter().any(|area| area.found.is_ok());

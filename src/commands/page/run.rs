@@ -23,7 +23,7 @@ pub struct Run {
     #[arg(long, value_name = VALUE_NAME, value_parser = NodeList::parse, required_unless_present = "bare")]
     nodes: Option<NodeList>,
     /// Keep pages in the pager: all of the way to memory nodes but these, for farcall page bench.
-    #[arg(long, hide = true)]
+    #[arg(long, hide = true, conflicts_with = "nodes")]
     bare: bool,
     /// How many nodes keep each page.
     #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
@@ -72,10 +72,8 @@ impl Run {
 
     /// The nodes that there are now, and where others register.
     fn nodes(&self) -> Result<(Vec<SocketAddr>, Option<String>), Failure> {
-        let Some(list) = self.nodes.as_ref().filter(|_| !self.bare) else {
-            return Ok((Vec::new(), None));
-        };
-        let nodes = list.find()?;
+        let Some(list) = &self.nodes else { return Ok((Vec::new(), None)) };
+        let nodes = list.find(None)?;
         list.check_replicas(&nodes, self.replicas)?;
         Ok((nodes, list.directory().map(ToString::to_string)))
     }

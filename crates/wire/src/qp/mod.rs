@@ -45,7 +45,7 @@ pub struct QpConfig {
     pub message_bytes_max: u64,
     /// How many packets may be unacknowledged at first, and always.
     pub unacknowledged_min: u32,
-    /// How many may be when none were lost for a while.
+    /// How many may be at most, while none are lost.
     pub unacknowledged_max: u32,
     /// How many packets of data one READ request asks for at most, at least 1: a longer READ is several requests on the
     /// wire, one after another, so that its answers do not overrun who asked.

@@ -64,12 +64,13 @@ impl Backing {
 impl Resident {
     const ALL: Self = Self { backing: Backing::None, percent: 100 };
     /// What is compared: all of the memory, half and a quarter of it. A limit of all of it has nothing to swap.
-    pub(crate) const COMPARED: [Self; 8] = [
+    pub(crate) const COMPARED: [Self; 9] = [
         Self::ALL,
         Self { backing: Backing::Remote, percent: 100 },
         Self { backing: Backing::Remote, percent: 50 },
         Self { backing: Backing::Disk, percent: 50 },
         Self { backing: Backing::Zram, percent: 50 },
+        Self { backing: Backing::Bare, percent: 25 },
         Self { backing: Backing::Remote, percent: 25 },
         Self { backing: Backing::Disk, percent: 25 },
         Self { backing: Backing::Zram, percent: 25 },

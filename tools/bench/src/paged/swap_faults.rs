@@ -2,7 +2,7 @@
 
 use super::confinement::Confinement;
 use super::{Backing, NotHere, script};
-use crate::experiments::{ExperimentError, Stage};
+use crate::experiments::{ExperimentError, Progress, Stage};
 use crate::python::python_with;
 use farcall_providers::Selection;
 use serde::Deserialize;
@@ -58,7 +58,8 @@ pub struct SwapFaults {
 /// In this order in each round.
 const AREAS: [Backing; 4] = [Backing::Bare, Backing::Remote, Backing::Disk, Backing::Zram];
 
-/// Measures: areas take turns, each with a program of its own. `tell` hears of each turn before it begins.
+/// Measures: areas take turns, each with a program of its own. `tell` hears of each turn before it begins; if it says
+/// no, nothing more is begun.
 ///
 /// # Errors
 /// When a page is wrong, or a program fails.
@@ -66,14 +67,16 @@ pub fn run(
     plan: &SwapFaultsPlan,
     nic: &Selection,
     stage: &Stage,
-    mut tell: impl FnMut(&str),
+    tell: Progress<'_>,
 ) -> Result<Vec<AreaFaults>, ExperimentError> {
     let python = python_with("mmap", "python3")?;
     let mut found = AREAS.map(|_| Ok(Vec::new()));
     for round in 0..plan.rounds {
         for (area, found) in AREAS.iter().zip(&mut found) {
             let Ok(rounds) = found else { continue };
-            tell(&format!("{}, round {} of {}", area.name(), round + 1, plan.rounds));
+            if !tell(&format!("{}, round {} of {}", area.name(), round + 1, plan.rounds)) {
+                return Err("it was ended before all was measured".into());
+            }
             match one(plan, round, *area, Path::new(&python), nic, stage)? {
                 Ok(round) => rounds.push(round),
                 Err(NotHere(why)) => *found = Err(why),
@@ -101,7 +104,7 @@ fn one(
         Ok(confinement) => confinement,
         Err(why) => return Ok(Err(why)),
     };
-    let seed = plan.seed.wrapping_add(round.into()) >> 1;
+    let seed = plan.seed.wrapping_add(round.into());
     let args = [plan.size_bytes.to_string(), plan.touches.to_string(), seed.to_string()];
     script::run(&confinement, python, SCRIPT, &args, &[stage.server_core, stage.client_core])
 }

@@ -18,19 +18,19 @@ use crate::client::pages::Pages;
 
 impl Engine {
     /// The address space of the last process that used this file, which has ended; a new one if the file is empty.
-    /// Writes that it had begun are done first. What it held of nodes is held on, if leases last until nodes are reached;
-    /// nodes of the configuration that it did not know join.
+    /// Writes that it had begun are done first. What it held of nodes is held on, if leases last until nodes are
+    /// reached; nodes of the configuration that it did not know join.
     ///
     /// # Errors
     /// As [`Engine::new`], or if the file is of another address space.
     pub fn resume(nic: &Nic, mut config: ClientConfig, file: File, now: Nanos) -> Result<Self, OpenError> {
+        config.check()?;
         let (mut keep, placement) = Keep::open(file, &config)?;
         if let Some(placement) = &placement {
             let kept: Vec<String> = placement.nodes.iter().map(|node| node.address.clone()).collect();
             let fresh = std::mem::take(&mut config.nodes).into_iter().filter(|node| !kept.contains(node));
             config.nodes = kept.iter().cloned().chain(fresh).collect();
         }
-        config.check()?;
         let unfinished = keep.unfinished()?;
         let table = keep.table()?;
         let mut engine = Self::new(nic, config)?;

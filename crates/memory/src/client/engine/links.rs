@@ -18,8 +18,8 @@ use crate::wire::{RefusalKind, Reply, Room};
 const ASK_AGAIN: Duration = Duration::from_millis(1);
 
 impl Engine {
-    /// From now on there is another node, if it is not known: slabs are asked of it as of the others. In a volume it takes
-    /// part when that is claimed the next time. Returns whether it is new.
+    /// From now on there is another node, if it is not known: slabs are asked of it as of the others. In a volume it
+    /// takes part when that is claimed the next time. Returns whether it is new.
     ///
     /// # Errors
     /// If there is no room for another one.

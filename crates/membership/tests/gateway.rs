@@ -43,7 +43,9 @@ fn nobody() -> SocketAddr {
 }
 
 /// As etcd answers: `/farcall/memory/v1/cluster/nodes/10.0.0.1:11500`, with `{"version":1}`.
-const NODE: &str = r#"{"header":{"revision":"2"},"kvs":[{"key":"L2ZhcmNhbGwvbWVtb3J5L3YxL2NsdXN0ZXIvbm9kZXMvMTAuMC4wLjE6MTE1MDA=","create_revision":"2","value":"eyJ2ZXJzaW9uIjoxfQ=="}],"count":"1"}"#;
+const NODE: &str = r#"{"header":{"revision":"2"},"kvs":[{
+    "key":"L2ZhcmNhbGwvbWVtb3J5L3YxL2NsdXN0ZXIvbm9kZXMvMTAuMC4wLjE6MTE1MDA=",
+    "create_revision":"2","value":"eyJ2ZXJzaW9uIjoxfQ=="}],"count":"1"}"#;
 
 #[test]
 fn of_several_servers_one_is_enough() {
