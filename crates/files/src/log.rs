@@ -52,6 +52,15 @@ struct State {
     records: Vec<u8>,
     /// Why no more is noted.
     broken: Option<Errno>,
+    /// Since there was no room somebody wanted to sync: the tree may have become smaller.
+    is_wanted_anew: bool,
+}
+
+impl State {
+    fn new(generation: u64, end: usize) -> Self {
+        let (records, broken, is_wanted_anew) = (Vec::new(), None, false);
+        Self { generation, end, checkpoint_bytes: end, records, broken, is_wanted_anew }
+    }
 }
 
 /// See above.
@@ -83,7 +92,7 @@ impl Log {
     ) -> io::Result<(Arc<Self>, Option<Tree>)> {
         let half_bytes = (Self::notes_bytes(size_bytes) / 2) as usize;
         let (generation, tree) = read_log(found, half_bytes, size_bytes / BLOCK_BYTES)?;
-        let state = State { generation, end: 0, checkpoint_bytes: 0, records: Vec::new(), broken: None };
+        let state = State::new(generation, 0);
         let (has_more, wanted) = mpsc::sync_channel(1);
         let log =
             Arc::new(Self { notes, half_bytes, state: Mutex::new(state), turn: Mutex::new(()), has_more });
@@ -114,12 +123,13 @@ impl Log {
     /// All that was added is noted.
     ///
     /// # Errors
-    /// If it is not, and nothing will be any more.
+    /// If it is not. Without room nothing will be before it begins anew with a smaller tree, otherwise never.
     pub fn sync(&self) -> Result<()> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, records) = {
             let mut state = self.state();
             if let Some(errno) = state.broken {
+                state.is_wanted_anew = errno == Errno::NOSPC;
                 return Err(errno);
             }
             let records = std::mem::take(&mut state.records);
@@ -148,10 +158,7 @@ impl Log {
         // Until its head is there the other half counts.
         let noted = self.notes.note(at + HEAD_BYTES as u64, &record);
         match noted.and_then(|()| self.notes.note(at, head.as_flattened())) {
-            Ok(()) => {
-                let (checkpoint_bytes, records) = (end, Vec::new());
-                *self.state() = State { generation, end, checkpoint_bytes, records, broken: None };
-            }
+            Ok(()) => *self.state() = State::new(generation, end),
             Err(errno) => self.break_off(errno),
         }
     }
@@ -160,7 +167,10 @@ impl Log {
     pub(crate) fn is_long(&self) -> bool {
         let state = self.state();
         let len_bytes = state.end + state.records.len();
-        state.broken.is_none() && len_bytes > (state.checkpoint_bytes + self.half_bytes) / 2
+        match state.broken {
+            None => len_bytes > (state.checkpoint_bytes + self.half_bytes) / 2,
+            Some(_) => state.is_wanted_anew,
+        }
     }
 
     const fn half(&self, generation: u64) -> u64 {
@@ -170,7 +180,7 @@ impl Log {
     fn break_off(&self, errno: Errno) {
         tracing::error!("what another mount would need to go on is not noted any more: {errno}");
         let mut state = self.state();
-        state.broken = Some(errno);
+        (state.broken, state.is_wanted_anew) = (Some(errno), false);
         state.records = Vec::new();
     }
 }
@@ -434,6 +444,30 @@ mod tests {
         log.begin(&vec![1; Log::notes_bytes(SIZE_BYTES) as usize / 2]);
         assert_eq!(log.sync(), Err(Errno::NOSPC));
         assert!(nodes.open().1.is_some(), "what was synced is there");
+    }
+
+    #[test]
+    fn a_log_without_room_goes_on_when_the_tree_is_smaller_again() {
+        let nodes = Nodes::new();
+        let volume = nodes.mount();
+        let mut unique = 0;
+        let mut make = |name: &str| {
+            unique += 2;
+            let bytes = mkdir(unique, ROOT, name);
+            drop(volume.answering());
+            crate::fuse::answer_to(&volume, &Request::parse(&bytes).unwrap(), &mut Vec::new()).unwrap();
+        };
+        make("before");
+        volume.sync().unwrap();
+        // As if the tree had become so large.
+        volume.log().unwrap().begin(&vec![1; Log::notes_bytes(SIZE_BYTES) as usize / 2]);
+        make("meanwhile");
+        let is_there = |name: &str| nodes.open().1.unwrap().lookup(ROOT, name.as_bytes()).is_ok();
+        assert!(is_there("before") && !is_there("meanwhile"), "nobody wanted to sync");
+        assert_eq!(volume.sync(), Err(Errno::NOSPC));
+        make("after");
+        volume.sync().unwrap();
+        assert!(["before", "meanwhile", "after"].iter().all(|name| is_there(name)));
     }
 
     #[test]

@@ -124,6 +124,11 @@ impl Volume {
         self.memory.held_for()
     }
 
+    #[cfg(test)]
+    pub(crate) fn log(&self) -> Option<&Log> {
+        self.log.as_deref()
+    }
+
     fn journal(&self) -> Option<MutexGuard<'_, Journal>> {
         // As below.
         self.journal.as_ref().map(|journal| journal.lock().unwrap_or_else(PoisonError::into_inner))
