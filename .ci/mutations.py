@@ -20,6 +20,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -45,20 +46,26 @@ class Check:
         return Check((*given, *self.arguments), self.environment)
 
     def run(self, folder, build_only=False):
-        """Returns whether it passes, and its output. Built apart: a failure to compile is no failure of a test."""
+        """Returns whether it passes, and its output. Built apart: a failure to compile is no failure of a test.
+        What hangs ends with all of its processes."""
         environment = {**os.environ, **dict(self.environment)}
         if "--cfg loom" in environment.get("RUSTFLAGS", ""):
             # Other flags rebuild everything: a folder of their own.
             environment["CARGO_TARGET_DIR"] = os.path.join(environment["CARGO_TARGET_DIR"], "loom")
         command = ["cargo", "test", "-q", *(["--no-run"] if build_only else []), *self.arguments]
+        cargo = subprocess.Popen(
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )
         try:
-            ended = subprocess.run(
-                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                timeout=None if build_only else CHECK_SECONDS,
-            )
-        except subprocess.TimeoutExpired:
+            output, _ = cargo.communicate(timeout=None if build_only else CHECK_SECONDS)
+        except BaseException as ended:
+            os.killpg(cargo.pid, signal.SIGKILL)
+            cargo.communicate()
+            if not isinstance(ended, subprocess.TimeoutExpired):
+                raise
             return False, "it hangs"
-        return ended.returncode == 0, ended.stdout + ended.stderr
+        return cargo.returncode == 0, output
 
     def __str__(self):
         return " ".join([f"{name}='{value}'" for name, value in self.environment] + ["cargo test", *self.arguments])
@@ -82,6 +89,11 @@ def unit(name):
 def integration(file, name=""):
     """Tests of a file in a package's `tests`."""
     return Check((*TEST_FILE, file, name))
+
+
+def optimised(file, name):
+    """Tests of a file in a package's `tests`, in a program that is as quick as users have it."""
+    return Check(("--profile", PROFILE, *TEST_FILE, file, name))
 
 
 def death(file):
@@ -174,7 +186,10 @@ def all_mutations():
                  Replace("self.current.max(self.bounds.min_bytes_per_s as f64)", "self.current"),
                  unit("a_flood_of_notifications")),
         Mutation("kept-acknowledgements-never-sent", "Outbox::flush", Replace("self.queue_kept(socket);", ""),
-                 integration("kept_acknowledgements", "who_polls_no_more")),
+                 optimised("kept_acknowledgements", "who_polls_no_more")),
+        Mutation("kept-acknowledgements-sent-with-receives", "State::finish_work",
+                 Replace("self.out.has_more_than_kept()", "true"),
+                 optimised("kept_acknowledgements", "who_polls_no_more")),
         Mutation("long-post-taken-for-a-pause", "Owner::looks", Replace("self.left_ns", "self.looked_ns"),
                  unit("a_post_that_takes_long_is_no_pause")),
         Mutation("mark-of-the-kernel-not-read", "Told::by", Replace("told.is_marked = Ecn::is_congested(data.read())", ""),

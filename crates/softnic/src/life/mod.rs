@@ -33,7 +33,7 @@ pub(crate) use clients::Client;
 pub(crate) use death::Lifetime;
 pub(crate) use gid_table::{Entry, GidTable};
 pub(crate) use meeting::{Meeting, is_nobody};
-pub(crate) use numbers::Numbers;
+pub(crate) use numbers::{ByNumber, Numbers};
 pub(crate) use peer::Peer;
 pub(crate) use process::{INSTANCE, Process, gid_entries};
 pub(crate) use requests::{Answer, Interest};

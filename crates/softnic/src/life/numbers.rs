@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use farcall_shm::Mutex;
@@ -10,6 +11,29 @@ use farcall_verbs::Result;
 use super::rendezvous::{BLOCK_QPS, Block, claim_block};
 use super::service::Service;
 
+/// Queue pair numbers are handed out in turn: multiplying spreads them.
+#[derive(Default)]
+pub(crate) struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32);
+    }
+}
+
+/// What queue pair numbers name. Strangers may ask for any number, but none of theirs gets in.
+pub(crate) type ByNumber<T> = HashMap<u32, T, BuildHasherDefault<NumberHasher>>;
+
 /// The numbers of a process, and what they name.
 pub(crate) struct Numbers<T>(Mutex<Table<T>>);
 
@@ -17,12 +41,12 @@ struct Table<T> {
     blocks: Vec<Arc<Block>>,
     next: u32,
     /// `None`: the number is taken for something that is being made.
-    named: HashMap<u32, Option<T>>,
+    named: ByNumber<Option<T>>,
 }
 
 impl<T> Default for Numbers<T> {
     fn default() -> Self {
-        Self(Mutex::new(Table { blocks: Vec::new(), next: 0, named: HashMap::new() }))
+        Self(Mutex::new(Table { blocks: Vec::new(), next: 0, named: ByNumber::default() }))
     }
 }
 

@@ -171,16 +171,22 @@ impl Outbox {
         self.seal(socket, &next);
     }
 
-    /// Keeps what waits for the next flush, if it is a few acknowledgements: they go behind what their owner, who is
-    /// about to have completions, answers with, and do not delay it. Whether it did.
-    pub(super) fn keep_acknowledgements(&mut self) -> bool {
+    /// Keeps what waits for the next flush, if it is a few acknowledgements: they go behind what their owner answers
+    /// with, and do not delay it. Whether it did.
+    pub(super) fn keep_acknowledgements(&mut self, counters: &PortCounters) -> bool {
         let may_be_kept = |packet: &Waiting| packet.is_acknowledgement && packet.before == 0;
         if self.waiting.len() > KEPT_MAX || !self.kept.is_empty() || !self.waiting.iter().all(may_be_kept) {
             return false;
         }
+        counters.acknowledgements_kept.add(self.waiting.len() as u64);
         self.kept.append(&mut self.waiting);
         self.kept_bytes.append(&mut self.bytes);
         true
+    }
+
+    /// Whether something waits that is not kept.
+    pub(super) fn has_more_than_kept(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Puts acknowledgements that were kept behind everything else.

@@ -13,6 +13,8 @@ farcall_stats::counters! {
         packets_sent,
         /// Packets sent behind others in one message.
         sent_in_trains,
+        /// Acknowledgements that waited for what their owner posted next.
+        acknowledgements_kept,
         /// Packets that could not be sent: as if they were lost on the way.
         packets_not_sent,
         /// Packets taken in.

@@ -5,8 +5,8 @@
 //! owner of the receive completion queue polls, as in the ring of a sender on this host. A pair costs nothing here, and
 //! its polls look for no packets, before the first datagram comes that its Q_Key admits.
 
+use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -20,6 +20,7 @@ use super::state::State;
 use crate::host::Host;
 use crate::host::cq::Source;
 use crate::host::datagram::{DatagramCore, Foreign};
+use crate::life::ByNumber;
 use crate::life::addresses::{are_devices_named, listed_peers};
 
 /// Datagrams that wait for the owner of one queue pair at most: as many as a busy owner has receives for.
@@ -131,7 +132,7 @@ struct Inlet {
 
 /// What came for the datagram queue pairs of a port, and from whom it may come.
 pub(super) struct Inlets {
-    by_qpn: HashMap<u32, Inlet>,
+    by_qpn: ByNumber<Inlet>,
     peers: Option<Vec<IpAddr>>,
     are_devices_named: bool,
 }
@@ -141,7 +142,7 @@ impl Inlets {
     /// If the list of peers cannot be understood.
     pub(super) fn new() -> Result<Self> {
         let peers = listed_peers("open the RoCEv2 port")?;
-        Ok(Self { by_qpn: HashMap::new(), peers, are_devices_named: are_devices_named() })
+        Ok(Self { by_qpn: ByNumber::default(), peers, are_devices_named: are_devices_named() })
     }
 
     /// Whether packets may come so: `path` is as they came.

@@ -7,9 +7,9 @@ const PAUSE_NS: u64 = 10_000;
 const LOOKS_A_PAUSE: u64 = 16;
 /// An owner is watched so long before it is judged.
 const TRIAL_NS: u64 = 100_000;
-/// After so long the service thread looks whether an owner that polled still does: what comes meanwhile waits for so
-/// long at most.
-const LEFT_ALONE_NS: u64 = 250_000;
+/// After so long the service thread looks whether an owner that polled still does, at first and when it has polled for
+/// long: what comes meanwhile waits for so long at most.
+const LEFT_ALONE_NS: [u64; 2] = [250_000, 1_000_000];
 
 /// Who is to look for packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,7 @@ pub(super) struct Owner {
     judged_ns: u64,
     /// It looks, the service thread does not.
     is_trusted: bool,
+    left_alone_ns: u64,
 }
 
 impl Owner {
@@ -67,10 +68,17 @@ impl Owner {
         let age_ns = now_ns.saturating_sub(self.judged_ns);
         if age_ns >= TRIAL_NS {
             let polls = self.looks > 0 && self.pauses * LOOKS_A_PAUSE <= self.looks;
-            self.is_trusted = polls && age_ns <= self.looks * PAUSE_NS;
+            let was_trusted =
+                std::mem::replace(&mut self.is_trusted, polls && age_ns <= self.looks * PAUSE_NS);
+            let [first_ns, most_ns] = LEFT_ALONE_NS;
+            self.left_alone_ns = if was_trusted { most_ns.min(2 * self.left_alone_ns) } else { first_ns };
             (self.looks, self.pauses, self.judged_ns) = (0, 0, now_ns);
         }
-        if self.is_trusted { Who::Owner { until_ns: self.judged_ns + LEFT_ALONE_NS } } else { Who::Service }
+        if self.is_trusted {
+            Who::Owner { until_ns: self.judged_ns + self.left_alone_ns }
+        } else {
+            Who::Service
+        }
     }
 }
 
@@ -91,20 +99,26 @@ mod tests {
         let mut owner = Owner::default();
         look_every(&mut owner, 1_500, 0, TRIAL_NS);
         assert_eq!(owner.judge(TRIAL_NS - 1), Who::Service, "not tried for long enough");
-        assert_eq!(owner.judge(TRIAL_NS), Who::Owner { until_ns: TRIAL_NS + LEFT_ALONE_NS });
-        let end_ns = TRIAL_NS + LEFT_ALONE_NS;
-        look_every(&mut owner, 1_500, TRIAL_NS, end_ns);
-        assert_eq!(owner.judge(end_ns), Who::Owner { until_ns: end_ns + LEFT_ALONE_NS });
-        assert_eq!(owner.judge(end_ns + LEFT_ALONE_NS), Who::Service, "it looked no more");
+        let (mut from_ns, mut until_ns) = (TRIAL_NS, TRIAL_NS + 250_000);
+        assert_eq!(owner.judge(from_ns), Who::Owner { until_ns });
+        for next_ns in [500_000, 1_000_000, 1_000_000] {
+            look_every(&mut owner, 1_500, from_ns, until_ns);
+            (from_ns, until_ns) = (until_ns, until_ns + next_ns);
+            assert_eq!(owner.judge(from_ns), Who::Owner { until_ns });
+        }
+        assert_eq!(owner.judge(until_ns), Who::Service, "it looked no more");
+        let now_ns = until_ns + TRIAL_NS;
+        look_every(&mut owner, 1_500, until_ns, now_ns);
+        assert_eq!(owner.judge(now_ns), Who::Owner { until_ns: now_ns + 250_000 }, "as at first");
     }
 
     #[test]
     fn the_service_threads_own_turns_are_not_taken_for_pauses() {
         let mut owner = Owner::default();
         for turn in 0..4 {
-            let begin_ns = turn * LEFT_ALONE_NS;
-            look_every(&mut owner, 1_500, begin_ns + 2 * PAUSE_NS, begin_ns + LEFT_ALONE_NS);
-            assert_ne!(owner.judge(begin_ns + LEFT_ALONE_NS), Who::Service, "turn {turn}");
+            let begin_ns = turn * LEFT_ALONE_NS[0];
+            look_every(&mut owner, 1_500, begin_ns + 2 * PAUSE_NS, begin_ns + LEFT_ALONE_NS[0]);
+            assert_ne!(owner.judge(begin_ns + LEFT_ALONE_NS[0]), Who::Service, "turn {turn}");
         }
     }
 

@@ -103,7 +103,7 @@ impl Port {
         let mut state = self.state.lock();
         state.tick();
         let result = work(&mut state);
-        state.finish();
+        state.finish_work();
         self.left(&mut state);
         result
     }
@@ -128,7 +128,7 @@ impl Port {
         state.owner.looks(now_ns);
         state.look();
         let taken = take(&mut state);
-        state.finish_look(taken > 0);
+        state.finish_look();
         self.left(&mut state);
         taken
     }
@@ -169,6 +169,8 @@ impl Abroad for Port {
     fn owner_sleeps(&self) {
         let mut state = self.state.lock();
         if state.owner.sleeps() {
+            state.tick();
+            state.finish();
             self.watch(&state, true);
         }
     }

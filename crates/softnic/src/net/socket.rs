@@ -26,7 +26,7 @@ use super::slots::Slots;
 /// Messages that one system call moves at most, each a datagram or a train of them.
 pub(super) const BATCH: usize = 32;
 
-/// Messages that are asked for as long as few come: each costs its preparation, whether it comes or not.
+/// Messages that are asked for when few come: each costs its preparation, whether it comes or not.
 const USUAL_BATCH: usize = 4;
 
 /// Datagrams of a train, and their bytes: what the kernel takes.
@@ -62,8 +62,8 @@ const ROOM_BYTES: usize = (1 << 16) + DATAGRAM_BYTES_MAX;
 pub(super) struct Inbox {
     bytes: Box<[u8]>,
     pub(super) arrivals: Vec<Arrival>,
-    /// Whether more may wait in the socket.
-    pub(super) was_full: bool,
+    /// Whether more is likely to wait in the socket.
+    pub(super) has_more: bool,
     /// How many are asked for next.
     messages_expected: usize,
 }
@@ -71,12 +71,20 @@ pub(super) struct Inbox {
 impl Inbox {
     pub(super) fn new() -> Self {
         let bytes = vec![0; BATCH * ROOM_BYTES].into();
-        Self {
-            bytes,
-            arrivals: Vec::with_capacity(BATCH * TRAIN_MAX),
-            was_full: false,
-            messages_expected: USUAL_BATCH,
-        }
+        Self { bytes, arrivals: Vec::with_capacity(BATCH * TRAIN_MAX), has_more: false, messages_expected: 1 }
+    }
+
+    /// So many messages came. A second one is not asked for while one comes at a time: the answer that there is none
+    /// takes as long as half of the first.
+    fn expect_after(&mut self, came: usize) {
+        let asked = self.messages_expected;
+        self.has_more = came == asked && asked > 1;
+        self.messages_expected = match (came, asked) {
+            (1, 1) => USUAL_BATCH,
+            (0 | 1, _) => 1,
+            _ if came == asked => BATCH,
+            _ => USUAL_BATCH,
+        };
     }
 
     pub(super) fn datagram(&self, arrival: &Arrival) -> &[u8] {
@@ -244,7 +252,6 @@ impl Socket {
     /// Takes what has come, up to a batch. Never waits.
     pub(super) fn receive(&self, inbox: &mut Inbox) {
         inbox.arrivals.clear();
-        inbox.was_full = false;
         let asked = inbox.messages_expected;
         let (mut names, mut pieces) = (unwritten::<libc::sockaddr_in6>(), unwritten::<libc::iovec>());
         let (mut controls, mut heads) = (unwritten::<Control>(), unwritten::<libc::mmsghdr>());
@@ -261,8 +268,7 @@ impl Socket {
         let count =
             unsafe { libc::recvmmsg(fd, heads[0].as_mut_ptr(), asked as u32, flags, std::ptr::null_mut()) };
         let count = usize::try_from(count).unwrap_or(0);
-        inbox.was_full = count == asked;
-        inbox.messages_expected = if inbox.was_full { BATCH } else { USUAL_BATCH };
+        inbox.expect_after(count);
         for at in 0..count {
             // SAFETY: written above, and filled by the kernel.
             let (head, name) = unsafe { (heads[at].assume_init(), names[at].assume_init()) };

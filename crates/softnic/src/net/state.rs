@@ -1,6 +1,5 @@
 //! What the port of a process does with packets and timers, under its lock.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -29,6 +28,7 @@ use super::slots::Slots;
 use super::socket::{Arrival, Inbox, Socket};
 use super::timers::Timers;
 use crate::host::Host;
+use crate::life::ByNumber;
 
 /// Packets of answers to one pair before others have their turn.
 const ANSWERS_A_TURN: usize = 64;
@@ -40,7 +40,7 @@ const BATCHES_A_LOOK: usize = 4;
 pub(super) struct State {
     host: Weak<Host>,
     pub(super) socket: Socket,
-    pub(super) pairs: HashMap<u32, Box<Pair>>,
+    pub(super) pairs: ByNumber<Box<Pair>>,
     pub(super) inlets: Inlets,
     /// What comes for queue pair 1, once a connection manager asked for it.
     pub(super) management: Option<Arrivals>,
@@ -66,7 +66,7 @@ impl State {
         Ok(Self {
             host: Arc::downgrade(host),
             socket: Socket::open(slots)?,
-            pairs: HashMap::new(),
+            pairs: ByNumber::default(),
             inlets: Inlets::new()?,
             management: None,
             inbox: Inbox::new(),
@@ -178,12 +178,13 @@ impl State {
 
     /// Takes in what has come, and does what is due; what comes of it is sent by [`Self::finish`].
     pub(super) fn look(&mut self) {
+        let Some(host) = self.host.upgrade() else { return };
         for _ in 0..BATCHES_A_LOOK {
             self.socket.receive(&mut self.inbox);
             self.record_arrivals();
             for at in 0..self.inbox.arrivals.len() {
                 let arrival = self.inbox.arrivals[at];
-                self.take_in(&arrival);
+                self.take_in(&host, &arrival);
             }
             for at in 0..self.touched.len() {
                 let qpn = self.touched[at];
@@ -193,7 +194,7 @@ impl State {
                 self.go_on(qpn);
             }
             self.touched.clear();
-            if !self.inbox.was_full {
+            if !self.inbox.has_more {
                 break;
             }
             self.out.flush(&self.socket, &self.counters, self.now_ns);
@@ -217,8 +218,7 @@ impl State {
     }
 
     /// A datagram of a stranger.
-    fn take_in(&mut self, arrival: &Arrival) {
-        let Some(host) = self.host.upgrade() else { return };
+    fn take_in(&mut self, host: &Arc<Host>, arrival: &Arrival) {
         let datagram = self.inbox.datagram(arrival);
         let path = Path { src: arrival.src, dst: arrival.dst };
         if arrival.before > 0 {
@@ -235,13 +235,13 @@ impl State {
         };
         let Some(pair) = self.pairs.get_mut(&packet.dest_qpn) else {
             if let (management::QPN, Some(arrivals)) = (packet.dest_qpn, &mut self.management) {
-                if !self.inlets.admits(&host, path) {
+                if !self.inlets.admits(host, path) {
                     return self.counters.dropped_foreign.increment();
                 }
                 return arrivals.take_in(&self.counters, path, &packet, payload);
             }
             let of = (path, datagram.len());
-            return self.inlets.take_in(&host, &self.counters, of, &packet, payload);
+            return self.inlets.take_in(host, &self.counters, of, &packet, payload);
         };
         let Pair { transport, side } = &mut **pair;
         if (side.path.src, side.path.dst) != (path.dst, path.src) {
@@ -291,13 +291,23 @@ impl State {
         }
     }
 
-    /// Finishes a look of the owner. If it has completions now, acknowledgements wait for what it posts because of
-    /// them, or for its next look; the service thread sees to it that they do not wait long.
-    pub(super) fn finish_look(&mut self, has_completions: bool) {
-        if has_completions && self.owner.is_trusted() && self.out.keep_acknowledgements() {
+    /// Finishes a look of the owner. If it is relied on, acknowledgements wait for what it posts because of what came,
+    /// or for its next look; the service thread sees to it that they do not wait long.
+    pub(super) fn finish_look(&mut self) {
+        if self.owner.is_trusted() && self.out.keep_acknowledgements(&self.counters) {
             self.plan_timer();
         } else {
             self.finish();
+        }
+    }
+
+    /// Finishes work of the owner. Acknowledgements that were kept go behind what it posted, if that is to be sent: they
+    /// wait on while it only posts receives.
+    pub(super) fn finish_work(&mut self) {
+        if self.out.has_more_than_kept() {
+            self.finish();
+        } else {
+            self.plan_timer();
         }
     }
 

@@ -1,12 +1,11 @@
 //! The ways that a datagram queue pair knows: one for each destination it sends to.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use super::core::DatagramCore;
 use super::pending::Enqueued;
 use super::{Message, Outlet, Pending, SendOutcome};
+use crate::life::ByNumber;
 
 /// Destinations whose way is known at once; the least recently used gives way.
 const MAX_ROUTES: usize = 1024;
@@ -21,29 +20,9 @@ struct Route {
     last_used: u64,
 }
 
-/// Queue pair numbers are handed out in turn: multiplying spreads them.
-#[derive(Default)]
-struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u32(u32::from(*byte));
-        }
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32);
-    }
-}
-
 #[derive(Default)]
 pub(crate) struct Routes {
-    routes: HashMap<u32, Route, BuildHasherDefault<NumberHasher>>,
+    routes: ByNumber<Route>,
     ticks: u64,
     /// The destination that was sent something and not told of it yet.
     unannounced: Option<u32>,
