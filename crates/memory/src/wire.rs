@@ -44,7 +44,7 @@ pub struct Mark {
     pub epoch: u64,
     /// Counts marks of the mount.
     pub change: u32,
-    /// All nodes that the mount claimed.
+    /// All nodes that the mount claimed, or the members when it took another one in.
     pub nodes: Vec<u64>,
     /// Of these, those that have all notes.
     pub members: Vec<u64>,

@@ -16,7 +16,8 @@ use support::Load;
 const SLAB_BYTES: usize = 8 * PAGE_BYTES;
 const PAGES: usize = 20;
 const SIZE_BYTES: usize = PAGES * PAGE_BYTES;
-const NOTES_BYTES: u64 = 4 * PAGE_BYTES as u64;
+/// More than is copied at once.
+const NOTES_BYTES: u64 = 36 * PAGE_BYTES as u64;
 const TERM: Duration = Duration::from_secs(10);
 /// Connections take time that the test does not count.
 const SUSPECT_AFTER: Duration = Duration::from_secs(5);
@@ -165,6 +166,18 @@ fn nic(seed: u64) -> Nic {
     Nic { entropy: Entropy::seeded(seed), ..Nic::open(&SoftNic::new()).unwrap() }
 }
 
+/// Until everything is over that was asked for.
+fn finish(nodes: &mut Nodes, engine: &mut Engine, load: &mut Load) {
+    for _ in 0..LOST_TURNS {
+        hear(engine, load);
+        if load.under_way() == 0 {
+            return;
+        }
+        nodes.turn(engine);
+    }
+    panic!("not in time: all is over; {:?}", engine.status());
+}
+
 fn hear(engine: &mut Engine, load: &mut Load) {
     while let Some(ended) = engine.next_ended() {
         load.ended(ended);
@@ -199,8 +212,7 @@ fn the_next_mount_has_all_that_the_last_one_was_told_and_no_page_is_garbled() {
                 }
             }
             if load.chance(50) {
-                nodes.until(&mut engine, "all is over", |engine| engine.pending() == 0);
-                hear(&mut engine, &mut load);
+                finish(&mut nodes, &mut engine, &mut load);
                 let at = load.below(NOTES_BYTES - 8) as usize;
                 let word = load.below(u64::MAX).to_le_bytes();
                 nodes.note(&mut engine, at, &word).unwrap();
@@ -256,8 +268,7 @@ fn nodes_come_and_go_and_the_next_mount_has_all_that_the_last_one_was_told() {
                 }
             }
             if load.chance(50) {
-                nodes.until(&mut engine, "all is over", |engine| engine.pending() == 0);
-                hear(&mut engine, &mut load);
+                finish(&mut nodes, &mut engine, &mut load);
             }
             drop(engine);
             load.forget_under_way();
@@ -410,27 +421,200 @@ fn a_mount_goes_on_without_a_node_and_the_node_alone_is_not_believed() {
     assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes));
 }
 
+fn are_all_up(engine: &Engine) -> bool {
+    engine.status().nodes.iter().all(|node| node.link == LinkStatus::Up)
+}
+
+/// The volume goes on without a node that it had: nothing rests upon that one any more. `step` is what happens
+/// meanwhile.
+fn lose(
+    nodes: &mut Nodes,
+    engine: &mut Engine,
+    lost: usize,
+    mut step: impl FnMut(&mut Nodes, &mut Engine),
+) -> Option<Node> {
+    let was = nodes.nodes[lost].take();
+    for turns in 1..LOST_TURNS {
+        let node = &engine.status().nodes[lost];
+        if (node.link, node.replicas) == (LinkStatus::Down, 0) {
+            return was;
+        }
+        step(nodes, engine);
+        if turns % 200 == 0 {
+            // The others are heard of meanwhile.
+            nodes.now = nodes.now + TERM / 10;
+        }
+    }
+    panic!("not in time: it is without the node; {:?}", engine.status())
+}
+
+fn turn(nodes: &mut Nodes, engine: &mut Engine) {
+    nodes.turn(engine);
+}
+
 #[test]
-fn a_node_that_joins_takes_part_from_the_next_mount_on() {
+fn a_node_that_joins_a_volume_has_all_of_it_while_it_is_in_use() {
     let mut nodes = Nodes::new(3, 1);
     let known = ClientConfig { nodes_max: 3, ..config(2) };
     let (mut engine, _) = nodes.claim(known, &volume(1)).unwrap();
-    assert!(engine.join("2").unwrap());
     let bytes = fill(&mut nodes, &mut engine, 1);
-    let joined = engine.status().nodes[2].clone();
-    assert_eq!((joined.link, joined.replicas), (LinkStatus::Down, 0));
-    assert!(joined.problem.unwrap().contains("when the volume is mounted again"));
+    nodes.note(&mut engine, 5, b"noted").unwrap();
+    assert!(engine.join("2").unwrap());
+    nodes.until(&mut engine, "all nodes are there", are_all_up);
+    nodes.note(&mut engine, 10, b" later").unwrap();
+    // With it and one other the volume goes on, here and at another machine.
+    lose(&mut nodes, &mut engine, 0, turn);
+    nodes.until(&mut engine, "all is replicated", |engine| engine.status().degraded == 0);
+    assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes.clone()));
     drop(engine);
     nodes.wait_for_leases();
-    let (mut engine, _) = nodes.claimed(2);
-    nodes.until(&mut engine, "all nodes are there", |engine| {
-        engine.status().nodes.iter().all(|node| node.link == LinkStatus::Up)
-    });
-    // It has the notes: with it and one other the volume goes on.
-    nodes.nodes[0] = None;
-    assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes.clone()));
-    nodes.until(&mut engine, "it has replicas", |engine| engine.status().nodes[2].replicas > 0);
+    let (mut engine, takeover) = nodes.claimed(2);
+    assert!(takeover.notes.iter().all(|notes| notes[5..16] == *b"noted later"));
     assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes));
+}
+
+#[test]
+fn a_node_that_was_lost_is_a_member_again_and_alone_enough() {
+    for is_empty in [true, false] {
+        let mut nodes = Nodes::new(2, 1);
+        let (mut engine, _) = nodes.claimed(1);
+        fill(&mut nodes, &mut engine, 1);
+        nodes.note(&mut engine, 0, b"before").unwrap();
+        let cut = lose(&mut nodes, &mut engine, 1, turn);
+        let bytes = fill(&mut nodes, &mut engine, 2);
+        nodes.note(&mut engine, 0, b"behind").unwrap();
+        if is_empty {
+            nodes.start(1);
+        } else {
+            nodes.nodes[1] = cut;
+        }
+        let is_whole = |engine: &Engine| are_all_up(engine) && engine.status().degraded == 0;
+        nodes.until(&mut engine, "it is a member again", is_whole);
+        nodes.note(&mut engine, 2, b"hold").unwrap();
+        // It has everything: the other one may go.
+        lose(&mut nodes, &mut engine, 0, turn);
+        assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes.clone()));
+        drop(engine);
+        nodes.wait_for_leases();
+        let (mut engine, takeover) = nodes.claimed(2);
+        assert!(takeover.notes.iter().all(|notes| notes.starts_with(b"behold")));
+        assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes));
+    }
+}
+
+#[test]
+fn nodes_are_lost_and_taken_in_again_at_any_moment_and_no_page_is_garbled() {
+    for seed in seeds(1..13) {
+        println!("seed {seed}");
+        let count = 2 + seed as usize % 2;
+        let (mut nodes, mut load) = (Nodes::new(count, seed * 1_000), Load::new(seed, PAGES));
+        let mut noted = vec![0; NOTES_BYTES as usize];
+        for round in 1..6 {
+            nodes.wait_for_leases();
+            let (mut engine, takeover) = nodes.claimed(round);
+            assert!(takeover.notes.iter().all(|found| *found == noted), "seed {seed}: other notes");
+            for _ in 0..1 + load.below(3) {
+                let is_whole = |engine: &Engine| are_all_up(engine) && engine.status().degraded == 0;
+                nodes.until(&mut engine, "all is replicated", is_whole);
+                let lost = load.below(count as u64) as usize;
+                let cut = lose(&mut nodes, &mut engine, lost, |nodes, engine| step(nodes, engine, &mut load));
+                if load.chance(50) {
+                    nodes.start(lost);
+                } else {
+                    nodes.nodes[lost] = cut;
+                }
+                // Anything may be under way when the mount ends, or the next one is lost.
+                for _ in 0..load.below(400) {
+                    step(&mut nodes, &mut engine, &mut load);
+                }
+                let at = load.below(NOTES_BYTES - 8) as usize;
+                let word = load.below(u64::MAX).to_le_bytes();
+                finish(&mut nodes, &mut engine, &mut load);
+                nodes.note(&mut engine, at, &word).unwrap();
+                noted[at..at + 8].copy_from_slice(&word);
+            }
+            for _ in 0..load.below(200) {
+                step(&mut nodes, &mut engine, &mut load);
+            }
+            drop(engine);
+            load.forget_under_way();
+            assert_eq!(load.failed, [], "seed {seed}");
+        }
+        nodes.wait_for_leases();
+        let (mut engine, _) = nodes.claimed(99);
+        for page in 0..PAGES {
+            engine.submit(load.read_page(page), nodes.now).unwrap();
+            nodes.until(&mut engine, "a page is read", |engine| engine.pending() == 0);
+            hear(&mut engine, &mut load);
+        }
+        assert_eq!(load.failed, [], "seed {seed}");
+    }
+}
+
+#[test]
+fn whoever_is_believed_while_a_node_is_taken_in_knows_all_that_was_told() {
+    let (mut believed, mut refused) = ([0; 4], 0);
+    for turns in 0..40 {
+        // Those that answer.
+        for (others, believed) in believed.iter_mut().enumerate().skip(1) {
+            let mut nodes = Nodes::new(2, 1);
+            let (mut engine, _) = nodes.claimed(1);
+            fill(&mut nodes, &mut engine, 1);
+            let cut = lose(&mut nodes, &mut engine, 1, turn);
+            if turns % 2 == 0 {
+                nodes.start(1);
+            } else {
+                nodes.nodes[1] = cut;
+            }
+            let bytes = fill(&mut nodes, &mut engine, 2);
+            nodes.note(&mut engine, 0, b"told").unwrap();
+            let last = [turns as u8; PAGE_BYTES];
+            nodes.write(&mut engine, 0, &last).unwrap();
+            nodes.note(&mut engine, NOTES_BYTES as usize - 4, b"last").unwrap();
+            if turns > 0 {
+                nodes.until(&mut engine, "it is being taken in", |engine| {
+                    let problem = &engine.status().nodes[1].problem;
+                    problem.as_ref().is_some_and(|problem| problem.contains("being taken"))
+                });
+            }
+            (0..turns).for_each(|_| nodes.turn(&mut engine));
+            drop(engine);
+            nodes.wait_for_leases();
+            for at in (0..2).filter(|at| others & 1 << at == 0) {
+                nodes.nodes[at] = None;
+            }
+            let Ok((mut engine, takeover)) = nodes.claim(config(2), &volume(2)) else {
+                refused += 1;
+                continue;
+            };
+            *believed += 1;
+            assert!(!takeover.is_new && takeover.notes.iter().all(|notes| notes.ends_with(b"last")));
+            assert!(takeover.notes.iter().all(|notes| notes.starts_with(b"told")));
+            let found = nodes.read(&mut engine, 0, SIZE_BYTES).unwrap();
+            assert!(
+                found[..PAGE_BYTES] == last && found[PAGE_BYTES..] == bytes[PAGE_BYTES..],
+                "{turns} {others}"
+            );
+        }
+    }
+    let [_, first, second, both] = believed;
+    println!("the first {first} times, the second {second}, both {both}, none {refused}");
+    assert!(both == 40 && second == 0, "both together know it, the second alone cannot know that it does");
+    assert!((1..40).contains(&first), "the first alone does until the second counts");
+}
+
+/// Something happens.
+fn step(nodes: &mut Nodes, engine: &mut Engine, load: &mut Load) {
+    match load.below(3) {
+        0 => nodes.turn(engine),
+        1 => hear(engine, load),
+        _ if engine.has_room(8) => {
+            if let Some(request) = load.request() {
+                engine.submit(request, nodes.now).unwrap();
+            }
+        }
+        _ => {}
+    }
 }
 
 #[test]
@@ -534,18 +718,19 @@ fn calls_of_a_mount_that_lost_its_volume_are_refused() {
     };
     let old = lease(nodes.ask(0, &claim(1, 4).to_bytes()));
     let bytes = vec![9; 100];
+    let mark = |epoch| Mark { volume: 1, epoch, change: 0, nodes: vec![5], members: vec![5] };
     nodes.ask(0, &Asked::WriteNotes { lease: old, offset: 8_000, bytes: bytes.clone() }.to_bytes()).unwrap();
+    nodes.ask(0, &Asked::Mark { lease: old, mark: mark(4) }.to_bytes()).unwrap();
     for offset in [8_093, u64::MAX] {
         let beyond = Asked::WriteNotes { lease: old, offset, bytes: bytes.clone() };
         assert_eq!(kind(nodes.ask(0, &beyond.to_bytes())), RefusalKind::Limit);
         let beyond = Asked::ReadNotes { lease: old, offset, len_bytes: 100 };
         assert_eq!(kind(nodes.ask(0, &beyond.to_bytes())), RefusalKind::Limit);
     }
-    assert_eq!(kind(nodes.ask(0, &claim(1, 4).to_bytes())), RefusalKind::Overtaken);
+    assert_eq!(kind(nodes.ask(0, &claim(1, 3).to_bytes())), RefusalKind::Overtaken);
     let new = lease(nodes.ask(0, &claim(1, 5).to_bytes()));
     let write = Asked::WriteNotes { lease: old, offset: 8_000, bytes: vec![1; 100] };
     assert_eq!(kind(nodes.ask(0, &write.to_bytes())), RefusalKind::UnknownLease);
-    let mark = |epoch| Mark { volume: 1, epoch, change: 0, nodes: vec![5], members: vec![5] };
     let late = Asked::Mark { lease: new, mark: mark(4) };
     assert_eq!(kind(nodes.ask(0, &late.to_bytes())), RefusalKind::Overtaken);
     let long = Asked::Mark { lease: new, mark: Mark { nodes: vec![0; 257], ..mark(5) } };

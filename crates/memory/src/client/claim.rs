@@ -82,8 +82,7 @@ pub(super) fn claim(
     call: impl FnMut(usize, &Request) -> Result<Reply, CallFailed>,
 ) -> Result<Claimed> {
     let layout = Layout::new(config, volume.notes_bytes, volume.secret());
-    let mut claiming =
-        Claiming { config, volume, of: volume.to_ref(), layout, call, leases: Vec::new(), calls: 0 };
+    let mut claiming = Claiming { config, volume, layout, call, leases: Vec::new(), calls: 0 };
     let looks = claiming.look()?;
     let judgement = judge(config, &volume.name, &looks)?;
     let claimed = claiming.claim_nodes(&looks, &judgement, rng);
@@ -136,7 +135,6 @@ fn judge(config: &ClientConfig, name: &str, looks: &[Result<Option<Kept>, String
 struct Claiming<'a, C> {
     config: &'a ClientConfig,
     volume: &'a VolumeConfig,
-    of: VolumeRef,
     layout: Layout,
     call: C,
     leases: Vec<(usize, LeaseKey)>,
@@ -175,7 +173,7 @@ impl<C: FnMut(usize, &Request) -> Result<Reply, CallFailed>> Claiming<'_, C> {
     }
 
     fn look(&mut self) -> Result<Vec<Result<Option<Kept>, String>>> {
-        let request = Request::Look { version: VERSION, volume: self.of.clone() };
+        let request = self.volume.look();
         let mut looks = Vec::new();
         for at in 0..self.config.nodes.len() {
             looks.push(match (self.call)(at, &request) {
@@ -207,14 +205,7 @@ impl<C: FnMut(usize, &Request) -> Result<Reply, CallFailed>> Claiming<'_, C> {
                 continue;
             };
             let node = kept.as_ref().map_or_else(|| rng.next_u64(), |kept| kept.node);
-            let request = Request::Claim {
-                volume: self.of.clone(),
-                name: self.config.name.clone(),
-                holder: self.volume.holder,
-                epoch: judgement.epoch,
-                node,
-                notes_bytes: self.layout.len_bytes(),
-            };
+            let request = self.volume.claim(&self.config.name, judgement.epoch, node, &self.layout);
             match (self.call)(at, &request) {
                 Ok(Reply::Claimed { lease, term_ms, slab_bytes, room, notes, slabs }) => {
                     self.leases.push((at, lease));
@@ -357,6 +348,23 @@ impl VolumeConfig {
     pub fn to_ref(&self) -> VolumeRef {
         let (for_nodes, _) = self.halves();
         VolumeRef { name: self.name.clone(), key: Secret(for_nodes) }
+    }
+
+    /// Asks a node what it keeps of the volume.
+    pub(super) fn look(&self) -> Request {
+        Request::Look { version: VERSION, volume: self.to_ref() }
+    }
+
+    /// Asks a node for its part of the volume, which calls it `node` if it has no name there.
+    pub(super) fn claim(&self, name: &str, epoch: u64, node: u64, layout: &Layout) -> Request {
+        Request::Claim {
+            volume: self.to_ref(),
+            name: name.to_owned(),
+            holder: self.holder,
+            epoch,
+            node,
+            notes_bytes: layout.len_bytes(),
+        }
     }
 
     fn halves(&self) -> ([u8; 16], [u8; 16]) {

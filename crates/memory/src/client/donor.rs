@@ -43,6 +43,12 @@ pub(super) enum Call {
     Lease,
     Connect,
     Renew,
+    /// Of a volume: what does it keep?
+    Look,
+    /// Its part of a volume, which calls it so.
+    Claim {
+        id: u64,
+    },
     Grant {
         extent: usize,
         slab: u64,
@@ -80,7 +86,7 @@ pub(super) struct Donor<H: Handler> {
     pub is_full: bool,
     /// The client ends: of this node it wants nothing any more but that its lease ends.
     pub is_ending: bool,
-    /// Of a volume: its lease is over, or it never granted one. Nothing more is asked for.
+    /// Of a volume: it is no member. Before it has been taken in, it is asked for nothing else.
     pub is_out: bool,
 }
 
@@ -123,7 +129,7 @@ impl<H: Handler> Donor<H> {
 
     /// Whether a slab can be asked for.
     pub const fn has_room(&self) -> bool {
-        self.is_up() && !self.is_full && !self.room.is_draining && self.room.free > 0
+        self.is_up() && !self.is_out && !self.is_full && !self.room.is_draining && self.room.free > 0
     }
 
     /// When its lease is renewed: twice in a term.
@@ -146,7 +152,7 @@ impl<H: Handler> Donor<H> {
             return self.lease.map(|_| Call::End);
         }
         if self.lease.is_none() {
-            return (!self.is_out).then_some(Call::Lease);
+            return if self.is_out { self.calls.pop_front() } else { Some(Call::Lease) };
         }
         if self.renew_at().is_some_and(|at| at <= now) {
             return Some(Call::Renew);
@@ -170,7 +176,8 @@ impl<H: Handler> Donor<H> {
         }
         let lease = self.lease?.key;
         Some(match call {
-            Call::Lease => return None,
+            // Not of a lease.
+            Call::Lease | Call::Look | Call::Claim { .. } => return None,
             Call::Connect => Request::Connect { lease, pairs },
             Call::Renew => Request::Renew { lease },
             Call::Grant { slab, .. } => Request::Grant { lease, slab },
@@ -187,7 +194,6 @@ impl<H: Handler> Donor<H> {
     pub fn due(&self) -> Option<Nanos> {
         let wants = match self.is_ending {
             true => self.lease.is_some(),
-            false if self.is_out => false,
             false => self.lease.is_none() || !self.is_up() || !self.calls.is_empty(),
         };
         let retry = (wants && self.asked.is_none()).then_some(self.retry_at);
@@ -198,6 +204,7 @@ impl<H: Handler> Donor<H> {
 
     pub fn status(&self, replicas: usize) -> DonorStatus {
         let link = match (&self.link, self.room.is_draining) {
+            _ if self.is_out => LinkStatus::Down,
             (Link::Up(_), true) => LinkStatus::Draining,
             (Link::Up(_), false) => LinkStatus::Up,
             _ => LinkStatus::Down,

@@ -159,8 +159,8 @@ impl RemoteMemory {
     }
 
     /// From now on there is another node, if it is not known: slabs are asked of it as of the others, and replicas that
-    /// are missing are made there. In a volume it takes part when that is claimed the next time. Returns whether it is
-    /// new. [`ClientConfig::nodes_max`] says how many there may be.
+    /// are missing are made there; in a volume when it has the notes. Returns whether it is new.
+    /// [`ClientConfig::nodes_max`] says how many there may be.
     ///
     /// # Errors
     /// If there is no room for another one, or the system gives no thread.

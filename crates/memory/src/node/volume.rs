@@ -107,7 +107,9 @@ impl Node {
         }
         let key = self.random()?;
         let (nic, until) = (&self.nic, now + self.config.term);
-        let ended = self.volumes.get(&name).map_or(&[][..], |volume| &volume.ended);
+        // Notes that no mount has marked were not finished.
+        let before = self.volumes.get(&name).filter(|volume| volume.mark.is_some());
+        let ended = before.map_or(&[][..], |volume| &volume.ended);
         let notes_before = ended.iter().rev().find_map(|lease| lease.volume.as_ref());
         let claimed = Lease::new(claim.name, nic, until).and_then(|mut lease| {
             let before = notes_before.map(|(_, notes)| notes);
@@ -152,7 +154,9 @@ impl Node {
             );
             return Err(RefusalKind::Held.because(why));
         }
-        if claim.epoch <= volume.epoch {
+        // The mount that lost it takes it in again under its own.
+        let is_again = claim.epoch == volume.epoch && volume.holder == claim.holder;
+        if claim.epoch <= volume.epoch && !is_again {
             let why =
                 format!("the volume {name:?} was claimed with epoch {} meanwhile; try again", volume.epoch);
             return Err(RefusalKind::Overtaken.because(why));

@@ -42,11 +42,11 @@ impl Engine {
         let mut engine = Self::new(nic, config)?;
         engine.seed = volume.seed();
         engine.sums = Sums::new(engine.seed);
-        engine.go_on(claimed, now())?;
+        engine.go_on(claimed, volume, now())?;
         Ok((engine, takeover))
     }
 
-    fn go_on(&mut self, claimed: Claimed, now: Nanos) -> Result<(), OpenError> {
+    fn go_on(&mut self, claimed: Claimed, volume: &VolumeConfig, now: Nanos) -> Result<(), OpenError> {
         let Claimed { nodes, mark, layout, notes, placed, replicas } = claimed;
         let (mut copies, mut generation) = (Vec::new(), 0);
         if let Some((newest, placed)) = placed {
@@ -54,7 +54,11 @@ impl Engine {
             (self.last_serial, self.last_slab) = (placed.last_serial, placed.last_slab);
         }
         for (at, node) in nodes.into_iter().enumerate() {
-            copies.push(node.map(|node| self.begin_with(at, node, now)));
+            // It lasts no longer than the node says; it is renewed at once.
+            copies.push(node.map(|node| {
+                let until = now + node.term / 2;
+                self.begin_with(at, node, until, now)
+            }));
             if copies[at].is_none() {
                 self.donors[at].is_out = true;
                 self.donors[at].problem = Some("it did not grant the volume".to_owned());
@@ -79,15 +83,15 @@ impl Engine {
         for extent in &mut self.extents {
             extent.is_touched |= !extent.replicas.is_empty();
         }
-        self.noting = Some(Noting::new(layout, copies, mark, generation));
+        self.noting = Some(Noting::new(volume.clone(), layout, copies, mark, generation));
         self.is_placement_new = true;
         Ok(())
     }
 
-    fn begin_with(&mut self, at: usize, node: ClaimedNode, now: Nanos) -> Copy {
+    /// Goes on with a node that has granted its part, until its lease ends.
+    pub(super) fn begin_with(&mut self, at: usize, node: ClaimedNode, until: Nanos, now: Nanos) -> Copy {
         let donor = &mut self.donors[at];
-        // It lasts no longer than the node says; it is renewed at once.
-        donor.lease = Some(Lease { key: node.lease, term: node.term, until: now + node.term / 2 });
+        donor.lease = Some(Lease { key: node.lease, term: node.term, until });
         donor.room = node.room;
         donor.down_since = Some(now);
         donor.calls.extend(node.slabs.iter().map(|slab| Call::Return { slab: *slab }));

@@ -99,6 +99,13 @@ impl Engine {
                 Ok(()) => self.noted(write, node),
                 Err(failure) => self.session_failed(Some(node), failure.to_string(), now),
             },
+            Tag::Copy(node, tag) => match result {
+                Ok(()) => self.copied(tag, buffer.into_owned(), now),
+                Err(failure) => {
+                    self.session_failed(Some(node), failure.to_string(), now);
+                    self.copy_failed(tag, now);
+                }
+            },
         }
     }
 

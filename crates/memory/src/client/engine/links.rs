@@ -9,17 +9,18 @@ use farcall_verbs::Nanos;
 
 use super::io::session_config;
 use super::{Engine, Told};
+use crate::client::claim::ClaimedNode;
 use crate::client::config::{OpenError, WINDOW_BYTES};
 use crate::client::donor::{Call, CallFailed, Donor, Lease, Link};
 use crate::client::extent::{Home, Replica};
-use crate::wire::{RefusalKind, Reply, Room};
+use crate::wire::{Refusal, RefusalKind, Reply, Room};
 
 /// How long to wait until a node is asked again whose earlier queue pairs are not at rest.
 const ASK_AGAIN: Duration = Duration::from_millis(1);
 
 impl Engine {
-    /// From now on there is another node, if it is not known: slabs are asked of it as of the others. In a volume it
-    /// takes part when that is claimed the next time. Returns whether it is new.
+    /// From now on there is another node, if it is not known: slabs are asked of it as of the others, in a volume when
+    /// it has the notes. Returns whether it is new.
     ///
     /// # Errors
     /// If there is no room for another one.
@@ -36,8 +37,7 @@ impl Engine {
         if let Some(noting) = &mut self.noting {
             noting.add_stranger();
             donor.is_out = true;
-            donor.problem =
-                Some("it joined later: it takes part when the volume is mounted again".to_owned());
+            donor.problem = Some("it is not in the volume yet".to_owned());
         }
         self.donors.push(donor);
         self.is_placement_new = true;
@@ -67,7 +67,10 @@ impl Engine {
         };
         let mark = self.mark_to_be();
         let (donor, name) = (&self.donors[at], &self.config.name);
-        let request = donor.request(call, name, pairs, mark)?;
+        let request = match call {
+            Call::Look | Call::Claim { .. } => self.noting.as_ref()?.request(call, name)?,
+            _ => donor.request(call, name, pairs, mark)?,
+        };
         self.donors[at].asked = Some((call, now));
         Some(request.to_bytes())
     }
@@ -121,6 +124,16 @@ impl Engine {
                 self.heard_of(node, room, now);
                 self.marked(node, change);
             }
+            (Call::Look, Reply::Looked { kept }) => self.looked(node, kept, now),
+            (Call::Claim { id }, Reply::Claimed { lease, term_ms, slab_bytes, room, notes, slabs }) => {
+                let (term, slabs) =
+                    (Duration::from_millis(term_ms.max(1).into()), slabs.into_iter().collect());
+                if slab_bytes < self.config.slab_bytes {
+                    return self.newcomer_failed(node, format!("its slabs have {slab_bytes} bytes"), now);
+                }
+                let claimed = ClaimedNode { node: id, lease, term, room, notes, slabs };
+                self.newcomer_claimed(node, claimed, sent, now);
+            }
             (Call::End, _) => {
                 donor.lease = None;
                 self.is_placement_new = true;
@@ -153,6 +166,10 @@ impl Engine {
     }
 
     fn call_failed(&mut self, node: usize, call: Call, failed: CallFailed, now: Nanos) {
+        if let Call::Look | Call::Claim { .. } = call {
+            let (CallFailed::Refused(Refusal { reason: why, .. }) | CallFailed::Unreachable(why)) = failed;
+            return self.newcomer_failed(node, why, now);
+        }
         let donor = &mut self.donors[node];
         match failed {
             CallFailed::Refused(refusal)
@@ -264,6 +281,7 @@ impl Engine {
                 *grant = None;
             }
         }
+        self.drop_newcomer(node, now);
     }
 
     fn forget_placing(&mut self, node: usize, calls: VecDeque<Call>) {
@@ -320,8 +338,9 @@ impl Engine {
 
     /// Whether nothing is left to be given back after [`Engine::close`].
     pub fn is_closed(&self) -> bool {
-        let is_free =
-            |donor: &Donor<_>| donor.lease.is_none() && !matches!(donor.asked, Some((Call::Lease, _)));
+        let is_free = |donor: &Donor<_>| {
+            donor.lease.is_none() && !matches!(donor.asked, Some((Call::Lease | Call::Claim { .. }, _)))
+        };
         self.donors.iter().all(is_free)
     }
 }

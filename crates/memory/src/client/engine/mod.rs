@@ -10,6 +10,8 @@ mod claimed;
 mod io;
 mod kept;
 mod links;
+mod members;
+mod newcomer;
 mod noting;
 mod operation;
 mod requests;
@@ -33,6 +35,7 @@ use super::extent::{Extent, Replica};
 use super::keep::Keep;
 use super::pages::Sums;
 use super::spill::SpillFile;
+use newcomer::CopyTag;
 use noting::Noting;
 use operation::Operation;
 use requests::Requests;
@@ -48,6 +51,8 @@ pub(super) enum Tag {
         write: u32,
         node: usize,
     },
+    /// A piece of notes, from a member or to a newcomer.
+    Copy(usize, CopyTag),
 }
 
 /// Of which operation, with which replica.

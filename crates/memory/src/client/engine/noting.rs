@@ -1,32 +1,35 @@
 //! The notes of a volume, while the engine runs: what is noted goes to all members, and has happened when all have it.
 //!
-//! A member that is out of reach for too long is one no longer, once the others were told so ([`Mark`]); until the next
-//! mount it does not come back. A client whose members are too few is *fenced*: another one may have the volume.
+//! A member that is out of reach for too long is one no longer, once the others were told so ([`Mark`]); when it is there
+//! again it is taken in as a node that is new (`newcomer.rs`). A client whose members are too few is *fenced*: another
+//! one may have the volume.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use farcall_flow::Direction;
 use farcall_link::RemoteRegion;
 use farcall_remio::{Buffer, Request};
 use farcall_verbs::Nanos;
 
+use super::members::Marks;
+use super::newcomer::Newcomer;
 use super::operation::Operation;
 use super::{Engine, Tag};
-use crate::client::claim::quorum;
-use crate::client::config::{IoError, Refused};
-use crate::client::donor::{Call, Donor};
+use crate::client::config::{IoError, Refused, VolumeConfig};
+use crate::client::donor::Call;
 use crate::client::extent::{Home, Replica};
 use crate::client::notes::{Entry, Layout, Placed, PlacedReplica};
-use crate::wire::Mark;
+use crate::wire::{Mark, Request as Asked};
 
 /// Bytes that go to a node at once.
-const PIECE_BYTES: usize = 64 << 10;
+pub(super) const PIECE_BYTES: usize = 64 << 10;
 /// Pieces of the user's that are under way.
 pub(super) const PIECES_MAX: usize = 256;
 
 /// What has happened when something is noted.
 #[derive(Clone, Copy, Debug)]
-enum Then {
+pub(super) enum Then {
     /// An operation may store.
     Intent { operation: u32 },
     /// A piece of where pages are.
@@ -53,13 +56,15 @@ pub(super) struct Copy {
 }
 
 pub(super) struct Noting {
+    volume: VolumeConfig,
     layout: Layout,
     /// By node of the configuration.
     copies: Vec<Option<Copy>>,
-    /// All its members have it.
-    mark: Mark,
-    /// What is to follow it, and who does not have that yet.
-    marking: Option<(Mark, Vec<usize>)>,
+    pub(super) marks: Marks,
+    /// A node that is being taken in.
+    pub(super) newcomer: Option<Newcomer>,
+    /// How often one was begun to be.
+    pub(super) attempts: u32,
     writes: BTreeMap<u32, NoteWrite>,
     last_write: u32,
     generation: u64,
@@ -73,12 +78,20 @@ pub(super) struct Noting {
 }
 
 impl Noting {
-    pub const fn new(layout: Layout, copies: Vec<Option<Copy>>, mark: Mark, generation: u64) -> Self {
+    pub const fn new(
+        volume: VolumeConfig,
+        layout: Layout,
+        copies: Vec<Option<Copy>>,
+        mark: Mark,
+        generation: u64,
+    ) -> Self {
         Self {
+            volume,
             layout,
             copies,
-            mark,
-            marking: None,
+            marks: Marks::new(mark),
+            newcomer: None,
+            attempts: 0,
             writes: BTreeMap::new(),
             last_write: 0,
             generation,
@@ -94,12 +107,64 @@ impl Noting {
         self.copies.push(None);
     }
 
-    fn is_in(&self, mark: &Mark, at: usize) -> bool {
-        self.copies[at].as_ref().is_some_and(|copy| mark.members.contains(&copy.node))
+    pub(super) const fn layout(&self) -> &Layout {
+        &self.layout
     }
 
-    fn members(&self) -> impl Iterator<Item = usize> {
-        (0..self.copies.len()).filter(|at| self.is_in(&self.mark, *at))
+    pub(super) const fn is_fenced(&self) -> bool {
+        self.is_fenced
+    }
+
+    /// What a node that is to be taken in is asked for.
+    pub(super) fn request(&self, call: Call, name: &str) -> Option<Asked> {
+        match call {
+            Call::Look => Some(self.volume.look()),
+            Call::Claim { id } => Some(self.volume.claim(name, self.marks.now().epoch, id, &self.layout)),
+            _ => None,
+        }
+    }
+
+    /// A node has another copy from now on.
+    pub(super) fn set_copy(&mut self, at: usize, copy: Copy) {
+        self.copies[at] = Some(copy);
+    }
+
+    /// What names a node's copy in the session with it.
+    pub(super) fn grant(&self, at: usize) -> Option<u32> {
+        self.copies[at].as_ref()?.grant
+    }
+
+    /// Whether something is being noted that overlaps a piece.
+    pub(super) fn is_noted_at(&self, piece: &Range<u64>) -> bool {
+        let overlaps =
+            |write: &NoteWrite| write.at < piece.end && piece.start < write.at + write.bytes.len() as u64;
+        self.writes.values().any(overlaps)
+    }
+
+    /// What the volume calls a node, if it has a name for it.
+    pub(super) fn id(&self, at: usize) -> Option<u64> {
+        self.copies[at].as_ref().map(|copy| copy.node)
+    }
+
+    pub(super) fn ids(&self, nodes: &[usize]) -> Vec<u64> {
+        nodes.iter().filter_map(|at| self.id(*at)).collect()
+    }
+
+    pub(super) fn members(&self) -> impl Iterator<Item = usize> {
+        let members = &self.marks.now().members;
+        (0..self.copies.len()).filter(|at| self.id(*at).is_some_and(|id| members.contains(&id)))
+    }
+
+    /// Waits for nodes no longer that are no members, but for a newcomer. Returns the writes that are over by that.
+    pub(super) fn wait_for_members_only(&mut self) -> Vec<u32> {
+        let newcomer = self.newcomer.as_ref().map(Newcomer::node);
+        let awaited: Vec<usize> = self.members().chain(newcomer).collect();
+        let mut over = Vec::new();
+        for (serial, write) in &mut self.writes {
+            write.left.retain(|at| awaited.contains(at));
+            over.extend(write.left.is_empty().then_some(*serial));
+        }
+        over
     }
 }
 
@@ -109,22 +174,21 @@ impl Engine {
         self.noting.as_ref().is_some_and(|noting| noting.is_fenced)
     }
 
-    /// Until when nobody else can have the volume, for sure; without a volume, for ever.
-    pub fn held_until(&self) -> Nanos {
-        let Some(noting) = &self.noting else { return Nanos(u64::MAX) };
-        let until = noting.members().map(|at| self.donors[at].lease.map_or(Nanos(0), |lease| lease.until));
-        if noting.is_fenced { Nanos(0) } else { until.min().unwrap_or(Nanos(0)) }
-    }
-
     /// Whether all that is told rests upon what members know of where pages are.
     pub(super) fn is_placement_noted(&self) -> bool {
         self.noting.as_ref().is_none_or(|noting| noting.placing == 0 && !self.is_placement_new)
     }
 
-    fn note(&mut self, at: u64, bytes: Vec<u8>, then: Then, now: Nanos) {
+    pub(super) fn note(&mut self, at: u64, bytes: Vec<u8>, then: Then, now: Nanos) {
         let Some(noting) = &mut self.noting else { return };
+        let newcomer = noting.newcomer.as_mut();
+        let (takes, held) = match newcomer {
+            Some(newcomer) => (newcomer.takes(at), newcomer.hold(at, bytes, then)),
+            None => (None, Some((bytes, then))),
+        };
+        let Some((bytes, then)) = held else { return };
         noting.last_write = noting.last_write.wrapping_add(1);
-        let (serial, left) = (noting.last_write, noting.members().collect::<Vec<_>>());
+        let (serial, left) = (noting.last_write, noting.members().chain(takes).collect::<Vec<_>>());
         noting.writes.insert(serial, NoteWrite { at, bytes, left: left.clone(), then });
         left.into_iter().for_each(|node| self.post_note(serial, node, now));
     }
@@ -155,6 +219,7 @@ impl Engine {
         let due = noting.writes.iter().filter(|(_, write)| write.left.contains(&node));
         let due: Vec<u32> = due.map(|(serial, _)| *serial).collect();
         due.into_iter().for_each(|serial| self.post_note(serial, node, now));
+        self.newcomer_reached(node, now);
     }
 
     /// It has ended.
@@ -175,7 +240,7 @@ impl Engine {
         }
     }
 
-    fn note_over(&mut self, serial: u32) {
+    pub(super) fn note_over(&mut self, serial: u32) {
         let Some(noting) = &mut self.noting else { return };
         let Some(write) = noting.writes.remove(&serial) else { return };
         match write.then {
@@ -306,69 +371,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether members have to be looked at again.
-    pub(super) fn is_noting_busy(&self) -> bool {
-        let Some(noting) = self.noting.as_ref().filter(|noting| !noting.is_fenced) else { return false };
-        noting.marking.is_some() || noting.members().any(|at| !self.donors[at].is_up())
-    }
-
-    /// Goes on without members that are gone, or not at all.
-    pub(super) fn look_at_members(&mut self, now: Nanos) {
-        let Some(noting) = self.noting.as_ref().filter(|noting| !noting.is_fenced) else { return };
-        let (least, patience) = (quorum(noting.mark.nodes.len()), self.config.suspect_after);
-        let is_there = |donor: &Donor<_>| !donor.is_out && donor.down_for(now) <= patience;
-        let members = || noting.members().map(|at| (at, &self.donors[at]));
-        if members().filter(|(_, donor)| !donor.is_out).count() < least {
-            return self.fence(now);
-        }
-        let staying: Vec<usize> = members().filter(|(_, donor)| is_there(donor)).map(|(at, _)| at).collect();
-        let ids = staying.iter().filter_map(|at| noting.copies[*at].as_ref()).map(|copy| copy.node);
-        let ids: Vec<u64> = ids.collect();
-        let last = noting.marking.as_ref().map_or(&noting.mark, |(mark, _)| mark);
-        if ids == last.members || ids.len() < least {
-            return;
-        }
-        let mark = Mark { change: last.change + 1, members: ids, ..last.clone() };
-        tracing::warn!(members = mark.members.len(), "the volume goes on with other members");
-        for at in &staying {
-            self.donors[*at].calls.push_back(Call::Mark { change: mark.change });
-        }
-        if let Some(noting) = &mut self.noting {
-            noting.marking = Some((mark, staying));
-        }
-    }
-
-    /// The mark that nodes are to be told of.
-    pub(super) fn mark_to_be(&self) -> Option<&Mark> {
-        self.noting.as_ref()?.marking.as_ref().map(|(mark, _)| mark)
-    }
-
-    /// A node was told of the mark that has this number.
-    pub(super) fn marked(&mut self, node: usize, change: u32) {
-        let Some(noting) = &mut self.noting else { return };
-        let Some((mark, left)) = noting.marking.as_mut().filter(|(mark, _)| mark.change == change) else {
-            return;
-        };
-        left.retain(|at| *at != node);
-        if !left.is_empty() {
-            return;
-        }
-        noting.mark = mark.clone();
-        noting.marking = None;
-        let members: Vec<usize> = noting.members().collect();
-        let mut over = Vec::new();
-        for (serial, write) in &mut noting.writes {
-            write.left.retain(|at| members.contains(at));
-            over.extend(write.left.is_empty().then_some(*serial));
-        }
-        over.into_iter().for_each(|serial| self.note_over(serial));
-    }
-
     /// The volume may be another client's: from now on everything fails.
-    fn fence(&mut self, now: Nanos) {
+    pub(super) fn fence(&mut self, now: Nanos) {
         let Some(noting) = &mut self.noting else { return };
         tracing::error!("the volume is lost to this client: too many nodes did not hear of it in time");
         noting.is_fenced = true;
+        noting.newcomer = None;
         noting.writes.clear();
         noting.waiting.clear();
         for token in std::mem::take(&mut noting.asked).into_keys() {

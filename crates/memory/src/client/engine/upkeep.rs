@@ -43,6 +43,7 @@ impl Engine {
             self.look_at_donor(node, now);
         }
         self.look_at_members(now);
+        self.look_at_newcomers(now);
         self.look_at_deadlines(now);
         for extent in 0..self.extents.len() {
             if self.extents[extent].is_idle() {

@@ -1,0 +1,127 @@
+//! Which nodes are members of a volume, and when its client can go on with them.
+//!
+//! Whatever mark nodes know, nobody who asks some of them is believed who does not ask one with which this client goes
+//! on: of the nodes that a mark names these are enough, and one of its members is among them. A mark that was sent counts
+//! as one that all have.
+
+use farcall_verbs::Nanos;
+
+use super::Engine;
+use super::newcomer::Newcomer;
+use crate::client::claim::quorum;
+use crate::client::donor::Call;
+use crate::wire::Mark;
+
+/// The marks that nodes may know.
+pub(super) struct Marks {
+    /// All its members have it.
+    now: Mark,
+    /// What was to follow it since; the last one is to follow now.
+    later: Vec<Mark>,
+    /// Who does not have that yet.
+    left: Vec<usize>,
+}
+
+impl Marks {
+    pub const fn new(now: Mark) -> Self {
+        Self { now, later: Vec::new(), left: Vec::new() }
+    }
+
+    /// The one that counts.
+    pub const fn now(&self) -> &Mark {
+        &self.now
+    }
+
+    pub const fn is_changing(&self) -> bool {
+        !self.later.is_empty()
+    }
+
+    /// The newest.
+    fn last(&self) -> &Mark {
+        self.later.last().unwrap_or(&self.now)
+    }
+
+    /// Whether the client may go on with the nodes that the volume calls so.
+    fn are_enough(&self, ids: &[u64]) -> bool {
+        std::iter::once(&self.now).chain(&self.later).all(|mark| {
+            let named = ids.iter().filter(|id| mark.nodes.contains(id)).count();
+            named >= quorum(mark.nodes.len()) && ids.iter().any(|id| mark.members.contains(id))
+        })
+    }
+
+    /// Another one is to follow, once these have it. Returns its number.
+    fn follow(&mut self, nodes: Vec<u64>, members: Vec<u64>, left: Vec<usize>) -> u32 {
+        let change = self.last().change + 1;
+        self.later.push(Mark { change, nodes, members, ..self.now.clone() });
+        self.left = left;
+        change
+    }
+
+    /// A node has the mark of this number. Returns whether it counts from now on.
+    fn taken(&mut self, node: usize, change: u32) -> bool {
+        let Some(mark) = self.later.last().filter(|mark| mark.change == change) else { return false };
+        self.left.retain(|at| *at != node);
+        if self.left.is_empty() {
+            self.now = mark.clone();
+            self.later.clear();
+        }
+        self.left.is_empty()
+    }
+}
+
+impl Engine {
+    /// Until when nobody else can have the volume, for sure; without a volume, for ever.
+    pub fn held_until(&self) -> Nanos {
+        let Some(noting) = &self.noting else { return Nanos(u64::MAX) };
+        let until = noting.members().map(|at| self.donors[at].lease.map_or(Nanos(0), |lease| lease.until));
+        if noting.is_fenced() { Nanos(0) } else { until.min().unwrap_or(Nanos(0)) }
+    }
+
+    /// Whether members have to be looked at again.
+    pub(super) fn is_noting_busy(&self) -> bool {
+        let Some(noting) = self.noting.as_ref().filter(|noting| !noting.is_fenced()) else { return false };
+        noting.marks.is_changing()
+            || noting.newcomer.is_some()
+            || noting.members().any(|at| !self.donors[at].is_up())
+    }
+
+    /// Goes on without members that are gone and with a newcomer that has everything, or not at all.
+    pub(super) fn look_at_members(&mut self, now: Nanos) {
+        let Some(noting) = self.noting.as_mut().filter(|noting| !noting.is_fenced()) else { return };
+        let newcomer = noting.newcomer.as_ref().and_then(Newcomer::to_be_member);
+        let last = noting.marks.last();
+        let is_named = |at: usize| noting.id(at).is_some_and(|id| last.members.contains(&id));
+        let is_left = |at: &usize| newcomer == Some(*at) || (is_named(*at) && !self.donors[*at].is_out);
+        let all: Vec<usize> = (0..self.donors.len()).filter(is_left).collect();
+        if !noting.marks.are_enough(&noting.ids(&all)) {
+            return self.fence(now);
+        }
+        let is_there = |at: &usize| self.donors[*at].down_for(now) <= self.config.suspect_after;
+        let staying: Vec<usize> = all.into_iter().filter(is_there).collect();
+        let members = noting.ids(&staying);
+        if members == last.members || !noting.marks.are_enough(&members) {
+            return;
+        }
+        tracing::warn!(members = members.len(), "the volume goes on with other members");
+        // With a newcomer it has no other nodes than members: those that were lost are taken in anew.
+        let has_newcomer = newcomer.is_some_and(|newcomer| staying.contains(&newcomer));
+        let nodes = if has_newcomer { members.clone() } else { noting.marks.now().nodes.clone() };
+        let change = noting.marks.follow(nodes, members, staying.clone());
+        staying.into_iter().for_each(|at| self.donors[at].calls.push_back(Call::Mark { change }));
+    }
+
+    /// The mark that nodes are to be told of.
+    pub(super) fn mark_to_be(&self) -> Option<&Mark> {
+        self.noting.as_ref()?.marks.later.last()
+    }
+
+    /// A node was told of the mark that has this number.
+    pub(super) fn marked(&mut self, node: usize, change: u32) {
+        let Some(noting) = &mut self.noting else { return };
+        if noting.marks.taken(node, change) {
+            let over = noting.wait_for_members_only();
+            over.into_iter().for_each(|serial| self.note_over(serial));
+            self.newcomer_marked();
+        }
+    }
+}
