@@ -175,8 +175,10 @@ fn nothing_is_left_mounted_when_the_supervisor_is_killed() {
 struct VolumeNodes {
     root: PathBuf,
     addresses: String,
-    _nodes: [Process; 2],
+    nodes: [Process; 2],
 }
+
+const SERVE: [&str; 8] = ["memory", "serve", "--size", "128M", "--slab", "4M", "--lease-ms", "2000"];
 
 impl VolumeNodes {
     fn new(name: &str) -> Option<Self> {
@@ -185,10 +187,17 @@ impl VolumeNodes {
         }
         let root = std::env::temp_dir().join(format!("farcall-{name}-{}", std::process::id()));
         fs::create_dir(&root).unwrap();
-        let serve = ["memory", "serve", "--listen", "127.0.0.1:0", "--size", "128M", "--slab", "4M"];
-        let nodes = [(); 2].map(|()| Process::start(&[&serve[..], &["--lease-ms", "2000"]].concat()));
+        let nodes = [(); 2].map(|()| Process::start(&[&SERVE[..], &["--listen", "127.0.0.1:0"]].concat()));
         let addresses = nodes.each_ref().map(|node| node.ready["rpc"].as_str().unwrap()).join(",");
-        Some(Self { root, addresses, _nodes: nodes })
+        Some(Self { root, addresses, nodes })
+    }
+
+    /// Kills a node and starts it again, empty.
+    fn restart(&mut self, at: usize) {
+        self.nodes[at].signal(Signal::KILL);
+        self.nodes[at].child.wait().unwrap();
+        let address = self.addresses.split(',').nth(at).unwrap();
+        self.nodes[at] = Process::start(&[&SERVE[..], &["--listen", address]].concat());
     }
 
     fn key(&self) -> String {
@@ -314,6 +323,33 @@ fn a_mount_on_another_machine_has_what_was_synced_when_the_first_one_is_gone() {
     mounted.end();
     nodes.memory("forget", &["--volume", "files", "--volume-key", &nodes.key()]);
     assert_eq!(nodes.memory("status", &[])[1]["volumes"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn a_node_of_a_volume_that_was_started_again_has_it_again_while_it_is_mounted() {
+    let Some(mut nodes) = VolumeNodes::new("restarted") else { return };
+    let mut rng = Pcg64Mcg::seed_from_u64(5);
+    let (mut model, mounted) = (Model::new(), nodes.mount("0"));
+    (0..3).for_each(|number| fs::create_dir(mounted.dir.join(format!("d{number}"))).unwrap());
+    for _ in 0..2 {
+        (0..100).for_each(|_| step(&mounted.dir, &mut model, &mut rng));
+        nodes.restart(1);
+        (0..100).for_each(|_| step(&mounted.dir, &mut model, &mut rng));
+        let begun = Instant::now();
+        let slabs = || {
+            let kept = nodes.memory("status", &[]);
+            [0, 1].map(|at: usize| kept[at]["volumes"][0]["slabs"].as_u64())
+        };
+        while slabs()[1].is_none() || slabs()[1] != slabs()[0] {
+            assert!(begun.elapsed() < LOST, "it has no part in the volume: {:?}", slabs());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        check(&mounted.dir, &model);
+    }
+    mounted.end();
+    let mounted = nodes.mount("1");
+    check(&mounted.dir, &model);
+    mounted.end();
 }
 
 #[test]

@@ -572,10 +572,7 @@ fn whoever_is_believed_while_a_node_is_taken_in_knows_all_that_was_told() {
             nodes.write(&mut engine, 0, &last).unwrap();
             nodes.note(&mut engine, NOTES_BYTES as usize - 4, b"last").unwrap();
             if turns > 0 {
-                nodes.until(&mut engine, "it is being taken in", |engine| {
-                    let problem = &engine.status().nodes[1].problem;
-                    problem.as_ref().is_some_and(|problem| problem.contains("being taken"))
-                });
+                nodes.until(&mut engine, "it is being taken in", is_being_taken_in);
             }
             (0..turns).for_each(|_| nodes.turn(&mut engine));
             drop(engine);
@@ -601,6 +598,42 @@ fn whoever_is_believed_while_a_node_is_taken_in_knows_all_that_was_told() {
     println!("the first {first} times, the second {second}, both {both}, none {refused}");
     assert!(both == 40 && second == 0, "both together know it, the second alone cannot know that it does");
     assert!((1..40).contains(&first), "the first alone does until the second counts");
+}
+
+#[test]
+fn a_mount_goes_on_or_another_one_is_believed_but_never_both() {
+    let (mut goes_on, mut believed) = (0, 0);
+    for turns in 0..30 {
+        let mut nodes = Nodes::new(2, 1);
+        let (mut engine, _) = nodes.claimed(1);
+        fill(&mut nodes, &mut engine, 1);
+        lose(&mut nodes, &mut engine, 1, turn);
+        nodes.start(1);
+        if turns > 0 {
+            nodes.until(&mut engine, "it is being taken in", is_being_taken_in);
+        }
+        (0..turns).for_each(|_| nodes.turn(&mut engine));
+        // The node that had everything is cut off.
+        let cut = nodes.nodes[0].take();
+        for _ in 0..12 {
+            nodes.now = nodes.now + TERM / 10;
+            (0..50).for_each(|_| nodes.turn(&mut engine));
+        }
+        let is_noted = nodes.note(&mut engine, 0, b"alone").is_ok();
+        drop(engine);
+        nodes.wait_for_leases();
+        nodes.nodes = vec![cut, None];
+        nodes.tick();
+        let is_believed = nodes.claim(config(2), &volume(2)).is_ok();
+        assert!(!is_noted || !is_believed, "{turns} turns: both");
+        goes_on += u32::from(is_noted);
+        believed += u32::from(is_believed);
+    }
+    assert!(goes_on > 0 && believed > 0, "{goes_on} {believed}");
+}
+
+fn is_being_taken_in(engine: &Engine) -> bool {
+    engine.status().nodes[1].problem.as_ref().is_some_and(|problem| problem.contains("being taken"))
 }
 
 /// Something happens.

@@ -37,7 +37,7 @@ pub struct Mount {
     /// The directory to mount at.
     dir: PathBuf,
     /// The memory nodes: where each farcall memory serve listens, separated by commas; or all that are registered in
-    /// etcd, also later. A volume takes nodes that register later when it is mounted again.
+    /// etcd, also later.
     #[arg(long, value_name = VALUE_NAME, value_parser = NodeList::parse)]
     nodes: NodeList,
     /// How many nodes keep each block.
