@@ -515,7 +515,7 @@ def all_mutations():
                  integration("resume", "nodes_that_joined_are_known_to_the_next_process")),
         Mutation("newcomer-in-a-volume-asked-for-slabs", "Engine::join",
                  Delete("donor.is_out = true;"),
-                 integration("volume", "a_node_that_joins_takes_part_from_the_next_mount_on")),
+                 integration("volume", "a_node_that_joins_a_volume")),
         # Regions of remote memory.
         Mutation("changed-page-thrown-away", "Pager::take_out",
                  Replace("self.memory.holds(page.into(), self.paged.taken_out(place as usize))", "true"),

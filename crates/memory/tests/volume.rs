@@ -461,6 +461,8 @@ fn a_node_that_joins_a_volume_has_all_of_it_while_it_is_in_use() {
     nodes.note(&mut engine, 5, b"noted").unwrap();
     assert!(engine.join("2").unwrap());
     nodes.until(&mut engine, "all nodes are there", are_all_up);
+    let volumes = nodes.nodes[2].as_ref().unwrap().status(nodes.now).volumes;
+    assert!(volumes.len() == 1 && volumes[0].is_held, "it has no part of it: {volumes:?}");
     nodes.note(&mut engine, 10, b" later").unwrap();
     // With it and one other the volume goes on, here and at another machine.
     lose(&mut nodes, &mut engine, 0, turn);
