@@ -195,7 +195,7 @@ def all_mutations():
                  Replace("(at < from).then_some(self.node)", "None"),
                  integration("volume", "nodes_are_lost_and_taken_in_again")),
         Mutation("member-before-it-has-all-notes", "Engine::copy_notes", Replace("from >= len_bytes", "from > 0"),
-                 integration("volume", "a_node_that_was_lost_is_a_member_again")),
+                 integration("volume", "whoever_is_believed")),
         Mutation("mount-and-its-follower-both-believed", "Marks::are_enough",
                  Replace("ids.iter().any(|id| mark.members.contains(id))", "true"),
                  integration("volume", "but_never_both")),
