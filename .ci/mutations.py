@@ -326,7 +326,7 @@ def all_mutations():
 
         # Chains of overflow blocks.
         Mutation("block-taken-away-unseen", "Index::unlink_if_empty",
-                 Delete("self.count_move()"), unit("a_key_is_never_missed_while_it_moves")),
+                 Delete("self.count_move()"), unit("a_chain_takes_keys_of_one_neighbourhood")),
         Mutation("block-not-given-back", "Index::unlink_if_empty",
                  Delete("self.spare.push(block)"), unit("a_chain_takes_keys_of_one_neighbourhood")),
 

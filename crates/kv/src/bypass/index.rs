@@ -343,6 +343,7 @@ mod tests {
         let stored: Vec<u64> = of_one_home.take_while(|hash| insert(&mut index, *hash)).collect();
         assert_eq!(stored.len() as u32, (1 + CHAIN_BLOCKS_MAX) * Farm::SPAN);
         assert_eq!(index.spare.len(), blocks - CHAIN_BLOCKS_MAX as usize);
+        let moves = index.region.load_relaxed(0);
         // From the middle, the ends, and what is left.
         let (even, odd): (Vec<&u64>, Vec<&u64>) = stored.iter().partition(|hash| **hash / 7 % 2 == 0);
         for hash in even.into_iter().chain(odd) {
@@ -351,5 +352,7 @@ mod tests {
             assert_eq!(index.with_hash(*hash).count(), 0);
         }
         assert_eq!((index.used(), index.spare.len()), (0, blocks), "nothing is lost");
+        let told = index.region.load_relaxed(0) - moves;
+        assert_eq!(told, u64::from(CHAIN_BLOCKS_MAX), "who stands in a block that is taken away hears of it");
     }
 }
