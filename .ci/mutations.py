@@ -196,6 +196,8 @@ def all_mutations():
                  integration("volume", "nodes_are_lost_and_taken_in_again")),
         Mutation("member-before-it-has-all-notes", "Engine::copy_notes", Replace("from >= len_bytes", "from > 0"),
                  integration("volume", "whoever_is_believed")),
+        Mutation("drained-nodes-of-a-volume-needed", "without", Replace("!going.contains(id)", "true"),
+                 integration("volume", "may_go_together")),
         Mutation("mount-and-its-follower-both-believed", "Marks::are_enough",
                  Replace("ids.iter().any(|id| mark.members.contains(id))", "true"),
                  integration("volume", "but_never_both")),

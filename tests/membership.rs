@@ -119,6 +119,54 @@ fn files_move_to_nodes_that_register_later_and_need_no_etcd() {
 }
 
 #[test]
+fn a_volume_moves_to_nodes_that_register_later_and_is_looked_for_there() {
+    if !can_mount() {
+        return;
+    }
+    let data = tempfile::tempdir().unwrap();
+    let Some(etcd) = EtcdServer::start(&make(&data, "etcd")) else { return };
+    let directory = etcd.directory("files");
+    let (dir, key) = (make(&data, "mount"), data.path().join("key"));
+    let volume = ["--volume", "files", "--volume-key", key.to_str().unwrap()];
+    let mut old = [(); 2].map(|()| node(&directory));
+    let mounted = mount(&dir, &directory, &volume).unwrap();
+    let bytes = (0..9 << 20).map(|at| (at % 251) as u8).collect::<Vec<u8>>();
+    fs::write(dir.join("file"), &bytes).unwrap();
+    let new = [(); 2].map(|()| node(&directory));
+    let has_it = |node: &Process| {
+        let said = status(address(node)).unwrap();
+        said[0]["volumes"][0]["slabs"].as_u64().is_some_and(|slabs| slabs > 0)
+    };
+    for at in 0..2 {
+        let mut drain = farcall();
+        drain.args(["memory", "drain", "--nodes", address(&old[at])]);
+        assert!(drain.status().unwrap().success());
+    }
+    until("the new nodes have everything", || new.iter().all(has_it) && !old.iter().any(has_it));
+    for node in &mut old {
+        node.child.kill().unwrap();
+        node.child.wait().unwrap();
+    }
+    assert!(fs::read(dir.join("file")).unwrap() == bytes);
+    end(mounted);
+    // The old ones are there again, empty, and the new ones are cut off.
+    let again = old.each_ref().map(|node| {
+        let serve = ["memory", "serve", "--listen", address(node), "--size", "128M", "--slab", "4M"];
+        Process::start(&[&serve[..], &["--lease-ms", "2000", "--register", &directory]].concat())
+    });
+    new.iter().for_each(|node| node.signal(Signal::STOP));
+    let are_gone = || addresses(&directory) == again.each_ref().map(address);
+    until("the new nodes are not registered any more", are_gone);
+    let refused = mount(&dir, &directory, &volume).err().unwrap();
+    assert!(refused.contains("one that does not may have it"), "{refused}");
+    new.iter().for_each(|node| node.signal(Signal::CONT));
+    until("they are registered again", || addresses(&directory).len() == 4);
+    let mounted = mount(&dir, &directory, &volume).unwrap();
+    assert!(fs::read(dir.join("file")).unwrap() == bytes);
+    end(mounted);
+}
+
+#[test]
 fn a_volume_is_looked_for_where_it_was_and_not_begun_anew_elsewhere() {
     if !can_mount() {
         return;

@@ -682,6 +682,36 @@ fn of_three_nodes_two_are_enough_and_one_is_not() {
 }
 
 #[test]
+fn nodes_that_have_their_memory_back_may_go_together() {
+    let mut nodes = Nodes::new(4, 1);
+    let (mut engine, _) = nodes.claimed(1);
+    let bytes = fill(&mut nodes, &mut engine, 1);
+    for at in 0..2 {
+        nodes.ask(at, &Asked::Drain { is_wanted: true }.to_bytes()).unwrap();
+    }
+    nodes.until(&mut engine, "nothing is at the nodes that drain", |engine| {
+        let status = engine.status();
+        status.degraded == 0 && status.nodes[..2].iter().all(|node| node.replicas == 0)
+    });
+    // They hear of it with their next renewal, at the latest.
+    for _ in 0..20 {
+        nodes.now = nodes.now + TERM / 10;
+        (0..50).for_each(|_| nodes.turn(&mut engine));
+    }
+    (nodes.nodes[0], nodes.nodes[1]) = (None, None);
+    for _ in 0..20 {
+        nodes.now = nodes.now + TERM / 10;
+        (0..50).for_each(|_| nodes.turn(&mut engine));
+    }
+    nodes.note(&mut engine, 0, b"without them").unwrap();
+    drop(engine);
+    nodes.wait_for_leases();
+    let (mut engine, takeover) = nodes.claimed(2);
+    assert!(takeover.notes.iter().all(|notes| notes.starts_with(b"without them")));
+    assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes));
+}
+
+#[test]
 fn a_volume_has_one_key_and_one_shape_and_is_forgotten_when_it_is_told() {
     let mut nodes = Nodes::new(2, 1);
     let (mut engine, _) = nodes.claimed(1);

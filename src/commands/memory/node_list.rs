@@ -95,12 +95,15 @@ impl NodeList {
         }
     }
 
-    /// Has nodes that register later join.
+    /// Has nodes that register later join; those of a volume are noted.
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn join(&self, memory: &Arc<RemoteMemory>) -> Result<Option<Joining>, Failure> {
-        let joining = self.directory().map(|directory| Joining::start(directory.clone(), memory));
+    pub fn join(&self, memory: &Arc<RemoteMemory>, volume: Option<&str>) -> Result<Option<Joining>, Failure> {
+        let joining = self.directory().cloned().map(|directory| match volume {
+            None => Joining::start(directory, memory),
+            Some(volume) => Joining::of_volume(directory, memory, volume.to_owned()),
+        });
         joining.transpose().map_err(|error| Failure::because("cannot look for memory nodes", &error))
     }
 }

@@ -50,7 +50,7 @@ impl Worker {
         let Opened { memory, tree, journal, said } =
             self.open(chosen.provider.into(), memory, journal, earlier)?;
         let line = chosen.explanation.to_string().replace('\n', "; ") + &said;
-        let joining = self.mount.nodes.join(&memory)?;
+        let joining = self.mount.nodes.join(&memory, self.mount.volume.as_deref())?;
         let tree = tree.map_or_else(|| self.mount.tree(&memory), Ok)?;
         let volume = Arc::new(Volume::kept(tree, Box::new(memory), journal));
         volume.sync().map_err(|error| cannot(error.into()))?;

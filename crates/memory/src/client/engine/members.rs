@@ -69,6 +69,13 @@ impl Marks {
     }
 }
 
+/// All nodes but those that may go, if enough of the others are members.
+fn without(all: Vec<u64>, going: &[u64], members: &[u64]) -> Vec<u64> {
+    let left: Vec<u64> = all.iter().filter(|id| !going.contains(id)).copied().collect();
+    let there = left.iter().filter(|id| members.contains(id)).count();
+    if there > 0 && there >= quorum(left.len()) { left } else { all }
+}
+
 impl Engine {
     /// Until when nobody else can have the volume, for sure; without a volume, for ever.
     pub fn held_until(&self) -> Nanos {
@@ -85,8 +92,16 @@ impl Engine {
             || noting.members().any(|at| !self.donors[at].is_up())
     }
 
+    /// Nodes that want their memory back, and have it: they may go.
+    fn drained(&self) -> Vec<usize> {
+        let draining = (0..self.donors.len()).filter(|at| self.donors[*at].room.is_draining);
+        let replicas = || self.extents.iter().flat_map(|extent| &extent.replicas);
+        draining.filter(|at| !replicas().any(|replica| replica.donor() == Some(*at))).collect()
+    }
+
     /// Goes on without members that are gone and with a newcomer that has everything, or not at all.
     pub(super) fn look_at_members(&mut self, now: Nanos) {
+        let drained = self.drained();
         let Some(noting) = self.noting.as_mut().filter(|noting| !noting.is_fenced()) else { return };
         let newcomer = noting.newcomer.as_ref().and_then(Newcomer::to_be_member);
         let last = noting.marks.last();
@@ -99,13 +114,16 @@ impl Engine {
         let is_there = |at: &usize| self.donors[*at].down_for(now) <= self.config.suspect_after;
         let staying: Vec<usize> = all.into_iter().filter(is_there).collect();
         let members = noting.ids(&staying);
-        if members == last.members || !noting.marks.are_enough(&members) {
+        // With a newcomer those that were lost do not count any more: they are taken in anew.
+        let has_newcomer = newcomer.is_some_and(|newcomer| staying.contains(&newcomer));
+        let mut all = if has_newcomer { Vec::new() } else { noting.marks.now().nodes.clone() };
+        all.extend(members.iter().filter(|id| !all.contains(id)).copied().collect::<Vec<_>>());
+        let nodes = without(all, &noting.ids(&drained), &members);
+        let is_as_before = members == last.members && nodes == last.nodes;
+        if is_as_before || !noting.marks.are_enough(&members) {
             return;
         }
-        tracing::warn!(members = members.len(), "the volume goes on with other members");
-        // With a newcomer it has no other nodes than members: those that were lost are taken in anew.
-        let has_newcomer = newcomer.is_some_and(|newcomer| staying.contains(&newcomer));
-        let nodes = if has_newcomer { members.clone() } else { noting.marks.now().nodes.clone() };
+        tracing::warn!(nodes = nodes.len(), members = members.len(), "the volume goes on with other nodes");
         let change = noting.marks.follow(nodes, members, staying.clone());
         staying.into_iter().for_each(|at| self.donors[at].calls.push_back(Call::Mark { change }));
     }
