@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod volumes;
+
 use std::collections::BTreeMap;
 
 use farcall_link::SplitMix64;
