@@ -137,9 +137,9 @@ fn a_volume_moves_to_nodes_that_register_later_and_is_looked_for_there() {
         let said = status(address(node)).unwrap();
         said[0]["volumes"][0]["slabs"].as_u64().is_some_and(|slabs| slabs > 0)
     };
-    for at in 0..2 {
+    for node in &old {
         let mut drain = farcall();
-        drain.args(["memory", "drain", "--nodes", address(&old[at])]);
+        drain.args(["memory", "drain", "--nodes", address(node)]);
         assert!(drain.status().unwrap().success());
     }
     until("the new nodes have everything", || new.iter().all(has_it) && !old.iter().any(has_it));
