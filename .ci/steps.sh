@@ -158,7 +158,7 @@ step_seeds() {
     worlds 3000
 }
 
-# Some 40 minutes on two cores; to look elsewhere, run it without FARCALL_SIM_FIRST: the day chooses then.
+# More than an hour of processor time; to look elsewhere, run it without FARCALL_SIM_FIRST: the day chooses then.
 step_seeds_at_length() {
     worlds 12000
 }

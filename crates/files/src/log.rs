@@ -52,7 +52,7 @@ struct State {
     records: Vec<u8>,
     /// Why no more is noted.
     broken: Option<Errno>,
-    /// Since there was no room somebody wanted to sync: the tree may have become smaller.
+    /// There was no room, and somebody wanted to sync since: it is tried again to begin anew.
     is_wanted_anew: bool,
 }
 
@@ -178,8 +178,11 @@ impl Log {
     }
 
     fn break_off(&self, errno: Errno) {
-        tracing::error!("what another mount would need to go on is not noted any more: {errno}");
         let mut state = self.state();
+        // It may be tried again each second.
+        if state.broken.is_none() {
+            tracing::error!("what another mount would need to go on is not noted any more: {errno}");
+        }
         (state.broken, state.is_wanted_anew) = (Some(errno), false);
         state.records = Vec::new();
     }

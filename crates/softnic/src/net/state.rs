@@ -301,8 +301,8 @@ impl State {
         }
     }
 
-    /// Finishes work of the owner. Acknowledgements that were kept go behind what it posted, if that is to be sent: they
-    /// wait on while it only posts receives.
+    /// Finishes work of the owner. Acknowledgements that were kept go behind what it posted to be sent; while it only
+    /// posts receives they wait on.
     pub(super) fn finish_work(&mut self) {
         if self.out.has_more_than_kept() {
             self.finish();

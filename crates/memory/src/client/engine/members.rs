@@ -1,8 +1,8 @@
 //! Which nodes are members of a volume, and when its client can go on with them.
 //!
-//! Whatever mark nodes know, nobody who asks some of them is believed who does not ask one with which this client goes
-//! on: of the nodes that a mark names these are enough, and one of its members is among them. A mark that was sent counts
-//! as one that all have.
+//! It goes on with some nodes only if nobody else can claim the volume without asking one of these. Whether a claim is
+//! allowed depends on the newest mark that its nodes know (`claim.rs`), so it is checked for each mark that a node may
+//! know: also for those that were sent, and that not all have.
 
 use farcall_verbs::Nanos;
 
@@ -41,7 +41,7 @@ impl Marks {
         self.later.last().unwrap_or(&self.now)
     }
 
-    /// Whether the client may go on with the nodes that the volume calls so.
+    /// Whether the client may go on with the nodes that have these names in the volume.
     fn are_enough(&self, ids: &[u64]) -> bool {
         std::iter::once(&self.now).chain(&self.later).all(|mark| {
             let named = ids.iter().filter(|id| mark.nodes.contains(id)).count();
@@ -69,8 +69,8 @@ impl Marks {
     }
 }
 
-/// All nodes but those that may go, if enough of the others are members.
-fn without(all: Vec<u64>, going: &[u64], members: &[u64]) -> Vec<u64> {
+/// The nodes that the next mark names: all but those that may go, if enough of the others are members.
+fn nodes_that_count(all: Vec<u64>, going: &[u64], members: &[u64]) -> Vec<u64> {
     let left: Vec<u64> = all.iter().filter(|id| !going.contains(id)).copied().collect();
     let there = left.iter().filter(|id| members.contains(id)).count();
     if there > 0 && there >= quorum(left.len()) { left } else { all }
@@ -101,6 +101,9 @@ impl Engine {
 
     /// Goes on without members that are gone and with a newcomer that has everything, or not at all.
     pub(super) fn look_at_members(&mut self, now: Nanos) {
+        if self.noting.is_none() {
+            return;
+        }
         let drained = self.drained();
         let Some(noting) = self.noting.as_mut().filter(|noting| !noting.is_fenced()) else { return };
         let newcomer = noting.newcomer.as_ref().and_then(Newcomer::to_be_member);
@@ -118,7 +121,7 @@ impl Engine {
         let has_newcomer = newcomer.is_some_and(|newcomer| staying.contains(&newcomer));
         let mut all = if has_newcomer { Vec::new() } else { noting.marks.now().nodes.clone() };
         all.extend(members.iter().filter(|id| !all.contains(id)).copied().collect::<Vec<_>>());
-        let nodes = without(all, &noting.ids(&drained), &members);
+        let nodes = nodes_that_count(all, &noting.ids(&drained), &members);
         let is_as_before = members == last.members && nodes == last.nodes;
         if is_as_before || !noting.marks.are_enough(&members) {
             return;

@@ -1,9 +1,9 @@
 //! A node that is taken into a volume that is in use: one that joined, or one that was lost and is there again.
 //!
-//! It is claimed as by the next mount, under the epoch of this one, and what it kept is returned. Then it gets the notes
-//! from a member, piece by piece, while others are noted: what is noted where it has them already goes to it, too, and
-//! what overlaps the piece under way waits. When it has all of them it becomes a member, as others cease to be: by a mark
-//! that all members have. Until then nothing rests upon it. One node at a time is taken in.
+//! It is claimed as by the next mount, under the epoch of this one, and what it kept is returned. Then the notes are
+//! copied to it from a member, piece by piece. Notes that are written meanwhile go to it, too, if their place is copied
+//! already; those that overlap the piece under way wait. When it has all notes it becomes a member by a mark that all
+//! members have. Until then nothing depends on it. One node at a time is taken in.
 
 use std::ops::Range;
 

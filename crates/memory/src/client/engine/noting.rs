@@ -1,8 +1,8 @@
 //! The notes of a volume, while the engine runs: what is noted goes to all members, and has happened when all have it.
 //!
-//! A member that is out of reach for too long is one no longer, once the others were told so ([`Mark`]); when it is there
-//! again it is taken in as a node that is new (`newcomer.rs`). A client whose members are too few is *fenced*: another
-//! one may have the volume.
+//! A member that is out of reach for too long is one no longer, once the others were told so ([`Mark`]); when it answers
+//! again it is taken in as a new node is (`newcomer.rs`). A client whose members are too few is *fenced*: another one may
+//! have the volume.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -63,7 +63,7 @@ pub(super) struct Noting {
     pub(super) marks: Marks,
     /// A node that is being taken in.
     pub(super) newcomer: Option<Newcomer>,
-    /// How often one was begun to be.
+    /// How many nodes it was begun to take in so far.
     pub(super) attempts: u32,
     writes: BTreeMap<u32, NoteWrite>,
     last_write: u32,
