@@ -21,10 +21,14 @@ fn make(data: &TempDir, name: &str) -> PathBuf {
     dir
 }
 
-const SERVE: [&str; 8] = ["memory", "serve", "--listen", "127.0.0.1:0", "--size", "128M", "--slab", "4M"];
+const SERVE: [&str; 8] = ["memory", "serve", "--size", "128M", "--slab", "4M", "--lease-ms", "2000"];
 
 fn node(directory: &str) -> Process {
-    Process::start(&[&SERVE[..], &["--lease-ms", "2000", "--register", directory]].concat())
+    node_at("127.0.0.1:0", directory)
+}
+
+fn node_at(address: &str, directory: &str) -> Process {
+    Process::start(&[&SERVE[..], &["--listen", address, "--register", directory]].concat())
 }
 
 fn address(node: &Process) -> &str {
@@ -150,10 +154,7 @@ fn a_volume_moves_to_nodes_that_register_later_and_is_looked_for_there() {
     assert!(fs::read(dir.join("file")).unwrap() == bytes);
     end(mounted);
     // The old ones are there again, empty, and the new ones are cut off.
-    let again = old.each_ref().map(|node| {
-        let serve = ["memory", "serve", "--listen", address(node), "--size", "128M", "--slab", "4M"];
-        Process::start(&[&serve[..], &["--lease-ms", "2000", "--register", &directory]].concat())
-    });
+    let again = old.each_ref().map(|node| node_at(address(node), &directory));
     new.iter().for_each(|node| node.signal(Signal::STOP));
     let are_gone = || addresses(&directory) == again.each_ref().map(address);
     until("the new nodes are not registered any more", are_gone);

@@ -24,16 +24,7 @@ fn the_next_mount_has_all_that_the_last_one_was_told_and_no_page_is_garbled() {
             let (mut engine, takeover) = nodes.claimed(holder);
             assert!(takeover.notes.iter().all(|found| *found == noted), "seed {seed}: other notes");
             for _ in 0..load.below(300) {
-                match load.below(3) {
-                    0 => nodes.turn(&mut engine),
-                    1 => hear(&mut engine, &mut load),
-                    _ if engine.has_room(8) => {
-                        if let Some(request) = load.request() {
-                            engine.submit(request, nodes.now).unwrap();
-                        }
-                    }
-                    _ => {}
-                }
+                step(&mut nodes, &mut engine, &mut load);
             }
             if load.chance(50) {
                 finish(&mut nodes, &mut engine, &mut load);
@@ -46,16 +37,11 @@ fn the_next_mount_has_all_that_the_last_one_was_told_and_no_page_is_garbled() {
             load.forget_under_way();
             assert_eq!(load.failed, [], "seed {seed}");
         }
-        nodes.wait_for_leases();
-        let (mut engine, _) = nodes.claimed(99);
-        for page in 0..PAGES {
-            engine.submit(load.read_page(page), nodes.now).unwrap();
-            nodes.until(&mut engine, "a page is read", |engine| engine.pending() == 0);
-            hear(&mut engine, &mut load);
-        }
+        check_all(&mut nodes, &mut load);
         assert_eq!(load.failed, [], "seed {seed}");
     }
 }
+
 #[test]
 fn nodes_come_and_go_and_the_next_mount_has_all_that_the_last_one_was_told() {
     for seed in seeds(1..12) {
@@ -67,18 +53,9 @@ fn nodes_come_and_go_and_the_next_mount_has_all_that_the_last_one_was_told() {
             // From here on one node may be lost: all pages are on two others, or on it and another one.
             nodes.until(&mut engine, "all is replicated", |engine| engine.status().degraded == 0);
             let lost = load.below(3) as usize;
-            for step in 0..200 {
-                match load.below(3) {
-                    0 => nodes.turn(&mut engine),
-                    1 => hear(&mut engine, &mut load),
-                    _ if engine.has_room(8) => {
-                        if let Some(request) = load.request() {
-                            engine.submit(request, nodes.now).unwrap();
-                        }
-                    }
-                    _ => {}
-                }
-                if step == 100 && load.chance(60) {
+            for turn in 0..200 {
+                step(&mut nodes, &mut engine, &mut load);
+                if turn == 100 && load.chance(60) {
                     nodes.nodes[lost] = None;
                 }
             }
@@ -92,13 +69,7 @@ fn nodes_come_and_go_and_the_next_mount_has_all_that_the_last_one_was_told() {
                 nodes.start(lost);
             }
         }
-        nodes.wait_for_leases();
-        let (mut engine, _) = nodes.claimed(99);
-        for page in 0..PAGES {
-            engine.submit(load.read_page(page), nodes.now).unwrap();
-            nodes.until(&mut engine, "a page is read", |engine| engine.pending() == 0);
-            hear(&mut engine, &mut load);
-        }
+        check_all(&mut nodes, &mut load);
         assert_eq!(load.failed, [], "seed {seed}");
     }
 }

@@ -128,13 +128,7 @@ fn nodes_are_lost_and_taken_in_again_at_any_moment_and_no_page_is_garbled() {
             load.forget_under_way();
             assert_eq!(load.failed, [], "seed {seed}");
         }
-        nodes.wait_for_leases();
-        let (mut engine, _) = nodes.claimed(99);
-        for page in 0..PAGES {
-            engine.submit(load.read_page(page), nodes.now).unwrap();
-            nodes.until(&mut engine, "a page is read", |engine| engine.pending() == 0);
-            hear(&mut engine, &mut load);
-        }
+        check_all(&mut nodes, &mut load);
         assert_eq!(load.failed, [], "seed {seed}");
     }
 }

@@ -42,6 +42,16 @@ pub(super) struct ClaimedNode {
     pub slabs: BTreeSet<u64>,
 }
 
+impl ClaimedNode {
+    /// The node that the volume calls `node`, if its reply is that of a claim, and it has as much room as was asked for.
+    pub fn of_reply(node: u64, reply: Reply, config: &ClientConfig, layout: &Layout) -> Option<Self> {
+        let Reply::Claimed { lease, term_ms, slab_bytes, room, notes, slabs } = reply else { return None };
+        let has_room = slab_bytes >= config.slab_bytes && notes.len_bytes >= layout.len_bytes();
+        let (term, slabs) = (Duration::from_millis(term_ms.max(1).into()), slabs.into_iter().collect());
+        has_room.then_some(Self { node, lease, term, room, notes, slabs })
+    }
+}
+
 /// A slab of an earlier mount that is granted again.
 pub(super) struct Regranted {
     pub extent: usize,
@@ -207,16 +217,13 @@ impl<C: FnMut(usize, &Request) -> Result<Reply, CallFailed>> Claiming<'_, C> {
             let node = kept.as_ref().map_or_else(|| rng.next_u64(), |kept| kept.node);
             let request = self.volume.claim(&self.config.name, judgement.epoch, node, &self.layout);
             match (self.call)(at, &request) {
-                Ok(Reply::Claimed { lease, term_ms, slab_bytes, room, notes, slabs }) => {
-                    self.leases.push((at, lease));
-                    if slab_bytes < self.config.slab_bytes || notes.len_bytes < self.layout.len_bytes() {
-                        return Err(self.other_reply(at));
+                Ok(reply) => {
+                    if let Reply::Claimed { lease, .. } = reply {
+                        self.leases.push((at, lease));
                     }
-                    let (term, slabs) =
-                        (Duration::from_millis(term_ms.max(1).into()), slabs.into_iter().collect());
-                    nodes.push(Some(ClaimedNode { node, lease, term, room, notes, slabs }));
+                    let claimed = ClaimedNode::of_reply(node, reply, self.config, &self.layout);
+                    nodes.push(Some(claimed.ok_or_else(|| self.other_reply(at))?));
                 }
-                Ok(_) => return Err(self.other_reply(at)),
                 // A node that had nothing of it is not needed.
                 Err(CallFailed::Refused(refusal)) if kept.is_none() && judgement.newest.is_some() => {
                     tracing::warn!(

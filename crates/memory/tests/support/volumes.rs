@@ -203,3 +203,14 @@ pub fn step(nodes: &mut Nodes, engine: &mut Engine, load: &mut Load) {
         _ => {}
     }
 }
+
+/// Another machine reads each page.
+pub fn check_all(nodes: &mut Nodes, load: &mut Load) {
+    nodes.wait_for_leases();
+    let (mut engine, _) = nodes.claimed(99);
+    for page in 0..PAGES {
+        engine.submit(load.read_page(page), nodes.now).unwrap();
+        nodes.until(&mut engine, "a page is read", |engine| engine.pending() == 0);
+        hear(&mut engine, load);
+    }
+}

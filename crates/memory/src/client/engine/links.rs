@@ -9,7 +9,6 @@ use farcall_verbs::Nanos;
 
 use super::io::session_config;
 use super::{Engine, Told};
-use crate::client::claim::ClaimedNode;
 use crate::client::config::{OpenError, WINDOW_BYTES};
 use crate::client::donor::{Call, CallFailed, Donor, Lease, Link};
 use crate::client::extent::{Home, Replica};
@@ -125,15 +124,7 @@ impl Engine {
                 self.marked(node, change);
             }
             (Call::Look, Reply::Looked { kept }) => self.looked(node, kept, now),
-            (Call::Claim { id }, Reply::Claimed { lease, term_ms, slab_bytes, room, notes, slabs }) => {
-                let (term, slabs) =
-                    (Duration::from_millis(term_ms.max(1).into()), slabs.into_iter().collect());
-                if slab_bytes < self.config.slab_bytes {
-                    return self.newcomer_failed(node, format!("its slabs have {slab_bytes} bytes"), now);
-                }
-                let claimed = ClaimedNode { node: id, lease, term, room, notes, slabs };
-                self.newcomer_claimed(node, claimed, sent, now);
-            }
+            (Call::Claim { id }, reply) => self.newcomer_claimed(node, id, reply, sent, now),
             (Call::End, _) => {
                 donor.lease = None;
                 self.is_placement_new = true;

@@ -15,7 +15,7 @@ use super::noting::{PIECE_BYTES, Then};
 use super::{Engine, Tag};
 use crate::client::claim::ClaimedNode;
 use crate::client::donor::Call;
-use crate::wire::Kept;
+use crate::wire::{Kept, Reply};
 
 /// How far it is.
 #[derive(Debug)]
@@ -130,13 +130,14 @@ impl Engine {
         self.donors[node].calls.push_back(Call::Claim { id });
     }
 
-    /// A node has granted its part.
-    pub(super) fn newcomer_claimed(&mut self, node: usize, claimed: ClaimedNode, sent: Nanos, now: Nanos) {
+    /// A node has answered a claim; the volume calls it `id`.
+    pub(super) fn newcomer_claimed(&mut self, node: usize, id: u64, reply: Reply, sent: Nanos, now: Nanos) {
         let Some(noting) = &mut self.noting else { return };
-        let has_room = claimed.notes.len_bytes >= noting.layout().len_bytes();
-        let Some(newcomer) = noting.newcomer.as_mut().filter(|newcomer| newcomer.node == node && has_room)
-        else {
-            return self.newcomer_failed(node, "it has less room than it was asked for".to_owned(), now);
+        let claimed = ClaimedNode::of_reply(id, reply, &self.config, noting.layout());
+        let newcomer = noting.newcomer.as_mut().filter(|newcomer| newcomer.node == node);
+        let (Some(claimed), Some(newcomer)) = (claimed, newcomer) else {
+            let why = "it answers something else; update the older of the two";
+            return self.newcomer_failed(node, why.to_owned(), now);
         };
         newcomer.step = Step::Claimed;
         let until = sent + claimed.term;
