@@ -166,7 +166,7 @@ def all_mutations():
                  Replace("(side.path.src, side.path.dst) != (path.dst, path.src)", "false"),
                  integration("strangers")),
         Mutation("crc-not-looked-at", "State::take_in",
-                 Replace("!icrc::is_sound_as(&flow(path, arrival.src_port), arrival.before, datagram)", "false"),
+                 Replace("!covered.is_sound(arrival.before, datagram)", "false"),
                  integration("strangers")),
         Mutation("identification-taken-for-zero", "identification_near",
                  Replace("explains(difference, behind).filter(|_| is_v4)", "None::<[u8; 2]>"),
@@ -496,7 +496,7 @@ def all_mutations():
                  Delete("self.limit = (self.limit / 2).max(self.min);"), unit("it_doubles_until_the_first_loss")),
         Mutation("reads-beyond-what-the-peer-keeps", "Qp::waits_for_data",
                  Replace("reads() >= usize::from(self.settings.max_rd_atomic)", "false"),
-                 integration("transport", "two_parts_of_a_long_read")),
+                 integration("transport", "parts_of_a_long_read_are")),
         # Nodes that leave, and nodes that join.
         Mutation("pages-left-to-a-node-not-heard-of", "Engine::leave_donors",
                  Replace("&& self.donors[donor].heard_at >= since", ""),

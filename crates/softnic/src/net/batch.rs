@@ -1,7 +1,6 @@
 //! Packets that wait to be sent together, and faults that happen to them.
 
 use std::mem::take;
-use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use farcall_capture::{Direction, Recorder, Way};
@@ -10,6 +9,7 @@ use farcall_wire::{Operation, Packet, Refused};
 
 use super::company::Company;
 use super::counters::PortCounters;
+use super::crc::{LastCovered, flow};
 use super::ecn::Ecn;
 use super::faults::{Fate, Faults};
 use super::path::Path;
@@ -46,6 +46,12 @@ impl Waiting {
         if self.may_be_cut { socket.fragments_port } else { UDP_PORT }
     }
 
+    /// Whether its train can have no other behind it.
+    fn ends_a_whole_train(&self) -> bool {
+        let datagrams = usize::from(self.before) + 1;
+        datagrams > 1 && (datagrams == TRAIN_MAX || (datagrams + 1) * self.first_bytes > TRAIN_BYTES_MAX)
+    }
+
     /// Leaves the train that it is in.
     fn alone(self) -> Self {
         Self { before: 0, first_bytes: self.len_bytes, ..self }
@@ -80,6 +86,7 @@ pub(super) struct Outbox {
     /// Acknowledgements that go behind what is sent next.
     kept: Vec<Waiting>,
     kept_bytes: Vec<u8>,
+    covered: LastCovered,
     /// Datagrams from this length on were refused by the link.
     cut_from_bytes: usize,
     /// How often the kernel refused trains of packets that it took.
@@ -94,12 +101,6 @@ fn trains(waiting: &[Waiting]) -> impl Iterator<Item = &[Waiting]> {
     waiting.chunk_by(|_, next| next.before > 0)
 }
 
-/// The CRC's view of a path.
-pub(super) fn flow(path: Path, src_port: u16) -> icrc::Flow {
-    let canonical = |address: Ipv6Addr| address.to_canonical();
-    icrc::Flow { src: canonical(path.src), dst: canonical(path.dst), src_port, dst_port: UDP_PORT }
-}
-
 impl Outbox {
     pub(super) fn new(faults: Option<Faults>, recorder: Option<Arc<Recorder>>) -> Self {
         Self {
@@ -107,6 +108,7 @@ impl Outbox {
             waiting: Vec::with_capacity(WAITING_MAX),
             kept: Vec::with_capacity(KEPT_MAX),
             kept_bytes: Vec::with_capacity(KEPT_MAX * HEADERS_BYTES_MAX),
+            covered: LastCovered::default(),
             cut_from_bytes: usize::MAX,
             refusals: 0,
             faults,
@@ -202,8 +204,8 @@ impl Outbox {
     }
 
     fn seal(&mut self, socket: &Socket, packet: &Waiting) {
-        let flow = flow(packet.path, packet.src_port(socket));
-        icrc::seal_as(&flow, packet.before, &mut self.bytes[packet.at..][..packet.len_bytes]);
+        let covered = self.covered.of(packet.path, packet.src_port(socket), packet.len_bytes);
+        covered.seal(packet.before, &mut self.bytes[packet.at..][..packet.len_bytes]);
     }
 
     /// What packets are recorded by, if that is asked for.
@@ -211,9 +213,10 @@ impl Outbox {
         self.recorder.as_deref()
     }
 
-    /// Whether a batch is full.
+    /// Whether a batch is full: nothing more fits, or it ends with a whole train, behind which a short one would cost as
+    /// much again.
     pub(super) fn is_full(&self) -> bool {
-        self.waiting.len() >= WAITING_MAX
+        self.waiting.len() >= WAITING_MAX || self.waiting.last().is_some_and(Waiting::ends_a_whole_train)
     }
 
     /// Sends everything that waits.

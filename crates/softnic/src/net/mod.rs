@@ -12,6 +12,7 @@ mod batch;
 mod company;
 mod control;
 mod counters;
+mod crc;
 mod datagrams;
 mod ecn;
 mod faults;

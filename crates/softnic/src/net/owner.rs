@@ -24,10 +24,12 @@ pub(super) enum Who {
 #[derive(Debug, Default)]
 pub(super) struct Owner {
     looked_ns: u64,
-    /// When it left the port last.
+    /// When it, or the service thread, left the port last.
     left_ns: u64,
     looks: u64,
     pauses: u64,
+    /// How long it, or the service thread, worked in the port.
+    busy_ns: u64,
     judged_ns: u64,
     /// It looks, the service thread does not.
     is_trusted: bool,
@@ -52,14 +54,16 @@ impl Owner {
         self.looked_ns = now_ns;
     }
 
-    /// It has posted or looked, however long that took.
-    pub(super) fn leaves(&mut self, now_ns: u64) {
+    /// It has posted or looked since it came, or the service thread has: an owner who is kept busy comes seldom, and one
+    /// who waits for the service thread, too.
+    pub(super) fn leaves(&mut self, came_ns: u64, now_ns: u64) {
         self.left_ns = now_ns;
+        self.busy_ns += now_ns.saturating_sub(came_ns);
     }
 
     /// It goes to sleep. Whether it was relied on until now.
     pub(super) fn sleeps(&mut self) -> bool {
-        (self.looks, self.pauses) = (0, 0);
+        (self.looks, self.pauses, self.busy_ns) = (0, 0, 0);
         std::mem::take(&mut self.is_trusted)
     }
 
@@ -67,12 +71,14 @@ impl Owner {
     pub(super) fn judge(&mut self, now_ns: u64) -> Who {
         let age_ns = now_ns.saturating_sub(self.judged_ns);
         if age_ns >= TRIAL_NS {
-            let polls = self.looks > 0 && self.pauses * LOOKS_A_PAUSE <= self.looks;
-            let was_trusted =
-                std::mem::replace(&mut self.is_trusted, polls && age_ns <= self.looks * PAUSE_NS);
+            let idle_ns = age_ns.saturating_sub(self.busy_ns);
+            let polls = self.looks > 0
+                && self.pauses * LOOKS_A_PAUSE <= self.looks
+                && idle_ns <= self.looks * PAUSE_NS;
+            let was_trusted = std::mem::replace(&mut self.is_trusted, polls);
             let [first_ns, most_ns] = LEFT_ALONE_NS;
             self.left_alone_ns = if was_trusted { most_ns.min(2 * self.left_alone_ns) } else { first_ns };
-            (self.looks, self.pauses, self.judged_ns) = (0, 0, now_ns);
+            (self.looks, self.pauses, self.busy_ns, self.judged_ns) = (0, 0, 0, now_ns);
         }
         if self.is_trusted {
             Who::Owner { until_ns: self.judged_ns + self.left_alone_ns }
@@ -90,7 +96,7 @@ mod tests {
     fn look_every(owner: &mut Owner, period_ns: u64, from_ns: u64, to_ns: u64) {
         for now_ns in (from_ns..to_ns).step_by(period_ns as usize) {
             owner.looks(now_ns);
-            owner.leaves(now_ns + period_ns / 2);
+            owner.leaves(now_ns, now_ns + period_ns / 2);
         }
     }
 
@@ -138,7 +144,7 @@ mod tests {
             let ns = trip * 30_000;
             look_every(&mut owner, 1_500, ns, ns + 12_000);
             // The post wakes somebody.
-            owner.leaves(ns + 29_000);
+            owner.leaves(ns + 12_000, ns + 29_000);
         }
         assert_ne!(owner.judge(21 * 30_000), Who::Service);
     }

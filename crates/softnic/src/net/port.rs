@@ -17,6 +17,9 @@ use crate::life::{Served, Watching};
 /// Who polls looks for packets at most once in so long, so that what else is polled there does not pay for it.
 const LOOK_EVERY_NS: u64 = 1_000;
 
+/// Turns of pairs in one run of the service thread, which has others to serve.
+const TURNS_A_RUN: usize = 16;
+
 /// The RoCEv2 port of this process.
 pub(crate) struct Port {
     host: Weak<Host>,
@@ -110,7 +113,8 @@ impl Port {
 
     fn left(&self, state: &mut State) {
         let now_ns = self.began.elapsed().as_nanos() as u64;
-        state.owner.leaves(now_ns);
+        state.owner.leaves(state.now_ns, now_ns);
+        state.call_service();
     }
 
     /// Takes completions; if there are none, looks for packets, unless somebody just did, and takes them then.
@@ -140,9 +144,9 @@ impl Port {
     }
 }
 
-impl Served for Port {
-    /// Packets, or a time that has come; called by the service thread.
-    fn ready(&self) {
+impl Port {
+    /// The service thread looks, if it is to. Whether pairs wait for another turn.
+    fn serve(&self) -> bool {
         let mut state = self.state.lock();
         state.tick();
         state.ring_came();
@@ -158,6 +162,18 @@ impl Served for Port {
         if let Who::Owner { until_ns } = who {
             state.ring_at(until_ns);
         }
+        state.owner.leaves(now_ns, self.began.elapsed().as_nanos() as u64);
+        who == Who::Service && state.has_more()
+    }
+}
+
+impl Served for Port {
+    /// Packets, or a time that has come; called by the service thread.
+    fn ready(&self) {
+        // The lock is free in between, for the owner.
+        if (0..TURNS_A_RUN).all(|_| self.serve()) {
+            self.state.lock().call_service();
+        }
     }
 }
 
@@ -171,6 +187,7 @@ impl Abroad for Port {
         if state.owner.sleeps() {
             state.tick();
             state.finish();
+            state.call_service();
             self.watch(&state, true);
         }
     }

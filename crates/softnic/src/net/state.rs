@@ -7,15 +7,16 @@ use farcall_capture::{Direction, Way};
 use farcall_shm::fork::DontForkFd;
 use farcall_stats::Block;
 use farcall_verbs::{Error, QpAttr, Result, Sge};
-use farcall_wire::codec::{decode, icrc};
+use farcall_wire::codec::decode;
 use farcall_wire::{Packet, Responded, Timer};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
-use super::batch::{Outbox, flow};
+use super::batch::Outbox;
 use super::company::Company;
 use super::counters::PortCounters;
+use super::crc::{LastCovered, flow};
 use super::datagrams::Inlets;
 use super::faults::Faults;
 use super::management::{self, Arrivals};
@@ -30,10 +31,9 @@ use super::timers::Timers;
 use crate::host::Host;
 use crate::life::ByNumber;
 
-/// Packets of answers to one pair before others have their turn.
-const ANSWERS_A_TURN: usize = 64;
-/// Packets that a pair sends before others have their turn.
-const PACKETS_A_TURN: usize = 64;
+/// Packets that a pair sends, or things that it answers, before others have their turn, to the end of a train; if none
+/// ends soon, so many.
+const PACKETS_A_TURN: [usize; 2] = [64, 128];
 /// Batches that one look takes in.
 const BATCHES_A_LOOK: usize = 4;
 /// What is under the lock.
@@ -45,9 +45,13 @@ pub(super) struct State {
     /// What comes for queue pair 1, once a connection manager asked for it.
     pub(super) management: Option<Arrivals>,
     inbox: Inbox,
+    covered: LastCovered,
     out: Outbox,
     timers: Timers,
+    /// Pairs that have something to send, or may have.
     touched: Vec<u32>,
+    /// Room for those of them whose turn it is.
+    turn: Vec<u32>,
     pub(super) timer: DontForkFd,
     /// When the timer will ring; `None`: not at all.
     timer_ns: Option<u64>,
@@ -55,6 +59,12 @@ pub(super) struct State {
     pub(super) now_ns: u64,
     pub(super) owner: Owner,
     counters: Block<PortCounters>,
+}
+
+/// Whether a pair that did so much has had its turn.
+fn is_turn_over(done: usize, out: &Outbox) -> bool {
+    let [enough, most] = PACKETS_A_TURN;
+    done >= most || (done >= enough && !out.has_more_than_kept())
 }
 
 impl State {
@@ -70,9 +80,11 @@ impl State {
             inlets: Inlets::new()?,
             management: None,
             inbox: Inbox::new(),
+            covered: LastCovered::default(),
             out: Outbox::new(Faults::configured()?, host.recorder.clone()),
             timers: Timers::default(),
             touched: Vec::new(),
+            turn: Vec::new(),
             timer: DontForkFd::new(timer),
             timer_ns: None,
             began,
@@ -159,21 +171,44 @@ impl State {
 
     /// The transport answers what it can, and sends what it may; the rest when others had their turn.
     fn go_on(&mut self, qpn: u32) {
-        self.with_pair(qpn, |transport, nic| {
-            let mut answers = 0;
-            while answers < ANSWERS_A_TURN && transport.respond(nic) != Responded::Nothing {
+        let has_more = self.with_pair(qpn, |transport, nic| {
+            let (mut answers, mut packets) = (0, 0);
+            while transport.respond(nic) != Responded::Nothing {
                 answers += 1;
+                if is_turn_over(answers, nic.out) {
+                    return true;
+                }
             }
-            let mut packets = 0;
-            while packets < PACKETS_A_TURN && transport.transmit(nic) {
+            while transport.transmit(nic) {
                 packets += 1;
+                if is_turn_over(packets, nic.out) {
+                    return true;
+                }
             }
-            if answers == ANSWERS_A_TURN || packets == PACKETS_A_TURN {
-                // Not before the next look, or the loop over what is due would not end.
-                let soon_ns = nic.now_ns + 1;
-                nic.timers.plan(qpn, &mut nic.side.planned, soon_ns);
-            }
+            false
         });
+        let side = self.pairs.get_mut(&qpn).filter(|_| has_more == Some(true)).map(|pair| &mut pair.side);
+        if side.is_some_and(|side| !std::mem::replace(&mut side.is_touched, true)) {
+            self.touched.push(qpn);
+        }
+    }
+
+    /// Every pair that has something to send has its turn.
+    fn go_on_in_turn(&mut self) {
+        std::mem::swap(&mut self.touched, &mut self.turn);
+        for at in 0..self.turn.len() {
+            let qpn = self.turn[at];
+            if let Some(pair) = self.pairs.get_mut(&qpn) {
+                pair.side.is_touched = false;
+            }
+            self.go_on(qpn);
+        }
+        self.turn.clear();
+    }
+
+    /// Whether pairs wait for another turn.
+    pub(super) fn has_more(&self) -> bool {
+        !self.touched.is_empty()
     }
 
     /// Takes in what has come, and does what is due; what comes of it is sent by [`Self::finish`].
@@ -186,14 +221,7 @@ impl State {
                 let arrival = self.inbox.arrivals[at];
                 self.take_in(&host, &arrival);
             }
-            for at in 0..self.touched.len() {
-                let qpn = self.touched[at];
-                if let Some(pair) = self.pairs.get_mut(&qpn) {
-                    pair.side.is_touched = false;
-                }
-                self.go_on(qpn);
-            }
-            self.touched.clear();
+            self.go_on_in_turn();
             if !self.inbox.has_more {
                 break;
             }
@@ -227,7 +255,8 @@ impl State {
         if arrival.is_marked {
             self.counters.packets_marked.increment();
         }
-        if !icrc::is_sound_as(&flow(path, arrival.src_port), arrival.before, datagram) {
+        let covered = self.covered.of(path, arrival.src_port, datagram.len());
+        if !covered.is_sound(arrival.before, datagram) {
             return self.counters.dropped_crc.increment();
         }
         let Ok((packet, payload)) = decode(datagram) else {
@@ -320,6 +349,13 @@ impl State {
     fn plan_timer(&mut self) {
         if let Some(at_ns) = self.timers.next_ns().into_iter().chain(self.out.next_ns()).min() {
             self.ring_at(at_ns);
+        }
+    }
+
+    /// Calls the service thread if pairs wait for another turn; an owner that is relied on comes back by itself.
+    pub(super) fn call_service(&mut self) {
+        if self.has_more() && !self.owner.is_trusted() {
+            self.ring_at(self.now_ns);
         }
     }
 

@@ -33,10 +33,14 @@ pub struct Flow {
     pub dst_port: u16,
 }
 
-/// Eight bytes of ones, the IP header, the UDP header, the BTH: as the CRC sees them.
-struct Covered {
+/// Eight bytes of ones, the IP header, the UDP header, the BTH, as the CRC sees them: alike for datagrams of one flow and
+/// one length, but for the identification and the BTH.
+#[derive(Clone, Copy, Debug)]
+pub struct Covered {
     bytes: [u8; 8 + IPV6_BYTES + UDP_BYTES + BTH_BYTES],
     len_bytes: usize,
+    is_v4: bool,
+    datagram_bytes: usize,
 }
 
 impl Covered {
@@ -45,30 +49,18 @@ impl Covered {
         self.len_bytes += bytes.len();
     }
 
-    /// `len_bytes`: of the whole UDP payload, CRC included.
-    fn new(flow: &Flow, identification: u16, len_bytes: usize, bth: &[u8; BTH_BYTES]) -> Self {
-        let mut covered = Self { bytes: [0xFF; _], len_bytes: 8 };
-        let udp_bytes = (UDP_BYTES + len_bytes) as u16;
+    /// For datagrams that are `datagram_bytes` long behind the UDP header, CRC included.
+    #[must_use]
+    pub fn new(flow: &Flow, datagram_bytes: usize) -> Self {
+        let is_v4 = matches!((flow.src, flow.dst), (IpAddr::V4(_), IpAddr::V4(_)));
+        let mut covered = Self { bytes: [0xFF; _], len_bytes: 8, is_v4, datagram_bytes };
+        let udp_bytes = (UDP_BYTES + datagram_bytes) as u16;
         match (flow.src, flow.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let whole_bytes = (IPV4_BYTES as u16).wrapping_add(udp_bytes).to_be_bytes();
-                let [high, low] = identification.to_be_bytes();
+                let [high, low] = (IPV4_BYTES as u16).wrapping_add(udp_bytes).to_be_bytes();
                 // Version and length, service, total length; identification; not to be fragmented; time to live,
                 // protocol, checksum.
-                covered.put(&[
-                    0x45,
-                    0xFF,
-                    whole_bytes[0],
-                    whole_bytes[1],
-                    high,
-                    low,
-                    0x40,
-                    0,
-                    0xFF,
-                    17,
-                    0xFF,
-                    0xFF,
-                ]);
+                covered.put(&[0x45, 0xFF, high, low, 0, 0, 0x40, 0, 0xFF, 17, 0xFF, 0xFF]);
                 covered.put(&src.octets());
                 covered.put(&dst.octets());
             }
@@ -77,9 +69,9 @@ impl Covered {
                     IpAddr::V6(address) => address.octets(),
                     IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
                 };
-                let payload_bytes = udp_bytes.to_be_bytes();
+                let [high, low] = udp_bytes.to_be_bytes();
                 // Version, class and flow label; payload length; next header, hop limit.
-                covered.put(&[0x6F, 0xFF, 0xFF, 0xFF, payload_bytes[0], payload_bytes[1], 17, 0xFF]);
+                covered.put(&[0x6F, 0xFF, 0xFF, 0xFF, high, low, 17, 0xFF]);
                 covered.put(&octets(src));
                 covered.put(&octets(dst));
             }
@@ -88,66 +80,76 @@ impl Covered {
         covered.put(&flow.dst_port.to_be_bytes());
         covered.put(&udp_bytes.to_be_bytes());
         covered.put(&[0xFF, 0xFF]);
-        covered.put(bth);
-        // Congestion marks are set on the way.
-        covered.bytes[covered.len_bytes - BTH_BYTES + 4] = 0xFF;
+        covered.put(&[0; BTH_BYTES]);
         covered
     }
-}
 
-/// The CRC of a datagram whose last four bytes are kept for it, as it is stored there.
-fn compute(flow: &Flow, identification: u16, datagram: &[u8]) -> Option<u32> {
-    let (bth, rest) = datagram.split_first_chunk::<BTH_BYTES>()?;
-    let rest = &rest[..rest.len().checked_sub(ICRC_BYTES)?];
-    let covered = Covered::new(flow, identification, datagram.len(), bth);
-    let mut crc = Hasher::new();
-    crc.update(&covered.bytes[..covered.len_bytes]);
-    crc.update(rest);
-    Some(crc.finalize())
-}
+    /// The CRC of a datagram whose last four bytes are kept for it, as it is stored there; `None` if it is of another
+    /// length, or too short to be a packet.
+    fn compute(&mut self, identification: u16, datagram: &[u8]) -> Option<u32> {
+        let (bth, rest) = datagram.split_first_chunk::<BTH_BYTES>()?;
+        let rest = &rest[..rest.len().checked_sub(ICRC_BYTES)?];
+        if datagram.len() != self.datagram_bytes {
+            return None;
+        }
+        if self.is_v4 {
+            self.bytes[IDENTIFICATION_AT..][..2].copy_from_slice(&identification.to_be_bytes());
+        }
+        let of_bth = self.bytes[..self.len_bytes].last_chunk_mut()?;
+        *of_bth = *bth;
+        // Congestion marks are set on the way.
+        of_bth[4] = 0xFF;
+        let mut crc = Hasher::new();
+        crc.update(&self.bytes[..self.len_bytes]);
+        crc.update(rest);
+        Some(crc.finalize())
+    }
 
-/// Writes the CRC into the last four bytes of a datagram. Nothing happens if it is too short to be a packet.
-pub fn seal(flow: &Flow, datagram: &mut [u8]) {
-    seal_as(flow, 0, datagram);
-}
+    /// Writes the CRC into the last four bytes of a datagram that goes with this identification in IPv4. Nothing happens
+    /// if it is of another length, or too short to be a packet.
+    pub fn seal(&mut self, identification: u16, datagram: &mut [u8]) {
+        if let (Some(crc), Some(place)) = (self.compute(identification, datagram), datagram.last_chunk_mut()) {
+            *place = crc.to_le_bytes();
+        }
+    }
 
-/// As [`seal`], for another identification of IPv4 than 0.
-pub fn seal_as(flow: &Flow, identification: u16, datagram: &mut [u8]) {
-    if let (Some(crc), Some(place)) = (compute(flow, identification, datagram), datagram.last_chunk_mut()) {
-        *place = crc.to_le_bytes();
+    /// Whether the CRC of a datagram is right, for some identification if it came by IPv4; faster if that is the one that
+    /// is expected.
+    #[must_use]
+    pub fn is_sound(&mut self, expected: u16, datagram: &[u8]) -> bool {
+        self.identification(expected, datagram).is_some()
+    }
+
+    /// The identification of IPv4 for which the CRC of a datagram is right; 0 if it came by IPv6. `None` if it is wrong.
+    fn identification(&mut self, expected: u16, datagram: &[u8]) -> Option<[u8; 2]> {
+        let (crc, found) = (self.compute(expected, datagram)?, datagram.last_chunk()?);
+        let expected = if self.is_v4 { expected.to_be_bytes() } else { [0; 2] };
+        let difference = crc ^ u32::from_le_bytes(*found);
+        if difference == 0 {
+            return Some(expected);
+        }
+        // Bytes behind the identification that the CRC covers.
+        let behind = 8 + IPV4_BYTES + UDP_BYTES + datagram.len() - ICRC_BYTES - IDENTIFICATION_AT - 2;
+        let [high, low] = explains(difference, behind).filter(|_| self.is_v4)?;
+        Some([expected[0] ^ high, expected[1] ^ low])
     }
 }
 
-/// Whether the CRC of a datagram is right, for some identification if it came by IPv4.
-#[must_use]
-pub fn is_sound(flow: &Flow, datagram: &[u8]) -> bool {
-    is_sound_as(flow, 0, datagram)
+/// As [`Covered::seal`], for the identification 0.
+pub fn seal(flow: &Flow, datagram: &mut [u8]) {
+    Covered::new(flow, datagram.len()).seal(0, datagram);
 }
 
-/// As [`is_sound`], faster if the identification is the one that is expected.
+/// As [`Covered::is_sound`].
 #[must_use]
-pub fn is_sound_as(flow: &Flow, expected: u16, datagram: &[u8]) -> bool {
-    identification_near(flow, expected, datagram).is_some()
+pub fn is_sound(flow: &Flow, datagram: &[u8]) -> bool {
+    identification(flow, datagram).is_some()
 }
 
 /// The identification of IPv4 for which the CRC of a datagram is right; 0 if it came by IPv6. `None` if it is wrong.
 #[must_use]
 pub fn identification(flow: &Flow, datagram: &[u8]) -> Option<[u8; 2]> {
-    identification_near(flow, 0, datagram)
-}
-
-fn identification_near(flow: &Flow, expected: u16, datagram: &[u8]) -> Option<[u8; 2]> {
-    let (crc, found) = (compute(flow, expected, datagram)?, datagram.last_chunk()?);
-    let is_v4 = matches!((flow.src, flow.dst), (IpAddr::V4(_), IpAddr::V4(_)));
-    let expected = if is_v4 { expected.to_be_bytes() } else { [0; 2] };
-    let difference = crc ^ u32::from_le_bytes(*found);
-    if difference == 0 {
-        return Some(expected);
-    }
-    // Bytes behind the identification that the CRC covers.
-    let behind = 8 + IPV4_BYTES + UDP_BYTES + datagram.len() - ICRC_BYTES - IDENTIFICATION_AT - 2;
-    let [high, low] = explains(difference, behind).filter(|_| is_v4)?;
-    Some([expected[0] ^ high, expected[1] ^ low])
+    Covered::new(flow, datagram.len()).identification(0, datagram)
 }
 
 /// The two bytes that, followed by `behind` equal ones, explain this difference of CRCs. The register is taken back over

@@ -3,7 +3,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use farcall_verbs::{QpType, RnrTimer};
 use proptest::prelude::*;
 
-use super::icrc::{Flow, identification, is_sound, is_sound_as, seal, seal_as};
+use super::icrc::{Covered, Flow, identification, is_sound, seal};
 use super::*;
 use crate::packet::{Aeth, AtomicEth, AtomicOp, Deth, Nak, Operation, Packet, Reth, Segment, Syndrome};
 use crate::psn::Psn;
@@ -102,15 +102,19 @@ fn an_identification_is_found_whichever_was_expected() {
     {
         for id in [0_u16, 1, 63, 0x1234] {
             let mut datagram = UC_SEND;
-            seal_as(&flow, id, &mut datagram);
+            let mut covered = Covered::new(&flow, datagram.len());
+            covered.seal(id, &mut datagram);
             let told = if is_v4 { id } else { 0 };
             assert_eq!(identification(&flow, &datagram), Some(told.to_be_bytes()), "{id}");
             let mut turned = datagram;
             turned[20] ^= 4;
             for expected in [0, id, id + 1, 0xFFFF] {
-                assert!(is_sound_as(&flow, expected, &datagram), "{id}, expected {expected}");
-                assert!(!is_sound_as(&flow, expected, &turned), "{id}, expected {expected}");
+                assert!(covered.is_sound(expected, &datagram), "{id}, expected {expected}");
+                assert!(!covered.is_sound(expected, &turned), "{id}, expected {expected}");
             }
+            let mut longer = Covered::new(&flow, datagram.len() + 4);
+            longer.seal(id, &mut turned);
+            assert!(!longer.is_sound(id, &turned) && turned[20] == datagram[20] ^ 4, "of another length");
         }
     }
 }

@@ -105,6 +105,7 @@ impl<S, R> Qp<S, R> {
     /// Stores data for the first request in the queue.
     fn take_data(&mut self, adapter: &mut impl Adapter<S, R>, data: &[u8]) {
         let mtu_bytes = self.mtu_bytes();
+        let ahead = self.sends.next_to_send().distance_from(self.sends.unacknowledged);
         let Some(queued) = self.sends.queue.front_mut() else { return };
         let Some(begun) = queued.begun.as_mut() else { return };
         let offset = u64::from(begun.answers) * mtu_bytes;
@@ -119,6 +120,7 @@ impl<S, R> Qp<S, R> {
         begun.answers += 1;
         let is_last = begun.answers == begun.packets;
         self.sends.unacknowledged = begun.next_answer();
+        self.window.acknowledged(1, ahead);
         if is_last {
             self.end_first(adapter, WcStatus::SUCCESS);
         }

@@ -102,13 +102,14 @@ impl<S, R> Qp<S, R> {
             && !((request.is_fenced || request.returns_data()) && must_wait_for_reads())
     }
 
-    /// Whether a long READ asks for its next part later: the one before the last has not come, or the peer keeps no
-    /// more READs.
+    /// Whether a long READ asks for its next part later: with it more data than the window would be on the way, or the
+    /// peer keeps no more READs.
     fn waits_for_data(&self, begun: Begun) -> bool {
         let part_packets = self.config.read_packets_max;
         let left = self.sends.packet.saturating_sub(begun.answers);
         let reads = || self.sends.reads_in_flight(part_packets);
-        left > part_packets || (left > 0 && reads() >= usize::from(self.settings.max_rd_atomic))
+        let would_be_too_much = || self.window.is_full(left.saturating_add(part_packets - 1));
+        left > 0 && (would_be_too_much() || reads() >= usize::from(self.settings.max_rd_atomic))
     }
 
     /// Whether too much is unacknowledged for this packet to be sent. Unreliable packets wait for nothing.
