@@ -26,7 +26,7 @@ const UNACKNOWLEDGED_MIN: u32 = 128;
 /// And so many when none are lost: what a socket holds that the system lets be large.
 const UNACKNOWLEDGED_MAX: u32 = 1_024;
 /// Packets of data that one READ request asks for.
-const READ_PACKETS_MAX: u32 = 64;
+const READ_PACKETS_MAX: u32 = 128;
 /// Bytes of the longest message.
 const MESSAGE_BYTES_MAX: u64 = 1 << 31;
 

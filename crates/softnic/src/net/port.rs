@@ -18,7 +18,7 @@ use crate::life::{Served, Watching};
 const LOOK_EVERY_NS: u64 = 1_000;
 
 /// Turns of pairs in one run of the service thread, which has others to serve.
-const TURNS_A_RUN: usize = 16;
+const TURNS_A_RUN: usize = 32;
 
 /// The RoCEv2 port of this process.
 pub(crate) struct Port {
