@@ -4,10 +4,11 @@
 mod support;
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use farcall_verbs::{QpCap, SendFlags, SendWr, WcStatus};
+use farcall_verbs::{QpCap, QpType, SendFlags, SendWr, WcStatus};
 use support::apart::{counted_at_port, is_apart, is_apart_with};
-use support::{ALL, End};
+use support::{ALL, End, LOST};
 
 const LEN_BYTES: usize = 3 << 20;
 
@@ -57,6 +58,29 @@ fn packets_travel_together_and_arrive_whole() {
     for wrong in ["dropped_crc", "dropped_malformed", "dropped_foreign"] {
         assert_eq!(counted_at_port(wrong), 0, "{wrong}");
     }
+}
+
+/// Over an unreliable connection nothing comes back that would cause the next packets to be sent.
+#[test]
+fn a_long_message_goes_out_whole_while_its_owner_does_something_else() {
+    if !is_apart("a_long_message_goes_out_whole_while_its_owner_does_something_else", "net") {
+        return;
+    }
+    const PACKETS: usize = 8_192;
+    let memory = End::new(2 * PACKETS * 4096, ALL, QpCap::default());
+    let mut a = memory.sibling_of(QpType::Uc, QpCap::default());
+    let mut b = memory.sibling_of(QpType::Uc, QpCap::default());
+    a.connect(b.qp.qp_num());
+    b.connect(a.qp.qp_num());
+    let (len_bytes, sent_before) = (PACKETS * 4096, counted_at_port("packets_sent"));
+    let sges = [memory.sge(0, len_bytes)];
+    a.send(&[SendWr::write(1, &sges, memory.mr.addr() as u64 + len_bytes as u64, memory.mr.rkey())]);
+    let sent = || counted_at_port("packets_sent") - sent_before;
+    let until = Instant::now() + LOST;
+    while sent() < PACKETS as u64 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(sent(), PACKETS as u64);
 }
 
 /// Faults happen to packets, each for itself: none goes with others.

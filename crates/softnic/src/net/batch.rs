@@ -378,7 +378,9 @@ mod tests {
         for (len_bytes, most) in [(100, 64), (4_160, 15)] {
             let mut last = packet("fd00::2", 7, 0, len_bytes);
             let joined = (1..100).take_while(|nth| {
+                let was_whole = last.ends_a_whole_train();
                 last = packet("fd00::2", 7, nth * len_bytes, len_bytes).behind(&last);
+                assert_eq!(was_whole, last.before == 0, "{len_bytes}, {nth}");
                 last.before > 0
             });
             assert_eq!(joined.count() + 1, most, "{len_bytes}");

@@ -150,6 +150,19 @@ mod tests {
     }
 
     #[test]
+    fn who_is_kept_busy_by_its_looks_is_relied_on_and_who_does_something_else_is_not() {
+        for (busy_ns, is_relied_on) in [(58_000, true), (20_000, false)] {
+            let mut owner = Owner::default();
+            for from_ns in (0..4 * TRIAL_NS).step_by(60_000) {
+                owner.looks(from_ns);
+                owner.leaves(from_ns, from_ns + busy_ns);
+            }
+            let who = owner.judge(4 * TRIAL_NS);
+            assert_eq!(who != Who::Service, is_relied_on, "{busy_ns} of 60,000 ns");
+        }
+    }
+
+    #[test]
     fn who_sleeps_is_served_at_once_and_tried_again() {
         let mut owner = Owner::default();
         look_every(&mut owner, 1_500, 0, TRIAL_NS);
