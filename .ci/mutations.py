@@ -504,6 +504,8 @@ def all_mutations():
         Mutation("reads-beyond-what-the-peer-keeps", "Qp::waits_for_data",
                  Replace("reads() >= usize::from(self.settings.max_rd_atomic)", "false"),
                  integration("transport", "parts_of_a_long_read_are")),
+        Mutation("reads-beyond-the-window", "Qp::waits_for_data", Replace("would_be_too_much() || ", ""),
+                 integration("transport", "parts_of_a_long_read_are")),
         # Nodes that leave, and nodes that join.
         Mutation("pages-left-to-a-node-not-heard-of", "Engine::leave_donors",
                  Replace("&& self.donors[donor].heard_at >= since", ""),

@@ -142,9 +142,7 @@ impl Port {
             host.process.service.set_served(state.socket.fd(), watching, watched);
         }
     }
-}
 
-impl Port {
     /// The service thread looks, if it is to. Whether pairs wait for another turn.
     fn serve(&self) -> bool {
         let mut state = self.state.lock();
