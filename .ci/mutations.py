@@ -495,6 +495,8 @@ def all_mutations():
         Mutation("pages-of-a-run-not-checked", "Engine::read_run_over",
                  Replace("bytes.filter(is_right)", "bytes"),
                  integration("softnic", "whole_pages_go_together")),
+        Mutation("one-of-two-read-in-a-run", "Engine::is_plain", Replace("&& !self.is_unsettled(page)", ""),
+                 integration("volume", "pages_of_a_volume_are_read_together")),
         Mutation("pages-of-a-run-left-to-others", "Engine::begin_run",
                  Delete("ahead.pages.clone().for_each(|page| drop(self.locks.insert(page, VecDeque::new())));"),
                  integration("softnic", "pages_that_go_together_are_taken")),

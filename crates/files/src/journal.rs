@@ -360,8 +360,8 @@ mod tests {
     struct Bytes(Mutex<Vec<u8>>);
 
     impl Memory for Bytes {
-        fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
-            bytes.copy_from_slice(&self.0.lock().unwrap()[at as usize..][..bytes.len()]);
+        fn read(&self, at: u64, len_bytes: usize, bytes: &mut Vec<u8>) -> Result<()> {
+            bytes.extend_from_slice(&self.0.lock().unwrap()[at as usize..][..len_bytes]);
             Ok(())
         }
 

@@ -274,8 +274,8 @@ mod tests {
     }
 
     impl Memory for Nodes {
-        fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
-            bytes.copy_from_slice(&self.bytes.lock().unwrap()[at as usize..][..bytes.len()]);
+        fn read(&self, at: u64, len_bytes: usize, bytes: &mut Vec<u8>) -> Result<()> {
+            bytes.extend_from_slice(&self.bytes.lock().unwrap()[at as usize..][..len_bytes]);
             Ok(())
         }
 

@@ -85,8 +85,9 @@ fn save_to(volume: &Volume, path: &Path) -> Result<()> {
     to.write_all(&tree)?;
     to.write_all(&rapidhash_v3(&tree).to_le_bytes())?;
     for Blocks { start, len } in pieces(runs) {
-        let mut bytes = vec![0; (len * BLOCK_BYTES) as usize];
-        volume.memory().read(start * BLOCK_BYTES, &mut bytes).map_err(io::Error::from)?;
+        let (at, len_bytes) = (start * BLOCK_BYTES, (len * BLOCK_BYTES) as usize);
+        let mut bytes = Vec::with_capacity(len_bytes);
+        volume.memory().read(at, len_bytes, &mut bytes).map_err(io::Error::from)?;
         to.write_all(&bytes)?;
         to.write_all(&rapidhash_v3(&bytes).to_le_bytes())?;
     }

@@ -11,18 +11,18 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::fuse::{Request, ask};
 use crate::journal::{Journal, Record, Wish};
 use crate::log::Log;
-use crate::tree::{Allocate, Attributes, Result, Store, Time, Tree};
+use crate::tree::{Allocate, Attributes, Load, Result, Store, Time, Tree};
 
 /// Locks over the bytes of files: files that share one wait for each other now and then.
 const LOCKS: usize = 128;
 
 /// Where the bytes of blocks are.
 pub trait Memory: Send + Sync {
-    /// Reads.
+    /// Appends what is there.
     ///
     /// # Errors
     /// If the bytes cannot be had: never others.
-    fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()>;
+    fn read(&self, at: u64, len_bytes: usize, bytes: &mut Vec<u8>) -> Result<()>;
 
     /// Writes: done when it would survive what the memory promises to survive.
     ///
@@ -37,8 +37,8 @@ pub trait Memory: Send + Sync {
 }
 
 impl<M: Memory + ?Sized> Memory for std::sync::Arc<M> {
-    fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
-        (**self).read(at, bytes)
+    fn read(&self, at: u64, len_bytes: usize, bytes: &mut Vec<u8>) -> Result<()> {
+        (**self).read(at, len_bytes, bytes)
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
@@ -51,8 +51,8 @@ impl<M: Memory + ?Sized> Memory for std::sync::Arc<M> {
 }
 
 impl Memory for RemoteMemory {
-    fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
-        Self::read(self, at, bytes).map_err(|error| errno(at, error))
+    fn read(&self, at: u64, len_bytes: usize, bytes: &mut Vec<u8>) -> Result<()> {
+        self.append(at, len_bytes, bytes).map_err(|error| errno(at, error))
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
@@ -207,11 +207,10 @@ impl Volume {
             self.accessed(&mut tree, ino);
             tree.plan_read(ino, offset, len_bytes)?
         };
-        for load in loads {
-            let from = bytes.len();
-            bytes.resize(from + load.len_bytes, 0);
-            if let Some(at) = load.at {
-                self.memory.read(at, &mut bytes[from..])?;
+        for Load { at, len_bytes } in loads {
+            match at {
+                Some(at) => self.memory.read(at, len_bytes, bytes)?,
+                None => bytes.resize(bytes.len() + len_bytes, 0),
             }
         }
         Ok(())

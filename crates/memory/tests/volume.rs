@@ -162,6 +162,34 @@ fn a_page_that_was_half_written_when_its_mount_died_is_as_it_was_or_as_it_was_to
     }
 }
 
+#[test]
+fn pages_of_a_volume_are_read_together_once_it_is_known_which_of_two_each_is() {
+    for turns in 0..60 {
+        let mut nodes = Nodes::new(2, 1);
+        let (mut engine, _) = nodes.claimed(1);
+        let bytes: Vec<u8> = (0..SLAB_BYTES).map(|at| (at / PAGE_BYTES) as u8 + 1).collect();
+        nodes.write(&mut engine, 0, &bytes).unwrap();
+        assert_eq!(nodes.read(&mut engine, 0, SLAB_BYTES).as_ref(), Ok(&bytes));
+        let together = |engine: &Engine| engine.status().counts.pages_together;
+        assert_eq!(together(&engine), 8);
+        let work = Work::Write(vec![99; PAGE_BYTES].into());
+        engine.submit(Request { token: 1, offset: 0, work }, nodes.now).unwrap();
+        (0..turns).for_each(|_| nodes.turn(&mut engine));
+        drop(engine);
+        nodes.wait_for_leases();
+        let (mut engine, _) = nodes.claimed(2);
+        // It has its sessions then.
+        nodes.read(&mut engine, SLAB_BYTES - PAGE_BYTES, PAGE_BYTES).unwrap();
+        let found = nodes.read(&mut engine, 0, SLAB_BYTES).unwrap();
+        assert_eq!(together(&engine), 0);
+        let (first, rest) = found.split_at(PAGE_BYTES);
+        assert!(first == [99; PAGE_BYTES] || first == &bytes[..PAGE_BYTES], "{turns} turns: neither");
+        assert!(rest == &bytes[PAGE_BYTES..]);
+        assert!(pages_of_nodes(&nodes).iter().all(|page| page == first), "{turns} turns: a replica has others");
+        assert_eq!((nodes.read(&mut engine, 0, SLAB_BYTES), together(&engine)), (Ok(found), 8));
+    }
+}
+
 /// The first page of the only slab of each node, as it is there.
 fn pages_of_nodes(nodes: &Nodes) -> Vec<Vec<u8>> {
     let page = |node: &Node| {

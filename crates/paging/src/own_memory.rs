@@ -37,11 +37,8 @@ impl OwnMemory {
 }
 
 impl Memory for OwnMemory {
-    fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
-        self.walk(at, bytes.len(), |part, from| {
-            let len_bytes = part.len();
-            bytes[from..from + len_bytes].copy_from_slice(part);
-        })
+    fn read(&self, at: u64, len_bytes: usize, bytes: &mut Vec<u8>) -> Result<()> {
+        self.walk(at, len_bytes, |part, _| bytes.extend_from_slice(part))
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
@@ -61,10 +58,10 @@ mod tests {
         let memory = OwnMemory::new(2 * PIECE_BYTES as u64);
         let at = PIECE_BYTES as u64 - 3;
         memory.write(at, &[1, 2, 3, 4, 5]).unwrap();
-        let mut found = [9; 7];
-        memory.read(at - 1, &mut found).unwrap();
-        assert_eq!(found, [0, 1, 2, 3, 4, 5, 0]);
-        assert!(memory.read(2 * PIECE_BYTES as u64 - 1, &mut [0; 2]).is_err());
+        let mut found = vec![9];
+        memory.read(at - 1, 7, &mut found).unwrap();
+        assert_eq!(found, [9, 0, 1, 2, 3, 4, 5, 0]);
+        assert!(memory.read(2 * PIECE_BYTES as u64 - 1, 2, &mut found).is_err());
         assert!(memory.write(u64::MAX, &[0]).is_err());
     }
 }

@@ -75,11 +75,10 @@ fn answer(
             body.skip(8)?;
             let (offset, len_bytes) = (body.u64()?, body.u32()? as usize);
             let left = usize::try_from(size_bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
-            reply.resize(len_bytes.min(left).min(TRANSFER_BYTES_MAX), 0);
-            if reply.is_empty() {
-                return Ok(());
+            let len_bytes = len_bytes.min(left).min(TRANSFER_BYTES_MAX);
+            if len_bytes > 0 {
+                timed(false, len_bytes, tell, || memory.read(offset, len_bytes, reply))?;
             }
-            return timed(false, reply.len(), tell, || memory.read(offset, reply));
         }
         Opcode::Write if node == FILE => {
             body.skip(8)?;
@@ -137,10 +136,10 @@ mod tests {
     struct Bytes(Mutex<Vec<u8>>);
 
     impl Memory for Bytes {
-        fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
+        fn read(&self, at: u64, len_bytes: usize, bytes: &mut Vec<u8>) -> Result<()> {
             let from = at as usize;
             let all = self.0.lock().unwrap();
-            bytes.copy_from_slice(all.get(from..from + bytes.len()).ok_or(Errno::IO)?);
+            bytes.extend_from_slice(all.get(from..from + len_bytes).ok_or(Errno::IO)?);
             Ok(())
         }
 

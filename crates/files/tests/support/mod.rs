@@ -23,11 +23,11 @@ pub struct Bytes {
 }
 
 impl Memory for Bytes {
-    fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+    fn read(&self, at: u64, len_bytes: usize, bytes: &mut Vec<u8>) -> Result<(), Errno> {
         if self.is_lost.load(Ordering::SeqCst) {
             return Err(Errno::IO);
         }
-        bytes.copy_from_slice(&self.bytes.lock().unwrap()[at as usize..at as usize + bytes.len()]);
+        bytes.extend_from_slice(&self.bytes.lock().unwrap()[at as usize..at as usize + len_bytes]);
         Ok(())
     }
 

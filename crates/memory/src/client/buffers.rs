@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
-/// So many are kept at most.
-const KEPT_MAX: usize = 8;
+/// So many are kept at most: for each of a few requests its own, and those of its runs.
+const KEPT_MAX: usize = 16;
 
 /// Buffers that nobody uses now. Clones are the same.
 #[derive(Clone, Default)]
@@ -14,7 +14,7 @@ pub(super) struct Buffers(Arc<Mutex<Vec<Vec<u8>>>>);
 impl Buffers {
     /// One of this length; what is in it is old.
     pub fn take(&self, len_bytes: usize) -> Vec<u8> {
-        let mut buffer = self.with(Vec::pop).unwrap_or_default();
+        let mut buffer = self.any(len_bytes);
         buffer.resize(len_bytes, 0);
         buffer
     }
@@ -30,10 +30,19 @@ impl Buffers {
 
     /// A copy of these bytes. Its buffer comes back when nobody has it any more.
     pub fn copy(&self, bytes: &[u8]) -> Bytes {
-        let mut buffer = self.with(Vec::pop).unwrap_or_default();
+        let mut buffer = self.any(bytes.len());
         buffer.clear();
         buffer.extend_from_slice(bytes);
         Bytes::from_owner(Lent { buffer, of: self.clone() })
+    }
+
+    /// One that nobody uses, of this length if there is one: another would have to be filled with zeros first.
+    fn any(&self, len_bytes: usize) -> Vec<u8> {
+        self.with(|kept| {
+            let alike = kept.iter().rposition(|buffer| buffer.len() == len_bytes);
+            let chosen = alike.or_else(|| kept.len().checked_sub(1));
+            chosen.map(|at| kept.swap_remove(at)).unwrap_or_default()
+        })
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Vec<Vec<u8>>) -> T) -> T {
@@ -73,6 +82,11 @@ mod tests {
         assert_eq!((&part[..], buffers.with(|kept| kept.len())), (&b"bc"[..], 0), "somebody has it");
         drop(part);
         assert_eq!(buffers.copy(b"xy").as_ptr(), at);
+        let alike = [vec![0; 3], vec![0; 7], vec![0; 5]];
+        let at = alike[1].as_ptr();
+        alike.into_iter().for_each(|buffer| buffers.keep(buffer));
+        let taken = buffers.take(7);
+        assert_eq!(taken.as_ptr(), at);
         let many: Vec<Bytes> = (0..2 * KEPT_MAX as u8).map(|byte| buffers.copy(&[byte])).collect();
         assert!(many.iter().zip(0..).all(|(bytes, byte)| bytes[..] == [byte]));
         drop(many);

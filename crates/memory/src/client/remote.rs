@@ -118,6 +118,27 @@ impl RemoteMemory {
         Ok(())
     }
 
+    /// As [`RemoteMemory::read`], behind what a vector has.
+    ///
+    /// # Errors
+    /// As there; the vector may have a part then.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn append(&self, offset: u64, len_bytes: usize, bytes: &mut Vec<u8>) -> Result<()> {
+        self.check(offset, len_bytes);
+        for (at, piece) in pieces(offset, len_bytes) {
+            let mut found = self.ask(at, Work::Read { len_bytes: piece.len() })?;
+            if bytes.is_empty() {
+                std::mem::swap(bytes, &mut found);
+            } else {
+                bytes.extend_from_slice(&found);
+            }
+            self.buffers.keep(found);
+        }
+        Ok(())
+    }
+
     /// Writes: done when every replica that is in sync has it. A long write is done in pieces.
     ///
     /// # Errors

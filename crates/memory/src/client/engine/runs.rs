@@ -102,8 +102,9 @@ impl Engine {
     pub(super) fn begin_run(&mut self, mut ahead: Ahead, now: Nanos) -> u64 {
         let first = ahead.pages.start;
         let (extent, at) = self.place(first);
-        // Of a volume each page is noted, and its replicas are written one after another.
-        if self.noting.is_some() || ahead.pages.end - first < PAGES_MIN {
+        // Of a volume each page is noted before it is written, and its replicas are written one after another.
+        let is_noted = self.noting.is_some() && !ahead.is_read;
+        if is_noted || ahead.pages.end - first < PAGES_MIN {
             return 0;
         }
         let targets = match ahead.is_read {
@@ -141,8 +142,8 @@ impl Engine {
     fn is_plain(&self, page: u64, is_read: bool) -> bool {
         let (extent, at) = self.place(page);
         let pages = &self.extents[extent].pages;
-        // One that was never written is zero, of which no replica knows.
-        let is_known = !is_read || pages.sum(at).is_some();
+        // One that was never written is zero, of which no replica knows; one of a volume may be one of two.
+        let is_known = !is_read || (pages.sum(at).is_some() && !self.is_unsettled(page));
         is_known && !self.locks.contains_key(&page) && !self.unsure.contains_key(&page)
     }
 

@@ -236,7 +236,7 @@ impl Engine {
     }
 
     /// Whether a page of a volume may hold something else than was written last.
-    fn is_unsettled(&self, page: u64) -> bool {
+    pub(super) fn is_unsettled(&self, page: u64) -> bool {
         let (extent, at) = self.place(page);
         self.extents[extent].pages.other(at).is_some()
     }
