@@ -185,7 +185,10 @@ fn pages_of_a_volume_are_read_together_once_it_is_known_which_of_two_each_is() {
         let (first, rest) = found.split_at(PAGE_BYTES);
         assert!(first == [99; PAGE_BYTES] || first == &bytes[..PAGE_BYTES], "{turns} turns: neither");
         assert!(rest == &bytes[PAGE_BYTES..]);
-        assert!(pages_of_nodes(&nodes).iter().all(|page| page == first), "{turns} turns: a replica has others");
+        assert!(
+            pages_of_nodes(&nodes).iter().all(|page| page == first),
+            "{turns} turns: a replica has others"
+        );
         assert_eq!((nodes.read(&mut engine, 0, SLAB_BYTES), together(&engine)), (Ok(found), 8));
     }
 }

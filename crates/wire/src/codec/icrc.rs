@@ -108,7 +108,8 @@ impl Covered {
     /// Writes the CRC into the last four bytes of a datagram that goes with this identification in IPv4. Nothing happens
     /// if it is of another length, or too short to be a packet.
     pub fn seal(&mut self, identification: u16, datagram: &mut [u8]) {
-        if let (Some(crc), Some(place)) = (self.compute(identification, datagram), datagram.last_chunk_mut()) {
+        if let (Some(crc), Some(place)) = (self.compute(identification, datagram), datagram.last_chunk_mut())
+        {
             *place = crc.to_le_bytes();
         }
     }
