@@ -134,17 +134,33 @@ impl Requests {
         self.bytes(part.request).slice(part.of_request.clone())
     }
 
-    /// A part is over; for a read, with the page. Returns the pages of a write that is over with that.
-    pub fn part_ended(&mut self, part: &Part, result: Result<&[u8], IoError>) -> Option<Range<u64>> {
+    /// Lends the buffer of a request that reads so many bytes: what it asks for goes there by one piece of I/O.
+    pub fn lend(&mut self, id: u32, len_bytes: usize) -> Option<Vec<u8>> {
+        match self.pending[id as usize].as_mut().map(|pending| &mut pending.data) {
+            Some(Data::Read(bytes)) if bytes.len() == len_bytes => Some(std::mem::take(bytes)),
+            _ => None,
+        }
+    }
+
+    /// The buffer comes back, with what was read.
+    pub fn give_back(&mut self, id: u32, buffer: Vec<u8>) {
+        if let Some(Data::Read(bytes)) = self.pending[id as usize].as_mut().map(|pending| &mut pending.data) {
+            *bytes = buffer;
+        }
+    }
+
+    /// A part is over; for a read, with the page, if it is not in the request's buffer already. Returns the pages of a
+    /// write that is over with that.
+    pub fn part_ended(&mut self, part: &Part, result: Result<Option<&[u8]>, IoError>) -> Option<Range<u64>> {
         self.pages -= 1;
         let slot = &mut self.pending[part.request as usize];
         let pending = slot.as_mut()?;
         pending.left -= 1;
         match (result, &mut pending.data) {
-            (Ok(page), Data::Read(bytes)) => {
+            (Ok(Some(page)), Data::Read(bytes)) => {
                 bytes[part.of_request.clone()].copy_from_slice(&page[part.of_page.clone()]);
             }
-            (Ok(_), Data::Write(_)) => {}
+            (Ok(_), _) => {}
             (Err(error), _) => pending.error = pending.error.or(Some(error)),
         }
         if pending.left > 0 {

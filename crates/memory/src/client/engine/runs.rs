@@ -18,9 +18,11 @@ use super::upkeep::LATE_PERIOD;
 use super::{Engine, Tag};
 use crate::client::PAGE_BYTES;
 use crate::client::extent::{Home, Replica};
+use crate::client::remote::PIECE_PAGES;
 
-/// More go in several runs: so one is posted while the next is copied.
+/// More go in several runs: so one is posted while the next is copied. A request that reads one run is not copied.
 const PAGES_MAX: u64 = 64;
+const PAGES_OF_READ_MAX: u64 = PIECE_PAGES as u64;
 /// A run takes no more than this share of the pool that it is copied through.
 const SHARE_OF_POOL: usize = 4;
 /// Fewer are operations.
@@ -51,6 +53,8 @@ struct Run {
     /// The replicas that it began with.
     targets: Vec<u32>,
     flying: Vec<u32>,
+    /// It is read into the buffer of its request.
+    is_lent: bool,
     has_failed: bool,
     /// What was read.
     found: Option<Vec<u8>>,
@@ -114,7 +118,8 @@ impl Engine {
         let can_reach = |serial: &u32| self.extents[extent].replica(*serial).is_some_and(is_on_reached_node);
         let Some(targets) = targets.filter(|targets| targets.iter().all(can_reach)) else { return 0 };
         let of_pool = (self.config.pool_bytes / SHARE_OF_POOL / PAGE_BYTES) as u64;
-        let room = (self.pages_an_extent() - at as u64).min(PAGES_MAX).min(of_pool);
+        let most = if ahead.is_read { PAGES_OF_READ_MAX } else { PAGES_MAX };
+        let room = (self.pages_an_extent() - at as u64).min(most).min(of_pool);
         ahead.pages.end = ahead.pages.end.min(first + room);
         let plain = ahead.pages.clone().take_while(|page| self.is_plain(*page, ahead.is_read)).count() as u64;
         if plain < PAGES_MIN {
@@ -130,7 +135,8 @@ impl Engine {
         let look_at = ahead.deadline;
         let (flying, found) = (targets.clone(), None);
         targets.iter().for_each(|serial| self.flies(*serial));
-        let run = Run { ahead, bytes, targets: targets.clone(), flying, has_failed: false, found, look_at };
+        let (targets_of_run, is_lent, has_failed) = (targets.clone(), false, false);
+        let run = Run { ahead, bytes, targets: targets_of_run, flying, is_lent, has_failed, found, look_at };
         let id = self.runs.begin(run);
         for replica in targets {
             self.post_run(RunTag { run: id, replica }, now);
@@ -160,14 +166,20 @@ impl Engine {
     fn post_run(&mut self, tag: RunTag, now: Nanos) {
         let Some(run) = &self.runs.runs[tag.run as usize] else { return };
         let (extent, at) = self.place(run.ahead.pages.start);
-        let (is_read, written) = (run.ahead.is_read, run.bytes.clone());
-        let len_bytes = (run.ahead.pages.end - run.ahead.pages.start) as usize * PAGE_BYTES;
+        let (is_read, request, written) = (run.ahead.is_read, run.ahead.request, run.bytes.clone());
+        let len_bytes = run.ahead.len_bytes();
         let home = self.extents[extent].replica(tag.replica).map(|replica| replica.home);
         let Some(Home::Node { donor, grant: Some(grant), .. }) = home else {
             return self.run_landed(tag, Err(()), now);
         };
         let (direction, buffer) = match is_read {
-            true => (Direction::Read, self.buffers.take(len_bytes).into()),
+            true => {
+                let lent = self.requests.lend(request, len_bytes);
+                if let (Some(_), Some(run)) = (&lent, &mut self.runs.runs[tag.run as usize]) {
+                    run.is_lent = true;
+                }
+                (Direction::Read, lent.unwrap_or_else(|| self.buffers.take(len_bytes)).into())
+            }
             false => (Direction::Write, written.into()),
         };
         let (offset, context) = ((at * PAGE_BYTES) as u64, Tag::Run(tag));
@@ -199,32 +211,43 @@ impl Engine {
 
     /// Pages that are what was written last are there; others are looked for one by one.
     fn read_run_over(&mut self, run: Run, now: Nanos) {
-        let Run { ahead, found, targets, .. } = run;
-        let found = found.unwrap_or_default();
-        let mut chunks = found.chunks_exact(PAGE_BYTES);
-        let mut is_whole = true;
+        let Run { ahead, found, targets, is_lent, .. } = run;
+        let mut found = found.unwrap_or_default();
+        let mut wrong = self.wrong_pages(&ahead, &found).into_iter().peekable();
+        self.counts.runs_broken += u64::from(wrong.peek().is_some());
+        if is_lent {
+            found.resize(ahead.len_bytes(), 0);
+            self.requests.give_back(ahead.request, std::mem::take(&mut found));
+        }
         for (page, part) in ahead.parts() {
-            let (extent, at) = self.place(page);
-            let bytes = chunks.next();
-            let is_right =
-                |bytes: &&[u8]| self.extents[extent].pages.sum(at) == Some(self.sums.of(page, bytes));
-            if let Some(bytes) = bytes.filter(is_right) {
+            let Some((_, bytes)) = wrong.next_if(|(wrong, _)| *wrong == page) else {
+                let at = (page - ahead.pages.start) as usize * PAGE_BYTES;
                 self.counts.pages_read += 1;
                 self.counts.pages_together += 1;
-                self.requests.part_ended(&part, Ok(bytes));
+                self.requests.part_ended(&part, Ok(found.get(at..at + PAGE_BYTES)));
                 self.release(page);
                 continue;
-            }
-            is_whole = false;
+            };
             let mut operation = Operation::new(page, Aim::Read(part), ahead.deadline);
             if let (Some(bytes), Some(replica)) = (bytes, targets.first()) {
-                self.page_came(&mut operation, *replica, Bytes::copy_from_slice(bytes));
+                self.page_came(&mut operation, *replica, bytes);
             }
             self.begin_next(operation);
         }
-        self.counts.runs_broken += u64::from(!is_whole);
         self.buffers.keep(found);
         self.step_ready(now);
+    }
+
+    /// The pages that are not what was written last, with what came instead of them.
+    fn wrong_pages(&self, ahead: &Ahead, found: &[u8]) -> Vec<(u64, Option<Bytes>)> {
+        let is_right = |page: u64, bytes: &[u8]| {
+            let (extent, at) = self.place(page);
+            self.extents[extent].pages.sum(at) == Some(self.sums.of(page, bytes))
+        };
+        let mut chunks = found.chunks_exact(PAGE_BYTES);
+        let pages = ahead.pages.clone().map(|page| (page, chunks.next()));
+        let wrong = pages.filter(|(page, bytes)| !bytes.is_some_and(|bytes| is_right(*page, bytes)));
+        wrong.map(|(page, bytes)| (page, bytes.map(Bytes::copy_from_slice))).collect()
     }
 
     /// Every replica that there is has the pages; or some may have, and each page is written again.
@@ -245,7 +268,7 @@ impl Engine {
             self.pages_of(extent).written(at, sum);
             self.counts.pages_written += 1;
             self.counts.pages_together += 1;
-            if let Some(pages) = self.requests.part_ended(&part, Ok(&[])) {
+            if let Some(pages) = self.requests.part_ended(&part, Ok(None)) {
                 self.write_over(part.request, pages);
             }
             self.release(page);
@@ -255,6 +278,10 @@ impl Engine {
 }
 
 impl Ahead {
+    fn len_bytes(&self) -> usize {
+        (self.pages.end - self.pages.start) as usize * PAGE_BYTES
+    }
+
     /// Its pages, each with its part of the request.
     fn parts(&self) -> impl Iterator<Item = (u64, Part)> + use<> {
         let (request, of_request) = (self.request, self.of_request);

@@ -270,12 +270,12 @@ impl Engine {
         match &operation.aim {
             Aim::Read(part) => {
                 self.counts.pages_read += 1;
-                self.requests.part_ended(part, result.map(|()| &*bytes));
+                self.requests.part_ended(part, result.map(|()| Some(&*bytes)));
             }
             Aim::Write(part) => {
                 self.counts.pages_written += 1;
                 self.part_over(part, page);
-                if let Some(pages) = self.requests.part_ended(part, result.map(|()| &*bytes)) {
+                if let Some(pages) = self.requests.part_ended(part, result.map(|()| None)) {
                     self.write_over(part.request, pages);
                 }
             }
