@@ -213,8 +213,8 @@ impl Outbox {
         self.recorder.as_deref()
     }
 
-    /// Whether a batch is full: nothing more fits, or it ends with a whole train, behind which a short one would cost as
-    /// much again.
+    /// Whether a batch is full: nothing more fits, or it ends with a whole train. A short one behind that would cost
+    /// the kernel as much again.
     pub(super) fn is_full(&self) -> bool {
         self.waiting.len() >= WAITING_MAX || self.waiting.last().is_some_and(Waiting::ends_a_whole_train)
     }

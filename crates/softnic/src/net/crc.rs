@@ -15,15 +15,18 @@ pub(super) fn flow(path: Path, src_port: u16) -> Flow {
 
 /// What the CRC of the last datagram began with.
 #[derive(Default)]
-pub(super) struct LastCovered(Option<(Path, u16, usize, Covered)>);
+pub(super) struct LastCovered {
+    /// Its path, the port of its sender, and its length in bytes.
+    of: Option<(Path, u16, usize)>,
+    covered: Option<Covered>,
+}
 
 impl LastCovered {
     /// What the CRC of a datagram of `len_bytes` begins with.
     pub(super) fn of(&mut self, path: Path, src_port: u16, len_bytes: usize) -> &mut Covered {
-        if !self.0.as_ref().is_some_and(|last| (last.0, last.1, last.2) == (path, src_port, len_bytes)) {
-            self.0 = None;
+        if self.of.replace((path, src_port, len_bytes)) != Some((path, src_port, len_bytes)) {
+            self.covered = None;
         }
-        let make = || (path, src_port, len_bytes, Covered::new(&flow(path, src_port), len_bytes));
-        &mut self.0.get_or_insert_with(make).3
+        self.covered.get_or_insert_with(|| Covered::new(&flow(path, src_port), len_bytes))
     }
 }

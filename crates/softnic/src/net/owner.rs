@@ -54,8 +54,8 @@ impl Owner {
         self.looked_ns = now_ns;
     }
 
-    /// It has posted or looked since it came, or the service thread has: an owner who is kept busy comes seldom, and one
-    /// who waits for the service thread, too.
+    /// It posted or looked from `came_ns` to `now_ns`, or the service thread worked, for which it may have waited. In
+    /// that time it cannot look again.
     pub(super) fn leaves(&mut self, came_ns: u64, now_ns: u64) {
         self.left_ns = now_ns;
         self.busy_ns += now_ns.saturating_sub(came_ns);

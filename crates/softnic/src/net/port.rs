@@ -107,11 +107,12 @@ impl Port {
         state.tick();
         let result = work(&mut state);
         state.finish_work();
-        self.left(&mut state);
+        self.leave(&mut state);
         result
     }
 
-    fn left(&self, state: &mut State) {
+    /// The owner leaves; what it has not done the service thread does, unless the owner comes back by itself.
+    fn leave(&self, state: &mut State) {
         let now_ns = self.began.elapsed().as_nanos() as u64;
         state.owner.leaves(state.now_ns, now_ns);
         state.call_service();
@@ -133,7 +134,7 @@ impl Port {
         state.look();
         let taken = take(&mut state);
         state.finish_look();
-        self.left(&mut state);
+        self.leave(&mut state);
         taken
     }
 
@@ -161,7 +162,7 @@ impl Port {
             state.ring_at(until_ns);
         }
         state.owner.leaves(now_ns, self.began.elapsed().as_nanos() as u64);
-        who == Who::Service && state.has_more()
+        who == Who::Service && state.has_turns_left()
     }
 }
 

@@ -31,9 +31,10 @@ use super::timers::Timers;
 use crate::host::Host;
 use crate::life::ByNumber;
 
-/// Packets that a pair sends, or things that it answers, before others have their turn, to the end of a train; if none
-/// ends soon, so many.
-const PACKETS_A_TURN: [usize; 2] = [64, 128];
+/// After so many packets, or answers, the turn of a pair is over when a train ends.
+const PACKETS_A_TURN: usize = 64;
+/// After so many it is over in any case.
+const PACKETS_A_TURN_MAX: usize = 128;
 /// Batches that one look takes in.
 const BATCHES_A_LOOK: usize = 4;
 /// What is under the lock.
@@ -61,10 +62,17 @@ pub(super) struct State {
     counters: Block<PortCounters>,
 }
 
-/// Whether a pair that did so much has had its turn.
-fn is_turn_over(done: usize, out: &Outbox) -> bool {
-    let [enough, most] = PACKETS_A_TURN;
-    done >= most || (done >= enough && !out.has_more_than_kept())
+/// One turn of a pair: so many steps as do something. Whether it ended before they did.
+fn take_turn(nic: &mut Nic<'_>, mut step: impl FnMut(&mut Nic<'_>) -> bool) -> bool {
+    let mut steps = 0;
+    while step(nic) {
+        steps += 1;
+        let ends_a_train = !nic.out.has_more_than_kept();
+        if steps >= PACKETS_A_TURN_MAX || (steps >= PACKETS_A_TURN && ends_a_train) {
+            return true;
+        }
+    }
+    false
 }
 
 impl State {
@@ -171,24 +179,12 @@ impl State {
 
     /// The transport answers what it can, and sends what it may; the rest when others had their turn.
     fn go_on(&mut self, qpn: u32) {
-        let has_more = self.with_pair(qpn, |transport, nic| {
-            let (mut answers, mut packets) = (0, 0);
-            while transport.respond(nic) != Responded::Nothing {
-                answers += 1;
-                if is_turn_over(answers, nic.out) {
-                    return true;
-                }
-            }
-            while transport.transmit(nic) {
-                packets += 1;
-                if is_turn_over(packets, nic.out) {
-                    return true;
-                }
-            }
-            false
+        let touches_it = self.with_pair(qpn, |transport, nic| {
+            let answers_wait = take_turn(nic, |nic| transport.respond(nic) != Responded::Nothing);
+            let packets_wait = take_turn(nic, |nic| transport.transmit(nic));
+            (answers_wait || packets_wait) && !std::mem::replace(&mut nic.side.is_touched, true)
         });
-        let side = self.pairs.get_mut(&qpn).filter(|_| has_more == Some(true)).map(|pair| &mut pair.side);
-        if side.is_some_and(|side| !std::mem::replace(&mut side.is_touched, true)) {
+        if touches_it == Some(true) {
             self.touched.push(qpn);
         }
     }
@@ -207,7 +203,7 @@ impl State {
     }
 
     /// Whether pairs wait for another turn.
-    pub(super) fn has_more(&self) -> bool {
+    pub(super) fn has_turns_left(&self) -> bool {
         !self.touched.is_empty()
     }
 
@@ -354,7 +350,7 @@ impl State {
 
     /// Calls the service thread if pairs wait for another turn; an owner that is relied on comes back by itself.
     pub(super) fn call_service(&mut self) {
-        if self.has_more() && !self.owner.is_trusted() {
+        if self.has_turns_left() && !self.owner.is_trusted() {
             self.ring_at(self.now_ns);
         }
     }

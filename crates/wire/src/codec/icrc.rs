@@ -33,8 +33,8 @@ pub struct Flow {
     pub dst_port: u16,
 }
 
-/// Eight bytes of ones, the IP header, the UDP header, the BTH, as the CRC sees them: alike for datagrams of one flow and
-/// one length, but for the identification and the BTH.
+/// What the CRC covers before a datagram's own data: eight bytes of ones, the IP header, the UDP header, the BTH. For
+/// datagrams of one flow and one length only the identification and the BTH differ.
 #[derive(Clone, Copy, Debug)]
 pub struct Covered {
     bytes: [u8; 8 + IPV6_BYTES + UDP_BYTES + BTH_BYTES],
@@ -105,8 +105,8 @@ impl Covered {
         Some(crc.finalize())
     }
 
-    /// Writes the CRC into the last four bytes of a datagram that goes with this identification in IPv4. Nothing happens
-    /// if it is of another length, or too short to be a packet.
+    /// Writes the CRC into the last four bytes of a datagram that goes with this identification in IPv4. Nothing
+    /// happens if it is of another length, or too short to be a packet.
     pub fn seal(&mut self, identification: u16, datagram: &mut [u8]) {
         if let (Some(crc), Some(place)) = (self.compute(identification, datagram), datagram.last_chunk_mut())
         {
@@ -114,14 +114,14 @@ impl Covered {
         }
     }
 
-    /// Whether the CRC of a datagram is right, for some identification if it came by IPv4; faster if that is the one that
-    /// is expected.
+    /// Whether the CRC of a datagram is right, for some identification if it came by IPv4; faster if that is the
+    /// expected one.
     #[must_use]
     pub fn is_sound(&mut self, expected: u16, datagram: &[u8]) -> bool {
         self.identification(expected, datagram).is_some()
     }
 
-    /// The identification of IPv4 for which the CRC of a datagram is right; 0 if it came by IPv6. `None` if it is wrong.
+    /// The identification of IPv4 for which the CRC of a datagram is right; 0 if it came by IPv6. `None`: it is wrong.
     fn identification(&mut self, expected: u16, datagram: &[u8]) -> Option<[u8; 2]> {
         let (crc, found) = (self.compute(expected, datagram)?, datagram.last_chunk()?);
         let expected = if self.is_v4 { expected.to_be_bytes() } else { [0; 2] };
