@@ -18,10 +18,10 @@ const LOCKS: usize = 128;
 
 /// Where the bytes of blocks are.
 pub trait Memory: Send + Sync {
-    /// Appends what is there.
+    /// Reads `len_bytes` from `at` on, and appends them.
     ///
     /// # Errors
-    /// If the bytes cannot be had: never others.
+    /// If the bytes cannot be had: never others. What was read before them is appended.
     fn read(&self, at: u64, len_bytes: usize, bytes: &mut Vec<u8>) -> Result<()>;
 
     /// Writes: done when it would survive what the memory promises to survive.

@@ -14,7 +14,7 @@ pub(super) struct Buffers(Arc<Mutex<Vec<Vec<u8>>>>);
 impl Buffers {
     /// One of this length; what is in it is old.
     pub fn take(&self, len_bytes: usize) -> Vec<u8> {
-        let mut buffer = self.any(len_bytes);
+        let mut buffer = self.unused(len_bytes);
         buffer.resize(len_bytes, 0);
         buffer
     }
@@ -30,14 +30,14 @@ impl Buffers {
 
     /// A copy of these bytes. Its buffer comes back when nobody has it any more.
     pub fn copy(&self, bytes: &[u8]) -> Bytes {
-        let mut buffer = self.any(bytes.len());
+        let mut buffer = self.unused(bytes.len());
         buffer.clear();
         buffer.extend_from_slice(bytes);
         Bytes::from_owner(Lent { buffer, of: self.clone() })
     }
 
     /// One that nobody uses, of this length if there is one: another would have to be filled with zeros first.
-    fn any(&self, len_bytes: usize) -> Vec<u8> {
+    fn unused(&self, len_bytes: usize) -> Vec<u8> {
         self.with(|kept| {
             let alike = kept.iter().rposition(|buffer| buffer.len() == len_bytes);
             let chosen = alike.or_else(|| kept.len().checked_sub(1));

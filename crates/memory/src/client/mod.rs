@@ -15,6 +15,9 @@ mod remote;
 mod space;
 mod spill;
 
+/// Pages of one piece of a long request: as many as one of 1 MiB has.
+const PIECE_PAGES: usize = 256;
+
 pub use config::{
     ClientConfig, Counts, DonorStatus, Ended, IoError, LinkStatus, OpenError, PAGE_BYTES, Refused, Request,
     SpaceStatus, Takeover, VolumeConfig, WINDOW_BYTES, Work,

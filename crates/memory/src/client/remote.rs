@@ -11,10 +11,8 @@ use farcall_verbs::{Clock, MonotonicClock, Provider};
 use super::buffers::Buffers;
 use super::config::{ClientConfig, IoError, OpenError, SpaceStatus, Takeover, VolumeConfig, Work};
 use super::space::Space;
-use super::{MemoryEndpoint, PAGE_BYTES};
+use super::{MemoryEndpoint, PAGE_BYTES, PIECE_PAGES};
 
-/// Pages of one piece of a long request: as many as one of 1 MiB has.
-pub(super) const PIECE_PAGES: usize = 256;
 /// Bytes of one piece of long notes.
 const NOTE_BYTES: usize = 1 << 20;
 
@@ -118,13 +116,13 @@ impl RemoteMemory {
         Ok(())
     }
 
-    /// As [`RemoteMemory::read`], behind what a vector has.
+    /// Reads so many bytes and appends them. Into an empty vector a piece is not copied.
     ///
     /// # Errors
-    /// As there; the vector may have a part then.
+    /// If a page cannot be had; what was read before it is appended. Nothing wrong is ever read.
     ///
     /// # Panics
-    /// As there.
+    /// If it is not inside of the address space.
     pub fn append(&self, offset: u64, len_bytes: usize, bytes: &mut Vec<u8>) -> Result<()> {
         self.check(offset, len_bytes);
         for (at, piece) in pieces(offset, len_bytes) {

@@ -14,8 +14,9 @@ use farcall_link::Waiting;
 use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, WaitSet};
 
 use super::MemoryEndpoint;
+use super::PIECE_PAGES;
 use super::config::{IoError, OpenError, Request, SpaceStatus, Work};
-use super::remote::{PIECE_PAGES, Result};
+use super::remote::Result;
 
 /// Empty looks before the thread sleeps.
 const POLLS: u32 = 2_000;

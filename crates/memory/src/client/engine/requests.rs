@@ -134,12 +134,18 @@ impl Requests {
         self.bytes(part.request).slice(part.of_request.clone())
     }
 
-    /// Lends the buffer of a request that reads so many bytes: what it asks for goes there by one piece of I/O.
+    /// Lends the buffer of a request that reads so many bytes, all by one piece of I/O.
     pub fn lend(&mut self, id: u32, len_bytes: usize) -> Option<Vec<u8>> {
         match self.pending[id as usize].as_mut().map(|pending| &mut pending.data) {
             Some(Data::Read(bytes)) if bytes.len() == len_bytes => Some(std::mem::take(bytes)),
             _ => None,
         }
+    }
+
+    /// Whether the buffer of a request is lent.
+    pub fn has_lent(&self, id: u32) -> bool {
+        let data = self.pending[id as usize].as_ref().map(|pending| &pending.data);
+        matches!(data, Some(Data::Read(bytes)) if bytes.is_empty())
     }
 
     /// The buffer comes back, with what was read.

@@ -16,13 +16,13 @@ use super::operation::{Aim, Operation};
 use super::requests::Part;
 use super::upkeep::LATE_PERIOD;
 use super::{Engine, Tag};
-use crate::client::PAGE_BYTES;
 use crate::client::extent::{Home, Replica};
-use crate::client::remote::PIECE_PAGES;
+use crate::client::{PAGE_BYTES, PIECE_PAGES};
 
-/// More go in several runs: so one is posted while the next is copied. A request that reads one run is not copied.
-const PAGES_MAX: u64 = 64;
-const PAGES_OF_READ_MAX: u64 = PIECE_PAGES as u64;
+/// More are written in several runs: so one is posted while the next is copied.
+const WRITTEN_PAGES_MAX: u64 = 64;
+/// Of reads, a whole piece: what one run reads for a request is not copied any more.
+const READ_PAGES_MAX: u64 = PIECE_PAGES as u64;
 /// A run takes no more than this share of the pool that it is copied through.
 const SHARE_OF_POOL: usize = 4;
 /// Fewer are operations.
@@ -53,8 +53,6 @@ struct Run {
     /// The replicas that it began with.
     targets: Vec<u32>,
     flying: Vec<u32>,
-    /// It is read into the buffer of its request.
-    is_lent: bool,
     has_failed: bool,
     /// What was read.
     found: Option<Vec<u8>>,
@@ -112,13 +110,13 @@ impl Engine {
             return 0;
         }
         let targets = match ahead.is_read {
-            true => self.reader(extent, first / PAGES_MAX).map(|serial| vec![serial]),
+            true => self.reader(extent, first / READ_PAGES_MAX).map(|serial| vec![serial]),
             false => self.write_targets(extent, now),
         };
         let can_reach = |serial: &u32| self.extents[extent].replica(*serial).is_some_and(is_on_reached_node);
         let Some(targets) = targets.filter(|targets| targets.iter().all(can_reach)) else { return 0 };
         let of_pool = (self.config.pool_bytes / SHARE_OF_POOL / PAGE_BYTES) as u64;
-        let most = if ahead.is_read { PAGES_OF_READ_MAX } else { PAGES_MAX };
+        let most = if ahead.is_read { READ_PAGES_MAX } else { WRITTEN_PAGES_MAX };
         let room = (self.pages_an_extent() - at as u64).min(most).min(of_pool);
         ahead.pages.end = ahead.pages.end.min(first + room);
         let plain = ahead.pages.clone().take_while(|page| self.is_plain(*page, ahead.is_read)).count() as u64;
@@ -135,8 +133,7 @@ impl Engine {
         let look_at = ahead.deadline;
         let (flying, found) = (targets.clone(), None);
         targets.iter().for_each(|serial| self.flies(*serial));
-        let (targets_of_run, is_lent, has_failed) = (targets.clone(), false, false);
-        let run = Run { ahead, bytes, targets: targets_of_run, flying, is_lent, has_failed, found, look_at };
+        let run = Run { ahead, bytes, targets: targets.clone(), flying, has_failed: false, found, look_at };
         let id = self.runs.begin(run);
         for replica in targets {
             self.post_run(RunTag { run: id, replica }, now);
@@ -175,9 +172,6 @@ impl Engine {
         let (direction, buffer) = match is_read {
             true => {
                 let lent = self.requests.lend(request, len_bytes);
-                if let (Some(_), Some(run)) = (&lent, &mut self.runs.runs[tag.run as usize]) {
-                    run.is_lent = true;
-                }
                 (Direction::Read, lent.unwrap_or_else(|| self.buffers.take(len_bytes)).into())
             }
             false => (Direction::Write, written.into()),
@@ -211,11 +205,12 @@ impl Engine {
 
     /// Pages that are what was written last are there; others are looked for one by one.
     fn read_run_over(&mut self, run: Run, now: Nanos) {
-        let Run { ahead, found, targets, is_lent, .. } = run;
+        let Run { ahead, found, targets, .. } = run;
         let mut found = found.unwrap_or_default();
         let mut wrong = self.wrong_pages(&ahead, &found).into_iter().peekable();
         self.counts.runs_broken += u64::from(wrong.peek().is_some());
-        if is_lent {
+        if self.requests.has_lent(ahead.request) {
+            // It is lost if the I/O has failed.
             found.resize(ahead.len_bytes(), 0);
             self.requests.give_back(ahead.request, std::mem::take(&mut found));
         }
