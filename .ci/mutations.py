@@ -162,6 +162,12 @@ def all_mutations():
         Mutation("wish-not-heard-by-a-composer", "RingStream::write_with", Delete("self.hear_wish();"),
                  integration("transfer", "an_end_that_only_writes")),
         # Packets of strangers.
+        Mutation("held-once-unless-somebody-looks", "held_once",
+                 Replace("let mut held = HELD.lock();",
+                         "let Some(mut held) = HELD.try_lock() else { return make() };"),
+                 unit("held_once")),
+        Mutation("list-locked-in-a-child", "in_child",
+                 Replace("held_once.detach();", "std::mem::forget(held_once);"), unit("held_once")),
         Mutation("foreign-address-let-in", "State::take_in",
                  Replace("(side.path.src, side.path.dst) != (path.dst, path.src)", "false"),
                  integration("strangers")),

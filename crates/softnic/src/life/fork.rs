@@ -12,12 +12,13 @@ use std::sync::{Arc, MutexGuard, Once};
 
 use farcall_shm::fork::{self as registry, LockedRegistry};
 
-use super::moved_memory;
 use super::process::INSTANCE;
+use super::{held_once, moved_memory};
 
 /// What the thread that forks holds while it does, so that the child finds whole lists.
 struct Locks {
     slot: MutexGuard<'static, Option<Arc<dyn Any + Send + Sync>>>,
+    held_once: held_once::ForkGuard,
     registry: LockedRegistry,
     stats: farcall_stats::LockedPage,
     moved: moved_memory::ForkGuard,
@@ -44,8 +45,10 @@ extern "C" fn prepare() {
         let moved = moved_memory::hold_for_fork();
         // As who moves memory does, after the table.
         let helpers = moved_memory::pause();
+        // As who maps a peer's memory does, before the registry.
+        let held_once = held_once::hold_for_fork();
         let (registry, stats) = (registry::lock(), farcall_stats::lock_for_fork());
-        held.replace(Some(Locks { slot, moved, registry, stats, helpers }))
+        held.replace(Some(Locks { slot, moved, held_once, registry, stats, helpers }))
     });
 }
 
@@ -55,11 +58,14 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     registry::enter_child();
-    let Ok(Some(Locks { mut slot, registry, stats, moved, helpers })) = HELD.try_with(RefCell::take) else {
+    let Ok(Some(Locks { mut slot, held_once, registry, stats, moved, helpers })) =
+        HELD.try_with(RefCell::take)
+    else {
         return;
     };
     drop(stats);
     helpers.detach();
+    held_once.detach();
     // Never dropped: the threads that would have to take part are the parent's.
     std::mem::forget(slot.take());
     registry.detach();

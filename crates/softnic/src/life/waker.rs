@@ -1,20 +1,17 @@
 //! An event descriptor: ours, or a peer's that we may write.
 
-use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use farcall_shm::Mutex;
-use farcall_shm::fork::{DontForkFd, Generation};
+use farcall_shm::fork::DontForkFd;
 use farcall_verbs::{Error, Result};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{read, write};
 
-pub(crate) struct Waker(DontForkFd);
+use super::held_once::{Identity, held_once};
 
-/// Peers' event descriptors in use, by the kernel's numbers for what they refer to. Many queue pairs wake one thread of
-/// a peer: they share one descriptor.
-static FOREIGN: Mutex<BTreeMap<u64, (Generation, Weak<Waker>)>> = Mutex::new(BTreeMap::new());
+pub(crate) struct Waker(DontForkFd);
 
 impl Waker {
     pub(crate) fn create() -> Result<Self> {
@@ -23,23 +20,12 @@ impl Waker {
             .map_err(|e| Error::os("eventfd", "create an event descriptor (check RLIMIT_NOFILE)", e))
     }
 
-    /// A peer's, which comes with each of its queue pairs anew.
+    /// A peer's. Many of its queue pairs wake one thread of it: they share one descriptor.
     pub(crate) fn foreign(fd: OwnedFd) -> Arc<Self> {
         let number = eventfd_number(&fd);
-        // Not waited for: in a forked child nobody may be left to give it back.
-        let (Some(number), Some(mut known)) = (number, FOREIGN.try_lock()) else {
-            return Arc::new(Self(DontForkFd::new(fd)));
-        };
-        let same = known.get(&number).filter(|(born, _)| !born.is_inherited());
-        if let Some(waker) = same.and_then(|(_, waker)| waker.upgrade()) {
-            return waker;
-        }
-        // Now and then, so that there are not many more than live.
-        if known.len().is_power_of_two() {
-            known.retain(|_, (_, waker)| waker.strong_count() > 0);
-        }
-        let waker = Arc::new(Self(DontForkFd::new(fd)));
-        known.insert(number, (Generation::current(), Arc::downgrade(&waker)));
+        let make = || Arc::new(Self(DontForkFd::new(fd)));
+        let Some(number) = number else { return make() };
+        let Ok(waker) = held_once(Identity::Event(number), || Ok::<_, Infallible>(make()));
         waker
     }
 

@@ -1,39 +1,19 @@
 //! A completion queue of a peer.
 
-use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use farcall_shm::fork::Generation;
 use farcall_shm::readiness::{LEN_BYTES, MAX_BITS, Readiness};
-use farcall_shm::{Mapping, Mutex, Segment, SharedMem};
+use farcall_shm::{Mapping, Segment, SharedMem};
 
-use crate::life::Waker;
 use crate::life::rendezvous::CqPlace;
+use crate::life::{Identity, Waker, held_once};
 
-/// The memory of a peer's completion queue: device and inode of its memfd, and where it begins there.
-type Place = (u64, u64, u32);
-
-/// Peers' completion queues in use: many queue pairs announce to one, which is mapped once.
-static MAPPED: Mutex<BTreeMap<Place, (Generation, Weak<Mapping>)>> = Mutex::new(BTreeMap::new());
-
-fn map(fd: &OwnedFd, offset: u32) -> Option<Arc<Mapping>> {
-    let mapped = || Segment::map_foreign(fd.as_fd(), offset.into(), LEN_BYTES, true).ok();
+/// Many queue pairs announce to one, which is mapped once.
+fn map(fd: &OwnedFd, offset_bytes: u32) -> Option<Arc<Mapping>> {
     let file = rustix::fs::fstat(fd).ok()?;
-    let place = (file.st_dev, file.st_ino, offset);
-    // Not waited for: in a forked child nobody may be left to give it back.
-    let Some(mut known) = MAPPED.try_lock() else { return mapped() };
-    let same = known.get(&place).filter(|(born, _)| !born.is_inherited());
-    if let Some(mapping) = same.and_then(|(_, mapping)| mapping.upgrade()) {
-        return Some(mapping);
-    }
-    let mapping = mapped()?;
-    // Now and then, so that there are not many more than live.
-    if known.len().is_power_of_two() {
-        known.retain(|_, (_, mapping)| mapping.strong_count() > 0);
-    }
-    known.insert(place, (Generation::current(), Arc::downgrade(&mapping)));
-    Some(mapping)
+    let place = Identity::Memory { device: file.st_dev, inode: file.st_ino, offset_bytes };
+    held_once(place, || Segment::map_foreign(fd.as_fd(), offset_bytes.into(), LEN_BYTES, true)).ok()
 }
 
 /// A completion queue of the peer: where our messages are announced, or where it waits for credit from us.
