@@ -156,6 +156,8 @@ def all_mutations():
         Mutation("poller-asleep-seen-too-late", "WakeWord::is_armed", Delete("fence::light();"), model("cover_word")),
         Mutation("covered-left-behind", "Poller::sleep", Replace("covered.leave();", "let _ = covered;"),
                  unit("pollers")),
+        Mutation("late-event-not-taken", "Waiter::is_awake", Replace("cover.take_events();", ""),
+                 unit("pollers")),
         Mutation("spin-in-vain-for-ever", "Spin::learn", Replace("self.timeout /= 2;", ""), unit("spin")),
         Mutation("wish-not-heard-by-a-writer", "RingStream::write", Delete("self.hear_wish();"),
                  integration("transfer", "an_end_that_only_writes")),

@@ -112,7 +112,7 @@ impl Pollers {
         let at = self.0.next.fetch_add(1, Ordering::Relaxed) % self.0.pollers.len();
         let poller = Arc::clone(&self.0.pollers[at]);
         poller.change(|covers| covers.push(Arc::clone(&covered)));
-        Ok(Cover { covered, poller, pollers: self.clone() })
+        Ok(Cover { covered, poller, pollers: self.clone(), events_due: 0 })
     }
 }
 
@@ -208,6 +208,8 @@ pub(crate) struct Cover {
     covered: Arc<Covered>,
     poller: Arc<Poller>,
     pollers: Pollers,
+    /// Covers that the poller has ended and whose event is not taken yet: the poller may be just before giving it.
+    events_due: u64,
 }
 
 impl Cover {
@@ -223,7 +225,7 @@ impl Cover {
 
     /// The owner, who has told its probe what it knows, is covered from now on, if it says so; it looks once more before
     /// it sleeps.
-    pub fn begin(&self, wakes: bool) -> bool {
+    pub fn begin(&mut self, wakes: bool) -> bool {
         self.covered.word.cover();
         if wakes {
             self.poller.sleeper.wake_if_asleep();
@@ -231,21 +233,28 @@ impl Cover {
         }
         let is_seen = !self.poller.sleeper.is_asleep();
         if !is_seen {
-            self.covered.word.take_back();
+            self.end();
         }
         is_seen
     }
 
-    /// The owner does not sleep after all.
-    pub fn end(&self) {
-        self.covered.word.take_back();
+    /// The owner does not sleep, or no more. Returns whether it was left: it is to sleep by events.
+    pub fn end(&mut self) -> bool {
+        let end = self.covered.word.take_back();
+        self.events_due += u64::from(end != CoverEnd::TakenBack);
+        self.take_events();
+        end == CoverEnd::Left
     }
 
-    /// The owner has slept. Returns whether it was left: it is to sleep by events.
-    pub fn woke(&self) -> bool {
-        let end = self.covered.word.take_back();
-        let _ = rustix::io::read(&self.covered.event, &mut [0; 8]);
-        end == CoverEnd::Left
+    /// To be called before the owner sleeps without being covered: an event that came late would wake it for ever.
+    #[inline]
+    pub fn take_events(&mut self) {
+        if self.events_due > 0 {
+            let mut count = [0; 8];
+            if rustix::io::read(&self.covered.event, &mut count).is_ok() {
+                self.events_due = self.events_due.saturating_sub(u64::from_ne_bytes(count));
+            }
+        }
     }
 
     /// Readable when the cover has ended.
@@ -267,6 +276,8 @@ mod tests {
     use crate::{Waiter, sleep_on};
     use farcall_link::Waiting;
     use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use std::os::fd::BorrowedFd;
     use std::sync::atomic::Ordering::SeqCst;
 
     const LOST: Duration = Duration::from_secs(60);
@@ -431,6 +442,35 @@ mod tests {
         reader.read_until(&mut waiter, 1);
         writer.join().unwrap();
         assert!(reader.armed[0] >= 1);
+    }
+
+    #[test]
+    fn a_poller_that_is_slow_to_wake_an_owner_wakes_it_once() {
+        static IS_CROWDED: AtomicBool = AtomicBool::new(false);
+        let pollers = pollers(NEVER, || IS_CROWDED.load(SeqCst));
+        let (mut reader, mut waiter) = (Reader::new(), Waiter::new(EVENT, Some(pollers.clone())));
+        assert_ne!(waiter.arm_then_look(&mut reader, Nanos(0)), Next::Again);
+        // It leaves the owner, and is interrupted before the event; the owner wakes for another reason, as by a signal.
+        let covered = Arc::clone(&waiter.cover.as_ref().unwrap().covered);
+        assert!(covered.word.leave());
+        waiter.woke();
+        IS_CROWDED.store(true, SeqCst);
+        let is_woken = |waiter: &mut Waiter, reader: &mut Reader| {
+            let (mut set, now) = (WaitSet::default(), Timespec { tv_sec: 0, tv_nsec: 0 });
+            waiter.wait_set(reader, &mut set);
+            // SAFETY: those of the reader and of its waiter, which are open.
+            let entry = |fd| PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN);
+            let mut entries: Vec<_> = set.fds().iter().copied().map(entry).collect();
+            poll(&mut entries, Some(&now)).unwrap() > 0
+        };
+        assert_ne!(waiter.arm_then_look(&mut reader, Nanos(0)), Next::Again);
+        assert!(!is_woken(&mut waiter, &mut reader));
+        covered.wake();
+        assert!(is_woken(&mut waiter, &mut reader));
+        waiter.woke();
+        assert_ne!(waiter.arm_then_look(&mut reader, Nanos(0)), Next::Again);
+        assert!(!is_woken(&mut waiter, &mut reader), "it is woken for ever");
+        assert_eq!(reader.armed, [2, 1]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::{IdleTurns, Pollers, arm_then_look};
 pub struct Waiter {
     idle_turns: IdleTurns,
     pollers: Option<Pollers>,
-    cover: Option<Cover>,
+    pub(crate) cover: Option<Cover>,
     is_covered: bool,
     /// Its poller has just gone to sleep.
     was_left: bool,
@@ -53,8 +53,10 @@ impl Waiter {
             return arm_then_look(endpoint, now);
         }
         let next = endpoint.progress(now);
-        match &self.cover {
-            Some(cover) if next == Next::Again => cover.end(),
+        match &mut self.cover {
+            Some(cover) if next == Next::Again => {
+                cover.end();
+            }
             _ => self.is_covered = true,
         }
         next
@@ -66,13 +68,13 @@ impl Waiter {
         cover.is_offered(wakes) && endpoint.arm_covered().is_ok() && cover.begin(wakes)
     }
 
-    fn cover_of<E: Endpoint + ?Sized>(&mut self, endpoint: &E) -> Option<&Cover> {
+    fn cover_of<E: Endpoint + ?Sized>(&mut self, endpoint: &E) -> Option<&mut Cover> {
         let probe = endpoint.news_probe().filter(|_| self.pollers.is_some())?;
         if !self.cover.as_ref().is_some_and(|cover| cover.is_of(&probe)) {
             // Without a descriptor for it the endpoint's own events do.
             self.cover = self.pollers.as_ref()?.cover(probe).ok();
         }
-        self.cover.as_ref()
+        self.cover.as_mut()
     }
 
     /// What to sleep on.
@@ -97,10 +99,11 @@ impl Waiter {
     /// It may have slept in such a way.
     #[inline]
     pub fn is_awake(&mut self) {
-        if std::mem::take(&mut self.is_covered)
-            && let Some(cover) = &self.cover
-        {
-            self.was_left = cover.woke();
+        let Some(cover) = &mut self.cover else { return };
+        if std::mem::take(&mut self.is_covered) {
+            self.was_left = cover.end();
+        } else {
+            cover.take_events();
         }
     }
 }
