@@ -4,16 +4,17 @@
 //! nothing has moved for a while, or runnable threads exceed cores, it leaves all of them: each owner wakes once, and
 //! sleeps on by events. Then the poller sleeps, too, until an owner wants it again, and costs nothing.
 
+mod cover;
+
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use farcall_shm::{CoverEnd, CoverWord};
+pub(crate) use cover::Cover;
+use cover::Covered;
 use farcall_verbs::{Clock, MonotonicClock, Probe};
-use rustix::event::{EventfdFlags, eventfd};
 
 use crate::spin::runnable_exceed_cores;
 use crate::{Sleeper, sleep_on};
@@ -49,13 +50,6 @@ struct Poller {
     sleeper: Sleeper,
     stop: AtomicBool,
     rings: AtomicU64,
-}
-
-/// One endpoint, as its poller sees it.
-struct Covered {
-    word: CoverWord,
-    probe: Arc<dyn Probe>,
-    event: OwnedFd,
 }
 
 impl std::fmt::Debug for Pollers {
@@ -107,12 +101,8 @@ impl Pollers {
 
     /// Gives an endpoint to one of the threads, in turn.
     pub(crate) fn cover(&self, probe: Arc<dyn Probe>) -> io::Result<Cover> {
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let covered = Arc::new(Covered { word: CoverWord::new(), probe, event });
         let at = self.0.next.fetch_add(1, Ordering::Relaxed) % self.0.pollers.len();
-        let poller = Arc::clone(&self.0.pollers[at]);
-        poller.change(|covers| covers.push(Arc::clone(&covered)));
-        Ok(Cover { covered, poller, pollers: self.clone(), events_due: 0 })
+        Cover::at(Arc::clone(&self.0.pollers[at]), self.clone(), probe)
     }
 }
 
@@ -179,105 +169,14 @@ impl Poller {
     }
 }
 
-impl Covered {
-    /// Returns whether it rang.
-    #[inline]
-    fn look(&self) -> bool {
-        let rings = self.word.is_covered() && self.probe.has_news() && self.word.ring();
-        if rings {
-            self.wake();
-        }
-        rings
-    }
-
-    fn leave(&self) {
-        if self.word.leave() {
-            self.wake();
-        }
-    }
-
-    #[cold]
-    fn wake(&self) {
-        // The counter can only be full if it is readable already.
-        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
-    }
-}
-
-/// An endpoint's place at its poller, in the hands of its owner.
-pub(crate) struct Cover {
-    covered: Arc<Covered>,
-    poller: Arc<Poller>,
-    pollers: Pollers,
-    /// Covers that the poller has ended and whose event is not taken yet: the poller may be just before giving it.
-    events_due: u64,
-}
-
-impl Cover {
-    /// Whether it is for the endpoint with this probe.
-    pub fn is_of(&self, probe: &Arc<dyn Probe>) -> bool {
-        Arc::ptr_eq(&self.covered.probe, probe)
-    }
-
-    /// Whether a poller would look now; `wakes` if one that sleeps may be woken for it.
-    pub fn is_offered(&self, wakes: bool) -> bool {
-        (wakes || !self.poller.sleeper.is_asleep()) && !(self.pollers.0.rule.is_crowded)()
-    }
-
-    /// The owner, who has told its probe what it knows, is covered from now on, if it says so; it looks once more before
-    /// it sleeps.
-    pub fn begin(&mut self, wakes: bool) -> bool {
-        self.covered.word.cover();
-        if wakes {
-            self.poller.sleeper.wake_if_asleep();
-            return true;
-        }
-        let is_seen = !self.poller.sleeper.is_asleep();
-        if !is_seen {
-            self.end();
-        }
-        is_seen
-    }
-
-    /// The owner does not sleep, or no more. Returns whether it was left: it is to sleep by events.
-    pub fn end(&mut self) -> bool {
-        let end = self.covered.word.take_back();
-        self.events_due += u64::from(end != CoverEnd::TakenBack);
-        self.take_events();
-        end == CoverEnd::Left
-    }
-
-    /// To be called before the owner sleeps without being covered: an event that came late would wake it for ever.
-    #[inline]
-    pub fn take_events(&mut self) {
-        if self.events_due > 0 {
-            let mut count = [0; 8];
-            if rustix::io::read(&self.covered.event, &mut count).is_ok() {
-                self.events_due = self.events_due.saturating_sub(u64::from_ne_bytes(count));
-            }
-        }
-    }
-
-    /// Readable when the cover has ended.
-    pub fn fd(&self) -> RawFd {
-        self.covered.event.as_raw_fd()
-    }
-}
-
-impl Drop for Cover {
-    fn drop(&mut self) {
-        self.covered.word.take_back();
-        self.poller.change(|covers| covers.retain(|covered| !Arc::ptr_eq(covered, &self.covered)));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{Waiter, sleep_on};
     use farcall_link::Waiting;
     use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    use std::os::fd::BorrowedFd;
+    use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+    use std::os::fd::{AsRawFd, OwnedFd};
     use std::sync::atomic::Ordering::SeqCst;
 
     const LOST: Duration = Duration::from_secs(60);
@@ -455,21 +354,17 @@ mod tests {
         assert!(covered.word.leave());
         waiter.woke();
         IS_CROWDED.store(true, SeqCst);
-        let is_woken = |waiter: &mut Waiter, reader: &mut Reader| {
-            let (mut set, now) = (WaitSet::default(), Timespec { tv_sec: 0, tv_nsec: 0 });
-            waiter.wait_set(reader, &mut set);
-            // SAFETY: those of the reader and of its waiter, which are open.
-            let entry = |fd| PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN);
-            let mut entries: Vec<_> = set.fds().iter().copied().map(entry).collect();
-            poll(&mut entries, Some(&now)).unwrap() > 0
+        let is_woken = || {
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            poll(&mut [PollFd::new(&covered.event, PollFlags::IN)], Some(&now)).unwrap() > 0
         };
         assert_ne!(waiter.arm_then_look(&mut reader, Nanos(0)), Next::Again);
-        assert!(!is_woken(&mut waiter, &mut reader));
+        assert!(!is_woken());
         covered.wake();
-        assert!(is_woken(&mut waiter, &mut reader));
+        assert!(is_woken());
         waiter.woke();
         assert_ne!(waiter.arm_then_look(&mut reader, Nanos(0)), Next::Again);
-        assert!(!is_woken(&mut waiter, &mut reader), "it is woken for ever");
+        assert!(!is_woken(), "it is woken for ever");
         assert_eq!(reader.armed, [2, 1]);
     }
 

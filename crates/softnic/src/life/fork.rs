@@ -72,3 +72,52 @@ extern "C" fn in_child() {
     // What is left of it are mappings of the program.
     moved.detach();
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::life::Identity;
+
+    /// An object under an identity that nothing else has: there is no device of this number.
+    fn hold(inode: u64, object: u64) -> Arc<u64> {
+        let identity = Identity::Memory { device: u64::MAX, inode, offset_bytes: 1 };
+        let Ok(object) = held_once::held_once(identity, || Ok::<_, Infallible>(Arc::new(object)));
+        object
+    }
+
+    #[test]
+    fn a_child_can_hold_objects_whatever_the_threads_of_its_parent_did() {
+        const FORKS: u64 = 100;
+        install();
+        let ends = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ends.load(Ordering::Relaxed) {
+                    hold(0, 0);
+                }
+            });
+            let mine = hold(1, 1);
+            let works = (0..FORKS).all(|_| works_in_child(|| *hold(1, 2) == 2));
+            ends.store(true, Ordering::Relaxed);
+            assert!(works && *hold(1, 3) == *mine);
+        });
+    }
+
+    /// Whether it returns true in a forked child, within 20 seconds.
+    fn works_in_child(work: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the child ends without running anything of the parent's; it is ended if it waits for a thread that
+        // it does not have.
+        unsafe {
+            let pid = libc::fork();
+            if pid == 0 {
+                libc::alarm(20);
+                libc::_exit(i32::from(!work()));
+            }
+            let mut status = -1;
+            pid > 0 && libc::waitpid(pid, &mut status, 0) == pid && status == 0
+        }
+    }
+}

@@ -99,38 +99,4 @@ mod tests {
         drop(first);
         assert_eq!(*hold(place, 3), 3);
     }
-
-    #[test]
-    fn a_child_can_hold_objects_whatever_the_threads_of_its_parent_did() {
-        use std::sync::atomic::{AtomicBool, Ordering};
-        const FORKS: u64 = 100;
-        super::super::fork::install();
-        let ends = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !ends.load(Ordering::Relaxed) {
-                    hold(identity(2_000), ());
-                }
-            });
-            let mine = hold(identity(2_001), 1);
-            let works = (0..FORKS).all(|_| works_in_child(|| *hold(identity(2_001), 2) == 2));
-            ends.store(true, Ordering::Relaxed);
-            assert!(works && *hold(identity(2_001), 3) == *mine);
-        });
-    }
-
-    /// Whether it returns true in a forked child, within 20 seconds.
-    fn works_in_child(work: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the child ends without running anything of the parent's; it is ended if it waits for a thread that
-        // it does not have.
-        unsafe {
-            let pid = libc::fork();
-            if pid == 0 {
-                libc::alarm(20);
-                libc::_exit(i32::from(!work()));
-            }
-            let mut status = -1;
-            pid > 0 && libc::waitpid(pid, &mut status, 0) == pid && status == 0
-        }
-    }
 }
