@@ -1,0 +1,62 @@
+//! The receives of a queue pair.
+
+use std::ops::Range;
+
+use farcall_verbs::{Error, PostError, RecvWr};
+
+use super::QueuePair;
+use crate::work_request::receive_wr_id;
+use crate::{PostRefused, Receive, ReceiveChain};
+
+/// Receives posted at once.
+const RECEIVES_AT_ONCE: usize = 16;
+
+impl QueuePair {
+    /// Posts receives of no bytes, with tag 0: for what only wakes.
+    ///
+    /// # Errors
+    /// If the receive queue is full or the pair refuses.
+    pub fn post_empty_receives(&mut self, count: u32) -> Result<(), Error> {
+        let wrs = [RecvWr::new(receive_wr_id(0), &[]); RECEIVES_AT_ONCE];
+        let mut left = count as usize;
+        while left > 0 {
+            let now = left.min(RECEIVES_AT_ONCE);
+            self.hand_receives(&wrs[..now]).map_err(|e| *e.source)?;
+            left -= now;
+        }
+        Ok(())
+    }
+
+    /// Prepares receives into attached regions.
+    ///
+    /// # Panics
+    /// If one names what is not attached.
+    pub fn receive_chain(&self, receives: &[Receive<'_>]) -> ReceiveChain {
+        ReceiveChain::new(receives, &self.regions)
+    }
+
+    /// Posts some of the prepared receives.
+    ///
+    /// # Errors
+    /// If the receive queue is full, they were prepared over other regions, or the pair refuses.
+    #[inline]
+    pub fn post_receives(&mut self, chain: &ReceiveChain, which: Range<usize>) -> Result<(), PostRefused> {
+        if !self.regions.hold(&chain.regions) {
+            return Err(PostRefused::NotAttached { qp_num: self.qp_num() });
+        }
+        self.receives.with_memory = true;
+        // Here, since another pair may have prepared them.
+        self.regions.receive_into(&chain.regions);
+        let posted = self.hand_receives(&chain.wrs[which]);
+        posted.map_err(|source| PostRefused::Post { qp_num: self.qp_num(), source })
+    }
+
+    #[inline]
+    fn hand_receives(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        // SAFETY: the elements name pieces of attached regions, which this pair keeps mapped until these receives have
+        // ended or it is destroyed; memory of regions is only read by atomics and bounded copies.
+        let posted = unsafe { self.qp.post_recv(wrs) };
+        self.receives.posted += posted.as_ref().map_or_else(|e| e.posted, |()| wrs.len()) as u64;
+        posted
+    }
+}
