@@ -29,12 +29,21 @@ struct Space {
 
 impl Space {
     fn new(nodes: usize, slabs: u32, change: impl FnOnce(&mut ClientConfig)) -> Self {
-        let donated = NodeConfig { slab_bytes: SLAB_BYTES, slabs, term: LONG, ..NodeConfig::default() };
+        Self::with_slabs(SLAB_BYTES, nodes, slabs, change)
+    }
+
+    fn with_slabs(
+        slab_bytes: usize,
+        nodes: usize,
+        slabs: u32,
+        change: impl FnOnce(&mut ClientConfig),
+    ) -> Self {
+        let donated = NodeConfig { slab_bytes, slabs, term: LONG, ..NodeConfig::default() };
         let node = |at| Node::new(Nic::open(&SoftNic::new()).unwrap(), donated, at as u64);
         let mut config = ClientConfig {
             nodes: (0..nodes).map(|node| node.to_string()).collect(),
             size_bytes: SIZE_BYTES as u64,
-            slab_bytes: SLAB_BYTES as u64,
+            slab_bytes: slab_bytes as u64,
             patience: LONG,
             pool_bytes: 1 << 20,
             ..ClientConfig::default()
@@ -507,6 +516,25 @@ fn whole_pages_go_together_and_a_wrong_one_alone_is_looked_for() {
     let after = space.engine.status().counts;
     assert!(after.runs_broken > 0 && after.wrong == after.repaired && after.wrong > 0, "{after:?}");
     assert_eq!(after.pages_together - counts.pages_together, pages - after.wrong);
+}
+
+#[test]
+fn pieces_of_a_long_read_are_from_each_replica_in_turn() {
+    const PIECES: usize = 4;
+    let len_bytes = PIECES << 20;
+    let mut space = Space::with_slabs(len_bytes, 2, 2, |config| config.size_bytes = len_bytes as u64);
+    let bytes = vec![7; len_bytes];
+    for _ in 0..2 {
+        space.write(0, &bytes);
+    }
+    // What comes from this node is noticed.
+    for (_, slab) in space.nodes[0].granted() {
+        (0..len_bytes).step_by(PAGE_BYTES).for_each(|at| slab.copy_in(at, b"not this"));
+    }
+    assert!(space.read(0, len_bytes).unwrap() == bytes);
+    let counts = space.engine.status().counts;
+    let half = (len_bytes / PAGE_BYTES / 2) as u64;
+    assert_eq!((counts.wrong, counts.repaired), (half, half));
 }
 
 #[test]
