@@ -44,8 +44,9 @@ fn the_next_mount_has_all_that_the_last_one_was_told_and_no_page_is_garbled() {
 
 #[test]
 fn nodes_come_and_go_and_the_next_mount_has_all_that_the_last_one_was_told() {
-    let mut broken = 0;
-    for seed in seeds(1..12) {
+    let (seeds, mut broken) = (seeds(1..12), 0);
+    let count = seeds.clone().count();
+    for seed in seeds {
         println!("seed {seed}");
         let (mut nodes, mut load) = (Nodes::new(3, seed * 1_000), Load::new(seed, PAGES));
         for round in 1..10 {
