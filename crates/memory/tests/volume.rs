@@ -5,6 +5,7 @@ mod support;
 use farcall_link::bootstrap::Secret;
 use farcall_memory::wire::{Mark, RefusalKind, Reply, Request as Asked, VolumeRef};
 use farcall_memory::*;
+use farcall_verbs::{Clock, VirtualClock};
 use support::Load;
 use support::volumes::*;
 
@@ -74,8 +75,9 @@ fn nodes_come_and_go_and_the_next_mount_has_all_that_the_last_one_was_told() {
         }
         check_all(&mut nodes, &mut load);
         assert_eq!(load.failed, [], "seed {seed}");
-    } // A node was lost while it was written to by a run.
-    assert!(broken > 0);
+    }
+    // Some node is lost while a run writes to it; with one seed perhaps none.
+    assert!(broken > 0 || count == 1);
 }
 
 #[test]
@@ -94,6 +96,28 @@ fn while_a_mount_is_heard_of_another_one_is_refused_in_words() {
         nodes.until(&mut engine, "it is still held", |engine| engine.held_until().0 > 0);
     }
     // What was refused has changed nothing.
+    assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes));
+}
+
+#[test]
+fn a_claim_may_take_longer_than_a_term() {
+    let mut nodes = Nodes::new(2, 1);
+    let (mut engine, _) = nodes.claimed(1);
+    let bytes = fill(&mut nodes, &mut engine, 1);
+    drop(engine);
+    // Two more have to be given the notes; each call takes a twentieth of a term.
+    nodes.nodes.resize_with(4, || None);
+    (2..4).for_each(|at| nodes.start(at));
+    let (clock, mut calls) = (VirtualClock::default(), 0);
+    let slow = |at, request: &Asked| {
+        calls += 1;
+        nodes.now = nodes.now + TERM / 20;
+        nodes.tick();
+        clock.advance(TERM / 20);
+        nodes.ask(at, &request.to_bytes())
+    };
+    let (mut engine, _) = Engine::claim(&nic(9), config(4), &volume(1), slow, || clock.now()).unwrap();
+    assert!(calls > 20, "{calls} calls");
     assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes));
 }
 

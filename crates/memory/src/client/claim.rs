@@ -11,6 +11,7 @@ use std::time::Duration;
 use farcall_link::RemoteRegion;
 use farcall_link::SplitMix64;
 use farcall_link::bootstrap::Secret;
+use farcall_verbs::Nanos;
 
 use super::config::{ClientConfig, OpenError, VolumeConfig};
 use super::donor::CallFailed;
@@ -22,8 +23,8 @@ use crate::wire::{
 
 type Result<T, E = OpenError> = std::result::Result<T, E>;
 
-/// Calls between renewals of all leases.
-const RENEW_EVERY: u32 = 32;
+/// The leases that are there are renewed when this part of a term has passed.
+const RENEW_AFTER: u32 = 4;
 
 /// How many members a mount needs to go on.
 pub(super) const fn quorum(nodes: usize) -> usize {
@@ -81,7 +82,7 @@ struct Judgement {
     epoch: u64,
 }
 
-/// Claims a volume. `call` asks a node.
+/// Claims a volume. `call` asks a node, which may take its time; `now` says what time it is.
 ///
 /// # Errors
 /// If another mount has it, not enough nodes answer, or it is of another key or shape.
@@ -90,9 +91,11 @@ pub(super) fn claim(
     volume: &VolumeConfig,
     rng: &mut SplitMix64,
     call: impl FnMut(usize, &Request) -> Result<Reply, CallFailed>,
+    now: impl Fn() -> Nanos,
 ) -> Result<Claimed> {
     let layout = Layout::new(config, volume.notes_bytes, volume.secret());
-    let mut claiming = Claiming { config, volume, layout, call, leases: Vec::new(), calls: 0 };
+    let mut claiming =
+        Claiming { config, volume, layout, call, now, leases: Vec::new(), renew_at: Nanos(u64::MAX) };
     let looks = claiming.look()?;
     let judgement = judge(config, &volume.name, &looks)?;
     let claimed = claiming.claim_nodes(&looks, &judgement, rng);
@@ -142,16 +145,21 @@ fn judge(config: &ClientConfig, name: &str, looks: &[Result<Option<Kept>, String
     Ok(Judgement { newest: Some(newest.clone()), sources, epoch })
 }
 
-struct Claiming<'a, C> {
+struct Claiming<'a, C, N> {
     config: &'a ClientConfig,
     volume: &'a VolumeConfig,
     layout: Layout,
     call: C,
-    leases: Vec<(usize, LeaseKey)>,
-    calls: u32,
+    now: N,
+    leases: Vec<(usize, LeaseKey, Duration)>,
+    renew_at: Nanos,
 }
 
-impl<C: FnMut(usize, &Request) -> Result<Reply, CallFailed>> Claiming<'_, C> {
+impl<C, N> Claiming<'_, C, N>
+where
+    C: FnMut(usize, &Request) -> Result<Reply, CallFailed>,
+    N: Fn() -> Nanos,
+{
     fn failed(&self, at: usize, failed: CallFailed) -> OpenError {
         let why = match failed {
             CallFailed::Refused(Refusal { kind: RefusalKind::Held, reason }) => {
@@ -163,20 +171,35 @@ impl<C: FnMut(usize, &Request) -> Result<Reply, CallFailed>> Claiming<'_, C> {
         OpenError::volume(&self.volume.name, format!("{}: {why}", self.config.nodes[at]))
     }
 
-    /// Asks a node that has granted. The others hear of us now and then, too.
+    /// Asks a node that has granted.
     fn ask(&mut self, at: usize, request: &Request) -> Result<Reply> {
-        self.calls += 1;
-        if self.calls.is_multiple_of(RENEW_EVERY) {
-            for (other, lease) in self.leases.clone() {
-                let renewed = (self.call)(other, &Request::Renew { lease });
-                renewed.map_err(|failed| self.failed(other, failed))?;
-            }
-        }
+        self.renew_in_time()?;
         (self.call)(at, request).map_err(|failed| self.failed(at, failed))
     }
 
+    /// A node has granted a lease, as it was asked to at that time.
+    fn has_lease(&mut self, at: usize, lease: LeaseKey, term: Duration, asked: Nanos) {
+        self.leases.push((at, lease, term));
+        self.renew_at = self.renew_at.min(asked + term / RENEW_AFTER);
+    }
+
+    /// All nodes that have granted hear of us while others are asked.
+    fn renew_in_time(&mut self) -> Result<()> {
+        let now = (self.now)();
+        if now < self.renew_at {
+            return Ok(());
+        }
+        let terms = self.leases.iter().map(|(_, _, term)| *term);
+        self.renew_at = now + terms.min().unwrap_or_default() / RENEW_AFTER;
+        for (at, lease, _) in self.leases.clone() {
+            let renewed = (self.call)(at, &Request::Renew { lease });
+            renewed.map_err(|failed| self.failed(at, failed))?;
+        }
+        Ok(())
+    }
+
     fn give_back(&mut self) {
-        for (at, lease) in std::mem::take(&mut self.leases) {
+        for (at, lease, _) in std::mem::take(&mut self.leases) {
             // It ends by itself if this fails.
             let _ = (self.call)(at, &Request::End { lease });
         }
@@ -216,10 +239,12 @@ impl<C: FnMut(usize, &Request) -> Result<Reply, CallFailed>> Claiming<'_, C> {
             };
             let node = kept.as_ref().map_or_else(|| rng.next_u64(), |kept| kept.node);
             let request = self.volume.claim(&self.config.name, judgement.epoch, node, &self.layout);
+            self.renew_in_time()?;
+            let asked = (self.now)();
             match (self.call)(at, &request) {
                 Ok(reply) => {
-                    if let Reply::Claimed { lease, .. } = reply {
-                        self.leases.push((at, lease));
+                    if let Reply::Claimed { lease, term_ms, .. } = reply {
+                        self.has_lease(at, lease, Duration::from_millis(term_ms.into()), asked);
                     }
                     let claimed = ClaimedNode::of_reply(node, reply, self.config, &self.layout);
                     nodes.push(Some(claimed.ok_or_else(|| self.other_reply(at))?));

@@ -13,7 +13,7 @@ use crate::wire::{Reply, Request};
 
 impl Engine {
     /// Claims a volume, and goes on with what an earlier client left of it: all that was noted. `call` asks a node of
-    /// the configuration, and waits for its answer; `now` is the time when that is over.
+    /// the configuration, and waits for its answer; `now` says what time it is.
     ///
     /// # Errors
     /// As [`Engine::new`]; if another client has the volume, too few nodes answer, or it has another key or shape.
@@ -22,14 +22,14 @@ impl Engine {
         config: ClientConfig,
         volume: &VolumeConfig,
         call: impl FnMut(usize, &Request) -> Result<Reply, CallFailed>,
-        now: impl FnOnce() -> Nanos,
+        now: impl Fn() -> Nanos,
     ) -> Result<(Self, Takeover), OpenError> {
         if config.spill.is_some() {
             return Err(OpenError::volume(&volume.name, "a spill file ends with its process; leave it out"));
         }
         config.check()?;
         let mut rng = SplitMix64::new(u64::from_le_bytes(nic.entropy.bytes()?));
-        let claimed = claim(&config, volume, &mut rng, call)?;
+        let claimed = claim(&config, volume, &mut rng, call, &now)?;
         let is_new = claimed.notes.is_empty();
         let users = claimed.notes.iter().map(|notes| claimed.layout.read_user(notes).to_vec());
         let has_it = |(at, address): (usize, &String)| claimed.nodes[at].as_ref().map(|_| address.clone());
