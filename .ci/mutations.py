@@ -164,6 +164,9 @@ def all_mutations():
         Mutation("wish-not-heard-by-a-composer", "RingStream::write_with", Delete("self.hear_wish();"),
                  integration("transfer", "an_end_that_only_writes")),
         # Packets of strangers.
+        Mutation("trains-for-several-taken-on", "Socket::refuse_trains_of",
+                 Replace("self.slots.take_trains(false);", ""),
+                 integration("port_shared", "trains_come_until")),
         Mutation("held-once-unless-somebody-looks", "held_once",
                  Replace("let mut held = HELD.lock();",
                          "let Some(mut held) = HELD.try_lock() else { return make() };"),

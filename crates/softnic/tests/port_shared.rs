@@ -3,8 +3,14 @@
 
 mod support;
 
-use farcall_verbs::{QpCap, QpType, RecvWr, SendWr, UdTarget, WcOpcode, WcStatus};
-use support::apart::is_apart;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::time::Instant;
+
+use farcall_verbs::{QpCap, QpType, RecvWr, SendWr, UdTarget, Wc, WcOpcode, WcStatus};
+use farcall_wire::codec::{HEADERS_BYTES_MAX, ICRC_BYTES, UDP_PORT, encode, icrc};
+use farcall_wire::{Operation, Packet, Psn};
+use support::apart::{counted_at_port, is_apart};
 use support::datagrams::{GRH, Ud, slot};
 use support::process::*;
 use support::*;
@@ -144,6 +150,94 @@ fn processes_of_a_user_share_the_port_while_others_come_and_are_killed() {
         steady.round();
     }
     others.iter_mut().for_each(Echo::round);
+}
+
+const LONG_BYTES: usize = 1 << 20;
+
+/// Two pairs of this process, on which a long message comes in trains or not.
+struct Pairs([End; 2]);
+
+impl Pairs {
+    fn new() -> Self {
+        let mut ends = [(); 2].map(|()| End::new(LONG_BYTES, ALL, QpCap::default()));
+        ends.iter_mut().for_each(End::init);
+        let [a, b] = ends.each_ref().map(|end| end.qp.qp_num());
+        ends[0].rtr(b);
+        ends[1].rtr(a);
+        ends.iter_mut().for_each(End::rts);
+        Self(ends)
+    }
+
+    /// How many packets of a long message came in trains.
+    fn come_in_trains(&mut self) -> u64 {
+        let [a, b] = &mut self.0;
+        let before = counted_at_port("received_in_trains");
+        let sges = [a.sge(0, LONG_BYTES)];
+        let write = SendWr::write(1, &sges, b.mr.addr() as u64, b.mr.rkey());
+        a.send(&[write.with_flags(SIGNALED)]);
+        assert_eq!(a.wait().status, WcStatus::SUCCESS);
+        counted_at_port("received_in_trains") - before
+    }
+}
+
+/// Datagrams to queue pairs that lie in one train: what a network may put together of what comes from one address.
+fn send_train(to: IpAddr, numbers: [u32; 2]) {
+    let socket = UdpSocket::bind((to, 0)).unwrap();
+    let flow =
+        icrc::Flow { src: to, dst: to, src_port: socket.local_addr().unwrap().port(), dst_port: UDP_PORT };
+    let datagrams = numbers.map(|dest_qpn| {
+        let packet = Packet {
+            transport: QpType::Rc,
+            operation: Operation::CongestionNotification,
+            solicited: false,
+            ack_req: false,
+            dest_qpn,
+            psn: Psn::new(0),
+        };
+        let mut headers = [0; HEADERS_BYTES_MAX];
+        let len_bytes = encode(&packet, 0, &mut headers);
+        let mut datagram = headers[..len_bytes].to_vec();
+        datagram.resize(len_bytes + ICRC_BYTES, 0);
+        icrc::seal(&flow, &mut datagram);
+        datagram
+    });
+    let len_bytes = datagrams[0].len() as libc::c_int;
+    // SAFETY: an option whose value is an integer, which lives through the call.
+    let set = unsafe {
+        let (value, size) = ((&raw const len_bytes).cast(), size_of_val(&len_bytes) as libc::socklen_t);
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, value, size)
+    };
+    assert_eq!(set, 0);
+    socket.send_to(&datagrams.concat(), (to, UDP_PORT)).unwrap();
+}
+
+fn trains_come_until_one_is_for_several(over: IpAddr) {
+    let mut echo = Echo::start();
+    let mut pairs = Pairs::new();
+    echo.round();
+    assert!(pairs.come_in_trains() > 0, "the port is shared");
+    send_train(over, [pairs.0[0].qp.qp_num(), echo.their_datagrams]);
+    let began = Instant::now();
+    while counted_at_port("trains_for_several") == 0 {
+        assert_eq!(pairs.0[0].cq.poll(&mut [Wc::default()]).unwrap(), 0);
+        assert!(began.elapsed() < LOST, "nobody noticed");
+    }
+    assert_eq!(pairs.come_in_trains(), 0);
+    echo.round();
+}
+
+#[test]
+fn trains_come_until_one_by_ipv4_is_for_several_processes() {
+    if is_apart("trains_come_until_one_by_ipv4_is_for_several_processes", "net") {
+        trains_come_until_one_is_for_several(Ipv4Addr::LOCALHOST.into());
+    }
+}
+
+#[test]
+fn trains_come_until_one_by_ipv6_is_for_several_processes() {
+    if is_apart("trains_come_until_one_by_ipv6_is_for_several_processes", "net") {
+        trains_come_until_one_is_for_several(Ipv6Addr::LOCALHOST.into());
+    }
 }
 
 #[test]

@@ -21,6 +21,8 @@ farcall_stats::counters! {
         packets_received,
         /// Datagrams that came behind others in one message.
         received_in_trains,
+        /// Datagrams for another process that came behind others in one message: from then on each comes for itself.
+        trains_for_several,
         /// Datagrams whose CRC is wrong.
         dropped_crc,
         /// Datagrams that are no packet.

@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// What a process sends with the descriptors: the form of all of this.
-const VERSION: &[u8] = b"farcall-roce-port-2";
+const VERSION: &[u8] = b"farcall-roce-port-3";
 
 /// Where locks are, behind the table: of the slots, and of the turn to change the table.
 const SLOT_LOCKS_AT: usize = BLOCKS;
@@ -221,7 +221,9 @@ impl Slots {
         let sockets = fds.into_iter().map(DontForkFd::new).collect();
         let slots = Self { sockets, listener, table, own };
         let is_alone = (0..SLOTS).all(|slot| slot == own || !slots.has_owner(slot));
-        slots.sockets.iter().for_each(|socket| take_trains(socket.as_fd(), is_alone));
+        if is_alone {
+            slots.take_trains(true);
+        }
         slots.change(|table| table.forget(|slot| slot == own))?;
         // Of whoever had it before.
         drain(slots.socket());
@@ -253,13 +255,10 @@ impl Slots {
     /// # Errors
     /// See [`Slots::steer`].
     pub(super) fn claim(&self, block: u32) -> Result<bool> {
-        let at = block as usize % BLOCKS;
-        let mut entry = [0_u8; 1];
-        let read = io::pread(&self.table, &mut entry, at as u64).map_err(fail("read its table"))?;
-        let owner = usize::from(entry[0]);
-        if read == 1 && (1..=SLOTS).contains(&owner) && (owner - 1 == self.own || self.has_owner(owner - 1)) {
-            return Ok(owner - 1 == self.own);
+        if let Some(owner) = self.owner(block).map_err(fail("read its table"))? {
+            return Ok(owner == self.own);
         }
+        let at = block as usize % BLOCKS;
         let mut is_ours = false;
         self.change(|table| {
             if table.0[at] == 0 {
@@ -268,6 +267,25 @@ impl Slots {
             is_ours = table.0[at] == self.own as u8 + 1;
         })?;
         Ok(is_ours)
+    }
+
+    /// The slot of the process that has a block, if one that lives has it.
+    fn owner(&self, block: u32) -> rustix::io::Result<Option<usize>> {
+        let mut entry = [0_u8; 1];
+        let read = io::pread(&self.table, &mut entry, u64::from(block) % BLOCKS as u64)?;
+        let owner = usize::from(entry[0]).checked_sub(1).filter(|owner| read == 1 && *owner < SLOTS);
+        Ok(owner.filter(|owner| *owner == self.own || self.has_owner(*owner)))
+    }
+
+    /// Whether another process has a block.
+    pub(super) fn is_anothers(&self, block: u32) -> bool {
+        self.owner(block).is_ok_and(|owner| owner.is_some_and(|owner| owner != self.own))
+    }
+
+    /// Whether the kernel gives what comes in trains to the processes of the port. A train is one process's; where the
+    /// kernel puts together what is for several, the others lose it, and nobody is given trains any more.
+    pub(super) fn take_trains(&self, takes: bool) {
+        self.sockets.iter().for_each(|socket| take_trains(socket.as_fd(), takes));
     }
 
     /// Which slot is ours.

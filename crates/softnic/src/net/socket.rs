@@ -174,8 +174,7 @@ pub(super) fn bind_shared(count: usize) -> Result<Vec<OwnedFd>> {
     Ok(sockets)
 }
 
-/// Whether the kernel gives out what comes in trains. Not while processes share the port: a train would be one
-/// process's, and datagrams for others be in it.
+/// Whether the kernel gives out what comes in trains.
 pub(super) fn take_trains(socket: BorrowedFd<'_>, takes: bool) {
     // Older kernels do not: then each datagram comes for itself.
     let _ = set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, takes.into());
@@ -251,6 +250,16 @@ impl Socket {
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.slots.socket()
+    }
+
+    /// A datagram for a block of queue pair numbers came in a train of ours. If another process has the block, nobody is
+    /// given trains from now on. Returns whether that is so.
+    pub(super) fn refuse_trains_of(&self, block: u32) -> bool {
+        let is_anothers = self.slots.is_anothers(block);
+        if is_anothers {
+            self.slots.take_trains(false);
+        }
+        is_anothers
     }
 
     /// Takes what has come, up to a batch. Never waits.

@@ -30,6 +30,7 @@ use super::socket::{Arrival, Inbox, Socket};
 use super::timers::Timers;
 use crate::host::Host;
 use crate::life::ByNumber;
+use crate::life::rendezvous::block_of;
 
 /// After so many packets, or answers, the turn of a pair is over when a train ends.
 const PACKETS_A_TURN: usize = 64;
@@ -241,6 +242,14 @@ impl State {
         }
     }
 
+    /// A datagram that we do not take came behind others: has the kernel put together what is for several processes?
+    #[cold]
+    fn look_at_train(&self, arrival: &Arrival, dest_qpn: u32) {
+        if arrival.before > 0 && self.socket.refuse_trains_of(block_of(dest_qpn)) {
+            self.counters.trains_for_several.increment();
+        }
+    }
+
     /// A datagram of a stranger.
     fn take_in(&mut self, host: &Arc<Host>, arrival: &Arrival) {
         let datagram = self.inbox.datagram(arrival);
@@ -253,12 +262,15 @@ impl State {
         }
         let covered = self.covered.of(path, arrival.src_port, datagram.len());
         if !covered.is_sound(arrival.before, datagram) {
+            // Also if it is from another train than the one that it came in.
+            decode(datagram).into_iter().for_each(|(packet, _)| self.look_at_train(arrival, packet.dest_qpn));
             return self.counters.dropped_crc.increment();
         }
         let Ok((packet, payload)) = decode(datagram) else {
             return self.counters.dropped_malformed.increment();
         };
         let Some(pair) = self.pairs.get_mut(&packet.dest_qpn) else {
+            self.look_at_train(arrival, packet.dest_qpn);
             if let (management::QPN, Some(arrivals)) = (packet.dest_qpn, &mut self.management) {
                 if !self.inlets.admits(host, path) {
                     return self.counters.dropped_foreign.increment();
