@@ -45,9 +45,7 @@ fn the_next_mount_has_all_that_the_last_one_was_told_and_no_page_is_garbled() {
 
 #[test]
 fn nodes_come_and_go_and_the_next_mount_has_all_that_the_last_one_was_told() {
-    let (seeds, mut broken) = (seeds(1..12), 0);
-    let count = seeds.clone().count();
-    for seed in seeds {
+    for seed in seeds(1..12) {
         println!("seed {seed}");
         let (mut nodes, mut load) = (Nodes::new(3, seed * 1_000), Load::new(seed, PAGES));
         for round in 1..10 {
@@ -65,7 +63,6 @@ fn nodes_come_and_go_and_the_next_mount_has_all_that_the_last_one_was_told() {
             if load.chance(50) {
                 finish(&mut nodes, &mut engine, &mut load);
             }
-            broken += engine.status().counts.runs_broken;
             drop(engine);
             load.forget_under_way();
             assert_eq!(load.failed, [], "seed {seed}");
@@ -76,8 +73,6 @@ fn nodes_come_and_go_and_the_next_mount_has_all_that_the_last_one_was_told() {
         check_all(&mut nodes, &mut load);
         assert_eq!(load.failed, [], "seed {seed}");
     }
-    // Some node is lost while a run writes to it; with one seed perhaps none.
-    assert!(broken > 0 || count == 1);
 }
 
 #[test]
@@ -159,17 +154,17 @@ fn a_page_that_was_half_written_when_its_mount_died_is_as_it_was_or_as_it_was_to
         let mut nodes = Nodes::new(2, 1);
         let (mut engine, _) = nodes.claimed(1);
         nodes.write(&mut engine, 0, &[1; PAGE_BYTES]).unwrap();
-        let before = page_of_nodes(&nodes, 0);
+        let before = pages_of_nodes(&nodes);
         engine
             .submit(Request { token: 1, offset: 0, work: Work::Write(vec![2; PAGE_BYTES].into()) }, nodes.now)
             .unwrap();
         (0..turns).for_each(|_| nodes.turn(&mut engine));
         // Of the replica that was written last a part is as before.
-        let after = page_of_nodes(&nodes, 0);
+        let after = pages_of_nodes(&nodes);
         let changed: Vec<usize> = (0..2).filter(|at| after[*at] != before[*at]).collect();
         let is_told = engine.next_ended().is_some();
         if let ([torn], false) = (&changed[..], is_told) {
-            put_page(&nodes, *torn, 0, &[[2; PAGE_BYTES / 2], [1; PAGE_BYTES / 2]].concat());
+            put_page(&nodes, *torn, &[[2; PAGE_BYTES / 2], [1; PAGE_BYTES / 2]].concat());
         }
         drop(engine);
         nodes.wait_for_leases();
@@ -178,7 +173,7 @@ fn a_page_that_was_half_written_when_its_mount_died_is_as_it_was_or_as_it_was_to
         let is_new = found == [2; PAGE_BYTES];
         assert!(is_new || (found == [1; PAGE_BYTES] && !is_told), "{turns} turns: neither");
         assert!(
-            page_of_nodes(&nodes, 0).iter().all(|page| *page == found),
+            pages_of_nodes(&nodes).iter().all(|page| *page == found),
             "{turns} turns: a replica has others"
         );
         // It stays so, also when it is written over at once.
@@ -215,73 +210,25 @@ fn pages_of_a_volume_are_read_together_once_it_is_known_which_of_two_each_is() {
         assert!(first == [99; PAGE_BYTES] || first == &bytes[..PAGE_BYTES], "{turns} turns: neither");
         assert!(rest == &bytes[PAGE_BYTES..]);
         assert!(
-            page_of_nodes(&nodes, 0).iter().all(|page| page == first),
+            pages_of_nodes(&nodes).iter().all(|page| page == first),
             "{turns} turns: a replica has others"
         );
         assert_eq!((nodes.read(&mut engine, 0, SLAB_BYTES), together(&engine)), (Ok(found), 8));
     }
 }
 
-#[test]
-fn pages_of_a_volume_that_are_written_together_are_each_as_before_or_as_they_were_to_be() {
-    let page = |value: usize| vec![value as u8; PAGE_BYTES];
-    let together = |engine: &Engine| engine.status().counts.pages_together;
-    let (mut torn, mut are_new) = (0, [0; 2]);
-    for turns in 0..60 {
-        let mut nodes = Nodes::new(2, 1);
-        let (mut engine, _) = nodes.claimed(1);
-        // Pages of a slab that is asked for then go one by one. The first was written twice, the third once.
-        let before: Vec<u8> = (1..=8).flat_map(page).collect();
-        nodes.write(&mut engine, 0, &before[..2 * PAGE_BYTES]).unwrap();
-        nodes.write(&mut engine, 0, &before).unwrap();
-        assert_eq!(together(&engine), 8, "the second time");
-        let after: Vec<u8> = (11..=18).flat_map(page).collect();
-        let work = Work::Write(after.clone().into());
-        engine.submit(Request { token: 1, offset: 0, work }, nodes.now).unwrap();
-        (0..turns).for_each(|_| nodes.turn(&mut engine));
-        let is_told = engine.next_ended().is_some();
-        // Of what one node alone has a part is as before.
-        for at in 0..8 {
-            let found = page_of_nodes(&nodes, at);
-            let changed: Vec<usize> = (0..2).filter(|node| found[*node] != page(at + 1)).collect();
-            if let ([node], false) = (&changed[..], is_told) {
-                torn += 1;
-                let half = [page(at + 11), page(at + 1)].map(|page| page[..PAGE_BYTES / 2].to_vec());
-                put_page(&nodes, *node, at, &half.concat());
-            }
-        }
-        drop(engine);
-        nodes.wait_for_leases();
-        let (mut engine, _) = nodes.claimed(2);
-        let found = nodes.read(&mut engine, 0, SLAB_BYTES).unwrap();
-        for (at, found) in found.chunks_exact(PAGE_BYTES).enumerate() {
-            let is_new = found == page(at + 11);
-            are_new[usize::from(is_new)] += 1;
-            assert!(is_new || (found == page(at + 1) && !is_told), "{turns} turns: page {at} is neither");
-            assert!(page_of_nodes(&nodes, at).iter().all(|page| page == found), "{turns} turns: page {at}");
-        }
-        // It stays so, and goes on.
-        nodes.write(&mut engine, 0, &before).unwrap();
-        drop(engine);
-        nodes.wait_for_leases();
-        let (mut engine, _) = nodes.claimed(3);
-        assert_eq!(nodes.read(&mut engine, 0, SLAB_BYTES), Ok(before));
-    }
-    assert!(torn > 0 && are_new.iter().all(|count| *count > 0), "{torn} torn, {are_new:?}");
-}
-
-/// A page of the only slab of each node, as it is there.
-fn page_of_nodes(nodes: &Nodes, page: usize) -> Vec<Vec<u8>> {
-    let of_node = |node: &Node| {
+/// The first page of the only slab of each node, as it is there.
+fn pages_of_nodes(nodes: &Nodes) -> Vec<Vec<u8>> {
+    let page = |node: &Node| {
         let mut bytes = vec![0; PAGE_BYTES];
-        node.granted().next().unwrap().1.copy_out(page * PAGE_BYTES, &mut bytes);
+        node.granted().next().unwrap().1.copy_out(0, &mut bytes);
         bytes
     };
-    nodes.nodes.iter().flatten().map(of_node).collect()
+    nodes.nodes.iter().flatten().map(page).collect()
 }
 
-fn put_page(nodes: &Nodes, at: usize, page: usize, bytes: &[u8]) {
-    nodes.nodes[at].as_ref().unwrap().granted().next().unwrap().1.copy_in(page * PAGE_BYTES, bytes);
+fn put_page(nodes: &Nodes, at: usize, bytes: &[u8]) {
+    nodes.nodes[at].as_ref().unwrap().granted().next().unwrap().1.copy_in(0, bytes);
 }
 
 #[test]

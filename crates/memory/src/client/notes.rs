@@ -7,8 +7,7 @@
 //! ```
 //!
 //! An entry is there before anything of its page is stored, in place of the older of the two. So of the two that are
-//! there one is the page's, whatever a mount left half done; an entry that is torn was followed by nothing. Of pages that
-//! are written together both entries are noted by one WRITE, the other one as it is there already.
+//! there one is the page's, whatever a mount left half done; an entry that is torn was followed by nothing.
 
 use std::collections::BTreeMap;
 
@@ -108,21 +107,6 @@ impl Layout {
     pub fn entry(&self, page: u64, entry: Entry) -> (u64, [u8; ENTRY_BYTES]) {
         let place = 2 * page + u64::from(entry.generation % 2);
         (self.table_at() + place * ENTRY_BYTES as u64, entry.to_bytes(page, self.secret))
-    }
-
-    /// What is noted of pages that follow each other before they are written, and where: both entries of each, what it
-    /// holds and what it is to hold.
-    pub fn entries(&self, first: u64, pages: impl IntoIterator<Item = [Entry; 2]>) -> (u64, Vec<u8>) {
-        let pairs = pages.into_iter().zip(first..).flat_map(|(pair, page)| {
-            let mut bytes = [0; 2 * ENTRY_BYTES];
-            // Of a page that was never written the one is blank.
-            for entry in pair.into_iter().filter(|entry| entry.generation > 0) {
-                let at = (entry.generation % 2) as usize * ENTRY_BYTES;
-                bytes[at..at + ENTRY_BYTES].copy_from_slice(&entry.to_bytes(page, self.secret));
-            }
-            bytes
-        });
-        (self.table_at() + 2 * first * ENTRY_BYTES as u64, pairs.collect())
     }
 
     /// What is noted of where pages are, and where; `None` if it is too long.

@@ -254,7 +254,7 @@ impl Endpoint for Engine {
     fn progress(&mut self, now: Nanos) -> Next {
         let polled = self.poller.progress(now);
         self.note_placement(now);
-        let mut any = self.step_ready(now) | self.step_runs(now);
+        let mut any = self.step_ready(now);
         for done in self.told.take() {
             any = true;
             self.io_ended(done, now);
@@ -270,7 +270,6 @@ impl Endpoint for Engine {
             || polled == Next::Again
             || self.is_placement_due()
             || !self.ready.is_empty()
-            || self.runs.are_ready()
             || !self.later.is_empty()
         {
             Next::Again

@@ -32,8 +32,6 @@ pub(super) const PIECES_MAX: usize = 256;
 pub(super) enum Then {
     /// An operation may store.
     Intent { operation: u32 },
-    /// A run may.
-    RunIntent { run: u32 },
     /// A piece of where pages are.
     Placement,
     /// A piece of what the user noted.
@@ -252,7 +250,6 @@ impl Engine {
                 }
                 self.ready.push_back(operation);
             }
-            Then::RunIntent { run } => self.runs.noted(run),
             Then::Placement => {
                 noting.placing -= 1;
                 if noting.placing == 0 {
@@ -295,20 +292,6 @@ impl Engine {
             self.note(place, bytes.to_vec(), Then::Intent { operation: id }, now);
         }
         false
-    }
-
-    /// Notes what the pages of a run are to hold, by their checksums, before any is stored anywhere.
-    pub(super) fn note_run(&mut self, run: u32, first: u64, sums: &[u64], now: Nanos) {
-        let (extent, at) = self.place(first);
-        let pages = self.pages_of(extent);
-        let pair = |(sum, at): (&u64, usize)| {
-            let (is, generation) = pages.entry(at);
-            [Entry { sum: is, generation }, Entry { sum: *sum, generation: pages.next_generation(at) }]
-        };
-        let pairs: Vec<[Entry; 2]> = sums.iter().zip(at..).map(pair).collect();
-        let Some(noting) = &self.noting else { return };
-        let (place, bytes) = noting.layout.entries(first, pairs);
-        self.note(place, bytes, Then::RunIntent { run }, now);
     }
 
     /// Whether it can be noted where pages are, and has to be.
@@ -405,7 +388,6 @@ impl Engine {
                 self.ready.push_back(id);
             }
         }
-        self.end_runs_that_are_noted(now);
         self.close();
         for node in 0..self.donors.len() {
             self.link_down(node, "the volume is lost to this client".to_owned(), now);

@@ -2,8 +2,7 @@
 //! ordinary with any of them, or they are no run. If something goes wrong on the way, each page that it concerns goes
 //! on as an operation of its own, which knows what to do.
 //!
-//! A run has its pages as operations have theirs: others wait for them. Of a volume it is noted first what all of them are
-//! to hold.
+//! A run has its pages as operations have theirs: others wait for them.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -49,13 +48,10 @@ pub(in crate::client) struct RunTag {
 /// A run under way.
 struct Run {
     ahead: Ahead,
-    /// What is written, and the checksum of each page of it.
+    /// What is written.
     bytes: Bytes,
-    sums: Vec<u64>,
-    /// The replicas that it is for.
+    /// The replicas that it began with.
     targets: Vec<u32>,
-    /// Those that a piece of I/O has not begun with yet.
-    left: VecDeque<u32>,
     flying: Vec<u32>,
     has_failed: bool,
     /// What was read.
@@ -69,23 +65,11 @@ struct Run {
 pub(super) struct Runs {
     runs: Vec<Option<Run>>,
     unused: Vec<u32>,
-    /// What those are to write is noted: they may store.
-    noted: Vec<u32>,
 }
 
 impl Runs {
     pub const fn is_empty(&self) -> bool {
         self.runs.len() == self.unused.len()
-    }
-
-    /// What a run is to write is noted.
-    pub fn noted(&mut self, id: u32) {
-        self.noted.push(id);
-    }
-
-    /// Whether there are some that wait for nothing.
-    pub const fn are_ready(&self) -> bool {
-        !self.noted.is_empty()
     }
 
     /// Replicas that have not answered in time.
@@ -120,9 +104,9 @@ impl Engine {
     pub(super) fn begin_run(&mut self, mut ahead: Ahead, now: Nanos) -> u64 {
         let first = ahead.pages.start;
         let (extent, at) = self.place(first);
-        // What is stored where nobody looks for it is lost.
-        let can_store = ahead.is_read || self.is_placement_noted();
-        if !can_store || ahead.pages.end - first < PAGES_MIN {
+        // Of a volume each page is noted before it is written, and its replicas are written one after another.
+        let is_noted = self.noting.is_some() && !ahead.is_read;
+        if is_noted || ahead.pages.end - first < PAGES_MIN {
             return 0;
         }
         let targets = match ahead.is_read {
@@ -147,71 +131,14 @@ impl Engine {
             false => self.requests.bytes(ahead.request).slice(ahead.of_request..ahead.of_request + len_bytes),
         };
         let look_at = ahead.deadline;
-        let sums = ahead.pages.clone().zip(bytes.chunks_exact(PAGE_BYTES));
-        let sums: Vec<u64> = sums.map(|(page, bytes)| self.sums.of(page, bytes)).collect();
-        let is_noted = self.noting.is_some() && !ahead.is_read;
-        let (flying, has_failed, found) = (Vec::new(), false, None);
-        let left = targets.clone().into();
-        let run = Run { ahead, bytes, sums: sums.clone(), targets, left, flying, has_failed, found, look_at };
+        let (flying, found) = (targets.clone(), None);
+        targets.iter().for_each(|serial| self.flies(*serial));
+        let run = Run { ahead, bytes, targets: targets.clone(), flying, has_failed: false, found, look_at };
         let id = self.runs.begin(run);
-        match is_noted {
-            true => self.note_run(id, first, &sums, now),
-            false => self.post_next(id, now),
-        }
-        plain
-    }
-
-    /// Begins I/O with the next replica of a run, or with all of them.
-    fn post_next(&mut self, id: u32, now: Nanos) {
-        let Some(run) = &mut self.runs.runs[id as usize] else { return };
-        // Of a volume they are written one after another: who dies in between leaves one of them whole.
-        let at_once = match self.noting.is_some() && !run.ahead.is_read {
-            true => 1,
-            false => run.left.len(),
-        };
-        let replicas: Vec<u32> = run.left.drain(..at_once.min(run.left.len())).collect();
-        run.flying.extend_from_slice(&replicas);
-        replicas.iter().for_each(|serial| self.flies(*serial));
-        for replica in replicas {
+        for replica in targets {
             self.post_run(RunTag { run: id, replica }, now);
         }
-    }
-
-    /// Goes on with runs of which it is noted what they write. Returns whether there was one.
-    pub(super) fn step_runs(&mut self, now: Nanos) -> bool {
-        let noted = std::mem::take(&mut self.runs.noted);
-        for id in &noted {
-            match &self.runs.runs[*id as usize] {
-                // Who came or went meanwhile would have to be asked for each page.
-                Some(run) if !self.are_all_there(run) => self.give_up_run(*id, now),
-                _ => self.post_next(*id, now),
-            }
-        }
-        !noted.is_empty()
-    }
-
-    /// What runs wait for is not noted any more.
-    pub(super) fn end_runs_that_are_noted(&mut self, now: Nanos) {
-        let waits = |run: &Option<Run>| run.as_ref().is_some_and(|run| !run.was_posted());
-        let waiting: Vec<u32> =
-            self.runs.runs.iter().zip(0..).filter(|(run, _)| waits(run)).map(|(_, id)| id).collect();
-        self.runs.noted.clear();
-        waiting.into_iter().for_each(|id| self.give_up_run(id, now));
-    }
-
-    /// Writes each page of a run by an operation.
-    fn give_up_run(&mut self, id: u32, now: Nanos) {
-        if let Some(mut run) = self.runs.take(id) {
-            run.has_failed = true;
-            self.write_run_over(&run, now);
-        }
-    }
-
-    /// Whether a run is for exactly the replicas that its extent has.
-    fn are_all_there(&self, run: &Run) -> bool {
-        let (extent, _) = self.place(run.ahead.pages.start);
-        let there = self.extents[extent].replicas.iter().map(|replica| &replica.serial);
-        there.eq(&run.targets)
+        plain
     }
 
     /// Whether a page can be of a run.
@@ -219,7 +146,7 @@ impl Engine {
         let (extent, at) = self.place(page);
         let pages = &self.extents[extent].pages;
         // One that was never written is zero, of which no replica knows; one of a volume may be one of two.
-        let is_known = (!is_read || pages.sum(at).is_some()) && !self.is_unsettled(page);
+        let is_known = !is_read || (pages.sum(at).is_some() && !self.is_unsettled(page));
         is_known && !self.locks.contains_key(&page) && !self.unsure.contains_key(&page)
     }
 
@@ -269,13 +196,9 @@ impl Engine {
             Ok(buffer) => run.found = buffer.into_owned(),
             Err(()) => run.has_failed = true,
         }
-        if !run.flying.is_empty() {
-            return;
-        }
-        if !run.has_failed && !run.left.is_empty() {
-            return self.post_next(tag.run, now);
-        }
-        if let Some(run) = self.runs.take(tag.run) {
+        if run.flying.is_empty()
+            && let Some(run) = self.runs.take(tag.run)
+        {
             if run.ahead.is_read { self.read_run_over(run, now) } else { self.write_run_over(&run, now) }
         }
     }
@@ -324,17 +247,16 @@ impl Engine {
 
     /// Every replica that there is has the pages; or some may have, and each page is written again.
     fn write_run_over(&mut self, run: &Run, now: Nanos) {
-        let Run { ahead, sums, has_failed, .. } = run;
+        let Run { ahead, bytes, targets, has_failed, .. } = run;
         let (extent, _) = self.place(ahead.pages.start);
-        let is_whole = !has_failed && self.are_all_there(run);
+        let there = self.extents[extent].replicas.iter().map(|replica| &replica.serial);
+        let is_whole = !has_failed && there.eq(targets);
         self.counts.runs_broken += u64::from(!is_whole);
-        for ((page, part), sum) in ahead.parts().zip(sums.iter().copied()) {
-            let (_, at) = self.place(page);
+        for ((page, part), bytes) in ahead.parts().zip(bytes.chunks_exact(PAGE_BYTES)) {
+            let (sum, (_, at)) = (self.sums.of(page, bytes), self.place(page));
             if !is_whole {
                 // Until then it holds either.
-                if run.was_posted() {
-                    self.may_hold(page, sum);
-                }
+                self.may_hold(page, sum);
                 self.begin_next(Operation::new(page, Aim::Write(part), ahead.deadline));
                 continue;
             }
@@ -347,13 +269,6 @@ impl Engine {
             self.release(page);
         }
         self.step_ready(now);
-    }
-}
-
-impl Run {
-    /// Whether a replica may have something of what is written.
-    fn was_posted(&self) -> bool {
-        self.left.len() < self.targets.len()
     }
 }
 
