@@ -73,8 +73,8 @@ impl Cover {
         (wakes || !self.poller.sleeper.is_asleep()) && !(self.pollers.0.rule.is_crowded)()
     }
 
-    /// The owner, who has told its probe what it knows, is covered from now on, if it says so; it looks once more before
-    /// it sleeps.
+    /// The owner, who has told its probe what it knows, is covered from now on, if this returns true; it looks once more
+    /// before it sleeps.
     pub fn begin(&mut self, wakes: bool) -> bool {
         self.covered.word.cover();
         if wakes {

@@ -282,8 +282,8 @@ impl Slots {
         self.owner(block).is_ok_and(|owner| owner.is_some_and(|owner| owner != self.own))
     }
 
-    /// Whether the kernel gives what comes in trains to the processes of the port. A train is one process's; where the
-    /// kernel puts together what is for several, the others lose it, and nobody is given trains any more.
+    /// Whether the processes of the port take trains. The kernel gives a train to one process; if it has put datagrams
+    /// for several into it, the others lose theirs, and trains are not taken any more.
     pub(super) fn take_trains(&self, takes: bool) {
         self.sockets.iter().for_each(|socket| take_trains(socket.as_fd(), takes));
     }
