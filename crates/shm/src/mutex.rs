@@ -1,6 +1,6 @@
 //! A mutex that is not poisoned: what it guards is whole again, or never was broken, when a thread panics inside.
 
-use std::sync::{MutexGuard, PoisonError, TryLockError};
+use std::sync::{MutexGuard, PoisonError};
 
 /// The standard library's mutex; that a thread panicked while it held it is no concern of the next.
 #[derive(Debug, Default)]
@@ -16,15 +16,6 @@ impl<T> Mutex<T> {
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Holds it, unless somebody else does.
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        match self.0.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
     }
 
     /// Waits until whoever holds it now has left.

@@ -73,7 +73,7 @@ impl Cover {
         (wakes || !self.poller.sleeper.is_asleep()) && !(self.pollers.0.rule.is_crowded)()
     }
 
-    /// The owner, who has told its probe what it knows, is covered from now on, if this returns true; it looks once more
+    /// The owner, who has told its probe what it knows, is covered from now on if this returns true. It looks once more
     /// before it sleeps.
     pub fn begin(&mut self, wakes: bool) -> bool {
         self.covered.word.cover();

@@ -252,8 +252,8 @@ impl Socket {
         self.slots.socket()
     }
 
-    /// A datagram for a block of queue pair numbers came in a train of ours. If another process has the block, no process
-    /// of the port takes trains from now on. Returns whether that is so.
+    /// A datagram for a block of queue pair numbers came in a train of ours. If another process has the block, no
+    /// process of the port takes trains from now on. Returns whether that is so.
     pub(super) fn refuse_trains_of(&self, block: u32) -> bool {
         let is_anothers = self.slots.is_anothers(block);
         if is_anothers {
