@@ -1,5 +1,5 @@
 # The steps of .ci/run: one function each, run in a subshell inside the clone. Sourced.
-# shellcheck shell=bash disable=SC2154  # .ci/run and change.sh set scratch, base and base_reason.
+# shellcheck shell=bash disable=SC2154  # .ci/run and change.sh set scratch, installs, base and base_reason.
 
 export CARGO_TERM_COLOR=never RUST_BACKTRACE=1 DEBIAN_FRONTEND=noninteractive PYTHONDONTWRITEBYTECODE=1
 
@@ -12,14 +12,25 @@ run() {
     "$@" </dev/null
 }
 
-# Installs Debian packages that are not there yet.
-need() {
-    local package missing=() as_root=()
+# Sets `missing` to those of the Debian packages that are not installed.
+find_missing() {
+    local package
+    missing=()
     for package; do
         dpkg-query --show --showformat='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
             missing+=("$package")
     done
+}
+
+# Installs missing Debian packages without which a step cannot run.
+need() {
+    local missing as_root=()
+    find_missing "$@"
     [[ ${#missing[@]} -gt 0 ]] || return 0
+    if [[ $installs != yes ]]; then
+        printf 'Missing packages, which bash .ci/run --install installs: %s\n' "${missing[*]}" >&2
+        return 1
+    fi
     if [[ $(id -u) -ne 0 ]]; then
         sudo -n true 2>/dev/null || {
             printf 'Missing packages, and no right to install them: apt-get install %s\n' "${missing[*]}" >&2
@@ -29,6 +40,17 @@ need() {
     fi
     run "${as_root[@]}" apt-get update -qq
     run "${as_root[@]}" apt-get install -qq -y --no-install-recommends "${missing[@]}"
+}
+
+# Installs Debian packages without which a step tests less. Without permission to install, prints what is missing.
+want() {
+    local missing
+    find_missing "$@"
+    if [[ ${#missing[@]} -gt 0 && $installs != yes ]]; then
+        printf 'Some tests are skipped: bash .ci/run --install installs what they need: %s\n' "${missing[*]}"
+        return 0
+    fi
+    need "$@"
 }
 
 need_nightly() {
@@ -51,14 +73,14 @@ step_guard() {
     for script in .ci/run .ci/*.sh .ci/guest/{qemu,uml,uml_build,lane.sh,checks,between,between_here,between_checks,rates} .github/workflows/two-ends.sh; do
         run bash -n "$script"
     done
-    for script in .ci/guest/init .github/actions/farcall-verbs/install.sh packaging/build.sh; do
+    for script in .ci/guest/init .github/actions/farcall-verbs/install.sh packaging/build.sh packaging/mount/*; do
         run sh -n "$script"
     done
     # Parsed only: compiled, they would leave files in the clone that packaging then refuses.
     for script in .ci/*.py; do
         run python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' "$script"
     done
-    run python3 .ci/mutations.py --list
+    run python3 .ci/mutate.py --list
     if ! grep -qF "lane: [$(printf '%s, ' "${lane_names[@]}" | sed 's/, $//')]" .github/workflows/ci.yml; then
         printf 'The lanes of .github/workflows/ci.yml are not those of .ci/run: %s\n' "${lane_names[*]}"
         return 1
@@ -73,10 +95,10 @@ step_format() {
 # README's command for the tests. With the C header, layouts of libibverbs' structures are compared, too.
 step_test() {
     # What tests compare with and run; without it they say that they are skipped.
-    need libibverbs-dev ibverbs-utils perftest ucx-utils python3-pyverbs librdmacm-dev rdmacm-utils libfabric-bin \
+    want libibverbs-dev ibverbs-utils perftest ucx-utils python3-pyverbs librdmacm-dev rdmacm-utils libfabric-bin \
         redis-server memcached nginx-light curl python3-grpcio etcd-server etcd-client \
-        iproute2
-    run cargo test --workspace
+        iproute2 prometheus
+    run cargo test --workspace --no-fail-fast
 }
 
 # Fewer features than the tests have, which switch all of them on.
@@ -113,7 +135,7 @@ step_loom() {
     CARGO_TARGET_DIR=$CARGO_TARGET_DIR/loom RUSTFLAGS='--cfg loom' \
         run cargo test --profile "$profile" -p farcall-shm -p farcall-flow --lib
     # The library under programs brings loom's memory itself.
-    run cargo test --profile "$profile" -p farcall-preload --test ring_model
+    test_files --profile "$profile" -- ring_model
 }
 
 # The tests of files in any package's `tests`, with the features that the whole workspace gives their dependencies, so
@@ -128,12 +150,13 @@ test_files() {
     run cargo test --workspace "${options[@]}" "${@/#/--test=}"
 }
 
+deaths_at_stores=(store_hook store_hook_private store_hook_srq store_hook_unreliable store_hook_stream
+    store_hook_preload)
+
 # Processes killed and stopped at their n-th store to shared memory, for every n. Deaths at random are part of
 # step_test.
 step_kill() {
-    local files=(store_hook store_hook_private store_hook_srq store_hook_unreliable store_hook_stream
-        store_hook_preload)
-    run cargo test --workspace --profile "$profile" "${files[@]/#/--test=}" -- --ignored
+    run cargo test --workspace --profile "$profile" "${deaths_at_stores[@]/#/--test=}" -- --ignored
 }
 
 # The same, and many deaths at random under load; servers killed, stopped and cut off while calls are under way.
@@ -148,26 +171,27 @@ step_rounds() {
     test_files --profile "$profile" -- events operations rounds kept_acknowledgements
 }
 
-# Worlds in virtual time, so many of each kind from a fixed seed on, so that what is refused here is refused
-# everywhere. A failure prints the command that repeats it.
+# Simulates at most $1 seeds of each scenario for at most $2 seconds. The first seed is fixed, so that a change that
+# fails here fails everywhere. Prints the number of seeds. A failure prints the command that repeats it.
 worlds() {
-    FARCALL_SIM_FIRST=20778000000 FARCALL_SIM_SEEDS=$1 test_files --profile "$profile" -- seeds
+    FARCALL_SIM_FIRST=20778000000 FARCALL_SIM_SEEDS=$1 FARCALL_SIM_SECONDS=$2 \
+        run cargo test --workspace --profile "$profile" --test=seeds -- --nocapture
 }
 
 step_seeds() {
-    worlds 3000
+    worlds 1000 180
 }
 
 # More than an hour of processor time; to look elsewhere, run it without FARCALL_SIM_FIRST: the day chooses then.
 step_seeds_at_length() {
-    worlds 12000
+    worlds 12000 7200
 }
 
 # README's command for the main job: it fails if anything was wrong, not if this machine is slow.
 step_main_job() {
     run cargo run --release -- kv bench
-    # A release build has no store hook (crates/shm/src/store_hook.rs), whose counter is this symbol.
-    run grep -q 'static LEFT' crates/shm/src/store_hook.rs
+    # A release build has no store hook (fabric/shm/src/store_hook.rs), whose counter is this symbol.
+    run grep -q 'static LEFT' fabric/shm/src/store_hook.rs
     if nm "$CARGO_TARGET_DIR/release/farcall" | grep 'farcall_shm.*store_hook.*LEFT'; then return 1; fi
 }
 
@@ -219,17 +243,17 @@ step_bindings() {
     for program in kv rpc stream; do
         # Flags, split on purpose.
         # shellcheck disable=SC2046
-        run cc -o "$scratch/$program" "crates/capi/examples/$program.c" \
+        run cc -o "$scratch/$program" "bindings/capi/examples/$program.c" \
             $(PKG_CONFIG_PATH=$scratch/c/lib/pkgconfig pkg-config --cflags --libs farcall)
     done
     LD_LIBRARY_PATH=$scratch/c/lib run "$scratch/rpc"
-    PKG_CONFIG_PATH=$scratch/c/lib/pkgconfig LD_LIBRARY_PATH=$scratch/c/lib run bash -c "cd go && go test -count=1 -v ."
+    PKG_CONFIG_PATH=$scratch/c/lib/pkgconfig LD_LIBRARY_PATH=$scratch/c/lib run bash -c "cd bindings/go && go test -count=1 -v ."
     run cargo build -p farcall-foreign --example servers
     run python3 -m venv "$venv"
     run "$venv/bin/pip" install --quiet maturin mypy
-    run "$venv/bin/maturin" build --locked --manifest-path crates/python/Cargo.toml --out "$scratch/wheels"
+    run "$venv/bin/maturin" build --locked --manifest-path bindings/python/Cargo.toml --out "$scratch/wheels"
     run "$venv/bin/pip" install --quiet "$scratch"/wheels/farcall-*.whl
-    FARCALL_SERVERS=$servers run "$venv/bin/python" -m unittest discover -v -s crates/python/tests
+    FARCALL_SERVERS=$servers run "$venv/bin/python" -m unittest discover -v -s bindings/python/tests
     run "$venv/bin/python" -m mypy.stubtest farcall
 }
 
@@ -311,7 +335,7 @@ step_socket_programs() {
     if ! command -v npm >/dev/null; then need nodejs npm; fi
     run npm install --silent --no-fund --prefix "$scratch/node" @grpc/grpc-js
     NODE_PATH=$scratch/node/node_modules run cargo test -p farcall-preload --test preload -- --nocapture grpc
-    FARCALL_SOCKET_SECONDS=${FARCALL_SOCKET_SECONDS:-600} \
+    FARCALL_SOCKET_SECONDS=${FARCALL_SOCKET_SECONDS:-600} FARCALL_SOCKET_SEEDS=${FARCALL_SOCKET_SEEDS:-100000} \
         run cargo test -p farcall-preload -- --ignored --nocapture
 }
 
@@ -331,7 +355,9 @@ fuzz_targets() {
 
 # The crates whose functions a fuzz target calls, as paths.
 crates_of_target() {
-    grep -o 'farcall_[a-z]*' "fuzz/src/$1.rs" | sort -u | sed 's|farcall_bench|tools/bench|; s|farcall_|crates/|'
+    grep -o 'farcall_[a-z]*' "fuzz/src/$1.rs" | sort -u | tr _ - | while read -r package; do
+        sed -n "s|^$package = .*path = \"\([^\"]*\)\".*|\1|p" Cargo.toml
+    done
 }
 
 # Random changes of the seeds, without a fuzzer's guidance, for the targets whose crates changed.
@@ -350,7 +376,7 @@ step_inputs() {
     run cargo test --workspace --no-run
     local program
     program=$(test_program farcall_fuzz)
-    FARCALL_FUZZ_SECONDS=10 run "$program" --nocapture "${chosen[@]/#/tests::}"
+    FARCALL_FUZZ_SECONDS=5 run "$program" --nocapture "${chosen[@]/#/tests::}"
 }
 
 # Prints where the unit tests of the crate $1 are, which were built for the whole workspace.
@@ -466,24 +492,24 @@ step_conform_everywhere() {
 
 # Small mistakes on purpose; a test notices each. All together they would take longer than a lane should.
 step_mutations_1() {
-    run python3 .ci/mutations.py --here --part 1/3
+    run python3 .ci/mutate.py --part 1/3
 }
 
 step_mutations_2() {
-    run python3 .ci/mutations.py --here --part 2/3
+    run python3 .ci/mutate.py --part 2/3
 }
 
 step_mutations_3() {
-    run python3 .ci/mutations.py --here --part 3/3
+    run python3 .ci/mutate.py --part 3/3
 }
 
 # Those in functions of files that changed, as many as fit.
 step_mutations_of_change() {
     print_base
     if [[ -n $base ]]; then
-        run python3 .ci/mutations.py --here --seconds 240 --changed "$base"
+        run python3 .ci/mutate.py --seconds 150 --changed "$base"
     else
-        run python3 .ci/mutations.py --here --default
+        run python3 .ci/mutate.py bounds-not-checked arming-without-its-fence told-before-it-landed
     fi
 }
 

@@ -78,15 +78,38 @@ install_below() {
 archive=farcall-$version-$arch
 install_below "$scratch/$archive"
 install -D -m 644 -t "$scratch/$archive/share/doc/farcall/systemd" packaging/systemd/*
+install -D -m 755 -t "$scratch/$archive/share/doc/farcall/mount" packaging/mount/*
 tar -C "$scratch" --owner=0 --group=0 -czf "$out/$archive.tar.gz" "$archive"
 
 # The oldest C library that has every function they ask for.
-glibc=$(readelf --version-info "$built/farcall" "$built"/lib*.so | grep -o 'GLIBC_2[0-9.]*' | sort -Vu | tail -n 1)
+newest_glibc() {
+    readelf --version-info "$@" | grep -o 'GLIBC_2[0-9.]*' | sort -Vu | tail -n 1
+}
+glibc=$(newest_glibc "$built/farcall" "$built"/lib*.so)
+# docs/rdma-in-ci.md states the maxima. Ends the build if a file needs a newer C library.
+require_glibc() {
+    newest=$(newest_glibc "$2")
+    if [ "$(printf '%s\n' "$newest" "$1" | sort -V | tail -n 1)" != "$1" ]; then
+        echo "$2 needs $newest; at most $1 is allowed (objdump -T names the symbol)" >&2
+        exit 1
+    fi
+}
+# An unoptimised build refers to functions that a release does without.
+if [ "$profile" = release ]; then
+    for library in "$built"/lib*.so; do require_glibc GLIBC_2.34 "$library"; done
+    # A C library from 2.38 on gives the binary newer versions of the same functions.
+    case $(printf '%s\n' "$(getconf GNU_LIBC_VERSION | cut -d ' ' -f 2)" 2.38 | sort -V | head -n 1) in
+    2.38) require_glibc GLIBC_2.39 "$built/farcall" ;;
+    *) require_glibc GLIBC_2.34 "$built/farcall" ;;
+    esac
+fi
 
 # A package.
 root=$scratch/deb
 install_below "$root/usr"
 gzip -9n "$root"/usr/share/man/man1/*.1
+# Where mount(8) and umount(8) look for helpers of a type.
+install -D -m 755 -t "$root/sbin" packaging/mount/*
 install -D -m 644 -t "$root/lib/systemd/system" packaging/systemd/farcall-kv.service packaging/systemd/farcall-kv.socket
 install -D -m 644 packaging/systemd/sysusers.conf "$root/usr/lib/sysusers.d/farcall.conf"
 install -D -m 644 packaging/systemd/kv.toml "$root/etc/farcall/kv.toml"

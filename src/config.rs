@@ -1,21 +1,99 @@
 //! `--config FILE`: a command's options from a file of TOML. Each key is the long name of an option of the command; its
 //! value is taken as if it stood on the command line, which wins where both name an option.
 
+use crate::bounded_file;
 use crate::commands::Cli;
 use crate::failure::{Exit, Failure};
 use crate::log;
+use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use toml::de::DeTable;
 use toml::{Table, Value};
 
 /// The option that names the file.
 const CONFIG: &str = "config";
 
+/// Maximum length of a configuration file in bytes: many times what all options of a command take.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Minimum similarity (Jaro-Winkler) of an unknown key to an option that is suggested for it.
+const SIMILAR_ENOUGH: f64 = 0.85;
+
 /// The file in use, and what was read from it last.
 static CURRENT: Mutex<Option<(PathBuf, Table)>> = Mutex::new(None);
+
+/// A configuration file as read: its options, and its text, which gives their lines.
+struct ConfigFile<'a> {
+    path: &'a Path,
+    text: String,
+    table: Table,
+}
+
+/// Why a configuration is refused.
+struct Refused {
+    /// The key concerned, if it is one.
+    key: Option<String>,
+    why: String,
+    remedy: String,
+}
+
+impl Refused {
+    fn key(key: &str, why: String) -> Self {
+        let remedy = "each key is the long name of an option: see --help".to_owned();
+        Self { key: Some(key.to_owned()), why, remedy }
+    }
+}
+
+impl<'a> ConfigFile<'a> {
+    fn read(path: &'a Path) -> Result<Self, Failure> {
+        let text = bounded_file::read(path, FILE_BYTES_MAX).map_err(|error| {
+            Failure::because("cannot read the configuration", &error).at(path.display()).exit(Exit::Usage)
+        })?;
+        match text.parse() {
+            Ok(table) => Ok(Self { path, text, table }),
+            Err(error) => {
+                let error: toml::de::Error = error;
+                let place = match error.span() {
+                    Some(span) => format!("{}:{}", path.display(), line_number(&text, span.start)),
+                    None => path.display().to_string(),
+                };
+                Err(Failure::new("the configuration makes no sense")
+                    .at(place)
+                    .why(error.to_string().trim_end())
+                    .remedy("write TOML: key = value, texts in quotes")
+                    .exit(Exit::Usage))
+            }
+        }
+    }
+
+    fn refuse(&self, refused: Refused) -> Failure {
+        let line = refused.key.and_then(|key| self.line_of(&key));
+        let place = match line {
+            Some(line) => format!("{}:{line}", self.path.display()),
+            None => self.path.display().to_string(),
+        };
+        Failure::new("the configuration makes no sense")
+            .at(place)
+            .why(refused.why)
+            .remedy(refused.remedy)
+            .exit(Exit::Usage)
+    }
+
+    /// The line of a key, counted from 1.
+    fn line_of(&self, key: &str) -> Option<usize> {
+        let table = DeTable::parse(&self.text).ok()?;
+        let found = table.get_ref().keys().find(|found| found.get_ref().as_ref() == key)?;
+        Some(line_number(&self.text, found.span().start))
+    }
+}
+
+fn line_number(text: &str, at: usize) -> usize {
+    1 + text.as_bytes()[..at.min(text.len())].iter().filter(|&&byte| byte == b'\n').count()
+}
 
 /// What the command line says, with the options of its configuration file. Ends the program if that makes no sense.
 ///
@@ -29,10 +107,13 @@ pub fn parse(mut line: Vec<OsString>) -> Result<Cli, Failure> {
     if command.get_arguments().any(|arg| arg.get_id() == CONFIG)
         && let Some(path) = leaf.get_one::<PathBuf>(CONFIG)
     {
-        let table = read(path)?;
-        line.extend(options(command, leaf, &table).map_err(|why| wrong(path, why))?);
-        *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Some((path.clone(), table));
-        matches = root.get_matches_from(line);
+        let file = ConfigFile::read(path)?;
+        line.extend(options(command, leaf, &file.table).map_err(|refused| file.refuse(refused))?);
+        // The command line alone was parsed above: what is wrong now, the file says.
+        let with_file = root.clone().try_get_matches_from(line);
+        let with_file = with_file.map_err(|error| file.refuse(of_parser(&error)))?;
+        *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Some((path.clone(), file.table));
+        matches = with_file;
     }
     Ok(Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
 }
@@ -46,8 +127,8 @@ pub fn is_used() -> bool {
 pub fn reload() {
     let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((path, before)) = current.as_mut() else { return };
-    let after = match read(path) {
-        Ok(table) => table,
+    let after = match ConfigFile::read(path) {
+        Ok(file) => file.table,
         Err(failure) => return tracing::error!("the configuration stays as it was: {failure}"),
     };
     let filter = after.get("log").and_then(Value::as_str).unwrap_or("warn").parse();
@@ -84,37 +165,60 @@ fn leaf<'a>(mut command: &'a Command, mut matches: &'a ArgMatches) -> (&'a Comma
     (command, matches)
 }
 
-fn read(path: &Path) -> Result<Table, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::because("cannot read the configuration", &error).at(path.display()).exit(Exit::Usage)
-    })?;
-    text.parse().map_err(|error: toml::de::Error| wrong(path, error.to_string()))
-}
-
-fn wrong(path: &Path, why: String) -> Failure {
-    Failure::new("the configuration makes no sense")
-        .at(path.display())
-        .why(why.trim_end())
-        .remedy("each key is the long name of an option: see --help")
-        .exit(Exit::Usage)
+/// What the parser of the command line says of options that the file gave it.
+fn of_parser(error: &clap::Error) -> Refused {
+    let text = error.to_string();
+    let why = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
+    let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
+    let key = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(option)) => option
+            .strip_prefix("--")
+            .map(|option| option.split([' ', '=']).next().unwrap_or_default().to_owned()),
+        _ => None,
+    };
+    Refused { key, why, remedy: "see --help for what the option takes".to_owned() }
 }
 
 /// The options of a file as arguments, without those that the command line has.
-fn options(command: &Command, matches: &ArgMatches, table: &Table) -> Result<Vec<OsString>, String> {
+fn options(command: &Command, matches: &ArgMatches, table: &Table) -> Result<Vec<OsString>, Refused> {
     let mut arguments = Vec::new();
     for (key, value) in table {
-        let option = command
-            .get_arguments()
-            .find(|arg| arg.get_long() == Some(key) && arg.get_id() != CONFIG)
-            .filter(|arg| {
-                !matches!(arg.get_action(), ArgAction::Help | ArgAction::HelpLong | ArgAction::Version)
-            })
-            .ok_or_else(|| format!("{} has no option --{key}", command.get_name()))?;
+        let option = configurable(command)
+            .find(|arg| arg.get_long() == Some(key))
+            .ok_or_else(|| unknown_key(command, key, value))?;
         if matches.value_source(option.get_id().as_str()) != Some(ValueSource::CommandLine) {
-            arguments.extend(argument(option, key, value)?);
+            arguments.extend(argument(option, key, value).map_err(|why| Refused::key(key, why))?);
         }
     }
     Ok(arguments)
+}
+
+/// The options of a command that its configuration may name.
+fn configurable(command: &Command) -> impl Iterator<Item = &Arg> {
+    command.get_arguments().filter(|arg| {
+        arg.get_id() != CONFIG
+            && !matches!(
+                arg.get_action(),
+                ArgAction::Help | ArgAction::HelpLong | ArgAction::HelpShort | ArgAction::Version
+            )
+    })
+}
+
+fn unknown_key(command: &Command, key: &str, value: &Value) -> Refused {
+    let mut refused = Refused::key(key, format!("{} has no option --{key}", command.get_name()));
+    // As it would be written here: `memory_mib` and `MEMORY-MIB` are `memory-mib`, not merely similar to it.
+    let written = key.to_ascii_lowercase().replace(['_', ' '], "-");
+    let similarity = |long: &&str| strsim::jaro_winkler(long, &written);
+    let nearest = configurable(command)
+        .filter_map(Arg::get_long)
+        .max_by(|one, other| similarity(one).total_cmp(&similarity(other)))
+        .filter(|long| similarity(long) >= SIMILAR_ENOUGH);
+    if let Some(long) = nearest {
+        refused.remedy = format!("did you mean {long}?");
+    } else if value.is_table() {
+        refused.remedy = "write the options without a [table] around them".to_owned();
+    }
+    refused
 }
 
 fn argument(option: &Arg, key: &str, value: &Value) -> Result<Vec<OsString>, String> {
@@ -145,7 +249,8 @@ mod tests {
         root.build();
         let matches = root.clone().try_get_matches_from(line).unwrap();
         let (command, leaf) = leaf(&root, &matches);
-        let arguments = options(command, leaf, &file.parse().unwrap())?;
+        let arguments = options(command, leaf, &file.parse().unwrap())
+            .map_err(|refused| format!("{} ({})", refused.why, refused.remedy))?;
         Ok(arguments.into_iter().map(|argument| argument.into_string().unwrap()).collect())
     }
 
@@ -173,7 +278,13 @@ mod tests {
     #[test]
     fn what_the_command_does_not_have_is_refused() {
         for (file, part) in [
-            ("memory_mib = 1", "no option --memory_mib"),
+            ("memory_mib = 1", "no option --memory_mib (did you mean memory-mib?)"),
+            ("Memory-MiB = 1", "(did you mean memory-mib?)"),
+            ("partition = 1", "(did you mean partitions?)"),
+            ("value_max_bytes = 1", "(did you mean value-max?)"),
+            ("no_evict = true", "(did you mean no-evict?)"),
+            ("[kv]\ntcp = 'x'", "without a [table]"),
+            ("zzz = 1", "no option --zzz (each key"),
             ("config = 'x'", "no option --config"),
             ("help = true", "no option --help"),
             ("no-evict = 'yes'", "true or false"),
@@ -184,5 +295,29 @@ mod tests {
             let why = said(&SERVE, file).unwrap_err();
             assert!(why.contains(part), "{file}: {why}");
         }
+    }
+
+    #[test]
+    fn refusals_name_file_and_line() {
+        let folder = std::env::temp_dir().join(format!("farcall-config-lines-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("kv.toml");
+        let line = ["farcall", "kv", "serve", "--config", path.to_str().unwrap()].map(OsString::from);
+        for (text, number, part) in [
+            ("# first\n\nmemory_mib = 7\n", 3, "did you mean memory-mib?"),
+            ("tcp = ['127.0.0.1:0']\npartitions = 0\n", 2, "0 is not in 1..=256"),
+            ("partitions = 1\n\nno-evict = 'yes'", 3, "true or false"),
+            ("partitions = 1\ntcp = 7 7\n", 2, "TOML"),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let said = parse(line.to_vec()).map(|_| ()).unwrap_err().to_string();
+            assert!(said.contains(&format!("kv.toml:{number}")), "{text:?}: {said}");
+            assert!(said.contains(part), "{text:?}: {said}");
+        }
+        // What is missing has no line.
+        std::fs::write(&path, "log = 'info'\nrecords = 5\n").unwrap();
+        let said = parse(line.to_vec()).map(|_| ()).unwrap_err().to_string();
+        assert!(said.contains("kv.toml") && said.contains("--preset"), "{said}");
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

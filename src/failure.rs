@@ -109,6 +109,12 @@ impl Failure {
         self
     }
 
+    /// Why, or else what could not be done.
+    #[cfg(feature = "full")]
+    pub fn reason(&self) -> &str {
+        self.why.as_deref().unwrap_or(&self.what)
+    }
+
     /// The failure as JSON, for `--json`.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {

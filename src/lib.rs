@@ -1,5 +1,6 @@
 //! The commands of the `farcall` binary: parse, call, print.
 
+mod bounded_file;
 mod commands;
 mod config;
 mod console;

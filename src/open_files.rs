@@ -1,5 +1,6 @@
 //! How many clients a serving program has descriptors for.
 
+use crate::failure::{Exit, Failure};
 use farcall_shm::raise_descriptor_limit;
 
 /// Descriptors that a memcached client takes in a server.
@@ -12,13 +13,59 @@ const OF_RPC_CLIENT: u64 = 9;
 /// What a server itself may open.
 const OF_SERVER: u64 = 64;
 
-/// Raises the limit of open files as far as this process may, and says in a line how many clients fit.
-pub fn raise_limit() -> String {
-    let current = raise_descriptor_limit();
-    let left = current.saturating_sub(OF_SERVER);
-    format!(
-        "{current} open files: enough for {} memcached clients or {} RPC clients",
+/// What a server serves, whose clients take descriptors.
+#[derive(Debug, Clone, Copy)]
+pub struct Serves {
+    /// Clients of memcached's protocol.
+    pub memcached: bool,
+    /// Clients by RPC.
+    pub rpc: bool,
+}
+
+/// Raises the limit of open files as far as this process may.
+pub fn raise_limit() {
+    raise_descriptor_limit();
+}
+
+/// Raises the limit of open files as far as this process may. Returns a line that says how many clients fit.
+///
+/// # Errors
+/// If not one client of a kind that is served fits.
+pub fn raise_limit_for(serves: Serves) -> Result<String, Failure> {
+    room(raise_descriptor_limit(), serves)
+}
+
+fn room(limit: u64, serves: Serves) -> Result<String, Failure> {
+    let left = limit.saturating_sub(OF_SERVER);
+    let needed = [(serves.memcached, OF_MEMCACHED_CLIENT), (serves.rpc, OF_RPC_CLIENT)];
+    let of_client = needed.into_iter().filter_map(|(is_served, takes)| is_served.then_some(takes)).max();
+    if let Some(of_client) = of_client.filter(|of_client| left < *of_client) {
+        let needed = OF_SERVER + of_client;
+        return Err(Failure::new("cannot serve: the limit of open files is enough for 0 clients")
+            .why(format!("it is {limit}; a server with one client takes {needed}"))
+            .remedy(format!("raise it: ulimit -n {}, or LimitNOFILE= of the unit", needed.max(1024)))
+            .exit(Exit::Usage));
+    }
+    Ok(format!(
+        "{limit} open files: enough for {} memcached clients or {} RPC clients",
         left / OF_MEMCACHED_CLIENT,
         left / OF_RPC_CLIENT
-    )
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_a_limit_without_room_for_one_client() {
+        let memcached = Serves { memcached: true, rpc: false };
+        let both = Serves { memcached: true, rpc: true };
+        for (limit, serves) in [(64, memcached), (0, both), (72, both)] {
+            let why = room(limit, serves).unwrap_err().to_string();
+            assert!(why.contains("enough for 0 clients") && why.contains(&limit.to_string()), "{why}");
+        }
+        assert!(room(65, memcached).unwrap().contains("1 memcached clients or 0 RPC"));
+        assert!(room(73, both).unwrap().contains("9 memcached clients or 1 RPC"));
+    }
 }

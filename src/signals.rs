@@ -56,6 +56,17 @@ impl StopFlag {
         self.is_raised.load(Ordering::Relaxed)
     }
 
+    /// Returns whether a signal has arrived, or arrives within half a second. A sender that ends a group of processes
+    /// signals them one after the other, so this process may notice the exit of another one before its own signal.
+    pub fn is_raised_soon(&self) -> bool {
+        const MOMENT: Duration = Duration::from_millis(500);
+        let begun = std::time::Instant::now();
+        while !self.is_raised() && begun.elapsed() < MOMENT {
+            std::thread::sleep(WATCH / 5);
+        }
+        self.is_raised()
+    }
+
     /// Says that the service is ready, then waits until a signal asks it to end, or nothing `is_serving` any more. With a
     /// configuration file, SIGHUP has it read again.
     /// Returns how a service ends that was asked to: in success, or interrupted by hand.

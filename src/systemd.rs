@@ -46,6 +46,13 @@ fn take(number: RawFd) -> Result<OwnedFd, Failure> {
     Ok(socket)
 }
 
+/// Returns whether a socket that was opened for this process listens on `address`.
+pub fn listens_on(socket: &OwnedFd, address: std::net::SocketAddr) -> bool {
+    let own = rustix::net::getsockname(socket).ok().and_then(|own| std::net::SocketAddr::try_from(own).ok());
+    // Port 0 is a wish for any port, which no socket has.
+    own == Some(address)
+}
+
 /// Tells the one who started this service how it stands, if he wants to know. Failing to is nobody's trouble here: he
 /// will find out.
 pub fn notify(state: &str) {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-#[path = "../crates/capture/tests/captures/support.rs"]
+#[path = "../fabric/capture/tests/captures/support.rs"]
 mod support;
 use support::{Capture, check, read};
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const DOCUMENTS: [&str; 14] = [
+const DOCUMENTS: [&str; 16] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -18,8 +18,13 @@ const DOCUMENTS: [&str; 14] = [
     "docs/guide/choosing-a-preset.md",
     "docs/guide/operating-a-server.md",
     "docs/guide/verbs-under-tokio.md",
+    "docs/measured.md",
     "docs/rdma-in-ci.md",
+    "docs/tour.md",
 ];
+
+/// The folders of packages; the package of the command line is the root.
+const LAYERS: [&str; 7] = ["fabric", "runtime", "services", "memory", "dropin", "bindings", "lab"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -27,6 +32,13 @@ fn root() -> PathBuf {
 
 fn read(document: &str) -> String {
     fs::read_to_string(root().join(document)).unwrap_or_else(|error| panic!("{document}: {error}"))
+}
+
+/// The documents, and the pages of docs/semantics.
+fn documents() -> Vec<String> {
+    let pages = fs::read_dir(root().join("docs/semantics")).unwrap();
+    let pages = pages.map(|page| format!("docs/semantics/{}", page.unwrap().file_name().display()));
+    DOCUMENTS.map(str::to_owned).into_iter().chain(pages).collect()
 }
 
 /// The targets of a document's links.
@@ -43,9 +55,9 @@ fn anchor(heading: &str) -> String {
 
 #[test]
 fn links_of_the_documents_lead_somewhere() {
-    for document in DOCUMENTS {
-        let text = read(document);
-        let folder = root().join(document).parent().map(Path::to_owned).unwrap();
+    for document in documents() {
+        let text = read(&document);
+        let folder = root().join(&document).parent().map(Path::to_owned).unwrap();
         for target in links(&text).filter(|target| !target.starts_with("https://")) {
             let exists = match target.strip_prefix('#') {
                 Some(wanted) => text.lines().any(|line| line.starts_with('#') && anchor(line) == wanted),
@@ -62,10 +74,9 @@ fn paths_in_the_architecture_exist() {
     let text = read("ARCHITECTURE.md");
     let is_path =
         |code: &&str| code.contains('/') && !code.contains([' ', '<']) && !code.starts_with("/dev/");
-    // Code spans are the odd pieces between backticks. `crates/x` stands for any crate.
-    for path in text.split('`').skip(1).step_by(2).filter(is_path).filter(|path| *path != "crates/x") {
-        let exists =
-            ["", "crates", "dropin", "tools"].iter().any(|folder| root().join(folder).join(path).exists());
+    // Code spans are the odd pieces between backticks.
+    for path in text.split('`').skip(1).step_by(2).filter(is_path) {
+        let exists = [""].iter().chain(&LAYERS).any(|folder| root().join(folder).join(path).exists());
         assert!(exists, "ARCHITECTURE.md names {path}, which does not exist");
     }
 }
@@ -82,6 +93,17 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+/// The Rust files of the packages in these folders.
+fn sources_of_packages(layers: &[&str], found: &mut Vec<PathBuf>) {
+    for entry in layers.iter().flat_map(|layer| fs::read_dir(root().join(layer)).unwrap()) {
+        let src = entry.unwrap().path().join("src");
+        // Go has its own folder for sources.
+        if src.is_dir() {
+            sources(&src, found);
+        }
+    }
+}
+
 /// ARCHITECTURE.md's table of modules with `unsafe` code is complete.
 #[test]
 fn unsafe_code_lives_where_the_architecture_says() {
@@ -92,11 +114,7 @@ fn unsafe_code_lives_where_the_architecture_says() {
         section.split('`').skip(1).step_by(2).filter(|code| code.contains('/')).collect();
     let mut files = Vec::new();
     sources(&root().join("src"), &mut files);
-    for entry in
-        ["crates", "dropin", "tools"].iter().flat_map(|folder| fs::read_dir(root().join(folder)).unwrap())
-    {
-        sources(&entry.unwrap().path().join("src"), &mut files);
-    }
+    sources_of_packages(&LAYERS, &mut files);
     let (mut count, mut missing) = (0, Vec::new());
     for file in files {
         let source = fs::read_to_string(&file).unwrap();
@@ -105,10 +123,8 @@ fn unsafe_code_lives_where_the_architecture_says() {
             continue;
         }
         let path = file.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
-        let path = ["crates/", "dropin/", "tools/"]
-            .iter()
-            .find_map(|folder| path.strip_prefix(folder))
-            .unwrap_or(&path);
+        let path =
+            LAYERS.iter().find_map(|folder| path.strip_prefix(folder)?.strip_prefix('/')).unwrap_or(&path);
         let is_listed =
             allowed.iter().any(|place| path == *place || place.ends_with('/') && path.starts_with(place));
         if !is_listed {
@@ -125,24 +141,21 @@ fn unsafe_code_lives_where_the_architecture_says() {
 #[test]
 fn libraries_read_the_environment_at_one_place() {
     let mut files = Vec::new();
-    for folder in ["crates", "dropin"] {
-        for entry in fs::read_dir(root().join(folder)).unwrap() {
-            sources(&entry.unwrap().path().join("src"), &mut files);
-        }
-    }
+    let (_lab, layers) = LAYERS.split_last().unwrap();
+    sources_of_packages(layers, &mut files);
     let reads = |file: &&PathBuf| {
         let source = fs::read_to_string(file).unwrap();
         ["env::var", "getenv("].iter().any(|call| source.contains(call))
     };
     let found: Vec<&PathBuf> = files.iter().filter(reads).collect();
-    assert_eq!(found, [&root().join("crates/shm/src/environment.rs")]);
+    assert_eq!(found, [&root().join("fabric/shm/src/environment.rs")]);
 }
 
-/// Every `farcall …` line of README's shell blocks starts with a command that exists.
+/// Every `farcall …` line in the shell blocks of README and the tour starts with a command that exists.
 #[test]
-fn commands_of_the_readme_exist() {
-    let readme = read("README.md");
-    let lines = readme.lines().filter_map(|line| {
+fn commands_of_readme_and_tour_exist() {
+    let text = read("README.md") + &read("docs/tour.md");
+    let lines = text.lines().filter_map(|line| {
         line.strip_prefix("farcall ").or_else(|| line.strip_prefix("cargo run --release -- "))
     });
     let mut count = 0;
@@ -155,61 +168,66 @@ fn commands_of_the_readme_exist() {
         let depth = if has_commands { words.len().min(2) } else { 1 };
         let output =
             Command::new(env!("CARGO_BIN_EXE_farcall")).args(&words[..depth]).arg("--help").output().unwrap();
-        assert!(output.status.success(), "README says: farcall {line}");
+        assert!(output.status.success(), "README or the tour says: farcall {line}");
         count += 1;
     }
-    assert!(count >= 8, "only {count} commands found: has the form of README changed?");
+    assert!(count >= 8, "only {count} commands found: has the form of README or the tour changed?");
 }
 
-/// The packages of ARCHITECTURE.md's table of floors, from the top down: the name of the folder, and the manifest.
-fn rows_of_floors() -> Vec<(String, PathBuf)> {
-    let text = read("ARCHITECTURE.md");
-    let (_, table) = text.split_once("| floor | package |").expect("the table of floors");
-    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
-    rows.map(|row| {
-        let name = row.split('`').nth(1).expect("a name").to_owned();
-        let manifest = match row.split_once("](").and_then(|(_, rest)| rest.split_once("/src/")) {
-            Some((folder, _)) => root().join(folder).join("Cargo.toml"),
-            None => root().join("Cargo.toml"),
-        };
-        (name, manifest)
-    })
-    .collect()
+/// The folders of the workspace's members, from the bottom up.
+fn members() -> Vec<String> {
+    let manifest: toml::Table = toml::from_str(&read("Cargo.toml")).unwrap();
+    let members = manifest["workspace"]["members"].as_array().expect("a list of folders");
+    members.iter().map(|folder| folder.as_str().expect("a folder").to_owned()).collect()
 }
 
-/// The packages of this workspace that a manifest depends on outside of its tests, by their folders' names.
-fn imports(manifest: &str) -> Vec<String> {
-    let mut is_inside = false;
-    let mut found = Vec::new();
-    for line in manifest.lines() {
-        if line.starts_with('[') {
-            is_inside = line == "[dependencies]";
-        } else if is_inside && line.starts_with("farcall") {
-            let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
-            found.push(name.strip_prefix("farcall-").unwrap_or(name).to_owned());
-        }
-    }
-    found
-}
-
-/// A package imports only from rows below its own, and every package has a row.
+/// A package depends, outside of tests, only on packages that stand before it in the workspace's list.
 #[test]
-fn packages_import_from_the_floors_below() {
-    let rows = rows_of_floors();
-    let mut packages = 1;
-    for folder in ["crates", "dropin", "tools"] {
-        packages += fs::read_dir(root().join(folder)).unwrap().count();
-    }
-    assert_eq!(rows.len(), packages, "every package has one row in ARCHITECTURE.md's table of floors");
-    for (at, (name, manifest)) in rows.iter().enumerate() {
-        let below: Vec<&str> = rows[at + 1..].iter().map(|(name, _)| name.as_str()).collect();
-        for import in imports(&fs::read_to_string(manifest).unwrap()) {
-            assert!(
-                below.contains(&import.as_str()),
-                "{name} imports {import}, which does not stand below it"
-            );
+fn packages_depend_only_on_packages_below() {
+    let cargo = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    let metadata: serde_json::Value = serde_json::from_slice(&cargo.stdout)
+        .unwrap_or_else(|error| panic!("cargo metadata: {error}: {cargo:?}"));
+    let members = members();
+    let place = |manifest: &str| {
+        let folder = Path::new(manifest).parent().unwrap().strip_prefix(root()).unwrap().to_owned();
+        // The root package stands above all.
+        members.iter().position(|member| Path::new(member) == folder).unwrap_or(members.len())
+    };
+    let packages = metadata["packages"].as_array().expect("packages");
+    assert_eq!(packages.len(), members.len() + 1, "a member, or the root, is missing");
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let places: Vec<(String, usize)> = packages
+        .iter()
+        .map(|package| (text(&package["name"]), place(&text(&package["manifest_path"]))))
+        .collect();
+    let mut count = 0;
+    for (package, (name, at)) in packages.iter().zip(&places) {
+        for dependency in package["dependencies"].as_array().expect("dependencies") {
+            let below = places.iter().find(|(name, _)| dependency["name"] == **name);
+            let Some((below, below_at)) = below.filter(|_| dependency["kind"].is_null()) else { continue };
+            assert!(below_at < at, "{name} depends on {below}, which the workspace's members name after it");
+            count += 1;
         }
     }
-    let manifest = "[dependencies]\nfarcall-rpc.workspace = true\nfarcall = { x = 1 }\n[dev-dependencies]\nfarcall-kv = 1\n";
-    assert_eq!(imports(manifest), ["rpc", "farcall"]);
+    assert!(count > members.len(), "only {count} dependencies between packages found");
+}
+
+/// ARCHITECTURE.md's table of packages has each package once, from the top down.
+#[test]
+fn the_architecture_lists_each_package() {
+    let text = read("ARCHITECTURE.md");
+    let (_, table) = text.split_once("| layer | package |").expect("the table of packages");
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let folders: Vec<&str> = rows
+        .filter_map(|row| row.split_once("](")?.1.split_once("/src/"))
+        .map(|(folder, _)| folder)
+        .collect();
+    let mut members = members();
+    members.retain(|member| member != "fuzz");
+    members.reverse();
+    assert_eq!(folders, members);
 }

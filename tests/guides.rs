@@ -94,7 +94,7 @@ fn commands_of_the_guides_run_and_print_what_the_guides_show() {
 
 #[test]
 fn programs_of_the_guides_are_examples() {
-    let examples: Vec<String> = fs::read_dir(root().join("crates/farcall/examples"))
+    let examples: Vec<String> = fs::read_dir(root().join("bindings/farcall/examples"))
         .unwrap()
         .filter_map(|entry| fs::read_to_string(entry.unwrap().path()).ok())
         .collect();
@@ -103,7 +103,10 @@ fn programs_of_the_guides_are_examples() {
         for (_, program) in blocks(&page).iter().filter(|block| block.0 == "rust") {
             let program = program.trim_end();
             let is_shown = examples.iter().any(|example| example.contains(program));
-            assert!(is_shown, "{name} shows Rust that no example in crates/farcall/examples has:\n{program}");
+            assert!(
+                is_shown,
+                "{name} shows Rust that no example in bindings/farcall/examples has:\n{program}"
+            );
             programs += 1;
         }
     }

@@ -1,6 +1,6 @@
 //! Memory nodes that register in a real etcd, as the program's users see it.
 
-#[path = "../crates/membership/tests/support/etcd_server.rs"]
+#[path = "../memory/membership/tests/support/etcd_server.rs"]
 mod etcd_server;
 #[path = "support/mounted.rs"]
 mod mounted;
@@ -106,7 +106,7 @@ fn files_move_to_nodes_that_register_later_and_need_no_etcd() {
     let _joined = [(); 2].map(|()| node(&directory));
     nodes.remove(0).child.kill().unwrap();
     let mut drain = farcall();
-    drain.args(["memory", "drain", "--nodes", address(&nodes[0])]);
+    drain.args(["memory", "drain", "--force", "--nodes", address(&nodes[0])]);
     assert!(drain.status().unwrap().success());
     end(nodes.remove(0));
     assert!(fs::read(&file).unwrap() == bytes);
@@ -143,7 +143,7 @@ fn a_volume_moves_to_nodes_that_register_later_and_is_looked_for_there() {
     };
     for node in &old {
         let mut drain = farcall();
-        drain.args(["memory", "drain", "--nodes", address(node)]);
+        drain.args(["memory", "drain", "--force", "--nodes", address(node)]);
         assert!(drain.status().unwrap().success());
     }
     until("the new nodes have everything", || new.iter().all(has_it) && !old.iter().any(has_it));

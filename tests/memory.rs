@@ -3,10 +3,14 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use farcall::SoftNic;
 use farcall::memory::{ClientConfig, RemoteMemory};
 use serde_json::Value;
+
+/// After that a test calls something lost, however busy the machine is.
+const LOST: Duration = Duration::from_secs(240);
 
 fn farcall(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_farcall")).args(args).stdin(Stdio::null()).output().unwrap()
@@ -76,6 +80,76 @@ fn donors_tell_how_they_stand_and_are_drained_while_a_program_keeps_its_pages() 
     assert_eq!(memory.status().degraded, 0);
     let undone = farcall(&["memory", "drain", "--undo", "--nodes", &donors[0].address]);
     assert_eq!(undone.status.code(), Some(0), "{undone:?}");
+}
+
+#[test]
+fn refuses_to_leave_one_replica_unless_forced() {
+    let donors = [Donor::start(), Donor::start()];
+    let config = ClientConfig {
+        nodes: donors.iter().map(|donor| donor.address.clone()).collect(),
+        size_bytes: 2 << 20,
+        slab_bytes: 1 << 20,
+        ..ClientConfig::default()
+    };
+    let memory = RemoteMemory::open(Arc::new(SoftNic::new()), config).unwrap();
+    memory.write(0, &[7; 2 << 20]).unwrap();
+    let begun = Instant::now();
+    let status_says = |donor: &Donor, words: &str| {
+        loop {
+            let text = farcall(&["memory", "status", "--nodes", &donor.address]);
+            let text = String::from_utf8_lossy(&text.stdout).into_owned();
+            if text.contains(words) {
+                return text;
+            }
+            assert!(begun.elapsed() < LOST, "{words} is not in {text}");
+        }
+    };
+    status_says(&donors[0], "in sync: 2 slabs with 2 replicas");
+    let refused = farcall(&["memory", "drain", "--nodes", &donors[0].address]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(1) && said.contains("farcall memory drain --force"), "{said}");
+    let text = status_says(&donors[0], "in sync: 2 slabs with 2 replicas");
+    assert!(!text.contains("wants its memory back"), "{text}");
+    let forced = farcall(&["memory", "drain", "--force", "--nodes", &donors[0].address]);
+    assert_eq!(forced.status.code(), Some(0), "{forced:?}");
+    status_says(&donors[1], "degraded: 2 of 2 slabs with fewer than 2 replicas");
+    let mut found = vec![0; 2 << 20];
+    memory.read(0, &mut found).unwrap();
+    assert!(found == [7; 2 << 20]);
+}
+
+#[test]
+fn waits_until_clients_have_read_all_replicas() {
+    let donors = [Donor::start(), Donor::start()];
+    let addresses = donors.iter().map(|donor| &*donor.address).collect::<Vec<_>>().join(",");
+    let none = farcall(&["memory", "scrub", "--nodes", &addresses]);
+    assert!(none.status.success() && String::from_utf8_lossy(&none.stdout).contains("no client"), "{none:?}");
+    let config = ClientConfig {
+        nodes: donors.iter().map(|donor| donor.address.clone()).collect(),
+        size_bytes: 2 << 20,
+        slab_bytes: 1 << 20,
+        scrub_pages_per_s: 0,
+        ..ClientConfig::default()
+    };
+    let memory = RemoteMemory::open(Arc::new(SoftNic::new()), config).unwrap();
+    memory.write(0, &[7; 2 << 20]).unwrap();
+    let begun = Instant::now();
+    let reports = |donor: &Donor| {
+        let status = json(&farcall(&["--json", "memory", "status", "--nodes", &donor.address]));
+        !status[0]["holders"][0]["redundancy"].is_null()
+    };
+    while !donors.iter().all(reports) {
+        assert!(begun.elapsed() < LOST, "the client reports nothing");
+    }
+    assert_eq!(memory.status().counts.scrubbed, 0);
+    let scrubbed = farcall(&["--json", "memory", "scrub", "--nodes", &addresses]);
+    let clients = json(&scrubbed);
+    let clients = clients.as_array().unwrap();
+    assert_eq!(clients.len(), 2, "{scrubbed:?}");
+    for client in clients {
+        assert_eq!((client["pages"].as_u64(), client["lost"].as_u64()), (Some(512), Some(0)), "{client}");
+    }
+    assert!(memory.status().counts.scrubbed >= 512);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,10 +18,10 @@ use serde_json::Value;
 
 #[path = "support/mounted.rs"]
 mod mounted;
-use mounted::{Mounted, Process, can_mount, farcall, is_mounted};
-
-/// After that a test calls something lost, however busy the machine is.
-const LOST: Duration = Duration::from_secs(240);
+use mounted::{LOST, Mounted, Process, can_mount, farcall, is_mounted};
+#[path = "support/mounted_volumes.rs"]
+mod mounted_volumes;
+use mounted_volumes::{VolumeMount, VolumeNodes, sync};
 
 /// Files by name, as they must be.
 type Model = BTreeMap<String, Vec<u8>>;
@@ -171,118 +172,145 @@ fn nothing_is_left_mounted_when_the_supervisor_is_killed() {
     fs::remove_dir(&mounted.dir).unwrap();
 }
 
-/// Two nodes that keep a volume, and a place for mounts of it.
-struct VolumeNodes {
-    root: PathBuf,
-    addresses: String,
-    nodes: [Process; 2],
+/// Takes a file system off its directory at the end of a test, also of one that failed.
+struct TakesOff(PathBuf);
+
+impl Drop for TakesOff {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").args(["-i", "-l"]).arg(&self.0).stderr(Stdio::null()).status();
+    }
 }
 
-const SERVE: [&str; 8] = ["memory", "serve", "--size", "128M", "--slab", "4M", "--lease-ms", "2000"];
-
-impl VolumeNodes {
-    fn new(name: &str) -> Option<Self> {
-        if !can_mount() {
-            return None;
+#[test]
+fn attaches_the_directory_only_when_it_serves() {
+    if !can_mount() {
+        return;
+    }
+    let dir = std::env::temp_dir().join(format!("farcall-attach-{}", std::process::id()));
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("below"), "what the directory contained").unwrap();
+    // A memory node that accepts connections and never replies.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    silent.set_nonblocking(true).unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let at = dir.to_str().unwrap();
+    let child = farcall().args(["mount", at, "--nodes", &address, "--replicas", "1"]).spawn().unwrap();
+    let mount = Process { child, ready: Value::Null };
+    let begun = Instant::now();
+    let connection = loop {
+        match silent.accept() {
+            Ok(connection) => break connection,
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
         }
-        let root = std::env::temp_dir().join(format!("farcall-{name}-{}", std::process::id()));
-        fs::create_dir(&root).unwrap();
-        let nodes = [(); 2].map(|()| Process::start(&[&SERVE[..], &["--listen", "127.0.0.1:0"]].concat()));
-        let addresses = nodes.each_ref().map(|node| node.ready["rpc"].as_str().unwrap()).join(",");
-        Some(Self { root, addresses, nodes })
+        assert!(begun.elapsed() < LOST, "the mount does not connect to its memory node");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert!(!is_mounted(&dir) && dir.join("below").exists());
+    let worker = mount.worker();
+    drop(mount);
+    if let Some(worker) = worker {
+        let _ = kill_process(worker, Signal::KILL);
     }
+    drop(connection);
+    assert!(!is_mounted(&dir));
+    fs::remove_dir_all(&dir).unwrap();
+}
 
-    /// Kills a node and starts it again, empty.
-    fn restart(&mut self, at: usize) {
-        self.nodes[at].signal(Signal::KILL);
-        self.nodes[at].child.wait().unwrap();
-        let address = self.addresses.split(',').nth(at).unwrap();
-        self.nodes[at] = Process::start(&[&SERVE[..], &["--listen", address]].concat());
+/// The time slice of a thread in nanoseconds; 0 before Linux 6.12.
+fn slice_of(thread: i32) -> u64 {
+    // SAFETY: the structure holds integers, for which zero is valid.
+    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+    let size = size_of_val(&attributes);
+    // SAFETY: sched_getattr(2) writes at most `size` bytes to the structure, which lives.
+    let result = unsafe { libc::syscall(libc::SYS_sched_getattr, thread, &raw mut attributes, size, 0) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    attributes.sched_runtime
+}
+
+#[test]
+fn serves_with_the_shortest_time_slice() {
+    let Some(mounted) = Mounted::new("slice") else { return };
+    fs::write(mounted.dir.join("file"), "bytes").unwrap();
+    if slice_of(0) == 0 {
+        println!("SKIPPED: this kernel has no time slices of threads");
+        return mounted.end();
     }
-
-    fn key(&self) -> String {
-        self.root.join("key").to_str().unwrap().to_owned()
-    }
-
-    /// Mounts the volume; what was said instead, if it is refused.
-    fn try_mount(&self, name: &str) -> Result<VolumeMount, String> {
-        let dir = self.root.join(name);
-        let _ = fs::create_dir(&dir);
-        let (key, at) = (self.key(), dir.to_str().unwrap().to_owned());
-        let options = ["--nodes", &self.addresses, "--size", "96M", "--slab", "4M"];
-        let volume = ["--volume", "files", "--volume-key", &key];
-        let mount = Process::try_start(&[&["mount", &at], &options[..], &volume[..]].concat())?;
-        Ok(VolumeMount { dir, mount })
-    }
-
-    /// Mounts the volume when the lease of an earlier mount has ended.
-    fn mount(&self, name: &str) -> VolumeMount {
-        let begun = Instant::now();
-        loop {
-            match self.try_mount(name) {
-                Ok(mount) => return mount,
-                Err(said) => assert!(begun.elapsed() < LOST && said.contains("is mounted by"), "{said}"),
-            }
-            std::thread::sleep(Duration::from_millis(100));
+    let worker = mounted.worker().unwrap().as_raw_nonzero();
+    let serves = |task: &PathBuf| fs::read_to_string(task.join("comm")).unwrap().starts_with("fuse-");
+    let tasks = fs::read_dir(format!("/proc/{worker}/task")).unwrap().map(|task| task.unwrap().path());
+    let threads: Vec<PathBuf> = tasks.filter(serves).collect();
+    assert!(!threads.is_empty());
+    let begun = Instant::now();
+    for thread in threads {
+        let number: i32 = thread.file_name().unwrap().to_str().unwrap().parse().unwrap();
+        // A thread may have begun a moment ago.
+        while slice_of(number) != 100_000 {
+            assert!(begun.elapsed() < LOST, "{} ns", slice_of(number));
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
+    mounted.end();
+}
 
-    /// What a command says of the nodes.
-    fn memory(&self, command: &str, more: &[&str]) -> Value {
-        let mut asked = farcall();
-        asked.args(["--json", "memory", command, "--nodes", &self.addresses]).args(more);
-        let output = asked.output().unwrap();
+#[test]
+fn returns_when_a_mount_serves_and_when_its_volume_is_free() {
+    let Some(nodes) = VolumeNodes::new("background") else { return };
+    let dir = nodes.root.join("mnt");
+    fs::create_dir(&dir).unwrap();
+    let _takes_off = TakesOff(dir.clone());
+    let at = dir.to_str().unwrap();
+    // As mount(8) calls its helper.
+    let options =
+        format!("rw,nodes=\"{}\",size=96M,slab=4M,volume_key={},_netdev", nodes.addresses, nodes.key());
+    for round in 0..3 {
+        // Its output ends when no process has it any more: those in the background must not.
+        let output = farcall().args(["__mount-helper", "files", at, "-o", &options]).output().unwrap();
+        assert!(output.status.success(), "round {round}: {}", String::from_utf8_lossy(&output.stderr));
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let line = mounts.lines().find(|line| line.contains(at)).unwrap();
+        assert!(line.contains(" fuse.farcall files "), "{line}");
+        let file = dir.join("file");
+        assert_eq!(fs::read(&file).unwrap_or_default(), vec![7; round]);
+        fs::write(&file, vec![7; round + 1]).unwrap();
+        let held = File::open(&file).unwrap();
+        let busy = farcall().args(["umount", at]).output().unwrap();
+        assert!(!busy.status.success() && is_mounted(&dir));
+        drop(held);
+        let output = farcall().args(["umount", at]).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice(&output.stdout).unwrap()
+        assert!(!is_mounted(&dir));
     }
+    let refused =
+        farcall().args(["__mount-helper", "files", at, "-o", "nodes=127.0.0.1:1,noexec"]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && said.contains("--noexec"), "{said}");
 }
 
-impl Drop for VolumeNodes {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.root);
-    }
-}
-
-/// A mount of a volume. Whatever becomes of the test, nobody waits for it for ever: who serves is killed first, stopped
-/// or not, and only then is the directory looked at.
-struct VolumeMount {
-    dir: PathBuf,
-    mount: Process,
-}
-
-impl VolumeMount {
-    /// As if its machine lost power.
-    fn kill(&mut self) {
-        let worker = self.mount.worker();
-        let _ = self.mount.child.kill();
-        let _ = self.mount.child.wait();
-        if let Some(worker) = worker {
-            let _ = kill_process(worker, Signal::KILL);
-        }
-        let _ = Command::new("umount").arg("-l").arg(&self.dir).stderr(Stdio::null()).status();
-    }
-
-    fn signal_all(&self, signal: Signal) {
-        self.mount.signal(signal);
-        kill_process(self.mount.worker().unwrap(), signal).unwrap();
-    }
-
-    /// As a user ends it.
-    fn end(mut self) {
-        self.mount.signal(Signal::TERM);
-        assert!(self.mount.child.wait().unwrap().success());
-    }
-}
-
-impl Drop for VolumeMount {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-/// All that was done on a mount is at the nodes.
-fn sync(dir: &Path) {
-    File::open(dir).unwrap().sync_all().unwrap();
+#[test]
+fn says_what_to_do_about_a_directory_that_is_occupied() {
+    let Some(mut mounted) = Mounted::new("occupied") else { return };
+    let _takes_off = TakesOff(mounted.dir.clone());
+    let at = mounted.dir.to_str().unwrap().to_owned();
+    let mount_again =
+        || Process::try_start(&["mount", &at, "--nodes", "127.0.0.1:1", "--replicas", "1"]).err().unwrap();
+    let remedy = format!("farcall umount {at}");
+    let said = mount_again();
+    assert!(said.contains("is mounted there already") && said.contains(&remedy), "{said}");
+    // Both processes are killed at once, as by a system that is short of memory.
+    let worker = mounted.worker().unwrap();
+    mounted.mount.signal(Signal::STOP);
+    kill_process(worker, Signal::KILL).unwrap();
+    mounted.mount.signal(Signal::KILL);
+    mounted.mount.child.wait().unwrap();
+    let ended = fs::read_dir(&mounted.dir).unwrap_err();
+    // The latter while the kernel ends the connection.
+    assert!([Some(libc::ENOTCONN), Some(libc::ECONNABORTED)].contains(&ended.raw_os_error()), "{ended}");
+    let said = mount_again();
+    assert!(said.contains(&remedy), "{said}");
+    let output = farcall().args(["umount", &at]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!is_mounted(&mounted.dir));
+    fs::remove_dir(&mounted.dir).unwrap();
 }
 
 #[test]
@@ -325,6 +353,59 @@ fn a_mount_on_another_machine_has_what_was_synced_when_the_first_one_is_gone() {
     assert_eq!(nodes.memory("status", &[])[1]["volumes"], Value::Array(Vec::new()));
 }
 
+/// The metrics of a mount.
+fn metrics_of(mount: &VolumeMount) -> String {
+    let explanation = mount.mount.ready["explanation"].as_str().unwrap();
+    let (_, address) = explanation.split_once("http://").unwrap();
+    let address = address.split_once("/metrics").unwrap().0;
+    let mut connection = TcpStream::connect(address).unwrap();
+    connection.write_all(b"GET /metrics HTTP/1.1\r\nhost: test\r\n\r\n").unwrap();
+    std::io::read_to_string(connection).unwrap()
+}
+
+/// A value of a client of memory nodes in such metrics.
+fn metric(text: &str, name: &str) -> u64 {
+    let start = format!("farcall_memory_client_{name}{{number=\"0\"}} ");
+    let line = text.lines().find_map(|line| line.strip_prefix(&start));
+    line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+}
+
+#[test]
+fn shows_redundancy_in_metrics_and_scrubs_on_request() {
+    let Some(mut nodes) = VolumeNodes::new("metrics") else { return };
+    let mount = nodes.try_mount_with("mnt", &["--metrics", "127.0.0.1:0"]).unwrap();
+    fs::write(mount.dir.join("file"), vec![7; 1 << 20]).unwrap();
+    sync(&mount.dir);
+    let until_metrics = |are_right: &dyn Fn(&str) -> bool| {
+        let begun = Instant::now();
+        loop {
+            let text = metrics_of(&mount);
+            if are_right(&text) {
+                return;
+            }
+            assert!(begun.elapsed() < LOST, "{text}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    until_metrics(&|text| {
+        metric(text, "slabs_in_use") > 0
+            && metric(text, "slabs_degraded") == 0
+            && metric(text, "nodes_up") == 2
+    });
+    let scrubbed = nodes.memory("scrub", &[]);
+    let clients = scrubbed.as_array().unwrap();
+    let has_read = |client: &Value| client["is_scrubbed"] == true && client["pages"].as_u64() >= Some(256);
+    assert!(clients.len() == 2 && clients.iter().all(has_read), "{scrubbed}");
+    until_metrics(&|text| {
+        metric(text, "pages_scrubbed_total") >= 256 && metric(text, "pages_repaired_total") == 0
+    });
+    nodes.kill(1);
+    until_metrics(&|text| metric(text, "slabs_degraded") > 0 && metric(text, "nodes_up") == 1);
+    nodes.start_again(1);
+    until_metrics(&|text| metric(text, "slabs_degraded") == 0 && metric(text, "nodes_up") == 2);
+    mount.end();
+}
+
 #[test]
 fn a_node_of_a_volume_that_was_started_again_has_it_again_while_it_is_mounted() {
     let Some(mut nodes) = VolumeNodes::new("restarted") else { return };
@@ -350,54 +431,4 @@ fn a_node_of_a_volume_that_was_started_again_has_it_again_while_it_is_mounted() 
     let mounted = nodes.mount("1");
     check(&mounted.dir, &model);
     mounted.end();
-}
-
-#[test]
-fn a_mount_that_was_stopped_beyond_its_lease_changes_nothing_and_shows_nothing() {
-    const LEN: usize = 300_000;
-    let Some(nodes) = VolumeNodes::new("stopped") else { return };
-    let first = nodes.mount("first");
-    let path = first.dir.join("file");
-    fs::write(&path, [1; LEN]).unwrap();
-    sync(&first.dir);
-    // A program of the first machine. This process must have nothing open there: who it starts would close that, and
-    // wait.
-    let mut late = Command::new("sh")
-        .args([
-            "-c",
-            "exec 3<>\"$1\"; echo ready; read go; exec dd if=/dev/zero bs=300000 count=1 1>&3",
-            "sh",
-        ])
-        .arg(&path)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut ready = String::new();
-    BufReader::new(late.stdout.take().unwrap()).read_line(&mut ready).unwrap();
-    first.signal_all(Signal::STOP);
-    // It writes, and waits for who serves.
-    late.stdin.take().unwrap().write_all(b"go\n").unwrap();
-    let second = nodes.mount("second");
-    let there = second.dir.join("file");
-    assert!(fs::read(&there).unwrap() == [1; LEN]);
-    fs::write(&there, [2; LEN]).unwrap();
-    sync(&second.dir);
-    first.signal_all(Signal::CONT);
-    assert!(!late.wait().unwrap().success(), "what it wrote went nowhere");
-    let failed = [
-        fs::read(&path).unwrap_err(),
-        fs::metadata(&path).unwrap_err(),
-        fs::read_dir(&first.dir).and_then(|mut lines| lines.next().unwrap()).unwrap_err(),
-    ];
-    for error in failed {
-        let number = error.raw_os_error();
-        assert!([Some(libc::ENOTCONN), Some(libc::EIO)].contains(&number), "{error}");
-    }
-    assert!(fs::read(&there).unwrap() == [2; LEN]);
-    second.end();
-    let third = nodes.mount("third");
-    assert!(fs::read(third.dir.join("file")).unwrap() == [2; LEN]);
-    third.end();
 }

@@ -113,9 +113,13 @@ struct Node {
 
 impl Node {
     fn start() -> Self {
+        Self::of_size("160M")
+    }
+
+    fn of_size(size: &str) -> Self {
         let is_root = rustix::process::geteuid().is_root();
         let mut process = farcall()
-            .args(["--json", "memory", "serve", "--listen", "127.0.0.1:0", "--size", "160M", "--slab", "16M"])
+            .args(["--json", "memory", "serve", "--listen", "127.0.0.1:0", "--size", size, "--slab", "16M"])
             // Its own pages could be swapped to itself.
             .args(is_root.then_some("--lock"))
             .stdout(Stdio::piped())
@@ -343,6 +347,17 @@ fn a_program_larger_than_its_memory_has_its_bytes_and_its_code_is_handed_on() {
     assert_eq!((&status["failures"], &status["replicas_now"]["slabs_degraded"]), (&0.into(), &0.into()));
     assert!(run.says("<right>"));
     assert_eq!(run.end().0, Some(7));
+}
+
+#[test]
+#[ignore = "it swaps: .ci/run page"]
+fn states_that_nodes_cannot_hold_all_replicas() {
+    let Some(mut run) = Run::over(vec![Node::start(), Node::of_size("16M")], "10") else { return };
+    let status = run.status_once(|status| status["replicas_now"]["slabs_in_use"] == 8);
+    assert_eq!(status["replicas_now"]["slabs_degraded"], 7, "{status}");
+    let (code, said) = run.end();
+    assert_eq!(code, Some(7));
+    assert!(said.contains("NOT 2 replicas of 7 of 8 slabs"), "{said}");
 }
 
 #[test]

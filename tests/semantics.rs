@@ -1,9 +1,10 @@
-//! docs/SEMANTICS.md promises, docs/THREATS.md says what attackers can do; this checks that every sentence names a
-//! test, and that the test exists.
+//! docs/semantics/ promises, docs/THREATS.md says what attackers can do; this checks that every sentence names a test,
+//! and that the test exists.
 //!
-//! A sentence is a list item of a document. It ends with its proof in brackets: `` [`package::test_name`] ``, several
-//! separated by commas. `package` is the folder of the package (under `crates/`, `dropin/` or `tools/`), or `cli` for
-//! the root package.
+//! A promise is a list item with a number: `- **7.** Text.`. The table at the end of its page names its tests:
+//! `` | 7 | `package::test_name` | ``, several separated by commas. In THREATS.md an item ends with its tests in brackets
+//! instead: `` [`package::test_name`] ``. `package` is the folder of the package below its layer, or `cli` for the root
+//! package.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -21,8 +22,8 @@ struct Promise {
     proofs: Vec<String>,
 }
 
-/// The list items of a document, each with its proofs.
-fn promises(document: &str) -> Vec<Promise> {
+/// The list items of a document, each with its line.
+fn items(document: &str) -> Vec<(usize, String)> {
     let mut items: Vec<(usize, String)> = Vec::new();
     let mut is_open = false;
     for (at, line) in document.lines().enumerate() {
@@ -37,7 +38,42 @@ fn promises(document: &str) -> Vec<Promise> {
             is_open = false;
         }
     }
-    items.into_iter().map(|(line, text)| split(line, &text)).collect()
+    items
+}
+
+/// The promises of a document whose items end with their proofs.
+fn promises_with_brackets(document: &str) -> Vec<Promise> {
+    items(document).into_iter().map(|(line, text)| split(line, &text)).collect()
+}
+
+/// The promises of a page whose last table has the proofs. A row without its item, and a number that occurs twice, are
+/// promises without a proof.
+fn promises_of_page(page: &str) -> Vec<Promise> {
+    let (text, table) = page.rsplit_once("\n## Tests\n").unwrap_or((page, ""));
+    let first_row = text.lines().count() + 2;
+    let mut rows: Vec<(usize, String, &str)> = Vec::new();
+    for (at, row) in table.lines().enumerate() {
+        let Some((number, tests)) = row.strip_prefix("| ").and_then(|row| row.split_once(" | ")) else {
+            continue;
+        };
+        if number.parse::<u32>().is_ok() {
+            rows.push((first_row + at, number.to_owned(), tests.trim_end_matches(" |")));
+        }
+    }
+    let mut promises = Vec::new();
+    for (line, item) in items(text) {
+        let number =
+            item.strip_prefix("**").and_then(|item| item.split_once(".** ")).map(|(number, _)| number);
+        let place = number.and_then(|number| rows.iter().position(|(_, of, _)| of == number));
+        let proofs = place.map(|place| split(line, &format!("{item} [{}]", rows.remove(place).2)).proofs);
+        promises.push(Promise { line, text: item, proofs: proofs.unwrap_or_default() });
+    }
+    let without_item = |(line, number, _): (usize, String, &str)| {
+        let text = format!("row {number} of the table has no item of its own");
+        Promise { line, text, proofs: Vec::new() }
+    };
+    promises.extend(rows.into_iter().map(without_item));
+    promises
 }
 
 /// Cuts an item into its sentence and its proofs.
@@ -96,15 +132,16 @@ fn all_tests() -> HashMap<String, HashSet<String>> {
     all.insert("cli".to_owned(), of_root);
     // Run by .ci/run bindings.
     for (name, file, marker) in [
-        ("python", "crates/python/tests/test_farcall.py", "def test_"),
-        ("go", "go/farcall_test.go", "func Test"),
+        ("python", "bindings/python/tests/test_farcall.py", "def test_"),
+        ("go", "bindings/go/farcall_test.go", "func Test"),
     ] {
         let text = fs::read_to_string(root().join(file)).unwrap();
         let (_, prefix) = marker.split_once(' ').unwrap();
         let names = text.split(marker).skip(1).filter_map(|rest| rest.split('(').next());
         all.insert(name.to_owned(), names.map(|rest| format!("{prefix}{rest}")).collect());
     }
-    let packages = ["crates", "dropin", "tools"].map(|folder| fs::read_dir(root().join(folder)).unwrap());
+    let layers = ["fabric", "runtime", "services", "memory", "dropin", "bindings", "lab"];
+    let packages = layers.map(|folder| fs::read_dir(root().join(folder)).unwrap());
     for entry in packages.into_iter().flatten() {
         let path = entry.unwrap().path();
         let tests: &mut HashSet<String> =
@@ -118,10 +155,10 @@ fn all_tests() -> HashMap<String, HashSet<String>> {
     all
 }
 
-/// What is wrong with a document's promises, one line each.
-fn faults(document: &str, tests: &HashMap<String, HashSet<String>>) -> Vec<String> {
+/// What is wrong with promises, one line each.
+fn faults(promises: Vec<Promise>, tests: &HashMap<String, HashSet<String>>) -> Vec<String> {
     let mut faults = Vec::new();
-    for promise in promises(document) {
+    for promise in promises {
         if promise.proofs.is_empty() {
             faults.push(format!("line {}: no test named: {}", promise.line, promise.text));
         }
@@ -140,12 +177,29 @@ fn faults(document: &str, tests: &HashMap<String, HashSet<String>>) -> Vec<Strin
 #[test]
 fn every_sentence_has_a_test() {
     let tests = all_tests();
-    for (name, count_min) in [("SEMANTICS.md", 200), ("THREATS.md", 20)] {
-        let document = fs::read_to_string(root().join("docs").join(name)).unwrap();
-        let count = promises(&document).len();
-        assert!(count > count_min, "{name}: only {count} sentences found: has its form changed?");
-        let faults = faults(&document, &tests);
-        assert!(faults.is_empty(), "docs/{name}:\n{}", faults.join("\n"));
+    let docs = root().join("docs");
+    let threats = promises_with_brackets(&fs::read_to_string(docs.join("THREATS.md")).unwrap());
+    let mut documents = vec![("docs/THREATS.md".to_owned(), threats)];
+    for entry in fs::read_dir(docs.join("semantics")).unwrap() {
+        let path = entry.unwrap().path();
+        let page = fs::read_to_string(&path).unwrap();
+        documents.push((path.display().to_string(), promises_of_page(&page)));
+    }
+    let count: usize = documents.iter().map(|(_, promises)| promises.len()).sum();
+    assert!(count > 500, "only {count} sentences found: has the form of the pages changed?");
+    for (name, promises) in documents {
+        assert!(promises.len() >= 3, "{name}: only {} sentences found", promises.len());
+        let faults = faults(promises, &tests);
+        assert!(faults.is_empty(), "{name}:\n{}", faults.join("\n"));
+    }
+}
+
+#[test]
+fn every_page_stands_in_the_index() {
+    let index = fs::read_to_string(root().join("docs/SEMANTICS.md")).unwrap();
+    for entry in fs::read_dir(root().join("docs/semantics")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(index.contains(&format!("](semantics/{name})")), "docs/SEMANTICS.md does not link to {name}");
     }
 }
 
@@ -153,7 +207,7 @@ fn every_sentence_has_a_test() {
 fn promises_without_a_proof_are_found() {
     let tests = HashMap::from([("kv".to_owned(), HashSet::from(["proves".to_owned()]))]);
     let good = "# Title\n\nProse is free.\n\n- It holds,\n  always. [`kv::proves`]\n";
-    assert_eq!(faults(good, &tests), Vec::<String>::new());
+    assert_eq!(faults(promises_with_brackets(good), &tests), Vec::<String>::new());
     for bad in [
         "- It holds.\n",
         "- It holds. [`kv::gone`]\n",
@@ -161,7 +215,24 @@ fn promises_without_a_proof_are_found() {
         "- It holds. [proves]\n",
         "- It holds. [`kv::proves`, `kv::gone`]\n",
     ] {
-        assert_eq!(faults(bad, &tests).len(), 1, "{bad}");
+        assert_eq!(faults(promises_with_brackets(bad), &tests).len(), 1, "{bad}");
+    }
+    let page = |items: &str, rows: &str| {
+        format!("# Title\n\n{items}\n## Tests\n\n| promise | tests |\n|---|---|\n{rows}")
+    };
+    let item = "- **1.** It holds,\n  always.\n";
+    let good = page(item, "| 1 | `kv::proves` |\n");
+    assert_eq!(faults(promises_of_page(&good), &tests), Vec::<String>::new());
+    for (items, rows) in [
+        (item, ""),
+        (item, "| 2 | `kv::proves` |\n| 1 | `kv::proves` |\n"),
+        (item, "| 1 | `kv::gone` |\n"),
+        (item, "| 1 | proves |\n"),
+        ("- It holds.\n", ""),
+        ("- **1.** It holds.\n- **1.** It also holds.\n", "| 1 | `kv::proves` |\n"),
+    ] {
+        let page = page(items, rows);
+        assert_eq!(faults(promises_of_page(&page), &tests).len(), 1, "{page}");
     }
     let mut found = HashSet::new();
     tests_in("#[test]\n#[should_panic]\nfn a() {}\nfn b() {}\n#[tokio::test]\nasync fn c() {}\n", &mut found);

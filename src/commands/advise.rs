@@ -1,6 +1,6 @@
 //! `farcall advise`: which preset calls of a certain shape should take.
 
-use crate::commands::measuring::{self, StageArgs};
+use crate::commands::measuring::{self, PageArg, StageArgs};
 use crate::commands::nic_args::NicArgs;
 use crate::commands::tune::ProfileArg;
 use crate::console::Console;
@@ -58,7 +58,7 @@ impl Advise {
             Job { request_bytes: self.request, response_bytes: self.response, process_us: self.process_us };
         let (clients, window) = (self.clients, self.window);
         let plan = AdvisePlan { stage: self.stage.stage(0)?, chosen, profile, job, clients, window };
-        measuring::run(console, |progress| {
+        measuring::run_self_warning(console, &PageArg::default(), |progress| {
             advise::run(&plan, progress).map_err(|error| {
                 Failure::because("cannot measure the presets", &*error)
                     .remedy("see what is missing: farcall doctor")

@@ -6,6 +6,7 @@ use crate::signals::StopFlag;
 use crate::whole_file;
 use clap::{Args, ValueEnum};
 use farcall_bench::experiments::{Progress, Stage};
+use farcall_bench::measure::contention_warning;
 use farcall_bench::report::{Report, Wide};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -67,6 +68,28 @@ pub fn run_with_page(
     page: &PageArg,
     experiment: impl FnOnce(Progress<'_>) -> Result<Report, Failure>,
 ) -> Result<Exit, Failure> {
+    run_with_warning(console, page, contention_warning(), experiment)
+}
+
+/// Runs an experiment that looks for contention by itself, since its limits or its
+/// recommendation depend on it: a second sample, taken here, might differ.
+///
+/// # Errors
+/// What the experiment fails with.
+pub fn run_self_warning(
+    console: Console,
+    page: &PageArg,
+    experiment: impl FnOnce(Progress<'_>) -> Result<Report, Failure>,
+) -> Result<Exit, Failure> {
+    run_with_warning(console, page, None, experiment)
+}
+
+fn run_with_warning(
+    console: Console,
+    page: &PageArg,
+    warning: Option<String>,
+    experiment: impl FnOnce(Progress<'_>) -> Result<Report, Failure>,
+) -> Result<Exit, Failure> {
     let stop = StopFlag::install()?;
     let line = spinner();
     let report = experiment(&mut |what: &str| {
@@ -74,11 +97,18 @@ pub fn run_with_page(
         !stop.is_raised()
     });
     line.finish_and_clear();
-    let report = match report {
+    let mut report = match report {
         // What fails then fails because of it.
-        Err(_) if stop.is_raised() => return Ok(Exit::Interrupted),
+        Err(_) if stop.is_raised_soon() => {
+            eprintln!("interrupted before the end: there is no report");
+            return Ok(Exit::Interrupted);
+        }
         report => report?,
     };
+    if !report.is_sound() && stop.is_raised_soon() {
+        report.interrupted();
+    }
+    warning.into_iter().for_each(|warning| report.warn(warning));
     let json = report.to_json();
     if console.is_wide {
         console.say(&Wide(&report), &json)?;

@@ -71,7 +71,8 @@ use clap::{Parser, Subcommand};
                   FARCALL_DEVICE       another name for the device softnic0\n  \
                   FARCALL_CAPTURE      a directory in which each process writes a pcapng (farcall capture sets it)\n\
                   and of RDMA programs (farcall verbs run --help): FARCALL_TRACE, FARCALL_FAULTS, FARCALL_MOVE_MIB;\n\
-                  of socket programs (farcall run --help): FARCALL_RUN_ONLY, FARCALL_RUN_EXCEPT.\n\n\
+                  of socket programs (farcall run --help): FARCALL_RUN_ONLY, FARCALL_RUN_EXCEPT,\n  \
+                  FARCALL_RUN_ALLOW_DIRECT_CALLS.\n\n\
                   Examples:\n  farcall doctor                 can this machine run it, and what to change\n  \
                   farcall kv bench               the main benchmark, about a minute\n  \
                   farcall kv serve               a key-value service; any memcached client works"
@@ -135,6 +136,11 @@ enum Command {
     #[command(about = not_built_in::NOT_BUILT_IN)]
     Mount(not_built_in::NotBuiltIn),
     #[cfg(feature = "full")]
+    Mounts(mount::List),
+    #[cfg(not(feature = "full"))]
+    #[command(about = not_built_in::NOT_BUILT_IN)]
+    Mounts(not_built_in::NotBuiltIn),
+    #[cfg(feature = "full")]
     Page(page::Page),
     #[cfg(not(feature = "full"))]
     #[command(about = not_built_in::NOT_BUILT_IN)]
@@ -166,6 +172,11 @@ enum Command {
     Stream(not_built_in::NotBuiltIn),
     Tune(tune::Tune),
     #[cfg(feature = "full")]
+    Umount(mount::Umount),
+    #[cfg(not(feature = "full"))]
+    #[command(about = not_built_in::NOT_BUILT_IN)]
+    Umount(not_built_in::NotBuiltIn),
+    #[cfg(feature = "full")]
     #[command(subcommand)]
     Verbs(verbs::Verbs),
     #[cfg(not(feature = "full"))]
@@ -177,6 +188,9 @@ enum Command {
     #[cfg(feature = "full")]
     #[command(name = "__mount-worker", hide = true)]
     MountWorker(mount::Worker),
+    #[cfg(feature = "full")]
+    #[command(name = "__mount-helper", hide = true)]
+    MountHelper(mount::Helper),
     #[cfg(feature = "full")]
     #[command(name = "__pager", hide = true)]
     Pager(page::Pager),
@@ -213,6 +227,7 @@ impl Cli {
             Command::Man(man) => man.run(console),
             Command::Memory(memory) => memory.run(console),
             Command::Mount(mount) => mount.run(console),
+            Command::Mounts(mounts) => mounts.run(console),
             Command::Page(page) => page.run(console),
             Command::Perf(perf) => perf.run(console),
             Command::Remio(remio) => remio.run(console),
@@ -221,9 +236,12 @@ impl Cli {
             Command::Stats(stats) => stats.run(console),
             Command::Stream(stream) => stream.run(console),
             Command::Tune(tune) => tune.run(console),
+            Command::Umount(umount) => umount.run(console),
             Command::Verbs(verbs) => verbs.run(console),
             #[cfg(feature = "full")]
             Command::MountWorker(worker) => worker.run(),
+            #[cfg(feature = "full")]
+            Command::MountHelper(helper) => helper.run(),
             #[cfg(feature = "full")]
             Command::Pager(pager) => pager.run(),
             Command::Peer => farcall_bench::run_peer()

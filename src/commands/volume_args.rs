@@ -49,7 +49,9 @@ impl VolumeArgs {
 }
 
 fn read_key(path: &Path) -> io::Result<[u8; KEY_BYTES]> {
-    let mut file = File::open(path)?;
+    // `O_NONBLOCK`: opening a FIFO does not wait for a writer; it is refused below.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let mut file = File::options().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
     if metadata.mode() & 0o077 != 0 || metadata.uid() != rustix::process::geteuid().as_raw() {
         return Err(io::Error::other("others can read it, or own it"));

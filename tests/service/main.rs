@@ -1,5 +1,6 @@
 //! Servers as those who keep them running see them: their log, their metrics, their configuration.
 
+mod exposition;
 mod watched;
 
 use serde_json::Value;
@@ -295,7 +296,8 @@ fn options_come_from_a_file_and_the_command_line_wins() {
     assert!(!farcall(&["kv", "set", "big", &"x".repeat(1001), "--server", &to]).status.success());
 
     for (text, part) in [
-        ("memory_mib = 1", "no option --memory_mib"),
+        ("\nmemory_mib = 1", "wrong.toml:2"),
+        ("memory_mib = 1", "did you mean memory-mib?"),
         ("tcp = 7 7", "line 1"),
         ("partitions = 0", "0 is not in 1..=256"),
         ("tcp = ['nowhere']", "nowhere"),
@@ -306,8 +308,20 @@ fn options_come_from_a_file_and_the_command_line_wins() {
         assert_eq!(refused.status.code(), Some(2), "{text}: {said}");
         assert!(said.contains(part), "{text}: {said}");
     }
-    let missing = farcall(&["rpc", "serve", "--config", "/nonexistent.toml"]);
-    assert_eq!(missing.status.code(), Some(2));
+    let fifo = folder.0.join("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
+    let large = folder.write("large.toml", &"#".repeat((1 << 20) + 1));
+    for (path, part) in [
+        ("/nonexistent.toml", "No such file"),
+        (fifo.to_str().unwrap(), "a FIFO"),
+        ("/dev/zero", "a device"),
+        (&large, "more than 1048576 bytes"),
+    ] {
+        let refused = farcall(&["rpc", "serve", "--config", path]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2), "{path}: {said}");
+        assert!(said.contains(part) && said.contains(path), "{path}: {said}");
+    }
 }
 
 #[test]
@@ -393,6 +407,14 @@ fn sockets_that_were_opened_before_are_served() {
     assert!(farcall(&["kv", "get", "a", "--server", &format!("unix:{path}")]).status.success());
     assert!(server.stop().0.success());
     assert!(folder.0.join("kv.sock").exists(), "it is not ours to remove");
+
+    // An address that is named as well is served once, through the socket that there is.
+    let address = tcp.local_addr().unwrap().to_string();
+    let server = Server::from(&mut run("1", &format!("--tcp {address} --tcp 127.0.0.1:0")));
+    assert_eq!(server.ready["tcp"].as_array().unwrap().len(), 2, "{}", server.ready);
+    let to = format!("tcp:{address}");
+    assert!(farcall(&["kv", "set", "a", "b", "--server", &to]).status.success());
+    drop(server);
 
     for count in ["-1", "999", "many"] {
         let refused = run(count, "").output().unwrap();

@@ -6,9 +6,13 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+/// After that a test calls something lost, however busy the machine is.
+pub const LOST: Duration = Duration::from_secs(240);
 
 pub fn farcall() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_farcall"));

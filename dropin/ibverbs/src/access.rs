@@ -7,7 +7,7 @@ use farcall_verbs::Access;
 use crate::errno;
 
 const MW_BIND: u32 = 1 << 4;
-const ZERO_BASED: u32 = 1 << 5;
+pub const ZERO_BASED: u32 = 1 << 5;
 const ON_DEMAND: u32 = 1 << 6;
 const HUGETLB: u32 = 1 << 7;
 const FLUSH: u32 = 1 << 8 | 1 << 9;
@@ -17,7 +17,7 @@ const OPTIONAL: u32 = 0x3ff0_0000;
 /// What changes nothing here: a hint about pages, the permission to bind windows, and what is optional.
 const IGNORED: u32 = MW_BIND | HUGETLB | OPTIONAL;
 
-/// What a region allows.
+/// What a region allows; [`ZERO_BASED`] concerns its addresses alone.
 ///
 /// # Errors
 /// `EOPNOTSUPP` for what is not offered, as the kernel says of devices without the capability; `EINVAL` for bits that
@@ -25,11 +25,11 @@ const IGNORED: u32 = MW_BIND | HUGETLB | OPTIONAL;
 pub fn of_region(flags: u32) -> Result<Access, c_int> {
     let flags = flags & !IGNORED;
     require_known(flags)?;
-    match flags & (ZERO_BASED | ON_DEMAND | FLUSH) {
+    match flags & (ON_DEMAND | FLUSH) {
         0 => Ok(Access::from_bits_truncate(flags)),
         wanted => Err(errno::refused(
             libc::EOPNOTSUPP,
-            format_args!("access {wanted:#x}: ZERO_BASED, ON_DEMAND and FLUSH are not offered"),
+            format_args!("access {wanted:#x}: ON_DEMAND and FLUSH are not offered"),
         )),
     }
 }

@@ -6,7 +6,7 @@ use farcall_verbs as verbs;
 use farcall_verbs::{AddressHandle, Wc, WcFlags};
 
 use crate::symbols::{export, not_offered};
-use crate::{attributes, context, errno, memory};
+use crate::{attributes, context, errno, live, memory};
 use farcall_layout::{Ah, AhAttr, Context, Pd};
 
 #[repr(C)]
@@ -52,14 +52,21 @@ export! {
     "IBVERBS_1.1" {
         /// `man ibv_create_ah`.
         fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
-            // SAFETY: the caller's domain and structure.
+            if let Err(number) = live::DOMAINS.check(pd) {
+                return errno::null(number);
+            }
+            // SAFETY: a live domain, and the caller's structure.
             let (domain, path) = unsafe { (memory::domain(pd), attributes::path(&*attr)) };
             match domain.provider.create_ah(&path) {
                 Ok(provider) => {
                     domain.uses.add();
                     // SAFETY: the caller's domain.
                     let context = unsafe { (*pd).context };
-                    Box::into_raw(Box::new(AhObject { ah: Ah { context, pd, handle: 0 }, provider })).cast()
+                    let ah = Ah { context, pd, handle: live::new_handle() };
+                    let made: *mut Ah = Box::into_raw(Box::new(AhObject { ah, provider })).cast();
+                    // SAFETY: just made.
+                    unsafe { live::ADDRESS_HANDLES.insert(made) };
+                    made
                 }
                 Err(error) => errno::null(errno::number(&error)),
             }
@@ -87,7 +94,10 @@ export! {
 
         /// `man ibv_destroy_ah`.
         fn ibv_destroy_ah(ah: *mut Ah) -> c_int {
-            // SAFETY: made above; the program does not use it any more.
+            if let Err(number) = live::ADDRESS_HANDLES.remove(ah) {
+                return number;
+            }
+            // SAFETY: made above; it was live, and is no longer.
             let object = unsafe { Box::from_raw(ah.cast::<AhObject>()) };
             // SAFETY: domains outlive their handles.
             unsafe { memory::domain(object.ah.pd) }.uses.remove();

@@ -10,6 +10,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use crate::context;
 use crate::cq::{self, CqObject};
 use crate::errno;
+use crate::live;
 use crate::symbols::export;
 use crate::use_count::UseCount;
 use farcall_layout::{CompChannel, Context, Cq};
@@ -60,7 +61,11 @@ export! {
                 Ok(provider) => {
                     make_blocking(provider.fd());
                     let channel = CompChannel { context, fd: provider.fd(), refcnt: 0 };
-                    Box::into_raw(Box::new(ChannelObject { channel, provider, uses: UseCount::default() })).cast()
+                    let object = ChannelObject { channel, provider, uses: UseCount::default() };
+                    let made: *mut CompChannel = Box::into_raw(Box::new(object)).cast();
+                    // SAFETY: just made.
+                    unsafe { live::CHANNELS.insert(made) };
+                    made
                 }
                 Err(error) => errno::null(errno::number(&error)),
             }
@@ -68,8 +73,10 @@ export! {
 
         /// `man ibv_destroy_comp_channel`.
         fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> c_int {
-            // SAFETY: the caller's channel.
-            if let Err(number) = unsafe { object(channel) }.uses.check_none() {
+            let known = live::CHANNELS.check(channel);
+            // SAFETY: a live channel, if it is known.
+            let is_free = known.and_then(|()| unsafe { object(channel) }.uses.check_none());
+            if let Err(number) = is_free.and_then(|()| live::CHANNELS.remove(channel)) {
                 return number;
             }
             // SAFETY: made above, and nothing uses it.

@@ -138,12 +138,12 @@ fn fill_device(of: &ContextObject) -> Result<DeviceAttr, farcall_verbs::Error> {
     filled.max_cq = int(attr.max_cq);
     filled.max_cqe = int(attr.max_cqe);
     filled.max_mr = int(attr.max_mr);
-    filled.max_pd = 1 << 20;
+    filled.max_pd = int(attr.max_pd);
     filled.max_qp_rd_atom = attr.max_qp_rd_atom.into();
     filled.max_qp_init_rd_atom = attr.max_qp_rd_atom.into();
     filled.max_res_rd_atom = int(attr.max_qp).saturating_mul(attr.max_qp_rd_atom.into());
     filled.atomic_cap = if attr.rc.contains(OpCaps::ATOMIC) { ATOMIC_HCA } else { 0 };
-    filled.max_ah = int(attr.max_qp);
+    filled.max_ah = int(attr.max_ah);
     filled.max_srq = int(attr.max_srq);
     filled.max_srq_wr = int(attr.max_srq_wr);
     filled.max_srq_sge = int(attr.max_srq_sge);

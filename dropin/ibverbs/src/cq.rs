@@ -10,7 +10,7 @@ use farcall_verbs::{CqInitAttr, Notify, RawCq, Wc};
 use crate::context;
 use crate::symbols::export;
 use crate::use_count::UseCount;
-use crate::{channel, cq_ex, errno, traced};
+use crate::{channel, cq_ex, errno, live, traced};
 use farcall_layout::{CompChannel, Context, Cq, CqEx};
 
 #[repr(C)]
@@ -49,6 +49,9 @@ pub unsafe fn create(
     cq_context: *mut c_void,
     comp_channel: *mut CompChannel,
 ) -> Result<*mut CqObject, c_int> {
+    if !comp_channel.is_null() {
+        live::CHANNELS.check(comp_channel)?;
+    }
     // SAFETY: the caller's objects.
     let of = unsafe { context::object(context) };
     // SAFETY: as above.
@@ -85,6 +88,8 @@ pub unsafe fn create(
         current: Wc::default(),
         current_ns: now_ns(),
     }));
+    // SAFETY: just made.
+    unsafe { live::COMPLETION_QUEUES.insert(made.cast::<Cq>()) };
     of.registry.cqs.insert(id, made);
     Ok(made)
 }
@@ -105,12 +110,9 @@ pub unsafe extern "C" fn poll(cq: *mut Cq, num_entries: c_int, wc: *mut Wc) -> c
     }
 }
 
-/// As `man ibv_req_notify_cq`. Without a channel there is no event, which is no error on any device.
+/// As `man ibv_req_notify_cq`. Without a channel there is no event, and the call fails: a program that waits for one
+/// would wait for ever.
 pub unsafe extern "C" fn req_notify(cq: *mut Cq, solicited_only: c_int) -> c_int {
-    // SAFETY: the program's queue.
-    if unsafe { (*cq).channel.is_null() } {
-        return 0;
-    }
     let notify = if solicited_only != 0 { Notify::Solicited } else { Notify::Any };
     // SAFETY: the program's queue.
     errno::code(unsafe { object(cq.cast()) }.lock().req_notify(notify))
@@ -132,9 +134,12 @@ export! {
         /// `man ibv_destroy_cq`: waits until events are acknowledged.
         fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
             let address = cq.cast::<CqObject>();
-            // SAFETY: the caller's queue.
+            if let Err(number) = live::COMPLETION_QUEUES.check(cq) {
+                return number;
+            }
+            // SAFETY: a live queue.
             let of = unsafe { object(address) };
-            if let Err(number) = of.uses.check_none() {
+            if let Err(number) = of.uses.check_none().and_then(|()| live::COMPLETION_QUEUES.remove(cq)) {
                 return number;
             }
             // SAFETY: contexts outlive their queues.
@@ -156,7 +161,10 @@ export! {
             if cqe < 1 {
                 return errno::refused(libc::EINVAL, format_args!("cqe {cqe}"));
             }
-            // SAFETY: the caller's queue.
+            if let Err(number) = live::COMPLETION_QUEUES.check(cq) {
+                return number;
+            }
+            // SAFETY: a live queue.
             unsafe { ptr::addr_of_mut!((*cq).cqe).write(cqe) };
             0
         }

@@ -8,7 +8,7 @@
 //! | file | man pages |
 //! |---|---|
 //! | `device`, `context` | ibv_get_device_list, ibv_open_device, ibv_query_device, ibv_query_port, ibv_query_gid |
-//! | `memory`, `access`, `address` | ibv_alloc_pd, ibv_reg_mr, ibv_create_ah |
+//! | `memory`, `region_names`, `access`, `address` | ibv_alloc_pd, ibv_reg_mr, ibv_create_ah |
 //! | `channel`, `cq`, `cq_ex` | ibv_create_comp_channel, ibv_create_cq, ibv_poll_cq, ibv_create_cq_ex |
 //! | `qp`, `attributes`, `srq` | ibv_create_qp, ibv_post_send, ibv_modify_qp, ibv_create_srq |
 //! | `qp_ex`, `posting` | ibv_wr_post |
@@ -33,6 +33,7 @@ mod errno;
 mod events;
 mod faults;
 mod fork;
+mod live;
 mod management;
 mod marshal;
 mod memory;
@@ -42,6 +43,7 @@ mod posting;
 mod private;
 mod qp;
 mod qp_ex;
+mod region_names;
 mod registry;
 mod release_59;
 mod shown_files;

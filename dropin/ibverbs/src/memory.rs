@@ -3,12 +3,12 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use farcall_verbs::{Access, ProtectionDomain, RawMr};
+use farcall_verbs::{MrMemory, ProtectionDomain, RawMr};
 
 use crate::errno;
 use crate::symbols::{export, not_offered};
 use crate::use_count::UseCount;
-use crate::{access, context};
+use crate::{access, context, live, region_names};
 use farcall_layout::{Context, Mr, Pd};
 
 #[repr(C)]
@@ -22,20 +22,23 @@ pub struct PdObject {
 struct MrObject {
     mr: Mr,
     provider: Option<Box<dyn RawMr>>,
+    is_zero_based: bool,
 }
 
 impl MrObject {
     /// A region of the domain `of`, which `pd` is.
-    fn of(pd: *mut Pd, of: &PdObject, provider: Box<dyn RawMr>) -> Self {
+    fn of(pd: *mut Pd, of: &PdObject, provider: Box<dyn RawMr>, is_zero_based: bool) -> Self {
         of.uses.add();
+        region_names::note(&*provider);
         let (addr, length) = (provider.addr().cast(), provider.len_bytes());
         let (lkey, rkey) = (provider.lkey(), provider.rkey());
         let mr = Mr { context: of.pd.context, pd, addr, length, handle: lkey, lkey, rkey };
-        Self { mr, provider: Some(provider) }
+        Self { mr, provider: Some(provider), is_zero_based }
     }
 
     /// Deregisters the memory. No peer accesses memory of the program any more when it returns.
     fn release(&mut self) {
+        region_names::forget(self.mr.lkey);
         if let Some(provider) = self.provider.take() {
             let _ = provider.dereg();
         }
@@ -65,18 +68,27 @@ impl MrObject {
         if changes.memory.is_none() && changes.pd.is_none() && changes.access.is_none() {
             return Err(refused("flags: nothing changes"));
         }
+        let is_zero_based =
+            changes.access.map_or(self.is_zero_based, |flags| flags & access::ZERO_BASED != 0);
         let access = changes.access.map(access::of_region).transpose()?;
         let pd = changes.pd.unwrap_or(before);
+        live::DOMAINS.check(pd)?;
         // SAFETY: the caller's domain.
         if pd.is_null() || unsafe { (*pd).context } != self.mr.context {
             return Err(refused("pd: of the same device only"));
         }
-        let memory = changes.memory.map(|(addr, len_bytes)| (addr.cast(), len_bytes));
+        let is_renamed = changes.memory.is_some() || is_zero_based != self.is_zero_based;
+        let memory = is_renamed.then(|| {
+            let same = (provider.addr().cast(), provider.len_bytes());
+            let (addr, len_bytes) = changes.memory.unwrap_or(same);
+            named(MrMemory::new(addr.cast(), len_bytes), is_zero_based)
+        });
         // SAFETY: the caller's domain and promise; domains outlive their regions.
         let (of, before) = unsafe { (domain(pd), domain(before)) };
         // SAFETY: as above.
         let made = unsafe { of.provider.rereg_mr(&*provider, memory, access) };
-        *self = MrObject::of(pd, of, made.map_err(|error| errno::number(&error))?);
+        let made = made.map_err(|error| errno::number(&error))?;
+        *self = MrObject::of(pd, of, made, is_zero_based);
         before.uses.remove();
         Ok(())
     }
@@ -89,29 +101,38 @@ pub unsafe fn domain<'a>(pd: *mut Pd) -> &'a PdObject {
     unsafe { &*pd.cast::<PdObject>() }
 }
 
-/// # Safety
-/// See `man ibv_reg_mr`.
-unsafe fn region(
-    pd: *mut Pd,
-    addr: *mut c_void,
-    len_bytes: usize,
-    access: Access,
-) -> Result<MrObject, c_int> {
-    // SAFETY: the caller's domain.
-    let domain = unsafe { domain(pd) };
-    // SAFETY: the caller's promise.
-    let registered = unsafe { domain.provider.reg_mr(addr.cast(), len_bytes, access) };
-    let provider = registered.map_err(|error| errno::number(&error))?;
-    Ok(MrObject::of(pd, domain, provider))
+/// Memory as requests name it, by the access flags of its region.
+fn named(memory: MrMemory, is_zero_based: bool) -> MrMemory {
+    if is_zero_based { memory.named_from(0) } else { memory }
 }
 
 /// # Safety
 /// See `man ibv_reg_mr`.
-unsafe fn register(pd: *mut Pd, addr: *mut c_void, len_bytes: usize, access: u32) -> *mut Mr {
-    // SAFETY: the caller's promise.
-    let made = access::of_region(access).and_then(|access| unsafe { region(pd, addr, len_bytes, access) });
-    made.map_or_else(errno::null, |made| Box::into_raw(Box::new(made)).cast())
+unsafe fn region(pd: *mut Pd, memory: MrMemory, flags: u32) -> Result<MrObject, c_int> {
+    let (access, is_zero_based) = (access::of_region(flags)?, flags & access::ZERO_BASED != 0);
+    // SAFETY: contract of `region` (# Safety).
+    let domain = unsafe { domain(pd) };
+    // SAFETY: contract of `region` (# Safety).
+    let registered = unsafe { domain.provider.reg_mr_at(named(memory, is_zero_based), access) };
+    let provider = registered.map_err(|error| errno::number(&error))?;
+    Ok(MrObject::of(pd, domain, provider, is_zero_based))
 }
+
+/// # Safety
+/// See `man ibv_reg_mr`.
+unsafe fn register(pd: *mut Pd, memory: MrMemory, access: u32) -> *mut Mr {
+    // SAFETY: contract of `register` (# Safety); the domain is live.
+    let made = live::DOMAINS.check(pd).and_then(|()| unsafe { region(pd, memory, access) });
+    made.map_or_else(errno::null, |made| {
+        let made: *mut Mr = Box::into_raw(Box::new(made)).cast();
+        // SAFETY: just made.
+        unsafe { live::REGIONS.insert(made) };
+        made
+    })
+}
+
+/// Bytes of the kernel's smallest page.
+const PAGE_BYTES: u64 = 4096;
 
 /// `IBV_REREG_MR_ERR_INPUT`: the region is as it was. `..._ERR_CMD`: it may not be used any more.
 const ERR_INPUT: c_int = -1;
@@ -129,8 +150,12 @@ export! {
             // SAFETY: the caller's context.
             match unsafe { context::object(context) }.provider.alloc_pd() {
                 Ok(provider) => {
-                    let pd = Pd { context, handle: 0 };
-                    Box::into_raw(Box::new(PdObject { pd, provider, uses: UseCount::default() })).cast()
+                    let pd = Pd { context, handle: live::new_handle() };
+                    let made: *mut Pd =
+                        Box::into_raw(Box::new(PdObject { pd, provider, uses: UseCount::default() })).cast();
+                    // SAFETY: just made.
+                    unsafe { live::DOMAINS.insert(made) };
+                    made
                 }
                 Err(error) => errno::null(errno::number(&error)),
             }
@@ -138,8 +163,9 @@ export! {
 
         /// `man ibv_dealloc_pd`.
         fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
-            // SAFETY: the caller's domain.
-            if let Err(number) = unsafe { domain(pd) }.uses.check_none() {
+            // SAFETY: a live domain, if it is known.
+            let is_free = live::DOMAINS.check(pd).and_then(|()| unsafe { domain(pd) }.uses.check_none());
+            if let Err(number) = is_free.and_then(|()| live::DOMAINS.remove(pd)) {
                 return number;
             }
             // SAFETY: made by `ibv_alloc_pd`, and nothing uses it.
@@ -150,12 +176,15 @@ export! {
         /// `man ibv_reg_mr`.
         fn ibv_reg_mr(pd: *mut Pd, addr: *mut c_void, len_bytes: usize, access: c_int) -> *mut Mr {
             // SAFETY: the caller's promise.
-            unsafe { register(pd, addr, len_bytes, access as u32) }
+            unsafe { register(pd, MrMemory::new(addr.cast(), len_bytes), access as u32) }
         }
 
         /// `man ibv_dereg_mr`.
         fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
-            // SAFETY: made by `register`; the program does not use it any more.
+            if let Err(number) = live::REGIONS.remove(mr) {
+                return number;
+            }
+            // SAFETY: made by `register`; it was live, and is no longer.
             unsafe { Box::from_raw(mr.cast::<MrObject>()) }.release();
             0
         }
@@ -177,7 +206,11 @@ export! {
                 pd: changes(CHANGE_PD).then_some(pd),
                 access: changes(CHANGE_ACCESS).then_some(access as u32),
             };
-            // SAFETY: made by `register`; the caller's promise.
+            if let Err(number) = live::REGIONS.check(mr) {
+                errno::set(number);
+                return ERR_INPUT;
+            }
+            // SAFETY: a live region, made by `register`; the caller's promise.
             match unsafe { (*mr.cast::<MrObject>()).change(&changes) } {
                 Ok(()) => 0,
                 Err(number) => {
@@ -188,7 +221,7 @@ export! {
         }
     }
     "IBVERBS_1.7" {
-        /// `man ibv_reg_mr_iova`: at its own address only.
+        /// `man ibv_reg_mr_iova`.
         fn ibv_reg_mr_iova(pd: *mut Pd, addr: *mut c_void, len_bytes: usize, iova: u64, access: c_int) -> *mut Mr {
             // SAFETY: the caller's promise.
             unsafe { ibv_reg_mr_iova2(pd, addr, len_bytes, iova, access as u32) }
@@ -197,12 +230,13 @@ export! {
     "IBVERBS_1.8" {
         /// As [`ibv_reg_mr_iova`]; what the header's `ibv_reg_mr` calls if the access is no constant.
         fn ibv_reg_mr_iova2(pd: *mut Pd, addr: *mut c_void, len_bytes: usize, iova: u64, access: u32) -> *mut Mr {
-            if iova != addr as u64 {
-                let why = format_args!("iova {iova:#x}: a region is reached at its own addresses");
-                return errno::null(errno::refused(libc::EOPNOTSUPP, why));
+            // The kernel compares the offsets in a page.
+            if !(iova ^ addr as u64).is_multiple_of(PAGE_BYTES) {
+                let why = format_args!("iova {iova:#x}: its offset in a page is not that of {addr:p}");
+                return errno::null(errno::refused(libc::EINVAL, why));
             }
             // SAFETY: the caller's promise.
-            unsafe { register(pd, addr, len_bytes, access) }
+            unsafe { register(pd, MrMemory::new(addr.cast(), len_bytes).named_from(iova), access) }
         }
     }
 }

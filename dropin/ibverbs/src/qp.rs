@@ -6,13 +6,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use farcall_trace::Unacknowledged;
-use farcall_verbs::{QpInitAttr as Init, QpState, QpType, RawQp, RecvWr, SendWr, UdTarget, WrOpcode};
+use farcall_verbs::{
+    QpInitAttr as Init, QpState, QpType, RawQp, RecvWr, SendFlags, SendWr, UdTarget, WrOpcode,
+};
 
 use crate::cq::{self, CqObject};
 use crate::posting::{PostLock, Posting};
 use crate::qp_ex::Batch;
+use crate::region_names::Elements;
 use crate::symbols::export;
-use crate::{address, attributes, context, errno, memory, qp_ex, srq, traced};
+use crate::{address, attributes, context, errno, live, memory, qp_ex, region_names, srq, traced};
 use farcall_layout::{Pd, Qp, QpAttr, QpCap, QpEx, QpInitAttr};
 
 #[repr(C)]
@@ -34,6 +37,10 @@ pub unsafe fn object<'a>(qp: *mut Qp) -> &'a QpObject {
     // SAFETY: the C structure begins its object. Fields that change are behind locks.
     unsafe { &*qp.cast::<QpObject>() }
 }
+
+/// Bytes of inline data that programs of this interface can ask for: about as many as devices have, which programs find
+/// out by trying.
+const INLINE_BYTES_MAX: u32 = 4096;
 
 /// What a queue pair is made of, by `ibv_create_qp` or `ibv_create_qp_ex`.
 struct Wanted<'a> {
@@ -80,7 +87,18 @@ unsafe fn make(wanted: &Wanted<'_>) -> Result<*mut QpObject, c_int> {
             format_args!("a domain and two completion queues are needed"),
         ));
     }
+    live::DOMAINS.check(wanted.pd)?;
+    live::COMPLETION_QUEUES.check(wanted.init.send_cq)?;
+    live::COMPLETION_QUEUES.check(wanted.init.recv_cq)?;
+    if !wanted.init.srq.is_null() {
+        live::RECEIVE_QUEUES.check(wanted.init.srq)?;
+    }
     let qp_type = transport(wanted.init.qp_type)?;
+    let inline_bytes = wanted.init.cap.max_inline_data;
+    if inline_bytes > INLINE_BYTES_MAX {
+        let what = format_args!("max_inline_data {inline_bytes}; the device has {INLINE_BYTES_MAX}");
+        return Err(errno::refused(libc::EINVAL, what));
+    }
     // SAFETY: the caller's objects.
     let (pd, send_cq, recv_cq) = unsafe {
         (
@@ -147,8 +165,11 @@ fn wrap(wanted: &Wanted<'_>, provider: Box<dyn RawQp>) -> *mut QpObject {
         sq_sig_all: wanted.init.sq_sig_all,
         is_extended: wanted.is_extended,
     }));
-    // SAFETY: the caller's context.
-    unsafe { context::object(context) }.registry.qps.insert(qp_num, made);
+    // SAFETY: just made, and the caller's context.
+    unsafe {
+        live::PAIRS.insert(made.cast::<Qp>());
+        context::object(context).registry.qps.insert(qp_num, made);
+    }
     made
 }
 
@@ -192,6 +213,10 @@ pub unsafe extern "C" fn post_send(
     let is_ud = of.qp.qp_base.qp_type == QpType::Ud as u32;
     let locked = of.posting.lock();
     let mut posting = locked.posting();
+    if region_names::are_any() {
+        // SAFETY: contract of this function.
+        return unsafe { post_translated(&mut posting, is_ud, wr, bad_wr) };
+    }
     let mut next = wr;
     while !next.is_null() {
         let mut at = [ptr::null_mut(); BATCH];
@@ -235,6 +260,38 @@ pub unsafe extern "C" fn post_send(
     0
 }
 
+/// Posts a chain in a program that names memory by other addresses than its own, one request at a time.
+///
+/// # Safety
+/// As [`post_send`]; `is_ud`: the pair sends datagrams.
+#[cold]
+unsafe fn post_translated(
+    posting: &mut Posting,
+    is_ud: bool,
+    wr: *mut SendWr<'static>,
+    bad_wr: *mut *mut SendWr<'static>,
+) -> c_int {
+    let (mut next, mut elements) = (wr, Elements::default());
+    while !next.is_null() {
+        // SAFETY: the program's chain.
+        let first = unsafe { &*next };
+        // SAFETY: datagrams name an address handle of ours.
+        let mut request = if is_ud { unsafe { addressed(first) } } else { *first };
+        // Inline data has no key.
+        if !request.send_flags.contains(SendFlags::INLINE) {
+            request = request.with_sges(elements.translated(request.sges()));
+        }
+        // SAFETY: the program's promise (man ibv_post_send).
+        if let Err(error) = unsafe { posting.provider.post_send(&[request]) } {
+            // SAFETY: the program's variable.
+            unsafe { *bad_wr = next };
+            return errno::number(&error.source);
+        }
+        next = first.next.cast_mut();
+    }
+    0
+}
+
 /// Sets the field that programs read; several threads may ask for the state at once.
 ///
 /// # Safety
@@ -270,9 +327,19 @@ unsafe fn addressed(request: &SendWr<'static>) -> SendWr<'static> {
 pub unsafe fn post_receives(
     wr: *mut RecvWr<'static>,
     bad_wr: *mut *mut RecvWr<'static>,
-    mut post: impl FnMut(&[RecvWr<'static>]) -> Result<(), farcall_verbs::PostError>,
+    mut post: impl FnMut(&[RecvWr<'_>]) -> Result<(), farcall_verbs::PostError>,
 ) -> c_int {
     let mut next = wr;
+    while !next.is_null() && region_names::are_any() {
+        // SAFETY: the program's chain.
+        let (first, mut elements) = (unsafe { *next }, Elements::default());
+        if let Err(error) = post(&[RecvWr::new(first.wr_id, elements.translated(first.sges()))]) {
+            // SAFETY: the program's variable.
+            unsafe { *bad_wr = next };
+            return errno::number(&error.source);
+        }
+        next = first.next.cast_mut();
+    }
     while !next.is_null() {
         // SAFETY: the program's chain.
         let first = unsafe { *next };
@@ -316,7 +383,10 @@ export! {
 
         /// `man ibv_modify_qp`.
         fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, attr_mask: c_int) -> c_int {
-            // SAFETY: the caller's pair and structure.
+            if let Err(number) = live::PAIRS.check(qp) {
+                return number;
+            }
+            // SAFETY: a live pair, and the caller's structure.
             let (of, wanted) = unsafe { (object(qp), &*attr) };
             // SAFETY: contexts outlive their pairs.
             let limits = &unsafe { context::object((*qp).context) }.limits;
@@ -338,7 +408,10 @@ export! {
 
         /// `man ibv_query_qp`: everything, whatever the mask asks for.
         fn ibv_query_qp(qp: *mut Qp, attr: *mut QpAttr, _attr_mask: c_int, init: *mut QpInitAttr) -> c_int {
-            // SAFETY: the caller's pair.
+            if let Err(number) = live::PAIRS.check(qp) {
+                return number;
+            }
+            // SAFETY: a live pair.
             let of = unsafe { object(qp) };
             let state = of.posting.lock().posting().provider.state() as u32;
             let mut known = *of.attr.lock().unwrap_or_else(PoisonError::into_inner);
@@ -364,7 +437,10 @@ export! {
 
         /// `man ibv_destroy_qp`.
         fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
-            // SAFETY: the caller's pair.
+            if let Err(number) = live::PAIRS.remove(qp) {
+                return number;
+            }
+            // SAFETY: it was live, and is no longer.
             let of = unsafe { object(qp) };
             let base = &of.qp.qp_base;
             // SAFETY: contexts outlive their pairs.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use farcall_verbs::{AtomicTarget, QpType, SendFlags, SendWr, Sge, UdTarget, WrOpcode};
 
 use crate::posting::Posting;
-use crate::{address, errno, qp};
+use crate::{address, errno, qp, region_names};
 use farcall_layout::{ABSENT, Ah, Context, DataBuf, Qp, QpEx, QpInitAttr, QpInitAttrEx};
 
 /// What a request does and where; its elements or bytes lie in the batch.
@@ -84,6 +84,9 @@ impl Batch {
     fn set_sges(&mut self, sges: &[Sge]) {
         let from = self.sges.len();
         self.sges.extend_from_slice(sges);
+        if region_names::are_any() {
+            region_names::translate(&mut self.sges[from..]);
+        }
         let range = from..self.sges.len();
         if let Some(last) = self.last() {
             last.sges = range;

@@ -9,7 +9,7 @@ use farcall_verbs::{RawSrq, RecvWr};
 
 use crate::symbols::export;
 use crate::use_count::UseCount;
-use crate::{context, errno, memory, qp};
+use crate::{context, errno, live, memory, qp};
 use farcall_layout::{Context, Pd, Srq, SrqAttr, SrqInitAttr, SrqInitAttrEx, srq_mask};
 
 #[repr(C)]
@@ -54,7 +54,10 @@ export! {
     "IBVERBS_1.1" {
         /// `man ibv_create_srq`: the sizes become those that the queue has.
         fn ibv_create_srq(pd: *mut Pd, attr: *mut SrqInitAttr) -> *mut Srq {
-            // SAFETY: the caller's domain and structure.
+            if let Err(number) = live::DOMAINS.check(pd) {
+                return errno::null(number);
+            }
+            // SAFETY: a live domain, and the caller's structure.
             let (domain, init) = unsafe { (memory::domain(pd), &mut *attr) };
             let wanted = verbs::SrqInitAttr { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge };
             let made = domain.provider.create_srq(&wanted).and_then(|provider| {
@@ -85,8 +88,11 @@ export! {
                 events: Unacknowledged::default(),
                 uses: UseCount::default(),
             }));
-            // SAFETY: the caller's context.
-            unsafe { context::object(context) }.registry.srqs.insert(srq_num, made);
+            // SAFETY: just made, and the caller's context.
+            unsafe {
+                live::RECEIVE_QUEUES.insert(made.cast::<Srq>());
+                context::object(context).registry.srqs.insert(srq_num, made);
+            }
             made.cast()
         }
 
@@ -94,6 +100,9 @@ export! {
         fn ibv_modify_srq(srq: *mut Srq, attr: *mut SrqAttr, attr_mask: c_int) -> c_int {
             if attr_mask & !(srq_mask::MAX_WR | srq_mask::LIMIT) != 0 {
                 return errno::refused(libc::EINVAL, format_args!("attr_mask {attr_mask:#x}"));
+            }
+            if let Err(number) = live::RECEIVE_QUEUES.check(srq) {
+                return number;
             }
             // SAFETY: the caller's structure.
             let wanted = unsafe { &*attr };
@@ -107,7 +116,10 @@ export! {
 
         /// `man ibv_query_srq`.
         fn ibv_query_srq(srq: *mut Srq, attr: *mut SrqAttr) -> c_int {
-            // SAFETY: the caller's queue.
+            if let Err(number) = live::RECEIVE_QUEUES.check(srq) {
+                return number;
+            }
+            // SAFETY: a live queue.
             errno::code(unsafe { object(srq) }.lock().query().map(|cap| {
                 let filled = SrqAttr { max_wr: cap.max_wr, max_sge: cap.max_sge, srq_limit: cap.srq_limit };
                 // SAFETY: the caller's structure.
@@ -117,9 +129,12 @@ export! {
 
         /// `man ibv_create_srq`.
         fn ibv_destroy_srq(srq: *mut Srq) -> c_int {
-            // SAFETY: the caller's queue.
+            if let Err(number) = live::RECEIVE_QUEUES.check(srq) {
+                return number;
+            }
+            // SAFETY: a live queue.
             let of = unsafe { object(srq) };
-            if let Err(number) = of.uses.check_none() {
+            if let Err(number) = of.uses.check_none().and_then(|()| live::RECEIVE_QUEUES.remove(srq)) {
                 return number;
             }
             // SAFETY: contexts outlive their queues.

@@ -10,10 +10,26 @@ const ONLY: &str = "FARCALL_RUN_ONLY";
 /// Ports of services, and names of programs, that are left alone.
 const EXCEPT: &str = "FARCALL_RUN_EXCEPT";
 
+/// Set: code of the program that can make system calls itself does not use connections.
+const ALLOW_DIRECT_CALLS: &str = "FARCALL_RUN_ALLOW_DIRECT_CALLS";
+/// Number of uses of a connection after which its ends meet.
+const AFTER: &str = "FARCALL_RUN_AFTER";
+/// Default of [`AFTER`]: a meeting costs about as much as 16 round trips by TCP, so a connection that ends right after it
+/// has cost at most about twice as much as without.
+const USES_BEFORE_MEETING: u32 = 32;
+/// Maximum of [`AFTER`].
+const MAX_USES_BEFORE_MEETING: u32 = 1 << 20;
+
+/// Set: connections that end before they have lasted are listed, too, which costs some system calls for each.
+const REPORT: &str = "FARCALL_RUN_REPORT";
+
 struct Config {
+    reports: bool,
     is_off: bool,
+    uses_before_meeting: u32,
     only: Option<Vec<u16>>,
     except: Vec<u16>,
+    allows_direct_calls: bool,
 }
 
 fn config() -> &'static Config {
@@ -31,12 +47,32 @@ fn config() -> &'static Config {
         let is_excepted = name.is_some_and(|name| except.split(',').any(|word| word.trim() == name));
         // SAFETY: asks for a number that the process was started with.
         let is_privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+        let after = trusted_variable(AFTER).and_then(|uses| uses.to_str()?.trim().parse().ok());
         Config {
+            reports: trusted_variable(REPORT).is_some_and(|value| !value.is_empty()),
             is_off: is_excepted || is_privileged,
+            uses_before_meeting: after
+                .map_or(USES_BEFORE_MEETING, |uses: u32| uses.min(MAX_USES_BEFORE_MEETING)),
             only: list(ONLY).map(|only| ports(&only)),
             except: ports(&except),
+            allows_direct_calls: list(ALLOW_DIRECT_CALLS).is_some_and(|value| value != "0"),
         }
     })
+}
+
+/// Whether connections of this program may be moved at all.
+pub fn is_on() -> bool {
+    !config().is_off
+}
+
+/// Returns whether connections that do not last are listed, too.
+pub fn reports() -> bool {
+    config().reports
+}
+
+/// Number of uses of a connection, at the accepting end, after which its ends meet.
+pub fn uses_before_meeting() -> u32 {
+    config().uses_before_meeting
 }
 
 /// Whether connections to a service may be moved.
@@ -46,4 +82,9 @@ pub fn admits(service: SocketAddr) -> bool {
     !config.is_off
         && !config.except.contains(&port)
         && config.only.as_ref().is_none_or(|only| only.contains(&port))
+}
+
+/// Returns whether connections may be moved although code of the program can make system calls itself.
+pub fn allows_direct_calls() -> bool {
+    config().allows_direct_calls
 }

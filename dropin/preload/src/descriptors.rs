@@ -5,8 +5,36 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 use farcall_stats::Why;
 
-use crate::sock::{self, Sock};
-use crate::{epoll, io, own_fds, real, thread};
+use crate::fd_set::FdSet;
+use crate::sock::{self, STRAYED, Sock};
+use crate::tcp::Traffic;
+use crate::{confined, door, epoll, io, meet, own_fds, real, tcp, thread};
+
+/// Descriptors of streams that the program opened (`fdopen`).
+static STREAMS: FdSet = FdSet::new();
+/// Descriptors that a list of file actions ever named as one that a child gets (posix_spawn).
+static SPAWNED_WITH: FdSet = FdSet::new();
+/// The C library's own streams have the descriptors up to this one.
+const LAST_STANDARD_FD: c_int = 2;
+
+/// Returns whether a stream of the C library has a descriptor: what it reads and writes does not pass this library.
+pub fn has_stream(fd: c_int) -> bool {
+    fd <= LAST_STANDARD_FD || STREAMS.contains(fd)
+}
+
+/// A stream was opened with a descriptor.
+pub fn stream_opened(fd: c_int) {
+    STREAMS.insert(fd);
+    if let Some(sock) = sock::get(fd) {
+        hand_on(fd, &sock, Why::Stream);
+    }
+}
+
+/// Before a stream is closed, and its descriptor with it.
+pub fn stream_closing(fd: c_int) {
+    STREAMS.remove(fd);
+    closing(fd);
+}
 
 /// Whether a descriptor is nothing to us.
 pub fn is_foreign(fd: c_int) -> bool {
@@ -15,8 +43,13 @@ pub fn is_foreign(fd: c_int) -> bool {
 
 /// Before a descriptor is closed, or another takes its number.
 pub fn closing(fd: c_int) {
+    meet::forget_listener(fd);
     // A child between vfork and exec closes its own.
-    if is_foreign(fd) || thread::is_borrowed() {
+    if is_foreign(fd) || confined::is_confined() || thread::is_borrowed() {
+        if confined::is_confined() {
+            // Its doorbells stay open until the process ends.
+            std::mem::forget(sock::take(fd));
+        }
         return;
     }
     epoll::closing(fd);
@@ -28,10 +61,39 @@ pub fn closing(fd: c_int) {
     }
 }
 
+/// Records the traffic of a connection by TCP, and whether there was a connection.
+fn record_traffic(fd: c_int, sock: &Sock) -> Option<Traffic> {
+    // A connection without addresses did not last, and costs no system call more.
+    sock.addresses()?;
+    let traffic = tcp::traffic(fd)?;
+    if !traffic.was_established {
+        sock.stay(Why::NotEstablished);
+    }
+    if let Some(shown) = sock.shown() {
+        shown.tcp_sent_bytes.set(traffic.sent_bytes);
+        shown.tcp_received_bytes.set(traffic.received_bytes);
+    }
+    Some(traffic)
+}
+
+/// Called when the process ends: connections that it leaves open have sent and received all that they will.
+pub extern "C" fn at_exit() {
+    if !confined::is_confined() {
+        sock::each(|fd, sock| {
+            record_traffic(fd, sock);
+        });
+    }
+}
+
 /// The last descriptor of this process.
 fn end(fd: c_int, sock: &Sock) {
+    let traffic = record_traffic(fd, sock);
     sock.stay(Why::ShutDown);
     let Some(link) = sock.link() else { return };
+    if traffic.is_some_and(|traffic| link.out.was_passed_by(traffic.sent_bytes)) {
+        // The place of these bytes among those of the ring is not known to the peer.
+        link.words.store(STRAYED, 1, SeqCst);
+    }
     if !sock.is_forked.load(Relaxed) {
         if link.inn.look().unread_bytes > 0 {
             // As TCP does it: what is not received any more resets the connection.
@@ -45,31 +107,85 @@ fn end(fd: c_int, sock: &Sock) {
     sock.demote(Why::ShutDown);
 }
 
+/// After `connect` has taken a connection from its socket (AF_UNSPEC): as the kernel's end of it, its rings end with a reset
+/// for the peer, and the next connection of the socket is another one.
+pub fn dissociated(fd: c_int) {
+    let Some(sock) = sock::get(fd) else { return };
+    sock.demote(Why::ShutDown);
+    let mut fds = vec![fd];
+    if sock.fds.load(Acquire) > 1 {
+        sock::each(|other, of_other| {
+            if std::ptr::eq::<Sock>(&**of_other, &*sock) {
+                fds.push(other);
+            }
+        });
+    }
+    for fd in fds {
+        epoll::release(fd);
+        sock::take(fd);
+    }
+}
+
 /// After a descriptor was duplicated.
 pub fn duplicated(old: c_int, new: c_int) {
     if thread::is_borrowed() {
+        // Of a child between vfork and exec, which prepares it for another program.
+        if let Some(sock) = sock::get(old) {
+            hand_on(old, &sock, Why::Executed);
+        }
         return;
     }
     if new != old
         && let Some(sock) = sock::get(old)
     {
+        if has_stream(new) {
+            hand_on(old, &sock, Why::Stream);
+        }
         sock.demote(Why::Duplicated);
         sock::put(new, &sock);
     }
     epoll::duplicated(old, new);
 }
 
-/// Before a program of ours takes a number that the library has.
-pub fn give_up(fd: c_int) {
+/// Before a program of ours takes a number that the library has. Whether it was given up, and no thread uses it any more.
+pub fn give_up(fd: c_int) -> bool {
     if !own_fds::is_ours(fd) || thread::is_borrowed() {
-        return;
+        return false;
     }
+    door::before_loss(fd);
     sock::each(|_, sock| {
-        if sock.link().is_some_and(|link| link.door == fd || link.peer_door == fd) {
+        if sock.link().is_some_and(|link| link.door.fd() == fd) {
             sock.demote(Why::NoResources);
         }
+        if sock.meeting_fd.load(Acquire) == fd {
+            sock.stay(Why::NoResources);
+        }
     });
-    own_fds::forget(fd);
+    own_fds::forget(fd)
+}
+
+/// After the program opened a descriptor: the library gives up those of its own whose numbers the program may need soon;
+/// their connections go back to TCP.
+pub fn make_way(fd: c_int) {
+    while let Some(ours) = own_fds::in_the_way_of(fd).filter(|_| !thread::is_borrowed()) {
+        close_own(ours);
+    }
+}
+
+/// After the kernel had no descriptor left for the program: gives up one of the library's. Whether there was one.
+pub fn make_way_for_one() -> bool {
+    let ours = own_fds::next_from(0).filter(|_| !thread::is_borrowed());
+    if let Some(ours) = ours {
+        close_own(ours as c_int);
+    }
+    ours.is_some()
+}
+
+fn close_own(fd: c_int) {
+    if give_up(fd) {
+        // SAFETY: it was the library's, no thread uses it any more, and the program does not know of it.
+        unsafe { real::close(fd) };
+    }
 }
 
 /// The kernel's TCP is all that others will have of a connection. What was received and not read is not in it: then the
@@ -84,9 +200,6 @@ pub fn hand_on(fd: c_int, sock: &Sock, why: Why) {
 
 /// Calls for the connections that another program inherits.
 fn each_inherited(mut with: impl FnMut(c_int, &Sock)) {
-    if !own_fds::are_there() {
-        return;
-    }
     sock::each(|fd, sock| {
         // SAFETY: no memory is involved.
         let flags = unsafe { real::fcntl(fd, libc::F_GETFD, 0) };
@@ -99,6 +212,22 @@ fn each_inherited(mut with: impl FnMut(c_int, &Sock)) {
 /// Before another program starts beside this one.
 pub fn before_spawn() {
     each_inherited(|_, sock| sock.demote(Why::Executed));
+    sock::each(|fd, sock| {
+        if SPAWNED_WITH.contains(fd) {
+            hand_on(fd, sock, Why::Executed);
+        }
+    });
+}
+
+/// A list of file actions gives a descriptor to a child, which may be spawned later and more than once.
+pub fn spawns_with(fd: c_int) {
+    SPAWNED_WITH.insert(fd);
+}
+
+/// Before a process is made that has the same connections, without the handlers of a fork.
+pub fn before_unseen_fork() {
+    sock::before_fork();
+    sock::each(|_, sock| sock.demote(Why::Forked));
 }
 
 /// Before another program takes this one's place.

@@ -4,6 +4,8 @@ use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use crate::{own_fds, real};
+
 const NETLINK_SOCK_DIAG: c_int = 4;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
@@ -16,7 +18,7 @@ const AT_INODE: usize = 16 + 4 + 48 + 16;
 pub fn inode(local: SocketAddr, peer: SocketAddr) -> Option<u64> {
     // SAFETY: no memory is involved; the descriptor is fresh.
     let socket = unsafe {
-        let fd = libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+        let fd = real::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
         (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))?
     };
     let request = request(local, peer);
@@ -28,6 +30,24 @@ pub fn inode(local: SocketAddr, peer: SocketAddr) -> Option<u64> {
         libc::recv(socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), libc::MSG_DONTWAIT)
     };
     inode_in(answer.get(..usize::try_from(len).ok()?)?)
+}
+
+/// Reports on standard error, unless that is a socket, that a connection was ended because its order was lost.
+pub fn warn_unannounced(addresses: Option<(SocketAddr, SocketAddr)>) {
+    // SAFETY: zeros are a valid status, which `fstat` fills.
+    let is_socket = unsafe {
+        let mut status: libc::stat = std::mem::zeroed();
+        libc::fstat(libc::STDERR_FILENO, &raw mut status) != 0
+            || status.st_mode & libc::S_IFMT == libc::S_IFSOCK
+    };
+    let Some((local, peer)) = addresses.filter(|_| !is_socket) else { return };
+    let text = format!(
+        "farcall: connection {local} with {peer} ended: its TCP socket received bytes that the library of the other end \
+         had not sent, so their order is not known; run the other program without farcall run, or name it in \
+         FARCALL_RUN_EXCEPT\n"
+    );
+    // By the kernel's call: the C library's is this library's.
+    let _ = rustix::io::write(own_fds::borrow(libc::STDERR_FILENO), text.as_bytes());
 }
 
 fn request(local: SocketAddr, peer: SocketAddr) -> [u8; REQUEST_BYTES] {

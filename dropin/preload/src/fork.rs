@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Once;
 
-use crate::{epoll, sock, thread};
+use crate::{confined, descriptors, direct_calls, epoll, sleepers, sock, thread};
 
 /// What is locked while a thread forks.
 trait Held {}
@@ -19,7 +19,10 @@ pub fn prepare() {
     PREPARED.call_once(|| {
         thread::begin();
         // SAFETY: handlers of the right types, in a library that is never unloaded.
-        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+        unsafe {
+            libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
+            libc::atexit(descriptors::at_exit);
+        }
     });
 }
 
@@ -28,6 +31,8 @@ extern "C" fn before() {
     let held = (
         epoll::lock_for_fork(),
         sock::lock_for_fork(),
+        sleepers::lock_for_fork(),
+        direct_calls::lock_for_fork(),
         farcall_stats::lock_for_fork(),
         farcall_shm::fork::lock(),
     );
@@ -41,6 +46,10 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     thread::enter_child();
     HELD.set(None);
-    farcall_stats::renew_in_child();
+    if !confined::is_confined() {
+        farcall_stats::renew_in_child();
+    }
     epoll::enter_child();
+    sleepers::enter_child();
+    direct_calls::enter_child();
 }

@@ -13,30 +13,44 @@
 //! | `real` | the C library's |
 //! | `sock`, `descriptors`, `own_fds` | connections by descriptor; what happens to these; the library's own |
 //! | `meet`, `diagnosis` | how two ends find each other, and that they are the ends of one connection |
+//! | `switch` | one direction between TCP and a carrier of its bytes, as a state machine |
 //! | `ring`, `memory`, `tcp` | bytes in shared memory; what the kernel tells of those that went by TCP |
+//! | `pointers` | memory that the program passes and that may not be there |
 //! | `io`, `poll`, `epoll` | sending and receiving; waiting for readiness |
+//! | `door`, `sleepers` | what wakes threads that sleep; threads that sleep for one connection |
+//! | `signals` | which handlers let a call continue that they interrupted |
 //! | `spin` | how long to look before sleeping |
 //! | `fork`, `thread` | what a child must not take for its own |
-//! | `config` | variables |
+//! | `direct_calls` | code of the program that makes system calls itself |
+//! | `confined` | what remains once the program restricts its system calls |
+//! | `config`, `fd_set` | variables; sets of descriptors |
 #![allow(clippy::missing_safety_doc, reason = "the exported functions' contracts are the man pages'")]
 
 mod calls;
 mod clock;
 mod config;
+mod confined;
 mod descriptors;
 mod diagnosis;
+mod direct_calls;
+mod door;
 mod epoll;
 mod errno;
+mod fd_set;
 mod fork;
 mod io;
 mod meet;
 mod memory;
 mod own_fds;
+mod pointers;
 mod poll;
 mod real;
 mod ring;
+mod signals;
+mod sleepers;
 mod sock;
 mod spin;
+mod switch;
 mod tcp;
 mod thread;
 

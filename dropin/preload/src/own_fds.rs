@@ -2,8 +2,8 @@
 
 use std::ffi::c_int;
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 use rustix::io;
 
@@ -11,6 +11,16 @@ use crate::sock::FDS;
 
 static OURS: [AtomicU64; FDS / 64] = [const { AtomicU64::new(0) }; FDS / 64];
 static COUNT: AtomicU64 = AtomicU64::new(0);
+/// Lowest number that the library has had.
+static LOWEST: AtomicI32 = AtomicI32::new(c_int::MAX);
+/// Lowest number that the library may still have: lower ones were given up.
+static NEXT: AtomicI32 = AtomicI32::new(0);
+/// Threads that are inside of [`while_ours`].
+static INSIDE: AtomicU32 = AtomicU32::new(0);
+
+/// Number of descriptors that a program may open between two connections before one of them has the number of one of the
+/// library's.
+const SLACK: c_int = 32;
 
 /// Whether a descriptor is the library's.
 #[inline]
@@ -23,13 +33,13 @@ pub fn are_there() -> bool {
     COUNT.load(Relaxed) > 0
 }
 
-/// Moves a descriptor out of the program's way. `None` if the library has a quarter of all that the process may have:
-/// the program may need the others.
+/// Moves a descriptor to the upper quarter of all that the process may have; `None` if the library has all of these. As the
+/// program comes near, the library gives them up (`descriptors::make_way`).
 pub fn keep(fd: OwnedFd) -> Option<RawFd> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     let limit = limit.min(FDS as u64);
     let kept = (COUNT.load(Relaxed) < limit / 4)
-        .then(|| io::fcntl_dupfd_cloexec(&fd, (limit / 4 * 3) as c_int).ok());
+        .then(|| io::fcntl_dupfd_cloexec(&fd, NEXT.load(SeqCst).max((limit / 4 * 3) as c_int)).ok());
     let kept = kept.flatten().map(IntoRawFd::into_raw_fd);
     // By the kernel's call: the C library's `close` is ours.
     // SAFETY: given up by its owner.
@@ -37,7 +47,19 @@ pub fn keep(fd: OwnedFd) -> Option<RawFd> {
     let kept = kept?;
     OURS.get(kept as usize / 64)?.fetch_or(1 << (kept % 64), SeqCst);
     COUNT.fetch_add(1, Relaxed);
+    LOWEST.fetch_min(kept, Relaxed);
     Some(kept)
+}
+
+/// The lowest of the library's, if the program, which has just opened `fd`, may soon need its number.
+#[inline]
+pub fn in_the_way_of(fd: c_int) -> Option<RawFd> {
+    if fd.saturating_add(SLACK) < LOWEST.load(Relaxed) {
+        return None;
+    }
+    let lowest = next_from(0)? as c_int;
+    LOWEST.store(lowest, Relaxed);
+    (fd.saturating_add(SLACK) >= lowest).then_some(lowest)
 }
 
 /// Closes one.
@@ -57,24 +79,36 @@ pub fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// Rings a doorbell.
-pub fn ring(door: RawFd) {
-    // It can be full only if it was rung since the beginning of the universe.
-    let _ = io::write(borrow(door), &1_u64.to_ne_bytes());
+/// Runs a call that does not wait while a number is the library's; not if it was given up.
+pub fn while_ours(fd: RawFd, call: impl FnOnce()) {
+    // Counted first: `forget` sees the count, or this thread sees that the number was given up.
+    INSIDE.fetch_add(1, SeqCst);
+    if OURS.get(fd as usize / 64).is_some_and(|bits| bits.load(SeqCst) & (1 << (fd % 64)) != 0) {
+        call();
+    }
+    INSIDE.fetch_sub(1, SeqCst);
 }
 
-/// Makes a doorbell silent.
-pub fn silence(door: RawFd) {
-    let _ = io::read(borrow(door), &mut [0_u8; 8]);
-}
+/// Maximum number of times that a thread lets others run until none is inside of a call with a number that it gives up. A
+/// signal handler may have interrupted one that is.
+const MAX_YIELDS: u32 = 10_000;
 
-/// One is the program's from now on.
-pub fn forget(fd: RawFd) {
+/// One is the program's from now on, and is never the library's again: sockets that had it may still name it. Whether no
+/// thread uses it any more.
+pub fn forget(fd: RawFd) -> bool {
+    NEXT.fetch_max(fd + 1, SeqCst);
     if let Some(bits) = OURS.get(fd as usize / 64)
         && bits.fetch_and(!(1 << (fd % 64)), SeqCst) & (1 << (fd % 64)) != 0
     {
         COUNT.fetch_sub(1, Relaxed);
+        for _ in 0..MAX_YIELDS {
+            if INSIDE.load(SeqCst) == 0 {
+                return true;
+            }
+            std::thread::yield_now();
+        }
     }
+    false
 }
 
 /// The first of the library's from a number on.

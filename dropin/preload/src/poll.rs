@@ -5,10 +5,12 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use libc::{pollfd, sigset_t, timespec};
 
-use crate::ring::Look;
-use crate::sock::{InKernel, Link, Sock, SockRef, Stage};
+use crate::ring::{Look, Ring};
+use crate::sleepers::Sleeper;
+use crate::sock::{InKernel, KernelWait, Link, Sock, SockRef, Stage};
 use crate::spin::Spin;
-use crate::{clock, epoll, errno, meet, own_fds, real, sock};
+use crate::switch::Switch;
+use crate::{clock, epoll, errno, real, sock, tcp};
 
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
@@ -23,11 +25,23 @@ pub struct Readiness {
 }
 
 /// Looks at a connection for poll's `events`.
-pub fn readiness(sock: &Sock, events: i16) -> Readiness {
+pub fn readiness(fd: c_int, sock: &Sock, events: i16) -> Readiness {
     let Some(link) = sock.link() else { return Readiness { ready: 0, ask: events } };
     let (mut ready, mut ask) = (0, events);
-    if link.inn.look().unread_bytes > 0 || sock.pending_error.load(SeqCst) != 0 {
+    // Bytes that went by TCP before the ring may not have arrived yet.
+    let has_error = sock.pending_error.load(SeqCst) != 0;
+    let unread_bytes = link.inn.look().unread_bytes;
+    let is_readable = unread_bytes > 0
+        && if link.inn.is_reached(0) {
+            is_enough(fd, sock, unread_bytes)
+        } else {
+            is_enough_across(fd, sock, &link.inn, unread_bytes)
+        };
+    if is_readable || has_error {
         ready |= events & IN;
+    }
+    if has_error {
+        ready |= libc::POLLERR;
     }
     let Look { is_closed, .. } = link.out.look();
     if link.out.has_begun() && !is_closed {
@@ -40,12 +54,41 @@ pub fn readiness(sock: &Sock, events: i16) -> Readiness {
     Readiness { ready, ask }
 }
 
-/// Whether one of these needs more than the kernel's poll.
-pub fn concerns_us(fds: &[pollfd]) -> bool {
-    fds.iter().any(|entry| {
-        epoll::is_epoll(entry.fd)
-            || sock::get(entry.fd).is_some_and(|sock| sock.stage() != Stage::Tcp && !sock.is_over())
-    })
+/// Returns whether a receiver is notified of bytes that wait in the ring, together with those behind it in the kernel
+/// (SO_RCVLOWAT).
+fn is_enough(fd: c_int, sock: &Sock, unread_bytes: u64) -> bool {
+    let low_water_bytes = u64::from(sock.low_water_bytes.load(SeqCst));
+    unread_bytes >= low_water_bytes
+        || unread_bytes + tcp::unread_bytes(fd) >= low_water_bytes
+        // An end, or an error.
+        || tcp::is_ended(fd)
+}
+
+/// Returns whether bytes that went by TCP before the ring, too few by themselves for SO_RCVLOWAT, are enough together with
+/// those in the ring. The kernel reports any number of them if the option has its default.
+fn is_enough_across(fd: c_int, sock: &Sock, inn: &Switch<Ring>, unread_bytes: u64) -> bool {
+    let low_water_bytes = u64::from(sock.low_water_bytes.load(SeqCst));
+    if low_water_bytes <= 1 {
+        return false;
+    }
+    let waiting_bytes = tcp::unread_bytes(fd);
+    inn.have_arrived_before(waiting_bytes) && unread_bytes + waiting_bytes >= low_water_bytes
+}
+
+/// Waits in the kernel's poll for descriptors none of which needs more than that; `None` if one does.
+pub fn kernel_waits(fds: &[pollfd]) -> Option<Vec<KernelWait>> {
+    let mut waits = Vec::new();
+    for entry in fds {
+        if epoll::is_epoll(entry.fd) {
+            return None;
+        }
+        if let Some(sock) = sock::get(entry.fd)
+            && !sock.is_over()
+        {
+            waits.push(KernelWait::new(sock)?);
+        }
+    }
+    Some(waits)
 }
 
 /// A connection among those that are waited for.
@@ -67,16 +110,25 @@ pub fn poll(fds: &mut [pollfd], until_ns: Option<u64>, mask: *const sigset_t) ->
     }
     let mut kernel: Vec<pollfd> = Vec::with_capacity(fds.len() + 2 * socks.len());
     loop {
-        let found = look(fds, &socks, &mut kernel, std::ptr::null());
-        if found != 0 {
+        let is_late = until_ns.is_some_and(|until| clock::now_ns() >= until);
+        let any = || {
+            socks
+                .iter()
+                .any(|waited| readiness(fds[waited.at].fd, &waited.sock, fds[waited.at].events).ready != 0)
+        };
+        // A signal that waits is delivered by a call that finds nothing, and only by that one.
+        let look_mask = if is_late && !any() { mask } else { std::ptr::null() };
+        let found = look(fds, &socks, &mut kernel, look_mask);
+        if found != 0 || is_late {
             return found;
-        }
-        if until_ns.is_some_and(|until| clock::now_ns() >= until) {
-            return 0;
         }
         let spins = socks.iter().any(|waited| waited.sock.stage() == Stage::Met);
         let mut spin = Spin::begin();
-        let any = || socks.iter().any(|waited| readiness(&waited.sock, fds[waited.at].events).ready != 0);
+        let any = || {
+            socks
+                .iter()
+                .any(|waited| readiness(fds[waited.at].fd, &waited.sock, fds[waited.at].events).ready != 0)
+        };
         let mut is_ready = any();
         while !is_ready && spins && spin.goes_on() {
             is_ready = any();
@@ -93,16 +145,48 @@ pub fn poll(fds: &mut [pollfd], until_ns: Option<u64>, mask: *const sigset_t) ->
     }
 }
 
+/// Maximum number of times that the kernel is asked again because rings have become ready in the meantime.
+const COLLECTIONS_MAX: u32 = 16;
+
 /// Asks rings and kernel, without waiting: how many are ready.
+///
+/// Rings that are ready before the kernel is asked, and no others after it, are seen at one moment with what the kernel
+/// has: no descriptor is reported without one that had become ready before it, and caused it.
 fn look(fds: &mut [pollfd], socks: &[Waited], kernel: &mut Vec<pollfd>, mask: *const sigset_t) -> c_int {
-    fill(fds, socks, kernel);
     let none = timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the vector is valid.
-    let asked = unsafe { real::ppoll(kernel.as_mut_ptr(), kernel.len() as _, &raw const none, mask) };
-    if asked < 0 {
-        return asked;
+    let mut rings = Vec::new();
+    for _ in 0..COLLECTIONS_MAX {
+        fill(fds, socks, kernel);
+        let is_alone = socks.len() == fds.len() && fds.len() == 1;
+        // Found twice: what caused one to become ready may have made one ready that was checked before it.
+        for _ in 0..=socks.len() {
+            if !has_more(fds, socks, &mut rings) || is_alone {
+                break;
+            }
+        }
+        // SAFETY: the vector is valid.
+        let asked = unsafe { real::ppoll(kernel.as_mut_ptr(), kernel.len() as _, &raw const none, mask) };
+        if asked < 0 {
+            return asked;
+        }
+        if is_alone || !has_more(fds, socks, &mut rings.clone()) {
+            break;
+        }
     }
-    take(fds, socks, kernel)
+    take(fds, socks, kernel, &rings)
+}
+
+/// Checks all rings. Returns whether one is ready that was not.
+fn has_more(fds: &[pollfd], socks: &[Waited], rings: &mut Vec<i16>) -> bool {
+    rings.resize(socks.len(), 0);
+    let mut has_more = false;
+    for (waited, ready) in socks.iter().zip(rings) {
+        let entry = &fds[waited.at];
+        let now = readiness(entry.fd, &waited.sock, entry.events).ready;
+        has_more |= now & !*ready != 0;
+        *ready = now;
+    }
+    has_more
 }
 
 /// What the kernel is asked: the program's descriptors, in their order.
@@ -110,21 +194,22 @@ fn fill(fds: &[pollfd], socks: &[Waited], kernel: &mut Vec<pollfd>) {
     kernel.clear();
     kernel.extend(fds.iter().map(|entry| pollfd { revents: 0, ..*entry }));
     for waited in socks {
-        kernel[waited.at].events = readiness(&waited.sock, fds[waited.at].events).ask;
+        kernel[waited.at].events = readiness(fds[waited.at].fd, &waited.sock, fds[waited.at].events).ask;
     }
 }
 
 /// The kernel's answers and the rings', for the program.
-fn take(fds: &mut [pollfd], socks: &[Waited], kernel: &[pollfd]) -> c_int {
+fn take(fds: &mut [pollfd], socks: &[Waited], kernel: &[pollfd], rings: &[i16]) -> c_int {
     for (entry, asked) in fds.iter_mut().zip(kernel) {
         entry.revents = asked.revents & (entry.events | libc::POLLERR | libc::POLLHUP | libc::POLLNVAL);
     }
-    for waited in socks {
+    for (waited, ready) in socks.iter().zip(rings) {
         let entry = &mut fds[waited.at];
+        entry.revents |= ready;
         if kernel[waited.at].revents & (libc::POLLRDHUP | libc::POLLHUP) != 0 {
             waited.sock.peer_has_ended(entry.fd);
+            entry.revents |= readiness(entry.fd, &waited.sock, entry.events).ready;
         }
-        entry.revents |= readiness(&waited.sock, entry.events).ready;
     }
     fds.iter().filter(|entry| entry.revents != 0).count() as c_int
 }
@@ -138,45 +223,51 @@ fn sleep(
     mask: *const sigset_t,
 ) -> c_int {
     fill(fds, socks, kernel);
-    let (mut inside, mut armed, mut is_ready) = (Vec::new(), Vec::new(), false);
+    let (mut inside, mut armed, mut sleepers, mut is_ready) = (Vec::new(), Vec::new(), Vec::new(), false);
     for waited in socks {
         let sock = &*waited.sock;
         let entry = &fds[waited.at];
         match sock.stage() {
-            Stage::Accepted | Stage::Turning => {
+            Stage::Accepted | Stage::Connected | Stage::Meeting | Stage::Turning => {
                 inside.push(InKernel::new(&sock.kernel_receivers));
-                is_ready |= !matches!(sock.stage(), Stage::Accepted | Stage::Tcp);
-            }
-            Stage::Meeting => {
-                kernel.push(pollfd { fd: sock.meeting_fd.load(SeqCst), events: libc::POLLIN, revents: 0 });
+                is_ready |= !(sock.stage().is_unmet() || sock.stage() == Stage::Tcp);
             }
             Stage::Met => {
-                arm(sock);
-                armed.push(waited);
-                is_ready |= readiness(sock, entry.events).ready != 0;
-                is_ready |= readiness(sock, entry.events).ask != kernel[waited.at].events;
-                if let Some(link) = sock.link() {
-                    kernel.push(pollfd { fd: link.door, events: libc::POLLIN, revents: 0 });
+                // A descriptor may be there twice.
+                if !armed.iter().any(|other: &&Waited| std::ptr::eq(&*other.sock, sock)) {
+                    arm(sock);
+                    armed.push(waited);
+                    if sock.link().is_some_and(|link| link.door.hears()) {
+                        match Sleeper::enter(entry.fd, sock) {
+                            Some((sleeper, fd)) => {
+                                kernel.push(pollfd { fd, events: libc::POLLIN, revents: 0 });
+                                sleepers.push(sleeper);
+                            }
+                            None => is_ready = true,
+                        }
+                    }
                 }
+                is_ready |= readiness(entry.fd, sock, entry.events).ready != 0;
+                is_ready |= readiness(entry.fd, sock, entry.events).ask != kernel[waited.at].events;
             }
             Stage::Tcp => {}
         }
     }
-    let slept = if is_ready { 0 } else { sleep_in_kernel(kernel, until_ns, mask) };
+    let mut slept = if is_ready { 0 } else { sleep_in_kernel(kernel, until_ns, mask) };
     let error = errno::get();
     drop(inside);
-    for waited in socks {
-        meet::look(fds[waited.at].fd, &waited.sock);
-    }
-    for door in kernel[fds.len()..].iter().filter(|door| door.revents & libc::POLLIN != 0) {
-        // A meeting socket is no doorbell, and not silenced by a read.
-        if own_fds::is_ours(door.fd) {
-            own_fds::silence(door.fd);
+    for (sleeper, door) in sleepers.iter().zip(&kernel[fds.len()..]) {
+        if door.revents != 0 {
+            sleeper.was_woken();
         }
     }
-    // Afterwards, so that a doorbell which is rung for another thread is heard.
     for waited in armed {
         disarm(&waited.sock);
+    }
+    if slept < 0 && error == libc::EINVAL && !sleepers.is_empty() {
+        // With the doorbells they are more than RLIMIT_NOFILE: the program's alone may be as many.
+        socks.iter().for_each(|waited| waited.sock.demote(farcall_stats::Why::NoResources));
+        slept = 0;
     }
     errno::set(error);
     slept
@@ -210,26 +301,10 @@ fn arm_ring(link: &Link) {
     }
 }
 
-/// Sleeps no more. The doorbell may have been meant for others who still sleep.
+/// Sleeps no more; others may still do so.
 pub fn disarm(sock: &Sock) {
     let Some(link) = sock.link() else { return };
     if sock.sleepers.fetch_sub(1, SeqCst) > 1 {
         arm_ring(link);
-        if readiness(sock, IN | OUT).ready != 0 {
-            own_fds::ring(link.door);
-        }
     }
-}
-
-/// Whether the program wants calls that a signal interrupted to go on: every handler that it has says so.
-pub fn all_handlers_restart() -> bool {
-    (1..=64).all(|signal| {
-        // SAFETY: zeros are a valid action; it is only asked for.
-        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: as above.
-        let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
-        let is_handled =
-            asked == 0 && action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
-        !is_handled || action.sa_flags & libc::SA_RESTART != 0
-    })
 }

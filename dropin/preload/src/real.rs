@@ -3,13 +3,13 @@
 //! Nothing here allocates or needs that the library's constructors have run: programs call `close` in constructors of
 //! their own that run before ours.
 
-use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    FILE, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t, size_t,
-    sockaddr, socklen_t, ssize_t, timespec, timeval,
+    DIR, FILE, aiocb, clockid_t, epoll_event, fd_set, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t,
+    pollfd, sigevent, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
 use crate::errno;
@@ -30,12 +30,41 @@ impl Next {
 
     #[cold]
     fn find(&self) -> *mut c_void {
-        // SAFETY: a C string, as the macro makes it; the loader's own function.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr().cast()) };
+        // SAFETY: a C string, as the macro makes it.
+        let found = unsafe { symbol(libc::RTLD_NEXT, self.name.as_ptr().cast()) };
         // Every thread stores the same address.
         self.found.store(found, Ordering::Relaxed);
         found
     }
+}
+
+/// Type of `dlsym`.
+type FindSymbol = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+
+/// Returns the loader's `dlsym`, whose name this library exports as well.
+pub fn find_symbol() -> Option<FindSymbol> {
+    /// Since which version of the C library it is there, newest first.
+    const VERSIONS: [&CStr; 3] = [c"GLIBC_2.34", c"GLIBC_2.17", c"GLIBC_2.2.5"];
+    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    let mut found = FOUND.load(Ordering::Relaxed);
+    for version in VERSIONS {
+        if found.is_null() {
+            // SAFETY: C strings.
+            found = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) };
+        }
+    }
+    FOUND.store(found, Ordering::Relaxed);
+    // SAFETY: null, which is `None`, or the function of that name, which has this type.
+    unsafe { std::mem::transmute::<*mut c_void, Option<FindSymbol>>(found) }
+}
+
+/// As `dlsym` for this library as its caller.
+///
+/// # Safety
+/// `name` is a C string.
+pub unsafe fn symbol(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    // SAFETY: this function's contract.
+    find_symbol().map_or(ptr::null_mut(), |find| unsafe { find(handle, name) })
 }
 
 /// What a function returns that the C library does not have.
@@ -55,17 +84,26 @@ impl Failed for ssize_t {
     const FAILED: Self = -1;
 }
 
-impl Failed for *mut FILE {
+impl Failed for usize {
+    const FAILED: Self = libc::SIG_ERR;
+}
+
+impl Failed for () {
+    const FAILED: Self = ();
+}
+
+impl<T> Failed for *mut T {
     const FAILED: Self = ptr::null_mut();
 }
 
 macro_rules! real {
-    ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty;)*) => {
+    ($($(#[$attribute:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty;)*) => {
         $(
             /// The C library's; -1 and `ENOSYS` if it has none.
             ///
             /// # Safety
             /// As its manual page says.
+            $(#[$attribute])*
             #[inline]
             pub unsafe fn $name($($arg: $ty),*) -> $ret {
                 static NEXT: Next =
@@ -90,6 +128,28 @@ real! {
     fn shutdown(fd: c_int, how: c_int) -> c_int;
     fn close(fd: c_int) -> c_int;
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    fn socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int;
+    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn __open_2(path: *const c_char, flags: c_int) -> c_int;
+    fn __open64_2(path: *const c_char, flags: c_int) -> c_int;
+    fn openat(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn openat64(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn __openat_2(directory: c_int, path: *const c_char, flags: c_int) -> c_int;
+    fn __openat64_2(directory: c_int, path: *const c_char, flags: c_int) -> c_int;
+    fn creat(path: *const c_char, mode: mode_t) -> c_int;
+    fn pipe(fds: *mut c_int) -> c_int;
+    fn pipe2(fds: *mut c_int, flags: c_int) -> c_int;
+    fn eventfd(count: c_uint, flags: c_int) -> c_int;
+    fn timerfd_create(clock: clockid_t, flags: c_int) -> c_int;
+    fn signalfd(fd: c_int, mask: *const sigset_t, flags: c_int) -> c_int;
+    fn inotify_init() -> c_int;
+    fn inotify_init1(flags: c_int) -> c_int;
+    fn memfd_create(name: *const c_char, flags: c_uint) -> c_int;
+    fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE;
+    fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE;
+    fn opendir(path: *const c_char) -> *mut DIR;
     fn dup(fd: c_int) -> c_int;
     fn dup2(fd: c_int, new: c_int) -> c_int;
     fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int;
@@ -121,6 +181,11 @@ real! {
     fn epoll_pwait(
         epoll: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int, mask: *const sigset_t
     ) -> c_int;
+    fn prctl(option: c_int, second: c_ulong, third: c_ulong, fourth: c_ulong, fifth: c_ulong) -> c_int;
+    fn epoll_wait(epoll: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int) -> c_int;
+    fn epoll_pwait2(
+        epoll: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t
+    ) -> c_int;
     fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int;
     fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
     fn select(
@@ -143,8 +208,36 @@ real! {
     fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;
     fn execvpe(file: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
     fn fexecve(fd: c_int, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
+    fn execveat(
+        folder: c_int, path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char,
+        flags: c_int
+    ) -> c_int;
+    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int;
+    fn system(command: *const c_char) -> c_int;
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
+    fn wordexp(words: *const c_char, into: *mut c_void, flags: c_int) -> c_int;
+    #[expect(non_snake_case, reason = "the C library's name")]
+    fn _Fork() -> pid_t;
+    fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlmopen(namespace: libc::Lmid_t, file: *const c_char, flags: c_int) -> *mut c_void;
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
+    fn fclose(stream: *mut FILE) -> c_int;
     fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    fn backtrace_symbols_fd(addresses: *const *mut c_void, count: c_int, fd: c_int) -> ();
+    fn aio_read(block: *mut aiocb) -> c_int;
+    fn aio_write(block: *mut aiocb) -> c_int;
+    fn lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int;
+    fn io_submit(context: usize, count: c_long, list: *const *const u8) -> c_int;
+    fn preadv2(fd: c_int, into: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    fn pwritev2(fd: c_int, from: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    fn sigaction(signal: c_int, action: *const libc::sigaction, before: *mut libc::sigaction) -> c_int;
+    fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
+    fn __sysv_signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
+    fn sigset(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
+    fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int;
+    fn munmap(at: *mut c_void, len: size_t) -> c_int;
+    fn mprotect(at: *mut c_void, len: size_t, access: c_int) -> c_int;
     fn syscall(
         number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize
     ) -> c_long;

@@ -5,9 +5,11 @@
 //! which byte is the last of the ring, and that all later ones go by TCP. A peer that dies at any instruction leaves
 //! whole bytes or none.
 //!
-//! A ring begins with a short part of memory, which its few bytes keep in the processor's caches. A sender that has much
-//! to send at once, and finds it full, takes memory for a long part: the byte from which on the ring's bytes lie there is
+//! A ring begins with a short part of memory, which its few bytes keep in the processor's caches. A sender that
+//! finds it full takes memory for a long part: the byte from which on the ring's bytes lie there is
 //! in the word `LONG_FROM`, stored before the first of them is published. The short part is not used again.
+//!
+//! Of the words of a direction, `switch` has those of its state.
 //!
 //! Each end's users are counted by a lock in the same memory, because threads and forked processes share a socket. It is
 //! one of the threads of one program and its children, never between the two ends; a lock of a thread that died is taken.
@@ -18,6 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use libc::iovec;
 
 use crate::memory::{AtomicChange, Memory};
+use crate::switch::Carrier;
 use crate::thread;
 
 /// Set in `PRODUCED`: no more bytes.
@@ -25,20 +28,12 @@ const CLOSED: u64 = 1 << 63;
 
 const PRODUCED: usize = 0;
 const SEND_LOCK: usize = 8;
-/// Whether the sender has begun: what it sent before went by TCP.
-const BEGUN: usize = 16;
-/// How many bytes went by TCP before.
-const BEGINS_AT: usize = 24;
 /// From which byte on the ring's bytes lie in the long part; 0: none does.
 const LONG_FROM: usize = 32;
 /// Whether the receiver sleeps until there are bytes.
 const DATA_SLEEP: usize = 64;
 const CONSUMED: usize = 128;
 const RECV_LOCK: usize = 136;
-/// Whether the receiver has read all that went by TCP before the ring.
-const DRAINED: usize = 144;
-/// How many bytes the receiver has read by TCP.
-const READ_BY_TCP: usize = 152;
 /// Whether the sender sleeps until there is room.
 const SPACE_SLEEP: usize = 192;
 /// Bytes of the words of one direction.
@@ -131,13 +126,6 @@ impl Ring {
         Some(from)
     }
 
-    /// What is in it.
-    pub fn look(&self) -> Look {
-        // In this order: more may come in between, and be counted by the next look.
-        let consumed = self.load(CONSUMED);
-        self.look_from(self.load(PRODUCED), consumed, self.long_from())
-    }
-
     /// All bytes that were ever sent in it.
     pub fn sent_bytes(&self) -> u64 {
         self.load(PRODUCED) & !CLOSED
@@ -166,11 +154,11 @@ impl Ring {
         if self.load(LONG_FROM) == 0 { self.short.len_bytes } else { self.long.len_bytes }
     }
 
-    /// The sender, whose lock is held, has so much left for which there is no room: uses the long part from now on, if
-    /// that is much, and there is memory for it. Whether it does so now.
+    /// The sender, whose lock is held, has so many bytes left for which there is no room: uses the long part from now on, if
+    /// there is memory for it. Whether it does so now.
     pub fn lengthen(&self, left_bytes: usize) -> bool {
         let produced = self.sent_bytes();
-        if left_bytes < self.short.len_bytes / 4 || produced == 0 || self.load(LONG_FROM) != 0 {
+        if left_bytes == 0 || produced == 0 || self.load(LONG_FROM) != 0 {
             return false;
         }
         if LONG_RINGS.fetch_add(1, Relaxed) >= LONG_RINGS_MAX
@@ -183,52 +171,6 @@ impl Ring {
         self.has_long.store(true, Relaxed);
         self.mem.store(self.words + LONG_FROM, produced, SeqCst);
         true
-    }
-
-    /// Ends it at the byte that it has come to.
-    pub fn close(&self) {
-        self.mem.fetch_or(self.words + PRODUCED, CLOSED, SeqCst);
-    }
-
-    /// Whether the sender has begun.
-    pub fn has_begun(&self) -> bool {
-        self.load(BEGUN) != 0
-    }
-
-    /// The sender begins, after so many bytes that went by TCP.
-    pub fn begin(&self, after_bytes: u64) {
-        self.mem.store(self.words + BEGINS_AT, after_bytes, SeqCst);
-        self.mem.store(self.words + BEGUN, 1, SeqCst);
-    }
-
-    /// How many bytes the receiver has read by TCP when the connection meets.
-    pub fn set_read_by_tcp(&self, len_bytes: u64) {
-        self.mem.store(self.words + READ_BY_TCP, len_bytes, SeqCst);
-    }
-
-    /// The receiver has read more by TCP.
-    pub fn add_read_by_tcp(&self, len_bytes: u64) {
-        self.update(READ_BY_TCP, AtomicChange::Add(len_bytes));
-    }
-
-    /// Whether the ring's bytes are next for who has looked at so many bytes before it that still wait in the kernel.
-    pub fn is_reached(&self, passed_bytes: u64) -> bool {
-        self.is_drained() || (self.has_begun() && self.left_by_tcp_bytes() == passed_bytes)
-    }
-
-    /// How many bytes that went by TCP before the ring have not been read.
-    pub fn left_by_tcp_bytes(&self) -> u64 {
-        self.load(BEGINS_AT).saturating_sub(self.load(READ_BY_TCP))
-    }
-
-    /// Whether what went by TCP before the ring has been received.
-    pub fn is_drained(&self) -> bool {
-        self.load(DRAINED) != 0
-    }
-
-    /// Says that what went by TCP before the ring has been received.
-    pub fn set_drained(&self) {
-        self.mem.store(self.words + DRAINED, 1, SeqCst);
     }
 
     /// The sender's lock; `None` inside of a signal handler that interrupted who holds it.
@@ -355,6 +297,18 @@ impl Ring {
         self.load(SPACE_SLEEP) != 0
             && self.has_room()
             && self.update(SPACE_SLEEP, AtomicChange::Swap { if_equal: 1, new: 0 }) == 1
+    }
+}
+
+impl Carrier for Ring {
+    fn look(&self) -> Look {
+        // In this order: more may come in between, and be counted by the next look.
+        let consumed = self.load(CONSUMED);
+        self.look_from(self.load(PRODUCED), consumed, self.long_from())
+    }
+
+    fn end(&self) {
+        self.mem.fetch_or(self.words + PRODUCED, CLOSED, SeqCst);
     }
 }
 

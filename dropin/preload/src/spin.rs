@@ -100,6 +100,9 @@ fn sample() -> Option<(i64, i64)> {
     let open =
         || own_fds::keep(fs::open("/proc/loadavg", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?);
     let file: c_int = (*FILE.get_or_init(open))?;
+    if !own_fds::is_ours(file) {
+        return None;
+    }
     let mut text = [0; 128];
     let len = rustix::io::pread(own_fds::borrow(file), &mut text, 0).ok()?;
     // "0.20 0.18 0.12 1/80 11206"

@@ -11,14 +11,20 @@
 #[allow(dead_code)]
 #[path = "../src/ring.rs"]
 mod ring;
+#[allow(dead_code)]
+#[path = "../src/switch.rs"]
+mod switch;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use libc::iovec;
+use loom::sync::atomic::{AtomicU64, fence};
 use loom::sync::{Condvar, Mutex};
 
 use memory::Memory;
 use ring::{Part, Pull, Ring, WORDS_BYTES};
+use switch::Switch;
 
 /// A third of it is room of which a sender is told: one byte.
 const SHORT_BYTES: usize = 3;
@@ -173,7 +179,7 @@ impl Door {
 
 /// A ring, and the doorbells of who sends and who receives.
 struct World {
-    ring: Ring,
+    ring: Switch<Ring>,
     sender: Door,
     receiver: Door,
 }
@@ -201,7 +207,7 @@ impl World {
         let memory = Memory::new(WORDS_BYTES, SHORT_BYTES + LONG_BYTES);
         let short = Part { at: WORDS_BYTES, len_bytes: SHORT_BYTES };
         let long = Part { at: WORDS_BYTES + SHORT_BYTES, len_bytes: LONG_BYTES };
-        let ring = Ring::new(memory, 0, short, long);
+        let ring = Switch::new(Ring::new(memory.clone(), 0, short, long), memory, 0);
         Arc::new(Self { ring, sender: Door::default(), receiver: Door::default() })
     }
 
@@ -323,7 +329,7 @@ fn a_ring_ends_at_one_byte_for_both_ends() {
         let world = World::new();
         let other = Arc::clone(&world);
         let sends = loom::thread::spawn(move || [1, 2].iter().filter_map(|byte| other.push(&[*byte])).sum());
-        world.ring.close();
+        world.ring.end();
         let mut bytes = [0; SHORT_BYTES];
         let got = world.pull(&mut bytes);
         assert_eq!(bytes[..got], [1, 2][..got]);
@@ -331,6 +337,36 @@ fn a_ring_ends_at_one_byte_for_both_ends() {
         assert_eq!((accepted as u64, got), (world.ring.sent_bytes(), accepted));
         assert_eq!(world.pull(&mut bytes), 0);
         assert!(world.ring.look().is_closed && world.push(&[3]).is_none());
+    });
+}
+
+/// A byte by TCP, then one in a ring that ends at once, while the receiver checks which of them is next.
+#[test]
+fn receives_bytes_by_tcp_before_those_of_a_ring_that_ends() {
+    check(4, || {
+        let world = World::new();
+        let in_kernel = Arc::new(AtomicU64::new(0));
+        let (other, kernel) = (Arc::clone(&world), Arc::clone(&in_kernel));
+        let sends = loom::thread::spawn(move || {
+            kernel.store(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            other.ring.begin(1);
+            assert_eq!(other.push(&[2]), Some(1));
+            other.ring.end();
+        });
+        let waiting_bytes = || {
+            fence(Ordering::SeqCst);
+            in_kernel.load(Ordering::SeqCst)
+        };
+        let before_bytes = world.ring.bytes_before(waiting_bytes);
+        let is_next = before_bytes == 0 && world.ring.is_reached(0);
+        assert!(!is_next || world.ring.look().unread_bytes == 0, "the byte of the ring came first");
+        sends.join().unwrap();
+        assert_eq!(world.ring.bytes_before(waiting_bytes), 1);
+        world.ring.add_read_by_tcp(1);
+        assert_eq!(world.ring.bytes_before(waiting_bytes), 0);
+        let mut bytes = [0; 1];
+        assert!(world.ring.is_reached(0) && world.pull(&mut bytes) == 1 && bytes == [2]);
     });
 }
 

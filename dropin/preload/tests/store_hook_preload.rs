@@ -7,7 +7,7 @@ mod support;
 
 use std::process::ExitStatus;
 
-use support::{Folder, both_ends, compile};
+use support::{Folder, both_ends_early, compile};
 
 /// So often the victim ends by itself until it counts as one that has no further store.
 const ENDS: u32 = 10;
@@ -18,7 +18,7 @@ fn run(program: &str, nth: u64, signal: i32) -> bool {
     // By turns the end that connects and the one that accepts.
     let is_server = nth.is_multiple_of(2);
     let arguments = if is_server { [victim.as_str(), "lives"] } else { ["lives", victim.as_str()] };
-    let ends = both_ends(program, true, arguments);
+    let ends = both_ends_early(program, arguments);
     let (victim, survivor) = if is_server { (ends.server, ends.client) } else { (ends.client, ends.server) };
     let ended = |status: ExitStatus| status.code().unwrap_or_else(|| panic!("store {nth}: {status}"));
     assert_eq!(ended(survivor.1), 0, "store {nth}, signal {signal}: the other end: {}", survivor.0);

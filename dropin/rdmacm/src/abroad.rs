@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use farcall_wire::cm::{
-    Answered, CommunicationIds, Due, Exchange, Heard, IpRoute, Mad, Message, Rejection, ServiceReply, State,
-    reason,
+    Answered, CommunicationIds, Due, Exchange, Heard, IpRoute, Mad, Message, Rejection, RequestRate,
+    ServiceReply, State, reason,
 };
 use rustix::net::{SendFlags, send};
 
@@ -39,6 +39,7 @@ pub struct Abroad {
     pub connections: Connections,
     /// Where the elected process hands us our messages.
     pub handed: OwnedFd,
+    requests: RequestRate,
     began: Instant,
     /// Our first communication ID: nobody can guess it, and who had our number before had others.
     first_id: u32,
@@ -91,7 +92,14 @@ impl ConnectionManager {
         self.watch(management.arrived, ARRIVED)?;
         self.watch(handed.as_fd(), HANDED)?;
         let first_id = RandomState::new().build_hasher().finish() as u32;
-        self.abroad = Some(Abroad { management, connections, handed, began: Instant::now(), first_id });
+        self.abroad = Some(Abroad {
+            management,
+            connections,
+            handed,
+            requests: RequestRate::default(),
+            began: Instant::now(),
+            first_id,
+        });
         service::leave_at_exit();
         for (place, noted) in left {
             self.speak_for(&noted, Some(place));
@@ -129,6 +137,9 @@ impl ConnectionManager {
     fn sort(&mut self, foreign: &Foreign) {
         // Its form was checked where it was counted.
         let Ok(mad) = Mad::decode(&foreign.bytes) else { return };
+        if matches!(mad.message, Message::Req(_) | Message::SidrReq(_)) && !self.may_ask(foreign.src) {
+            return;
+        }
         match &mad.message {
             Message::Req(request) if request.gid == foreign.src.octets() => {
                 self.ask_listener(foreign, &mad, &request.route);
@@ -150,6 +161,16 @@ impl ConnectionManager {
                 }
             }
         }
+    }
+
+    /// Returns whether a host does not ask too often. A request that is dropped comes again.
+    fn may_ask(&mut self, host: Ipv6Addr) -> bool {
+        let Some(abroad) = &mut self.abroad else { return false };
+        let may_ask = abroad.requests.take(host, abroad.began.elapsed());
+        if !may_ask {
+            abroad.management.count_refused();
+        }
+        may_ask
     }
 
     fn ask_listener(&mut self, foreign: &Foreign, question: &Mad, route: &IpRoute) {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 
+use crate::abroad::mapped;
 use crate::errno::{Errno, invalid, refused, system};
 
 /// The address that C points to.
@@ -87,11 +88,10 @@ pub fn any_like(address: &SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, 0)
 }
 
-/// Whether it is an address of this host: one that a socket can have.
+/// Whether it is an address of this host, or none in particular. A socket can have others, too, where
+/// `net.ipv4.ip_nonlocal_bind` permits it.
 pub fn is_local(address: &SocketAddr) -> bool {
-    let mut portless = *address;
-    portless.set_port(0);
-    UdpSocket::bind(portless).is_ok()
+    address.ip().is_unspecified() || farcall_softnic::is_of_this_host(mapped(&address.ip()))
 }
 
 /// Where an address leads: no address at all is this host itself.

@@ -210,6 +210,16 @@ impl ConnectionManager {
         }
     }
 
+    /// Removes an end whose request the program has not been told of, and the event that would tell it.
+    pub(crate) fn remove_end_and_notice(&mut self, token: Token) {
+        if let Some(queue) = self.ends.get(&token).map(|end| end.queue) {
+            let is_about =
+                |_, notice: &Notice| matches!(notice, Notice::Request { end, .. } if *end == token);
+            drop(self.take_all(queue, is_about));
+        }
+        self.remove_end(token);
+    }
+
     fn drop_end(&mut self, token: Token) {
         let Some(end) = self.ends.remove(&token) else { return };
         self.cancel_timer(token, end.deadline);

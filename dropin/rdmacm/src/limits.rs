@@ -1,51 +1,53 @@
-//! How many connections other hosts may have us hold: what each costs, who asks does not pay.
+//! Which connections of other hosts give way to new ones, and which new ones are refused.
 
 use std::net::Ipv6Addr;
 
-use farcall_wire::cm::Connection;
+use farcall_wire::cm::{Connection, Count, Room, State, first_to_give_way, host_network};
 
-use crate::connection_manager::ConnectionManager;
-
-/// What a process takes on at the most.
-struct Limits {
-    /// Connections that were asked of it, until its program destroys them.
-    connections: usize,
-    /// Of these, requests that are not answered, and answers that are not confirmed.
-    half_open: usize,
-}
-
-const OF_A_PEER: Limits = Limits { connections: 1_024, half_open: 128 };
-const OF_ALL: Limits = Limits { connections: 4_096, half_open: 1_024 };
-
-#[derive(Default)]
-struct Count {
-    connections: usize,
-    half_open: usize,
-}
-
-impl Count {
-    fn add(&mut self, is_half_open: bool) {
-        self.connections += 1;
-        self.half_open += usize::from(is_half_open);
-    }
-
-    fn is_below(&self, limits: &Limits) -> bool {
-        self.connections < limits.connections && self.half_open < limits.half_open
-    }
-}
+use crate::connection_manager::{ConnectionManager, End, Token};
 
 impl ConnectionManager {
-    /// Whether there is room for one more request of a peer.
-    pub fn has_room_for(&self, peer: Ipv6Addr) -> bool {
-        let (mut of_peer, mut of_all) = (Count::default(), Count::default());
+    /// Makes room for one more request of a peer. Returns whether there is.
+    pub fn make_room_for(&mut self, peer: Ipv6Addr) -> bool {
+        let (mut of_host, mut of_all) = (Count::default(), Count::default());
+        let network = host_network(peer);
         for end in self.ends.values() {
             let Some(far) = end.far.as_ref().filter(|far| far.asked.is_some()) else { continue };
             let is_half_open = end.connection.as_ref().is_some_and(Connection::is_half_open);
             of_all.add(is_half_open);
-            if far.peer == peer {
-                of_peer.add(is_half_open);
+            if host_network(far.peer) == network {
+                of_host.add(is_half_open);
             }
         }
-        of_peer.is_below(&OF_A_PEER) && of_all.is_below(&OF_ALL)
+        match Room::for_host(of_host, of_all) {
+            Room::Free => true,
+            Room::None => false,
+            Room::IfOneGivesWay => {
+                // Ends are numbered in the order of their requests.
+                let waiting: Vec<_> = self.ends.iter().filter_map(can_give_way).collect();
+                let Some(token) = first_to_give_way(&waiting, of_host.half_open()) else { return false };
+                self.give_way(token);
+                true
+            }
+        }
     }
+
+    /// Ends a connection that its peer has not confirmed, or that the program has not been told of.
+    fn give_way(&mut self, token: Token) {
+        if self.ends.get(&token).is_some_and(|end| end.id.is_none()) {
+            return self.remove_end_and_notice(token);
+        }
+        self.wait_until(token, None);
+        let Some(end) = self.ends.get_mut(&token) else { return };
+        let step = end.connection.as_mut().map(Connection::timed_out).unwrap_or_default();
+        self.take_step(token, step);
+    }
+}
+
+/// A request whose program has nothing to do with it now: it has answered, or has not been told.
+fn can_give_way((token, end): (&Token, &End)) -> Option<(u128, Token)> {
+    let far = end.far.as_ref().filter(|far| far.asked.is_some())?;
+    let connection = end.connection.as_ref().filter(|connection| connection.is_half_open())?;
+    let is_left_to_peer = connection.state() == State::RepSent || end.id.is_none();
+    is_left_to_peer.then(|| (host_network(far.peer), *token))
 }

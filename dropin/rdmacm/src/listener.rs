@@ -151,6 +151,10 @@ impl ConnectionManager {
             self.drop_accepted(token);
             return question.zip(peer).into_iter().for_each(|(mad, peer)| self.hear(peer, mad));
         }
+        if let Some(error) = peer.and_then(|peer| farcall_softnic::check_remote_peer(peer).err()) {
+            tracing::debug!("{error}");
+            return self.drop_accepted(token);
+        }
         let is_known = question.as_ref().zip(peer).is_some_and(|(mad, peer)| self.is_known(peer, mad));
         let question = question.filter(|_| !is_known);
         let local = self.comm_id(token);
@@ -165,8 +169,11 @@ impl ConnectionManager {
         let (Some((mut ids, incoming)), Some((queue, listening))) = (incoming, listening) else {
             return self.close(Some(accepted.socket));
         };
-        let refusal = listening.refusal(&incoming).or_else(|| {
-            let is_one_too_many = peer.is_some_and(|peer| !self.has_room_for(peer));
+        // Before the slot is taken, which fills the backlog.
+        let refused_by_listener = listening.refusal(&incoming);
+        let slot = listening.slots.clone();
+        let refusal = refused_by_listener.or_else(|| {
+            let is_one_too_many = peer.is_some_and(|peer| !self.make_room_for(peer));
             is_one_too_many.then(|| {
                 self.abroad.iter().for_each(|abroad| abroad.management.count_refused());
                 incoming.refused(reason::NO_RESOURCES, reason::SIDR_REJECT)
@@ -180,7 +187,6 @@ impl ConnectionManager {
             }
             return self.close(Some(accepted.socket));
         }
-        let slot = listening.slots.clone();
         let connection = match &incoming {
             IncomingRequest::Connection(request) => Connection::requested(request),
             IncomingRequest::Service(request) => Connection::service_requested(request),

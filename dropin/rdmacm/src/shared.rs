@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::{fs, io, process, ptr};
 
-use farcall_softnic::{admit_group, socket_directory};
+use farcall_softnic::{admit_group, is_network_forced, socket_directory};
 use farcall_wire::cm::{PortSpace, place};
 use rustix::net::{self, SocketAddrUnix};
 
@@ -32,9 +32,14 @@ impl Drop for Published {
     }
 }
 
+/// The folder; `None` if none is named, or everything is to go by the network, which leads out of the host.
+fn folder() -> Option<PathBuf> {
+    socket_directory().filter(|_| !is_network_forced())
+}
+
 /// Whether an address that is none of this network namespace may be another container's.
 pub fn leads_to(to: &SocketAddr) -> bool {
-    socket_directory().is_some() && !to.ip().is_loopback()
+    folder().is_some() && !to.ip().is_loopback()
 }
 
 /// The name of a listener at an address of another network.
@@ -42,13 +47,13 @@ pub fn leads_to(to: &SocketAddr) -> bool {
 /// # Errors
 /// `ENAMETOOLONG`. `None`: no folder is shared.
 pub fn name(space: PortSpace, to: &SocketAddr) -> Option<Result<SocketAddrUnix, Errno>> {
-    let path = socket_directory()?.join(place::file_name(space, to));
+    let path = folder()?.join(place::file_name(space, to));
     Some(SocketAddrUnix::new(&path).map_err(|error| error.raw_os_error()))
 }
 
 /// Makes a listener known in the folder; `None` if there is no folder, or no other network can reach it.
 pub fn publish(space: PortSpace, bound: &SocketAddr, is_v6_only: bool) -> Option<Published> {
-    let folder = socket_directory()?;
+    let folder = folder()?;
     let addresses = addresses_of(bound, is_v6_only);
     if addresses.is_empty() {
         return None;

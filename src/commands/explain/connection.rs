@@ -37,7 +37,8 @@ impl Connection {
             "kind": words.next(), "local": words.next(), "peer": words.next(), "role": words.next(),
             "open": self.0.live, "way": self.way(), "why": self.why(), "ring_bytes": self.counter("ring_bytes"),
             "sent_bytes": self.counter("sent_bytes"), "received_bytes": self.counter("received_bytes"),
-            "sleeps": self.counter("sleeps"),
+            "sleeps": self.counter("sleeps"), "tcp_sent_bytes": self.counter("tcp_sent_bytes"),
+            "tcp_received_bytes": self.counter("tcp_received_bytes"),
         })
     }
 }
@@ -48,9 +49,14 @@ impl fmt::Display for Connection {
         write!(f, "{}{ended}: {}: {}", self.0.label, self.way(), self.why())?;
         let [ring, sent, received, sleeps] =
             ["ring_bytes", "sent_bytes", "received_bytes", "sleeps"].map(|name| self.counter(name));
-        if ring + sent + received > 0 {
+        // A ring that was made and not used says nothing about the bytes of the connection.
+        if sent + received > 0 {
             let ring = if ring > 0 { format!("ring of {ring} bytes; ") } else { String::new() };
             write!(f, "\n  {ring}{sent} bytes sent, {received} received; slept {sleeps} times")?;
+        }
+        let [sent, received] = ["tcp_sent_bytes", "tcp_received_bytes"].map(|name| self.counter(name));
+        if sent + received > 0 {
+            write!(f, "\n  by TCP: {sent} bytes sent, {received} received")?;
         }
         Ok(())
     }

@@ -32,9 +32,14 @@ pub struct Explained {
     pid: u32,
     is_alive: bool,
     command: String,
+    /// File whose code can make system calls itself, for which connections stay on TCP.
+    direct_calls: Option<String>,
     connections: Vec<Connection>,
     queue_pairs: Vec<QueuePair>,
 }
+
+/// Beginning of the label of the block that names code with system calls of its own.
+const DIRECT_CALLS: &str = "direct calls in ";
 
 /// Reads what a process told.
 ///
@@ -51,7 +56,9 @@ pub fn read(pid: u32) -> Result<Explained, Failure> {
     if connections.is_empty() && queue_pairs.is_empty() {
         return Err(nothing(pid));
     }
-    Ok(Explained { pid, is_alive: alive, command, connections, queue_pairs })
+    let direct_calls =
+        blocks.iter().find_map(|block| block.label.strip_prefix(DIRECT_CALLS)).map(str::to_owned);
+    Ok(Explained { pid, is_alive: alive, command, direct_calls, connections, queue_pairs })
 }
 
 fn nothing(pid: u32) -> Failure {
@@ -74,6 +81,13 @@ impl fmt::Display for Explained {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = if self.is_alive { "alive" } else { "dead" };
         write!(f, "process {} ({}), {state}", self.pid, self.command)?;
+        if let Some(code) = &self.direct_calls {
+            write!(
+                f,
+                "\nconnections stay on TCP: {code} can make system calls itself; if it makes none on TCP connections: \
+                 farcall run --allow-direct-calls"
+            )?;
+        }
         for connection in &self.connections {
             write!(f, "\n{connection}")?;
         }
@@ -95,9 +109,29 @@ impl Explain {
         let queue_pairs: Vec<Value> = explained.queue_pairs.iter().map(QueuePair::to_json).collect();
         let json = json!({
             "pid": explained.pid, "alive": explained.is_alive, "command": explained.command,
-            "connections": connections, "queue_pairs": queue_pairs,
+            "direct_calls": explained.direct_calls, "connections": connections, "queue_pairs": queue_pairs,
         });
         console.say(&explained, &json)?;
         Ok(Exit::Success)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_code_with_direct_calls_once() {
+        let mut explained = Explained {
+            pid: 4711,
+            is_alive: true,
+            command: "server".to_owned(),
+            direct_calls: Some("/usr/lib/liburing.so.2".to_owned()),
+            connections: vec![],
+            queue_pairs: vec![],
+        };
+        assert_eq!(explained.to_string().matches("liburing.so.2 can make system calls itself").count(), 1);
+        explained.direct_calls = None;
+        assert!(!explained.to_string().contains("--allow-direct-calls"));
     }
 }

@@ -10,6 +10,7 @@ use crate::commands::tune::ProfileArg;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
+use farcall_bench::experiments::kv_main::busy::{self, KvBusyPlan};
 use farcall_bench::experiments::kv_main::{self, FrontEnd, KvMainPlan};
 use farcall_bench::experiments::{Reach, Stage};
 use farcall_bench::foreign_store::{ForeignStore, Socket};
@@ -34,6 +35,7 @@ use farcall_bench::workload::{Distribution, RecordShape, Workload};
                         farcall kv bench --listen 0.0.0.0:11400 --provider ibv       on the server's host, and on the client's:\n  \
                         farcall kv bench --connect server:11400 --provider ibv\n  \
                         farcall kv bench --workload A --workload F --value-len 32-256 --connections 4\n  \
+                        farcall kv bench --busy 2,8,20       the default client and the TCP listener beside spinning programs\n  \
                         farcall kv bench --workload B --distribution uniform --rate 200000 --window 64 --clients 2"
 )]
 pub struct Bench {
@@ -43,6 +45,11 @@ pub struct Bench {
     /// Measure these programs beside it, over TCP and a Unix socket, with one thread each and without persistence.
     #[arg(long, value_name = "STORE", value_delimiter = ',', value_parser = one_of(&FOREIGN), conflicts_with = "connect")]
     against: Vec<ForeignStore>,
+    /// Measure instead what users get on busy cores: GETs of the default blocking client over verbs, in turns with the
+    /// TCP listener, beside so many spinning programs. Takes 20 pairs of measurements or more for each number.
+    #[arg(long, value_name = "PROGRAMS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(0..=256))]
+    #[arg(conflicts_with_all = ["preset", "against", "workload", "distribution", "connect", "listen"])]
+    busy: Vec<u32>,
     #[command(flatten)]
     calls: CallArgs,
     #[command(flatten)]
@@ -130,10 +137,24 @@ impl Bench {
         if let Some(exit) = self.halves.serve(console, &self.nic)? {
             return Ok(exit);
         }
-        let plan = self.plan(self.halves.stage(&self.stage, self.seed)?)?;
-        measuring::run_with_page(console, &self.page, |progress| {
+        let stage = self.halves.stage(&self.stage, self.seed)?;
+        if !self.busy.is_empty() {
+            return self.run_busy(console, stage);
+        }
+        let plan = self.plan(stage)?;
+        measuring::run_self_warning(console, &self.page, |progress| {
             kv_main::run(&plan, progress)
                 .map_err(|error| cannot_measure("cannot measure the key-value service", &*error, &plan.stage))
+        })
+    }
+
+    fn run_busy(&self, console: Console, stage: Stage) -> Result<Exit, Failure> {
+        let nic = self.nic.choose()?.selection;
+        let plan = KvBusyPlan { stage, nic, programs: self.busy.clone() };
+        measuring::run_with_page(console, &self.page, |progress| {
+            busy::run(&plan, progress).map_err(|error| {
+                cannot_measure("cannot measure the key-value service on busy cores", &*error, &plan.stage)
+            })
         })
     }
 

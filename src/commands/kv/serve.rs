@@ -6,7 +6,7 @@ use crate::commands::metrics::MetricsArgs;
 use crate::commands::nic_args::NicArgs;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
-use crate::open_files;
+use crate::open_files::{self, Serves};
 use crate::signals::StopFlag;
 use crate::systemd;
 use clap::Args;
@@ -95,12 +95,18 @@ impl Serve {
             .map_err(|error| Failure::because("cannot count heap operations for the benchmark", &error))?;
         let stop = StopFlag::install()?;
         bound_kept_memory();
-        let room = open_files::raise_limit();
         let sockets = systemd::take_sockets()?;
         if self.tcp.is_empty() && self.unix.is_empty() && self.rpc.is_none() && sockets.is_empty() {
             self.tcp.push(SocketAddr::from((Ipv4Addr::LOCALHOST, MEMCACHED_PORT)));
             self.rpc = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, RPC_PORT)));
         }
+        // The configuration may name an address that a socket unit opens: it is served once.
+        self.tcp.retain(|address| !sockets.iter().any(|socket| systemd::listens_on(socket, *address)));
+        let serves = Serves {
+            memcached: !(self.tcp.is_empty() && self.unix.is_empty() && sockets.is_empty()),
+            rpc: self.rpc.is_some(),
+        };
+        let room = open_files::raise_limit_for(serves)?;
         if self.rpc.is_none() && self.nic.is_said() {
             return Err(Failure::new("--provider, --device and --gid-index are of RPC, which is not served")
                 .remedy("add an address of RPC clients, such as --rpc 127.0.0.1:11212, or leave them out")

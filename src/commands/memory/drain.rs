@@ -13,10 +13,14 @@ use std::time::{Duration, Instant};
 /// How often a node is asked how far it is.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
+/// For how long clients may keep slabs on a node for want of other nodes, until it is not drained.
+const HELD_BACK_MAX: Duration = Duration::from_secs(5);
+
 /// Have clients move their pages to other nodes, and wait until nothing is left on these: then they can be stopped.
 ///
-/// The nodes grant nothing more. With --undo they grant again. A volume that is kept and not mounted leaves when it is
-/// mounted, or forgotten: farcall memory forget.
+/// The nodes grant nothing more. With --undo they grant again. If clients would keep fewer replicas than they are
+/// configured for, since no other node has room, the nodes are not drained, unless --force. A volume that is kept and not
+/// mounted leaves when it is mounted, or forgotten: farcall memory forget.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall memory drain --nodes 127.0.0.1:11500\n  \
                         farcall memory drain --nodes 127.0.0.1:11500 --undo")]
@@ -26,6 +30,9 @@ pub struct Drain {
     /// The nodes grant slabs again.
     #[arg(long)]
     undo: bool,
+    /// Clients leave also where fewer replicas stay than they are configured for, down to one.
+    #[arg(long, conflicts_with = "undo")]
+    force: bool,
     /// Give up waiting after so many seconds; the nodes go on draining.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
@@ -39,7 +46,8 @@ impl Drain {
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let stop = StopFlag::install()?;
         let chosen = self.nodes.choose()?;
-        let request = Request::Drain { is_wanted: !self.undo };
+        let request =
+            if self.force { Request::DrainForced } else { Request::Drain { is_wanted: !self.undo } };
         let nodes = self.nodes.nodes.find(None)?;
         for node in &nodes {
             ask(&chosen, *node, &request)?;
@@ -50,6 +58,7 @@ impl Drain {
         }
         let (until, bar) = (Instant::now() + Duration::from_secs(self.timeout), spinner());
         for node in &nodes {
+            let mut held_back_since = None;
             loop {
                 let status = status_of(&chosen, *node)?;
                 let held = status.room.slabs - status.room.free.min(status.room.slabs);
@@ -57,6 +66,31 @@ impl Drain {
                     break;
                 }
                 let left = size::text(u64::from(held) * status.slab_bytes);
+                let held_back = status
+                    .reports
+                    .iter()
+                    .filter_map(|report| Some(report.redundancy?.held_back))
+                    .sum::<u32>();
+                if held_back == 0 {
+                    held_back_since = None;
+                }
+                // Other nodes may join in a moment.
+                let is_held_back = held_back > 0
+                    && held_back_since.get_or_insert_with(Instant::now).elapsed() > HELD_BACK_MAX;
+                if is_held_back && !self.force {
+                    for node in &nodes {
+                        ask(&chosen, *node, &Request::Drain { is_wanted: false })?;
+                    }
+                    let of = size::text(u64::from(held_back) * status.slab_bytes);
+                    return Err(Failure::new(
+                        "clients would keep fewer replicas than they are configured for",
+                    )
+                    .at(node)
+                    .why(format!("no other node has room for {of}; the nodes grant slabs again"))
+                    .remedy(
+                        "start more memory nodes, or accept fewer replicas: farcall memory drain --force",
+                    ));
+                }
                 bar.set_message(format!("{node}: {left} to be moved"));
                 if stop.is_raised() {
                     return Ok(Exit::Interrupted);

@@ -5,6 +5,7 @@ mod drain;
 mod forget;
 pub(super) mod node_list;
 mod region_bench;
+mod scrub;
 mod serve;
 pub(super) mod size;
 mod status;
@@ -19,6 +20,7 @@ pub enum Memory {
     Serve(serve::Serve),
     Status(status::Status),
     Drain(drain::Drain),
+    Scrub(scrub::Scrub),
     Forget(forget::Forget),
     RegionBench(region_bench::RegionBench),
 }
@@ -33,6 +35,7 @@ impl Memory {
             Self::Serve(serve) => serve.run(console),
             Self::Status(status) => status.run(console),
             Self::Drain(drain) => drain.run(console),
+            Self::Scrub(scrub) => scrub.run(console),
             Self::Forget(forget) => forget.run(console),
             Self::RegionBench(bench) => bench.run(console),
         }

@@ -8,7 +8,7 @@ use crate::commands::metrics::MetricsArgs;
 use crate::commands::nic_args::NicArgs;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
-use crate::open_files;
+use crate::open_files::{self, Serves};
 use crate::signals::StopFlag;
 use clap::Args;
 use farcall::memory::{MemoryServer, NodeConfig, ServeError};
@@ -29,6 +29,7 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall memory serve --size 4G\n  \
                   farcall memory serve --listen 127.0.0.1:0 --size 512M --slab 16M --json\n  \
+                  farcall memory serve --witness               on a third machine, for volumes on two\n  \
                   farcall memory serve --listen 10.0.0.1:11500 --size 8G --register etcd://10.0.0.9:2379/files")]
 pub struct Serve {
     /// Listen for handshakes on this TCP address; port 0 lets the system choose. Pages do not go this way.
@@ -41,6 +42,11 @@ pub struct Serve {
     /// The address that clients reach the node at, to be registered [default: that of --listen].
     #[arg(long, value_name = "HOST:PORT", value_parser = resolve, requires = "register")]
     advertise: Option<SocketAddr>,
+    /// Donate nothing, and be a witness: keep what volumes note of their nodes, pages and files, 1 to 2 % of their size
+    /// (--notes), and no page. It counts as a node does: with two nodes and a witness a volume is there when any one of the
+    /// three has ended together with the mount. Name it among the --nodes of each mount.
+    #[arg(long, conflicts_with_all = ["size", "slab", "slabs_per_client"])]
+    witness: bool,
     /// How much memory to donate, at most.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::bytes)]
     size: u64,
@@ -81,14 +87,17 @@ impl Serve {
     /// When the node cannot start, or fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let stop = StopFlag::install()?;
-        open_files::raise_limit();
-        let chosen = self.nic.choose()?;
-        let slabs = self.size.checked_div(self.slab).unwrap_or(0);
-        if slabs == 0 {
+        open_files::raise_limit_for(Serves { memcached: false, rpc: true })?;
+        let slabs = if self.witness { 0 } else { self.size.checked_div(self.slab).unwrap_or(0) };
+        if slabs == 0 && !self.witness {
             return Err(Failure::new("cannot donate less than one slab")
                 .why(format!("--size is {}, --slab is {}", size::text(self.size), size::text(self.slab)))
                 .remedy("raise --size or lower --slab")
                 .exit(Exit::Usage));
+        }
+        let donated = if self.witness { 0 } else { self.size };
+        for (option, bytes) in [("--size", donated), ("--notes", self.notes)] {
+            require_machine_memory(option, bytes)?;
         }
         if self.register.is_some() && self.advertise.is_none() && self.listen.ip().is_unspecified() {
             return Err(Failure::new("cannot register an address that stands for all of this host's")
@@ -96,6 +105,7 @@ impl Serve {
                 .remedy("name the one that clients reach the node at: --advertise HOST:PORT")
                 .exit(Exit::Usage));
         }
+        let chosen = self.nic.choose()?;
         if self.lock {
             lock()?;
         }
@@ -109,6 +119,7 @@ impl Serve {
             notes_bytes_max: self.notes,
             ..NodeConfig::default()
         };
+        let config = if self.witness { config.witness() } else { config };
         let server =
             MemoryServer::start(&*chosen.provider, self.listen.to_string(), config).map_err(|error| {
                 let failure = Failure::because("cannot start the memory node", &error);
@@ -124,13 +135,12 @@ impl Serve {
         let (address, pid) = (server.address().to_string(), std::process::id());
         console.say_line(
             &format!(
-                "donating {} in {slabs} slabs of {} on {address} (pid {pid}){}\n{}",
-                size::text(slabs * self.slab),
-                size::text(self.slab),
+                "{} on {address} (pid {pid}){}\n{}",
+                self.offer(slabs),
                 metrics.as_ref().map_or_else(String::new, |metrics| format!(", http://{metrics}/metrics")),
                 chosen.explanation
             ),
-            &json!({ "serving": "memory", "pid": pid, "rpc": address, "slabs": slabs, "slab_bytes": self.slab, "metrics": metrics }),
+            &json!({ "serving": "memory", "pid": pid, "rpc": address, "slabs": slabs, "slab_bytes": self.slab, "witness": self.witness, "metrics": metrics }),
         )?;
         let exit = stop.wait_while(|| server.is_serving());
         // First of all nobody new comes.
@@ -144,10 +154,41 @@ impl Serve {
 }
 
 impl Serve {
+    fn offer(&self, slabs: u64) -> String {
+        match slabs {
+            0 => format!("a witness for volumes, with at most {} of notes", size::text(self.notes)),
+            slabs => {
+                format!(
+                    "donating {} in {slabs} slabs of {}",
+                    size::text(slabs * self.slab),
+                    size::text(self.slab)
+                )
+            }
+        }
+    }
+
     fn register(&self, address: SocketAddr) -> Result<Option<Registration>, Failure> {
         let Some(directory) = &self.register else { return Ok(None) };
         let registration = Registration::start(directory, self.advertise.unwrap_or(address));
         registration.map(Some).map_err(|error| no_help(directory, &error))
+    }
+}
+
+/// Checks that a machine of this memory can keep what is donated: memory is taken slab by slab, so that a node which
+/// promises more than there is would fail its clients later, with their pages.
+fn require_machine_memory(option: &str, wanted_bytes: u64) -> Result<(), Failure> {
+    match farcall_shm::total_memory_bytes() {
+        Some(total_bytes) if wanted_bytes > total_bytes => {
+            Err(Failure::new("cannot donate more than there is")
+                .why(format!(
+                    "{option} is {}; this machine, or the control group of this process, has {}",
+                    size::text(wanted_bytes),
+                    size::text(total_bytes)
+                ))
+                .remedy(format!("lower {option}"))
+                .exit(Exit::Usage))
+        }
+        _ => Ok(()),
     }
 }
 

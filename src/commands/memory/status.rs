@@ -5,7 +5,7 @@ use super::size;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
-use farcall::memory::wire::NodeStatus;
+use farcall::memory::wire::{NodeStatus, Redundancy};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
@@ -47,14 +47,15 @@ fn text(node: SocketAddr, status: &NodeStatus) -> String {
     let room = status.room;
     let bytes = |slabs: u32| size::text(u64::from(slabs) * status.slab_bytes);
     let wish = if room.is_draining { ", wants its memory back" } else { "" };
-    let mut text = format!(
-        "{node}  {} free of {} (slabs of {}){wish}; {} leases expired",
-        bytes(room.free),
-        bytes(room.slabs),
-        size::text(status.slab_bytes),
-        status.expired
-    );
-    for holder in &status.holders {
+    let donated = match room.slabs {
+        0 if !room.is_draining => "a witness, without pages".to_owned(),
+        slabs => {
+            let slab = size::text(status.slab_bytes);
+            format!("{} free of {} (slabs of {slab})", bytes(room.free), bytes(slabs))
+        }
+    };
+    let mut text = format!("{node}  {donated}{wish}; {} leases expired", status.expired);
+    for (at, holder) in status.holders.iter().enumerate() {
         let way = if holder.is_connected { "" } else { ", not connected" };
         text += &format!(
             "\n  {}: {}, lease for {:.1} s{way}",
@@ -62,6 +63,9 @@ fn text(node: SocketAddr, status: &NodeStatus) -> String {
             bytes(holder.slabs),
             f64::from(holder.left_ms) / 1e3
         );
+        if let Some(redundancy) = status.reports.get(at).and_then(|report| report.redundancy) {
+            text += &format!("\n    {}", in_words(redundancy));
+        }
     }
     if !status.volumes.is_empty() {
         let notes: u64 = status.volumes.iter().map(|volume| volume.notes_bytes).sum();
@@ -86,10 +90,30 @@ fn text(node: SocketAddr, status: &NodeStatus) -> String {
     text
 }
 
+/// How redundant what a client keeps is, on all of its nodes.
+fn in_words(redundancy: Redundancy) -> String {
+    let Redundancy { replicas, slabs, degraded, copying, lost, held_back, repaired, .. } = redundancy;
+    let mut text = match degraded {
+        0 => format!("in sync: {slabs} slabs with {replicas} replicas"),
+        _ => format!("degraded: {degraded} of {slabs} slabs with fewer than {replicas} replicas"),
+    };
+    for (count, what) in
+        [(copying, "being copied"), (lost, "lost"), (held_back, "not given back: too few replicas")]
+    {
+        if count > 0 {
+            text += &format!(", {count} {what}");
+        }
+    }
+    if repaired > 0 {
+        text += &format!("; {repaired} wrong pages repaired");
+    }
+    text
+}
+
 fn value(node: SocketAddr, status: &NodeStatus) -> Value {
-    let holders = status.holders.iter().map(|holder| {
+    let holders = status.holders.iter().enumerate().map(|(at, holder)| {
         json!({ "name": holder.name, "slabs": holder.slabs, "lease_left_ms": holder.left_ms,
-                "is_connected": holder.is_connected })
+                "is_connected": holder.is_connected, "redundancy": status.reports.get(at).and_then(|report| report.redundancy) })
     });
     let volumes = status.volumes.iter().map(|volume| {
         json!({ "name": volume.name, "slabs": volume.slabs, "notes_bytes": volume.notes_bytes,

@@ -1,22 +1,38 @@
 //! `farcall mount`: a file system over memory nodes.
 
+mod attached;
+mod background;
+mod helper;
+mod list;
+mod umount;
 mod worker;
 
+use super::kv::resolve;
 use super::memory::node_list::{NodeList, VALUE_NAME, joined};
 use super::memory::size;
+use super::metrics::MetricsArgs;
 use super::nic_args::NicArgs;
 use super::volume_args::VolumeArgs;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use crate::open_files;
 use crate::signals::StopFlag;
+use attached::Record;
 use clap::Args;
-use farcall_files::{BLOCK_BYTES, Supervisor, SupervisorError};
+use farcall_files::{BLOCK_BYTES, MountError, MountOptions, Supervisor, SupervisorError};
+pub use helper::Helper;
+pub use list::List;
 use serde_json::json;
+use std::cell::RefCell;
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+pub use umount::Umount;
 pub use worker::Worker;
+
+/// The source of a mount without a volume, as findmnt shows it.
+const NO_VOLUME: &str = "farcall";
 
 /// Mount a file system whose bytes are in the memory of other machines.
 ///
@@ -26,13 +42,20 @@ pub use worker::Worker;
 /// is killed the file system is taken off, and its files are gone; if both are at once, programs get errors until:
 /// umount DIR. A volume is mounted again, here or on another machine, when the lease of the mount that died has ended:
 /// all that was synced or closed is there. Needs root and /dev/fuse.
+///
+/// The directory is attached when the file system serves: before, it shows what it contained. READY=1 is sent to
+/// systemd then (Type=notify), and with --background the command returns. With the package, mount(8) and /etc/fstab
+/// know the type fuse.farcall: the source is the volume's name, the options are these without dashes.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall memory serve --size 8G        on two machines\n  \
                   farcall mount /mnt --nodes a:11500,b:11500 --replicas 2 --size 8G\n  \
                   farcall mount /mnt --nodes a:11500,b:11500 --size 8G --snapshot /var/lib/files.farcall\n  \
                   farcall mount /mnt --nodes a:11500,b:11500 --size 8G \
                   --volume files --volume-key /etc/farcall/files.key\n  \
-                  farcall mount /mnt --nodes etcd://etcd:2379/files --size 8G")]
+                  farcall mount /mnt --nodes etcd://etcd:2379/files --size 8G\n  \
+                  mount -t fuse.farcall files /mnt -o 'nodes=\"a:11500,b:11500\",size=8G,volume-key=/etc/farcall/files.key'\n  \
+                  files  /mnt  fuse.farcall  nodes=\"a:11500,b:11500\",size=8G,volume-key=/etc/farcall/files.key,_netdev  0  0\n  \
+                  farcall umount /mnt                   returns when the volume is free")]
 pub struct Mount {
     /// The directory to mount at.
     dir: PathBuf,
@@ -59,6 +82,24 @@ pub struct Mount {
     /// half of it: it hides nothing from them, nor from who listens on the way.
     #[arg(long, value_name = "FILE", requires = "volume")]
     volume_key: Option<PathBuf>,
+    /// Mount a volume to read it, also if no node that answers has some of its bytes: reading these is EIO, and all else is
+    /// as it was synced. Nothing of the volume is changed, also not where bytes are: nodes that are started later have what
+    /// they had.
+    #[arg(long, requires = "volume", conflicts_with = "snapshot")]
+    read_only: bool,
+    /// Believe the nodes that answer, if this one does, although the others may know newer files: for a volume whose other
+    /// nodes are gone for good. What they alone knew is lost: files may be older than what was synced last. No other mount
+    /// may use the volume meanwhile. It counts until this mount has the volume, once.
+    #[arg(long, value_name = "HOST:PORT", value_parser = resolve, requires = "volume")]
+    survivor: Option<SocketAddr>,
+    /// Return when the file system serves, and serve it in the background. Messages go to the journal then.
+    #[arg(long)]
+    background: bool,
+    /// It is in the background: its standard input leads to the process that waits for it.
+    #[arg(long, hide = true, conflicts_with = "background")]
+    detached: bool,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     #[command(flatten)]
     nic: NicArgs,
 }
@@ -69,10 +110,17 @@ impl Mount {
     /// # Errors
     /// When no node can be used, or the system does not mount.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        if self.background {
+            return background::start(self.in_background(console)?);
+        }
+        if self.detached {
+            background::detach()?;
+        }
         let stop = StopFlag::install()?;
         open_files::raise_limit();
         let nodes = self.nodes.find(self.volume.as_deref())?;
         self.nodes.check_replicas(&nodes, self.replicas)?;
+        self.check_survivor(&nodes)?;
         if let Some(volume) = self.volume()
             && volume.make_key()?
         {
@@ -80,7 +128,14 @@ impl Mount {
             eprintln!("made a key for the volume: {path}; keep a copy: without it nobody mounts the volume");
         }
         let worker = self.worker(&nodes)?;
-        let supervisor = Supervisor::start(&self.dir, worker).map_err(|error| cannot(&error))?;
+        let source = self.volume.as_deref().unwrap_or(NO_VOLUME);
+        let options = MountOptions { source, is_read_only: self.read_only };
+        let supervisor = Supervisor::start(&self.dir, options, worker).map_err(|error| cannot(&error))?;
+        // Until the end of this process.
+        let record = Record::create(supervisor.dir(), self.volume.clone());
+        let record = record
+            .inspect_err(|error| tracing::warn!("farcall umount will not wait for this mount: {error}"));
+        let record = RefCell::new(record.ok());
         let (size_bytes, replicas, dir) = (whole_blocks(self.size), self.replicas, supervisor.dir());
         console.say_line(
             &format!(
@@ -91,10 +146,58 @@ impl Mount {
                 std::process::id(),
                 supervisor.said(),
             ),
-            &json!({ "serving": "files", "mounted": dir, "pid": std::process::id(), "size_bytes": size_bytes, "replicas": replicas }),
+            &json!({ "serving": "files", "mounted": dir, "pid": std::process::id(), "size_bytes": size_bytes, "replicas": replicas,
+                    "read_only": self.read_only, "explanation": supervisor.said() }),
         )?;
-        stop.wait_while(|| supervisor.is_serving());
-        self.end(supervisor)
+        if self.detached {
+            background::ready()?;
+        }
+        stop.wait_while(|| {
+            if let Some(record) = &mut *record.borrow_mut()
+                && let Err(error) = record.waits_for(supervisor.waits_for())
+            {
+                tracing::warn!("farcall mounts does not show what is waited for: {error}");
+            }
+            supervisor.is_serving()
+        });
+        let ended = self.end(supervisor);
+        drop(record);
+        ended
+    }
+
+    /// This program again, as the one that serves.
+    fn in_background(&self, console: Console) -> Result<Command, Failure> {
+        let mut command = Command::new(this_program()?);
+        command.arg("mount").arg(&self.dir).arg("--detached").args(self.options());
+        command.args(console.is_json().then_some("--json"));
+        Ok(command)
+    }
+
+    /// The options of a mount, for another process of this program.
+    fn options(&self) -> Vec<OsString> {
+        let numbers = [
+            format!("--nodes={}", self.nodes),
+            format!("--replicas={}", self.replicas),
+            format!("--size={}", self.size),
+            format!("--slab={}", self.slab),
+        ];
+        let mut options: Vec<OsString> = numbers
+            .into_iter()
+            .chain(self.metrics.to_argument())
+            .chain(self.nic.to_arguments())
+            .map(Into::into)
+            .collect();
+        let mut with_path = |name: &str, path: &Option<PathBuf>| {
+            if let Some(path) = path {
+                options.extend([name.into(), path.into()]);
+            }
+        };
+        with_path("--snapshot", &self.snapshot);
+        with_path("--volume-key", &self.volume_key);
+        options.extend(self.volume.as_ref().map(|volume| format!("--volume={volume}").into()));
+        options.extend(self.read_only.then(|| "--read-only".into()));
+        options.extend(self.survivor.map(|survivor| format!("--survivor={survivor}").into()));
+        options
     }
 
     fn end(&self, mut supervisor: Supervisor) -> Result<Exit, Failure> {
@@ -102,6 +205,17 @@ impl Mount {
             unmount(&supervisor)?;
         }
         supervisor.wait().map(|()| Exit::Success).map_err(|error| cannot(&error))
+    }
+
+    fn check_survivor(&self, nodes: &[SocketAddr]) -> Result<(), Failure> {
+        match self.survivor.filter(|survivor| !nodes.contains(survivor)) {
+            None => Ok(()),
+            Some(survivor) => Err(Failure::new("the survivor is none of the memory nodes")
+                .at(survivor)
+                .why(format!("the nodes are {}", joined(nodes)))
+                .remedy("name one of them with --survivor, as --nodes does")
+                .exit(Exit::Usage)),
+        }
     }
 
     fn volume(&self) -> Option<VolumeArgs> {
@@ -114,31 +228,23 @@ impl Mount {
         &self,
         nodes: &[SocketAddr],
     ) -> Result<impl FnMut(&Path, [i32; 3]) -> Command + Send + use<>, Failure> {
-        let this = std::env::current_exe()
-            .map_err(|error| Failure::because("cannot find the program that serves files", &error))?;
+        let this = this_program()?;
         let list = |items: Vec<String>| items.join(",");
-        let mut options = vec![
-            format!("--nodes={}", self.nodes),
-            format!("--known={}", joined(nodes)),
-            format!("--replicas={}", self.replicas),
-            format!("--size={}", self.size),
-            format!("--slab={}", self.slab),
-        ];
-        options.extend(self.nic.to_arguments());
-        let (snapshot, volume) = (self.snapshot.clone(), self.volume());
+        let mut options = self.options();
+        options.push(format!("--known={}", joined(nodes)).into());
+        options.extend(self.detached.then(|| "--detached".into()));
         Ok(move |dir: &Path, state: [i32; 3]| {
             let mut command = Command::new(&this);
             command.arg("__mount-worker").arg(dir).args(&options);
             command.arg(format!("--state={}", list(state.iter().map(ToString::to_string).collect())));
-            if let Some(snapshot) = &snapshot {
-                command.arg("--snapshot").arg(snapshot);
-            }
-            if let Some(VolumeArgs { volume, volume_key }) = &volume {
-                command.arg("--volume").arg(volume).arg("--volume-key").arg(volume_key);
-            }
             command
         })
     }
+}
+
+fn this_program() -> Result<PathBuf, Failure> {
+    std::env::current_exe()
+        .map_err(|error| Failure::because("cannot find the program that serves files", &error))
 }
 
 const fn whole_blocks(bytes: u64) -> u64 {
@@ -162,6 +268,10 @@ fn cannot(error: &SupervisorError) -> Failure {
     match error {
         SupervisorError::Worker(4) => failure.exit(Exit::Unreachable),
         SupervisorError::Worker(2) => failure.exit(Exit::Usage),
+        SupervisorError::Mount(MountError::Occupied(dir) | MountError::Ended(dir)) => failure.remedy(format!(
+            "take it off, also if programs get \"Transport endpoint is not connected\" there: farcall umount {}",
+            dir.display()
+        )),
         SupervisorError::Mount(_) => failure.remedy("see: farcall mount --help"),
         _ => failure.remedy("see what is missing: farcall doctor"),
     }

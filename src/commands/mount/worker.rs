@@ -1,21 +1,26 @@
 //! The process that serves the files of `farcall mount`: this program again, started by its supervisor.
 
-use super::{Mount, whole_blocks};
+use super::{Mount, background, whole_blocks};
 use crate::commands::memory::node_list::no_help;
+use crate::commands::memory::size;
+use crate::commands::volume_args::VolumeArgs;
 use crate::failure::{Exit, Failure};
 use crate::open_files;
 use clap::Args;
 use farcall::memory::{ClientConfig, OpenError, RemoteMemory, Takeover};
 use farcall::verbs::Provider;
-use farcall_files::{BLOCK_BYTES, Caller, Journal, Log, Mount as Mounted, State, Time, Tree, Volume};
-use farcall_link::Entropy;
+use farcall_files::{
+    BLOCK_BYTES, Caller, Journal, Lineage, Log, Mount as Mounted, MountEnd, State, Time, Tree, Volume,
+};
+use farcall_membership::Joining;
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// Interval between two claims of a volume that programs wait for.
+const CLAIM_INTERVAL: Duration = Duration::from_millis(250);
 /// Of a machine's name, so much is told to nodes.
 const HOST_CHARS_MAX: usize = 12;
 
@@ -33,32 +38,31 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Serves until it is unmounted.
+    /// Serves until it is unmounted, or the volume is lost to this process.
     ///
     /// # Errors
     /// When no node can be used, or the snapshot cannot be read or written.
     pub fn run(self) -> Result<Exit, Failure> {
-        let cannot = |error: io::Error| Failure::because("cannot take over the files", &error);
         open_files::raise_limit();
-        let numbers =
-            self.state.clone().try_into().map_err(|_| cannot(io::ErrorKind::InvalidInput.into()))?;
-        let State { memory, journal } = State::inherited(numbers).map_err(cannot)?;
-        let given = farcall_files::Worker::of_standard_streams().map_err(cannot)?;
+        let given = farcall_files::Worker::of_standard_streams().map_err(cannot_take_over)?;
         let chosen = self.mount.nic.choose()?;
-        let (journal, earlier) = Journal::open(journal).map_err(cannot)?;
-        let is_first = earlier.is_none();
-        let Opened { memory, tree, journal, said } =
-            self.open(chosen.provider.into(), memory, journal, earlier)?;
-        let line = chosen.explanation.to_string().replace('\n', "; ") + &said;
-        let joining = self.mount.nodes.join(&memory, self.mount.volume.as_deref())?;
-        let tree = tree.map_or_else(|| self.mount.tree(&memory), Ok)?;
-        let volume = Arc::new(Volume::kept(tree, Box::new(memory), journal));
-        volume.sync().map_err(|error| cannot(error.into()))?;
-        let (device, dir) = (given.device().map_err(cannot)?, self.mount.dir.clone());
+        let provider: Arc<dyn Provider> = chosen.provider.into();
+        let Opened { volume, joining, said, is_first } = self.open_in_time(&provider, &given)?;
+        let line =
+            chosen.explanation.to_string().replace('\n', "; ") + &said + &self.serve_metrics(is_first)?;
+        let (device, dir) = (given.device().map_err(cannot_take_over)?, self.mount.dir.clone());
         let serve = if is_first { Mounted::serve } else { Mounted::take_over };
-        let mut mounted = serve(device, dir.clone(), Arc::clone(&volume)).map_err(cannot)?;
-        given.serves(&line, dir).map_err(cannot)?;
-        mounted.wait();
+        let mut mounted = serve(device, dir.clone(), Arc::clone(&volume)).map_err(cannot_take_over)?;
+        given.serves(&line, dir).map_err(cannot_take_over)?;
+        if self.mount.detached {
+            background::log_to_journal().map_err(cannot_take_over)?;
+        }
+        let end = mounted.wait();
+        if end == MountEnd::Lost {
+            tracing::warn!("the volume is lost to this process: the next one claims it");
+            // Threads that have requests never end, and nothing is left to be given back.
+            std::process::exit(farcall_files::Worker::LOST);
+        }
         drop(joining);
         volume
             .sync()
@@ -67,52 +71,172 @@ impl Worker {
     }
 }
 
-/// What the files are made of.
-struct Opened {
-    memory: Arc<RemoteMemory>,
-    tree: Option<Tree>,
-    journal: Journal,
-    /// What the user is told of it.
-    said: String,
+fn cannot_take_over(error: io::Error) -> Failure {
+    Failure::because("cannot take over the files", &error)
 }
 
-/// What this mount proves to nodes that it is the same by, whichever process serves it.
-fn holder(kept: &File) -> io::Result<[u8; 16]> {
-    let mut holder = [0; 16];
-    if kept.read_at(&mut holder, 0)? < holder.len() {
-        holder = Entropy::System.bytes()?;
-        kept.write_all_at(&holder, 0)?;
+/// What is served.
+struct Opened {
+    volume: Arc<Volume>,
+    joining: Option<Joining>,
+    /// What the user is told of it.
+    said: String,
+    /// No process has served it before.
+    is_first: bool,
+}
+
+/// Why nothing is served yet.
+struct NotOpened {
+    failure: Failure,
+    /// Other nodes may answer later, or another mount may end.
+    may_pass: bool,
+}
+
+impl NotOpened {
+    fn of(error: &OpenError) -> Self {
+        let may_pass = matches!(
+            error,
+            OpenError::NoNode(_)
+                | OpenError::Held(_)
+                | OpenError::Volume { .. }
+                | OpenError::Incomplete { .. }
+        );
+        Self { failure: cannot_open(error), may_pass }
     }
-    Ok(holder)
+}
+
+impl From<Failure> for NotOpened {
+    fn from(failure: Failure) -> Self {
+        Self { failure, may_pass: false }
+    }
+}
+
+impl From<io::Error> for NotOpened {
+    fn from(error: io::Error) -> Self {
+        cannot_take_over(error).into()
+    }
 }
 
 impl Worker {
-    /// Opens what the last process kept, which may be nothing, or claims the volume.
-    fn open(
+    /// Opens what is to be served. When programs wait already it tries again without end, and says what for, until the
+    /// file system is unmounted.
+    fn open_in_time(
         &self,
-        provider: Arc<dyn Provider>,
+        provider: &Arc<dyn Provider>,
+        given: &farcall_files::Worker,
+    ) -> Result<Opened, Failure> {
+        let mut said = String::new();
+        loop {
+            let (is_first, opened) = self.open(provider)?;
+            let failure = match opened {
+                Ok(opened) => return Ok(opened),
+                Err(NotOpened { failure, may_pass: true }) if !is_first => failure,
+                Err(not_opened) => return Err(not_opened.failure),
+            };
+            let why = failure.reason().to_owned();
+            if why != said {
+                tracing::warn!("programs wait: {why}");
+            }
+            if !given.waits(&why, &self.mount.dir, CLAIM_INTERVAL).map_err(cannot_take_over)? {
+                let what = "unmounted before the volume was there again: what was not synced is lost";
+                return Err(Failure::new(what).why(why));
+            }
+            said = why;
+        }
+    }
+
+    /// Opens what the last process kept, which may be nothing. Returns also whether it is nothing.
+    fn open(&self, provider: &Arc<dyn Provider>) -> Result<(bool, Result<Opened, NotOpened>), Failure> {
+        let numbers = self.state.clone().try_into();
+        let numbers = numbers.map_err(|_| cannot_take_over(io::ErrorKind::InvalidInput.into()))?;
+        let State { memory, journal } = State::inherited(numbers).map_err(cannot_take_over)?;
+        let Some(args) = self.mount.volume() else {
+            let (journal, earlier) = Journal::open(journal).map_err(cannot_take_over)?;
+            return Ok((earlier.is_none(), self.resume(provider, memory, journal, earlier)));
+        };
+        let lineage = Arc::new(Lineage::open(memory).map_err(cannot_take_over)?);
+        let (journal, earlier) = Journal::open_in_era(journal, lineage.era()).map_err(cannot_take_over)?;
+        Ok((earlier.is_none(), self.claim(provider, &args, &lineage, journal, earlier)))
+    }
+
+    fn resume(
+        &self,
+        provider: &Arc<dyn Provider>,
         kept: File,
         journal: Journal,
         earlier: Option<Tree>,
-    ) -> Result<Opened, Failure> {
-        let cannot = |error: io::Error| Failure::because("cannot take over the files", &error);
-        let Some(args) = self.mount.volume() else {
-            let memory = RemoteMemory::resume(provider, self.config(), kept);
-            let memory = Arc::new(memory.map_err(|error| cannot_open(&error))?);
-            return Ok(Opened { memory, tree: earlier, journal, said: String::new() });
-        };
+    ) -> Result<Opened, NotOpened> {
+        let memory = RemoteMemory::resume(Arc::clone(provider), self.config(), kept);
+        let memory = Arc::new(memory.map_err(|error| NotOpened::of(&error))?);
+        let joining = self.mount.nodes.join(&memory, None)?;
+        let is_first = earlier.is_none();
+        let tree = earlier.map_or_else(|| self.mount.tree(&memory), Ok)?;
+        let volume = Arc::new(Volume::kept(tree, Box::new(memory), journal));
+        Ok(Opened { volume, joining, said: String::new(), is_first })
+    }
+
+    /// Claims the volume.
+    fn claim(
+        &self,
+        provider: &Arc<dyn Provider>,
+        args: &VolumeArgs,
+        lineage: &Arc<Lineage>,
+        journal: Journal,
+        earlier: Option<Tree>,
+    ) -> Result<Opened, NotOpened> {
         let size_bytes = whole_blocks(self.mount.size);
-        let volume = args.read(holder(&kept).map_err(cannot)?, Log::notes_bytes(size_bytes))?;
-        let claimed = RemoteMemory::claim(provider, self.config(), &volume);
-        let (memory, takeover) = claimed.map_err(|error| cannot_open(&error))?;
-        self.note_nodes(&args.volume, &takeover, earlier.is_none())?;
-        let age = if takeover.is_new { "new" } else { "taken over" };
-        let said = format!("; volume {:?}: {age}, epoch {}", args.volume, takeover.epoch);
+        let mut config = args.read(lineage.holder(), Log::notes_bytes(size_bytes))?;
+        config = config.with_history(Arc::clone(lineage) as _);
+        if self.mount.read_only {
+            config = config.read_only();
+        }
+        // It counts for what was there before this mount. Later nodes vouch for themselves.
+        if let Some(survivor) = self.mount.survivor.filter(|_| !lineage.has_claimed()) {
+            config = config.survivor(survivor.to_string());
+        }
+        let claimed = RemoteMemory::claim(Arc::clone(provider), self.config(), &config);
+        let (memory, takeover) = claimed.map_err(|error| NotOpened::of(&error))?;
+        let is_first = earlier.is_none();
+        self.note_nodes(&args.volume, &takeover, is_first)?;
         let memory = Arc::new(memory);
-        let log = Log::open(Arc::clone(&memory) as _, size_bytes, &takeover.notes);
-        let (log, tree) = log.map_err(cannot)?;
-        // What this machine has kept is newer.
-        Ok(Opened { memory, tree: earlier.or(tree), journal: journal.with_log(log), said })
+        let (log, tree) = if self.mount.read_only {
+            (None, Log::read(size_bytes, &takeover.notes)?)
+        } else {
+            let (log, tree) = Log::open(Arc::clone(&memory) as _, size_bytes, &takeover.notes)?;
+            (Some(log), tree)
+        };
+        // What this machine has kept is newer, unless another mount has changed the volume since.
+        let is_current = lineage.is_tree_current();
+        if !is_current && !is_first {
+            tracing::warn!("another mount has changed the volume: changes that were not synced are lost");
+        }
+        let (tree, journal) = match earlier {
+            Some(earlier) if is_current => (Some(earlier), journal),
+            _ => (tree, journal.restarted(lineage.era())),
+        };
+        let journal = log.into_iter().fold(journal, Journal::with_log);
+        let joining = self.mount.nodes.join(&memory, Some(&args.volume))?;
+        let tree = tree.map_or_else(|| self.mount.tree(&memory), Ok)?;
+        let volume = Arc::new(Volume::kept(tree, Box::new(memory), journal));
+        volume
+            .sync()
+            .map_err(|error| NotOpened { failure: cannot_take_over(error.into()), may_pass: true })?;
+        lineage.tree_is_current()?;
+        Ok(Opened { volume, joining, said: text(args, &takeover), is_first })
+    }
+
+    /// Serves metrics, if requested, and returns where. They are no reason for a process that takes over to fail.
+    fn serve_metrics(&self, is_first: bool) -> Result<String, Failure> {
+        match self.mount.metrics.start() {
+            Ok(address) => {
+                Ok(address.map_or_else(String::new, |address| format!("; http://{address}/metrics")))
+            }
+            Err(failure) if is_first => Err(failure),
+            Err(failure) => {
+                tracing::warn!("the files are served, but no metrics: {failure}");
+                Ok(String::new())
+            }
+        }
     }
 
     fn config(&self) -> ClientConfig {
@@ -170,6 +294,17 @@ impl Mount {
     }
 }
 
+/// Returns what is printed about a volume when it is mounted.
+fn text(args: &VolumeArgs, takeover: &Takeover) -> String {
+    let age = if takeover.is_new { "new" } else { "taken over" };
+    let missing: u64 = takeover.missing.iter().map(|range| range.end - range.start).sum();
+    let missing = match missing {
+        0 => String::new(),
+        missing => format!("; no node that answers has {} of it", size::text(missing)),
+    };
+    format!("; volume {:?}: {age}, epoch {}{missing}", args.volume, takeover.epoch)
+}
+
 fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().chars().take(HOST_CHARS_MAX).collect()
 }
@@ -181,7 +316,12 @@ fn cannot_open(error: &OpenError) -> Failure {
             .remedy("start them: farcall memory serve; or name others with --nodes")
             .exit(Exit::Unreachable),
         OpenError::Held(_) => failure.remedy("see who has it: farcall memory status"),
-        OpenError::Volume { .. } => failure.remedy("see what nodes keep: farcall memory status"),
+        OpenError::Volume { .. } => failure.remedy(
+            "see what nodes keep: farcall memory status; if some are gone for good: farcall mount --survivor HOST:PORT",
+        ),
+        OpenError::Incomplete { .. } => {
+            failure.remedy("start the nodes that have these bytes, or mount what is left: farcall mount --read-only")
+        }
         OpenError::Range { .. } | OpenError::NotPages { .. } => {
             failure.remedy("change --size or --slab").exit(Exit::Usage)
         }

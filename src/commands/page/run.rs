@@ -6,7 +6,7 @@ use crate::commands::nic_args::NicArgs;
 use crate::failure::{Exit, Failure};
 use crate::signals::StopFlag;
 use clap::Args;
-use farcall_paging::{Config, Ended, Obstacle, Paging, PagingError, preflight};
+use farcall_paging::{Config, Ended, Obstacle, Paging, PagingError, Ready, preflight};
 use std::env;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -65,6 +65,10 @@ impl Run {
         command.args(arguments);
         match paging.run(command, || stop.is_raised()) {
             Ok(Ended::Program(code)) => Ok(Exit::OfProgram(code)),
+            Ok(Ended::OutOfMemory { code, killed }) => {
+                eprintln!("{}", out_of_memory(&config, killed));
+                Ok(Exit::OfProgram(code))
+            }
             Ok(Ended::Asked) => Ok(Exit::Interrupted),
             Err(error) => Err(cannot(&error).at(program.display())),
         }
@@ -115,15 +119,32 @@ impl Run {
 /// On standard error: standard output is the program's.
 fn tell(paging: &Paging, config: &Config) {
     let device = paging.swap().map_or_else(String::new, |device| device.display().to_string());
+    let (replicas, Ready { slabs, degraded }) = (config.replicas, paging.ready());
+    let redundancy = match degraded {
+        0 => format!("{replicas} replicas"),
+        _ => format!(
+            "NOT {replicas} replicas of {degraded} of {slabs} slabs, since the nodes have no room for them: the loss of one \
+             node loses pages"
+        ),
+    };
     eprintln!(
-        "farcall page: {} resident, {} of swap on {device} at {} memory nodes, {} replicas (pid {}). Until the program \
+        "farcall page: {} resident, {} of swap on {device} at {} memory nodes, {redundancy} (pid {}). Until the program \
          ends, pages of other programs may go there, too.",
         size::text(config.resident_bytes),
         size::text(config.size_bytes),
         config.nodes.len(),
-        config.replicas,
         std::process::id(),
     );
+}
+
+/// Why the program, or a child of it, was killed.
+fn out_of_memory(config: &Config, killed: u64) -> String {
+    format!(
+        "farcall page: the kernel killed {killed} of the program's processes (SIGKILL) for lack of memory: they had more \
+         than {} resident and {} of swap; raise --size or --resident",
+        size::text(config.resident_bytes),
+        size::text(config.size_bytes),
+    )
 }
 
 /// All that is in the way, in one failure.

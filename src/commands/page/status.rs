@@ -64,6 +64,7 @@ fn in_words(state: &State) -> String {
     let _ = write!(text, "\n  writes    {}", times(&state.writes, state.bytes_written));
     let _ = write!(text, "\n  failures  {}", state.failures);
     let _ = write!(text, "\n  flow      {}", flow(&state.flow));
+    let _ = write!(text, "\n  replicas  {}", redundancy(state));
     match state.pager_pid {
         Some(pid) => {
             let replicas: Vec<_> =
@@ -73,6 +74,20 @@ fn in_words(state: &State) -> String {
         None => text.push_str("\n  pager     not there; if this stays so: farcall page cleanup"),
     }
     text
+}
+
+/// Whether every slab has as many replicas as it is to have.
+fn redundancy(state: &State) -> String {
+    let count = |of: &str| state.replicas.iter().find(|(name, _)| name == of).map_or(0, |(_, value)| *value);
+    let (slabs, degraded, copying) = (count("slabs_in_use"), count("slabs_degraded"), count("slabs_copying"));
+    let wanted = state.config.replicas;
+    match (degraded, copying) {
+        (0, _) => format!("in sync: {slabs} slabs with {wanted} replicas"),
+        (_, 0) => format!("degraded: {degraded} of {slabs} slabs with fewer than {wanted} replicas"),
+        _ => format!(
+            "copying: {degraded} of {slabs} slabs with fewer than {wanted} replicas, {copying} being copied"
+        ),
+    }
 }
 
 fn flow(flow: &Flow) -> String {

@@ -7,7 +7,7 @@ use crate::commands::nic_args::NicArgs;
 use crate::console::Console;
 use crate::echo::Echo;
 use crate::failure::{Exit, Failure};
-use crate::open_files;
+use crate::open_files::{self, Serves};
 use crate::signals::StopFlag;
 use clap::Args;
 use farcall::rpc::Server;
@@ -47,7 +47,7 @@ impl Serve {
             .map_err(|error| Failure::because("cannot count heap operations for the benchmark", &error))?;
         let stop = StopFlag::install()?;
         bound_kept_memory();
-        let room = open_files::raise_limit();
+        let room = open_files::raise_limit_for(Serves { memcached: false, rpc: true })?;
         let server = Server::builder().address(self.listen.to_string()).threads(self.threads);
         let chosen = self.nic.choose()?;
         let server = server.start(&*chosen.provider, |_| Echo::default()).map_err(|error| {

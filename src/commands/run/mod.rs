@@ -10,24 +10,31 @@ use clap::Args;
 use std::env;
 use std::ffi::OsString;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::Command;
 
 /// What cargo builds, and what stands in `../lib/farcall`.
 const LIBRARY: &str = "libfarcall_preload.so";
+/// Connections that do not last are listed, too; the library reads it.
+const REPORT_VARIABLE: &str = "FARCALL_RUN_REPORT";
 /// Ports whose connections are moved; the library reads it.
 const ONLY_VARIABLE: &str = "FARCALL_RUN_ONLY";
+/// Set to move connections of programs that can make system calls themselves; the library reads it.
+const DIRECT_CALLS_VARIABLE: &str = "FARCALL_RUN_ALLOW_DIRECT_CALLS";
 
 /// Run a socket program: its TCP connections to other such programs of this user on this host go through shared memory.
 ///
 /// Both ends must be started like this; every other connection stays on TCP, unnoticed. The TCP socket stays for the
 /// handshake, for the end, and for what only the kernel can do (fork, dup, sendfile, urgent data, ...): then a connection
 /// goes back to it, at a byte that both ends agree on. Static, musl and Go programs, and those with the set-user-ID bit,
-/// stay on TCP, which is said once. FARCALL_RUN_EXCEPT=LIST leaves out ports and names of programs. Between hosts nothing
+/// stay on TCP, which is said once. So do programs whose code or libraries can make system calls themselves (liburing,
+/// assembler), because bytes that do not pass the library would lose their order: farcall explain names the file.
+/// FARCALL_RUN_EXCEPT=LIST leaves out ports and names of programs. Between hosts nothing
 /// changes.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall run -- redis-server --port 7000 &\n  farcall run -- redis-benchmark -p 7000 -c 1\n  \
-                  farcall run --only 7000,7001 -- ./mine\n  farcall run --report -- redis-cli -p 7000 ping\n  \
+                  farcall run --only 7000,7001 -- ./mine\n  farcall run --allow-direct-calls -- mariadbd\n  farcall run --report -- redis-cli -p 7000 ping\n  \
                   farcall explain PID                which way each connection of a process goes, and why"
 )]
 pub struct Run {
@@ -37,6 +44,10 @@ pub struct Run {
     /// When the program has ended, say on standard error which way its connections went, as farcall explain does.
     #[arg(long)]
     report: bool,
+    /// Move connections also of a program that can make system calls itself. Only for programs that make none on a TCP
+    /// connection: bytes that they read or write by such calls lose their order.
+    #[arg(long)]
+    allow_direct_calls: bool,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -57,7 +68,9 @@ impl Run {
             Some(why) => eprintln!("farcall: {} stays on TCP: {why}", program.display()),
             None => self.preload(&mut command)?,
         }
-        if !self.report {
+        if self.report {
+            command.env(REPORT_VARIABLE, "1");
+        } else {
             let error = command.exec();
             return Err(Failure::because("cannot start the program", &error).at(program.display()));
         }
@@ -81,13 +94,48 @@ impl Run {
                 .at(file.display())
                 .remedy("install farcall in a path without spaces, colons and semicolons"));
         }
-        command.env("LD_PRELOAD", library::before(&file, "LD_PRELOAD"));
+        self.set_variables(&file, command);
+        Ok(())
+    }
+
+    /// Sets what the loader, the library and runtimes of the program read.
+    fn set_variables(&self, file: &Path, command: &mut Command) {
+        command.env("LD_PRELOAD", library::before(file, "LD_PRELOAD"));
+        // The runtime of AddressSanitizer refuses to be loaded second, though it works there.
+        command.env("ASAN_OPTIONS", library::before(Path::new("verify_asan_link_order=0"), "ASAN_OPTIONS"));
+        if self.allow_direct_calls {
+            command.env(DIRECT_CALLS_VARIABLE, "1");
+        }
         if !self.only.is_empty() {
             let ports: Vec<String> = self.only.iter().map(u16::to_string).collect();
             command.env(ONLY_VARIABLE, ports.join(","));
         } else if env::var_os(ONLY_VARIABLE).is_some() {
             command.env_remove(ONLY_VARIABLE);
         }
-        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The value of a variable for the program.
+    fn variable(run: &Run, name: &str) -> Option<OsString> {
+        let mut command = Command::new("true");
+        run.set_variables(Path::new("/opt/lib/library.so"), &mut command);
+        let value = command.get_envs().find(|(variable, _)| *variable == name);
+        value.and_then(|(_, value)| value.map(OsString::from))
+    }
+
+    #[test]
+    fn sets_variables_of_loader_library_and_sanitizer() {
+        let mut run = Run { only: vec![], report: false, allow_direct_calls: false, command: vec![] };
+        assert!(variable(&run, "LD_PRELOAD").unwrap().to_str().unwrap().starts_with("/opt/lib/library.so"));
+        let sanitizer = variable(&run, "ASAN_OPTIONS").unwrap();
+        assert!(sanitizer.to_str().unwrap().split(':').any(|option| option == "verify_asan_link_order=0"));
+        assert_eq!(variable(&run, DIRECT_CALLS_VARIABLE), None);
+        (run.only, run.allow_direct_calls) = (vec![7000, 7001], true);
+        assert_eq!(variable(&run, DIRECT_CALLS_VARIABLE), Some("1".into()));
+        assert_eq!(variable(&run, ONLY_VARIABLE), Some("7000,7001".into()));
     }
 }

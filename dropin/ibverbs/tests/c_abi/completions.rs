@@ -1,9 +1,11 @@
 //! What happens to requests: the model's side of it, and what polling finds.
 
+use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
 use farcall_layout::{AsyncEvent, CqEx};
 use farcall_verbs::{Wc, WcFlags, WcStatus};
+use libc::EINVAL;
 
 use crate::library::{errno, inline, zeroed};
 use crate::traffic::Planned;
@@ -130,10 +132,10 @@ impl World {
             (self.qps[qp].lags, self.qps[target].early) = (true, true);
             return self.doubt_datagrams(target);
         }
-        if record.bad.is_some() {
+        if let Some(statuses) = record.bad {
             // A fault of its own stops the send queue (IBA 10.3.1).
             self.qps[qp].state = state::SQE;
-            self.qps[qp].send_done.push_back(Done::with(Some(record.wr_id), record.seq, status::LOC_PROT));
+            self.qps[qp].send_done.push_back(Done::with(Some(record.wr_id), record.seq, statuses));
             return self.arrived(qp);
         }
         let other = &self.qps[target];
@@ -334,9 +336,10 @@ impl World {
     pub fn req_notify(&mut self, rng: &mut Rng) {
         let Some(cq) = rng.pick(&self.live_cqs()) else { return };
         let solicited = rng.one_in(4);
-        // SAFETY: a live queue. Without a channel there is nobody to tell, which is no error.
+        let expected: &[c_int] = if self.cqs[cq].channel.is_some() { &[0] } else { &[EINVAL] };
+        // SAFETY: a live queue.
         let got = unsafe { inline::req_notify_cq(self.cqs[cq].ptr, solicited.into()) };
-        self.expect(format!("ibv_req_notify_cq(cq{cq}, {solicited})"), got, &[0]);
+        self.expect(format!("ibv_req_notify_cq(cq{cq}, {solicited})"), got, expected);
         let queue = &mut self.cqs[cq];
         queue.armed = queue.channel.is_some() && !solicited;
         queue.must_event = queue.must_event && queue.armed;

@@ -93,7 +93,7 @@ fn every_error_number_that_a_call_returns_is_in_errno() {
         check("ibv_post_send", &mut || inline::post_send(qp, &raw mut wr, &raw mut bad), EINVAL);
         let (mut bad, mut wr) = (ptr::null_mut(), farcall_verbs::RecvWr::new(1, &[]));
         check("ibv_post_recv", &mut || inline::post_recv(qp, &raw mut wr, &raw mut bad), EINVAL);
-        let sges = [farcall_verbs::Sge { addr: 0, length: 8, lkey: 7 }; 1];
+        let sges = [farcall_verbs::Sge { addr: 0, length: 8, lkey: 7 }; 64];
         let mut wr = farcall_verbs::RecvWr::new(1, &sges);
         // The elements live as long as the call.
         let wr: *mut farcall_verbs::RecvWr<'static> = (&raw mut wr).cast();

@@ -7,6 +7,7 @@ mod library;
 mod objects;
 mod pairs;
 mod refusals;
+mod region_names;
 mod sanitizer;
 mod sequences;
 mod table;

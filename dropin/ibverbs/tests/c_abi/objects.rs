@@ -20,6 +20,7 @@ const LOCAL_WRITE: u32 = 1;
 const REMOTE_WRITE: u32 = 2;
 const REMOTE_ATOMIC: u32 = 8;
 const MW_BIND: u32 = 1 << 4;
+const ZERO_BASED: u32 = 1 << 5;
 const HUGETLB: u32 = 1 << 7;
 const RELAXED_ORDERING: u32 = 1 << 20;
 
@@ -88,8 +89,8 @@ impl World {
 
     /// What registering with an access mask gives: IBA 10.6.3.1, and the kernel's check of unknown bits.
     fn access_verdict(access: u32) -> c_int {
-        const KNOWN: u32 = 0xf | MW_BIND | HUGETLB | 0x3ff0_0000;
-        const NOT_OFFERED: u32 = 1 << 5 | 1 << 6 | 1 << 8 | 1 << 9;
+        const KNOWN: u32 = 0xf | MW_BIND | ZERO_BASED | HUGETLB | 0x3ff0_0000;
+        const NOT_OFFERED: u32 = 1 << 6 | 1 << 8 | 1 << 9;
         if access & !(KNOWN | NOT_OFFERED) != 0 {
             return EINVAL;
         }
@@ -120,8 +121,8 @@ impl World {
         let (mut addr, mut len) = (buffer.as_mut_ptr() as u64, BUFFER as u64);
         self.memory.push(buffer);
         match rng.below(16) {
-            // A length of 0, an address that is not mapped, one that wraps.
-            0 => (len, verdict) = (0, if verdict == 0 { EINVAL } else { verdict }),
+            // A length of 0, which names no byte; an address that is not mapped, one that wraps.
+            0 => len = 0,
             1 => (addr, verdict) = (4096, if verdict == 0 { EFAULT } else { verdict }),
             2 => (addr, verdict) = (u64::MAX - 100, if verdict == 0 { EINVAL } else { verdict }),
             _ => {}
@@ -141,8 +142,9 @@ impl World {
                 _ => (library.ibv_reg_mr_iova2)(pd_ptr, at, len as usize, iova, access),
             }
         };
-        // Another address for peers than our own is not offered.
-        let allowed = if iova == addr { vec![verdict] } else { vec![EOPNOTSUPP] };
+        // Nothing is sent to or from regions that are named by other addresses than their memory's.
+        let is_renamed = iova != addr || access & ZERO_BASED != 0;
+        let allowed = [verdict];
         let call = format!("mr{} = ibv_reg_mr(pd{pd}, {addr:#x}, {len}, {access:#x})", self.mrs.len());
         if self.expect_made(call, ptr, &allowed) {
             // SAFETY: a region that was just made.
@@ -150,6 +152,11 @@ impl World {
                 assert!((*ptr).pd == pd_ptr && (*ptr).addr as u64 == addr && (*ptr).length as u64 == len);
                 ((*ptr).lkey, (*ptr).rkey)
             };
+            if is_renamed {
+                // SAFETY: a region that nothing uses.
+                assert_eq!(unsafe { (library.dereg_mr)(ptr) }, 0);
+                return;
+            }
             self.mrs.push(MrModel { ptr, pd, live: true, access, addr, len, lkey, rkey, cursor: 0 });
         }
     }
@@ -224,6 +231,11 @@ impl World {
         }
         assert!((now.lkey, now.rkey, now.addr as u64) == (region.lkey, region.rkey, region.addr));
         assert!((now.length as u64, now.pd) == (region.len, self.pds[region.pd].ptr));
+        if got == 0 && access & ZERO_BASED != 0 {
+            // SAFETY: a region that nothing uses.
+            assert_eq!(unsafe { (self.library.dereg_mr)(region.ptr) }, 0);
+            region.live = false;
+        }
     }
 
     pub fn dereg_mr(&mut self, rng: &mut Rng) {

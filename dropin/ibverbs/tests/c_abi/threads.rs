@@ -31,6 +31,33 @@ struct Shared {
 // SAFETY: the objects may be used by several threads (man ibv_post_send and all others).
 unsafe impl Sync for Shared {}
 
+/// Brings a pair to RTS, with a pair of the same device as its peer.
+pub fn connect(library: &Library, context: *mut Context, qp: *mut Qp, peer: *mut Qp) {
+    // SAFETY: zero is a value of every field; live objects.
+    unsafe {
+        let mut attr: QpAttr = zeroed();
+        let mut gid = [0_u8; 16];
+        assert_eq!((library.query_gid)(context, 1, 0, &raw mut gid), 0);
+        (attr.port_num, attr.qp_access_flags, attr.path_mtu, attr.min_rnr_timer) = (1, 7, 3, 1);
+        (attr.ah_attr.is_global, attr.ah_attr.port_num, attr.ah_attr.grh.dgid) = (1, 1, gid);
+        (attr.retry_cnt, attr.rnr_retry, attr.dest_qp_num) = (7, 7, (*peer).qp_num);
+        let steps = [
+            mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS,
+            mask::AV
+                | mask::PATH_MTU
+                | mask::DEST_QPN
+                | mask::RQ_PSN
+                | mask::MAX_DEST_RD_ATOMIC
+                | mask::MIN_RNR_TIMER,
+            mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::SQ_PSN | mask::MAX_QP_RD_ATOMIC,
+        ];
+        for (state, needed) in (1..).zip(steps) {
+            attr.qp_state = state;
+            assert_eq!((library.modify_qp)(qp, &raw mut attr, mask::STATE | needed), 0);
+        }
+    }
+}
+
 impl Shared {
     fn pair(&self) -> *mut Qp {
         // SAFETY: zero is a value of every field; live objects.
@@ -46,29 +73,7 @@ impl Shared {
     }
 
     fn connect(&self, qp: *mut Qp, peer: *mut Qp) {
-        // SAFETY: zero is a value of every field; live objects.
-        unsafe {
-            let mut attr: QpAttr = zeroed();
-            let mut gid = [0_u8; 16];
-            assert_eq!((self.library.query_gid)(self.context, 1, 0, &raw mut gid), 0);
-            (attr.port_num, attr.qp_access_flags, attr.path_mtu, attr.min_rnr_timer) = (1, 7, 3, 1);
-            (attr.ah_attr.is_global, attr.ah_attr.port_num, attr.ah_attr.grh.dgid) = (1, 1, gid);
-            (attr.retry_cnt, attr.rnr_retry, attr.dest_qp_num) = (7, 7, (*peer).qp_num);
-            let steps = [
-                mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS,
-                mask::AV
-                    | mask::PATH_MTU
-                    | mask::DEST_QPN
-                    | mask::RQ_PSN
-                    | mask::MAX_DEST_RD_ATOMIC
-                    | mask::MIN_RNR_TIMER,
-                mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::SQ_PSN | mask::MAX_QP_RD_ATOMIC,
-            ];
-            for (state, needed) in (1..).zip(steps) {
-                attr.qp_state = state;
-                assert_eq!((self.library.modify_qp)(qp, &raw mut attr, mask::STATE | needed), 0);
-            }
-        }
+        connect(self.library, self.context, qp, peer);
     }
 
     /// Posts one message and a receive for it, to the other half of the memory; again while the queue is full.

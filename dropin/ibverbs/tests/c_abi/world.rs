@@ -216,6 +216,7 @@ pub mod state {
 pub mod status {
     pub const SUCCESS: &[u32] = &[0];
     pub const LOC_PROT: &[u32] = &[4];
+    pub const LOC_QP_OP: &[u32] = &[2];
     pub const FLUSH: &[u32] = &[5];
     pub const REM_ACCESS: &[u32] = &[10];
     /// The pair does not take such requests at all: RNICs differ, and so do the specification's readers.

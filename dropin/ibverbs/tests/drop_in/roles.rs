@@ -5,8 +5,8 @@ use std::process::Command;
 use std::sync::Arc;
 
 use farcall_verbs::{
-    Access, AhAttr, Context, CqInitAttr, Device, Mtu, Provider, QpAttr, QpCap, QpInitAttr, QpType, RecvWr,
-    SendWr, Sge, Wc,
+    Access, AhAttr, Context, CqInitAttr, Device, MrMemory, Mtu, Provider, QpAttr, QpCap, QpInitAttr, QpType,
+    RecvWr, SendWr, Sge, Wc,
 };
 
 use crate::support::Folder;
@@ -50,6 +50,22 @@ fn threads_register_memory() {
             });
         }
     });
+}
+
+/// A program that registers memory of no bytes through the provider over libibverbs.
+#[test]
+#[ignore = "a role"]
+fn registers_no_bytes() {
+    let domain = context().alloc_pd().unwrap();
+    let mut memory = [0_u8; 64];
+    let (addr, access) = (memory.as_mut_ptr(), Access::LOCAL_WRITE);
+    // SAFETY: the memory outlives its region.
+    let empty = unsafe { domain.reg_mr(addr, 0, access) }.unwrap();
+    assert_eq!((empty.addr(), empty.len_bytes()), (addr, 0));
+    assert!(domain.alloc_mr(0, access).is_err(), "there is no memory of no bytes");
+    // SAFETY: as above.
+    let zero_based = unsafe { domain.reg_mr_at(MrMemory::new(addr, 64).named_from(0), access) };
+    assert!(zero_based.is_err_and(|error| error.to_string().contains("reg_mr_at")));
 }
 
 /// A program that ends without leaving `main`.

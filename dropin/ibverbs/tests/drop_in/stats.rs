@@ -6,10 +6,18 @@ use farcall_softnic::FlightEvent;
 use farcall_stats::{BlockReport, read_pid};
 
 use crate::roles::role;
-use crate::support::{Folder, Running};
+use crate::support::{Folder, Running, words};
 
 fn counters(block: &BlockReport) -> HashMap<&str, u64> {
     block.counters.iter().map(|(name, value)| (name.as_str(), *value)).collect()
+}
+
+/// The provider over the system's library registers what the library does.
+#[test]
+fn registers_a_region_of_no_bytes_over_libibverbs() {
+    let folder = Folder::new("no-bytes");
+    let output = Running::start(role(&folder, "registers_no_bytes", "")).finish();
+    assert!(output.status.success(), "{}", words(&output));
 }
 
 #[test]

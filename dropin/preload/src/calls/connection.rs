@@ -8,6 +8,7 @@ use farcall_stats::Why;
 use libc::{sockaddr, socklen_t};
 
 use super::export;
+use super::opening::with_room;
 use crate::{descriptors, errno, meet, own_fds, real, sock};
 
 /// An address that the program passed.
@@ -44,8 +45,14 @@ export! {
         if done == 0 || error == libc::EINPROGRESS {
             // SAFETY: as above.
             let asked = unsafe { parse(address, len) };
-            if asked.is_some() && sock::get(fd).is_none() {
-                meet::expect(fd, asked);
+            // SAFETY: as above; the kernel has read it.
+            if done == 0 && unsafe { c_int::from((*address).sa_family) } == libc::AF_UNSPEC {
+                descriptors::dissociated(fd);
+            }
+            if let Some(asked) = asked
+                && sock::get(fd).is_none()
+            {
+                meet::connected(fd, asked);
             }
             errno::set(error);
         }
@@ -54,18 +61,18 @@ export! {
 
     fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
         // SAFETY: the caller's promise.
-        let accepted = unsafe { real::accept(fd, address, len) };
+        let accepted = with_room(|| unsafe { real::accept(fd, address, len) });
         if accepted >= 0 {
-            meet::accepted(accepted);
+            meet::accepted(fd, accepted);
         }
         accepted
     }
 
     fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
         // SAFETY: the caller's promise.
-        let accepted = unsafe { real::accept4(fd, address, len, flags) };
+        let accepted = with_room(|| unsafe { real::accept4(fd, address, len, flags) });
         if accepted >= 0 {
-            meet::accepted(accepted);
+            meet::accepted(fd, accepted);
         }
         accepted
     }
@@ -122,7 +129,7 @@ export! {
 
     fn dup(fd: c_int) -> c_int {
         // SAFETY: the caller's promise.
-        let new = unsafe { real::dup(fd) };
+        let new = with_room(|| unsafe { real::dup(fd) });
         if new >= 0 {
             descriptors::duplicated(fd, new);
         }
@@ -159,7 +166,7 @@ export! {
 
     fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
         // SAFETY: the caller's promise.
-        let done = unsafe { real::fcntl(fd, command, argument) };
+        let done = with_room(|| unsafe { real::fcntl(fd, command, argument) });
         match command {
             libc::F_DUPFD | libc::F_DUPFD_CLOEXEC if done >= 0 => descriptors::duplicated(fd, done),
             libc::F_SETFL => {

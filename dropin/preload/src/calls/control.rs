@@ -7,27 +7,63 @@ use farcall_stats::Why;
 use libc::socklen_t;
 
 use super::export;
-use crate::{io, real, sock};
+use crate::{errno, io, pointers, real, sock};
 
 /// Where urgent data are.
-const SIOCATMARK: c_ulong = 0x8905;
+pub(super) const SIOCATMARK: c_ulong = 0x8905;
 const TCP_REPAIR: c_int = 19;
 const TCP_ULP: c_int = 31;
 const TCP_INQ: c_int = 36;
+const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 const SO_PEEK_OFF: c_int = 42;
-const SO_ZEROCOPY: c_int = 60;
 /// SO_TIMESTAMP and its kin, old and new.
 const STAMPS: [c_int; 6] = [29, 35, 37, 63, 64, 65];
 
 /// Whether an option makes a socket do what only the kernel can.
 fn is_the_kernels(level: c_int, name: c_int) -> bool {
     match level {
-        libc::SOL_SOCKET => {
-            [SO_PEEK_OFF, SO_ZEROCOPY, libc::SO_RCVLOWAT].contains(&name) || STAMPS.contains(&name)
-        }
+        libc::SOL_SOCKET => [SO_PEEK_OFF, libc::SO_RCVLOWAT].contains(&name) || STAMPS.contains(&name),
         libc::SOL_TCP => [TCP_REPAIR, TCP_ULP].contains(&name),
         _ => false,
     }
+}
+
+/// Options that [`is_the_kernels`] knows, each with its value on a socket that needs no more than the rings.
+const KERNEL_OPTIONS: [(c_int, c_int, c_int); 10] = [
+    (libc::SOL_SOCKET, SO_PEEK_OFF, -1),
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1),
+    (libc::SOL_SOCKET, STAMPS[0], 0),
+    (libc::SOL_SOCKET, STAMPS[1], 0),
+    (libc::SOL_SOCKET, STAMPS[2], 0),
+    (libc::SOL_SOCKET, STAMPS[3], 0),
+    (libc::SOL_SOCKET, STAMPS[4], 0),
+    (libc::SOL_SOCKET, STAMPS[5], 0),
+    (libc::SOL_TCP, TCP_REPAIR, 0),
+    (libc::SOL_TCP, TCP_ULP, 0),
+];
+
+/// An option that is a number; `None` if the kernel does not know it.
+fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
+    let (mut value, mut len) = (0, size_of::<c_int>() as socklen_t);
+    // SAFETY: the kernel writes at most `len` bytes, an int.
+    let asked = unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) };
+    (asked == 0).then_some(value)
+}
+
+/// Whether a socket was set to do what only the kernel can, before its ends meet: by its program, or by the listener that
+/// it was accepted from.
+pub fn needs_kernel(fd: c_int) -> bool {
+    // SAFETY: no memory is involved.
+    let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
+    flags & libc::O_ASYNC != 0
+        || KERNEL_OPTIONS
+            .iter()
+            .any(|(level, name, usual)| option(fd, *level, *name).is_some_and(|value| value != *usual))
+}
+
+/// Whether TCP_INQ is on.
+pub fn tells_inq(fd: c_int) -> bool {
+    option(fd, libc::SOL_TCP, TCP_INQ).is_some_and(|value| value != 0)
 }
 
 export! {
@@ -36,17 +72,35 @@ export! {
             if is_the_kernels(level, name) {
                 sock.demote(Why::KernelFeature);
             }
-            if level == libc::SOL_TCP && name == TCP_INQ && !value.is_null() && len as usize >= size_of::<c_int>() {
+            if level == libc::SOL_TCP && name == TCP_INQ && len as usize >= size_of::<c_int>() && pointers::can_read(value.cast::<c_int>(), 1) {
                 // SAFETY: the caller's promise.
                 let is_on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
                 sock.tells_inq.store(is_on, Relaxed);
             }
         }
         // SAFETY: the caller's promise.
-        unsafe { real::setsockopt(fd, level, name, value, len) }
+        let done = unsafe { real::setsockopt(fd, level, name, value, len) };
+        if done == 0
+            && (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
+            && let Some(sock) = sock::get(fd)
+        {
+            let low_water_bytes = option(fd, level, name).and_then(|bytes| u32::try_from(bytes).ok());
+            sock.low_water_bytes.store(low_water_bytes.unwrap_or(1), SeqCst);
+        }
+        done
     }
 
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+        if (level, name) == (libc::SOL_TCP, TCP_ZEROCOPY_RECEIVE)
+            && let Some(sock) = sock::get(fd)
+        {
+            sock.demote(Why::KernelFeature);
+            if io::unread_bytes(&sock) > 0 {
+                // Programs then read.
+                errno::set(libc::EINVAL);
+                return -1;
+            }
+        }
         // SAFETY: the caller's promise.
         let done = unsafe { real::getsockopt(fd, level, name, value, len) };
         if done == 0
@@ -75,7 +129,6 @@ export! {
         let Some(sock) = sock.filter(|_| done == 0) else { return done };
         let more = match request {
             libc::FIONREAD => io::unread_bytes(&sock),
-            libc::TIOCOUTQ => io::unsent_bytes(&sock),
             _ => {
                 if request == libc::FIONBIO as c_ulong {
                     sock.nonblocking.store(0, Relaxed);

@@ -6,7 +6,9 @@ use std::ptr;
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, time_t, timespec, timeval};
 
 use super::export;
-use crate::{clock, epoll, errno, poll, real};
+use super::opening::with_room;
+use crate::sock::KernelWait;
+use crate::{clock, confined, epoll, errno, pointers, poll, real};
 
 /// When a wait of so many milliseconds ends; negative: never.
 fn after_ms(timeout_ms: c_int) -> Option<u64> {
@@ -27,30 +29,88 @@ fn after(timeout: Option<timespec>) -> Result<Option<u64>, c_int> {
     }
 }
 
-/// The program's descriptors; `None` if they are not to be looked at, or nothing to us.
+/// Returns the program's time, which is a timespec or a timeval; `None` if it passes none.
+///
+/// # Errors
+/// Returns EFAULT if it is not there.
+fn time_at<T: Copy>(time: *const T) -> Result<Option<T>, c_int> {
+    match time {
+        _ if time.is_null() => Ok(None),
+        // SAFETY: it can be read, and consists of numbers.
+        _ if pointers::can_read(time, 1) => Ok(Some(unsafe { time.read_unaligned() })),
+        _ => Err(libc::EFAULT),
+    }
+}
+
+/// Returns whether sets of `count` descriptors are there, those that the program passes.
+fn are_there(sets: [*mut fd_set; 3], count: c_int) -> bool {
+    let words = usize::try_from(count).unwrap_or(0).div_ceil(64);
+    sets.iter().all(|set| set.is_null() || pointers::can_write(set.cast::<u64>(), words))
+}
+
+/// Which poll serves a set of descriptors.
+enum Served<'a> {
+    /// The kernel's; threads that are inside of it are counted.
+    Kernel { _waits: Vec<KernelWait> },
+    /// The library's.
+    Library(&'a mut [pollfd]),
+}
+
+/// Which poll serves the program's descriptors.
 ///
 /// # Safety
 /// As poll's manual page says.
-unsafe fn concerning<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
-    if fds.is_null() || count == 0 || count > 1 << 20 {
-        return None;
+unsafe fn served_by<'a>(fds: *mut pollfd, count: nfds_t) -> Served<'a> {
+    if count == 0 || count > 1 << 20 || !pointers::can_write(fds, count as usize) {
+        return Served::Kernel { _waits: Vec::new() };
     }
     // SAFETY: the caller's promise.
     let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
-    poll::concerns_us(fds).then_some(fds)
+    poll::kernel_waits(fds).map_or(Served::Library(fds), |_waits| Served::Kernel { _waits })
+}
+
+/// Reports descriptors that can be read from what was left in rings when the program restricted its system calls; `None`
+/// if the kernel knows everything.
+///
+/// # Safety
+/// As poll's manual page says.
+unsafe fn left_in_rings(fds: *mut pollfd, count: nfds_t) -> Option<c_int> {
+    if fds.is_null() || count == 0 || count > 1 << 20 {
+        return None;
+    }
+    // SAFETY: the caller's descriptors, as many as it says.
+    let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
+    Some(confined::poll(fds)).filter(|found| *found > 0)
+}
+
+/// Reports the members of an object that can be read from what was left in rings when the program restricted its system
+/// calls; `None` if the kernel knows everything, or the program restricts none.
+///
+/// # Safety
+/// As epoll_wait's manual page says.
+unsafe fn readable_when_confined(epfd: c_int, events: *mut epoll_event, max: c_int) -> Option<c_int> {
+    if max <= 0 || events.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's events, all of which may be written; zeros are valid events.
+    let into = unsafe {
+        ptr::write_bytes(events, 0, max as usize);
+        std::slice::from_raw_parts_mut(events, max as usize)
+    };
+    Some(epoll::readable_members(epfd, into) as c_int).filter(|found| *found > 0)
 }
 
 export! {
     fn epoll_create(size: c_int) -> c_int {
         // SAFETY: the caller's promise, here and in all of these.
-        let fd = unsafe { real::epoll_create(size) };
+        let fd = with_room(|| unsafe { real::epoll_create(size) });
         epoll::created(fd);
         fd
     }
 
     fn epoll_create1(flags: c_int) -> c_int {
         // SAFETY: as above.
-        let fd = unsafe { real::epoll_create1(flags) };
+        let fd = with_room(|| unsafe { real::epoll_create1(flags) });
         epoll::created(fd);
         fd
     }
@@ -61,22 +121,39 @@ export! {
     }
 
     fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int) -> c_int {
-        // SAFETY: as above.
-        unsafe { epoll::wait(epfd, events, max, after_ms(timeout_ms), ptr::null()) }
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe {
+            if confined::is_confined() {
+                let found = readable_when_confined(epfd, events, max);
+                return found.unwrap_or_else(|| real::epoll_wait(epfd, events, max, timeout_ms));
+            }
+            epoll::wait(epfd, events, max, after_ms(timeout_ms), ptr::null())
+        }
     }
 
     fn epoll_pwait(
         epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int, mask: *const sigset_t,
     ) -> c_int {
-        // SAFETY: as above.
-        unsafe { epoll::wait(epfd, events, max, after_ms(timeout_ms), mask) }
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe {
+            if confined::is_confined() {
+                let found = readable_when_confined(epfd, events, max);
+                return found.unwrap_or_else(|| real::epoll_pwait(epfd, events, max, timeout_ms, mask));
+            }
+            epoll::wait(epfd, events, max, after_ms(timeout_ms), mask)
+        }
     }
 
     fn epoll_pwait2(
         epfd: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t,
     ) -> c_int {
-        // SAFETY: as above.
-        match after(unsafe { timeout.as_ref() }.copied()) {
+        if confined::is_confined() {
+            // SAFETY: the caller's arguments, unchanged.
+            let found = unsafe { readable_when_confined(epfd, events, max) };
+            // SAFETY: the caller's arguments, unchanged.
+            return found.unwrap_or_else(|| unsafe { real::epoll_pwait2(epfd, events, max, timeout, mask) });
+        }
+        match time_at(timeout).and_then(after) {
             // SAFETY: as above.
             Ok(until_ns) => unsafe { epoll::wait(epfd, events, max, until_ns, mask) },
             Err(number) => errno::fail(number),
@@ -86,10 +163,13 @@ export! {
     fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
         // SAFETY: as above.
         unsafe {
-            if let Some(fds) = concerning(fds, count) {
-                return poll::poll(fds, after_ms(timeout_ms), ptr::null());
+            if confined::is_confined() {
+                return left_in_rings(fds, count).unwrap_or_else(|| real::poll(fds, count, timeout_ms));
             }
-            real::poll(fds, count, timeout_ms)
+            match served_by(fds, count) {
+                Served::Kernel { _waits } => real::poll(fds, count, timeout_ms),
+                Served::Library(fds) => poll::poll(fds, after_ms(timeout_ms), ptr::null()),
+            }
         }
     }
 
@@ -104,8 +184,14 @@ export! {
     fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
         // SAFETY: as above.
         unsafe {
-            let Some(fds) = concerning(fds, count) else { return real::ppoll(fds, count, timeout, mask) };
-            match after(timeout.as_ref().copied()) {
+            if confined::is_confined() {
+                return left_in_rings(fds, count).unwrap_or_else(|| real::ppoll(fds, count, timeout, mask));
+            }
+            let fds = match served_by(fds, count) {
+                Served::Kernel { _waits } => return real::ppoll(fds, count, timeout, mask),
+                Served::Library(fds) => fds,
+            };
+            match time_at(timeout).and_then(after) {
                 Ok(until_ns) => poll::poll(fds, until_ns, mask),
                 Err(number) => errno::fail(number),
             }
@@ -127,11 +213,24 @@ export! {
     ) -> c_int {
         // SAFETY: as above.
         unsafe {
-            let mut sets = Sets::of(count, read, write, other);
-            if !poll::concerns_us(&sets.fds) {
+            if !are_there([read, write, other], count) {
                 return real::select(count, read, write, other, timeout);
             }
-            let wish = timeout.as_ref().map(|timeout| timespec {
+            let mut sets = Sets::of(count, read, write, other);
+            if confined::is_confined() {
+                if confined::poll(&mut sets.fds) > 0 {
+                    return sets.report();
+                }
+                return real::select(count, read, write, other, timeout);
+            }
+            if let Some(_waits) = poll::kernel_waits(&sets.fds) {
+                return real::select(count, read, write, other, timeout);
+            }
+            let time = match time_at(timeout) {
+                Ok(time) => time,
+                Err(number) => return errno::fail(number),
+            };
+            let wish = time.map(|timeout| timespec {
                 tv_sec: timeout.tv_sec + timeout.tv_usec as time_t / 1_000_000,
                 tv_nsec: timeout.tv_usec % 1_000_000 * 1_000,
             });
@@ -155,11 +254,20 @@ export! {
     ) -> c_int {
         // SAFETY: as above.
         unsafe {
-            let mut sets = Sets::of(count, read, write, other);
-            if !poll::concerns_us(&sets.fds) {
+            if !are_there([read, write, other], count) {
                 return real::pselect(count, read, write, other, timeout, mask);
             }
-            match after(timeout.as_ref().copied()) {
+            let mut sets = Sets::of(count, read, write, other);
+            if confined::is_confined() {
+                if confined::poll(&mut sets.fds) > 0 {
+                    return sets.report();
+                }
+                return real::pselect(count, read, write, other, timeout, mask);
+            }
+            if let Some(_waits) = poll::kernel_waits(&sets.fds) {
+                return real::pselect(count, read, write, other, timeout, mask);
+            }
+            match time_at(timeout).and_then(after) {
                 Ok(until_ns) => sets.wait(until_ns, mask),
                 Err(number) => errno::fail(number),
             }
@@ -220,6 +328,15 @@ impl Sets {
         if self.fds.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
             return errno::fail(libc::EBADF);
         }
+        // SAFETY: this function's contract.
+        unsafe { self.report() }
+    }
+
+    /// Sets the bits of what is ready. Returns their number.
+    ///
+    /// # Safety
+    /// As [`Sets::of`].
+    unsafe fn report(&mut self) -> c_int {
         let mut found = 0;
         for (set, asked, answers) in self.sets.iter().filter(|(set, ..)| !set.is_null()) {
             for at in 0..self.count.div_ceil(64) {

@@ -3,15 +3,22 @@
 //!
 //! An unwinding may leave them, because a thread can be cancelled inside of calls that wait.
 
+mod aliases;
+mod asynchronous;
+mod confinement;
 mod connection;
-mod control;
+pub mod control;
 mod events;
+mod forward;
+mod loading;
+mod mappings;
+mod opening;
 mod process;
 mod receive;
 mod send;
+mod signals;
+mod streams;
 mod system;
-
-pub use system::uses_io_uring;
 
 /// Exports functions.
 macro_rules! export {

@@ -1,12 +1,11 @@
-//! Other programs start.
+//! Other programs and processes start.
 
 use std::ffi::{c_char, c_int, c_void};
 
-use farcall_stats::Why;
 use libc::{FILE, pid_t};
 
 use super::export;
-use crate::{descriptors, real, sock};
+use crate::{descriptors, real};
 
 export! {
     fn posix_spawn(
@@ -27,10 +26,51 @@ export! {
         unsafe { real::posix_spawnp(pid, file, actions, attributes, arguments, variables) }
     }
 
+    // The child gets this descriptor by another number, whatever its flags are.
+    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
+        descriptors::spawns_with(fd);
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, new) }
+    }
+
+    fn system(command: *const c_char) -> c_int {
+        descriptors::before_spawn();
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe { real::system(command) }
+    }
+
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+        descriptors::before_spawn();
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe { real::popen(command, mode) }
+    }
+
+    fn wordexp(words: *const c_char, into: *mut c_void, flags: c_int) -> c_int {
+        descriptors::before_spawn();
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe { real::wordexp(words, into, flags) }
+    }
+
+    // Without the handlers of a fork.
+    fn _Fork() -> pid_t {
+        descriptors::before_unseen_fork();
+        // SAFETY: no arguments; what the child may do is the caller's concern.
+        unsafe { real::_Fork() }
+    }
+
     fn execve(path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int {
         descriptors::before_exec();
         // SAFETY: as above.
         unsafe { real::execve(path, arguments, variables) }
+    }
+
+    fn execveat(
+        folder: c_int, path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char,
+        flags: c_int,
+    ) -> c_int {
+        descriptors::before_exec();
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe { real::execveat(folder, path, arguments, variables, flags) }
     }
 
     fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int {
@@ -56,61 +96,43 @@ export! {
         // SAFETY: as above.
         unsafe { real::fexecve(fd, arguments, variables) }
     }
-
-    // What the C library's streams read, write and close does not pass here.
-    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-        if let Some(sock) = sock::get(fd) {
-            descriptors::hand_on(fd, &sock, Why::KernelFeature);
-            sock::take(fd);
-        }
-        // SAFETY: as above.
-        unsafe { real::fdopen(fd, mode) }
-    }
-
-    fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
-        if let Some(sock) = sock::get(fd) {
-            sock.demote(Why::KernelFeature);
-        }
-        // SAFETY: as above.
-        unsafe { real::vdprintf(fd, format, arguments) }
-    }
-}
-
-/// A function of the C library's that takes a list of arguments: prepares for another program, and goes there.
-#[cfg(target_arch = "x86_64")]
-macro_rules! exec_list {
-    ($($name:ident, $real:ident;)*) => {
-        $(
-            extern "C" fn $real() -> *mut c_void {
-                descriptors::before_exec();
-                // SAFETY: a C string; the loader's own function.
-                unsafe { libc::dlsym(libc::RTLD_NEXT, concat!(stringify!($name), "\0").as_ptr().cast()) }
-            }
-
-            /// See its manual page.
-            ///
-            /// # Safety
-            /// As the manual page says.
-            #[unsafe(no_mangle)]
-            #[unsafe(naked)]
-            pub unsafe extern "C" fn $name() -> c_int {
-                // The arguments in registers are kept, those on the stack stay where they are.
-                std::arch::naked_asm!(
-                    "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
-                    "call {real}",
-                    "mov r11, rax",
-                    "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
-                    "jmp r11",
-                    real = sym $real,
-                )
-            }
-        )*
-    };
 }
 
 #[cfg(target_arch = "x86_64")]
-exec_list! {
-    execl, find_execl;
-    execlp, find_execlp;
-    execle, find_execle;
+mod with_lists {
+    use std::ffi::{c_int, c_void};
+
+    use super::super::forward::{forward, next};
+    use crate::descriptors;
+
+    extern "C" fn before_execl() -> *mut c_void {
+        descriptors::before_exec();
+        next(c"execl")
+    }
+
+    extern "C" fn before_execlp() -> *mut c_void {
+        descriptors::before_exec();
+        next(c"execlp")
+    }
+
+    extern "C" fn before_execle() -> *mut c_void {
+        descriptors::before_exec();
+        next(c"execle")
+    }
+
+    /// `clone` runs no handlers of a fork.
+    extern "C" fn before_clone(_function: usize, _stack: usize, flags: c_int) -> *mut c_void {
+        if flags & (libc::CLONE_VM | libc::CLONE_FILES) != libc::CLONE_VM | libc::CLONE_FILES {
+            descriptors::before_unseen_fork();
+        }
+        next(c"clone")
+    }
+
+    forward! {
+        execl => before_execl;
+        execlp => before_execlp;
+        execle => before_execle;
+        clone => before_clone;
+        __clone => before_clone;
+    }
 }

@@ -3,11 +3,11 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::Ordering::Relaxed;
 
-use libc::{cmsghdr, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{cmsghdr, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
 use super::export;
 use crate::io::{self, Way};
-use crate::{real, sock};
+use crate::{errno, pointers, real, sock};
 
 /// Buffers that a call may have (IOV_MAX).
 const MAX_BUFFERS: usize = 1024;
@@ -31,7 +31,7 @@ unsafe fn into_one(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> O
 /// # Safety
 /// As [`into_one`].
 unsafe fn into_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int) -> Option<ssize_t> {
-    let sock = sock::get(fd).filter(|_| count <= MAX_BUFFERS && (count == 0 || !buffers.is_null()))?;
+    let sock = sock::get(fd).filter(|_| count <= MAX_BUFFERS && pointers::can_read(buffers, count))?;
     // SAFETY: the caller's promise.
     let buffers = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(buffers, count) } };
     // SAFETY: the caller's promise.
@@ -39,6 +39,19 @@ unsafe fn into_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int
         Way::Kernel => None,
         Way::Done(done) => Some(done),
     }
+}
+
+/// Whether readv or writev is called for no bytes at all, which the kernel answers without its sockets.
+///
+/// # Safety
+/// As [`into_one`].
+pub unsafe fn is_nothing(buffers: *const iovec, count: c_int) -> bool {
+    let Ok(count) = usize::try_from(count) else { return false };
+    // SAFETY: the caller's promise.
+    count <= MAX_BUFFERS
+        && !buffers.is_null()
+        && pointers::can_read(buffers, count)
+        && unsafe { std::slice::from_raw_parts(buffers, count) }.iter().all(|buffer| buffer.iov_len == 0)
 }
 
 /// What the kernel adds if TCP_INQ is on: how many bytes are left; see [`io::bytes_left_to_tell`].
@@ -70,7 +83,11 @@ unsafe fn tell_inq(fd: c_int, message: &mut msghdr) {
 export! {
     fn read(fd: c_int, into: *mut c_void, len: size_t) -> ssize_t {
         // SAFETY: the caller's promise, here and in all of these.
-        unsafe { into_one(fd, into, len, 0).unwrap_or_else(|| real::read(fd, into, len)) }
+        unsafe {
+            // A read of nothing never waits, as a receive of nothing does.
+            let done = if len == 0 { None } else { into_one(fd, into, len, 0) };
+            done.unwrap_or_else(|| real::read(fd, into, len))
+        }
     }
 
     fn __read_chk(fd: c_int, into: *mut c_void, len: size_t, room: size_t) -> ssize_t {
@@ -83,7 +100,27 @@ export! {
 
     fn readv(fd: c_int, into: *const iovec, count: c_int) -> ssize_t {
         // SAFETY: as above.
-        unsafe { into_many(fd, into, count as usize, 0).unwrap_or_else(|| real::readv(fd, into, count)) }
+        unsafe {
+            let done = if is_nothing(into, count) { None } else { into_many(fd, into, count as usize, 0) };
+            done.unwrap_or_else(|| real::readv(fd, into, count))
+        }
+    }
+
+    // Of a socket only the flag that says not to wait has a meaning.
+    fn preadv2(fd: c_int, into: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+        let receive_flags = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe {
+            (offset == -1)
+                .then(|| into_many(fd, into, count as usize, receive_flags))
+                .flatten()
+                .unwrap_or_else(|| real::preadv2(fd, into, count, offset, flags))
+        }
+    }
+
+    fn preadv64v2(fd: c_int, into: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe { preadv2(fd, into, count, offset, flags) }
     }
 
     fn recv(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
@@ -107,7 +144,10 @@ export! {
             match into_one(fd, into, len, flags) {
                 Some(done) => {
                     // TCP tells no address here.
-                    if done >= 0 && !address.is_null() && !address_len.is_null() {
+                    if done >= 0 && !address.is_null() {
+                        if !pointers::can_write(address_len, 1) {
+                            return errno::fail(libc::EFAULT) as ssize_t;
+                        }
                         *address_len = 0;
                     }
                     done
@@ -131,7 +171,16 @@ export! {
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
         // SAFETY: as above.
         unsafe {
-            let Some(ours) = message.as_mut() else { return real::recvmsg(fd, message, flags) };
+            if sock::get(fd).is_none() || !pointers::can_write(message, 1) {
+                return real::recvmsg(fd, message, flags);
+            }
+            let ours = &mut *message;
+            if let Some(sock) = sock::get(fd)
+                && let Some(done) =
+                    io::receive_before_meeting(fd, &sock, flags, || real::recvmsg(fd, message, flags))
+            {
+                return done;
+            }
             match into_many(fd, ours.msg_iov, ours.msg_iovlen, flags) {
                 Some(done) => {
                     if done >= 0 {
@@ -148,8 +197,12 @@ export! {
     fn recvmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
         // SAFETY: as above.
         unsafe {
-            if sock::get(fd).is_none() {
-                return real::recvmmsg(fd, list, count, flags, timeout);
+            let sock = sock::get(fd).filter(|_| pointers::can_write(list, count as usize));
+            let Some(sock) = sock else { return real::recvmmsg(fd, list, count, flags, timeout) };
+            // The kernel reports an error before the bytes that arrived before it, here alone.
+            let error = io::take_error(fd, &sock);
+            if error != 0 {
+                return errno::fail(error);
             }
             let mut flags = flags;
             for at in 0..count as usize {

@@ -6,8 +6,9 @@ use farcall_stats::Why;
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::export;
+use super::receive::is_nothing;
 use crate::io::{self, Way};
-use crate::{descriptors, errno, real, sock};
+use crate::{descriptors, errno, pointers, real, sock};
 
 /// Buffers that a call may have (IOV_MAX).
 const MAX_BUFFERS: usize = 1024;
@@ -31,7 +32,7 @@ unsafe fn from_one(fd: c_int, from: *const c_void, len: size_t, flags: c_int) ->
 /// # Safety
 /// As [`from_one`].
 unsafe fn from_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int) -> Option<ssize_t> {
-    let sock = sock::get(fd).filter(|_| count <= MAX_BUFFERS && (count == 0 || !buffers.is_null()))?;
+    let sock = sock::get(fd).filter(|_| count <= MAX_BUFFERS && pointers::can_read(buffers, count))?;
     // SAFETY: the caller's promise.
     let buffers = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(buffers, count) } };
     // SAFETY: the caller's promise.
@@ -48,7 +49,11 @@ unsafe fn from_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int
 unsafe fn hand_on_descriptors(message: *const msghdr) {
     // SAFETY: the caller's promise; the macros walk what the program filled.
     unsafe {
-        if message.is_null() || (*message).msg_control.is_null() || (*message).msg_controllen == 0 {
+        if !pointers::can_read(message, 1)
+            || (*message).msg_control.is_null()
+            || (*message).msg_controllen == 0
+            || !pointers::can_read((*message).msg_control.cast::<u8>(), (*message).msg_controllen)
+        {
             return;
         }
         let mut header = libc::CMSG_FIRSTHDR(message);
@@ -76,12 +81,32 @@ export! {
 
     fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t {
         // SAFETY: as above.
-        unsafe { from_many(fd, from, count as usize, 0).unwrap_or_else(|| real::writev(fd, from, count)) }
+        unsafe {
+            let done = if is_nothing(from, count) { None } else { from_many(fd, from, count as usize, 0) };
+            done.unwrap_or_else(|| real::writev(fd, from, count))
+        }
     }
 
     fn send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t {
         // SAFETY: as above.
         unsafe { from_one(fd, from, len, flags).unwrap_or_else(|| real::send(fd, from, len, flags)) }
+    }
+
+    // Of a socket only the flag that says not to wait has a meaning.
+    fn pwritev2(fd: c_int, from: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+        let send_flags = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe {
+            (offset == -1)
+                .then(|| from_many(fd, from, count as usize, send_flags))
+                .flatten()
+                .unwrap_or_else(|| real::pwritev2(fd, from, count, offset, flags))
+        }
+    }
+
+    fn pwritev64v2(fd: c_int, from: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe { pwritev2(fd, from, count, offset, flags) }
     }
 
     fn sendto(
@@ -98,7 +123,10 @@ export! {
         // SAFETY: as above.
         unsafe {
             hand_on_descriptors(message);
-            let Some(ours) = message.as_ref() else { return real::sendmsg(fd, message, flags) };
+            if sock::get(fd).is_none() || !pointers::can_read(message, 1) {
+                return real::sendmsg(fd, message, flags);
+            }
+            let ours = &*message;
             if !ours.msg_control.is_null()
                 && ours.msg_controllen > 0
                 && let Some(sock) = sock::get(fd)
@@ -113,6 +141,9 @@ export! {
     fn sendmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
         // SAFETY: as above.
         unsafe {
+            if !pointers::can_write(list, count as usize) {
+                return real::sendmmsg(fd, list, count, flags);
+            }
             if sock::get(fd).is_none() {
                 for at in 0..count as usize {
                     hand_on_descriptors(&raw const (*list.add(at)).msg_hdr);

@@ -1,26 +1,32 @@
-//! System calls by number, and what tells of io_uring.
+//! System calls by number: those that concern connections go to the functions of the same names.
 
-use std::ffi::{c_int, c_long, c_uint};
+use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::ptr::with_exposed_provenance_mut as pointer;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 
-use farcall_stats::Why;
+use libc::{sigset_t, sockaddr, timespec};
 
-use super::{connection, events, export, receive, send};
-use crate::{real, sock};
+use super::{asynchronous, confinement, connection, control, events, export, process, receive, send};
+use crate::{confined, descriptors, direct_calls, real};
 
-/// The program uses io_uring: what it does there with a connection is not seen.
-static USES_IO_URING: AtomicBool = AtomicBool::new(false);
+/// Masks of signals that the kernel takes have this length.
+const MASK_BYTES: usize = 8;
 
-/// Whether the program uses io_uring.
-pub fn uses_io_uring() -> bool {
-    USES_IO_URING.load(Relaxed)
-}
+/// A `clone` with both makes a thread, or a process that has all of its maker's descriptors.
+const PARTS_OF_THREADS: c_int = libc::CLONE_VM | libc::CLONE_FILES;
 
-fn begins_io_uring() {
-    if !USES_IO_URING.swap(true, Relaxed) {
-        sock::each(|_, sock| sock.demote(Why::IoUring));
+/// The kernel's pselect6, whose last argument is a pair: the address of a mask, and its length.
+///
+/// # Safety
+/// As the manual page of `select` says of the system call.
+unsafe fn pselect6(arguments: [usize; 6]) -> c_int {
+    let [count, read, write, other, time, pair] = arguments;
+    // SAFETY: null, or the caller's pair.
+    let pair = unsafe { pointer::<[usize; 2]>(pair).as_ref() }.copied().unwrap_or_default();
+    let mask = pointer::<sigset_t>(pair[0]);
+    let count = count as c_int;
+    // SAFETY: the caller's arguments; the C library's function takes the mask itself.
+    unsafe {
+        events::pselect(count, pointer(read), pointer(write), pointer(other), pointer::<timespec>(time), mask)
     }
 }
 
@@ -30,9 +36,35 @@ export! {
         // SAFETY: the arguments are those of the system call, which the functions of the same names have, too.
         unsafe {
             match number {
-                libc::SYS_io_uring_setup => begins_io_uring(),
+                // The kernel uses connections for the program.
+                libc::SYS_io_uring_setup => direct_calls::found("io_uring (syscall)"),
+                libc::SYS_io_submit => {
+                    asynchronous::before_submit(b as c_long, pointer::<*const u8>(c));
+                }
+                libc::SYS_clone if a as c_int & PARTS_OF_THREADS != PARTS_OF_THREADS => {
+                    descriptors::before_unseen_fork();
+                }
+                libc::SYS_clone3 => descriptors::before_unseen_fork(),
+                libc::SYS_seccomp if confinement::restricts(a) => confined::enter(),
+                libc::SYS_prctl => confinement::before_prctl(a as c_long),
+                libc::SYS_execve => return process::execve(pointer::<c_char>(a), pointer(b), pointer(c)).into(),
+                libc::SYS_execveat => {
+                    return process::execveat(fd, pointer::<c_char>(b), pointer(c), pointer(d), e as c_int).into();
+                }
                 libc::SYS_close => return connection::close(fd).into(),
                 libc::SYS_close_range => return connection::close_range(a as c_uint, b as c_uint, c as c_int).into(),
+                libc::SYS_connect => return connection::connect(fd, pointer::<sockaddr>(b), c as u32).into(),
+                libc::SYS_accept => return connection::accept(fd, pointer(b), pointer(c)).into(),
+                libc::SYS_accept4 => return connection::accept4(fd, pointer(b), pointer(c), d as c_int).into(),
+                libc::SYS_shutdown => return connection::shutdown(fd, b as c_int).into(),
+                libc::SYS_fcntl => return connection::fcntl(fd, b as c_int, c).into(),
+                libc::SYS_ioctl => return control::ioctl(fd, b as c_ulong, c).into(),
+                libc::SYS_setsockopt => {
+                    return control::setsockopt(fd, b as c_int, c as c_int, pointer::<c_void>(d), e as u32).into();
+                }
+                libc::SYS_getsockopt => {
+                    return control::getsockopt(fd, b as c_int, c as c_int, pointer(d), pointer(e)).into();
+                }
                 libc::SYS_dup => return connection::dup(fd).into(),
                 libc::SYS_dup3 => return connection::dup3(fd, b as c_int, c as c_int).into(),
                 libc::SYS_read => return receive::read(fd, pointer(b), c) as c_long,
@@ -48,12 +80,54 @@ export! {
                 }
                 libc::SYS_recvmsg => return receive::recvmsg(fd, pointer(b), c as c_int) as c_long,
                 libc::SYS_sendmsg => return send::sendmsg(fd, pointer::<libc::msghdr>(b), c as c_int) as c_long,
-                libc::SYS_epoll_pwait if e == 0 => {
-                    return events::epoll_wait(fd, pointer(b), c as c_int, d as c_int).into();
+                libc::SYS_recvmmsg => {
+                    return receive::recvmmsg(fd, pointer(b), c as c_uint, d as c_int, pointer(e)).into();
                 }
+                libc::SYS_sendmmsg => return send::sendmmsg(fd, pointer(b), c as c_uint, d as c_int).into(),
+                libc::SYS_sendfile => return send::sendfile(fd, b as c_int, pointer(c), d) as c_long,
+                libc::SYS_splice => {
+                    return send::splice(fd, pointer(b), c as c_int, pointer(d), e, f as c_uint) as c_long;
+                }
+                // The offset is in two halves, of which the first has all bits here.
+                libc::SYS_preadv2 => {
+                    let into = pointer::<libc::iovec>(b);
+                    return receive::preadv2(fd, into, c as c_int, d as i64, f as c_int) as c_long;
+                }
+                libc::SYS_pwritev2 => {
+                    let from = pointer::<libc::iovec>(b);
+                    return send::pwritev2(fd, from, c as c_int, d as i64, f as c_int) as c_long;
+                }
+                libc::SYS_epoll_create1 => return events::epoll_create1(fd).into(),
+                libc::SYS_epoll_pwait if e == 0 || f == MASK_BYTES => {
+                    let mask = pointer::<sigset_t>(e);
+                    return events::epoll_pwait(fd, pointer(b), c as c_int, d as c_int, mask).into();
+                }
+                libc::SYS_epoll_pwait2 if e == 0 || f == MASK_BYTES => {
+                    let (time, mask) = (pointer::<timespec>(d), pointer::<sigset_t>(e));
+                    return events::epoll_pwait2(fd, pointer(b), c as c_int, time, mask).into();
+                }
+                libc::SYS_ppoll if d == 0 || e == MASK_BYTES => {
+                    let (time, mask) = (pointer::<timespec>(c), pointer::<sigset_t>(d));
+                    return events::ppoll(pointer(a), b as libc::nfds_t, time, mask).into();
+                }
+                libc::SYS_pselect6 => return pselect6([a, b, c, d, e, f]).into(),
                 libc::SYS_epoll_ctl => {
                     return events::epoll_ctl(fd, b as c_int, c as c_int, pointer(d)).into();
                 }
+                #[cfg(target_arch = "x86_64")]
+                libc::SYS_epoll_create => return events::epoll_create(fd).into(),
+                #[cfg(target_arch = "x86_64")]
+                libc::SYS_epoll_wait => return events::epoll_wait(fd, pointer(b), c as c_int, d as c_int).into(),
+                #[cfg(target_arch = "x86_64")]
+                libc::SYS_poll => return events::poll(pointer(a), b as libc::nfds_t, c as c_int).into(),
+                #[cfg(target_arch = "x86_64")]
+                libc::SYS_select => {
+                    return events::select(fd, pointer(b), pointer(c), pointer(d), pointer(e)).into();
+                }
+                #[cfg(target_arch = "x86_64")]
+                libc::SYS_dup2 => return connection::dup2(fd, b as c_int).into(),
+                #[cfg(target_arch = "x86_64")]
+                libc::SYS_fork | libc::SYS_vfork => descriptors::before_unseen_fork(),
                 _ => {}
             }
             real::syscall(number, a, b, c, d, e, f)

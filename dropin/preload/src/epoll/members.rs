@@ -8,14 +8,19 @@ use farcall_stats::Why;
 use libc::epoll_event;
 
 use super::{EDGE, MEMBERSHIPS, ONE_SHOT};
+use crate::door::{self, Waker};
 use crate::sock::{SockRef, Stage};
-use crate::{clock, own_fds, poll, real, sock};
+use crate::{clock, poll, real, sock};
 
 /// What the kernel reports of a socket that goes through shared memory.
 const SOCKET_EVENTS: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLPRI) as u32 | EDGE;
 const DOOR_EVENTS: u32 = libc::EPOLLIN as u32 | EDGE;
 /// In a tag: it is of a doorbell.
 pub(super) const DOOR_TAG: u64 = 1 << 31;
+/// Lower half of the tag of an object's waker: that of a doorbell of no descriptor.
+pub(super) const WAKER_TAG: u64 = 0xFFFF_FFFF;
+/// Number of wake-ups by a doorbell after which its bytes are consumed: it takes a few hundred.
+const WAKES_PER_SILENCE: u32 = 16;
 
 /// One member.
 pub(super) struct Item {
@@ -23,6 +28,12 @@ pub(super) struct Item {
     pub(super) data: u64,
     /// A connection that has met, and whose end the kernel does not know yet.
     pub(super) ring: Option<RingItem>,
+}
+
+impl Item {
+    pub(super) fn is_marked(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.marked != 0)
+    }
 }
 
 pub(super) struct RingItem {
@@ -37,6 +48,12 @@ pub(super) struct RingItem {
     pub(super) is_kernel_quiet: bool,
     pub(super) seen_bytes: u64,
     pub(super) seen_full: u32,
+    /// Number of wake-ups by its doorbell.
+    wakes: u32,
+    /// Events found by a scan and not reported yet; 0: none.
+    pub(super) marked: u32,
+    /// Value that `seen_bytes` takes when it is reported.
+    pub(super) counted_bytes: u64,
 }
 
 /// Why a member is not reported.
@@ -55,14 +72,26 @@ pub(super) struct State {
     /// Its descriptors in this process.
     pub(super) fds: Vec<c_int>,
     pub(super) items: Vec<Option<Box<Item>>>,
+    /// Number of members.
+    pub(super) members: usize,
+    /// Number of members that go through shared memory.
     pub(super) ring_items: usize,
     pub(super) hot: Vec<c_int>,
     /// Threads that sleep in the kernel.
     pub(super) sleepers: u32,
+    /// Wakes one of the threads that sleep, which checks `woken`.
+    waker: Option<Waker>,
+    /// Members that a thread which does not sleep passes to one that does.
+    woken: Vec<c_int>,
+    /// Members whose doorbells' bytes this object has consumed, and that are in other objects, too.
+    pub(super) missed: Vec<c_int>,
     /// Another object waits for this one: the kernel must know everything.
     pub(super) is_nested: bool,
     pub(super) looked_ns: u64,
+    /// Number of waits that returned events since the kernel was asked.
     pub(super) turns: u32,
+    /// Whether the last wait had no room for more than the kernel's events.
+    pub(super) was_full_of_kernels: bool,
 }
 
 /// The upper half of our tags: no pointer, no small number, and not the same in two processes.
@@ -103,6 +132,7 @@ impl State {
     ) -> Option<Result<(), c_int>> {
         const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
         let is_removed = self.ring(fd)?.off == Off::Removed;
+        let is_exclusive = self.item(fd)?.events & EXCLUSIVE != 0;
         match (operation, wish) {
             (libc::EPOLL_CTL_DEL | libc::EPOLL_CTL_MOD, _) if is_removed => return Some(Err(libc::ENOENT)),
             (libc::EPOLL_CTL_DEL, _) => self.switch_off(fd),
@@ -113,6 +143,7 @@ impl State {
                 self.remove(fd);
                 return None;
             }
+            (libc::EPOLL_CTL_MOD, Some(_)) if is_exclusive => return Some(Err(libc::EINVAL)),
             (libc::EPOLL_CTL_MOD, Some((events, data))) if events & EXCLUSIVE == 0 => {
                 self.change(fd, events, data)
             }
@@ -141,6 +172,7 @@ impl State {
             Some(item) => (item.events, item.data) = (events, data),
             None => {
                 self.items[fd as usize] = Some(Box::new(Item { events, data, ring: None }));
+                self.members += 1;
                 MEMBERSHIPS[fd as usize].fetch_add(1, Relaxed);
             }
         }
@@ -157,6 +189,7 @@ impl State {
             self.kernel(libc::EPOLL_CTL_DEL, fd, 0, 0);
         }
         self.items[fd as usize] = None;
+        self.members -= 1;
         MEMBERSHIPS[fd as usize].fetch_sub(1, Relaxed);
     }
 
@@ -183,7 +216,8 @@ impl State {
             // An exclusive member cannot be changed.
             || (self.kernel(libc::EPOLL_CTL_DEL, fd, 0, 0)
                 && self.kernel(libc::EPOLL_CTL_ADD, fd, SOCKET_EVENTS, tag() | fd as u64));
-        if !changed || !self.kernel(libc::EPOLL_CTL_ADD, link.door, DOOR_EVENTS, tag() | DOOR_TAG | fd as u64)
+        if !changed
+            || !self.kernel(libc::EPOLL_CTL_ADD, link.door.fd(), DOOR_EVENTS, tag() | DOOR_TAG | fd as u64)
         {
             sock.demote(Why::NoResources);
             self.restore(fd, is_off);
@@ -198,6 +232,9 @@ impl State {
             is_kernel_quiet: false,
             seen_bytes: 0,
             seen_full: u32::MAX,
+            wakes: 0,
+            marked: 0,
+            counted_bytes: 0,
         };
         if let Some(item) = self.item(fd) {
             item.ring = Some(ring);
@@ -244,7 +281,7 @@ impl State {
         self.ring_items -= 1;
         self.hot.retain(|hot| *hot != fd);
         if let Some(link) = ring.sock.link() {
-            self.kernel(libc::EPOLL_CTL_DEL, link.door, 0, 0);
+            self.kernel(libc::EPOLL_CTL_DEL, link.door.fd(), 0, 0);
         }
         if ring.is_armed {
             poll::disarm(&ring.sock);
@@ -257,7 +294,7 @@ impl State {
         (item.events, item.data) = (events, data);
         if let Some(ring) = &mut item.ring {
             (ring.off, ring.asks_kernel) = (Off::No, !ring.is_kernel_quiet);
-            (ring.seen_bytes, ring.seen_full) = (0, u32::MAX);
+            (ring.seen_bytes, ring.seen_full, ring.marked) = (0, u32::MAX, 0);
         }
         self.make_hot(fd);
     }
@@ -271,9 +308,7 @@ impl State {
                 ring.is_armed = true;
                 poll::arm(&ring.sock);
             }
-            if let Some(link) = ring.sock.link() {
-                own_fds::ring(link.door);
-            }
+            self.wake_sleeper(fd);
         } else {
             self.heat(fd);
         }
@@ -288,6 +323,69 @@ impl State {
         if !ring.is_hot && ring.off == Off::No {
             ring.is_hot = true;
             self.hot.push(fd);
+        }
+    }
+
+    /// Passes a member to a thread that sleeps.
+    pub(super) fn wake_sleeper(&mut self, fd: c_int) {
+        if !self.woken.contains(&fd) {
+            self.woken.push(fd);
+        }
+        let woke = self.own_waker().is_some_and(door::wake);
+        if !woke && let Some(ring) = self.ring(fd) {
+            // Its doorbell wakes them, for the last time.
+            ring.sock.demote(Why::NoResources);
+        }
+    }
+
+    fn own_waker(&mut self) -> Option<c_int> {
+        if self.waker.as_ref().is_none_or(|waker| !waker.is_usable()) {
+            let waker = Waker::new()?;
+            let is_added = self.kernel(libc::EPOLL_CTL_ADD, waker.fd(), DOOR_EVENTS, tag() | WAKER_TAG);
+            self.waker = is_added.then_some(waker);
+        }
+        self.waker.as_ref().map(Waker::fd)
+    }
+
+    /// The kernel reported the waker.
+    pub(super) fn heat_woken(&mut self) {
+        for fd in std::mem::take(&mut self.woken) {
+            self.heat(fd);
+        }
+    }
+
+    /// The kernel reported a member's doorbell. Edges are reported whether its bytes are consumed or not; they are so that
+    /// it can take more. Returns whether they were, and other objects may have missed them.
+    pub(super) fn heat_rung(&mut self, fd: c_int) -> bool {
+        let mut is_silenced = false;
+        if let Some(ring) = self.ring(fd)
+            && let Some(link) = ring.sock.link()
+        {
+            ring.wakes = ring.wakes.wrapping_add(1);
+            let sleeping = &ring.sock.sleeping;
+            // A thread that polls the doorbell consumes them itself.
+            if ring.wakes.is_multiple_of(WAKES_PER_SILENCE) && !sleeping.has_leader() {
+                link.door.silence();
+                is_silenced = true;
+                if sleeping.has_leader() {
+                    // One that has begun to in the meantime may have missed them.
+                    ring.sock.demote(Why::NoResources);
+                }
+            }
+        }
+        self.heat(fd);
+        is_silenced && MEMBERSHIPS[fd as usize].load(Relaxed) > 1
+    }
+
+    /// Another thread has consumed bytes of a member's doorbell, of which this object may not have been notified.
+    pub(super) fn check_again(&mut self, fd: c_int) {
+        if self.ring(fd).is_none_or(|ring| !ring.is_armed) {
+            return;
+        }
+        if self.sleepers > 0 {
+            self.wake_sleeper(fd);
+        } else {
+            self.heat(fd);
         }
     }
 }

@@ -24,10 +24,10 @@ use farcall_shm::Mutex;
 use farcall_stats::Why;
 use libc::epoll_event;
 
-use self::members::{State, is_tagged};
+use self::members::{Item, State, is_tagged};
 pub use self::wait::wait;
 use crate::sock::FDS;
-use crate::{errno, own_fds, real};
+use crate::{errno, pointers, real};
 
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
@@ -123,6 +123,41 @@ pub fn watch(fd: c_int) {
     each_with(fd, |state| state.enter_ring(fd));
 }
 
+/// A thread that polled a connection's doorbell has consumed its bytes.
+pub fn check_again(fd: c_int) {
+    if MEMBERSHIPS.get(fd as usize).is_some_and(|count| count.load(Relaxed) > 0) {
+        each_with(fd, |state| state.check_again(fd));
+    }
+}
+
+/// The kernel gets back what the program asked for of a descriptor.
+pub fn release(fd: c_int) {
+    each_with(fd, |state| {
+        if state.ring(fd).is_some() {
+            state.leave_ring(fd);
+        }
+    });
+}
+
+/// Reports the members of an object that can be read from rings, without a system call. Returns their number.
+pub fn readable_members(epfd: c_int, into: &mut [epoll_event]) -> usize {
+    const IN: u32 = libc::EPOLLIN as u32;
+    let Some(epoll) = get(epfd) else { return 0 };
+    let mut state = epoll.0.lock();
+    let mut found = 0;
+    for fd in 0..state.items.len() as c_int {
+        let Some(&mut Item { events, data, .. }) = state.item(fd) else { continue };
+        if found < into.len()
+            && events & IN != 0
+            && crate::sock::get(fd).is_some_and(|sock| crate::io::unread_bytes(&sock) > 0)
+        {
+            into[found] = epoll_event { events: IN, u64: data };
+            found += 1;
+        }
+    }
+    found
+}
+
 /// Another object, or poll, waits for this one.
 pub fn set_nested(fd: c_int) {
     let Some(epoll) = get(fd) else { return };
@@ -137,8 +172,6 @@ pub fn set_nested(fd: c_int) {
         sock.demote(Why::NestedEpoll);
         if sock.is_over() {
             state.leave_ring(member);
-        } else if let Some(link) = sock.link() {
-            own_fds::ring(link.door);
         }
     }
 }
@@ -162,8 +195,9 @@ pub unsafe fn control(epfd: c_int, operation: c_int, fd: c_int, event: *mut epol
     if operation == libc::EPOLL_CTL_ADD {
         set_nested(fd);
     }
+    let event_there = if pointers::can_read(event, 1) { event } else { ptr::null_mut() };
     // SAFETY: null, or the program's event.
-    let wish = unsafe { event.as_ref() }.map(|event| (event.events, event.u64));
+    let wish = unsafe { event_there.as_ref() }.map(|event| (event.events, event.u64));
     if wish.is_some_and(|(_, data)| is_tagged(data)) {
         // The program's data look like ours: let the kernel do all of it.
         set_nested(epfd);

@@ -7,13 +7,15 @@ use std::sync::atomic::Ordering::SeqCst;
 use farcall_stats::Why;
 use libc::{epoll_event, pollfd};
 
-use super::members::{DOOR_TAG, Off, State, is_tagged};
+use super::members::{DOOR_TAG, Off, State, WAKER_TAG, is_tagged};
 use super::{EDGE, ONE_SHOT};
 use crate::sock::SockRef;
-use crate::{own_fds, poll, real};
+use crate::{poll, real};
 
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+/// Number of descriptors up to which all of an object's members are checked by each wait.
+const CHECKED_ITEMS_MAX: usize = 256;
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 impl State {
@@ -28,16 +30,22 @@ impl State {
             ring.sock.demote(Why::Forked);
         }
         let mut asked = 0;
-        if ring.asks_kernel {
+        // After the end of the ring to the peer, or before its beginning, room is in the kernel.
+        let is_kernels_room = wanted & EDGE == 0
+            && wanted & OUT != 0
+            && poll::readiness(fd, &ring.sock, libc::POLLOUT).ask & libc::POLLOUT != 0;
+        // While bytes of a ring that has ended are unread, the kernel alone knows of an end and of errors.
+        let is_ending = wanted & EDGE == 0 && ring.sock.link().is_some_and(|link| link.inn.look().is_closed);
+        if ring.asks_kernel || is_kernels_room || is_ending {
             asked = ask_kernel(fd, &ring.sock);
-            let says_more = poll::readiness(&ring.sock, libc::POLLOUT).ask & libc::POLLOUT != 0;
+            let says_more = poll::readiness(fd, &ring.sock, libc::POLLOUT).ask & libc::POLLOUT != 0;
             ring.is_kernel_quiet = asked & !OUT == 0 && !says_more;
         }
         if ring.sock.is_over() {
             return None;
         }
         let interest = wanted & !(EDGE | ONE_SHOT) | ALWAYS;
-        let shown = poll::readiness(&ring.sock, poll_events(interest));
+        let shown = poll::readiness(fd, &ring.sock, poll_events(interest));
         let mut from_kernel = asked & interest;
         if shown.ask & libc::POLLOUT == 0 {
             from_kernel &= !OUT;
@@ -72,36 +80,94 @@ impl State {
         Some(epoll_event { events: ready, u64: data })
     }
 
-    /// Reports what is ready among hot members. How many, and whether the kernel has more than before.
-    pub(super) fn scan(&mut self, into: &mut [epoll_event]) -> (usize, bool) {
-        let (mut found, mut has_changed, mut at) = (0, false, 0);
-        while at < self.hot.len() && found < into.len() {
-            let fd = self.hot[at];
-            // Counted before the look, so that what comes later is another edge.
-            let counted = self.ring(fd).and_then(|ring| Some(ring.sock.link()?.inn.sent_bytes()));
-            match self.pending(fd) {
-                None => {
+    /// Marks what is ready among hot members, and what had become ready before it. Whether the kernel has more to report
+    /// than before.
+    pub(super) fn mark(&mut self) -> bool {
+        let mut has_changed = false;
+        loop {
+            self.heat_readable();
+            let (mut found, mut at) = (false, 0);
+            while at < self.hot.len() {
+                let fd = self.hot[at];
+                // Counted before the check: bytes that arrive later are another edge.
+                let counted = self.ring(fd).and_then(|ring| Some(ring.sock.link()?.inn.sent_bytes()));
+                let ready = if self.ring(fd).is_some_and(|ring| ring.marked != 0) {
+                    Some(0)
+                } else {
+                    self.pending(fd)
+                };
+                let Some(ready) = ready else {
                     self.leave_ring(fd);
                     has_changed = true;
                     continue;
+                };
+                if let Some(ring) = self.ring(fd)
+                    && ready != 0
+                {
+                    (ring.marked, ring.counted_bytes) = (ready, counted.unwrap_or(ring.seen_bytes));
+                    found = true;
                 }
-                Some(0) => {}
-                Some(ready) => {
-                    if let Some(event) = self.report(fd, ready) {
-                        into[found] = event;
-                        found += 1;
-                    }
-                    if let (Some(ring), Some(counted)) = (self.ring(fd), counted) {
-                        ring.seen_bytes = counted;
-                    }
-                }
+                at += 1;
             }
-            at += 1;
+            // What caused a member to become ready may have made one ready that was checked before it.
+            if !found || (self.hot.len() < 2 && !self.checks_all()) {
+                return has_changed;
+            }
         }
-        if found == into.len() && at < self.hot.len() {
+    }
+
+    /// Returns whether all members have moved and are few: then their rings show what is ready, without the kernel.
+    pub(super) fn checks_all(&self) -> bool {
+        self.members == self.ring_items && self.items.len() <= CHECKED_ITEMS_MAX
+    }
+
+    /// Makes cold members hot of which the rings have bytes, if rings show all.
+    fn heat_readable(&mut self) {
+        if !self.checks_all() || self.hot.len() == self.members {
+            return;
+        }
+        for fd in 0..self.items.len() as c_int {
+            let is_readable = self.ring(fd).is_some_and(|ring| {
+                !ring.is_hot && ring.sock.link().is_some_and(|link| link.inn.look().unread_bytes > 0)
+            });
+            if is_readable {
+                self.heat(fd);
+            }
+        }
+    }
+
+    /// Number of hot members that are marked.
+    pub(super) fn marks(&mut self) -> usize {
+        let is_marked = |fd: &c_int| self.items[*fd as usize].as_ref().is_some_and(|item| item.is_marked());
+        self.hot.iter().filter(|fd| is_marked(fd)).count()
+    }
+
+    /// Reports marked members as far as there is room, and takes all marks away. Returns how many it reported.
+    pub(super) fn report_marked(&mut self, into: &mut [epoll_event]) -> usize {
+        let (mut found, mut first_left) = (0, None);
+        for at in 0..self.hot.len() {
+            let fd = self.hot[at];
+            let Some(ring) = self.ring(fd) else { continue };
+            let (ready, counted_bytes) = (std::mem::take(&mut ring.marked), ring.counted_bytes);
+            if ready == 0 {
+                continue;
+            }
+            if found == into.len() {
+                first_left.get_or_insert(at);
+                continue;
+            }
+            if let Some(event) = self.report(fd, ready) {
+                into[found] = event;
+                found += 1;
+            }
+            if let Some(ring) = self.ring(fd) {
+                ring.seen_bytes = counted_bytes;
+            }
+        }
+        if let Some(at) = first_left {
             self.hot.rotate_left(at);
         }
-        (found, has_changed)
+        found
     }
 
     /// Makes all members cold; whether one is ready all the same.
@@ -137,9 +203,7 @@ impl State {
                 ring.is_hot = false;
                 ring.is_armed = true;
                 poll::arm(&ring.sock);
-                if let Some(link) = ring.sock.link() {
-                    own_fds::ring(link.door);
-                }
+                self.wake_sleeper(fd);
             }
         }
     }
@@ -154,10 +218,18 @@ impl State {
                 kept += 1;
                 continue;
             }
+            if event.u64 & WAKER_TAG == WAKER_TAG {
+                self.heat_woken();
+                continue;
+            }
             let fd = (event.u64 & (DOOR_TAG - 1)) as c_int;
-            if let Some(ring) = self.ring(fd)
-                && event.u64 & DOOR_TAG == 0
-            {
+            if event.u64 & DOOR_TAG != 0 {
+                if self.heat_rung(fd) {
+                    self.missed.push(fd);
+                }
+                continue;
+            }
+            if let Some(ring) = self.ring(fd) {
                 (ring.asks_kernel, ring.is_kernel_quiet) = (true, false);
             }
             self.heat(fd);

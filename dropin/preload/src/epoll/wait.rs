@@ -8,11 +8,11 @@ use libc::{epoll_event, sigset_t};
 use super::get;
 use super::members::State;
 use crate::spin::Spin;
-use crate::{clock, errno, real};
+use crate::{clock, errno, pointers, real};
 
 /// Other descriptors are looked at so often while connections keep a thread busy.
 const KERNEL_PERIOD_NS: u64 = 10_000;
-/// And at the latest after so many reports.
+/// Maximum number of waits that return events before other descriptors are polled.
 const KERNEL_TURNS: u32 = 16;
 
 /// epoll_pwait(2), with a time instead of a timeout.
@@ -26,7 +26,7 @@ pub unsafe fn wait(
     until_ns: Option<u64>,
     mask: *const sigset_t,
 ) -> c_int {
-    let Some(epoll) = get(epfd).filter(|_| max > 0 && !events.is_null()) else {
+    let Some(epoll) = get(epfd).filter(|_| max > 0 && pointers::can_write(events, 1)) else {
         // SAFETY: the caller's promise.
         return unsafe { real::epoll_pwait(epfd, events, max, timeout_ms(until_ns), mask) };
     };
@@ -39,30 +39,26 @@ pub unsafe fn wait(
     let mut error = 0;
     let done = loop {
         let mut state = epoll.0.lock();
-        if state.ring_items > 0 && state.looked_ns == 0 {
-            let (kept, _) = state.look(epfd, into, mask);
-            if kept > 0 {
-                state.leave();
-                break kept;
-            }
+        if !state.missed.is_empty() {
+            let missed = std::mem::take(&mut state.missed);
+            drop(state);
+            missed.into_iter().for_each(super::check_again);
+            continue;
         }
-        let (found, has_changed) = state.scan(into);
-        if found > 0 {
-            break state.finish(epfd, into, found);
-        }
+        let has_changed = state.mark();
+        let is_ready = state.marks() > 0;
         let now_ns = clock::now_ns();
         let is_late = until_ns.is_some_and(|until| now_ns >= until);
-        let looks = is_late || has_changed || now_ns.wrapping_sub(state.looked_ns) > KERNEL_PERIOD_NS;
-        let has_rings = state.ring_items > 0;
-        if has_rings && looks {
-            let (kept, has_tags) = state.look(epfd, into, mask);
-            if kept != 0 {
+        let is_due = is_late || has_changed || now_ns.wrapping_sub(state.looked_ns) > KERNEL_PERIOD_NS;
+        if state.ring_items > 0 || has_changed {
+            let asks = if is_ready { state.has_unmarkable() } else { is_due };
+            let found =
+                if asks { state.collect(epfd, into, mask) } else { state.report_marked(into) as c_int };
+            if found != 0 {
                 error = errno::get();
+                state.turns = if asks { 0 } else { state.turns + 1 };
                 state.leave();
-                break kept;
-            }
-            if has_tags {
-                continue;
+                break found;
             }
             if is_late {
                 state.leave();
@@ -95,10 +91,12 @@ pub unsafe fn wait(
             break slept;
         }
         state.looked_ns = clock::now_ns();
-        let (kept, _) = state.translate(&mut into[..slept as usize]);
+        let (kept, has_tags) = state.translate(&mut into[..slept as usize]);
         if kept > 0 {
+            // What was reported with them may be the cause of them, and comes in the same wait.
+            let found = if has_tags { state.mark_and_report(&mut into[kept..]) } else { 0 };
             state.leave();
-            break kept as c_int;
+            break (kept + found) as c_int;
         }
     };
     if done > 0
@@ -112,35 +110,88 @@ pub unsafe fn wait(
     done
 }
 
+/// What the kernel reported.
+struct Looked {
+    /// Number of the program's events; -1: an error.
+    found: c_int,
+    /// Whether there were others, of the library's.
+    has_tags: bool,
+    /// Whether there was no room for more.
+    is_full: bool,
+}
+
 impl State {
-    /// The kernel's events, without waiting: the program's, or -1; and whether there were others.
-    fn look(&mut self, epfd: c_int, into: &mut [epoll_event], mask: *const sigset_t) -> (c_int, bool) {
+    /// The kernel's events, without waiting.
+    fn look(&mut self, epfd: c_int, into: &mut [epoll_event], mask: *const sigset_t) -> Looked {
         self.looked_ns = clock::now_ns();
         // SAFETY: the slice is valid; the mask is the program's.
         let found = unsafe { real::epoll_pwait(epfd, into.as_mut_ptr(), into.len() as c_int, 0, mask) };
         if found < 0 {
-            return (found, false);
+            return Looked { found, has_tags: false, is_full: false };
         }
         let (kept, has_tags) = self.translate(&mut into[..found as usize]);
-        (kept as c_int, has_tags)
+        Looked { found: kept as c_int, has_tags, is_full: found as usize == into.len() }
     }
 
-    /// Members were found ready: now and then others get their turn.
-    fn finish(&mut self, epfd: c_int, into: &mut [epoll_event], found: usize) -> c_int {
-        self.turns += 1;
-        let mut more = 0;
-        if self.turns >= KERNEL_TURNS {
-            self.turns = 0;
-            if found < into.len() {
-                more = self.look(epfd, &mut into[found..], ptr::null()).0.max(0);
-            } else {
-                // The next wait begins with the kernel.
-                self.looked_ns = 0;
+    /// Whether the kernel may know of ready members that no scan finds, or is to be asked in any case.
+    fn has_unmarkable(&self) -> bool {
+        (self.members > self.hot.len() && !self.checks_all()) || self.turns >= KERNEL_TURNS
+    }
+
+    fn mark_and_report(&mut self, into: &mut [epoll_event]) -> usize {
+        self.mark();
+        self.report_marked(into)
+    }
+
+    /// Reports what the kernel has and what is marked; -1 if the kernel says so and nothing is marked.
+    ///
+    /// A member is not reported before another whose bytes are the cause of its own: what is marked was ready before the
+    /// kernel is asked, so the kernel has the causes, which come first. If the kernel has something, its own causes may have
+    /// become ready in the meantime: members are marked again.
+    fn collect(&mut self, epfd: c_int, into: &mut [epoll_event], mask: *const sigset_t) -> c_int {
+        let marks = self.marks();
+        // Members of both kinds get their turn, also where there is room for few events.
+        let is_rings_turn = marks > 0 && self.was_full_of_kernels;
+        let room = into.len() - usize::from(is_rings_turn);
+        self.was_full_of_kernels = false;
+        let mut kept = 0;
+        // The library's own events may take the place of the program's; each of them comes once.
+        while kept < room {
+            let mask = if marks > 0 || kept > 0 { ptr::null() } else { mask };
+            let Looked { found, has_tags, is_full } = self.look(epfd, &mut into[kept..room], mask);
+            if found < 0 && marks == 0 && kept == 0 {
+                return found;
+            }
+            kept = merge(&mut into[..room], kept, found.max(0) as usize);
+            if kept > 0 || has_tags {
+                self.mark();
+            }
+            if !(is_full && has_tags) {
+                break;
             }
         }
-        self.leave();
-        found as c_int + more
+        // If there is no room the kernel may have causes left of what is marked.
+        self.was_full_of_kernels = kept == room && room > 0 && !is_rings_turn;
+        let end = if self.was_full_of_kernels { kept } else { into.len() };
+        (kept + self.report_marked(&mut into[kept..end])) as c_int
     }
+}
+
+/// Merges events behind the first `kept` ones into these: the kernel reports a level-triggered member by each call.
+/// Returns how many there are.
+fn merge(events: &mut [epoll_event], kept: usize, found: usize) -> usize {
+    let mut end = kept;
+    for at in kept..kept + found {
+        let event = events[at];
+        let known = events[..kept].iter_mut().find(|known| known.u64 == event.u64);
+        if let Some(known) = known {
+            known.events |= event.events;
+        } else {
+            events[end] = event;
+            end += 1;
+        }
+    }
+    end
 }
 
 fn timeout_ms(until_ns: Option<u64>) -> c_int {

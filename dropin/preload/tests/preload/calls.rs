@@ -4,8 +4,18 @@ use crate::support::{Folder, both_ends, compile, moved_bytes, program, reasons};
 
 #[test]
 fn every_call_returns_what_it_returns_on_tcp() {
-    let folder = Folder::new("calls");
-    let Some(path) = compile(&folder, "calls") else { return };
+    assert_same_results("calls");
+}
+
+#[test]
+fn matches_tcp_in_corners_of_the_interface() {
+    assert_same_results("corners");
+}
+
+/// Runs a program on plain TCP and with the library: each end must print the same.
+fn assert_same_results(name: &str) {
+    let folder = Folder::new(name);
+    let Some(path) = compile(&folder, name) else { return };
     let plain = both_ends(&path, false, ["x", "x"]);
     let moved = both_ends(&path, true, ["x", "x"]);
     for (plain, moved) in [(plain.server, moved.server), (plain.client, moved.client)] {

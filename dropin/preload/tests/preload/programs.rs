@@ -54,7 +54,7 @@ fn redis_serves_its_own_clients_while_it_saves() {
     assert_eq!(cli(&["get", "key"]).trim(), long);
     for (clients, pipeline) in [("1", "1"), ("16", "1"), ("16", "16")] {
         let mut benchmark = program("redis-benchmark", true);
-        benchmark.args(["-p", &port, "-n", "4000", "-t", "set,get,lrange_100", "-d", "300", "--csv"]);
+        benchmark.args(["-p", &port, "-n", "20000", "-t", "set,get,lrange_100", "-d", "300", "--csv"]);
         let table = output(benchmark.args(["-c", clients, "-P", pipeline]));
         assert!(
             table.lines().filter(|line| line.contains("GET") || line.contains("SET")).count() >= 2,

@@ -21,6 +21,7 @@ pub fn library() -> PathBuf {
 pub fn program(name: &str, is_preloaded: bool) -> Command {
     let mut command = Command::new(name);
     command.stdin(Stdio::null()).env_remove("FARCALL_RUN_ONLY").env_remove("FARCALL_RUN_EXCEPT");
+    command.env_remove("FARCALL_RUN_AFTER");
     if is_preloaded {
         command.env("LD_PRELOAD", library());
     }
@@ -71,26 +72,22 @@ impl Drop for Folder {
 
 /// Compiles a program of these tests; `None` if there is no compiler.
 pub fn compile(folder: &Folder, name: &str) -> Option<String> {
+    compile_with(folder, name, name, &[])
+}
+
+/// Compiles `NAME.c` to a file with another name, by further options.
+pub fn compile_with(folder: &Folder, name: &str, output: &str, options: &[&str]) -> Option<String> {
     if !has("cc", "gcc") {
         return None;
     }
     let source = format!("{}/tests/preload/{name}.c", env!("CARGO_MANIFEST_DIR"));
-    let program = folder.path(name);
+    let output = folder.path(output);
     let mut cc = Command::new("cc");
     // Fortified: the functions that check lengths are called, too.
-    cc.args([
-        "-Wall",
-        "-O1",
-        "-U_FORTIFY_SOURCE",
-        "-D_FORTIFY_SOURCE=2",
-        "-pthread",
-        "-o",
-        &program,
-        &source,
-    ]);
-    let compiled = cc.output().unwrap();
+    cc.args(["-Wall", "-O1", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2", "-pthread", "-o", &output, &source]);
+    let compiled = cc.args(options).output().unwrap();
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    Some(program)
+    Some(output)
 }
 
 /// A process that does not outlive its test.
@@ -147,7 +144,21 @@ pub struct Ends {
 
 /// Runs both ends of a program of these tests; each with its own last argument.
 pub fn both_ends(path: &str, is_preloaded: bool, arguments: [&str; 2]) -> Ends {
-    let mut server = program(path, is_preloaded);
+    run_both(path, |path| program(path, is_preloaded), arguments)
+}
+
+/// As [`both_ends`] with the library; the ends meet as soon as they can.
+pub fn both_ends_early(path: &str, arguments: [&str; 2]) -> Ends {
+    let early = |path: &str| {
+        let mut command = program(path, true);
+        command.env("FARCALL_RUN_AFTER", "1");
+        command
+    };
+    run_both(path, early, arguments)
+}
+
+fn run_both(path: &str, program: impl Fn(&str) -> Command, arguments: [&str; 2]) -> Ends {
+    let mut server = program(path);
     server.args(["server", arguments[0]]);
     let mut server = Running::start(server);
     let mut lines = BufReader::new(server.0.stderr.take().unwrap());
@@ -159,7 +170,7 @@ pub fn both_ends(path: &str, is_preloaded: bool, arguments: [&str; 2]) -> Ends {
             eprintln!("server: {line}");
         }
     });
-    let mut client = program(path, is_preloaded);
+    let mut client = program(path);
     client.args(["client", &port, arguments[1]]);
     let mut client = Running::start(client);
     let pids = [server.pid(), client.pid()];

@@ -4,7 +4,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::support::{Folder, both_ends, compile, moved_bytes, ring_bytes};
+use crate::support::{
+    Folder, both_ends, both_ends_early, compile, has, library, moved_bytes, program, ring_bytes,
+};
 
 fn assert_done((text, status): &(String, ExitStatus)) {
     assert!(status.success(), "{status}: {text}");
@@ -53,9 +55,109 @@ fn random_traffic_at_length() {
 fn bytes_keep_their_order_where_a_ring_ends_before_its_beginning_was_read() {
     let folder = Folder::new("order");
     let Some(path) = compile(&folder, "order") else { return };
+    let ends = both_ends_early(&path, ["x", "x"]);
+    assert_done(&ends.server);
+    assert_done(&ends.client);
+}
+
+/// What the rings do not hold goes by TCP, whose buffers take it.
+#[test]
+fn delivers_echoes_that_exceed_the_rings() {
+    let folder = Folder::new("echo");
+    let Some(path) = compile(&folder, "echo") else { return };
+    for (is_preloaded, bytes) in [(false, "262144"), (true, "262144"), (true, "2400000")] {
+        let ends = both_ends(&path, is_preloaded, ["x", bytes]);
+        assert_done(&ends.server);
+        assert_eq!(ends.client.0, format!("{bytes} bytes\n"));
+    }
+}
+
+/// A program opens as many descriptors as on plain TCP, and a moved connection takes one more, whatever its limit.
+#[test]
+fn leaves_all_descriptors_to_programs() {
+    let folder = Folder::new("scarce");
+    let Some(path) = compile(&folder, "scarce") else { return };
+    for connections in ["60", "240"] {
+        let plain = both_ends(&path, false, [connections; 2]);
+        let moved = both_ends(&path, true, [connections; 2]);
+        for (plain, moved) in [(plain.server, moved.server), (plain.client, moved.client)] {
+            assert_done(&plain);
+            assert_done(&moved);
+            assert_eq!(moved.0, plain.0, "{connections} connections");
+        }
+        assert!(moved_bytes(moved.pids[0]).is_none_or(|bytes| bytes > 0));
+    }
+}
+
+/// Number of system calls of a program of these tests; with a name, of that system call.
+fn system_calls(folder: &Folder, is_preloaded: bool, command: &[&str], call: Option<&str>) -> usize {
+    let trace = folder.path("trace");
+    let mut strace = program("strace", false);
+    strace.args(["-f", "-o", &trace]);
+    if is_preloaded {
+        strace.arg("-E").arg(format!("LD_PRELOAD={}", library().display()));
+    }
+    let output = strace.args(command).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let calls = std::fs::read_to_string(&trace).unwrap();
+    calls.lines().filter(|line| call.is_none_or(|call| line.contains(call))).count()
+}
+
+/// Streams in one direction, and large responses, gain nothing by shared memory.
+#[test]
+fn leaves_large_transfers_and_streams_on_tcp() {
+    let folder = Folder::new("sizes");
+    let Some(path) = compile(&folder, "sizes") else { return };
+    for (sizes, is_moved) in [("stream", false), ("100,65536", false), ("100,100", true), ("100,8192", true)]
+    {
+        let ends = both_ends(&path, true, [sizes, sizes]);
+        assert_done(&ends.server);
+        assert_done(&ends.client);
+        for pid in ends.pids {
+            assert!(moved_bytes(pid).is_none_or(|bytes| (bytes > 0) == is_moved), "{sizes}");
+        }
+    }
+}
+
+#[test]
+fn makes_few_calls_for_connections_that_do_not_last() {
+    let folder = Folder::new("short");
+    let Some(path) = compile(&folder, "short") else { return };
+    if !has("strace", "strace") {
+        return;
+    }
+    let [plain, preloaded] = [false, true].map(|is_preloaded| {
+        let count = |connections| system_calls(&folder, is_preloaded, &[&path, connections], None);
+        count("150") - count("50")
+    });
+    // The protocol of one end, and for each `close` whose process it is.
+    assert!(preloaded <= plain + 100 * 3, "100 connections: {plain} calls by TCP, {preloaded} preloaded");
+}
+
+/// A wait whose events are in rings asks the kernel once if that may have others, and rarely if all members have moved.
+#[test]
+fn asks_the_kernel_at_most_once_a_wait() {
+    let folder = Folder::new("waits");
+    let Some(path) = compile(&folder, "waits") else { return };
+    if !has("strace", "strace") {
+        return;
+    }
+    for (members, max) in [("only", 200 / 8), ("pipe", 200 + 20)] {
+        let count = |waits| system_calls(&folder, true, &[&path, waits, members], Some("epoll_pwait("));
+        let calls = count("400") - count("200");
+        assert!(calls <= max, "{members}: {calls} calls by 200 waits");
+    }
+}
+
+/// By epoll with room for both events and for more, and by poll.
+#[test]
+fn reports_no_connection_before_one_that_was_ready_earlier() {
+    let folder = Folder::new("causes");
+    let Some(path) = compile(&folder, "causes") else { return };
     let ends = both_ends(&path, true, ["x", "x"]);
     assert_done(&ends.server);
     assert_done(&ends.client);
+    assert!(moved_bytes(ends.pids[0]).is_none_or(|bytes| bytes > 0));
 }
 
 #[test]
@@ -63,7 +165,7 @@ fn edge_triggered_readers_lose_no_edge() {
     let folder = Folder::new("edges");
     let Some(path) = compile(&folder, "edges") else { return };
     for mode in ["edge", "once", "late", "late-once"] {
-        let ends = both_ends(&path, true, [mode, mode]);
+        let ends = both_ends_early(&path, [mode, mode]);
         assert_done(&ends.server);
         assert_done(&ends.client);
         assert!(moved_bytes(ends.pids[0]).is_none_or(|bytes| bytes > 1_000_000));
@@ -74,7 +176,7 @@ fn edge_triggered_readers_lose_no_edge() {
 fn readers_that_believe_how_many_bytes_are_left_get_all() {
     let folder = Folder::new("inq");
     let Some(path) = compile(&folder, "inq") else { return };
-    let ends = both_ends(&path, true, ["x", "x"]);
+    let ends = both_ends_early(&path, ["x", "x"]);
     assert_done(&ends.server);
     assert_done(&ends.client);
     assert!(moved_bytes(ends.pids[0]).is_none_or(|bytes| bytes > 1_000_000));

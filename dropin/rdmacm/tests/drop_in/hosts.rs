@@ -30,6 +30,30 @@ fn programs_on_two_hosts_meet() {
     }
 }
 
+/// `FARCALL_WAY=net` says more than a folder that the other host does not share.
+#[test]
+fn meets_another_host_although_a_folder_is_named() {
+    let server = "exec rping -s -v -C 5 -a 192.0.2.2 -p 7174";
+    let client = "mkdir -p own; export FARCALL_SOCKET_DIR=$PWD/own
+        until rping -c -v -V -C 5 -a 192.0.2.2 -p 7174; do kill -0 $server; sleep 0.2; done
+        wait $server";
+    let Some(said) = on_two_hosts("folder", "", server, client) else { return };
+    assert_eq!(said.matches("rdma-ping-4").count(), 2, "{said}");
+}
+
+/// Where sockets may have addresses of other hosts, these are no addresses of this host all the same.
+#[test]
+fn knows_other_hosts_where_sockets_may_have_any_address() {
+    let server = "exec rping -s -v -C 5 -a 192.0.2.2 -p 7174";
+    let client = "echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind
+        until rping -c -v -V -C 5 -a 192.0.2.2 -p 7174; do kill -0 $server; sleep 0.2; done
+        wait $server
+        if rping -s -a 192.0.2.3 -p 7175; then exit 1; fi";
+    let Some(said) = on_two_hosts("nonlocal", "", server, client) else { return };
+    assert_eq!(said.matches("rdma-ping-4").count(), 2, "{said}");
+    assert!(said.contains("Cannot assign requested address"), "an address of another host: {said}");
+}
+
 /// One process has queue pair 1 for both. Its death takes no connection of the other, and who comes then is served.
 #[test]
 fn who_has_queue_pair_1_hands_on_and_is_succeeded() {
@@ -52,6 +76,32 @@ fn who_has_queue_pair_1_hands_on_and_is_succeeded() {
         wait $server";
     let Some(said) = on_two_hosts("elected", "", server, client) else { return };
     assert_eq!(said.matches("ping data: rdma-ping-4").count(), 2, "{said}");
+}
+
+/// The process that has queue pair 1 for both is stopped. The other takes it over, and who comes then is served; the
+/// first one is continued, and serves its clients again.
+#[test]
+fn a_stopped_holder_of_queue_pair_1_is_succeeded() {
+    let server = "rping -s -P -C 5 -a 192.0.2.2 -p 7174 & first=$!
+        until grep -q process-0.sock /proc/net/unix; do kill -0 $first; sleep 0.02; done
+        rping -s -P -v -C 5 -a 192.0.2.2 -p 7175 & second=$!
+        until grep -q process-1.sock /proc/net/unix; do kill -0 $second; sleep 0.02; done
+        kill -STOP $first
+        touch stopped
+        until [ -e met ]; do sleep 0.02; done
+        kill -CONT $first
+        touch continued
+        until [ -e left ]; do sleep 0.02; done
+        kill $first $second; wait $first $second || true";
+    let client = "until [ -e stopped ]; do kill -0 $server; sleep 0.02; done
+        rping -c -v -V -C 5 -a 192.0.2.2 -p 7175
+        touch met
+        until [ -e continued ]; do kill -0 $server; sleep 0.02; done
+        rping -c -v -V -C 5 -a 192.0.2.2 -p 7174
+        touch left
+        wait $server";
+    let Some(said) = on_two_hosts("succeeded", "", server, client) else { return };
+    assert!(said.matches("ping data: rdma-ping-4").count() >= 2, "{said}");
 }
 
 #[test]

@@ -166,3 +166,35 @@ fn a_request_that_comes_late_is_no_second_one() {
     let Some(said) = on_two_hosts("late-two", "", &server, &client) else { return };
     assert!(said.contains("ok"), "{said}");
 }
+
+/// Asks from an address of the server's own host, for whatever process has queue pair 1 to hand on.
+fn be_at_home(own: Ipv4Addr) {
+    let stranger = Management::open().unwrap();
+    for id in 1..=50 {
+        say(&stranger, &request(own, id));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The process that has queue pair 1 may admit a request that the listener's own environment does not: then no program is
+/// asked, which could not accept it and would end.
+#[test]
+fn a_request_from_an_own_address_reaches_no_program() {
+    if let Ok(own) = std::env::var(STRANGER) {
+        return be_at_home(own.parse().unwrap());
+    }
+    let tests = std::env::current_exe().unwrap();
+    let server = format!(
+        "rping -s -C 5 -a 192.0.2.2 -p 7175 & holder=$!
+        until grep -q process-0.sock /proc/net/unix; do kill -0 $holder; sleep 0.02; done
+        FARCALL_WAY=auto rping -s -C 5 -a 192.0.2.2 -p 7174 & listener=$!
+        until grep -q process-1.sock /proc/net/unix; do kill -0 $listener; sleep 0.02; done
+        {STRANGER}=192.0.2.2 {} --exact strangers::a_request_from_an_own_address_reaches_no_program --nocapture
+        kill $listener
+        wait $listener || [ $? = 143 ] || exit 1
+        kill $holder",
+        tests.display()
+    );
+    let Some(said) = on_two_hosts("asked-at-home", "", &server, "wait $server") else { return };
+    assert!(said.contains("1 passed") && !said.contains("accept"), "{said}");
+}

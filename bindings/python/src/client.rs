@@ -1,0 +1,100 @@
+//! Clients of remote calls.
+
+use farcall_foreign::Failure;
+use farcall_rpc::{CallOptions, PerCall};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::buffer::{Sent, lent};
+use crate::error::raised;
+use crate::held::Held;
+use crate::options::{Options, duration, plain};
+use crate::task;
+
+/// A client of remote calls whose calls wait.
+#[pyclass(frozen, module = "farcall")]
+pub(crate) struct Client(Held<farcall_rpc::Client>, Option<std::time::Duration>);
+
+#[pymethods]
+impl Client {
+    #[new]
+    #[pyo3(signature = (address, options=None))]
+    fn new(py: Python<'_>, address: &str, options: Option<&Bound<'_, Options>>) -> PyResult<Self> {
+        let options = plain(options);
+        let connected = py.detach(|| options.connect_client(address));
+        Ok(Self(Held::new(connected.map_err(|failure| raised(py, failure))?), options.call_timeout))
+    }
+
+    /// Calls a method and waits for the result, which is lent as a memoryview.
+    #[pyo3(signature = (method, request=None, *, timeout=None))]
+    fn call(
+        &self,
+        py: Python<'_>,
+        method: u16,
+        request: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<Py<PyAny>> {
+        let request = request.map(Sent::of).transpose()?;
+        let timeout = duration(py, timeout)?.or(self.1);
+        let reply = self.0.wait(py, |client| {
+            let deadline = timeout.map(|timeout| client.now() + timeout);
+            let options = CallOptions { deadline, trace_id: 0 };
+            let mut reply = Vec::new();
+            client.call_with(method, request.as_ref().map_or(&[], Sent::get), &mut reply, options)?;
+            Ok(reply)
+        })?;
+        lent(py, reply)
+    }
+
+    /// Ends the client.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.0.close(py, |_| Ok(()))
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.close(py)
+    }
+}
+
+/// A client of remote calls for asyncio: many calls are under way together.
+#[pyclass(frozen, module = "farcall")]
+pub(crate) struct AsyncClient(farcall_rpc::AsyncClient);
+
+#[pymethods]
+impl AsyncClient {
+    /// Connects.
+    #[staticmethod]
+    #[pyo3(signature = (address, options=None))]
+    fn connect<'py>(
+        py: Python<'py>,
+        address: String,
+        options: Option<&Bound<'py, Options>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let connecting = plain(options).connect_async_client(address);
+        task::spawn(py, connecting, |py, client| Ok(Py::new(py, Self(client))?.into_any()))
+    }
+
+    /// Calls a method; the result is lent as a memoryview. Who cancels gives the call up. A timeout in seconds, by default
+    /// that of the options, ends a call that has no result by then.
+    #[pyo3(signature = (method, request=None, *, timeout=None))]
+    fn call<'py>(
+        &self,
+        py: Python<'py>,
+        method: u16,
+        request: Option<&Bound<'py, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (client, request) = (self.0.clone(), request.map(Sent::of).transpose()?);
+        let options = PerCall::default().timeout(duration(py, timeout)?);
+        let call = async move {
+            let request = request.as_ref().map_or(&[][..], Sent::get);
+            client.call_with(method, request, options).await.map_err(Failure::from)
+        };
+        task::spawn(py, call, lent)
+    }
+}

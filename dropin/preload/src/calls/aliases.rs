@@ -1,0 +1,84 @@
+//! Other names by which the C library exports functions.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use libc::{fd_set, mmsghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timeval};
+
+use super::{connection, control, events, export, process, receive, send, streams};
+
+export! {
+    fn __read(fd: c_int, into: *mut c_void, len: size_t) -> ssize_t {
+        // SAFETY: the caller's arguments, here and in all of these.
+        unsafe { receive::read(fd, into, len) }
+    }
+
+    fn __write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe { send::write(fd, from, len) }
+    }
+
+    fn __recv(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe { receive::recv(fd, into, len, flags) }
+    }
+
+    fn __send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe { send::send(fd, from, len, flags) }
+    }
+
+    fn __sendmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe { send::sendmmsg(fd, list, count, flags) }
+    }
+
+    fn __connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe { connection::connect(fd, address, len) }
+    }
+
+    fn __close(fd: c_int) -> c_int {
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe { connection::close(fd) }
+    }
+
+    fn __dup2(fd: c_int, new: c_int) -> c_int {
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe { connection::dup2(fd, new) }
+    }
+
+    fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe { connection::fcntl(fd, command, argument) }
+    }
+
+    fn __poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe { events::poll(fds, count, timeout_ms) }
+    }
+
+    fn __select(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, timeout: *mut timeval,
+    ) -> c_int {
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe { events::select(count, read, write, other, timeout) }
+    }
+
+    fn __libc_system(command: *const c_char) -> c_int {
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe { process::system(command) }
+    }
+
+    fn __backtrace_symbols_fd(addresses: *const *mut c_void, count: c_int, fd: c_int) -> () {
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe { streams::backtrace_symbols_fd(addresses, count, fd) }
+    }
+
+    // The C library's own asks the kernel.
+    fn sockatmark(fd: c_int) -> c_int {
+        let mut is_at_mark: c_int = 0;
+        // SAFETY: an int of this function, which the request fills.
+        let asked = unsafe { control::ioctl(fd, control::SIOCATMARK, (&raw mut is_at_mark).expose_provenance()) };
+        if asked < 0 { asked } else { is_at_mark }
+    }
+}

@@ -1,0 +1,103 @@
+//! Input and output that threads of the C library, or the kernel, do for the program: of connections by TCP alone.
+
+use std::ffi::{c_int, c_long};
+
+use farcall_stats::Why;
+use libc::{aiocb, sigevent};
+
+use super::export;
+use crate::{descriptors, real, sock};
+
+/// The kernel is to have all of a connection.
+fn before(fd: c_int) {
+    if let Some(sock) = sock::get(fd) {
+        descriptors::hand_on(fd, &sock, Why::KernelFeature);
+    }
+}
+
+/// # Safety
+/// Null, or a control block of the program.
+unsafe fn before_block(block: *const aiocb) {
+    // SAFETY: the function's own precondition.
+    if let Some(block) = unsafe { block.as_ref() } {
+        before(block.aio_fildes);
+    }
+}
+
+/// # Safety
+/// `list` has `count` entries, as `lio_listio` requires.
+unsafe fn before_list(list: *const *mut aiocb, count: c_int) {
+    for at in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the function's own precondition.
+        unsafe { before_block(*list.add(at)) };
+    }
+}
+
+/// Descriptor in the kernel's control block (`struct iocb`).
+const IOCB_FD: usize = 20;
+
+/// Before control blocks go to the kernel (io_submit).
+///
+/// # Safety
+/// `list` has `count` entries, as `io_submit` requires.
+pub(super) unsafe fn before_submit(count: c_long, list: *const *const u8) {
+    for at in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the function's own precondition; a control block has 64 bytes.
+        unsafe {
+            let block = *list.add(at);
+            if !block.is_null() {
+                before(block.add(IOCB_FD).cast::<c_int>().read_unaligned());
+            }
+        }
+    }
+}
+
+export! {
+    fn aio_read(block: *mut aiocb) -> c_int {
+        // SAFETY: the caller's block, which `aio_read` requires.
+        unsafe {
+            before_block(block);
+            real::aio_read(block)
+        }
+    }
+
+    fn aio_read64(block: *mut aiocb) -> c_int {
+        // SAFETY: the caller's block, of the same type where offsets have 64 bits.
+        unsafe { aio_read(block) }
+    }
+
+    fn aio_write(block: *mut aiocb) -> c_int {
+        // SAFETY: the caller's block, which `aio_write` requires.
+        unsafe {
+            before_block(block);
+            real::aio_write(block)
+        }
+    }
+
+    fn aio_write64(block: *mut aiocb) -> c_int {
+        // SAFETY: the caller's block, of the same type where offsets have 64 bits.
+        unsafe { aio_write(block) }
+    }
+
+    fn lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int {
+        // SAFETY: the caller's list, which `lio_listio` requires.
+        unsafe {
+            before_list(list, count);
+            real::lio_listio(mode, list, count, event)
+        }
+    }
+
+    fn lio_listio64(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int {
+        // SAFETY: the caller's list, of the same type where offsets have 64 bits.
+        unsafe { lio_listio(mode, list, count, event) }
+    }
+
+    // Of libaio.
+    fn io_submit(context: usize, count: c_long, list: *const *const u8) -> c_int {
+        // SAFETY: the caller's list, which `io_submit` requires.
+        unsafe {
+            before_submit(count, list);
+            real::io_submit(context, count, list)
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Functions that change handlers of signals.
+
+use std::ffi::c_int;
+
+use libc::{sigaction as Action, sighandler_t};
+
+use super::export;
+use crate::{real, signals};
+
+export! {
+    fn sigaction(signal: c_int, action: *const Action, before: *mut Action) -> c_int {
+        // SAFETY: the caller's arguments, unchanged, here and in all of these.
+        let done = unsafe { real::sigaction(signal, action, before) };
+        if !action.is_null() {
+            signals::after_change();
+        }
+        done
+    }
+
+    fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+        // SAFETY: the caller's arguments, unchanged.
+        let before = unsafe { real::signal(signal, handler) };
+        signals::after_change();
+        before
+    }
+
+    fn __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+        // SAFETY: the caller's arguments, unchanged.
+        let before = unsafe { real::__sysv_signal(signal, handler) };
+        signals::after_change();
+        before
+    }
+
+    fn sigset(signal: c_int, handler: sighandler_t) -> sighandler_t {
+        // SAFETY: the caller's arguments, unchanged.
+        let before = unsafe { real::sigset(signal, handler) };
+        signals::after_change();
+        before
+    }
+
+    fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int {
+        // SAFETY: no memory is involved.
+        let done = unsafe { real::siginterrupt(signal, interrupts) };
+        signals::after_change();
+        done
+    }
+}

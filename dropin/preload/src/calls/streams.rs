@@ -1,0 +1,76 @@
+//! Functions of the C library that read or write a descriptor by calls of its own: streams, formatted output.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use farcall_stats::Why;
+use libc::FILE;
+
+use super::export;
+use crate::{descriptors, real, sock};
+
+/// The C library writes to a descriptor without the library.
+fn before_output(fd: c_int) {
+    if let Some(sock) = sock::get(fd) {
+        sock.demote(Why::KernelFeature);
+    }
+}
+
+export! {
+    // What the C library's streams read and write does not pass here.
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+        // SAFETY: the caller's arguments, which `fdopen` checks.
+        let stream = unsafe { real::fdopen(fd, mode) };
+        if !stream.is_null() {
+            descriptors::stream_opened(fd);
+        }
+        stream
+    }
+
+    fn fclose(stream: *mut FILE) -> c_int {
+        // SAFETY: `fclose` requires an open stream.
+        let fd = unsafe { libc::fileno(stream) };
+        descriptors::stream_closing(fd);
+        // SAFETY: `fclose` requires an open stream.
+        unsafe { real::fclose(stream) }
+    }
+
+    fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+        before_output(fd);
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe { real::vdprintf(fd, format, arguments) }
+    }
+
+    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+        before_output(fd);
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe { real::__vdprintf_chk(fd, flag, format, arguments) }
+    }
+
+    fn backtrace_symbols_fd(addresses: *const *mut c_void, count: c_int, fd: c_int) -> () {
+        before_output(fd);
+        // SAFETY: the caller's arguments, unchanged.
+        unsafe { real::backtrace_symbols_fd(addresses, count, fd) }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod formatted {
+    use std::ffi::{c_int, c_void};
+
+    use super::super::forward::{forward, next};
+
+    extern "C" fn before_dprintf(fd: c_int) -> *mut c_void {
+        super::before_output(fd);
+        next(c"dprintf")
+    }
+
+    extern "C" fn before_dprintf_chk(fd: c_int) -> *mut c_void {
+        super::before_output(fd);
+        next(c"__dprintf_chk")
+    }
+
+    forward! {
+        dprintf => before_dprintf;
+        __dprintf_chk => before_dprintf_chk;
+    }
+}

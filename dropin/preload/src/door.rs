@@ -1,0 +1,140 @@
+//! Doorbells: what wakes threads that sleep in the kernel.
+//!
+//! Each end of a connection has one descriptor, of a pair of Unix sockets: a byte that one end sends wakes threads of the
+//! other. An eventfd of a thread, or of an epoll object, wakes threads of the same process.
+
+use std::ffi::c_int;
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair,
+};
+
+use crate::fd_set::FdSet;
+use crate::{own_fds, thread};
+
+/// One end's doorbell of a connection.
+pub struct Door {
+    fd: RawFd,
+    /// `false` once the peer has closed its end, or this end has nothing to wait for any more.
+    hears: AtomicBool,
+}
+
+impl Door {
+    /// Returns the descriptors of both ends.
+    pub fn pair() -> Option<(OwnedFd, OwnedFd)> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()
+    }
+
+    /// Makes a descriptor the doorbell of this end; `None` if the library can have no descriptor.
+    pub fn new(fd: OwnedFd) -> Option<Self> {
+        Some(Self { fd: own_fds::keep(fd)?, hears: AtomicBool::new(true) })
+    }
+
+    /// Descriptor that can be read once the peer has rung.
+    pub fn fd(&self) -> RawFd {
+        self.fd
+    }
+
+    /// Returns whether the peer may ring, and the number was not given up.
+    pub fn hears(&self) -> bool {
+        self.hears.load(Relaxed) && own_fds::is_ours(self.fd)
+    }
+
+    /// Wakes threads of the peer that sleep. A socket that holds so many bytes that it takes no more can be read.
+    pub fn ring(&self) {
+        own_fds::while_ours(self.fd, || {
+            let _ = send(own_fds::borrow(self.fd), &[1], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        });
+    }
+
+    /// Wakes threads of this process that sleep, now and from now on: there is nothing to wait for any more.
+    pub fn end(&self) {
+        self.hears.store(false, Relaxed);
+        own_fds::while_ours(self.fd, || {
+            let _ = shutdown(own_fds::borrow(self.fd), Shutdown::Read);
+        });
+    }
+
+    /// Consumes what the peer has rung.
+    pub fn silence(&self) {
+        let mut bytes = [0_u8; 64];
+        own_fds::while_ours(self.fd, || {
+            match recv(own_fds::borrow(self.fd), &mut bytes[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => self.hears.store(false, Relaxed),
+                Ok(_) | Err(Errno::AGAIN) => {}
+                Err(_) => self.hears.store(false, Relaxed),
+            }
+        });
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        own_fds::close(self.fd);
+    }
+}
+
+/// Descriptors of wakers.
+static WAKERS: FdSet = FdSet::new();
+
+/// Wakes a thread of this process, or one of those that wait for an epoll object.
+pub struct Waker {
+    fd: RawFd,
+    /// A forked child shares the descriptor with its parent, and must not use it.
+    generation: u32,
+}
+
+impl Waker {
+    /// Returns a waker; `None` if the library can have no descriptor.
+    pub fn new() -> Option<Self> {
+        let fd = own_fds::keep(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?)?;
+        WAKERS.insert(fd);
+        Some(Self { fd, generation: thread::generation() })
+    }
+
+    /// Descriptor that can be read after a wake-up.
+    pub fn fd(&self) -> RawFd {
+        self.fd
+    }
+
+    /// Returns whether it is this process's, and its number was not given up.
+    pub fn is_usable(&self) -> bool {
+        self.generation == thread::generation() && own_fds::is_ours(self.fd)
+    }
+}
+
+impl Drop for Waker {
+    fn drop(&mut self) {
+        WAKERS.remove(self.fd);
+        own_fds::close(self.fd);
+    }
+}
+
+/// Wakes by the descriptor of a waker. Returns whether it did: its number was not given up.
+pub fn wake(fd: RawFd) -> bool {
+    let mut is_awake = false;
+    own_fds::while_ours(fd, || is_awake = io::write(own_fds::borrow(fd), &1_u64.to_ne_bytes()).is_ok());
+    is_awake
+}
+
+/// Consumes the wake-ups of a waker.
+pub fn silence(fd: RawFd) {
+    own_fds::while_ours(fd, || {
+        let _ = io::read(own_fds::borrow(fd), &mut [0_u8; 8]);
+    });
+}
+
+/// Called before a number of the library's becomes the program's: a thread that sleeps by it looks for another way to.
+pub fn before_loss(fd: c_int) {
+    if WAKERS.contains(fd) {
+        WAKERS.remove(fd);
+        wake(fd);
+    }
+}

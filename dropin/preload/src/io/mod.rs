@@ -1,0 +1,56 @@
+//! Sending and receiving on a connection: through the rings where they have begun and not ended, by TCP otherwise.
+
+mod buffers;
+mod kernel;
+mod receive;
+mod send;
+mod wait;
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering::SeqCst;
+
+use libc::ssize_t;
+
+pub use self::kernel::receive_before_meeting;
+pub use self::receive::receive;
+pub use self::send::send;
+use crate::sock::Sock;
+use crate::{confined, errno, tcp};
+
+/// What a call came to.
+pub enum Way {
+    /// The kernel is to be asked, by the call that the program made.
+    Kernel,
+    /// This many bytes; -1: `errno` is set.
+    Done(ssize_t),
+}
+
+const FAILED: Way = Way::Done(-1);
+
+fn fail(number: c_int) -> Way {
+    errno::set(number);
+    FAILED
+}
+
+/// Bytes that can be received from the ring at once, beside those that the kernel has.
+pub fn unread_bytes(sock: &Sock) -> u64 {
+    sock.link().map_or(0, |link| link.inn.look().unread_bytes)
+}
+
+/// How many bytes are left, for a program that waits for an edge after a report of 0: 0 is reported only if the
+/// ring is all that can have any. Otherwise at least 1, as Linux reports after an end.
+pub fn bytes_left_to_tell(sock: &Sock) -> u64 {
+    let Some(link) = sock.link() else { return 1 };
+    let inn = link.inn.look();
+    let is_ring_all = link.inn.is_drained() && !inn.is_closed && link.words.load(link.peer_end, SeqCst) == 0;
+    inn.unread_bytes.max(u64::from(!is_ring_all))
+}
+
+/// Returns the error that a connection has to report, and that is not reported again; 0: none.
+pub fn take_error(fd: c_int, sock: &Sock) -> c_int {
+    if confined::is_confined() {
+        return 0;
+    }
+    let error = sock.pending_error.swap(0, SeqCst);
+    if error != 0 { error } else { tcp::take_error(fd) }
+}

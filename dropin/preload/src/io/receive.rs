@@ -1,0 +1,322 @@
+//! Receiving.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use farcall_stats::Why;
+use libc::{iovec, ssize_t};
+
+use super::buffers::{is_bad, len_bytes};
+use super::kernel::{Got, from_kernel, kernel_receive, peek, receive_before_meeting};
+use super::wait::{Wait, is_nonblocking};
+use super::{Way, fail};
+use crate::pointers::Access;
+use crate::ring::{Look, Pull};
+use crate::sock::{Link, STRAYED, Sock, Stage};
+use crate::{clock, confined, diagnosis, tcp};
+
+/// Flags of a receive that the rings know.
+const RECEIVE_FLAGS: c_int = libc::MSG_DONTWAIT
+    | libc::MSG_PEEK
+    | libc::MSG_WAITALL
+    | libc::MSG_TRUNC
+    | libc::MSG_NOSIGNAL
+    | libc::MSG_CMSG_CLOEXEC;
+
+/// Receives.
+///
+/// # Safety
+/// The buffers are the program's, and can be written.
+pub unsafe fn receive(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -> Way {
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return Way::Kernel;
+    }
+    if confined::is_confined() {
+        // SAFETY: this function's contract.
+        return unsafe { confined::receive(sock, buffers, flags) };
+    }
+    if flags & !RECEIVE_FLAGS != 0 {
+        sock.demote(Why::KernelFeature);
+        if flags & libc::MSG_OOB != 0 {
+            return Way::Kernel;
+        }
+    }
+    // SAFETY: the caller's promise.
+    let receive = || unsafe { kernel_receive(fd, buffers, flags) };
+    if let Some(received) = receive_before_meeting(fd, sock, flags, receive) {
+        return Way::Done(received);
+    }
+    match sock.stage() {
+        Stage::Tcp => return Way::Kernel,
+        // This is a signal handler, which interrupted the thread that meets the peer.
+        Stage::Turning => return fail(libc::EAGAIN),
+        _ => {}
+    }
+    if sock.is_inherited() {
+        sock.demote(Why::Forked);
+    }
+    let wanted = len_bytes(buffers);
+    if wanted == 0
+        && let Some(link) = sock.link()
+    {
+        return receive_nothing(fd, sock, link, flags);
+    }
+    let waits_for_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
+    let (mut done, mut wait) = (0, None);
+    loop {
+        // SAFETY: the caller's promise.
+        let got = unsafe { receive_now(fd, sock, buffers, done, flags) };
+        match got {
+            Got::Bytes(len) if len > 0 => {
+                done += len;
+                if done >= wanted || !waits_for_all {
+                    return Way::Done(done as ssize_t);
+                }
+            }
+            Got::Bytes(_) => return Way::Done(done as ssize_t),
+            Got::Error(_) if done > 0 => return Way::Done(done as ssize_t),
+            Got::Error(number) => return fail(number),
+            Got::Kernel if done == 0 => return Way::Kernel,
+            Got::Kernel | Got::Nothing => {}
+        }
+        if matches!(got, Got::Nothing | Got::Kernel) {
+            let ended = if is_nonblocking(fd, sock, flags) {
+                Some(libc::EAGAIN)
+            } else {
+                wait.get_or_insert_with(|| Wait::new(fd, libc::POLLIN, libc::SO_RCVTIMEO)).wait().err()
+            };
+            if let Some(number) = ended {
+                return if done > 0 { Way::Done(done as ssize_t) } else { fail(number) };
+            }
+        }
+    }
+}
+
+/// Receives when no bytes are requested. TCP waits until there are some all the same, however few: SO_RCVLOWAT, which
+/// `poll` respects, does not count.
+fn receive_nothing(fd: c_int, sock: &Sock, link: &Link, flags: c_int) -> Way {
+    let mut wait = None;
+    loop {
+        if sock.is_over() {
+            return Way::Kernel;
+        }
+        if link.inn.look().unread_bytes > 0 && link.inn.is_reached(0) {
+            return Way::Done(0);
+        }
+        let error = sock.pending_error.swap(0, SeqCst);
+        if error != 0 {
+            return fail(error);
+        }
+        match peek(fd) {
+            Got::Error(number) => {
+                // This call reports the error, and no later one does.
+                sock.peer_has_ended(fd);
+                sock.pending_error.store(0, SeqCst);
+                return fail(number);
+            }
+            Got::Bytes(_) => return Way::Done(0),
+            Got::Nothing | Got::Kernel => {}
+        }
+        if is_nonblocking(fd, sock, flags) {
+            return fail(libc::EAGAIN);
+        }
+        let wait = wait.get_or_insert_with(|| Wait::new(fd, libc::POLLIN, libc::SO_RCVTIMEO));
+        if let Err(number) = wait.wait() {
+            return fail(number);
+        }
+    }
+}
+
+/// # Safety
+/// As [`receive`].
+unsafe fn receive_now(fd: c_int, sock: &Sock, buffers: &[iovec], from_byte: usize, flags: c_int) -> Got {
+    if let Some(link) = sock.link() {
+        // SAFETY: the caller's promise.
+        return unsafe { receive_met(fd, sock, link, buffers, from_byte, flags) };
+    }
+    if from_byte == 0 {
+        return Got::Kernel;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { from_kernel(fd, buffers, from_byte, usize::MAX, flags) }
+}
+
+/// How long the kernel's report of an empty receive queue is used by a thread that polls repeatedly.
+const LOOK_PERIOD_NS: u64 = 20_000;
+
+/// So often a receive looks again.
+const LOOKS_MAX: u32 = 4;
+
+/// # Safety
+/// As [`receive`].
+unsafe fn receive_before_ring(
+    fd: c_int,
+    link: &Link,
+    buffers: &[iovec],
+    from_byte: usize,
+    max_bytes: u64,
+    flags: c_int,
+) -> Got {
+    let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+    // SAFETY: the caller's promise.
+    let got = unsafe { from_kernel(fd, buffers, from_byte, max_bytes, flags) };
+    if let Got::Bytes(len) = got
+        && flags & libc::MSG_PEEK == 0
+    {
+        link.inn.add_read_by_tcp(len as u64);
+    }
+    got
+}
+
+/// Receives all that is there, by TCP before the ring, from the ring, and by TCP after it: programs take a short
+/// read for an empty socket.
+///
+/// # Safety
+/// As [`receive`].
+unsafe fn receive_met(
+    fd: c_int,
+    sock: &Sock,
+    link: &Link,
+    buffers: &[iovec],
+    from_byte: usize,
+    flags: c_int,
+) -> Got {
+    let Some(_held) = link.inn.lock_receiver() else { return Got::Error(libc::EAGAIN) };
+    let how = match flags {
+        _ if flags & libc::MSG_PEEK != 0 => Pull::Peek,
+        _ if flags & libc::MSG_TRUNC != 0 => Pull::Forget,
+        _ => Pull::Take,
+    };
+    // What is there may change between two looks.
+    for _ in 0..LOOKS_MAX {
+        let before_bytes = link.inn.bytes_before(|| tcp::unread_bytes(fd));
+        let mut end_byte = from_byte;
+        if before_bytes > 0 {
+            // SAFETY: the caller's promise.
+            match unsafe { receive_before_ring(fd, link, buffers, from_byte, before_bytes, flags) } {
+                Got::Bytes(len) if len as u64 == before_bytes => end_byte += len,
+                other => return other,
+            }
+        }
+        let passed_bytes = if how == Pull::Peek { before_bytes } else { 0 };
+        let len = if link.inn.is_reached(passed_bytes) {
+            let unread_bytes = link.inn.look().unread_bytes as usize;
+            if how != Pull::Forget && is_bad(buffers, end_byte, unread_bytes, Access::Write) {
+                let len = end_byte - from_byte;
+                return if len > 0 { Got::Bytes(len) } else { Got::Error(libc::EFAULT) };
+            }
+            // SAFETY: the lock is held; the caller's promise.
+            unsafe { link.inn.pull(buffers, end_byte, how) }
+        } else {
+            0
+        };
+        if len > 0 {
+            received(sock, link, len, how);
+        }
+        end_byte += len;
+        if end_byte > from_byte {
+            let Look { unread_bytes, is_closed } = link.inn.look();
+            let left_bytes = if how == Pull::Peek { len as u64 } else { 0 };
+            if is_closed && unread_bytes == left_bytes && passed_bytes == 0 && link.inn.is_reached(0) {
+                // SAFETY: the caller's promise.
+                end_byte += unsafe { what_follows(fd, sock, buffers, end_byte, flags) };
+            }
+            return Got::Bytes(end_byte - from_byte);
+        }
+        let look = link.inn.look();
+        if look.unread_bytes > 0 {
+            continue;
+        }
+        if look.is_closed && link.inn.is_drained() {
+            return after_ring(fd, sock, link, buffers, from_byte, flags);
+        }
+        let now_ns = clock::now_ns();
+        if is_nonblocking(fd, sock, flags)
+            && now_ns.wrapping_sub(sock.looked_ns.load(Relaxed)) < LOOK_PERIOD_NS
+        {
+            return Got::Nothing;
+        }
+        sock.looked_ns.store(now_ns, Relaxed);
+        // The kernel knows whether the peer has ended. What it may have sent just before is in the ring: look again.
+        let peeked = peek(fd);
+        if let Got::Error(number) = peeked {
+            // The kernel reports an error once.
+            sock.pending_error.store(number, SeqCst);
+        }
+        match peeked {
+            Got::Nothing => return Got::Nothing,
+            _ if link.inn.look().unread_bytes > 0 => {}
+            Got::Bytes(0) | Got::Error(_) => sock.peer_has_ended(fd),
+            _ if link.inn.look().is_closed || !link.inn.is_drained() => {}
+            // Invariant: a peer ends its ring before it sends by TCP again.
+            _ => return end_with_unannounced(fd, sock),
+        }
+    }
+    Got::Nothing
+}
+
+/// The kernel has bytes that the peer's library did not send. Their place among those of the ring is not known, so the
+/// connection ends with an error at both ends.
+fn end_with_unannounced(fd: c_int, sock: &Sock) -> Got {
+    sock.demote(Why::Unannounced);
+    if let Some(shown) = sock.shown() {
+        // Also if the peer has ended the rings in the meantime.
+        shown.why.set(Why::Unannounced as u64);
+    }
+    tcp::reset(fd);
+    diagnosis::warn_unannounced(sock.addresses());
+    // The kernel would report the reset once more.
+    let mut error: c_int = 0;
+    let mut len = size_of::<c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, an int.
+    unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &raw mut len) };
+    Got::Error(libc::ECONNRESET)
+}
+
+/// What the kernel has after the ring, for what is left of buffers: how many bytes.
+///
+/// # Safety
+/// As [`receive`].
+unsafe fn what_follows(fd: c_int, sock: &Sock, buffers: &[iovec], from_byte: usize, flags: c_int) -> usize {
+    let has_strayed = sock.link().is_some_and(|link| link.words.load(STRAYED, SeqCst) != 0);
+    if len_bytes(buffers) == from_byte || has_strayed {
+        return 0;
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { from_kernel(fd, buffers, from_byte, usize::MAX, flags) } {
+        Got::Bytes(len) => len,
+        Got::Error(number) => {
+            sock.pending_error.store(number, SeqCst);
+            0
+        }
+        Got::Nothing | Got::Kernel => 0,
+    }
+}
+
+fn received(sock: &Sock, link: &Link, len: usize, how: Pull) {
+    if how == Pull::Peek {
+        return;
+    }
+    if let Some(shown) = sock.shown() {
+        shown.received_bytes.add(len as u64);
+    }
+    if link.inn.takes_room_wake() {
+        link.door.ring();
+    }
+}
+
+/// All of the ring was received, and no more comes in it.
+fn after_ring(fd: c_int, sock: &Sock, link: &Link, buffers: &[iovec], from_byte: usize, flags: c_int) -> Got {
+    let error = sock.pending_error.swap(0, SeqCst);
+    if error != 0 {
+        return Got::Error(error);
+    }
+    if link.words.load(STRAYED, SeqCst) != 0 {
+        return end_with_unannounced(fd, sock);
+    }
+    if link.out.look().is_closed && from_byte == 0 {
+        return Got::Kernel;
+    }
+    // SAFETY: the program's buffers.
+    unsafe { from_kernel(fd, buffers, from_byte, usize::MAX, flags) }
+}

@@ -1,0 +1,108 @@
+//! Waits of calls that block.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use farcall_stats::Why;
+use libc::pollfd;
+
+use crate::signals::{self, Blocked, Handlers};
+use crate::sock::{Link, Sock};
+use crate::{clock, errno, poll, real};
+
+/// Whether a call on it does not wait.
+pub(super) fn is_nonblocking(fd: c_int, sock: &Sock, flags: c_int) -> bool {
+    if flags & libc::MSG_DONTWAIT != 0 {
+        return true;
+    }
+    let known = sock.nonblocking.load(Relaxed);
+    if known != 0 {
+        return known == 2;
+    }
+    // SAFETY: no memory is involved.
+    let status = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
+    let is_set = status >= 0 && status & libc::O_NONBLOCK != 0;
+    sock.nonblocking.store(if is_set { 2 } else { 1 }, Relaxed);
+    is_set
+}
+
+/// SO_RCVTIMEO or SO_SNDTIMEO: `None` waits without end.
+fn timeout(fd: c_int, option: c_int) -> Option<Duration> {
+    let mut value = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let mut len = size_of::<libc::timeval>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, a timeval.
+    let asked =
+        unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, option, (&raw mut value).cast(), &raw mut len) };
+    let timeout = Duration::from_secs(value.tv_sec as u64) + Duration::from_micros(value.tv_usec as u64);
+    (asked == 0 && !timeout.is_zero()).then_some(timeout)
+}
+
+/// Time without a byte received by the peer after which a sender that waits for room continues by TCP.
+const STALL_NS: u64 = 100_000_000;
+
+/// A wait of one call.
+pub(super) struct Wait {
+    fd: c_int,
+    events: i16,
+    /// `None`: without end.
+    until_ns: Option<u64>,
+    can_time_out: bool,
+}
+
+impl Wait {
+    pub(super) fn new(fd: c_int, events: i16, option: c_int) -> Self {
+        let timeout = timeout(fd, option);
+        let until_ns = timeout.map(|timeout| clock::now_ns() + timeout.as_nanos() as u64);
+        Self { fd, events, until_ns, can_time_out: timeout.is_some() }
+    }
+
+    /// Waits; the error number that the call ends with, if it ends.
+    pub(super) fn wait(&self) -> Result<(), c_int> {
+        while !self.wait_until(self.until_ns)? {}
+        Ok(())
+    }
+
+    /// Waits until a time at most; whether there is what was waited for.
+    fn wait_until(&self, until_ns: Option<u64>) -> Result<bool, c_int> {
+        let handlers = signals::handlers();
+        // A call with a timeout ends with EINTR, whichever handler runs.
+        let blocked = (handlers == Handlers::Differ && !self.can_time_out).then(Blocked::new).flatten();
+        let signal_fd = blocked.as_ref().map_or(-1, Blocked::fd);
+        let mut fds = [
+            pollfd { fd: self.fd, events: self.events, revents: 0 },
+            pollfd { fd: signal_fd, events: libc::POLLIN, revents: 0 },
+        ];
+        let count = if blocked.is_some() { 2 } else { 1 };
+        let found = poll::poll(&mut fds[..count], until_ns, std::ptr::null());
+        if blocked.is_some_and(|blocked| fds[1].revents != 0 && blocked.will_be_interrupted()) {
+            return Err(libc::EINTR);
+        }
+        match found {
+            0 if self.until_ns.is_some_and(|until| clock::now_ns() >= until) => Err(libc::EAGAIN),
+            0 => Ok(false),
+            -1 if errno::get() == libc::EINTR && !self.can_time_out && handlers == Handlers::Restart => {
+                Ok(false)
+            }
+            -1 => Err(errno::get()),
+            _ => Ok(fds[0].revents != 0),
+        }
+    }
+
+    /// Waits for room in a ring. If the peer receives nothing for [`STALL_NS`], everything later goes by TCP: the kernel
+    /// holds more than the ring, and two ends that both send before they receive rely on that.
+    pub(super) fn wait_for_room(&self, sock: &Sock, link: &Link) -> Result<(), c_int> {
+        let received_bytes = || link.out.sent_bytes() - link.out.look().unread_bytes;
+        let before_bytes = received_bytes();
+        let until_ns = clock::now_ns() + STALL_NS;
+        while !self.wait_until(Some(self.until_ns.map_or(until_ns, |until| until.min(until_ns))))? {
+            if clock::now_ns() >= until_ns {
+                if received_bytes() == before_bytes {
+                    sock.demote(Why::NoResources);
+                }
+                break;
+            }
+        }
+        Ok(())
+    }
+}

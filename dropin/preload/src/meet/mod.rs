@@ -1,0 +1,154 @@
+//! How the two ends of a connection meet, outside of it.
+//!
+//! A meeting costs far more than a round trip by TCP. So both ends count transfers, and a connection that ends before it
+//! has lasted costs no system call more than TCP. Then:
+//!
+//! 1. The end that connected makes a Unix socket in the user's own directory, named by network namespace and addresses.
+//! 2. The end that accepted, which counts a little further, finds it; otherwise it tries again after twice as many
+//!    transfers. It makes memory and doorbells, and sends them there without waiting.
+//! 3. The connecting end takes them when it uses the connection next.
+//!
+//! Until then, and if the other end never comes, everything goes by TCP. Both check the other's user. The accepting end
+//! asks the kernel which socket (its inode) is at the other end of the TCP connection, and the connecting end continues
+//! only if that is its own: what an earlier connection of the same addresses left behind is refused.
+
+mod memory;
+mod offer;
+mod place;
+mod proof;
+
+use std::ffi::c_int;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::Relaxed;
+
+use farcall_stats::Why;
+
+pub use self::memory::AT_CONNECTED_END;
+pub use self::place::forget as forget_place;
+use self::proof::SocketInode;
+use crate::calls::control;
+use crate::sock::{FDS, Sock, Stage};
+use crate::{config, confined, descriptors, sock};
+
+/// The address as IPv4 if it is one that IPv6 only wraps.
+fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// Both addresses of a TCP connection within this host; `None` for everything else.
+/// While a connection is being made the kernel does not report the peer's address; `asked` was asked for.
+fn addresses_within_host(fd: c_int, asked: Option<SocketAddr>) -> Option<(SocketAddr, SocketAddr)> {
+    if descriptors::has_stream(fd) || confined::is_confined() || !is_tcp(fd) {
+        return None;
+    }
+    // SAFETY: the program's descriptor, for two questions; a wrong one is answered by an error.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    let local = plain(SocketAddr::try_from(rustix::net::getsockname(fd).ok()?).ok()?);
+    let peer = rustix::net::getpeername(fd).ok().flatten().and_then(|peer| SocketAddr::try_from(peer).ok());
+    let peer = plain(peer.or(asked)?);
+    let is_within = local.ip() == peer.ip() || (is_loopback(local.ip()) && is_loopback(peer.ip()));
+    (is_within && local != peer).then_some((local, peer))
+}
+
+fn is_tcp(fd: c_int) -> bool {
+    // SAFETY: as in `addresses_within_host`.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    rustix::net::sockopt::socket_protocol(fd) == Ok(Some(rustix::net::ipproto::TCP))
+}
+
+fn is_loopback(address: IpAddr) -> bool {
+    address.is_loopback()
+}
+
+/// After `connect` was called with an address of the internet's.
+pub fn connected(fd: c_int, asked: SocketAddr) {
+    if config::is_on() && !confined::is_confined() && is_tcp(fd) {
+        descriptors::make_way(fd);
+        crate::fork::prepare();
+        let made = sock::new(Stage::Connected, config::uses_before_meeting() / 4 * 3);
+        if config::reports()
+            && let Some((local, peer)) = addresses_within_host(fd, Some(asked))
+            && config::admits(peer)
+        {
+            made.describe(local, peer);
+        }
+        sock::put(fd, &made);
+    }
+}
+
+/// After `accept` returned `fd` for a listener.
+pub fn accepted(listener: c_int, fd: c_int) {
+    if config::is_on() && !confined::is_confined() && is_tcp_listener(listener) {
+        descriptors::make_way(fd);
+        crate::fork::prepare();
+        let made = sock::new(Stage::Accepted, config::uses_before_meeting());
+        if config::reports()
+            && let Some((local, peer)) = addresses_within_host(fd, None)
+            && config::admits(local)
+        {
+            made.describe(local, peer);
+        }
+        sock::put(fd, &made);
+    }
+}
+
+/// Protocol of a descriptor that connections were accepted from: 0 not known, 1 TCP, 2 another.
+static LISTENERS: [AtomicU8; FDS] = [const { AtomicU8::new(0) }; FDS];
+
+/// Whether a listening socket is one of TCP; the kernel is asked once.
+fn is_tcp_listener(listener: c_int) -> bool {
+    let Some(entry) = LISTENERS.get(listener as usize) else { return false };
+    let known = entry.load(Relaxed);
+    if known != 0 {
+        return known == 1;
+    }
+    let is_tcp = is_tcp(listener);
+    entry.store(if is_tcp { 1 } else { 2 }, Relaxed);
+    is_tcp
+}
+
+/// Before a descriptor is closed, or another takes its number.
+pub fn forget_listener(fd: c_int) {
+    if let Some(entry) = LISTENERS.get(fd as usize)
+        && entry.load(Relaxed) != 0
+    {
+        entry.store(0, Relaxed);
+    }
+}
+
+/// The connection has been used as often as its ends count before they meet: takes the next step.
+#[cold]
+pub fn advance(fd: c_int, sock: &Sock) {
+    sock.while_meeting(|| {
+        let stage = sock.stage();
+        let done = match stage {
+            Stage::Connected => offer::publish(fd, sock),
+            Stage::Meeting => offer::check::<SocketInode>(fd, sock),
+            Stage::Accepted => offer::seek::<SocketInode>(fd, sock),
+            _ => Ok(()),
+        };
+        if let Err(why) = done {
+            sock.stay(why);
+        }
+    });
+}
+
+/// Records which connection it is, unless it is known; `Err` if it must stay on TCP.
+fn describe(
+    fd: c_int,
+    sock: &Sock,
+    service: impl FnOnce(SocketAddr, SocketAddr) -> SocketAddr,
+) -> Result<(), Why> {
+    if sock.addresses().is_none() {
+        // An end whose connection has no peer of this host is not listed.
+        let (local, peer) = addresses_within_host(fd, None).ok_or(Why::NotMet)?;
+        if !config::admits(service(local, peer)) {
+            return Err(Why::NotMet);
+        }
+        sock.describe(local, peer);
+    }
+    sock.tells_inq.store(control::tells_inq(fd), Relaxed);
+    if control::needs_kernel(fd) { Err(Why::KernelFeature) } else { Ok(()) }
+}

@@ -1,0 +1,185 @@
+//! The steps of both ends to their meeting.
+
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+
+use farcall_shm::{Segment, SharedMem};
+use farcall_stats::Why;
+use rustix::fs;
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, accept_with, recvmsg, sendmsg,
+};
+
+use super::memory::{AT_MAGIC, AT_PROOF, MAGIC, Made, SEGMENT_BYTES, link, make};
+use super::proof::Proof;
+use super::{describe, place};
+use crate::sock::{Link, MAPPED, Sock, Stage};
+use crate::{direct_calls, epoll, own_fds, tcp};
+
+/// Number of uses in a row after which a connecting end checks for an offer; later it checks ever less often.
+const EAGER_CHECKS: u32 = 64;
+
+/// Maximum number of checks for an offer, after which a connection stays on TCP.
+const MAX_CHECKS: u32 = EAGER_CHECKS + 10;
+
+/// Maximum number of times that an accepting end tries to find the connecting one.
+const MAX_TRIES: u32 = 8;
+
+/// The connecting end makes the socket by which it is found.
+pub(super) fn publish(fd: c_int, sock: &Sock) -> Result<(), Why> {
+    describe(fd, sock, |_, peer| peer)?;
+    let (local, peer) = sock.addresses().ok_or(Why::NoResources)?;
+    let place = place::of(fd, local, peer).ok_or(Why::NoResources)?;
+    let meeting = place::make(&place).ok_or(Why::NoResources)?;
+    sock.meeting_fd.store(meeting, SeqCst);
+    sock.publish();
+    sock.uses.try_again(true);
+    Ok(())
+}
+
+/// The accepting end looks for the connecting one.
+pub(super) fn seek<P: Proof>(fd: c_int, sock: &Sock) -> Result<(), Why> {
+    if sock.kernel_receivers.load(SeqCst) != 0 {
+        // Another thread waits in the kernel: the connection could not be turned.
+        sock.uses.try_again(true);
+        return Ok(());
+    }
+    sock.uses.try_again(false);
+    let is_last = sock.tries.fetch_add(1, AcqRel) + 1 >= MAX_TRIES;
+    describe(fd, sock, |local, _| local)?;
+    if sock.fds.load(Acquire) != 1 {
+        return Err(Why::Duplicated);
+    }
+    if sock.is_inherited() {
+        return Err(Why::Forked);
+    }
+    let (local, peer) = sock.addresses().ok_or(Why::NoResources)?;
+    let place = place::of(fd, peer, local).ok_or(Why::NoResources)?;
+    let is_absent = fs::access(&place, fs::Access::EXISTS).is_err();
+    let meeting = if is_absent { None } else { place::connect_to(&place)? };
+    let Some(meeting) = meeting else {
+        return if is_last { Err(Why::PeerNotAccelerated) } else { Ok(()) };
+    };
+    offer::<P>(fd, sock, meeting, local, peer)
+}
+
+/// Makes what both ends share, and sends it to the connecting one.
+fn offer<P: Proof>(
+    fd: c_int,
+    sock: &Sock,
+    meeting: OwnedFd,
+    local: SocketAddr,
+    peer: SocketAddr,
+) -> Result<(), Why> {
+    if epoll::is_nested(fd) {
+        return Err(Why::NestedEpoll);
+    }
+    if direct_calls::are_possible() {
+        return Err(Why::DirectCalls);
+    }
+    let proof = P::of_peer(local, peer).ok_or(Why::NoResources)?;
+    let Made { segment, door, peer_door } = make(proof).ok_or(Why::NoResources)?;
+    // A thread inside of the kernel with it would not hear the doorbell; then another time.
+    sock.while_turning(Stage::Accepted, || {
+        let link = link(segment.memory(), false, door).ok_or(Why::NoResources)?;
+        enter(fd, sock, link)
+    })?;
+    if sock.stage() != Stage::Met {
+        return Ok(());
+    }
+    epoll::watch(fd);
+    let fds = [segment.fd(), peer_door.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&fds));
+    let byte = [std::io::IoSlice::new(&[1])];
+    // If it fails the other end never comes, and everything goes by TCP.
+    let _ = sendmsg(&meeting, &byte, &mut control, SendFlags::NOSIGNAL);
+    Ok(())
+}
+
+/// The rings belong to the connection from now on, after what was read by TCP.
+fn enter(fd: c_int, sock: &Sock, link: Link) -> Result<(), Why> {
+    let read_bytes = tcp::read_bytes(fd).ok_or(Why::KernelFeature)?;
+    link.inn.set_read_by_tcp(read_bytes);
+    sock.set_met(link);
+    Ok(())
+}
+
+/// The connecting end checks whether the accepting one has sent what they share.
+pub(super) fn check<P: Proof>(fd: c_int, sock: &Sock) -> Result<(), Why> {
+    let checks = sock.tries.fetch_add(1, AcqRel) + 1;
+    sock.uses.try_again(checks < EAGER_CHECKS);
+    if sock.fds.load(Acquire) != 1 {
+        return Err(Why::Duplicated);
+    }
+    accept_offer::<P>(fd, sock)?;
+    if checks >= MAX_CHECKS { Err(Why::PeerNotAccelerated) } else { Ok(()) }
+}
+
+fn accept_offer<P: Proof>(fd: c_int, sock: &Sock) -> Result<(), Why> {
+    let meeting = sock.meeting_fd.load(Acquire);
+    if meeting < 0 {
+        return Ok(());
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let meeting = if sock.is_offered.load(Acquire) {
+        meeting
+    } else {
+        let Ok(peer) = accept_with(own_fds::borrow(meeting), flags) else { return Ok(()) };
+        if !place::is_own_user(peer.as_fd()) {
+            return Err(Why::AnotherUser);
+        }
+        if direct_calls::are_possible() {
+            return Err(Why::DirectCalls);
+        }
+        // The other end sends at once; if it has not yet, this socket takes the place of the first.
+        let peer = own_fds::keep(peer).ok_or(Why::NoResources)?;
+        sock.close_meeting();
+        sock.meeting_fd.store(peer, SeqCst);
+        sock.is_offered.store(true, SeqCst);
+        peer
+    };
+    sock.while_turning(Stage::Meeting, || take_offer::<P>(fd, sock, meeting))?;
+    if let Some(link) = sock.link() {
+        sock.close_meeting();
+        epoll::watch(fd);
+        link.words.store(MAPPED, 1, SeqCst);
+    }
+    Ok(())
+}
+
+fn take_offer<P: Proof>(fd: c_int, sock: &Sock, meeting: RawFd) -> Result<(), Why> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0; 1];
+    let mut into = [std::io::IoSliceMut::new(&mut byte)];
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    match recvmsg(own_fds::borrow(meeting), &mut into, &mut control, flags) {
+        Ok(_) => {}
+        Err(Errno::AGAIN) => return Ok(()),
+        Err(_) => return Err(Why::PeerNotAccelerated),
+    }
+    let fds = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    let fds: Vec<OwnedFd> = fds.flatten().collect();
+    let [segment, door] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| Why::NoResources)?;
+    let mapped =
+        Segment::map_foreign(segment.as_fd(), 0, SEGMENT_BYTES, true).map_err(|_| Why::NoResources)?;
+    let words = SharedMem::new(mapped);
+    if words.load(AT_MAGIC, SeqCst) != MAGIC || P::of_own(fd) != Some(words.load(AT_PROOF, Relaxed)) {
+        return Err(Why::PeerNotAccelerated);
+    }
+    if epoll::is_nested(fd) {
+        return Err(Why::NestedEpoll);
+    }
+    let link = link(words, true, door).ok_or(Why::NoResources)?;
+    enter(fd, sock, link)
+}

@@ -1,0 +1,360 @@
+//! The TCP sockets of this process that may go through shared memory.
+
+mod inside;
+mod link;
+mod table;
+mod uses;
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64};
+
+use farcall_stats::{Block, Connection, Why};
+
+pub use self::inside::{InKernel, KernelWait};
+pub use self::link::{Link, MAPPED, STRAYED};
+pub use self::table::{FDS, SockRef, before_fork, each, get, lock_for_fork, new, put, take};
+pub use self::uses::{Direction, Uses};
+use crate::sleepers::Sleeping;
+use crate::{own_fds, thread};
+
+/// How far a connection has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Stage {
+    /// Accepted, and on TCP: the connection has not lasted, or its peer is not ready to be met.
+    Accepted = 1,
+    /// Connected, and on TCP: the accepting end can find this one.
+    Meeting = 2,
+    /// The peer was met; the rings say how far they are used.
+    Met = 3,
+    /// It stays on TCP.
+    Tcp = 4,
+    /// About to be met: no thread enters the kernel's TCP with it to receive.
+    Turning = 5,
+    /// Connected, and on TCP: the connection has not lasted.
+    Connected = 6,
+}
+
+impl Stage {
+    /// Whether all bytes go by TCP, and may go through shared memory later.
+    pub fn is_unmet(self) -> bool {
+        matches!(self, Self::Accepted | Self::Connected | Self::Meeting)
+    }
+}
+
+/// A turn is a few system calls: after so many looks, most with a pause, its thread must be ours.
+const SETTLE_TRIES: u32 = 2_000;
+
+/// One connection of this process.
+pub struct Sock {
+    refs: AtomicU32,
+    is_owned: AtomicBool,
+    stage: AtomicU8,
+    /// Held by the thread that meets the peer.
+    meets: AtomicBool,
+    generation: AtomicU32,
+    /// Whether a child has it, too.
+    pub is_forked: AtomicBool,
+    /// How many descriptors of this process it has.
+    pub fds: AtomicU32,
+    /// Where the accepting end finds a connecting one; -1: none.
+    pub meeting_fd: AtomicI32,
+    /// Whether `meeting_fd` is a connection with the accepting end, which is about to send.
+    pub is_offered: AtomicBool,
+    /// Number of times that a meeting was tried.
+    pub tries: AtomicU32,
+    /// Transfers before the ends have met.
+    pub uses: Uses,
+    /// Whether `addresses` and `block` are written.
+    is_described: AtomicBool,
+    /// Threads that are, or may soon be, inside of the kernel's TCP with it.
+    pub kernel_receivers: AtomicU32,
+    /// As `kernel_receivers`.
+    pub kernel_senders: AtomicU32,
+    /// Who sleeps on its doorbell.
+    pub sleepers: AtomicU32,
+    /// Threads that sleep in poll for it.
+    pub sleeping: Sleeping,
+    /// O_NONBLOCK: 0 not known, 1 no, 2 yes.
+    pub nonblocking: AtomicU8,
+    /// How often a sender found no room.
+    pub full_count: AtomicU32,
+    /// Reported once, to the next receiver.
+    pub pending_error: AtomicI32,
+    /// SO_RCVLOWAT, if the program has changed it since the ends met; otherwise 1.
+    pub low_water_bytes: AtomicU32,
+    /// TCP_INQ is on.
+    pub tells_inq: AtomicBool,
+    /// When the kernel was last asked about a receive queue, in nanoseconds.
+    pub looked_ns: AtomicU64,
+    addresses: UnsafeCell<Option<(SocketAddr, SocketAddr)>>,
+    link: UnsafeCell<Option<Link>>,
+    block: UnsafeCell<Option<Block<Connection>>>,
+}
+
+// SAFETY: the cells are written once by the thread that holds `meets`, before `is_described` (`addresses`, `block`) or
+// `stage` (`link`) says so, and emptied after the last use; everything else is atomic.
+unsafe impl Sync for Sock {}
+
+// SAFETY: as above.
+unsafe impl Send for Sock {}
+
+impl Sock {
+    fn empty() -> Self {
+        Self {
+            refs: AtomicU32::new(0),
+            is_owned: AtomicBool::new(false),
+            stage: AtomicU8::new(Stage::Tcp as u8),
+            meets: AtomicBool::new(false),
+            generation: AtomicU32::new(0),
+            is_forked: AtomicBool::new(false),
+            fds: AtomicU32::new(0),
+            meeting_fd: AtomicI32::new(-1),
+            is_offered: AtomicBool::new(false),
+            tries: AtomicU32::new(0),
+            uses: Uses::new(),
+            is_described: AtomicBool::new(false),
+            kernel_receivers: AtomicU32::new(0),
+            kernel_senders: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
+            sleeping: Sleeping::new(),
+            nonblocking: AtomicU8::new(0),
+            full_count: AtomicU32::new(0),
+            pending_error: AtomicI32::new(0),
+            low_water_bytes: AtomicU32::new(1),
+            tells_inq: AtomicBool::new(false),
+            looked_ns: AtomicU64::new(0),
+            addresses: UnsafeCell::new(None),
+            link: UnsafeCell::new(None),
+            block: UnsafeCell::new(None),
+        }
+    }
+
+    /// After the last use: everything as in a new one.
+    fn end(&self) {
+        // SAFETY: nobody else has it.
+        let (link, block) = unsafe { ((*self.link.get()).take(), (*self.block.get()).take()) };
+        if self.generation.load(Relaxed) == thread::generation() {
+            drop(block);
+        } else {
+            // Its place is the parent's.
+            std::mem::forget(block);
+        }
+        // SAFETY: as above.
+        unsafe { *self.addresses.get() = None };
+        self.is_described.store(false, Relaxed);
+        self.close_meeting();
+        drop(link);
+        self.sleeping.reset();
+        self.stage.store(Stage::Tcp as u8, Release);
+        self.meets.store(false, Relaxed);
+        self.is_forked.store(false, Relaxed);
+        for counter in [
+            &self.fds,
+            &self.tries,
+            &self.kernel_receivers,
+            &self.kernel_senders,
+            &self.sleepers,
+            &self.full_count,
+        ] {
+            counter.store(0, Relaxed);
+        }
+        self.nonblocking.store(0, Relaxed);
+        self.pending_error.store(0, Relaxed);
+        self.low_water_bytes.store(1, Relaxed);
+        self.tells_inq.store(false, Relaxed);
+        self.is_offered.store(false, Relaxed);
+        self.looked_ns.store(0, Relaxed);
+    }
+
+    /// How far it has come.
+    #[inline]
+    pub fn stage(&self) -> Stage {
+        match self.stage.load(SeqCst) {
+            1 => Stage::Accepted,
+            2 => Stage::Meeting,
+            3 => Stage::Met,
+            5 => Stage::Turning,
+            6 => Stage::Connected,
+            _ => Stage::Tcp,
+        }
+    }
+
+    /// What is shared with the peer, once it was met.
+    #[inline]
+    pub fn link(&self) -> Option<&Link> {
+        if self.stage() != Stage::Met {
+            return None;
+        }
+        // SAFETY: written before the stage said so, and not again while there is a use of the socket.
+        unsafe { (*self.link.get()).as_ref() }
+    }
+
+    /// Its own address and its peer's, once it has been described.
+    pub fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
+        if !self.is_described.load(Acquire) {
+            return None;
+        }
+        // SAFETY: written before `is_described`, and not again while there is a use of the socket.
+        unsafe { *self.addresses.get() }
+    }
+
+    /// What `farcall explain` shows of it; `None` before it has been described, and in a child of its process.
+    pub fn shown(&self) -> Option<&Block<Connection>> {
+        if !self.is_described.load(Acquire) || self.is_inherited() {
+            return None;
+        }
+        // SAFETY: as in `addresses`.
+        unsafe { (*self.block.get()).as_ref() }
+    }
+
+    /// Records its addresses, and lists it for `farcall explain`. Only inside of [`Sock::while_meeting`].
+    pub fn describe(&self, local: SocketAddr, peer: SocketAddr) {
+        if self.is_described.load(Acquire) {
+            return;
+        }
+        let how = if self.stage() == Stage::Accepted { "accepted" } else { "connected" };
+        let block = Block::<Connection>::new(&format!("tcp {local} {peer} {how}"), 0);
+        block.why.set(Why::NotMet as u64);
+        // SAFETY: one thread is inside of `while_meeting`, and others read only after `is_described`.
+        unsafe {
+            *self.addresses.get() = Some((local, peer));
+            *self.block.get() = Some(block);
+        }
+        self.is_described.store(true, Release);
+    }
+
+    /// Whether it came to this process by a fork.
+    #[inline]
+    pub fn is_inherited(&self) -> bool {
+        self.generation.load(Relaxed) != thread::generation()
+    }
+
+    /// Runs `meet` unless another thread does.
+    pub fn while_meeting(&self, meet: impl FnOnce()) {
+        if !self.meets.swap(true, AcqRel) {
+            meet();
+            self.meets.store(false, Release);
+        }
+    }
+
+    /// Goes through shared memory from now on. Only inside of [`Sock::while_meeting`].
+    pub fn set_met(&self, link: Link) {
+        if let Some(shown) = self.shown() {
+            shown.why.set(Why::Met as u64);
+            shown.ring_bytes.set(link.out.len_bytes() as u64);
+        }
+        // SAFETY: one thread meets, and the stage does not tell of it yet.
+        unsafe { *self.link.get() = Some(link) };
+        self.stage.store(Stage::Met as u8, SeqCst);
+    }
+
+    /// The accepting end can find it from now on. Only inside of [`Sock::while_meeting`].
+    pub fn publish(&self) {
+        let (from, to) = (Stage::Connected as u8, Stage::Meeting as u8);
+        if self.stage.compare_exchange(from, to, SeqCst, Relaxed).is_err() {
+            self.close_meeting();
+        }
+    }
+
+    /// Runs `turn` while nobody else enters the kernel's TCP with it; nothing happens if one is inside to receive. It
+    /// stays as it was unless `turn` says that it has met.
+    pub fn while_turning(&self, from: Stage, turn: impl FnOnce() -> Result<(), Why>) -> Result<(), Why> {
+        if self.stage.compare_exchange(from as u8, Stage::Turning as u8, SeqCst, Relaxed).is_err() {
+            return Ok(());
+        }
+        let done = if self.kernel_receivers.load(SeqCst) == 0 { turn() } else { Ok(()) };
+        let _ = self.stage.compare_exchange(Stage::Turning as u8, from as u8, SeqCst, Relaxed);
+        done
+    }
+
+    /// How far it has come, after a thread that is turning it is done. In a signal handler that interrupted that thread
+    /// it stays [`Stage::Turning`].
+    pub fn settled_stage(&self) -> Stage {
+        for tries in 0..SETTLE_TRIES {
+            match self.stage() {
+                Stage::Turning if tries < 100 => std::hint::spin_loop(),
+                Stage::Turning => thread::give_way(),
+                stage => return stage,
+            }
+        }
+        Stage::Turning
+    }
+
+    /// Stays on TCP, if the peer has not been met.
+    pub fn stay(&self, why: Why) {
+        self.settled_stage();
+        for stage in [Stage::Accepted, Stage::Connected, Stage::Meeting] {
+            if self.stage.compare_exchange(stage as u8, Stage::Tcp as u8, SeqCst, Relaxed).is_ok() {
+                self.close_meeting();
+                if let Some(shown) = self.shown() {
+                    shown.why.set(why as u64);
+                }
+            }
+        }
+    }
+
+    /// No longer waits for the accepting end.
+    pub fn close_meeting(&self) {
+        let fd = self.meeting_fd.swap(-1, AcqRel);
+        if fd >= 0 {
+            if !self.is_inherited() {
+                crate::meet::forget_place(fd);
+            }
+            own_fds::close(fd);
+        }
+    }
+
+    /// Ends both rings at the bytes that they have come to: everything later goes by TCP.
+    pub fn demote(&self, why: Why) {
+        self.stay(why);
+        let Some(link) = self.link() else { return };
+        if link.out.look().is_closed && link.inn.look().is_closed {
+            return;
+        }
+        link.out.end();
+        link.inn.end();
+        if let Some(shown) = self.shown() {
+            shown.why.set(why as u64);
+        }
+        link.door.ring();
+        link.door.end();
+        self.sleeping.wake_followers();
+    }
+
+    /// Whether both rings have ended and all bytes of the peer's have been received: the kernel knows all the rest.
+    pub fn is_over(&self) -> bool {
+        let Some(link) = self.link() else { return self.stage() == Stage::Tcp };
+        let inn = link.inn.look();
+        inn.is_closed
+            && inn.unread_bytes == 0
+            && link.out.look().is_closed
+            && self.pending_error.load(Relaxed) == 0
+    }
+
+    /// The kernel says that no more comes from the peer. If it has ended without a word, what it had not received is
+    /// lost, which is a reset, as it is in TCP.
+    pub fn peer_has_ended(&self, fd: c_int) {
+        let Some(link) = self.link() else { return };
+        if link.out.look().is_closed && link.inn.look().is_closed {
+            return;
+        }
+        let was_told = link.words.load(link.peer_end, SeqCst) != 0;
+        link.out.end();
+        link.inn.end();
+        if !was_told && link.out.look().unread_bytes > 0 {
+            // The kernel's own error is of the same reset, and must not be reported a second time.
+            let error = crate::tcp::take_error(fd);
+            self.pending_error.store(if error == 0 { libc::ECONNRESET } else { error }, SeqCst);
+            // From here on the kernel answers as after a reset.
+            // SAFETY: no memory is involved.
+            unsafe { crate::real::shutdown(fd, libc::SHUT_RDWR) };
+        }
+        if let Some(shown) = self.shown() {
+            shown.why.set(Why::PeerEnded as u64);
+        }
+    }
+}

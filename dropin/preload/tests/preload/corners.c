@@ -1,0 +1,474 @@
+/* Corners of the interface on connections that have met, in step at both ends: prints what each call returned, so that runs
+ * can be compared. */
+#include "peer.h"
+#include <sys/mman.h>
+
+static int is_server, fd, step_fd;
+
+#define SHOW(call)                                                                             \
+    do {                                                                                       \
+        errno = 0;                                                                             \
+        long result = (long)(call);                                                            \
+        int error = result < 0 ? errno : 0;                                                    \
+        printf("%d %s = %ld %s\n", __LINE__, #call, result, error ? strerrorname_np(error) : ""); \
+        fflush(stdout);                                                                        \
+    } while (0)
+
+/* Lets the other end get here, too: over a connection of its own. */
+static void step(void) {
+    char byte = 's';
+    CHECK(write(step_fd, &byte, 1) == 1 && read(step_fd, &byte, 1) == 1);
+    usleep(2000);
+}
+#define SERVER if (is_server)
+#define CLIENT if (!is_server)
+
+static void begin(const char *what) {
+    printf("-- %s\n", what);
+    fd = meet(is_server);
+    step();
+}
+static void end(void) {
+    step();
+    SHOW(close(fd));
+    step();
+}
+
+static void nothing(void) {
+    char a[64];
+    struct iovec empty[2] = {{a, 0}, {NULL, 0}};
+    begin("reads and writes of nothing");
+    CLIENT {
+        SHOW(read(fd, a, 0));
+        SHOW(readv(fd, empty, 2));
+        SHOW(write(fd, a, 0));
+        SHOW(writev(fd, empty, 2));
+        SHOW(recv(fd, a, 0, MSG_DONTWAIT));
+    }
+    step();
+    SERVER SHOW(shutdown(fd, SHUT_WR));
+    step();
+    CLIENT {
+        SHOW(recv(fd, a, 1, 0));
+        SHOW(shutdown(fd, SHUT_WR));
+        SHOW(writev(fd, empty, 2));
+        SHOW(read(fd, a, 0));
+    }
+    end();
+}
+
+/* Fewer bytes than SO_RCVLOWAT are none for `poll`, and some for a read of nothing. */
+static void few(void) {
+    char a[64];
+    int three = 3;
+    struct pollfd entry = {.events = POLLIN};
+    begin("few bytes beside SO_RCVLOWAT");
+    entry.fd = fd;
+    SERVER SHOW(send(fd, "x", 1, 0));
+    step();
+    CLIENT {
+        SHOW(poll(&entry, 1, 1000));
+        SHOW(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &three, sizeof three));
+        SHOW(poll(&entry, 1, 0));
+    }
+    step();
+    SERVER SHOW(send(fd, "yz", 2, 0));
+    step();
+    CLIENT {
+        SHOW(poll(&entry, 1, 1000));
+        SHOW(recv(fd, a, 3, 0));
+        SHOW(recv(fd, a, 0, MSG_DONTWAIT));
+    }
+    step();
+    SERVER SHOW(send(fd, "x", 1, 0));
+    step();
+    CLIENT {
+        SHOW(poll(&entry, 1, 0));
+        SHOW(recv(fd, a, 0, MSG_PEEK | MSG_DONTWAIT));
+        SHOW(recv(fd, a, 0, 0));
+        SHOW(recv(fd, a, 1, 0));
+    }
+    end();
+}
+
+/* Not constants, which compilers warn of. */
+static void *volatile low = (void *)1, *volatile null = NULL, *volatile high = (void *)-4096;
+
+static void pointers(void) {
+    char a[64];
+    struct iovec parts[2] = {{a, 4}, {NULL, 4}};
+    begin("addresses without memory");
+    SERVER {
+        SHOW(write(fd, low, 5));
+        SHOW(send(fd, null, 5, 0));
+        SHOW(send(fd, high, 5, 0));
+        SHOW(send(fd, "right", 5, 0));
+    }
+    step();
+    CLIENT {
+        SHOW(read(fd, null, 5));
+        SHOW(recv(fd, high, 5, 0));
+        SHOW(recv(fd, a, 5, MSG_PEEK));
+        parts[1].iov_base = a + 8, parts[1].iov_len = 8;
+        SHOW(readv(fd, parts, 2));
+    }
+    end();
+}
+
+/* Pages that are not there, or that cannot be written, behind pages that are. */
+static void pages(void) {
+    enum { PAGE = 4096 };
+    char *at = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED && mprotect(at + PAGE, PAGE, PROT_READ) == 0 && mprotect(at + 2 * PAGE, PAGE, PROT_NONE) == 0);
+    char *fixed = at + PAGE, *hidden = at + 2 * PAGE, *gone = at + 3 * PAGE;
+    struct iovec parts[2] = {{at, 4}, {gone, 4}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    begin("pages that cannot be accessed");
+    SERVER {
+        SHOW(send(fd, fixed, 5, 0));
+        SHOW(send(fd, gone, 5, 0));
+        SHOW(munmap(gone, PAGE));
+        SHOW(send(fd, gone, 5, 0));
+        SHOW(send(fd, hidden, 5, 0));
+        SHOW(send(fd, hidden - 3, 5, 0));
+        SHOW(writev(fd, parts, 2));
+        SHOW(writev(fd, (void *)hidden, 2));
+        SHOW(sendmsg(fd, (void *)hidden, 0));
+        SHOW(sendmsg(fd, &message, 0));
+    }
+    step();
+    CLIENT {
+        SHOW(recv(fd, fixed, 5, 0));
+        SHOW(recv(fd, hidden, 5, MSG_PEEK));
+        SHOW(recv(fd, fixed - 3, 5, 0));
+        SHOW(recvmsg(fd, (void *)hidden, 0));
+        SHOW(readv(fd, (void *)hidden, 1));
+        SHOW(poll((void *)hidden, 1, 0));
+        SHOW(select(fd + 1, (void *)hidden, NULL, NULL, NULL));
+        SHOW(epoll_ctl(step_fd, EPOLL_CTL_ADD, fd, (void *)hidden));
+        /* Only what arrives must have its place. */
+        SHOW(recv(fd, fixed - 10, PAGE, 0));
+    }
+    munmap(at, 3 * PAGE);
+    end();
+}
+
+static void unsent(void) {
+    char a[5000] = "";
+    int n = -1;
+    begin("bytes that the peer's kernel has and its program has not");
+    SERVER {
+        SHOW(send(fd, a, sizeof a, 0));
+        usleep(100000);
+        SHOW(ioctl(fd, TIOCOUTQ, &n));
+        printf("unsent %d\n", n);
+    }
+    step();
+    CLIENT SHOW(recv(fd, a, sizeof a, MSG_WAITALL));
+    end();
+}
+
+static void resets(int polls) {
+    char a[64];
+    int error = -1;
+    socklen_t len = sizeof error;
+    struct linger hard = {1, 0};
+    struct pollfd entry = {.fd = -1, .events = POLLIN | POLLOUT};
+    begin("a reset is reported once");
+    SERVER {
+        SHOW(send(fd, "last", 4, 0));
+        step();
+        SHOW(setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard));
+        SHOW(close(fd));
+        fd = open("/dev/null", O_RDONLY);
+    }
+    CLIENT {
+        SHOW(send(fd, "unread", 6, 0));
+        step();
+    }
+    step();
+    CLIENT {
+        entry.fd = fd;
+        if (polls) {
+            SHOW(poll(&entry, 1, 1000));
+            printf("events %x\n", entry.revents);
+        }
+        if (polls == 2) {
+            SHOW(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len));
+            printf("error %d\n", error);
+        }
+        SHOW(send(fd, "x", 1, MSG_NOSIGNAL));
+        SHOW(send(fd, "x", 1, MSG_NOSIGNAL));
+        SHOW(recv(fd, a, 64, 0) >= 0);
+        SHOW(recv(fd, a, 64, 0));
+    }
+    end();
+}
+
+/* recvmmsg reports an error before the bytes that arrived before it, also where the ends have not met. */
+static void errors_first(int meets) {
+    char a[8];
+    struct linger hard = {1, 0};
+    struct iovec part = {a, 2};
+    struct mmsghdr many[1] = {{.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}}};
+    printf("-- an error before bytes\n");
+    fd = meets ? meet(is_server) : connection(is_server);
+    struct pollfd entry = {.fd = fd, .events = POLLIN};
+    step();
+    SERVER SHOW(send(fd, "last", 4, 0));
+    step();
+    SERVER {
+        SHOW(shutdown(fd, SHUT_WR));
+        SHOW(setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard));
+        SHOW(close(fd));
+        fd = open("/dev/null", O_RDONLY);
+    }
+    step();
+    CLIENT {
+        for (int turns = 0; turns < 5000 && !(entry.revents & POLLHUP); turns++)
+            CHECK(poll(&entry, 1, 0) >= 0 && usleep(1000) == 0);
+        SHOW(recvmmsg(fd, many, 1, 0, NULL));
+        SHOW(recvmmsg(fd, many, 1, 0, NULL));
+        SHOW(recv(fd, a, 8, 0));
+        SHOW(recv(fd, a, 8, 0));
+    }
+    end();
+}
+
+/* A member whose bytes are unread when both directions have ended is reported with its end, also if it is so once. */
+static void ended(void) {
+    char a[8];
+    struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT, .data.u64 = 3}, got[2];
+    begin("an end behind unread bytes");
+    int ep = epoll_create1(EPOLL_CLOEXEC);
+    CLIENT SHOW(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &event));
+    step();
+    SERVER SHOW(send(fd, "last", 4, 0));
+    step();
+    CLIENT SHOW(epoll_wait(ep, got, 2, 5000));
+    SERVER SHOW(shutdown(fd, SHUT_WR));
+    step();
+    CLIENT {
+        SHOW(shutdown(fd, SHUT_WR));
+        SHOW(epoll_ctl(ep, EPOLL_CTL_MOD, fd, &event));
+        SHOW(epoll_wait(ep, got, 2, 5000));
+        printf("events %x\n", got[0].events);
+        SHOW(recv(fd, a, 8, 0));
+    }
+    close(ep);
+    end();
+}
+
+static int signals;
+static void count(int number) {
+    signals += number == SIGUSR1;
+}
+
+static void polls(void) {
+    char a[64];
+    struct pollfd entries[3];
+    struct timespec none = {0, 0}, long_time = {5, 0};
+    struct epoll_event event = {.events = EPOLLIN | EPOLLEXCLUSIVE, .data.u64 = 3}, got[2];
+    sigset_t blocked, open_mask;
+    begin("one descriptor twice, signals that wait, exclusive members");
+    for (int i = 0; i < 3; i++)
+        entries[i] = (struct pollfd){.fd = fd, .events = i == 1 ? POLLOUT : POLLIN};
+    CLIENT {
+        SHOW(poll(entries, 3, 0));
+        printf("events %x %x %x\n", entries[0].revents, entries[1].revents, entries[2].revents);
+        signal(SIGUSR1, count);
+        sigemptyset(&blocked), sigaddset(&blocked, SIGUSR1);
+        CHECK(sigprocmask(SIG_BLOCK, &blocked, &open_mask) == 0 && kill(getpid(), SIGUSR1) == 0);
+        SHOW(ppoll(entries, 1, &none, &open_mask));
+        printf("signals %d\n", signals);
+        CHECK(kill(getpid(), SIGUSR1) == 0);
+        SHOW(ppoll(entries, 1, &long_time, &open_mask));
+        printf("signals %d\n", signals);
+        CHECK(sigprocmask(SIG_SETMASK, &open_mask, NULL) == 0);
+        int ep = epoll_create1(EPOLL_CLOEXEC);
+        SHOW(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &event));
+        event.events = EPOLLIN;
+        SHOW(epoll_ctl(ep, EPOLL_CTL_MOD, fd, &event));
+        step();
+        SHOW(epoll_wait(ep, got, 2, 5000));
+        SHOW(poll(entries, 3, -1));
+        printf("events %x %x %x\n", entries[0].revents, entries[1].revents, entries[2].revents);
+        SHOW(recv(fd, a, 64, 0));
+        close(ep);
+    }
+    SERVER {
+        step();
+        SHOW(send(fd, "x", 1, 0));
+    }
+    end();
+}
+
+static volatile int ticks;
+static void tick(int number) {
+    /* Of SIGUSR2 the third one asks the server for a byte, which ends the read. */
+    if (++ticks == 3 && number == SIGUSR2)
+        CHECK(write(step_fd, "s", 1) == 1);
+}
+
+/* Of two handlers, the one that runs decides whether a call continues. */
+static void interruptions(void) {
+    char a[64];
+    struct sigaction action = {.sa_handler = tick};
+    begin("calls that signals interrupt");
+    CLIENT {
+        CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+        action.sa_flags = SA_RESTART;
+        CHECK(sigaction(SIGUSR2, &action, NULL) == 0);
+    }
+    for (int number = 0; number < 2; number++) {
+        SERVER if (number == 0) {
+            CHECK(read(step_fd, a, 1) == 1);
+            SHOW(send(fd, "x", 1, 0));
+        }
+        CLIENT {
+            timer_t timer;
+            struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = number ? SIGUSR1 : SIGUSR2};
+            struct itimerspec often = {{0, 20000000}, {0, 20000000}};
+            ticks = 0;
+            CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0);
+            CHECK(timer_settime(timer, 0, &often, NULL) == 0);
+            SHOW(read(fd, a, 1));
+            CHECK(timer_delete(timer) == 0);
+        }
+        step();
+    }
+    end();
+}
+
+/* The next connection of a socket is another one. */
+static void dissociates(void) {
+    char a[64] = "";
+    struct sockaddr none = {.sa_family = AF_UNSPEC};
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 5}, got[2];
+    begin("a socket that is connected again");
+    int ep = epoll_create1(EPOLL_CLOEXEC), second = -1, error;
+    CLIENT {
+        SHOW(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &event));
+        SHOW(send(fd, "first", 5, 0));
+    }
+    step();
+    SERVER SHOW(recv(fd, a, 5, MSG_WAITALL));
+    step();
+    CLIENT {
+        SHOW(connect(fd, &none, sizeof none));
+        SHOW(connect(fd, (void *)&address, sizeof address));
+        SHOW(send(fd, "second", 6, 0));
+    }
+    SERVER {
+        second = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        SHOW(recv(second, a, 6, MSG_WAITALL));
+        SHOW(memcmp(a, "second", 6));
+        SHOW(recv(fd, a, 5, 0));
+        for (int i = 0; i < 60; i++)
+            CHECK(send(second, "x", 1, 0) == 1 && recv(second, a, 1, 0) == 1);
+        SHOW(send(second, "end", 3, 0));
+        SHOW(close(second));
+    }
+    CLIENT {
+        for (int i = 0; i < 60; i++) {
+            CHECK(epoll_wait(ep, got, 2, 5000) == 1);
+            CHECK(recv(fd, a, 1, 0) == 1 && send(fd, "x", 1, 0) == 1);
+        }
+        SHOW(recv(fd, a, 3, MSG_WAITALL));
+        error = epoll_wait(ep, got, 2, 5000);
+        SHOW(error);
+    }
+    close(ep);
+    end();
+}
+
+/* The kernel begins to stamp packets some time after the first socket has requested it, and stops after the last is closed.
+ * Returns when it does so. */
+static void begin_stamps(void) {
+    char a[1], control[256];
+    int one = 1, far = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), near;
+    CHECK(connect(far, (void *)&address, sizeof address) == 0);
+    CHECK((near = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0);
+    CHECK(setsockopt(near, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one) == 0);
+    for (int is_stamped = 0; !is_stamped;) {
+        struct iovec part = {a, sizeof a};
+        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+        CHECK(send(far, "x", 1, 0) == 1 && recvmsg(near, &message, 0) == 1);
+        is_stamped = message.msg_controllen > 0;
+        usleep(1000);
+    }
+}
+
+/* What a socket was set to before its ends have met. */
+static void options(void) {
+    char a[64], control[256];
+    int one = 1, none = 0;
+    struct iovec part = {a, sizeof a};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    SERVER {
+        begin_stamps();
+        CHECK(setsockopt(listener, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one) == 0);
+    }
+    step();
+    begin("an option of the listener's");
+    SERVER {
+        step();
+        SHOW(recvmsg(fd, &message, 0));
+        printf("stamped %d\n", message.msg_controllen > 0);
+    }
+    CLIENT {
+        SHOW(send(fd, "abc", 3, 0));
+        step();
+    }
+    end();
+    SERVER CHECK(setsockopt(listener, SOL_SOCKET, SO_TIMESTAMPNS, &none, sizeof none) == 0);
+    printf("-- signals for bytes, wished before the connection was made\n");
+    CLIENT {
+        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        CHECK(signal(SIGUSR1, count) != SIG_ERR && fcntl(fd, F_SETSIG, SIGUSR1) == 0);
+        CHECK(fcntl(fd, F_SETOWN, getpid()) == 0 && fcntl(fd, F_SETFL, O_ASYNC) == 0);
+        CHECK(connect(fd, (void *)&address, sizeof address) == 0);
+    }
+    SERVER fd = connection(is_server);
+    for (int i = 0; i < 60; i++) {
+        char byte = 'x';
+        SERVER CHECK(send(fd, &byte, 1, 0) == 1 && recv(fd, &byte, 1, 0) == 1);
+        CLIENT CHECK(recv(fd, &byte, 1, 0) == 1 && send(fd, &byte, 1, 0) == 1);
+    }
+    step();
+    CLIENT signals = 0;
+    step();
+    SERVER SHOW(send(fd, "x", 1, 0));
+    CLIENT {
+        for (int turns = 0; turns < 5000 && signals == 0; turns++)
+            usleep(1000);
+        printf("signals %d\n", signals > 0);
+        CHECK(fcntl(fd, F_SETFL, 0) == 0);
+    }
+    end();
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc > 1);
+    is_server = strcmp(argv[1], "server") == 0;
+    signal(SIGPIPE, SIG_IGN);
+    alarm(300);
+    open_port(is_server, argc > 2 ? argv[2] : "0");
+    step_fd = meet(is_server);
+    nothing();
+    few();
+    pointers();
+    pages();
+    unsent();
+    for (int how = 0; how < 3; how++)
+        resets(how);
+    errors_first(0);
+    errors_first(1);
+    ended();
+    polls();
+    interruptions();
+    dissociates();
+    options();
+    printf("done\n");
+    return 0;
+}

@@ -1,0 +1,95 @@
+//! Random calls return on connections that move to shared memory what they return on plain TCP.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::support::{Folder, Running, compile, moved_bytes, program};
+
+/// Number of seeds of one process.
+const SEEDS_PER_PROCESS: u64 = 100;
+/// Uses after which connections move, one after the other: before, among and after the calls that are compared.
+const USES: [u32; 5] = [1, 3, 8, 20, 40];
+
+/// What the calls of some seeds returned, a line a seed; with `verbose` a line a call. Also the process.
+fn run(path: &str, is_preloaded: bool, uses: u32, first: u64, count: u64, verbose: bool) -> (String, u32) {
+    let mut command = program(path, is_preloaded);
+    command.env("FARCALL_RUN_AFTER", uses.to_string()).args([first.to_string(), count.to_string()]);
+    if verbose {
+        command.arg("verbose");
+    }
+    let mut running = Running::start(command);
+    let pid = running.pid();
+    let (text, status) = running.finish();
+    assert!(
+        status.success(),
+        "FARCALL_TEST_SEED={first} ({count} seeds, preloaded: {is_preloaded}): {status}"
+    );
+    (text, pid)
+}
+
+/// Compares so many seeds.
+fn compare(path: &str, first: u64, seeds: u64) {
+    let mut has_moved = false;
+    for (chunk, from) in (first..first + seeds).step_by(SEEDS_PER_PROCESS as usize).enumerate() {
+        let (uses, count) = (USES[chunk % USES.len()], SEEDS_PER_PROCESS.min(first + seeds - from));
+        let (plain, _) = run(path, false, uses, from, count, false);
+        let (moved, pid) = run(path, true, uses, from, count, false);
+        has_moved |= moved_bytes(pid).is_none_or(|bytes| bytes > 0);
+        let differs = plain.lines().zip(moved.lines()).position(|(plain, moved)| plain != moved);
+        if let Some(at) = differs {
+            let seed = from + at as u64;
+            compare_calls(path, uses, seed);
+            panic!("FARCALL_TEST_SEED={seed} FARCALL_RUN_AFTER={uses}: the calls differ after others only");
+        }
+        assert_eq!(plain.lines().count(), moved.lines().count());
+    }
+    assert!(has_moved, "no connection has moved");
+}
+
+/// Compares each call of a seed.
+fn compare_calls(path: &str, uses: u32, seed: u64) {
+    let texts = [false, true].map(|is_preloaded| run(path, is_preloaded, uses, seed, 1, true).0);
+    let differ =
+        texts[0].lines().zip(texts[1].lines()).enumerate().find(|(_, (plain, moved))| plain != moved);
+    assert_eq!(
+        differ, None,
+        "FARCALL_TEST_SEED={seed} FARCALL_RUN_AFTER={uses}: call, on TCP, and moved\n{}",
+        texts[1]
+    );
+}
+
+/// Bytes before the ring and in it that are enough for SO_RCVLOWAT together only.
+#[test]
+fn counts_bytes_before_the_ring_for_the_low_water_mark() {
+    let folder = Folder::new("differ-again");
+    let Some(path) = compile(&folder, "differ") else { return };
+    compare_calls(&path, 20, 258_995_626);
+}
+
+/// Number of the first seed: from the environment, or the same each time, so that each run compares the same calls.
+fn first_seed() -> u64 {
+    std::env::var("FARCALL_TEST_SEED").map_or(1, |seed| seed.parse().unwrap())
+}
+
+/// The same, or another one each time.
+fn random_seed() -> u64 {
+    let now = || u64::from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos());
+    std::env::var("FARCALL_TEST_SEED").map_or_else(|_| now(), |seed| seed.parse().unwrap())
+}
+
+#[test]
+fn matches_tcp_in_random_calls() {
+    let folder = Folder::new("differ");
+    let Some(path) = compile(&folder, "differ") else { return };
+    compare(&path, first_seed(), 5 * SEEDS_PER_PROCESS);
+}
+
+#[test]
+#[ignore = "takes FARCALL_SOCKET_SEEDS seeds; bash .ci/run socket_programs"]
+fn matches_tcp_in_random_calls_of_many_seeds() {
+    let folder = Folder::new("differ-at-length");
+    let Some(path) = compile(&folder, "differ") else { return };
+    let seeds = std::env::var("FARCALL_SOCKET_SEEDS").map_or(10_000, |seeds| seeds.parse().unwrap());
+    let first = random_seed();
+    println!("FARCALL_TEST_SEED={first}");
+    compare(&path, first, seeds);
+}

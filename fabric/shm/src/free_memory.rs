@@ -1,0 +1,234 @@
+//! Whether there is memory for an allocation, now or page by page. The kernel gives more than there is, and then kills
+//! processes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::io::Errno;
+
+/// So much is allocated between two looks: a look costs more than a small segment.
+const BETWEEN_LOOKS_BYTES: u64 = 1 << 20;
+
+/// This part of free memory is left to others: the kernel counts pages as free that it can only free in time.
+const LEFT_TO_OTHERS: u64 = 16;
+
+/// Checks that the machine, and the control groups of this process, have `len_bytes` of free memory. To be called
+/// before memory is allocated.
+///
+/// # Errors
+/// `ENOMEM` if not.
+pub fn require_memory(len_bytes: u64) -> rustix::io::Result<()> {
+    static UNCHECKED_BYTES: AtomicU64 = AtomicU64::new(BETWEEN_LOOKS_BYTES);
+    if len_bytes < BETWEEN_LOOKS_BYTES
+        && UNCHECKED_BYTES.fetch_add(len_bytes, Ordering::Relaxed) < BETWEEN_LOOKS_BYTES
+    {
+        return Ok(());
+    }
+    match free_bytes(Path::new("/")) {
+        Some(free) if len_bytes > free - free / LEFT_TO_OTHERS => Err(Errno::NOMEM),
+        _ => {
+            UNCHECKED_BYTES.store(0, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+}
+
+/// Returns the memory of the machine in bytes, or the smallest limit of the control groups of this process if that is
+/// less; `None` if the kernel does not say.
+pub fn total_memory_bytes() -> Option<u64> {
+    total_bytes(Path::new("/"))
+}
+
+/// Memory that takes its pages when they are used. All that a process promises is at most half of what was free when
+/// the last of it was promised: the other half is for what others take meanwhile.
+pub(crate) struct Promise {
+    len_bytes: u64,
+    all_bytes: &'static AtomicU64,
+}
+
+impl Promise {
+    /// `None`: there is no memory to promise, the kernel does not say, or it counts what is used itself
+    /// (`vm.overcommit_memory` 2) and may fail an access. Such memory is to be allocated.
+    pub(crate) fn of(len_bytes: u64) -> Option<Self> {
+        static ALL_BYTES: AtomicU64 = AtomicU64::new(0);
+        let mode = fs::read_to_string("/proc/sys/vm/overcommit_memory").ok()?;
+        let free = free_bytes(Path::new("/")).filter(|_| mode.trim() != "2")?;
+        Self::within(&ALL_BYTES, free / 2, len_bytes)
+    }
+
+    fn within(all_bytes: &'static AtomicU64, limit_bytes: u64, len_bytes: u64) -> Option<Self> {
+        let more = |all: u64| all.checked_add(len_bytes).filter(|sum| *sum <= limit_bytes);
+        all_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Self { len_bytes, all_bytes })
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        self.all_bytes.fetch_sub(self.len_bytes, Ordering::Relaxed);
+    }
+}
+
+/// What is free, by the kernel's files below `root`; `None` if they do not say.
+fn free_bytes(root: &Path) -> Option<u64> {
+    let machine = entry(&root.join("proc/meminfo"), "MemAvailable:").map(|kib| kib << 10);
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let of_groups = groups.lines().filter_map(|line| in_groups(root, line, free_in));
+    machine.into_iter().chain(of_groups).min()
+}
+
+/// What there is, free or not, by the kernel's files below `root`.
+fn total_bytes(root: &Path) -> Option<u64> {
+    let machine = entry(&root.join("proc/meminfo"), "MemTotal:").map(|kib| kib << 10);
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let of_groups = groups.lines().filter_map(|line| in_groups(root, line, limit_of));
+    machine.into_iter().chain(of_groups).min()
+}
+
+/// The files of a version of control groups (cgroups(7)).
+struct Version {
+    mounts: &'static [&'static str],
+    limit: &'static str,
+    used: &'static str,
+    /// In `memory.stat`: pages of files, which are freed on demand.
+    reclaimable: &'static str,
+}
+
+const V1: Version = Version {
+    mounts: &["sys/fs/cgroup/memory"],
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    reclaimable: "total_inactive_file",
+};
+const V2: Version = Version {
+    mounts: &["sys/fs/cgroup", "sys/fs/cgroup/unified"],
+    limit: "memory.max",
+    used: "memory.current",
+    reclaimable: "inactive_file",
+};
+
+/// The smallest number of a group, by its line in `/proc/self/cgroup`, and of all groups that it is in.
+fn in_groups(root: &Path, line: &str, number: fn(&Path, &Version) -> Option<u64>) -> Option<u64> {
+    let (_, line) = line.split_once(':')?;
+    let (controllers, group) = line.split_once(':')?;
+    let version = match controllers {
+        "" => V2,
+        _ if controllers.split(',').any(|name| name == "memory") => V1,
+        _ => return None,
+    };
+    // In a container the group's own folder is often mounted as the whole tree.
+    let folders = version.mounts.iter().flat_map(|mount| {
+        let group = Path::new(group.trim_start_matches('/'));
+        group.ancestors().map(|group| root.join(mount).join(group)).collect::<Vec<PathBuf>>()
+    });
+    folders.filter_map(|folder| number(&folder, &version)).min()
+}
+
+fn number(folder: &Path, file: &str) -> Option<u64> {
+    fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok()
+}
+
+fn limit_of(folder: &Path, version: &Version) -> Option<u64> {
+    number(folder, version.limit)
+}
+
+fn free_in(folder: &Path, version: &Version) -> Option<u64> {
+    let (limit, used) = (number(folder, version.limit)?, number(folder, version.used)?);
+    let reclaimable = entry(&folder.join("memory.stat"), version.reclaimable).unwrap_or(0);
+    Some(limit.saturating_sub(used.saturating_sub(reclaimable)))
+}
+
+/// The number after a word that begins a line.
+fn entry(file: &Path, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    let mut lines = text.lines().map(str::split_ascii_whitespace);
+    let mut line = lines.find_map(|mut words| (words.next() == Some(name)).then_some(words))?;
+    line.next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel's files, in a folder of the test's.
+    struct Files(PathBuf);
+
+    impl Files {
+        fn new(name: &str, files: &[(&str, &str)]) -> Self {
+            let root = std::env::temp_dir().join(format!("farcall-free-{name}-{}", std::process::id()));
+            for (path, text) in files {
+                let path = root.join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            }
+            Self(root)
+        }
+    }
+
+    impl Drop for Files {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    const MACHINE: (&str, &str) = ("proc/meminfo", "MemTotal: 900 kB\nMemAvailable:   100 kB\n");
+
+    #[test]
+    fn the_narrowest_of_machine_and_groups_counts() {
+        let machine = Files::new("machine", &[MACHINE]);
+        assert_eq!(free_bytes(&machine.0), Some(100 << 10));
+        assert_eq!(total_bytes(&machine.0), Some(900 << 10));
+        let v1 = Files::new(
+            "v1",
+            &[
+                MACHINE,
+                ("proc/self/cgroup", "9:name=systemd:/\n4:cpu,memory:/a/b\n0::/\n"),
+                ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "7000\n"),
+                ("sys/fs/cgroup/memory/a/memory.usage_in_bytes", "3000\n"),
+                ("sys/fs/cgroup/memory/a/memory.stat", "cache 9\ntotal_inactive_file 1000\n"),
+                ("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n"),
+                ("sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "3000\n"),
+            ],
+        );
+        assert_eq!(total_bytes(&v1.0), Some(7000));
+        assert_eq!(free_bytes(&v1.0), Some(5000), "the outer group's limit, less what is used for good");
+        let v2 = Files::new(
+            "v2",
+            &[
+                MACHINE,
+                ("proc/self/cgroup", "0::/of/the/host\n"),
+                ("sys/fs/cgroup/memory.max", "4096\n"),
+                ("sys/fs/cgroup/memory.current", "5000\n"),
+            ],
+        );
+        assert_eq!(free_bytes(&v2.0), Some(0), "a container's own group, mounted as the whole tree");
+        fs::write(v2.0.join("sys/fs/cgroup/memory.max"), "max\n").unwrap();
+        assert_eq!(free_bytes(&v2.0), Some(100 << 10));
+        assert_eq!(free_bytes(Path::new("/nowhere")), None);
+    }
+
+    #[test]
+    fn more_than_the_machine_has_is_refused_and_little_is_not() {
+        for len_bytes in [1 << 50, u64::MAX] {
+            assert_eq!(require_memory(len_bytes), Err(Errno::NOMEM));
+        }
+        for _ in 0..3000 {
+            assert_eq!(require_memory(1000), Ok(()));
+        }
+    }
+
+    #[test]
+    fn promises_are_counted_and_bounded() {
+        static ALL_BYTES: AtomicU64 = AtomicU64::new(0);
+        let promise = |len_bytes| Promise::within(&ALL_BYTES, 100, len_bytes);
+        let first = promise(60).unwrap();
+        assert!(promise(41).is_none() && promise(u64::MAX).is_none());
+        let second = promise(40).unwrap();
+        assert!(promise(1).is_none());
+        drop(first);
+        assert!(promise(60).is_some());
+        drop(second);
+        assert_eq!(ALL_BYTES.load(Ordering::Relaxed), 0);
+    }
+}

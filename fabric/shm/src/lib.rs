@@ -1,0 +1,79 @@
+//! Lock-free structures in memory that processes of one host share, and what keeps them safe when a process dies,
+//! stops or forks at any instruction: no lock is held across processes, every cache line has one writer.
+//!
+//! Each structure has a loom model in its file: `RUSTFLAGS='--cfg loom' cargo test --release -p farcall-shm --lib`.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `segment`, `segment_file` | sealed memfds, and mappings of files; small segments of one memfd |
+//! | `free_memory`, `descriptor_limit` | whether there is memory, now or when it is used; how many descriptors |
+//! | `environment` | variables that a program with more rights does not trust |
+//! | `own_directory` | a directory that nobody but its user can fill |
+//! | `memory` | the only loads and stores of shared memory |
+//! | `address_space` | memory of another process that no segment holds |
+//! | `store_hook` | tests: death at the n-th store |
+//! | [`ring`] | the message ring of a queue pair: one producer, one consumer |
+//! | [`readiness`] | which queue pairs a completion queue must look at, and whether its owner sleeps |
+//! | [`notify`] | how an initiator asks its target to announce what it gives |
+//! | [`hazard`] | hazard pointers: fenced revocation of memory that others access |
+//! | [`fence`] | asymmetric fences (membarrier) |
+//! | `biased_lock` | a lock that costs its usual owner two stores |
+//! | `pending_lock` | a lock that its owner skips while nothing is pending |
+//! | `mutex` | a mutex that is not poisoned |
+//! | `wake_word` | whether a thread of this process sleeps |
+//! | `cover_word` | whether a thread of this process looks on behalf of another |
+//! | `wc_ring` | completions from one thread to another |
+//! | [`fork`] | what a forked child must not share with its parent |
+//! | `wait_time`, `prefetch` | how long something has been waited for; asking for memory early |
+
+pub mod fence;
+pub mod fork;
+pub mod hazard;
+pub mod notify;
+pub mod readiness;
+pub mod ring;
+
+mod address_space;
+mod biased_lock;
+mod cover_word;
+mod descriptor_limit;
+mod environment;
+mod free_memory;
+mod memory;
+#[cfg(loom)]
+mod model;
+mod mutex;
+mod own_directory;
+mod pending_lock;
+mod prefetch;
+mod segment;
+mod segment_file;
+mod short_slice;
+mod store_hook;
+mod sync;
+mod wait_time;
+mod wake_word;
+mod wc_ring;
+
+pub use address_space::{AddressSpace, Fault, MAX_PIECES, Piece};
+pub use biased_lock::BiasedLock;
+pub use cover_word::{CoverEnd, CoverWord};
+pub use descriptor_limit::raise_descriptor_limit;
+pub use environment::trusted_variable;
+pub use free_memory::{require_memory, total_memory_bytes};
+#[cfg(not(loom))]
+pub use memory::SharedMem;
+pub use memory::{AtomicChange, SharedWord, copy_in_order, copy_out, copy_plain, update_word};
+#[cfg(loom)]
+pub use model::SharedMem;
+pub use mutex::Mutex;
+pub use own_directory::{own_directory, own_directory_in_memory};
+pub use pending_lock::{PendingGuard, PendingLock, PendingWork};
+pub use prefetch::prefetch;
+pub use segment::{Mapping, Segment, sealed_memfd};
+pub use segment_file::SegmentFile;
+pub use short_slice::request_short_slice;
+pub use store_hook::{arm_store_hook, before_store};
+pub use wait_time::WaitTime;
+pub use wake_word::WakeWord;
+pub use wc_ring::WcRing;

@@ -1,0 +1,324 @@
+//! Memory that is mapped: allocated first, or promised within a limit ([`Promise`]), so that no access fails later; or
+//! not accessed before it is allocated ([`Segment::create_with_room`]).
+//! Sealed memfds can be handed to another process and cannot be pulled from under its mappers.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::{Arc, Weak};
+
+use farcall_verbs::{Error, Result};
+use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::mm::{self, MapFlags, ProtFlags};
+
+use crate::fork::{self, Generation};
+use crate::free_memory::{Promise, require_memory};
+use crate::memory::SharedMem;
+
+/// A mapping that is unmapped on drop.
+pub struct Mapping {
+    base: NonNull<u8>,
+    len_bytes: usize,
+}
+
+// SAFETY: a mapping is a range of addresses, valid in all threads; how its bytes are accessed is `SharedMem`'s concern.
+unsafe impl Send for Mapping {}
+// SAFETY: `&Mapping` gives the range of addresses alone; its fields never change, and only `drop` unmaps.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len_bytes` of a file, shared, from `offset` on; a forked child has a private copy instead. They must be
+    /// allocated ([`allocate`]) or promised ([`Promise`]), and stay so, or an access ends the process.
+    ///
+    /// # Errors
+    /// If the system does not let us.
+    fn of_file(fd: BorrowedFd<'_>, offset: u64, len_bytes: usize, writable: bool) -> Result<Self> {
+        let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
+        let base = unsafe { mm::mmap(std::ptr::null_mut(), len_bytes, prot, MapFlags::SHARED, fd, offset) }
+            .map_err(|e| Error::os("mmap", format!("map {len_bytes} bytes of shared memory"), e))?;
+        let base = NonNull::new(base.cast()).expect("mmap returns no null");
+        fork::add_mapping(base.as_ptr(), len_bytes, writable);
+        Ok(Self { base, len_bytes })
+    }
+
+    /// Its first byte.
+    #[inline]
+    pub fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Bytes.
+    #[inline]
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        fork::remove_mapping(self.base());
+        // SAFETY: we made this mapping and every user holds an Arc of us. A failure would leak it, which is safe.
+        let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.len_bytes) };
+    }
+}
+
+const SEALS: SealFlags = SealFlags::from_bits_retain(SealFlags::SHRINK.bits() | SealFlags::GROW.bits());
+
+/// Allocates a range of a file, so that no later access to a mapping of it can fail.
+///
+/// # Errors
+/// If there is no memory (as [`require_memory`] says) or no space for it, or the file system cannot.
+pub(crate) fn allocate(file: impl AsFd, offset: u64, len_bytes: u64) -> rustix::io::Result<()> {
+    require_memory(len_bytes)?;
+    retry_on_intr(|| fs::fallocate(file.as_fd(), FallocateFlags::empty(), offset, len_bytes))
+}
+
+/// A memfd sealed against resizing: `len_bytes`, all of them allocated, and a hole of `hole_bytes` behind them.
+///
+/// # Errors
+/// If the system has no memory or no descriptor for it.
+pub fn sealed_memfd(name: &str, len_bytes: u64, hole_bytes: u64) -> Result<OwnedFd> {
+    let error = |operation, what: &str, e: Errno| {
+        let what = format!("{what} of {len_bytes} bytes for {name} (check free memory and limits)");
+        Error::os(operation, what, e)
+    };
+    let fd = fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .map_err(|e| error("memfd_create", "creation", e))?;
+    fs::ftruncate(&fd, len_bytes.saturating_add(hole_bytes)).map_err(|e| error("ftruncate", "sizing", e))?;
+    if len_bytes > 0 {
+        allocate(&fd, 0, len_bytes).map_err(|e| error("fallocate", "allocation", e))?;
+    }
+    fs::fcntl_add_seals(&fd, SEALS | SealFlags::SEAL).map_err(|e| error("F_ADD_SEALS", "sealing", e))?;
+    Ok(fd)
+}
+
+/// A sealed memfd with our own writable mapping of all of it.
+struct Mapped {
+    fd: OwnedFd,
+    mapping: Arc<Mapping>,
+    /// Memory for its holes.
+    promise: Option<Promise>,
+    born: Generation,
+}
+
+impl Mapped {
+    fn create(name: &str, len_bytes: usize, hole_bytes: usize) -> Result<Self> {
+        let fd = sealed_memfd(name, len_bytes as u64, hole_bytes as u64)?;
+        let mapping = Arc::new(Mapping::of_file(fd.as_fd(), 0, len_bytes + hole_bytes, true)?);
+        fork::set_source(mapping.base(), Some(fd.as_raw_fd()));
+        Ok(Self { fd, mapping, promise: None, born: Generation::current() })
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // The mapping may live on; the descriptor's number will be another's.
+        fork::set_source(self.mapping.base(), None);
+    }
+}
+
+/// Memory in a sealed memfd, of its own or with others ([`crate::SegmentFile`]), in our own writable mapping.
+pub struct Segment {
+    file: Arc<Mapped>,
+    offset: usize,
+    len_bytes: usize,
+}
+
+/// `len_bytes` as whole pages, at least one.
+///
+/// # Errors
+/// If that is beyond an address space.
+pub(crate) fn whole_pages(name: &str, len_bytes: usize) -> Result<usize> {
+    len_bytes.max(1).checked_next_multiple_of(rustix::param::page_size()).ok_or_else(|| {
+        let what = format!("{len_bytes} bytes for {name} are more than an address space");
+        Error::invalid("create segment", what)
+    })
+}
+
+/// A whole segment that only its parts keep.
+pub(crate) struct SegmentRest {
+    file: Weak<Mapped>,
+    len_bytes: usize,
+}
+
+impl SegmentRest {
+    /// The segment, if one of its parts lives.
+    pub(crate) fn get(&self) -> Option<Segment> {
+        let Self { ref file, len_bytes } = *self;
+        file.upgrade().map(|file| Segment { file, offset: 0, len_bytes })
+    }
+}
+
+impl Segment {
+    /// Creates a zeroed segment of at least `len_bytes`, whole pages, all of them allocated now so that no later touch
+    /// can fail.
+    ///
+    /// # Errors
+    /// If the length is beyond an address space, or the system has no memory, address space or descriptor for it.
+    pub fn create(name: &str, len_bytes: usize) -> Result<Self> {
+        let len_bytes = whole_pages(name, len_bytes)?;
+        Ok(Self { file: Arc::new(Mapped::create(name, len_bytes, 0)?), offset: 0, len_bytes })
+    }
+
+    /// As [`Segment::create`], with room of `room_bytes` behind it, whole pages: nobody may access them before they are
+    /// allocated ([`SharedMem::populate`]).
+    ///
+    /// # Errors
+    /// As [`Segment::create`].
+    pub fn create_with_room(name: &str, len_bytes: usize, room_bytes: usize) -> Result<Self> {
+        let (len_bytes, room_bytes) = (whole_pages(name, len_bytes)?, whole_pages(name, room_bytes)?);
+        let file = Arc::new(Mapped::create(name, len_bytes, room_bytes)?);
+        Ok(Self { file, offset: 0, len_bytes: len_bytes + room_bytes })
+    }
+
+    /// A hole of whole pages: what is not promised of it must be allocated before it is accessed.
+    pub(crate) fn hole(name: &str, len_bytes: usize) -> Result<Self> {
+        let mut file = Mapped::create(name, 0, len_bytes)?;
+        file.promise = Promise::of(len_bytes as u64);
+        Ok(Self { file: Arc::new(file), offset: 0, len_bytes })
+    }
+
+    /// Whether there is memory for its holes when they are accessed.
+    pub(crate) fn is_promised(&self) -> bool {
+        self.file.promise.is_some()
+    }
+
+    /// All of it, as long as somebody else keeps it.
+    pub(crate) fn rest(&self) -> SegmentRest {
+        SegmentRest { file: Arc::downgrade(&self.file), len_bytes: self.len_bytes }
+    }
+
+    /// A part, which keeps the whole.
+    pub(crate) fn part(&self, offset: usize, len_bytes: usize) -> Self {
+        assert!(
+            offset.checked_add(len_bytes).is_some_and(|end| end <= self.len_bytes),
+            "outside of a segment"
+        );
+        Self { file: self.file.clone(), offset: self.offset + offset, len_bytes }
+    }
+
+    /// The memfd, to hand to a peer.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.file.fd.as_fd()
+    }
+
+    /// Where it begins in the memfd: what a peer maps from.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// Its first byte, in our mapping.
+    pub fn base(&self) -> *mut u8 {
+        // In bounds: a part is inside of its file.
+        self.file.mapping.base().wrapping_add(self.offset)
+    }
+
+    /// Our mapping as memory of words.
+    pub fn memory(&self) -> SharedMem {
+        SharedMem::new(self.file.mapping.clone()).part(self.offset, self.len_bytes)
+    }
+
+    /// Gives the pages from `from` on back to the system, if others lie in the same memfd: nobody needs what is there
+    /// any more, and who accesses it all the same finds zeros.
+    pub fn give_back(&self, from: usize) {
+        let from = from.next_multiple_of(rustix::param::page_size());
+        let is_alone = self.len_bytes == self.file.mapping.len_bytes();
+        // A forked child holds its parent's memfd.
+        if is_alone || from >= self.len_bytes || self.file.born.is_inherited() {
+            return;
+        }
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let (offset, len_bytes) = ((self.offset + from) as u64, (self.len_bytes - from) as u64);
+        // A failure keeps memory until all of the memfd is given up.
+        let _ = retry_on_intr(|| fs::fallocate(self.fd(), hole, offset, len_bytes));
+    }
+
+    /// Maps a peer's segment after checking that it is sealed against resizing and large enough, and that its pages are
+    /// ordinary ones: otherwise its owner could kill us with SIGBUS. A page of a file of huge pages that has a hole there
+    /// comes from the machine's pool of them, which can be empty.
+    pub fn map_foreign(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len_bytes: usize,
+        writable: bool,
+    ) -> Result<Arc<Mapping>> {
+        const OP: &str = "map a peer's segment";
+        let seals = fs::fcntl_get_seals(fd).map_err(|e| Error::os(OP, "not a memfd", e))?;
+        if !seals.contains(SEALS) {
+            return Err(Error::invalid(OP, format!("it is not sealed against resizing (seals {seals:?})")));
+        }
+        let file_system = fs::fstatfs(fd).map_err(|e| Error::os(OP, "fstatfs", e))?.f_type;
+        if file_system as libc::c_long == libc::HUGETLBFS_MAGIC as libc::c_long {
+            return Err(Error::invalid(OP, "it is of huge pages, which its owner can take away"));
+        }
+        let size = fs::fstat(fd).map_err(|e| Error::os(OP, "fstat", e))?.st_size as u64;
+        let end =
+            offset.checked_add(len_bytes as u64).ok_or_else(|| Error::invalid(OP, "range overflows"))?;
+        if len_bytes == 0 || end > size {
+            return Err(Error::invalid(
+                OP,
+                format!("range {offset}+{len_bytes} is not inside its {size} bytes"),
+            ));
+        }
+        Ok(Arc::new(Mapping::of_file(fd, offset, len_bytes, writable)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn foreign_segments_must_be_sealed_and_large_enough() {
+        let good = Segment::create("test", 100).unwrap();
+        assert!(Segment::map_foreign(good.fd(), 0, 4096, true).is_ok());
+        assert!(Segment::map_foreign(good.fd(), 0, 4097, true).is_err());
+        assert!(Segment::map_foreign(good.fd(), 4096, 1, true).is_err());
+        assert!(Segment::map_foreign(good.fd(), u64::MAX, 4096, true).is_err());
+        assert!(fs::ftruncate(good.fd(), 0).is_err(), "a sealed segment can not be truncated");
+
+        let unsealed = fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+        fs::ftruncate(&unsealed, 4096).unwrap();
+        assert!(Segment::map_foreign(unsealed.as_fd(), 0, 4096, true).is_err());
+        let plain = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(Segment::map_foreign(plain.as_fd(), 0, 4096, false).is_err());
+    }
+
+    #[test]
+    fn maps_no_foreign_segment_of_huge_pages() {
+        let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        let Ok(huge) = fs::memfd_create("test", flags) else {
+            eprintln!("SKIPPED: this kernel has no files of huge pages");
+            return;
+        };
+        let len_bytes = fs::fstat(&huge).unwrap().st_blksize as usize;
+        fs::ftruncate(&huge, len_bytes as u64).unwrap();
+        fs::fcntl_add_seals(&huge, SEALS).unwrap();
+        let refusal = Segment::map_foreign(huge.as_fd(), 0, len_bytes, true).err().unwrap();
+        assert!(refusal.to_string().contains("huge pages"), "{refusal}");
+    }
+
+    #[test]
+    fn room_takes_memory_when_it_is_populated() {
+        let segment = Segment::create_with_room("test", 4096, 8 * 4096).unwrap();
+        let taken_bytes = || fs::fstat(segment.fd()).unwrap().st_blocks * 512;
+        assert_eq!((segment.len_bytes(), taken_bytes()), (9 * 4096, 4096));
+        let mem = segment.memory();
+        mem.populate(4096, 4 * 4096).unwrap();
+        assert_eq!(taken_bytes(), 5 * 4096);
+        mem.store(4096, 7, Ordering::Relaxed);
+        // A peer's mapping finds it.
+        let mapped = Segment::map_foreign(segment.fd(), 0, segment.len_bytes(), true).unwrap();
+        let peer = SharedMem::new(mapped);
+        peer.populate(4096, 4096).unwrap();
+        assert_eq!((peer.load(4096, Ordering::Relaxed), taken_bytes()), (7, 5 * 4096));
+    }
+}

@@ -1,0 +1,195 @@
+//! Accesses that we execute for a peer, to memory that it cannot reach by itself: because it runs as another user, or
+//! we cannot hand over our address space, or the operation is an atomic, which only our processors can make.
+//!
+//! Bytes move between our memory and a memfd of the peer by system calls: what the program has unmapped meanwhile is
+//! an error, not a signal. (An atomic is made by the processor; see [`atomic`].)
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
+
+use farcall_shm::{AtomicChange, before_store, update_word};
+use farcall_verbs::Access as Rights;
+use rustix::fs::{self, SealFlags};
+use rustix::io::Errno;
+
+use super::Host;
+use crate::life::rendezvous::{Access, Operation, Refusal};
+
+/// Bytes that one access moves at most: so long may others have to wait for the service thread.
+pub(crate) const ACCESS_BYTES: u32 = 128 << 10;
+
+impl Host {
+    /// Executes one access that came over the socket of `client`; returns what an atomic found.
+    ///
+    /// # Errors
+    /// The reason of refusal.
+    pub(super) fn execute_for_peer(
+        &self,
+        client: u64,
+        access: &Access,
+        fds: &[OwnedFd],
+    ) -> Result<u64, Refusal> {
+        let qp = self.qp(access.dst_qpn).ok_or(Refusal::UnknownQp)?;
+        let (need, receive) = match access.operation {
+            Operation::Read => (Rights::REMOTE_READ, false),
+            Operation::Write => (Rights::REMOTE_WRITE, false),
+            Operation::Place => (Rights::LOCAL_WRITE, true),
+            Operation::FetchAdd { .. } | Operation::CompareSwap { .. } => (Rights::REMOTE_ATOMIC, false),
+        };
+        // Revocation bars the way first and then waits for the end of our turn.
+        let _turn = self.access_turn.lock();
+        let accept = qp.accepts_from(client, access.life)?;
+        if receive && !qp.offers_receive() {
+            return Err(Refusal::Invalid);
+        }
+        let pd = if receive { qp.receives_pd() } else { qp.pd };
+        let grant = self.process.regions.grant(access.rkey, pd, receive).ok_or(Refusal::UnknownKey)?;
+        let rights = if receive { grant.access } else { grant.access & accept.access() };
+        let offset = access.addr.checked_sub(grant.addr).ok_or(Refusal::UnknownKey)?;
+        let len_bytes = u64::from(access.len_bytes);
+        if !rights.contains(need) || offset > grant.len_bytes || len_bytes > grant.len_bytes - offset {
+            return Err(Refusal::UnknownKey);
+        }
+        let addr = grant.memory_addr + offset;
+        if let Some(change) = change_of(access.operation) {
+            return atomic(access, addr, change);
+        }
+        let window = fds.first().ok_or(Refusal::Invalid)?.as_fd();
+        if access.len_bytes > ACCESS_BYTES || !is_sealed(window) {
+            return Err(Refusal::Invalid);
+        }
+        let memory = Memory { addr, window };
+        match access.operation {
+            Operation::Read => memory.read(len_bytes),
+            _ => memory.write_in_order(len_bytes),
+        }
+        .map(|()| 0)
+    }
+}
+
+/// Whether reading and writing it cannot block or shrink under us: only a memfd can be sealed.
+fn is_sealed(fd: BorrowedFd<'_>) -> bool {
+    fs::fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
+}
+
+/// Our memory from `addr`, and the peer's memfd from its beginning.
+struct Memory<'a> {
+    addr: u64,
+    window: BorrowedFd<'a>,
+}
+
+impl Memory<'_> {
+    fn read(&self, len_bytes: u64) -> Result<(), Refusal> {
+        self.all(0, len_bytes, |fd, memory, len, at| {
+            // SAFETY: the kernel reads our memory, or finds that it is not there.
+            unsafe { libc::pwrite(fd, memory, len, at) }
+        })
+    }
+
+    /// The last 8 bytes after all others, and of these the final byte last, as everywhere.
+    fn write_in_order(&self, len_bytes: u64) -> Result<(), Refusal> {
+        let body = len_bytes.saturating_sub(8);
+        for (from, to) in
+            [(0, body), (body, len_bytes.saturating_sub(1)), (len_bytes.saturating_sub(1), len_bytes)]
+        {
+            before_store();
+            self.all(from, to, |fd, memory, len, at| {
+                // SAFETY: the region's owner promised that it stays mapped and nobody holds references to it; if it is
+                // not mapped the kernel says so. Revocation waits for us.
+                unsafe { libc::pread(fd, memory, len, at) }
+            })?;
+            fence(Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    fn all(
+        &self,
+        from: u64,
+        to: u64,
+        call: impl Fn(libc::c_int, *mut libc::c_void, usize, libc::off_t) -> libc::ssize_t,
+    ) -> Result<(), Refusal> {
+        let mut at = from;
+        while at < to {
+            let memory = std::ptr::with_exposed_provenance_mut((self.addr + at) as usize);
+            let moved = call(self.window.as_raw_fd(), memory, (to - at) as usize, at as libc::off_t);
+            if moved < 0 {
+                match Errno::from_io_error(&std::io::Error::last_os_error()) {
+                    Some(Errno::INTR) => continue,
+                    Some(Errno::FAULT) => return Err(Refusal::Fault),
+                    _ => return Err(Refusal::Invalid),
+                }
+            }
+            if moved == 0 {
+                return Err(Refusal::Invalid);
+            }
+            at += moved as u64;
+        }
+        Ok(())
+    }
+}
+
+fn change_of(operation: Operation) -> Option<AtomicChange> {
+    match operation {
+        Operation::FetchAdd { add } => Some(AtomicChange::Add(add)),
+        Operation::CompareSwap { compare, swap } => Some(AtomicChange::Swap { if_equal: compare, new: swap }),
+        _ => None,
+    }
+}
+
+/// Atomic with respect to the program's own atomics. Memory that is not there, or not writable, is found by the kernel
+/// first; only a program that unmaps it between the two, against its promise to keep it until deregistration, ends as
+/// if it had touched the memory itself.
+fn atomic(access: &Access, addr: u64, change: AtomicChange) -> Result<u64, Refusal> {
+    if access.len_bytes != 8 || !access.addr.is_multiple_of(8) || !addr.is_multiple_of(8) {
+        return Err(Refusal::Invalid);
+    }
+    if !is_writable(addr) {
+        return Err(Refusal::Fault);
+    }
+    let place = std::ptr::with_exposed_provenance_mut(addr as usize);
+    // SAFETY: inside a registered region, which stays mapped until it is deregistered (the promise of `reg_mr`), which
+    // waits for us; aligned; and nobody holds references to memory that peers may change.
+    Ok(unsafe { update_word(place, change) })
+}
+
+/// Lets the kernel add 0 to a word, atomically: it changes nothing, and brings in a page that is not there yet.
+fn is_writable(addr: u64) -> bool {
+    const ADD_0_THEN_IF_EQUAL_0: libc::c_int = (libc::FUTEX_OP_ADD & 0xF) << 28;
+    let nobody_waits_here = 0_u32;
+    // SAFETY: wakes nobody, because nobody waits at a word of this frame; the kernel checks the other address.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            &raw const nobody_waits_here,
+            libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG,
+            0,
+            0_usize,
+            addr,
+            ADD_0_THEN_IF_EQUAL_0,
+        )
+    };
+    result >= 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+
+    #[test]
+    fn writable_is_what_an_atomic_can_change() {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a mapping of our own, of which nothing else knows.
+        unsafe {
+            let page = mmap_anonymous(std::ptr::null_mut(), 4096, prot, MapFlags::PRIVATE).unwrap();
+            assert!(is_writable(page as u64), "though it was never touched");
+            page.cast::<u64>().write(77);
+            assert!(is_writable(page as u64 + 8) && page.cast::<u64>().read() == 77);
+            mprotect(page, 4096, MprotectFlags::READ).unwrap();
+            assert!(!is_writable(page as u64));
+            munmap(page, 4096).unwrap();
+            assert!(!is_writable(page as u64));
+        }
+    }
+}

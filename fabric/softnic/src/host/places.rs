@@ -1,0 +1,67 @@
+//! Places for objects: a device has as many of each kind as it says (`query_device`), for the whole process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use farcall_verbs::{Error, Result};
+
+use super::Host;
+
+/// A kind of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Domain,
+    AddressHandle,
+    CompletionQueue,
+    ReceiveQueue,
+    QueuePair,
+}
+
+impl Kind {
+    const COUNT: usize = 5;
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Domain => "protection domains",
+            Self::AddressHandle => "address handles",
+            Self::CompletionQueue => "completion queues",
+            Self::ReceiveQueue => "shared receive queues",
+            Self::QueuePair => "queue pairs",
+        }
+    }
+}
+
+/// How many objects of each kind live.
+#[derive(Default)]
+pub(crate) struct Places([AtomicU32; Kind::COUNT]);
+
+/// The place of an object, given back when it is dropped.
+pub(crate) struct Place {
+    host: Arc<Host>,
+    kind: Kind,
+}
+
+impl Place {
+    /// Takes a place of `limit`.
+    ///
+    /// # Errors
+    /// If all are taken.
+    pub(crate) fn take(host: &Arc<Host>, kind: Kind, operation: &'static str, limit: u32) -> Result<Self> {
+        let next = |live: u32| (live < limit).then_some(live + 1);
+        match host.places.0[kind as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
+            Ok(_) => Ok(Self { host: host.clone(), kind }),
+            Err(_) => Err(Error::Exhausted {
+                operation,
+                what: kind.name(),
+                limit: limit.into(),
+                remedy: "use fewer, or destroy some; query_device says how many there can be",
+            }),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.host.places.0[self.kind as usize].fetch_sub(1, Ordering::Relaxed);
+    }
+}

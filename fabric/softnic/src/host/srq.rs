@@ -1,0 +1,238 @@
+//! Shared receive queues: receives that the queue pairs of one process take from as messages arrive.
+//!
+//! They are private to their owner. What a peer may know of a queue pair's receives it cannot know here, because
+//! another pair may take them first; so the owner matches, and a peer's SEND is complete when it has (see
+//! `qp::shared_receive`).
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard, Weak};
+
+use farcall_shm::Mutex;
+use farcall_verbs::{
+    Access, AsyncEvent, AsyncEventKind, Error, PostError, RecvRules, RecvWr, Result, Sge, SrqAttr, SrqCap,
+    SrqInitAttr,
+};
+
+use super::Host;
+use super::events::Events;
+use super::qp::{MAX_SGE, MAX_WR, QpCore};
+
+/// A posted receive.
+#[derive(Clone)]
+pub(crate) struct Receive {
+    pub(crate) wr_id: u64,
+    count: usize,
+    sges: [Sge; MAX_SGE],
+}
+
+impl Receive {
+    pub(crate) fn new(wr: &RecvWr<'_>) -> Self {
+        Self::of(wr.wr_id, wr.sges())
+    }
+
+    /// At most as many elements as a request can have.
+    pub(crate) fn of(wr_id: u64, elements: &[Sge]) -> Self {
+        let count = elements.len();
+        let mut sges = [Sge::default(); MAX_SGE];
+        sges[..count].copy_from_slice(elements);
+        Self { wr_id, count, sges }
+    }
+
+    pub(crate) fn sges(&self) -> &[Sge] {
+        &self.sges[..self.count]
+    }
+
+    /// Bytes it has room for.
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.sges().iter().map(|sge| u64::from(sge.length)).sum()
+    }
+}
+
+struct Queue {
+    receives: VecDeque<Receive>,
+    max_wr: u32,
+    /// Armed if not 0.
+    limit: u32,
+    /// Queue pairs with a message that found no receive, and its number, in the order in which they looked.
+    starving: Vec<(Weak<QpCore>, u64)>,
+}
+
+pub(crate) struct SrqCore {
+    host: Arc<Host>,
+    events: Arc<Events>,
+    pub(crate) number: u32,
+    pub(crate) pd: u32,
+    pub(crate) max_sge: u32,
+    /// One lock for those who post and those who poll: queue pairs of one queue may be polled by several threads.
+    queue: Mutex<Queue>,
+    /// Counts batches of posted receives, so that who found none knows without the lock whether to look again.
+    posts: AtomicU64,
+    users: AtomicU32,
+}
+
+impl SrqCore {
+    /// # Errors
+    /// If the device has no such sizes.
+    pub(crate) fn new(
+        host: &Arc<Host>,
+        events: &Arc<Events>,
+        pd: u32,
+        attr: &SrqInitAttr,
+    ) -> Result<Arc<Self>> {
+        const OP: &str = "create_srq";
+        if attr.max_sge as usize > MAX_SGE {
+            return Err(Error::invalid(OP, format!("max_sge {}; the device has {MAX_SGE}", attr.max_sge)));
+        }
+        let max_wr = checked_depth(OP, attr.max_wr)?;
+        Ok(Arc::new(Self {
+            host: host.clone(),
+            events: events.clone(),
+            number: host.process.next_number(),
+            pd,
+            max_sge: attr.max_sge.max(1),
+            queue: Mutex::new(Queue {
+                receives: VecDeque::with_capacity(max_wr as usize),
+                max_wr,
+                limit: 0,
+                starving: Vec::new(),
+            }),
+            posts: AtomicU64::new(0),
+            users: AtomicU32::new(0),
+        }))
+    }
+
+    /// Batches posted so far.
+    pub(crate) fn posts(&self) -> u64 {
+        self.posts.load(Ordering::Acquire)
+    }
+
+    /// A queue pair begins to use it.
+    pub(crate) fn attach(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A queue pair is destroyed.
+    pub(crate) fn detach(&self) {
+        self.users.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The oldest receive, for a pair's `message`. If there is none, the pair is announced to its owner after the next
+    /// post.
+    pub(crate) fn take(&self, hungry: &Weak<QpCore>, message: u64) -> Option<Receive> {
+        let mut queue = self.queue.lock();
+        let taken = queue.receives.pop_front();
+        if taken.is_some() {
+            self.check_limit(&mut queue);
+            return taken;
+        }
+        if queue.starving.len() == queue.starving.capacity() {
+            queue.starving.retain(|(qp, _)| qp.strong_count() > 0);
+        }
+        queue.starving.push((hungry.clone(), message));
+        None
+    }
+
+    /// The oldest receive, given to `work` and then removed, if `work` made something of it. Who finds none does not
+    /// wait.
+    pub(crate) fn take_if<R>(&self, work: impl FnOnce(&Receive) -> Option<R>) -> Option<Option<R>> {
+        let mut queue = self.queue.lock();
+        let made = work(queue.receives.front()?);
+        if made.is_some() {
+            queue.receives.pop_front();
+            self.check_limit(&mut queue);
+        }
+        Some(made)
+    }
+
+    /// Whether the first bytes of a receive's elements may take a message of `len_bytes`.
+    pub(crate) fn allows(&self, sges: &[Sge], len_bytes: u32) -> bool {
+        self.host.process.regions.allows_first(sges, len_bytes.into(), self.pd, Access::LOCAL_WRITE)
+    }
+
+    /// Gives back a receive that was not used after all.
+    pub(crate) fn put_back(&self, receive: Receive) {
+        let mut queue = self.queue.lock();
+        queue.receives.push_front(receive);
+        self.feed(queue);
+    }
+
+    /// After receives were added: makes the owners of pairs whose messages wait look again.
+    fn feed(&self, mut queue: MutexGuard<'_, Queue>) {
+        self.posts.fetch_add(1, Ordering::Release);
+        let starving = std::mem::take(&mut queue.starving);
+        drop(queue);
+        for (qp, message) in starving {
+            if let Some(qp) = qp.upgrade() {
+                qp.end_rnr(message);
+                qp.look_at_receives();
+            }
+        }
+    }
+
+    /// The limit event comes once, when fewer receives than the limit are left (IBA 10.2.9.3).
+    fn check_limit(&self, queue: &mut Queue) {
+        if (queue.receives.len() as u64) < u64::from(queue.limit) {
+            queue.limit = 0;
+            self.events.raise(AsyncEvent { kind: AsyncEventKind::SrqLimitReached, element: self.number });
+        }
+    }
+
+    /// Queue pairs that use it.
+    pub(crate) fn users(&self) -> u32 {
+        self.users.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn cap(&self) -> SrqCap {
+        let queue = self.queue.lock();
+        SrqCap { max_wr: queue.max_wr, max_sge: self.max_sge, srq_limit: queue.limit }
+    }
+
+    pub(crate) fn modify(&self, attr: &SrqAttr) -> Result<()> {
+        const OP: &str = "modify_srq";
+        let mut queue = self.queue.lock();
+        let max_wr = attr.max_wr.map_or(Ok(queue.max_wr), |max_wr| checked_depth(OP, max_wr))?;
+        if queue.receives.len() > max_wr as usize {
+            let what = format!("max_wr {max_wr}; {} receives are posted", queue.receives.len());
+            return Err(Error::invalid(OP, what));
+        }
+        let limit = attr.srq_limit.unwrap_or(queue.limit);
+        if limit > max_wr {
+            return Err(Error::invalid(OP, format!("srq_limit {limit}; the queue holds {max_wr} receives")));
+        }
+        let missing = (max_wr as usize).saturating_sub(queue.receives.len());
+        queue.receives.reserve(missing);
+        queue.max_wr = max_wr;
+        if attr.srq_limit.is_some() {
+            queue.limit = limit;
+            self.check_limit(&mut queue);
+        }
+        Ok(())
+    }
+
+    fn check(&self, queue: &Queue, wr: &RecvWr<'_>) -> Result<()> {
+        let rules = RecvRules::of_srq(queue.max_wr, self.max_sge);
+        rules.check(wr, queue.receives.len() < queue.max_wr as usize)
+    }
+
+    pub(crate) fn post(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        if let Err(source) = self.host.process.require_here("post_srq_recv") {
+            return Err(PostError::new(0, source));
+        }
+        let mut queue = self.queue.lock();
+        let result = PostError::in_order(wrs, |_, wr| {
+            self.check(&queue, wr)?;
+            queue.receives.push_back(Receive::new(wr));
+            Ok(())
+        });
+        self.feed(queue);
+        result
+    }
+}
+
+fn checked_depth(operation: &'static str, max_wr: u32) -> Result<u32> {
+    if max_wr > MAX_WR {
+        return Err(Error::invalid(operation, format!("max_wr {max_wr}; the device has {MAX_WR}")));
+    }
+    Ok(max_wr.max(1))
+}

@@ -1,0 +1,300 @@
+//! The addresses of this host's network devices, and which way leads to a GID.
+
+use std::ffi::CStr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::os::fd::AsRawFd;
+
+use farcall_shm::trusted_variable;
+use farcall_verbs::{Error, Gid, Mtu, Result};
+use farcall_wire::codec::{HEADERS_BYTES_MAX, ICRC_BYTES};
+
+use super::route_type;
+
+/// Chooses the way.
+const WAY_VARIABLE: &str = "FARCALL_WAY";
+
+/// Names the network devices that may be used, separated by commas.
+const DEVICES_VARIABLE: &str = "FARCALL_NET_DEVICES";
+
+/// Names the addresses of hosts that may be peers, separated by commas.
+const PEERS_VARIABLE: &str = "FARCALL_NET_PEERS";
+
+/// More addresses than this are left out of the GID table.
+pub(crate) const ADDRESSES_MAX: usize = 8;
+
+/// What the environment says of ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WayChoice {
+    /// Peers on this host by shared memory, others by RoCEv2.
+    Auto,
+    /// Shared memory alone.
+    Host,
+    /// RoCEv2 alone, also to this host.
+    Net,
+}
+
+impl WayChoice {
+    /// # Errors
+    /// If the variable has another value.
+    pub(crate) fn configured() -> Result<Self> {
+        match trusted_variable(WAY_VARIABLE) {
+            None => Ok(Self::Auto),
+            Some(way) if way == "auto" => Ok(Self::Auto),
+            Some(way) if way == "host" => Ok(Self::Host),
+            Some(way) if way == "net" => Ok(Self::Net),
+            Some(way) => {
+                let what = format!(
+                    "{WAY_VARIABLE}={way:?}: say auto, host (shared memory alone) or net (RoCEv2 alone)"
+                );
+                Err(Error::invalid("choose the way", what))
+            }
+        }
+    }
+}
+
+/// Whether everything is to go by RoCEv2, whatever else says where peers are.
+pub fn is_network_forced() -> bool {
+    matches!(WayChoice::configured(), Ok(WayChoice::Net))
+}
+
+/// An address of a network device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceAddress {
+    pub(crate) gid: Gid,
+    pub(crate) netdev: String,
+}
+
+/// The addresses of the devices that are up, and those of `known` that devices still have: a link that is down for a
+/// while takes no address. In the system's order, known ones before others and IPv4 before IPv6. Loopback addresses
+/// count only where everything goes by RoCEv2, and there is no other.
+pub(crate) fn device_addresses(way: WayChoice, known: &[Gid]) -> Vec<DeviceAddress> {
+    let mut found = all_addresses();
+    if let Some(names) = trusted_variable(DEVICES_VARIABLE) {
+        found.retain(|(_, netdev, _)| is_listed(&names.to_string_lossy(), netdev));
+    }
+    let is_known = |address: IpAddr| known.contains(&gid_of(address));
+    found.retain(|(address, _, is_up)| *is_up || is_known(*address));
+    found.sort_by_key(|(address, ..)| (address.is_loopback(), !is_known(*address), address.is_ipv6()));
+    let may_be_loopback =
+        way == WayChoice::Net && found.first().is_some_and(|(address, ..)| address.is_loopback());
+    let chosen = found.into_iter().filter(|(address, ..)| may_be_loopback || !address.is_loopback());
+    let entry = |(address, netdev, _)| DeviceAddress { gid: gid_of(address), netdev };
+    chosen.map(entry).take(ADDRESSES_MAX).collect()
+}
+
+fn gid_of(address: IpAddr) -> Gid {
+    match address {
+        IpAddr::V4(address) => Gid::from_ipv4(address),
+        IpAddr::V6(address) => Gid(address.octets()),
+    }
+}
+
+/// Returns whether packets for an address stay on this host now.
+pub fn is_of_this_host(address: Ipv6Addr) -> bool {
+    let bind = || UdpSocket::bind((address.to_canonical(), 0)).is_ok();
+    address.to_canonical().is_loopback() || route_type::is_local(address).unwrap_or_else(bind)
+}
+
+/// The longest MTU with which packets go in one piece through a network device; `None`: the system does not say.
+pub(crate) fn whole_mtu_of(netdev: &str) -> Option<Mtu> {
+    // Not by /sys, which may be another network namespace's.
+    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).ok()?;
+    // SAFETY: plain data.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let name = netdev.as_bytes();
+    // With the zero that ends it.
+    let place = request.ifr_name.get_mut(..name.len()).filter(|_| name.len() < libc::IFNAMSIZ)?;
+    place.iter_mut().zip(name).for_each(|(place, byte)| *place = *byte as libc::c_char);
+    // SAFETY: the structure that this call takes, with a name that ends; it lives through the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) };
+    // SAFETY: filled by the call.
+    (result == 0).then(|| whole_mtu(unsafe { request.ifr_ifru.ifru_mtu } as usize))
+}
+
+/// The longest MTU whose packets fit into IP packets of so many bytes.
+fn whole_mtu(ip_bytes: usize) -> Mtu {
+    /// Of IPv6, of UDP, and of the longest packet.
+    const HEADERS_BYTES: usize = 40 + 8 + HEADERS_BYTES_MAX + ICRC_BYTES;
+    let all = [Mtu::Mtu4096, Mtu::Mtu2048, Mtu::Mtu1024, Mtu::Mtu512];
+    let fitting = all.into_iter().find(|mtu| mtu.bytes() as usize + HEADERS_BYTES <= ip_bytes);
+    fitting.unwrap_or(Mtu::Mtu256)
+}
+
+fn is_listed(list: &str, name: &str) -> bool {
+    list.split(',').any(|listed| listed.trim() == name)
+}
+
+/// Whether a host may be a peer.
+///
+/// # Errors
+/// If it is none of those that are listed, or the list cannot be understood.
+pub(crate) fn require_peer(operation: &'static str, peer: Ipv6Addr) -> Result<()> {
+    match trusted_variable(PEERS_VARIABLE) {
+        Some(list) => require_listed(operation, &list.to_string_lossy(), peer),
+        None => Ok(()),
+    }
+}
+
+/// Checks that messages of connection management may come from an address over RoCEv2, for who gets them handed on from
+/// a process with another environment.
+///
+/// # Errors
+/// If it is an address of this host and `FARCALL_WAY` does not force RoCEv2 to this host, if `FARCALL_WAY` forbids other
+/// hosts, or if the address is none of those that are listed.
+pub fn check_remote_peer(peer: Ipv6Addr) -> Result<()> {
+    const OP: &str = "check a remote peer";
+    match WayChoice::configured()? {
+        WayChoice::Net => {}
+        WayChoice::Host => {
+            return Err(Error::invalid(OP, "FARCALL_WAY=host forbids other hosts".to_owned()));
+        }
+        WayChoice::Auto if is_of_this_host(peer) => {
+            let what = format!(
+                "{} is an address of this host, whose processes meet by shared memory; FARCALL_WAY=net forces RoCEv2",
+                peer.to_canonical()
+            );
+            return Err(Error::invalid(OP, what));
+        }
+        WayChoice::Auto => {}
+    }
+    require_peer(OP, peer)
+}
+
+/// The hosts that may be peers; `None`: all.
+///
+/// # Errors
+/// If the list cannot be understood.
+pub(crate) fn listed_peers(operation: &'static str) -> Result<Option<Vec<IpAddr>>> {
+    trusted_variable(PEERS_VARIABLE).map(|list| parse_peers(operation, &list.to_string_lossy())).transpose()
+}
+
+/// Whether the devices that may be used are named.
+pub(crate) fn are_devices_named() -> bool {
+    trusted_variable(DEVICES_VARIABLE).is_some()
+}
+
+fn parse_peers(operation: &'static str, list: &str) -> Result<Vec<IpAddr>> {
+    let parse = |listed: &str| {
+        let refuse = |_| Error::invalid(operation, format!("{PEERS_VARIABLE}: {listed:?} is no address"));
+        listed.parse::<IpAddr>().map_err(refuse)
+    };
+    list.split(',').map(str::trim).filter(|listed| !listed.is_empty()).map(parse).collect()
+}
+
+fn require_listed(operation: &'static str, list: &str, peer: Ipv6Addr) -> Result<()> {
+    if parse_peers(operation, list)?.contains(&peer.to_canonical()) {
+        return Ok(());
+    }
+    let what = format!("{} is no peer that {PEERS_VARIABLE} lists ({list})", peer.to_canonical());
+    Err(Error::invalid(operation, what))
+}
+
+/// Whether our address towards a peer may be used.
+///
+/// # Errors
+/// If devices are named, and it is of none of them.
+pub(crate) fn require_device(operation: &'static str, source: Ipv6Addr, is_named: bool) -> Result<()> {
+    if is_named || !are_devices_named() {
+        return Ok(());
+    }
+    let what = format!("the way leads through {}, of no device in {DEVICES_VARIABLE}", source.to_canonical());
+    Err(Error::invalid(operation, what))
+}
+
+/// Each address with its device, and whether that is up.
+fn all_addresses() -> Vec<(IpAddr, String, bool)> {
+    let mut found = Vec::new();
+    let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: fills a list, which is given back below.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return found;
+    }
+    let mut next = first;
+    // SAFETY: the list's entries live until it is given back.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        next = entry.ifa_next;
+        if entry.ifa_addr.is_null() {
+            continue;
+        }
+        let is_up = entry.ifa_flags & libc::IFF_UP as u32 != 0;
+        // SAFETY: a name of the list, which ends with 0; and an address of the family that it names.
+        let (netdev, address) = unsafe { (CStr::from_ptr(entry.ifa_name), address_of(entry.ifa_addr)) };
+        let is_local = |v6: &Ipv6Addr| v6.is_unicast_link_local();
+        if let Some(address) = address
+            && !matches!(&address, IpAddr::V6(v6) if is_local(v6))
+        {
+            found.push((address, netdev.to_string_lossy().into_owned(), is_up));
+        }
+    }
+    // SAFETY: as it was given to us; nothing of it is kept.
+    unsafe { libc::freeifaddrs(first) };
+    found
+}
+
+/// # Safety
+/// The address must be as long as its family says.
+unsafe fn address_of(name: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match libc::c_int::from((*name).sa_family) {
+            libc::AF_INET => {
+                let v4 = name.cast::<libc::sockaddr_in>().read_unaligned();
+                Some(Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes()).into())
+            }
+            libc::AF_INET6 => {
+                let v6 = name.cast::<libc::sockaddr_in6>().read_unaligned();
+                Some(Ipv6Addr::from(v6.sin6_addr.s6_addr).into())
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_of_the_mtu_fit_into_one_of_ip() {
+        let expected = [
+            (65_536, 4_096),
+            (9_000, 4_096),
+            (4_200, 4_096),
+            (4_100, 2_048),
+            (1_500, 1_024),
+            (1_280, 1_024),
+            (576, 256),
+            (0, 256),
+        ];
+        for (ip_bytes, mtu_bytes) in expected {
+            assert_eq!(whole_mtu(ip_bytes).bytes(), mtu_bytes, "{ip_bytes}");
+        }
+        assert_eq!(whole_mtu_of("lo"), Some(Mtu::Mtu4096));
+        assert_eq!(whole_mtu_of("no device"), None);
+        assert_eq!(whole_mtu_of("a name that no device can have"), None);
+    }
+
+    #[test]
+    fn only_listed_peers_and_devices_are_let_in() {
+        let peer = |text: &str| match text.parse::<IpAddr>().unwrap() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        let list = "10.0.0.7, fd00::7";
+        assert!(require_listed("test", list, peer("10.0.0.7")).is_ok());
+        assert!(require_listed("test", list, peer("fd00::7")).is_ok());
+        assert!(require_listed("test", list, peer("10.0.0.70")).is_err());
+        assert!(require_listed("test", "", peer("10.0.0.7")).is_err(), "an empty list lists nobody");
+        assert!(require_listed("test", "10.0.0.7,host", peer("10.0.0.7")).is_err());
+        assert!(is_listed("eth0,ib0", "ib0") && !is_listed("eth0,ib0", "ib"));
+    }
+
+    #[test]
+    fn this_host_has_an_address() {
+        let found = device_addresses(WayChoice::Net, &[]);
+        assert!(!found.is_empty() && found.len() <= ADDRESSES_MAX, "{found:?}");
+        let is_loopback = |entry: &DeviceAddress| Ipv6Addr::from(entry.gid.0).to_canonical().is_loopback();
+        assert!(found.iter().all(is_loopback) || !found.iter().any(is_loopback), "{found:?}");
+        assert!(!device_addresses(WayChoice::Auto, &[]).iter().any(is_loopback));
+    }
+}

@@ -1,0 +1,27 @@
+//! How processes of one host find each other and hand over memory.
+//!
+//! A queue pair number is a *block* (upper 12 bits) and an index in it. A process owns a block by holding the lock of
+//! the block's Unix socket, which the kernel gives to one process at a time and takes back when it dies; so a number
+//! leads to its process without pids or a daemon. The sockets stand in a directory of the user's own, or in one that
+//! several share. Over its socket a peer asks for what it was granted: a queue pair's inbound segment, a region.
+
+mod address;
+mod place;
+mod socket;
+mod trust;
+mod wire;
+
+pub(crate) use address::block_of;
+pub(crate) use address::gid;
+pub use address::rendezvous_path;
+pub(super) use address::{BLOCK_QPS, Block, claim_block, is_met_here, is_told_here, socket_address};
+pub use place::{admit_group, rendezvous_directory, socket_directory};
+pub(crate) use socket::{MAX_FDS, recv_frame, send_frame, wait_for_frame};
+pub(super) use socket::{has_died, peer_pidfd, takes_frames};
+pub(crate) use trust::{Kinship, is_own_user, judge, judge_user};
+pub use trust::{check_peer, configured_group};
+pub use wire::fuzz_frame;
+pub(crate) use wire::{
+    Access, CqPlace, Operation, Reach, Refusal, RegionGrant, Reply, ReplyBody, Request, RequestBody,
+    Violation,
+};

@@ -1,0 +1,176 @@
+//! Whom we let in: processes of our user, and members of a group if one is configured. Nobody else.
+//!
+//! A member shares what our user's processes share, except our address space: memory of `reg_mr` he reaches through us.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::OnceLock;
+
+use farcall_shm::trusted_variable;
+use farcall_verbs::{Error, Result};
+use rustix::process;
+
+use super::socket::credentials;
+
+/// Names a group, by name or number, whose members may connect to each other's processes.
+const GROUP_VARIABLE: &str = "FARCALL_GROUP";
+
+/// Why other users are refused.
+const ONE_USER: &str = "only processes of one user connect, unless FARCALL_GROUP names a group of both";
+
+/// What a user or group shows as that has no number in our user namespace.
+const OVERFLOW_ID: u32 = 65_534;
+
+/// What connects us with a process that we let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kinship {
+    SameUser,
+    SameGroup,
+}
+
+/// The number of a group in the text of `/etc/group`.
+fn find_group(groups: &str, name: &str) -> Option<u32> {
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
+    })
+}
+
+/// The number of the group that `FARCALL_GROUP` names, whose members may connect to each other's processes; `None` if
+/// it names none.
+///
+/// # Errors
+/// If there is no group of that name.
+pub fn configured_group() -> Result<Option<u32>> {
+    static GROUP: OnceLock<Result<Option<u32>, String>> = OnceLock::new();
+    let group = GROUP.get_or_init(|| {
+        let Some(name) = trusted_variable(GROUP_VARIABLE) else {
+            return Ok(None);
+        };
+        let name = name.to_string_lossy().into_owned();
+        let known = || find_group(&std::fs::read_to_string("/etc/group").unwrap_or_default(), &name);
+        name.parse().ok().or_else(known).map(Some).ok_or(name)
+    });
+    group.clone().map_err(|name| {
+        Error::invalid(
+            "read FARCALL_GROUP",
+            format!("{name:?} is neither a number nor a group of /etc/group"),
+        )
+    })
+}
+
+/// Whether every user has a number here, so that none is mistaken for another.
+fn all_users_are_mapped(map: &str) -> bool {
+    let mut lines = map.lines();
+    let first: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
+    first == ["0", "0", "4294967295"]
+}
+
+/// Whether `theirs` is certainly the user or group `ours`.
+fn is_same(theirs: u32, ours: u32, map: &str) -> bool {
+    theirs == ours
+        && (theirs != OVERFLOW_ID || all_users_are_mapped(&std::fs::read_to_string(map).unwrap_or_default()))
+}
+
+/// The groups of the other end beside its first.
+fn groups_of(socket: BorrowedFd<'_>) -> Vec<u32> {
+    const SO_PEERGROUPS: libc::c_int = 59;
+    let mut groups = vec![0_u32; 65_536];
+    let mut len = (groups.len() * size_of::<u32>()) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `groups` and sets how many.
+    let result = unsafe {
+        let place = groups.as_mut_ptr().cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PEERGROUPS, place, &raw mut len)
+    };
+    groups.truncate(if result == 0 { len as usize / size_of::<u32>() } else { 0 });
+    groups
+}
+
+/// Checks that the other end may connect to us, and we to it.
+///
+/// # Errors
+/// Who it is, and what would let it in.
+pub(crate) fn judge(socket: BorrowedFd<'_>, peer: &str) -> Result<Kinship> {
+    const OP: &str = "check a peer's credentials";
+    let theirs = credentials(socket)?;
+    let ours = process::geteuid().as_raw();
+    if is_same(theirs.uid, ours, "/proc/self/uid_map") {
+        return Ok(Kinship::SameUser);
+    }
+    let refuse = |why: String| {
+        let unmapped =
+            if theirs.uid == OVERFLOW_ID { " (or one without a number in our user namespace)" } else { "" };
+        let what = format!("it runs as user {}{unmapped}, we as {ours}: {why}", theirs.uid);
+        Err(Error::Peer { operation: OP, peer: peer.into(), what })
+    };
+    let Some(group) = configured_group()? else {
+        return refuse(ONE_USER.into());
+    };
+    let is_member = |gid: u32| is_same(gid, group, "/proc/self/gid_map");
+    if is_member(theirs.gid) || groups_of(socket).into_iter().any(is_member) {
+        return Ok(Kinship::SameGroup);
+    }
+    refuse(format!("it is no member of the group {group} that FARCALL_GROUP names"))
+}
+
+/// Whether processes of a user may connect to us, as far as his number says: members of a group are judged by their
+/// sockets.
+///
+/// # Errors
+/// Who he is, and what would let him in.
+pub(crate) fn judge_user(user: u32) -> Result<()> {
+    let ours = process::geteuid().as_raw();
+    if is_same(user, ours, "/proc/self/uid_map") || configured_group()?.is_some() {
+        return Ok(());
+    }
+    let what = format!("it runs as user {user}, we as {ours}: {ONE_USER}");
+    Err(Error::Peer { operation: "check a client's user", peer: "a client".into(), what })
+}
+
+/// Returns whether a user is certainly the one that this process runs as.
+pub(crate) fn is_own_user(user: u32) -> bool {
+    is_same(user, process::geteuid().as_raw(), "/proc/self/uid_map")
+}
+
+/// Whether the process at the other end may talk to us; for those who bring processes of the software RNIC together
+/// over sockets of their own.
+///
+/// # Errors
+/// Who it is, and what would let it in.
+pub fn check_peer(socket: BorrowedFd<'_>, peer: &str) -> Result<()> {
+    judge(socket, peer).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn groups_are_found_by_name() {
+        let groups = "root:x:0:\nrdma:x:4242:alice,bob\nbroken\nworse:x:many:\n";
+        assert_eq!(find_group(groups, "rdma"), Some(4242));
+        for unknown in ["rdm", "broken", "worse", "alice", ""] {
+            assert_eq!(find_group(groups, unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn users_without_a_number_are_not_taken_for_each_other() {
+        assert!(all_users_are_mapped("         0          0 4294967295\n"));
+        for partial in ["", "         0       1000          1\n", "0 100000 65536\n"] {
+            assert!(!all_users_are_mapped(partial), "{partial}");
+        }
+        assert!(is_same(7, 7, "/dev/null") && !is_same(7, 8, "/dev/null"));
+        assert!(!is_same(OVERFLOW_ID, OVERFLOW_ID, "/dev/null"), "two unknown users are not one");
+    }
+
+    #[test]
+    fn we_are_our_own_user() {
+        let (here, _there) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        assert_eq!(judge(here.as_fd(), "ourselves").unwrap(), Kinship::SameUser);
+        let ours = process::geteuid().as_raw();
+        assert!(judge_user(ours).is_ok() && judge_user(ours + 1).is_err());
+    }
+}

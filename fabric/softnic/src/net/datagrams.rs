@@ -1,0 +1,260 @@
+//! Datagrams to and from other hosts.
+//!
+//! A datagram queue pair is the shared-memory way's: its states, its receives and the order of its completions are
+//! there. What goes abroad leaves at once, by its address handle; nothing answers. What comes is kept here until the
+//! owner of the receive completion queue polls, as in the ring of a sender on this host. A pair costs nothing here, and
+//! its polls look for no packets, before the first datagram comes that its Q_Key admits.
+
+use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use farcall_verbs::{QpType, ROUTE_HEADER_BYTES, Result, Sge, Wc};
+use farcall_wire::{Deth, Operation, Packet, Psn};
+
+use super::counters::PortCounters;
+use super::path::Path;
+use super::port::Port;
+use super::state::State;
+use crate::host::Host;
+use crate::host::cq::Source;
+use crate::host::datagram::{DatagramCore, Foreign};
+use crate::life::ByNumber;
+use crate::life::addresses::{are_devices_named, listed_peers};
+
+/// Datagrams that wait for the owner of one queue pair at most: as many as a busy owner has receives for.
+const WAITING_MAX: usize = 1024;
+
+/// A datagram to another host; its payload is in the elements.
+pub(crate) struct Datagram<'a> {
+    pub(crate) path: Path,
+    pub(crate) dest_qpn: u32,
+    pub(crate) qkey: u32,
+    pub(crate) imm_be: Option<u32>,
+    pub(crate) is_solicited: bool,
+    pub(crate) sges: &'a [Sge],
+    pub(crate) len_bytes: usize,
+}
+
+/// The way of a datagram queue pair to other hosts.
+pub(crate) struct NetDatagrams {
+    port: Arc<Port>,
+    qpn: u32,
+    next_psn: Psn,
+    has_unsent: bool,
+}
+
+impl NetDatagrams {
+    /// Opens the port.
+    ///
+    /// # Errors
+    /// If the port cannot be opened.
+    pub(crate) fn open(host: &Arc<Host>, qpn: u32) -> Result<Self> {
+        let port = Port::open(host)?;
+        port.steer(qpn)?;
+        Ok(Self { port, qpn, next_psn: Psn::default(), has_unsent: false })
+    }
+
+    /// Prepares a datagram, whose form was checked; [`NetDatagrams::ring`] follows.
+    ///
+    /// # Safety
+    /// Its elements must be readable.
+    pub(crate) unsafe fn send(&mut self, datagram: &Datagram<'_>) {
+        let deth = Deth { qkey: datagram.qkey, src_qpn: self.qpn };
+        let packet = Packet {
+            transport: QpType::Ud,
+            operation: Operation::Datagram(deth, datagram.imm_be),
+            solicited: datagram.is_solicited,
+            ack_req: false,
+            dest_qpn: datagram.dest_qpn,
+            psn: self.next_psn,
+        };
+        self.next_psn = self.next_psn.plus(1);
+        self.has_unsent = true;
+        let Datagram { path, sges, len_bytes, .. } = *datagram;
+        // SAFETY: the caller's promise.
+        self.port.prepare(|state| unsafe { state.add_datagram(path, &packet, sges, len_bytes) });
+    }
+
+    /// Sends what was prepared.
+    #[inline]
+    pub(crate) fn ring(&mut self) {
+        if std::mem::take(&mut self.has_unsent) {
+            self.port.with(|_| ());
+        }
+    }
+}
+
+/// Datagrams go to another host from now on.
+///
+/// # Errors
+/// If the port cannot be opened.
+pub(crate) fn open(host: &Arc<Host>) -> Result<()> {
+    Port::open(host).map(drop)
+}
+
+/// A datagram queue pair receives from now on: also from hosts to which nothing was sent, if the program tells its
+/// address to others. Without the port it receives from this host alone, which is said in the log.
+pub(crate) fn listen(host: &Arc<Host>, qpn: u32) {
+    let is_open = Port::opened(host).is_some();
+    if (is_open || host.process.expects_foreigners())
+        && let Err(error) = Port::open(host).and_then(|port| port.steer(qpn))
+    {
+        tracing::warn!("no datagrams come from other hosts: {error}");
+    }
+}
+
+/// A datagram queue pair, which takes nothing any more, gives up what waits for it.
+pub(crate) fn forget(host: &Host, qpn: u32) {
+    if let Some(port) = Port::opened(host) {
+        port.with(|state| state.inlets.remove(qpn));
+    }
+}
+
+/// A datagram that waits for its receiver.
+struct Waiting {
+    header: [u8; ROUTE_HEADER_BYTES],
+    src_qpn: u32,
+    imm_be: Option<u32>,
+    payload: Vec<u8>,
+}
+
+/// What came for one queue pair.
+struct Inlet {
+    core: Arc<DatagramCore>,
+    /// Its place at the receive completion queue.
+    bit: u32,
+    waiting: VecDeque<Waiting>,
+    /// Room of datagrams that were delivered.
+    spare: Vec<Vec<u8>>,
+}
+
+/// The outcome of a packet that is for no connected queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Came {
+    Taken,
+    /// No queue pair here has the number.
+    Unknown,
+    /// From a host, or to a device, that is not listed.
+    Foreign,
+    /// From a process of this host that may not send so.
+    Local,
+    /// The queue pair takes none, not with this Q_Key, or has too many that were not polled.
+    Unwanted,
+}
+
+/// What came for the datagram queue pairs of a port, and from whom it may come.
+pub(super) struct Inlets {
+    by_qpn: ByNumber<Inlet>,
+    peers: Option<Vec<IpAddr>>,
+    are_devices_named: bool,
+}
+
+impl Inlets {
+    /// # Errors
+    /// If the list of peers cannot be understood.
+    pub(super) fn new() -> Result<Self> {
+        let peers = listed_peers("open the RoCEv2 port")?;
+        Ok(Self { by_qpn: ByNumber::default(), peers, are_devices_named: are_devices_named() })
+    }
+
+    /// Whether packets may come so: `path` is as they came.
+    pub(super) fn admits(&self, host: &Host, path: Path) -> bool {
+        let is_peer = |peers: &Vec<IpAddr>| peers.contains(&path.src.to_canonical());
+        self.peers.as_ref().is_none_or(is_peer)
+            && (!self.are_devices_named || host.process.is_address(path.dst))
+    }
+
+    /// A packet came for a queue pair that is not connected; `path` is as it came, `len_bytes` what its UDP header
+    /// counts behind itself. `is_admitted` says whether its sender may send here. Returns the outcome; what was taken is
+    /// counted.
+    pub(super) fn take_in(
+        &mut self,
+        host: &Arc<Host>,
+        counters: &PortCounters,
+        (path, len_bytes): (Path, usize),
+        (packet, payload): (&Packet, &[u8]),
+        is_admitted: impl FnOnce() -> bool,
+    ) -> Came {
+        let Operation::Datagram(Deth { qkey, src_qpn }, imm_be) = packet.operation else {
+            return Came::Unknown;
+        };
+        if !self.admits(host, path) {
+            return Came::Foreign;
+        }
+        let Some(core) = host.datagrams(packet.dest_qpn) else {
+            return Came::Unknown;
+        };
+        if !core.board.accepts(qkey) {
+            return Came::Unwanted;
+        }
+        if !is_admitted() {
+            return Came::Local;
+        }
+        let Some(inlet) = self.inlet(host, core).filter(|inlet| inlet.waiting.len() < WAITING_MAX) else {
+            return Came::Unwanted;
+        };
+        counters.packets_received.increment();
+        let mut room = inlet.spare.pop().unwrap_or_default();
+        room.clear();
+        room.extend_from_slice(payload);
+        let header = path.route_header(len_bytes);
+        inlet.waiting.push_back(Waiting { header, src_qpn, imm_be, payload: room });
+        inlet.core.recv_slot.cq.announce(inlet.bit, packet.solicited);
+        Came::Taken
+    }
+
+    /// What comes for a queue pair; `None` if it has no place at its completion queue.
+    fn inlet(&mut self, host: &Arc<Host>, core: Arc<DatagramCore>) -> Option<&mut Inlet> {
+        match self.by_qpn.entry(core.qpn) {
+            Entry::Occupied(inlet) => Some(inlet.into_mut()),
+            Entry::Vacant(vacant) => {
+                let (port, bit) = (Port::opened(host)?, core.recv_slot.cq.reserve_bit().ok()?);
+                core.recv_slot.cq.attach_source(bit, Arc::new(Arrivals { port, core: core.clone() }));
+                Some(vacant.insert(Inlet { core, bit, waiting: VecDeque::new(), spare: Vec::new() }))
+            }
+        }
+    }
+
+    fn remove(&mut self, qpn: u32) {
+        if let Some(inlet) = self.by_qpn.remove(&qpn) {
+            inlet.core.recv_slot.cq.detach(inlet.bit);
+        }
+    }
+}
+
+/// Datagrams of other hosts for one queue pair, at its receive completion queue.
+struct Arrivals {
+    port: Arc<Port>,
+    core: Arc<DatagramCore>,
+}
+
+impl Arrivals {
+    fn take(&self, state: &mut State, wc: &mut [Wc]) -> usize {
+        let Some(inlet) = state.inlets.by_qpn.get_mut(&self.core.qpn) else { return 0 };
+        let mut taken = 0;
+        while taken < wc.len() {
+            let Some(Waiting { header, src_qpn, imm_be, payload }) = inlet.waiting.pop_front() else { break };
+            let datagram = Foreign { header: &header, src_qpn, imm_be, payload: &payload };
+            // SAFETY: called by the owner of the receive completion queue, which polls.
+            if let Some(completion) = unsafe { self.core.deliver_foreign(&datagram) } {
+                wc[taken] = completion;
+                taken += 1;
+            }
+            inlet.spare.push(payload);
+        }
+        taken
+    }
+}
+
+impl Source for Arrivals {
+    fn poll(&self, wc: &mut [Wc]) -> usize {
+        self.port.poll(|state| self.take(state, wc))
+    }
+
+    /// Who polls is who looks for packets.
+    fn has_something(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,304 @@
+//! A queue pair that goes to another host.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use farcall_stats::Block;
+use farcall_verbs::{
+    Error, PostError, QpAttr, QpCap, QpState, QpType, RecvRules, RecvWr, Result, SendRules, SendWr, Sge, Wc,
+};
+use farcall_wire::{Qp, QpConfig, Timer, dcqcn};
+
+use super::company::Caution;
+use super::counters::PairCounters;
+use super::path::Path;
+use super::peer_port::PeerPort;
+use super::port::Port;
+use super::state::State;
+use super::timers::Planned;
+use crate::host::cq::Source;
+use crate::host::events::Events;
+use crate::host::qp::MAX_SGE;
+use crate::host::srq::SrqCore;
+use crate::host::{CqSlot, Host};
+
+/// Packets that may be unacknowledged: this many go into the socket of a peer that looks seldom.
+const UNACKNOWLEDGED_MIN: u32 = 128;
+/// And so many when none are lost: what a socket holds that the system lets be large.
+const UNACKNOWLEDGED_MAX: u32 = 1_024;
+/// Packets of data that one READ request asks for.
+const READ_PACKETS_MAX: u32 = 128;
+/// Bytes of the longest message.
+const MESSAGE_BYTES_MAX: u64 = 1 << 31;
+
+/// A posted send request.
+pub(super) struct Posted {
+    pub(super) wr_id: u64,
+    pub(super) is_signalled: bool,
+    /// How many were posted before it.
+    pub(super) ordinal: u64,
+    count: usize,
+    sges: [Sge; MAX_SGE],
+    pub(super) inline: Option<Vec<u8>>,
+}
+
+impl Posted {
+    pub(super) fn new(wr: &SendWr<'_>, is_signalled: bool, ordinal: u64, inline: Option<Vec<u8>>) -> Self {
+        let mut sges = [Sge::default(); MAX_SGE];
+        // Inline elements need not live any longer.
+        let count = if inline.is_some() { 0 } else { wr.sges().len().min(MAX_SGE) };
+        sges[..count].copy_from_slice(&wr.sges()[..count]);
+        Self { wr_id: wr.wr_id, is_signalled, ordinal, count, sges, inline }
+    }
+
+    pub(super) fn sges(&self) -> &[Sge] {
+        &self.sges[..self.count]
+    }
+}
+
+/// A posted receive.
+pub(super) use crate::host::srq::Receive;
+
+pub(super) type Transport = Qp<Posted, Receive>;
+
+/// A queue pair in its port.
+pub(super) struct Pair {
+    pub(super) transport: Transport,
+    pub(super) side: Side,
+}
+
+/// What the port keeps of a queue pair beside its transport.
+pub(super) struct Side {
+    pub(super) qpn: u32,
+    pub(super) pd: u32,
+    pub(super) receives_pd: u32,
+    pub(super) path: Path,
+    pub(super) peer_port: PeerPort,
+    pub(super) cap: QpCap,
+    pub(super) signal_all: bool,
+    pub(super) events: Arc<Events>,
+    pub(super) srq: Option<Arc<SrqCore>>,
+    pub(super) send_slot: CqSlot,
+    pub(super) recv_slot: CqSlot,
+    pub(super) receives: VecDeque<Receive>,
+    /// Completions that wait to be polled; of a send, which request it ends, so that its place is free.
+    pub(super) sent: VecDeque<(Wc, u64)>,
+    pub(super) received: VecDeque<Wc>,
+    pub(super) spare: Vec<Vec<u8>>,
+    /// Send requests posted, and those known to be over by a completion that was polled.
+    pub(super) posted: u64,
+    pub(super) reaped: u64,
+    /// Receives whose completions were not polled.
+    pub(super) unpolled_receives: usize,
+    pub(super) deadlines: [Option<u64>; Timer::ALL.len()],
+    pub(super) planned: Planned,
+    /// A packet of this batch was for it.
+    pub(super) is_touched: bool,
+    pub(super) caution: Caution,
+    pub(super) counters: Block<PairCounters>,
+}
+
+/// What a queue pair was made of before it was known where it goes.
+pub(crate) struct PairParts {
+    pub(crate) host: Arc<Host>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) qpn: u32,
+    pub(crate) qp_type: QpType,
+    pub(crate) pd: u32,
+    pub(crate) cap: QpCap,
+    pub(crate) signal_all: bool,
+    pub(crate) srq: Option<Arc<SrqCore>>,
+    pub(crate) send_slot: CqSlot,
+    pub(crate) recv_slot: CqSlot,
+}
+
+/// The owner's handle of a pair that goes to another host.
+pub(crate) struct NetPair {
+    pub(super) port: Arc<Port>,
+    pub(super) host: Arc<Host>,
+    pub(super) qpn: u32,
+    pub(super) send_rules: SendRules,
+    pub(super) recv_rules: RecvRules,
+}
+
+impl NetPair {
+    /// Turns a queue pair in INIT to another host: `init` is what brought it there, `rtr` what takes it further.
+    /// `take_receives` gives up what was posted in INIT; it is called when nothing can fail any more.
+    ///
+    /// # Errors
+    /// If the port cannot be opened, or there is no way to the address.
+    pub(crate) fn connect(
+        parts: PairParts,
+        take_receives: impl FnOnce() -> Vec<Receive>,
+        init: &QpAttr,
+        rtr: &QpAttr,
+    ) -> Result<Self> {
+        let path = Path::to("modify_qp", &parts.host.process, &rtr.ah.unwrap_or_default())?;
+        let port = Port::open(&parts.host)?;
+        port.steer(parts.qpn)?;
+        let receives = take_receives();
+        let config = QpConfig {
+            qpn: parts.qpn,
+            transport: parts.qp_type,
+            has_srq: parts.srq.is_some(),
+            port_mtu: farcall_verbs::Mtu::Mtu4096,
+            message_bytes_max: MESSAGE_BYTES_MAX,
+            unacknowledged_min: UNACKNOWLEDGED_MIN,
+            unacknowledged_max: UNACKNOWLEDGED_MAX,
+            read_packets_max: READ_PACKETS_MAX,
+            rate_control: dcqcn,
+        };
+        let side = Side {
+            qpn: parts.qpn,
+            pd: parts.pd,
+            receives_pd: parts.srq.as_ref().map_or(parts.pd, |srq| srq.pd),
+            path,
+            peer_port: PeerPort::default(),
+            cap: parts.cap,
+            signal_all: parts.signal_all,
+            events: parts.events,
+            srq: parts.srq,
+            send_slot: parts.send_slot,
+            recv_slot: parts.recv_slot,
+            unpolled_receives: receives.len(),
+            receives: receives.into(),
+            sent: VecDeque::new(),
+            received: VecDeque::new(),
+            spare: Vec::new(),
+            posted: 0,
+            reaped: 0,
+            deadlines: [None; _],
+            planned: Planned::default(),
+            is_touched: false,
+            caution: Caution::of(parts.qp_type),
+            counters: PairCounters::of(parts.qpn, parts.qp_type, path, rtr),
+        };
+        let send_rules = SendRules::new(crate::NAME, parts.qp_type, &side.cap);
+        let recv_rules = RecvRules::of_pair(&side.cap, side.srq.is_some());
+        let (send, recv) = (side.send_slot.clone(), side.recv_slot.clone());
+        let (qpn, host) = (parts.qpn, parts.host);
+        port.with(|state| drop(state.pairs.insert(qpn, Box::new(Pair { transport: Qp::new(config), side }))));
+        let one = send.is_same(&recv);
+        let source = |sends, receives| Arc::new(Completions { port: port.clone(), qpn, sends, receives });
+        send.cq.attach_source(send.bit, source(true, one));
+        if !one {
+            recv.cq.attach_source(recv.bit, source(false, true));
+        }
+        let pair = Self { port, host, qpn, send_rules, recv_rules };
+        pair.with(|state| state.modify(qpn, init));
+        pair.with(|state| state.modify(qpn, rtr));
+        Ok(pair)
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        self.port.with(work)
+    }
+
+    pub(crate) fn state(&self) -> QpState {
+        // In a forked child nobody may be left to give the lock back.
+        if self.host.process.is_inherited() {
+            return QpState::Err;
+        }
+        self.with(|state| state.pairs.get(&self.qpn).map_or(QpState::Err, |pair| pair.transport.state()))
+    }
+
+    /// Changes state and settings; to RESET it does not go ([`NetPair::close`]).
+    ///
+    /// # Errors
+    /// If the transition or its attributes are not allowed.
+    pub(crate) fn modify(&self, attr: &QpAttr) -> Result<()> {
+        self.with(|state| {
+            let Some(pair) = state.pairs.get(&self.qpn) else { return Ok(()) };
+            attr.check_transition(pair.transport.config().transport, self.qpn, pair.transport.state())?;
+            state.modify(self.qpn, attr);
+            Ok(())
+        })
+    }
+
+    /// Posts send requests.
+    ///
+    /// # Errors
+    /// With the first that breaks a rule.
+    ///
+    /// # Safety
+    /// See [`farcall_verbs::RawQp::post_send`].
+    pub(crate) unsafe fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        self.require_here("post_send")?;
+        // SAFETY: the caller's promise.
+        self.with(|state| unsafe { state.post_sends(self, wrs) })
+    }
+
+    /// Checks send requests and posts none.
+    ///
+    /// # Errors
+    /// As [`NetPair::post_send`].
+    pub(crate) fn check_sends(&self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        self.require_here("post_send")?;
+        self.with(|state| state.check_sends(self, wrs))
+    }
+
+    /// Posts receives.
+    ///
+    /// # Errors
+    /// With the first that breaks a rule.
+    pub(crate) fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        self.require_here("post_recv")?;
+        self.with(|state| state.post_receives(self, wrs))
+    }
+
+    fn require_here(&self, operation: &'static str) -> Result<(), PostError> {
+        let refuse = |source: Error| PostError::new(0, source);
+        self.host.process.require_here(operation).map_err(refuse)
+    }
+
+    /// Ends it: everything that is posted is forgotten. What its peer is owed for messages that were received leaves
+    /// before.
+    pub(crate) fn close(&self) {
+        self.with(|state| {
+            state.settle_debts();
+            drop(state.pairs.remove(&self.qpn));
+        });
+    }
+}
+
+/// The completions of a pair at one of its completion queues.
+struct Completions {
+    port: Arc<Port>,
+    qpn: u32,
+    sends: bool,
+    receives: bool,
+}
+
+impl Completions {
+    fn take(&self, state: &mut State, wc: &mut [Wc]) -> usize {
+        let Some(pair) = state.pairs.get_mut(&self.qpn) else { return 0 };
+        let side = &mut pair.side;
+        let mut taken = 0;
+        while self.sends && taken < wc.len() {
+            let Some((completion, ordinal)) = side.sent.pop_front() else { break };
+            side.reaped = side.reaped.max(ordinal + 1);
+            wc[taken] = completion;
+            taken += 1;
+        }
+        while self.receives && taken < wc.len() {
+            let Some(completion) = side.received.pop_front() else { break };
+            if side.srq.is_none() {
+                side.unpolled_receives -= 1;
+            }
+            wc[taken] = completion;
+            taken += 1;
+        }
+        taken
+    }
+}
+
+impl Source for Completions {
+    fn poll(&self, wc: &mut [Wc]) -> usize {
+        self.port.poll(|state| self.take(state, wc))
+    }
+
+    /// Who polls is who looks for packets.
+    fn has_something(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,229 @@
+//! The owner's handle of a completion queue, and the order in which it polls its queue pairs.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use farcall_verbs::{Notify, RawCq, Result, Wc};
+
+use crate::host::cq::{AttachedPair, Attachment, COMPLETIONS_A_TURN, CqCore, Source};
+use crate::host::{Host, Place};
+
+/// Up to so many fruitless looks of a poll are no waste: promises are withdrawn only from larger crowds.
+const ALWAYS_SCANNED: u32 = 16;
+
+/// Looks wasted on pairs that had nothing, between two withdrawals: so many cost a few times what a withdrawal does,
+/// with its barrier, and with what producers pay to set the bits of pairs that wake up.
+const FRUITLESS_MAX: u32 = 2048;
+
+/// So many completions of others may keep failures waiting: enough for what peers did before they died, and no more,
+/// however busy the others are.
+const OVERTAKING_MAX: usize = 1024;
+
+/// The owner's handle.
+pub(crate) struct Cq {
+    pub(crate) core: Arc<CqCore>,
+    epoch: u64,
+    /// What is attached: the connected pairs among it, which are most of it, and the rest.
+    pairs: Vec<Option<AttachedPair>>,
+    sources: Vec<Option<Arc<dyn Source>>>,
+    /// Queue pairs that had completions since promises were last withdrawn.
+    active: Vec<u64>,
+    /// Where the next poll begins, for fairness.
+    start: usize,
+    /// Looks at pairs that had nothing, in this poll, and wasted since promises were last withdrawn.
+    looks: u32,
+    fruitless: u32,
+    /// Room for a withdrawal.
+    withdrawn: Vec<u64>,
+    /// Completions that were taken while failures were held back.
+    overtaking: usize,
+    host: Arc<Host>,
+    /// A source used its turn up: a poll goes on, because programs take one that is not filled for the last.
+    has_more: bool,
+    _place: Place,
+}
+
+impl Cq {
+    pub(crate) fn new(host: &Arc<Host>, core: Arc<CqCore>, place: Place) -> Self {
+        Self {
+            host: host.clone(),
+            core,
+            epoch: u64::MAX,
+            pairs: Vec::new(),
+            sources: Vec::new(),
+            active: Vec::new(),
+            start: 0,
+            looks: 0,
+            fruitless: 0,
+            withdrawn: Vec::new(),
+            overtaking: 0,
+            has_more: false,
+            _place: place,
+        }
+    }
+
+    #[cold]
+    fn refresh(&mut self) -> Result<()> {
+        let (epoch, attached) = self.core.attached()?;
+        self.epoch = epoch;
+        self.pairs.clear();
+        self.sources.clear();
+        self.active.resize(attached.len().div_ceil(64), 0);
+        self.withdrawn.resize(self.active.len(), 0);
+        for place in attached {
+            let (pair, source) = match place {
+                Attachment::Free | Attachment::Reserved => (None, None),
+                Attachment::Pair(pair) => (Some(pair), None),
+                Attachment::Source(source) => (None, Some(source)),
+            };
+            self.pairs.push(pair);
+            self.sources.push(source);
+        }
+        self.start = 0;
+        Ok(())
+    }
+
+    /// Polls the queue pairs of one bitmap word whose index is in `among`. Returns how many completions there were.
+    #[inline]
+    fn poll_word(&mut self, word: usize, among: u64, wc: &mut [Wc]) -> usize {
+        let mut bits = self.core.readiness().bits(word) & among;
+        let mut taken = 0;
+        while bits != 0 && taken < wc.len() {
+            let bit = bits.trailing_zeros();
+            bits &= bits - 1;
+            let at = word * 64 + bit as usize;
+            if let Some(Some(next)) = self.pairs.get(word * 64 + bits.trailing_zeros() as usize) {
+                next.qp.prefetch_for_poll();
+            }
+            let got = match self.pairs.get(at) {
+                Some(Some(entry)) => entry.qp.poll(entry.sends, entry.receives, &mut wc[taken..]),
+                _ => self.poll_source(at, &mut wc[taken..]),
+            };
+            if got > 0 {
+                self.active[word] |= 1 << bit;
+                taken += got;
+                self.start = at + 1;
+            } else {
+                self.looks += 1;
+            }
+        }
+        taken
+    }
+
+    /// Failures of pairs in error, now that no pair has anything else.
+    #[cold]
+    fn poll_failures(&self, wc: &mut [Wc]) -> usize {
+        let mut taken = 0;
+        for (pair, source) in self.pairs.iter().zip(&self.sources) {
+            if taken == wc.len() {
+                break;
+            }
+            taken += match (pair, source) {
+                (Some(entry), _) => entry.qp.poll_failures(entry.sends, entry.receives, &mut wc[taken..]),
+                (_, Some(source)) => source.poll_failures(&mut wc[taken..]),
+                _ => 0,
+            };
+        }
+        taken
+    }
+
+    #[inline(never)]
+    fn poll_source(&mut self, at: usize, wc: &mut [Wc]) -> usize {
+        let Some(Some(source)) = self.sources.get(at) else { return 0 };
+        let turn = wc.len().min(COMPLETIONS_A_TURN);
+        let taken = source.poll(&mut wc[..turn]);
+        self.has_more |= taken == COMPLETIONS_A_TURN;
+        taken
+    }
+
+    /// Gives everybody one turn: from `start` to the end of its word, the other words in turn, then the beginning of
+    /// the first again.
+    #[inline]
+    fn poll_round(&mut self, wc: &mut [Wc]) -> usize {
+        if self.start >= self.pairs.len() {
+            self.start = 0;
+        }
+        let (first, later) = (self.start / 64, !0 << (self.start % 64));
+        let mut taken = self.poll_word(first, later, wc);
+        for word in (first + 1..self.active.len()).chain(0..first) {
+            if self.core.readiness().bits(word) != 0 {
+                taken += self.poll_word(word, !0, &mut wc[taken..]);
+            }
+        }
+        if later != !0 {
+            taken += self.poll_word(first, !later, &mut wc[taken..]);
+        }
+        taken
+    }
+
+    /// Takes back promises to look at pairs that were quiet, so that a poll of a large crowd costs a few words.
+    #[cold]
+    fn withdraw_quiet(&mut self) {
+        let Self { core, pairs, sources, active, withdrawn, .. } = self;
+        core.readiness().withdraw_quiet(active, withdrawn, |bit| has_something(pairs, sources, bit as usize));
+    }
+}
+
+/// Whether a poll may find something at a bit.
+fn has_something(pairs: &[Option<AttachedPair>], sources: &[Option<Arc<dyn Source>>], at: usize) -> bool {
+    match (pairs.get(at), sources.get(at)) {
+        (Some(Some(pair)), _) => pair.has_something(),
+        (_, Some(Some(source))) => source.has_something(),
+        _ => false,
+    }
+}
+
+impl RawCq for Cq {
+    fn id(&self) -> u32 {
+        self.core.id()
+    }
+
+    #[inline]
+    fn poll(&mut self, wc: &mut [Wc]) -> Result<usize> {
+        if self.core.epoch() != self.epoch {
+            self.refresh()?;
+        }
+        if self.active.is_empty() || wc.is_empty() {
+            return Ok(0);
+        }
+        let mut taken = 0;
+        if self.overtaking >= OVERTAKING_MAX {
+            self.overtaking = 0;
+            taken = self.poll_failures(wc);
+        }
+        taken += self.poll_round(&mut wc[taken..]);
+        while std::mem::take(&mut self.has_more) && taken < wc.len() {
+            taken += self.poll_round(&mut wc[taken..]);
+        }
+        if taken > 0 {
+            if self.core.holds_back() {
+                self.overtaking += taken;
+                self.core.tell_failures();
+            }
+        } else if self.core.takes_held_back() {
+            self.overtaking = 0;
+            taken = self.poll_failures(wc);
+        }
+        let looks = std::mem::take(&mut self.looks);
+        if looks > ALWAYS_SCANNED {
+            self.fruitless += looks;
+            if self.fruitless >= FRUITLESS_MAX {
+                self.fruitless = 0;
+                self.withdraw_quiet();
+            }
+        }
+        Ok(taken)
+    }
+
+    fn req_notify(&mut self, notify: Notify) -> Result<()> {
+        self.core.request_event(notify)?;
+        if let Some(abroad) = self.host.abroad.get() {
+            abroad.owner_sleeps();
+        }
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,62 @@
+//! Address handles: the path to a datagram's destination.
+
+use std::sync::Arc;
+
+use farcall_verbs::{AddressHandle, AhAttr, Error, Result};
+
+use crate::host::datagram::Route;
+use crate::host::{Host, Place};
+use crate::net::{self, Path};
+use crate::verbs::require_port;
+
+/// The way of an address handle.
+#[derive(Clone, Copy)]
+pub(crate) enum AddressWay {
+    /// To this host.
+    Host(Route),
+    /// To another.
+    Net(Path),
+}
+
+/// An address handle: who made it, which way it leads and what it asks for.
+pub(crate) struct SoftAddressHandle {
+    pd: u32,
+    pub(crate) sl: u8,
+    pub(crate) way: AddressWay,
+    _place: Place,
+}
+
+impl SoftAddressHandle {
+    pub(crate) fn create(host: &Arc<Host>, pd: u32, attr: &AhAttr, place: Place) -> Result<Self> {
+        const OP: &str = "create_ah";
+        let process = &host.process;
+        require_port(OP, attr.port_num)?;
+        if usize::from(attr.sgid_index) >= process.table.len() {
+            let what = format!("GID index {}; the port has {}, from 0", attr.sgid_index, process.table.len());
+            return Err(Error::invalid(OP, what));
+        }
+        let way = if process.leads_datagrams_away(OP, attr.dgid)? {
+            let path = Path::to(OP, process, attr)?;
+            net::open(host)?;
+            AddressWay::Net(path)
+        } else {
+            AddressWay::Host(Route::of(&process.table, attr))
+        };
+        Ok(Self { pd, sl: attr.sl & 0xF, way, _place: place })
+    }
+
+    /// The handle behind a work request's pointer, if it is of the domain `pd`.
+    ///
+    /// # Safety
+    /// `raw` must be null or of a handle of this provider that lives through `'a`.
+    pub(super) unsafe fn from_raw<'a>(raw: *const (), pd: u32) -> Option<&'a Self> {
+        // SAFETY: the caller's promise.
+        unsafe { raw.cast::<Self>().as_ref() }.filter(|handle| handle.pd == pd)
+    }
+}
+
+impl AddressHandle for SoftAddressHandle {
+    fn as_raw(&self) -> *const () {
+        std::ptr::from_ref(self).cast()
+    }
+}

@@ -1,0 +1,393 @@
+//! The owner's handle of a datagram queue pair.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use farcall_shm::ring::{SOLICITED, WITH_IMM};
+use farcall_verbs::{
+    Access, AsyncEventKind, Error, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawMr, RawQp,
+    RecvRules, RecvWr, Result, SendFlags, SendRules, SendWr, WcStatus, WrOpcode,
+};
+
+use super::drained::{Destination, Drained, Request};
+use super::{AddressWay, SoftAddressHandle};
+use crate::host::datagram::{DatagramCore, Message, Routes, SendOutcome};
+use crate::host::events::Events;
+use crate::host::qp::RecvQueue;
+use crate::host::state::Step;
+use crate::host::{CqSlot, Host, Kind, Place};
+use crate::net::{self, Datagram, NetDatagrams, Path};
+use crate::verbs::limits::qp_max;
+use crate::verbs::{PORT, parts_of, require_port};
+
+/// A Q_Key with this bit stands for the sender's own (IBA 10.2.5: controlled Q_Keys).
+const OWN_QKEY: u32 = 1 << 31;
+
+pub(crate) struct DatagramQp {
+    core: Arc<DatagramCore>,
+    recv_queue: Arc<RecvQueue>,
+    routes: Routes,
+    /// The way to other hosts, once something goes there.
+    abroad: Option<NetDatagrams>,
+    send_rules: SendRules,
+    recv_rules: RecvRules,
+    qkey: u32,
+    /// Posted in SQD.
+    drained: VecDeque<Drained>,
+    _place: Place,
+}
+
+impl DatagramQp {
+    pub(crate) fn create(
+        host: &Arc<Host>,
+        events: &Arc<Events>,
+        pd: u32,
+        attr: &QpInitAttr<'_>,
+    ) -> Result<Self> {
+        let place = Place::take(host, Kind::QueuePair, "create_qp", qp_max())?;
+        let mut receives = None;
+        let core = host.register_datagrams(|qpn| {
+            let parts = parts_of(host, events, pd, attr)?;
+            let (send, recv) = (parts.send_slot.clone(), parts.recv_slot.clone());
+            let made = DatagramCore::new(qpn, parts);
+            let (core, queue) = made.inspect_err(|_| CqSlot::release(&send, &recv))?;
+            core.attach();
+            receives = Some(queue);
+            Ok(core)
+        })?;
+        let recv_queue = receives.expect("made together with the core");
+        let send_rules = SendRules::new(crate::NAME, QpType::Ud, &core.cap);
+        let recv_rules = RecvRules::of_pair(&core.cap, core.shares_receives());
+        let (routes, drained) = (Routes::default(), VecDeque::new());
+        Ok(Self {
+            core,
+            recv_queue,
+            routes,
+            abroad: None,
+            send_rules,
+            recv_rules,
+            qkey: 0,
+            drained,
+            _place: place,
+        })
+    }
+
+    // --- States ------------------------------------------------------------------------------------------------------
+
+    fn enter(&mut self, to: QpState, attr: &QpAttr) -> Result<()> {
+        require_port("modify_qp", attr.port_num.unwrap_or(PORT))?;
+        let from = self.core.state();
+        if to == QpState::Rtr {
+            net::listen(&self.core.host, self.core.qpn);
+        }
+        self.qkey = attr.qkey.unwrap_or(self.qkey);
+        if to == QpState::Reset {
+            self.reset();
+            return Ok(());
+        }
+        self.core.make_step(Step::Modify(to));
+        match to {
+            QpState::Rtr | QpState::Rts => {
+                self.core.board.open(self.qkey);
+                if from == QpState::Sqd {
+                    self.end_drain();
+                }
+            }
+            QpState::Err => self.enter_error(from),
+            QpState::Sqd => self.core.tell_drained(attr.en_sqd_async_notify == Some(true)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn enter_error(&mut self, from: QpState) {
+        self.close();
+        self.core.make_step(Step::PeerShutOut);
+        self.core.flush_sends();
+        self.end_drain();
+        self.core.announce_flush();
+        if self.core.shares_receives() && from != QpState::Err {
+            // None of the shared receives is ours any more.
+            self.core.raise(AsyncEventKind::QpLastWqeReached);
+        }
+    }
+
+    fn reset(&mut self) {
+        self.core.make_step(Step::BeginReset);
+        self.close();
+        self.core.tell_drained(false);
+        self.core.forget_sends();
+        self.drained.clear();
+        self.routes.clear();
+        self.recv_queue = self.core.renew();
+        self.core.make_step(Step::EndReset);
+    }
+
+    /// Takes no datagrams any more, and gives up those that came.
+    fn close(&self) {
+        self.core.close();
+        net::forget(&self.core.host, self.core.qpn);
+    }
+
+    // --- Sends -------------------------------------------------------------------------------------------------------
+
+    /// Requests that have a place in the send queue.
+    fn queued(&self) -> usize {
+        self.core.unpolled() + self.drained.len()
+    }
+
+    /// Where a request goes.
+    ///
+    /// # Safety
+    /// See [`RawQp::post_send`].
+    unsafe fn destination(&self, wr: &SendWr<'_>) -> Result<Destination> {
+        let to = wr.ud();
+        // SAFETY: the caller's promise.
+        let Some(path) = (unsafe { SoftAddressHandle::from_raw(to.ah, self.core.pd) }) else {
+            return Err(Error::invalid("post_send", "no address handle of the queue pair's domain"));
+        };
+        let qkey = if to.remote_qkey & OWN_QKEY == 0 { to.remote_qkey } else { self.qkey };
+        Ok(Destination { qpn: to.remote_qpn, qkey, sl: path.sl, way: path.way })
+    }
+
+    /// Checks a request as one of datagrams; an operation that datagrams do not have fails later, when it is executed.
+    fn check_send(&self, wr: &SendWr<'_>, queued: usize) -> Result<u64> {
+        if wr.opcode.is_one_sided() {
+            let mut send = *wr;
+            send.opcode = WrOpcode::SEND;
+            return self.send_rules.check(&send, queued);
+        }
+        self.send_rules.check(wr, queued)
+    }
+
+    /// Takes one checked request, as the state says.
+    ///
+    /// # Safety
+    /// See [`RawQp::post_send`].
+    unsafe fn take(&mut self, wr: &SendWr<'_>, len_bytes: u64) -> Result<()> {
+        let state = self.core.state();
+        if !matches!(state, QpState::Rts | QpState::Sqd) {
+            self.core.complete_send(wr.wr_id, SendFlags::SIGNALED, WcStatus::WR_FLUSH_ERR);
+            return Ok(());
+        }
+        let to = wr.ud();
+        let is_send = matches!(wr.opcode, WrOpcode::SEND | WrOpcode::SEND_WITH_IMM);
+        let is_foreign = || {
+            // SAFETY: the caller's promise, as it is a SEND.
+            !to.ah.is_null() && unsafe { SoftAddressHandle::from_raw(to.ah, self.core.pd) }.is_none()
+        };
+        if !is_send || is_foreign() {
+            // No operation of datagrams, or an address handle of another domain (C10-10).
+            self.fail(wr.wr_id, WcStatus::LOC_QP_OP_ERR);
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        let request = Request::new(wr, unsafe { self.destination(wr) }?, len_bytes);
+        if state == QpState::Rts {
+            // SAFETY: the caller's promise.
+            unsafe { self.send(&request) };
+        } else {
+            // SAFETY: the caller's promise.
+            self.drained.push_back(unsafe { Drained::new(&request) });
+        }
+        Ok(())
+    }
+
+    /// Sends one checked datagram.
+    ///
+    /// # Safety
+    /// See [`RawQp::post_send`].
+    unsafe fn send(&mut self, request: &Request<'_>) {
+        let core = &*self.core;
+        let inline = request.flags.contains(SendFlags::INLINE);
+        // As RNICs do. The specification would have it dropped without an error (C10-93.1.1), which helps nobody.
+        if request.len_bytes > u64::from(core.host.process.port_mtu().bytes()) {
+            return self.fail(request.wr_id, WcStatus::LOC_LEN_ERR);
+        }
+        if !inline && !core.allows(request.sges, Access::empty()) {
+            return self.fail(request.wr_id, WcStatus::LOC_PROT_ERR);
+        }
+        let has_imm = request.opcode == WrOpcode::SEND_WITH_IMM;
+        let solicited = request.flags.contains(SendFlags::SOLICITED);
+        let to = request.to;
+        let route = match to.way {
+            AddressWay::Host(route) => route,
+            // SAFETY: the caller's promise.
+            AddressWay::Net(path) => return unsafe { self.send_abroad(request, path) },
+        };
+        let message = Message {
+            sges: request.sges,
+            len_bytes: request.len_bytes as usize,
+            flags: (u8::from(has_imm) * WITH_IMM) | (u8::from(solicited) * SOLICITED) | (to.sl << 4),
+            route,
+            imm_be: request.imm_be,
+            qkey: to.qkey,
+        };
+        // SAFETY: the caller's promise.
+        match unsafe { self.routes.send(core, to.qpn, &message) } {
+            None => core.complete_send(request.wr_id, request.flags, WcStatus::SUCCESS),
+            Some(wait) => core.add_unended(request.wr_id, request.flags, wait),
+        }
+    }
+
+    /// Sends one checked datagram to another host.
+    ///
+    /// # Safety
+    /// See [`RawQp::post_send`].
+    #[cold]
+    unsafe fn send_abroad(&mut self, request: &Request<'_>, path: Path) {
+        let core = &*self.core;
+        let abroad = match &mut self.abroad {
+            Some(abroad) => abroad,
+            // The address handle has opened the port.
+            none => match NetDatagrams::open(&core.host, core.qpn) {
+                Ok(abroad) => none.insert(abroad),
+                Err(_) => return self.fail(request.wr_id, WcStatus::LOC_QP_OP_ERR),
+            },
+        };
+        let datagram = Datagram {
+            path,
+            dest_qpn: request.to.qpn,
+            qkey: request.to.qkey,
+            imm_be: (request.opcode == WrOpcode::SEND_WITH_IMM).then_some(request.imm_be),
+            is_solicited: request.flags.contains(SendFlags::SOLICITED),
+            sges: request.sges,
+            len_bytes: request.len_bytes as usize,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { abroad.send(&datagram) };
+        core.stats.offered(SendOutcome::Sent, request.len_bytes);
+        core.complete_send(request.wr_id, request.flags, WcStatus::SUCCESS);
+    }
+
+    /// Tells destinations of what was sent to them.
+    #[inline]
+    fn ring(&mut self) {
+        self.routes.ring();
+        if let Some(abroad) = &mut self.abroad {
+            abroad.ring();
+        }
+    }
+
+    /// Back in RTS: what waited goes on, in its order.
+    fn end_drain(&mut self) {
+        self.core.tell_drained(false);
+        while let Some(next) = self.drained.pop_front() {
+            if self.core.state() == QpState::Rts {
+                // SAFETY: the poster's promise, which lasts until the completion.
+                unsafe { self.send(&next.request()) };
+            } else {
+                self.core.complete_send(next.request().wr_id, SendFlags::SIGNALED, WcStatus::WR_FLUSH_ERR);
+            }
+        }
+        self.ring();
+    }
+
+    /// A fault of our own stops the send queue (IBA 10.3.1).
+    #[cold]
+    fn fail(&self, wr_id: u64, status: WcStatus) {
+        self.core.complete_send(wr_id, SendFlags::SIGNALED, status);
+        self.core.make_step(Step::SendFailed);
+    }
+
+    // --- Receives ----------------------------------------------------------------------------------------------------
+
+    /// Why nothing was posted: first of all, because the queue pair is another process's.
+    #[cold]
+    fn refuse(&self, operation: &'static str, source: Error) -> PostError {
+        let inherited = self.core.host.process.require_here(operation).err();
+        PostError::new(0, inherited.unwrap_or(source))
+    }
+}
+
+impl RawQp for DatagramQp {
+    fn qp_num(&self) -> u32 {
+        self.core.qpn
+    }
+
+    fn qp_type(&self) -> QpType {
+        QpType::Ud
+    }
+
+    fn state(&self) -> QpState {
+        self.core.state()
+    }
+
+    fn cap(&self) -> QpCap {
+        self.core.cap
+    }
+
+    fn modify(&mut self, attr: &QpAttr) -> Result<()> {
+        self.core.host.process.require_here("modify_qp")?;
+        let to = attr.check_transition(QpType::Ud, self.core.qpn, self.core.state())?;
+        self.enter(to, attr)
+    }
+
+    unsafe fn post_send(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        let state = self.core.state();
+        state.check_sends(self.core.qpn).map_err(|source| self.refuse("post_send", source))?;
+        self.core.release_sends();
+        let result = PostError::in_order(wrs, |_, wr| {
+            let len_bytes = self.check_send(wr, self.queued())?;
+            // SAFETY: the caller's promise.
+            unsafe { self.take(wr, len_bytes) }
+        });
+        self.ring();
+        result
+    }
+
+    unsafe fn check_sends(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        let state = self.core.state();
+        state.check_sends(self.core.qpn).map_err(|source| self.refuse("post_send", source))?;
+        self.core.release_sends();
+        let queued = self.queued();
+        PostError::in_order(wrs, |posted, wr| {
+            self.check_send(wr, queued + posted)?;
+            let is_send = matches!(wr.opcode, WrOpcode::SEND | WrOpcode::SEND_WITH_IMM);
+            // What is flushed goes nowhere.
+            if matches!(state, QpState::Rts | QpState::Sqd) && is_send && wr.ud().ah.is_null() {
+                return Err(Error::invalid("post_send", "no address handle"));
+            }
+            Ok(())
+        })
+    }
+
+    unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        let state = self.core.state();
+        state.check_receives(self.core.qpn).map_err(|source| self.refuse("post_recv", source))?;
+        let result = PostError::in_order(wrs, |_, wr| {
+            self.recv_rules.check(wr, !self.recv_queue.is_full())?;
+            // SAFETY: `&mut self`; checked that it is not full and the list not too long.
+            let _new_keys = unsafe { self.recv_queue.push(wr.wr_id, wr.sges(), true) };
+            Ok(())
+        });
+        self.core.tell_receives(self.recv_queue.next_seq());
+        if self.core.state() == QpState::Err {
+            self.core.announce_flush();
+        }
+        result
+    }
+
+    fn places_in_order(&self, _mr: &dyn RawMr) -> bool {
+        false
+    }
+
+    fn is_quiesced(&self) -> bool {
+        // Senders never touch our memory.
+        true
+    }
+}
+
+impl Drop for DatagramQp {
+    fn drop(&mut self) {
+        if self.core.host.process.is_inherited() {
+            return;
+        }
+        self.core.linger();
+        self.core.make_step(Step::BeginReset);
+        self.close();
+        self.core.board.end();
+        self.core.detach();
+        self.core.host.unregister_qp(self.core.qpn);
+    }
+}

@@ -1,0 +1,385 @@
+//! The device and its context: what a program opens.
+
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use farcall_shm::readiness::LEN_BYTES;
+use farcall_shm::{raise_descriptor_limit, trusted_variable};
+use farcall_verbs::{
+    Access, AddressHandle, AhAttr, AsyncEvent, CompChannel, Context, CqInitAttr, Device, DeviceAttr, Error,
+    Gid, GidEntry, GidType, LinkLayer, MrMemory, Mtu, OpCaps, PortAttr, PortState, ProtectionDomain,
+    Provider, QpInitAttr, QpType, RawCq, RawMr, RawQp, RawSrq, Result, SrqInitAttr,
+};
+
+use super::captured::Captured;
+use super::channel::Channel;
+use super::cq::Cq;
+use super::datagram::{DatagramQp, SoftAddressHandle};
+use super::limits::{AH_MAX, PD_MAX, SRQ_MAX, cq_max, qp_max};
+use super::mr::{MAX_MR_BYTES, Mr};
+use super::qp::Qp;
+use super::srq::Srq;
+use super::{PORT, require_port};
+use crate::NAME;
+use crate::host::cq::CqCore;
+use crate::host::events::Events;
+use crate::host::qp::{MAX_INLINE_BYTES, MAX_SGE, MAX_WR};
+use crate::host::srq::SrqCore;
+use crate::host::{Host, Kind, Place};
+use crate::life::addresses::WayChoice;
+use crate::life::regions::MAX_REGIONS;
+use crate::life::rendezvous::judge_user;
+use crate::life::{Entry, gid_entries};
+
+/// Completions that a queue may be asked to hold. It holds as many as its queue pairs can produce, whatever was asked
+/// for; but programs compute with this number.
+const MAX_CQE: u32 = (1 << 22) - 1;
+
+/// Names the device.
+const NAME_VARIABLE: &str = "FARCALL_DEVICE";
+
+const DEFAULT_NAME: &str = "softnic0";
+
+/// The software RNIC of this machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SoftNic {
+    moved_bytes_max: u64,
+}
+
+impl SoftNic {
+    /// The provider. Nothing is allocated before a device is opened.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With devices that move up to `bytes_max` of the memory that this process registers (`reg_mr`) to where peers
+    /// can map it, in place: faster to reach than memory left as it was. Only whole pages of private anonymous
+    /// memory, and only while the program has a single thread; what is not moved works as ever. A program that forks
+    /// without the handlers of `fork(3)`, or has the kernel write to such memory while it registers it, must not ask
+    /// for this.
+    pub fn moving_registered_memory(self, bytes_max: u64) -> Self {
+        Self { moved_bytes_max: bytes_max }
+    }
+
+    /// The GID table that the device has here, without opening it: processes with the same one reach each other.
+    pub fn gid_table() -> Vec<GidEntry> {
+        gid_entries().map(Self::entries).unwrap_or_default()
+    }
+
+    /// In words: which way leads to which peers here.
+    pub fn ways() -> String {
+        match WayChoice::configured() {
+            Ok(WayChoice::Auto) => {
+                "this host by shared memory (inter-process communication, not a network), other \
+                                    hosts by RoCEv2 on UDP port 4791"
+                    .into()
+            }
+            Ok(WayChoice::Host) => "this host only, by shared memory (FARCALL_WAY=host)".into(),
+            Ok(WayChoice::Net) => "by RoCEv2 on UDP port 4791 only (FARCALL_WAY=net)".into(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    fn entries(table: Vec<Entry>) -> Vec<GidEntry> {
+        let entry = |Entry { index, gid, netdev }| GidEntry {
+            index,
+            gid,
+            gid_type: GidType::RoceV2,
+            netdev: Some(netdev),
+        };
+        table.into_iter().map(entry).collect()
+    }
+
+    /// The name of the device: `softnic0`, or what FARCALL_DEVICE says, for programs that look for a certain name.
+    ///
+    /// # Errors
+    /// If that is no name of a device.
+    pub fn device_name() -> Result<String> {
+        const LEN_MAX: usize = 63;
+        let Some(name) = trusted_variable(NAME_VARIABLE) else { return Ok(DEFAULT_NAME.to_owned()) };
+        let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"_-".contains(&b);
+        match name.to_str().filter(|name| (1..=LEN_MAX).contains(&name.len()) && name.bytes().all(is_plain)) {
+            Some(name) => Ok(name.to_owned()),
+            None => {
+                let what =
+                    format!("{NAME_VARIABLE}={name:?}: a name has 1 to {LEN_MAX} letters, digits, _ and -");
+                Err(Error::invalid("name the device", what))
+            }
+        }
+    }
+
+    /// Opens its one device.
+    ///
+    /// # Errors
+    /// If the system refuses sockets, memory or a thread; the text says which and what to do.
+    pub fn open() -> Result<Arc<dyn Context>> {
+        SoftDevice::new(0)?.open()
+    }
+}
+
+impl Provider for SoftNic {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn devices(&self) -> Result<Vec<Arc<dyn Device>>> {
+        Ok(vec![Arc::new(SoftDevice::new(self.moved_bytes_max)?)])
+    }
+}
+
+struct SoftDevice {
+    name: String,
+    moved_bytes_max: u64,
+}
+
+impl SoftDevice {
+    fn new(moved_bytes_max: u64) -> Result<Self> {
+        Ok(Self { name: SoftNic::device_name()?, moved_bytes_max })
+    }
+}
+
+impl Device for SoftDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn provider(&self) -> &'static str {
+        NAME
+    }
+
+    fn open(&self) -> Result<Arc<dyn Context>> {
+        raise_descriptor_limit();
+        let (host, events) = (Host::get()?, Arc::new(Events::default()));
+        let (captured, moved_bytes_max) = (Captured::of(&host), self.moved_bytes_max);
+        Ok(Arc::new(SoftContext { host, events, captured, moved_bytes_max }))
+    }
+}
+
+struct SoftContext {
+    host: Arc<Host>,
+    events: Arc<Events>,
+    captured: Option<Arc<Captured>>,
+    moved_bytes_max: u64,
+}
+
+impl Context for SoftContext {
+    fn query_device(&self) -> Result<DeviceAttr> {
+        self.host.process.require_here("query_device")?;
+        let gid = self.host.process.gids[0];
+        let guid = u64::from_be_bytes(gid.0[8..].try_into().expect("eight bytes"));
+        let mut attr = DeviceAttr::new(guid);
+        attr.fw_ver = env!("CARGO_PKG_VERSION").into();
+        attr.max_qp = qp_max();
+        attr.max_qp_wr = MAX_WR;
+        attr.max_sge = MAX_SGE as u32;
+        attr.max_cq = cq_max();
+        attr.max_cqe = MAX_CQE;
+        attr.max_mr = MAX_REGIONS as u32;
+        attr.max_mr_size = MAX_MR_BYTES;
+        attr.max_inline_data = MAX_INLINE_BYTES;
+        attr.max_qp_rd_atom = 128;
+        attr.max_srq = SRQ_MAX;
+        attr.max_pd = PD_MAX;
+        attr.max_ah = AH_MAX;
+        attr.max_srq_wr = MAX_WR;
+        attr.max_srq_sge = MAX_SGE as u32;
+        attr.rc = QpType::Rc.operations() | OpCaps::SRQ;
+        attr.uc = QpType::Uc.operations();
+        attr.ud = QpType::Ud.operations() | OpCaps::SRQ;
+        Ok(attr)
+    }
+
+    fn query_port(&self, port_num: u8) -> Result<PortAttr> {
+        require_port("query_port", port_num)?;
+        Ok(PortAttr {
+            state: PortState::Active,
+            max_mtu: Mtu::Mtu4096,
+            active_mtu: self.host.process.port_mtu(),
+            gid_tbl_len: self.host.process.table.len() as u32,
+            lid: 0,
+            link_layer: LinkLayer::Ethernet,
+        })
+    }
+
+    fn query_gid(&self, port_num: u8, index: u32) -> Result<Gid> {
+        require_port("query_gid", port_num)?;
+        let table = &self.host.process.table;
+        table.refresh();
+        let places = table.len();
+        let Some(index) = usize::try_from(index).ok().filter(|index| *index < places) else {
+            let what = format!("entry {index}; the port has {places}, from 0");
+            return Err(Error::invalid("query_gid", what));
+        };
+        let gid = table.get(index);
+        self.host.process.show_gid(gid);
+        Ok(gid)
+    }
+
+    fn query_gid_table(&self, port_num: u8) -> Result<Vec<GidEntry>> {
+        require_port("query_gid_table", port_num)?;
+        let table = &self.host.process.table;
+        table.refresh();
+        Ok(SoftNic::entries(table.entries()))
+    }
+
+    fn gid_now(&self, chosen: &GidEntry) -> GidEntry {
+        if self.host.process.is_reached_by(chosen.gid) {
+            return chosen.clone();
+        }
+        self.choose_gid(PORT).map_or_else(|_| chosen.clone(), |choice| choice.entry)
+    }
+
+    fn check_user(&self, user: u32) -> Result<()> {
+        judge_user(user)
+    }
+
+    fn check_owner(&self, gid: Gid, qp_num: u32) -> Result<()> {
+        const OP: &str = "check the owner of a queue pair";
+        self.host.process.require_here(OP)?;
+        // Of other hosts' processes nothing can be known.
+        if self.host.process.leads_away(OP, gid, qp_num)? {
+            Ok(())
+        } else {
+            self.host.process.judge_owner(qp_num)
+        }
+    }
+
+    fn carries_to(&self, gid: Gid, qp_num: u32) -> bool {
+        self.host.process.carries_to(gid, qp_num)
+    }
+
+    fn whole_mtu(&self) -> Option<Mtu> {
+        self.host.process.whole_mtu()
+    }
+
+    fn check_connection(&self, own: IpAddr, peer: IpAddr) -> Result<()> {
+        self.host.process.check_connection("connect over TCP", own, peer)
+    }
+
+    fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>> {
+        self.host.process.require_here("alloc_pd")?;
+        let place = Place::take(&self.host, Kind::Domain, "alloc_pd", PD_MAX)?;
+        Ok(Arc::new(Domain {
+            number: self.host.process.next_number(),
+            host: self.host.clone(),
+            events: self.events.clone(),
+            captured: self.captured.clone(),
+            moved_bytes_max: self.moved_bytes_max,
+            _place: place,
+        }))
+    }
+
+    fn create_comp_channel(&self) -> Result<Arc<dyn CompChannel>> {
+        self.host.process.require_here("create_comp_channel")?;
+        Ok(Arc::new(Channel::new()?))
+    }
+
+    fn create_cq(&self, attr: &CqInitAttr<'_>) -> Result<Box<dyn RawCq>> {
+        self.host.process.require_here("create_cq")?;
+        if !(1..=MAX_CQE).contains(&attr.cqe) {
+            let what = format!("cqe {}; a queue holds 1 to {MAX_CQE} completions", attr.cqe);
+            return Err(Error::invalid("create_cq", what));
+        }
+        let channel = match attr.channel.map(|channel| channel.as_any().downcast_ref::<Channel>()) {
+            Some(None) => {
+                return Err(Error::invalid("create_cq", "the completion channel is of another provider"));
+            }
+            channel => channel.flatten(),
+        };
+        let waker = channel.map(|channel| channel.waker.clone());
+        let place = Place::take(&self.host, Kind::CompletionQueue, "create_cq", cq_max())?;
+        let memory = self.host.queue_memory.take(LEN_BYTES, LEN_BYTES)?;
+        let core = CqCore::new(self.host.process.next_number(), waker, memory);
+        if let Some(channel) = channel {
+            channel.attach(&core);
+            self.host.add_sleeper(&core);
+        }
+        let queue = Box::new(Cq::new(&self.host, core, place));
+        Ok(match &self.captured {
+            None => queue,
+            Some(captured) => captured.queue(queue),
+        })
+    }
+
+    fn async_event_fd(&self) -> Option<RawFd> {
+        self.events.fd()
+    }
+
+    fn poll_async_event(&self) -> Option<AsyncEvent> {
+        self.events.take()
+    }
+}
+
+struct Domain {
+    host: Arc<Host>,
+    /// Of the device that it was made on.
+    events: Arc<Events>,
+    captured: Option<Arc<Captured>>,
+    number: u32,
+    moved_bytes_max: u64,
+    _place: Place,
+}
+
+impl ProtectionDomain for Domain {
+    fn alloc_mr(&self, len_bytes: usize, access: Access) -> Result<Box<dyn RawMr>> {
+        self.host.process.require_here("alloc_mr")?;
+        Ok(Box::new(Mr::allocate(&self.host, self.number, len_bytes, access)?))
+    }
+
+    unsafe fn reg_mr(&self, addr: *mut u8, len_bytes: usize, access: Access) -> Result<Box<dyn RawMr>> {
+        // SAFETY: contract of this function.
+        unsafe { self.reg_mr_at(MrMemory::new(addr, len_bytes), access) }
+    }
+
+    unsafe fn reg_mr_at(&self, memory: MrMemory, access: Access) -> Result<Box<dyn RawMr>> {
+        self.host.process.require_here("reg_mr")?;
+        let (pd, bytes_max) = (self.number, self.moved_bytes_max);
+        // SAFETY: contract of this function.
+        Ok(Box::new(unsafe { Mr::register(&self.host, pd, memory, access, bytes_max)? }))
+    }
+
+    unsafe fn rereg_mr(
+        &self,
+        mr: &dyn RawMr,
+        memory: Option<MrMemory>,
+        access: Option<Access>,
+    ) -> Result<Box<dyn RawMr>> {
+        self.host.process.require_here("rereg_mr")?;
+        let mr = mr.as_any().downcast_ref::<Mr>();
+        let mr = mr.ok_or_else(|| Error::invalid("rereg_mr", "the region is of another provider"))?;
+        let same = || MrMemory::new(mr.addr(), mr.len_bytes()).named_from(mr.remote_addr());
+        let (memory, access) = (memory.unwrap_or_else(same), access.unwrap_or(mr.access()));
+        let (pd, bytes_max) = (self.number, self.moved_bytes_max);
+        // SAFETY: the caller's promise.
+        Ok(Box::new(unsafe { mr.register_anew(&self.host, pd, memory, access, bytes_max)? }))
+    }
+
+    fn create_qp(&self, attr: &QpInitAttr<'_>) -> Result<Box<dyn RawQp>> {
+        self.host.process.require_here("create_qp")?;
+        let pair: Box<dyn RawQp> = match attr.qp_type {
+            QpType::Ud => Box::new(DatagramQp::create(&self.host, &self.events, self.number, attr)?),
+            _ => Box::new(Qp::create(&self.host, &self.events, self.number, attr)?),
+        };
+        Ok(match &self.captured {
+            None => pair,
+            Some(captured) => captured.queue_pair(pair, self.number, attr),
+        })
+    }
+
+    fn create_srq(&self, attr: &SrqInitAttr) -> Result<Box<dyn RawSrq>> {
+        self.host.process.require_here("create_srq")?;
+        let place = Place::take(&self.host, Kind::ReceiveQueue, "create_srq", SRQ_MAX)?;
+        Ok(Box::new(Srq::new(SrqCore::new(&self.host, &self.events, self.number, attr)?, place)))
+    }
+
+    fn create_ah(&self, attr: &AhAttr) -> Result<Box<dyn AddressHandle>> {
+        self.host.process.require_here("create_ah")?;
+        let place = Place::take(&self.host, Kind::AddressHandle, "create_ah", AH_MAX)?;
+        let handle = Box::new(SoftAddressHandle::create(&self.host, self.number, attr, place)?);
+        Ok(match &self.captured {
+            None => handle,
+            Some(captured) => captured.address_handle(handle, attr),
+        })
+    }
+}

@@ -1,0 +1,235 @@
+//! Memory regions: memory that the provider allocates as sealed segments, so that peers can map it, and memory that the
+//! program has already.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use farcall_shm::fence;
+use farcall_verbs::{Access, Error, MrAttr, MrMemory, RawMr, Result, Revoked};
+
+use crate::host::Host;
+use crate::host::qp::HAZARD_WAIT;
+use crate::life::moved_memory::{self, Window};
+use crate::life::regions::{Backing, Extent, Granted};
+use crate::life::{Process, REMOTE_ACCESS, protection};
+
+/// Bytes of a region.
+pub(crate) const MAX_MR_BYTES: u64 = 1 << 40;
+
+/// How often a wait for a stopped peer, which may last, is told of.
+const TELL_EVERY: Duration = Duration::from_secs(5);
+
+pub(crate) struct Mr {
+    host: Arc<Host>,
+    backing: Backing,
+    attr: MrAttr,
+    pd: u32,
+    live: AtomicBool,
+}
+
+impl Mr {
+    pub(crate) fn allocate(host: &Arc<Host>, pd: u32, len_bytes: usize, access: Access) -> Result<Self> {
+        access.check_registration("alloc_mr", len_bytes, MAX_MR_BYTES)?;
+        if len_bytes == 0 {
+            return Err(Error::invalid("alloc_mr", "memory of no bytes; allocate at least one"));
+        }
+        let segment = Arc::new(host.region_memory.take(len_bytes, 0)?);
+        let (addr, len_bytes) = (segment.base(), segment.len_bytes());
+        Self::insert(host, Backing::Pool(segment), MrMemory::new(addr, len_bytes), pd, access)
+    }
+
+    /// Moves as much of the program's memory as may be, see [`moved_memory`].
+    ///
+    /// # Safety
+    /// See [`farcall_verbs::ProtectionDomain::reg_mr`].
+    pub(crate) unsafe fn register(
+        host: &Arc<Host>,
+        pd: u32,
+        memory: MrMemory,
+        access: Access,
+        moved_bytes_max: u64,
+    ) -> Result<Self> {
+        const CALL: &str = "reg_mr";
+        let MrMemory { addr, len_bytes, .. } = memory;
+        access.check_registration(CALL, len_bytes, MAX_MR_BYTES)?;
+        require_no_wrap(CALL, memory)?;
+        protection::require(addr as u64, len_bytes as u64, access.contains(Access::LOCAL_WRITE))?;
+        // SAFETY: the caller's promise.
+        let window = unsafe { window(&host.process, (addr, len_bytes), access, moved_bytes_max) };
+        let backing = Backing::Private { addr: addr as u64, window };
+        let registered = Self::insert(host, backing.clone(), memory, pd, access);
+        if registered.is_err() {
+            backing.give_back(&host.process);
+        }
+        registered
+    }
+
+    /// Ends this registration and begins another under the same key, unless it fails before anything was done.
+    ///
+    /// # Safety
+    /// See [`farcall_verbs::ProtectionDomain::rereg_mr`].
+    pub(crate) unsafe fn register_anew(
+        &self,
+        host: &Arc<Host>,
+        pd: u32,
+        memory: MrMemory,
+        access: Access,
+        moved_bytes_max: u64,
+    ) -> Result<Self> {
+        const CALL: &str = "rereg_mr";
+        let MrMemory { addr, len_bytes, .. } = memory;
+        access.check_registration(CALL, len_bytes, MAX_MR_BYTES)?;
+        require_no_wrap(CALL, memory)?;
+        protection::require(addr as u64, len_bytes as u64, access.contains(Access::LOCAL_WRITE))?;
+        let Backing::Private { window: before, .. } = &self.backing else {
+            return Err(Error::invalid(CALL, "memory of alloc_mr stays as it is"));
+        };
+        if !Arc::ptr_eq(host, &self.host) || !self.live.swap(false, Ordering::AcqRel) {
+            return Err(Error::invalid(CALL, "the region was deregistered, or came by a fork"));
+        }
+        // Nothing fails from here on.
+        self.withdraw();
+        self.settle_abroad();
+        let is_same_place = (addr, len_bytes) == (self.attr.addr, self.attr.len_bytes);
+        let window = match before {
+            Some(moved) if is_same_place => Some(moved.clone()),
+            _ => {
+                self.backing.give_back(&host.process);
+                host.process.regions.vacate(self.attr.lkey);
+                // SAFETY: the caller's promise.
+                unsafe { window(&host.process, (addr, len_bytes), access, moved_bytes_max) }
+            }
+        };
+        let backing = Backing::Private { addr: addr as u64, window };
+        let extent = Extent { len_bytes, remote_addr: memory.remote_addr };
+        host.process.regions.renew(self.attr.lkey, backing.clone(), extent, pd, access);
+        Ok(Self::new(host, backing, memory, self.attr.lkey, pd, access))
+    }
+
+    fn insert(host: &Arc<Host>, backing: Backing, memory: MrMemory, pd: u32, access: Access) -> Result<Self> {
+        let extent = Extent { len_bytes: memory.len_bytes, remote_addr: memory.remote_addr };
+        let key = host.process.regions.insert(backing.clone(), extent, pd, access)?;
+        Ok(Self::new(host, backing, memory, key, pd, access))
+    }
+
+    fn new(host: &Arc<Host>, backing: Backing, memory: MrMemory, key: u32, pd: u32, access: Access) -> Self {
+        let MrMemory { addr, len_bytes, remote_addr } = memory;
+        // Sends and receives name the memory by address; from here on it is reached through that.
+        addr.expose_provenance();
+        let attr = MrAttr { addr, remote_addr, len_bytes, lkey: key, rkey: key, access };
+        Self { host: host.clone(), backing, attr, pd, live: AtomicBool::new(true) }
+    }
+
+    fn revoke(&self) -> Revoked {
+        if !self.live.swap(false, Ordering::AcqRel) {
+            return Revoked::Now;
+        }
+        if self.host.process.is_inherited() {
+            // Private copies in a forked child, which no peer knows.
+            return Revoked::Now;
+        }
+        let clear = self.withdraw();
+        self.settle_abroad();
+        self.backing.give_back(&self.host.process);
+        self.host.process.regions.release(self.attr.lkey);
+        if !clear {
+            // A stopped peer goes on in its own mapping of the sealed memory, which nobody else will ever be given.
+            return Revoked::Quarantined;
+        }
+        if let Backing::Pool(segment) = &self.backing {
+            segment.give_back(0);
+        }
+        Revoked::Now
+    }
+
+    /// Packets of other hosts that were let in before are placed.
+    fn settle_abroad(&self) {
+        if let Some(abroad) = self.host.abroad.get() {
+            abroad.settle();
+        }
+    }
+
+    /// Takes the region from its peers. Returns whether none of them is inside any more.
+    fn withdraw(&self) -> bool {
+        let granted = self.host.process.regions.revoke(self.attr.lkey);
+        self.host.region_was_revoked(self.attr.lkey);
+        !(granted.remote || granted.receive) || self.wait_for_peers(granted)
+    }
+
+    /// Waits until nobody is inside the revoked region: memory of the program without a bound, because it cannot be set
+    /// aside. Returns whether nobody is.
+    fn wait_for_peers(&self, granted: Granted) -> bool {
+        fence::heavy();
+        // What we do for peers ends before we are let in.
+        self.host.access_turn.wait();
+        let out = |deadline| self.host.wait_out_of_region(self.pd, self.attr.lkey, granted, deadline);
+        // One bound for all: several stopped peers cost no more than one.
+        let mut clear = out(Instant::now() + HAZARD_WAIT);
+        let mut told: Option<Instant> = None;
+        while !clear && matches!(self.backing, Backing::Private { .. }) {
+            if told.is_none_or(|at| at.elapsed() > TELL_EVERY) {
+                told = Some(Instant::now());
+                tracing::warn!(
+                    "dereg_mr waits: a peer is stopped inside an access to {} bytes at {:p}; let it go on, or end it",
+                    self.attr.len_bytes,
+                    self.attr.addr
+                );
+            }
+            std::thread::sleep(Duration::from_millis(1));
+            clear = out(Instant::now());
+        }
+        clear
+    }
+}
+
+/// Peers name the bytes of a region by consecutive addresses.
+fn require_no_wrap(operation: &'static str, memory: MrMemory) -> Result<()> {
+    let MrMemory { len_bytes, remote_addr, .. } = memory;
+    if remote_addr.checked_add(len_bytes as u64).is_some() {
+        return Ok(());
+    }
+    let what = format!(
+        "{len_bytes} bytes from address {remote_addr:#x} on reach beyond 2^64; choose a lower address"
+    );
+    Err(Error::invalid(operation, what))
+}
+
+/// What of the program's memory peers can map; moves it for that, if it may.
+///
+/// # Safety
+/// See [`farcall_verbs::ProtectionDomain::reg_mr`].
+unsafe fn window(
+    process: &Process,
+    (addr, len_bytes): (*mut u8, usize),
+    access: Access,
+    moved_bytes_max: u64,
+) -> Option<Window> {
+    // What nobody writes to or reads from afar is best where it is.
+    if len_bytes == 0 || !access.intersects(Access::LOCAL_WRITE | REMOTE_ACCESS) {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { moved_memory::share(process, addr as u64, len_bytes as u64, moved_bytes_max) }
+}
+
+impl RawMr for Mr {
+    fn attr(&self) -> &MrAttr {
+        &self.attr
+    }
+
+    fn dereg(self: Box<Self>) -> Revoked {
+        self.revoke()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        let _ = self.revoke();
+    }
+}

@@ -1,0 +1,283 @@
+//! The owner's handle of a queue pair.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Release;
+
+use farcall_shm::ring::RQ_POSTED;
+use farcall_shm::{SharedMem, notify};
+use farcall_verbs::{
+    Access, Error, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawMr, RawQp, RecvRules, RecvWr,
+    Result, SendWr,
+};
+
+use crate::host::events::Events;
+use crate::host::qp::{
+    Connected, MAX_INLINE_BYTES, MAX_SGE, MAX_WR, Polled, QpCore, RecvQueue, USUAL_INLINE_BYTES,
+};
+use crate::host::state::Step;
+use crate::host::{CqSlot, Host, Kind, Place};
+use crate::net::NetPair;
+use crate::verbs::limits::qp_max;
+use crate::verbs::mr::Mr;
+use crate::verbs::parts_of;
+
+/// On one cache line.
+#[repr(align(64))]
+pub(crate) struct Qp {
+    pub(super) core: Arc<QpCore>,
+    pub(super) recv_queue: Arc<RecvQueue>,
+    pub(super) inbound: SharedMem,
+    pub(super) access: Access,
+    /// Code of the ACK timeout, and how often it may run out.
+    pub(super) timeout: u8,
+    pub(super) retry_cnt: u8,
+    /// What it is made of while it goes to another host.
+    pub(super) abroad: Option<NetPair>,
+    _place: Place,
+}
+
+impl Qp {
+    pub(crate) fn create(
+        host: &Arc<Host>,
+        events: &Arc<Events>,
+        pd: u32,
+        attr: &QpInitAttr<'_>,
+    ) -> Result<Self> {
+        const OP: &str = "create_qp";
+        let Some(transport) = Connected::of(attr.qp_type) else {
+            let what = format!("transport {:?}; use RC, UC or UD", attr.qp_type);
+            return Err(Error::Unsupported { operation: OP, provider: crate::NAME, what });
+        };
+        if attr.srq.is_some() && transport != Connected::Reliable {
+            let what = "shared receive queues over UC".into();
+            return Err(Error::Unsupported { operation: OP, provider: crate::NAME, what });
+        }
+        let place = Place::take(host, Kind::QueuePair, OP, qp_max())?;
+        let mut receives = None;
+        let core = host.register_qp(|qpn| {
+            let parts = parts_of(host, events, pd, attr)?;
+            let (send, recv) = (parts.send_slot.clone(), parts.recv_slot.clone());
+            let made = QpCore::new(qpn, transport, parts);
+            let (core, queue, inbound) = made.inspect_err(|_| CqSlot::release(&send, &recv))?;
+            attach(&core);
+            receives = Some((queue, inbound));
+            Ok(core)
+        })?;
+        let (recv_queue, inbound) = receives.expect("made together with the core");
+        Ok(Self {
+            core,
+            recv_queue,
+            inbound,
+            access: Access::empty(),
+            timeout: 0,
+            retry_cnt: 0,
+            abroad: None,
+            _place: place,
+        })
+    }
+
+    /// Why nothing was posted: first of all, because the queue pair is another process's.
+    #[cold]
+    fn refuse(&self, operation: &'static str, source: Error) -> PostError {
+        let inherited = self.core.host.process.require_here(operation).err();
+        PostError::new(0, inherited.unwrap_or(source))
+    }
+
+    /// Posts a lone one-sided request that earlier grants cover; false, and nothing done, otherwise.
+    ///
+    /// # Safety
+    /// See [`RawQp::post_send`].
+    #[inline]
+    unsafe fn post_repeated(&mut self, wr: &SendWr<'_>) -> bool {
+        let core = &*self.core;
+        if core.send.has_pending() {
+            return false;
+        }
+        // SAFETY: `&mut self`: we are the one owner, and have no guard.
+        let mut send = unsafe { core.send.owner() };
+        let Some(initiator) = send.way.initiator_mut() else { return false };
+        // SAFETY: the caller's promise.
+        unsafe { initiator.post_repeated(core, wr) }
+    }
+
+    /// Posts requests in order and announces them once.
+    ///
+    /// # Safety
+    /// See [`RawQp::post_send`].
+    #[inline(never)]
+    unsafe fn post_batch(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        let core = &*self.core;
+        core.state().check_sends(core.qpn).map_err(|source| self.refuse("post_send", source))?;
+        // SAFETY: `&mut self`: we are the one owner, and have no guard.
+        let mut send = unsafe { core.send.owner() };
+        // SAFETY: the caller's promise.
+        let result = unsafe { send.post_batch(core, wrs) };
+        let waits = send.waiting() > 0;
+        drop(send);
+        if waits {
+            core.after_leaving_sends();
+        }
+        result
+    }
+}
+
+/// Puts a queue pair at its completion queues.
+pub(super) fn attach(core: &Arc<QpCore>) {
+    let (send, recv) = (&core.send_slot, &core.recv_slot);
+    let one_cq = send.is_same(recv);
+    let put = |place: &CqSlot, sends: bool, receives: bool| {
+        if core.shares_receives() {
+            place.cq.attach_source(place.bit, Polled::new(core, sends, receives));
+        } else {
+            place.cq.attach(place.bit, core, sends, receives);
+        }
+    };
+    put(send, true, one_cq);
+    if !one_cq {
+        put(recv, false, true);
+    }
+}
+
+/// The sizes that a queue pair gets.
+pub(crate) fn checked_cap(cap: &QpCap) -> Result<QpCap> {
+    const OP: &str = "create_qp";
+    let within = |value: u32, limit: u32, name: &str| {
+        if value <= limit {
+            Ok(())
+        } else {
+            Err(Error::invalid(OP, format!("{name} {value}; the device has {limit}")))
+        }
+    };
+    within(cap.max_send_wr, MAX_WR, "max_send_wr")?;
+    within(cap.max_recv_wr, MAX_WR, "max_recv_wr")?;
+    within(cap.max_send_sge, MAX_SGE as u32, "max_send_sge")?;
+    within(cap.max_recv_sge, MAX_SGE as u32, "max_recv_sge")?;
+    within(cap.max_inline_data, MAX_INLINE_BYTES, "max_inline_data")?;
+    Ok(QpCap {
+        max_send_wr: cap.max_send_wr.max(1).next_power_of_two(),
+        max_recv_wr: cap.max_recv_wr.max(1).next_power_of_two(),
+        max_send_sge: cap.max_send_sge.max(1),
+        max_recv_sge: cap.max_recv_sge.max(1),
+        max_inline_data: cap.max_inline_data.max(USUAL_INLINE_BYTES),
+    })
+}
+
+impl RawQp for Qp {
+    fn qp_num(&self) -> u32 {
+        self.core.qpn
+    }
+
+    fn qp_type(&self) -> QpType {
+        self.core.transport.qp_type()
+    }
+
+    fn state(&self) -> QpState {
+        if let Some(abroad) = &self.abroad {
+            return abroad.state();
+        }
+        self.core.notice_violation();
+        self.core.state()
+    }
+
+    fn cap(&self) -> QpCap {
+        self.core.cap
+    }
+
+    fn modify(&mut self, attr: &QpAttr) -> Result<()> {
+        self.modify_to(attr)
+    }
+
+    #[inline]
+    unsafe fn post_send(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        if let [wr] = wrs
+            // SAFETY: the caller's promise.
+            && unsafe { self.post_repeated(wr) }
+        {
+            return Ok(());
+        }
+        if let Some(abroad) = &self.abroad {
+            // SAFETY: the caller's promise.
+            return unsafe { abroad.post_send(wrs) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.post_batch(wrs) }
+    }
+
+    unsafe fn check_sends(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        if let Some(abroad) = &self.abroad {
+            return abroad.check_sends(wrs);
+        }
+        let core = &*self.core;
+        core.state().check_sends(core.qpn).map_err(|source| self.refuse("post_send", source))?;
+        // SAFETY: `&mut self`: we are the one owner, and have no guard.
+        let mut send = unsafe { core.send.owner() };
+        if send.waiting() > 0 {
+            send.resume(core);
+        }
+        let (rules, queued) = (core.send_rules(), core.unpolled() + send.waiting());
+        PostError::in_order(wrs, |posted, wr| rules.check(wr, queued + posted).map(drop))
+    }
+
+    unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        if let Some(abroad) = &self.abroad {
+            return abroad.post_recv(wrs);
+        }
+        let state = self.core.state();
+        state.check_receives(self.core.qpn).map_err(|source| self.refuse("post_recv", source))?;
+        let cap = &self.core.cap;
+        // With shared receives the queue pair has room for none.
+        let rules = RecvRules::of_pair(cap, cap.max_recv_wr == 0);
+        let result = PostError::in_order(wrs, |_, wr| {
+            rules.check(wr, !self.recv_queue.is_full())?;
+            let seq = self.recv_queue.next_seq();
+            self.core.layout.write_advert(&self.inbound, seq, wr.sges());
+            // Elements that are not allowed fail the message that meets them (IBA 11.6.2).
+            let must_check = !self.core.allows(wr.sges(), Access::LOCAL_WRITE);
+            if must_check {
+                self.core.require_checks(seq + 1);
+            }
+            // SAFETY: `&mut self`; checked that it is not full and the list not too long.
+            let new_keys = unsafe { self.recv_queue.push(wr.wr_id, wr.sges(), must_check) };
+            if new_keys != 0 {
+                self.core.host.note_receive_keys(new_keys);
+            }
+            Ok(())
+        });
+        self.inbound.store(RQ_POSTED, self.recv_queue.next_seq(), Release);
+        if notify::is_requested(&self.inbound) {
+            self.core.give_credit();
+        }
+        if self.core.state() == QpState::Err {
+            self.core.announce_locally(true);
+        }
+        result
+    }
+
+    fn places_in_order(&self, mr: &dyn RawMr) -> bool {
+        mr.as_any().is::<Mr>()
+    }
+
+    fn is_quiesced(&self) -> bool {
+        let core = &*self.core;
+        if let Some(abroad) = &self.abroad {
+            return matches!(abroad.state(), QpState::Reset | QpState::Init | QpState::Err);
+        }
+        core.is_closed() && core.is_quiesced() && core.host.stopped.has_none_of(core.qpn)
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        if self.core.host.process.is_inherited() {
+            return;
+        }
+        if let Some(abroad) = self.abroad.take() {
+            abroad.close();
+        }
+        self.core.make_step(Step::BeginReset);
+        self.core.close();
+        self.core.remember_stopped_access();
+        self.core.detach();
+        self.core.host.unregister_qp(self.core.qpn);
+    }
+}

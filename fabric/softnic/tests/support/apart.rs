@@ -1,0 +1,78 @@
+//! Tests that need the RoCEv2 port: each runs again in a network namespace of its own, where the port is free.
+
+use std::net::{IpAddr, SocketAddrV6, UdpSocket};
+use std::process::Command;
+
+use farcall_wire::codec::UDP_PORT;
+use rustix::net::{self, AddressFamily, SocketType};
+
+const APART: &str = "FARCALL_TEST_APART";
+
+/// Runs a test of this file again, in a network namespace of its own with `FARCALL_WAY=way`. Whether this is that run.
+pub fn is_apart(test: &str, way: &str) -> bool {
+    is_apart_with(test, &[("FARCALL_WAY", way)])
+}
+
+/// As [`is_apart`], with more environment.
+pub fn is_apart_with(test: &str, environment: &[(&str, &str)]) -> bool {
+    is_apart_in(&["--user", "--map-root-user", "--net"], test, environment)
+}
+
+/// As [`is_apart`], for a test that needs sockets of other users; `None`, and says so, without the right to make them.
+pub fn is_apart_as_root(test: &str, way: &str) -> Option<bool> {
+    let may = std::env::var_os(APART).is_some()
+        || Command::new("unshare")
+            .args(["--net", "setpriv", "--reuid=65534", "true"])
+            .output()
+            .is_ok_and(|output| output.status.success());
+    if !may {
+        eprintln!("SKIPPED: a socket of another user needs the right to make one (run this as root)");
+    }
+    may.then(|| is_apart_in(&["--net"], test, &[("FARCALL_WAY", way)]))
+}
+
+fn is_apart_in(namespaces: &[&str], test: &str, environment: &[(&str, &str)]) -> bool {
+    if std::env::var_os(APART).is_some() {
+        return true;
+    }
+    let script = "ip link set lo up && exec \"$0\" --exact \"$1\" --nocapture";
+    let output = Command::new("unshare")
+        .args(namespaces)
+        .args(["sh", "-c", script])
+        .arg(std::env::current_exe().unwrap())
+        .arg(test)
+        .envs(environment.iter().copied())
+        .env(APART, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("1 passed"), "{text}");
+    false
+}
+
+/// A socket of an address and a port that other sockets of this user may have: at every address and [`UDP_PORT`] its
+/// packets come from where those of the port come from.
+pub fn shared_socket(at: IpAddr, port: u16) -> UdpSocket {
+    let socket = net::socket(AddressFamily::INET6, SocketType::DGRAM, None).unwrap();
+    net::sockopt::set_ipv6_v6only(&socket, false).unwrap();
+    net::sockopt::set_socket_reuseport(&socket, true).unwrap();
+    let at = match at {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    net::bind(&socket, &SocketAddrV6::new(at, port, 0, 0)).unwrap();
+    socket.into()
+}
+
+/// Whether somebody in this network namespace has the port.
+pub fn is_port_open() -> bool {
+    std::fs::read_to_string("/proc/self/net/udp6").unwrap().contains(&format!(":{UDP_PORT:04X}"))
+}
+
+/// What the port has counted under a name.
+pub fn counted_at_port(name: &str) -> u64 {
+    let report = farcall_stats::read_pid(std::process::id()).unwrap();
+    let port = report.blocks.iter().find(|block| block.label == "softnic roce port").unwrap();
+    port.counters.iter().find(|(counter, _)| counter.as_str() == name).unwrap().1
+}

@@ -1,0 +1,117 @@
+//! What a program tells of its TCP connections under `farcall run` and of its streams: one block each, which
+//! `farcall explain` reads.
+
+use crate::Report;
+
+crate::counters! {
+    /// One connection; its block's label is `tcp LOCAL PEER connected` or `accepted` under `farcall run`, and
+    /// `stream LOCAL PEER connected` or `accepted` for a stream of Farcall's own.
+    pub struct Connection {
+        /// Why it goes the way it goes: a [`Why`].
+        why,
+        /// Bytes of its ring to the peer, or of the ring that a stream reads from; 0 if it never had one.
+        ring_bytes,
+        /// Bytes sent through shared memory, or by a stream.
+        sent_bytes,
+        /// Bytes received through shared memory, or by a stream.
+        received_bytes,
+        /// How often a thread slept until something came through it; of a stream, was about to.
+        sleeps,
+        /// Bytes sent by TCP, counted when the connection or its process ends.
+        tcp_sent_bytes,
+        /// Bytes received by TCP, as `tcp_sent_bytes`.
+        tcp_received_bytes,
+    }
+}
+
+/// Why a connection goes the way it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Why {
+    /// TCP: the other end was not met yet.
+    NotMet = 0,
+    /// Shared memory: both ends met.
+    Met = 1,
+    /// TCP: the other end was looked for in vain.
+    PeerNotAccelerated = 2,
+    /// TCP: the other end is another user's.
+    AnotherUser = 3,
+    /// TCP: memory or descriptors were short, or there is no place to meet.
+    NoResources = 4,
+    /// Back on TCP: the process forked, and its child used the connection, too.
+    Forked = 5,
+    /// Back on TCP: the descriptor was duplicated.
+    Duplicated = 6,
+    /// Back on TCP: another program may have it, by exec.
+    Executed = 7,
+    /// Back on TCP: its descriptor was sent to another process.
+    Sent = 8,
+    /// Back on TCP: one direction was shut down, or an end was closed.
+    ShutDown = 9,
+    /// Back on TCP: an option or a flag that only the kernel knows (urgent data, splice, kernel TLS, ...).
+    KernelFeature = 10,
+    /// Back on TCP: it is waited for by an epoll object inside of another.
+    NestedEpoll = 11,
+    /// Back on TCP: the program uses io_uring.
+    IoUring = 12,
+    /// Over: the other end has ended.
+    PeerEnded = 13,
+    /// Back on TCP, and its peer wished it.
+    PeerDemoted = 14,
+    /// One-sided WRITEs: the device reaches the peer of a stream.
+    DeviceReaches = 15,
+    /// TCP: neither shared memory nor an RNIC reaches the peer of a stream.
+    NothingReaches = 16,
+    /// TCP: code of the program can make system calls that do not pass the library.
+    DirectCalls = 17,
+    /// Ended with an error: its TCP socket received bytes that the library of the other end had not sent.
+    Unannounced = 18,
+    /// TCP: no connection was established.
+    NotEstablished = 19,
+    /// Back on TCP: the program restricts its system calls (seccomp).
+    Confined = 20,
+    /// TCP: a stream of the C library (`FILE`) has its descriptor.
+    Stream = 21,
+}
+
+impl Report {
+    /// Bytes that its TCP connections under `farcall run` sent and received through shared memory so far.
+    #[must_use]
+    pub fn moved_bytes(&self) -> u64 {
+        let connections = self.blocks.iter().filter(|block| block.label.starts_with("tcp "));
+        let counters = connections.flat_map(|block| &block.counters);
+        let moved = counters.filter(|(name, _)| ["sent_bytes", "received_bytes"].contains(&name.as_str()));
+        moved.fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
+}
+
+impl Why {
+    /// The word for a number that a process told; `None` for one of another version.
+    pub fn words(number: u64) -> Option<&'static str> {
+        Some(match number {
+            0 => "the other end was not met yet",
+            1 => "both ends met",
+            2 => "peer not accelerated",
+            3 => "another user",
+            4 => "no memory, descriptors or place to meet",
+            5 => "demoted: fork",
+            6 => "demoted: dup",
+            7 => "demoted: exec",
+            8 => "demoted: sent to another process",
+            9 => "shut down",
+            10 => "demoted: an option or flag that only the kernel knows",
+            11 => "demoted: an epoll object inside of another",
+            12 => "demoted: io_uring",
+            13 => "the other end has ended",
+            14 => "demoted by the other end",
+            15 => "the device reaches the peer",
+            16 => "neither shared memory nor an RNIC reaches the peer",
+            17 => "the program can make system calls itself",
+            18 => "ended: bytes arrived that the library of the other end had not sent",
+            19 => "no connection was established",
+            20 => "demoted: the program restricts its system calls",
+            21 => "a stream of the C library has its descriptor",
+            _ => return None,
+        })
+    }
+}

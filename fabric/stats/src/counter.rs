@@ -1,0 +1,64 @@
+//! A number with one writer.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number with one writer and any number of readers.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds one. Only the owner may.
+    #[inline]
+    pub fn increment(&self) {
+        self.add(1);
+    }
+
+    /// Adds. Only the owner may: a load and a store, no locked instruction. Two owners would lose counts, nothing else.
+    #[inline]
+    pub fn add(&self, count: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+    }
+
+    /// Sets, for values that are levels and not sums.
+    #[inline]
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// Reads.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Declares a `#[repr(C)]` struct of [`Counter`]s with the table of its names, fit for a [`crate::Block`].
+#[macro_export]
+macro_rules! counters {
+    ($(#[$meta:meta])* $vis:vis struct $Name:ident { $($(#[doc = $doc:literal])* $field:ident,)* }) => {
+        $(#[$meta])*
+        #[derive(Debug, Default)]
+        #[repr(C)]
+        $vis struct $Name {
+            $($(#[doc = $doc])* pub $field: $crate::Counter,)*
+        }
+
+        impl $Name {
+            /// Names, in the order of the fields.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($field),)*];
+
+            /// Values, in the order of the names.
+            #[allow(dead_code, reason = "not every set of counters is read like this")]
+            pub fn values(&self) -> [u64; Self::NAMES.len()] {
+                [$(self.$field.get(),)*]
+            }
+        }
+
+        // SAFETY: `repr(C)` with only `Counter` fields, as many as there are names.
+        unsafe impl $crate::Counters for $Name {
+            const NAMES: &'static [&'static str] = $Name::NAMES;
+            const HELP: &'static [&'static str] = &[$(concat!($($doc),*)),*];
+        }
+    };
+}

@@ -1,0 +1,73 @@
+//! The layout of a statistics segment, version 2. Little-endian on every machine that writes one.
+//!
+//! ```text
+//! 0      magic, version, pid, start time, used bytes (atomic), executable name
+//! 4096   blocks, one after another: header, names, values, flight records
+//! ```
+
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"farstat2");
+/// The bits of it that every version has.
+pub(crate) const MAGIC_OF_ANY_VERSION: u64 = u64::from_le_bytes(*b"farstat\0");
+pub(crate) const SEGMENT_BYTES: usize = 8 << 20;
+
+pub(crate) const AT_MAGIC: usize = 0;
+pub(crate) const AT_PID: usize = 8;
+pub(crate) const AT_START: usize = 16;
+/// Written last when a block is added, with release.
+pub(crate) const AT_USED: usize = 24;
+pub(crate) const AT_EXE: usize = 64;
+pub(crate) const EXE_BYTES: usize = 256;
+pub(crate) const FIRST_BLOCK: usize = 4096;
+
+/// Block header: state, counter count, record count, next record, label.
+pub(crate) const BLOCK_STATE: usize = 0;
+pub(crate) const BLOCK_COUNTERS: usize = 8;
+pub(crate) const BLOCK_RECORDS: usize = 16;
+pub(crate) const BLOCK_NEXT: usize = 24;
+pub(crate) const BLOCK_LABEL: usize = 32;
+/// Two IPv6 addresses with ports, written in full, and words around them.
+pub(crate) const LABEL_BYTES: usize = 160;
+pub(crate) const BLOCK_HEADER: usize = 192;
+
+/// Whether statistics begin so, of this version or another.
+pub(crate) const fn is_magic(word: u64) -> bool {
+    word & (u64::MAX >> 8) == MAGIC_OF_ANY_VERSION
+}
+
+/// Returns the word at an offset of a copied segment.
+pub(crate) fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    let word = bytes.get(at..at.checked_add(8)?)?;
+    Some(u64::from_le_bytes(word.try_into().ok()?))
+}
+
+pub(crate) const LIVE: u64 = 1;
+pub(crate) const ENDED: u64 = 2;
+
+pub(crate) const NAME_BYTES: usize = 32;
+/// A flight record: nanoseconds since the process started to count, code, argument.
+pub(crate) const RECORD_BYTES: usize = 24;
+
+/// Offsets inside a block of `counters` and `records`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) counters: usize,
+    pub(crate) records: usize,
+}
+
+impl Shape {
+    pub(crate) const fn names_at(self) -> usize {
+        BLOCK_HEADER
+    }
+
+    pub(crate) const fn values_at(self) -> usize {
+        (self.names_at() + self.counters * NAME_BYTES).next_multiple_of(64)
+    }
+
+    pub(crate) const fn records_at(self) -> usize {
+        (self.values_at() + self.counters * 8).next_multiple_of(64)
+    }
+
+    pub(crate) const fn len_bytes(self) -> usize {
+        (self.records_at() + self.records * RECORD_BYTES).next_multiple_of(64)
+    }
+}

@@ -1,0 +1,170 @@
+//! The process's segment, and the places of blocks in it.
+
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::time::Instant;
+
+use farcall_shm::{Mutex, fork};
+
+use crate::format::{
+    AT_EXE, AT_MAGIC, AT_PID, AT_START, AT_USED, EXE_BYTES, FIRST_BLOCK, MAGIC, SEGMENT_BYTES, Shape,
+};
+use crate::prometheus::split;
+use crate::read::start_ticks;
+use crate::segment;
+
+/// Made once; made anew in forked children that ask for it.
+static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
+
+pub(crate) struct Page {
+    base: NonNull<u8>,
+    started: Instant,
+    places: Mutex<Places>,
+}
+
+// SAFETY: the mapping is never unmapped; words in it are accessed as atomics only, everything else is written before a
+// block is published.
+unsafe impl Send for Page {}
+// SAFETY: as above.
+unsafe impl Sync for Page {}
+
+pub(crate) struct Places {
+    used: usize,
+    /// Ended blocks, oldest first, to be reused by blocks of the same shape.
+    ended: Vec<(Shape, usize)>,
+    /// Kinds of endpoints that the process has had, for the help of their metrics.
+    kinds: Vec<Kind>,
+}
+
+/// What the counters of one kind of endpoints count.
+struct Kind {
+    name: String,
+    names: &'static [&'static str],
+    help: &'static [&'static str],
+}
+
+/// Maximum number of kinds that are remembered; a process has a dozen.
+const KINDS_MAX: usize = 256;
+
+impl Page {
+    /// The process's page, made at first use.
+    pub(crate) fn get() -> &'static Self {
+        Self::existing().unwrap_or_else(|| {
+            static MAKING: Mutex<()> = Mutex::new(());
+            let _making = MAKING.lock();
+            if let Some(made) = Self::existing() {
+                return made;
+            }
+            let base = Self::open().unwrap_or_else(|error| {
+                tracing::warn!("no statistics for `farcall stats`: no System V shared memory: {error}");
+                let private = Box::leak(vec![0_u64; SEGMENT_BYTES / 8].into_boxed_slice());
+                NonNull::from(private).cast()
+            });
+            let places = Places { used: FIRST_BLOCK, ended: Vec::new(), kinds: Vec::new() };
+            let page =
+                Box::leak(Box::new(Self { base, started: Instant::now(), places: Mutex::new(places) }));
+            PAGE.store(page, Ordering::Release);
+            page
+        })
+    }
+
+    fn existing() -> Option<&'static Self> {
+        // SAFETY: null, or a page that is never freed.
+        unsafe { PAGE.load(Ordering::Acquire).as_ref() }
+    }
+
+    fn open() -> io::Result<NonNull<u8>> {
+        segment::tidy();
+        let base = segment::create()?;
+        fork::add_mapping(base.as_ptr(), SEGMENT_BYTES, true);
+        let exe = std::env::args().collect::<Vec<_>>().join(" ");
+        let exe = &exe.as_bytes()[..exe.len().min(EXE_BYTES)];
+        // SAFETY: inside the mapping, which nobody else has yet.
+        unsafe { base.add(AT_EXE).copy_from_nonoverlapping(NonNull::from(exe).cast(), exe.len()) };
+        let pid = std::process::id();
+        word(base, AT_PID).store(pid.into(), Ordering::Relaxed);
+        word(base, AT_START).store(start_ticks(pid), Ordering::Relaxed);
+        word(base, AT_USED).store(FIRST_BLOCK as u64, Ordering::Relaxed);
+        word(base, AT_MAGIC).store(MAGIC, Ordering::Release);
+        Ok(base)
+    }
+
+    /// A place for a block; `None` if the page is full.
+    pub(crate) fn place(&self, shape: Shape) -> Option<NonNull<u8>> {
+        let mut places = self.places.lock();
+        let at = match places.ended.iter().position(|(ended, _)| *ended == shape) {
+            Some(reused) => places.ended.remove(reused).1,
+            None if places.used + shape.len_bytes() <= SEGMENT_BYTES => {
+                places.used += shape.len_bytes();
+                places.used - shape.len_bytes()
+            }
+            None => return None,
+        };
+        // SAFETY: inside the mapping by the check above.
+        Some(unsafe { self.base.add(at) })
+    }
+
+    /// Lets readers see blocks that were placed and filled.
+    pub(crate) fn publish(&self) {
+        let places = self.places.lock();
+        word(self.base, AT_USED).store(places.used as u64, Ordering::Release);
+    }
+
+    /// Remembers what the counters of a kind of endpoints count, if metrics tell of them one by one.
+    pub(crate) fn describe(
+        &self,
+        label: &str,
+        names: &'static [&'static str],
+        help: &'static [&'static str],
+    ) {
+        let Some((name, _)) = split(label) else { return };
+        let mut places = self.places.lock();
+        if places.kinds.len() < KINDS_MAX && places.kinds.iter().all(|kind| kind.name != name) {
+            places.kinds.push(Kind { name, names, help });
+        }
+    }
+
+    /// What a counter of this process counts.
+    pub(crate) fn help(kind: &str, counter: &str) -> Option<&'static str> {
+        let places = Self::existing()?.places.lock();
+        let kind = places.kinds.iter().find(|known| known.name == kind)?;
+        let at = kind.names.iter().position(|name| *name == counter)?;
+        kind.help.get(at).copied()
+    }
+
+    /// Gives a place back. Its content stays readable until it is reused.
+    pub(crate) fn retire(&self, shape: Shape, base: NonNull<u8>) {
+        let at = base.addr().get() - self.base.addr().get();
+        self.places.lock().ended.push((shape, at));
+    }
+
+    /// Nanoseconds since the page was made.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+}
+
+/// The page, locked while a thread forks, so that the child finds it whole.
+#[must_use]
+pub struct LockedPage(#[expect(dead_code, reason = "held")] Option<MutexGuard<'static, Places>>);
+
+/// To be called before a fork, by the thread that forks; dropped in parent and child. In the child, the registry of
+/// [`farcall_shm::fork`] has put private memory in the place of the page: what it counts is nobody's to read.
+pub fn lock_for_fork() -> LockedPage {
+    LockedPage(Page::existing().map(|page| page.places.lock()))
+}
+
+/// In a forked child that counts for itself: blocks made from now on lie in a page of its own, and the parent's are left
+/// as they are. The child must not drop blocks that it inherited: their places are the parent's.
+pub fn renew_in_child() {
+    PAGE.store(ptr::null_mut(), Ordering::Release);
+}
+
+/// A word of mapped memory.
+pub(crate) fn word<'a>(base: NonNull<u8>, at: usize) -> &'a AtomicU64 {
+    // SAFETY: callers pass offsets of the format, multiples of 8 inside the `SEGMENT_BYTES` of the page's mapping, which
+    // is never removed; after publication these words are only accessed as atomics.
+    unsafe { AtomicU64::from_ptr(base.add(at).cast().as_ptr()) }
+}

@@ -1,0 +1,201 @@
+//! A process's counters in Prometheus' text form (version 0.0.4).
+//!
+//! A block whose label is words and one number, "rpc server thread 0", becomes series `farcall_rpc_server_thread_…` with
+//! the label `number`. Blocks that come and go, those of queue pairs and clients, are only counted: a series for each
+//! would be without bound, and their sum would fall when one ends. `farcall stats PID` tells of each.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use crate::page::Page;
+use crate::{BlockReport, Histogram, Report};
+
+/// Names of values that are levels; all others only grow.
+const LEVELS: [&str; 11] = [
+    "items",
+    "item_bytes",
+    "reserved_bytes",
+    "limit_bytes",
+    "slots",
+    "nodes",
+    "nodes_up",
+    "slabs_in_use",
+    "slabs_degraded",
+    "slabs_copying",
+    "slabs_lost",
+];
+
+/// One metric: its type, what it counts, and the lines of its samples.
+struct Family {
+    kind: &'static str,
+    help: String,
+    samples: String,
+}
+
+impl Family {
+    fn new(kind: &'static str, help: String) -> Self {
+        Self { kind, help, samples: String::new() }
+    }
+
+    fn write(&self, name: &str, text: &mut String) {
+        // A line each: the form's escapes are for what has line ends or backslashes.
+        let help = self.help.replace('\\', r"\\").replace('\n', r"\n");
+        // Writing to a string cannot fail; so below.
+        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {}\n{}", self.kind, self.samples);
+    }
+}
+
+/// The live endpoints of a process, as text that Prometheus reads.
+pub fn prometheus(report: &Report) -> String {
+    let mut families: BTreeMap<String, Family> = BTreeMap::new();
+    for block in report.blocks.iter().filter(|block| block.live) {
+        match split(&block.label) {
+            Some((kind, number)) => describe(block, &kind, number, &mut families),
+            None => continue,
+        }
+    }
+    let mut text = String::new();
+    let mut build = Family::new("gauge", "Always 1; the version is a label.".to_owned());
+    let _ = writeln!(build.samples, "farcall_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION"));
+    build.write("farcall_build_info", &mut text);
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for block in report.blocks.iter().filter(|block| block.live) {
+        *counts.entry(words(&block.label).join("_")).or_default() += 1;
+    }
+    let mut endpoints = Family::new("gauge", "Endpoints of the process now, by their kind.".to_owned());
+    for (kind, count) in counts {
+        let _ = writeln!(endpoints.samples, "farcall_endpoints{{kind=\"{kind}\"}} {count}");
+    }
+    endpoints.write("farcall_endpoints", &mut text);
+    for (name, family) in families {
+        family.write(&name, &mut text);
+    }
+    text
+}
+
+/// What a counter counts: as its declaration says, if it is one of this process.
+fn help(kind: &str, counter: &str) -> String {
+    match Page::help(kind, counter).map(str::trim).filter(|help| !help.is_empty()) {
+        // Links and code of Rust's documentation.
+        Some(help) => help.replace(['`', '[', ']'], ""),
+        None => format!("{} of each {}.", counter.replace('_', " "), kind.replace('_', " ")),
+    }
+}
+
+fn describe(block: &BlockReport, kind: &str, number: u32, families: &mut BTreeMap<String, Family>) {
+    if let Some(histogram) = Histogram::of(&block.counters) {
+        let name = format!("farcall_{kind}_seconds");
+        let help = || format!("Time that each {} took, in seconds.", kind.replace('_', " "));
+        let family = families.entry(name.clone()).or_insert_with(|| Family::new("histogram", help()));
+        let mut seen = 0_u64;
+        for (limit_ns, count) in &histogram.buckets {
+            seen = seen.wrapping_add(*count);
+            let limit = limit_ns.map_or_else(|| "+Inf".to_owned(), |ns| (ns as f64 / 1e9).to_string());
+            let _ = writeln!(family.samples, "{name}_bucket{{number=\"{number}\",le=\"{limit}\"}} {seen}");
+        }
+        let sum = histogram.sum_ns as f64 / 1e9;
+        let _ = writeln!(family.samples, "{name}_sum{{number=\"{number}\"}} {sum}");
+        let _ = writeln!(family.samples, "{name}_count{{number=\"{number}\"}} {seen}");
+        return;
+    }
+    for (counter, value) in &block.counters {
+        let is_level = LEVELS.contains(&counter.as_str());
+        let (kind_of_metric, end) = if is_level { ("gauge", "") } else { ("counter", "_total") };
+        // Names as `items_total` have it already.
+        let stem = counter.strip_suffix("_total").map_or(counter.as_str(), |stem| match stem {
+            "items" => "items_stored",
+            stem => stem,
+        });
+        let name = format!("farcall_{kind}_{stem}{end}");
+        let family =
+            families.entry(name.clone()).or_insert_with(|| Family::new(kind_of_metric, help(kind, counter)));
+        let _ = writeln!(family.samples, "{name}{{number=\"{number}\"}} {value}");
+    }
+}
+
+/// The words of a label that can be part of a name.
+fn words(label: &str) -> Vec<&str> {
+    let is_word = |word: &&str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase());
+    label.split([' ', ',']).take_while(is_word).collect()
+}
+
+/// Words and one number, which end the label.
+pub(crate) fn split(label: &str) -> Option<(String, u32)> {
+    let words = words(label);
+    let number = label.rsplit_once(' ')?.1.parse().ok()?;
+    (words.len() + 1 == label.split(' ').count()).then(|| (words.join("_"), number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(label: &str, counters: &[(&str, u64)]) -> BlockReport {
+        let counters = counters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        BlockReport { label: label.to_owned(), live: true, counters, records: Vec::new() }
+    }
+
+    #[test]
+    fn endpoints_that_stay_become_series_and_others_are_counted() {
+        let ended = BlockReport { live: false, ..block("rpc server thread 9", &[("calls", 1)]) };
+        let blocks = vec![
+            block("rpc server thread 0", &[("calls", 7), ("reads", 0)]),
+            block("rpc server thread 1", &[("calls", 8)]),
+            block("kv partition 0", &[("items", 3), ("items_total", 5)]),
+            block("softnic qp 0x0012af", &[("sends", 1)]),
+            block("softnic qp 0x0012b0", &[("sends", 1)]),
+            block("rpc client", &[("calls", 1)]),
+            block("rpc handler 0", &[("le_128", 2), ("le_256", 1), ("le_inf", 1), ("sum_ns", 5_000)]),
+            ended,
+        ];
+        let text = prometheus(&Report { pid: 1, alive: true, command: "x".into(), blocks });
+        let expected = [
+            "farcall_endpoints{kind=\"kv_partition\"} 1",
+            "farcall_endpoints{kind=\"rpc_client\"} 1",
+            "farcall_endpoints{kind=\"rpc_handler\"} 1",
+            "farcall_endpoints{kind=\"rpc_server_thread\"} 2",
+            "farcall_endpoints{kind=\"softnic_qp\"} 2",
+            "# TYPE farcall_kv_partition_items gauge",
+            "farcall_kv_partition_items{number=\"0\"} 3",
+            "# TYPE farcall_kv_partition_items_stored_total counter",
+            "farcall_kv_partition_items_stored_total{number=\"0\"} 5",
+            "# TYPE farcall_rpc_handler_seconds histogram",
+            "farcall_rpc_handler_seconds_bucket{number=\"0\",le=\"0.000000128\"} 2",
+            "farcall_rpc_handler_seconds_bucket{number=\"0\",le=\"0.000000256\"} 3",
+            "farcall_rpc_handler_seconds_bucket{number=\"0\",le=\"+Inf\"} 4",
+            "farcall_rpc_handler_seconds_sum{number=\"0\"} 0.000005",
+            "farcall_rpc_handler_seconds_count{number=\"0\"} 4",
+            "# TYPE farcall_rpc_server_thread_calls_total counter",
+            "farcall_rpc_server_thread_calls_total{number=\"0\"} 7",
+            "farcall_rpc_server_thread_calls_total{number=\"1\"} 8",
+            "# TYPE farcall_rpc_server_thread_reads_total counter",
+            "farcall_rpc_server_thread_reads_total{number=\"0\"} 0",
+        ];
+        let is_help = |line: &&str| line.starts_with("# HELP ");
+        let lines: Vec<&str> = text.lines().filter(|line| !is_help(line)).skip(3).collect();
+        assert_eq!(lines, expected);
+        let lines: Vec<&str> = text.lines().collect();
+        for (at, line) in lines.iter().enumerate() {
+            let Some(rest) = line.strip_prefix("# TYPE ") else { continue };
+            let name = rest.split(' ').next().unwrap();
+            assert!(lines[at - 1].starts_with(&format!("# HELP {name} ")), "{line} behind {}", lines[at - 1]);
+        }
+        assert_eq!(lines.iter().filter(|line| is_help(line)).count(), text.matches("# TYPE ").count());
+    }
+
+    crate::counters! {
+        /// Counters of a test.
+        struct Described {
+            /// Apples that
+            /// [`fell`].
+            apples,
+        }
+    }
+
+    #[test]
+    fn takes_help_from_the_declaration_of_a_counter() {
+        let _block = crate::Block::<Described>::new("orchard of tests 7", 0);
+        let text = prometheus(&crate::read_pid(std::process::id()).unwrap());
+        assert!(text.contains("# HELP farcall_orchard_of_tests_apples_total Apples that fell.\n"), "{text}");
+    }
+}

@@ -1,0 +1,49 @@
+//! The RDMA verbs vocabulary: everything the floors above agree on, and nothing that moves a byte.
+//!
+//! Names, states and values are those of the InfiniBand Architecture Specification and of rdma-core's man pages, in
+//! Rust case. [`SendWr`], [`RecvWr`], [`Sge`] and [`Wc`] have the memory layout of libibverbs' structures, so a
+//! provider over the system's library and a C shell over ours hand them on untranslated.
+//!
+//! A *provider* (software RNIC, system libibverbs, simulator) implements the traits of [`provider`]: cold objects
+//! ([`Device`], [`Context`], [`ProtectionDomain`], [`CompChannel`]) are shared, hot ones ([`RawQp`], [`RawCq`]) belong
+//! to one owner (`&mut self`, no lock inside) and are called once per *batch*.
+//!
+//! The crate has no thread, socket or system call but the clock's.
+
+mod attr;
+mod clock;
+mod error;
+mod event;
+mod flags;
+mod gid;
+mod port_choice;
+mod posting;
+mod progress;
+pub mod provider;
+mod qp_state;
+mod route_header;
+mod transition;
+mod wc;
+mod wr;
+
+pub use attr::{
+    AhAttr, CqInitAttr, DeviceAttr, LinkLayer, MrAttr, MrMemory, Mtu, OpCaps, PortAttr, PortState, QpAttr,
+    QpCap, QpInitAttr, QpType, RnrTimer, SrqAttr, SrqCap, SrqInitAttr,
+};
+pub use clock::{Clock, MonotonicClock, Nanos, VirtualClock};
+pub use error::{Error, PostError, Result};
+pub use event::{AsyncEvent, AsyncEventKind};
+pub use flags::{Access, SendFlags, WcFlags};
+pub use gid::{Gid, GidChoice, GidEntry, GidScope, GidType};
+pub use port_choice::PortChoice;
+pub use posting::{ATOMIC_BYTES, MAX_MESSAGE_BYTES, RecvRules, SendRules};
+pub use progress::{Endpoint, Next, Probe, WaitSet};
+pub use provider::{
+    AddressHandle, CompChannel, Context, Device, Notify, ProtectionDomain, Provider, RawCq, RawMr, RawQp,
+    RawSrq, Revoked, SrqInUse,
+};
+pub use qp_state::QpState;
+pub use route_header::{ROUTE_HEADER_BYTES, ReceivedRoute, ipv4_route_header};
+pub use transition::{QpAttrMask, Transition};
+pub use wc::{Wc, WcOpcode, WcStatus};
+pub use wr::{AtomicTarget, RdmaTarget, RecvWr, SendWr, Sge, UdTarget, WrOpcode, WrTarget};

@@ -1,0 +1,285 @@
+//! The main job: the same key-value store behind TCP, a Unix socket and RPC over RDMA verbs, between two processes.
+//!
+//! Each front end has a server process of its own, pinned to one core; the client is this process, pinned to another.
+//! All figures are taken interleaved: one repetition of everything, then the next. Every value read is checked. Besides
+//! speed: CPU time of both ends, system calls and heap operations per call, idle CPU, leaks, and a server killed and
+//! started again under load.
+
+pub mod busy;
+mod crash;
+mod figures;
+mod fill;
+mod front_end;
+mod idle;
+mod rows;
+#[cfg(feature = "verbs")]
+mod stand;
+mod steady;
+mod store_client;
+mod store_service;
+
+pub use front_end::{FrontEnd, FrontEndTarget};
+pub(crate) use store_client::StoreClient;
+pub use store_service::StoreService;
+use store_service::private_socket;
+
+use super::ExperimentError;
+use super::reach::Reach;
+use super::server::{Ready, Served, ServerError, ServerProcess, Service};
+use super::stage::{Progress, Stage};
+use crate::baseline::{self, Baseline, BaselineResult};
+use crate::load::{AUTO, Ledger, tuning_condition};
+use crate::measure::{Footprint, contention_warning, pin_thread};
+use crate::peer::PeerLauncher;
+use crate::report::Report;
+use crate::workload::{Distribution, RecordShape, Workload};
+use farcall_link::BatchSizing;
+use farcall_rpc::tune::Decision;
+use figures::{Figure, Sample};
+#[cfg(feature = "verbs")]
+pub(crate) use stand::{KvTask, Stand};
+use std::time::Duration;
+
+/// What another project's store may need for a record beside key and value, and at least in all.
+const RECORD_OVERHEAD_BYTES: usize = 128;
+const MEMORY_MIN_BYTES: u64 = 64 << 20;
+
+/// How long a server may take to end after SIGTERM.
+pub(super) const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long it may take under contention for the processors, unless its measurements alone take half of that.
+const CONTENDED_LIMIT: Duration = Duration::from_secs(100);
+
+/// What a measurement between two halves leaves out.
+const OF_ONE_HOST_NOTE: &str = "System calls, heap operations, idle servers, leaks and killed servers are measured \
+                                with both ends on one host.";
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct KvMainPlan {
+    /// Cores, durations, repetitions, seed.
+    pub stage: Stage,
+    /// Records loaded before the measurements.
+    pub records: u64,
+    /// Sizes of keys and values.
+    pub shape: RecordShape,
+    /// Workloads with their request distributions.
+    pub workloads: Vec<(Workload, Distribution)>,
+    /// Outstanding operations on each connection.
+    pub windows: Vec<u32>,
+    /// Client processes, of one thread each; a single one is this process.
+    pub clients: u32,
+    /// Connections of each client.
+    pub connections: u32,
+    /// Operations a second of all clients together, at fixed intervals; without, each begins when another has ended.
+    pub rate: Option<u32>,
+    /// Ways of batching; each window is measured without, and with each that it can fill, over verbs.
+    pub batches: Vec<BatchSizing>,
+    /// Ways to the store.
+    pub front_ends: Vec<FrontEnd>,
+    /// The RNIC of both ends, and what connections begin with.
+    pub reach: Reach,
+}
+
+/// A front end, its server, and what must be true of its records.
+pub(super) struct Post {
+    pub(super) front_end: FrontEnd,
+    pub(super) server: ServerProcess,
+    pub(super) ledger: Ledger,
+    /// What the server held when it was filled and nobody was connected, if it is on this host.
+    pub(super) before: Option<Footprint>,
+}
+
+/// Does the main job. The calling thread is pinned to the stage's client core.
+///
+/// # Errors
+/// When it cannot be done at all; wrong results are problems of the report.
+pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
+    let warning = contention_warning();
+    let Some(warning) = warning else { return run_to_the_end(plan, progress) };
+    let limit = CONTENDED_LIMIT.max(2 * measuring_time(plan));
+    let plan = KvMainPlan { stage: plan.stage.clone().ending_within(limit), ..plan.clone() };
+    let why = || format!("the time for this run under contention, {limit:?}, is over: {warning}");
+    let mut in_time = |what: &str| !plan.stage.is_late() && progress(what);
+    let report = run_to_the_end(&plan, &mut in_time);
+    let mut report = report
+        .map_err(|error| if plan.stage.is_late() { format!("{error}; {}", why()).into() } else { error })?;
+    if plan.stage.is_late() {
+        report.problems.push(why());
+    }
+    report.warn(warning);
+    Ok(report)
+}
+
+/// How long the measurements take, without what lies between them.
+fn measuring_time(plan: &KvMainPlan) -> Duration {
+    let figures = u32::try_from(Figure::all_of(plan).len()).unwrap_or(u32::MAX);
+    (plan.stage.warm_up + plan.stage.duration).saturating_mul(figures.saturating_mul(plan.stage.repetitions))
+}
+
+fn run_to_the_end(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
+    pin_thread(plan.stage.client_core)?;
+    let mut report = plan.stage.report(rows::TITLE, rows::conditions(plan), plan.reach.nic.wish);
+    report.notes.extend(plan.stage.single_core_note());
+    let mut posts = Vec::new();
+    for front_end in &plan.front_ends {
+        if !report.goes_on(progress(&format!(
+            "{front_end}: starting a server and loading {} records",
+            plan.records
+        ))) {
+            return Ok(report);
+        }
+        let post = open(plan, *front_end)?;
+        if let Some(chosen) = chosen_at(plan, &post)? {
+            report.conditions.push(AUTO, chosen.to_string());
+        }
+        posts.push(post);
+    }
+    let mut figures: Vec<Figure> = Figure::all_of(plan);
+    let mut limits: Vec<BaselineResult> = Vec::new();
+    let is_complete = plan.stage.interleave(
+        &mut figures,
+        &mut report,
+        progress,
+        |figure| figure.to_string(),
+        |figure, repetition, report| {
+            if limits.len() < repetition as usize && plan.stage.server_half().is_none() {
+                limits.push(baseline::measure(Baseline::SharedMemory, &plan.stage.pair_plan())?);
+            }
+            if let Some(post) = posts.iter_mut().find(|post| post.front_end == figure.front_end) {
+                figure.samples.push(Sample::take(plan, figure, post, repetition, &mut report.problems)?);
+            }
+            Ok::<(), ExperimentError>(())
+        },
+    )?;
+    report.tables.push(rows::main_table(&figures, &limits));
+    report.notes.push(rows::VERBS_NOTE.to_owned());
+    if let Some(table) = rows::reads_table(&figures) {
+        report.tables.push(table);
+        report.notes.push(rows::READS_NOTE.to_owned());
+    }
+    let tunings =
+        figures.iter().flat_map(|figure| &figure.samples).flat_map(|sample| sample.tunings.iter().copied());
+    if let Some(condition) = tuning_condition(tunings, plan.reach.profile.as_ref()) {
+        report.conditions.push("fetching presets", condition);
+    }
+    if !is_complete {
+        return Ok(report);
+    }
+    if plan.stage.server_half().is_some() {
+        report.notes.push(OF_ONE_HOST_NOTE.to_owned());
+        stop_all(posts, &mut report);
+        return Ok(report);
+    }
+    // What was measured before is worth its report all the same.
+    if let Err(error) = finish(plan, posts, &mut report, progress) {
+        report.problems.push(error.to_string());
+    }
+    Ok(report)
+}
+
+fn stop_all(posts: Vec<Post>, report: &mut Report) {
+    for Post { front_end, server, .. } in posts {
+        if let Err(error) = server.stop(STOP_PATIENCE) {
+            report.problems.push(format!("{front_end}: {error}"));
+        }
+    }
+}
+
+/// Everything but speed.
+fn finish(
+    plan: &KvMainPlan,
+    mut posts: Vec<Post>,
+    report: &mut Report,
+    progress: Progress<'_>,
+) -> Result<(), ExperimentError> {
+    let mut costs = Vec::new();
+    for post in &mut posts {
+        if !report
+            .goes_on(progress(&format!("{}: counting system calls and heap operations", post.front_end)))
+        {
+            return Ok(());
+        }
+        costs.push(steady::measure(plan, post, report)?);
+    }
+    if !report.goes_on(progress("all servers idle, with clients connected")) {
+        return Ok(());
+    }
+    let idle = idle::measure(plan, &posts, report)?;
+    report.tables.push(rows::costs_table(&costs, &idle));
+    report.notes.push(format!(
+        "Costs of an operation are counted over {:?} each, an idle server's CPU over {:?}.",
+        steady::window(plan),
+        idle::window(plan)
+    ));
+    for post in posts {
+        close(post, report)?;
+    }
+    let mut crashes = Vec::new();
+    for front_end in crash::front_ends(plan) {
+        if !report
+            .goes_on(progress(&format!("{front_end}: killing the server under load and starting it again")))
+        {
+            return Ok(());
+        }
+        match crash::measure(plan, front_end, report) {
+            Ok(crash) => crashes.push(crash),
+            Err(error) => report.problems.push(format!("a server killed and started again: {error}")),
+        }
+    }
+    report.tables.push(rows::crash_table(&crashes));
+    Ok(())
+}
+
+impl FrontEnd {
+    /// Starts a server of this front end, at the place of an earlier one if there is one.
+    fn serve(self, plan: &KvMainPlan, again: Option<&Ready>) -> Result<ServerProcess, ServerError> {
+        if let Self::Foreign(store, socket) = self {
+            return store.serve(socket, private_socket(), memory_bytes(plan), &[plan.stage.server_core]);
+        }
+        let (nic, store) = (plan.reach.nic.clone(), StoreService::new(self, plan));
+        if again.is_none() {
+            return ServerProcess::serve(&plan.stage, &Service { nic, what: Served::Store(store) });
+        }
+        let launcher = PeerLauncher::with_args(store.args(&nic, "", again));
+        ServerProcess::start(&launcher, &[plan.stage.server_core])
+    }
+}
+
+/// Room for all records with what a store needs beside them, so that none is evicted.
+fn memory_bytes(plan: &KvMainPlan) -> u64 {
+    let record_bytes = plan.shape.key_len_bytes() + plan.shape.value_len_bytes() + RECORD_OVERHEAD_BYTES;
+    2 * plan.records * record_bytes as u64 + MEMORY_MIN_BYTES
+}
+
+/// What the library chooses at a server, if that is left to it.
+fn chosen_at(plan: &KvMainPlan, post: &Post) -> Result<Option<Decision>, ExperimentError> {
+    let mut options = plan.reach.options(1, STOP_PATIENCE);
+    let settled = post.front_end.settle(&plan.reach, post.server.ready(), &mut options);
+    Ok(settled.map_err(|error| post.front_end.failed(error))?.1)
+}
+
+fn open(plan: &KvMainPlan, front_end: FrontEnd) -> Result<Post, ExperimentError> {
+    let server = front_end.serve(plan, None)?;
+    fill::fill(plan, front_end, &server)?;
+    // What another project's program keeps is its own affair.
+    let own_pid = server.pid().filter(|_| !matches!(front_end, FrontEnd::Foreign(..)));
+    let before = own_pid.map(Footprint::of).transpose()?;
+    let ledger = if plan.clients > 1 { Ledger::shared(plan.records) } else { Ledger::new(plan.records) };
+    Ok(Post { front_end, server, ledger, before })
+}
+
+/// Memory that allocators and the kernel may keep without it being a leak.
+const MEMORY_SLACK_BYTES: u64 = 8 << 20;
+
+/// Looks for leaks, then ends the server.
+fn close(post: Post, report: &mut Report) -> Result<(), ExperimentError> {
+    if let (Some(pid), Some(before)) = (post.server.pid(), post.before) {
+        let leaks = idle::settled_footprint(pid, before)?.leaks_since(before, MEMORY_SLACK_BYTES);
+        report.problems.extend(leaks.iter().map(|leak| format!("{}: server: {leak}", post.front_end)));
+    }
+    if let Err(error) = post.server.stop(STOP_PATIENCE) {
+        report.problems.push(format!("{}: {error}", post.front_end));
+    }
+    Ok(())
+}

@@ -1,0 +1,211 @@
+//! A file system of one file of a fixed length, over a memory: what a loop device, and so a swap area, is set upon.
+//!
+//! Who mounts it and who serves it are two processes: the descriptor of /dev/fuse is handed from one to the other.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::mount::{MountError, MountOptions, UnattachedMount};
+use super::wire::{Body, Opcode, Request, TRANSFER_BYTES_MAX, VALID_MAX};
+use crate::tree::{Attributes, BLOCK_BYTES, DIRECTORY, REGULAR, ROOT, Result};
+use crate::volume::Memory;
+
+/// The file's name.
+pub const ONE_FILE_NAME: &str = "swap";
+const FILE: u64 = ROOT + 1;
+/// Programs' bytes: its owner's alone.
+const MODE: u32 = 0o600;
+
+/// Bytes that were read or written, or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// Whether they were written.
+    pub is_write: bool,
+    /// How many.
+    pub len_bytes: usize,
+    /// How long memory took.
+    pub time: Duration,
+    /// Whether memory had them, or took them.
+    pub is_done: bool,
+}
+
+/// Mounts at a directory, for this user alone. Who holds the descriptor keeps requests waiting; when nobody holds it any
+/// more they fail.
+///
+/// # Errors
+/// If there is no FUSE, the directory cannot be used, or the system refuses.
+pub fn mount_one_file(dir: &Path) -> Result<OwnedFd, MountError> {
+    let options = MountOptions { source: "farcall", is_read_only: false };
+    let mount = UnattachedMount::create(dir, options, &["default_permissions"])?;
+    mount.attach()?;
+    Ok(mount.device()?)
+}
+
+/// Takes requests until the file system is unmounted: one thread of several. Tells of each transfer.
+pub fn serve_one_file(
+    device: &OwnedFd,
+    memory: &dyn Memory,
+    size_bytes: u64,
+    mut tell: impl FnMut(Transfer),
+) {
+    super::serve(device, |request, reply| (answer(memory, size_bytes, request, reply, &mut tell), ()));
+}
+
+fn answer(
+    memory: &dyn Memory,
+    size_bytes: u64,
+    request: &Request<'_>,
+    reply: &mut Vec<u8>,
+    tell: &mut impl FnMut(Transfer),
+) -> Result<()> {
+    let (node, mut body) = (request.node, request.body);
+    let Some(opcode) = request.opcode else { return Err(Errno::NOSYS) };
+    match opcode {
+        Opcode::Lookup if node == ROOT && body.name()? == ONE_FILE_NAME.as_bytes() => {
+            reply.put_entry_out(FILE, &attributes(FILE, size_bytes)?, VALID_MAX);
+        }
+        Opcode::Lookup => return Err(Errno::NOENT),
+        Opcode::Getattr => reply.put_attr_out(&attributes(node, size_bytes)?, VALID_MAX),
+        Opcode::Open if node == FILE => {
+            reply.put_u64(FILE);
+            // No flags: the loop device asks for direct I/O itself.
+            reply.put_u64(0);
+        }
+        Opcode::Read if node == FILE => {
+            body.skip(8)?;
+            let (offset, len_bytes) = (body.u64()?, body.u32()? as usize);
+            let left = usize::try_from(size_bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
+            let len_bytes = len_bytes.min(left).min(TRANSFER_BYTES_MAX);
+            if len_bytes > 0 {
+                timed(false, len_bytes, tell, || memory.read(offset, len_bytes, reply))?;
+            }
+        }
+        Opcode::Write if node == FILE => {
+            body.skip(8)?;
+            let (offset, len_bytes) = (body.u64()?, body.u32()?);
+            body.skip(20)?;
+            let bytes = body.take(len_bytes as usize)?;
+            if offset.checked_add(len_bytes.into()).is_none_or(|end| end > size_bytes) {
+                return Err(Errno::FBIG);
+            }
+            timed(true, bytes.len(), tell, || memory.write(offset, bytes))?;
+            reply.put_u32(len_bytes);
+            reply.put_u32(0);
+        }
+        // A write is answered when all replicas in sync have it: nothing is left to do.
+        Opcode::Flush | Opcode::Fsync | Opcode::Release | Opcode::Forget | Opcode::BatchForget => {}
+        Opcode::Destroy | Opcode::Interrupt => {}
+        Opcode::Fallocate => return Err(Errno::OPNOTSUPP),
+        _ => return Err(Errno::NOSYS),
+    }
+    Ok(())
+}
+
+fn timed(
+    is_write: bool,
+    len_bytes: usize,
+    tell: &mut impl FnMut(Transfer),
+    transfer: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let begun = Instant::now();
+    let outcome = transfer();
+    tell(Transfer { is_write, len_bytes, time: begun.elapsed(), is_done: outcome.is_ok() });
+    outcome
+}
+
+fn attributes(ino: u64, size_bytes: u64) -> Result<Attributes> {
+    let (mode, size) = match ino {
+        ROOT => (DIRECTORY | 0o700, 0),
+        FILE => (REGULAR | MODE, size_bytes),
+        _ => return Err(Errno::NOENT),
+    };
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let blocks = size / BLOCK_BYTES * (BLOCK_BYTES / 512);
+    Ok(Attributes { ino, size, blocks, mode, uid, gid, nlink: 1, ..Attributes::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::super::wire::Fields;
+    use super::*;
+
+    const SIZE_BYTES: u64 = 64 << 10;
+
+    struct Bytes(Mutex<Vec<u8>>);
+
+    impl Memory for Bytes {
+        fn read(&self, at: u64, len_bytes: usize, bytes: &mut Vec<u8>) -> Result<()> {
+            let from = at as usize;
+            let all = self.0.lock().unwrap();
+            bytes.extend_from_slice(all.get(from..from + len_bytes).ok_or(Errno::IO)?);
+            Ok(())
+        }
+
+        fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+            let from = at as usize;
+            let mut all = self.0.lock().unwrap();
+            all.get_mut(from..from + bytes.len()).ok_or(Errno::IO)?.copy_from_slice(bytes);
+            Ok(())
+        }
+    }
+
+    fn ask(
+        memory: &Bytes,
+        opcode: Opcode,
+        node: u64,
+        body: &[u8],
+        told: &mut Vec<Transfer>,
+    ) -> Result<Vec<u8>> {
+        let request = Request {
+            opcode: Some(opcode),
+            unique: 1,
+            node,
+            named: node,
+            era: 0,
+            uid: 0,
+            gid: 0,
+            body: Fields(body),
+            bytes: body,
+            valid: VALID_MAX,
+        };
+        let mut reply = Vec::new();
+        answer(memory, SIZE_BYTES, &request, &mut reply, &mut |transfer| told.push(transfer))?;
+        Ok(reply)
+    }
+
+    fn words(handle: u64, offset: u64, len_bytes: u32) -> Vec<u8> {
+        let mut body = Vec::new();
+        body.put_u64(handle);
+        body.put_u64(offset);
+        body.put_u32(len_bytes);
+        (0..5).for_each(|_| body.put_u32(0));
+        body
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_is_beyond_the_end() {
+        let memory = Bytes(Mutex::new(vec![0; SIZE_BYTES as usize]));
+        let mut told = Vec::new();
+        let mut write = words(0, 8_192, 4_096);
+        write.extend_from_slice(&[7; 4_096]);
+        let mut ask = |opcode, node, body: &[u8]| ask(&memory, opcode, node, body, &mut told);
+        assert_eq!(ask(Opcode::Write, FILE, &write).unwrap()[..4], 4_096_u32.to_ne_bytes());
+        assert_eq!(ask(Opcode::Read, FILE, &words(0, 8_192, 4_096)).unwrap(), vec![7; 4_096]);
+        assert_eq!(ask(Opcode::Read, FILE, &words(0, SIZE_BYTES - 10, 4_096)).unwrap(), vec![0; 10]);
+        assert_eq!(ask(Opcode::Read, FILE, &words(0, SIZE_BYTES + 1, 4_096)).unwrap(), Vec::<u8>::new());
+        let mut beyond = words(0, SIZE_BYTES - 10, 4_096);
+        beyond.extend_from_slice(&[7; 4_096]);
+        assert_eq!(ask(Opcode::Write, FILE, &beyond), Err(Errno::FBIG));
+        assert_eq!(ask(Opcode::Write, FILE, &write[..100]), Err(Errno::IO), "shorter than it says");
+        assert_eq!(ask(Opcode::Lookup, ROOT, b"swap\0").unwrap()[..8], FILE.to_ne_bytes());
+        assert_eq!(ask(Opcode::Lookup, ROOT, b"other\0"), Err(Errno::NOENT));
+        assert_eq!(ask(Opcode::Unlink, ROOT, b"swap\0"), Err(Errno::NOSYS));
+        assert_eq!(told.len(), 3, "nothing is asked for beyond the end");
+        assert!(told.iter().all(|transfer| transfer.is_done) && told[0].is_write && !told[1].is_write);
+    }
+}

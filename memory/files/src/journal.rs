@@ -1,0 +1,502 @@
+//! What happened to a tree, in files that outlive the process: so that the next process has the same tree, and answers
+//! what the last one had done as that would have.
+//!
+//! Two files, usually memfds that somebody else holds. The one with the higher generation counts: a checkpoint, then
+//! records in the order in which they changed the tree. When it has grown long the other one begins anew.
+//!
+//! ```text
+//! generation, u64 | then, again and again: length, u32 | checksum, u64 | bytes
+//! ```
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use std::sync::Arc;
+
+use rapidhash::v3::rapidhash_v3;
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::fuse::{Request, ask};
+use crate::log::Log;
+use crate::tree::{Allocate, BadImage, Result, Time, Tree, WritePlan};
+
+const GENERATION_BYTES: u64 = 8;
+const HEAD_BYTES: usize = 12;
+/// A journal begins anew when it is so long, and longer than what it begins with.
+const LONG_BYTES: u64 = 32 << 20;
+/// Answers that may not have reached the kernel: the newest, together.
+const REPLIES_BYTES_MAX: usize = 4 << 20;
+
+/// What a file's bytes are to be.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum Wish {
+    Write { ino: u64, offset: u64, len_bytes: usize },
+    Resize { ino: u64, len_bytes: u64 },
+    Allocate { ino: u64, offset: u64, len_bytes: u64, how: Allocate, keep_size: bool },
+}
+
+impl Wish {
+    pub const fn ino(&self) -> u64 {
+        match *self {
+            Self::Write { ino, .. } | Self::Resize { ino, .. } | Self::Allocate { ino, .. } => ino,
+        }
+    }
+
+    pub fn plan(self, tree: &mut Tree) -> Result<WritePlan> {
+        match self {
+            Self::Write { ino, offset, len_bytes } => tree.plan_write(ino, offset, len_bytes),
+            Self::Resize { ino, len_bytes } => tree.plan_resize(ino, len_bytes),
+            Self::Allocate { ino, offset, len_bytes, how, keep_size } => {
+                tree.plan_allocate(ino, offset, len_bytes, how, keep_size)
+            }
+        }
+    }
+}
+
+/// What happened.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Record<'a> {
+    /// A request of the kernel's that the tree alone answers.
+    Asked {
+        now: Time,
+        request: &'a [u8],
+    },
+    Accessed {
+        ino: u64,
+        now: Time,
+    },
+    Forgot {
+        ino: u64,
+        lookups: u64,
+    },
+    /// Stores were planned; they are under way.
+    Planned {
+        number: u64,
+        wish: Wish,
+    },
+    Finished {
+        number: u64,
+        is_stored: bool,
+        now: Time,
+    },
+    /// A write ended privileges of a file.
+    PrivilegesDropped {
+        ino: u64,
+        set_ids: bool,
+        now: Time,
+    },
+}
+
+/// An answer: an error number, or none, and the body.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Reply {
+    errno: i32,
+    body: Vec<u8>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Checkpoint {
+    tree: Vec<u8>,
+    replies: BTreeMap<u64, Reply>,
+}
+
+/// See above.
+pub struct Journal {
+    files: [File; 2],
+    log: Option<Arc<Log>>,
+    generation: u64,
+    end: u64,
+    checkpoint_bytes: u64,
+    /// What the last process did, by the kernel's number.
+    replies: BTreeMap<u64, Reply>,
+    era: u16,
+    /// Another mount has changed the tree since the last process had it.
+    is_restarted: bool,
+    is_broken: bool,
+}
+
+impl Journal {
+    /// Reads what the last process wrote, if one did, and the tree that it had.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is damaged.
+    pub fn open(files: [File; 2]) -> io::Result<(Self, Option<Tree>)> {
+        Self::open_in_era(files, 0)
+    }
+
+    /// The same in a later era: other mounts have changed the tree so often since this one began.
+    ///
+    /// # Errors
+    /// As [`Journal::open`].
+    pub fn open_in_era(files: [File; 2], era: u16) -> io::Result<(Self, Option<Tree>)> {
+        let generations = [generation_of(&files[0])?, generation_of(&files[1])?];
+        let mut journal = Self {
+            files,
+            log: None,
+            generation: 0,
+            end: 0,
+            checkpoint_bytes: 0,
+            replies: BTreeMap::new(),
+            era,
+            is_restarted: false,
+            is_broken: false,
+        };
+        if generations == [0, 0] {
+            return Ok((journal, None));
+        }
+        let mut in_turn = generations;
+        in_turn.sort_unstable_by(|a, b| b.cmp(a));
+        for generation in in_turn {
+            journal.generation = generation;
+            if let Some(tree) = journal.replay()? {
+                return Ok((journal, Some(tree)));
+            }
+        }
+        Err(bad("it has no checkpoint, or could not be written any more"))
+    }
+
+    fn file(&self) -> &File {
+        &self.files[(self.generation % 2) as usize]
+    }
+
+    /// `None` if its checkpoint was not finished.
+    fn replay(&mut self) -> io::Result<Option<Tree>> {
+        let mut bytes = vec![0; self.file().metadata()?.len() as usize];
+        self.file().read_exact_at(&mut bytes, 0)?;
+        let records = bytes.get(GENERATION_BYTES as usize..).unwrap_or_default();
+        let Some(found) = replay(records, self.generation, self.era)? else { return Ok(None) };
+        self.replies = found.replies;
+        Ok(Some(found.tree))
+    }
+
+    /// Has it begin in another era, with the tree that another mount left: what the last process answered is forgotten.
+    #[must_use]
+    pub fn restarted(self, era: u16) -> Self {
+        Self { replies: BTreeMap::new(), era, is_restarted: true, ..self }
+    }
+
+    pub(crate) const fn era(&self) -> u16 {
+        self.era
+    }
+
+    pub(crate) const fn is_restarted(&self) -> bool {
+        self.is_restarted
+    }
+
+    /// Has all that happens from now on go to a log, too.
+    #[must_use]
+    pub fn with_log(self, log: Arc<Log>) -> Self {
+        Self { log: Some(log), ..self }
+    }
+
+    pub(crate) const fn log(&self) -> Option<&Arc<Log>> {
+        self.log.as_ref()
+    }
+
+    /// Begins anew with this tree: nothing is under way.
+    pub(crate) fn begin(&mut self, tree: &Tree) {
+        let bytes = checkpoint(tree.to_checkpoint(), self.replies.clone());
+        if let Some(log) = &self.log {
+            // Another mount has another kernel, which asks for nothing again.
+            log.begin(&checkpoint(tree.to_checkpoint(), BTreeMap::new()));
+        }
+        let earlier = (self.generation % 2) as usize;
+        self.generation += 1;
+        let record = to_record(&bytes, self.generation);
+        self.checkpoint_bytes = record.len() as u64;
+        self.end = GENERATION_BYTES + self.checkpoint_bytes;
+        let written =
+            self.file().set_len(0).and_then(|()| self.file().write_all_at(&record, GENERATION_BYTES));
+        let written = written.and_then(|()| self.file().write_all_at(&self.generation.to_le_bytes(), 0));
+        self.wrote(written.and_then(|()| self.files[earlier].set_len(0)));
+    }
+
+    /// Adds what has happened: while the tree is held, before anybody hears of it.
+    pub(crate) fn add(&mut self, record: &Record<'_>) {
+        // Vectors grow: serialising plain data into one cannot fail.
+        let bytes = postcard::to_allocvec(record).unwrap_or_default();
+        if let Some(log) = &self.log {
+            log.append(&bytes);
+        }
+        let record = to_record(&bytes, self.generation);
+        let at = self.end;
+        self.end += record.len() as u64;
+        self.wrote(self.file().write_all_at(&record, at));
+    }
+
+    pub(crate) fn is_long(&self) -> bool {
+        let is_long = self.end > LONG_BYTES && self.end > 2 * self.checkpoint_bytes;
+        is_long || self.log.as_ref().is_some_and(|log| log.is_long())
+    }
+
+    /// What the last process answered to this request, if it had done it.
+    pub(crate) fn earlier(&self, unique: u64, body: &mut Vec<u8>) -> Option<Result<()>> {
+        let reply = self.replies.get(&unique)?;
+        body.extend_from_slice(&reply.body);
+        Some(if reply.errno == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(reply.errno)) })
+    }
+
+    /// A journal that misses something is worth nothing to the next process, and says so.
+    fn wrote(&mut self, written: io::Result<()>) {
+        if let Err(error) = written
+            && !self.is_broken
+        {
+            self.is_broken = true;
+            tracing::error!("what another process would need to go on cannot be kept: {error}");
+            if let Err(error) = self.files.iter().try_for_each(|file| file.write_all_at(&[0xFF; 8], 0)) {
+                tracing::error!("and that cannot be noted: {error}");
+            }
+        }
+    }
+}
+
+/// What records lead to.
+pub(crate) struct Replayed {
+    pub tree: Tree,
+    replies: BTreeMap<u64, Reply>,
+}
+
+/// What a checkpoint and the records behind it lead to; `None` if there is no checkpoint. Replies are of an era.
+pub(crate) fn replay(records: &[u8], generation: u64, era: u16) -> io::Result<Option<Replayed>> {
+    let mut rest = records;
+    let Some(first) = next_record(&mut rest, generation) else { return Ok(None) };
+    let checkpoint: Checkpoint = postcard::from_bytes(first).map_err(|error| bad(&error.to_string()))?;
+    let mut tree =
+        Tree::from_checkpoint(&checkpoint.tree).map_err(|error: BadImage| bad(&error.to_string()))?;
+    let mut replay = Replay { plans: HashMap::new(), replies: VecDeque::new(), replies_bytes: 0, era };
+    for (unique, reply) in checkpoint.replies {
+        replay.remember(unique, reply);
+    }
+    // What was being written when the process ended is not whole: nobody was told that it had happened.
+    while let Some(record) = next_record(&mut rest, generation) {
+        let record = postcard::from_bytes(record).map_err(|error| bad(&error.to_string()))?;
+        replay.run(&mut tree, record);
+    }
+    replay.give_up_plans(&mut tree);
+    let replies = replay.replies.into_iter().collect();
+    Ok(Some(Replayed { tree, replies }))
+}
+
+/// How many bytes of records are whole.
+pub(crate) fn whole_bytes(records: &[u8], generation: u64) -> usize {
+    let (mut rest, mut left) = (records, records.len());
+    while next_record(&mut rest, generation).is_some() {
+        left = rest.len();
+    }
+    records.len() - left
+}
+
+fn checkpoint(tree: Vec<u8>, replies: BTreeMap<u64, Reply>) -> Vec<u8> {
+    // As above.
+    postcard::to_allocvec(&Checkpoint { tree, replies }).unwrap_or_default()
+}
+
+struct Replay {
+    plans: HashMap<u64, WritePlan>,
+    replies: VecDeque<(u64, Reply)>,
+    replies_bytes: usize,
+    era: u16,
+}
+
+impl Replay {
+    fn run(&mut self, tree: &mut Tree, record: Record<'_>) {
+        match record {
+            Record::Asked { now, request } => {
+                let Some(request) = Request::parse(request).map(|request| request.in_era(self.era)) else {
+                    return;
+                };
+                let mut body = Vec::new();
+                let errno = ask(tree, &request, now, &mut body).err().map_or(0, Errno::raw_os_error);
+                self.remember(request.number(), Reply { errno, body });
+            }
+            Record::Accessed { ino, now } => {
+                tree.accessed(ino, now);
+            }
+            Record::Forgot { ino, lookups } => tree.forget(ino, lookups),
+            Record::PrivilegesDropped { ino, set_ids, now } => {
+                tree.drop_privileges(ino, set_ids, now);
+            }
+            Record::Planned { number, wish } => {
+                // It failed before as it does now, and may have changed the tree all the same.
+                if let Ok(plan) = wish.plan(tree) {
+                    self.plans.insert(number, plan);
+                }
+            }
+            Record::Finished { number, is_stored, now } => {
+                if let Some(plan) = self.plans.remove(&number) {
+                    // As above.
+                    let _ = tree.finish_write(plan, is_stored, now);
+                }
+            }
+        }
+    }
+
+    fn remember(&mut self, unique: u64, reply: Reply) {
+        self.replies_bytes += reply.body.len() + size_of::<(u64, Reply)>();
+        self.replies.push_back((unique, reply));
+        while self.replies_bytes > REPLIES_BYTES_MAX
+            && let Some((_, oldest)) = self.replies.pop_front()
+        {
+            self.replies_bytes -= oldest.body.len() + size_of::<(u64, Reply)>();
+        }
+    }
+
+    /// The kernel asks again for what was under way.
+    fn give_up_plans(&mut self, tree: &mut Tree) {
+        let mut plans: Vec<_> = self.plans.drain().collect();
+        plans.sort_unstable_by_key(|(number, _)| *number);
+        // A file that is gone needs no plan.
+        for (_, plan) in plans {
+            let _ = tree.finish_write(plan, false, Time::default());
+        }
+    }
+}
+
+pub(crate) fn to_record(bytes: &[u8], generation: u64) -> Vec<u8> {
+    let mut record = Vec::with_capacity(HEAD_BYTES + bytes.len());
+    record.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    record.extend_from_slice(&(rapidhash_v3(bytes) ^ generation).to_le_bytes());
+    record.extend_from_slice(bytes);
+    record
+}
+
+fn next_record<'a>(rest: &mut &'a [u8], generation: u64) -> Option<&'a [u8]> {
+    let (len_bytes, after) = rest.split_first_chunk::<4>()?;
+    let (sum, after) = after.split_first_chunk::<8>()?;
+    let (bytes, after) = after.split_at_checked(u32::from_le_bytes(*len_bytes) as usize)?;
+    let is_whole = !bytes.is_empty() && rapidhash_v3(bytes) ^ generation == u64::from_le_bytes(*sum);
+    *rest = after;
+    is_whole.then_some(bytes)
+}
+
+/// 0: nothing was written yet.
+fn generation_of(file: &File) -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    match file.read_at(&mut bytes, 0)? {
+        8 => Ok(u64::from_le_bytes(bytes)),
+        _ => Ok(0),
+    }
+}
+
+pub(crate) fn bad(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use farcall_link::SplitMix64;
+
+    use super::*;
+    use crate::fuse::requests::{create, forget, lookup, mkdir, readdirplus, release, rename, unlink};
+    use crate::tree::{Caller, ROOT};
+    use crate::volume::{Memory, Volume};
+
+    struct Bytes(Mutex<Vec<u8>>);
+
+    impl Memory for Bytes {
+        fn read(&self, at: u64, len_bytes: usize, bytes: &mut Vec<u8>) -> Result<()> {
+            bytes.extend_from_slice(&self.0.lock().unwrap()[at as usize..][..len_bytes]);
+            Ok(())
+        }
+
+        fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+            self.0.lock().unwrap()[at as usize..][..bytes.len()].copy_from_slice(bytes);
+            Ok(())
+        }
+    }
+
+    fn memfds() -> [File; 2] {
+        [(); 2].map(|()| rustix::fs::memfd_create("journal", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into())
+    }
+
+    fn again(files: &[File; 2]) -> (Journal, Option<Tree>) {
+        Journal::open(files.each_ref().map(|file| file.try_clone().unwrap())).unwrap()
+    }
+
+    fn any_request(rng: &mut SplitMix64, unique: u64) -> Vec<u8> {
+        let name = |rng: &mut SplitMix64| format!("name {}", rng.below(8));
+        let node = ROOT + rng.below(12);
+        match rng.below(9) {
+            0 | 1 => create(unique, node, &name(rng)),
+            2 => mkdir(unique, node, &name(rng)),
+            3 => unlink(unique, node, &name(rng)),
+            4 => rename(unique, (node, &name(rng)), (ROOT + rng.below(4), &name(rng))),
+            5 => lookup(unique, node, &name(rng)),
+            6 => readdirplus(unique, ROOT),
+            7 => release(unique, node),
+            _ => forget(unique, node, rng.below(3)),
+        }
+    }
+
+    #[test]
+    fn the_next_process_has_the_same_tree_and_gives_the_same_answers() {
+        const BLOCKS: u64 = 64;
+        let memory = Arc::new(Bytes(Mutex::new(vec![0; (BLOCKS * crate::BLOCK_BYTES) as usize])));
+        for seed in 1..40 {
+            println!("seed {seed}");
+            let (mut rng, files) = (SplitMix64::new(seed), memfds());
+            let mut tree = Tree::new(BLOCKS, Caller::default(), Time::default());
+            let mut unique = 0;
+            for _ in 0..6 {
+                let volume = Volume::kept(tree, Box::new(Arc::clone(&memory)), again(&files).0);
+                let mut last = None;
+                for _ in 0..rng.below(120) {
+                    unique += 2;
+                    let (ino, offset) = (ROOT + rng.below(12), rng.below(60_000));
+                    match rng.below(4) {
+                        0 => {
+                            volume.drop_privileges(ino, rng.below(2) == 0);
+                            let _ = volume.write(ino, offset, &vec![7; rng.below(9_000) as usize]);
+                        }
+                        1 => drop(volume.resize(ino, offset)),
+                        _ => {
+                            let bytes = any_request(&mut rng, unique);
+                            let (request, mut reply) = (Request::parse(&bytes).unwrap(), Vec::new());
+                            let outcome = crate::fuse::answer_to(&volume, &request, &mut reply);
+                            let is_noted = !request.is_lookup_of_nothing(&reply) && bytes[4] != 2;
+                            last = is_noted.then_some((unique, outcome, reply)).or(last);
+                        }
+                    }
+                }
+                let (journal, found) = again(&files);
+                tree = found.unwrap();
+                assert!(tree.to_checkpoint() == volume.tree().to_checkpoint(), "seed {seed}: another tree");
+                if let Some((unique, outcome, reply)) = last {
+                    let mut again = Vec::new();
+                    assert_eq!(journal.earlier(unique, &mut again), Some(outcome), "seed {seed}");
+                    assert!(outcome.is_err() || again == reply, "seed {seed}: another answer");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_that_is_not_whole_did_not_happen() {
+        let files = memfds();
+        let tree = Tree::new(64, Caller::default(), Time::default());
+        let (mut journal, none) = again(&files);
+        assert!(none.is_none());
+        journal.begin(&tree);
+        let before = journal.end;
+        let request = mkdir(2, ROOT, "directory");
+        journal.add(&Record::Asked { now: Time::default(), request: &request });
+        let after = journal.end;
+        for len_bytes in before..=after {
+            journal.file().set_len(len_bytes).unwrap();
+            let found = again(&files).1.unwrap().lookup(ROOT, b"directory");
+            assert_eq!(found.is_ok(), len_bytes == after, "{len_bytes} of {after} bytes");
+            journal.file().set_len(before).unwrap();
+            journal.end = before;
+            journal.add(&Record::Asked { now: Time::default(), request: &request });
+        }
+        for file in &files {
+            file.write_all_at(&[0xFF; 8], 0).unwrap();
+        }
+        assert!(Journal::open(files).is_err(), "one that could not be written is none");
+    }
+}

@@ -1,0 +1,512 @@
+//! What happened to a tree, as memory nodes have it: so that a mount on another machine has the same tree when this one
+//! is gone.
+//!
+//! Two halves of the notes of a volume, in turn. What is in the one with the higher generation counts: a checkpoint,
+//! then records in the order in which they changed the tree, as in a [`Journal`](crate::Journal). When it has grown
+//! long the other half begins anew.
+//!
+//! ```text
+//! magic with version, u64 | generation, u64 | then, again and again: length, u32 | checksum, u64 | bytes
+//! ```
+
+use std::io;
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use farcall_memory::RemoteMemory;
+use rustix::io::Errno;
+
+use crate::journal::{bad, replay, to_record, whole_bytes};
+use crate::tree::{BLOCK_BYTES, Result, Tree};
+use crate::volume::errno;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"farlog01");
+const HEAD_BYTES: usize = 16;
+/// What nobody asks to be synced is synced all the same, so long after it has happened.
+const SYNC_PERIOD: Duration = Duration::from_secs(1);
+/// Room for one half, by the size of the volume: from the smallest to the largest.
+const HALF_BYTES: [u64; 2] = [1 << 20, 64 << 20];
+
+/// Where a log is kept.
+pub trait Notes: Send + Sync {
+    /// Writes: done when a mount on another machine would read it.
+    ///
+    /// # Errors
+    /// If it may not have been done.
+    fn note(&self, offset: u64, bytes: &[u8]) -> Result<()>;
+}
+
+impl Notes for RemoteMemory {
+    fn note(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        Self::note(self, offset, bytes).map_err(|error| errno(offset, error))
+    }
+}
+
+struct State {
+    generation: u64,
+    /// Where the next record goes, in its half.
+    end: usize,
+    checkpoint_bytes: usize,
+    /// What is not noted yet.
+    records: Vec<u8>,
+    /// Why no more is noted.
+    broken: Option<Errno>,
+    /// There was no room, and somebody wanted to sync since: it is tried again to begin anew.
+    is_wanted_anew: bool,
+}
+
+impl State {
+    fn new(generation: u64, end: usize) -> Self {
+        let (records, broken, is_wanted_anew) = (Vec::new(), None, false);
+        Self { generation, end, checkpoint_bytes: end, records, broken, is_wanted_anew }
+    }
+}
+
+/// See above.
+pub struct Log {
+    notes: Arc<dyn Notes>,
+    half_bytes: usize,
+    state: Mutex<State>,
+    /// Held by who notes; taken before the state.
+    turn: Mutex<()>,
+    /// There is something to be noted.
+    has_more: SyncSender<()>,
+}
+
+impl Log {
+    /// Bytes of notes for a volume of so many bytes.
+    pub fn notes_bytes(size_bytes: u64) -> u64 {
+        2 * (size_bytes / 128).clamp(HALF_BYTES[0], HALF_BYTES[1]).next_multiple_of(BLOCK_BYTES)
+    }
+
+    /// A log over notes that an earlier mount may have left, as each node has them, and the tree that it had: all that
+    /// it had synced.
+    ///
+    /// # Errors
+    /// If what is there is damaged, or there are no threads.
+    pub fn open(
+        notes: Arc<dyn Notes>,
+        size_bytes: u64,
+        found: &[Vec<u8>],
+    ) -> io::Result<(Arc<Self>, Option<Tree>)> {
+        let half_bytes = (Self::notes_bytes(size_bytes) / 2) as usize;
+        let (generation, tree) = read_log(found, half_bytes, size_bytes / BLOCK_BYTES)?;
+        let state = State::new(generation, 0);
+        let (has_more, wanted) = mpsc::sync_channel(1);
+        let log =
+            Arc::new(Self { notes, half_bytes, state: Mutex::new(state), turn: Mutex::new(()), has_more });
+        let weak = Arc::downgrade(&log);
+        let run = move || sync_now_and_then(&weak, &wanted);
+        std::thread::Builder::new().name("mount-log".into()).spawn(run)?;
+        Ok((log, tree))
+    }
+
+    /// The tree that an earlier mount left, without a log for changes of it.
+    ///
+    /// # Errors
+    /// If what is there is damaged.
+    pub fn read(size_bytes: u64, found: &[Vec<u8>]) -> io::Result<Option<Tree>> {
+        let half_bytes = (Self::notes_bytes(size_bytes) / 2) as usize;
+        Ok(read_log(found, half_bytes, size_bytes / BLOCK_BYTES)?.1)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // What a panic left is whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds what has happened. It is noted by the next [`Log::sync`].
+    pub(crate) fn append(&self, record: &[u8]) {
+        let mut state = self.state();
+        if state.records.is_empty() {
+            // One wish is enough.
+            let _ = self.has_more.try_send(());
+        }
+        if state.broken.is_none() {
+            let generation = state.generation;
+            state.records.extend_from_slice(&to_record(record, generation));
+        }
+    }
+
+    /// All that was added is noted.
+    ///
+    /// # Errors
+    /// If it is not. Without room nothing will be before it begins anew with a smaller tree, otherwise never.
+    pub fn sync(&self) -> Result<()> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, records) = {
+            let mut state = self.state();
+            if let Some(errno) = state.broken {
+                state.is_wanted_anew = errno == Errno::NOSPC;
+                return Err(errno);
+            }
+            let records = std::mem::take(&mut state.records);
+            let at = state.end;
+            state.end += records.len();
+            (self.half(state.generation) + at as u64, records)
+        };
+        if records.is_empty() {
+            return Ok(());
+        }
+        let fits = self.state().end <= self.half_bytes;
+        let noted = if fits { self.notes.note(at, &records) } else { Err(Errno::NOSPC) };
+        noted.inspect_err(|errno| self.break_off(*errno))
+    }
+
+    /// Begins anew with a checkpoint. Nothing is added meanwhile.
+    pub(crate) fn begin(&self, checkpoint: &[u8]) {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let generation = self.state().generation + 1;
+        let record = to_record(checkpoint, generation);
+        let end = HEAD_BYTES + record.len();
+        if end > self.half_bytes / 8 * 7 {
+            return self.break_off(Errno::NOSPC);
+        }
+        let (at, head) = (self.half(generation), [MAGIC, generation].map(u64::to_le_bytes));
+        // Until its head is there the other half counts.
+        let noted = self.notes.note(at + HEAD_BYTES as u64, &record);
+        match noted.and_then(|()| self.notes.note(at, head.as_flattened())) {
+            Ok(()) => *self.state() = State::new(generation, end),
+            Err(errno) => self.break_off(errno),
+        }
+    }
+
+    /// Whether it is time to begin anew.
+    pub(crate) fn is_long(&self) -> bool {
+        let state = self.state();
+        let len_bytes = state.end + state.records.len();
+        match state.broken {
+            None => len_bytes > (state.checkpoint_bytes + self.half_bytes) / 2,
+            Some(_) => state.is_wanted_anew,
+        }
+    }
+
+    const fn half(&self, generation: u64) -> u64 {
+        generation % 2 * self.half_bytes as u64
+    }
+
+    fn break_off(&self, errno: Errno) {
+        let mut state = self.state();
+        // It may be tried again each second.
+        if state.broken.is_none() {
+            tracing::error!("what another mount would need to go on is not noted any more: {errno}");
+        }
+        (state.broken, state.is_wanted_anew) = (Some(errno), false);
+        state.records = Vec::new();
+    }
+}
+
+/// Syncs what nobody asks to be synced, until there is no log.
+fn sync_now_and_then(log: &Weak<Log>, wanted: &Receiver<()>) {
+    while wanted.recv().is_ok() {
+        std::thread::sleep(SYNC_PERIOD);
+        // Who asks hears of what went wrong.
+        let _ = log.upgrade().map(|log| log.sync());
+    }
+}
+
+/// The generation of a log, and the tree that it leads to: without what has no name, since nobody has that open any
+/// more. Of several nodes' the one counts in which most is whole: what was synced is in all of them.
+///
+/// # Errors
+/// If it is damaged.
+fn read_log(notes: &[Vec<u8>], half_bytes: usize, blocks: u64) -> io::Result<(u64, Option<Tree>)> {
+    let halves = notes.iter().flat_map(|notes| notes.chunks(half_bytes).take(2)).filter_map(read_head);
+    let whole = |(generation, records)| (generation, whole_bytes(records, generation), records);
+    let Some((generation, _, records)) = halves
+        .map(whole)
+        .filter(|(_, whole, _)| *whole > 0)
+        .max_by_key(|(generation, whole, _)| (*generation, *whole))
+    else {
+        let is_new = notes.iter().flatten().all(|byte| *byte == 0);
+        return if is_new { Ok((0, None)) } else { Err(bad("no node has a log with a checkpoint")) };
+    };
+    let Some(tree) = replay(records, generation, 0)? else { return Ok((generation, None)) };
+    let tree = Tree::from_image(&tree.tree.to_image(), blocks);
+    Ok((generation, Some(tree.map_err(|error| bad(&error.to_string()))?)))
+}
+
+fn read_head(half: &[u8]) -> Option<(u64, &[u8])> {
+    let (head, records) = half.split_first_chunk::<HEAD_BYTES>()?;
+    let [magic, generation] =
+        [0, 8].map(|at| u64::from_le_bytes(*head[at..].first_chunk().unwrap_or(&[0; 8])));
+    (magic == MAGIC && generation > 0).then_some((generation, records))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use farcall_link::SplitMix64;
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    use super::*;
+    use crate::fuse::Request;
+    use crate::fuse::requests::{create, forget, lookup, mkdir, release, rename, unlink};
+    use crate::journal::{Journal, Record};
+    use crate::tree::{Attributes, Caller, DIRECTORY, KIND_BITS, ROOT, Time};
+    use crate::volume::{Memory, Volume};
+
+    const BLOCKS: u64 = 64;
+    const SIZE_BYTES: u64 = BLOCKS * BLOCK_BYTES;
+
+    /// What outlives a machine: bytes of blocks, and notes.
+    struct Nodes {
+        bytes: Mutex<Vec<u8>>,
+        notes: Mutex<Vec<u8>>,
+    }
+
+    impl Nodes {
+        fn new() -> Arc<Self> {
+            let bytes = Mutex::new(vec![0; SIZE_BYTES as usize]);
+            Arc::new(Self { bytes, notes: Mutex::new(vec![0; Log::notes_bytes(SIZE_BYTES) as usize]) })
+        }
+
+        fn open(self: &Arc<Self>) -> (Arc<Log>, Option<Tree>) {
+            let found = self.notes.lock().unwrap().clone();
+            Log::open(Arc::clone(self) as _, SIZE_BYTES, &[found]).unwrap()
+        }
+
+        fn put(&self, offset: usize, bytes: &[u8]) {
+            self.notes.lock().unwrap()[offset..][..bytes.len()].copy_from_slice(bytes);
+        }
+
+        /// A volume on a machine of its own.
+        fn mount(self: &Arc<Self>) -> Volume {
+            let (log, tree) = self.open();
+            let memfd = || memfd_create("journal", MemfdFlags::CLOEXEC).unwrap().into();
+            let (journal, _) = Journal::open([memfd(), memfd()]).unwrap();
+            let tree = tree.unwrap_or_else(|| Tree::new(BLOCKS, Caller::default(), Time::default()));
+            Volume::kept(tree, Box::new(Arc::clone(self)), journal.with_log(log))
+        }
+    }
+
+    impl Memory for Nodes {
+        fn read(&self, at: u64, len_bytes: usize, bytes: &mut Vec<u8>) -> Result<()> {
+            bytes.extend_from_slice(&self.bytes.lock().unwrap()[at as usize..][..len_bytes]);
+            Ok(())
+        }
+
+        fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+            self.bytes.lock().unwrap()[at as usize..][..bytes.len()].copy_from_slice(bytes);
+            Ok(())
+        }
+    }
+
+    impl Notes for Nodes {
+        fn note(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+            self.put(offset as usize, bytes);
+            Ok(())
+        }
+    }
+
+    fn any_request(rng: &mut SplitMix64, unique: u64) -> Vec<u8> {
+        let name = |rng: &mut SplitMix64| format!("name {}", rng.below(8));
+        let node = ROOT + rng.below(12);
+        match rng.below(9) {
+            0..3 => create(unique, ROOT, &name(rng)),
+            3 => mkdir(unique, ROOT, &name(rng)),
+            4 => unlink(unique, ROOT, &name(rng)),
+            5 => rename(unique, (ROOT, &name(rng)), (ROOT + rng.below(4), &name(rng))),
+            6 => lookup(unique, node, &name(rng)),
+            7 => release(unique, node),
+            _ => forget(unique, node, rng.below(3)),
+        }
+    }
+
+    /// All that has a name: its path, inode, length, mode and how many names it has.
+    fn shape(volume: &Volume) -> Vec<(String, u64, u64, u32, u32)> {
+        let (tree, mut shape, mut next) = (volume.tree(), Vec::new(), vec![(String::new(), ROOT)]);
+        while let Some((path, ino)) = next.pop() {
+            let Attributes { size, mode, nlink, .. } = tree.attributes(ino).unwrap();
+            // The size of a directory says nothing.
+            let size = if mode & KIND_BITS == DIRECTORY { 0 } else { size };
+            for line in tree.entries(ino, 0).into_iter().flatten().skip(2) {
+                next.push((format!("{path}/{}", String::from_utf8_lossy(line.name)), line.ino));
+            }
+            shape.push((path, ino, size, mode, nlink));
+        }
+        shape.sort_unstable();
+        shape
+    }
+
+    /// What files held at a moment, by inode.
+    type Contents = BTreeMap<u64, Vec<u8>>;
+
+    fn contents(volume: &Volume) -> Contents {
+        let file = |ino| {
+            let len_bytes = volume.tree().attributes(ino).ok()?.size as usize;
+            let mut bytes = Vec::new();
+            volume.read(ino, 0, len_bytes, &mut bytes).ok()?;
+            Some((ino, bytes))
+        };
+        (ROOT..ROOT + 60).filter_map(file).collect()
+    }
+
+    /// A byte of a file that is found is one that the file had there at one of these moments.
+    fn check(found: &Contents, moments: &[Contents]) {
+        for (ino, bytes) in found {
+            for (at, byte) in bytes.iter().enumerate() {
+                let mut had = moments.iter().filter_map(|moment| moment.get(ino)?.get(at));
+                assert!(had.any(|had| had == byte), "file {ino} has {byte} at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_next_mount_has_a_tree_that_there_was_since_the_last_sync_and_bytes_that_files_had() {
+        for seed in 1..60 {
+            println!("seed {seed}");
+            let (nodes, mut rng) = (Nodes::new(), SplitMix64::new(seed));
+            let mut unique = 0;
+            let mut last: Option<(Vec<_>, Vec<Contents>)> = None;
+            for _ in 0..6 {
+                let volume = nodes.mount();
+                if let Some((trees, moments)) = last {
+                    assert!(trees.contains(&shape(&volume)), "seed {seed}: a tree that never was");
+                    check(&contents(&volume), &moments);
+                }
+                let (mut trees, mut moments) = (vec![shape(&volume)], vec![contents(&volume)]);
+                for _ in 0..rng.below(120) {
+                    unique += 2;
+                    let (ino, offset) = (ROOT + rng.below(20), rng.below(30_000));
+                    match rng.below(6) {
+                        0 | 1 => {
+                            let bytes = vec![rng.next_u64() as u8; 1 + rng.below(9_000) as usize];
+                            let _ = volume.write(ino, offset, &bytes);
+                        }
+                        2 => {
+                            let size = volume.tree().attributes(ino).map_or(0, |attributes| attributes.size);
+                            let mut more = Vec::new();
+                            if volume.resize(ino, offset).is_ok() && offset > size {
+                                volume.read(ino, size, (offset - size) as usize, &mut more).unwrap();
+                            }
+                            assert!(more.iter().all(|byte| *byte == 0), "seed {seed}: garbage behind an end");
+                        }
+                        3 => {
+                            volume.sync().unwrap();
+                            (trees, moments) = (Vec::new(), Vec::new());
+                        }
+                        _ => {
+                            let bytes = any_request(&mut rng, unique);
+                            let (request, mut reply) = (Request::parse(&bytes).unwrap(), Vec::new());
+                            let _ = crate::fuse::answer_to(&volume, &request, &mut reply);
+                        }
+                    }
+                    trees.push(shape(&volume));
+                    moments.push(contents(&volume));
+                }
+                last = Some((trees, moments));
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_that_is_not_whole_did_not_happen_and_the_half_that_is_not_finished_does_not_count() {
+        let nodes = Nodes::new();
+        let (log, none) = nodes.open();
+        assert!(none.is_none());
+        let tree = Tree::new(BLOCKS, Caller::default(), Time::default());
+        let memfd = || memfd_create("journal", MemfdFlags::CLOEXEC).unwrap().into();
+        let mut journal = Journal::open([memfd(), memfd()]).unwrap().0.with_log(Arc::clone(&log));
+        journal.begin(&tree);
+        let before = nodes.notes.lock().unwrap().clone();
+        let request = mkdir(2, ROOT, "directory");
+        journal.add(&Record::Asked { now: Time::default(), request: &request });
+        let is_there = || nodes.open().1.unwrap().lookup(ROOT, b"directory").is_ok();
+        assert!(!is_there(), "it was not synced");
+        log.sync().unwrap();
+        let after = nodes.notes.lock().unwrap().clone();
+        let changed = (0..after.len()).filter(|at| before[*at] != after[*at]).collect::<Vec<_>>();
+        for upto in changed[0]..=changed[changed.len() - 1] {
+            nodes.put(0, &after);
+            nodes.put(upto, &before[upto..]);
+            assert!(!is_there(), "torn at {upto}");
+        }
+        nodes.put(0, &after);
+        assert!(is_there());
+        // The other half: before its head is there, whatever of the rest is.
+        journal.begin(&Tree::new(BLOCKS, Caller::default(), Time::default()));
+        assert!(!is_there());
+        let half = Log::notes_bytes(SIZE_BYTES) as usize / 2;
+        let heads = [0, half].map(|at| nodes.notes.lock().unwrap()[at + 8]);
+        let newest = if heads[0] > heads[1] { 0 } else { half };
+        nodes.put(newest, &[0; 16]);
+        assert!(is_there());
+        nodes.put(half - newest, &[0; 16]);
+        let found = nodes.notes.lock().unwrap().clone();
+        assert!(Log::open(Arc::clone(&nodes) as _, SIZE_BYTES, &[found]).is_err(), "it is not new");
+    }
+
+    #[test]
+    fn a_log_that_is_full_begins_anew_and_one_that_has_no_room_says_so() {
+        let nodes = Nodes::new();
+        let volume = nodes.mount();
+        for unique in 0..60_000 {
+            let bytes = create(2 * unique, ROOT, &format!("name {}", unique % 5));
+            let (request, mut reply) = (Request::parse(&bytes).unwrap(), Vec::new());
+            drop(volume.answering());
+            let _ = crate::fuse::answer_to(&volume, &request, &mut reply);
+            volume.sync().unwrap();
+        }
+        let (log, tree) = nodes.open();
+        assert!(log.state().generation > 1, "it began anew");
+        assert!(tree.unwrap().lookup(ROOT, b"name 4").is_ok());
+        log.begin(&vec![1; Log::notes_bytes(SIZE_BYTES) as usize / 2]);
+        assert_eq!(log.sync(), Err(Errno::NOSPC));
+        assert!(nodes.open().1.is_some(), "what was synced is there");
+    }
+
+    #[test]
+    fn a_log_without_room_goes_on_when_the_tree_is_smaller_again() {
+        let nodes = Nodes::new();
+        let volume = nodes.mount();
+        let mut unique = 0;
+        let mut make = |name: &str| {
+            unique += 2;
+            let bytes = mkdir(unique, ROOT, name);
+            drop(volume.answering());
+            crate::fuse::answer_to(&volume, &Request::parse(&bytes).unwrap(), &mut Vec::new()).unwrap();
+        };
+        make("before");
+        volume.sync().unwrap();
+        // As if the tree had become so large.
+        volume.log().unwrap().begin(&vec![1; Log::notes_bytes(SIZE_BYTES) as usize / 2]);
+        make("meanwhile");
+        let is_there = |name: &str| nodes.open().1.unwrap().lookup(ROOT, name.as_bytes()).is_ok();
+        assert!(is_there("before") && !is_there("meanwhile"), "nobody wanted to sync");
+        assert_eq!(volume.sync(), Err(Errno::NOSPC));
+        make("after");
+        volume.sync().unwrap();
+        assert!(["before", "meanwhile", "after"].iter().all(|name| is_there(name)));
+    }
+
+    #[test]
+    fn what_nobody_asks_to_be_synced_is_synced_all_the_same() {
+        let nodes = Nodes::new();
+        let volume = nodes.mount();
+        let bytes = create(2, ROOT, "name");
+        let (request, mut reply) = (Request::parse(&bytes).unwrap(), Vec::new());
+        crate::fuse::answer_to(&volume, &request, &mut reply).unwrap();
+        // As long as it takes: a test that hangs is lost.
+        while nodes.open().1.unwrap().lookup(ROOT, b"name").is_err() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn damage_is_refused_if_no_other_node_has_what_is_damaged() {
+        let nodes = Nodes::new();
+        drop(nodes.mount());
+        let notes = nodes.notes.lock().unwrap().clone();
+        let at = notes.iter().rposition(|byte| *byte != 0).unwrap();
+        nodes.put(at, &[notes[at] ^ 1]);
+        let found = nodes.notes.lock().unwrap().clone();
+        let open = |found: &[Vec<u8>]| Log::open(Arc::clone(&nodes) as _, SIZE_BYTES, found);
+        assert!(open(std::slice::from_ref(&found)).is_err());
+        // Another node has what one has lost.
+        let (_, tree) = open(&[found, notes]).unwrap();
+        assert!(tree.unwrap().attributes(ROOT).is_ok());
+    }
+}

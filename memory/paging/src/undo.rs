@@ -1,0 +1,155 @@
+//! Undoing everything of a place, whatever of it is there. Every step is bounded in time: who serves the pages may be
+//! dead, or stopped.
+
+use std::io;
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use farcall_files::mounts;
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::cgroup::{Cgroup, Hierarchy};
+use crate::loop_device::device_over;
+use crate::place::{Place, leftovers};
+use crate::swap::{areas, swap_off};
+
+/// How long killed processes may take to go while pages are served.
+const END_MAX: Duration = Duration::from_secs(10);
+/// For how long no page of another program may come back before they are given up: longer than memory nodes are tried.
+const STILL_MAX: Duration = Duration::from_secs(20);
+/// How long a step may take after all requests have been failed.
+const AFTER_ABORT_MAX: Duration = Duration::from_secs(60);
+/// How long a file system may be in use that nobody uses: a program of the system may look at a new device.
+const BUSY_MAX: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Whether everything was undone, or what is left.
+pub type Undone = Result<(), Vec<String>>;
+
+/// Ends the program's processes, then the swap area, then the file system and the cgroup. Nothing may be in the place
+/// any more after that; what could not be undone is said, and the place stays for another try.
+///
+/// # Errors
+/// What is left.
+pub fn undo(place: Place) -> Result<(), Vec<String>> {
+    let mut left = Vec::new();
+    let cgroup = Hierarchy::find().ok().flatten().map(|hierarchy| hierarchy.cgroup(&place.cgroup()));
+    let cgroup = cgroup.filter(Cgroup::exists);
+    if let Some(cgroup) = &cgroup {
+        end_processes(cgroup, place, &mut left);
+    }
+    if let Some(device) = device_over(&place.file()) {
+        end_swap(&device, place, &mut left);
+    }
+    if let Err(error) = take_off(&place.mount()) {
+        left.push(format!("{}: cannot unmount: {error}", place.mount().display()));
+    }
+    if let Some(cgroup) = &cgroup
+        && let Err(error) = retry(BUSY_MAX, || cgroup.remove())
+    {
+        left.push(format!("{}: cannot remove the cgroup: {error}", cgroup.path().display()));
+    }
+    if left.is_empty()
+        && let Err(error) = place.give_up()
+    {
+        left.push(format!("cannot remove its record: {error}"));
+    }
+    if left.is_empty() { Ok(()) } else { Err(left) }
+}
+
+/// Undoes what is left of runs whose processes are gone. Returns the places, each with what could not be undone.
+///
+/// # Errors
+/// If places cannot be listed.
+pub fn clean_up() -> io::Result<Vec<(Place, Undone)>> {
+    Ok(leftovers()?.into_iter().map(|leftover| (leftover.place, undo(leftover.place))).collect())
+}
+
+/// Kills all that is in the cgroup, first while pages are served; who waits for a page that does not come goes when all
+/// requests fail, and none of it runs any more to see that.
+fn end_processes(cgroup: &Cgroup, place: Place, left: &mut Vec<String>) {
+    cgroup.kill_all();
+    if !cgroup.wait_until_empty(END_MAX) {
+        abort(place);
+        if !cgroup.wait_until_empty(AFTER_ABORT_MAX) {
+            left.push(format!("{}: processes do not end", cgroup.path().display()));
+        }
+    }
+    // What it leaves in shared memory comes back from swap, however much that is.
+    if let Err(error) = cgroup.lift_limit() {
+        tracing::warn!(%error, "cannot lift the limit of a cgroup that ends");
+    }
+}
+
+fn end_swap(device: &Path, place: Place, left: &mut Vec<String>) {
+    if !areas().is_ok_and(|areas| areas.iter().any(|area| area.path == device)) {
+        return;
+    }
+    let (ended, end) = mpsc::channel();
+    let path = device.to_owned();
+    let run = move || drop(ended.send(swap_off(&path)));
+    // A thread of its own: it may wait for pages that never come.
+    if let Err(error) = std::thread::Builder::new().name("swapoff".into()).spawn(run) {
+        left.push(format!("{}: cannot end the swap area: {error}", device.display()));
+        return;
+    }
+    let outcome = while_pages_come(device, &end).or_else(|| {
+        abort(place);
+        end.recv_timeout(AFTER_ABORT_MAX).ok()
+    });
+    match outcome {
+        Some(Ok(())) => {}
+        Some(Err(error)) => left.push(format!("{}: cannot end the swap area: {error}", device.display())),
+        None => left.push(format!("{}: the swap area does not end", device.display())),
+    }
+}
+
+/// Waits for the end of a swap area as long as what is there becomes less.
+fn while_pages_come(device: &Path, end: &mpsc::Receiver<io::Result<()>>) -> Option<io::Result<()>> {
+    let (mut least_bytes, mut since) = (u64::MAX, Instant::now());
+    while since.elapsed() < STILL_MAX {
+        if let Ok(outcome) = end.recv_timeout(LOOK_AGAIN) {
+            return Some(outcome);
+        }
+        let areas = areas().unwrap_or_default();
+        let used_bytes = areas.iter().find(|area| area.path == device).map_or(0, |area| area.used_bytes);
+        if used_bytes < least_bytes {
+            (least_bytes, since) = (used_bytes, Instant::now());
+        }
+    }
+    None
+}
+
+/// Fails all requests of the file system, those that wait and those to come. To be called only after the program's
+/// processes were killed.
+pub fn abort(place: Place) {
+    let mount = place.mount();
+    if is_mounted(&mount) {
+        // It is in use as long as the loop device is; what counts is that its requests end.
+        let _ = unmount(&mount, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
+    }
+}
+
+fn is_mounted(mount: &Path) -> bool {
+    mounts().is_ok_and(|mounts| mounts.iter().any(|mounted| mounted.at == mount))
+}
+
+fn take_off(mount: &Path) -> io::Result<()> {
+    retry(BUSY_MAX, || {
+        if !is_mounted(mount) {
+            return Ok(());
+        }
+        unmount(mount, UnmountFlags::NOFOLLOW).map_err(io::Error::from)
+    })
+}
+
+fn retry(patience: Duration, mut attempt: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    let begun = Instant::now();
+    loop {
+        match attempt() {
+            Err(_) if begun.elapsed() < patience => std::thread::sleep(LOOK_AGAIN),
+            outcome => return outcome,
+        }
+    }
+}

@@ -1,0 +1,529 @@
+//! A mount claims a volume: it asks all nodes what they keep of it, judges whether those that answer know the newest of
+//! it, has them grant it under a higher epoch, and reads the notes of one that has them.
+//!
+//! Those that answer know the newest if they are a majority of the nodes of the newest mark among them, or all of its
+//! members. A mount goes on while its members are a majority (of one or two nodes: while there is one). So two mounts
+//! that may go on share a node, and that has one lease at a time: no clock decides.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::time::Duration;
+
+use farcall_link::RemoteRegion;
+use farcall_link::SplitMix64;
+use farcall_link::bootstrap::Secret;
+use farcall_verbs::Nanos;
+
+use super::PAGE_BYTES;
+use super::config::{ClientConfig, OpenError, VolumeConfig};
+use super::donor::CallFailed;
+use super::notes::{Layout, Placed, Table};
+use crate::wire::{
+    Kept, LeaseKey, Mark, NOTES_READ_BYTES_MAX, NOTES_WRITE_BYTES_MAX, Refusal, RefusalKind, Reply, Request,
+    Room, VERSION, VolumeRef,
+};
+
+type Result<T, E = OpenError> = std::result::Result<T, E>;
+
+/// Maximum number of attempts of one claim. An attempt ends early when a node exits while it is in progress; each further
+/// one proceeds with the nodes that reply then.
+const ATTEMPTS_MAX: u32 = 8;
+/// Claims that nodes may have granted which do not reply to one that a survivor is named for. Theirs are older than that
+/// one.
+const EPOCHS_BEYOND: u64 = 1 << 20;
+/// The leases that are there are renewed when this part of a term has passed.
+const RENEW_AFTER: u32 = 4;
+
+/// How many members a mount needs to go on.
+pub(super) const fn quorum(nodes: usize) -> usize {
+    if nodes > 2 { nodes / 2 + 1 } else { 1 }
+}
+
+/// A node that granted its part of a volume.
+pub(super) struct ClaimedNode {
+    /// What the volume calls it.
+    pub node: u64,
+    pub lease: LeaseKey,
+    pub term: Duration,
+    pub room: Room,
+    pub notes: RemoteRegion,
+    /// What it keeps, and has not granted.
+    pub slabs: BTreeSet<u64>,
+}
+
+impl ClaimedNode {
+    /// The node that the volume calls `node`, if its reply is that of a claim, and it has as much room as was asked for.
+    pub fn of_reply(node: u64, reply: Reply, config: &ClientConfig, layout: &Layout) -> Option<Self> {
+        let Reply::Claimed { lease, term_ms, slab_bytes, room, notes, slabs } = reply else { return None };
+        let has_room = slab_bytes >= config.slab_bytes && notes.len_bytes >= layout.len_bytes();
+        let (term, slabs) = (Duration::from_millis(term_ms.max(1).into()), slabs.into_iter().collect());
+        has_room.then_some(Self { node, lease, term, room, notes, slabs })
+    }
+}
+
+/// A slab of an earlier mount that is granted again.
+pub(super) struct Regranted {
+    pub extent: usize,
+    pub donor: usize,
+    pub slab: u64,
+    pub region: RemoteRegion,
+}
+
+/// A volume that this client has now.
+pub(super) struct Claimed {
+    /// By node, in the order of the configuration.
+    pub nodes: Vec<Option<ClaimedNode>>,
+    pub mark: Mark,
+    pub layout: Layout,
+    /// Those of each member; nothing if the volume is new.
+    pub notes: Vec<Vec<u8>>,
+    /// The newest placement, with its generation.
+    pub placed: Option<(u64, Placed)>,
+    pub replicas: Vec<Regranted>,
+    /// What pages hold.
+    pub table: Table,
+    /// Bytes that were written and that no node that replied has.
+    pub missing: Vec<Range<u64>>,
+}
+
+/// What nodes said, and what follows.
+struct Judgement {
+    newest: Option<Mark>,
+    /// Which have the newest notes.
+    sources: Vec<usize>,
+    epoch: u64,
+}
+
+/// Claims a volume. `call` asks a node, which may take its time; `now` says what time it is.
+///
+/// # Errors
+/// If another mount has it, not enough nodes answer, or it is of another key or shape.
+pub(super) fn claim(
+    config: &ClientConfig,
+    volume: &VolumeConfig,
+    rng: &mut SplitMix64,
+    call: impl FnMut(usize, &Request) -> Result<Reply, CallFailed>,
+    now: impl Fn() -> Nanos,
+) -> Result<Claimed> {
+    let layout = Layout::new(config, volume.notes_bytes, volume.secret());
+    let (leases, renew_at) = (Vec::new(), Nanos(u64::MAX));
+    let mut claiming =
+        Claiming { config, volume, layout, call, now, leases, renew_at, is_interrupted: false };
+    for _ in 1..ATTEMPTS_MAX {
+        match claiming.attempt(rng) {
+            Err(error) if claiming.is_interrupted => {
+                tracing::warn!(
+                    volume = volume.name,
+                    "a claim of the volume was interrupted, and is repeated: {error}"
+                );
+            }
+            outcome => return outcome,
+        }
+    }
+    claiming.attempt(rng)
+}
+
+/// Whether the nodes that answered know the newest of the volume, and who has it.
+fn judge(
+    config: &ClientConfig,
+    volume: &VolumeConfig,
+    looks: &[Result<Option<Kept>, String>],
+) -> Result<Judgement> {
+    let name = &volume.name;
+    let answered: Vec<(usize, &Kept)> =
+        looks.iter().enumerate().filter_map(|(at, look)| Some((at, look.as_ref().ok()?.as_ref()?))).collect();
+    let silent = silent(looks);
+    let epoch = answered.iter().map(|(_, kept)| kept.epoch).max().unwrap_or(0) + 1;
+    let marks = answered.iter().filter_map(|(at, kept)| Some((*at, kept.mark.as_ref()?)));
+    let Some((_, newest)) = marks.clone().max_by_key(|(_, mark)| mark.age()) else {
+        if volume.history.has_claimed() || volume.is_read_only {
+            let why = format!("no node that answers has anything of it: {silent}");
+            return Err(OpenError::volume(name, why));
+        }
+        if silent.is_empty() {
+            return Ok(Judgement { newest: None, sources: Vec::new(), epoch });
+        }
+        let why = format!("no node that answers knows it, and one that does not may have it: {}", silent);
+        return Err(OpenError::volume(name, why));
+    };
+    if marks.clone().any(|(_, mark)| mark.volume != newest.volume) {
+        return Err(OpenError::volume(name, "nodes keep two different ones; name the nodes of one of them"));
+    }
+    let ids: BTreeSet<u64> = answered.iter().map(|(_, kept)| kept.node).collect();
+    let sources: Vec<usize> =
+        marks.clone().filter(|(_, mark)| mark.age() == newest.age()).map(|(at, _)| at).collect();
+    let known = newest.nodes.iter().filter(|node| ids.contains(node)).count();
+    if let Some(survivor) = &volume.survivor {
+        if !answered.iter().any(|(at, kept)| kept.mark.is_some() && config.nodes[*at] == *survivor) {
+            let why = format!("the survivor {survivor} does not answer, or has nothing of it: {silent}");
+            return Err(OpenError::volume(name, why));
+        }
+        tracing::warn!(
+            volume = name,
+            survivor,
+            nodes = known,
+            of = newest.nodes.len(),
+            "nodes are believed that may not know the newest of the volume"
+        );
+        return Ok(Judgement { newest: Some(newest.clone()), sources, epoch: epoch + EPOCHS_BEYOND });
+    }
+    let has_members = newest.members.iter().all(|member| ids.contains(member));
+    let is_majority = 2 * known > newest.nodes.len() || has_members;
+    // Those that are silent are no majority, and do not have a newer mark.
+    let has_member = || {
+        let mut with_mark = answered.iter().filter(|(at, _)| sources.contains(at));
+        with_mark.any(|(_, kept)| newest.members.contains(&kept.node))
+    };
+    if !is_majority
+        && 2 * known == newest.nodes.len()
+        && volume.history.vouches_for(newest, &ids)
+        && has_member()
+    {
+        tracing::warn!(
+            volume = name,
+            nodes = known,
+            of = newest.nodes.len(),
+            "the last process of this mount vouches for what half of the volume's nodes know"
+        );
+    } else if !is_majority {
+        let why = format!(
+            "{known} of its {} nodes answer, and another may know newer files: {}; \
+             start them, or name all of them with --nodes",
+            newest.nodes.len(),
+            silent
+        );
+        return Err(OpenError::volume(name, why));
+    }
+    if newest.nodes.len() > config.nodes.len() {
+        tracing::warn!("the volume had {} nodes, and has {} now", newest.nodes.len(), config.nodes.len());
+    }
+    Ok(Judgement { newest: Some(newest.clone()), sources, epoch })
+}
+
+/// What is known of nodes that did not reply.
+fn silent(looks: &[Result<Option<Kept>, String>]) -> String {
+    let silent: Vec<&str> = looks.iter().filter_map(|look| Some(look.as_ref().err()?.as_str())).collect();
+    silent.join("; ")
+}
+
+struct Claiming<'a, C, N> {
+    config: &'a ClientConfig,
+    volume: &'a VolumeConfig,
+    layout: Layout,
+    call: C,
+    now: N,
+    leases: Vec<(usize, LeaseKey, Duration)>,
+    renew_at: Nanos,
+    /// A node that had replied in this attempt has exited, or has been started again.
+    is_interrupted: bool,
+}
+
+impl<C, N> Claiming<'_, C, N>
+where
+    C: FnMut(usize, &Request) -> Result<Reply, CallFailed>,
+    N: Fn() -> Nanos,
+{
+    fn attempt(&mut self, rng: &mut SplitMix64) -> Result<Claimed> {
+        (self.is_interrupted, self.renew_at) = (false, Nanos(u64::MAX));
+        let looks = self.look()?;
+        let judgement = judge(self.config, self.volume, &looks)?;
+        let claimed = self.claim_nodes(&looks, &judgement, rng);
+        let finished = claimed.and_then(|nodes| self.take_over(nodes, &looks, &judgement, rng));
+        if finished.is_err() {
+            self.give_back();
+        }
+        finished
+    }
+
+    fn failed(&mut self, at: usize, failed: CallFailed) -> OpenError {
+        self.is_interrupted |= match &failed {
+            CallFailed::Unreachable(_) => true,
+            CallFailed::Refused(refusal) => refusal.kind == RefusalKind::UnknownLease,
+        };
+        let why = match failed {
+            CallFailed::Refused(Refusal { kind: RefusalKind::Held, reason }) => {
+                return OpenError::Held(reason);
+            }
+            CallFailed::Refused(refusal) => refusal.reason,
+            CallFailed::Unreachable(why) => why,
+        };
+        OpenError::volume(&self.volume.name, format!("{}: {why}", self.config.nodes[at]))
+    }
+
+    /// Asks a node that has granted.
+    fn ask(&mut self, at: usize, request: &Request) -> Result<Reply> {
+        self.renew_in_time()?;
+        (self.call)(at, request).map_err(|failed| self.failed(at, failed))
+    }
+
+    /// A node has granted a lease, as it was asked to at that time.
+    fn has_lease(&mut self, at: usize, lease: LeaseKey, term: Duration, asked: Nanos) {
+        self.leases.push((at, lease, term));
+        self.renew_at = self.renew_at.min(asked + term / RENEW_AFTER);
+    }
+
+    /// All nodes that have granted hear of us while others are asked.
+    fn renew_in_time(&mut self) -> Result<()> {
+        let now = (self.now)();
+        if now < self.renew_at {
+            return Ok(());
+        }
+        let terms = self.leases.iter().map(|(_, _, term)| *term);
+        self.renew_at = now + terms.min().unwrap_or_default() / RENEW_AFTER;
+        for (at, lease, _) in self.leases.clone() {
+            let renewed = (self.call)(at, &Request::Renew { lease });
+            renewed.map_err(|failed| self.failed(at, failed))?;
+        }
+        Ok(())
+    }
+
+    fn give_back(&mut self) {
+        for (at, lease, _) in std::mem::take(&mut self.leases) {
+            // It ends by itself if this fails.
+            let _ = (self.call)(at, &Request::End { lease });
+        }
+    }
+
+    fn look(&mut self) -> Result<Vec<Result<Option<Kept>, String>>> {
+        let request = self.volume.look();
+        let mut looks = Vec::new();
+        for at in 0..self.config.nodes.len() {
+            looks.push(match (self.call)(at, &request) {
+                Ok(Reply::Looked { kept }) => Ok(kept),
+                Ok(_) => return Err(self.other_reply(at)),
+                Err(CallFailed::Unreachable(why)) => Err(why),
+                Err(refused) => return Err(self.failed(at, refused)),
+            });
+        }
+        Ok(looks)
+    }
+
+    fn other_reply(&self, at: usize) -> OpenError {
+        let why = "it answers something else; update the older of the two";
+        OpenError::volume(&self.volume.name, format!("{}: {why}", self.config.nodes[at]))
+    }
+
+    /// Has all nodes that answer grant the volume.
+    fn claim_nodes(
+        &mut self,
+        looks: &[Result<Option<Kept>, String>],
+        judgement: &Judgement,
+        rng: &mut SplitMix64,
+    ) -> Result<Vec<Option<ClaimedNode>>> {
+        let mut nodes = Vec::new();
+        for (at, look) in looks.iter().enumerate() {
+            let Ok(kept) = look else {
+                nodes.push(None);
+                continue;
+            };
+            let node = kept.as_ref().map_or_else(|| rng.next_u64(), |kept| kept.node);
+            let request = self.volume.claim(&self.config.name, judgement.epoch, node, &self.layout);
+            self.renew_in_time()?;
+            let asked = (self.now)();
+            match (self.call)(at, &request) {
+                Ok(reply) => {
+                    if let Reply::Claimed { lease, term_ms, .. } = reply {
+                        self.has_lease(at, lease, Duration::from_millis(term_ms.into()), asked);
+                    }
+                    let claimed = ClaimedNode::of_reply(node, reply, self.config, &self.layout);
+                    nodes.push(Some(claimed.ok_or_else(|| self.other_reply(at))?));
+                    self.check_not_restarted(at, kept.as_ref())?;
+                }
+                // A node that had nothing of it is not needed.
+                Err(CallFailed::Refused(refusal)) if kept.is_none() && judgement.newest.is_some() => {
+                    tracing::warn!(
+                        node = self.config.nodes[at],
+                        "it takes no part in the volume: {}",
+                        refusal.reason
+                    );
+                    nodes.push(None);
+                }
+                Err(failed) => return Err(self.failed(at, failed)),
+            }
+        }
+        Ok(nodes)
+    }
+
+    /// Checks that a node that has granted has what it said it has. If it was started again in between it has nothing. From
+    /// now on it would not know the lease.
+    fn check_not_restarted(&mut self, at: usize, kept: Option<&Kept>) -> Result<()> {
+        let Reply::Looked { kept: now } = self.ask(at, &self.volume.look())? else {
+            return Err(self.other_reply(at));
+        };
+        let mark_of = |kept: Option<&Kept>| kept.and_then(|kept| kept.mark.clone());
+        if mark_of(now.as_ref()) == mark_of(kept) {
+            return Ok(());
+        }
+        self.is_interrupted = true;
+        let why = format!("{}: it was started again while the volume was claimed", self.config.nodes[at]);
+        Err(OpenError::volume(&self.volume.name, why))
+    }
+
+    fn take_over(
+        &mut self,
+        mut nodes: Vec<Option<ClaimedNode>>,
+        looks: &[Result<Option<Kept>, String>],
+        judgement: &Judgement,
+        rng: &mut SplitMix64,
+    ) -> Result<Claimed> {
+        let sources = judgement.sources.iter();
+        let notes = sources.map(|source| self.read_notes(*source, &nodes)).collect::<Result<Vec<_>>>()?;
+        // Also to a node that the newest mark names and that does not have this mark itself: a node keeps no notes without
+        // a mark of its own.
+        for (at, node) in nodes.iter().enumerate() {
+            if let Some(node) = node.as_ref().filter(|_| !judgement.sources.contains(&at)) {
+                self.write_notes(at, node.lease, notes.first().map_or(&[], Vec::as_slice))?;
+            }
+        }
+        let (placed, table) = (self.layout.read_placement(&notes), self.layout.read_table(&notes));
+        let replicas = match &placed {
+            Some((_, placed)) => self.regrant(placed, &mut nodes)?,
+            None if !table.is_empty() => {
+                return Err(OpenError::volume(&self.volume.name, "its notes are damaged"));
+            }
+            None => Vec::new(),
+        };
+        let missing = self.missing(&table, &replicas);
+        if !missing.is_empty() && !self.volume.is_read_only {
+            let why = match silent(looks) {
+                silent if silent.is_empty() => "a node that had them was started again, empty".to_owned(),
+                silent => format!("start the nodes that do not answer ({silent})"),
+            };
+            return Err(OpenError::Incomplete { name: self.volume.name.clone(), missing, why });
+        }
+        let mark = self.mark(&nodes, judgement, rng)?;
+        Ok(Claimed { nodes, mark, layout: self.layout, notes, placed, replicas, table, missing })
+    }
+
+    fn read_notes(&mut self, at: usize, nodes: &[Option<ClaimedNode>]) -> Result<Vec<u8>> {
+        let Some(lease) = nodes[at].as_ref().map(|node| node.lease) else { return Ok(Vec::new()) };
+        let len_bytes = self.layout.len_bytes() as usize;
+        let mut notes = Vec::with_capacity(len_bytes);
+        while notes.len() < len_bytes {
+            let piece = (len_bytes - notes.len()).min(NOTES_READ_BYTES_MAX);
+            let request = Request::ReadNotes { lease, offset: notes.len() as u64, len_bytes: piece as u32 };
+            match self.ask(at, &request)? {
+                Reply::Notes { bytes } if bytes.len() == piece => notes.extend_from_slice(&bytes),
+                _ => return Err(self.other_reply(at)),
+            }
+        }
+        Ok(notes)
+    }
+
+    /// Gives a node the notes that others have; it may have others of an earlier time.
+    fn write_notes(&mut self, at: usize, lease: LeaseKey, notes: &[u8]) -> Result<()> {
+        for (piece, number) in notes.chunks(NOTES_WRITE_BYTES_MAX).zip(0..) {
+            let offset = number * NOTES_WRITE_BYTES_MAX as u64;
+            self.ask(at, &Request::WriteNotes { lease, offset, bytes: piece.to_vec() })?;
+        }
+        Ok(())
+    }
+
+    /// Has nodes grant the slabs that pages are in. What they keep beside these stays among their slabs.
+    fn regrant(&mut self, placed: &Placed, nodes: &mut [Option<ClaimedNode>]) -> Result<Vec<Regranted>> {
+        let mut replicas = Vec::new();
+        if (placed.size_bytes, placed.slab_bytes) != (self.config.size_bytes, self.config.slab_bytes) {
+            return Err(OpenError::volume(&self.volume.name, "it was made with another --size or --slab"));
+        }
+        for replica in &placed.replicas {
+            let id = placed.nodes.get(usize::from(replica.node)).copied();
+            let donor =
+                nodes.iter().position(|node| node.as_ref().map(|node| node.node) == id && id.is_some());
+            let taken = donor.zip(donor.and_then(|donor| nodes[donor].as_mut()));
+            let Some((donor, node)) = taken.filter(|(_, node)| node.slabs.contains(&replica.slab)) else {
+                continue;
+            };
+            node.slabs.remove(&replica.slab);
+            let (lease, slab) = (node.lease, replica.slab);
+            match self.ask(donor, &Request::Grant { lease, slab })? {
+                Reply::Granted { region, .. } if region.len_bytes >= self.config.slab_bytes => {
+                    replicas.push(Regranted { extent: replica.extent as usize, donor, slab, region });
+                }
+                _ => return Err(self.other_reply(donor)),
+            }
+        }
+        Ok(replicas)
+    }
+
+    /// What was written and is in none of these replicas.
+    fn missing(&self, table: &Table, replicas: &[Regranted]) -> Vec<Range<u64>> {
+        let slab_bytes = self.config.slab_bytes;
+        let found: BTreeSet<u64> = replicas.iter().map(|replica| replica.extent as u64).collect();
+        let written: BTreeSet<u64> = table.keys().map(|page| page * PAGE_BYTES as u64 / slab_bytes).collect();
+        let mut missing: Vec<Range<u64>> = Vec::new();
+        for extent in written.difference(&found) {
+            let range = extent * slab_bytes..((extent + 1) * slab_bytes).min(self.config.size_bytes);
+            match missing.last_mut().filter(|last| last.end == range.start) {
+                Some(last) => last.end = range.end,
+                None => missing.push(range),
+            }
+        }
+        missing
+    }
+
+    /// Tells nodes who has the notes now: first those that had them before, so that who comes next and reaches one of
+    /// these knows of the others.
+    fn mark(
+        &mut self,
+        nodes: &[Option<ClaimedNode>],
+        judgement: &Judgement,
+        rng: &mut SplitMix64,
+    ) -> Result<Mark> {
+        let ids: Vec<u64> = nodes.iter().flatten().map(|node| node.node).collect();
+        let volume = judgement.newest.as_ref().map_or_else(|| rng.next_u64(), |mark| mark.volume);
+        let mark = Mark { volume, epoch: judgement.epoch, change: 0, nodes: ids.clone(), members: ids };
+        self.volume.history.propose(judgement.newest.as_ref(), &mark)?;
+        let was_there = |node: &ClaimedNode| {
+            judgement.newest.as_ref().is_some_and(|newest| newest.nodes.contains(&node.node))
+        };
+        for first in [true, false] {
+            for (at, node) in nodes.iter().enumerate() {
+                if let Some(node) = node.as_ref().filter(|node| was_there(node) == first) {
+                    self.ask(at, &Request::Mark { lease: node.lease, mark: mark.clone() })?;
+                }
+            }
+        }
+        self.volume.history.commit(&mark);
+        Ok(mark)
+    }
+}
+
+impl VolumeConfig {
+    /// What nodes know the volume by: its name and half of the key.
+    pub fn to_ref(&self) -> VolumeRef {
+        let (for_nodes, _) = self.halves();
+        VolumeRef { name: self.name.clone(), key: Secret(for_nodes) }
+    }
+
+    /// Asks a node what it keeps of the volume.
+    pub(super) fn look(&self) -> Request {
+        Request::Look { version: VERSION, volume: self.to_ref() }
+    }
+
+    /// Asks a node for its part of the volume, which calls it `node` if it has no name there.
+    pub(super) fn claim(&self, name: &str, epoch: u64, node: u64, layout: &Layout) -> Request {
+        Request::Claim {
+            volume: self.to_ref(),
+            name: name.to_owned(),
+            holder: self.holder,
+            epoch,
+            node,
+            notes_bytes: layout.len_bytes(),
+        }
+    }
+
+    fn halves(&self) -> ([u8; 16], [u8; 16]) {
+        let halves = self.key.0.as_chunks::<16>().0;
+        (halves[0], halves[1])
+    }
+
+    /// Of checks of notes.
+    fn secret(&self) -> u64 {
+        u128::from_le_bytes(self.halves().1) as u64
+    }
+
+    /// Of checksums of pages.
+    pub(super) fn seed(&self) -> u64 {
+        (u128::from_le_bytes(self.halves().1) >> 64) as u64
+    }
+}

@@ -1,0 +1,91 @@
+//! Calls to nodes: a thread for each node, since a call waits for it, and a node that is dead must hold nobody up.
+
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use farcall_link::Waiting;
+use farcall_rpc::{CallError, Client, ClientOptions};
+use farcall_verbs::Provider;
+
+use super::donor::CallFailed;
+use crate::wire::{METHOD, RefusalKind, Reply, Request};
+
+/// How long a connection, and then a call, may take: longer than a busy machine needs, shorter than a term.
+const CALL_MAX: Duration = Duration::from_secs(2);
+
+/// Takes calls to one node, one after another, until the sender is gone.
+pub(super) fn run(
+    provider: &Arc<dyn Provider>,
+    address: &str,
+    calls: &mpsc::Receiver<Vec<u8>>,
+    answered: impl Fn(Result<Vec<u8>, CallFailed>),
+) {
+    let mut client = None;
+    for request in calls {
+        let answer = call(&mut client, &**provider, address, &request);
+        if let Err(CallFailed::Unreachable(_)) = answer {
+            client = None;
+        }
+        answered(answer);
+    }
+}
+
+/// Calls over a client, which is made if there is none.
+fn call(
+    client: &mut Option<Client>,
+    provider: &dyn Provider,
+    address: &str,
+    request: &[u8],
+) -> Result<Vec<u8>, CallFailed> {
+    let unreachable = |why: String| CallFailed::Unreachable(format!("{address}: {why}"));
+    let client = match client {
+        Some(client) => client,
+        None => client.insert(connect(provider, address).map_err(unreachable)?),
+    };
+    let mut reply = Vec::new();
+    match client.call(METHOD, request, &mut reply) {
+        Ok(()) => Ok(reply),
+        Err(CallError::Application { code, message }) => match RefusalKind::of_code(code) {
+            Some(kind) => Err(CallFailed::Refused(kind.because(message))),
+            None => Err(unreachable(message)),
+        },
+        Err(error) => Err(unreachable(error.to_string())),
+    }
+}
+
+/// Asks nodes one after another, each over a connection of its own.
+pub(super) fn asker<'a>(
+    provider: &'a dyn Provider,
+    nodes: &'a [String],
+) -> impl FnMut(usize, &Request) -> Result<Reply, CallFailed> + use<'a> {
+    let mut clients: Vec<Option<Client>> = nodes.iter().map(|_| None).collect();
+    move |at, request| {
+        let answer = call(&mut clients[at], provider, &nodes[at], &request.to_bytes());
+        if let Err(CallFailed::Unreachable(_)) = answer {
+            clients[at] = None;
+        }
+        let bytes = answer?;
+        Reply::parse(&bytes).map_err(CallFailed::Refused)
+    }
+}
+
+fn connect(provider: &dyn Provider, address: &str) -> Result<Client, String> {
+    // Calls are rare: who waits for one sleeps.
+    let options = ClientOptions::preset("server-reply")
+        .ok_or("no preset server-reply")?
+        .connect_timeout(CALL_MAX)
+        .reconnect(false)
+        .probe(false)
+        .call_timeout(CALL_MAX)
+        .wait_by(Waiting::EventBatch);
+    Client::connect(provider, address, options).map_err(|error| error.to_string())
+}
+
+/// Asks a node for something, once: for people who look after nodes.
+///
+/// # Errors
+/// If it cannot be reached, or refuses.
+pub fn call_node(provider: &dyn Provider, address: &str, request: &Request) -> Result<Reply, CallFailed> {
+    let bytes = call(&mut None, provider, address, &request.to_bytes())?;
+    Reply::parse(&bytes).map_err(CallFailed::Refused)
+}

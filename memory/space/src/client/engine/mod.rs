@@ -1,0 +1,305 @@
+//! A client's address space, without thread, clock or socket: requests in, requests that are over out; calls to nodes
+//! out, their replies in; data by the sessions of `farcall-remio`.
+//!
+//! Requests are cut into operations on one page each. At a time one operation has a page; others wait in the order in
+//! which they came. That makes everything else simple: a page is read and written by nobody else while it is written,
+//! copied, checked or repaired. Whole pages that lie together, and that nothing is out of the ordinary with, are a
+//! *run* instead: one piece of I/O for all of them.
+
+mod claimed;
+mod io;
+mod kept;
+mod links;
+mod members;
+mod newcomer;
+mod noting;
+mod operation;
+mod redundancy;
+mod requests;
+mod runs;
+mod scrub;
+mod upkeep;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use farcall_link::{Nic, SplitMix64};
+use farcall_remio::{Done, Handler, Poller, PollerConfig};
+use farcall_verbs::{Endpoint, Nanos, Next, WaitSet};
+
+use super::PAGE_BYTES;
+use super::buffers::Buffers;
+use super::config::{ClientConfig, Counts, Ended, IoError, OpenError, SpaceStatus};
+use super::donor::Donor;
+use super::extent::{Extent, Replica};
+use super::keep::Keep;
+use super::pages::Sums;
+use super::spill::SpillFile;
+use newcomer::CopyTag;
+use noting::Noting;
+use operation::Operation;
+use redundancy::RedundancyReports;
+use requests::Requests;
+use runs::{RunTag, Runs};
+use scrub::PeriodicScrub;
+
+/// What a piece of I/O is of.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Tag {
+    Page(PageTag),
+    Run(RunTag),
+    /// A note, for a member.
+    Note {
+        write: u32,
+        node: usize,
+    },
+    /// A piece of notes, from a member or to a newcomer.
+    Copy(usize, CopyTag),
+}
+
+/// Of which operation, with which replica.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PageTag {
+    operation: u32,
+    replica: u32,
+}
+
+/// Keeps what has ended until the engine takes it.
+#[derive(Clone, Default)]
+pub(super) struct Told(Arc<Mutex<Vec<Done<Tag>>>>);
+
+impl Handler for Told {
+    type Context = Tag;
+
+    fn done(&self, done: Done<Tag>) {
+        // What a panic left is whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(done);
+    }
+}
+
+impl Told {
+    fn take(&self) -> Vec<Done<Tag>> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Operations that copy or check, at once.
+const BACKGROUND_MAX: usize = 8;
+/// How often things are looked at that wait for something.
+const LOOK_PERIOD: Duration = Duration::from_millis(10);
+
+/// A client's address space.
+pub struct Engine {
+    config: ClientConfig,
+    poller: Poller<Told>,
+    told: Told,
+    donors: Vec<Donor<Told>>,
+    extents: Vec<Extent>,
+    spill: Option<SpillFile>,
+    sums: Sums,
+    /// Of checksums.
+    seed: u64,
+    /// For a process after this one.
+    keep: Option<Keep>,
+    /// Of a volume.
+    noting: Option<Noting>,
+    /// Where pages are has changed, and was not kept yet.
+    is_placement_new: bool,
+    /// Pages of which a write failed: what else than the checksum's they may hold.
+    unsure: BTreeMap<u64, Vec<u64>>,
+    operations: Vec<Option<Operation>>,
+    unused: Vec<u32>,
+    runs: Runs,
+    buffers: Buffers,
+    /// To be looked at.
+    ready: VecDeque<u32>,
+    /// Pages that an operation has; others wait for it.
+    locks: HashMap<u64, VecDeque<u32>>,
+    requests: Requests,
+    /// I/O that has ended already.
+    later: Vec<(PageTag, Result<Bytes, ()>)>,
+    /// I/O under way, by replica.
+    flying: BTreeMap<u32, u32>,
+    /// Replicas that were given up: their slabs are returned when nothing is under way there.
+    leaving: Vec<Replica>,
+    background: usize,
+    last_serial: u32,
+    last_slab: u64,
+    rng: SplitMix64,
+    look_at: Nanos,
+    counts: Counts,
+    periodic_scrub: PeriodicScrub,
+    reports: RedundancyReports,
+}
+
+impl Engine {
+    /// An address space of nothing but zeros. It has no node yet: see [`Engine::next_call`].
+    ///
+    /// # Errors
+    /// If a number is impossible, or the device or the system has no room.
+    pub fn new(nic: &Nic, config: ClientConfig) -> Result<Self, OpenError> {
+        config.check()?;
+        let seed = u64::from_le_bytes(nic.entropy.bytes()?);
+        let mut rng = SplitMix64::new(seed);
+        // Sessions that have ended may still be there when others are opened.
+        let depth = config.connections * usize::try_from(io::SEND_DEPTH).unwrap_or(0);
+        let completions = (4 * depth * config.node_room()) as u32;
+        let poller = Poller::new(nic, PollerConfig { completions, ..PollerConfig::default() })?;
+        let extents = config.size_bytes.div_ceil(config.slab_bytes);
+        let spill = config.spill.as_deref().map(SpillFile::create).transpose()?;
+        let donors = config.nodes.iter().map(|node| Donor::new(node.clone(), rng.next_u64())).collect();
+        let seed = rng.next_u64();
+        Ok(Self {
+            poller,
+            told: Told::default(),
+            donors,
+            extents: (0..extents).map(|_| Extent::default()).collect(),
+            spill,
+            sums: Sums::new(seed),
+            seed,
+            keep: None,
+            noting: None,
+            is_placement_new: false,
+            unsure: BTreeMap::new(),
+            operations: Vec::new(),
+            unused: Vec::new(),
+            runs: Runs::default(),
+            buffers: Buffers::default(),
+            ready: VecDeque::new(),
+            locks: HashMap::new(),
+            requests: Requests::new(),
+            later: Vec::new(),
+            flying: BTreeMap::new(),
+            leaving: Vec::new(),
+            background: 0,
+            last_serial: 0,
+            // Numbers of slabs say nothing of other clients'.
+            last_slab: 0,
+            rng,
+            look_at: Nanos(0),
+            counts: Counts::default(),
+            periodic_scrub: PeriodicScrub::default(),
+            reports: RedundancyReports::default(),
+            config,
+        })
+    }
+
+    /// What it is made of.
+    pub const fn config(&self) -> &ClientConfig {
+        &self.config
+    }
+
+    /// A request that is over.
+    pub fn next_ended(&mut self) -> Option<Ended> {
+        self.keep_placement();
+        if self.is_fenced() {
+            return self.requests.next_ended().map(|ended| Ended { result: Err(IoError::Fenced), ..ended });
+        }
+        self.is_placement_noted().then(|| self.requests.next_ended())?
+    }
+
+    /// Where the memory of its reads comes from, and may go back to.
+    pub(in crate::client) const fn buffers(&self) -> &Buffers {
+        &self.buffers
+    }
+
+    /// Requests that are not over.
+    pub fn pending(&self) -> usize {
+        self.requests.pending()
+    }
+
+    /// How it stands.
+    pub fn status(&self) -> SpaceStatus {
+        let on = |donor| {
+            let replicas = self.extents.iter().flat_map(|extent| &extent.replicas);
+            replicas.filter(|replica| replica.donor() == Some(donor)).count()
+        };
+        let used = || self.extents.iter().filter(|extent| extent.is_touched);
+        let redundancy = self.redundancy();
+        SpaceStatus {
+            nodes: self.donors.iter().enumerate().map(|(at, donor)| donor.status(on(at))).collect(),
+            extents: redundancy.slabs as usize,
+            // A replica counts when the next client would find it.
+            degraded: (redundancy.degraded as usize).max(usize::from(!self.is_placement_noted())),
+            copying: redundancy.copying as usize,
+            lost: redundancy.lost as usize,
+            spilled: used()
+                .filter(|extent| extent.replicas.iter().any(|replica| replica.donor().is_none()))
+                .count(),
+            table_bytes: self.extents.iter().map(|extent| extent.pages.table_bytes()).sum(),
+            counts: self.counts,
+        }
+    }
+
+    /// The extent of a page, and the page's place in it.
+    const fn place(&self, page: u64) -> (usize, usize) {
+        let pages = self.pages_an_extent();
+        ((page / pages) as usize, (page % pages) as usize)
+    }
+
+    const fn pages_an_extent(&self) -> u64 {
+        self.config.slab_bytes / PAGE_BYTES as u64
+    }
+
+    /// Looks again, at once, at what waits for a replica of an extent.
+    fn wake(&mut self, extent: usize) {
+        self.ready.extend(self.extents[extent].waiting.drain(..));
+    }
+
+    fn step_ready(&mut self, now: Nanos) -> bool {
+        let any = !self.ready.is_empty();
+        // What becomes ready meanwhile has its turn after what has come.
+        for _ in 0..self.ready.len() {
+            if let Some(id) = self.ready.pop_front() {
+                self.step(id, now);
+            }
+        }
+        any
+    }
+}
+
+impl Endpoint for Engine {
+    fn progress(&mut self, now: Nanos) -> Next {
+        let polled = self.poller.progress(now);
+        self.note_placement(now);
+        let mut any = self.step_ready(now);
+        for done in self.told.take() {
+            any = true;
+            self.io_ended(done, now);
+        }
+        for (tag, result) in std::mem::take(&mut self.later) {
+            any = true;
+            self.step_with(tag, result, now);
+        }
+        if now >= self.look_at {
+            any |= self.look(now);
+        }
+        if any
+            || polled == Next::Again
+            || self.is_placement_due()
+            || !self.ready.is_empty()
+            || !self.later.is_empty()
+        {
+            Next::Again
+        } else {
+            self.idle()
+        }
+    }
+
+    fn arm(&mut self) -> farcall_verbs::Result<()> {
+        self.poller.arm()
+    }
+
+    fn wait_set(&self, set: &mut WaitSet) {
+        self.poller.wait_set(set);
+    }
+}
+
+impl Engine {
+    fn idle(&self) -> Next {
+        let donors = self.donors.iter().filter_map(Donor::due).min();
+        Next::Idle { until: Nanos::earlier(donors.map(|due| due.max(self.look_at)), self.look_due()) }
+    }
+}

@@ -1,0 +1,183 @@
+//! An operation fetches the bytes of its page: from a replica that has them by their checksum.
+
+use bytes::Bytes;
+use farcall_verbs::Nanos;
+
+use super::{Aim, Operation, Stage};
+use crate::client::PAGE_BYTES;
+use crate::client::config::IoError;
+use crate::client::engine::Engine;
+use crate::client::extent::Replica;
+
+/// A page that was never written.
+static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
+
+/// What to do next.
+enum Fetch {
+    From(u32),
+    /// The bytes are known, as far as they have to be.
+    Known,
+    /// A replica that may have them is out of reach.
+    Wait,
+    Lost,
+}
+
+impl Engine {
+    pub(super) fn fetch(
+        &mut self,
+        id: u32,
+        operation: &mut Operation,
+        now: Nanos,
+    ) -> Option<Result<(), IoError>> {
+        if !operation.flying.is_empty() {
+            return None;
+        }
+        let page = operation.page;
+        let (extent, at) = self.place(page);
+        let is_unsure = self.unsure.contains_key(&page);
+        if self.extents[extent].pages.sum(at).is_none() && !is_unsure {
+            // Zeros, of which no replica knows.
+            operation.bytes = Some(Bytes::from_static(&ZEROS));
+            if !operation.is_write() {
+                return Some(Ok(()));
+            }
+        }
+        let mut next = self.where_to_fetch(operation);
+        if matches!(next, Fetch::Wait) && !operation.failed.is_empty() {
+            // One that did not answer may have another session by now.
+            operation.failed.clear();
+            next = self.where_to_fetch(operation);
+        }
+        match next {
+            Fetch::From(replica) => {
+                self.read_page(id, operation, replica, now);
+                None
+            }
+            Fetch::Wait => self.wait(id, operation),
+            Fetch::Lost if self.take_other(operation) => {
+                self.fetched(operation);
+                None
+            }
+            Fetch::Lost => Some(Err(IoError::Lost { page })),
+            Fetch::Known => {
+                self.fetched(operation);
+                None
+            }
+        }
+    }
+
+    fn where_to_fetch(&self, operation: &Operation) -> Fetch {
+        let (extent, _) = self.place(operation.page);
+        let replicas = &self.extents[extent].replicas;
+        let is_unsettled = self.is_unsettled(operation.page);
+        let is_thorough = is_unsettled || matches!(operation.aim, Aim::Scrub { .. });
+        if operation.bytes.is_some() && !is_thorough {
+            return Fetch::Known;
+        }
+        let is_open = |replica: &&Replica| {
+            let serial = replica.serial;
+            !operation.wrong.contains(&serial) && !operation.right.contains(&serial)
+        };
+        // Those in sync first; pages in turn, so that all nodes have work.
+        let turn = operation.page as usize % replicas.len().max(1);
+        let in_turn = || replicas[turn..].iter().chain(&replicas[..turn]).filter(is_open);
+        let can_ask =
+            |replica: &&Replica| replica.is_reachable() && !operation.failed.contains(&replica.serial);
+        let in_sync = in_turn().filter(|replica| replica.is_in_sync()).find(can_ask);
+        // One that is being filled may have it; a scrub has no business there.
+        let filling = || in_turn().find(can_ask).filter(|_| operation.bytes.is_none());
+        match in_sync.or_else(filling) {
+            Some(replica) => Fetch::From(replica.serial),
+            // All that count have to have it, before anybody is told what it is.
+            None if is_unsettled && in_turn().any(Replica::is_in_sync) => Fetch::Wait,
+            None if operation.bytes.is_some() => Fetch::Known,
+            None if in_turn().next().is_some() => Fetch::Wait,
+            None => Fetch::Lost,
+        }
+    }
+
+    /// A replica answered.
+    pub(in super::super) fn page_came(&mut self, operation: &mut Operation, replica: u32, found: Bytes) {
+        let page = operation.page;
+        let (extent, at) = self.place(page);
+        let sum = self.sums.of(page, &found);
+        if self.is_unsettled(page) {
+            return self.one_of_two_came(operation, replica, found, sum);
+        }
+        let is_sum = self.extents[extent].pages.sum(at) == Some(sum);
+        let may_be = self.unsure.get(&page).is_some_and(|sums| sums.contains(&sum));
+        if !is_sum && !may_be {
+            // A replica that is being filled need not have it yet.
+            if self.extents[extent].replica(replica).is_some_and(Replica::is_in_sync) {
+                self.counts.wrong += 1;
+            }
+            operation.wrong.push(replica);
+            return;
+        }
+        operation.right.push(replica);
+        if self.unsure.remove(&page).is_some() {
+            // From now on this is what the page holds: the others are made to have it, too.
+            self.extents[extent].pages.settled(at, sum);
+            self.is_placement_new = true;
+            self.keep_pages(page..page + 1);
+            let serials = self.extents[extent].replicas.iter().map(|replica| replica.serial);
+            operation.wrong = serials.filter(|serial| *serial != replica).collect();
+        }
+        operation.bytes = Some(found);
+    }
+
+    /// A replica has what was to be written last, or what was there before, or neither.
+    fn one_of_two_came(&self, operation: &mut Operation, replica: u32, found: Bytes, sum: u64) {
+        let (extent, at) = self.place(operation.page);
+        let extent = &self.extents[extent];
+        if extent.pages.sum(at) == Some(sum) {
+            operation.right.push(replica);
+            operation.bytes = Some(found);
+            return;
+        }
+        operation.wrong.push(replica);
+        // One that is being filled holds nothing that says what was there.
+        let is_in_sync = extent.replica(replica).is_some_and(Replica::is_in_sync);
+        if extent.pages.other(at) == Some(sum) && is_in_sync {
+            operation.with_other.push(replica);
+            operation.other = Some(found);
+        }
+    }
+
+    /// No replica that counts has what was to be written last: nobody was told that it was. Takes what was there
+    /// before; a page that is written anew needs neither.
+    fn take_other(&mut self, operation: &mut Operation) -> bool {
+        let is_anew = matches!(&operation.aim, Aim::Write(part) if part.of_page == (0..PAGE_BYTES));
+        let other = operation.other.take();
+        if other.is_some() {
+            let (extent, at) = self.place(operation.page);
+            self.extents[extent].pages.is_other(at);
+            operation.wrong.retain(|serial| !operation.with_other.contains(serial));
+            operation.right.append(&mut operation.with_other);
+        }
+        operation.bytes = other.or_else(|| is_anew.then_some(Bytes::from_static(&ZEROS)));
+        operation.bytes.is_some()
+    }
+
+    /// The page's bytes are known. What is to be stored, and where?
+    fn fetched(&mut self, operation: &mut Operation) {
+        operation.stage = Stage::Storing;
+        match &operation.aim {
+            Aim::Write(part) => {
+                let written = self.requests.written(part);
+                if let Some(bytes) = operation.bytes.take() {
+                    let mut page = Vec::from(bytes);
+                    page[part.of_page.clone()].copy_from_slice(&written);
+                    operation.bytes = Some(page.into());
+                }
+            }
+            Aim::Copy { to } => {
+                operation.left.clone_from(&operation.wrong);
+                if !operation.left.contains(to) && !operation.right.contains(to) {
+                    operation.left.push(*to);
+                }
+            }
+            Aim::Read(_) | Aim::Scrub { .. } => operation.left.clone_from(&operation.wrong),
+        }
+    }
+}

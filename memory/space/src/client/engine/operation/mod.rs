@@ -1,0 +1,376 @@
+//! An operation on one page: it fetches the page's bytes, if it needs them, from a replica that has them; then it stores
+//! bytes to all replicas that should have them.
+//!
+//! A write is over when every replica that is in sync has it. A replica that is out of reach is waited for: until it is
+//! back, given up by the upkeep, or the operation's time is over. A write that fails leaves the page *unsure*: until a
+//! read finds out which, what was there before and what was written are both right.
+
+mod fetch;
+mod store;
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use farcall_verbs::Nanos;
+
+use super::requests::Part;
+use super::{BACKGROUND_MAX, Engine, PageTag};
+use crate::client::PAGE_BYTES;
+use crate::client::config::IoError;
+use crate::client::extent::{Replica, Standing};
+
+/// What an operation is for.
+#[derive(Debug)]
+pub(super) enum Aim {
+    Read(Part),
+    Write(Part),
+    /// Fills a new replica.
+    Copy {
+        to: u32,
+    },
+    /// Reads every replica, and repairs those that are wrong.
+    Scrub {
+        is_periodic: bool,
+    },
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Another operation has the page.
+    Locked,
+    /// It has the page.
+    Begun,
+    Fetching,
+    Storing,
+}
+
+#[derive(Debug)]
+pub(super) struct Operation {
+    page: u64,
+    aim: Aim,
+    stage: Stage,
+    pub deadline: Nanos,
+    /// The deadline has passed: it waits for nothing more.
+    pub is_late: bool,
+    /// Replicas that a piece of I/O is under way with.
+    pub flying: Vec<u32>,
+    /// Replicas whose bytes were wrong, or are to be other ones.
+    wrong: Vec<u32>,
+    /// Replicas whose bytes were right.
+    right: Vec<u32>,
+    /// Replicas that did not answer.
+    failed: Vec<u32>,
+    /// The page, once it is known.
+    bytes: Option<Bytes>,
+    /// Replicas that are to be stored to, and are not yet.
+    left: Vec<u32>,
+    stored: Vec<u32>,
+    /// Something of a write may have been stored.
+    was_posted: bool,
+    intent: Intent,
+    /// What else the page may hold, if some replica has that, and which have.
+    other: Option<Bytes>,
+    with_other: Vec<u32>,
+}
+
+/// Of a volume: whether it is noted what a write is to make of its page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Intent {
+    None,
+    UnderWay,
+    Noted,
+}
+
+impl Operation {
+    pub const fn new(page: u64, aim: Aim, deadline: Nanos) -> Self {
+        Self {
+            page,
+            aim,
+            stage: Stage::Locked,
+            deadline,
+            is_late: false,
+            flying: Vec::new(),
+            wrong: Vec::new(),
+            right: Vec::new(),
+            failed: Vec::new(),
+            bytes: None,
+            left: Vec::new(),
+            stored: Vec::new(),
+            was_posted: false,
+            intent: Intent::None,
+            other: None,
+            with_other: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_noted(&self) -> bool {
+        self.intent == Intent::Noted
+    }
+
+    pub(super) fn is_noting(&self) -> bool {
+        self.intent == Intent::UnderWay
+    }
+
+    pub(super) const fn begin_noting(&mut self) {
+        self.intent = Intent::UnderWay;
+    }
+
+    pub(super) fn intent_noted(&mut self) {
+        if self.is_noting() {
+            self.intent = Intent::Noted;
+        }
+    }
+
+    pub(super) const fn aim(&self) -> &Aim {
+        &self.aim
+    }
+
+    pub(super) fn bytes(&self) -> Option<&[u8]> {
+        self.bytes.as_deref()
+    }
+
+    /// Whether something is to be changed.
+    fn is_write(&self) -> bool {
+        matches!(self.aim, Aim::Write(_))
+    }
+}
+
+impl Engine {
+    /// Begins an operation, or lets it wait for its page.
+    pub(super) fn begin(&mut self, operation: Operation) {
+        if matches!(operation.aim, Aim::Copy { .. } | Aim::Scrub { .. }) {
+            self.background += 1;
+        }
+        let page = operation.page;
+        let id = self.number(operation);
+        match self.locks.get_mut(&page) {
+            Some(waiting) => waiting.push_back(id),
+            None => {
+                self.locks.insert(page, VecDeque::new());
+                self.give_page(id);
+            }
+        }
+    }
+
+    /// Begins an operation on a page that its caller has: before those that wait for it.
+    pub(super) fn begin_next(&mut self, operation: Operation) {
+        let page = operation.page;
+        let id = self.number(operation);
+        if let Some(waiting) = self.locks.get_mut(&page) {
+            waiting.push_front(id);
+        }
+        self.release(page);
+    }
+
+    fn number(&mut self, operation: Operation) -> u32 {
+        let id = self.unused.pop().unwrap_or_else(|| {
+            self.operations.push(None);
+            self.operations.len() as u32 - 1
+        });
+        self.operations[id as usize] = Some(operation);
+        id
+    }
+
+    /// Whoever had a page has it no more: it is the next one's.
+    pub(super) fn release(&mut self, page: u64) {
+        if let Some(waiting) = self.locks.get_mut(&page) {
+            match waiting.pop_front() {
+                Some(next) => self.give_page(next),
+                None => drop(self.locks.remove(&page)),
+            }
+        }
+    }
+
+    fn give_page(&mut self, id: u32) {
+        if let Some(operation) = &mut self.operations[id as usize] {
+            operation.stage = Stage::Begun;
+            self.ready.push_back(id);
+        }
+    }
+
+    /// Whether another operation that copies or checks may begin.
+    pub(super) const fn has_background_room(&self) -> bool {
+        self.background < BACKGROUND_MAX
+    }
+
+    /// Takes an operation as far as it goes now. It is taken out of its place meanwhile.
+    pub(super) fn step(&mut self, id: u32, now: Nanos) {
+        let Some(mut operation) = self.operations[id as usize].take() else { return };
+        match operation.stage {
+            // Somebody before had this number.
+            Stage::Locked => return self.operations[id as usize] = Some(operation),
+            Stage::Begun => operation.stage = self.first_stage(&mut operation),
+            Stage::Fetching | Stage::Storing => {}
+        }
+        if self.is_fenced() {
+            return match operation.flying.is_empty() {
+                true => self.finish(id, operation, Err(IoError::Fenced)),
+                false => self.operations[id as usize] = Some(operation),
+            };
+        }
+        let outcome = loop {
+            let is_fetching = operation.stage == Stage::Fetching;
+            let outcome = if is_fetching {
+                self.fetch(id, &mut operation, now)
+            } else {
+                self.store(id, &mut operation, now)
+            };
+            // From fetching to storing without a pause.
+            if outcome.is_some() || !is_fetching || operation.stage == Stage::Fetching {
+                break outcome;
+            }
+        };
+        match outcome {
+            None => self.operations[id as usize] = Some(operation),
+            Some(result) => self.finish(id, operation, result),
+        }
+    }
+
+    fn first_stage(&self, operation: &mut Operation) -> Stage {
+        match &operation.aim {
+            Aim::Write(part) if part.of_page == (0..PAGE_BYTES) && !self.is_unsettled(operation.page) => {
+                operation.bytes = Some(self.requests.written(part));
+                Stage::Storing
+            }
+            _ => Stage::Fetching,
+        }
+    }
+
+    /// Whether a page of a volume may hold something else than was written last.
+    pub(super) fn is_unsettled(&self, page: u64) -> bool {
+        let (extent, at) = self.place(page);
+        self.extents[extent].pages.other(at).is_some()
+    }
+
+    /// Sets an operation aside until something happens to its extent. One whose time is over fails instead.
+    fn wait(&mut self, id: u32, operation: &Operation) -> Option<Result<(), IoError>> {
+        if !operation.flying.is_empty() {
+            return None;
+        }
+        if operation.is_late {
+            return Some(Err(IoError::Unreachable { page: operation.page }));
+        }
+        let (extent, _) = self.place(operation.page);
+        let waiting = &mut self.extents[extent].waiting;
+        if !waiting.contains(&id) {
+            waiting.push(id);
+        }
+        None
+    }
+
+    /// An operation is over. The page is the next one's.
+    fn finish(&mut self, id: u32, mut operation: Operation, result: Result<(), IoError>) {
+        let page = operation.page;
+        if operation.is_write() && result.is_err() && operation.was_posted {
+            self.leave_unsure(&operation);
+        }
+        self.counts.lost += u64::from(matches!(result, Err(IoError::Lost { .. })));
+        let repaired = operation.stored.iter().filter(|serial| operation.wrong.contains(serial));
+        for serial in repaired.clone() {
+            self.log_repair(page, *serial);
+        }
+        self.counts.repaired += repaired.count() as u64;
+        let bytes = operation.bytes.take().unwrap_or_default();
+        match &operation.aim {
+            Aim::Read(part) => {
+                self.counts.pages_read += 1;
+                self.requests.part_ended(part, result.map(|()| Some(&*bytes)));
+            }
+            Aim::Write(part) => {
+                self.counts.pages_written += 1;
+                self.part_over(part, page);
+                if let Some(pages) = self.requests.part_ended(part, result.map(|()| None)) {
+                    self.write_over(part.request, pages);
+                }
+            }
+            Aim::Copy { to } => {
+                self.background -= 1;
+                self.page_copied(page, *to, result);
+            }
+            Aim::Scrub { is_periodic } => {
+                self.background -= 1;
+                self.page_scrubbed(*is_periodic);
+            }
+        }
+        self.unused.push(id);
+        self.release(page);
+    }
+
+    /// A replica that was in sync had other bytes: memory or the transport of its node is damaged.
+    fn log_repair(&self, page: u64, serial: u32) {
+        let (extent, _) = self.place(page);
+        let replica = self.extents[extent].replica(serial).filter(|replica| replica.is_in_sync());
+        if let Some(donor) = replica.and_then(Replica::donor) {
+            let (node, client) = (&self.donors[donor].address, &self.config.name);
+            tracing::warn!(client, page, node, "a replica had wrong bytes; it was repaired from another one");
+        }
+    }
+
+    fn page_copied(&mut self, page: u64, to: u32, result: Result<(), IoError>) {
+        let (extent, at) = self.place(page);
+        if result.is_ok() {
+            self.counts.copied += 1;
+        }
+        let Some(replica) = self.extents[extent].replica_mut(to) else { return };
+        if let Standing::Filling { next, copying } = &mut replica.standing {
+            *copying -= 1;
+            // A page that is lost stays so. One that cannot be reached now is copied later.
+            if matches!(result, Err(IoError::Unreachable { .. })) {
+                *next = (*next).min(at);
+            }
+        }
+    }
+
+    /// The tag of a piece of I/O.
+    pub(super) fn tag(&mut self, id: u32, operation: &mut Operation, replica: u32) -> PageTag {
+        operation.flying.push(replica);
+        self.flies(replica);
+        PageTag { operation: id, replica }
+    }
+
+    /// A piece of I/O with a replica begins.
+    pub(super) fn flies(&mut self, replica: u32) {
+        *self.flying.entry(replica).or_default() += 1;
+    }
+
+    /// A piece of I/O with a replica has ended.
+    pub(super) fn landed(&mut self, replica: u32) {
+        if let Some(count) = self.flying.get_mut(&replica) {
+            *count -= 1;
+            if *count == 0 {
+                self.flying.remove(&replica);
+            }
+        }
+    }
+
+    /// A piece of I/O of an operation has ended.
+    pub(super) fn step_with(&mut self, tag: PageTag, result: Result<Bytes, ()>, now: Nanos) {
+        let PageTag { operation: id, replica } = tag;
+        self.landed(replica);
+        let Some(mut operation) = self.operations[id as usize].take() else { return };
+        operation.flying.retain(|serial| *serial != replica);
+        match (operation.stage, result) {
+            (Stage::Fetching, Ok(found)) => self.page_came(&mut operation, replica, found),
+            (Stage::Fetching, Err(())) => operation.failed.push(replica),
+            (_, Ok(_)) => {
+                operation.left.retain(|serial| *serial != replica);
+                operation.stored.push(replica);
+            }
+            // It is stored to again when it is back, or not at all when it is given up.
+            (_, Err(())) => {}
+        }
+        self.operations[id as usize] = Some(operation);
+        self.step(id, now);
+    }
+
+    /// The bytes that an operation stores, and the note that it did.
+    pub(super) fn bytes_to_store(operation: &mut Operation) -> Bytes {
+        operation.was_posted = true;
+        operation.bytes.clone().unwrap_or_default()
+    }
+
+    pub(super) const fn page_of(operation: &Operation) -> u64 {
+        operation.page
+    }
+}

@@ -1,0 +1,150 @@
+//! How redundant the address space is: reported to nodes, which show it to operators, and in the log.
+
+use std::time::Duration;
+
+use farcall_verbs::Nanos;
+
+use super::Engine;
+use crate::client::donor::Call;
+use crate::client::extent::{Extent, Replica};
+use crate::wire::Redundancy;
+
+/// Shortest interval between two reports to one node: while slabs are copied, their number changes often.
+const REPORT_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The worst that holds of any slab.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum RedundancyState {
+    #[default]
+    InSync,
+    /// Replicas are missing, and some are being made.
+    Copying,
+    /// Replicas are missing, and none can be made now.
+    Degraded,
+    /// No replica is left of some slab.
+    Lost,
+}
+
+/// What was reported last.
+#[derive(Default)]
+pub(super) struct RedundancyReports {
+    logged: RedundancyState,
+    /// Some node does not have the latest report yet.
+    is_due: bool,
+}
+
+impl RedundancyReports {
+    pub const fn is_due(&self) -> bool {
+        self.is_due
+    }
+}
+
+impl Engine {
+    /// How redundant the address space is.
+    pub(super) fn redundancy(&self) -> Redundancy {
+        let mut redundancy = Redundancy { replicas: self.config.replicas as u32, ..Redundancy::default() };
+        for extent in self.extents.iter().filter(|extent| extent.is_touched) {
+            let has_all = |replica: &&Replica| replica.is_in_sync() && !replica.is_away();
+            let in_sync = extent.replicas.iter().filter(has_all).count();
+            let is_copying =
+                !extent.placing.is_empty() || extent.replicas.iter().any(|replica| !replica.is_in_sync());
+            redundancy.slabs += 1;
+            redundancy.degraded += u32::from(in_sync < self.config.replicas);
+            redundancy.copying += u32::from(is_copying);
+            redundancy.lost += u32::from(extent.replicas.is_empty());
+        }
+        redundancy
+    }
+
+    /// Whether every replica is in sync and can be read.
+    pub(super) fn is_whole(&self) -> bool {
+        let is_whole = |extent: &Extent| {
+            let can_be_read = |replica: &Replica| replica.is_in_sync() && replica.is_reachable();
+            extent.replicas.len() >= self.config.replicas && extent.replicas.iter().all(can_be_read)
+        };
+        self.extents.iter().filter(|extent| extent.is_touched).all(is_whole)
+    }
+
+    /// Reports how redundant the address space is, if that has changed.
+    pub(super) fn report_redundancy(&mut self, now: Nanos) {
+        let redundancy = self.redundancy();
+        self.log_redundancy(redundancy);
+        self.reports.is_due = false;
+        for node in 0..self.donors.len() {
+            let held_back = self.slabs_held_back(node);
+            let donor = &mut self.donors[node];
+            let (scrubs, repaired) = (donor.scrubs.complete, self.counts.repaired);
+            let is_scrubbing = donor.scrubs.begun > scrubs;
+            let scrubbed = if is_scrubbing { self.requests.scrubbed_for_nodes() } else { donor.scrubs.pages };
+            let redundancy = Redundancy { held_back, scrubs, scrubbed, repaired, ..redundancy };
+            if !donor.takes_reports || !donor.is_up() || donor.lease.is_none() || donor.is_ending {
+                continue;
+            }
+            if donor.reported == Some(redundancy) || donor.calls.contains(&Call::Report) {
+                continue;
+            }
+            if now < donor.report_at {
+                self.reports.is_due = true;
+                continue;
+            }
+            (donor.reported, donor.report_at) = (Some(redundancy), now + REPORT_INTERVAL);
+            donor.calls.push_back(Call::Report);
+        }
+    }
+
+    fn log_redundancy(&mut self, redundancy: Redundancy) {
+        let Redundancy { replicas, slabs, degraded, copying, lost, .. } = redundancy;
+        let state = match redundancy {
+            Redundancy { lost: 1.., .. } => RedundancyState::Lost,
+            Redundancy { degraded: 1.., copying: 1.., .. } => RedundancyState::Copying,
+            Redundancy { degraded: 1.., .. } => RedundancyState::Degraded,
+            _ => RedundancyState::InSync,
+        };
+        if std::mem::replace(&mut self.reports.logged, state) == state {
+            return;
+        }
+        let client = &self.config.name;
+        match state {
+            RedundancyState::InSync => {
+                tracing::info!(client, "all {slabs} slabs have {replicas} replicas in sync");
+            }
+            RedundancyState::Copying => tracing::info!(
+                client,
+                "{degraded} of {slabs} slabs have fewer than {replicas} replicas in sync; {copying} are being copied"
+            ),
+            RedundancyState::Degraded => tracing::warn!(
+                client,
+                "{degraded} of {slabs} slabs have fewer than {replicas} replicas in sync, and no other node has room; \
+                 start memory nodes, or more of them"
+            ),
+            RedundancyState::Lost => tracing::error!(
+                client,
+                "{lost} of {slabs} slabs have no replica any more: reading them fails"
+            ),
+        }
+    }
+
+    /// Slabs on a node that wants its memory back which stay there, since fewer replicas than configured would be left
+    /// and none can be made elsewhere.
+    fn slabs_held_back(&self, node: usize) -> u32 {
+        let room = self.donors[node].room;
+        if !room.is_draining || room.is_forced() {
+            return 0;
+        }
+        let is_held_back = |extent: &&Extent| {
+            extent.is_touched
+                && extent.placing.is_empty()
+                && extent.replicas.iter().all(Replica::is_in_sync)
+                && extent.replicas.iter().any(|replica| replica.donor() == Some(node))
+                && self.replicas_that_stay(extent) < self.config.replicas
+                && !(0..self.donors.len()).any(|other| self.donors[other].has_room() && !extent.is_on(other))
+        };
+        self.extents.iter().filter(is_held_back).count() as u32
+    }
+
+    fn replicas_that_stay(&self, extent: &Extent) -> usize {
+        let stays =
+            |replica: &&Replica| replica.donor().is_none_or(|donor| !self.donors[donor].room.is_draining);
+        extent.replicas.iter().filter(stays).count()
+    }
+}

@@ -1,0 +1,400 @@
+//! Requests of the user: cut into pages, put together again.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
+
+use bytes::Bytes;
+use farcall_verbs::Nanos;
+
+use super::Engine;
+use super::noting::Noting;
+use super::operation::{Aim, Operation};
+use super::runs::Ahead;
+use crate::client::PAGE_BYTES;
+use crate::client::config::{Ended, IoError, Refused, Request, Work};
+use crate::client::extent::Replica;
+use crate::client::keep::{End, Unfinished};
+
+/// A request that is not over.
+struct Pending {
+    token: u64,
+    offset: u64,
+    data: Data,
+    /// Operations that are not over.
+    left: usize,
+    error: Option<IoError>,
+}
+
+enum Data {
+    /// What was read so far.
+    Read(Vec<u8>),
+    /// What is written.
+    Write(Bytes),
+}
+
+impl Data {
+    fn len_bytes(&self) -> usize {
+        match self {
+            Self::Read(bytes) => bytes.len(),
+            Self::Write(bytes) => bytes.len(),
+        }
+    }
+
+    const fn is_read(&self) -> bool {
+        matches!(self, Self::Read(_))
+    }
+}
+
+/// A part of a request: of which, and which bytes of a page are which of it.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub request: u32,
+    pub of_page: Range<usize>,
+    of_request: Range<usize>,
+    /// Which end of its request this is, if it is, or was, a part of a page only.
+    pub end: Option<End>,
+}
+
+impl Part {
+    /// A whole page, `of_request` bytes after the first of its request.
+    pub const fn whole(request: u32, of_request: usize) -> Self {
+        Self { request, of_page: 0..PAGE_BYTES, of_request: of_request..of_request + PAGE_BYTES, end: None }
+    }
+}
+
+pub(super) struct Requests {
+    pending: Vec<Option<Pending>>,
+    unused: Vec<u32>,
+    /// Pages of all of them.
+    pages: usize,
+    ended: VecDeque<Ended>,
+    /// Writes of another process that are being done again. Until all of them are over nothing else is taken: what is
+    /// done after a write must not be undone by it if this process ends, too.
+    redone: BTreeSet<u32>,
+    /// The scrub in progress: its request, and the page where it continues.
+    pub scrub: Option<Scrub>,
+    /// Requests of scrubs that wait for it; `None` is that of nodes.
+    waiting_scrubs: VecDeque<Option<u64>>,
+    /// Pages that the scrub in progress for nodes, or the latest one, has begun to read.
+    scrubbed_for_nodes: u64,
+}
+
+/// A walk over all pages.
+#[derive(Clone, Copy)]
+pub(super) struct Scrub {
+    /// Request of the user; `None` if nodes requested it.
+    token: Option<u64>,
+    pub next: u64,
+    pub under_way: u32,
+}
+
+impl Requests {
+    pub const fn new() -> Self {
+        Self {
+            pending: Vec::new(),
+            unused: Vec::new(),
+            pages: 0,
+            ended: VecDeque::new(),
+            redone: BTreeSet::new(),
+            scrub: None,
+            waiting_scrubs: VecDeque::new(),
+            scrubbed_for_nodes: 0,
+        }
+    }
+
+    pub fn next_ended(&mut self) -> Option<Ended> {
+        self.ended.pop_front()
+    }
+
+    pub fn pending(&self) -> usize {
+        let scrubs = self.scrub.iter().map(|scrub| &scrub.token).chain(&self.waiting_scrubs);
+        let scrubs = scrubs.filter(|token| token.is_some()).count();
+        self.pending.len() - self.unused.len() + scrubs
+    }
+
+    /// Numbers of requests of another process, which are begun again by [`Engine::redo`]; those between are free.
+    pub fn reserve(&mut self, taken: &[u32]) {
+        let count = taken.iter().max().map_or(0, |last| last + 1);
+        self.pending.resize_with(count as usize, || None);
+        self.unused.extend((0..count).filter(|id| !taken.contains(id)));
+    }
+
+    fn begin(&mut self, pending: Pending) -> u32 {
+        let id = self.unused.pop().unwrap_or_else(|| {
+            self.pending.push(None);
+            self.pending.len() as u32 - 1
+        });
+        self.pending[id as usize] = Some(pending);
+        id
+    }
+
+    /// What a request writes; nothing if it reads.
+    pub fn bytes(&self, id: u32) -> Bytes {
+        match self.pending[id as usize].as_ref().map(|pending| &pending.data) {
+            Some(Data::Write(bytes)) => bytes.clone(),
+            _ => Bytes::new(),
+        }
+    }
+
+    /// The bytes that a part writes.
+    pub fn written(&self, part: &Part) -> Bytes {
+        self.bytes(part.request).slice(part.of_request.clone())
+    }
+
+    /// Lends the buffer of a request that reads so many bytes, all by one piece of I/O.
+    pub fn lend(&mut self, id: u32, len_bytes: usize) -> Option<Vec<u8>> {
+        match self.pending[id as usize].as_mut().map(|pending| &mut pending.data) {
+            Some(Data::Read(bytes)) if bytes.len() == len_bytes => Some(std::mem::take(bytes)),
+            _ => None,
+        }
+    }
+
+    /// Whether the buffer of a request is lent.
+    pub fn has_lent(&self, id: u32) -> bool {
+        let data = self.pending[id as usize].as_ref().map(|pending| &pending.data);
+        matches!(data, Some(Data::Read(bytes)) if bytes.is_empty())
+    }
+
+    /// The buffer comes back, with what was read.
+    pub fn give_back(&mut self, id: u32, buffer: Vec<u8>) {
+        if let Some(Data::Read(bytes)) = self.pending[id as usize].as_mut().map(|pending| &mut pending.data) {
+            *bytes = buffer;
+        }
+    }
+
+    /// A part is over; for a read, with the page, if it is not in the request's buffer already. Returns the pages of a
+    /// write that is over with that.
+    pub fn part_ended(&mut self, part: &Part, result: Result<Option<&[u8]>, IoError>) -> Option<Range<u64>> {
+        self.pages -= 1;
+        let slot = &mut self.pending[part.request as usize];
+        let pending = slot.as_mut()?;
+        pending.left -= 1;
+        match (result, &mut pending.data) {
+            (Ok(Some(page)), Data::Read(bytes)) => {
+                bytes[part.of_request.clone()].copy_from_slice(&page[part.of_page.clone()]);
+            }
+            (Ok(_), _) => {}
+            (Err(error), _) => pending.error = pending.error.or(Some(error)),
+        }
+        if pending.left > 0 {
+            return None;
+        }
+        let Pending { token, offset, data, error, .. } = slot.take()?;
+        self.unused.push(part.request);
+        let (read, written) = match data {
+            Data::Read(bytes) => (bytes, None),
+            Data::Write(bytes) => (Vec::new(), Some(pages_of(offset, bytes.len()))),
+        };
+        self.ended.push_back(Ended { token, result: error.map_or(Ok(read), Err) });
+        written
+    }
+
+    /// Notes of the user's are noted, or will not be.
+    pub fn note_ended(&mut self, token: u64, result: Result<Vec<u8>, IoError>) {
+        self.ended.push_back(Ended { token, result });
+    }
+
+    /// Begins a scrub, when those before it have ended; `None` is that of nodes.
+    pub fn begin_scrub(&mut self, token: Option<u64>) {
+        self.waiting_scrubs.push_back(token);
+        if self.scrub.is_none() {
+            self.next_scrub();
+        }
+    }
+
+    /// Returns whether a scrub that nodes requested is in progress, or waits.
+    pub fn is_scrubbed_for_nodes(&self) -> bool {
+        self.scrub.is_some_and(|scrub| scrub.token.is_none()) || self.waiting_scrubs.contains(&None)
+    }
+
+    /// Returns how many pages the scrub that nodes requested has begun to read.
+    pub const fn scrubbed_for_nodes(&self) -> u64 {
+        self.scrubbed_for_nodes
+    }
+
+    /// Records that the scrub in progress has begun to read a page.
+    pub fn scrub_reads(&mut self, page: u64) {
+        if let Some(scrub) = &mut self.scrub {
+            (scrub.next, scrub.under_way) = (page + 1, scrub.under_way + 1);
+            self.scrubbed_for_nodes += u64::from(scrub.token.is_none());
+        }
+    }
+
+    /// Ends the scrub in progress, and begins the next one. Returns whether it was that of nodes.
+    pub fn scrub_ended(&mut self) -> bool {
+        let Some(scrub) = self.scrub.take() else { return false };
+        if let Some(token) = scrub.token {
+            self.ended.push_back(Ended { token, result: Ok(Vec::new()) });
+        }
+        self.next_scrub();
+        scrub.token.is_none()
+    }
+
+    fn next_scrub(&mut self) {
+        let next = self.waiting_scrubs.pop_front();
+        self.scrub = next.map(|token| Scrub { token, next: 0, under_way: 0 });
+        if next == Some(None) {
+            self.scrubbed_for_nodes = 0;
+        }
+    }
+}
+
+/// The pages of a range.
+fn pages_of(offset: u64, len_bytes: usize) -> Range<u64> {
+    let page_bytes = PAGE_BYTES as u64;
+    offset / page_bytes..(offset + len_bytes as u64).div_ceil(page_bytes)
+}
+
+impl Engine {
+    /// Whether a request of so many pages would be taken now.
+    pub fn has_room(&self, pages: usize) -> bool {
+        self.requests.redone.is_empty() && self.requests.pages + pages <= self.config.pages_max
+    }
+
+    /// Whether a page has been written, or may have been.
+    pub fn is_written(&self, page: u64) -> bool {
+        let (extent, at) = self.place(page);
+        self.extents[extent].pages.sum(at).is_some() || self.locks.contains_key(&page)
+    }
+
+    /// Whether a page is known to hold exactly these bytes: nothing is under way with it, no write of it has failed
+    /// since, a replica is in sync, and the checksum of what was written last is theirs. Of a page that was never
+    /// written: whether they are zeros.
+    pub fn holds(&self, page: u64, bytes: &[u8]) -> bool {
+        let (extent, at) = self.place(page);
+        let extent = &self.extents[extent];
+        let is_unsure = self.unsure.contains_key(&page) || extent.pages.other(at).is_some();
+        if is_unsure || self.locks.contains_key(&page) {
+            return false;
+        }
+        let held = match extent.pages.sum(at) {
+            Some(sum) => extent.replicas.iter().any(Replica::is_in_sync).then_some(sum),
+            None => Some(self.sums.of_zeros(page)),
+        };
+        held == Some(self.sums.of(page, bytes))
+    }
+
+    /// Takes a request. Requests that share a page are executed in the order in which they came; one that is over is
+    /// told of by [`Engine::next_ended`].
+    ///
+    /// # Errors
+    /// If it is not inside of the address space, or too much is not over.
+    pub fn submit(&mut self, request: Request, now: Nanos) -> Result<(), Refused> {
+        let Request { token, offset, work } = request;
+        let is_read_only = self.noting.as_ref().is_some_and(Noting::is_read_only);
+        if is_read_only && matches!(work, Work::Write(_) | Work::Note(_)) {
+            self.requests.note_ended(token, Err(IoError::ReadOnly));
+            return Ok(());
+        }
+        let (len_bytes, is_read) = match &work {
+            Work::Read { len_bytes } => (*len_bytes, true),
+            Work::Write(bytes) => (bytes.len(), false),
+            Work::Note(bytes) => return self.submit_note(token, offset, bytes, now),
+            Work::Scrub => {
+                self.requests.begin_scrub(Some(token));
+                self.look_at = now;
+                return Ok(());
+            }
+        };
+        let size_bytes = self.config.size_bytes;
+        let end = offset.checked_add(len_bytes as u64).filter(|end| *end <= size_bytes && len_bytes > 0);
+        end.ok_or(Refused::Range { offset, len_bytes, size_bytes })?;
+        let pages = pages_of(offset, len_bytes);
+        let count = (pages.end - pages.start) as usize;
+        if !self.has_room(count) {
+            return Err(Refused::Full { pages: self.requests.pages, pages_max: self.config.pages_max });
+        }
+        let data = match work {
+            Work::Write(bytes) => Data::Write(bytes),
+            _ => Data::Read(self.buffers.take(len_bytes)),
+        };
+        let id = self.requests.begin(Pending { token, offset, data, left: count, error: None });
+        if !is_read && let Some(keep) = &mut self.keep {
+            keep.begin(id, offset, &self.requests.bytes(id));
+        }
+        self.begin_parts(id, pages, [false; 2], now);
+        Ok(())
+    }
+
+    /// Does writes again that another process had begun: before all other requests.
+    pub(super) fn redo(&mut self, unfinished: Vec<Unfinished>, now: Nanos) {
+        self.requests.reserve(&unfinished.iter().map(|unfinished| unfinished.slot).collect::<Vec<_>>());
+        for Unfinished { slot, order, offset, bytes, recorded } in unfinished {
+            let pages = pages_of(offset, bytes.len());
+            let left = (pages.end - pages.start) as usize;
+            if left == 0 {
+                self.write_over(slot, pages);
+                self.requests.unused.push(slot);
+                continue;
+            }
+            // Nobody knows its token: who asked is gone.
+            self.requests.redone.insert(slot);
+            let pending = Pending {
+                token: u64::MAX - order,
+                offset,
+                data: Data::Write(bytes.into()),
+                left,
+                error: None,
+            };
+            self.requests.pending[slot as usize] = Some(pending);
+            self.begin_parts(slot, pages, recorded, now);
+        }
+    }
+
+    fn begin_parts(&mut self, id: u32, pages: Range<u64>, recorded: [bool; 2], now: Nanos) {
+        let Some(Pending { offset, data, left, .. }) = &self.requests.pending[id as usize] else {
+            return;
+        };
+        let (offset, end, is_read, left) = (*offset, offset + data.len_bytes() as u64, data.is_read(), *left);
+        self.requests.pages += left;
+        let page_bytes = PAGE_BYTES as u64;
+        let deadline = now + self.config.patience;
+        // Whole pages that nothing is out of the ordinary with go together.
+        let whole = match recorded {
+            [false, false] => offset.div_ceil(page_bytes)..end / page_bytes,
+            _ => 0..0,
+        };
+        let mut next = pages.start;
+        while next < pages.end {
+            let page = next;
+            next += 1;
+            if whole.contains(&page) {
+                let of_request = (page * page_bytes - offset) as usize;
+                let ahead = Ahead { request: id, pages: page..whole.end, of_request, is_read, deadline };
+                let taken = self.begin_run(ahead, now);
+                if taken > 0 {
+                    next = page + taken;
+                    continue;
+                }
+            }
+            let first = page * page_bytes;
+            let (from, to) = (offset.max(first), end.min(first + page_bytes));
+            let cut = match (from > first, to < first + page_bytes) {
+                (true, _) => Some(End::First),
+                (false, true) => Some(End::Last),
+                (false, false) if recorded[0] && page == pages.start => Some(End::First),
+                (false, false) if recorded[1] && page + 1 == pages.end => Some(End::Last),
+                (false, false) => None,
+            };
+            let part = Part {
+                request: id,
+                of_page: (from - first) as usize..(to - first) as usize,
+                of_request: (from - offset) as usize..(to - offset) as usize,
+                end: cut,
+            };
+            let aim = if is_read { Aim::Read(part) } else { Aim::Write(part) };
+            self.begin(Operation::new(page, aim, deadline));
+        }
+        self.step_ready(now);
+    }
+
+    /// A write is over, well or not: what its pages hold is noted before anybody hears of it.
+    pub(super) fn write_over(&mut self, slot: u32, pages: Range<u64>) {
+        self.keep_placement();
+        self.keep_pages(pages);
+        self.requests.redone.remove(&slot);
+        if let Some(keep) = &mut self.keep {
+            keep.end(slot);
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Runs: whole pages one after another that one piece of I/O with a replica reads or writes. Nothing is out of the
+//! ordinary with any of them, or they are no run. If something goes wrong on the way, each page that it concerns goes
+//! on as an operation of its own, which knows what to do.
+//!
+//! A run has its pages as operations have theirs: others wait for them.
+//!
+//! For a volume, one write to each member first notes what the pages of a run are to hold. Then the run is written
+//! to one replica after another: whichever node exits together with the client, another one has each page as it was, or as
+//! it was to be.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use bytes::Bytes;
+use farcall_flow::Direction;
+use farcall_remio::{Buffer, Request};
+use farcall_verbs::Nanos;
+
+use super::operation::{Aim, Operation};
+use super::requests::Part;
+use super::upkeep::LATE_PERIOD;
+use super::{Engine, Tag};
+use crate::client::extent::{Home, Replica};
+use crate::client::{PAGE_BYTES, PIECE_PAGES};
+
+/// More are written in several runs: so one is posted while the next is copied.
+const WRITTEN_PAGES_MAX: u64 = 64;
+/// Of reads, a whole piece: what one run reads for a request is not copied any more.
+const READ_PAGES_MAX: u64 = PIECE_PAGES as u64;
+/// A run takes no more than this share of the pool that it is copied through.
+const SHARE_OF_POOL: usize = 4;
+/// Fewer are operations.
+const PAGES_MIN: u64 = 2;
+
+/// Whole pages of a request, from one on.
+pub(super) struct Ahead {
+    pub request: u32,
+    pub pages: Range<u64>,
+    /// Where in the request the first of them is, in bytes.
+    pub of_request: usize,
+    pub is_read: bool,
+    pub deadline: Nanos,
+}
+
+/// Of which run, with which replica.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::client) struct RunTag {
+    run: u32,
+    pub replica: u32,
+}
+
+/// A run under way.
+struct Run {
+    ahead: Ahead,
+    /// What is written.
+    bytes: Bytes,
+    /// The replicas that it began with.
+    targets: Vec<u32>,
+    /// Of these, those that it is still to be written to: of a volume one after another.
+    left: Vec<u32>,
+    flying: Vec<u32>,
+    /// Something of it may have been stored.
+    was_posted: bool,
+    has_failed: bool,
+    /// What was read.
+    found: Option<Vec<u8>>,
+    /// When those that do not answer are given up, the next time.
+    look_at: Nanos,
+}
+
+/// Runs under way, by number.
+#[derive(Default)]
+pub(super) struct Runs {
+    runs: Vec<Option<Run>>,
+    unused: Vec<u32>,
+}
+
+impl Runs {
+    pub const fn is_empty(&self) -> bool {
+        self.runs.len() == self.unused.len()
+    }
+
+    /// Replicas that have not answered in time.
+    pub fn stalled(&mut self, now: Nanos) -> Vec<u32> {
+        let mut stalled = Vec::new();
+        for run in self.runs.iter_mut().flatten().filter(|run| run.look_at <= now) {
+            run.look_at = now + LATE_PERIOD;
+            stalled.extend_from_slice(&run.flying);
+        }
+        stalled
+    }
+
+    fn begin(&mut self, run: Run) -> u32 {
+        let id = self.unused.pop().unwrap_or_else(|| {
+            self.runs.push(None);
+            self.runs.len() as u32 - 1
+        });
+        self.runs[id as usize] = Some(run);
+        id
+    }
+
+    /// One that is over.
+    fn take(&mut self, id: u32) -> Option<Run> {
+        let run = self.runs[id as usize].take();
+        self.unused.extend(run.as_ref().map(|_| id));
+        run
+    }
+}
+
+impl Engine {
+    /// Begins a run of as many of these pages as it can; returns how many, 0 if none.
+    pub(super) fn begin_run(&mut self, mut ahead: Ahead, now: Nanos) -> u64 {
+        let first = ahead.pages.start;
+        let (extent, at) = self.place(first);
+        let is_noted = self.noting.is_some() && !ahead.is_read;
+        if ahead.pages.end - first < PAGES_MIN
+            || (is_noted
+                && (!self.is_placement_noted() || self.is_fenced() || self.extents[extent].is_lost()))
+        {
+            return 0;
+        }
+        let targets = match ahead.is_read {
+            true => self.reader(extent, first / READ_PAGES_MAX).map(|serial| vec![serial]),
+            false => self.write_targets(extent, now),
+        };
+        let can_reach = |serial: &u32| self.extents[extent].replica(*serial).is_some_and(is_on_reached_node);
+        let Some(targets) = targets.filter(|targets| targets.iter().all(can_reach)) else { return 0 };
+        let of_pool = (self.config.pool_bytes / SHARE_OF_POOL / PAGE_BYTES) as u64;
+        let most = if ahead.is_read { READ_PAGES_MAX } else { WRITTEN_PAGES_MAX };
+        let room = (self.pages_an_extent() - at as u64).min(most).min(of_pool);
+        ahead.pages.end = ahead.pages.end.min(first + room);
+        let plain = ahead.pages.clone().take_while(|page| self.is_plain(*page, ahead.is_read)).count() as u64;
+        if plain < PAGES_MIN {
+            return 0;
+        }
+        ahead.pages.end = first + plain;
+        ahead.pages.clone().for_each(|page| drop(self.locks.insert(page, VecDeque::new())));
+        let len_bytes = plain as usize * PAGE_BYTES;
+        let bytes = match ahead.is_read {
+            true => Bytes::new(),
+            false => self.requests.bytes(ahead.request).slice(ahead.of_request..ahead.of_request + len_bytes),
+        };
+        let (look_at, pages, of_run) = (ahead.deadline, ahead.pages.clone(), bytes.clone());
+        let (left, flying) = (targets.clone(), Vec::new());
+        let (was_posted, has_failed, found) = (false, false, None);
+        let id = self.runs.begin(Run {
+            ahead,
+            bytes,
+            targets,
+            left,
+            flying,
+            was_posted,
+            has_failed,
+            found,
+            look_at,
+        });
+        if is_noted {
+            let sums = pages.clone().zip(of_run.chunks_exact(PAGE_BYTES));
+            let sums: Vec<u64> = sums.map(|(page, bytes)| self.sums.of(page, bytes)).collect();
+            self.note_run(id, pages, &sums, now);
+        } else {
+            self.post_left(id, usize::MAX, now);
+        }
+        plain
+    }
+
+    /// All members know what the pages of a run are to hold.
+    pub(super) fn run_noted(&mut self, id: u32, now: Nanos) {
+        // One replica after another: if the client exits in between, another one is whole.
+        self.post_left(id, 1, now);
+    }
+
+    /// Begins the I/O of a run with replicas that it is to be written to.
+    fn post_left(&mut self, id: u32, count: usize, now: Nanos) {
+        let Some(run) = &mut self.runs.runs[id as usize] else { return };
+        let replicas: Vec<u32> = run.left.drain(..count.min(run.left.len())).collect();
+        run.was_posted = true;
+        run.flying.extend_from_slice(&replicas);
+        replicas.iter().for_each(|serial| self.flies(*serial));
+        replicas.into_iter().for_each(|replica| self.post_run(RunTag { run: id, replica }, now));
+    }
+
+    /// The volume is lost to this client: runs that wait until they are noted are not.
+    pub(super) fn end_runs_to_be_noted(&mut self, now: Nanos) {
+        for id in 0..self.runs.runs.len() {
+            if self.runs.runs[id].as_ref().is_some_and(|run| !run.was_posted)
+                && let Some(mut run) = self.runs.take(id as u32)
+            {
+                run.has_failed = true;
+                self.write_run_over(&run, now);
+            }
+        }
+    }
+
+    /// Whether a page can be of a run.
+    fn is_plain(&self, page: u64, is_read: bool) -> bool {
+        let (extent, at) = self.place(page);
+        let pages = &self.extents[extent].pages;
+        // One that was never written is zero, of which no replica knows; one of a volume may be one of two.
+        let is_known = match is_read {
+            true => pages.sum(at).is_some() && !self.is_unsettled(page),
+            false => pages.is_noted_as_held(at),
+        };
+        is_known && !self.locks.contains_key(&page) && !self.unsure.contains_key(&page)
+    }
+
+    /// A replica to read from: those in sync, in turn.
+    fn reader(&self, extent: usize, turn: u64) -> Option<u32> {
+        let replicas = &self.extents[extent].replicas;
+        let turn = turn as usize % replicas.len().max(1);
+        let mut in_turn = replicas[turn..].iter().chain(&replicas[..turn]);
+        let found = in_turn.find(|replica| replica.is_in_sync() && is_on_reached_node(replica));
+        found.map(|replica| replica.serial)
+    }
+
+    /// Begins the I/O of a run with a replica.
+    fn post_run(&mut self, tag: RunTag, now: Nanos) {
+        let Some(run) = &self.runs.runs[tag.run as usize] else { return };
+        let (extent, at) = self.place(run.ahead.pages.start);
+        let (is_read, request, written) = (run.ahead.is_read, run.ahead.request, run.bytes.clone());
+        let len_bytes = run.ahead.len_bytes();
+        let home = self.extents[extent].replica(tag.replica).map(|replica| replica.home);
+        let Some(Home::Node { donor, grant: Some(grant), .. }) = home else {
+            return self.run_landed(tag, Err(()), now);
+        };
+        let (direction, buffer) = match is_read {
+            true => {
+                let lent = self.requests.lend(request, len_bytes);
+                (Direction::Read, lent.unwrap_or_else(|| self.buffers.take(len_bytes)).into())
+            }
+            false => (Direction::Write, written.into()),
+        };
+        let (offset, context) = ((at * PAGE_BYTES) as u64, Tag::Run(tag));
+        let request = Request { direction, grant, offset, buffer, context };
+        let refused = match self.donors[donor].session().map(|session| session.submit(request)) {
+            Some(Ok(())) => return,
+            Some(Err(refused)) => refused.why.to_string(),
+            None => "there is no session".to_owned(),
+        };
+        self.link_down(donor, refused, now);
+        self.run_landed(tag, Err(()), now);
+    }
+
+    /// The I/O of a run with a replica has ended.
+    pub(super) fn run_landed(&mut self, tag: RunTag, result: Result<Buffer, ()>, now: Nanos) {
+        self.landed(tag.replica);
+        let Some(run) = &mut self.runs.runs[tag.run as usize] else { return };
+        run.flying.retain(|serial| *serial != tag.replica);
+        match result {
+            Ok(buffer) => run.found = buffer.into_owned(),
+            Err(()) => run.has_failed = true,
+        }
+        if !run.flying.is_empty() {
+            return;
+        }
+        if !run.has_failed && !run.left.is_empty() {
+            return self.post_left(tag.run, 1, now);
+        }
+        if let Some(run) = self.runs.take(tag.run) {
+            if run.ahead.is_read { self.read_run_over(run, now) } else { self.write_run_over(&run, now) }
+        }
+    }
+
+    /// Pages that are what was written last are there; others are looked for one by one.
+    fn read_run_over(&mut self, run: Run, now: Nanos) {
+        let Run { ahead, found, targets, .. } = run;
+        let mut found = found.unwrap_or_default();
+        let mut wrong = self.wrong_pages(&ahead, &found).into_iter().peekable();
+        self.counts.runs_broken += u64::from(wrong.peek().is_some());
+        if self.requests.has_lent(ahead.request) {
+            // It is lost if the I/O has failed.
+            found.resize(ahead.len_bytes(), 0);
+            self.requests.give_back(ahead.request, std::mem::take(&mut found));
+        }
+        for (page, part) in ahead.parts() {
+            let Some((_, bytes)) = wrong.next_if(|(wrong, _)| *wrong == page) else {
+                let at = (page - ahead.pages.start) as usize * PAGE_BYTES;
+                self.counts.pages_read += 1;
+                self.counts.pages_together += 1;
+                self.requests.part_ended(&part, Ok(found.get(at..at + PAGE_BYTES)));
+                self.release(page);
+                continue;
+            };
+            let mut operation = Operation::new(page, Aim::Read(part), ahead.deadline);
+            if let (Some(bytes), Some(replica)) = (bytes, targets.first()) {
+                self.page_came(&mut operation, *replica, bytes);
+            }
+            self.begin_next(operation);
+        }
+        self.buffers.keep(found);
+        self.step_ready(now);
+    }
+
+    /// The pages that are not what was written last, with what came instead of them.
+    fn wrong_pages(&self, ahead: &Ahead, found: &[u8]) -> Vec<(u64, Option<Bytes>)> {
+        let is_right = |page: u64, bytes: &[u8]| {
+            let (extent, at) = self.place(page);
+            self.extents[extent].pages.sum(at) == Some(self.sums.of(page, bytes))
+        };
+        let mut chunks = found.chunks_exact(PAGE_BYTES);
+        let pages = ahead.pages.clone().map(|page| (page, chunks.next()));
+        let wrong = pages.filter(|(page, bytes)| !bytes.is_some_and(|bytes| is_right(*page, bytes)));
+        wrong.map(|(page, bytes)| (page, bytes.map(Bytes::copy_from_slice))).collect()
+    }
+
+    /// Every replica that there is has the pages; or some may have, and each page is written again.
+    fn write_run_over(&mut self, run: &Run, now: Nanos) {
+        let Run { ahead, bytes, targets, has_failed, .. } = run;
+        let (extent, _) = self.place(ahead.pages.start);
+        let there = self.extents[extent].replicas.iter().map(|replica| &replica.serial);
+        let is_whole = !has_failed && there.eq(targets);
+        self.counts.runs_broken += u64::from(!is_whole);
+        for ((page, part), bytes) in ahead.parts().zip(bytes.chunks_exact(PAGE_BYTES)) {
+            let (sum, (_, at)) = (self.sums.of(page, bytes), self.place(page));
+            if !is_whole {
+                if run.was_posted {
+                    // Until then it holds either.
+                    self.may_hold(page, sum);
+                }
+                self.begin_next(Operation::new(page, Aim::Write(part), ahead.deadline));
+                continue;
+            }
+            self.pages_of(extent).written(at, sum);
+            self.counts.pages_written += 1;
+            self.counts.pages_together += 1;
+            if let Some(pages) = self.requests.part_ended(&part, Ok(None)) {
+                self.write_over(part.request, pages);
+            }
+            self.release(page);
+        }
+        self.step_ready(now);
+    }
+}
+
+impl Ahead {
+    fn len_bytes(&self) -> usize {
+        (self.pages.end - self.pages.start) as usize * PAGE_BYTES
+    }
+
+    /// Its pages, each with its part of the request.
+    fn parts(&self) -> impl Iterator<Item = (u64, Part)> + use<> {
+        let (request, of_request) = (self.request, self.of_request);
+        self.pages.clone().zip((of_request..).step_by(PAGE_BYTES).map(move |at| Part::whole(request, at)))
+    }
+}
+
+fn is_on_reached_node(replica: &Replica) -> bool {
+    matches!(replica.home, Home::Node { grant: Some(_), .. })
+}

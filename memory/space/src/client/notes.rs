@@ -1,0 +1,350 @@
+//! What each node that is a member of a volume keeps beside its slabs, for the next mount: the notes.
+//!
+//! ```text
+//! 2 areas     where pages are ([`Placed`]), in turn: generation, length, checksum | version, bytes
+//! a table     two entries of 16 bytes a page: checksum of the page, generation, check of the entry
+//! the rest    the user's: a journal of files
+//! ```
+//!
+//! An entry is there before anything of its page is stored, in place of the older of the two. So of the two that are
+//! there one is the page's, whatever a mount left half done; an entry that is torn was followed by nothing.
+
+use std::collections::BTreeMap;
+
+use farcall_link::SplitMix64;
+use rapidhash::v3::rapidhash_v3;
+use serde::{Deserialize, Serialize};
+
+use super::PAGE_BYTES;
+use super::config::ClientConfig;
+
+const VERSION: u16 = 1;
+const HEAD_BYTES: usize = 24;
+/// Of one entry; a page has two.
+pub(super) const ENTRY_BYTES: usize = 16;
+const PAGE: u64 = PAGE_BYTES as u64;
+/// A replica and a node, as they travel, take no more.
+const REPLICA_BYTES: u64 = 24;
+const NODES_BYTES: u64 = 4 << 10;
+
+/// Where pages are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Placed {
+    pub size_bytes: u64,
+    pub slab_bytes: u64,
+    pub last_serial: u32,
+    pub last_slab: u64,
+    /// What the volume calls nodes; replicas name them by their places here.
+    pub nodes: Vec<u64>,
+    /// Those that are in sync.
+    pub replicas: Vec<PlacedReplica>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PlacedReplica {
+    pub extent: u32,
+    pub node: u16,
+    pub slab: u64,
+}
+
+/// What a page holds: the checksum of what was written last, and how often it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub sum: u64,
+    pub generation: u32,
+}
+
+/// Pages that were ever written: the newer entry of each, and the older one if there is one.
+pub(super) type Table = BTreeMap<u64, (Entry, Option<Entry>)>;
+
+impl Entry {
+    /// Its bytes. The check is of a secret: a node's damage does not look like an entry.
+    pub fn to_bytes(self, page: u64, secret: u64) -> [u8; ENTRY_BYTES] {
+        let check = u128::from(self.check(page, secret)) << 96;
+        (check | u128::from(self.generation) << 64 | u128::from(self.sum)).to_le_bytes()
+    }
+
+    fn parse(bytes: [u8; ENTRY_BYTES], page: u64, secret: u64) -> Option<Self> {
+        let word = u128::from_le_bytes(bytes);
+        let entry = Self { sum: word as u64, generation: (word >> 64) as u32 };
+        (entry.generation > 0 && entry.check(page, secret) == (word >> 96) as u32).then_some(entry)
+    }
+
+    const fn check(self, page: u64, secret: u64) -> u32 {
+        let sum = SplitMix64::mix(self.sum ^ secret);
+        (SplitMix64::mix(sum ^ page ^ (self.generation as u64) << 32) >> 32) as u32
+    }
+}
+
+/// Where things are in the notes of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    pages: u64,
+    area_bytes: u64,
+    user_bytes: u64,
+    /// Of checks.
+    secret: u64,
+}
+
+impl Layout {
+    pub const fn new(config: &ClientConfig, user_bytes: u64, secret: u64) -> Self {
+        let replicas = config.size_bytes.div_ceil(config.slab_bytes) * (config.replicas as u64 + 1);
+        let area_bytes = (replicas * REPLICA_BYTES + NODES_BYTES).next_multiple_of(PAGE);
+        Self { pages: config.size_bytes / PAGE, area_bytes, user_bytes, secret }
+    }
+
+    const fn table_at(&self) -> u64 {
+        2 * self.area_bytes
+    }
+
+    pub const fn user_at(&self) -> u64 {
+        (self.table_at() + self.pages * 2 * ENTRY_BYTES as u64).next_multiple_of(PAGE)
+    }
+
+    /// All of them.
+    pub const fn len_bytes(&self) -> u64 {
+        self.user_at() + self.user_bytes
+    }
+
+    /// What is noted of a page before it is written, and where.
+    pub fn entry(&self, page: u64, entry: Entry) -> (u64, [u8; ENTRY_BYTES]) {
+        let place = 2 * page + u64::from(entry.generation % 2);
+        (self.table_at() + place * ENTRY_BYTES as u64, entry.to_bytes(page, self.secret))
+    }
+
+    /// Returns the bytes, and their place, that note what pages one after another are to hold: of each the entry that it
+    /// has, if it has one, and the next one. All members have the former already: it is written again only to make one
+    /// write of all.
+    pub fn entries(&self, first: u64, pages: impl Iterator<Item = (Option<Entry>, Entry)>) -> (u64, Vec<u8>) {
+        let mut bytes = Vec::new();
+        for ((now, next), page) in pages.zip(first..) {
+            let mut pair = [[0; ENTRY_BYTES]; 2];
+            for entry in now.into_iter().chain([next]) {
+                pair[(entry.generation % 2) as usize] = entry.to_bytes(page, self.secret);
+            }
+            bytes.extend_from_slice(pair.as_flattened());
+        }
+        (self.table_at() + 2 * first * ENTRY_BYTES as u64, bytes)
+    }
+
+    /// What is noted of where pages are, and where; `None` if it is too long.
+    pub fn placement(&self, placed: &Placed, generation: u64) -> Option<(u64, Vec<u8>)> {
+        // Vectors grow: serialising plain data into one cannot fail.
+        let body = postcard::to_allocvec(&(VERSION, placed)).unwrap_or_default();
+        let words = [generation, body.len() as u64, self.sum(&body, generation)];
+        let bytes = [words.map(u64::to_le_bytes).as_flattened(), &body].concat();
+        (bytes.len() as u64 <= self.area_bytes).then_some((generation % 2 * self.area_bytes, bytes))
+    }
+
+    fn sum(&self, body: &[u8], generation: u64) -> u64 {
+        rapidhash_v3(body) ^ SplitMix64::mix(generation ^ self.secret)
+    }
+
+    /// The newest placement that is whole, with its generation, of all members' notes. The bytes come from nodes:
+    /// whatever they are, they are read or passed over.
+    pub fn read_placement(&self, notes: &[Vec<u8>]) -> Option<(u64, Placed)> {
+        let area = |notes: &Vec<u8>, at: u64| {
+            let area = notes.get(at as usize..)?.get(..self.area_bytes as usize)?;
+            let (head, rest) = area.split_at_checked(HEAD_BYTES)?;
+            let mut words = head.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+            let (generation, len_bytes, sum) = (words.next()?, words.next()?, words.next()?);
+            let body = rest.get(..usize::try_from(len_bytes).ok()?)?;
+            if generation == 0 || self.sum(body, generation) != sum {
+                return None;
+            }
+            let (version, placed) = postcard::from_bytes::<(u16, Placed)>(body).ok()?;
+            (version == VERSION).then_some((generation, placed))
+        };
+        let areas = notes.iter().flat_map(|notes| [area(notes, 0), area(notes, self.area_bytes)]);
+        areas.flatten().max_by_key(|(generation, _)| *generation)
+    }
+
+    /// What pages hold, of those that were ever written: the newer entry, and the older one if there is one. Where a
+    /// member's entry is torn or damaged another one's counts.
+    pub fn read_table(&self, notes: &[Vec<u8>]) -> Table {
+        let tables: Vec<_> = notes.iter().map(|notes| self.table(notes)).collect();
+        let pages = (0..self.pages).filter_map(|page| {
+            let pairs = tables.iter().filter_map(|table| table.get(page as usize));
+            Some((page, self.read_pairs(pairs, page)?))
+        });
+        pages.collect()
+    }
+
+    fn table<'a>(&self, notes: &'a [u8]) -> &'a [Pair] {
+        notes.get(self.table_at() as usize..).unwrap_or_default().as_chunks().0
+    }
+
+    fn read_pairs<'a>(
+        &self,
+        pairs: impl Iterator<Item = &'a Pair>,
+        page: u64,
+    ) -> Option<(Entry, Option<Entry>)> {
+        let (mut places, mut is_blank) = ([None; 2], true);
+        // Nearly all of a large volume is blank.
+        for pair in pairs.filter(|pair| **pair != [0; 2 * ENTRY_BYTES]) {
+            is_blank = false;
+            for (place, entry) in places.iter_mut().zip(pair.as_chunks::<ENTRY_BYTES>().0) {
+                let entry = Entry::parse(*entry, page, self.secret);
+                *place = newer(*place, entry);
+            }
+        }
+        match (newer(places[0], places[1]), places) {
+            (Some(newest), [even, odd]) => Some((newest, if Some(newest) == even { odd } else { even })),
+            (None, _) if is_blank => None,
+            // What is torn or damaged says nothing of the page but that it may have been written: no bytes have such a
+            // checksum but by chance.
+            (None, _) => Some((Entry { sum: SplitMix64::mix(page ^ self.secret), generation: 1 }, None)),
+        }
+    }
+
+    /// The user's part.
+    pub fn read_user<'a>(&self, notes: &'a [u8]) -> &'a [u8] {
+        notes.get(self.user_at() as usize..).unwrap_or_default()
+    }
+
+    pub const fn user_bytes(&self) -> u64 {
+        self.user_bytes
+    }
+
+    /// The place of so many bytes of the user's, if there is room.
+    pub fn user(&self, offset: u64, len_bytes: usize) -> Option<u64> {
+        let end = offset.checked_add(len_bytes as u64)?;
+        (end <= self.user_bytes).then(|| self.user_at() + offset)
+    }
+}
+
+/// The two entries of a page, as they are there.
+type Pair = [u8; 2 * ENTRY_BYTES];
+
+fn newer(a: Option<Entry>, b: Option<Entry>) -> Option<Entry> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(if is_newer(b.generation, a.generation) { b } else { a }),
+        (entry, None) | (None, entry) => entry,
+    }
+}
+
+/// Generations come round.
+const fn is_newer(generation: u32, than: u32) -> bool {
+    generation.wrapping_sub(than).cast_signed() > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn layout() -> Layout {
+        let config = ClientConfig { size_bytes: 64 * PAGE, slab_bytes: 8 * PAGE, ..ClientConfig::default() };
+        Layout::new(&config, 3 * PAGE, 5)
+    }
+
+    fn put(notes: &mut [u8], (at, bytes): (u64, impl AsRef<[u8]>)) {
+        notes[at as usize..][..bytes.as_ref().len()].copy_from_slice(bytes.as_ref());
+    }
+
+    fn placed(last_slab: u64) -> Placed {
+        let replicas =
+            (0..8).map(|extent| PlacedReplica { extent, node: 0, slab: u64::from(extent) }).collect();
+        Placed {
+            size_bytes: 64 * PAGE,
+            slab_bytes: 8 * PAGE,
+            last_serial: 9,
+            last_slab,
+            nodes: vec![1],
+            replicas,
+        }
+    }
+
+    #[test]
+    fn of_a_page_the_last_two_entries_are_found_and_a_torn_one_is_none() {
+        let layout = layout();
+        let mut notes = vec![0; layout.len_bytes() as usize];
+        let read = |notes: &[u8]| layout.read_table(&[notes.to_vec()]);
+        assert!(read(&notes).is_empty());
+        let entry = |generation| Entry { sum: u64::from(generation) * 7, generation };
+        for generation in 1..6 {
+            put(&mut notes, layout.entry(9, entry(generation)));
+            let before = (generation > 1).then(|| entry(generation - 1));
+            assert_eq!(read(&notes), BTreeMap::from([(9, (entry(generation), before))]));
+        }
+        let (at, bytes) = layout.entry(9, entry(6));
+        for torn in 1..ENTRY_BYTES {
+            let mut copy = notes.clone();
+            put(&mut copy, (at, &bytes[..torn]));
+            assert_eq!(read(&copy)[&9], (entry(5), None), "{torn} bytes");
+            // Another member's is whole, or not there yet.
+            assert_eq!(layout.read_table(&[copy, notes.clone()])[&9], (entry(5), Some(entry(4))));
+        }
+        // An entry of one page is none of another, nor of another volume.
+        let (at, _) = layout.entry(10, entry(1));
+        put(&mut notes, (at, entry(1).to_bytes(9, 5)));
+        put(&mut notes, (at + 2 * ENTRY_BYTES as u64, entry(1).to_bytes(11, 6)));
+        let found = read(&notes);
+        assert!(
+            found.len() == 3 && [10, 11].iter().all(|page| found[page].0.sum != 7 && found[page].1.is_none())
+        );
+    }
+
+    #[test]
+    fn notes_pages_one_after_another_by_one_write() {
+        let layout = layout();
+        let entry = |generation| Entry { sum: u64::from(generation) * 7, generation };
+        let pages = [(None, 1), (Some(1), 2), (Some(2), 3), (Some(u32::MAX), 2)];
+        let pages = pages.map(|(now, next): (Option<u32>, u32)| (now.map(entry), entry(next)));
+        let mut one_by_one = vec![0; layout.len_bytes() as usize];
+        let mut together = one_by_one.clone();
+        for ((now, next), page) in pages.into_iter().zip(5..) {
+            let entries = now.into_iter().chain([next]);
+            entries.for_each(|entry| put(&mut one_by_one, layout.entry(page, entry)));
+        }
+        let (place, bytes) = layout.entries(5, pages.into_iter());
+        assert_eq!((place, bytes.len()), (layout.entry(5, entry(2)).0, 4 * 2 * ENTRY_BYTES));
+        put(&mut together, (place, bytes));
+        assert!(together == one_by_one);
+    }
+
+    #[test]
+    fn generations_come_round() {
+        assert!(is_newer(2, u32::MAX) && !is_newer(u32::MAX, 2) && is_newer(8, 7));
+    }
+
+    #[test]
+    fn the_newest_placement_that_is_whole_is_found() {
+        let layout = layout();
+        let mut notes = vec![0; layout.len_bytes() as usize];
+        let read = |notes: &[u8]| layout.read_placement(&[notes.to_vec()]);
+        assert_eq!(read(&notes), None);
+        put(&mut notes, layout.placement(&placed(1), 1).unwrap());
+        put(&mut notes, layout.placement(&placed(2), 2).unwrap());
+        assert_eq!(read(&notes), Some((2, placed(2))));
+        let (at, bytes) = layout.placement(&placed(3), 3).unwrap();
+        let before = notes.clone();
+        // Behind its length and checksum both are alike, but for the slab's number.
+        let last_other = (0..bytes.len()).rfind(|byte| bytes[*byte] != before[at as usize + *byte]).unwrap();
+        for torn in 0..=last_other {
+            notes.copy_from_slice(&before);
+            put(&mut notes, (at, &bytes[..torn]));
+            assert_eq!(read(&notes).unwrap().0, 2, "{torn} bytes");
+        }
+        put(&mut notes, (at, &bytes));
+        assert_eq!(read(&notes), Some((3, placed(3))));
+        let too_many = Placed { nodes: vec![u64::MAX; 1 << 10], ..placed(4) };
+        assert_eq!(layout.placement(&too_many, 4), None);
+    }
+
+    #[test]
+    fn the_users_part_is_bounded() {
+        let layout = layout();
+        assert_eq!(layout.user(0, 3 * PAGE_BYTES), Some(layout.user_at()));
+        assert_eq!((layout.user(1, 3 * PAGE_BYTES), layout.user(u64::MAX, 2)), (None, None));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_passed_over(bytes in prop::collection::vec(any::<u8>(), 0..20_000)) {
+            let layout = layout();
+            let bytes = [bytes.clone(), bytes];
+            let _ = (layout.read_placement(&bytes), layout.read_table(&bytes), layout.read_user(&bytes[0]));
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! A memory node as a service: one thread that answers calls and ends leases in time.
+
+use std::net::SocketAddr;
+
+use farcall_link::{Entropy, Nic, Waiting};
+use farcall_rpc::{Responder, ResponderConfig, Server, ServerError, ThreadEndpoint};
+use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Next, Provider, Result, WaitSet};
+use thiserror::Error;
+
+use super::{Node, NodeConfig};
+
+/// Why a memory node does not start.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// A number is impossible.
+    #[error("{name} is {value}: from {min} to {max}")]
+    Range {
+        /// Which.
+        name: &'static str,
+        /// What it is.
+        value: u64,
+        /// The smallest.
+        min: u64,
+        /// The largest.
+        max: u64,
+    },
+    /// The service does not start.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// The device has no room.
+    #[error(transparent)]
+    Verbs(#[from] farcall_verbs::Error),
+    /// The system gives no random number.
+    #[error("the system gives no random number: {0}")]
+    Random(#[from] std::io::Error),
+}
+
+/// A running memory node. Dropping it ends it at once, and with it all that clients keep there.
+pub struct MemoryServer(Server);
+
+impl MemoryServer {
+    /// Serves on a bootstrap address.
+    ///
+    /// # Errors
+    /// If a number is impossible, the address cannot be used, or resources cannot be had.
+    pub fn start(
+        provider: &dyn Provider,
+        address: impl Into<String>,
+        config: NodeConfig,
+    ) -> std::result::Result<Self, ServeError> {
+        let ranges = [
+            ("slab_bytes", config.slab_bytes as u64, 4_096, 1 << 30),
+            ("slabs", config.slabs.into(), 0, 1 << 20),
+            ("term in milliseconds", config.term.as_millis() as u64, 100, 3_600_000),
+            ("leases_max", config.leases_max as u64, 1, 4_096),
+            ("pairs_max", config.pairs_max as u64, 1, 64),
+            ("volumes_max", config.volumes_max.into(), 0, 4_096),
+            ("notes_bytes_max", config.notes_bytes_max, 0, 1 << 40),
+        ];
+        for (name, value, min, max) in ranges {
+            if !(min..=max).contains(&value) {
+                return Err(ServeError::Range { name, value, min, max });
+            }
+        }
+        let nic = Nic::open(provider)?;
+        let incarnation = u64::from_le_bytes(Entropy::System.bytes()?);
+        let limits = ResponderConfig::default()
+            .connections_max(2 * config.leases_max + 16)
+            .request_bytes_max(16 << 10)
+            .result_bytes_max(1 << 20);
+        // Calls are rare: a few a second from each client.
+        let builder = Server::builder().address(address).config(limits).waiting(Waiting::EventBatch);
+        let server = builder.start_endpoints(provider, move |parts| {
+            Ok(NodeThread { responder: parts.with(Node::new(nic.clone(), config, incarnation))? })
+        })?;
+        Ok(Self(server))
+    }
+
+    /// Where clients connect.
+    pub const fn address(&self) -> SocketAddr {
+        self.0.address()
+    }
+
+    /// Whether its thread runs.
+    pub fn is_serving(&self) -> bool {
+        self.0.is_serving()
+    }
+}
+
+struct NodeThread {
+    responder: Responder<Node, MonotonicClock>,
+}
+
+impl ThreadEndpoint for NodeThread {
+    type Handler = Node;
+
+    fn responder(&mut self) -> &mut Responder<Node, MonotonicClock> {
+        &mut self.responder
+    }
+}
+
+impl Endpoint for NodeThread {
+    fn progress(&mut self, now: Nanos) -> Next {
+        let next = self.responder.progress(now);
+        if next == Next::Again {
+            return next;
+        }
+        let due = self.responder.handler().tick(now);
+        next.merge(Next::Idle { until: due })
+    }
+
+    fn arm(&mut self) -> Result<()> {
+        self.responder.arm()
+    }
+
+    fn wait_set(&self, set: &mut WaitSet) {
+        self.responder.wait_set(set);
+    }
+}

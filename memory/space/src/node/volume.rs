@@ -1,0 +1,335 @@
+//! Volumes: what a node keeps of them when the lease of their mount has ended, and how the next mount gets it.
+//!
+//! A mount claims a volume with an epoch higher than all before. What the last one left stays where it was, out of
+//! anybody's reach, until the new one asks for it slab by slab: then it is copied to other memory under another key.
+
+use std::collections::BTreeMap;
+
+use farcall_link::Region;
+use farcall_link::bootstrap::Secret;
+use farcall_verbs::Nanos;
+
+use super::Node;
+use super::lease::Lease;
+use crate::wire::{
+    Kept, LeaseKey, Mark, NOTES_READ_BYTES_MAX, Refusal, RefusalKind, Reply, VERSION, VOLUME_NAME_BYTES_MAX,
+    VOLUME_NODES_MAX, VolumeRef, VolumeStatus,
+};
+
+/// What a mount asks for when it claims a volume.
+pub(super) struct Claim {
+    pub volume: VolumeRef,
+    pub name: String,
+    pub holder: Secret<[u8; 16]>,
+    pub epoch: u64,
+    pub node: u64,
+    pub notes_bytes: u64,
+}
+
+/// A volume that is kept.
+pub(super) struct Volume {
+    key: Secret<[u8; 16]>,
+    node: u64,
+    epoch: u64,
+    mark: Option<Mark>,
+    notes_bytes: u64,
+    holder: Secret<[u8; 16]>,
+    /// Of the mount that has it.
+    lease: Option<[u8; 16]>,
+    /// Of earlier mounts, with what nobody has asked for since; the last one has the notes.
+    ended: Vec<Lease>,
+}
+
+impl Volume {
+    /// Slabs that no mount has now.
+    pub fn slabs_left(&self, now: Nanos) -> u32 {
+        self.ended.iter().map(|lease| lease.slabs.len() as u32 + lease.kept_aside(now)).sum()
+    }
+
+    /// Slabs of earlier mounts that are expected back in a moment.
+    pub fn expected_back(&self, now: Nanos) -> u32 {
+        self.ended.iter().map(|lease| lease.expected_back(now)).sum()
+    }
+
+    /// Leases that have ended, beside the one that every volume has left.
+    pub const fn leases_over(&self) -> usize {
+        self.ended.len().saturating_sub(1)
+    }
+
+    /// Lets go of what is at rest and empty. Returns whether something is not at rest.
+    pub fn tick(&mut self) -> bool {
+        let mut is_busy = false;
+        let has_mount = self.lease.is_some();
+        self.ended.retain_mut(|lease| {
+            let is_at_rest = lease.is_at_rest();
+            is_busy |= !is_at_rest;
+            if is_at_rest {
+                lease.aside = 0;
+            }
+            !is_at_rest || !lease.slabs.is_empty() || (!has_mount && lease.volume.is_some())
+        });
+        is_busy
+    }
+}
+
+impl Node {
+    fn volume(&self, of: &VolumeRef) -> Result<Option<&Volume>, Refusal> {
+        let VolumeRef { name, key } = of;
+        if name.is_empty() || name.len() > VOLUME_NAME_BYTES_MAX {
+            let why = format!("a volume's name of {} bytes; from 1 to {VOLUME_NAME_BYTES_MAX}", name.len());
+            return Err(RefusalKind::Limit.because(why));
+        }
+        match self.volumes.get(name) {
+            Some(volume) if volume.key != *key => {
+                let why = format!("the volume {name:?} has another key; name the file that it was made with");
+                Err(RefusalKind::OtherVolume.because(why))
+            }
+            found => Ok(found),
+        }
+    }
+
+    pub(super) fn look(&self, version: u16, of: &VolumeRef) -> Result<Reply, Refusal> {
+        check_version(version)?;
+        let kept = self.volume(of)?.map(|volume| Kept {
+            node: volume.node,
+            epoch: volume.epoch,
+            mark: volume.mark.clone(),
+            notes_bytes: volume.notes_bytes,
+        });
+        Ok(Reply::Looked { kept })
+    }
+
+    pub(super) fn claim(&mut self, claim: Claim, now: Nanos) -> Result<Reply, Refusal> {
+        let name = claim.volume.name.clone();
+        match self.volume(&claim.volume)? {
+            Some(volume) => self.check_claim(volume, &claim, now)?,
+            None => self.check_room_for_volume(&claim)?,
+        }
+        self.check_new_lease(&claim.name)?;
+        let earlier = self.volumes.get(&name).and_then(|volume| volume.lease);
+        if let Some(earlier) = earlier {
+            self.end(&earlier, "its mount claims the volume again");
+        }
+        let key = self.random()?;
+        let (nic, until) = (&self.nic, now + self.config.term);
+        // Notes that no mount has marked were not finished.
+        let before = self.volumes.get(&name).filter(|volume| volume.mark.is_some());
+        let ended = before.map_or(&[][..], |volume| &volume.ended);
+        let notes_before = ended.iter().rev().find_map(|lease| lease.volume.as_ref());
+        let claimed = Lease::new(claim.name, nic, until).and_then(|mut lease| {
+            let before = notes_before.map(|(_, notes)| notes);
+            let notes = lease.keep_notes(&name, claim.notes_bytes, before)?;
+            Ok((lease, notes))
+        });
+        let (lease, notes) = claimed.map_err(|error| RefusalKind::Resources.because(error.to_string()))?;
+        tracing::info!(volume = ?name, mount = ?lease.name, epoch = claim.epoch, "a volume is claimed");
+        let volume = self.volumes.entry(name).or_insert_with(|| Volume {
+            key: claim.volume.key,
+            node: claim.node,
+            epoch: 0,
+            mark: None,
+            notes_bytes: claim.notes_bytes,
+            holder: claim.holder,
+            lease: None,
+            ended: Vec::new(),
+        });
+        (volume.epoch, volume.holder, volume.lease) = (claim.epoch, claim.holder, Some(key));
+        // These are of the new lease now.
+        volume.ended.iter_mut().for_each(|lease| lease.volume = None);
+        let slabs = volume.ended.iter().flat_map(|lease| lease.slabs.keys().copied()).collect();
+        self.leases.insert(key, lease);
+        Ok(Reply::Claimed {
+            lease: Secret(key),
+            term_ms: self.config.term.as_millis() as u32,
+            slab_bytes: self.config.slab_bytes as u64,
+            room: self.room(),
+            notes,
+            slabs,
+        })
+    }
+
+    fn check_claim(&self, volume: &Volume, claim: &Claim, now: Nanos) -> Result<(), Refusal> {
+        let name = &claim.volume.name;
+        let held = volume.lease.and_then(|key| self.leases.get(&key));
+        if let Some(lease) = held.filter(|_| volume.holder != claim.holder) {
+            let left_ms = lease.until.since(now).as_millis();
+            let why = format!(
+                "the volume {name:?} is mounted by {:?}; its lease ends in {left_ms} ms if nothing is heard of it",
+                lease.name
+            );
+            return Err(RefusalKind::Held.because(why));
+        }
+        // The mount that lost it takes it in again under its own.
+        let is_again = claim.epoch == volume.epoch && volume.holder == claim.holder;
+        if claim.epoch <= volume.epoch && !is_again {
+            let why =
+                format!("the volume {name:?} was claimed with epoch {} meanwhile; try again", volume.epoch);
+            return Err(RefusalKind::Overtaken.because(why));
+        }
+        if claim.notes_bytes != volume.notes_bytes {
+            let why = format!("the volume {name:?} was made with another --size or --slab; use the same");
+            return Err(RefusalKind::OtherVolume.because(why));
+        }
+        Ok(())
+    }
+
+    fn check_room_for_volume(&self, claim: &Claim) -> Result<(), Refusal> {
+        if self.is_draining {
+            return Err(RefusalKind::Draining.because("it wants its memory back; use another node"));
+        }
+        let max = self.config.volumes_max;
+        if self.volumes.len() >= max as usize {
+            let why = format!("{max} volumes are kept; forget one, or raise --volumes-max");
+            return Err(RefusalKind::Limit.because(why));
+        }
+        let used: u64 = self.volumes.values().map(|volume| volume.notes_bytes).sum();
+        let (wanted, max) = (claim.notes_bytes, self.config.notes_bytes_max);
+        if wanted == 0 || wanted > max.saturating_sub(used) {
+            let why = format!(
+                "{wanted} bytes of notes; {used} of {max} are kept: forget a volume, or raise --notes"
+            );
+            return Err(RefusalKind::Limit.because(why));
+        }
+        Ok(())
+    }
+
+    /// The volume of a lease, which lasts another term.
+    fn volume_of(&mut self, key: &LeaseKey, now: Nanos) -> Result<&mut Volume, Refusal> {
+        let name = self.renewed(key, now)?.volume.as_ref().map(|(name, _)| name.clone());
+        let volume = name.and_then(|name| self.volumes.get_mut(&name));
+        volume.ok_or_else(of_no_volume)
+    }
+
+    pub(super) fn mark(&mut self, key: &LeaseKey, mark: Mark, now: Nanos) -> Result<Reply, Refusal> {
+        if mark.nodes.len().max(mark.members.len()) > VOLUME_NODES_MAX {
+            return Err(RefusalKind::Limit.because(format!("a volume may have {VOLUME_NODES_MAX} nodes")));
+        }
+        let volume = self.volume_of(key, now)?;
+        if mark.epoch != volume.epoch {
+            return Err(RefusalKind::Overtaken.because(format!("the epoch is {}", volume.epoch)));
+        }
+        volume.mark = Some(mark);
+        Ok(self.done())
+    }
+
+    /// The notes of a lease, which have so many bytes there.
+    fn notes_at(
+        &mut self,
+        key: &LeaseKey,
+        offset: u64,
+        len_bytes: usize,
+        now: Nanos,
+    ) -> Result<&Region, Refusal> {
+        let (_, notes) = self.renewed(key, now)?.volume.as_ref().ok_or_else(of_no_volume)?;
+        let have = notes.len_bytes() as u64;
+        if offset.checked_add(len_bytes as u64).is_none_or(|end| end > have) {
+            let why = format!("{len_bytes} bytes at {offset} of {have} bytes of notes");
+            return Err(RefusalKind::Limit.because(why));
+        }
+        Ok(notes)
+    }
+
+    pub(super) fn read_notes(
+        &mut self,
+        key: &LeaseKey,
+        offset: u64,
+        len_bytes: u32,
+        now: Nanos,
+    ) -> Result<Reply, Refusal> {
+        let len_bytes = (len_bytes as usize).min(NOTES_READ_BYTES_MAX);
+        let notes = self.notes_at(key, offset, len_bytes, now)?;
+        let mut bytes = vec![0; len_bytes];
+        notes.copy_out(offset as usize, &mut bytes);
+        Ok(Reply::Notes { bytes })
+    }
+
+    pub(super) fn write_notes(
+        &mut self,
+        key: &LeaseKey,
+        offset: u64,
+        bytes: &[u8],
+        now: Nanos,
+    ) -> Result<Reply, Refusal> {
+        self.notes_at(key, offset, bytes.len(), now)?.copy_in(offset as usize, bytes);
+        Ok(self.done())
+    }
+
+    /// A slab that an earlier mount had.
+    pub(super) fn regrant(&mut self, key: &LeaseKey, slab: u64) -> Result<Option<Reply>, Refusal> {
+        let Some(lease) = self.leases.get_mut(&key.0) else { return Ok(None) };
+        let Some((name, _)) = &lease.volume else { return Ok(None) };
+        let Some(volume) = self.volumes.get_mut(name) else { return Ok(None) };
+        let Some(ended) = volume.ended.iter_mut().find(|ended| ended.slabs.contains_key(&slab)) else {
+            return Ok(None);
+        };
+        let adopted = lease.adopt(slab, ended);
+        let region = adopted.map_err(|error| RefusalKind::Resources.because(error.to_string()))?;
+        Ok(region.map(|region| Reply::Granted { region, room: self.room() }))
+    }
+
+    /// A slab that an earlier mount had is wanted by nobody.
+    pub(super) fn give_up(&mut self, key: &LeaseKey, slab: u64) {
+        let volume = self.leases.get(&key.0).and_then(|lease| lease.volume.as_ref());
+        if let Some(volume) = volume.and_then(|(name, _)| self.volumes.get_mut(name)) {
+            volume.ended.iter_mut().for_each(|lease| drop(lease.slabs.remove(&slab)));
+        }
+    }
+
+    /// Keeps what a lease of a volume has, when that has ended.
+    pub(super) fn keep(&mut self, lease: Lease) {
+        if let Some((name, _)) = &lease.volume
+            && let Some(volume) = self.volumes.get_mut(name)
+        {
+            volume.lease = None;
+            volume.ended.push(lease);
+        }
+    }
+
+    pub(super) fn forget(&mut self, of: &VolumeRef) -> Result<Reply, Refusal> {
+        let Some(volume) = self.volume(of)? else { return Ok(self.done()) };
+        if volume.lease.is_some() {
+            let why = format!("the volume {:?} is mounted; unmount it first", of.name);
+            return Err(RefusalKind::Held.because(why));
+        }
+        let now = self.now;
+        if let Some(volume) = self.volumes.remove(&of.name) {
+            tracing::info!(volume = ?of.name, "a volume is forgotten");
+            self.ending.extend(volume.ended.into_iter().map(|mut lease| {
+                lease.volume = None;
+                lease.end(now);
+                lease
+            }));
+        }
+        Ok(self.done())
+    }
+
+    pub(super) fn volume_statuses(&self) -> Vec<VolumeStatus> {
+        let status = |(name, volume): (&String, &Volume)| {
+            let lease = volume.lease.and_then(|key| self.leases.get(&key));
+            let slabs = lease.map_or(0, |lease| lease.slabs.len() as u32) + volume.slabs_left(self.now);
+            VolumeStatus {
+                name: name.clone(),
+                epoch: volume.epoch,
+                slabs,
+                notes_bytes: volume.notes_bytes,
+                is_held: lease.is_some(),
+            }
+        };
+        self.volumes.iter().map(status).collect()
+    }
+}
+
+fn of_no_volume() -> Refusal {
+    RefusalKind::UnknownLease.because("it is a lease of no volume")
+}
+
+/// Volumes by name.
+pub(super) type Volumes = BTreeMap<String, Volume>;
+
+pub(super) fn check_version(version: u16) -> Result<(), Refusal> {
+    if version == VERSION {
+        return Ok(());
+    }
+    let why = format!("we speak version {VERSION}, the client {version}; update the older of the two");
+    Err(RefusalKind::Version.because(why))
+}

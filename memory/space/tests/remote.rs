@@ -1,0 +1,459 @@
+//! Address spaces of real processes, over nodes that are other processes: killed, stopped, and asked to give memory back
+//! under load.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use farcall_link::SplitMix64;
+use farcall_memory::wire::{NodeStatus, Reply, Request};
+use farcall_memory::*;
+use farcall_softnic::SoftNic;
+use farcall_verbs::Provider;
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+
+/// After that a test calls something lost, however busy the machine is.
+const LOST: Duration = Duration::from_secs(600);
+const ROLE: &str = "FARCALL_TEST_ROLE";
+const NODES: &str = "FARCALL_TEST_NODES";
+const SLAB_BYTES: usize = 16 * PAGE_BYTES;
+const PAGES: usize = 64;
+const SIZE_BYTES: u64 = (PAGES * PAGE_BYTES) as u64;
+
+fn provider() -> Arc<dyn Provider> {
+    Arc::new(SoftNic::new())
+}
+
+/// So long that no pause of the machine ends a lease.
+const LONG: Duration = Duration::from_secs(3_000);
+
+fn config(nodes: Vec<String>, replicas: usize) -> ClientConfig {
+    let (size_bytes, slab_bytes) = (SIZE_BYTES, SLAB_BYTES as u64);
+    ClientConfig { nodes, replicas, size_bytes, slab_bytes, patience: LONG, ..ClientConfig::default() }
+}
+
+/// In the other process: a node, or a client.
+#[test]
+fn child_entry() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
+    match &*role {
+        "client" => be_client(),
+        slabs_and_term => {
+            let (slabs, term_ms) = slabs_and_term.split_once(' ').unwrap();
+            let donated = NodeConfig {
+                slab_bytes: SLAB_BYTES,
+                slabs: slabs.parse().unwrap(),
+                term: Duration::from_millis(term_ms.parse().unwrap()),
+                ..NodeConfig::default()
+            };
+            let server = MemoryServer::start(&SoftNic::new(), "127.0.0.1:0", donated).unwrap();
+            println!("serving on <{}>", server.address());
+            std::thread::sleep(LOST);
+        }
+    }
+}
+
+/// Writes the same pages over and over until that fails; says so.
+fn be_client() {
+    let nodes = std::env::var(NODES).unwrap().split(' ').map(str::to_owned).collect();
+    let patience = Duration::from_secs(1);
+    let memory = RemoteMemory::open(provider(), ClientConfig { patience, ..config(nodes, 1) }).unwrap();
+    let mut turns = 0_u64;
+    loop {
+        turns += 1;
+        let bytes = vec![0xaa; SLAB_BYTES];
+        match memory.write(0, &bytes) {
+            Ok(()) if turns == 1 => println!("writing"),
+            Ok(()) => {}
+            Err(error) => {
+                println!("failed after {turns}: {error}");
+                return;
+            }
+        }
+    }
+}
+
+/// Another process, killed when dropped.
+struct Other {
+    process: Child,
+    said: BufReader<ChildStdout>,
+    _input: ChildStdin,
+}
+
+impl Other {
+    fn start(role: &str, nodes: &[&str]) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_entry", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .env(NODES, nodes.join(" "))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(process.stdout.take().unwrap());
+        let input = process.stdin.take().unwrap();
+        Self { process, said, _input: input }
+    }
+
+    /// Waits for a line that contains a text.
+    fn wait_for(&mut self, text: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.said.read_line(&mut line).unwrap(), 0, "the process ended without {text:?}");
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+struct NodeProcess {
+    other: Other,
+    address: String,
+}
+
+impl NodeProcess {
+    fn start(slabs: u32, term: Duration) -> Self {
+        let mut other = Other::start(&format!("{slabs} {}", term.as_millis()), &[]);
+        let line = other.wait_for("serving on <");
+        let address = line.split_once('<').and_then(|(_, rest)| rest.split_once('>')).unwrap().0.to_owned();
+        Self { other, address }
+    }
+
+    fn ask(&self, request: &Request) -> Reply {
+        call_node(&SoftNic::new(), &self.address, request).unwrap()
+    }
+
+    fn status(&self) -> NodeStatus {
+        match self.ask(&Request::Status) {
+            Reply::Status(status) => status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn held(&self) -> u32 {
+        let room = self.status().room;
+        room.slabs - room.free
+    }
+}
+
+fn until(what: &str, mut is_done: impl FnMut() -> bool) {
+    let by = Instant::now() + LOST;
+    while !is_done() {
+        assert!(Instant::now() < by, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The bytes of a page in its n-th life.
+fn page_bytes(page: usize, life: u64) -> Vec<u8> {
+    let word = (page as u64) << 32 | life;
+    word.to_le_bytes().repeat(PAGE_BYTES / 8)
+}
+
+/// Two threads that write and read pages of their own while something happens. Every byte that is read is checked.
+fn under_load<R>(memory: &RemoteMemory, lives: &[AtomicU64], happen: impl FnOnce() -> R) -> R {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let stop = &stop;
+            scope.spawn(move || {
+                for page in (thread..PAGES).step_by(2).cycle() {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let (life, offset) = (&lives[page], (page * PAGE_BYTES) as u64);
+                    let mut found = vec![0; PAGE_BYTES];
+                    memory.read(offset, &mut found).unwrap();
+                    let wanted = life.load(Ordering::Relaxed);
+                    let is_right = if wanted == 0 {
+                        found.iter().all(|byte| *byte == 0)
+                    } else {
+                        found == page_bytes(page, wanted)
+                    };
+                    assert!(is_right, "page {page}");
+                    memory.write(offset, &page_bytes(page, wanted + 1)).unwrap();
+                    life.store(wanted + 1, Ordering::Relaxed);
+                }
+            });
+        }
+        let result = happen();
+        stop.store(true, Ordering::Relaxed);
+        result
+    })
+}
+
+fn lives() -> Vec<AtomicU64> {
+    (0..PAGES).map(|_| AtomicU64::new(0)).collect()
+}
+
+/// Reads all pages.
+fn check_all(memory: &RemoteMemory, lives: &[AtomicU64]) {
+    under_load(memory, lives, || ());
+    for (page, life) in lives.iter().enumerate() {
+        let mut found = vec![0; PAGE_BYTES];
+        memory.read((page * PAGE_BYTES) as u64, &mut found).unwrap();
+        let wanted = life.load(Ordering::Relaxed);
+        assert!(wanted == 0 || found == page_bytes(page, wanted), "page {page}");
+    }
+}
+
+fn addresses(nodes: &[NodeProcess]) -> Vec<String> {
+    nodes.iter().map(|node| node.address.clone()).collect()
+}
+
+/// All pages were written, and all replicas are in sync.
+fn until_whole(memory: &RemoteMemory) {
+    until("all replicas are in sync", || {
+        let status = memory.status();
+        status.extents == PAGES * PAGE_BYTES / SLAB_BYTES && status.degraded == 0
+    });
+}
+
+#[test]
+fn killed_nodes_cost_nothing_while_a_replica_is_left_and_then_errors() {
+    let mut nodes: Vec<NodeProcess> = (0..3).map(|_| NodeProcess::start(16, LONG)).collect();
+    let suspect_after = Duration::from_millis(100);
+    let config = ClientConfig { suspect_after, patience: LONG, ..config(addresses(&nodes), 2) };
+    let memory = RemoteMemory::open(provider(), config).unwrap();
+    let lives = lives();
+    under_load(&memory, &lives, || until_whole(&memory));
+    under_load(&memory, &lives, || {
+        nodes[0].other.kill();
+        until("its replicas are given up", || memory.status().nodes[0].replicas == 0);
+        until_whole(&memory);
+    });
+    check_all(&memory, &lives);
+    // Now one replica of everything is left; then none.
+    under_load(&memory, &lives, || {
+        nodes[1].other.kill();
+        until("its replicas are given up", || memory.status().nodes[1].replicas == 0);
+    });
+    check_all(&memory, &lives);
+    drop(memory);
+    let last = ClientConfig {
+        patience: Duration::from_millis(500),
+        ..self::config(vec![nodes[2].address.clone()], 1)
+    };
+    let memory = RemoteMemory::open(provider(), last).unwrap();
+    memory.write(0, &page_bytes(0, 1)).unwrap();
+    nodes[2].other.kill();
+    let mut found = vec![7; PAGE_BYTES];
+    let error = memory.read(0, &mut found).unwrap_err();
+    assert!(matches!(error, IoError::Unreachable { page: 0 } | IoError::Lost { page: 0 }), "{error}");
+    assert_eq!(found, vec![7; PAGE_BYTES], "an error brings no bytes");
+}
+
+#[test]
+fn a_node_that_joins_takes_the_place_of_one_that_dies() {
+    let mut nodes: Vec<NodeProcess> = (0..2).map(|_| NodeProcess::start(16, LONG)).collect();
+    let suspect_after = Duration::from_millis(100);
+    let addresses = addresses(&nodes);
+    let config = ClientConfig { suspect_after, nodes_max: 2, ..config(addresses[..1].to_vec(), 2) };
+    let memory = RemoteMemory::open(provider(), config).unwrap();
+    let lives = lives();
+    under_load(&memory, &lives, || {
+        until("one node has all it can", || memory.status().extents == PAGES * PAGE_BYTES / SLAB_BYTES);
+        assert!(memory.join(&addresses[1]).unwrap() && !memory.join(&addresses[1]).unwrap());
+        until_whole(&memory);
+    });
+    assert!(memory.join("127.0.0.1:9").is_err(), "there is room for two");
+    under_load(&memory, &lives, || {
+        nodes[0].other.kill();
+        until("its replicas are given up", || memory.status().nodes[0].replicas == 0);
+    });
+    check_all(&memory, &lives);
+}
+
+/// A client is stopped for longer than its lease. Its slab is granted to another. When it goes on, its late WRITEs fail.
+#[test]
+fn late_writes_of_a_client_whose_lease_expired_change_nothing() {
+    let node = NodeProcess::start(1, Duration::from_secs(4));
+    let mut client = Other::start("client", &[&node.address]);
+    client.wait_for("writing");
+    loop {
+        client.signal(Signal::STOP);
+        until("its lease expires", || node.status().holders.is_empty());
+        if has_room(&node.address) {
+            break;
+        }
+        // It is stopped inside an access: nobody is granted what it may still write to. It goes on, with a new lease.
+        client.signal(Signal::CONT);
+        until("it writes again", || node.status().holders.iter().any(|holder| holder.slabs == 1));
+    }
+    let memory = RemoteMemory::open(provider(), config(vec![node.address.clone()], 1)).unwrap();
+    let bytes: Vec<u8> = (0..SLAB_BYTES / PAGE_BYTES).flat_map(|page| page_bytes(page, 1)).collect();
+    let has_written = memory.write(0, &bytes).is_ok();
+    assert!(has_written && node.held() == 1);
+    client.signal(Signal::CONT);
+    let failed = client.wait_for("failed after");
+    let mut found = vec![0; SLAB_BYTES];
+    let read = memory.read(0, &mut found);
+    assert!(read.is_ok() && found == bytes, "{read:?}; the other: {failed}");
+    memory.scrub().unwrap();
+    let counts = memory.status().counts;
+    assert_eq!((counts.wrong, counts.repaired), (0, 0), "nothing was written there");
+}
+
+/// Whether a node grants a slab to somebody new.
+fn has_room(address: &str) -> bool {
+    let ask = |request: &Request| call_node(&SoftNic::new(), address, request);
+    let Ok(Reply::Leased { lease, .. }) = ask(&Request::Lease { version: wire::VERSION, name: "new".into() })
+    else {
+        panic!("no lease")
+    };
+    let begun = Instant::now();
+    let granted = loop {
+        match ask(&Request::Grant { lease, slab: 1 }) {
+            Ok(Reply::Wait) => assert!(begun.elapsed() < LOST, "not in time: it grants or refuses"),
+            granted => break granted,
+        }
+    };
+    ask(&Request::End { lease }).unwrap();
+    granted.is_ok()
+}
+
+#[test]
+fn callers_drive_while_threads_compete_for_processors() {
+    let node = NodeProcess::start(8, LONG);
+    let config = ClientConfig { callers_drive: false, ..config(vec![node.address.clone()], 1) };
+    let memory = RemoteMemory::open(provider(), config).unwrap();
+    let bytes = page_bytes(0, 1);
+    memory.write(0, &bytes).unwrap();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 * cores {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let begun = Instant::now();
+        let mut found = vec![0; PAGE_BYTES];
+        while memory.status().counts.driven_by_callers == 0 && begun.elapsed() < LOST {
+            memory.read(0, &mut found).unwrap();
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(found == bytes && memory.status().counts.driven_by_callers > 0);
+    });
+}
+
+#[test]
+fn nodes_give_their_memory_back_under_load() {
+    // A client hears of it when it renews its lease.
+    let nodes: Vec<NodeProcess> = (0..3).map(|_| NodeProcess::start(16, Duration::from_secs(10))).collect();
+    let memory = RemoteMemory::open(provider(), config(addresses(&nodes), 2)).unwrap();
+    let lives = lives();
+    under_load(&memory, &lives, || until_whole(&memory));
+    for node in &nodes {
+        under_load(&memory, &lives, || {
+            node.ask(&Request::Drain { is_wanted: true });
+            until("it has its memory back", || node.held() == 0);
+        });
+        node.ask(&Request::Drain { is_wanted: false });
+        check_all(&memory, &lives);
+    }
+}
+
+#[test]
+fn a_client_that_ends_gives_everything_back() {
+    let nodes: Vec<NodeProcess> = (0..2).map(|_| NodeProcess::start(16, LONG)).collect();
+    let memory = RemoteMemory::open(provider(), config(addresses(&nodes), 2)).unwrap();
+    memory.write(0, &vec![1; SIZE_BYTES as usize]).unwrap();
+    assert!(nodes.iter().all(|node| node.held() == (PAGES * PAGE_BYTES / SLAB_BYTES) as u32));
+    drop(memory);
+    // No lease expires meanwhile.
+    until("everything is given back", || nodes.iter().all(|node| node.held() == 0));
+}
+
+#[test]
+fn a_node_that_was_started_again_grants_nothing_for_old_leases() {
+    let mut node = NodeProcess::start(4, LONG);
+    let reply = node.ask(&Request::Lease { version: wire::VERSION, name: "old".into() });
+    let Reply::Leased { lease, incarnation, .. } = reply else { panic!("{reply:?}") };
+    node.ask(&Request::Grant { lease, slab: 1 });
+    node.other.kill();
+    let again = NodeProcess::start(4, LONG);
+    assert_ne!(again.status().incarnation, incarnation);
+    let refused = call_node(&SoftNic::new(), &again.address, &Request::Grant { lease, slab: 1 });
+    let is_unknown = |failed: &CallFailed| matches!(failed, CallFailed::Refused(refusal) if refusal.kind == wire::RefusalKind::UnknownLease);
+    assert!(refused.as_ref().is_err_and(is_unknown), "{refused:?}");
+}
+
+#[test]
+fn who_finds_no_node_is_told_why() {
+    let config = config(vec!["127.0.0.1:1".into()], 1);
+    let error = RemoteMemory::open(provider(), config).err().unwrap().to_string();
+    assert!(error.contains("127.0.0.1:1") && error.contains("is the server running"), "{error}");
+    let wrong = ClientConfig { size_bytes: 5_000, ..self::config(vec!["x".into()], 1) };
+    let error = RemoteMemory::open(provider(), wrong).err().unwrap().to_string();
+    assert!(error.contains("size_bytes is 5000: make it a multiple of 4096"), "{error}");
+    let large = ClientConfig { size_bytes: 1 << 50, ..self::config(vec!["x".into()], 1) };
+    let error = RemoteMemory::open(provider(), large).err().unwrap().to_string();
+    assert!(error.contains("size_bytes / slab_bytes is 17179869184: from 1 to 65536"), "{error}");
+}
+
+/// Who asks drives, or is answered by another who does, or by the thread; or by the thread alone.
+#[test]
+fn threads_that_share_an_address_space_each_have_their_own_bytes() {
+    [true, false].into_iter().for_each(share_an_address_space);
+}
+
+fn share_an_address_space(callers_drive: bool) {
+    const THREADS: usize = 6;
+    const TURNS: usize = 400;
+    let nodes = [NodeProcess::start(64, LONG), NodeProcess::start(64, LONG)];
+    let config = ClientConfig { callers_drive, ..config(addresses(&nodes), 2) };
+    let memory = RemoteMemory::open(provider(), config).unwrap();
+    // Bytes that cross pages, so that neighbours meet in one.
+    let own_bytes = SIZE_BYTES as usize / THREADS / 2 + 100;
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let memory = &memory;
+            scope.spawn(move || {
+                let mut own = vec![0; own_bytes];
+                let first = thread * own_bytes;
+                let mut rng = SplitMix64::new(thread as u64);
+                for turn in 0..TURNS {
+                    let from = rng.below(own_bytes as u64) as usize;
+                    let len_bytes = (1 + rng.below(4 * PAGE_BYTES as u64) as usize).min(own_bytes - from);
+                    let range = from..from + len_bytes;
+                    if rng.below(2) == 0 {
+                        own[range.clone()].fill((turn + thread) as u8);
+                        memory.write((first + from) as u64, &own[range]).unwrap();
+                    } else {
+                        let mut found = vec![0xEE; len_bytes];
+                        memory.read((first + from) as u64, &mut found).unwrap();
+                        assert!(
+                            found == own[range],
+                            "thread {thread}, turn {turn}, {len_bytes} bytes at {from}"
+                        );
+                    }
+                }
+            });
+        }
+    });
+    let counts = memory.status().counts;
+    assert_eq!((counts.wrong, counts.lost), (0, 0), "{counts:?}");
+}

@@ -1,0 +1,710 @@
+//! An address space over nodes of this process, on the software RNIC: against plain memory, and with memory that is
+//! damaged. Calls are handed over by the test.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use farcall_flow::{Direction, Window};
+use farcall_link::{Nic, SplitMix64};
+use farcall_memory::wire::{Reply, Request as Asked};
+use farcall_memory::*;
+use farcall_remio::{Buffer, Config, Done, Handler, Poller, PollerConfig};
+use farcall_softnic::SoftNic;
+use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos};
+use proptest::prelude::*;
+
+/// After that a test calls something lost, however busy the machine is.
+const LOST: Duration = Duration::from_secs(600);
+const SLAB_BYTES: usize = 8 * PAGE_BYTES;
+const SIZE_BYTES: usize = 20 * PAGE_BYTES;
+/// Longer than any pause of the machine.
+const LONG: Duration = Duration::from_secs(3_000);
+
+struct Space {
+    engine: Engine,
+    nodes: Vec<Node>,
+    clock: MonotonicClock,
+    last_token: u64,
+}
+
+impl Space {
+    fn new(nodes: usize, slabs: u32, change: impl FnOnce(&mut ClientConfig)) -> Self {
+        Self::with_slabs(SLAB_BYTES, nodes, slabs, change)
+    }
+
+    fn with_slabs(
+        slab_bytes: usize,
+        nodes: usize,
+        slabs: u32,
+        change: impl FnOnce(&mut ClientConfig),
+    ) -> Self {
+        let donated = NodeConfig { slab_bytes, slabs, term: LONG, ..NodeConfig::default() };
+        let node = |at| Node::new(Nic::open(&SoftNic::new()).unwrap(), donated, at as u64);
+        let mut config = ClientConfig {
+            nodes: (0..nodes).map(|node| node.to_string()).collect(),
+            size_bytes: SIZE_BYTES as u64,
+            slab_bytes: slab_bytes as u64,
+            patience: LONG,
+            pool_bytes: 1 << 20,
+            // Damage is found by the reads of a test.
+            scrub_pages_per_s: 0,
+            ..ClientConfig::default()
+        };
+        change(&mut config);
+        let engine = Engine::new(&Nic::open(&SoftNic::new()).unwrap(), config).unwrap();
+        let nodes = (0..nodes).map(node).collect();
+        Self { engine, nodes, clock: MonotonicClock::new(), last_token: 0 }
+    }
+
+    fn turn(&mut self) {
+        turn(&mut self.engine, &mut self.nodes, self.clock.now());
+    }
+
+    fn until(&mut self, what: &str, mut is_done: impl FnMut(&mut Self) -> bool) {
+        let until = Instant::now() + LOST;
+        while !is_done(self) {
+            assert!(Instant::now() < until, "not in time: {what}; {:?}", self.engine.status());
+            self.turn();
+        }
+    }
+
+    fn submit(&mut self, offset: usize, work: Work) -> u64 {
+        self.last_token += 1;
+        let request = Request { token: self.last_token, offset: offset as u64, work };
+        self.engine.submit(request, self.clock.now()).unwrap();
+        self.last_token
+    }
+
+    /// Makes a request, and waits for it.
+    fn ask(&mut self, offset: usize, work: Work) -> Result<Vec<u8>, IoError> {
+        let token = self.submit(offset, work);
+        let mut found = None;
+        self.until("a request is over", |space| {
+            found = space.engine.next_ended();
+            found.is_some()
+        });
+        let ended = found.unwrap();
+        assert_eq!(ended.token, token);
+        ended.result
+    }
+
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        self.ask(offset, Work::Write(bytes.to_vec().into())).unwrap();
+    }
+
+    fn read(&mut self, offset: usize, len_bytes: usize) -> Result<Vec<u8>, IoError> {
+        self.ask(offset, Work::Read { len_bytes })
+    }
+
+    /// Writes every page, each with bytes of its own.
+    fn fill(&mut self) -> Vec<u8> {
+        let mut stream = SplitMix64::new(9);
+        let bytes: Vec<u8> = (0..SIZE_BYTES).map(|_| stream.next_u64() as u8).collect();
+        self.write(0, &bytes);
+        bytes
+    }
+
+    /// Writes the first slab, which may be another one than before.
+    fn fill_first_slab(&mut self) {
+        let token = self.submit(0, Work::Write(vec![9; SLAB_BYTES].into()));
+        self.until("the first slab is written", |space| {
+            space.engine.next_ended().is_some_and(|ended| ended.token == token && ended.result.is_ok())
+        });
+    }
+
+    /// Flips one bit in each page of each slab of a node.
+    fn flip(&self, node: usize, rng: &mut SplitMix64) {
+        for (_, slab) in self.nodes[node].granted() {
+            for page in 0..slab.len_bytes() / PAGE_BYTES {
+                let at = page * PAGE_BYTES + rng.below(PAGE_BYTES as u64) as usize;
+                let mut byte = [0];
+                slab.copy_out(at, &mut byte);
+                slab.copy_in(at, &[byte[0] ^ 1 << rng.below(8)]);
+            }
+        }
+    }
+
+    fn drain(&mut self, node: usize, is_wanted: bool) {
+        self.request(node, &Asked::Drain { is_wanted });
+    }
+
+    /// What the client has reported to a node.
+    fn reported(&self, node: usize) -> wire::Redundancy {
+        let status = self.nodes[node].status(self.clock.now());
+        status.reports.first().and_then(|report| report.redundancy).unwrap_or_default()
+    }
+
+    fn request(&mut self, node: usize, request: &Asked) {
+        let request = request.to_bytes();
+        self.nodes[node].handle(&request, self.clock.now()).unwrap();
+        // The client hears of it when it renews its lease: let something be asked before.
+        self.engine.renew_now();
+    }
+
+    /// A node dies, and starts again: it knows nothing.
+    fn restart(&mut self, node: usize) {
+        self.restart_with(node, 8);
+    }
+
+    fn restart_with(&mut self, node: usize, slabs: u32) {
+        let donated = NodeConfig { slab_bytes: SLAB_BYTES, slabs, term: LONG, ..NodeConfig::default() };
+        let life = self.nodes.len() as u64 + self.last_token;
+        self.nodes[node] = Node::new(Nic::open(&SoftNic::new()).unwrap(), donated, life);
+    }
+
+    fn held(&self, node: usize) -> usize {
+        self.nodes[node].granted().count()
+    }
+}
+
+fn answer(engine: &mut Engine, nodes: &mut [Node], at: usize, asked: &[u8], now: Nanos) {
+    let answer = nodes[at].handle(asked, now);
+    let answer = answer.map(|reply| reply.to_bytes()).map_err(CallFailed::Refused);
+    engine.answered(at, answer, now);
+}
+
+fn turn(engine: &mut Engine, nodes: &mut [Node], now: Nanos) {
+    while let Some((at, asked)) = engine.next_call(now) {
+        answer(engine, nodes, at, &asked, now);
+    }
+    engine.progress(now);
+    for node in nodes {
+        node.tick(now);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { offset: usize, len_bytes: usize, seed: u64 },
+    Read { offset: usize, len_bytes: usize },
+    Scrub,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let range = (0..SIZE_BYTES, prop_oneof![1..200_usize, 1..3 * PAGE_BYTES, Just(PAGE_BYTES)]);
+    let range = range.prop_map(|(offset, len_bytes)| (offset, len_bytes.min(SIZE_BYTES - offset)));
+    prop_oneof![
+        8 => (range.clone(), any::<u64>())
+            .prop_map(|((offset, len_bytes), seed)| Step::Write { offset, len_bytes, seed }),
+        8 => range.prop_map(|(offset, len_bytes)| Step::Read { offset, len_bytes }),
+        1 => Just(Step::Scrub),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Requests are made without waiting for those before: what each read brings is as if they went one after another.
+    #[test]
+    fn requests_are_as_on_a_plain_vector(
+        steps in prop::collection::vec(step(), 1..60),
+        nodes in 1..4_usize,
+        replicas in 1..3_usize,
+    ) {
+        let mut space = Space::new(nodes, 8, |config| config.replicas = replicas);
+        let mut model = vec![0; SIZE_BYTES];
+        let mut wanted = std::collections::BTreeMap::new();
+        for step in steps {
+            let (token, bytes) = match step {
+                Step::Write { offset, len_bytes, seed } => {
+                    let mut stream = SplitMix64::new(seed);
+                    let bytes: Vec<u8> = (0..len_bytes).map(|_| stream.next_u64() as u8).collect();
+                    model[offset..offset + len_bytes].copy_from_slice(&bytes);
+                    (space.submit(offset, Work::Write(bytes.into())), Vec::new())
+                }
+                Step::Read { offset, len_bytes } => {
+                    let bytes = model[offset..offset + len_bytes].to_vec();
+                    (space.submit(offset, Work::Read { len_bytes }), bytes)
+                }
+                Step::Scrub => (space.submit(0, Work::Scrub), Vec::new()),
+            };
+            wanted.insert(token, bytes);
+        }
+        space.until("all is over", |space| {
+            while let Some(ended) = space.engine.next_ended() {
+                let bytes = wanted.remove(&ended.token).expect("told of once");
+                assert_eq!(ended.result.as_ref(), Ok(&bytes), "request {}", ended.token);
+            }
+            wanted.is_empty()
+        });
+        prop_assert_eq!(space.read(0, SIZE_BYTES).unwrap(), model);
+        let counts = space.engine.status().counts;
+        prop_assert_eq!((counts.wrong, counts.lost), (0, 0));
+    }
+}
+
+#[test]
+fn flipped_bits_are_found_and_repaired() {
+    let mut rng = SplitMix64::new(1);
+    let mut space = Space::new(2, 8, |_| ());
+    let bytes = space.fill();
+    // Every page of one node is wrong: reads find out, and use the other.
+    space.flip(0, &mut rng);
+    assert_eq!(space.read(0, SIZE_BYTES).unwrap(), bytes);
+    space.ask(0, Work::Scrub).unwrap();
+    let counts = space.engine.status().counts;
+    assert_eq!((counts.wrong, counts.repaired, counts.lost), (20, 20, 0));
+    // All of it was repaired: now the other node may be wrong.
+    space.flip(1, &mut rng);
+    assert_eq!(space.read(0, SIZE_BYTES).unwrap(), bytes);
+}
+
+#[test]
+fn a_page_that_is_wrong_everywhere_is_an_error_and_its_neighbours_are_not() {
+    let mut rng = SplitMix64::new(2);
+    let mut space = Space::new(2, 8, |_| ());
+    let bytes = space.fill();
+    space.flip(0, &mut rng);
+    space.flip(1, &mut rng);
+    assert_eq!(space.read(3 * PAGE_BYTES, 10), Err(IoError::Lost { page: 3 }));
+    // A part of a page needs the rest of it; a whole page does not.
+    assert_eq!(space.ask(5, Work::Write(vec![1].into())), Err(IoError::Lost { page: 0 }));
+    space.write(3 * PAGE_BYTES, &bytes[3 * PAGE_BYTES..4 * PAGE_BYTES]);
+    assert_eq!(space.read(3 * PAGE_BYTES, PAGE_BYTES).unwrap(), bytes[3 * PAGE_BYTES..4 * PAGE_BYTES]);
+    assert_eq!(space.read(4 * PAGE_BYTES, 10), Err(IoError::Lost { page: 4 }));
+}
+
+#[test]
+fn what_was_never_written_is_zero_and_costs_no_memory() {
+    let mut space = Space::new(1, 8, |_| ());
+    assert_eq!(space.read(0, SIZE_BYTES).unwrap(), vec![0; SIZE_BYTES]);
+    assert_eq!((space.held(0), space.engine.status().table_bytes), (0, 0));
+    space.write(100, &[7]);
+    assert_eq!(space.held(0), 1);
+    // Twelve bytes for each page of the slab: 0.3 % of what is remote.
+    assert_eq!(space.engine.status().table_bytes, SLAB_BYTES / PAGE_BYTES * 12);
+}
+
+#[test]
+fn replicas_are_on_different_nodes_and_slabs_are_spread() {
+    let mut space = Space::new(4, 8, |_| ());
+    space.fill();
+    let held: Vec<usize> = (0..4).map(|node| space.held(node)).collect();
+    // Three slabs' worth of pages, each twice: no node has all of them, none has one twice.
+    assert_eq!(held.iter().sum::<usize>(), 6);
+    assert!(held.iter().all(|slabs| *slabs <= 3), "{held:?}");
+    assert_eq!(space.engine.status().degraded, 0);
+}
+
+#[test]
+fn a_node_that_wants_its_memory_back_gets_it_and_nothing_is_lost() {
+    let mut space = Space::new(3, 8, |_| ());
+    let bytes = space.fill();
+    for node in [0, 1, 2, 0] {
+        space.drain(node, true);
+        space.until("the node has its memory back", |space| space.held(node) == 0);
+        assert_eq!(space.engine.status().degraded, 0);
+        assert_eq!(space.read(0, SIZE_BYTES).unwrap(), bytes);
+        space.drain(node, false);
+    }
+    assert_eq!(space.engine.status().counts.lost, 0);
+}
+
+#[test]
+fn keeps_two_replicas_on_draining_nodes_unless_forced() {
+    let mut space = Space::new(2, 8, |_| ());
+    let bytes = space.fill();
+    space.drain(0, true);
+    space.until("the client reports what it keeps", |space| space.reported(0).held_back == 3);
+    assert_eq!((space.held(0), space.engine.status().degraded), (3, 0));
+    // It stays so as long as nothing else changes.
+    (0..10_000).for_each(|_| space.turn());
+    assert_eq!((space.held(0), space.reported(0).held_back), (3, 3));
+    space.drain(0, false);
+    space.until("nothing is held back", |space| space.reported(0).held_back == 0);
+    space.request(0, &Asked::DrainForced);
+    space.until("the node has its memory back", |space| space.held(0) == 0);
+    space.until("the client reports one replica of each slab", |space| space.reported(1).degraded == 3);
+    assert_eq!(space.engine.status().degraded, 3);
+    assert_eq!(space.read(0, SIZE_BYTES).unwrap(), bytes);
+}
+
+#[test]
+fn reports_replicas_that_are_missing_copied_and_in_sync() {
+    let mut space = Space::new(2, 8, |_| ());
+    space.fill();
+    let whole = wire::Redundancy { replicas: 2, slabs: 3, ..wire::Redundancy::default() };
+    space.until("both nodes have the report", |space| {
+        [0, 1].iter().all(|node| space.reported(*node) == whole)
+    });
+    // A node without room: the state lasts until it is reported.
+    space.restart_with(1, 0);
+    space.engine.renew_now();
+    space.until("slabs have one replica", |space| space.reported(0).degraded == 3);
+    space.restart(1);
+    space.engine.renew_now();
+    space.until("they have two again", |space| space.reported(0) == whole && space.reported(1) == whole);
+    let status = space.engine.status();
+    assert_eq!((status.degraded, status.copying, status.lost), (0, 0, 0));
+    assert!(status.counts.copied >= 20);
+}
+
+#[test]
+fn repairs_damage_that_no_request_reads() {
+    let mut rng = SplitMix64::new(3);
+    let mut space = Space::new(2, 8, |config| config.scrub_pages_per_s = 1_000);
+    let bytes = space.fill();
+    for node in [0, 1] {
+        let before = space.engine.status().counts.repaired;
+        space.flip(node, &mut rng);
+        space.until("all pages are repaired", |space| space.engine.status().counts.repaired >= before + 20);
+    }
+    assert_eq!(space.read(0, SIZE_BYTES).unwrap(), bytes);
+    assert_eq!(space.engine.status().counts.lost, 0);
+}
+
+#[test]
+fn scrubs_everything_when_a_node_requests_it() {
+    let mut rng = SplitMix64::new(4);
+    let mut space = Space::new(2, 8, |_| ());
+    let bytes = space.fill();
+    space.flip(1, &mut rng);
+    space.request(0, &Asked::Scrub);
+    assert_eq!(space.reported(0).scrubs, 0);
+    space.until("the scrub is complete", |space| space.reported(0).scrubs == 1);
+    let report = space.reported(0);
+    let pages = space.engine.status().counts.scrubbed;
+    assert!(report.repaired >= 20 && report.scrubbed == pages, "{report:?}, {pages} pages");
+    // Both nodes request one before the client learns of it: one scrub is enough for both.
+    space.request(0, &Asked::Scrub);
+    space.request(1, &Asked::Scrub);
+    space.until("both know that it is complete", |space| {
+        space.reported(0).scrubs == 2 && space.reported(1).scrubs == 1
+    });
+    assert_eq!(space.read(0, SIZE_BYTES).unwrap(), bytes);
+    let counts = space.engine.status().counts;
+    assert_eq!((counts.wrong, counts.scrubbed), (report.repaired, 2 * pages));
+}
+
+#[test]
+fn waits_for_slabs_that_nodes_expect_back() {
+    let mut space = Space::new(2, 8, |_| ());
+    let bytes = vec![7; SIZE_BYTES];
+    let token = space.submit(0, Work::Write(bytes.clone().into()));
+    let (mut waits, mut ended) = (0, None);
+    let until = Instant::now() + LOST;
+    while ended.is_none() {
+        assert!(Instant::now() < until, "not in time; {:?}", space.engine.status());
+        let now = space.clock.now();
+        while let Some((at, asked)) = space.engine.next_call(now) {
+            let is_grant = matches!(Asked::parse(&asked), Ok(Asked::Grant { .. }));
+            if is_grant && waits < 20 {
+                waits += 1;
+                space.engine.answered(at, Ok(wire::Reply::Wait.to_bytes()), now);
+            } else {
+                answer(&mut space.engine, &mut space.nodes, at, &asked, now);
+            }
+        }
+        space.engine.progress(now);
+        ended = space.engine.next_ended();
+    }
+    assert_eq!((waits, ended), (20, Some(Ended { token, result: Ok(Vec::new()) })));
+    assert_eq!(space.read(0, SIZE_BYTES).unwrap(), bytes);
+}
+
+#[test]
+fn without_room_a_write_fails_at_once_and_a_spill_file_makes_room() {
+    let mut space = Space::new(1, 1, |config| config.replicas = 1);
+    space.write(0, &[1; PAGE_BYTES]);
+    let page = (SLAB_BYTES / PAGE_BYTES) as u64;
+    assert_eq!(space.ask(SLAB_BYTES, Work::Write(vec![2].into())), Err(IoError::NoRoom { page }));
+    assert_eq!(space.read(0, PAGE_BYTES).unwrap(), [1; PAGE_BYTES]);
+
+    let path = std::env::temp_dir().join(format!("farcall-spill-{}", std::process::id()));
+    let mut space = Space::new(1, 1, |config| {
+        config.replicas = 1;
+        config.spill = Some(path.clone());
+    });
+    let bytes = space.fill();
+    assert_eq!(space.read(0, SIZE_BYTES).unwrap(), bytes);
+    let status = space.engine.status();
+    assert_eq!((status.extents, status.spilled), (3, 2));
+    assert!(!path.exists(), "nothing is left of it");
+    // The node wants its memory back: that goes to the file, too.
+    space.drain(0, true);
+    space.until("the node has its memory back", |space| space.held(0) == 0);
+    assert_eq!(space.engine.status().spilled, 3);
+    assert_eq!(space.read(0, SIZE_BYTES).unwrap(), bytes);
+}
+
+/// The first client does not know that its lease has ended: it still has its session, and a key.
+#[test]
+fn a_write_after_its_lease_fails_and_the_new_owner_keeps_its_bytes() {
+    let mut first = Space::new(1, 1, |config| config.replicas = 1);
+    first.write(0, &[1; PAGE_BYTES]);
+    let late = first.clock.now() + 2 * LONG;
+    first.nodes[0].tick(late);
+    assert_eq!(first.held(0), 0);
+    // The second one gets the only slab.
+    let mut second = Space::new(1, 1, |config| config.replicas = 1);
+    std::mem::swap(&mut first.nodes, &mut second.nodes);
+    second.write(0, &[2; PAGE_BYTES]);
+    std::mem::swap(&mut first.nodes, &mut second.nodes);
+    assert_eq!(first.ask(0, Work::Write(vec![3; PAGE_BYTES].into())), Err(IoError::NoRoom { page: 0 }));
+    assert_eq!(first.read(0, 1), Err(IoError::Lost { page: 0 }));
+    let mut found = [0; PAGE_BYTES];
+    first.nodes[0].granted().for_each(|(_, slab)| slab.copy_out(0, &mut found));
+    assert_eq!(found, [2; PAGE_BYTES]);
+}
+
+/// Keeps what a session tells.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<Done<()>>>>);
+
+impl Handler for Told {
+    type Context = ();
+
+    fn done(&self, done: Done<()>) {
+        self.0.lock().unwrap().push(done);
+    }
+}
+
+/// The second client has found out the address and key of a slab of the first one's.
+#[test]
+fn a_key_of_another_client_opens_nothing() {
+    let mut space = Space::new(1, 4, |config| config.replicas = 1);
+    space.write(0, &[1; PAGE_BYTES]);
+    let foreign = space.nodes[0].granted().next().unwrap().1.remote();
+    let now = space.clock.now();
+    let mut ask = |request: Asked| space.nodes[0].handle(&request.to_bytes(), now).unwrap();
+    let Reply::Leased { lease, .. } = ask(Asked::Lease { version: wire::VERSION, name: "other".into() })
+    else {
+        panic!()
+    };
+    let Reply::Granted { region: own, .. } = ask(Asked::Grant { lease, slab: 1 }) else { panic!() };
+    let mut read = |region, grant| {
+        let told = Told::default();
+        let mut poller = Poller::new(&Nic::open(&SoftNic::new()).unwrap(), PollerConfig::default()).unwrap();
+        let session = poller.open(Config::default(), Window::PAPER, told.clone()).unwrap();
+        let Reply::Connected { pairs } = ask(Asked::Connect { lease, pairs: session.infos() }) else {
+            panic!()
+        };
+        session.connect(&pairs, &[own, region]).unwrap();
+        let buffer = Buffer::Owned(vec![7; PAGE_BYTES]);
+        let request =
+            farcall_remio::Request { direction: Direction::Read, grant, offset: 0, buffer, context: () };
+        session.submit(request).unwrap();
+        let until = Instant::now() + LOST;
+        let done = loop {
+            if let Some(done) = told.0.lock().unwrap().pop() {
+                break done;
+            }
+            assert!(Instant::now() < until, "the READ does not end");
+            poller.progress(MonotonicClock::new().now());
+        };
+        done.result.map(|()| done.buffer.into_owned().unwrap())
+    };
+    assert!(read(foreign, 1).is_err(), "another's slab was read");
+    assert_eq!(read(own, 1).unwrap(), vec![0; PAGE_BYTES], "one's own is");
+}
+
+#[test]
+fn what_is_granted_again_is_zero_and_has_another_key() {
+    let mut space = Space::new(1, 1, |config| config.replicas = 1);
+    let mut keys = std::collections::BTreeSet::new();
+    for _ in 0..3 {
+        space.fill_first_slab();
+        for (_, slab) in space.nodes[0].granted() {
+            assert!(keys.insert(slab.remote().rkey), "a key comes again");
+        }
+        let late = space.clock.now() + 2 * LONG;
+        space.nodes[0].tick(late);
+        let asked = Asked::Lease { version: wire::VERSION, name: "next".into() };
+        let Ok(Reply::Leased { lease, .. }) = space.nodes[0].handle(&asked.to_bytes(), late) else {
+            panic!()
+        };
+        space.nodes[0].handle(&Asked::Grant { lease, slab: 1 }.to_bytes(), late).unwrap();
+        for (_, slab) in space.nodes[0].granted() {
+            let mut found = vec![1; SLAB_BYTES];
+            slab.copy_out(0, &mut found);
+            assert!(found.iter().all(|byte| *byte == 0) && keys.insert(slab.remote().rkey));
+        }
+        space.nodes[0].handle(&Asked::End { lease }.to_bytes(), late).unwrap();
+    }
+}
+
+/// One node answers at once, the other one long after.
+#[test]
+fn a_client_that_ends_takes_no_new_lease() {
+    let mut space = Space::new(2, 8, |_| ());
+    space.fill();
+    space.engine.close();
+    let mut now = space.clock.now();
+    let mut asked = Vec::new();
+    while let Some((at, bytes)) = space.engine.next_call(now) {
+        asked.push(at);
+        let answer = space.nodes[at].handle(&bytes, now).map(|reply| reply.to_bytes());
+        space.engine.answered(at, answer.map_err(CallFailed::Refused), now);
+        now = now + Duration::from_secs(1);
+    }
+    assert_eq!((asked, space.engine.is_closed()), (vec![0, 1], true));
+    assert!(space.nodes.iter().all(|node| node.status(now).holders.is_empty()));
+}
+
+#[test]
+fn no_more_pages_go_together_than_a_small_pool_has_room_for() {
+    let mut space = Space::new(2, 8, |config| config.pool_bytes = 16 * PAGE_BYTES);
+    let bytes = space.fill();
+    assert_eq!(space.fill(), bytes);
+    assert_eq!(space.read(0, SIZE_BYTES).unwrap(), bytes);
+    assert!(space.engine.status().counts.pages_together > 0);
+}
+
+#[test]
+fn pages_that_go_together_are_taken_until_they_are_there() {
+    let mut space = Space::new(2, 8, |_| {});
+    space.write(0, &[1; PAGE_BYTES]);
+    let bytes = vec![2; 4 * PAGE_BYTES];
+    let token = space.submit(2 * PAGE_BYTES, Work::Write(bytes.clone().into()));
+    for page in 2..6 {
+        assert!(space.engine.is_written(page), "page {page} may have been written");
+        assert!(!space.engine.holds(page, &bytes[..PAGE_BYTES]), "page {page}: nobody was told that it was");
+    }
+    space.until("it is over", |space| space.engine.next_ended().is_some_and(|ended| ended.token == token));
+    assert!((2..6).all(|page| space.engine.holds(page, &bytes[..PAGE_BYTES])));
+    assert_eq!(space.engine.status().counts.pages_together, 4);
+}
+
+#[test]
+fn pages_that_went_together_and_missed_a_node_are_written_one_by_one() {
+    let mut space = Space::new(2, 8, |config| config.suspect_after = Duration::from_millis(20));
+    space.fill();
+    // It dies; nobody knows yet.
+    space.restart(0);
+    let bytes = vec![3; 6 * PAGE_BYTES];
+    let token = space.submit(0, Work::Write(bytes.clone().into()));
+    space.until("it is over", |space| space.engine.next_ended().is_some_and(|ended| ended.token == token));
+    let counts = space.engine.status().counts;
+    assert!(counts.runs_broken > 0, "{counts:?}");
+    assert!(counts.replicas_dropped > 0, "it is told when all replicas that there are have it: {counts:?}");
+    assert_eq!(space.read(0, bytes.len()).unwrap(), bytes);
+}
+
+#[test]
+fn a_replica_that_came_while_pages_went_together_has_them_too() {
+    let mut space = Space::new(3, 8, |config| config.suspect_after = Duration::from_millis(20));
+    // The other pages of the slab were never written: nobody copies them.
+    space.write(0, &[1; PAGE_BYTES]);
+    let holders: Vec<usize> = (0..3).filter(|node| space.held(*node) > 0).collect();
+    let [first, second] = holders[..] else { panic!("two replicas: {holders:?}") };
+    space.restart(first);
+    // The client hears of it when it renews its lease.
+    space.engine.renew_now();
+    // Written while the third node grants a slab: it is none of those that the pages went to.
+    let bytes = vec![2; 4 * PAGE_BYTES];
+    let until = Instant::now() + LOST;
+    let mut token = None;
+    while space.engine.status().counts.runs_broken == 0 {
+        assert!(Instant::now() < until, "not in time: {:?}", space.engine.status());
+        let now = space.clock.now();
+        while let Some((at, asked)) = space.engine.next_call(now) {
+            if matches!(Asked::parse(&asked), Ok(Asked::Grant { .. })) && token.is_none() {
+                token = Some(space.submit(4 * PAGE_BYTES, Work::Write(bytes.clone().into())));
+            }
+            answer(&mut space.engine, &mut space.nodes, at, &asked, now);
+        }
+        space.engine.progress(now);
+    }
+    space.until("it is over", |space| {
+        space.engine.next_ended().is_some_and(|ended| Some(ended.token) == token)
+    });
+    space.until("two replicas are in sync", |space| space.engine.status().degraded == 0);
+    space.restart(second);
+    assert_eq!(space.read(4 * PAGE_BYTES, bytes.len()).unwrap(), bytes);
+    assert_eq!(space.engine.status().counts.wrong, 0);
+}
+
+#[test]
+fn whole_pages_go_together_and_a_wrong_one_alone_is_looked_for() {
+    let mut space = Space::new(2, 8, |_| {});
+    // Pages of slabs that are asked for then go one by one.
+    let _first = space.fill();
+    let before = space.engine.status().counts;
+    let bytes = space.fill();
+    assert_eq!(space.read(0, SIZE_BYTES).unwrap(), bytes);
+    let counts = space.engine.status().counts;
+    let pages = (SIZE_BYTES / PAGE_BYTES) as u64;
+    assert_eq!(counts.pages_together - before.pages_together, 2 * pages, "written and read");
+    assert_eq!(counts.runs_broken, 0);
+
+    for (_, slab) in space.nodes[0].granted() {
+        slab.copy_in(5 * PAGE_BYTES, b"not this");
+    }
+    assert_eq!(space.read(0, SIZE_BYTES).unwrap(), bytes);
+    let after = space.engine.status().counts;
+    assert!(after.runs_broken > 0 && after.wrong == after.repaired && after.wrong > 0, "{after:?}");
+    assert_eq!(after.pages_together - counts.pages_together, pages - after.wrong);
+}
+
+#[test]
+fn pieces_of_a_long_read_are_from_each_replica_in_turn() {
+    const PIECES: usize = 4;
+    let len_bytes = PIECES << 20;
+    let mut space = Space::with_slabs(len_bytes, 2, 2, |config| config.size_bytes = len_bytes as u64);
+    let bytes = vec![7; len_bytes];
+    for _ in 0..2 {
+        space.write(0, &bytes);
+    }
+    // What comes from this node is noticed.
+    for (_, slab) in space.nodes[0].granted() {
+        (0..len_bytes).step_by(PAGE_BYTES).for_each(|at| slab.copy_in(at, b"not this"));
+    }
+    assert!(space.read(0, len_bytes).unwrap() == bytes);
+    let counts = space.engine.status().counts;
+    let half = (len_bytes / PAGE_BYTES / 2) as u64;
+    assert_eq!((counts.wrong, counts.repaired), (half, half));
+}
+
+#[test]
+fn a_node_keeps_to_its_limits_and_refuses_in_words() {
+    let config = NodeConfig {
+        slab_bytes: PAGE_BYTES,
+        slabs: 3,
+        term: Duration::from_secs(1),
+        leases_max: 2,
+        slabs_per_lease_max: 2,
+        pairs_max: 2,
+        ..NodeConfig::default()
+    };
+    let mut node = Node::new(Nic::open(&SoftNic::new()).unwrap(), config, 7);
+    let mut ask = |request: Asked, ms: u64| node.handle(&request.to_bytes(), Nanos(ms * 1_000_000));
+    let lease_of = |version| Asked::Lease { version, name: "client".into() };
+    let mut take = || match ask(lease_of(wire::VERSION), 0) {
+        Ok(Reply::Leased { incarnation: 7, lease, .. }) => lease,
+        other => panic!("{other:?}"),
+    };
+    let (first, second) = (take(), take());
+    assert_ne!(first, second);
+    let kind = |result: Result<Reply, wire::Refusal>| result.unwrap_err().kind;
+    assert_eq!(kind(ask(lease_of(wire::VERSION), 0)), wire::RefusalKind::Limit);
+    assert_eq!(kind(ask(lease_of(99), 0)), wire::RefusalKind::Version);
+    assert_eq!(kind(ask(Asked::Lease { version: 1, name: "x".repeat(65) }, 0)), wire::RefusalKind::Limit);
+    let mut region = |lease, slab| match ask(Asked::Grant { lease, slab }, 100) {
+        Ok(Reply::Granted { region, .. }) => Ok(region),
+        Err(refusal) => Err(refusal.kind),
+        other => panic!("{other:?}"),
+    };
+    let (one, two) = (region(first, 1).unwrap(), region(first, 2).unwrap());
+    assert_eq!(region(first, 1), Ok(one), "asked again, the same");
+    assert_ne!(one.rkey, two.rkey, "each has its own key");
+    assert_eq!(region(first, 3), Err(wire::RefusalKind::Limit));
+    assert_ne!(region(second, 1).unwrap().rkey, one.rkey);
+    assert_eq!(region(second, 2), Err(wire::RefusalKind::NoRoom));
+    // The first is renewed, the second is not.
+    ask(Asked::Renew { lease: first }, 900).unwrap();
+    assert_eq!(kind(ask(Asked::Renew { lease: second }, 1_200)), wire::RefusalKind::UnknownLease);
+    let status = match ask(Asked::Status, 1_200) {
+        Ok(Reply::Status(status)) => status,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((status.room.free, status.expired, status.holders.len()), (1, 1, 1));
+    ask(Asked::Return { lease: first, slab: 1 }, 1_200).unwrap();
+    ask(Asked::Return { lease: first, slab: 1 }, 1_200).unwrap();
+    ask(Asked::Drain { is_wanted: true }, 1_200).unwrap();
+    assert_eq!(kind(ask(Asked::Grant { lease: first, slab: 9 }, 1_200)), wire::RefusalKind::Draining);
+    ask(Asked::End { lease: first }, 1_200).unwrap();
+    assert_eq!(kind(ask(Asked::End { lease: first }, 1_200)), wire::RefusalKind::UnknownLease);
+    let unknown = Asked::Connect { lease: first, pairs: Vec::new() };
+    assert_eq!(kind(ask(unknown, 1_200)), wire::RefusalKind::Limit);
+    assert_eq!(node.granted().count(), 0);
+}

@@ -1,0 +1,293 @@
+//! Nodes that join a volume, leave it, and come back while it is in use.
+
+mod support;
+
+use farcall_memory::wire::Request as Asked;
+use farcall_memory::*;
+use farcall_verbs::Endpoint;
+use support::Load;
+use support::volumes::*;
+
+fn are_all_up(engine: &Engine) -> bool {
+    engine.status().nodes.iter().all(|node| node.link == LinkStatus::Up)
+}
+
+/// The volume goes on without a node that it had: nothing rests upon that one any more. `step` is what happens
+/// meanwhile.
+fn lose(
+    nodes: &mut Nodes,
+    engine: &mut Engine,
+    lost: usize,
+    mut step: impl FnMut(&mut Nodes, &mut Engine),
+) -> Option<Node> {
+    let was = nodes.nodes[lost].take();
+    for turns in 1..LOST_TURNS {
+        let node = &engine.status().nodes[lost];
+        if (node.link, node.replicas) == (LinkStatus::Down, 0) {
+            return was;
+        }
+        step(nodes, engine);
+        if turns % 200 == 0 {
+            // The others are heard of meanwhile.
+            nodes.now = nodes.now + TERM / 10;
+        }
+    }
+    panic!("not in time: it is without the node; {:?}", engine.status())
+}
+
+fn turn(nodes: &mut Nodes, engine: &mut Engine) {
+    nodes.turn(engine);
+}
+
+#[test]
+fn a_node_that_joins_a_volume_has_all_of_it_while_it_is_in_use() {
+    let mut nodes = Nodes::new(3, 1);
+    let known = ClientConfig { nodes_max: 3, ..config(2) };
+    let (mut engine, _) = nodes.claim(known, &volume(1)).unwrap();
+    let bytes = fill(&mut nodes, &mut engine, 1);
+    nodes.note(&mut engine, 5, b"noted").unwrap();
+    assert!(engine.join("2").unwrap());
+    nodes.until(&mut engine, "all nodes are there", are_all_up);
+    let volumes = nodes.nodes[2].as_ref().unwrap().status(nodes.now).volumes;
+    assert!(volumes.len() == 1 && volumes[0].is_held, "it has no part of it: {volumes:?}");
+    nodes.note(&mut engine, 10, b" later").unwrap();
+    // With it and one other the volume goes on, here and at another machine.
+    lose(&mut nodes, &mut engine, 0, turn);
+    nodes.until(&mut engine, "all is replicated", |engine| engine.status().degraded == 0);
+    assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes.clone()));
+    drop(engine);
+    nodes.wait_for_leases();
+    let (mut engine, takeover) = nodes.claimed(2);
+    assert!(takeover.notes.iter().all(|notes| notes[5..16] == *b"noted later"));
+    assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes));
+}
+
+#[test]
+fn a_node_that_was_lost_is_a_member_again_and_alone_enough() {
+    for is_empty in [true, false] {
+        let mut nodes = Nodes::new(2, 1);
+        let (mut engine, _) = nodes.claimed(1);
+        fill(&mut nodes, &mut engine, 1);
+        nodes.note(&mut engine, 0, b"before").unwrap();
+        let cut = lose(&mut nodes, &mut engine, 1, turn);
+        let bytes = fill(&mut nodes, &mut engine, 2);
+        nodes.note(&mut engine, 0, b"behind").unwrap();
+        if is_empty {
+            nodes.start(1);
+        } else {
+            nodes.nodes[1] = cut;
+        }
+        let is_whole = |engine: &Engine| are_all_up(engine) && engine.status().degraded == 0;
+        nodes.until(&mut engine, "it is a member again", is_whole);
+        nodes.note(&mut engine, 2, b"hold").unwrap();
+        // It has everything: the other one may go.
+        lose(&mut nodes, &mut engine, 0, turn);
+        assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes.clone()));
+        drop(engine);
+        nodes.wait_for_leases();
+        let (mut engine, takeover) = nodes.claimed(2);
+        assert!(takeover.notes.iter().all(|notes| notes.starts_with(b"behold")));
+        assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes));
+    }
+}
+
+#[test]
+fn nodes_are_lost_and_taken_in_again_at_any_moment_and_no_page_is_garbled() {
+    for seed in seeds(1..13) {
+        println!("seed {seed}");
+        let count = 2 + seed as usize % 2;
+        let (mut nodes, mut load) = (Nodes::new(count, seed * 1_000), Load::new(seed, PAGES));
+        let mut noted = vec![0; NOTES_BYTES as usize];
+        for round in 1..6 {
+            nodes.wait_for_leases();
+            let (mut engine, takeover) = nodes.claimed(round);
+            assert!(takeover.notes.iter().all(|found| *found == noted), "seed {seed}: other notes");
+            for _ in 0..1 + load.below(3) {
+                let is_whole = |engine: &Engine| are_all_up(engine) && engine.status().degraded == 0;
+                nodes.until(&mut engine, "all is replicated", is_whole);
+                let lost = load.below(count as u64) as usize;
+                let cut = lose(&mut nodes, &mut engine, lost, |nodes, engine| step(nodes, engine, &mut load));
+                if load.chance(50) {
+                    nodes.start(lost);
+                } else {
+                    nodes.nodes[lost] = cut;
+                }
+                // Anything may be under way when the mount ends, or the next one is lost.
+                for _ in 0..load.below(400) {
+                    step(&mut nodes, &mut engine, &mut load);
+                }
+                let at = load.below(NOTES_BYTES - 8) as usize;
+                let word = load.below(u64::MAX).to_le_bytes();
+                finish(&mut nodes, &mut engine, &mut load);
+                nodes.note(&mut engine, at, &word).unwrap();
+                noted[at..at + 8].copy_from_slice(&word);
+            }
+            for _ in 0..load.below(200) {
+                step(&mut nodes, &mut engine, &mut load);
+            }
+            drop(engine);
+            load.forget_under_way();
+            assert_eq!(load.failed, [], "seed {seed}");
+        }
+        check_all(&mut nodes, &mut load);
+        assert_eq!(load.failed, [], "seed {seed}");
+    }
+}
+
+#[test]
+fn whoever_is_believed_while_a_node_is_taken_in_knows_all_that_was_told() {
+    let (mut believed, mut refused) = ([0; 4], 0);
+    for turns in 0..40 {
+        // Those that answer.
+        for (others, believed) in believed.iter_mut().enumerate().skip(1) {
+            let mut nodes = Nodes::new(2, 1);
+            let (mut engine, _) = nodes.claimed(1);
+            fill(&mut nodes, &mut engine, 1);
+            let cut = lose(&mut nodes, &mut engine, 1, turn);
+            if turns % 2 == 0 {
+                nodes.start(1);
+            } else {
+                nodes.nodes[1] = cut;
+            }
+            let bytes = fill(&mut nodes, &mut engine, 2);
+            nodes.note(&mut engine, 0, b"told").unwrap();
+            let last = [turns as u8; PAGE_BYTES];
+            nodes.write(&mut engine, 0, &last).unwrap();
+            nodes.note(&mut engine, NOTES_BYTES as usize - 4, b"last").unwrap();
+            if turns > 0 {
+                nodes.until(&mut engine, "it is being taken in", is_being_taken_in);
+            }
+            (0..turns).for_each(|_| nodes.turn(&mut engine));
+            drop(engine);
+            nodes.wait_for_leases();
+            for at in (0..2).filter(|at| others & 1 << at == 0) {
+                nodes.nodes[at] = None;
+            }
+            let Ok((mut engine, takeover)) = nodes.claim(config(2), &volume(2)) else {
+                refused += 1;
+                continue;
+            };
+            *believed += 1;
+            assert!(!takeover.is_new && takeover.notes.iter().all(|notes| notes.ends_with(b"last")));
+            assert!(takeover.notes.iter().all(|notes| notes.starts_with(b"told")));
+            let found = nodes.read(&mut engine, 0, SIZE_BYTES).unwrap();
+            assert!(
+                found[..PAGE_BYTES] == last && found[PAGE_BYTES..] == bytes[PAGE_BYTES..],
+                "{turns} {others}"
+            );
+        }
+    }
+    let [_, first, second, both] = believed;
+    println!("the first {first} times, the second {second}, both {both}, none {refused}");
+    assert!(both == 40 && second == 0, "both together know it, the second alone cannot know that it does");
+    assert!((1..40).contains(&first), "the first alone does until the second counts");
+}
+
+#[test]
+fn a_mount_goes_on_or_another_one_is_believed_but_never_both() {
+    let (mut goes_on, mut believed) = (0, 0);
+    for turns in 0..30 {
+        let mut nodes = Nodes::new(2, 1);
+        let (mut engine, _) = nodes.claimed(1);
+        fill(&mut nodes, &mut engine, 1);
+        let lost = lose(&mut nodes, &mut engine, 1, turn);
+        if turns % 2 == 0 {
+            nodes.start(1);
+        } else {
+            nodes.nodes[1] = lost;
+        }
+        if turns > 0 {
+            nodes.until(&mut engine, "it is being taken in", is_being_taken_in);
+        }
+        (0..turns).for_each(|_| nodes.turn(&mut engine));
+        // The node that had everything is cut off.
+        let cut = nodes.nodes[0].take();
+        for _ in 0..12 {
+            nodes.now = nodes.now + TERM / 10;
+            (0..50).for_each(|_| nodes.turn(&mut engine));
+        }
+        let is_noted = nodes.note(&mut engine, 0, b"alone").is_ok();
+        drop(engine);
+        nodes.wait_for_leases();
+        nodes.nodes = vec![cut, None];
+        nodes.tick();
+        let is_believed = nodes.claim(config(2), &volume(2)).is_ok();
+        assert!(!is_noted || !is_believed, "{turns} turns: both");
+        goes_on += u32::from(is_noted);
+        believed += u32::from(is_believed);
+    }
+    assert!(goes_on > 0 && believed > 0, "{goes_on} {believed}");
+}
+
+#[test]
+fn gives_notes_to_a_node_that_lacks_the_mark_that_names_it() {
+    let mut nodes = Nodes::new(2, 1);
+    let (mut engine, _) = nodes.claimed(1);
+    let bytes = fill(&mut nodes, &mut engine, 1);
+    lose(&mut nodes, &mut engine, 1, turn);
+    nodes.start(1);
+    nodes.until(&mut engine, "it is being taken in", is_being_taken_in);
+    // The client exits when the first node has the mark that names the second, and the second does not.
+    while !turn_without_a_mark(&mut nodes, &mut engine, 1) {}
+    drop(engine);
+    nodes.wait_for_leases();
+    let (mut engine, _) = nodes.claimed(2);
+    let is_whole = |engine: &Engine| are_all_up(engine) && engine.status().degraded == 0;
+    nodes.until(&mut engine, "all is replicated", is_whole);
+    lose(&mut nodes, &mut engine, 0, turn);
+    nodes.note(&mut engine, 0, b"without it").unwrap();
+    drop(engine);
+    nodes.wait_for_leases();
+    let (mut engine, _) = nodes.claimed(3);
+    assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes));
+}
+
+/// As [`Nodes::turn`]. Returns whether a node was about to be sent a mark.
+fn turn_without_a_mark(nodes: &mut Nodes, engine: &mut Engine, node: usize) -> bool {
+    nodes.now = nodes.now + TURN;
+    while let Some((at, bytes)) = engine.next_call(nodes.now) {
+        if at == node && matches!(Asked::parse(&bytes), Ok(Asked::Mark { .. })) {
+            return true;
+        }
+        let answer = nodes.ask(at, &bytes).map(|reply| reply.to_bytes());
+        engine.answered(at, answer, nodes.now);
+    }
+    engine.progress(nodes.now);
+    nodes.tick();
+    std::thread::yield_now();
+    false
+}
+
+fn is_being_taken_in(engine: &Engine) -> bool {
+    engine.status().nodes[1].problem.as_ref().is_some_and(|problem| problem.contains("being taken"))
+}
+
+#[test]
+fn nodes_that_have_their_memory_back_may_go_together() {
+    let mut nodes = Nodes::new(4, 1);
+    let (mut engine, _) = nodes.claimed(1);
+    let bytes = fill(&mut nodes, &mut engine, 1);
+    for at in 0..2 {
+        nodes.ask(at, &Asked::Drain { is_wanted: true }.to_bytes()).unwrap();
+    }
+    nodes.until(&mut engine, "nothing is at the nodes that drain", |engine| {
+        let status = engine.status();
+        status.degraded == 0 && status.nodes[..2].iter().all(|node| node.replicas == 0)
+    });
+    // They hear of it with their next renewal, at the latest.
+    for _ in 0..20 {
+        nodes.now = nodes.now + TERM / 10;
+        (0..50).for_each(|_| nodes.turn(&mut engine));
+    }
+    (nodes.nodes[0], nodes.nodes[1]) = (None, None);
+    for _ in 0..20 {
+        nodes.now = nodes.now + TERM / 10;
+        (0..50).for_each(|_| nodes.turn(&mut engine));
+    }
+    nodes.note(&mut engine, 0, b"without them").unwrap();
+    drop(engine);
+    nodes.wait_for_leases();
+    let (mut engine, takeover) = nodes.claimed(2);
+    assert!(takeover.notes.iter().all(|notes| notes.starts_with(b"without them")));
+    assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes));
+}

@@ -1,0 +1,309 @@
+//! The table of docs/semantics/memory-nodes.md: what becomes of a volume when nodes, a witness, workers and mounts
+//! exit. Each row is a test.
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+
+use farcall_memory::wire::Mark;
+use farcall_memory::*;
+use farcall_verbs::Nanos;
+use support::volumes::*;
+
+const PAGE: &str = include_str!("../../../docs/semantics/memory-nodes.md");
+const HEAD: &str = "| nodes | witness | replicas | what exits | then |";
+/// Turns of the engine after which a request waits for nodes.
+const PATIENT_TURNS: u32 = 5_000;
+
+/// What outlives a worker: its supervisor's.
+#[derive(Default)]
+struct History(Mutex<Marks>);
+
+/// The committed mark, and those that were proposed since.
+type Marks = (Option<Mark>, Vec<Mark>);
+
+impl MarkHistory for History {
+    fn marks(&self) -> Marks {
+        self.0.lock().unwrap().clone()
+    }
+
+    fn propose(&self, _: Option<&Mark>, mark: &Mark) -> std::io::Result<()> {
+        self.0.lock().unwrap().1.push(mark.clone());
+        Ok(())
+    }
+
+    fn commit(&self, mark: &Mark) {
+        *self.0.lock().unwrap() = (Some(mark.clone()), Vec::new());
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    Available,
+    /// Programs wait until nodes are reached again.
+    Waits,
+    /// No claim is granted, unless it names a survivor.
+    Refused,
+    Lost,
+}
+
+#[derive(Clone, Debug)]
+struct Row {
+    text: String,
+    nodes: usize,
+    has_witness: bool,
+    replicas: usize,
+    nodes_exit: usize,
+    witness_exits: bool,
+    is_out_of_reach: bool,
+    worker_exits: bool,
+    mount_exits: bool,
+    then: Then,
+}
+
+fn rows() -> Vec<Row> {
+    let lines = PAGE.lines().skip_while(|line| *line != HEAD).skip(2);
+    lines.take_while(|line| line.starts_with('|')).map(row).collect()
+}
+
+fn row(line: &str) -> Row {
+    let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+    let [nodes, witness, replicas, exits, then] = cells[..] else { panic!("{line}") };
+    let (exits, is_out_of_reach) = match exits.strip_suffix(", out of reach only") {
+        Some(exits) => (exits, true),
+        None => (exits, false),
+    };
+    let mut row = Row {
+        text: line.to_owned(),
+        nodes: nodes.parse().unwrap(),
+        has_witness: witness == "yes",
+        replicas: replicas.parse().unwrap(),
+        nodes_exit: 0,
+        witness_exits: false,
+        is_out_of_reach,
+        worker_exits: false,
+        mount_exits: false,
+        then: match then {
+            "available" => Then::Available,
+            "waits" => Then::Waits,
+            "refused" => Then::Refused,
+            "lost" => Then::Lost,
+            _ => panic!("{line}"),
+        },
+    };
+    for exits in exits.split(" and ") {
+        match exits {
+            "the node" | "a node" => row.nodes_exit = 1,
+            "both nodes" | "two nodes" => row.nodes_exit = 2,
+            "the witness" => row.witness_exits = true,
+            "the worker" => row.worker_exits = true,
+            "the mount" => row.mount_exits = true,
+            _ => panic!("{line}"),
+        }
+    }
+    row
+}
+
+struct Run {
+    row: Row,
+    nodes: Nodes,
+    /// Those that exit, and what they keep if they are only out of reach.
+    exited: Vec<(usize, Option<Node>)>,
+    history: Arc<History>,
+    bytes: Vec<u8>,
+}
+
+impl Run {
+    fn config(&self) -> ClientConfig {
+        ClientConfig { replicas: self.row.replicas, ..config(self.nodes.nodes.len()) }
+    }
+
+    /// Sets a volume up, with all in sync.
+    fn new(row: &Row, first: usize) -> (Self, Engine) {
+        let count = row.nodes + usize::from(row.has_witness);
+        let nodes = Nodes::with_witness(count, row.has_witness.then_some(row.nodes), 1 + 100 * first as u64);
+        let (exited, history) = (Vec::new(), Arc::new(History::default()));
+        let mut run = Self { row: row.clone(), nodes, exited, history, bytes: Vec::new() };
+        let volume = volume(1).with_history(Arc::clone(&run.history) as _);
+        let (mut engine, _) = run.nodes.claim(run.config(), &volume).unwrap();
+        run.bytes = fill(&mut run.nodes, &mut engine, 1);
+        run.nodes.note(&mut engine, 0, b"told").unwrap();
+        run.nodes.until(&mut engine, "all is in sync", |engine| {
+            let status = engine.status();
+            status.degraded == 0 && status.nodes.iter().all(|node| node.link == LinkStatus::Up)
+        });
+        (run, engine)
+    }
+
+    /// `first` is the first node that exits.
+    fn exits(&mut self, first: usize) {
+        let data_nodes = self.row.nodes;
+        let mut exits: Vec<usize> = (0..self.row.nodes_exit).map(|at| (first + at) % data_nodes).collect();
+        exits.extend(self.row.witness_exits.then_some(data_nodes));
+        for at in exits {
+            let node = self.nodes.nodes[at].take();
+            self.exited.push((at, node.filter(|_| self.row.is_out_of_reach)));
+        }
+    }
+
+    fn are_back(&mut self) {
+        for (at, node) in std::mem::take(&mut self.exited) {
+            match node {
+                Some(node) => self.nodes.nodes[at] = Some(node),
+                None => self.nodes.start(at),
+            }
+        }
+        self.nodes.tick();
+    }
+
+    /// A claim of the successor: another worker of the same supervisor, or another mount.
+    fn claim(&mut self, how: impl FnOnce(VolumeConfig) -> VolumeConfig) -> Result<Engine, OpenError> {
+        let volume = match self.row.mount_exits {
+            true => volume(2),
+            false => volume(1).with_history(Arc::clone(&self.history) as _),
+        };
+        self.nodes.wait_for_leases();
+        let (engine, takeover) = self.nodes.claim(self.config(), &how(volume))?;
+        assert!(takeover.notes.iter().all(|notes| notes.starts_with(b"told")), "{:?}", self.row);
+        Ok(engine)
+    }
+
+    /// The outcome of a read of all; `None` if it does not come within so many turns.
+    fn ended(&mut self, engine: &mut Engine, turns: u32) -> Option<Result<Vec<u8>, IoError>> {
+        for _ in 0..turns {
+            self.nodes.turn(engine);
+            if let Some(ended) = engine.next_ended() {
+                return Some(ended.result);
+            }
+        }
+        None
+    }
+
+    fn use_it(&mut self, engine: &mut Engine) -> Then {
+        let request = Request { token: 1, offset: 0, work: Work::Read { len_bytes: SIZE_BYTES } };
+        engine.submit(request, self.nodes.now).unwrap();
+        match self.ended(engine, PATIENT_TURNS) {
+            Some(Ok(found)) => {
+                assert!(found == self.bytes, "{:?}: other bytes", self.row);
+                self.nodes.note(engine, 4, b" more").unwrap();
+                self.nodes.write(engine, 0, &found[..PAGE_BYTES]).unwrap();
+                Then::Available
+            }
+            Some(Err(IoError::Lost { .. })) => Then::Lost,
+            Some(Err(error)) => panic!("{:?}: {error}", self.row),
+            None => {
+                self.are_back();
+                match self.ended(engine, LOST_TURNS).expect("an outcome in time") {
+                    Ok(found) => {
+                        assert!(found == self.bytes, "{:?}: other bytes", self.row);
+                        Then::Waits
+                    }
+                    Err(IoError::Lost { .. }) => Then::Lost,
+                    Err(error) => panic!("{:?}: {error}", self.row),
+                }
+            }
+        }
+    }
+
+    /// What becomes of the volume when a new client is needed.
+    fn claimed(&mut self) -> Then {
+        match self.claim(|volume| volume) {
+            Ok(mut engine) => return self.use_it(&mut engine),
+            Err(OpenError::Incomplete { .. }) => return Then::Lost,
+            Err(OpenError::Volume { .. }) => {}
+            Err(error) => panic!("{:?}: {error}", self.row),
+        }
+        let survivor = self.nodes.nodes.iter().take(self.row.nodes).position(Option::is_some);
+        self.are_back();
+        match self.claim(|volume| volume) {
+            Ok(mut engine) => {
+                assert_eq!(self.use_it(&mut engine), Then::Available, "{:?}", self.row);
+                assert!(self.row.is_out_of_reach, "{:?}: empty nodes are believed", self.row);
+                return Then::Waits;
+            }
+            Err(OpenError::Incomplete { .. }) => return Then::Lost,
+            Err(OpenError::Volume { .. }) => {}
+            Err(error) => panic!("{:?}: {error}", self.row),
+        }
+        let Some(survivor) = survivor else { return Then::Lost };
+        match self.claim(|volume| volume.survivor(survivor.to_string())) {
+            Ok(mut engine) => {
+                assert_eq!(self.use_it(&mut engine), Then::Available, "{:?}", self.row);
+                Then::Refused
+            }
+            Err(OpenError::Incomplete { .. }) => Then::Lost,
+            Err(error) => panic!("{:?}: {error}", self.row),
+        }
+    }
+}
+
+/// The mount that lives has time to go on without what exited.
+fn settle(run: &mut Run, engine: &mut Engine) {
+    for _ in 0..15 {
+        run.nodes.now = Nanos(run.nodes.now.0 + TERM.as_nanos() as u64 / 10);
+        (0..50).for_each(|_| run.nodes.turn(engine));
+    }
+}
+
+#[test]
+fn keeps_each_row_of_the_table_of_what_exits() {
+    let rows = rows();
+    assert!(rows.len() >= 20, "{} rows", rows.len());
+    for row in &rows {
+        // Whichever node it is.
+        for first in 0..row.nodes {
+            println!("{} first {first}", row.text);
+            let (mut run, mut engine) = Run::new(row, first);
+            run.exits(first);
+            let mount_lives = !row.worker_exits && !row.mount_exits;
+            if mount_lives {
+                settle(&mut run, &mut engine);
+            }
+            let then = if mount_lives && !engine.is_fenced() {
+                run.use_it(&mut engine)
+            } else {
+                drop(engine);
+                run.claimed()
+            };
+            assert_eq!(then, row.then, "{}, first {first}", row.text);
+        }
+    }
+    for then in [Then::Available, Then::Waits, Then::Refused, Then::Lost] {
+        assert!(rows.iter().any(|row| row.then == then), "{then:?}");
+    }
+}
+
+#[test]
+fn vouches_for_the_last_committed_mark_only() {
+    let alone = row("| 2 | no | 2 | a node and the worker | available |");
+    let changes: [fn(&mut Marks); 3] = [
+        // The other node may have a later one.
+        |(committed, proposed)| {
+            let mark = committed.clone().unwrap();
+            proposed.push(Mark { change: mark.change + 1, ..mark });
+        },
+        // The node was left behind.
+        |(committed, _)| committed.as_mut().unwrap().change += 1,
+        |(committed, _)| *committed = None,
+    ];
+    for (change, number) in changes.into_iter().zip(0..) {
+        let (mut run, engine) = Run::new(&alone, 0);
+        run.exits(0);
+        drop(engine);
+        change(&mut run.history.0.lock().unwrap());
+        let refused = run.claim(|volume| volume).err().unwrap().to_string();
+        assert!(refused.contains("1 of its 2 nodes answer"), "{number}: {refused}");
+    }
+    // Of three nodes the two others are believed: no supervisor vouches for one.
+    let (mut run, engine) = Run::new(&row("| 3 | no | 3 | two nodes and the worker | refused |"), 0);
+    run.exits(0);
+    drop(engine);
+    let refused = run.claim(|volume| volume).err().unwrap().to_string();
+    assert!(refused.contains("1 of its 3 nodes answer"), "{refused}");
+    // Nodes that know nothing of a volume that was there are not made to begin one.
+    let (mut run, engine) = Run::new(&alone, 0);
+    drop(engine);
+    (0..2).for_each(|at| run.nodes.start(at));
+    let refused = run.claim(|volume| volume).err().unwrap().to_string();
+    assert!(refused.contains("has anything of it"), "{refused}");
+}

@@ -1,0 +1,217 @@
+//! When to poll on and when to sleep.
+//!
+//! Where threads compete for the processors ([`crate::contention`]), a thread that polls takes the processor from its
+//! peer, and uses up the time that the scheduler would give it at once when the peer replies. There, strategies that
+//! poll before they sleep sleep at once. Two poll all the same: [`Waiting::Busy`], and [`Waiting::Bpev`] with a time
+//! that the user has set.
+
+use farcall_link::Waiting;
+
+use crate::contention;
+use crate::spin::Spin;
+
+/// Counts idle turns for a way of waiting.
+#[derive(Clone, Debug)]
+pub struct IdleTurns {
+    waiting: Waiting,
+    count: u32,
+    /// Of a way that counts time instead.
+    spin: Option<Spin>,
+    /// Idle turns so far, modulo 2^32.
+    idle_turns: u32,
+    /// Whether threads compete for the processors, as of the last sample.
+    is_contended: bool,
+    sample: fn() -> bool,
+}
+
+/// Idle turns between two questions whether a sample is due: each reads the clock.
+const TURNS_PER_SAMPLE: u32 = 16;
+
+/// Polls of the naive hybrid before it sleeps, counted from its last sleep and not from the last work: that is what the
+/// adaptive way (RDMAbox, algorithm 3) improves on.
+const NAIVE_POLLS: u32 = 1_000;
+
+impl IdleTurns {
+    /// Starts without idle turns.
+    pub fn new(waiting: Waiting) -> Self {
+        Self::sampling(waiting, contention::sample_if_due)
+    }
+
+    /// Learns of contention by `sample`.
+    fn sampling(waiting: Waiting, sample: fn() -> bool) -> Self {
+        let spin = match waiting {
+            Waiting::Bpev { bp_timeout_us } => Some(Spin::new(bp_timeout_us)),
+            _ => None,
+        };
+        Self { waiting, count: 0, spin, idle_turns: 0, is_contended: false, sample }
+    }
+
+    /// A turn had work.
+    #[inline]
+    pub fn worked(&mut self) {
+        if !matches!(self.waiting, Waiting::NaiveHybrid) {
+            self.count = 0;
+        }
+        if let Some(spin) = &mut self.spin {
+            spin.found();
+        }
+    }
+
+    /// A turn of so many looks ([`farcall_verbs::Endpoint::looks`]) had none. Returns whether it is time to sleep (see
+    /// [`crate::arm_then_look`]).
+    #[inline]
+    pub fn was_idle(&mut self, looks: u32) -> bool {
+        if self.gives_way() && self.is_contended() {
+            return true;
+        }
+        if let Some(spin) = &mut self.spin {
+            return !spin.goes_on();
+        }
+        self.count = self.count.saturating_add(looks);
+        let sleeps_after = match self.waiting {
+            Waiting::Busy => return false,
+            Waiting::NaiveHybrid => NAIVE_POLLS,
+            Waiting::Adaptive { max_retry } => max_retry,
+            // By events; ways that are not known here do the same.
+            _ => 0,
+        };
+        self.count > sleeps_after
+    }
+
+    /// Whether it sleeps at once under contention.
+    #[inline]
+    fn gives_way(&self) -> bool {
+        match self.waiting {
+            // By events alone it sleeps at once anyway.
+            Waiting::Busy | Waiting::Bpev { bp_timeout_us: Some(_) } | Waiting::EventBatch => false,
+            _ => true,
+        }
+    }
+
+    #[inline]
+    fn is_contended(&mut self) -> bool {
+        if self.is_contended || self.idle_turns.is_multiple_of(TURNS_PER_SAMPLE) {
+            self.is_contended = (self.sample)();
+        }
+        self.idle_turns = self.idle_turns.wrapping_add(1);
+        self.is_contended
+    }
+
+    /// Nothing is expected soon: it is time to sleep, unless its way of waiting never does.
+    #[inline]
+    pub fn end(&mut self) {
+        self.count = u32::MAX;
+        if let Some(spin) = &mut self.spin {
+            spin.end();
+        }
+    }
+
+    /// It slept. (Time goes on: what wakes it in vain is no reason to poll.)
+    pub fn woke(&mut self) {
+        self.count = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    /// On a machine without contention, whatever else runs there.
+    fn idle_turns(waiting: Waiting) -> IdleTurns {
+        IdleTurns::sampling(waiting, || false)
+    }
+
+    fn idle_turns_before_sleep(turns: &mut IdleTurns) -> usize {
+        (0..10_000).position(|_| turns.was_idle(1)).unwrap_or(usize::MAX)
+    }
+
+    #[test]
+    fn each_way_of_waiting_sleeps_when_it_says() {
+        let adaptive = Waiting::Adaptive { max_retry: 120 };
+        for (waiting, turns) in [
+            (Waiting::Busy, usize::MAX),
+            (Waiting::EventBatch, 0),
+            (Waiting::NaiveHybrid, 1000),
+            (adaptive, 120),
+        ] {
+            assert_eq!(idle_turns_before_sleep(&mut idle_turns(waiting)), turns, "{waiting:?}");
+        }
+    }
+
+    #[test]
+    fn a_time_without_events_is_polled_for_once() {
+        for (bp_timeout_us, polls) in [(0, 0), (3_000_000_000, usize::MAX)] {
+            let waiting = Waiting::Bpev { bp_timeout_us: Some(bp_timeout_us) };
+            assert_eq!(idle_turns_before_sleep(&mut idle_turns(waiting)), polls, "{waiting:?}");
+        }
+        let mut turns = idle_turns(Waiting::Bpev { bp_timeout_us: Some(3_000_000_000) });
+        turns.end();
+        assert!(turns.was_idle(1));
+        turns.woke();
+        assert!(turns.was_idle(1), "woken in vain");
+        turns.worked();
+        assert!(!turns.was_idle(1));
+    }
+
+    #[test]
+    fn sleeps_at_once_under_contention_unless_told_to_poll() {
+        for (waiting, turns) in [
+            (Waiting::Busy, usize::MAX),
+            (Waiting::EventBatch, 0),
+            (Waiting::NaiveHybrid, 0),
+            (Waiting::Adaptive { max_retry: 120 }, 0),
+            (Waiting::Bpev { bp_timeout_us: None }, 0),
+            (Waiting::Bpev { bp_timeout_us: Some(3_000_000_000) }, usize::MAX),
+        ] {
+            let mut idle_turns = IdleTurns::sampling(waiting, || true);
+            assert_eq!(idle_turns_before_sleep(&mut idle_turns), turns, "{waiting:?}");
+        }
+    }
+
+    #[test]
+    fn polls_again_when_contention_ends_and_notices_when_it_begins() {
+        static IS_CONTENDED: AtomicBool = AtomicBool::new(true);
+        let adaptive = Waiting::Adaptive { max_retry: 120 };
+        let mut turns = IdleTurns::sampling(adaptive, || IS_CONTENDED.load(Relaxed));
+        assert!(turns.was_idle(1) && turns.was_idle(1));
+        IS_CONTENDED.store(false, Relaxed);
+        assert_eq!(idle_turns_before_sleep(&mut turns), 120);
+        turns.worked();
+        IS_CONTENDED.store(true, Relaxed);
+        assert!(idle_turns_before_sleep(&mut turns) < TURNS_PER_SAMPLE as usize);
+    }
+
+    #[test]
+    fn a_turn_of_many_looks_counts_for_as_many() {
+        let mut turns = idle_turns(Waiting::Adaptive { max_retry: 120 });
+        assert!(!turns.was_idle(100) && turns.was_idle(21));
+    }
+
+    #[test]
+    fn idle_turns_that_are_ended_are_over_unless_they_never_end() {
+        for waiting in [Waiting::EventBatch, Waiting::NaiveHybrid, Waiting::Adaptive { max_retry: 120 }] {
+            let mut turns = idle_turns(waiting);
+            turns.end();
+            assert_eq!(idle_turns_before_sleep(&mut turns), 0, "{waiting:?}");
+        }
+        let mut busy = idle_turns(Waiting::Busy);
+        busy.end();
+        assert!(!busy.was_idle(1));
+    }
+
+    #[test]
+    fn only_adaptive_waiting_begins_anew_with_work() {
+        for (waiting, after_work) in
+            [(Waiting::Adaptive { max_retry: 100 }, 100), (Waiting::NaiveHybrid, 1000 - 60)]
+        {
+            let mut turns = idle_turns(waiting);
+            for _ in 0..60 {
+                assert!(!turns.was_idle(1));
+            }
+            turns.worked();
+            assert_eq!(idle_turns_before_sleep(&mut turns), after_work, "{waiting:?}");
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! Threads that look on behalf of those that sleep (RR-Compound, algorithm 2: the dedicated pollers).
+//!
+//! A poller looks at each endpoint whose owner sleeps, in turn, and rings the owner's descriptor when there is news. When
+//! nothing has moved for a while, or threads compete for the processors, it leaves all of them: each owner wakes once, and
+//! sleeps on by events. Then the poller sleeps, too, until an owner wants it again, and costs nothing.
+
+mod cover;
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+pub(crate) use cover::Cover;
+use cover::Covered;
+use farcall_verbs::{Clock, MonotonicClock, Probe};
+
+use crate::{Sleeper, contention, sleep_on};
+
+/// A poller sleeps when nothing has moved for so long; and whoever sleeps for longer between two messages does not wake
+/// it again.
+const QUIET: Duration = Duration::from_millis(2);
+
+/// Poller threads, for any number of endpoints. Clones are the same; the threads end with the last of them and of the
+/// endpoints that they were given to.
+#[derive(Clone)]
+pub struct Pollers(Arc<Inner>);
+
+struct Inner {
+    pollers: Vec<Arc<Poller>>,
+    next: AtomicUsize,
+    threads: Vec<JoinHandle<()>>,
+    rule: Rule,
+}
+
+/// When pollers look.
+#[derive(Clone, Copy)]
+struct Rule {
+    quiet: Duration,
+    is_crowded: fn() -> bool,
+}
+
+/// What one thread polls.
+struct Poller {
+    covers: Mutex<Vec<Arc<Covered>>>,
+    /// Changes with the list.
+    version: AtomicU64,
+    sleeper: Sleeper,
+    stop: AtomicBool,
+    rings: AtomicU64,
+}
+
+impl std::fmt::Debug for Pollers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pollers").field("threads", &self.0.threads.len()).finish()
+    }
+}
+
+impl Pollers {
+    /// Starts so many threads; at least one.
+    ///
+    /// # Errors
+    /// If the system gives no thread or descriptor.
+    pub fn start(threads: usize) -> io::Result<Self> {
+        Self::start_by(Rule { quiet: QUIET, is_crowded: contention::sample_if_due }, threads)
+    }
+
+    fn start_by(rule: Rule, threads: usize) -> io::Result<Self> {
+        let mut inner = Inner { pollers: Vec::new(), next: AtomicUsize::new(0), threads: Vec::new(), rule };
+        for number in 0..threads.max(1) {
+            let poller = Arc::new(Poller {
+                covers: Mutex::default(),
+                version: AtomicU64::new(0),
+                sleeper: Sleeper::new()?,
+                stop: AtomicBool::new(false),
+                rings: AtomicU64::new(0),
+            });
+            inner.pollers.push(Arc::clone(&poller));
+            let thread = std::thread::Builder::new().name(format!("poller-{number}"));
+            inner.threads.push(thread.spawn(move || poller.run(rule))?);
+        }
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// How often an owner was woken because there was news.
+    pub fn rings(&self) -> u64 {
+        self.0.pollers.iter().map(|poller| poller.rings.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Whether all of them sleep.
+    pub fn are_asleep(&self) -> bool {
+        self.0.pollers.iter().all(|poller| poller.sleeper.is_asleep())
+    }
+
+    /// Whether a pause between two messages is too short for the pollers to sleep.
+    pub(crate) fn look_through(&self, pause: Duration) -> bool {
+        pause < self.0.rule.quiet
+    }
+
+    /// Gives an endpoint to one of the threads, in turn.
+    pub(crate) fn cover(&self, probe: Arc<dyn Probe>) -> io::Result<Cover> {
+        let at = self.0.next.fetch_add(1, Ordering::Relaxed) % self.0.pollers.len();
+        Cover::at(Arc::clone(&self.0.pollers[at]), self.clone(), probe)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        for poller in &self.pollers {
+            poller.stop.store(true, Ordering::Release);
+            poller.sleeper.wake_if_asleep();
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Poller {
+    fn covers(&self) -> MutexGuard<'_, Vec<Arc<Covered>>> {
+        self.covers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<Arc<Covered>>)) {
+        let mut covers = self.covers();
+        change(&mut covers);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    fn run(&self, rule: Rule) {
+        let clock = MonotonicClock::new();
+        let (mut covers, mut version) = (Vec::new(), None);
+        let mut moved = clock.now();
+        while !self.stop.load(Ordering::Acquire) {
+            let current = self.version.load(Ordering::Acquire);
+            if version != Some(current) {
+                covers.clone_from(&self.covers());
+                version = Some(current);
+            }
+            let rings = covers.iter().filter(|covered| covered.look()).count();
+            let now = clock.now();
+            if rings > 0 {
+                self.rings.fetch_add(rings as u64, Ordering::Relaxed);
+                moved = now;
+            } else if now.since(moved) >= rule.quiet || (rule.is_crowded)() {
+                // Nobody's memory is held by one who sleeps.
+                covers.clear();
+                version = None;
+                self.sleep();
+                moved = clock.now();
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn sleep(&self) {
+        self.sleeper.arm();
+        // Whoever covers from now on sees that this thread sleeps.
+        for covered in self.covers().iter() {
+            covered.leave();
+        }
+        if !self.stop.load(Ordering::Acquire) {
+            // Where the system cannot sleep this thread looks on.
+            let _ = sleep_on(&[self.sleeper.fd()], None);
+        }
+        self.sleeper.disarm();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Waiter, sleep_on};
+    use farcall_link::Waiting;
+    use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+    use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+    use std::os::fd::{AsRawFd, OwnedFd};
+    use std::sync::atomic::Ordering::SeqCst;
+
+    const LOST: Duration = Duration::from_secs(60);
+
+    /// What a peer writes; and whether it is to wake the reader itself, by what.
+    struct Mailbox {
+        written: AtomicU64,
+        known: AtomicU64,
+        is_armed: AtomicBool,
+        event: OwnedFd,
+    }
+
+    impl Mailbox {
+        fn write(&self) {
+            self.written.fetch_add(1, SeqCst);
+            if self.is_armed.swap(false, SeqCst) {
+                rustix::io::write(&self.event, &1_u64.to_ne_bytes()).unwrap();
+            }
+        }
+    }
+
+    impl Probe for Mailbox {
+        fn has_news(&self) -> bool {
+            self.written.load(SeqCst) != self.known.load(SeqCst)
+        }
+    }
+
+    struct Reader {
+        mailbox: Arc<Mailbox>,
+        read: u64,
+        armed: [u64; 2],
+    }
+
+    impl Reader {
+        fn new() -> Self {
+            let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+            let (written, known) = (AtomicU64::new(0), AtomicU64::new(0));
+            let mailbox = Mailbox { written, known, is_armed: AtomicBool::new(false), event };
+            Self { mailbox: Arc::new(mailbox), read: 0, armed: [0; 2] }
+        }
+
+        /// Sleeps until so much was read.
+        fn read_until(&mut self, waiter: &mut Waiter, goal: u64) {
+            let (clock, mut set) = (MonotonicClock::new(), WaitSet::default());
+            while self.read < goal {
+                if self.progress(clock.now()) == Next::Again
+                    || waiter.arm_then_look(self, clock.now()) == Next::Again
+                {
+                    continue;
+                }
+                set.clear();
+                waiter.wait_set(self, &mut set);
+                let slept_at = std::time::Instant::now();
+                sleep_on(set.fds(), Some(LOST)).unwrap();
+                assert!(slept_at.elapsed() < LOST, "slept through");
+                waiter.woke();
+            }
+        }
+    }
+
+    impl Endpoint for Reader {
+        fn progress(&mut self, _now: Nanos) -> Next {
+            let written = self.mailbox.written.load(SeqCst);
+            if std::mem::replace(&mut self.read, written) == written { Next::IDLE } else { Next::Again }
+        }
+
+        fn arm(&mut self) -> Result<()> {
+            self.armed[0] += 1;
+            let _ = rustix::io::read(&self.mailbox.event, &mut [0; 8]);
+            self.mailbox.is_armed.store(true, SeqCst);
+            Ok(())
+        }
+
+        fn news_probe(&self) -> Option<Arc<dyn Probe>> {
+            Some(Arc::clone(&self.mailbox) as _)
+        }
+
+        fn arm_covered(&mut self) -> Result<()> {
+            self.armed[1] += 1;
+            self.mailbox.known.store(self.read, SeqCst);
+            Ok(())
+        }
+
+        fn wait_set(&self, set: &mut WaitSet) {
+            set.insert(self.mailbox.event.as_raw_fd());
+        }
+    }
+
+    const EVENT: Waiting = Waiting::EventBatch;
+    const NEVER: Duration = Duration::from_secs(3_600);
+
+    fn pollers(quiet: Duration, is_crowded: fn() -> bool) -> Pollers {
+        Pollers::start_by(Rule { quiet, is_crowded }, 2).unwrap()
+    }
+
+    /// So many messages, each written when the one before was read or is about to be; how often each way was armed.
+    fn exchange(pollers: &Pollers, rounds: u64) -> [u64; 2] {
+        let mut reader = Reader::new();
+        let mailbox = Arc::clone(&reader.mailbox);
+        let (tell, told) = std::sync::mpsc::channel();
+        let writer = std::thread::spawn(move || {
+            for round in 0..rounds {
+                if round % 7 == 0 {
+                    std::thread::sleep(Duration::from_micros(round % 500));
+                }
+                mailbox.write();
+                told.recv().unwrap();
+            }
+        });
+        let mut waiter = Waiter::new(EVENT, Some(pollers.clone()));
+        for round in 1..=rounds {
+            reader.read_until(&mut waiter, round);
+            tell.send(()).unwrap();
+        }
+        writer.join().unwrap();
+        reader.armed
+    }
+
+    #[test]
+    fn whoever_is_covered_is_woken_by_a_poller_alone() {
+        let pollers = pollers(NEVER, || false);
+        let [by_events, covered] = exchange(&pollers, 2_000);
+        assert_eq!(by_events, 0);
+        assert!(covered > 0 && !pollers.are_asleep());
+        let mut reader = Reader::new();
+        let (mut waiter, now) = (Waiter::new(EVENT, Some(pollers.clone())), Nanos(0));
+        assert_ne!(waiter.arm_then_look(&mut reader, now), Next::Again);
+        let rings = pollers.rings();
+        reader.mailbox.write();
+        while pollers.rings() == rings {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_poller_without_news_leaves_all_and_sleeps_and_nothing_is_slept_through() {
+        for (quiet, is_crowded) in [(Duration::ZERO, (|| false) as fn() -> bool), (NEVER, || true)] {
+            let pollers = pollers(quiet, is_crowded);
+            assert!(exchange(&pollers, 500)[0] > 0);
+            while !pollers.are_asleep() {
+                std::thread::yield_now();
+            }
+        }
+        // And between the two.
+        let pollers = pollers(Duration::from_micros(50), || false);
+        exchange(&pollers, 3_000);
+    }
+
+    #[test]
+    fn an_owner_whose_poller_leaves_wakes_once_and_sleeps_by_events() {
+        let pollers = pollers(Duration::from_millis(1), || false);
+        let (mut reader, mut waiter) = (Reader::new(), Waiter::new(EVENT, Some(pollers.clone())));
+        let writer = {
+            let (mailbox, pollers) = (Arc::clone(&reader.mailbox), pollers.clone());
+            std::thread::spawn(move || {
+                while !(mailbox.is_armed.load(SeqCst) && pollers.are_asleep()) {
+                    std::thread::yield_now();
+                }
+                mailbox.write();
+            })
+        };
+        reader.read_until(&mut waiter, 1);
+        writer.join().unwrap();
+        assert!(reader.armed[0] >= 1);
+    }
+
+    #[test]
+    fn a_poller_that_is_slow_to_wake_an_owner_wakes_it_once() {
+        static IS_CROWDED: AtomicBool = AtomicBool::new(false);
+        let pollers = pollers(NEVER, || IS_CROWDED.load(SeqCst));
+        let (mut reader, mut waiter) = (Reader::new(), Waiter::new(EVENT, Some(pollers.clone())));
+        assert_ne!(waiter.arm_then_look(&mut reader, Nanos(0)), Next::Again);
+        // It leaves the owner, and is interrupted before the event; the owner wakes for another reason, as by a signal.
+        let covered = Arc::clone(&waiter.cover.as_ref().unwrap().covered);
+        assert!(covered.word.leave());
+        waiter.woke();
+        IS_CROWDED.store(true, SeqCst);
+        let is_woken = || {
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            poll(&mut [PollFd::new(&covered.event, PollFlags::IN)], Some(&now)).unwrap() > 0
+        };
+        assert_ne!(waiter.arm_then_look(&mut reader, Nanos(0)), Next::Again);
+        assert!(!is_woken());
+        covered.wake();
+        assert!(is_woken());
+        waiter.woke();
+        assert_ne!(waiter.arm_then_look(&mut reader, Nanos(0)), Next::Again);
+        assert!(!is_woken(), "it is woken for ever");
+        assert_eq!(reader.armed, [2, 1]);
+    }
+
+    #[test]
+    fn what_is_dropped_is_looked_at_no_more() {
+        let pollers = pollers(NEVER, || false);
+        let reader = Reader::new();
+        let mailbox = Arc::downgrade(&reader.mailbox);
+        let mut waiter = Waiter::new(EVENT, Some(pollers.clone()));
+        waiter.wait_set(&reader, &mut WaitSet::default());
+        drop((waiter, reader));
+        while mailbox.strong_count() > 0 {
+            std::thread::yield_now();
+        }
+    }
+}

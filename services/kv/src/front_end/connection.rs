@@ -1,0 +1,440 @@
+//! One connection: its socket, its protocol state, its replies.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+
+use mio::net::TcpStream;
+
+use super::connections::{Activity, Connections, SocketState};
+use super::forward::{Action, Exchange, ReplyTo};
+use super::replies::{Gathered, Replies};
+use crate::key::{Key, KeyError};
+use crate::memcached::{
+    Change, Op, Report, ServerInfo, Session, Target, execute, execute_dump, execute_get, execute_short_dump,
+    list_prefixes,
+};
+use crate::store::{Partition, Prefixes};
+
+/// What a connection may do in one turn, so that others do not wait long.
+pub(super) struct Allowance {
+    reads: u32,
+    /// To be read at once, to be answered, to be sent. A longer value is left for another turn.
+    bytes: usize,
+}
+
+/// The turn of everyone with something to do. All others wait for it, so it is short.
+pub(super) const SHORT_TURN: Allowance = Allowance { reads: 1, bytes: 64 << 10 };
+
+/// The turn of those to whom a short one was not enough; a round takes a few. Unsent replies are bounded as well.
+pub(super) const LONG_TURN: Allowance = Allowance { reads: 4, bytes: usize::MAX };
+
+/// Buffers above this size are given back when they are empty.
+const BUFFER_KEEP_BYTES: usize = 16 << 10;
+
+/// What a connection's turn works with besides the connection.
+pub(super) struct ThreadState<'a> {
+    pub(super) partition: &'a mut Partition,
+    pub(super) exchange: Option<&'a mut Exchange>,
+    pub(super) connections: &'a Connections,
+    pub(super) info: &'a ServerInfo,
+    pub(super) now_ms: u64,
+    /// Unsent replies above which no further command is executed.
+    pub(super) unsent_max_bytes: usize,
+    pub(super) allowance: &'static Allowance,
+    /// Read, answered and sent in this turn.
+    pub(super) moved_bytes: usize,
+    /// Bytes that were read from the socket in this turn.
+    pub(super) read_bytes: u64,
+    /// Bytes that were written to the socket in this turn.
+    pub(super) written_bytes: u64,
+    /// Where bytes are read into first.
+    pub(super) read_buffer: &'a mut [u8],
+}
+
+/// What the event loop shall do next with a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Wait for its socket or for other threads.
+    Wait,
+    /// Give it a long turn.
+    Again,
+    /// Give it another turn when batches have come back.
+    WhenForwarded,
+    /// It is over.
+    Close,
+}
+
+pub(super) struct Connection {
+    pub(super) id: u64,
+    pub(super) stream: TcpStream,
+    activity: Arc<Activity>,
+    session: Session,
+    /// Bytes read but not yet a whole command.
+    pending: Vec<u8>,
+    pub(super) replies: Replies,
+    /// What was last counted of its buffers.
+    pub(super) counted_bytes: usize,
+    /// It is to have a long turn.
+    pub(super) awaits_long_turn: bool,
+    readable: bool,
+    /// The end of the stream was announced: it is read up to that, since no edge comes for it again.
+    ending: bool,
+    writable: bool,
+    /// The peer sends no more.
+    ended: bool,
+}
+
+impl Connection {
+    pub(super) fn new(id: u64, stream: TcpStream, activity: Arc<Activity>) -> Self {
+        Connection {
+            id,
+            stream,
+            activity,
+            session: Session::new(),
+            pending: Vec::new(),
+            replies: Replies::default(),
+            counted_bytes: 0,
+            awaits_long_turn: false,
+            readable: true,
+            ending: false,
+            writable: true,
+            ended: false,
+        }
+    }
+
+    /// Notes what the system reported about the socket.
+    pub(super) fn note(&mut self, readable: bool, writable: bool, ending: bool) {
+        self.readable |= readable || ending;
+        self.ending |= ending;
+        self.writable |= writable;
+    }
+
+    /// Reads, executes and answers as much as one turn allows: first everything that has arrived, then one write.
+    ///
+    /// # Errors
+    /// Whatever the socket reports; the connection is lost then.
+    pub(super) fn turn(&mut self, place: usize, thread: &mut ThreadState<'_>) -> io::Result<Next> {
+        let mut next = self.take_input(place, thread)?;
+        self.send(thread)?;
+        self.activity.note_state(self.state());
+        let unsent_max_bytes = thread.unsent_max_bytes;
+        let can_send = self.writable && self.replies.unsent_bytes() > 0;
+        if next == Next::Wait && (can_send || self.can_go_on(unsent_max_bytes)) {
+            // More than a turn allows, or the write made room for commands that are already here.
+            next = Next::Again;
+        }
+        if self.is_over(unsent_max_bytes) { Ok(Next::Close) } else { Ok(next) }
+    }
+
+    fn state(&self) -> SocketState {
+        match (self.replies.unsent_bytes(), self.pending.len()) {
+            (0, 0) => SocketState::Read,
+            (0, _) => SocketState::ReadRest,
+            _ => SocketState::Write,
+        }
+    }
+
+    fn can_go_on(&self, unsent_max_bytes: usize) -> bool {
+        let has_input = self.pending.len() >= self.session.wants_bytes().max(1) || self.readable;
+        has_input && !self.session.is_closed() && self.replies.has_room(unsent_max_bytes)
+    }
+
+    fn is_over(&self, unsent_max_bytes: usize) -> bool {
+        (self.session.is_closed() || (self.ended && !self.can_go_on(unsent_max_bytes)))
+            && self.replies.is_done()
+    }
+
+    /// Memory that the buffers take.
+    #[inline]
+    pub(super) fn held_bytes(&self) -> usize {
+        self.pending.capacity() + self.replies.held_bytes()
+    }
+
+    fn take_input(&mut self, place: usize, thread: &mut ThreadState<'_>) -> io::Result<Next> {
+        for _ in 0..thread.allowance.reads {
+            if self.pending.len() >= self.session.wants_bytes().max(1) {
+                let pending = std::mem::take(&mut self.pending);
+                let (consumed, stopped) = self.feed(&pending, place, thread);
+                self.pending = pending;
+                self.pending.drain(..consumed);
+                if let Some(next) = stopped {
+                    return Ok(next);
+                }
+            }
+            if !self.replies.has_room(thread.unsent_max_bytes) || self.session.is_closed() || !self.readable {
+                break;
+            }
+            let read_bytes = self.read(thread)?;
+            if self.pending.is_empty() {
+                let buffer = std::mem::take(&mut thread.read_buffer);
+                let (consumed, stopped) = self.feed(&buffer[..read_bytes], place, thread);
+                self.pending.extend_from_slice(&buffer[consumed..read_bytes]);
+                thread.read_buffer = buffer;
+                if let Some(next) = stopped {
+                    return Ok(next);
+                }
+            } else {
+                self.pending.extend_from_slice(&thread.read_buffer[..read_bytes]);
+            }
+        }
+        if self.pending.is_empty() && self.pending.capacity() > BUFFER_KEEP_BYTES {
+            self.pending = Vec::new();
+        }
+        Ok(Next::Wait)
+    }
+
+    /// Reads once into the shared buffer; the number of bytes, zero when there were none.
+    fn read(&mut self, thread: &mut ThreadState<'_>) -> io::Result<usize> {
+        let room = thread.read_buffer.len().min(thread.allowance.bytes);
+        loop {
+            match self.stream.read(&mut thread.read_buffer[..room]) {
+                Ok(0) => {
+                    (self.ended, self.readable) = (true, false);
+                    return Ok(0);
+                }
+                Ok(bytes) => {
+                    // A short read has emptied the socket; new bytes raise a new edge. The end may have come with the
+                    // edge of the bytes, so it is looked for if it was announced.
+                    self.readable = bytes == room || self.ending;
+                    thread.moved_bytes += bytes;
+                    thread.read_bytes += bytes as u64;
+                    return Ok(bytes);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.readable = false;
+                    return Ok(0);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Executes what is complete at the start of `input`: how many bytes, and what comes next if something stopped it.
+    fn feed(&mut self, input: &[u8], place: usize, thread: &mut ThreadState<'_>) -> (usize, Option<Next>) {
+        let made_before_bytes = self.replies.made_bytes();
+        let mut target = Routed {
+            partition: thread.partition,
+            exchange: thread.exchange.as_deref_mut(),
+            connections: thread.connections,
+            socket: self.stream.as_raw_fd(),
+            info: thread.info,
+            now_ms: thread.now_ms,
+            replies: &mut self.replies,
+            unsent_max_bytes: thread.unsent_max_bytes,
+            made_max_bytes: made_before_bytes.saturating_add(thread.allowance.bytes),
+            value_max_bytes: thread.allowance.bytes,
+            reply_to: ReplyTo { connection: place, connection_id: self.id, part: 0 },
+            stopped: None,
+        };
+        let consumed = self.session.feed_into(input, &mut target);
+        let stopped = target.stopped;
+        thread.moved_bytes += self.replies.made_bytes() - made_before_bytes;
+        if consumed > 0 {
+            self.activity.note_commands(thread.now_ms);
+        }
+        (consumed, stopped)
+    }
+
+    /// Writes what is ready, as far as the turn allows and the peer takes it.
+    fn send(&mut self, thread: &mut ThreadState<'_>) -> io::Result<()> {
+        let mut left_bytes = thread.allowance.bytes.min(self.replies.unsent_bytes());
+        while self.writable && left_bytes > 0 {
+            match self.stream.write(&self.replies.ready[self.replies.sent..][..left_bytes]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(bytes) => {
+                    self.replies.note_sent(bytes);
+                    left_bytes -= bytes;
+                    thread.moved_bytes += bytes;
+                    thread.written_bytes += bytes as u64;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Lends the thread's buffer for the replies of this turn, if the connection has nothing unsent.
+    pub(super) fn borrow_buffer(&mut self, buffer: &mut Vec<u8>) {
+        if self.replies.ready.is_empty() {
+            std::mem::swap(&mut self.replies.ready, buffer);
+        }
+    }
+
+    /// Takes the buffer back; a connection keeps memory only for what its peer has not taken yet.
+    pub(super) fn return_buffer(&mut self, buffer: &mut Vec<u8>) {
+        if self.replies.ready.is_empty() && self.replies.ready.capacity() > buffer.capacity() {
+            std::mem::swap(&mut self.replies.ready, buffer);
+        }
+        if self.replies.ready.is_empty() {
+            self.replies.ready = Vec::new();
+        }
+    }
+}
+
+/// A session's target: the own partition, and others through the exchange.
+struct Routed<'a> {
+    partition: &'a mut Partition,
+    exchange: Option<&'a mut Exchange>,
+    connections: &'a Connections,
+    /// The connection's own.
+    socket: RawFd,
+    info: &'a ServerInfo,
+    now_ms: u64,
+    replies: &'a mut Replies,
+    unsent_max_bytes: usize,
+    /// Replies up to which this turn goes on.
+    made_max_bytes: usize,
+    /// Longer values are left for another turn.
+    value_max_bytes: usize,
+    reply_to: ReplyTo,
+    /// What comes next if an operation could not be taken.
+    stopped: Option<Next>,
+}
+
+impl Routed<'_> {
+    fn forward(&mut self, owner: u32, action: Action, text: &[u8], data: &[u8]) -> bool {
+        let Some(exchange) = self.exchange.as_mut().filter(|exchange| exchange.has_room(owner)) else {
+            self.stopped = Some(Next::WhenForwarded);
+            return false;
+        };
+        let part = self.replies.await_one();
+        exchange.push(owner, ReplyTo { part, ..self.reply_to }, action, text, data);
+        true
+    }
+
+    /// Whether the key's value is too long for this turn.
+    #[inline]
+    fn is_too_long(&mut self, key: &Key<'_>) -> bool {
+        let max_bytes = self.value_max_bytes;
+        // The usual store has no long values, and none is looked up twice.
+        let is_too_long = max_bytes < self.partition.longest_value_bytes()
+            && self.partition.peek(key, self.now_ms).is_some_and(|item| item.value.len() > max_bytes);
+        if is_too_long {
+            self.stopped = Some(Next::Again);
+        }
+        is_too_long
+    }
+
+    fn owner(&self, key: &Key<'_>) -> u32 {
+        self.partition.router().owner(key)
+    }
+
+    /// Executes on the own partition and asks all others to.
+    fn everywhere(&mut self, action: Action, gathered: Gathered) -> bool {
+        let Some(exchange) = self.exchange.as_mut() else { return false };
+        if !exchange.has_room_everywhere() {
+            self.stopped = Some(Next::WhenForwarded);
+            return false;
+        }
+        let part = self.replies.await_all(exchange.others(), gathered);
+        exchange.push_everywhere(ReplyTo { part, ..self.reply_to }, action);
+        true
+    }
+
+    fn change(&mut self, change: Change, reply: &'static [u8]) -> bool {
+        let reply = change.answer(reply, self.partition);
+        if self.exchange.is_some() && !self.everywhere(Action::Change(change), Gathered::Done(reply)) {
+            return false;
+        }
+        change.make(self.partition, self.now_ms);
+        if self.exchange.is_none() {
+            self.replies.local(|out| out.extend_from_slice(reply));
+        }
+        true
+    }
+
+    fn report(&mut self, report: Report) -> bool {
+        let own = self.partition.stats();
+        if self.exchange.is_some() {
+            return self.everywhere(Action::Stats, Gathered::Report(Box::new((report, own))));
+        }
+        let (info, now_ms) = (self.info, self.now_ms);
+        self.replies.local(|out| report.render(&own, info, now_ms, out));
+        true
+    }
+
+    fn list_prefixes(&mut self) -> bool {
+        if self.exchange.is_none() {
+            let prefixes = &self.partition.prefixes;
+            self.replies.local(|out| list_prefixes(prefixes, out));
+            return true;
+        }
+        let (mut own, mut sum) = (Vec::new(), Box::<Prefixes>::default());
+        self.partition.prefixes.encode(&mut own);
+        sum.add_encoded(&own);
+        self.everywhere(Action::Prefixes, Gathered::Prefixes(sum))
+    }
+
+    /// A part of the list of all items: first those of the first partition, all have the same number.
+    fn dump(&mut self, part: u64) -> bool {
+        let parts = u64::from(self.partition.listing_parts());
+        let (owner, part) = ((part / parts) as u32, (part % parts) as u32);
+        if owner != self.partition.config().partition {
+            return self.forward(owner, Action::Dump(part), &[], &[]);
+        }
+        let now_ms = self.now_ms;
+        self.replies.local(|out| execute_dump(part, self.partition, now_ms, out));
+        true
+    }
+}
+
+impl Target for Routed<'_> {
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.replies.has_room(self.unsent_max_bytes) && self.replies.made_bytes() < self.made_max_bytes
+    }
+
+    #[inline]
+    fn key<'k>(&self, bytes: &'k [u8]) -> Result<Key<'k>, KeyError> {
+        self.partition.key(bytes)
+    }
+
+    fn value_max_bytes(&self) -> usize {
+        self.partition.config().value_max_bytes
+    }
+
+    fn dump_parts(&self) -> u64 {
+        u64::from(self.partition.listing_parts()) * u64::from(self.partition.config().partitions)
+    }
+
+    #[inline]
+    fn run(&mut self, op: Op<'_>) -> bool {
+        let now_ms = self.now_ms;
+        match op {
+            Op::Text(text) => self.replies.local(|out| out.extend_from_slice(text)),
+            Op::Get { key, retrieval } if self.partition.owns(&key) => {
+                if self.is_too_long(&key) {
+                    return false;
+                }
+                self.replies.local(|out| execute_get(&key, retrieval, self.partition, now_ms, out));
+            }
+            Op::Get { key, retrieval } => {
+                return self.forward(self.owner(&key), Action::Get(retrieval), key.bytes(), &[]);
+            }
+            Op::Keyed { key, command, data, .. } if self.partition.owns(&key) => {
+                if command.reads_value() && self.is_too_long(&key) {
+                    return false;
+                }
+                self.replies.local(|out| execute(&key, &command.0, data, self.partition, now_ms, out));
+            }
+            Op::Keyed { key, line, data, .. } => {
+                return self.forward(self.owner(&key), Action::Line, line, data);
+            }
+            Op::Everywhere { change, reply } => return self.change(change, reply),
+            Op::Report(report) => return self.report(report),
+            Op::ListPrefixes => return self.list_prefixes(),
+            Op::ListConnections { after } => {
+                self.replies.local(|out| self.connections.list(after, self.socket, now_ms, out));
+            }
+            Op::Dump { part } => return self.dump(part),
+            Op::ShortDump { part, left } => {
+                self.replies.local(|out| execute_short_dump(part, left, self.partition, now_ms, out));
+            }
+        }
+        true
+    }
+}

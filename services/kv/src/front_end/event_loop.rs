@@ -1,0 +1,494 @@
+//! The loop of one server thread: sockets in, replies out.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use farcall_drive::{AcceptRest, Seldom};
+use farcall_stats::Block;
+use mio::event::Source;
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token, Waker};
+use thiserror::Error;
+
+use super::FrontEndConfig;
+use super::buffers::Buffers;
+use super::connection::{Allowance, Connection, LONG_TURN, Next, SHORT_TURN, ThreadState};
+use super::connections::Connections;
+use super::forward::{Exchange, exchanges};
+use super::listener::Listener;
+use crate::memcached::ServerInfo;
+use crate::store::Partition;
+
+/// A failure of the loop itself; failures of connections only end these.
+#[derive(Debug, Error)]
+#[error("{what} failed: {source}")]
+pub struct FrontEndError {
+    what: &'static str,
+    source: io::Error,
+}
+
+farcall_stats::counters! {
+    /// What a thread's front end counted, for `farcall stats`.
+    struct FrontEndCounters {
+        /// Connections that this thread took.
+        connections_opened,
+        /// Of those, ended.
+        connections_closed,
+        /// Connections refused over the limit.
+        connections_refused,
+        /// Connections closed because buffers took too much.
+        connections_shed,
+    }
+}
+
+/// Counted over all threads.
+#[derive(Debug, Default)]
+struct ConnectionCounts {
+    open: AtomicU64,
+    accepted: AtomicU64,
+    refused: AtomicU64,
+    /// Closed because buffers took too much.
+    shed: AtomicU64,
+    buffer_bytes: Arc<AtomicU64>,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+    list: Connections,
+}
+
+/// The memcached front end of one server thread.
+pub struct FrontEnd {
+    poll: Poll,
+    events: Events,
+    listeners: Vec<Listener>,
+    rest: AcceptRest,
+    connections: Vec<Option<Connection>>,
+    free: Vec<usize>,
+    next_id: u64,
+    /// The list of connections that have a turn in this round; kept for its memory.
+    due: Vec<usize>,
+    /// Connections to which a short turn was not enough.
+    long: VecDeque<usize>,
+    /// Connections that wait for batches to come back.
+    stalled: Vec<usize>,
+    exchange: Option<Exchange>,
+    /// The thread that the next connection is given to.
+    next_thread: u32,
+    threads: u32,
+    read_buffer: Vec<u8>,
+    reply_buffer: Vec<u8>,
+    buffers: Buffers,
+    refusals: Seldom,
+    sheds: Seldom,
+    counts: Arc<ConnectionCounts>,
+    counters: Block<FrontEndCounters>,
+    config: FrontEndConfig,
+}
+
+const WAKER: Token = Token(0);
+const FIRST_LISTENER: usize = 1;
+/// Tokens below belong to the waker and the listeners.
+const FIRST_CONNECTION: usize = 64;
+const EVENTS_PER_WAIT: usize = 256;
+
+/// What long turns of one round move together; the last one may exceed it.
+const LONG_TURNS_BYTES: usize = 1 << 20;
+
+/// What a long turn counts at least: lists of all items take time, and may be empty.
+const LONG_TURN_MIN_BYTES: usize = 64 << 10;
+
+const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
+
+impl FrontEnd {
+    /// The front ends of `threads` server threads, one each, in the order of their partitions: thread `i` must poll
+    /// front end `i` with partition `i` of `threads`. All listeners belong to the first.
+    ///
+    /// # Errors
+    /// [`FrontEndError`] when the system refuses an epoll instance or a registration.
+    pub fn bind(
+        listeners: Vec<Listener>,
+        threads: u32,
+        config: &FrontEndConfig,
+    ) -> Result<Vec<FrontEnd>, FrontEndError> {
+        let threads = threads.max(1);
+        assert!(listeners.len() < FIRST_CONNECTION - FIRST_LISTENER, "a front end has at most 62 listeners");
+        let counts = Arc::new(ConnectionCounts::default());
+        let mut polls = Vec::new();
+        let mut wakers = Vec::new();
+        for _ in 0..threads {
+            let poll =
+                Poll::new().map_err(|source| FrontEndError { what: "creating an epoll instance", source })?;
+            let waker = Waker::new(poll.registry(), WAKER)
+                .map_err(|source| FrontEndError { what: "creating an eventfd", source })?;
+            polls.push(poll);
+            wakers.push(Arc::new(waker));
+        }
+        let mut exchanges: Vec<Option<Exchange>> =
+            if threads > 1 { exchanges(&wakers).into_iter().map(Some).collect() } else { vec![None] };
+        let mut front_ends: Vec<FrontEnd> = polls
+            .into_iter()
+            .zip(exchanges.iter_mut())
+            .enumerate()
+            .map(|(number, (poll, exchange))| {
+                FrontEnd::new(number, poll, exchange.take(), threads, counts.clone(), config.clone())
+            })
+            .collect();
+        front_ends[0].listen(listeners)?;
+        Ok(front_ends)
+    }
+
+    fn new(
+        number: usize,
+        poll: Poll,
+        exchange: Option<Exchange>,
+        threads: u32,
+        counts: Arc<ConnectionCounts>,
+        config: FrontEndConfig,
+    ) -> FrontEnd {
+        FrontEnd {
+            poll,
+            events: Events::with_capacity(EVENTS_PER_WAIT),
+            listeners: Vec::new(),
+            rest: AcceptRest::new("memcached front ends"),
+            connections: Vec::new(),
+            free: Vec::new(),
+            next_id: 0,
+            due: Vec::new(),
+            long: VecDeque::new(),
+            stalled: Vec::new(),
+            exchange,
+            next_thread: 0,
+            threads,
+            read_buffer: vec![0; config.read_buffer_bytes.max(4096)],
+            reply_buffer: Vec::new(),
+            buffers: Buffers::new(
+                config.buffers_max_bytes / threads as usize,
+                Arc::clone(&counts.buffer_bytes),
+            ),
+            refusals: Seldom::default(),
+            sheds: Seldom::default(),
+            counts,
+            counters: Block::new(&format!("kv front end {number}"), 0),
+            config,
+        }
+    }
+
+    fn listen(&mut self, listeners: Vec<Listener>) -> Result<(), FrontEndError> {
+        self.listeners = listeners;
+        for (place, listener) in self.listeners.iter_mut().enumerate() {
+            listener
+                .register(self.poll.registry(), Token(FIRST_LISTENER + place))
+                .map_err(|source| FrontEndError { what: "registering a listener", source })?;
+            self.counts.list.add_listener(&*listener, self.config.started_ms);
+        }
+        Ok(())
+    }
+
+    /// The listeners of this front end.
+    pub fn listeners(&self) -> &[Listener] {
+        &self.listeners
+    }
+
+    /// Accepts no further connections; Unix socket files disappear. Open connections go on.
+    pub fn stop_listening(&mut self) {
+        for listener in self.listeners.drain(..) {
+            self.counts.list.remove(&listener);
+        }
+    }
+
+    /// When [`FrontEnd::poll`] has something to do that its descriptor does not tell: the system refused connections.
+    pub fn rests_for(&self) -> Option<Duration> {
+        self.rest.left()
+    }
+
+    /// Connections open on this front end.
+    pub fn connections(&self) -> usize {
+        self.connections.len() - self.free.len()
+    }
+
+    /// Whether nothing is unanswered or unsent.
+    pub fn is_drained(&self) -> bool {
+        self.long.is_empty()
+            && self.stalled.is_empty()
+            && self.connections.iter().flatten().all(|c| c.replies.is_done())
+    }
+
+    /// Waits at most `timeout` for something to do (none: for ever), then does it. `now_ms` is asked once, after the
+    /// wait, for the partition's time in milliseconds. Returns how many connections had a turn.
+    ///
+    /// # Errors
+    /// [`FrontEndError`] when waiting itself fails.
+    pub fn poll(
+        &mut self,
+        partition: &mut Partition,
+        now_ms: impl FnOnce() -> u64,
+        timeout: Option<Duration>,
+    ) -> Result<usize, FrontEndError> {
+        let timeout = self.wait_at_most(timeout);
+        match self.poll.poll(&mut self.events, timeout) {
+            Err(error) if error.kind() != ErrorKind::Interrupted => {
+                return Err(FrontEndError { what: "waiting for sockets", source: error });
+            }
+            _ => {}
+        }
+        let now_ms = now_ms();
+        let mut due = std::mem::take(&mut self.due);
+        self.note_events(now_ms, &mut due);
+        self.take_given(now_ms, &mut due);
+        self.exchange(partition, now_ms, &mut due);
+        let mut turns = due.len();
+        for place in due.drain(..) {
+            self.turn(place, &SHORT_TURN, partition, now_ms);
+        }
+        self.due = due;
+        let mut left_bytes = LONG_TURNS_BYTES;
+        while left_bytes > 0
+            && let Some(place) = self.long.pop_front()
+        {
+            let moved_bytes = self.long_turn(place, partition, now_ms);
+            left_bytes = left_bytes.saturating_sub(moved_bytes.max(LONG_TURN_MIN_BYTES));
+            turns += 1;
+        }
+        self.buffers.return_after_peak(&mut self.reply_buffer);
+        if let Some(exchange) = &mut self.exchange {
+            exchange.send_all();
+        }
+        Ok(turns)
+    }
+
+    fn wait_at_most(&self, timeout: Option<Duration>) -> Option<Duration> {
+        if !self.long.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        timeout.into_iter().chain(self.rest.left()).min()
+    }
+
+    /// Tells connections what their sockets report, and accepts new ones.
+    fn note_events(&mut self, now_ms: u64, due: &mut Vec<usize>) {
+        let mut accept = self.rest.is_over();
+        for event in &self.events {
+            match event.token() {
+                WAKER => {}
+                Token(token) if token < FIRST_CONNECTION => accept = true,
+                Token(token) => {
+                    let place = token - FIRST_CONNECTION;
+                    if let Some(Some(connection)) = self.connections.get_mut(place) {
+                        // Errors and hang-ups are found by reading.
+                        let ended = event.is_error() || event.is_read_closed();
+                        connection.note(event.is_readable(), event.is_writable(), ended);
+                        due.push(place);
+                    }
+                }
+            }
+        }
+        if accept {
+            self.accept(now_ms, due);
+        }
+    }
+
+    fn accept(&mut self, now_ms: u64, due: &mut Vec<usize>) {
+        for listener in 0..self.listeners.len() {
+            loop {
+                match self.listeners[listener].accept() {
+                    Ok(stream) => self.admit(stream, now_ms, due),
+                    Err(error) if self.rest.goes_on_after(&error) => {}
+                    Err(_) => break,
+                }
+            }
+        }
+    }
+
+    /// Counts a new connection, refuses it over the limit, and gives it to a thread.
+    fn admit(&mut self, mut stream: TcpStream, now_ms: u64, due: &mut Vec<usize>) {
+        if self.counts.open.load(Ordering::Relaxed) >= self.config.connections_max {
+            self.counts.refused.fetch_add(1, Ordering::Relaxed);
+            self.counters.connections_refused.increment();
+            if let Some(count) = self.refusals.count() {
+                let max = self.config.connections_max;
+                tracing::warn!(
+                    count,
+                    max,
+                    "refused memcached connections: all places are taken (connections_max)"
+                );
+            }
+            // Best effort: a fresh socket's buffer has room for one line.
+            let _ = io::Write::write(&mut stream, TOO_MANY);
+            return;
+        }
+        self.counts.open.fetch_add(1, Ordering::Relaxed);
+        self.counts.accepted.fetch_add(1, Ordering::Relaxed);
+        let to = self.next_thread;
+        self.next_thread = (to + 1) % self.threads;
+        let own = match &self.exchange {
+            Some(exchange) if to != 0 => exchange.give_connection(to, stream).err(),
+            _ => Some(stream),
+        };
+        if let Some(stream) = own {
+            self.adopt(stream, now_ms, due);
+        }
+    }
+
+    fn take_given(&mut self, now_ms: u64, due: &mut Vec<usize>) {
+        while let Some(stream) = self.exchange.as_ref().and_then(Exchange::next_connection) {
+            self.adopt(stream, now_ms, due);
+        }
+    }
+
+    /// Makes a connection this thread's own.
+    fn adopt(&mut self, mut stream: TcpStream, now_ms: u64, due: &mut Vec<usize>) {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.connections.len() - 1
+        });
+        // Both directions once, as edges, so that no further call is needed per wake-up.
+        let (token, interest) = (Token(FIRST_CONNECTION + place), Interest::READABLE | Interest::WRITABLE);
+        if stream.register(self.poll.registry(), token, interest).is_err() {
+            self.counts.open.fetch_sub(1, Ordering::Relaxed);
+            self.free.push(place);
+            return;
+        }
+        self.next_id += 1;
+        let activity = self.counts.list.add(&stream, now_ms);
+        self.counters.connections_opened.increment();
+        tracing::debug!(socket = stream.as_raw_fd(), "a memcached connection begins");
+        self.connections[place] = Some(Connection::new(self.next_id, stream, activity));
+        due.push(place);
+    }
+
+    /// Executes what other threads ask, and gives back what they answered.
+    fn exchange(&mut self, partition: &mut Partition, now_ms: u64, due: &mut Vec<usize>) {
+        let info = self.info(partition);
+        let Some(exchange) = &mut self.exchange else { return };
+        let connections = &mut self.connections;
+        let any = exchange.receive(partition, now_ms, |to, reply| {
+            let Some(Some(connection)) = connections.get_mut(to.connection) else { return };
+            if connection.id == to.connection_id {
+                connection.replies.deliver(to.part, reply, &info, now_ms);
+                if due.last() != Some(&to.connection) {
+                    due.push(to.connection);
+                }
+            }
+        });
+        if any {
+            due.append(&mut self.stalled);
+        }
+    }
+
+    fn long_turn(&mut self, place: usize, partition: &mut Partition, now_ms: u64) -> usize {
+        let Some(Some(connection)) = self.connections.get_mut(place) else { return 0 };
+        connection.awaits_long_turn = false;
+        self.turn(place, &LONG_TURN, partition, now_ms)
+    }
+
+    /// Gives a connection a turn, unless it awaits a longer one; how many bytes it moved.
+    fn turn(
+        &mut self,
+        place: usize,
+        allowance: &'static Allowance,
+        partition: &mut Partition,
+        now_ms: u64,
+    ) -> usize {
+        let info = self.info(partition);
+        let Some(Some(connection)) = self.connections.get_mut(place) else { return 0 };
+        if connection.awaits_long_turn {
+            return 0;
+        }
+        connection.borrow_buffer(&mut self.reply_buffer);
+        let mut thread = ThreadState {
+            partition,
+            exchange: self.exchange.as_mut(),
+            connections: &self.counts.list,
+            info: &info,
+            now_ms,
+            unsent_max_bytes: self.buffers.unsent_max_bytes(),
+            allowance,
+            moved_bytes: 0,
+            read_bytes: 0,
+            written_bytes: 0,
+            read_buffer: &mut self.read_buffer,
+        };
+        let next = connection.turn(place, &mut thread).unwrap_or(Next::Close);
+        let moved_bytes = thread.moved_bytes;
+        let (read_bytes, written_bytes) = (thread.read_bytes, thread.written_bytes);
+        connection.return_buffer(&mut self.reply_buffer);
+        let held_bytes = connection.held_bytes();
+        self.buffers.count(connection.counted_bytes, held_bytes);
+        connection.counted_bytes = held_bytes;
+        // Once for each turn, not for each message.
+        self.counts.read_bytes.fetch_add(read_bytes, Ordering::Relaxed);
+        self.counts.written_bytes.fetch_add(written_bytes, Ordering::Relaxed);
+        match next {
+            Next::Wait => {}
+            Next::Again => {
+                connection.awaits_long_turn = true;
+                self.long.push_back(place);
+            }
+            Next::WhenForwarded => self.stalled.push(place),
+            Next::Close => self.close(place),
+        }
+        while self.buffers.is_over() && self.shed() {}
+        moved_bytes
+    }
+
+    fn close(&mut self, place: usize) {
+        let Some(connection) = self.connections[place].take() else { return };
+        self.counters.connections_closed.increment();
+        tracing::debug!(socket = connection.stream.as_raw_fd(), "a memcached connection ends");
+        self.counts.list.remove(&connection.stream);
+        self.buffers.count(connection.counted_bytes, 0);
+        self.free.push(place);
+        self.counts.open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Closes the connection whose buffers take most; returns whether there was one.
+    #[cold]
+    fn shed(&mut self) -> bool {
+        let held_bytes = |place: &usize| self.connections[*place].as_ref().map_or(0, |c| c.counted_bytes);
+        let Some(most) = (0..self.connections.len()).max_by_key(held_bytes) else { return false };
+        if held_bytes(&most) == 0 {
+            return false;
+        }
+        self.counts.shed.fetch_add(1, Ordering::Relaxed);
+        self.counters.connections_shed.increment();
+        if let Some(count) = self.sheds.count() {
+            let (held_bytes, max_bytes) = (held_bytes(&most), self.config.buffers_max_bytes);
+            tracing::warn!(
+                count,
+                held_bytes,
+                max_bytes,
+                "closed memcached connections: their buffers took too much"
+            );
+        }
+        self.close(most);
+        true
+    }
+
+    fn info(&self, partition: &Partition) -> ServerInfo {
+        ServerInfo {
+            wall: partition.wall(),
+            started_ms: self.config.started_ms,
+            threads: self.threads,
+            connections: self.counts.open.load(Ordering::Relaxed),
+            connections_total: self.counts.accepted.load(Ordering::Relaxed),
+            connections_refused: self.counts.refused.load(Ordering::Relaxed),
+            connections_max: self.config.connections_max,
+            value_max_bytes: partition.config().value_max_bytes,
+            evicts: partition.config().evict,
+            counts_prefixes: partition.prefixes.is_counting(),
+            connections_shed: self.counts.shed.load(Ordering::Relaxed),
+            buffer_bytes: self.counts.buffer_bytes.load(Ordering::Relaxed),
+            read_bytes: self.counts.read_bytes.load(Ordering::Relaxed),
+            written_bytes: self.counts.written_bytes.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl AsRawFd for FrontEnd {
+    /// The epoll instance: readable when [`FrontEnd::poll`] has something to do, so that another loop can wait on it.
+    fn as_raw_fd(&self) -> RawFd {
+        self.poll.as_raw_fd()
+    }
+}

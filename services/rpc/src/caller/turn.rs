@@ -1,0 +1,268 @@
+//! The client as an endpoint: its turn, and how it and the server wake each other.
+
+use farcall_link::{Completed, PostRefused};
+use farcall_verbs::{Endpoint, Nanos, Next, Notify, Result, WaitSet, Wc, WcStatus};
+
+use super::collect::News;
+use super::messages::FetchState;
+use super::{Caller, CallerState};
+use crate::error::Broken;
+use crate::paths::{Path, RequestPath, ResponsePath};
+use crate::wire::{Imm, Mode};
+
+/// Turns between looks at the completion queue when nothing in it is waited for.
+const TURNS_PER_POLL: u32 = 16;
+
+impl CallerState {
+    /// The server says that it sleeps: wakes it, unless that was done since the last message was sent.
+    pub(crate) fn kick_sleeper(&mut self) {
+        if !self.kicks.covers(self.messages.next) {
+            self.kick(Imm::Kick);
+        }
+    }
+
+    /// Returns whether a wake-up was sent.
+    fn kick(&mut self, imm: Imm) -> bool {
+        // Over UC a wake-up that finds no receive is dropped.
+        if self.is_reliable() && self.kicks.is_enough() {
+            return false;
+        }
+        let Some(end) = self.end.as_mut() else { return false };
+        match end.connection.kick(&end.welcome.grants.messages, imm.encode()) {
+            Ok(_) => {
+                // What is placed in order was placed before the wake-up came; a checksum is there where it may not be.
+                let has_all = !end.checksum && self.config.plan.transport.is_reliable();
+                self.kicks.kicked(self.messages.next);
+                if has_all {
+                    self.kicks.told_of_all();
+                }
+                self.counters.kicks.increment();
+                return true;
+            }
+            Err(PostRefused::Full { .. }) => {}
+            Err(error) => self.break_off(Broken::Verbs(error.to_string())),
+        }
+        false
+    }
+
+    /// Wakes a server that has not answered for long: it may sleep, and not every client looks at its flag.
+    #[inline]
+    fn kick_if_late<Q: RequestPath>(&mut self, now: Nanos) {
+        if !self.kicks.is_due(now) {
+            return;
+        }
+        if !self.is_reliable() {
+            self.ask_again::<Q>(now);
+        } else if self.kick(Imm::Kick) {
+            self.kicks.was_due();
+            if self.kicks.is_told_of_all() {
+                return self.kicks.longest_pause(now);
+            }
+        }
+        self.kicks.next_pause(now);
+    }
+
+    /// Over a transport that loses messages, silence may mean a lost response or a lost request. The server executes only
+    /// the next number, so that none runs twice.
+    #[cold]
+    fn ask_again<Q: RequestPath>(&mut self, now: Nanos) {
+        if self.end_if_corrupt_again() {
+            return self.kicks.answered(!self.messages.is_empty(), now);
+        }
+        if self.kicks.silence(now) >= self.config.silence_max {
+            return self.break_off(Broken::Silent(self.config.silence_max));
+        }
+        Q::ask(self, now);
+    }
+
+    /// Asks the server for what it has executed; it answers from its slots. If it stays silent, the oldest request or
+    /// the question may be lost: that request is sent again, too. Those behind it are not: a server that is slow has
+    /// them, and what is lost of them is the oldest in its turn.
+    pub(crate) fn ask_for_responses<Q: RequestPath>(&mut self, now: Nanos) {
+        let asked_before = self.kicks.has_asked();
+        self.ask_to_push();
+        if asked_before {
+            self.send_oldest_again::<Q>(now);
+        }
+    }
+
+    /// The oldest request, once more, is the question.
+    pub(crate) fn ask_by_oldest<Q: RequestPath>(&mut self, now: Nanos) {
+        self.send_oldest_again::<Q>(now);
+        self.kicks.kicked(self.messages.next);
+    }
+
+    /// Asks the server to push what is outstanding. Returns whether that was sent.
+    pub(crate) fn ask_to_push(&mut self) -> bool {
+        let (head, count) = (self.messages.head, self.messages.outstanding() as u16);
+        self.kick(Imm::Push { oldest_low: head.0 as u16, count })
+    }
+
+    /// Before the owner sleeps: asks the server to push what is outstanding, with a wake-up, unless all of it will come
+    /// like that. What is pushed is fetched ever more seldom, so that hardly any timer wakes a sleeper for it.
+    fn ask_for_pushes(&mut self) {
+        let mut numbers = self.messages.numbers();
+        let messages = &mut self.messages;
+        let are_told_of =
+            numbers.all(|seq| messages.at(seq).mode == Mode::ReplyNotify || messages.at(seq).is_pushed);
+        let waits_for_answers = self.waits_to_be_told();
+        if are_told_of && !waits_for_answers {
+            // Without a question that wakes it, the server would be woken by the timer.
+            if self.kicks.sleeps_at_once() && !self.messages.is_empty() && self.is_reliable() {
+                self.kick_sleeper();
+            }
+            return;
+        }
+        if self.ask_to_push() {
+            if waits_for_answers {
+                self.collecting.told_from_now_on(self.is_reliable());
+            }
+            for seq in self.messages.numbers() {
+                self.messages.at(seq).is_pushed = true;
+            }
+        }
+    }
+
+    /// Whether calls are answered later and nobody tells of that: neither the server nor the response to a question.
+    fn waits_to_be_told(&mut self) -> bool {
+        self.calls.deferred > 0 && self.end_tells() && !self.collecting.is_told && !self.is_collecting()
+    }
+
+    /// Whether the server tells of answers that come later.
+    pub(super) fn end_tells(&self) -> bool {
+        self.end.as_ref().is_some_and(|end| end.is_told_of_answers)
+    }
+
+    #[inline]
+    fn until<P: Path>(&self) -> Option<Nanos> {
+        // What is due already goes with the next free slot.
+        let may_ask = self.messages.outstanding() < self.messages.window();
+        let ask = self.collecting.next().filter(|_| may_ask);
+        let deadline = Nanos::earlier(self.calls.earliest_deadline, ask);
+        if self.messages.is_empty() {
+            return deadline;
+        }
+        let wake = if P::MINDS_SILENCE { self.kicks.at() } else { None };
+        Nanos::earlier(deadline, Nanos::earlier(self.next_fetch, wake))
+    }
+
+    /// Takes completions: READs that landed, free places in the send queue, wake-ups, failures.
+    pub(super) fn poll_completions(&mut self) -> bool {
+        let Ok(got) = self.cq.poll(&mut self.wcs).map_err(|e| self.break_off(Broken::Verbs(e.to_string())))
+        else {
+            return true;
+        };
+        let mut broken = None;
+        for at in 0..got {
+            let wc = self.wcs[at];
+            broken = broken.or(self.completed(&wc));
+        }
+        // Only now: it takes the completions that are left, to where these were.
+        if let Some(status) = broken {
+            self.break_off(Broken::Completion(status));
+        }
+        got > 0
+    }
+
+    /// Returns what the connection has broken of.
+    #[inline]
+    fn completed(&mut self, wc: &Wc) -> Option<WcStatus> {
+        let Some(end) = self.end.as_mut().filter(|end| end.connection.qp_num() == wc.qp_num) else {
+            return self.completed_elsewhere(wc);
+        };
+        match end.connection.complete(wc) {
+            Completed::Send { tag, .. } if tag > 0 => {
+                self.reads_in_flight -= 1;
+                if let Some(message) = self.messages.by_slot(tag as u16 - 1)
+                    && let FetchState::Posted(bytes) = message.fetch
+                    && end.connection.is_done(message.read)
+                {
+                    message.fetch = FetchState::Landed(bytes);
+                }
+            }
+            Completed::Send { .. } | Completed::Flushed => {}
+            Completed::Received { tag, imm, .. } => {
+                let is_wake = end.inbox.received(&mut end.connection, tag, imm);
+                if is_wake && imm.is_some_and(|imm| Imm::decode(imm) == Imm::Answered) {
+                    self.counters.answers_told.increment();
+                    self.collecting.woken();
+                }
+            }
+            Completed::Failed(status) => return Some(status),
+        }
+        None
+    }
+
+    /// Of datagrams, or of a queue pair that ends.
+    fn completed_elsewhere(&mut self, wc: &Wc) -> Option<WcStatus> {
+        let arrivals = self.end.as_mut().and_then(|end| end.arrivals.as_mut());
+        let Some(arrivals) = arrivals.filter(|arrivals| arrivals.pair.qp_num() == wc.qp_num) else {
+            let old = self.closing.iter_mut().filter(|old| old.qp_num() == wc.qp_num);
+            old.for_each(|old| _ = old.complete(wc));
+            return None;
+        };
+        match arrivals.pair.complete(wc) {
+            Completed::Received { tag, len_bytes, .. } => self.datagram_arrived(tag as usize, len_bytes),
+            Completed::Failed(status) => return Some(status),
+            Completed::Send { .. } | Completed::Flushed => {}
+        }
+        None
+    }
+}
+
+impl<P: Path> Endpoint for Caller<P> {
+    #[inline]
+    fn progress(&mut self, now: Nanos) -> Next {
+        let Self { state, path, .. } = self;
+        state.expire(now);
+        let mut any = state.pump::<P::Response, P::Request>(path, now);
+        state.post_fetches(now);
+        let waits_for_wake = state.collecting.is_told && state.calls.deferred > 0;
+        let is_told = state.reads_in_flight > 0 || (P::Response::SENDS && !state.messages.is_empty());
+        if is_told || waits_for_wake || state.turns_to_poll == 0 || state.kicks.is_armed {
+            state.turns_to_poll = TURNS_PER_POLL;
+            any |= state.poll_completions();
+        } else {
+            state.turns_to_poll -= 1;
+        }
+        let received = state.receive(path, now);
+        let has_news = state.collecting.news != News::None;
+        if has_news {
+            state.plan_to_collect(now);
+        }
+        if received || has_news {
+            any |= state.pump::<P::Response, P::Request>(path, now);
+        }
+        if received || state.calls.has_done() {
+            state.kicks.is_armed = false;
+            return Next::Again;
+        }
+        if P::MINDS_SILENCE {
+            state.kick_if_late::<P::Request>(now);
+        }
+        if any && state.reads_in_flight == 0 && state.messages.is_empty() {
+            return Next::Again;
+        }
+        Next::Idle { until: state.until::<P>() }
+    }
+
+    fn arm(&mut self) -> Result<()> {
+        let state = &mut self.state;
+        state.counters.arms.increment();
+        while let Ok(Some(_)) = state.channel.poll_cq_event() {}
+        // What is sent wakes; what is fetched all the same has been executed, and its READ wakes.
+        if !P::Response::SENDS {
+            state.ask_for_pushes();
+        }
+        state.kicks.is_armed = true;
+        state.cq.req_notify(Notify::Any)
+    }
+
+    fn wait_set(&self, set: &mut WaitSet) {
+        set.insert(self.state.channel.fd());
+    }
+
+    fn waits_long(&self) -> bool {
+        self.state.fetches_in_vain()
+    }
+}

@@ -1,0 +1,126 @@
+//! The client's end of the bootstrap connection: the handshake, and what the server says besides calls.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+use farcall_link::bootstrap::{BootstrapError, Hello, Initiator, Notice, VersionRange, Welcome};
+
+use crate::error::{Broken, ConnectError};
+
+/// The connection over which the handshake went. It stays open: when it hangs up, the server is gone.
+pub(super) struct Bootstrap {
+    socket: TcpStream,
+    machine: Initiator,
+}
+
+/// What the server said since the last look.
+pub(super) enum Heard {
+    Nothing,
+    GoingAway,
+    Gone(Broken),
+}
+
+impl Bootstrap {
+    /// Connects and shakes hands within `timeout`.
+    pub fn open(address: &str, hello: &Hello, timeout: Duration) -> Result<(Self, Welcome), ConnectError> {
+        let until = Instant::now() + timeout;
+        let unreachable = |error: io::Error| {
+            let source = match error.kind() {
+                kind @ io::ErrorKind::TimedOut => {
+                    io::Error::new(kind, format!("no answer within {timeout:?}"))
+                }
+                _ => error,
+            };
+            ConnectError::Unreachable { address: address.to_owned(), source }
+        };
+        let target = address
+            .to_socket_addrs()
+            .and_then(|mut all| all.next().ok_or_else(|| io::Error::other("the name has no address")))
+            .map_err(unreachable)?;
+        let mut socket =
+            TcpStream::connect_timeout(&target, left(until).map_err(unreachable)?).map_err(unreachable)?;
+        let mut machine = Initiator::new(VersionRange::CURRENT);
+        let shaken = (|| {
+            socket.set_nodelay(true)?;
+            socket.write_all(&machine.hello(hello))?;
+            read_welcome(&mut socket, &mut machine, until)
+        })();
+        let welcome = shaken.map_err(unreachable)??;
+        socket.set_nonblocking(true).map_err(unreachable)?;
+        Ok((Self { socket, machine }, welcome))
+    }
+
+    /// Looks, without waiting, at what the server said.
+    pub fn look(&mut self) -> Heard {
+        let mut buffer = [0u8; 1_024];
+        match self.socket.read(&mut buffer) {
+            Ok(0) => Heard::Gone(Broken::HungUp),
+            Ok(got) => self.hear(&buffer[..got]),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Heard::Nothing
+            }
+            Err(_) => Heard::Gone(Broken::HungUp),
+        }
+    }
+
+    fn hear(&mut self, mut bytes: &[u8]) -> Heard {
+        let mut heard = Heard::Nothing;
+        while !bytes.is_empty() {
+            match self.machine.feed_later(bytes) {
+                Ok((taken, notice)) => {
+                    bytes = &bytes[taken..];
+                    if notice == Some(Notice::GoingAway) {
+                        heard = Heard::GoingAway;
+                    }
+                }
+                Err(BootstrapError::Refused(refusal)) => return Heard::Gone(Broken::Refused(refusal)),
+                Err(error) => return Heard::Gone(Broken::Protocol(error.to_string())),
+            }
+        }
+        heard
+    }
+
+    /// Says that the session is not needed any more.
+    pub fn say_goodbye(&mut self) {
+        // If it does not arrive, the session expires by itself.
+        let _ = self.socket.write(&self.machine.notice(Notice::Goodbye));
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+fn read_welcome(
+    socket: &mut TcpStream,
+    machine: &mut Initiator,
+    until: Instant,
+) -> io::Result<Result<Welcome, BootstrapError>> {
+    let mut buffer = [0u8; 1_024];
+    loop {
+        socket.set_read_timeout(Some(left(until)?))?;
+        // What follows the welcome belongs to later, and stays in the socket.
+        match socket.peek(&mut buffer) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(got) => match machine.feed_welcome(&buffer[..got]) {
+                Ok((taken, welcome)) => {
+                    socket.read_exact(&mut buffer[..taken])?;
+                    if let Some(welcome) = welcome {
+                        return Ok(Ok(welcome));
+                    }
+                }
+                Err(error) => return Ok(Err(error)),
+            },
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! How a blocking client waits: turns, looks at the bootstrap connection, sleep, reconnection.
+
+use std::time::Duration;
+
+use farcall_drive::{arm_then_look, sleep_on};
+use farcall_verbs::{Clock, Nanos, Next};
+
+use super::ClientOf;
+use super::erased::AnyCaller;
+use super::session::Repair;
+
+/// Without results, the bootstrap connection is looked at so often: a look is a system call.
+pub(super) const LOOK_PERIOD: Duration = Duration::from_millis(1);
+
+impl<C: AnyCaller + ?Sized> ClientOf<C> {
+    /// Some turns; waits as the plan says if there is nothing, but not beyond `deadline`.
+    pub(super) fn turn_until(&mut self, deadline: Option<Nanos>) {
+        if self.ends_in_child() {
+            return;
+        }
+        let next = self.session.turns(self.now);
+        if self.session.caller.has_completion() {
+            self.idle_turns.worked();
+            self.next_look = self.now + LOOK_PERIOD;
+            return;
+        }
+        self.now = self.session.clock.now();
+        if !self.session.caller.is_open() {
+            if let Some(pause) = self.repair() {
+                std::thread::sleep(pause);
+            }
+            return;
+        }
+        match next {
+            Next::Again => self.idle_turns.worked(),
+            Next::Idle { .. } if self.idle_turns.was_idle(self.session.caller.looks()) => {
+                self.sleep_until(deadline)
+            }
+            Next::Idle { .. } => self.look_if_due(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn look_if_due(&mut self) {
+        if self.now >= self.next_look {
+            self.look();
+        }
+    }
+
+    #[cold]
+    pub(super) fn look(&mut self) {
+        self.next_look = self.now + LOOK_PERIOD;
+        self.session.look();
+    }
+
+    #[cold]
+    fn sleep_until(&mut self, deadline: Option<Nanos>) {
+        self.now = self.session.clock.now();
+        let Next::Idle { until } = arm_then_look(&mut *self.session.caller, self.now) else { return };
+        if self.session.caller.pending() == 0 && self.session.caller.available() > 0 {
+            // What was waited for is a place, of calls that were given up: that they are answered makes no event of
+            // ours.
+            return;
+        }
+        let until = Nanos::earlier(until, deadline);
+        self.set.clear();
+        self.session.caller.wait_set(&mut self.set);
+        if let Some(bootstrap) = &self.session.bootstrap {
+            self.set.insert(bootstrap.fd());
+        }
+        // A system that cannot sleep on descriptors makes us poll; nothing is lost.
+        let _ = sleep_on(self.set.fds(), until.map(|until| until.since(self.now)));
+        self.idle_turns.woke();
+        self.now = self.session.clock.now();
+        self.look_if_due();
+    }
+
+    /// Without a connection: makes an attempt to connect if the time for one has come. Returns how long there is
+    /// nothing to do.
+    #[cold]
+    pub(super) fn repair(&mut self) -> Option<Duration> {
+        match self.session.repair(self.now) {
+            Repair::None | Repair::GivenUp => None,
+            Repair::Pause(pause) => Some(pause),
+            Repair::Connect(timeout) => {
+                if self.session.connect(timeout).is_err() {
+                    self.session.failed();
+                }
+                self.now = self.session.clock.now();
+                None
+            }
+        }
+    }
+}

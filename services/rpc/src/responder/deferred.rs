@@ -1,0 +1,242 @@
+//! Calls that are answered later: the token that a handler keeps, and what a server thread knows of it.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+use farcall_verbs::Nanos;
+
+use super::HandlerError;
+use super::answered::Answered;
+use super::buffered::{Buffered, BufferedTotal};
+use super::session::Session;
+use crate::config::ResponderConfig;
+use crate::wire::Status;
+
+/// The right, and the duty, to answer a call after its handler has returned: see [`super::Reply::defer`]. It may go to
+/// another thread or task. Dropped without an answer it ends the call with an error ([`Status::ANSWER_DROPPED`]).
+///
+/// The first answer counts; one to a call that was given up goes nowhere.
+#[derive(Debug)]
+pub struct Deferred(Arc<Pending>);
+
+impl Deferred {
+    /// Answers the call.
+    pub fn answer(self, result: &[u8]) {
+        self.0.end(Status::OK, result);
+    }
+
+    /// Answers the call with an error.
+    pub fn refuse(self, error: &HandlerError) {
+        self.0.end(error.status, error.message.as_bytes());
+    }
+
+    /// Whether nobody waits for the answer any more: the client gave the call up, its deadline passed, or its session
+    /// ended. A client that lost its connection may come back until the session ends.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.is_cancelled.load(Ordering::Acquire)
+    }
+
+    /// Ends when nobody waits for the answer any more. One task at a time can wait for it.
+    pub async fn cancelled(&self) {
+        poll_fn(|context| {
+            // Stored first, then looked at: who cancels does it in the other order.
+            self.0.state().waker = Some(context.waker().clone());
+            if self.is_cancelled() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+impl Drop for Deferred {
+    fn drop(&mut self) {
+        if !self.0.is_answered() {
+            self.0.end(Status::ANSWER_DROPPED, b"");
+        }
+    }
+}
+
+/// What the token and the server thread share of a call.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    state: Mutex<State>,
+    is_answered: AtomicBool,
+    is_cancelled: AtomicBool,
+    limits: Limits,
+    buffered: BufferedTotal,
+    /// Calls of the thread that have such a thing: as long as it lives, it counts.
+    open: Arc<AtomicUsize>,
+    /// Where the server thread learns of the answer, and of whose call it is.
+    answered: Arc<Answered>,
+    session_tag: u32,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    outcome: Option<Outcome>,
+    waker: Option<Waker>,
+}
+
+/// How a call ended.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub status: Status,
+    pub bytes: Buffered,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    result_bytes_max: usize,
+    buffers_bytes_max: usize,
+}
+
+impl Pending {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn is_answered(&self) -> bool {
+        self.is_answered.load(Ordering::Acquire)
+    }
+
+    fn end(&self, status: Status, bytes: &[u8]) {
+        let (status, bytes) = self.within_limits(status, bytes);
+        let mut state = self.state();
+        if !self.is_answered() && !self.is_cancelled.load(Ordering::Acquire) {
+            state.outcome = Some(Outcome { status, bytes: self.buffered.keep(bytes.to_vec()) });
+        }
+        self.is_answered.store(true, Ordering::Release);
+        drop(state);
+        self.answered.push(self.session_tag);
+    }
+
+    fn within_limits<'a>(&self, status: Status, bytes: &'a [u8]) -> (Status, &'a [u8]) {
+        let Limits { result_bytes_max, buffers_bytes_max } = self.limits;
+        if bytes.len() > result_bytes_max {
+            return (Status::RESULT_TOO_LARGE, b"an answer that came later");
+        }
+        if self.buffered.bytes() + bytes.len() > buffers_bytes_max {
+            return (Status::RESULT_TOO_LARGE, b"the server keeps too many bytes for all clients");
+        }
+        (status, bytes)
+    }
+
+    /// The outcome, once.
+    pub fn take_outcome(&self) -> Option<Outcome> {
+        self.state().outcome.take()
+    }
+
+    /// Nobody waits for it any more.
+    pub fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Release);
+        let waker = {
+            let mut state = self.state();
+            state.outcome = None;
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        // With what was left of the answer: see `Deferring::may_be_answered`.
+        self.open.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// What a server thread knows of all calls that it answers later.
+pub(super) struct Deferring {
+    open: Arc<AtomicUsize>,
+    open_max: usize,
+    of_client_max: usize,
+    limits: Limits,
+    buffered: BufferedTotal,
+    pub at_hand: AtHand,
+    pub answered: Arc<Answered>,
+    /// No deadline of such a call is earlier.
+    pub next_deadline: Option<Nanos>,
+}
+
+/// What the handler did about the call at hand.
+#[derive(Debug, Default)]
+pub(super) enum AtHand {
+    /// Nothing: it answers it now.
+    #[default]
+    Now,
+    /// It will be answered later.
+    Later(Arc<Pending>),
+    /// It was to be answered later, and that was refused.
+    Refused,
+}
+
+impl Deferring {
+    pub fn new(config: &ResponderConfig, buffered: BufferedTotal, answered: Arc<Answered>) -> Self {
+        Self {
+            open: Arc::default(),
+            open_max: config.deferred_max,
+            of_client_max: config.deferred_of_client_max,
+            limits: Limits {
+                result_bytes_max: config.result_bytes_max as usize,
+                buffers_bytes_max: config.buffers_bytes_max,
+            },
+            buffered,
+            at_hand: AtHand::Now,
+            answered,
+            next_deadline: None,
+        }
+    }
+
+    /// Whether an answer may still come. Without any, all that came before is visible to the caller.
+    pub fn may_be_answered(&self) -> bool {
+        self.open.load(Ordering::Acquire) > 0
+    }
+
+    /// The token of the call at hand. `of_batch`: calls of its batch that were deferred before.
+    ///
+    /// # Errors
+    /// In words, if there are too many, or the client cannot collect it.
+    #[cold]
+    pub fn defer(&mut self, session: &Session, of_batch: usize) -> Result<Deferred, HandlerError> {
+        if let Err(message) = self.may_defer(session, of_batch) {
+            self.at_hand = AtHand::Refused;
+            return Err(HandlerError { status: Status::NOT_DEFERRED, message });
+        }
+        self.open.fetch_add(1, Ordering::Relaxed);
+        let pending = Arc::new(Pending {
+            state: Mutex::default(),
+            is_answered: AtomicBool::new(false),
+            is_cancelled: AtomicBool::new(false),
+            limits: self.limits,
+            buffered: self.buffered.clone(),
+            open: Arc::clone(&self.open),
+            answered: Arc::clone(&self.answered),
+            session_tag: session.id.tag(),
+        });
+        self.at_hand = AtHand::Later(Arc::clone(&pending));
+        Ok(Deferred(pending))
+    }
+
+    fn may_defer(&self, session: &Session, of_batch: usize) -> Result<(), String> {
+        if matches!(self.at_hand, AtHand::Later(_)) {
+            return Err("the call has a token already".into());
+        }
+        if !session.can_defer {
+            return Err("the client is of a version that takes no answers that come later".into());
+        }
+        let (of_client, max) = (session.deferred_calls() + of_batch, self.of_client_max);
+        if of_client >= max {
+            return Err(format!("{of_client} calls of this client are to be answered later; at most {max}"));
+        }
+        let (open, max) = (self.open.load(Ordering::Relaxed), self.open_max);
+        if open >= max {
+            return Err(format!(
+                "{open} calls of this server thread are to be answered later; at most {max}"
+            ));
+        }
+        Ok(())
+    }
+}

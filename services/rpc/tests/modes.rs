@@ -1,0 +1,292 @@
+//! The mode flag, sleeping and waking.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use farcall_rpc::*;
+use farcall_verbs::{Endpoint, Next};
+use support::*;
+
+#[test]
+fn slow_methods_turn_to_server_reply_and_back_when_they_get_quick() {
+    let mut world = World::new();
+    let config = CallerConfig::default().fetch_retries_max(5).tune_while_running(false);
+    let mut client = world.client_with::<FetchThenReply>(config);
+    world.call(&mut client, ECHO, b"known").unwrap();
+    world.server.handler().slow = Duration::from_micros(100);
+    // A server that takes long is not looked at while it works: the client's turns go by.
+    let slow_call = |world: &mut World, client: &mut Caller<FetchThenReply>, method| {
+        client.submit(method, b"x", CallOptions::default(), world.now()).unwrap();
+        for _ in 0..10 {
+            world.time.0.advance(Duration::from_micros(100));
+            client.progress(world.now());
+        }
+        assert_eq!(world.finish(client).1.unwrap(), b"x");
+    };
+    slow_call(&mut world, &mut client, SLOW);
+    assert_eq!(client.counters().switches_to_reply.get(), 0, "one long call is no reason");
+    slow_call(&mut world, &mut client, SLOW);
+    assert_eq!(client.counters().switches_to_reply.get(), 1);
+    let replied = client.counters().replied.get();
+    assert_eq!(world.call(&mut client, SLOW, b"y").unwrap(), b"y");
+    assert_eq!(client.counters().replied.get(), replied + 1);
+    // Another method of the same client still fetches.
+    assert_eq!(world.call(&mut client, ECHO, b"z").unwrap(), b"z");
+    assert_eq!(client.counters().replied.get(), replied + 1);
+    // The reported time gets short.
+    world.server.handler().slow = Duration::from_nanos(200);
+    for _ in 0..2 {
+        assert_eq!(client.counters().switches_to_fetch.get(), 0);
+        assert_eq!(world.call(&mut client, SLOW, b"q").unwrap(), b"q");
+    }
+    assert_eq!(client.counters().switches_to_fetch.get(), 1);
+    let fetched = client.counters().fetched.get();
+    assert_eq!(world.call(&mut client, SLOW, b"q").unwrap(), b"q");
+    assert_eq!(client.counters().fetched.get(), fetched + 1);
+}
+
+/// Puts the server to sleep by the driver's rule.
+fn put_to_sleep(world: &mut World) {
+    let now = world.now();
+    // Completions of its own sends may still come.
+    let sleeps = (0..100).any(|_| {
+        world.server.arm().unwrap();
+        matches!(world.server.progress(now), Next::Idle { .. })
+    });
+    assert!(sleeps);
+}
+
+fn server_event(world: &World) -> bool {
+    let mut set = farcall_verbs::WaitSet::default();
+    world.server.wait_set(&mut set);
+    readable(set.fds()[0])
+}
+
+fn readable(fd: i32) -> bool {
+    is_readable_within(LOST, fd)
+}
+
+fn is_readable_within(time: Duration, fd: i32) -> bool {
+    // SAFETY: the descriptor belongs to an endpoint that lives.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+    let timeout = time.try_into().unwrap();
+    rustix::event::poll(&mut fds, Some(&timeout)).unwrap() == 1
+}
+
+#[test]
+fn a_fetching_client_sees_that_the_server_sleeps_and_wakes_it() {
+    kicks_a_sleeper::<FetchThenReply>();
+    kicks_a_sleeper::<Fetch>();
+}
+
+fn kicks_a_sleeper<P: Path>() {
+    let mut world = World::new();
+    let mut client = world.client::<P>();
+    // From now on a request arrives with the turn that posts it.
+    world.call(&mut client, ECHO, b"known").unwrap();
+    let before = client.counters().kicks.get();
+    for round in 0..40u8 {
+        put_to_sleep(&mut world);
+        client.submit(ECHO, &[round], CallOptions::default(), world.now()).unwrap();
+        client.progress(world.now());
+        client.progress(world.now());
+        assert_eq!(client.counters().kicks.get() - before, u64::from(round) + 1, "one wake-up a call");
+        assert!(server_event(&world));
+        assert_eq!(world.finish(&mut client).1.unwrap(), [round]);
+    }
+}
+
+#[test]
+fn a_client_that_does_not_fetch_wakes_a_silent_server_after_a_while() {
+    wakes_after_a_while::<ServerReply>();
+    wakes_after_a_while::<OverUc<ServerReply>>();
+    wakes_after_a_while::<OverUc<DatagramReply>>();
+}
+
+fn wakes_after_a_while<P: Path>() {
+    let mut world = World::new();
+    let mut client = world.client::<P>();
+    // The first call may take longer than `kick_after`: the two pairs have yet to meet.
+    world.call(&mut client, ECHO, b"known").unwrap();
+    let before = client.counters().kicks.get();
+    put_to_sleep(&mut world);
+    client.submit(ECHO, b"x", CallOptions::default(), world.now()).unwrap();
+    client.progress(world.now());
+    assert_eq!(client.counters().kicks.get(), before);
+    world.time.0.advance(CallerConfig::default().kick_after);
+    client.progress(world.now());
+    assert_eq!(client.counters().kicks.get(), before + 1);
+    assert!(server_event(&world));
+    assert_eq!(world.finish(&mut client).1.unwrap(), b"x");
+}
+
+/// A client that goes to sleep asks for its response, which wakes the server; its timer does not wake it again.
+#[test]
+fn wakes_a_sleeping_server_once_for_each_call() {
+    let mut world = World::new();
+    let mut client = world.client::<ServerReply>();
+    world.call(&mut client, ECHO, b"known").unwrap();
+    let before = client.counters().kicks.get();
+    for round in 0..40u8 {
+        put_to_sleep(&mut world);
+        client.submit(ECHO, &[round], CallOptions::default(), world.now()).unwrap();
+        client.progress(world.now());
+        client.arm().unwrap();
+        // The server gets no processor for a long time.
+        for _ in 0..20 {
+            world.time.0.advance(CallerConfig::default().kick_after);
+            client.progress(world.now());
+        }
+        assert_eq!(client.counters().kicks.get() - before, u64::from(round) + 1, "one wake-up a call");
+        assert!(server_event(&world));
+        assert_eq!(world.finish(&mut client).1.unwrap(), [round]);
+    }
+}
+
+#[test]
+fn a_request_by_send_wakes_the_server_and_no_kick_is_sent() {
+    wakes_by_itself::<BySend<ServerReply>>(2);
+    wakes_by_itself::<BySend<SendReply>>(2);
+    wakes_by_itself::<OverUd<DatagramReply>>(2);
+    wakes_by_itself::<BySend<NoticeThenFetch>>(3);
+}
+
+fn wakes_by_itself<P: Path>(verbs_per_call: u64) {
+    let mut world = World::new();
+    let mut client = world.client::<P>();
+    world.call(&mut client, ECHO, b"known").unwrap();
+    for round in 0..40u8 {
+        put_to_sleep(&mut world);
+        client.submit(ECHO, &[round], CallOptions::default(), world.now()).unwrap();
+        world.time.0.advance(CallerConfig::default().kick_after);
+        client.progress(world.now());
+        assert!(server_event(&world));
+        assert_eq!(world.finish(&mut client).1.unwrap(), [round]);
+    }
+    let counters = client.counters();
+    // A datagram may have been sent again before the server had its turn.
+    let verbs = counters.verbs() - counters.resent.get();
+    assert_eq!((counters.kicks.get(), verbs), (0, 41 * verbs_per_call));
+}
+
+fn a_sleeping_client_is_woken<P: Path>(executed_first: bool) {
+    let mut world = World::new();
+    let mut client = world.client::<P>();
+    world.call(&mut client, ECHO, b"known").unwrap();
+    for round in 0..40u8 {
+        for i in 0..3 {
+            client.submit(ECHO, &[round, i], CallOptions::default(), world.now()).unwrap();
+        }
+        if executed_first {
+            let now = world.now();
+            world.server.progress(now);
+        }
+        // The client sleeps without having looked.
+        client.arm().unwrap();
+        let now = world.now();
+        let asleep = matches!(client.progress(now), Next::Idle { .. });
+        assert!(asleep || executed_first);
+        let mut set = farcall_verbs::WaitSet::default();
+        client.wait_set(&mut set);
+        let start = Instant::now();
+        // What the device's service thread takes for the server meanwhile, a later turn of the server finds.
+        while asleep && !is_readable_within(Duration::ZERO, set.fds()[0]) {
+            assert!(start.elapsed() < LOST, "not woken in round {round}");
+            world.server.progress(now);
+        }
+        for i in 0..3 {
+            assert_eq!(world.finish(&mut client).1.unwrap(), [round, i]);
+        }
+    }
+}
+
+#[test]
+fn a_client_that_goes_to_sleep_is_woken_by_its_results() {
+    a_sleeping_client_is_woken::<FetchThenReply>(false);
+    a_sleeping_client_is_woken::<FetchThenReply>(true);
+    a_sleeping_client_is_woken::<Fetch>(false);
+    a_sleeping_client_is_woken::<Fetch>(true);
+    a_sleeping_client_is_woken::<ServerReply>(false);
+    a_sleeping_client_is_woken::<OverUc<ServerReply>>(false);
+    a_sleeping_client_is_woken::<ServerReply>(true);
+    a_sleeping_client_is_woken::<OverUc<ServerReply>>(true);
+    a_sleeping_client_is_woken::<OverUc<DatagramReply>>(false);
+    a_sleeping_client_is_woken::<OverUd<DatagramReply>>(false);
+    a_sleeping_client_is_woken::<OverUc<DatagramReply>>(true);
+    a_sleeping_client_is_woken::<OverUd<DatagramReply>>(true);
+    a_sleeping_client_is_woken::<SendReply>(false);
+    a_sleeping_client_is_woken::<SendReply>(true);
+    a_sleeping_client_is_woken::<BySend<ServerReply>>(false);
+    a_sleeping_client_is_woken::<BySend<ServerReply>>(true);
+    a_sleeping_client_is_woken::<BySend<SendReply>>(false);
+    a_sleeping_client_is_woken::<BySend<SendReply>>(true);
+    a_sleeping_client_is_woken::<BySend<NoticeThenFetch>>(false);
+    a_sleeping_client_is_woken::<BySend<NoticeThenFetch>>(true);
+}
+
+#[test]
+fn a_slot_whose_response_was_pushed_once_is_free_again_without_further_pushes() {
+    let mut world = World::new();
+    let mut client = world.client::<FetchThenReply>();
+    // Longer than what goes inline: the push reads the slot until its completion.
+    let long = pattern(1_000);
+    client.submit(ECHO, &long, CallOptions::default(), world.now()).unwrap();
+    client.arm().unwrap();
+    assert_eq!(world.finish(&mut client).1.unwrap(), long);
+    // Twice around the window, fetched: nothing more is posted by the server.
+    for i in 0..64_u8 {
+        assert_eq!(world.call(&mut client, ECHO, &[i]).unwrap(), [i]);
+    }
+}
+
+#[test]
+fn fetch_never_turns_to_server_reply_and_pauses_between_fetches() {
+    let mut world = World::new();
+    let config = CallerConfig::default().fetch_retries_max(5).tune_while_running(false);
+    let mut client = world.client_with::<Fetch>(config);
+    world.call(&mut client, ECHO, b"known").unwrap();
+    for calls in 2..=6 {
+        client.submit(SLOW, b"x", CallOptions::default(), world.now()).unwrap();
+        let reads = client.counters().reads.get();
+        // A server that takes 100 ms.
+        for _ in 0..100_000 {
+            world.time.0.advance(Duration::from_micros(1));
+            client.progress(world.now());
+        }
+        let reads = client.counters().reads.get() - reads;
+        assert!((10..3_000).contains(&reads), "{reads} READs in 100 ms");
+        assert_eq!(world.finish(&mut client).1.unwrap(), b"x");
+        let counters = client.counters();
+        let written = counters.replied.get() + counters.notified.get();
+        assert_eq!((counters.fetched.get(), written, counters.switches_to_reply.get()), (calls, 0, 0));
+    }
+}
+
+#[test]
+fn a_client_that_asked_for_a_push_fetches_ever_more_seldom() {
+    let mut world = World::new();
+    let mut client =
+        world.client_with::<Fetch>(CallerConfig::default().kick_after(Duration::from_secs(3_600)));
+    world.call(&mut client, ECHO, b"known").unwrap();
+    client.submit(ECHO, b"x", CallOptions::default(), world.now()).unwrap();
+    client.arm().unwrap();
+    let reads_in_a_second = |client: &mut Caller<Fetch>| {
+        let (before, end) = (client.counters().reads.get(), world.now() + Duration::from_secs(1));
+        while world.now() < end {
+            let next = client.progress(world.now());
+            // A sleeper's next turn is at its timer, or when a READ has landed.
+            let Next::Idle { until: Some(until) } = next else { continue };
+            world
+                .time
+                .0
+                .advance(until.since(world.now()).clamp(Duration::from_micros(1), Duration::from_millis(1)));
+        }
+        client.counters().reads.get() - before
+    };
+    reads_in_a_second(&mut client);
+    let reads = reads_in_a_second(&mut client);
+    assert!(reads < 20, "{reads} READs in a second");
+    assert_eq!(world.finish(&mut client).1.unwrap(), b"x");
+}

@@ -1,0 +1,47 @@
+//! `--metrics`: the counters of a server in Prometheus' text form, over HTTP. They lie in shared memory anyway, as for
+//! `farcall stats`; one thread reads them on request, and the server's threads take no part.
+
+mod exchange;
+mod listener;
+
+use crate::commands::kv::resolve;
+use crate::failure::Failure;
+use clap::Args;
+use listener::MetricsListener;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+
+/// Where metrics are served.
+#[derive(Debug, Args)]
+pub struct MetricsArgs {
+    /// Tell counters and histograms to Prometheus on this address (GET /metrics). There is no authentication: bind it to
+    /// an address you trust.
+    #[arg(long, value_name = "HOST:PORT", value_parser = resolve)]
+    metrics: Option<SocketAddr>,
+}
+
+impl MetricsArgs {
+    /// Returns the option as another process of this program takes it.
+    #[cfg(feature = "full")]
+    pub fn to_argument(&self) -> Option<String> {
+        self.metrics.map(|address| format!("--metrics={address}"))
+    }
+
+    /// Starts to serve, as long as the process lives; returns the address, if one was given.
+    ///
+    /// # Errors
+    /// When the address cannot be used.
+    pub fn start(&self) -> Result<Option<SocketAddr>, Failure> {
+        let Some(address) = self.metrics else { return Ok(None) };
+        let cannot = |error: io::Error| {
+            Failure::because("cannot tell metrics", &error)
+                .at(address)
+                .remedy("choose another address with --metrics, or stop what uses this one")
+        };
+        let socket = TcpListener::bind(address).map_err(cannot)?;
+        let address = socket.local_addr().map_err(cannot)?;
+        let mut listener = MetricsListener::new(socket).map_err(cannot)?;
+        std::thread::Builder::new().name("metrics".into()).spawn(move || listener.run()).map_err(cannot)?;
+        Ok(Some(address))
+    }
+}

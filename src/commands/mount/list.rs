@@ -1,0 +1,42 @@
+//! `farcall mounts`.
+
+use super::attached::{About, running};
+use crate::console::Console;
+use crate::failure::{Exit, Failure};
+use clap::Args;
+use serde_json::{Value, json};
+
+/// List the mounts of farcall mount on this machine, and what their programs wait for.
+///
+/// A mount waits when its memory nodes do not answer, or another mount has its volume: its programs do, too. They can be
+/// killed meanwhile, and it can be unmounted: farcall umount DIR.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  farcall mounts\n  farcall mounts --json")]
+pub struct List {}
+
+impl List {
+    /// Lists them.
+    ///
+    /// # Errors
+    /// When records cannot be read.
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        let mounts = running().map_err(|error| Failure::because("cannot list mounts", &error))?;
+        let lines: Vec<String> = mounts.iter().map(text).collect();
+        let text = if lines.is_empty() { "nothing is mounted".to_owned() } else { lines.join("\n") };
+        console.say(&text, &Value::Array(mounts.iter().map(value).collect()))?;
+        Ok(Exit::Success)
+    }
+}
+
+fn text(mount: &About) -> String {
+    let volume = mount.volume.as_ref().map_or_else(String::new, |volume| format!(", volume {volume:?}"));
+    let state = match &mount.waits_for {
+        Some(waits_for) => format!("waits: {waits_for}"),
+        None => "serves".to_owned(),
+    };
+    format!("{} (pid {}{volume})  {state}", mount.dir.display(), mount.pid)
+}
+
+fn value(mount: &About) -> Value {
+    json!({ "mounted": mount.dir, "pid": mount.pid, "volume": mount.volume, "waits_for": mount.waits_for })
+}
