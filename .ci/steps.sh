@@ -159,7 +159,12 @@ step_kill() {
     run cargo test --workspace --profile "$profile" "${deaths_at_stores[@]/#/--test=}" -- --ignored
 }
 
-# The same, and many deaths at random under load; servers killed, stopped and cut off while calls are under way.
+# The same at every third store.
+step_kill_some() {
+    FARCALL_TEST_STORE_STEP=3 step_kill
+}
+
+# Every store, and many deaths at random under load; servers killed, stopped and cut off while calls are under way.
 step_kill_at_length() {
     step_kill
     test_files --profile "$profile" -- kill_random kill_random_unreliable process kill

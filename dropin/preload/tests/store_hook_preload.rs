@@ -1,12 +1,15 @@
 //! One end of a connection is killed, or stopped for a while, before its n-th store to shared memory, for every n: the
 //! other end receives a beginning of what was sent and then an end, or all of it. The meeting is among the stores.
 
+#[path = "../../../tests/support/store_step.rs"]
+mod store_step;
 #[allow(dead_code)]
 #[path = "preload/support.rs"]
 mod support;
 
 use std::process::ExitStatus;
 
+use store_step::store_step;
 use support::{Folder, both_ends_early, compile};
 
 /// So often the victim ends by itself until it counts as one that has no further store.
@@ -56,7 +59,7 @@ fn a_connection_whose_end_is_killed_at_any_store_is_a_beginning_and_an_end() {
     let Some((_folder, path)) = program("killed") else { return };
     let (mut nth, mut ends) = (0, 0);
     while ends < ENDS {
-        nth += 1;
+        nth += store_step();
         ends = if run(&path, nth, libc::SIGKILL) { ends + 1 } else { 0 };
     }
     println!("{nth} stores");
@@ -67,7 +70,7 @@ fn a_connection_whose_end_is_killed_at_any_store_is_a_beginning_and_an_end() {
 #[ignore = "takes a minute: cargo test --profile release-test -- --ignored"]
 fn a_connection_whose_end_stops_for_a_while_at_any_store_is_exact() {
     let Some((_folder, path)) = program("stopped") else { return };
-    for nth in 1..200 {
+    for nth in (1..200).step_by(store_step() as usize) {
         assert!(run(&path, nth, libc::SIGSTOP), "store {nth}");
     }
 }

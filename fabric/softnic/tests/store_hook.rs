@@ -1,5 +1,7 @@
 //! A process is killed, or stopped, before its n-th store to shared memory, for every n of a prescribed run.
 
+#[path = "../../../tests/support/store_step.rs"]
+mod store_step;
 mod support;
 
 use std::time::{Duration, Instant};
@@ -8,6 +10,7 @@ use farcall_softnic::arm_store_hook;
 use farcall_verbs::{
     AtomicTarget, Notify, QpAttr, QpCap, QpState, Revoked, SendWr, Wc, WcOpcode, WcStatus, WrOpcode,
 };
+use store_step::store_step;
 use support::holdings::Holdings;
 use support::process::*;
 use support::*;
@@ -278,7 +281,7 @@ fn sweep(signal: i32, name: &str) {
     // How often the victim stores depends a little on how often it sleeps: it has ended when it ends every time.
     let (mut nth, mut worst, mut ends) = (0, Duration::ZERO, 0);
     while ends < 10 {
-        nth += 1;
+        nth += store_step();
         let (finished, after) = run(nth, signal);
         worst = worst.max(after);
         ends = if finished { ends + 1 } else { 0 };

@@ -2,6 +2,8 @@
 //! space, or by the owner. A process is killed, or stopped, before its n-th store, for every n; also inside the
 //! accesses that its service thread makes for the other.
 
+#[path = "../../../tests/support/store_step.rs"]
+mod store_step;
 mod support;
 
 use std::time::Instant;
@@ -11,6 +13,7 @@ use farcall_verbs::{
     AtomicTarget, Mtu, Notify, QpAttr, QpCap, QpState, RawMr, Revoked, SendWr, Sge, Wc, WcOpcode, WcStatus,
     WrOpcode,
 };
+use store_step::store_step;
 use support::holdings::Holdings;
 use support::process::*;
 use support::*;
@@ -392,7 +395,7 @@ fn sweep(hidden: bool, signal: i32) {
     // when it ends every time, at a number that it reaches on an idle machine at the latest.
     let (mut nth, mut deaths, mut ends) = (0, 0, 0);
     while ends < 5 || nth < 80 {
-        nth += 1;
+        nth += store_step();
         ends = if run(hidden, nth, signal) { ends + 1 } else { 0 };
         deaths += u64::from(ends == 0);
     }

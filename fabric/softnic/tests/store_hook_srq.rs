@@ -1,6 +1,8 @@
 //! A process that sends into shared receives is killed, or stopped, before its n-th store to shared memory, for every
 //! n: no receive is lost to the others that share them.
 
+#[path = "../../../tests/support/store_step.rs"]
+mod store_step;
 mod support;
 
 use std::time::Instant;
@@ -10,6 +12,7 @@ use farcall_verbs::{
     Notify, QpAttr, QpCap, QpState, QpType, RawQp, RawSrq, RecvWr, Revoked, SendWr, SrqInitAttr, Wc,
     WcOpcode, WcStatus,
 };
+use store_step::store_step;
 use support::process::*;
 use support::*;
 
@@ -229,7 +232,7 @@ fn run(nth: u64, signal: i32) -> bool {
 fn sweep(signal: i32) {
     let (mut nth, mut ends) = (0, 0);
     while ends < 10 {
-        nth += 1;
+        nth += store_step();
         ends = if run(nth, signal) { ends + 1 } else { 0 };
     }
     println!("{nth} stores");

@@ -1,12 +1,15 @@
 //! As `store_hook`, over UC and UD: a process is killed, or stopped, before its n-th store to shared memory, for every
 //! n. Nobody may notice, but that what it sends stops.
 
+#[path = "../../../tests/support/store_step.rs"]
+mod store_step;
 mod support;
 
 use std::time::Instant;
 
 use farcall_softnic::arm_store_hook;
 use farcall_verbs::{QpAttr, QpState, QpType, Revoked};
+use store_step::store_step;
 use support::holdings::Holdings;
 use support::process::*;
 use support::unreliable::Side;
@@ -158,7 +161,7 @@ fn sweep(qp_type: QpType, signal: i32) {
     // How often the victim stores depends a little on how often it sleeps: it has ended when it ends every time.
     let (mut nth, mut ends) = (0, 0);
     while ends < 5 {
-        nth += 1;
+        nth += store_step();
         ends = if run(qp_type, nth, signal) { ends + 1 } else { 0 };
     }
     println!("{qp_type:?}, signal {signal}: {nth} stores");

@@ -222,7 +222,7 @@ fn disturbances() -> u32 {
 
 fn seed() -> u64 {
     let asked = std::env::var("FARCALL_TEST_SEED").ok().and_then(|text| text.parse().ok());
-    let seed = asked.unwrap_or_else(|| u64::from(std::process::id()));
+    let seed = asked.unwrap_or(1);
     println!("FARCALL_TEST_SEED={seed}");
     seed
 }

@@ -1,6 +1,8 @@
 //! One end of a stream is killed, or stopped for a while, before its n-th store to shared memory, for every n: the other
 //! end reads what had been written and then an error, or the whole stream.
 
+#[path = "../../../tests/support/store_step.rs"]
+mod store_step;
 mod support;
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -17,6 +19,7 @@ use farcall_stream::{StreamConfig, StreamListener, StreamOptions, StreamSocket};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process, set_parent_process_death_signal, waitid,
 };
+use store_step::store_step;
 use support::{bytes_at, nic};
 
 /// How long anything may take before it is called lost. Not a measurement.
@@ -275,7 +278,7 @@ fn run(run: Run) -> bool {
 fn a_stream_whose_end_is_killed_at_any_store_is_a_prefix_and_an_error() {
     let (mut nth, mut ends) = (0, 0);
     while ends < 10 {
-        nth += 1;
+        nth += store_step();
         ends = if run(Run { nth, signal: Signal::KILL }) { ends + 1 } else { 0 };
     }
     println!("{nth} stores");
@@ -285,7 +288,7 @@ fn a_stream_whose_end_is_killed_at_any_store_is_a_prefix_and_an_error() {
 #[test]
 #[ignore = "takes minutes in debug: cargo test --profile release-test -- --ignored"]
 fn a_stream_whose_end_stops_for_a_while_at_any_store_is_exact() {
-    for nth in 1..300 {
+    for nth in (1..300).step_by(store_step() as usize) {
         run(Run { nth, signal: Signal::STOP });
     }
 }
