@@ -116,8 +116,8 @@ pub enum Waiting {
         max_retry: u32,
     },
     /// Polls for a while, then sleeps until an event, or until a poller that looks meanwhile tells of news (BPEV;
-    /// RR-Compound, algorithm 2, whose line 29 is printed inverted: it sleeps when there are no events). Without pollers,
-    /// and where they sleep because nothing moves, by events alone.
+    /// RR-Compound, algorithm 2, whose line 29 is printed inverted: it sleeps when there are no events). Without
+    /// pollers, and where they sleep because nothing moves, by events alone.
     Bpev {
         /// How long it polls. `None`: as long as waits usually take, up to what a sleep costs, and not at all while
         /// threads compete for the processors.
@@ -173,8 +173,8 @@ impl Geometry {
         Ok(())
     }
 
-    /// The largest window of a mailbox that is told of by a byte: the byte is the low one of a message's number, and must
-    /// not come round within a window.
+    /// The largest window of a mailbox that is told of by a byte: the byte is the low one of a message's number, and
+    /// must not come round within a window.
     pub const WINDOW_OF_BYTE_MAX: u16 = 128;
 
     /// The smaller of two in every number.
@@ -250,6 +250,34 @@ const BASE: Plan = Plan {
 };
 
 /// The points that run.
+///
+/// - `rf-rpc`: remote fetching (RF-RPC, section 3). The request arrives by WRITE; the server leaves the result in its
+///   own memory; the client fetches it by READ, so the server issues nothing. Methods that take long turn to
+///   server-reply by themselves.
+/// - `fetch`: the same without ever turning to server-reply.
+/// - `server-reply`: request by WRITE, response by WRITE into memory that the client polls.
+/// - `l5`: the same, and one byte announces each request. A server thread has the bytes of all its clients side by side
+///   and polls them alone, so that 64 empty mailboxes cost one cache line; the client pays with a second WRITE (RDMA
+///   communication patterns, section 8). The byte is a hint: the server executes the message.
+/// - `uc-rpc`: as `server-reply` over UC, which loses messages. A client without a response asks for it, after pauses
+///   that double, then sends its oldest request again; only that one, since the server may as well be slow. The server
+///   replies from its response slots, and executes only the next number. After five seconds of silence the client
+///   connects anew.
+/// - `herd`: requests as under `uc-rpc`, results as datagrams, from one queue pair of the server thread to one of each
+///   client (HERD, section 4). A response slot is at most as long as a datagram; longer results arrive in pieces. The
+///   number in a datagram names the message that it answers, its tail the session. The client posts two receives for
+///   each message of its window, and takes results in the order of their messages, each once.
+/// - `ud-rpc`: results as under `herd`, and requests as datagrams to the same queue pair of the server thread: a
+///   client costs the server no queue pair. A request's session tag, source and tail identify its client. The server
+///   copies it into its slot of the client's mailbox, so that the receive, one of 1,024 that all clients share, is
+///   posted again at once. A client without a response sends its oldest request again; the server replies to what it
+///   executed before from its slot.
+/// - `write-send`, `send-write`, `send-send`: the first word is the request, the second the response. A SEND arrives
+///   in a receive that is posted for it, one for each message that its sender has credits for, and wakes a receiver
+///   that sleeps.
+/// - `rdma-memcached`: requests by SEND; the server leaves the result in its memory and announces it by a SEND of
+///   eight bytes, number and length; the client READs exactly that. So RF-RPC describes its rival (section 5.1),
+///   without saying how requests travel; in the design that it names they are active messages, which are SENDs.
 pub const PRESETS: &[Preset] = &[
     Preset {
         name: "rf-rpc",

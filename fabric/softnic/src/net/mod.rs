@@ -1,9 +1,18 @@
-//! The RoCEv2 way between hosts: UDP datagrams on port 4791.
+//! The RoCEv2 transport between hosts: UDP datagrams on port 4791.
 //!
-//! The transport is `farcall_wire`'s, the same that the simulator runs; here are its memory, its clock and its link. A
-//! process has one port ([`port`]): a socket that opens when something first goes to another host, and one lock, under
-//! which everything happens that packets cause ([`state`]). The processes of a user share it ([`slots`]). Who polls a
-//! completion queue looks for packets, at most once in a while; for owners who sleep the service thread does.
+//! The protocol is `farcall_wire`'s, the same that the simulator runs; here are its memory, its clock and its link.
+//! The GID decides at RTR which transport a pair uses. A process has one port ([`port`]): a socket that opens when the
+//! first message leaves for another host, and one lock for everything that packets cause ([`state`]). The processes of
+//! a user share the port ([`slots`]).
+//!
+//! A thread that polls a completion queue looks for packets once in a microsecond, and the service thread leaves them
+//! to it meanwhile; the polling thread looks sooner if it has found that it waits for something else. The service
+//! thread takes packets in for owners that sleep. One look takes in a batch by one system call, acknowledges the batch
+//! once, and sends what follows as a batch. Each packet is copied once, and its CRC is computed over the copy. Packets
+//! of one length to one queue pair are a *train*: one message to the kernel, which splits it as late as it can, and
+//! one message from it (`company.rs`).
+//!
+//! Marks of congestion arrive beside packets. `farcall_wire` notifies the sender, which slows down by its rate control.
 //!
 //! What comes in was written by strangers: each packet's CRC, lengths, addresses, numbers and keys are checked, and
 //! what does not hold is dropped and counted ([`counters`]).
