@@ -104,38 +104,6 @@ fn sources_of_packages(layers: &[&str], found: &mut Vec<PathBuf>) {
     }
 }
 
-/// ARCHITECTURE.md's table of modules with `unsafe` code is complete.
-#[test]
-fn unsafe_code_lives_where_the_architecture_says() {
-    let text = read("ARCHITECTURE.md");
-    let (_, section) = text.split_once("## Where `unsafe` lives").expect("the section");
-    let (section, _) = section.split_once("\n## ").expect("a section after it");
-    let allowed: Vec<&str> =
-        section.split('`').skip(1).step_by(2).filter(|code| code.contains('/')).collect();
-    let mut files = Vec::new();
-    sources(&root().join("src"), &mut files);
-    sources_of_packages(&LAYERS, &mut files);
-    let (mut count, mut missing) = (0, Vec::new());
-    for file in files {
-        let source = fs::read_to_string(&file).unwrap();
-        // A word of code: `unsafe` in comments and attributes is followed by something else.
-        if !["unsafe {", "unsafe impl", "unsafe fn"].iter().any(|word| source.contains(word)) {
-            continue;
-        }
-        let path = file.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
-        let path =
-            LAYERS.iter().find_map(|folder| path.strip_prefix(folder)?.strip_prefix('/')).unwrap_or(&path);
-        let is_listed =
-            allowed.iter().any(|place| path == *place || place.ends_with('/') && path.starts_with(place));
-        if !is_listed {
-            missing.push(path.to_owned());
-        }
-        count += 1;
-    }
-    assert!(missing.is_empty(), "unsafe code, and not in the table of ARCHITECTURE.md: {missing:#?}");
-    assert!(count > 10, "only {count} files with unsafe code found");
-}
-
 /// Libraries are loaded by programs that may have more rights than who started them: they read the environment at one
 /// place, which knows that.
 #[test]

@@ -16,6 +16,8 @@
 //! | `conversation` | the packets of a queue pair that goes through shared memory |
 //! | `merge` | one file of those of all processes |
 
+#![forbid(unsafe_code)]
+
 mod conversation;
 mod frame;
 mod merge;

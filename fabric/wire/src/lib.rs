@@ -15,6 +15,8 @@
 //! once, refused, or pending until [`Qp::accessed`] tells how it ended; answers and completions wait for it in their
 //! order.
 
+#![forbid(unsafe_code)]
+
 mod adapter;
 pub mod cm;
 pub mod codec;

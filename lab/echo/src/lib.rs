@@ -1,5 +1,7 @@
 //! The service that tests and measurements of gRPC call: one method of each kind.
 
+#![forbid(unsafe_code)]
+
 /// What tonic and prost generate, unchanged.
 #[allow(missing_docs, clippy::all, reason = "generated")]
 pub mod v1 {

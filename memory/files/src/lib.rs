@@ -12,6 +12,8 @@
 //! * [`mount_one_file`], [`serve_one_file`]: one file over such a memory, by two processes; what is paged goes there.
 //! * [`save`], [`restore`]: a volume to a file, and back.
 
+#![forbid(unsafe_code)]
+
 mod fuse;
 mod journal;
 mod lineage;

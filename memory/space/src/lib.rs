@@ -12,6 +12,8 @@
 //! Both ends own no thread, clock or socket below [`MemoryServer`] and [`RemoteMemory`]: they run in a simulator as they
 //! are.
 
+#![forbid(unsafe_code)]
+
 mod client;
 mod node;
 pub mod wire;

@@ -17,6 +17,8 @@
 //! `EchoDirectClient`, made from a `farcall_grpc::Channel`, and `methods`, whose result is given to
 //! `farcall_grpc::Server::direct`. Streaming methods stay with tonic's client, over the same channel.
 
+#![forbid(unsafe_code)]
+
 use prost_build::{Method, Service, ServiceGenerator};
 
 /// Tonic's generator, as it is configured, and the one of this package. Tonic's own functions to compile would replace

@@ -14,6 +14,8 @@
 //! of the process at any moment, `kill -9` included, or the end of the machine, too. A write whose call fails may have
 //! happened or not, as long as the server was reached; the same write may be sent again.
 
+#![forbid(unsafe_code)]
+
 #[cfg(feature = "server")]
 mod commits;
 #[cfg(feature = "server")]

@@ -25,6 +25,8 @@
 //!
 //! A message that has not come whole is kept by tonic, up to its limit (`max_decoding_message_size`, 4 MiB).
 
+#![forbid(unsafe_code)]
+
 mod body;
 mod calls;
 mod client;

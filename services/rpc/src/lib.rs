@@ -34,6 +34,8 @@
 //! * [`tune`]: R and F, and the rules by which a client that was told no preset takes one.
 //! * [`wire`]: headers, slots, tails.
 
+#![forbid(unsafe_code)]
+
 mod caller;
 mod client;
 mod config;

@@ -1,6 +1,8 @@
 //! The attribute `service` of farcall: out of a trait it makes a server, a blocking client and one for tasks. What it
 //! generates calls `farcall::rpc::service`; use it through the crate `farcall`, where it is described.
 
+#![forbid(unsafe_code)]
+
 mod expand;
 mod method;
 mod service;
