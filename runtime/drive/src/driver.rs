@@ -1,5 +1,7 @@
 //! The loop that runs an endpoint in the calling thread.
 
+use std::time::Duration;
+
 use farcall_link::Waiting;
 use farcall_verbs::{Clock, Endpoint, Error, Next, Result, WaitSet};
 
@@ -61,7 +63,17 @@ impl<C: Clock> Driver<C> {
             match next {
                 Next::Again => self.waiter.worked(),
                 Next::Idle { .. } if self.waiter.was_idle(endpoint.looks()) => {
-                    self.sleep(endpoint)?;
+                    now = self.clock.now();
+                    let next = self.waiter.arm_then_look(endpoint, now);
+                    // No event follows what the last look has done.
+                    if done(endpoint) {
+                        self.waiter.is_awake();
+                        break;
+                    }
+                    match next {
+                        Next::Again => self.waiter.worked(),
+                        Next::Idle { until } => self.sleep(endpoint, until.map(|until| until.since(now)))?,
+                    }
                     (now, turns) = (self.clock.now(), 0);
                 }
                 Next::Idle { .. } => std::hint::spin_loop(),
@@ -70,17 +82,11 @@ impl<C: Clock> Driver<C> {
         Ok(())
     }
 
-    /// Sleeps, if the endpoint agrees.
-    fn sleep<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E) -> Result<()> {
-        let now = self.clock.now();
-        let Next::Idle { until } = self.waiter.arm_then_look(endpoint, now) else {
-            self.waiter.worked();
-            return Ok(());
-        };
+    /// Sleeps on the descriptors of an armed endpoint.
+    fn sleep<E: Endpoint + ?Sized>(&mut self, endpoint: &E, timeout: Option<Duration>) -> Result<()> {
         self.set.clear();
         self.set.insert(self.stop.fd());
         self.waiter.wait_set(endpoint, &mut self.set);
-        let timeout = until.map(|until| until.since(now));
         sleep_on(self.set.fds(), timeout)
             .map_err(|e| Error::os("poll", "sleep until something happens", e))?;
         self.waiter.woke();
@@ -91,8 +97,17 @@ impl<C: Clock> Driver<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ends_once_armed::EndsOnceArmed;
     use farcall_verbs::{Nanos, VirtualClock};
-    use std::time::Duration;
+
+    #[test]
+    fn asks_whether_it_is_done_before_it_sleeps() {
+        let mut endpoint = EndsOnceArmed::default();
+        Driver::new(VirtualClock::default(), Waiting::EventBatch, Stop::new().unwrap())
+            .run_until(&mut endpoint, |endpoint| endpoint.has_ended)
+            .unwrap();
+        assert!(endpoint.has_ended);
+    }
 
     #[test]
     fn a_stop_wakes_a_sleeper() {

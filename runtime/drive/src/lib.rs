@@ -37,6 +37,8 @@ mod accepting;
 pub mod contention;
 mod cores;
 mod driver;
+#[cfg(test)]
+mod ends_once_armed;
 mod idle_turns;
 mod kept_memory;
 mod listener;

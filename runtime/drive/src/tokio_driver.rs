@@ -81,24 +81,37 @@ impl<C: Clock> TokioDriver<C> {
             }
             if !self.waiter.was_idle(endpoint.looks()) {
                 break;
-            } else if self.sleep(context, endpoint)? {
-                return Poll::Pending;
+            }
+            // The reactor is edge-triggered: what was ready before is forgotten *before* arming and looking again.
+            self.watch(endpoint)?;
+            self.watched.values().for_each(clear_ready);
+            let now = self.clock.now();
+            let next = self.waiter.arm_then_look(endpoint, now);
+            // No event follows what the last look has done.
+            if done(endpoint) {
+                return Poll::Ready(Ok(()));
+            }
+            match next {
+                Next::Again => self.waiter.worked(),
+                Next::Idle { until } => {
+                    if self.sleep(context, endpoint, until.map(|until| until.since(now)))? {
+                        return Poll::Pending;
+                    }
+                }
             }
         }
         context.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Returns whether `context` will be woken and there is nothing to do before.
-    fn sleep<E: Endpoint + ?Sized>(&mut self, context: &mut Context<'_>, endpoint: &mut E) -> Result<bool> {
-        // The reactor is edge-triggered: what was ready before is forgotten *before* arming and looking again.
-        self.watch(endpoint)?;
-        self.watched.values().for_each(clear_ready);
-        let now = self.clock.now();
-        let Next::Idle { until } = self.waiter.arm_then_look(endpoint, now) else {
-            self.waiter.worked();
-            return Ok(false);
-        };
+    /// Waits on the descriptors of an armed endpoint. Returns whether `context` will be woken and there is nothing to do
+    /// before.
+    fn sleep<E: Endpoint + ?Sized>(
+        &mut self,
+        context: &mut Context<'_>,
+        endpoint: &E,
+        timeout: Option<Duration>,
+    ) -> Result<bool> {
         self.waiter.will_sleep();
         for fd in self.watched.values() {
             if let Poll::Ready(ready) = fd.poll_read_ready(context) {
@@ -107,7 +120,7 @@ impl<C: Clock> TokioDriver<C> {
                 return Ok(false);
             }
         }
-        match until.map(|until| until.since(now)) {
+        match timeout {
             None => {}
             Some(left) if left < TIMER_MIN && !endpoint.waits_long() => context.waker().wake_by_ref(),
             Some(left) => {
@@ -147,5 +160,22 @@ fn watch(fd: RawFd) -> Result<AsyncFd<OwnedFd>> {
 fn clear_ready(fd: &AsyncFd<OwnedFd>) {
     if let Poll::Ready(Ok(mut guard)) = fd.poll_read_ready(&mut Context::from_waker(Waker::noop())) {
         guard.clear_ready();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ends_once_armed::EndsOnceArmed;
+    use farcall_verbs::VirtualClock;
+
+    #[tokio::test]
+    async fn asks_whether_it_is_done_before_it_sleeps() {
+        let mut endpoint = EndsOnceArmed::default();
+        TokioDriver::new(VirtualClock::default(), Waiting::EventBatch)
+            .run_until(&mut endpoint, |endpoint| endpoint.has_ended)
+            .await
+            .unwrap();
+        assert!(endpoint.has_ended);
     }
 }

@@ -57,6 +57,10 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
     fn sleep_until(&mut self, deadline: Option<Nanos>) {
         self.now = self.session.clock.now();
         let Next::Idle { until } = arm_then_look(&mut *self.session.caller, self.now) else { return };
+        if self.session.caller.has_completion() {
+            // The last look has found it; no event follows.
+            return;
+        }
         if self.session.caller.pending() == 0 && self.session.caller.available() > 0 {
             // What was waited for is a place, of calls that were given up: that they are answered makes no event of
             // ours.

@@ -88,7 +88,20 @@ impl Runner {
                 }
             }
             if self.waiter.was_idle(endpoint.looks()) {
-                self.sleep(endpoint, deadline)?;
+                now = self.clock.now();
+                let next = self.waiter.arm_then_look(endpoint, now);
+                // No event follows what the last look has done.
+                if let Some(done) = done(endpoint) {
+                    self.waiter.is_awake();
+                    return Ok(done);
+                }
+                match next {
+                    Next::Again => self.waiter.worked(),
+                    Next::Idle { until } => {
+                        let until = Nanos::earlier(until, deadline);
+                        self.sleep(endpoint, until.map(|until| until.since(now)))?;
+                    }
+                }
                 turns = 0;
             } else {
                 std::hint::spin_loop();
@@ -96,16 +109,11 @@ impl Runner {
         }
     }
 
-    fn sleep<E: Endpoint>(&mut self, endpoint: &mut E, deadline: Option<Nanos>) -> io::Result<()> {
-        let now = self.clock.now();
-        let Next::Idle { until } = self.waiter.arm_then_look(endpoint, now) else {
-            self.waiter.worked();
-            return Ok(());
-        };
+    /// Sleeps on the descriptors of an armed endpoint.
+    fn sleep<E: Endpoint>(&mut self, endpoint: &E, timeout: Option<Duration>) -> io::Result<()> {
         self.set.clear();
         self.waiter.wait_set(endpoint, &mut self.set);
-        let until = Nanos::earlier(until, deadline);
-        sleep_on(self.set.fds(), until.map(|until| until.since(now)))?;
+        sleep_on(self.set.fds(), timeout)?;
         self.waiter.woke();
         Ok(())
     }
@@ -457,6 +465,9 @@ impl StreamListener {
             if let Next::Idle { until } = next
                 && let Next::Idle { until: later } = arm_then_look(&mut self.door, now)
             {
+                if let Some(taken) = self.door.take() {
+                    return Ok(taken);
+                }
                 let until = Nanos::earlier(until, later);
                 self.follow(until.map(|until| until.since(now)))?;
                 return Err(ErrorKind::WouldBlock.into());
