@@ -11,7 +11,7 @@ use farcall_verbs::{Endpoint, Nanos, Next};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// Descriptors that are slept on without allocating.
+/// Maximum number of descriptors that [`sleep_on`] waits for without allocating: a server thread has four.
 const FEW: usize = 8;
 
 /// Arms an idle endpoint and looks once more. [`Next::Idle`] allows its owner to sleep on its wait set; [`Next::Again`]
@@ -36,16 +36,13 @@ pub fn sleep_on(fds: &[RawFd], timeout: Option<Duration>) -> io::Result<()> {
     // SAFETY: endpoints keep the descriptors of their wait sets open while they are driven; a closed one makes poll
     // return at once, nothing worse.
     let entry = |fd: RawFd| PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN);
-    let result = match *fds {
-        [] => poll(&mut [], timeout.as_ref()),
-        [a] => poll(&mut [entry(a)], timeout.as_ref()),
-        [a, b] => poll(&mut [entry(a), entry(b)], timeout.as_ref()),
-        [a, b, c] => poll(&mut [entry(a), entry(b), entry(c)], timeout.as_ref()),
-        _ => {
-            let mut entries = Vec::with_capacity(fds.len().max(FEW));
-            entries.extend(fds.iter().map(|fd| entry(*fd)));
-            poll(&mut entries, timeout.as_ref())
+    let result = match fds.len() {
+        0 => poll(&mut [], timeout.as_ref()),
+        few @ 1..=FEW => {
+            let mut entries: [_; FEW] = std::array::from_fn(|at| entry(fds[at.min(few - 1)]));
+            poll(&mut entries[..few], timeout.as_ref())
         }
+        _ => poll(&mut fds.iter().map(|fd| entry(*fd)).collect::<Vec<_>>(), timeout.as_ref()),
     };
     match result {
         Ok(_) | Err(Errno::INTR) => Ok(()),
