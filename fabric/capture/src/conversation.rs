@@ -252,7 +252,7 @@ impl Conversation {
 
     /// Records the responses implied by a polled send completion; `gather` reads the returned data.
     pub fn completed(&mut self, batch: &mut Batch<'_>, wc: &Wc, mut gather: impl Gather) {
-        // Failures generate completions of unsignaled requests, too.
+        // Failures generate completions of unsignalled requests, too.
         let is_this = |request: &Pending| {
             request.wr_id == wc.wr_id && (request.is_signalled || !wc.status.is_success())
         };

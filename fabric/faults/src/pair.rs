@@ -26,8 +26,8 @@ pub(crate) struct Pair {
     /// Time at which the last completion of each work queue was ready, and number of completions.
     ready_ns: [AtomicU64; 2],
     completed: [AtomicU64; 2],
-    /// One entry for each outstanding signaled send, oldest first: the original opcode if another request was posted in
-    /// its place. Only for transports on which requests are replaced.
+    /// One entry for each outstanding signalled send, oldest first: the original opcode if another request was posted
+    /// in its place. Only for transports on which requests are replaced.
     substitutes: Option<Mutex<VecDeque<Option<WcOpcode>>>>,
 }
 
@@ -54,7 +54,7 @@ impl Pair {
         self.not_before_ns.fetch_max(ns, Ordering::AcqRel);
     }
 
-    /// Records a posted signaled send. `instead_of` is the opcode that its completion must show if it replaces another
+    /// Records a posted signalled send. `instead_of` is the opcode that its completion must show if it replaces another
     /// request.
     pub(crate) fn posted(&self, instead_of: Option<WcOpcode>) {
         if let Some(substitutes) = &self.substitutes {

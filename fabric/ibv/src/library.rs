@@ -40,7 +40,8 @@ fn load() -> std::result::Result<Functions, String> {
     Ok(functions)
 }
 
-/// On kernels that would move pages under DMA to a forked child, makes the library exclude them from forks.
+/// On kernels where a forked child may take over the pages that the NIC writes to, makes the library exclude them from
+/// forks.
 fn survive_fork(functions: &Functions, library: &libloading::Library) {
     // SAFETY: the function exists since rdma-core 35, with this type.
     let status = unsafe { library.get::<unsafe extern "C" fn() -> c_int>(b"ibv_is_fork_initialized\0") };

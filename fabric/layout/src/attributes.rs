@@ -193,7 +193,7 @@ pub struct QpInitAttr {
     pub cap: QpCap,
     /// `ibv_qp_type`.
     pub qp_type: u32,
-    /// Whether all sends are signaled.
+    /// Whether all sends are signalled.
     pub sq_sig_all: c_int,
 }
 

@@ -136,7 +136,7 @@ pub fn is_ours(addr: u64) -> bool {
 /// Registers a queue for its lifetime.
 pub fn add_queue(queue: Weak<dyn DisableInChild>) {
     let queues = &mut OBJECTS.lock().queues;
-    // Amortized cleanup: the list never exceeds twice the number of existing queues.
+    // Amortised cleanup: the list never exceeds twice the number of existing queues.
     if queues.len() == queues.capacity() {
         queues.retain(|queue| queue.strong_count() > 0);
     }

@@ -6,7 +6,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `segment`, `segment_file` | sealed memfds and their mappings; small segments that share one memfd |
-//! | `free_memory`, `descriptor_limit` | checks of free memory for allocation now or on first use; limit of file descriptors |
+//! | `free_memory`, `descriptor_limit` | free memory for allocation now or on first use; limit of file descriptors |
 //! | `environment` | environment variables, which a privileged program does not trust |
 //! | `own_directory` | a directory that only its user can write to |
 //! | `memory` | the only loads and stores of shared memory |

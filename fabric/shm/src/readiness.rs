@@ -58,7 +58,7 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Initializes zeroed memory of [`LEN_BYTES`] as a readiness segment.
+    /// Initialises zeroed memory of [`LEN_BYTES`] as a readiness segment.
     pub fn create(mem: SharedMem) -> Self {
         mem.store(AT_MAGIC, MAGIC, Release);
         Self { mem }

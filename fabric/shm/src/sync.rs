@@ -40,7 +40,7 @@ pub fn yield_now() {
     std::thread::yield_now();
 }
 
-/// Tells the processor (or the model) that this is a spin loop.
+/// Hints to the processor (or the model) that this is a spin loop.
 pub fn spin_loop() {
     #[cfg(loom)]
     loom::thread::yield_now();

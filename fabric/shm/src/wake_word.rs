@@ -22,7 +22,7 @@ impl WakeWord {
     }
 
     /// Must be called before a sleep. The thread finds earlier deliveries by polling once more afterwards; for later
-    /// ones, [`WakeWord::must_wake`] tells the producer to wake it.
+    /// ones, [`WakeWord::must_wake`] returns true to the producer, which wakes the thread.
     pub fn arm(&self) {
         self.0.store(true, Relaxed);
         fence::heavy();

@@ -322,7 +322,7 @@ pub struct QpInitAttr<'a> {
     pub cap: QpCap,
     /// Transport.
     pub qp_type: QpType,
-    /// Whether every send is signaled, whatever its flags.
+    /// Whether every send is signalled, whatever its flags.
     pub sq_sig_all: bool,
 }
 

@@ -12,59 +12,59 @@ pub enum Error {
     /// An argument breaks a rule of the specification or a limit of the device.
     #[error("{operation}: {what}")]
     InvalidArgument {
-        /// The call.
+        /// Name of the call.
         operation: &'static str,
-        /// Which argument, why, and what would be accepted.
+        /// The argument, the reason, and the accepted values.
         what: String,
     },
     /// The object is not in a state that allows the call.
     #[error("{operation}: {object} is in state {state}; {remedy}")]
     InvalidState {
-        /// The call.
+        /// Name of the call.
         operation: &'static str,
-        /// Which object.
+        /// The object.
         object: String,
         /// Its state.
         state: String,
-        /// What to do first.
+        /// Remedy.
         remedy: &'static str,
     },
     /// The device or this provider cannot do it.
     #[error("{operation}: not supported by {provider}: {what}")]
     Unsupported {
-        /// The call.
+        /// Name of the call.
         operation: &'static str,
-        /// Which provider.
+        /// Name of the provider.
         provider: &'static str,
-        /// What exactly, and what to use instead.
+        /// The unsupported feature, and an alternative.
         what: String,
     },
     /// A queue or a table is full, or a limit is reached.
     #[error("{operation}: {what} exhausted (limit {limit}); {remedy}")]
     Exhausted {
-        /// The call.
+        /// Name of the call.
         operation: &'static str,
-        /// What ran out.
+        /// The exhausted resource.
         what: &'static str,
         /// The limit.
         limit: u64,
-        /// How to get more.
+        /// Remedy.
         remedy: &'static str,
     },
     /// The peer did not reply, has exited, or violated the protocol.
     #[error("{operation}: peer {peer}: {what}")]
     Peer {
-        /// The call.
+        /// Name of the call.
         operation: &'static str,
-        /// Which peer.
+        /// The peer.
         peer: String,
-        /// What happened and what to do.
+        /// Description of the failure, and a remedy.
         what: String,
     },
     /// A system call failed.
     #[error("{operation}: {what}: {source}")]
     Os {
-        /// The call.
+        /// Name of the call.
         operation: &'static str,
         /// The request to the system, and the remedy.
         what: String,

@@ -130,7 +130,7 @@ pub trait Context: Send + Sync {
     /// Checks whether the system's own connections may be used between these addresses in place of this device.
     ///
     /// # Errors
-    /// Returns an error if the configuration forbids the peer or the transport to it.
+    /// Returns an error if the configuration forbids the peer or the path to it.
     fn check_connection(&self, _own: IpAddr, _peer: IpAddr) -> Result<()> {
         Ok(())
     }
@@ -251,8 +251,8 @@ pub enum Revoked {
     /// No peer accesses the memory any more.
     Now,
     /// A stopped peer is inside an access that was admitted earlier. The provider retains the memory until the peer
-    /// leaves the access or exits. Only memory allocated by the provider gets into this state; the deregistration of
-    /// other memory never returns it.
+    /// leaves the access or exits. Provider-allocated memory only: other memory is never released to its owner in this
+    /// state.
     Quarantined,
 }
 

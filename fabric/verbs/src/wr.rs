@@ -183,7 +183,7 @@ pub struct SendWr<'sg> {
     num_sge: i32,
     /// The operation.
     pub opcode: WrOpcode,
-    /// How to execute it.
+    /// Execution flags.
     pub send_flags: SendFlags,
     /// Immediate data in network byte order; see [`SendWr::with_imm`].
     pub imm_data_be: u32,

@@ -133,7 +133,7 @@ pub trait Adapter<S, R> {
     fn atomic(&mut self, token: Token, target: &AtomicEth) -> Accessed<u64>;
 
     /// Ends a send request. The adapter adds its `wr_id`, and generates no completion for a successful request that is
-    /// not signaled.
+    /// not signalled.
     fn sent(&mut self, send: S, wc: Wc);
 
     /// Ends a receive. The adapter adds its `wr_id`.

@@ -193,7 +193,7 @@ fn refusals_are_told_by_their_codes_and_silence_is_silence() {
     ];
     let mut seen = Vec::new();
     for (wr_id, (status, nak)) in (1..).zip(refusals) {
-        // Not signaled: failures generate a completion anyway.
+        // Not signalled: failures generate a completion anyway.
         end.post(&SendWr::send(wr_id, &sge(4)));
         end.complete(wr_id, status);
         seen.extend(nak);

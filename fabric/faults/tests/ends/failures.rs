@@ -26,7 +26,7 @@ fn a_broken_connection_fails_one_request_and_flushes_the_rest_in_order() {
     other.receive(101, 8, 8);
     one.receive(50, 0, 8);
     let sge = [one.sge(0, 8)];
-    // One doorbell. The second request is not signaled and completes before the connection breaks.
+    // One doorbell. The second request is not signalled and completes before the connection breaks.
     let wrs = [0, 1, 2, 3, 4].map(|wr_id| {
         let flags = if wr_id == 1 { SendFlags::empty() } else { SendFlags::SIGNALED };
         SendWr::send(wr_id, &sge).with_flags(flags)

@@ -100,7 +100,7 @@ impl End {
         unsafe { self.qp.post_recv(&[RecvWr::new(wr_id, &sges)]) }.unwrap();
     }
 
-    /// Posts a signaled SEND of the word at `offset`.
+    /// Posts a signalled SEND of the word at `offset`.
     pub fn send(&mut self, wr_id: u64, offset: usize) -> Result<(), farcall_verbs::PostError> {
         let sges = [self.sge(offset, 8)];
         let wr = SendWr::send(wr_id, &sges).with_flags(SendFlags::SIGNALED);

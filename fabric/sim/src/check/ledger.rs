@@ -53,7 +53,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Records a posted request. Receives count as signaled.
+    /// Records a posted request. Receives count as signalled.
     pub fn posted(&mut self, pair: u64, queue: Queue, wr_id: u64, is_signalled: bool) {
         let line = self.lines.entry((pair, queue)).or_default();
         line.posted.push_back(Posted { wr_id, is_signalled });
@@ -78,7 +78,7 @@ impl Ledger {
                 }
                 return Ok(());
             }
-            // Only requests that are unsignaled and successful have no completion.
+            // Only requests that are unsignalled and successful have no completion.
             if head.is_signalled || line.has_failed {
                 return Err(Violation(format!("{says} before that of {:#x}", head.wr_id)));
             }

@@ -34,7 +34,7 @@ mod imp {
     static NS_PER_TICK: AtomicU64 = AtomicU64::new(0);
 
     /// Returns whether the counter is invariant (CPUID 8000_0007h, EDX bit 8) and is the kernel's clock source, which
-    /// means that it is synchronized on all cores.
+    /// means that it is synchronised on all cores.
     fn is_reliable() -> bool {
         let source =
             std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");

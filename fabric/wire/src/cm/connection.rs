@@ -47,7 +47,7 @@ pub enum Event {
     TimewaitExit,
 }
 
-/// What to do after a state change.
+/// Actions required after a state change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
     /// A message to send to the peer.
