@@ -206,8 +206,8 @@ fn make_private(base: usize, mapping: &SharedMapping) {
     let base = std::ptr::with_exposed_provenance_mut(base);
     let prot = if mapping.writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
     let fixed = libc::MAP_PRIVATE | libc::MAP_FIXED;
-    // SAFETY: replaces a registered mapping of this crate by one at the same address and of the same size. No
-    // references into such mappings exist; they are accessed through `SharedMem` only.
+    // SAFETY: replaces a registered mapping by one at the same address and of the same size. Registered mappings are
+    // accessed by checked addresses and as atomics only, which remain valid in the new mapping.
     unsafe {
         if let Some(fd) = mapping.source
             && libc::mmap(base, mapping.len_bytes, prot, fixed, fd, 0) != libc::MAP_FAILED

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 /// Number of bytes allocated between two checks. A check costs more than a small segment.
 const BETWEEN_LOOKS_BYTES: u64 = 1 << 20;
 
-/// Reciprocal of the part of free memory that is never used: the kernel counts some pages as free that it can free only
-/// after some time.
+/// Reciprocal of the part of free memory that an allocation must leave to others: the kernel counts some pages as free
+/// that it can free only after some time.
 const LEFT_TO_OTHERS: u64 = 16;
 
 /// Checks whether the machine, and the control groups of this process, have `len_bytes` of free memory. Call it before
