@@ -1,5 +1,6 @@
-//! The packets of a queue pair whose requests go through shared memory: as its RNIC and the peer's would send them if
-//! nothing were lost. The peer's answers follow from how requests end; its own requests it records itself.
+//! Synthesised packets of a queue pair whose requests use shared memory: those that its RNIC and the peer's would send
+//! if no packet were lost. The peer's responses are derived from the completions; the peer's process records the peer's
+//! own requests.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -16,103 +17,104 @@ use farcall_wire::{
 
 use crate::recorder::{Batch, Direction};
 
-/// Highest bit of a Q_Key: it stands for the sender's own (IBA 10.2.5).
+/// Highest bit of a Q_Key: the sender's own Q_Key is used instead (IBA 10.2.5).
 const OWN_QKEY: u32 = 1 << 31;
-/// No device sends longer messages.
+/// Maximum message length of all devices.
 const MESSAGE_BYTES_MAX: u64 = 1 << 31;
 
-/// A queue pair, as packets name it.
+/// Address of a queue pair in packets.
 #[derive(Clone, Copy, Debug)]
 pub struct End {
     /// The GID of its device.
     pub gid: Gid,
-    /// Its number.
+    /// Queue pair number.
     pub qpn: u32,
 }
 
-/// The two ends of a datagram.
+/// Source and destination of a datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
-    /// The GID that it comes from.
+    /// Source GID.
     pub src: Gid,
-    /// Where it goes.
+    /// Destination.
     pub dst: End,
 }
 
-/// Appends `len_bytes` of a request's payload from `offset` on: the arguments are the list, offset and length.
+/// Appends `len_bytes` of a request's payload from `offset` on: the arguments are the gather list, offset, length and
+/// destination.
 pub trait Gather: FnMut(&[Sge], u64, u64, &mut Vec<u8>) -> Result<(), Refused> {}
 
 impl<F: FnMut(&[Sge], u64, u64, &mut Vec<u8>) -> Result<(), Refused>> Gather for F {}
 
-/// A request of a connection that has not ended yet.
+/// An outstanding request of a connection.
 struct Pending {
     wr_id: u64,
     is_signalled: bool,
-    /// `None`: nothing was sent, as its elements break a rule.
+    /// `None` if nothing was sent because its elements break a rule.
     sent: Option<Sent>,
 }
 
 struct Sent {
     psn: Psn,
     packets: u32,
-    /// How many messages of the pair the peer has executed with it.
+    /// Number of messages of the queue pair that the peer has executed, including this one.
     msn: u32,
     answer: Answer,
 }
 
 enum Answer {
     Acknowledge,
-    /// Data for the list.
+    /// Data for the scatter list.
     Read(Vec<Sge>, u64),
-    /// Eight bytes for the list.
+    /// Eight bytes for the scatter list.
     Atomic(Vec<Sge>),
 }
 
-/// A request of a program.
+/// A posted request.
 #[derive(Clone, Copy)]
 pub struct Request<'a, 'sg> {
-    /// As it is posted.
+    /// The work request.
     pub wr: &'a SendWr<'sg>,
-    /// Whether it has a completion if it succeeds.
+    /// Whether it generates a completion on success.
     pub is_signalled: bool,
-    /// Where it goes, if it is a datagram.
+    /// Source and destination, if it is a datagram.
     pub ends: Option<Ends>,
 }
 
-/// One queue pair's side of the conversation with its peers.
+/// One queue pair's side of the packet exchange with its peers.
 pub struct Conversation {
     transport: QpType,
     qpn: u32,
-    /// The GID that packets come from.
+    /// Source GID of its packets.
     own: Gid,
     peer: End,
     qkey: u32,
     mtu_bytes: u64,
-    /// The next packet's.
+    /// PSN of the next packet.
     psn: Psn,
     messages: u32,
     pending: VecDeque<Pending>,
     pending_max: usize,
 }
 
-/// A path as the CRC and the headers see it: IPv4 if both ends are.
+/// Returns the path that the CRC and the headers contain: IPv4 if both ends are IPv4.
 fn flow(src: Gid, dst: Gid, src_qpn: u32) -> Flow {
     let [src, dst] = [src, dst].map(|gid| std::net::Ipv6Addr::from(gid.0));
     let (src, dst) = match (src.to_canonical(), dst.to_canonical()) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => (src.into(), dst.into()),
         _ => (src.into(), dst.into()),
     };
-    // As devices do: a port that tells flows apart, from the dynamic ones (IBA annex A17.9.2).
+    // Like devices, use a source port from the dynamic range that distinguishes flows (IBA annex A17.9.2).
     Flow { src, dst, src_port: 0xC000 | (src_qpn & 0x3FFF) as u16, dst_port: UDP_PORT }
 }
 
 fn packets_of(len_bytes: u64, mtu_bytes: u64) -> u32 {
-    // At most 2^31 bytes in packets of at least 256.
+    // At most 2^31 bytes in packets of at least 256 bytes, so the number fits into `u32`.
     len_bytes.div_ceil(mtu_bytes).max(1) as u32
 }
 
 impl Conversation {
-    /// Of a new queue pair, which holds up to `max_send_wr` requests.
+    /// Creates the state of a new queue pair with up to `max_send_wr` outstanding requests.
     pub fn new(transport: QpType, qpn: u32, max_send_wr: u32) -> Self {
         let nobody = Gid::default();
         Self {
@@ -129,7 +131,7 @@ impl Conversation {
         }
     }
 
-    /// The queue pair was modified. `own`: the GID that its packets come from, if that was said.
+    /// Records a modification of the queue pair. `own` is the new source GID of its packets, if it changes.
     pub fn modify(&mut self, attr: &QpAttr, own: Option<Gid>) {
         if attr.state == Some(QpState::Reset) {
             *self = Self::new(self.transport, self.qpn, self.pending_max as u32);
@@ -149,7 +151,7 @@ impl Conversation {
         }
     }
 
-    /// A request is posted; `gather` reads its payload.
+    /// Records a posted request; `gather` reads its payload.
     pub fn posted(&mut self, batch: &mut Batch<'_>, request: &Request<'_, '_>, gather: impl Gather) {
         let wr = request.wr;
         let sent = self.send(batch, request, gather).ok();
@@ -166,13 +168,13 @@ impl Conversation {
             Sent { psn, packets, msn: self.messages, answer }
         });
         if self.pending.len() == self.pending_max {
-            // Without a completion it has ended before; a later answer says so, too.
+            // Without a completion of its own the request has ended already; a later response acknowledges it.
             self.pending.pop_front();
         }
         self.pending.push_back(Pending { wr_id: wr.wr_id, is_signalled: request.is_signalled, sent });
     }
 
-    /// Records the packets of a request; returns the first one's number, and how many numbers are used up.
+    /// Records the packets of a request; returns the first PSN and the number of PSNs consumed.
     fn send(
         &mut self,
         batch: &mut Batch<'_>,
@@ -212,7 +214,7 @@ impl Conversation {
         Ok((first, numbers))
     }
 
-    /// What a packet of a request does; `None` for what no device offers.
+    /// Returns the operation of a packet of a request; `None` for opcodes that no device supports.
     fn operation(&self, request: &Request<'_, '_>, segment: Segment) -> Option<Operation> {
         let wr = request.wr;
         let imm_be = (segment.is_last() && wr.opcode.has_imm()).then_some(wr.imm_data_be);
@@ -243,19 +245,20 @@ impl Conversation {
         })
     }
 
-    /// Whether a completion of a send tells of answers.
+    /// Returns whether a send completion may imply responses to record.
     pub fn awaits_answers(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// A completion of a send was polled; `gather` reads what came back.
+    /// Records the responses implied by a polled send completion; `gather` reads the returned data.
     pub fn completed(&mut self, batch: &mut Batch<'_>, wc: &Wc, mut gather: impl Gather) {
-        // A failure is told of unsignalled requests, too.
+        // Failures generate completions of unsignalled requests, too.
         let is_this = |request: &Pending| {
             request.wr_id == wc.wr_id && (request.is_signalled || !wc.status.is_success())
         };
         let Some(at) = self.pending.iter().position(is_this) else { return };
-        // Of requests that change nothing here one acknowledgement tells, and so does the next answer with data.
+        // Requests without returned data share one acknowledgement, and a later response with data acknowledges them,
+        // too.
         let mut untold = None;
         for _ in 0..at {
             let Some(Pending { sent: Some(sent), .. }) = self.pending.pop_front() else { continue };
@@ -267,7 +270,7 @@ impl Conversation {
             WcStatus::REM_INV_REQ_ERR => Some(Nak::InvalidRequest),
             WcStatus::REM_ACCESS_ERR => Some(Nak::RemoteAccess),
             WcStatus::REM_OP_ERR => Some(Nak::RemoteOperation),
-            // Nothing was heard of it.
+            // No response was received.
             _ => return self.acknowledge(batch, untold),
         };
         match (last.sent, nak) {
@@ -284,7 +287,7 @@ impl Conversation {
         }
     }
 
-    /// The answer to a request that was executed, unless a later one tells of it.
+    /// Records the response to an executed request, unless a later response acknowledges it.
     fn answer(
         &self,
         batch: &mut Batch<'_>,
@@ -312,7 +315,7 @@ impl Conversation {
             Answer::Atomic(sges) => {
                 *untold = None;
                 let mut found = Vec::with_capacity(8);
-                // The device has stored it in our byte order.
+                // The device stores the value in host byte order.
                 if gather(&sges, 0, 8, &mut found).is_ok()
                     && let Some(found) = found.first_chunk()
                 {
@@ -330,7 +333,8 @@ impl Conversation {
         }
     }
 
-    /// A packet of the peer's answer. One whose memory is gone by now is left out: it is no longer known.
+    /// Records a packet of the peer's response. It is omitted if its memory is no longer accessible, since its contents
+    /// are unknown then.
     fn back(
         &self,
         batch: &mut Batch<'_>,

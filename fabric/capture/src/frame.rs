@@ -1,5 +1,5 @@
-//! Ethernet, IP and UDP headers around a packet of RoCEv2. A program sees none of them: they are made so that they agree
-//! with the packet's invariant CRC, which covers parts of them.
+//! Ethernet, IP and UDP headers around a RoCEv2 packet. Programs do not see the real ones. These are generated so that
+//! they match the packet's invariant CRC, which covers parts of them.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ const HOPS: u8 = 64;
 const TYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const TYPE_IPV6: [u8; 2] = [0x86, 0xDD];
 
-/// The one's complement sum of 16-bit words (RFC 1071).
+/// Returns the ones' complement sum of 16-bit words (RFC 1071).
 fn sum(words: &[u8], before: u32) -> u32 {
     let (pairs, last) = words.as_chunks::<2>();
     let mut sum = u64::from(before);
@@ -26,7 +26,7 @@ fn sum(words: &[u8], before: u32) -> u32 {
     sum as u32
 }
 
-/// An Ethernet address of our own making, from an IP address: locally administered, of one station.
+/// Returns an Ethernet address derived from an IP address: locally administered, unicast.
 fn ethernet_address(address: IpAddr) -> [u8; 6] {
     let last = match address {
         IpAddr::V4(address) => address.octets(),
@@ -45,7 +45,7 @@ fn octets(address: IpAddr, to: &mut Vec<u8>) {
     }
 }
 
-/// Appends a frame: headers, then the packet. `identification`: of IPv4, as the packet's CRC has it.
+/// Appends a frame: headers, then the packet. `identification` is the IPv4 identification that the packet's CRC covers.
 pub(crate) fn append(to: &mut Vec<u8>, flow: &Flow, identification: [u8; 2], datagram: &[u8]) {
     let udp_bytes = UDP_BYTES + datagram.len();
     to.extend(ethernet_address(flow.dst));
@@ -67,7 +67,7 @@ pub(crate) fn append(to: &mut Vec<u8>, flow: &Flow, identification: [u8; 2], dat
         octets(flow.src, to);
         octets(flow.dst, to);
     }
-    // Both addresses, protocol and length: what the checksum covers beside the datagram itself.
+    // The pseudo-header that the checksum covers in addition to the datagram: addresses, protocol and length.
     let addresses_bytes = if flow.src.is_ipv4() { 8 } else { 32 };
     let pseudo = sum(&to[to.len() - addresses_bytes..], u32::from(UDP) + udp_bytes as u32);
     let at = to.len();
@@ -77,7 +77,7 @@ pub(crate) fn append(to: &mut Vec<u8>, flow: &Flow, identification: [u8; 2], dat
     to.extend([0, 0]);
     to.extend(datagram);
     let checksum = match !(sum(&to[at..], pseudo) as u16) {
-        // Zero would say that there is none.
+        // Zero would mean that there is no checksum.
         0 => 0xFFFF,
         checksum => checksum,
     };
@@ -88,7 +88,7 @@ pub(crate) fn append(to: &mut Vec<u8>, flow: &Flow, identification: [u8; 2], dat
 mod tests {
     use super::*;
 
-    /// A datagram whose checksums tcpdump and Wireshark have called correct.
+    /// A datagram whose checksums tcpdump and Wireshark have verified as correct.
     #[test]
     fn headers_sum_to_all_ones() {
         let ends = [["10.0.0.1", "10.0.0.2"], ["fd00::1", "fd00::2"]];

@@ -1,20 +1,20 @@
-//! Captures: what a program sends and receives through the software RNIC, as pcapng that Wireshark reads.
+//! Captures: the packets that a program sends and receives through the software RNIC, as pcapng for Wireshark.
 //!
-//! Packets of RoCEv2 are recorded as they are sent and received. Requests between processes of one host go through
-//! shared memory, and are no packets: each is recorded as the packets that RoCEv2 would carry it in, by the process
-//! that posts it ([`Conversation`]). The interface that these are recorded under says so.
+//! RoCEv2 packets are recorded as they are sent and received. Requests between processes of one host use shared memory
+//! and are no packets. The process that posts such a request records it as the packets that RoCEv2 would use
+//! ([`Conversation`]). They have an interface of their own, whose description states this.
 //!
-//! `FARCALL_CAPTURE` names a folder. Each process of a run that opens the device writes a file of its own there
-//! ([`Recorder`]), whole blocks by one system call, so that what a process did before it was killed is there.
-//! [`merge`] makes one file of them.
+//! `FARCALL_CAPTURE` names a directory. Each process that opens the device writes a file of its own there
+//! ([`Recorder`]), complete blocks by one system call, so that the file contains everything that a process did before
+//! it was killed. [`merge`] combines the files into one.
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
-//! | `pcapng` | the blocks of the format, written and read |
+//! | `pcapng` | writing and reading the blocks of the format |
 //! | `frame` | Ethernet, IP and UDP headers around a packet |
-//! | `recorder` | the file of a process |
-//! | `conversation` | the packets of a queue pair that goes through shared memory |
-//! | `merge` | one file of those of all processes |
+//! | `recorder` | the capture file of a process |
+//! | `conversation` | synthesised packets of a queue pair that uses shared memory |
+//! | `merge` | combination of the files of all processes |
 
 #![forbid(unsafe_code)]
 

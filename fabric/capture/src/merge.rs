@@ -1,4 +1,4 @@
-//! One file of those of all processes, by time.
+//! Merging of the files of all processes into one, ordered by time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,46 +8,47 @@ use std::path::PathBuf;
 
 use crate::pcapng::{self, INTERFACE, PACKET, SECTION, STATISTICS};
 
-/// Files that are merged at most: each is open meanwhile.
+/// Maximum number of files that are merged; all of them are open at the same time.
 pub const PARTS_MAX: usize = 1024;
-/// What is read ahead of each.
+/// Read buffer of each file in bytes.
 const AHEAD_BYTES: usize = 32 << 10;
-/// A process describes two.
+/// Maximum number of interfaces of a file; a recorder writes two.
 const INTERFACES_MAX: usize = 8;
 
-/// What a merged capture holds.
+/// Contents of a merged capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
-    /// Processes that opened the device.
+    /// Number of processes that opened the device.
     pub processes: usize,
-    /// Packets in the file.
+    /// Number of packets in the file.
     pub packets: u64,
-    /// Packets that could not be recorded.
+    /// Number of packets that could not be recorded.
     pub dropped: u64,
-    /// Processes beyond [`PARTS_MAX`].
+    /// Number of processes beyond [`PARTS_MAX`].
     pub left_out: usize,
 }
 
-/// What an interface recorded.
+/// Packet counts of an interface.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     packets: u64,
     dropped: u64,
 }
 
-/// The file of a process, at one of its packets.
+/// The file of a process, positioned at one of its packets.
 struct Part<R> {
     from: R,
     interfaces: Vec<Vec<u8>>,
     counts: Vec<Counts>,
-    /// The block of the packet, its interface and its time.
+    /// Body of the packet's block, followed by its interface and its time.
     body: Vec<u8>,
     interface: usize,
     ns: u64,
 }
 
 impl<R: Read> Part<R> {
-    /// `None` for a file that is no capture: one that its process has not begun to write, or a stranger's.
+    /// Opens a file; returns `None` if it is not a capture: its process has not written to it yet, or it is an
+    /// unrelated file.
     fn open(mut from: R) -> io::Result<Option<Self>> {
         let mut body = Vec::new();
         if pcapng::next_block(&mut from, &mut body)? != Some(SECTION) {
@@ -60,11 +61,11 @@ impl<R: Read> Part<R> {
         self.counts.iter().any(|counts| counts.packets > 0)
     }
 
-    /// Goes to the next packet; false at the end, or at what a recorder does not write.
+    /// Advances to the next packet; returns false at the end, or at a block that a recorder does not write.
     fn advance(&mut self) -> io::Result<bool> {
         loop {
             match pcapng::next_block(&mut self.from, &mut self.body)? {
-                // They are numbered in the merged file before its first packet.
+                // Interfaces are numbered in the merged file before its first packet.
                 Some(INTERFACE) if self.interfaces.len() < INTERFACES_MAX && !self.has_packets() => {
                     self.interfaces.push(self.body.clone());
                     self.counts.push(Counts::default());
@@ -91,10 +92,10 @@ impl<R: Read> Part<R> {
     }
 }
 
-/// Merges the files of processes. `comment` is about the whole.
+/// Merges the files of several processes. `comment` describes the merged capture.
 ///
 /// # Errors
-/// If the system does not let it read or write.
+/// Returns an error if reading or writing fails.
 pub fn merge(parts: &[PathBuf], comment: &str, to: &mut impl Write) -> io::Result<Merged> {
     let mut opened = Vec::new();
     for path in parts.iter().take(PARTS_MAX) {
@@ -104,10 +105,10 @@ pub fn merge(parts: &[PathBuf], comment: &str, to: &mut impl Write) -> io::Resul
     merge_opened(opened, comment, to).map(|merged| Merged { left_out, ..merged })
 }
 
-/// As [`merge`], of files that are open.
+/// Like [`merge`], with opened files.
 ///
 /// # Errors
-/// As [`merge`].
+/// Returns the errors of [`merge`].
 #[doc(hidden)]
 pub fn merge_opened<R: Read>(
     opened: impl IntoIterator<Item = R>,
@@ -125,7 +126,7 @@ pub fn merge_opened<R: Read>(
     }
     let mut block = Vec::new();
     pcapng::section(&mut block, comment);
-    // Where the interfaces of each part begin.
+    // Number of the first interface of each part.
     let mut first = Vec::with_capacity(parts.len());
     let mut interfaces = 0;
     for part in &parts {
@@ -165,7 +166,7 @@ pub fn merge_opened<R: Read>(
 mod tests {
     use super::*;
 
-    /// A file of one interface with a packet, and whatever `then` appends.
+    /// Returns a file of one interface with a packet, and the blocks that `then` appends.
     fn part(then: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         let mut file = Vec::new();
         pcapng::section(&mut file, "a process");

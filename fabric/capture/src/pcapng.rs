@@ -1,8 +1,8 @@
-//! The blocks of pcapng (draft-ietf-opsawg-pcapng) that a capture has. All numbers are little-endian.
+//! The blocks of pcapng (draft-ietf-opsawg-pcapng) that captures use. All numbers are little-endian.
 
 use std::io::{self, Read};
 
-/// Section header: what follows belongs together.
+/// Section header: begins a section of related blocks.
 pub(crate) const SECTION: u32 = 0x0A0D_0D0A;
 /// Interface description.
 pub(crate) const INTERFACE: u32 = 1;
@@ -11,22 +11,22 @@ pub(crate) const STATISTICS: u32 = 5;
 /// Enhanced packet.
 pub(crate) const PACKET: u32 = 6;
 
-/// Tells the byte order.
+/// Byte-order magic.
 const MAGIC: u32 = 0x1A2B_3C4D;
 const ETHERNET: u16 = 1;
-/// Times count nanoseconds: 10^-9 s.
+/// Resolution of timestamps: 10^-9 s.
 const NANOSECONDS: u8 = 9;
-/// No block of a capture is longer: frames are shorter than 5 KiB, and texts than 64 KiB.
+/// Maximum length of a block: frames are shorter than 5 KiB, and texts than 64 KiB.
 const BLOCK_BYTES_MAX: usize = 1 << 18;
 
-/// Bytes of a block around its body: type and length before it, the length again behind it.
+/// Length of the fields of a block around its body: type and length before it, the length again after it.
 const AROUND_BYTES: usize = 12;
-/// Where the count of dropped packets is in a block of statistics.
+/// Offset of the count of dropped packets in a statistics block.
 pub(crate) const DROPPED_AT: usize = 8 + 12 + (4 + 8) + 4;
 
 const COMMENT: u16 = 1;
 
-/// Appends a block, whose body `fill` appends.
+/// Appends a block; `fill` appends its body.
 pub(crate) fn block(to: &mut Vec<u8>, kind: u32, fill: impl FnOnce(&mut Vec<u8>)) {
     let at = to.len();
     to.extend(kind.to_le_bytes());
@@ -38,7 +38,7 @@ pub(crate) fn block(to: &mut Vec<u8>, kind: u32, fill: impl FnOnce(&mut Vec<u8>)
 }
 
 fn option(to: &mut Vec<u8>, code: u16, value: &[u8]) {
-    // A text may come from a program's name: as much of it as an option holds.
+    // A text may contain a program's name, so it is truncated to the maximum length of an option.
     let value = &value[..value.len().min(usize::from(u16::MAX) - 3)];
     to.extend(code.to_le_bytes());
     to.extend((value.len() as u16).to_le_bytes());
@@ -50,7 +50,7 @@ fn end_options(to: &mut Vec<u8>) {
     option(to, 0, &[]);
 }
 
-/// Fills up to a multiple of four what is `len_bytes` long.
+/// Pads a field of `len_bytes` to a multiple of four.
 pub(crate) fn pad(to: &mut Vec<u8>, len_bytes: usize) {
     to.resize(to.len() + (len_bytes.wrapping_neg() & 3), 0);
 }
@@ -61,7 +61,7 @@ pub(crate) fn section(to: &mut Vec<u8>, comment: &str) {
     block(to, SECTION, |to| {
         to.extend(MAGIC.to_le_bytes());
         to.extend([1, 0, 0, 0]);
-        // The section's length is not known.
+        // The section's length is unspecified.
         to.extend([0xFF; 8]);
         option(to, COMMENT, comment.as_bytes());
         option(to, APPLICATION, concat!("farcall ", env!("CARGO_PKG_VERSION")).as_bytes());
@@ -86,7 +86,7 @@ pub(crate) fn interface(to: &mut Vec<u8>, name: &str, description: &str, comment
     });
 }
 
-/// A time as it stands in blocks: the upper half first.
+/// Appends a timestamp in the format of blocks: the upper half first.
 fn time(to: &mut Vec<u8>, ns: u64) {
     to.extend(((ns >> 32) as u32).to_le_bytes());
     to.extend((ns as u32).to_le_bytes());
@@ -105,7 +105,8 @@ pub(crate) fn statistics(to: &mut Vec<u8>, interface: u32, ns: u64, recorded: u6
     });
 }
 
-/// Appends a frame, which `fill` appends and of which at most `snaplen_bytes` are kept. `flags`: its direction.
+/// Appends a frame, which `fill` writes and of which at most `snaplen_bytes` are recorded. `flags` contains its
+/// direction.
 pub(crate) fn packet(
     to: &mut Vec<u8>,
     interface: u32,
@@ -132,7 +133,7 @@ pub(crate) fn packet(
     });
 }
 
-/// What the body of a packet's block says: its interface, and its time in nanoseconds.
+/// Returns the interface and the time in nanoseconds from the body of a packet block.
 pub(crate) fn interface_and_time(body: &[u8]) -> Option<(u32, u64)> {
     let (interface, rest) = split_u32(body)?;
     let (high, rest) = split_u32(rest)?;
@@ -140,10 +141,10 @@ pub(crate) fn interface_and_time(body: &[u8]) -> Option<(u32, u64)> {
     Some((interface, u64::from(high) << 32 | u64::from(low)))
 }
 
-/// What the body of a block of statistics that [`statistics`] made says: its interface, and how many were dropped.
+/// Returns the interface and the number of dropped packets from the body of a block that [`statistics`] wrote.
 pub(crate) fn interface_and_dropped(body: &[u8]) -> Option<(u32, u64)> {
     let (interface, _) = split_u32(body)?;
-    // The block's type and length are not in its body.
+    // The body does not include the block's type and length.
     let dropped = body.get(DROPPED_AT - 8..)?.first_chunk()?;
     Some((interface, u64::from_le_bytes(*dropped)))
 }
@@ -153,11 +154,11 @@ fn split_u32(bytes: &[u8]) -> Option<(u32, &[u8])> {
     Some((u32::from_le_bytes(*number), rest))
 }
 
-/// Reads the next block, whose body goes into `body`, and returns its type. `None` at the end, and where what follows
-/// is no whole block: a process that was killed leaves such a one, and nothing behind it.
+/// Reads the next block into `body` and returns its type. Returns `None` at the end, and at an incomplete block, which
+/// a killed process leaves at the end of its file.
 ///
 /// # Errors
-/// If the system does not let it read.
+/// Returns an error if reading fails.
 pub(crate) fn next_block(from: &mut impl Read, body: &mut Vec<u8>) -> io::Result<Option<u32>> {
     let mut head = [0; 8];
     if !fill(from, &mut head)? {
@@ -177,7 +178,7 @@ pub(crate) fn next_block(from: &mut impl Read, body: &mut Vec<u8>) -> io::Result
     Ok(is_ours.then_some(kind))
 }
 
-/// Fills a buffer; false at the end.
+/// Fills a buffer; returns false at the end of the file.
 fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
     match from.read_exact(buffer) {
         Ok(()) => Ok(true),

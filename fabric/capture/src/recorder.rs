@@ -1,4 +1,4 @@
-//! The file of a process.
+//! The capture file of a process.
 
 use std::fs::File;
 use std::io;
@@ -16,27 +16,27 @@ use farcall_wire::{Packet, Refused};
 use crate::frame;
 use crate::pcapng;
 
-/// The folder that processes write their files to.
+/// Environment variable with the directory of the capture files.
 pub const VARIABLE: &str = "FARCALL_CAPTURE";
-/// How many bytes of a frame are kept.
+/// Environment variable with the maximum number of recorded bytes per frame.
 pub const SNAPLEN_VARIABLE: &str = "FARCALL_CAPTURE_SNAPLEN";
-/// How many are if nothing was said: all.
+/// Default maximum number of recorded bytes per frame: all of them.
 pub const SNAPLEN_BYTES: u32 = 262_144;
 
 const OP: &str = "record a capture";
-/// What is kept in memory before it is written.
+/// Length of buffered blocks in bytes at which they are written.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// What packets were recorded from.
+/// Source of recorded packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Made of requests that went through shared memory.
+    /// Synthesised from requests that used shared memory.
     Memory = 0,
     /// RoCEv2.
     Net = 1,
 }
 
-/// Whose packet it is.
+/// Direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// The process received it.
@@ -45,8 +45,9 @@ pub enum Direction {
     Out = 2,
 }
 
-/// The capture of this process. Written by one system call for each call of the program that records something, or
-/// for a quarter of a mebibyte: nothing waits in memory, and what was recorded outlives the process.
+/// The capture of this process. One system call writes the blocks of each call of the program that records packets, or
+/// every quarter of a mebibyte. No recorded packet remains in memory after the call, so captures are complete even if
+/// the process is killed.
 pub struct Recorder {
     state: Mutex<State>,
     snaplen_bytes: usize,
@@ -54,32 +55,32 @@ pub struct Recorder {
 
 struct State {
     file: File,
-    /// Where the next block goes.
+    /// Offset of the next block.
     at: u64,
-    /// Where the file counts what was dropped, by way.
+    /// Offsets of the counts of dropped packets, by [`Way`].
     dropped_at: [u64; 2],
     dropped: [u64; 2],
-    /// Blocks that are not written yet, and of which way they are.
+    /// Blocks that are not written yet, and their number of packets by [`Way`].
     buffer: Vec<u8>,
     buffered: [u64; 2],
-    /// Room for one packet.
+    /// Reused buffer for one packet.
     datagram: Vec<u8>,
-    /// The clock may be set back; a file's times never go back.
+    /// Timestamp of the last batch: the clock may be set back, but the timestamps of a file never decrease.
     last_ns: u64,
 }
 
-/// Packets that are recorded together, at one time.
+/// Packets that are recorded together, with one timestamp.
 pub struct Batch<'a> {
     state: MutexGuard<'a, State>,
     snaplen_bytes: usize,
     now_ns: u64,
 }
 
-/// A file that nobody had, in a folder: readable by its owner alone.
+/// Creates a new file in a directory, readable by its owner alone.
 fn create_in(folder: &Path) -> io::Result<File> {
     let mut count = 0;
     loop {
-        // Processes of several containers may have one number.
+        // Processes of several containers may have the same pid.
         let name = format!("{}-{count}.pcapng", std::process::id());
         let mut options = File::options();
         options
@@ -95,12 +96,13 @@ fn create_in(folder: &Path) -> io::Result<File> {
 }
 
 impl Recorder {
-    /// The recorder that the environment asks for; `None` if it asks for none, if the folder is gone, because the
-    /// capture has ended, or in a program that has more rights than who started it.
+    /// Creates the recorder that the environment configures. Returns `None` if it configures none, if the directory no
+    /// longer exists because the capture has ended, or in a program that has more privileges than the user that started
+    /// it.
     ///
     /// # Errors
-    /// If the file cannot be made, or the variables make no sense: a program that was to be captured must not run
-    /// unseen.
+    /// Returns an error if the file cannot be created or the variables are invalid: a program that should be captured
+    /// must not run without its capture.
     pub fn configured() -> Result<Option<Self>> {
         let Some(folder) = trusted_variable(VARIABLE).map(PathBuf::from) else { return Ok(None) };
         let snaplen_bytes = match trusted_variable(SNAPLEN_VARIABLE) {
@@ -126,10 +128,10 @@ impl Recorder {
         }
     }
 
-    /// Makes the file of this process in a folder.
+    /// Creates the file of this process in a directory.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// Returns an error if the file cannot be created.
     pub fn create(folder: &Path, snaplen_bytes: u32) -> io::Result<Self> {
         Self::over(create_in(folder)?, snaplen_bytes)
     }
@@ -178,7 +180,7 @@ impl Recorder {
         Ok(Self { state: Mutex::new(state), snaplen_bytes: snaplen_bytes as usize })
     }
 
-    /// Begins to record, now. Other threads that record wait until the batch is dropped.
+    /// Begins a batch with the current time. Other recording threads wait until the batch is dropped.
     pub fn batch(&self) -> Batch<'_> {
         let mut state = self.state.lock();
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -189,7 +191,7 @@ impl Recorder {
 }
 
 impl Batch<'_> {
-    /// Records a packet as it was sent or received, CRC included.
+    /// Records a packet as it was sent or received, including its CRC.
     pub fn datagram(&mut self, way: Way, direction: Direction, flow: &Flow, datagram: &[u8]) {
         let identification = icrc::identification(flow, datagram).unwrap_or_default();
         let State { buffer, .. } = &mut *self.state;
@@ -202,10 +204,10 @@ impl Batch<'_> {
         }
     }
 
-    /// Records a packet that went through shared memory, whose payload of `payload_bytes` is what `gather` appends.
+    /// Records a packet of a request that used shared memory; `gather` appends its payload of `payload_bytes`.
     ///
     /// # Errors
-    /// If `gather` fails; then nothing is recorded.
+    /// Returns the error of `gather`; then nothing is recorded.
     pub(crate) fn packet(
         &mut self,
         direction: Direction,
@@ -237,8 +239,8 @@ impl Drop for Batch<'_> {
 }
 
 impl State {
-    /// Writes what is buffered. What cannot be written (a full disk, a limit) is dropped and counted, in a place that
-    /// the file has already: a program does not fail because it is captured.
+    /// Writes the buffered blocks. Packets that cannot be written (full disk, size limit) are dropped and counted in
+    /// blocks that the file already contains: a program does not fail because of its capture.
     fn write(&mut self) {
         if self.buffer.is_empty() {
             return;
@@ -246,7 +248,7 @@ impl State {
         if self.file.write_all_at(&self.buffer, self.at).is_ok() {
             self.at += self.buffer.len() as u64;
         } else {
-            // Nothing of it counts; if even that fails, a part of a block ends the file.
+            // Discard what was partly written; if that fails too, the file ends with an incomplete block.
             let _ = self.file.set_len(self.at);
             for way in 0..2 {
                 self.dropped[way] += self.buffered[way];

@@ -1,4 +1,5 @@
-//! Completion channels: the provider's events are when completions came; ours are when programs may see them.
+//! Completion channels. The provider's events report when completions arrived; the events of these channels report when
+//! programs may see them.
 
 use std::any::Any;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -13,7 +14,7 @@ use crate::event_queue::EventQueue;
 use crate::timer::Timer;
 use crate::watcher::{Watched, Watcher};
 
-/// What the watcher looks at.
+/// State of a channel that the watcher thread services.
 struct Source {
     inner: Arc<dyn CompChannel>,
     due: Arc<Due>,
@@ -22,14 +23,14 @@ struct Source {
 
 impl Source {
     fn fds(&self) -> [BorrowedFd<'_>; 2] {
-        // SAFETY: the channel lives, and so does its descriptor.
+        // SAFETY: `inner` owns the descriptor and is borrowed for the lifetime of the result.
         [unsafe { BorrowedFd::borrow_raw(self.inner.fd()) }, self.due.timer.fd()]
     }
 }
 
 impl Watched for Source {
     fn look(&self) {
-        // Not under the lock of the list: the queues' own locks are taken.
+        // Copy the list first: the queues' own locks must not be acquired under the lock of the list.
         let queues: Vec<Arc<Core>> = {
             let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
             queues.iter().filter_map(Weak::upgrade).collect()
@@ -39,7 +40,7 @@ impl Watched for Source {
                 queue.completions_came();
             }
         }
-        // Before looking: whoever is due from now on sets it again.
+        // Clear before servicing the queues: a queue with a completion that becomes ready later sets the timer again.
         self.due.timer.clear();
         for queue in &queues {
             queue.look();

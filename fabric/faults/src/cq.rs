@@ -1,8 +1,8 @@
-//! Completion queues. What the provider's queue gives is *staged* until it is ready, then it has *arrived*: only then
-//! may the program see it, and only then an armed queue makes an event.
+//! Completion queues. Completions from the provider's queue are *staged* until they are ready. Then they have
+//! *arrived*: only then may the program see them, and only then does an armed queue raise an event.
 //!
-//! An armed queue is always one of three things, so that no wake-up is lost: the provider's queue is armed too, or an
-//! event of it lies in the provider's channel, or something is staged and the channel's timer is set for it.
+//! Invariant: while a queue is armed, the provider's queue is armed too, or an event of it is in the provider's
+//! channel, or a completion is staged and the channel's timer is set for it. Hence no wake-up is lost.
 
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
@@ -15,28 +15,29 @@ use crate::pair::{Pairs, WorkQueue};
 use crate::plan::{Kind, Plan};
 use crate::timer::now_ns;
 
-/// Shared by the queue's owner, its channel and the queue pairs that complete to it.
+/// State shared by the queue's owner, its channel and the queue pairs that complete to it.
 pub(crate) struct Core {
     id: u32,
     plan: Arc<Plan>,
     pairs: Arc<Pairs>,
-    /// Of its channel, if it has one.
+    /// Timer and events of its channel, if it has one.
     due: Option<Arc<Due>>,
     state: Mutex<State>,
 }
 
 struct State {
     inner: Box<dyn RawCq>,
-    /// By when they are ready; of those at one time, in their order.
+    /// Staged completions by the time at which they are ready; those of equal time in their order of arrival.
     staged: BTreeMap<(u64, u64), Wc>,
     staged_before: u64,
     arrived: VecDeque<Wc>,
     armed: Option<Notify>,
-    /// Armed for solicited completions: one of those that are ready by then was.
+    /// If the queue is armed for solicited completions: at least one of the completions that are ready by this time was
+    /// solicited.
     solicited_ns: Option<u64>,
 }
 
-/// The provider's queue, for making queue pairs.
+/// Access to the provider's queue, for the creation of queue pairs.
 pub(crate) struct Locked<'a>(MutexGuard<'a, State>);
 
 impl Locked<'_> {
@@ -76,20 +77,20 @@ impl Core {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stages what has come until now.
+    /// Stages the completions that have arrived at the provider's queue.
     pub(crate) fn stage_now(&self) {
-        // An error is the next poll's to tell.
+        // The next poll reports an error.
         let _ = self.stage_all(&mut self.state(), now_ns());
     }
 
-    /// The provider's channel had an event of this queue.
+    /// Called when the provider's channel had an event of this queue.
     pub(crate) fn completions_came(&self) {
         let (mut state, now_ns) = (self.state(), now_ns());
         let staged = self.stage_all(&mut state, now_ns);
         self.arrive(&mut state, now_ns);
         let last_ns = state.staged.last_key_value().map(|((ready_ns, _), _)| *ready_ns);
         match state.armed {
-            // The program has to look.
+            // The program must poll to receive the error.
             Some(_) if staged.is_err() => self.fire(&mut state),
             Some(Notify::Solicited) => match last_ns {
                 Some(_) => state.solicited_ns = last_ns,
@@ -101,20 +102,20 @@ impl Core {
         self.set_timer(&state);
     }
 
-    /// Something may be ready now.
+    /// Called when a staged completion may be ready.
     pub(crate) fn look(&self) {
         let mut state = self.state();
         self.arrive(&mut state, now_ns());
         self.set_timer(&state);
     }
 
-    /// Forgets completions of a queue pair that is gone or begins anew.
+    /// Discards the completions of a queue pair that was destroyed or reset.
     pub(crate) fn forget(&self, qp_num: u32) {
         let mut state = self.state();
         state.staged.retain(|_, wc| wc.qp_num != qp_num);
         state.arrived.retain(|wc| wc.qp_num != qp_num);
         if state.armed.is_some() && state.staged.is_empty() {
-            // The provider's event may have been for what is forgotten.
+            // The provider's event may have been for a discarded completion.
             self.rearm(&mut state);
         }
         self.set_timer(&state);
@@ -147,7 +148,7 @@ impl Core {
         state.staged_before += 1;
     }
 
-    /// What is ready has arrived.
+    /// Moves the completions that are ready to `arrived`.
     fn arrive(&self, state: &mut State, now_ns: u64) {
         while let Some(first) = state.staged.first_entry() {
             let (ready_ns, _) = *first.key();
@@ -176,7 +177,7 @@ impl Core {
         }
     }
 
-    /// Arms the provider's queue again, and looks once more for what came before that.
+    /// Arms the provider's queue again, and polls once more for completions that arrived before that.
     fn rearm(&self, state: &mut State) {
         let Some(notify) = state.armed else { return };
         let now_ns = now_ns();
@@ -186,7 +187,7 @@ impl Core {
         self.arrive(state, now_ns);
     }
 
-    /// An armed queue looks again when the next completion is ready.
+    /// Sets the timer of an armed queue to the time at which the next completion is ready.
     fn set_timer(&self, state: &State) {
         if let (Some(due), Some(_), Some(((ready_ns, _), _))) =
             (&self.due, state.armed, state.staged.first_key_value())
@@ -209,15 +210,17 @@ impl Core {
 
     fn req_notify(&self, notify: Notify) -> Result<()> {
         let (mut state, now_ns) = (self.state(), now_ns());
-        // What came before makes no event; what is not ready yet comes later.
+        // Completions that arrived earlier raise no event; those that are not ready yet do later.
         let staged = self.stage_all(&mut state, now_ns);
         self.arrive(&mut state, now_ns);
         let notify = if state.armed == Some(Notify::Any) { Notify::Any } else { notify };
         state.inner.req_notify(notify)?;
         state.armed = Some(notify);
-        // Came between: the program's next look finds it not ready, and there is no event of the provider's for it.
+        // These completions arrived in between: the provider raises no event for them, and the program's next poll does
+        // not find them ready.
         let staged = staged.and_then(|()| self.stage_all(&mut state, now_ns));
-        // Whether any of these was solicited is not known: better an event too many than one too few.
+        // It is unknown whether any of these was solicited, so assume that one was: a superfluous event is better than
+        // a missing one.
         state.solicited_ns = state.staged.last_key_value().map(|((ready_ns, _), _)| *ready_ns);
         if staged.is_err() {
             self.fire(&mut state);
@@ -227,7 +230,7 @@ impl Core {
     }
 }
 
-/// The owner's handle.
+/// The application thread's handle of a completion queue.
 pub(crate) struct FaultyCq {
     pub(crate) core: Arc<Core>,
 }

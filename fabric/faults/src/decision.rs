@@ -1,4 +1,4 @@
-//! What is decided about a send request.
+//! Fault decisions for send requests.
 
 use std::time::Duration;
 
@@ -10,41 +10,42 @@ use crate::spec::Chance;
 /// The decision about one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// It is executed as it is.
+    /// The request is executed unchanged.
     Pass,
-    /// It is refused: the queue is full.
+    /// The request is refused, as if the queue were full.
     Refuse,
-    /// The connection breaks: it fails like this, so much later.
+    /// The connection breaks: the request fails with this status after this delay.
     Break(Kind, WcStatus, Duration),
-    /// The queue pair breaks.
+    /// The queue pair enters the error state.
     Fatal(Kind),
-    /// It is executed, but nothing arrives.
+    /// The request is executed, but its message is lost.
     Lose,
-    /// It is executed, and completes so much later.
+    /// The request is executed, and completes with this delay.
     Late(Kind, Duration),
 }
 
-/// What a connection was told about retries.
+/// Retry parameters of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Retries {
-    /// Our own: what the peer asks for is not known here, and usually the same.
+    /// The local timer code. The peer's, which is the one that applies, is not known here and usually has the same
+    /// value.
     min_rnr_timer: RnrTimer,
     rnr_retry: u8,
     timeout: u8,
     retry_cnt: u8,
 }
 
-/// `rnr_retry` that is no limit.
+/// Value of `rnr_retry` for unlimited retries.
 const FOR_EVER: u8 = 7;
 
-/// What is tried again for ever meets at most so many failures in a row.
+/// Maximum number of consecutive failures of a request with unlimited retries.
 const TRIES: u64 = 64;
 
 impl Retries {
-    /// Before a connection is made.
+    /// Parameters before a connection is established.
     pub(crate) const NONE: Self = Self { min_rnr_timer: RnrTimer(0), rnr_retry: 0, timeout: 0, retry_cnt: 0 };
 
-    /// Takes what changes.
+    /// Applies the changed attributes.
     pub(crate) fn modify(&mut self, attr: &QpAttr) {
         self.min_rnr_timer = attr.min_rnr_timer.unwrap_or(self.min_rnr_timer);
         self.rnr_retry = attr.rnr_retry.unwrap_or(self.rnr_retry);
@@ -52,22 +53,22 @@ impl Retries {
         self.retry_cnt = attr.retry_cnt.unwrap_or(self.retry_cnt);
     }
 
-    /// The acknowledgement timeout; `None`: never.
+    /// Returns the acknowledgement timeout; `None` means infinite.
     fn ack_timeout(&self) -> Option<Duration> {
         (self.timeout != 0).then(|| Duration::from_nanos(4096 << (self.timeout & 31)))
     }
 }
 
-/// Decides about the requests of one queue pair.
+/// Makes the decisions about the requests of one queue pair.
 pub(crate) struct Decider {
     pub(crate) qp_type: QpType,
-    /// Its number in the order in which the process made its queue pairs.
+    /// Index of the queue pair in the process's order of creation.
     pub(crate) index: u64,
     pub(crate) retries: Retries,
 }
 
 impl Decider {
-    /// How often in a row something happens to one request.
+    /// Returns how often in succession a fault happens to one request.
     fn times(&self, plan: &Plan, kind: Kind, chance: Chance, number: u64) -> u32 {
         let tries = 0..TRIES;
         let happens = |n: &u64| {
@@ -77,7 +78,7 @@ impl Decider {
         tries.take_while(happens).count() as u32
     }
 
-    /// Decides about the queue pair's request of that number, from 0 on.
+    /// Decides about the request with index `number` of the queue pair, from 0.
     pub(crate) fn decide(&self, plan: &Plan, opcode: WrOpcode, number: u64) -> Decision {
         let spec = &plan.spec;
         let hits = |kind, chance: Chance| chance.hits(plan.bits(kind, self.index, number));
@@ -89,7 +90,7 @@ impl Decider {
         }
         let is_reliable = self.qp_type == QpType::Rc;
         if hits(Kind::KillQp, spec.kill_qp) {
-            // Without acknowledgements nobody notices that a peer is gone.
+            // Without acknowledgements the sender cannot detect that the peer has failed.
             let broken = Decision::Break(Kind::KillQp, WcStatus::RETRY_EXC_ERR, Duration::ZERO);
             return if is_reliable { broken } else { Decision::Fatal(Kind::KillQp) };
         }

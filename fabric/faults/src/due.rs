@@ -1,12 +1,12 @@
-//! What a channel and its completion queues share: which events are due, and when.
+//! State that a channel shares with its completion queues: the due events and the time of the next one.
 
 use crate::event_queue::EventQueue;
 use crate::timer::Timer;
 
-/// What a channel's queues know of it.
+/// A channel's timer and events, as its queues see them.
 pub(crate) struct Due {
-    /// When the next completion is ready that an armed queue waits for.
+    /// Set to the time at which the next completion of an armed queue is ready.
     pub(crate) timer: Timer,
-    /// The queues with an event.
+    /// Ids of the queues that have an event.
     pub(crate) events: EventQueue<u32>,
 }

@@ -1,4 +1,4 @@
-//! A queue with a descriptor that is readable exactly while something is in it.
+//! A queue with a descriptor that is readable exactly while the queue is not empty.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,7 +24,7 @@ impl<T: PartialEq> EventQueue<T> {
         self.readable.as_fd()
     }
 
-    /// Puts something in, unless it is there already.
+    /// Appends an item, unless the queue contains it already.
     pub(crate) fn put(&self, item: T) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if !queue.contains(&item) {
@@ -33,8 +33,8 @@ impl<T: PartialEq> EventQueue<T> {
         }
     }
 
-    /// Takes what has been there longest. The program may have made the descriptor blocking: it is read only when it
-    /// can be.
+    /// Removes the oldest item. The program may have made the descriptor blocking, so it is read only while it is
+    /// readable.
     pub(crate) fn take(&self) -> Option<T> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let item = queue.pop_front()?;

@@ -1,4 +1,4 @@
-//! Asynchronous events: the provider's, and those of faults.
+//! Asynchronous events: those of the provider and those of injected faults.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
@@ -9,7 +9,7 @@ use crate::event_queue::EventQueue;
 
 pub(crate) struct Events {
     raised: EventQueue<AsyncEvent>,
-    /// Readable when ours or the provider's descriptor is.
+    /// Readable when the queue of fault events or the provider's descriptor is.
     either: OwnedFd,
 }
 
@@ -24,7 +24,7 @@ impl Events {
             |fd: BorrowedFd<'_>| epoll::add(&either, fd, EventData::new_u64(0), EventFlags::IN).map_err(fail);
         add(raised.fd())?;
         if let Some(fd) = inner.async_event_fd() {
-            // SAFETY: the context lives, and so does its descriptor.
+            // SAFETY: `inner` owns the descriptor and is borrowed during the call.
             add(unsafe { BorrowedFd::borrow_raw(fd) })?;
         }
         Ok(Self { raised, either })

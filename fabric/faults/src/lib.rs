@@ -1,21 +1,22 @@
-//! The failures that real fabrics give, made on purpose: a provider around a provider.
+//! Fault injection: a provider that wraps another provider and injects the failures of real networks.
 //!
-//! `FARCALL_FAULTS="seed=7,rnr=1e-3,delay=50us,kill_qp=1e-6"` makes programs meet them. What is decided depends on the
-//! seed, on the order in which queue pairs are made, and on how many requests each has posted; not on addresses, time
-//! or other queue pairs. So the same seed gives the same faults at the same requests.
+//! `FARCALL_FAULTS="seed=7,rnr=1e-3,delay=50us,kill_qp=1e-6"` enables it in programs. The decisions depend on the seed,
+//! on the order in which queue pairs are created, and on the number of requests that each has posted. They do not
+//! depend on addresses, time or other queue pairs. The same seed therefore gives the same faults at the same requests.
 //!
-//! Semantics stay those of verbs: completions of a queue pair keep their order, a failed request is followed by
-//! flushes, events come when the completions do, and none is lost. Nothing here runs unless faults are asked for.
-//! Times are the machine's: virtual time has faults of its own (`farcall-sim`).
+//! The semantics remain those of verbs: completions of a queue pair keep their order, a failed request is followed by
+//! flushes, events are raised when the completions become visible, and none is lost. Without a request for faults none
+//! of this code runs. Times are those of the machine's clock; the simulator with its virtual time has faults of its own
+//! (`farcall-sim`).
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
-//! | `spec` | the text of what is asked for |
-//! | `plan` | what is decided, by seed, and counted |
-//! | `provider` | devices, contexts, domains that make the objects below |
-//! | `qp`, `decision` | what is decided about a request, and done |
-//! | `cq`, `pair` | completions that come late, or otherwise |
-//! | `channel`, `due`, `watcher`, `timer`, `events`, `event_queue` | events when they are due |
+//! | `spec` | the textual specification of the faults |
+//! | `plan` | decisions by seed, and their counters |
+//! | `provider` | devices, contexts, domains that create the objects below |
+//! | `qp`, `decision` | decisions about requests, and their execution |
+//! | `cq`, `pair` | completions that are delayed or changed |
+//! | `channel`, `due`, `watcher`, `timer`, `events`, `event_queue` | events at the time when they are due |
 
 mod channel;
 mod cq;

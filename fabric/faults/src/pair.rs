@@ -1,4 +1,4 @@
-//! What completion queues know of a queue pair.
+//! Queue pair state that completion queues use.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -6,28 +6,28 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use farcall_verbs::{Wc, WcOpcode, WcStatus};
 
-/// Which of a pair's completions.
+/// Work queue of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkQueue {
     Send,
     Receive,
 }
 
-/// A queue pair, shared by its owner and its completion queues.
+/// Fault state of a queue pair, shared by its application thread and its completion queues.
 pub(crate) struct Pair {
-    /// Its number in the order in which the process made its queue pairs.
+    /// Index of the queue pair in the process's order of creation.
     pub(crate) index: u64,
-    /// How the request failed that broke the connection, until its completion is seen: `WcStatus`, 0 if none did.
+    /// `WcStatus` of the request that broke the connection, until its completion is staged; 0 if there is none.
     failure: AtomicU32,
-    /// Sends complete no earlier.
+    /// Earliest time at which sends complete.
     not_before_ns: AtomicU64,
-    /// When the completion of the last failure was ready, which flushes follow.
+    /// Time at which the completion of the last failure was ready; flushes are not ready before it.
     failed_ns: AtomicU64,
-    /// When the last completion of each work queue was ready, and how many there were.
+    /// Time at which the last completion of each work queue was ready, and number of completions.
     ready_ns: [AtomicU64; 2],
     completed: [AtomicU64; 2],
-    /// Of signalled sends that were posted, oldest first: what they were, if something else was posted in their place.
-    /// Only for transports where that is done.
+    /// One entry for each outstanding signalled send, oldest first: the original opcode if another request was posted
+    /// in its place. Only for transports on which requests are replaced.
     substitutes: Option<Mutex<VecDeque<Option<WcOpcode>>>>,
 }
 
@@ -44,24 +44,25 @@ impl Pair {
         }
     }
 
-    /// The next request to be flushed is the one that failed, and how.
+    /// Marks the next request to be flushed as the failed one, with its status.
     pub(crate) fn fails_with(&self, status: WcStatus) {
         self.failure.store(status.0, Ordering::Release);
     }
 
-    /// Sends that complete from now on do it no earlier than that.
+    /// Delays the sends that complete from now on until `ns`.
     pub(crate) fn sends_not_before(&self, ns: u64) {
         self.not_before_ns.fetch_max(ns, Ordering::AcqRel);
     }
 
-    /// A signalled send was posted; `instead_of`: what it is to look like.
+    /// Records a posted signalled send. `instead_of` is the opcode that its completion must show if it replaces another
+    /// request.
     pub(crate) fn posted(&self, instead_of: Option<WcOpcode>) {
         if let Some(substitutes) = &self.substitutes {
             substitutes.lock().unwrap_or_else(PoisonError::into_inner).push_back(instead_of);
         }
     }
 
-    /// The pair begins anew.
+    /// Resets the state together with the queue pair.
     pub(crate) fn reset(&self) {
         self.failure.store(0, Ordering::Release);
         self.not_before_ns.store(0, Ordering::Release);
@@ -71,7 +72,7 @@ impl Pair {
         }
     }
 
-    /// Makes a completion what the program is to see.
+    /// Changes a completion into the one that the program must see.
     pub(crate) fn translate(&self, wc: &mut Wc, queue: WorkQueue) {
         if queue == WorkQueue::Receive {
             return;
@@ -89,13 +90,13 @@ impl Pair {
         }
     }
 
-    /// How many completions of a work queue there were before this one.
+    /// Counts a completion of a work queue and returns the number of those before it.
     pub(crate) fn count(&self, queue: WorkQueue) -> u64 {
         self.completed[queue as usize].fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns when a completion is ready that would be at `ns`: not before those of its work queue that came before it,
-    /// and, if it is a flush, not before the failure that is its cause, whichever work queue that was in.
+    /// Returns when a completion that arrives at `ns` is ready: not before the earlier completions of its work queue,
+    /// and, if it is a flush, not before the failure that caused it, in either work queue.
     pub(crate) fn ready_ns(&self, queue: WorkQueue, status: WcStatus, ns: u64) -> u64 {
         let not_before_ns = match queue {
             WorkQueue::Send => self.not_before_ns.load(Ordering::Acquire),
@@ -106,7 +107,7 @@ impl Pair {
             _ => 0,
         };
         let ns = ns.max(not_before_ns).max(cause_ns);
-        // One queue stages a work queue's completions, under its lock.
+        // Only one completion queue stages the completions of a work queue, under its lock.
         let ready_ns = ns.max(self.ready_ns[queue as usize].fetch_max(ns, Ordering::Relaxed));
         if !status.is_success() && status != WcStatus::WR_FLUSH_ERR {
             self.failed_ns.fetch_max(ready_ns, Ordering::AcqRel);
@@ -115,7 +116,7 @@ impl Pair {
     }
 }
 
-/// The pairs of an opened device by their numbers.
+/// The fault states of an opened device's queue pairs by queue pair number.
 #[derive(Default)]
 pub(crate) struct Pairs(RwLock<HashMap<u32, Arc<Pair>>>);
 

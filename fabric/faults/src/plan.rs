@@ -1,4 +1,4 @@
-//! What is decided: a function of the seed, of who asks, and of how often it asked before.
+//! Fault decisions: a function of the seed, of the object, and of the number of its earlier decisions.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +31,7 @@ farcall_stats::counters! {
     }
 }
 
-/// What is decided. Each has random numbers of its own, so that asking for one does not move another.
+/// Kind of a decision. Each has random numbers of its own, so that enabling one does not change another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Rnr,
@@ -48,7 +48,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Its key.
+    /// Returns its key in the specification.
     const fn key(self) -> &'static str {
         match self {
             Self::Rnr => "rnr",
@@ -67,18 +67,19 @@ impl Kind {
 /// A fault that happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Its key in what was asked for.
+    /// Its key in the specification.
     pub key: &'static str,
-    /// The queue pair's number, and the how manieth it is of its process from 0 on. `None`: no queue pair's.
+    /// The queue pair's number, and its index in the process's order of creation, from 0. `None`: the fault concerns no
+    /// queue pair.
     pub pair: Option<(u32, u64)>,
-    /// The how manieth request of the pair, or call of the process, from 0 on.
+    /// Index of the request of the queue pair, or of the call of the process, from 0.
     pub number: u64,
 }
 
-/// Told of every fault when it happens.
+/// Callback for every fault when it happens.
 pub type Observer = fn(&Fault);
 
-/// The state of a process's faults.
+/// Fault injection state of a process.
 pub(crate) struct Plan {
     pub(crate) spec: Spec,
     seed: u64,
@@ -97,17 +98,17 @@ const fn mix(mut bits: u64) -> u64 {
 }
 
 impl Plan {
-    /// 64 random bits: the n-th of a kind for an object.
+    /// Returns 64 random bits: those of decision `n` of a kind for an object.
     pub(crate) fn bits(&self, kind: Kind, object: u64, n: u64) -> u64 {
         mix(mix(mix(self.seed ^ mix(kind as u64)).wrapping_add(object)).wrapping_add(n))
     }
 
-    /// The how manieth queue pair a new one is.
+    /// Returns the index of a new queue pair.
     pub(crate) fn next_pair(&self) -> u64 {
         self.pairs.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Counts a fault and tells of it.
+    /// Counts a fault and reports it to the observer.
     pub(crate) fn happened(&self, kind: Kind, pair: Option<(u32, u64)>, number: u64) {
         let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
         let counter = match kind {
@@ -128,10 +129,10 @@ impl Plan {
         }
     }
 
-    /// Refuses a call of the process now and then.
+    /// Decides whether a call of the process is refused.
     ///
     /// # Errors
-    /// [`Error::Exhausted`], which is `ENOMEM`.
+    /// Returns [`Error::Exhausted`], which becomes `ENOMEM`, if it is refused.
     pub(crate) fn admit(&self, kind: Kind, operation: &'static str) -> Result<(), Error> {
         let (chance, calls) = match kind {
             Kind::RegMr => (self.spec.reg_mr, &self.calls[0]),
@@ -148,17 +149,17 @@ impl Plan {
     }
 }
 
-/// A refusal for want of something, on purpose.
+/// Returns the error of an injected refusal because a resource is exhausted.
 pub(crate) fn refused(operation: &'static str, what: &'static str) -> Error {
     Error::Exhausted { operation, what, limit: 0, remedy: "this failure was asked for by FARCALL_FAULTS" }
 }
 
-/// Faults for everything a process does through the devices they are put around.
+/// Fault injection for everything that a process does through the wrapped devices.
 #[derive(Clone)]
 pub struct Faults(Arc<Plan>);
 
 impl Faults {
-    /// What is asked for, told to `observer` when it happens. Without a seed one is chosen.
+    /// Injects the faults of `spec` and reports each to `observer`. Chooses a seed if there is none.
     pub fn new(spec: Spec, observer: Option<Observer>) -> Self {
         // Short enough to be typed.
         let seed = spec.seed.unwrap_or_else(|| RandomState::new().hash_one(std::process::id()) >> 40);
@@ -167,11 +168,11 @@ impl Faults {
         Self(Arc::new(Plan { spec, seed, pairs, calls, counters, observer }))
     }
 
-    /// What [`VARIABLE`] asks for; `None` if it asks for nothing. A seed that had to be chosen is told on standard
-    /// error.
+    /// Injects the faults that [`VARIABLE`] specifies; returns `None` if it specifies none. A chosen seed is printed on
+    /// standard error.
     ///
     /// # Errors
-    /// If the variable cannot be understood.
+    /// Returns an error if the variable cannot be parsed.
     pub fn from_env(observer: Option<Observer>) -> Result<Option<Self>, SpecError> {
         let text = farcall_shm::trusted_variable(VARIABLE).unwrap_or_default();
         let spec: Spec = text.to_string_lossy().parse()?;
@@ -186,12 +187,12 @@ impl Faults {
         Ok(Some(faults))
     }
 
-    /// The seed.
+    /// Returns the seed.
     pub fn seed(&self) -> u64 {
         self.0.seed
     }
 
-    /// The text that asks for the same, seed and all.
+    /// Returns the specification text of the same faults, including the seed.
     pub fn text(&self) -> String {
         Spec { seed: Some(self.0.seed), ..self.0.spec.clone() }.to_string()
     }

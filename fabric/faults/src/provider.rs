@@ -1,4 +1,4 @@
-//! Devices, contexts and domains: they make objects with faults, and hand everything else on.
+//! Devices, contexts and domains that create objects with faults, and forward all other calls.
 
 use std::net::IpAddr;
 use std::os::fd::RawFd;
@@ -23,12 +23,12 @@ pub(crate) struct FaultyProvider<P> {
 }
 
 impl Faults {
-    /// The provider whose devices have faults.
+    /// Wraps a provider so that its devices have faults.
     pub fn around_all<P: Provider>(&self, inner: P) -> impl Provider + use<P> {
         FaultyProvider { inner, faults: self.clone() }
     }
 
-    /// The device with faults.
+    /// Wraps a device so that it has faults.
     pub fn around(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
         Arc::new(FaultyDevice { device, plan: self.plan().clone() })
     }
@@ -162,7 +162,7 @@ struct FaultyDomain {
     events: Arc<Events>,
 }
 
-/// Ours, of a queue that a queue pair is to be made of.
+/// Returns the wrapper state of a completion queue for a new queue pair.
 fn core_of(cq: &dyn RawCq) -> Result<Arc<Core>> {
     let ours = cq.as_any().downcast_ref::<FaultyCq>();
     let ours =
@@ -170,7 +170,7 @@ fn core_of(cq: &dyn RawCq) -> Result<Arc<Core>> {
     Ok(ours.core.clone())
 }
 
-/// Both queues of a new pair, locked in one order for all threads: once if they are one.
+/// Locks both completion queues of a new queue pair, once if they are the same, and in one order for all threads.
 fn lock_both<'a>(send: &'a Arc<Core>, recv: &'a Arc<Core>) -> (Locked<'a>, Option<Locked<'a>>) {
     if Arc::ptr_eq(send, recv) {
         return (send.lock(), None);
@@ -191,13 +191,13 @@ impl ProtectionDomain for FaultyDomain {
 
     unsafe fn reg_mr(&self, addr: *mut u8, len_bytes: usize, access: Access) -> Result<Box<dyn RawMr>> {
         self.plan.admit(Kind::RegMr, "reg_mr")?;
-        // SAFETY: the caller's promise.
+        // SAFETY: this function and the inner `reg_mr` have the same contract, and the arguments are unchanged.
         unsafe { self.inner.reg_mr(addr, len_bytes, access) }
     }
 
     unsafe fn reg_mr_at(&self, memory: MrMemory, access: Access) -> Result<Box<dyn RawMr>> {
         self.plan.admit(Kind::RegMr, "reg_mr")?;
-        // SAFETY: contract of this function.
+        // SAFETY: this function and the inner `reg_mr_at` have the same contract, and the arguments are unchanged.
         unsafe { self.inner.reg_mr_at(memory, access) }
     }
 
@@ -208,7 +208,7 @@ impl ProtectionDomain for FaultyDomain {
         access: Option<Access>,
     ) -> Result<Box<dyn RawMr>> {
         self.plan.admit(Kind::RegMr, "rereg_mr")?;
-        // SAFETY: the caller's promise.
+        // SAFETY: this function and the inner `rereg_mr` have the same contract, and the arguments are unchanged.
         unsafe { self.inner.rereg_mr(mr, memory, access) }
     }
 

@@ -1,4 +1,4 @@
-//! Queue pairs whose requests meet what was decided.
+//! Queue pairs that execute the fault decisions about their requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::plan::{Kind, Plan, refused};
 use crate::timer::now_ns;
 
 pub(crate) struct FaultyQp {
-    /// There until it is dropped.
+    /// `None` only during drop.
     inner: Option<Box<dyn RawQp>>,
     qp_num: u32,
     plan: Arc<Plan>,
@@ -27,18 +27,18 @@ pub(crate) struct FaultyQp {
     recv_cq: Arc<Core>,
     sq_sig_all: bool,
     decider: Decider,
-    /// Requests decided about, receives likewise, and faults met.
+    /// Number of sends and of receives with a decision, and number of faults.
     sends: u64,
     receives: u64,
     faults: u64,
 }
 
-/// A refusal after so many requests.
+/// Returns the refusal of a request after `posted` requests.
 fn full(posted: usize) -> PostError {
     PostError::new(posted, refused("post_send", "places in the send queue"))
 }
 
-/// What a request's completion says it was.
+/// Returns the opcode of a request's completion.
 fn completes_as(opcode: WrOpcode) -> WcOpcode {
     match opcode {
         WrOpcode::WRITE | WrOpcode::WRITE_WITH_IMM => WcOpcode::RDMA_WRITE,
@@ -83,13 +83,13 @@ impl FaultyQp {
         self.inner.as_deref_mut().expect("there until dropped")
     }
 
-    /// Whether a request of that number may meet a fault, after as many.
+    /// Returns whether the request with this number may have a fault, after `faults` faults.
     fn is_open_to_faults(&self, number: u64, faults: u64) -> bool {
         let spec = &self.plan.spec;
         number >= spec.after && spec.limit.is_none_or(|limit| faults < limit)
     }
 
-    /// The first of these requests that would be refused if they were posted now.
+    /// Returns the index of the first of these requests that would be refused if they were posted now.
     fn refusal_ahead(&self, wrs: &[SendWr<'_>]) -> Option<usize> {
         if !self.plan.spec.post_full.is_possible() || self.inner().state() != QpState::Rts {
             return None;
@@ -103,7 +103,7 @@ impl FaultyQp {
             match self.decider.decide(&self.plan, wr.opcode, number) {
                 Decision::Pass => {}
                 Decision::Refuse => return Some(at),
-                // Nothing is decided about what is posted after that.
+                // There are no decisions about requests posted after that.
                 Decision::Break(..) | Decision::Fatal(_) => return None,
                 Decision::Lose | Decision::Late(..) => faults += 1,
             }
@@ -111,7 +111,7 @@ impl FaultyQp {
         None
     }
 
-    /// What becomes of the next request.
+    /// Decides about the next request and counts it.
     fn next_decision(&mut self, opcode: WrOpcode) -> Decision {
         if self.inner().state() != QpState::Rts {
             return Decision::Pass;
@@ -137,19 +137,19 @@ impl FaultyQp {
         self.plan.happened(kind, Some((self.qp_num, self.decider.index)), number);
     }
 
-    /// Sends that complete from now on do it so much later.
+    /// Delays the sends that complete from now on by `late`.
     fn delay_sends(&self, late: Duration) {
         if !late.is_zero() {
-            // What was posted before is not late.
+            // Requests that completed earlier are not delayed.
             self.send_cq.stage_now();
             let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
             self.pair.sends_not_before(now_ns().saturating_add(late_ns));
         }
     }
 
-    /// To the error state: everything posted is flushed.
+    /// Moves the queue pair to the error state, which flushes all posted requests.
     fn fail(&mut self) {
-        // From a state in which requests are executed it is always allowed.
+        // This transition is always allowed from a state in which requests are executed.
         let _ = self.inner_mut().modify(&QpAttr::to(QpState::Err));
     }
 
@@ -158,12 +158,12 @@ impl FaultyQp {
         self.events.raise(AsyncEvent { kind: AsyncEventKind::QpFatal, element: self.qp_num });
     }
 
-    /// Posts one request as it is.
+    /// Posts one request unchanged, and records `instead_of` for its completion.
     ///
     /// # Safety
     /// See [`RawQp::post_send`].
     unsafe fn pass(&mut self, wr: &SendWr<'_>, instead_of: Option<WcOpcode>) -> Result<(), PostError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function and the inner `post_send` have the same contract, and the request is unchanged.
         unsafe { self.inner_mut().post_send(std::slice::from_ref(wr)) }?;
         if self.sq_sig_all || wr.send_flags.contains(SendFlags::SIGNALED) {
             self.pair.posted(instead_of);
@@ -171,28 +171,30 @@ impl FaultyQp {
         Ok(())
     }
 
-    /// Posts a request that completes like this one, and of which nothing arrives.
+    /// Posts a request that completes like this one, but whose message does not arrive.
     ///
     /// # Safety
     /// See [`RawQp::post_send`].
     unsafe fn lose(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         if self.decider.qp_type == QpType::Ud {
             let to = wr.ud();
-            // Not the destination's, whatever that is; without the bit that means our own.
+            // A Q_Key that differs from the destination's. The cleared top bit keeps it from meaning the local Q_Key.
             let remote_qkey = (to.remote_qkey ^ 0x2bad_cafe) & 0x7fff_ffff;
             let mut lost = SendWr::send_to(wr.wr_id, wr.sges(), UdTarget { remote_qkey, ..to });
             (lost.opcode, lost.send_flags, lost.imm_data_be) = (wr.opcode, wr.send_flags, wr.imm_data_be);
-            // SAFETY: the caller's promise.
+            // SAFETY: `lost` has the gather list and address handle of `wr`, which stay valid by the contract of this
+            // function.
             return unsafe { self.pass(&lost, None) };
         }
-        // A WRITE of nothing needs no key and no receive (IBA 9.7.4.1.5); the payload has been read when it completes.
+        // A WRITE of zero bytes needs no key and no receive (IBA 9.7.4.1.5). The program may reuse the payload's memory
+        // when it completes.
         let flags = wr.send_flags - SendFlags::SOLICITED;
         let nothing = SendWr::write(wr.wr_id, &[], 0, 0).with_flags(flags);
-        // SAFETY: it names no memory.
+        // SAFETY: the request has an empty gather list, so it refers to no memory.
         unsafe { self.pass(&nothing, Some(completes_as(wr.opcode))) }
     }
 
-    /// Posts one request and lets it meet what was decided.
+    /// Posts one request and executes the decision about it.
     ///
     /// # Safety
     /// See [`RawQp::post_send`].
@@ -202,23 +204,24 @@ impl FaultyQp {
             Decision::Refuse => {
                 return Err(full(0));
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: `lose` has the same contract as this function.
             Decision::Lose => return unsafe { self.lose(wr) },
             Decision::Late(_, late) => self.delay_sends(late),
             Decision::Fatal(_) => self.fail_fatally(),
             Decision::Break(_, status, late) => {
                 self.delay_sends(late);
-                // The oldest request that is not complete is the one that fails: flushes come in order.
+                // The oldest outstanding request is the one that fails: flushes arrive in order.
                 self.pair.fails_with(status);
-                // Nobody sees the receives flushed before it, which says why.
+                // Hold the receive queue's lock, so that no thread polls the flushed receives before the failed
+                // request, which shows the cause.
                 let recv_cq = self.recv_cq.clone();
                 let _unseen = recv_cq.lock();
                 self.fail();
-                // SAFETY: the caller's promise.
+                // SAFETY: `pass` has the same contract as this function.
                 return unsafe { self.pass(wr, None) };
             }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `pass` has the same contract as this function.
         unsafe { self.pass(wr, None) }
     }
 }
@@ -253,19 +256,19 @@ impl RawQp for FaultyQp {
 
     unsafe fn post_send(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
         for (posted, wr) in wrs.iter().enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: `post_one` has the same contract for one request as this function for all of them.
             unsafe { self.post_one(wr) }.map_err(|error| PostError { posted, ..error })?;
         }
         Ok(())
     }
 
-    /// Looks ahead: a batch of which a request would be refused is refused whole.
+    /// Checks in advance: a batch that contains a request to be refused is refused completely.
     unsafe fn check_sends(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function and the inner `check_sends` have the same contract, and the requests are unchanged.
         unsafe { self.inner_mut().check_sends(wrs) }?;
         let Some(posted) = self.refusal_ahead(wrs) else { return Ok(()) };
-        // The requests before it have had their numbers, so that the same batch meets something else when it is tried
-        // again.
+        // The requests up to the refused one consume their numbers, so that a retry of the same batch gets other
+        // decisions.
         self.sends += posted as u64 + 1;
         self.met(Kind::PostFull, self.sends - 1);
         Err(full(posted))
@@ -282,7 +285,7 @@ impl RawQp for FaultyQp {
                     self.fail_fatally();
                 }
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: this function and the inner `post_recv` have the same contract, and the request is unchanged.
             let result = unsafe { self.inner_mut().post_recv(std::slice::from_ref(wr)) };
             result.map_err(|error| PostError { posted, ..error })?;
         }
@@ -300,7 +303,7 @@ impl RawQp for FaultyQp {
 
 impl Drop for FaultyQp {
     fn drop(&mut self) {
-        // Before its number can be another's.
+        // Before the number can be reused for another queue pair.
         self.pairs.remove(self.qp_num);
         self.inner = None;
         self.send_cq.forget(self.qp_num);

@@ -1,4 +1,4 @@
-//! What is asked for, as text: `key=value`, separated by commas.
+//! The textual specification of faults: `key=value`, separated by commas.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,45 +6,45 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// The variable that asks programs' libraries for faults.
+/// Environment variable that enables faults in programs.
 pub const VARIABLE: &str = "FARCALL_FAULTS";
 
-/// The keys, in the order in which they are explained.
+/// The keys, in the order of their documentation.
 const KEYS: &str =
     "seed, rnr, drop, delay, kill_qp, qp_fatal, post_full, reg_mr, create_qp, create_cq, after, limit";
 
-/// Why a text asks for nothing that can be done.
+/// Error of parsing a specification.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// No such key.
+    /// Unknown key.
     #[error("no fault {key:?}; there are {KEYS}")]
     UnknownKey {
-        /// What stands there.
+        /// The key.
         key: String,
     },
     /// A key without a value.
     #[error("{key} has no value; write {key}={wanted}")]
     NoValue {
-        /// Which.
+        /// The key.
         key: String,
-        /// What could be.
+        /// Description of the accepted values.
         wanted: &'static str,
     },
-    /// A value that the key does not take.
+    /// A value that the key does not accept.
     #[error("{key}={value}: {key} takes {wanted}")]
     BadValue {
-        /// Which.
+        /// The key.
         key: String,
-        /// What stands there.
+        /// The value.
         value: String,
-        /// What could be.
+        /// Description of the accepted values.
         wanted: &'static str,
     },
-    /// A key twice.
+    /// A key that occurs twice.
     #[error("{key} stands there twice")]
     Twice {
-        /// Which.
+        /// The key.
         key: String,
     },
 }
@@ -57,34 +57,34 @@ impl Chance {
     /// Never.
     pub const NEVER: Self = Self(0.0);
 
-    /// A probability; `None` if it is not from 0 to 1.
+    /// Creates a probability; `None` if it is not from 0 to 1.
     pub fn new(probability: f64) -> Option<Self> {
         (0.0..=1.0).contains(&probability).then_some(Self(probability))
     }
 
-    /// Whether it can happen.
+    /// Returns whether the event can happen.
     pub fn is_possible(self) -> bool {
         self.0 > 0.0
     }
 
-    /// Whether it happens, for 64 random bits.
+    /// Returns whether the event happens, given 64 random bits.
     pub(crate) fn hits(self, bits: u64) -> bool {
-        // 53 of them make a fraction of 1 that is exact.
+        // 53 bits make an exact fraction of 1.
         ((bits >> 11) as f64) * (1.0 / (1_u64 << 53) as f64) < self.0
     }
 }
 
-/// How late a completion comes: as long, or at random from the first to the second.
+/// Delay of completions, uniformly distributed from `min` to `max`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delay {
-    /// At least.
+    /// Minimum.
     pub min: Duration,
-    /// At most.
+    /// Maximum.
     pub max: Duration,
 }
 
 impl Delay {
-    /// For 64 random bits.
+    /// Returns the delay in nanoseconds, given 64 random bits.
     pub(crate) fn nanos(self, bits: u64) -> u64 {
         let (min, max) = (self.min.as_nanos() as u64, self.max.as_nanos() as u64);
         let span = u128::from(max - min) + 1;
@@ -92,35 +92,37 @@ impl Delay {
     }
 }
 
-/// The longest delay: enough for every timeout, and no number overflows.
+/// Maximum delay: longer than every timeout, and short enough that no number overflows.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// What is asked for. The default asks for nothing.
+/// Specification of faults. The default specifies none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Spec {
-    /// What everything random follows from; chosen if it is not given.
+    /// Seed of all random decisions; chosen if it is `None`.
     pub seed: Option<u64>,
-    /// A SEND or WRITE with immediate over RC finds the receiver not ready, each time it is tried.
+    /// Probability that a SEND or WRITE with immediate over RC finds the receiver not ready, for each attempt.
     pub rnr: Chance,
-    /// A message is lost, each time it is sent: for ever over UC and UD, until it is sent again over RC.
+    /// Probability that a message is lost, for each transmission. Over UC and UD it is lost forever, over RC it is
+    /// retransmitted.
     pub drop: Chance,
-    /// Completions come so late.
+    /// Delay of completions.
     pub delay: Delay,
-    /// The connection breaks at a request: it ends in `RETRY_EXC_ERR`, the rest of the queue pair is flushed.
+    /// Probability that the connection breaks at a request: the request ends in `RETRY_EXC_ERR`, and the rest of the
+    /// queue pair is flushed.
     pub kill_qp: Chance,
-    /// The queue pair itself breaks at a request: everything is flushed, and an event tells.
+    /// Probability that the queue pair itself fails at a request: all requests are flushed, and an event is raised.
     pub qp_fatal: Chance,
-    /// A request is refused for want of room.
+    /// Probability that a request is refused because the queue is full.
     pub post_full: Chance,
-    /// Memory is not registered for want of memory.
+    /// Probability that a registration fails for lack of memory.
     pub reg_mr: Chance,
-    /// A queue pair is not made for want of memory.
+    /// Probability that the creation of a queue pair fails for lack of memory.
     pub create_qp: Chance,
-    /// A completion queue is not made for want of memory.
+    /// Probability that the creation of a completion queue fails for lack of memory.
     pub create_cq: Chance,
-    /// So many requests of each queue pair are spared first.
+    /// Number of requests of each queue pair, at its beginning, that have no faults.
     pub after: u64,
-    /// A queue pair meets at most so many faults; delays are not counted.
+    /// Maximum number of faults of a queue pair, not counting delays.
     pub limit: Option<u64>,
 }
 
@@ -139,7 +141,7 @@ fn chance(key: &str, value: &str) -> Result<Chance, SpecError> {
 
 fn number(key: &str, value: &str) -> Result<u64, SpecError> {
     let parsed = match value.strip_prefix("0x") {
-        // The radix parsers take a sign.
+        // `from_str_radix` accepts a sign.
         Some(digits) if !digits.starts_with('+') => u64::from_str_radix(digits, 16).ok(),
         _ if value.starts_with('+') => None,
         _ => value.parse().ok(),
@@ -169,7 +171,7 @@ fn delay(key: &str, value: &str) -> Result<Delay, SpecError> {
     }
 }
 
-/// What a key takes, if there is such a key.
+/// Returns a description of the values that a key accepts; `None` if there is no such key.
 fn wanted(key: &str) -> Option<&'static str> {
     KEYS.split(", ").any(|known| known == key).then_some(match key {
         "seed" | "after" | "limit" => NUMBER,
@@ -217,7 +219,7 @@ impl Spec {
         Ok(())
     }
 
-    /// The probabilities by their keys.
+    /// Returns the probabilities by their keys.
     fn chances(&mut self) -> [(&'static str, &mut Chance); 8] {
         [
             ("rnr", &mut self.rnr),
@@ -232,7 +234,7 @@ impl Spec {
     }
 }
 
-/// The text that asks for the same.
+/// Writes the text that parses to the same specification.
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts: Vec<String> = Vec::new();

@@ -1,4 +1,4 @@
-//! When events are due: a descriptor that becomes readable then.
+//! Timer for due events: a descriptor that becomes readable at a given time.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +9,7 @@ use rustix::time::{
     timerfd_create, timerfd_settime,
 };
 
-/// Nanoseconds of the machine's monotonic clock, which timers follow.
+/// Returns the machine's monotonic clock in nanoseconds, on which the timers are based.
 pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -33,21 +33,21 @@ impl Timer {
         self.fd.as_fd()
     }
 
-    /// Readable at that time, if not before.
+    /// Makes the descriptor readable at `ns` at the latest.
     pub(crate) fn at_latest(&self, ns: u64) {
         let mut due_ns = self.due_ns.lock().unwrap_or_else(PoisonError::into_inner);
         if due_ns.is_none_or(|due_ns| ns < due_ns) {
             *due_ns = Some(ns);
-            // Zero would mean never.
+            // Zero would disarm the timer.
             self.set(ns.max(1));
         }
     }
 
-    /// Not readable, until it is told a time again.
+    /// Makes the descriptor unreadable until a new time is set.
     pub(crate) fn clear(&self) {
         let mut due_ns = self.due_ns.lock().unwrap_or_else(PoisonError::into_inner);
         if due_ns.take().is_some() {
-            // Also forgets that it was due.
+            // Zero also clears an expiration that has happened.
             self.set(0);
         }
     }
@@ -56,7 +56,7 @@ impl Timer {
         let at = Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
         let never = Timespec { tv_sec: 0, tv_nsec: 0 };
         let spec = Itimerspec { it_interval: never, it_value: at };
-        // A descriptor of our own and valid times: there is nothing that could fail.
+        // This cannot fail: the descriptor is owned and the times are valid.
         let _ = timerfd_settime(&self.fd, TimerfdTimerFlags::ABSTIME, &spec);
     }
 }

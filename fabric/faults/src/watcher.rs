@@ -1,5 +1,5 @@
-//! The one thread that faults need: it sleeps until a provider's channel has an event or completions are due, so that
-//! programs are woken when they are to be, and only then.
+//! The only thread that fault injection needs. It sleeps until a provider's channel has an event or completions are
+//! due, so that programs are woken only at the right times.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,7 +9,7 @@ use farcall_verbs::{Error, Result};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-/// Something that is looked at when one of its descriptors is readable.
+/// An object that is serviced when one of its descriptors is readable.
 pub(crate) trait Watched: Send + Sync {
     fn look(&self);
 }
@@ -17,7 +17,7 @@ pub(crate) trait Watched: Send + Sync {
 pub(crate) struct Watcher {
     epoll: OwnedFd,
     watched: Mutex<HashMap<u64, Weak<dyn Watched>>>,
-    /// Whose thread it is: a forked child has none.
+    /// Process of the thread; a forked child has no such thread.
     pid: u32,
 }
 
@@ -26,7 +26,7 @@ static WATCHER: Mutex<Option<Arc<Watcher>>> = Mutex::new(None);
 const OP: &str = "create_comp_channel";
 
 impl Watcher {
-    /// This process's, which is started with the first channel.
+    /// Returns this process's watcher, which is started with the first channel.
     pub(crate) fn get() -> Result<Arc<Self>> {
         let pid = std::process::id();
         let mut watcher = WATCHER.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,7 +68,7 @@ impl Watcher {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at `watched`, which is known by `key`, whenever one of the descriptors is readable.
+    /// Services `watched`, identified by `key`, whenever one of the descriptors is readable.
     pub(crate) fn watch(&self, key: u64, watched: Weak<dyn Watched>, fds: [BorrowedFd<'_>; 2]) -> Result<()> {
         self.lock().insert(key, watched);
         for fd in fds {
@@ -79,7 +79,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Looks no more.
+    /// Stops servicing the object.
     pub(crate) fn forget(&self, key: u64, fds: [BorrowedFd<'_>; 2]) {
         self.lock().remove(&key);
         for fd in fds {
@@ -88,9 +88,9 @@ impl Watcher {
     }
 }
 
-/// Signals are the program's threads' to handle.
+/// Blocks all signals: only the program's threads handle them.
 fn block_signals() {
-    // SAFETY: a set of its own, filled before it is used.
+    // SAFETY: `all` is a local variable that `sigfillset` initialises before it is used.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);

@@ -1,4 +1,4 @@
-//! Paths to peers, and handles of them for datagrams.
+//! Paths to peers, and address handles of these paths for datagrams.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use crate::object::Object;
 use crate::pd::Pd;
 use farcall_layout as abi;
 
-/// Routers a packet may pass: IP's usual number. One would keep it on its own subnet.
+/// Hop limit of packets: the usual value of IP. A limit of one would keep packets on the local subnet.
 const HOP_LIMIT: u8 = 64;
 
-/// The library's form of a path. A global route is needed on Ethernet, where there are no LIDs; on InfiniBand the LID
-/// does.
+/// Translates a path into the library's structure. Ethernet has no LIDs and needs a global route; on InfiniBand the LID
+/// suffices.
 pub(crate) fn translate(attr: &AhAttr) -> abi::AhAttr {
     let is_global = attr.dlid == 0 && attr.dgid != Gid::default();
     abi::AhAttr {
@@ -40,7 +40,7 @@ pub(crate) struct Handle {
 impl Handle {
     pub(crate) fn create(pd: &Arc<Pd>, attr: &AhAttr) -> Result<Self> {
         let mut raw_attr = translate(attr);
-        // SAFETY: a domain of the library; the function only reads the attributes.
+        // SAFETY: `pd` keeps the protection domain alive; the function only reads the attributes, a local variable.
         let raw = unsafe {
             let made = (pd.open.library.create_ah)(pd.as_ptr(), &raw mut raw_attr);
             Object::new(made, "address handle", pd.open.library.destroy_ah, |source| {

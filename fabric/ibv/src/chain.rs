@@ -1,4 +1,4 @@
-//! From a slice of work requests to libibverbs' linked list.
+//! Conversion of a slice of work requests to libibverbs' linked list.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -7,11 +7,11 @@ use farcall_verbs::{Error, PostError, RecvWr, SendWr};
 
 use crate::fault;
 
-/// A work request that names its successor.
+/// A work request with a pointer to its successor.
 pub(crate) trait Linked: Copy {
-    /// Whether it is the last of its list.
+    /// Returns whether the request is the last of its list.
     fn is_last(&self) -> bool;
-    /// Sets its successor.
+    /// Sets the successor.
     fn link(&mut self, next: *const Self);
 }
 
@@ -35,13 +35,13 @@ impl Linked for RecvWr<'_> {
     }
 }
 
-/// Room for a linked copy of a batch; it grows to the longest batch and stays.
+/// Buffer for a linked copy of a batch; it grows to the longest batch and is reused.
 pub(crate) struct Chain<W>(Vec<W>);
 
 pub(crate) type SendChain = Chain<SendWr<'static>>;
 pub(crate) type RecvChain = Chain<RecvWr<'static>>;
 
-// SAFETY: between calls the list is empty, so it holds no pointer.
+// SAFETY: between calls of `post` the vector is empty, so it holds no pointer.
 unsafe impl<W> Send for Chain<W> {}
 
 impl<W> Default for Chain<W> {
@@ -51,8 +51,8 @@ impl<W> Default for Chain<W> {
 }
 
 impl<W: Linked> Chain<W> {
-    /// Posts a batch as one list by `post`, which gets its first request and the place for the refused one. On failure
-    /// returns how many were posted, and what `post` returned.
+    /// Posts a batch as one list. `post` receives its first request and the location for a pointer to the refused one.
+    /// On failure returns the number of posted requests and the return value of `post`.
     #[inline]
     pub(crate) fn post(
         &mut self,
@@ -61,7 +61,7 @@ impl<W: Linked> Chain<W> {
     ) -> Result<(), (usize, c_int)> {
         let first = match wrs {
             [] => return Ok(()),
-            // As it is: nothing to copy.
+            // A single request without successor needs no copy.
             [only] if only.is_last() => ptr::from_ref(only),
             _ => self.link(wrs),
         };
@@ -72,7 +72,7 @@ impl<W: Linked> Chain<W> {
             return Ok(());
         }
         let posted = (refused as usize).wrapping_sub(first as usize) / size_of::<W>();
-        // A driver that says nothing useful posted nothing.
+        // If the driver reports no request of the batch as refused, assume that it posted none.
         Err((if posted < wrs.len() { posted } else { 0 }, returned))
     }
 
@@ -81,7 +81,8 @@ impl<W: Linked> Chain<W> {
         self.0.extend_from_slice(wrs);
         let base = self.0.as_mut_ptr();
         for i in 0..wrs.len() {
-            // SAFETY: both inside the vector, or one null.
+            // SAFETY: `base` points to `wrs.len()` elements of the vector; `i` is in bounds, and `next` is in bounds or
+            // null.
             unsafe {
                 let next = if i + 1 < wrs.len() { base.add(i + 1) } else { ptr::null_mut() };
                 (*base.add(i)).link(next);
@@ -91,7 +92,7 @@ impl<W: Linked> Chain<W> {
     }
 }
 
-/// Why a post stopped. `depth` is the queue's.
+/// Returns the error of a failed post to a queue of `depth` requests.
 #[cold]
 pub(crate) fn refused(operation: &'static str, depth: u32, (posted, returned): (usize, c_int)) -> PostError {
     let source = fault::check(returned).err().unwrap_or_else(fault::last);
@@ -117,11 +118,11 @@ mod tests {
     use super::*;
     use farcall_verbs::Sge;
 
-    /// Walks a list as a driver does.
+    /// Follows a list like a driver.
     fn ids(mut at: *const RecvWr<'static>) -> Vec<u64> {
         let mut ids = Vec::new();
         while !at.is_null() {
-            // SAFETY: a list that `Chain` linked, alive during the call.
+            // SAFETY: `Chain::link` linked the list, whose vector is not changed during the call.
             let wr = unsafe { &*at };
             ids.push(wr.wr_id);
             at = wr.next;
@@ -133,7 +134,7 @@ mod tests {
     fn a_batch_becomes_a_list_in_order() {
         let mut chain = RecvChain::default();
         let mut wrs = [1, 2, 3].map(|id| RecvWr::new(id, &[]));
-        // What the caller left in `next` does not count.
+        // `next` of the caller's requests is ignored.
         wrs[2].next = &raw const wrs[0];
         chain
             .post(&wrs, |first, _| {
@@ -169,7 +170,8 @@ mod tests {
         let wrs = [1, 2, 3].map(|id| RecvWr::new(id, &[]));
         let refuse = |place: usize| {
             move |first: *const RecvWr<'static>, refused: *mut *const RecvWr<'static>| {
-                // SAFETY: inside the list of three; the place is the chain's own.
+                // SAFETY: `place` is inside the list of three requests; `refused` points to a local variable of
+                // `Chain::post`.
                 unsafe { *refused = first.add(place) };
                 libc::ENOMEM
             }

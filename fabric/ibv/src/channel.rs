@@ -12,7 +12,7 @@ use crate::object::Object;
 use crate::open_device::{OpenDevice, set_non_blocking};
 use farcall_layout as abi;
 
-/// What queues attached to the channel keep alive.
+/// The channel as shared by the queues attached to it.
 pub(crate) struct ChannelCore {
     raw: Object<abi::CompChannel>,
     open: Arc<OpenDevice>,
@@ -24,7 +24,7 @@ impl ChannelCore {
     }
 
     fn fd(&self) -> RawFd {
-        // SAFETY: the channel lives as long as `self`.
+        // SAFETY: `self.raw` keeps the channel allocated.
         unsafe { (*self.raw.as_ptr()).fd }
     }
 }
@@ -33,7 +33,7 @@ pub(crate) struct Channel(pub(crate) Arc<ChannelCore>);
 
 impl Channel {
     pub(crate) fn new(open: &Arc<OpenDevice>) -> Result<Self> {
-        // SAFETY: an opened device.
+        // SAFETY: `open` keeps the device open.
         let raw = unsafe {
             let made = (open.library.create_comp_channel)(open.as_ptr());
             Object::new(made, "completion channel", open.library.destroy_comp_channel, |source| {
@@ -54,7 +54,7 @@ impl CompChannel for Channel {
     fn poll_cq_event(&self) -> Result<Option<u32>> {
         let library = self.0.open.library;
         let (mut cq, mut id) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the function fills both in or fails; the descriptor does not block.
+        // SAFETY: the function sets both variables or fails; the channel is alive, and its descriptor does not block.
         if unsafe { (library.get_cq_event)(self.0.as_ptr(), &raw mut cq, &raw mut id) } != 0 {
             let error = fault::last();
             return match error.kind() {
@@ -62,9 +62,9 @@ impl CompChannel for Channel {
                 _ => Err(Error::os("poll_cq_event", "the completion channel's descriptor", error)),
             };
         }
-        // SAFETY: the library keeps the queue until its events are acknowledged.
+        // SAFETY: the library does not free the queue before its events are acknowledged.
         unsafe { (library.ack_cq_events)(cq, 1) };
-        // We gave the queue its number as context.
+        // `Cq::new` passed the queue's number as its context.
         Ok(Some(id as usize as u32))
     }
 

@@ -21,7 +21,7 @@ use farcall_layout as abi;
 pub(crate) struct IbvContext {
     open: Arc<OpenDevice>,
     attr: OnceLock<DeviceAttr>,
-    /// What its user told us to take.
+    /// Configured GID index.
     gid_index: Option<u32>,
 }
 
@@ -33,11 +33,11 @@ impl IbvContext {
 
     fn ask_device(&self) -> Result<DeviceAttr> {
         let mut raw = MaybeUninit::<abi::DeviceAttr>::zeroed();
-        // SAFETY: the function fills in the structure, for which all zeroes are valid.
+        // SAFETY: the function fills in the structure, for which all zeros are valid; the device is open.
         let returned = unsafe { (self.open.library.query_device)(self.open.as_ptr(), raw.as_mut_ptr()) };
         fault::check(returned)
             .map_err(|source| Error::os("query_device", format!("device {}", self.open.name), source))?;
-        // SAFETY: plain data, zeroed and then filled in.
+        // SAFETY: the structure is plain data that was zeroed and then filled in.
         let raw = unsafe { raw.assume_init() };
         let probed = probe::of_device(&self.open, raw.node_guid)?;
         Ok(translate_device(&raw, &probed))
@@ -50,7 +50,7 @@ fn count(number: c_int) -> u32 {
 
 fn translate_device(raw: &abi::DeviceAttr, probed: &probe::Probed) -> DeviceAttr {
     let mut attr = DeviceAttr::new(u64::from_be(raw.node_guid));
-    // SAFETY: the array is a C string (the library terminates it; the structure was zeroed).
+    // SAFETY: the array contains a C string: the library terminates it, and the structure was zeroed.
     attr.fw_ver = unsafe { CStr::from_ptr(raw.fw_ver.as_ptr()) }.to_string_lossy().into_owned();
     attr.max_qp = count(raw.max_qp);
     attr.max_qp_wr = count(raw.max_qp_wr);
@@ -79,7 +79,7 @@ fn translate_device(raw: &abi::DeviceAttr, probed: &probe::Probed) -> DeviceAttr
     attr
 }
 
-/// A port that names no known MTU gets the smallest.
+/// Returns the MTU with libibverbs' number; the smallest for unknown numbers.
 fn mtu(code: c_int) -> Mtu {
     Mtu::from_raw(count(code).min(Mtu::Mtu4096 as u32)).unwrap_or(Mtu::Mtu256)
 }
@@ -104,7 +104,7 @@ impl Context for IbvContext {
 
     fn query_port(&self, port_num: u8) -> Result<PortAttr> {
         let mut raw = abi::PortAttr::default();
-        // SAFETY: the function fills in the structure or the older beginning of it.
+        // SAFETY: the function fills in the structure, or only its older beginning; the device is open.
         let returned = unsafe { (self.open.library.query_port)(self.open.as_ptr(), port_num, &raw mut raw) };
         fault::check(returned).map_err(|source| {
             Error::os(
@@ -128,7 +128,7 @@ impl Context for IbvContext {
         let mut gid = Gid::default();
         let at = c_int::try_from(index)
             .map_err(|_| Error::invalid("query_gid", format!("index {index} is in no table")))?;
-        // SAFETY: the function fills in the 16 bytes.
+        // SAFETY: the function writes the 16 bytes of `gid`; the device is open.
         let returned =
             unsafe { (self.open.library.query_gid)(self.open.as_ptr(), port_num, at, &raw mut gid.0) };
         fault::check(returned).map_err(|source| {

@@ -14,7 +14,7 @@ use crate::object::Object;
 use crate::open_device::OpenDevice;
 use farcall_layout as abi;
 
-/// What the queue pairs of the queue keep alive.
+/// The completion queue as shared by the queue pairs that complete to it.
 pub(crate) struct CqCore {
     raw: Object<abi::Cq>,
     pub(crate) open: Arc<OpenDevice>,
@@ -28,12 +28,12 @@ impl CqCore {
         self.raw.as_ptr()
     }
 
-    /// Hides what is left of a destroyed queue pair. Some devices clean the queue themselves, rxe does not.
+    /// Hides the remaining completions of a destroyed queue pair. Some devices remove them themselves, rxe does not.
     pub(crate) fn forget_qp(&self, qp_num: u32) {
         self.destroyed.insert(qp_num);
     }
 
-    /// A new pair may get the number of a destroyed one.
+    /// Ends the hiding for a number: a new queue pair may get the number of a destroyed one.
     pub(crate) fn remember_qp(&self, qp_num: u32) {
         self.destroyed.remove(qp_num);
     }
@@ -58,8 +58,8 @@ impl DestroyedQps {
         }
     }
 
-    /// Removes the completions of destroyed pairs; returns how many are left. `was_drained`: the queue was empty
-    /// afterwards, so it holds no more of them.
+    /// Removes the completions of destroyed queue pairs and returns the number of the others. `was_drained` is whether
+    /// the poll emptied the queue, so that it contains no more completions of destroyed queue pairs.
     #[cold]
     fn filter(&self, wcs: &mut [Wc], was_drained: bool) -> usize {
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -99,7 +99,8 @@ impl Cq {
         let id = open.next_id();
         let channel_ptr = channel.as_ref().map_or(ptr::null_mut(), |channel| channel.as_ptr());
         let context = ptr::without_provenance_mut(id as usize);
-        // SAFETY: an opened device, and a channel of it or null. Vector 0 exists everywhere.
+        // SAFETY: `open` keeps the device open, and `channel_ptr` is null or a channel of it. Vector 0 exists on all
+        // devices.
         let raw = unsafe {
             let made = (open.library.create_cq)(open.as_ptr(), cqe, context, channel_ptr, 0);
             Object::new(made, "completion queue", open.library.destroy_cq, |source| {
@@ -129,7 +130,8 @@ impl RawCq for Cq {
     fn poll(&mut self, wc: &mut [Wc]) -> Result<usize> {
         let core = &*self.0;
         let room = c_int::try_from(wc.len()).unwrap_or(c_int::MAX);
-        // SAFETY: the queue lives as long as `self`; `Wc` is `ibv_wc`, and there is room for as many as asked for.
+        // SAFETY: `core` keeps the queue alive; `Wc` has the layout of `ibv_wc`, and `wc` has space for `room`
+        // completions.
         let count = unsafe { (core.open.ops().poll_cq)(core.as_ptr(), room, wc.as_mut_ptr()) };
         let Ok(count) = usize::try_from(count) else { return Err(overrun(core)) };
         if core.destroyed.is_any.load(Ordering::Relaxed) {
@@ -145,7 +147,7 @@ impl RawCq for Cq {
             return Err(Error::invalid("req_notify", "the queue was made without a completion channel"));
         }
         let solicited_only = c_int::from(notify == Notify::Solicited);
-        // SAFETY: the queue lives as long as `self`.
+        // SAFETY: `core` keeps the queue alive.
         let returned = unsafe { (core.open.ops().req_notify_cq)(core.as_ptr(), solicited_only) };
         fault::check(returned).map_err(|source| {
             Error::os("req_notify", format!("queue {} of {}", core.id, core.open.name), source)
@@ -162,7 +164,7 @@ fn overrun(core: &CqCore) -> Error {
     Error::Exhausted {
         operation: "poll_cq",
         what: "room for completions",
-        // SAFETY: the queue lives as long as `core`, and its size does not change.
+        // SAFETY: `core` keeps the queue alive, and its size does not change.
         limit: u64::from(unsafe { (*core.as_ptr()).cqe }.unsigned_abs()),
         remedy: "the queue overran or the device failed: make it as large as all queues that complete into it",
     }

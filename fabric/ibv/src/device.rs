@@ -13,7 +13,7 @@ use crate::open_device::OpenDevice;
 use crate::{NAME, fault, survey};
 use farcall_layout::{self as abi, Functions};
 
-/// The system's libibverbs.
+/// The provider over the system's libibverbs.
 #[derive(Clone, Debug, Default)]
 pub struct Ibv {
     only: Option<String>,
@@ -21,19 +21,19 @@ pub struct Ibv {
 }
 
 impl Ibv {
-    /// The provider. The library is loaded when devices are asked for.
+    /// Creates the provider. The library is loaded when devices are listed.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Restricts it to one device.
+    /// Restricts the provider to one device.
     #[must_use]
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.only = Some(name.into());
         self
     }
 
-    /// Tells it which GID to be reached under, instead of choosing by itself.
+    /// Sets the GID index that peers use as the address, instead of the automatic choice.
     #[must_use]
     pub fn gid_index(mut self, index: u32) -> Self {
         self.gid_index = Some(index);
@@ -46,7 +46,7 @@ impl Provider for Ibv {
         NAME
     }
 
-    /// All devices, those with an active port first; iWARP, which cannot be connected, last.
+    /// Returns all devices, those with an active port first, and iWARP devices, which cannot be connected, last.
     fn devices(&self) -> Result<Vec<Arc<dyn Device>>> {
         let library = library()?;
         let list = DeviceList::get(library)?;
@@ -92,7 +92,7 @@ impl Device for IbvDevice {
             list.iter().find(|device| device_name(self.library, *device) == self.name).ok_or_else(|| {
                 Error::invalid("open device", format!("{} is gone; list the devices again", self.name))
             })?;
-        // SAFETY: a device of a list that is not freed yet; the context keeps what it needs of it.
+        // SAFETY: `list` is not freed yet, so `device` is valid; the opened context holds its own reference to it.
         let raw = unsafe {
             let opened = (self.library.open_device)(device.as_ptr());
             let fail = |source| fault::open(&self.name, survey::node_state(&self.name), source);
@@ -104,11 +104,11 @@ impl Device for IbvDevice {
 }
 
 fn device_name(library: &Functions, device: NonNull<abi::Device>) -> String {
-    // SAFETY: a device of a list that is not freed yet; its name is a C string inside of it.
+    // SAFETY: the caller's list is not freed yet, so `device` is valid; its name is a C string inside it.
     unsafe { CStr::from_ptr((library.get_device_name)(device.as_ptr())) }.to_string_lossy().into_owned()
 }
 
-/// The library's list of devices, freed when dropped.
+/// The library's list of devices, which is freed when dropped.
 struct DeviceList {
     library: &'static Functions,
     list: NonNull<*mut abi::Device>,
@@ -118,7 +118,7 @@ struct DeviceList {
 impl DeviceList {
     fn get(library: &'static Functions) -> Result<Self> {
         let mut len: c_int = 0;
-        // SAFETY: the function fills in the length and returns an array of its own.
+        // SAFETY: the function sets the length and returns an array that the library allocated.
         let list = unsafe { (library.get_device_list)(&raw mut len) };
         let list = fault::non_null(list, |source| {
             Error::os("list devices", format!("the kernel has no RDMA: {}", survey::NO_DEVICES), source)
@@ -127,7 +127,7 @@ impl DeviceList {
     }
 
     fn iter(&self) -> impl Iterator<Item = NonNull<abi::Device>> {
-        // SAFETY: the library's array has this length, and lives until dropped.
+        // SAFETY: the library's array has this length, and is freed only in `drop`.
         let list = unsafe { std::slice::from_raw_parts(self.list.as_ptr(), self.len) };
         list.iter().filter_map(|device| NonNull::new(*device))
     }
@@ -135,7 +135,7 @@ impl DeviceList {
 
 impl Drop for DeviceList {
     fn drop(&mut self) {
-        // SAFETY: got from `get_device_list` and freed once; devices that were opened live on.
+        // SAFETY: `get_device_list` returned the list, which is freed only here; opened devices remain valid.
         unsafe { (self.library.free_device_list)(self.list.as_ptr()) };
     }
 }

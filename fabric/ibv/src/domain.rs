@@ -20,7 +20,7 @@ impl ProtectionDomain for Domain {
     }
 
     unsafe fn reg_mr(&self, addr: *mut u8, len_bytes: usize, access: Access) -> Result<Box<dyn RawMr>> {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function and `Mr::register` have the same contract, and the arguments are unchanged.
         Ok(Box::new(unsafe { Mr::register(&self.0, addr, len_bytes, access) }?))
     }
 

@@ -1,4 +1,4 @@
-//! Failures of the library, in words that end with what to do.
+//! Errors of the library, with messages that end with a remedy.
 
 use std::io;
 
@@ -8,12 +8,12 @@ use rustix::process::{Resource, getrlimit};
 use crate::library::INSTALL;
 use crate::survey::NodeState;
 
-/// What the library left in errno.
+/// Returns the library's errno.
 pub(crate) fn last() -> io::Error {
     io::Error::last_os_error()
 }
 
-/// Turns what a function returned, 0 or an error number (−1: look at errno), into a result.
+/// Converts the return value of a function into a result: 0, or an error number (−1: the number is in errno).
 pub(crate) fn check(returned: i32) -> std::result::Result<(), io::Error> {
     match returned {
         0 => Ok(()),
@@ -22,15 +22,15 @@ pub(crate) fn check(returned: i32) -> std::result::Result<(), io::Error> {
     }
 }
 
-/// Logs that an object could not be destroyed: it stays, and the program goes on.
+/// Logs that an object could not be destroyed. It is leaked, and the program continues.
 pub(crate) fn note_destroy(what: &str, returned: i32) {
     if let Err(error) = check(returned) {
         tracing::warn!("{what} could not be destroyed: {error}");
     }
 }
 
-/// Why a device does not open. The library forgets the first of several failures, so its error number says little; the
-/// node in /dev says more.
+/// Returns the error of opening a device. The library loses the first of several failures, so its error number says
+/// little; the state of the node in /dev is more specific.
 pub(crate) fn open(device: &str, node: NodeState, source: io::Error) -> Error {
     let remedy = match node {
         NodeState::Usable => "does not open; see dmesg".to_owned(),
@@ -39,7 +39,7 @@ pub(crate) fn open(device: &str, node: NodeState, source: io::Error) -> Error {
     Error::os("open device", format!("{device} {remedy}"), source)
 }
 
-/// The library has no device though the kernel has.
+/// Returns the error for a device that the kernel has and the library has not.
 pub(crate) fn no_access(device: &str, node: NodeState) -> Error {
     let what = match node {
         NodeState::Usable => format!("{device} has no driver in libibverbs; {INSTALL}"),
@@ -85,7 +85,7 @@ fn locked_limit() -> String {
     getrlimit(Resource::Memlock).current.map_or_else(|| "any amount".into(), |limit| format!("{limit} bytes"))
 }
 
-/// Creating something failed: for want of room, or because a size is beyond the device.
+/// Returns the error of a failed creation: resources are exhausted, or a size exceeds the device's limits.
 pub(crate) fn create(operation: &'static str, wish: String, source: io::Error) -> Error {
     let remedy = match source.raw_os_error() {
         Some(libc::ENOMEM) => format!(
@@ -101,7 +101,7 @@ pub(crate) fn create(operation: &'static str, wish: String, source: io::Error) -
     Error::os(operation, remedy, source)
 }
 
-/// For functions that return null and errno.
+/// Checks the result of a function that returns null and sets errno on failure.
 pub(crate) fn non_null<T>(
     pointer: *mut T,
     fail: impl FnOnce(io::Error) -> Error,

@@ -1,4 +1,4 @@
-//! The types of GIDs, which the kernel tells in sysfs (the library's own functions for it differ between versions).
+//! Types of GIDs, read from sysfs (the library's own functions for this differ between versions).
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ fn attributes(device: &str, port_num: u8) -> PathBuf {
     Path::new("/sys/class/infiniband").join(device).join("ports").join(port_num.to_string()).join("gid_attrs")
 }
 
-/// The entries that are in use.
+/// Returns the entries in use.
 pub(crate) fn read(
     device: &str,
     port_num: u8,
@@ -30,7 +30,8 @@ pub(crate) fn read(
         .collect()
 }
 
-/// The kernel has one word for InfiniBand and RoCE version 1; the link tells which it is.
+/// Returns the type of an entry. The kernel uses one name for InfiniBand and RoCE version 1; the link layer
+/// distinguishes them.
 fn gid_type(layer: LinkLayer, word: &str) -> GidType {
     match (layer, word) {
         (LinkLayer::InfiniBand, _) => GidType::InfiniBand,

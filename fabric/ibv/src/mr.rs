@@ -14,7 +14,7 @@ use crate::fault;
 use crate::pd::Pd;
 use farcall_layout as abi;
 
-/// Pages of our own, unmapped when dropped.
+/// Anonymous pages, unmapped when dropped.
 struct Pages {
     base: NonNull<c_void>,
     len_bytes: usize,
@@ -24,7 +24,7 @@ impl Pages {
     fn allocate(len_bytes: usize) -> Result<Self> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let base = require_memory(len_bytes as u64).and_then(|()| {
-            // SAFETY: a new private mapping.
+            // SAFETY: a new private mapping aliases no existing memory.
             unsafe { mmap_anonymous(ptr::null_mut(), len_bytes, prot, MapFlags::PRIVATE) }
         });
         let base = base.map_err(|errno| Error::os("alloc_mr", format!("map {len_bytes} bytes"), errno))?;
@@ -35,7 +35,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: mapped by `allocate`; the region over it is deregistered.
+        // SAFETY: `allocate` created the mapping, and the region over it is deregistered before `pages` is dropped.
         if let Err(errno) = unsafe { munmap(self.base.as_ptr(), self.len_bytes) } {
             tracing::warn!("registered memory could not be unmapped: {errno}");
         }
@@ -44,16 +44,16 @@ impl Drop for Pages {
 
 pub(crate) struct Mr {
     pd: Arc<Pd>,
-    /// `None` once deregistered.
+    /// `None` after deregistration.
     raw: Option<NonNull<abi::Mr>>,
     attr: MrAttr,
-    /// What `alloc_mr` allocated; `None` for the caller's own memory.
+    /// Pages allocated by `alloc_mr`; `None` for memory of the caller.
     pages: Option<Pages>,
 }
 
-// SAFETY: libibverbs' objects may be used from any thread; the memory is only handed out as a raw pointer.
+// SAFETY: libibverbs' objects may be used from any thread; the memory is exposed as a raw pointer only.
 unsafe impl Send for Mr {}
-// SAFETY: as above.
+// SAFETY: shared access only reads `attr`; libibverbs' objects may be used from several threads at once.
 unsafe impl Sync for Mr {}
 
 impl Mr {
@@ -63,9 +63,10 @@ impl Mr {
             Error::invalid("alloc_mr", format!("{len_bytes} bytes; at least one, and no overflow"))
         })?;
         let pages = Pages::allocate(len_bytes)?;
-        // SAFETY: mapped until `pages` is dropped, after deregistration; nothing refers to it.
+        // SAFETY: the memory stays mapped until `pages` is dropped, after deregistration, and no references to it
+        // exist.
         let mut mr = unsafe { Self::register(pd, pages.base.as_ptr().cast(), len_bytes, access) }?;
-        // Work requests name the memory by address; from here on it is reached through that.
+        // Work requests contain the memory's address as a number.
         mr.attr.addr.expose_provenance();
         mr.pages = Some(pages);
         Ok(mr)
@@ -79,11 +80,12 @@ impl Mr {
         len_bytes: usize,
         access: Access,
     ) -> Result<Self> {
-        // SAFETY: a domain of the library; the memory is the caller's promise.
+        // SAFETY: `pd` keeps the domain alive. The memory is as `ProtectionDomain::reg_mr` requires, by the contract of
+        // this function.
         let raw =
             unsafe { (pd.open.library.reg_mr)(pd.as_ptr(), addr.cast(), len_bytes, access.bits() as i32) };
         let raw = fault::non_null(raw, |source| fault::register(len_bytes, source))?;
-        // SAFETY: the region lives until deregistered; its keys do not change.
+        // SAFETY: the region exists until it is deregistered, and its keys do not change.
         let (lkey, rkey) = unsafe { ((*raw.as_ptr()).lkey, (*raw.as_ptr()).rkey) };
         let attr = MrAttr { addr, remote_addr: addr as u64, len_bytes, lkey, rkey, access };
         Ok(Self { pd: Arc::clone(pd), raw: Some(raw), attr, pages: None })
@@ -91,16 +93,16 @@ impl Mr {
 
     fn revoke(&mut self) -> Revoked {
         let Some(raw) = self.raw.take() else { return Revoked::Now };
-        // SAFETY: registered by `register`, deregistered once.
+        // SAFETY: `register` registered the region; `take` ensures that it is deregistered only once.
         match fault::check(unsafe { (self.pd.open.library.dereg_mr)(raw.as_ptr()) }) {
-            // The device has fenced its accesses when it answers.
+            // When the call returns, the device no longer accesses the memory.
             Ok(()) => Revoked::Now,
             Err(error) => {
                 tracing::warn!(
                     "a region of {} bytes could not be deregistered: {error}",
                     self.attr.len_bytes
                 );
-                // The device may still reach the pages: they are never given back.
+                // The device may still access the pages, so they are never unmapped.
                 std::mem::forget(self.pages.take());
                 Revoked::Quarantined
             }

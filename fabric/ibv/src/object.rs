@@ -1,4 +1,4 @@
-//! Objects that libibverbs made: destroyed when dropped.
+//! Objects created by libibverbs, destroyed when dropped.
 
 use std::ffi::c_int;
 use std::io;
@@ -8,24 +8,25 @@ use farcall_verbs::{Error, Result};
 
 use crate::fault;
 
-/// What it was made of must outlive it: a structure names its object before the ones that the object was made of.
+/// An object of libibverbs. The objects that it was created from must outlive it, so a structure declares its object
+/// before those.
 pub(crate) struct Object<T> {
     raw: NonNull<T>,
-    /// For the log.
+    /// Kind of the object, for log messages.
     what: &'static str,
     destroy: unsafe extern "C" fn(*mut T) -> c_int,
 }
 
-// SAFETY: libibverbs' objects may be used from any thread at once; the fields that are read here never change.
+// SAFETY: libibverbs' objects may be used from several threads at once; the fields that this crate reads never change.
 unsafe impl<T> Send for Object<T> {}
-// SAFETY: as above.
+// SAFETY: libibverbs' objects may be used from several threads at once; the fields that this crate reads never change.
 unsafe impl<T> Sync for Object<T> {}
 
 impl<T> Object<T> {
-    /// Takes what a function of the library returned.
+    /// Wraps the result of a creation function of the library.
     ///
     /// # Errors
-    /// What `fail` says, if that is null.
+    /// Returns the error from `fail` if `made` is null.
     ///
     /// # Safety
     /// `made` must be null or an object that `destroy` destroys and nothing else does.
@@ -45,7 +46,8 @@ impl<T> Object<T> {
 
 impl<T> Drop for Object<T> {
     fn drop(&mut self) {
-        // SAFETY: the promise of `new`; what was made of it held a reference to its owner and is gone.
+        // SAFETY: only this call destroys the object, by the contract of `new`. Objects created from it hold a
+        // reference to its owner, so none exists any more.
         fault::note_destroy(self.what, unsafe { (self.destroy)(self.raw.as_ptr()) });
     }
 }

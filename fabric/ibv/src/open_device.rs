@@ -1,4 +1,4 @@
-//! An opened device, as everything that is made of it holds it.
+//! An opened device, shared by all objects created from it.
 
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +9,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::object::Object;
 
-/// What every object of the device keeps alive.
+/// State that every object of the device keeps alive.
 pub(crate) struct OpenDevice {
     pub(crate) library: &'static Functions,
     raw: Object<abi::Context>,
@@ -26,32 +26,32 @@ impl OpenDevice {
         self.raw.as_ptr()
     }
 
-    /// Its functions.
+    /// Returns the device's function table.
     pub(crate) fn ops(&self) -> &abi::ContextOps {
-        // SAFETY: the context lives as long as `self`, and its table does not change after opening.
+        // SAFETY: `self.raw` keeps the context alive, and its table does not change after opening.
         unsafe { &(*self.raw.as_ptr()).ops }
     }
 
-    /// Whether it is an iWARP device, which only the connection manager can connect.
+    /// Returns whether it is an iWARP device, which only the RDMA connection manager can connect.
     pub(crate) fn is_iwarp(&self) -> bool {
-        // SAFETY: the context keeps its device alive.
+        // SAFETY: `self.raw` keeps the context alive, which keeps its device alive.
         unsafe { (*(*self.raw.as_ptr()).device).transport_type == abi::TRANSPORT_IWARP }
     }
 
     pub(crate) fn async_fd(&self) -> RawFd {
-        // SAFETY: the context lives as long as `self`.
+        // SAFETY: `self.raw` keeps the context alive.
         unsafe { (*self.raw.as_ptr()).async_fd }
     }
 
-    /// A number for a queue of this device.
+    /// Returns a number for a queue of this device.
     pub(crate) fn next_id(&self) -> u32 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-/// Makes a descriptor of the library's non-blocking, as the traits promise.
+/// Makes a descriptor of the library non-blocking, as the traits of `farcall-verbs` require.
 pub(crate) fn set_non_blocking(fd: RawFd) -> Result<()> {
-    // SAFETY: the caller owns the object whose descriptor this is.
+    // SAFETY: the caller owns the object of this descriptor, so the descriptor stays open during the call.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     fcntl_getfl(fd)
         .and_then(|flags| fcntl_setfl(fd, flags | OFlags::NONBLOCK))

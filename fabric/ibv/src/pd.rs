@@ -1,4 +1,4 @@
-//! A protection domain, as everything that is made in it holds it.
+//! A protection domain, shared by all objects created in it.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::fault;
 use crate::object::Object;
 use crate::open_device::OpenDevice;
 
-/// What every object of the domain keeps alive.
+/// State that every object of the domain keeps alive.
 pub(crate) struct Pd {
     raw: Object<abi::Pd>,
     pub(crate) open: Arc<OpenDevice>,
@@ -17,7 +17,7 @@ pub(crate) struct Pd {
 
 impl Pd {
     pub(crate) fn new(open: &Arc<OpenDevice>) -> Result<Self> {
-        // SAFETY: an opened device.
+        // SAFETY: `open` keeps the device open.
         let raw = unsafe {
             let made = (open.library.alloc_pd)(open.as_ptr());
             Object::new(made, "protection domain", open.library.dealloc_pd, |source| {

@@ -1,4 +1,5 @@
-//! What the device's attributes do not tell: which transports it has, and how much goes inline. Found by trying.
+//! Capabilities that the device attributes do not contain: the supported transports and the maximum inline data. They
+//! are determined by trial.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,7 +10,7 @@ use crate::open_device::OpenDevice;
 use crate::pd::Pd;
 use crate::qp::Qp;
 
-/// More inline data than this saves nothing anywhere.
+/// Maximum inline data to try; more brings no benefit on any device.
 const INLINE_BYTES_WANTED: u32 = 1024;
 
 #[derive(Clone, Copy)]
@@ -17,11 +18,11 @@ pub(crate) struct Probed {
     pub(crate) rc: bool,
     pub(crate) uc: bool,
     pub(crate) ud: bool,
-    /// Bytes that any of the transports takes inline.
+    /// Maximum inline data that every supported transport accepts, in bytes.
     pub(crate) inline_max_bytes: u32,
 }
 
-/// What was found, for each device by its name and GUID: trying takes dozens of queue pairs, once a process.
+/// Results by device name and GUID. A trial creates dozens of queue pairs, so it runs once per process.
 static FOUND: Mutex<Vec<(String, u64, Probed)>> = Mutex::new(Vec::new());
 
 pub(crate) fn of_device(open: &Arc<OpenDevice>, node_guid: u64) -> Result<Probed> {
@@ -62,7 +63,7 @@ fn run(open: &Arc<OpenDevice>) -> Result<Probed> {
     Ok(Probed { rc: has[0], uc: has[1], ud: has[2], inline_max_bytes: inline_max_bytes.unwrap_or(0) })
 }
 
-/// The largest number up to `limit` that fits; 0 does.
+/// Returns the largest number up to `limit` that fits; 0 always fits.
 fn largest(limit: u32, fits: impl Fn(u32) -> bool) -> u32 {
     if fits(limit) {
         return limit;

@@ -12,7 +12,7 @@ use crate::object::Object;
 use crate::pd::Pd;
 use farcall_layout as abi;
 
-/// What queue pairs keep alive.
+/// The queue as shared by the queue pairs that use it.
 pub(crate) struct SrqCore {
     raw: Object<abi::Srq>,
     pd: Arc<Pd>,
@@ -38,7 +38,7 @@ impl Srq {
             srq_context: ptr::without_provenance_mut(id as usize),
             attr: abi::SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, srq_limit: 0 },
         };
-        // SAFETY: a domain of the library; the function reads and updates the attributes.
+        // SAFETY: `pd` keeps the domain alive; the function reads and updates the attributes, a local variable.
         let raw = unsafe {
             let made = (pd.open.library.create_srq)(pd.as_ptr(), &raw mut raw_attr);
             Object::new(made, "shared receive queue", pd.open.library.destroy_srq, |source| {
@@ -63,7 +63,7 @@ impl RawSrq for Srq {
 
     fn query(&self) -> Result<SrqCap> {
         let mut raw = abi::SrqAttr::default();
-        // SAFETY: the queue lives as long as `self`; the function fills the attributes.
+        // SAFETY: `self.core` keeps the queue alive; the function fills in the attributes.
         let returned = unsafe { (self.core.pd.open.library.query_srq)(self.core.as_ptr(), &raw mut raw) };
         fault::check(returned).map_err(|source| Error::os("query_srq", "ask the device", source))?;
         Ok(SrqCap { max_wr: raw.max_wr, max_sge: raw.max_sge, srq_limit: raw.srq_limit })
@@ -78,7 +78,7 @@ impl RawSrq for Srq {
         let sets = |is_set: bool, bit: i32| if is_set { bit } else { 0 };
         let mask = sets(attr.max_wr.is_some(), abi::srq_mask::MAX_WR)
             | sets(attr.srq_limit.is_some(), abi::srq_mask::LIMIT);
-        // SAFETY: as in `query`.
+        // SAFETY: `self.core` keeps the queue alive; the function only reads the attributes.
         let returned =
             unsafe { (self.core.pd.open.library.modify_srq)(self.core.as_ptr(), &raw mut raw, mask) };
         fault::check(returned).map_err(|source| fault::create("modify_srq", format!("{attr:?}"), source))?;
@@ -87,7 +87,7 @@ impl RawSrq for Srq {
     }
 
     fn destroy(self: Box<Self>) -> std::result::Result<(), SrqInUse> {
-        // Queue pairs keep the core alive; the library would answer EBUSY.
+        // Queue pairs keep the core alive; the library would return EBUSY.
         if Arc::strong_count(&self.core) == 1 {
             return Ok(());
         }
@@ -103,12 +103,13 @@ impl RawSrq for Srq {
     unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
         let core = &*self.core;
         let post = core.pd.open.ops().post_srq_recv;
-        // SAFETY: the same type but for a lifetime, which nothing outlives: copies are gone when `post` returns.
+        // SAFETY: the types differ in their lifetime only, and no copy outlives this call: `Chain::post` clears its
+        // copies before it returns.
         let wrs = unsafe { std::mem::transmute::<&[RecvWr<'_>], &[RecvWr<'static>]>(wrs) };
         self.chain
             .post(wrs, |first, refused| match post {
-                // SAFETY: the queue lives as long as `self`, the chain during the call; the memory is the caller's
-                // promise.
+                // SAFETY: `core` keeps the queue alive, and the list exists during the call. The memory of the elements
+                // is valid by the contract of `RawSrq::post_recv`.
                 Some(post) => unsafe { post(core.as_ptr(), first.cast_mut(), refused.cast()) },
                 None => libc::EOPNOTSUPP,
             })

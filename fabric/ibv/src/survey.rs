@@ -1,4 +1,4 @@
-//! What there is of RDMA on this machine, found without opening anything: for diagnoses.
+//! RDMA devices of this machine, detected without opening any of them, for diagnostics.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,36 +10,36 @@ use crate::library::{self, FILE, INSTALL};
 const DEVICES: &str = "/sys/class/infiniband";
 const NODES: &str = "/dev/infiniband";
 
-/// What to do where the kernel lists no device.
+/// Remedy if the kernel lists no device.
 pub const NO_DEVICES: &str = "no RDMA device; load the RNIC's driver, or make a software one: \
                               modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0";
 
-/// A device that the kernel has.
+/// A device of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelDevice {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Whether a port of it is active.
+    /// Whether one of its ports is active.
     pub has_active_port: bool,
-    /// Whether it is iWARP, which cannot be used here.
+    /// Whether it is an iWARP device, which this provider cannot use.
     pub is_iwarp: bool,
-    /// Its node in /dev, if the kernel names one.
+    /// Its node in /dev, if the kernel lists one.
     pub node: Option<PathBuf>,
 }
 
-/// What can be wrong with a device before it is opened.
+/// Accessibility of a device's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeState {
-    /// It may be opened.
+    /// The node can be opened.
     Usable,
-    /// The kernel knows the device, but programs have no way to it: no `ib_uverbs`, or a container without the node.
+    /// The kernel has the device, but programs cannot access it: no `ib_uverbs`, or a container without the node.
     Missing,
-    /// This user may not open it.
+    /// This user may not open the node.
     Forbidden,
 }
 
 impl KernelDevice {
-    /// Whether its node is there for us.
+    /// Returns whether this process can open its node.
     pub fn node_state(&self) -> NodeState {
         match &self.node {
             Some(node) if access(node, Access::READ_OK | Access::WRITE_OK).is_ok() => NodeState::Usable,
@@ -49,7 +49,7 @@ impl KernelDevice {
     }
 }
 
-/// The devices that the kernel has, whether they can be used or not.
+/// Returns the devices of the kernel, usable or not.
 pub fn kernel_devices() -> Vec<KernelDevice> {
     let mut names: Vec<String> = entries(Path::new(DEVICES));
     names.sort();
@@ -64,37 +64,37 @@ pub fn kernel_devices() -> Vec<KernelDevice> {
         .collect()
 }
 
-/// Whether libibverbs is there.
+/// Returns the file name of libibverbs if it can be loaded.
 ///
 /// # Errors
-/// Why not, and what to install.
+/// Returns the reason and the packages to install if it cannot.
 pub fn library() -> Result<&'static str, String> {
     library::library().map(|_| FILE).map_err(|error| error.to_string())
 }
 
-/// How to install libibverbs with its drivers.
+/// Returns the commands that install libibverbs with its drivers.
 pub const fn install_library() -> &'static str {
     INSTALL
 }
 
-/// Whether the kernel calls the device an RNIC, its word for iWARP.
+/// Returns whether the kernel reports the node type RNIC, its term for iWARP devices.
 pub(crate) fn is_iwarp(device: &str) -> bool {
     line(&Path::new(DEVICES).join(device).join("node_type")).contains("RNIC")
 }
 
-/// What hinders a device.
+/// Returns the accessibility of a device's node.
 pub(crate) fn node_state(name: &str) -> NodeState {
     let device = kernel_devices().into_iter().find(|device| device.name == name);
     device.map_or(NodeState::Missing, |device| device.node_state())
 }
 
-/// Whether the kernel says that a port of the device is up.
+/// Returns whether the kernel reports an active port of the device.
 pub(crate) fn has_active_port(device: &str) -> bool {
     let ports = Path::new(DEVICES).join(device).join("ports");
     entries(&ports).iter().any(|port| line(&ports.join(port).join("state")).contains("ACTIVE"))
 }
 
-/// `uverbsN` of a device: the one whose `ibdev` names it.
+/// Returns the node `uverbsN` of a device: the one whose `ibdev` contains the device's name.
 fn node(device: &str) -> Option<PathBuf> {
     let verbs = Path::new("/sys/class/infiniband_verbs");
     let of_device = |uverbs: &String| line(&verbs.join(uverbs).join("ibdev")) == device;
@@ -106,7 +106,7 @@ fn entries(folder: &Path) -> Vec<String> {
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
-/// A file's only line; empty where there is no such file.
+/// Returns the contents of a one-line file; empty if there is no such file.
 pub(crate) fn line(file: &Path) -> String {
     fs::read_to_string(file).unwrap_or_default().trim().to_owned()
 }

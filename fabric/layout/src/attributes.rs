@@ -1,4 +1,4 @@
-//! Attributes that programs fill in or have filled.
+//! Attributes that programs pass to libibverbs, or that it fills in.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -15,15 +15,15 @@ pub struct DeviceAttr {
     pub node_guid: u64,
     /// Big-endian.
     pub sys_image_guid: u64,
-    /// Bytes of the largest region.
+    /// Length of the largest region in bytes.
     pub max_mr_size: u64,
-    /// Page sizes.
+    /// Supported page sizes, as a bit mask.
     pub page_size_cap: u64,
-    /// Who made it.
+    /// Vendor ID.
     pub vendor_id: u32,
-    /// Its model.
+    /// Vendor's part ID.
     pub vendor_part_id: u32,
-    /// Its revision.
+    /// Hardware revision.
     pub hw_ver: u32,
     /// Queue pairs.
     pub max_qp: c_int,
@@ -43,13 +43,13 @@ pub struct DeviceAttr {
     pub max_mr: c_int,
     /// Protection domains.
     pub max_pd: c_int,
-    /// READs and atomics under way at a queue pair, as target.
+    /// Outstanding READs and atomics of a queue pair as target.
     pub max_qp_rd_atom: c_int,
     /// Unused.
     pub max_ee_rd_atom: c_int,
-    /// Of the whole device.
+    /// READs and atomics as target of the complete device.
     pub max_res_rd_atom: c_int,
-    /// As initiator.
+    /// Outstanding READs and atomics of a queue pair as initiator.
     pub max_qp_init_rd_atom: c_int,
     /// Unused.
     pub max_ee_init_rd_atom: c_int,
@@ -69,7 +69,7 @@ pub struct DeviceAttr {
     pub max_mcast_grp: c_int,
     /// Queue pairs in a group.
     pub max_mcast_qp_attach: c_int,
-    /// Of all groups.
+    /// Attached queue pairs of all groups.
     pub max_total_mcast_qp_attach: c_int,
     /// Address handles.
     pub max_ah: c_int,
@@ -79,13 +79,13 @@ pub struct DeviceAttr {
     pub max_map_per_fmr: c_int,
     /// Shared receive queues.
     pub max_srq: c_int,
-    /// Receives in one.
+    /// Receives in a shared receive queue.
     pub max_srq_wr: c_int,
-    /// Elements of one of their receives.
+    /// Elements of a receive of a shared receive queue.
     pub max_srq_sge: c_int,
     /// Entries of the P_Key table.
     pub max_pkeys: u16,
-    /// Its delay in acknowledging.
+    /// Acknowledgement delay of the device.
     pub local_ca_ack_delay: u8,
     /// Ports.
     pub phys_port_cnt: u8,
@@ -103,9 +103,9 @@ pub struct PortAttr {
     pub active_mtu: c_int,
     /// Entries of the GID table.
     pub gid_tbl_len: c_int,
-    /// Abilities.
+    /// Capability flags.
     pub port_cap_flags: u32,
-    /// Bytes of the largest message.
+    /// Length of the largest message in bytes.
     pub max_msg_sz: u32,
     /// Counter.
     pub bad_pkey_cntr: u32,
@@ -115,7 +115,7 @@ pub struct PortAttr {
     pub pkey_tbl_len: u16,
     /// Local identifier.
     pub lid: u16,
-    /// The subnet manager's.
+    /// LID of the subnet manager.
     pub sm_lid: u16,
     /// LID mask bits.
     pub lmc: u8,
@@ -125,19 +125,19 @@ pub struct PortAttr {
     pub sm_sl: u8,
     /// Timeout code.
     pub subnet_timeout: u8,
-    /// Initialisation.
+    /// Type of initialisation performed by the subnet manager.
     pub init_type_reply: u8,
-    /// Lanes, coded.
+    /// Active link width, encoded.
     pub active_width: u8,
-    /// Rate, coded.
+    /// Active link speed, encoded.
     pub active_speed: u8,
-    /// State of the link.
+    /// Physical state of the link.
     pub phys_state: u8,
     /// 0 unspecified, 1 InfiniBand, 2 Ethernet.
     pub link_layer: u8,
     /// `ibv_port_cap_flags`' second set.
     pub flags: u8,
-    /// More abilities.
+    /// More capability flags.
     pub port_cap_flags2: u16,
 }
 
@@ -149,9 +149,9 @@ pub struct GlobalRoute {
     pub dgid: [u8; 16],
     /// Flow label.
     pub flow_label: u32,
-    /// Own entry.
+    /// Index of the local GID.
     pub sgid_index: u8,
-    /// Routers it may pass.
+    /// Hop limit.
     pub hop_limit: u8,
     /// IPv6 traffic class or IPv4 TOS.
     pub traffic_class: u8,
@@ -161,19 +161,19 @@ pub struct GlobalRoute {
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct AhAttr {
-    /// The route, if `is_global`.
+    /// The global route, valid if `is_global`.
     pub grh: GlobalRoute,
     /// Destination on InfiniBand.
     pub dlid: u16,
     /// Service level.
     pub sl: u8,
-    /// Low bits of our LID.
+    /// Low bits of the local LID.
     pub src_path_bits: u8,
     /// Rate limit.
     pub static_rate: u8,
-    /// Whether `grh` counts.
+    /// Whether `grh` is valid.
     pub is_global: u8,
-    /// Own port.
+    /// Local port.
     pub port_num: u8,
 }
 
@@ -181,15 +181,15 @@ pub struct AhAttr {
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct QpInitAttr {
-    /// The owner's.
+    /// Pointer of the program.
     pub qp_context: *mut c_void,
-    /// Completions of sends.
+    /// Completion queue of sends.
     pub send_cq: *mut Cq,
-    /// Completions of receives.
+    /// Completion queue of receives.
     pub recv_cq: *mut Cq,
     /// Shared receive queue or null.
     pub srq: *mut Srq,
-    /// Sizes: asked for, then granted.
+    /// Requested sizes, replaced by the allocated ones.
     pub cap: QpCap,
     /// `ibv_qp_type`.
     pub qp_type: u32,
@@ -201,45 +201,45 @@ pub struct QpInitAttr {
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct QpAttr {
-    /// `ibv_qp_state`.
+    /// New `ibv_qp_state`.
     pub qp_state: u32,
-    /// `ibv_qp_state`.
+    /// Current `ibv_qp_state`.
     pub cur_qp_state: u32,
     /// `ibv_mtu`.
     pub path_mtu: u32,
-    /// Path migration.
+    /// State of path migration.
     pub path_mig_state: u32,
-    /// Key of datagrams.
+    /// Q_Key of datagrams.
     pub qkey: u32,
-    /// First packet number expected.
+    /// First expected packet sequence number.
     pub rq_psn: u32,
-    /// First packet number sent.
+    /// First sent packet sequence number.
     pub sq_psn: u32,
-    /// The peer.
+    /// Queue pair number of the peer.
     pub dest_qp_num: u32,
     /// `ibv_access_flags`.
     pub qp_access_flags: u32,
     /// Sizes.
     pub cap: QpCap,
-    /// The path.
+    /// Path to the peer.
     pub ah_attr: AhAttr,
-    /// Another path.
+    /// Alternate path.
     pub alt_ah_attr: AhAttr,
-    /// Partition.
+    /// P_Key index.
     pub pkey_index: u16,
-    /// Of the other path.
+    /// P_Key index of the alternate path.
     pub alt_pkey_index: u16,
-    /// Whether draining ends in an event.
+    /// Whether the end of draining raises an event.
     pub en_sqd_async_notify: u8,
-    /// Whether it drains.
+    /// Whether the send queue is draining.
     pub sq_draining: u8,
     /// READs and atomics as initiator.
     pub max_rd_atomic: u8,
     /// READs and atomics as target.
     pub max_dest_rd_atomic: u8,
-    /// Timer code.
+    /// RNR timer code.
     pub min_rnr_timer: u8,
-    /// Own port.
+    /// Local port.
     pub port_num: u8,
     /// Timeout code.
     pub timeout: u8,
@@ -247,17 +247,17 @@ pub struct QpAttr {
     pub retry_cnt: u8,
     /// Receiver-not-ready retries.
     pub rnr_retry: u8,
-    /// Of the other path.
+    /// Port of the alternate path.
     pub alt_port_num: u8,
-    /// Of the other path.
+    /// Timeout code of the alternate path.
     pub alt_timeout: u8,
-    /// In kbit/s.
+    /// Rate limit in kbit/s.
     pub rate_limit: u32,
 }
 
 macro_rules! qp_attr_mask {
     ($($name:ident)*) => {
-        /// `enum ibv_qp_attr_mask`, in C's type: which fields of [`QpAttr`] count.
+        /// `enum ibv_qp_attr_mask`, in C's type: the valid fields of [`QpAttr`].
         pub mod mask {
             use super::{QpAttrMask, c_int};
 
@@ -272,7 +272,7 @@ qp_attr_mask! {
     DEST_QPN
 }
 
-/// `enum ibv_srq_attr_mask`: which fields of [`SrqAttr`] count.
+/// `enum ibv_srq_attr_mask`: the valid fields of [`SrqAttr`].
 pub mod srq_mask {
     use super::c_int;
 
@@ -288,14 +288,14 @@ pub struct SrqAttr {
     pub max_wr: u32,
     /// Elements of a receive.
     pub max_sge: u32,
-    /// Below so many an event comes.
+    /// The limit event is raised when fewer receives than this remain.
     pub srq_limit: u32,
 }
 
 /// `struct ibv_srq_init_attr`.
 #[repr(C)]
 pub struct SrqInitAttr {
-    /// The owner's.
+    /// Pointer of the program.
     pub srq_context: *mut c_void,
     /// Sizes.
     pub attr: SrqAttr,
@@ -304,7 +304,7 @@ pub struct SrqInitAttr {
 /// `struct ibv_async_event`; the element is a pointer or a port number.
 #[repr(C)]
 pub struct AsyncEvent {
-    /// What it happened to.
+    /// The affected object.
     pub element: *mut c_void,
     /// `ibv_event_type`.
     pub event_type: c_int,

@@ -1,4 +1,4 @@
-//! Devices and contexts, with the tables of functions that the header calls.
+//! Devices and contexts, with the function tables that the header's inline functions use.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -6,13 +6,13 @@ use farcall_verbs::{RecvWr, SendWr, Wc};
 
 use crate::{Cq, CqEx, CqInitAttrEx, DeviceAttrEx, PortAttr, Qp, QpInitAttrEx, Srq, SrqInitAttrEx, Values};
 
-/// A function that this library does not offer: the header's inline functions find null and say `EOPNOTSUPP`.
+/// A function that this library does not support: the header's inline functions find null and return `EOPNOTSUPP`.
 pub type Absent = *const c_void;
 
-/// What [`Absent`] functions are.
+/// Value of [`Absent`] functions.
 pub const ABSENT: Absent = std::ptr::null();
 
-/// `abi_compat` of a context that lies inside a [`VerbsContext`].
+/// `abi_compat` of a context that is part of a [`VerbsContext`].
 pub const EXTENDED: *mut c_void = usize::MAX as *mut c_void;
 
 /// `IBV_TRANSPORT_IWARP`.
@@ -30,18 +30,18 @@ pub struct Device {
     pub ibdev_path: [c_char; 256],
 }
 
-/// Posts a chain of requests to a queue; 0, or an error number and the request that was refused.
+/// Function that posts a chain of requests to a queue. Returns 0, or an error number and the refused request.
 pub type Post<Queue, Wr> = unsafe extern "C" fn(*mut Queue, *mut Wr, *mut *mut Wr) -> c_int;
 
 /// `struct ibv_context_ops`.
 #[repr(C)]
 pub struct ContextOps {
     pub before_poll_cq: [Absent; 11],
-    /// How many completions it took, or negative.
+    /// Returns the number of completions taken, or a negative number.
     pub poll_cq: unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int,
     pub req_notify_cq: unsafe extern "C" fn(*mut Cq, c_int) -> c_int,
     pub before_post_srq_recv: [Absent; 7],
-    /// `None` where there are no shared receive queues.
+    /// `None` if the device has no shared receive queues.
     pub post_srq_recv: Option<Post<Srq, RecvWr<'static>>>,
     pub before_post_send: [Absent; 4],
     pub post_send: Post<Qp, SendWr<'static>>,
@@ -61,14 +61,15 @@ pub struct Context {
     pub abi_compat: *mut c_void,
 }
 
-/// `struct verbs_context`: the extended functions, then `sz`, then the context. It grows at its beginning.
+/// `struct verbs_context`: the extended functions, then `sz`, then the context. Later versions add fields at its
+/// beginning.
 #[repr(C)]
 pub struct VerbsContext {
     pub query_port: unsafe extern "C" fn(*mut Context, u8, *mut PortAttr, usize) -> c_int,
     pub before_query_rt_values: [Absent; 23],
     pub query_rt_values: unsafe extern "C" fn(*mut Context, *mut Values) -> c_int,
     pub create_cq_ex: unsafe extern "C" fn(*mut Context, *mut CqInitAttrEx) -> *mut CqEx,
-    /// Of libibverbs' own use.
+    /// Reserved for libibverbs.
     pub private: *mut c_void,
     pub query_device_ex: unsafe extern "C" fn(*mut Context, *const c_uint, *mut DeviceAttrEx, usize) -> c_int,
     pub flows: [Absent; 4],

@@ -1,11 +1,11 @@
-//! `enum ibv_event_type`: the events that Farcall has a word for. Path migration and the subnet manager's changes have
-//! none.
+//! `enum ibv_event_type`: the events that `farcall-verbs` defines. It has none for path migration and for changes of
+//! the subnet manager.
 
 use std::ffi::c_int;
 
 use farcall_verbs::AsyncEventKind;
 
-/// What the element of an event is.
+/// Kind of object that an event refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element {
     Cq,
@@ -30,12 +30,12 @@ const EVENTS: [(c_int, AsyncEventKind, Element); 12] = [
     (16, AsyncEventKind::QpLastWqeReached, Element::Qp),
 ];
 
-/// The event of libibverbs' number; `None` if Farcall has no word for it.
+/// Returns the event with libibverbs' number; `None` if `farcall-verbs` does not define it.
 pub fn event_of(event_type: c_int) -> Option<(AsyncEventKind, Element)> {
     EVENTS.iter().find(|(number, ..)| *number == event_type).map(|(_, kind, element)| (*kind, *element))
 }
 
-/// libibverbs' number of an event; `None` for a kind that libibverbs does not have.
+/// Returns libibverbs' number of an event; `None` for a kind that libibverbs does not have.
 pub fn event_type(kind: AsyncEventKind) -> Option<(c_int, Element)> {
     EVENTS.iter().find(|(_, of, _)| *of == kind).map(|(number, _, element)| (*number, *element))
 }

@@ -1,4 +1,4 @@
-//! The extended queue pair and completion queue: tables of functions in the object itself.
+//! The extended queue pair and completion queue, which contain function tables.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -110,7 +110,7 @@ pub struct QpInitAttrEx {
     pub send_ops_flags: u64,
 }
 
-/// `struct ibv_srq_init_attr_ex`, as far as it is read.
+/// `struct ibv_srq_init_attr_ex`, up to the last field that is read.
 #[repr(C)]
 pub struct SrqInitAttrEx {
     pub srq_context: *mut c_void,
@@ -120,7 +120,7 @@ pub struct SrqInitAttrEx {
     pub pd: *mut Pd,
 }
 
-/// `struct ibv_device_attr_ex`. What is not named is zero: paging, offloads, hashing, pacing, tag matching.
+/// `struct ibv_device_attr_ex`. Fields without a name are zero: paging, offloads, hashing, pacing, tag matching.
 #[repr(C)]
 pub struct DeviceAttrEx {
     pub orig_attr: DeviceAttr,

@@ -1,4 +1,4 @@
-//! The functions of libibverbs, found by name in a library that was loaded at run time.
+//! The functions of libibverbs, looked up by name in a library that was loaded at run time.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -9,7 +9,7 @@ use crate::{
 
 macro_rules! functions {
     ($($name:ident = $symbol:literal: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions that Farcall calls, all of the oldest interface that has them.
+        /// The functions that Farcall calls, all from the oldest interface version that has them.
         pub struct Functions {
             $(pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
             /// Since rdma-core 44.
@@ -17,15 +17,16 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// Looks them up. Unversioned look-up finds the newest version of each.
+            /// Looks up the functions. An unversioned look-up finds the newest version of each.
             ///
             /// # Errors
-            /// If the library lacks one.
+            /// Returns an error if the library lacks one of them.
             ///
             /// # Safety
-            /// `library` must be libibverbs, and stay loaded.
+            /// `library` must be libibverbs, and must stay loaded while the functions are used.
             pub unsafe fn find(library: &libloading::Library) -> Result<Self, libloading::Error> {
-                // SAFETY: the symbols have these types in libibverbs since its version 1.1.
+                // SAFETY: the caller guarantees that the library is libibverbs, whose symbols have had these types
+                // since version 1.1.
                 unsafe {
                     Ok(Self {
                         $($name: *library.get($symbol)?,)*

@@ -1,9 +1,8 @@
-//! The structures of libibverbs and librdmacm, as the C headers `infiniband/verbs.h` and `rdma/rdma_cma.h` declare
-//! them.
+//! The structures of libibverbs and librdmacm, as declared in the C headers `infiniband/verbs.h` and `rdma/rdma_cma.h`.
 //!
-//! Programs reach into these structures through the headers' inline functions, so every offset is part of the contract.
-//! `tests/header.rs` compares offsets, sizes and numbers with the headers of the machine. Work requests,
-//! completions and `QpCap` have this layout in `farcall-verbs` already. [`rdmacm`] has the structures of the connection
+//! Programs access these structures through the headers' inline functions, so every offset is part of the ABI.
+//! `tests/header.rs` compares offsets, sizes and numbers with the headers of the machine. Work requests, completions
+//! and `QpCap` of `farcall-verbs` have this layout already. [`rdmacm`] contains the structures of the connection
 //! manager.
 #![allow(missing_docs, reason = "the names are the headers'")]
 

@@ -1,4 +1,4 @@
-//! Objects that programs hold pointers to.
+//! Objects to which programs hold pointers.
 
 use std::ffi::{c_int, c_void};
 

@@ -105,7 +105,7 @@ pub struct UdParam {
     pub qkey: u32,
 }
 
-/// What an event says beside its type.
+/// Parameters of an event, in addition to its type.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub union Param {
@@ -152,7 +152,7 @@ macro_rules! events {
 
             $(pub const $name: u32 = $number;)*
 
-            /// `RDMA_CM_EVENT_*` by number.
+            /// `RDMA_CM_EVENT_*` names by number.
             pub const NAMES: [&CStr; 16] = [$(
                 match CStr::from_bytes_with_nul(concat!("RDMA_CM_EVENT_", stringify!($name), "\0").as_bytes()) {
                     Ok(name) => name,
@@ -186,13 +186,13 @@ events! {
 pub mod addr_flags {
     use std::ffi::c_int;
 
-    /// The address is one to listen at.
+    /// The address is for listening.
     pub const PASSIVE: c_int = 1;
-    /// The node is a number, not a name.
+    /// The node is a numeric address, not a name.
     pub const NUMERICHOST: c_int = 2;
-    /// Do not look for a route.
+    /// Do not resolve the route.
     pub const NOROUTE: c_int = 4;
-    /// The hints' family matters.
+    /// The address family of the hints is significant.
     pub const FAMILY: c_int = 8;
 }
 
@@ -200,19 +200,19 @@ pub mod addr_flags {
 pub mod option {
     use std::ffi::c_int;
 
-    /// The level of those below.
+    /// Level of the following options.
     pub const LEVEL_ID: c_int = 0;
     /// The type of service, a byte.
     pub const TOS: c_int = 0;
-    /// Whether a port may be bound twice, an int.
+    /// Whether a port may be bound more than once, an int.
     pub const REUSEADDR: c_int = 1;
-    /// Whether an IPv6 listener takes IPv6 alone, an int.
+    /// Whether an IPv6 listener accepts IPv6 only, an int.
     pub const AFONLY: c_int = 2;
-    /// How long to wait for acknowledgements: 4.096 µs × 2 to this power, a byte.
+    /// Acknowledgement timeout: 4.096 µs × 2 to this power, a byte.
     pub const ACK_TIMEOUT: c_int = 3;
 }
 
-/// `RDMA_UDP_QKEY`: what datagram queue pairs of connection managers have.
+/// `RDMA_UDP_QKEY`: Q_Key of the connection managers' datagram queue pairs.
 pub const UDP_QKEY: u32 = 0x0123_4567;
-/// `RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`: as many as the device can.
+/// `RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`: the device's maximum.
 pub const AS_MANY_AS_POSSIBLE: u8 = 0xff;

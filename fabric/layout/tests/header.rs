@@ -1,4 +1,4 @@
-//! Our declarations of libibverbs' structures against the C header of this machine: every offset, every size, every
+//! Compares the declarations of libibverbs' structures with the C header of this machine: every offset, size and
 //! number.
 
 use std::mem::offset_of;
@@ -11,7 +11,7 @@ use farcall_verbs::{
     WcOpcode, WcStatus, WrOpcode,
 };
 
-/// A C expression and the value it must have.
+/// A C expression and its expected value.
 type Fact = (String, u64);
 
 macro_rules! fields {
@@ -86,7 +86,7 @@ fn objects(facts: &mut Vec<Fact>) {
     fields!(facts, "ibv_srq_init_attr_ex", layout::SrqInitAttrEx: srq_context, attr, comp_mask, srq_type, pd);
     whole!(facts, "ibv_qp", layout::Qp: context, qp_context, pd, send_cq, recv_cq, srq, handle, qp_num, state,
         qp_type, mutex, cond, events_completed);
-    // Later headers add `wr_flush` at its end.
+    // Later headers add `wr_flush` at the structure's end.
     fields!(facts, "ibv_qp_ex", layout::QpEx: qp_base, comp_mask, wr_id, wr_flags, wr_atomic_cmp_swp,
         wr_atomic_fetch_add, wr_bind_mw, wr_local_inv, wr_rdma_read, wr_rdma_write, wr_rdma_write_imm, wr_send,
         wr_send_imm, wr_send_inv, wr_send_tso, wr_set_ud_addr, wr_set_xrc_srqn, wr_set_inline_data,
@@ -102,7 +102,7 @@ fn objects(facts: &mut Vec<Fact>) {
     whole!(facts, "ibv_values_ex", layout::Values: comp_mask, raw_clock);
 }
 
-/// What posting and polling hand over untranslated.
+/// Structures that posting and polling pass on without translation.
 fn requests_and_completions(facts: &mut Vec<Fact>) {
     whole!(facts, "ibv_sge", Sge: addr, length, lkey);
     whole!(facts, "ibv_recv_wr", RecvWr<'_>: wr_id, next);
@@ -112,7 +112,8 @@ fn requests_and_completions(facts: &mut Vec<Fact>) {
     let mut at = |c: &str, offset: usize| facts.push((format!("offsetof(struct {c})"), offset as u64));
     at("ibv_wc, imm_data", offset_of!(Wc, imm_data_be));
     at("ibv_send_wr, imm_data", offset_of!(SendWr<'_>, imm_data_be));
-    // Private fields: the request's own tests pin their offsets, here they meet the header.
+    // The fields are private: the tests of the request types check their offsets, and this test compares these with the
+    // header.
     at("ibv_send_wr, sg_list", 16);
     at("ibv_send_wr, num_sge", 24);
     at("ibv_recv_wr, sg_list", 16);
@@ -201,7 +202,7 @@ fn enumerations(facts: &mut Vec<Fact>) {
         IBV_EVENT_QP_LAST_WQE_REACHED = 16, );
 }
 
-/// Compares facts with what a program says that includes a header of the machine.
+/// Compares facts with the output of a C program that includes a header of the machine.
 fn compare(header: &str, package: &str, facts: &[Fact]) {
     if !Path::new("/usr/include").join(header).exists() {
         eprintln!("SKIPPED: no {header} on this machine (Debian: apt-get install {package})");

@@ -1,8 +1,9 @@
-//! Memory that no segment holds (heap, stacks, file mappings), reached through its owner's address space.
+//! Access to another process's memory that is in no segment (heap, stacks, file mappings), through its address space.
 //!
-//! A process opens its own `/proc/self/mem` and hands the descriptor to peers of its user. Unlike `process_vm_writev`
-//! that names no pid, which could be reused, and needs no permission to trace. What is unmapped meanwhile is an error
-//! of the call, never a signal. The kernel's writes pass read-only pages, so protections are checked at registration.
+//! A process opens its own `/proc/self/mem` and passes the descriptor to peers of the same user. Unlike
+//! `process_vm_writev`, this names no pid, which could be reused, and needs no ptrace permission. If memory has been
+//! unmapped, the call fails; there is no signal. The kernel writes to read-only pages through this file, so protections
+//! are checked at registration.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -12,44 +13,47 @@ use rustix::io::Errno;
 
 use crate::store_hook::before_store as step;
 
-/// Pieces of local memory in one transfer; two more are needed for the order of placement.
+/// Maximum number of local memory ranges in one transfer. Two more entries are reserved for the order of placement.
 pub const MAX_PIECES: usize = 16;
 
-/// The type of the file system that has `/proc/PID/mem`.
+/// File system type of procfs, which contains `/proc/PID/mem`.
 const PROC_SUPER_MAGIC: u64 = 0x9fa0;
 
-/// A piece of local memory: address and length in bytes.
+/// A range of local memory: address and length in bytes.
 pub type Piece = (*mut u8, usize);
 
-/// Why a transfer failed; some of it may have been made.
+/// Reason of a failed transfer. Part of the transfer may have been made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The local memory is not there.
+    /// The local memory is not mapped.
     Local,
-    /// The owner's memory is not there, or not as it was when it was registered.
+    /// The owner's memory is not mapped, or its protection has changed since the registration.
     Remote,
-    /// The owner has ended, or runs another program.
+    /// The owner has exited, or executes another program.
     Ended,
 }
 
-/// A process's address space.
+/// The address space of a process.
 pub struct AddressSpace(OwnedFd);
 
 impl AddressSpace {
-    /// Ours; `None` if the system does not let us: no `/proc`, or we are not dumpable.
+    /// Opens this process's address space; `None` if the system does not permit it: no `/proc`, or the process is not
+    /// dumpable.
     pub fn own(writable: bool) -> Option<Self> {
         let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
         let space = fs::open("/proc/self/mem", access | OFlags::CLOEXEC, Mode::empty()).ok().map(Self)?;
         space.works(writable).then_some(space)
     }
 
-    /// Tries it on a word of our own: a kernel may be configured to open the file and refuse its use.
+    /// Accesses a local variable through the file: a kernel may be configured to permit opening the file and refuse its
+    /// use.
     fn works(&self, writable: bool) -> bool {
         let (mut mine, mut word) = (0_u64, 7_u64);
         let at = (&raw mut word).expose_provenance() as u64;
         let mine = &raw mut mine;
         let piece = (mine.cast(), 8);
-        // SAFETY: two words of ours, of which no reference lives across the calls.
+        // SAFETY: `mine` and `word` are local variables of 8 bytes that outlive the calls. They are accessed only
+        // through raw pointers while the calls run, so no reference to them exists.
         unsafe {
             if self.read(at, &[piece]).is_err() || mine.read_volatile() != 7 {
                 return false;
@@ -59,67 +63,71 @@ impl AddressSpace {
         }
     }
 
-    /// A peer's; `None` if the descriptor is no such thing.
+    /// Wraps a descriptor received from a peer; `None` if it is not a file of procfs.
     pub fn foreign(fd: OwnedFd) -> Option<Self> {
         let is_proc = fs::fstatfs(&fd).is_ok_and(|stat| stat.f_type as u64 == PROC_SUPER_MAGIC);
         is_proc.then_some(Self(fd))
     }
 
-    /// The descriptor to hand to a peer.
+    /// Returns the descriptor to pass to a peer.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
-    /// Places `from` at the owner's `addr`: the last 8 bytes after all others, and of these the final byte last.
+    /// Writes `from` to the owner's memory at `addr`: the last 8 bytes after all others, and among these the final byte
+    /// last.
     ///
-    /// One system call; the kernel makes it an access of its own for each piece, one after the other, each under a lock
-    /// of the owner's address space, which orders them.
+    /// One system call. The kernel accesses the ranges one after the other, each under a lock of the owner's address
+    /// space, which orders the accesses.
     ///
     /// # Errors
     /// See [`Fault`].
     ///
     /// # Safety
-    /// The pieces must be readable, at most [`MAX_PIECES`] of them; the owner promises that nobody holds references to
-    /// the memory written.
+    /// The ranges must be readable, at most [`MAX_PIECES`] of them. The owner of the memory must hold no references to
+    /// the memory that is written.
     pub unsafe fn write_in_order(&self, addr: u64, from: &[Piece]) -> Result<(), Fault> {
         const LAST: usize = 8;
         let mut list = List::new(addr, from);
         if let Some((base, len)) = from.last().copied().filter(|(_, len)| *len > 0) {
             let body = len.saturating_sub(LAST);
             list.replace_last(&[(base, body)]);
-            // SAFETY: inside the piece.
+            // SAFETY: `body` is at most `len`, so the pointer stays inside the range, which the caller guarantees to be
+            // readable.
             list.push((unsafe { base.add(body) }, len - 1 - body));
-            // SAFETY: as above.
+            // SAFETY: `len` is not zero, so `len - 1` lies inside the same range.
             list.push((unsafe { base.add(len - 1) }, 1));
         }
         step();
-        // SAFETY: the caller's promise; the kernel checks the owner's side.
+        // SAFETY: the ranges are readable, as the `# Safety` section of this function requires, and `pwritev` only
+        // reads them. The kernel checks the addresses of the owner.
         unsafe { list.run(|iov, count, at| libc::pwritev(self.0.as_raw_fd(), iov, count, at)) }
     }
 
-    /// Reads the owner's memory at `addr` into `to`, in address order as far as pieces go, and the first 8 bytes first:
-    /// a reader that finds a finished header there also has what was written before it.
+    /// Reads the owner's memory at `addr` into `to`, range by range in address order, the first 8 bytes before all
+    /// others: a reader that finds a complete header there also has the data written before the header.
     ///
     /// # Errors
     /// See [`Fault`].
     ///
     /// # Safety
-    /// The pieces must be writable, at most [`MAX_PIECES`] of them, and nobody may hold references to them.
+    /// The ranges must be writable, at most [`MAX_PIECES`] of them, and no references to them may exist.
     pub unsafe fn read(&self, addr: u64, to: &[Piece]) -> Result<(), Fault> {
         const FIRST: usize = 8;
         let mut list = List::new(addr, &[]);
         for (i, (base, len)) in to.iter().copied().enumerate() {
             let head = if i == 0 { len.min(FIRST) } else { 0 };
             list.push((base, head));
-            // SAFETY: inside the piece.
+            // SAFETY: `head` is at most `len`, so the pointer stays inside the range, which the caller guarantees to be
+            // writable.
             list.push((unsafe { base.add(head) }, len - head));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the ranges are writable and unreferenced, as the `# Safety` section of this function requires.
         unsafe { list.run(|iov, count, at| libc::preadv(self.0.as_raw_fd(), iov, count, at)) }
     }
 }
 
-/// Pieces still to be moved, and where.
+/// Ranges that have not been transferred yet, and the address in the owner's memory.
 struct List {
     at: u64,
     pieces: [libc::iovec; MAX_PIECES + 2],
@@ -136,7 +144,7 @@ impl List {
         list
     }
 
-    /// Adds a piece, unless it is empty.
+    /// Adds a range, unless it is empty.
     fn push(&mut self, (base, len): Piece) {
         if len > 0 {
             self.pieces[self.count] = libc::iovec { iov_base: base.cast(), iov_len: len };
@@ -151,10 +159,10 @@ impl List {
         }
     }
 
-    /// Moves all of it; `call` moves a part.
+    /// Transfers all ranges; each `call` may transfer a part of them.
     ///
     /// # Safety
-    /// The pieces must be what `call` needs.
+    /// The ranges must be valid for the access that `call` makes.
     unsafe fn run(
         mut self,
         call: impl Fn(*const libc::iovec, libc::c_int, libc::off_t) -> libc::ssize_t,
@@ -192,11 +200,12 @@ impl List {
 mod tests {
     use super::*;
 
-    /// Memory of a private mapping, to be unmapped under the test.
+    /// Memory of a private mapping, parts of which the test unmaps.
     struct Pages(*mut u8, usize);
 
     impl Pages {
-        /// Far from where the kernel maps by itself: what is unmapped stays so while other threads map.
+        /// Maps far from the addresses that the kernel chooses, so that unmapped pages stay unmapped while other
+        /// threads map memory.
         fn new(len: usize) -> Self {
             use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
             use std::sync::atomic::{AtomicUsize, Ordering};
@@ -204,7 +213,7 @@ mod tests {
             let hint = NEXT.fetch_add(1 << 30, Ordering::Relaxed);
             let prot = ProtFlags::READ | ProtFlags::WRITE;
             let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
-            // SAFETY: a new mapping aliases nothing.
+            // SAFETY: a new mapping aliases no existing memory.
             let base =
                 unsafe { mmap_anonymous(std::ptr::without_provenance_mut(hint), len, prot, flags) }.unwrap();
             Self(base.cast(), len)
@@ -213,7 +222,8 @@ mod tests {
 
     impl Drop for Pages {
         fn drop(&mut self) {
-            // SAFETY: ours; a part may be unmapped already, which is no error.
+            // SAFETY: this object created the mapping, and no reference to it exists. Unmapping a range with unmapped
+            // pages is no error.
             unsafe { rustix::mm::munmap(self.0.cast(), self.1) }.unwrap();
         }
     }
@@ -227,7 +237,7 @@ mod tests {
             for cut in [0, 1, len / 2, len] {
                 let cut = cut.min(len);
                 let base = source.as_mut_ptr();
-                // SAFETY: inside the vector and the pages.
+                // SAFETY: all ranges lie inside the vector and the mapped pages.
                 unsafe {
                     let pieces = [(base, cut), (base.add(cut), len - cut)];
                     pages.0.write_bytes(0xEE, 4096);
@@ -251,7 +261,8 @@ mod tests {
         let pages = Pages::new(2 * page);
         let mut word = [1_u8; 16];
         let piece = [(word.as_mut_ptr(), 16)];
-        // SAFETY: the second page is ours and unused afterwards, except by the kernel, which is to miss it.
+        // SAFETY: the test owns the second page and does not access it afterwards; only the kernel accesses it, which
+        // must fail.
         unsafe {
             rustix::mm::munmap(pages.0.add(page).cast(), page).unwrap();
             let across = pages.0 as u64 + page as u64 - 4;

@@ -1,9 +1,12 @@
-//! Whether somebody looks on behalf of a thread that sleeps, in one word (RR-Compound, algorithm 2).
+//! Delegation of a sleeping thread's polling to a poller, in one word (RR-Compound, algorithm 2).
 //!
-//! The owner of the word says that it wants to be *covered*. A poller that looks from then on ends that once: it *rings*
-//! when it sees news, or *leaves* when it will look no more; after either it wakes the owner. A poller that sleeps
-//! leaves nobody behind: it arms its [`crate::WakeWord`], then leaves every word that is covered; an owner covers its
-//! word, then looks whether the poller sleeps. One of the two sees the other.
+//! The owner of the word *covers* it: it delegates its polling. A poller that polls on behalf of the owner ends the
+//! delegation once: it *rings* when it finds work for the owner, or *leaves* when it will poll no more. In both cases
+//! it wakes the owner.
+//!
+//! A poller that sleeps must not leave a covered owner without a poller. It arms its [`crate::WakeWord`] and then
+//! leaves every covered word; an owner covers its word and then checks whether the poller sleeps. At least one of the
+//! two sees the other.
 
 use crate::sync::atomic::AtomicU32;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -13,18 +16,18 @@ const COVERED: u32 = 1;
 const RUNG: u32 = 2;
 const LEFT: u32 = 3;
 
-/// See the module. One owner, one poller.
+/// The delegation word of one owner and one poller; see the module.
 #[derive(Debug)]
 pub struct CoverWord(AtomicU32);
 
-/// How a cover had ended when its owner took it back.
+/// How a delegation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoverEnd {
-    /// Not before that.
+    /// The owner took it back.
     TakenBack,
-    /// The poller saw news.
+    /// The poller found work for the owner.
     Rung,
-    /// The poller looks no more.
+    /// The poller stopped polling.
     Left,
 }
 
@@ -35,17 +38,18 @@ impl Default for CoverWord {
 }
 
 impl CoverWord {
-    /// Of an owner who is awake.
+    /// Creates the word of an owner that is awake.
     pub fn new() -> Self {
         Self(AtomicU32::new(UNCOVERED))
     }
 
-    /// Owner: the poller may look from now on, at what the owner has told before of what it knows.
+    /// Owner: delegates its polling. The poller reads the state that the owner published before this call.
     pub fn cover(&self) {
         self.0.store(COVERED, Release);
     }
 
-    /// Owner, awake again: nobody wakes it any more. (Who has ended the cover before may be about to.)
+    /// Owner, awake again: ends the delegation, so that it is not woken any more. A poller that ended the delegation
+    /// earlier may still be about to wake it.
     pub fn take_back(&self) -> CoverEnd {
         match self.0.swap(UNCOVERED, AcqRel) {
             RUNG => CoverEnd::Rung,
@@ -54,18 +58,18 @@ impl CoverWord {
         }
     }
 
-    /// Poller: whether to look.
+    /// Poller: returns whether it polls on behalf of the owner.
     #[inline]
     pub fn is_covered(&self) -> bool {
         self.0.load(Acquire) == COVERED
     }
 
-    /// Poller, with news: whether it is to wake the owner now.
+    /// Poller, with work for the owner: ends the delegation. Returns whether it must wake the owner now.
     pub fn ring(&self) -> bool {
         self.0.compare_exchange(COVERED, RUNG, AcqRel, Relaxed).is_ok()
     }
 
-    /// Poller, about to sleep: whether it is to wake the owner now.
+    /// Poller, about to sleep: ends the delegation. Returns whether it must wake the owner now.
     pub fn leave(&self) -> bool {
         self.0.compare_exchange(COVERED, LEFT, AcqRel, Relaxed).is_ok()
     }
@@ -73,8 +77,8 @@ impl CoverWord {
 
 #[cfg(all(test, loom))]
 mod tests {
-    //! That the models can fail was tried by hand: without either fence of `WakeWord`, without the leaving after it was
-    //! armed.
+    //! These models were checked to fail without either fence of `WakeWord`, and if the poller does not leave the word
+    //! after it armed its own.
 
     use super::*;
     use crate::WakeWord;
@@ -85,14 +89,14 @@ mod tests {
     struct Scene {
         word: CoverWord,
         poller: WakeWord,
-        /// What a peer writes, and what the owner has seen of it.
+        /// Value that a peer writes, and the last value that the owner has read.
         written: AtomicU64,
         seen: AtomicU64,
         woken: AtomicBool,
     }
 
     impl Scene {
-        /// The poller's look.
+        /// Polls on behalf of the owner.
         fn poll(&self) {
             let is_new = || self.written.load(Acquire) != self.seen.load(Relaxed);
             if self.word.is_covered() && is_new() && self.word.ring() {
@@ -107,7 +111,7 @@ mod tests {
             }
         }
 
-        /// Whether the owner sleeps and relies on the poller.
+        /// Returns whether the owner sleeps and relies on the poller.
         fn owner_sleeps(&self) -> bool {
             let seen = self.written.load(Acquire);
             self.seen.store(seen, Relaxed);
@@ -145,7 +149,7 @@ mod tests {
             peer.join().unwrap();
             poller.join().unwrap();
             if !sleeps {
-                // It goes on looking.
+                // The poller continues to poll.
                 scene.poll();
             }
             let is_news = scene.written.load(Acquire) != scene.seen.load(Relaxed);
@@ -177,7 +181,7 @@ mod tests {
             let (rung, left) = poller.join().unwrap();
             assert!(!(rung && left));
             let told = if rung { CoverEnd::Rung } else { CoverEnd::TakenBack };
-            // Left only if the ring came before the cover was seen, which it cannot here.
+            // `leave` succeeds only if `ring` failed before the word was covered, which is impossible here.
             assert_eq!((end, left), (told, false));
         });
     }

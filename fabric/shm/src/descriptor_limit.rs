@@ -1,12 +1,13 @@
-//! How many descriptors this process may have.
+//! Limit of the number of file descriptors of this process.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// No process here needs more. Hard limits may be far above, and some programs close every number below the limit.
+/// Maximum limit that this process sets. Hard limits may be far higher, and some programs close every number below the
+/// limit.
 const LIMIT_MAX: u64 = 1 << 20;
 
-/// Raises the limit of descriptors (RLIMIT_NOFILE) as far as this process may, to 2^20 at most, and returns it. Usual
-/// limits are for programs that wait with select(2), which goes on working for the first 1024.
+/// Raises the limit of file descriptors (RLIMIT_NOFILE) to the hard limit, at most 2^20, and returns it. Default limits
+/// are low for the sake of programs that use select(2), which still works for the first 1024 descriptors.
 pub fn raise_descriptor_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.unwrap_or(LIMIT_MAX).min(LIMIT_MAX);

@@ -1,9 +1,9 @@
-//! Asymmetric fences for flags that cross (Dekker): the frequent side pays nothing, the rare side pays for both.
+//! Asymmetric fences for a Dekker protocol: the frequent side pays nothing, the rare side pays for both.
 //!
-//! `light` and `heavy` order a store before a later load when the two sides use one each. With
+//! `light` and `heavy` order a store before a later load if one side uses `light` and the other `heavy`. With
 //! `membarrier(GLOBAL_EXPEDITED)` the heavy side interrupts every running thread of every registered process, so the
-//! light side needs only to stop the compiler. Without it both are full fences. Processes tell each other which kind
-//! they use when they meet ([`asymmetric`]) and do not connect if they differ.
+//! light side only needs a compiler fence. Without it both are full fences. Processes exchange the kind that they use
+//! ([`asymmetric`]) when they connect, and refuse the connection if the kinds differ.
 
 #[cfg(not(loom))]
 mod imp {
@@ -14,15 +14,16 @@ mod imp {
     const MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
 
     static REGISTERED: OnceLock<bool> = OnceLock::new();
-    // A copy of REGISTERED that costs one plain load.
+    // Copy of REGISTERED, read with one plain load.
     static ASYMMETRIC: AtomicBool = AtomicBool::new(false);
 
     fn membarrier(command: libc::c_int) -> bool {
-        // SAFETY: membarrier takes three integers and touches no memory of ours.
+        // SAFETY: membarrier takes three integers and accesses no memory of this process.
         unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
     }
 
-    /// Whether `light` costs nothing here; registers this process for it. To be called before any other function.
+    /// Returns whether `light` is free in this process, and registers the process for it. Must be called before the
+    /// other functions.
     pub fn asymmetric() -> bool {
         *REGISTERED.get_or_init(|| {
             let disabled = crate::trusted_variable("FARCALL_NO_MEMBARRIER").is_some();
@@ -34,7 +35,7 @@ mod imp {
         })
     }
 
-    /// The frequent side's fence.
+    /// Fence of the frequent side.
     #[inline]
     pub fn light() {
         if ASYMMETRIC.load(Ordering::Relaxed) {
@@ -44,14 +45,14 @@ mod imp {
         }
     }
 
-    /// The rare side's fence, for both.
+    /// Fence of the rare side; it acts for both.
     ///
     /// # Panics
-    /// If the kernel refuses what it granted at registration.
+    /// Panics if membarrier fails although the registration succeeded.
     pub fn heavy() {
         fence(Ordering::SeqCst);
         if ASYMMETRIC.load(Ordering::Relaxed) {
-            // It cannot fail after it has succeeded at registration; if it did, going on would break mutual exclusion.
+            // This cannot fail after the registration succeeded. If it did, continuing would break mutual exclusion.
             assert!(membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED), "membarrier worked at start and fails now");
         }
     }

@@ -1,9 +1,9 @@
-//! What a forked child must not share with its parent: shared mappings, descriptors, queues.
+//! Objects that a forked child must not share with its parent: shared mappings, descriptors, queues.
 //!
-//! Whoever makes such a thing registers it here. Whoever installs handlers of `fork(3)` locks the registry before a
-//! fork ([`lock`]) and calls [`enter_child`] and [`LockedRegistry::detach`] in the child: there every shared mapping
-//! becomes a private copy, every registered descriptor becomes one that is never ready, and every queue is told to
-//! refuse work.
+//! Each creator of such an object registers it here. The component that installs handlers of `fork(3)` locks the
+//! registry before a fork ([`lock`]) and calls [`enter_child`] and [`LockedRegistry::detach`] in the child. There every
+//! shared mapping becomes a private copy, every registered descriptor becomes one that is never ready, and every queue
+//! refuses work from then on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -15,21 +15,21 @@ use farcall_verbs::{Error, Result};
 
 use crate::Mutex;
 
-/// Forks between the first process of this program and us.
+/// Number of forks between the first process of this program and this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 static OBJECTS: Mutex<Objects> =
     Mutex::new(Objects { mappings: BTreeMap::new(), fds: BTreeSet::new(), queues: Vec::new() });
 
-/// A queue, of whatever kind, that must refuse work in a forked child.
+/// A queue of any kind that must refuse work in a forked child.
 pub trait DisableInChild: Send + Sync {
-    /// Called in the child, while nobody else runs: from now on nothing can be posted or polled.
+    /// Called in the child while it has only one thread. Afterwards nothing can be posted or polled.
     fn disable_in_child(&self);
 }
 
-/// What a fork must deal with.
+/// Registered objects that a fork must handle.
 struct Objects {
-    /// By address.
+    /// By base address.
     mappings: BTreeMap<usize, SharedMapping>,
     fds: BTreeSet<RawFd>,
     queues: Vec<Weak<dyn DisableInChild>>,
@@ -38,33 +38,35 @@ struct Objects {
 struct SharedMapping {
     len_bytes: usize,
     writable: bool,
-    /// The memfd, as long as it is ours and open.
+    /// The memfd, while this process has it open.
     source: Option<RawFd>,
 }
 
-/// How many forks lie between the first process of this program and the one that made an object.
+/// Number of forks between the first process of this program and the process that created an object.
 #[derive(Clone, Copy)]
 pub struct Generation(u32);
 
 impl Generation {
-    /// Ours. Forks are counted from the first call on.
+    /// Returns the generation of this process. Forks are counted from the first call on.
     pub fn current() -> Self {
         static COUNTING: Once = Once::new();
-        // SAFETY: a handler of the right type, which lives as long as the program.
+        // SAFETY: `count_fork` has the required type and is never unloaded while the program runs.
         COUNTING.call_once(|| unsafe {
             libc::pthread_atfork(None, None, Some(count_fork));
         });
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Whether the object came to us by a fork.
+    /// Returns whether this process inherited the object by a fork.
     #[inline]
     pub fn is_inherited(self) -> bool {
         self.0 != FORKS.load(Ordering::Relaxed)
     }
 
+    /// Checks that this process created the object.
+    ///
     /// # Errors
-    /// If the object came to us by a fork.
+    /// Returns [`Error::InvalidState`] if this process inherited the object by a fork.
     #[inline]
     pub fn require_current(self, operation: &'static str, object: impl Display) -> Result<()> {
         if !self.is_inherited() {
@@ -84,11 +86,11 @@ fn inherited(operation: &'static str, object: String) -> Error {
     }
 }
 
-/// A descriptor that must not stay open in a forked child.
+/// A descriptor that is replaced in a forked child.
 pub struct DontForkFd(OwnedFd);
 
 impl DontForkFd {
-    /// Registers `fd` as long as this lives.
+    /// Registers `fd` for the lifetime of the returned object.
     pub fn new(fd: OwnedFd) -> Self {
         OBJECTS.lock().fds.insert(fd.as_raw_fd());
         Self(fd)
@@ -112,44 +114,44 @@ pub fn add_mapping(base: *mut u8, len_bytes: usize, writable: bool) {
     OBJECTS.lock().mappings.insert(base.addr(), SharedMapping { len_bytes, writable, source: None });
 }
 
-/// Sets the descriptor of a mapping's memory, while it is open: a child copies from it.
+/// Sets the descriptor of a mapping's memory while it is open; a forked child copies the memory from it.
 pub fn set_source(base: *mut u8, source: Option<RawFd>) {
     if let Some(mapping) = OBJECTS.lock().mappings.get_mut(&base.addr()) {
         mapping.source = source;
     }
 }
 
-/// Takes a mapping out of the registry, before it is unmapped.
+/// Removes a mapping from the registry. Call it before the mapping is unmapped.
 pub fn remove_mapping(base: *mut u8) {
     OBJECTS.lock().mappings.remove(&base.addr());
 }
 
-/// Whether `addr` lies in a registered mapping.
+/// Returns whether `addr` lies in a registered mapping.
 pub fn is_ours(addr: u64) -> bool {
     let objects = OBJECTS.lock();
     let before = objects.mappings.range(..=addr as usize).next_back();
     before.is_some_and(|(base, mapping)| addr as usize - base < mapping.len_bytes)
 }
 
-/// Registers a queue, as long as it lives.
+/// Registers a queue for its lifetime.
 pub fn add_queue(queue: Weak<dyn DisableInChild>) {
     let queues = &mut OBJECTS.lock().queues;
-    // Now and then, so that the list is not longer than twice what lives.
+    // Amortised cleanup: the list never exceeds twice the number of existing queues.
     if queues.len() == queues.capacity() {
         queues.retain(|queue| queue.strong_count() > 0);
     }
     queues.push(queue);
 }
 
-/// The registry, locked while a thread forks, so that the child finds whole lists.
+/// The registry, locked while a thread forks, so that the child finds consistent lists.
 pub struct LockedRegistry(MutexGuard<'static, Objects>);
 
-/// To be called before a fork, by the thread that forks; dropped in the parent.
+/// Locks the registry. Called before a fork by the forking thread; the parent drops the result.
 pub fn lock() -> LockedRegistry {
     LockedRegistry(OBJECTS.lock())
 }
 
-/// To be called first in a child: what was made before is inherited from now on. A fork may be counted twice.
+/// Marks all existing objects as inherited. Must be called first in a child. A fork may be counted twice.
 pub fn enter_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
@@ -159,30 +161,31 @@ extern "C" fn count_fork() {
 }
 
 impl LockedRegistry {
-    /// In the child: takes everything registered out of its reach.
+    /// Called in the child: detaches all registered objects from those of the parent.
     pub fn detach(mut self) {
         let objects = &mut *self.0;
         abandon(&objects.fds);
         for (base, mapping) in &objects.mappings {
             make_private(*base, mapping);
         }
-        // All this is the child's own now.
+        // The remaining mappings and descriptors belong to the child alone.
         objects.mappings.clear();
         objects.fds.clear();
         for queue in objects.queues.drain(..).filter_map(|queue| queue.upgrade()) {
             queue.disable_in_child();
-            // Never dropped: its destructor would act on what is the parent's.
+            // Not dropped: the destructor would act on resources of the parent.
             std::mem::forget(queue);
         }
     }
 }
 
-/// Puts descriptors that are never ready, and known to nobody else, in the place of the parent's.
+/// Replaces the parent's descriptors by copies of a private one that is never ready.
 fn abandon(fds: &BTreeSet<RawFd>) {
     let Some(first) = fds.first().copied() else { return };
-    // SAFETY: numbers of descriptors that objects of ours hold: they stay open, as something else.
+    // SAFETY: the numbers belong to descriptors that registered objects hold, and `dup3` keeps each number open. The
+    // child has only one thread, so no other code uses the number `first` between close and dup3.
     unsafe {
-        // First, so that there is a number for the new one.
+        // Close one first, so that a number is free for the new descriptor.
         libc::close(first);
         let nobody = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
         if nobody < 0 {
@@ -197,20 +200,22 @@ fn abandon(fds: &BTreeSet<RawFd>) {
     }
 }
 
-/// What the child reads there is what was there; what it writes there, only it sees.
+/// Replaces a shared mapping by a private copy: reads return the old contents, and writes are visible to the child
+/// only.
 fn make_private(base: usize, mapping: &SharedMapping) {
     let base = std::ptr::with_exposed_provenance_mut(base);
     let prot = if mapping.writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
     let fixed = libc::MAP_PRIVATE | libc::MAP_FIXED;
-    // SAFETY: replaces a mapping of our own by one of the same place and size; it is accessed by checked addresses
-    // only.
+    // SAFETY: replaces a registered mapping by one at the same address and of the same size. Registered mappings are
+    // accessed by checked addresses and as atomics only, which remain valid in the new mapping.
     unsafe {
         if let Some(fd) = mapping.source
             && libc::mmap(base, mapping.len_bytes, prot, fixed, fd, 0) != libc::MAP_FAILED
         {
             return;
         }
-        // A peer's memory, of which no descriptor is kept: closed, empty and silent.
+        // The memory of a peer, whose descriptor is not retained: replace it by zeros, which read as a closed and empty
+        // queue.
         if libc::mmap(base, mapping.len_bytes, prot, fixed | libc::MAP_ANONYMOUS, -1, 0) == libc::MAP_FAILED {
             libc::munmap(base, mapping.len_bytes);
         }

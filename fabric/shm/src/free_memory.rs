@@ -1,5 +1,5 @@
-//! Whether there is memory for an allocation, now or page by page. The kernel gives more than there is, and then kills
-//! processes.
+//! Checks of free memory, for allocations that take their pages now or on first use. The kernel grants more memory than
+//! there is and later kills processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,17 +7,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 
-/// So much is allocated between two looks: a look costs more than a small segment.
+/// Number of bytes allocated between two checks. A check costs more than a small segment.
 const BETWEEN_LOOKS_BYTES: u64 = 1 << 20;
 
-/// This part of free memory is left to others: the kernel counts pages as free that it can only free in time.
+/// Reciprocal of the part of free memory that an allocation must leave to others: the kernel counts some pages as free
+/// that it can free only after some time.
 const LEFT_TO_OTHERS: u64 = 16;
 
-/// Checks that the machine, and the control groups of this process, have `len_bytes` of free memory. To be called
-/// before memory is allocated.
+/// Checks whether the machine, and the control groups of this process, have `len_bytes` of free memory. Call it before
+/// the allocation.
 ///
 /// # Errors
-/// `ENOMEM` if not.
+/// Returns `ENOMEM` if they do not.
 pub fn require_memory(len_bytes: u64) -> rustix::io::Result<()> {
     static UNCHECKED_BYTES: AtomicU64 = AtomicU64::new(BETWEEN_LOOKS_BYTES);
     if len_bytes < BETWEEN_LOOKS_BYTES
@@ -35,21 +36,22 @@ pub fn require_memory(len_bytes: u64) -> rustix::io::Result<()> {
 }
 
 /// Returns the memory of the machine in bytes, or the smallest limit of the control groups of this process if that is
-/// less; `None` if the kernel does not say.
+/// less; `None` if the kernel does not report it.
 pub fn total_memory_bytes() -> Option<u64> {
     total_bytes(Path::new("/"))
 }
 
-/// Memory that takes its pages when they are used. All that a process promises is at most half of what was free when
-/// the last of it was promised: the other half is for what others take meanwhile.
+/// A reservation of memory that takes its pages on first use. All reservations of a process together are at most half
+/// of the memory that was free at the last reservation. The other half remains for other processes' allocations in the
+/// meantime.
 pub(crate) struct Promise {
     len_bytes: u64,
     all_bytes: &'static AtomicU64,
 }
 
 impl Promise {
-    /// `None`: there is no memory to promise, the kernel does not say, or it counts what is used itself
-    /// (`vm.overcommit_memory` 2) and may fail an access. Such memory is to be allocated.
+    /// Reserves memory. Returns `None` if there is too little, if the kernel does not report it, or if the kernel does
+    /// strict accounting (`vm.overcommit_memory` 2) and may fail an access. The caller must then allocate the memory.
     pub(crate) fn of(len_bytes: u64) -> Option<Self> {
         static ALL_BYTES: AtomicU64 = AtomicU64::new(0);
         let mode = fs::read_to_string("/proc/sys/vm/overcommit_memory").ok()?;
@@ -70,7 +72,7 @@ impl Drop for Promise {
     }
 }
 
-/// What is free, by the kernel's files below `root`; `None` if they do not say.
+/// Returns the free memory according to the kernel's files below `root`; `None` if they do not contain it.
 fn free_bytes(root: &Path) -> Option<u64> {
     let machine = entry(&root.join("proc/meminfo"), "MemAvailable:").map(|kib| kib << 10);
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
@@ -78,7 +80,7 @@ fn free_bytes(root: &Path) -> Option<u64> {
     machine.into_iter().chain(of_groups).min()
 }
 
-/// What there is, free or not, by the kernel's files below `root`.
+/// Returns the total memory according to the kernel's files below `root`.
 fn total_bytes(root: &Path) -> Option<u64> {
     let machine = entry(&root.join("proc/meminfo"), "MemTotal:").map(|kib| kib << 10);
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
@@ -86,12 +88,12 @@ fn total_bytes(root: &Path) -> Option<u64> {
     machine.into_iter().chain(of_groups).min()
 }
 
-/// The files of a version of control groups (cgroups(7)).
+/// File names of a version of control groups (cgroups(7)).
 struct Version {
     mounts: &'static [&'static str],
     limit: &'static str,
     used: &'static str,
-    /// In `memory.stat`: pages of files, which are freed on demand.
+    /// Entry of `memory.stat`: page cache that the kernel frees on demand.
     reclaimable: &'static str,
 }
 
@@ -108,7 +110,7 @@ const V2: Version = Version {
     reclaimable: "inactive_file",
 };
 
-/// The smallest number of a group, by its line in `/proc/self/cgroup`, and of all groups that it is in.
+/// Returns the smallest value of `number` over the group of a line of `/proc/self/cgroup` and all of its ancestors.
 fn in_groups(root: &Path, line: &str, number: fn(&Path, &Version) -> Option<u64>) -> Option<u64> {
     let (_, line) = line.split_once(':')?;
     let (controllers, group) = line.split_once(':')?;
@@ -117,7 +119,7 @@ fn in_groups(root: &Path, line: &str, number: fn(&Path, &Version) -> Option<u64>
         _ if controllers.split(',').any(|name| name == "memory") => V1,
         _ => return None,
     };
-    // In a container the group's own folder is often mounted as the whole tree.
+    // In a container, the group's own directory is often mounted as the root of the hierarchy.
     let folders = version.mounts.iter().flat_map(|mount| {
         let group = Path::new(group.trim_start_matches('/'));
         group.ancestors().map(|group| root.join(mount).join(group)).collect::<Vec<PathBuf>>()
@@ -139,7 +141,7 @@ fn free_in(folder: &Path, version: &Version) -> Option<u64> {
     Some(limit.saturating_sub(used.saturating_sub(reclaimable)))
 }
 
-/// The number after a word that begins a line.
+/// Returns the number after the name `name` at the beginning of a line.
 fn entry(file: &Path, name: &str) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?;
     let mut lines = text.lines().map(str::split_ascii_whitespace);
@@ -151,7 +153,7 @@ fn entry(file: &Path, name: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// The kernel's files, in a folder of the test's.
+    /// Copies of the kernel's files in a directory of the test.
     struct Files(PathBuf);
 
     impl Files {

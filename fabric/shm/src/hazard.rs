@@ -1,30 +1,30 @@
-//! Fenced revocation: how an owner takes back memory that initiators access by themselves.
+//! Fenced revocation of memory that initiators access without the owner's help.
 //!
-//! An initiator publishes a hazard before it re-checks that the access is (still) granted, copies, and clears the
-//! hazard. The owner revokes (closes the pair, or bumps the region's generation), issues a process-wide barrier, and
-//! waits until no hazard covers what it took back. Only the frequent side is cheap.
+//! An initiator publishes a hazard, re-checks that the access is still granted, copies, and clears the hazard. The
+//! owner revokes the grant (closes the queue pair, or increments the region's generation), issues a process-wide
+//! barrier, and waits until no hazard covers the revoked memory. Only the initiator's side is cheap.
 
 use crate::SharedMem;
 use crate::fence;
 use crate::ring::HAZARD;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// A hazard value of an access that is to a pair's own receives.
+/// Hazard value of an access to the queue pair's own receives.
 pub const RECEIVES: u64 = u64::MAX;
 
-/// The hazard value of an access to a region.
+/// Returns the hazard value of an access to a region.
 pub const fn of_region(rkey: u32) -> u64 {
     rkey as u64 + 1
 }
 
-/// Initiator: as [`enter`], through a word that was looked up before.
+/// Initiator: like [`enter`], with a control word that was looked up before.
 #[inline]
 pub fn enter_word(word: &crate::SharedWord, value: u64) {
     word.store(value, Relaxed);
     fence::light();
 }
 
-/// Initiator: begins an access. What it was granted must be checked *after* this.
+/// Initiator: begins an access. It must check the grant *after* this call.
 #[inline]
 pub fn enter(mem: &SharedMem, value: u64) {
     mem.store(HAZARD, value, Relaxed);
@@ -37,14 +37,14 @@ pub fn leave(mem: &SharedMem) {
     mem.store(HAZARD, 0, Release);
 }
 
-/// Owner, after revoking and [`fence::heavy`]: the access under way, or 0.
+/// Owner, after the revocation and [`fence::heavy`]: returns the access in progress, or 0.
 pub fn current(mem: &SharedMem) -> u64 {
     mem.load(HAZARD, Acquire)
 }
 
 #[cfg(all(test, loom))]
 mod tests {
-    //! That the models can fail was tried by hand: without the fence of `enter`, or with `leave` relaxed, they do.
+    //! The models were checked to fail without the fence of `enter`, and with a relaxed store in `leave`.
 
     use super::*;
     use crate::ring::ACCEPT;
@@ -56,10 +56,10 @@ mod tests {
         memory: UnsafeCell<u32>,
     }
 
-    // SAFETY: what the model proves: initiator and owner exclude each other. loom checks every access.
+    // SAFETY: initiator and owner exclude each other, as the model is to show; loom checks every access.
     unsafe impl Sync for Scene {}
 
-    /// The owner reuses the memory only when the fence says so; loom finds two accesses at once.
+    /// The owner reuses the memory only if no hazard is visible after the fence; loom detects concurrent accesses.
     #[test]
     fn after_revocation_nothing_touches_the_memory() {
         loom::model(|| {
@@ -70,7 +70,8 @@ mod tests {
                 loom::thread::spawn(move || {
                     enter(&scene.mem, of_region(7));
                     if scene.mem.load(ACCEPT, Acquire) != 0 {
-                        // SAFETY: granted, inside the hazard.
+                        // SAFETY: the grant was valid after the hazard was published, so the owner does not access the
+                        // memory.
                         scene.memory.with_mut(|p| unsafe { *p = 1 });
                     }
                     leave(&scene.mem);
@@ -79,14 +80,14 @@ mod tests {
             scene.mem.store(ACCEPT, 0, Release);
             fence::heavy();
             if current(&scene.mem) == 0 {
-                // SAFETY: revoked, and no access is under way.
+                // SAFETY: the grant is revoked and no hazard is visible, so the initiator does not access the memory.
                 scene.memory.with_mut(|p| unsafe { *p = 2 });
             }
             initiator.join().unwrap();
         });
     }
 
-    /// An initiator that stops inside its access is seen as long as it is there.
+    /// A stopped initiator remains visible while it is inside its access.
     #[test]
     fn a_stopped_access_stays_visible() {
         loom::model(|| {

@@ -1,30 +1,30 @@
-//! Lock-free structures in memory that processes of one host share, and what keeps them safe when a process dies,
-//! stops or forks at any instruction: no lock is held across processes, every cache line has one writer.
+//! Lock-free structures in memory that processes of one host share. They stay consistent if a process exits, stops or
+//! forks at any instruction: no lock is held across processes, and every cache line has one writer.
 //!
 //! Each structure has a loom model in its file: `RUSTFLAGS='--cfg loom' cargo test --release -p farcall-shm --lib`.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | `segment`, `segment_file` | sealed memfds, and mappings of files; small segments of one memfd |
-//! | `free_memory`, `descriptor_limit` | whether there is memory, now or when it is used; how many descriptors |
-//! | `environment` | variables that a program with more rights does not trust |
-//! | `own_directory` | a directory that nobody but its user can fill |
+//! | `segment`, `segment_file` | sealed memfds and their mappings; small segments that share one memfd |
+//! | `free_memory`, `descriptor_limit` | free memory for allocation now or on first use; limit of file descriptors |
+//! | `environment` | environment variables, which a privileged program does not trust |
+//! | `own_directory` | a directory that only its user can write to |
 //! | `memory` | the only loads and stores of shared memory |
-//! | `address_space` | memory of another process that no segment holds |
-//! | `store_hook` | tests: death at the n-th store |
+//! | `address_space` | access to another process's memory outside of segments |
+//! | `store_hook` | tests: a signal at the n-th store |
 //! | [`ring`] | the message ring of a queue pair: one producer, one consumer |
-//! | [`readiness`] | which queue pairs a completion queue must look at, and whether its owner sleeps |
-//! | [`notify`] | how an initiator asks its target to announce what it gives |
-//! | [`hazard`] | hazard pointers: fenced revocation of memory that others access |
+//! | [`readiness`] | which queue pairs a completion queue must poll, and whether its application thread sleeps |
+//! | [`notify`] | an initiator's request for credit announcements of its target |
+//! | [`hazard`] | hazard pointers: fenced revocation of memory that other processes access |
 //! | [`fence`] | asymmetric fences (membarrier) |
-//! | `biased_lock` | a lock that costs its usual owner two stores |
+//! | `biased_lock` | a lock whose owner enters with two stores |
 //! | `pending_lock` | a lock that its owner skips while nothing is pending |
 //! | `mutex` | a mutex that is not poisoned |
 //! | `wake_word` | whether a thread of this process sleeps |
-//! | `cover_word` | whether a thread of this process looks on behalf of another |
+//! | `cover_word` | delegation of a sleeping thread's polling to another thread |
 //! | `wc_ring` | completions from one thread to another |
-//! | [`fork`] | what a forked child must not share with its parent |
-//! | `wait_time`, `prefetch` | how long something has been waited for; asking for memory early |
+//! | [`fork`] | objects that a forked child must not share with its parent |
+//! | `wait_time`, `prefetch` | measurement of a waiting time; prefetching of memory |
 
 pub mod fence;
 pub mod fork;

@@ -1,9 +1,9 @@
-//! Shared memory in models: loom's atomics, addressed like the real thing.
+//! Model of shared memory for loom.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 
-/// The model of shared memory: loom's atomics, addressed like the real thing.
+/// Shared memory made of loom's atomics, with the addressing of the real type.
 #[derive(Clone)]
 pub struct SharedMem(Arc<Vec<AtomicU64>>);
 

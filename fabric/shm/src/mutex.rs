@@ -1,24 +1,24 @@
-//! A mutex that is not poisoned: what it guards is whole again, or never was broken, when a thread panics inside.
+//! A mutex without poisoning, for state that is consistent, or restored, when a thread panics while it holds the lock.
 
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 
-/// The standard library's mutex; that a thread panicked while it held it is no concern of the next.
+/// The standard library's mutex; a panic of an earlier holder is ignored.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(std::sync::Mutex<T>);
 
 impl<T> Mutex<T> {
-    /// One that nobody holds.
+    /// Creates an unlocked mutex.
     pub const fn new(value: T) -> Self {
         Self(std::sync::Mutex::new(value))
     }
 
-    /// Waits until nobody holds it, and holds it.
+    /// Waits for the lock and acquires it.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds it, unless another thread does.
+    /// Acquires the lock unless another thread holds it.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),
@@ -27,7 +27,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// Waits until whoever holds it now has left.
+    /// Waits until the current holder has released the lock.
     pub fn wait(&self) {
         drop(self.lock());
     }

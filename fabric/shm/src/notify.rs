@@ -1,10 +1,13 @@
-//! How a request that waits for its target is not forgotten, and costs little while its owner looks after it.
+//! Credit announcements for requests that wait for their target, at a low cost while the application thread polls.
 //!
-//! Whoever polls the completion queue looks at the target's words anyway: nobody needs to be told. Only an owner that
-//! sleeps must be, and for that the initiator sets a word in the target's segment, which makes the target announce what
-//! it gives. The word costs both sides: so it is set by whoever leaves requests waiting and then finds the completion
-//! queue armed. An owner arms and looks once more (ibv_req_notify_cq(3)): either it comes in, and leaves with that
-//! look, or somebody else was inside and leaves later. Who neither sleeps nor polls has the service thread.
+//! A thread that polls the completion queue reads the target's control words anyway and needs no notification. Only a
+//! sleeping application thread must be notified. For this the initiator sets a word (`WANT`) in the target's segment,
+//! and the target then announces the credit that it grants. Announcements cost both sides, so the word is set only by a
+//! thread that leaves requests waiting and then finds the completion queue armed.
+//!
+//! An application thread arms the queue and polls once more (ibv_req_notify_cq(3)). Either this poll enters the send
+//! side and calls [`after_leaving`] when it leaves, or another thread is inside and calls it later. For an application
+//! thread that neither sleeps nor polls, the service thread does it.
 
 use crate::SharedMem;
 use crate::fence;
@@ -13,8 +16,8 @@ use crate::readiness::Readiness;
 use crate::ring::WANT;
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// Initiator: asks the target to announce what it gives. Returns whether that is new, so that the caller must look once
-/// more: what was given before is not announced.
+/// Initiator: requests announcements of the target's credit. Returns whether the request is new; the caller must then
+/// check the credit once more, because credit granted earlier is not announced.
 pub fn request(mem: &SharedMem) -> bool {
     if mem.load(WANT, Relaxed) != 0 {
         return false;
@@ -24,22 +27,23 @@ pub fn request(mem: &SharedMem) -> bool {
     true
 }
 
-/// Initiator: nothing waits any more.
+/// Initiator: cancels the request when no work request waits any more.
 pub fn cancel(mem: &SharedMem) {
     if mem.load(WANT, Relaxed) != 0 {
         mem.store(WANT, 0, Relaxed);
     }
 }
 
-/// Target, after it gave something: whether that is to be announced.
+/// Target, after granting credit: returns whether it must announce the credit.
 #[inline]
 pub fn is_requested(mem: &SharedMem) -> bool {
     fence::light();
     mem.load(WANT, Relaxed) != 0
 }
 
-/// To be called by whoever has left `side`: if work waits there, the owner of the completion queue looks at `bit` with
-/// its next poll; if it sleeps, `ask_and_look` asks the target and goes on with what it had given before.
+/// Must be called by each thread that has left `side`. If requests wait there, the application thread of the completion
+/// queue checks `bit` at its next poll. If it sleeps, `ask_and_look` requests announcements from the target and uses
+/// the credit granted earlier.
 #[inline]
 pub fn after_leaving<T: PendingWork>(
     side: &PendingLock<T>,
@@ -50,7 +54,7 @@ pub fn after_leaving<T: PendingWork>(
     if !side.has_pending() || !readiness.keep(bit) {
         return;
     }
-    // Whoever is inside now comes by here when he leaves.
+    // A thread that is inside now calls this function when it leaves.
     if let Some(mut inside) = side.helper() {
         ask_and_look(&mut inside);
     }
@@ -58,9 +62,8 @@ pub fn after_leaving<T: PendingWork>(
 
 #[cfg(all(test, loom))]
 mod tests {
-    //! That these models can fail was tried by hand: they do without either fence of `request` and `is_requested`,
-    //! without the look after `request`, without the fence of `keep`, and if only the owner of the send side comes by
-    //! `after_leaving`.
+    //! These models were checked to fail without either fence of `request` and `is_requested`, without the check after
+    //! `request`, without the fence of `keep`, and if only the owner of the send side calls `after_leaving`.
 
     use super::*;
     use crate::readiness::LEN_BYTES;
@@ -69,7 +72,7 @@ mod tests {
     use loom::sync::Arc;
     use loom::sync::atomic::AtomicBool;
 
-    /// One request that waits for a receive.
+    /// A request that waits for a receive.
     struct Request {
         waits: bool,
         target: SharedMem,
@@ -113,9 +116,9 @@ mod tests {
             })
         }
 
-        /// The owner of the queue pair posts a request, which waits.
+        /// Owner of the queue pair: posts a request, which waits.
         fn post(&self) {
-            // SAFETY: called by one thread, which has no guard.
+            // SAFETY: only one thread calls this function, and it holds no guard.
             let mut inside = unsafe { self.side.owner() };
             inside.waits = true;
             inside.look();
@@ -127,7 +130,7 @@ mod tests {
             after_leaving(&self.side, &self.queue, 0, Request::ask_and_look);
         }
 
-        /// The target gives a receive.
+        /// Target: posts a receive.
         fn give(&self) {
             self.target.store(RQ_POSTED, 1, Release);
             if is_requested(&self.target) {
@@ -135,7 +138,7 @@ mod tests {
             }
         }
 
-        /// The owner of the completion queue looks.
+        /// Owner of the completion queue: polls.
         fn poll(&self) {
             if self.queue.bits(0) & 1 != 0
                 && let Some(mut inside) = self.side.helper()
@@ -146,7 +149,7 @@ mod tests {
             }
         }
 
-        /// After everything has come to rest: the request is done, or the sleeper was woken.
+        /// Checks, after all threads have ended, that the request has completed or the sleeper was woken.
         fn check(&self) {
             assert!(!self.side.has_pending() || self.event.load(Acquire), "it waits, and nobody is told");
         }
@@ -158,7 +161,7 @@ mod tests {
         builder.check(model);
     }
 
-    /// The owner posts, arms, looks once more and sleeps, while the target gives.
+    /// The owner posts, arms, polls once more and sleeps, while the target posts a receive.
     #[test]
     fn who_sleeps_after_posting_is_woken() {
         check(|| {
@@ -175,7 +178,7 @@ mod tests {
         });
     }
 
-    /// Another thread posts, while the completion queue's owner arms and looks; the target gives meanwhile.
+    /// Another thread posts while the completion queue's owner arms and polls, and the target posts a receive.
     #[test]
     fn who_sleeps_while_another_posts_is_woken() {
         check(|| {
@@ -196,7 +199,7 @@ mod tests {
         });
     }
 
-    /// The service thread is inside when the owner looks for the last time.
+    /// The service thread is inside when the owner polls for the last time.
     #[test]
     fn who_sleeps_while_the_service_thread_looks_is_woken() {
         check(|| {
@@ -224,7 +227,7 @@ mod tests {
         });
     }
 
-    /// A quiet pair is no longer looked at when its request begins to wait.
+    /// A queue pair whose readiness bit is being cleared is polled again when its request begins to wait.
     #[test]
     fn what_waits_is_looked_at_again() {
         check(|| {

@@ -1,4 +1,4 @@
-//! A directory that nobody but its user can fill, whoever was at its usual place first.
+//! A directory that only its user can write to, even if another user has created the usual path before.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use rustix::process;
 
 use crate::trusted_variable;
 
-/// The directory of this user by which processes find each other; it does not depend on the environment.
+/// Returns the directory of this user in which processes find each other. It does not depend on the environment.
 ///
 /// # Errors
-/// Why none of the places can be used.
+/// Returns the reason for each candidate that cannot be used.
 pub fn own_directory() -> Result<PathBuf, String> {
     static OWN: OnceLock<PathBuf> = OnceLock::new();
     if let Some(own) = OWN.get() {
@@ -25,10 +25,11 @@ pub fn own_directory() -> Result<PathBuf, String> {
     Ok(OWN.get_or_init(|| own).clone())
 }
 
-/// A directory of this user for files that nobody looks for: in memory, if there is such a place.
+/// Returns a directory of this user for files that other processes need not find: in memory, if such a file system
+/// exists.
 ///
 /// # Errors
-/// Why none of the places can be used.
+/// Returns the reason for each candidate that cannot be used.
 pub fn own_directory_in_memory() -> Result<PathBuf, String> {
     let user = process::geteuid().as_raw();
     let session = trusted_variable("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -36,19 +37,20 @@ pub fn own_directory_in_memory() -> Result<PathBuf, String> {
         .or_else(|why| own_directory().map_err(|also| format!("{why}; {also}")))
 }
 
-/// Where [`own_directory`] may be, in the order of preference.
+/// Returns the candidates of [`own_directory`], best first.
 fn lasting(root: &Path, user: u32, home: Option<PathBuf>) -> Vec<PathBuf> {
-    // Not /run/user, which comes with the first login and goes with the last: a service would lose its clients.
+    // Not /run/user, which exists only while the user is logged in: a service would lose its clients.
     let mut candidates = vec![root.join(format!("tmp/farcall-{user}"))];
     if let Some(refuge) = home.map(|home| home.join(".farcall")) {
-        // Once the other could not be used it stays the place, so that those who come later find those who are there.
+        // An existing directory in the home means that the other candidate could not be used at some time. It stays
+        // preferred, so that new processes find the running ones.
         let at = if refuge.exists() { 0 } else { 1 };
         candidates.insert(at, refuge);
     }
     candidates
 }
 
-/// Where files in memory may be, in the order of preference.
+/// Returns the candidates for files in memory, best first.
 fn in_memory(root: &Path, user: u32, session: Option<PathBuf>) -> Vec<PathBuf> {
     let of_session = session.map(|session| session.join("farcall"));
     of_session.into_iter().chain([root.join(format!("dev/shm/farcall-{user}"))]).collect()
@@ -65,7 +67,7 @@ fn first_of(candidates: &[PathBuf], user: u32) -> Result<PathBuf, String> {
     Err(refused.join("; "))
 }
 
-/// Makes a directory that this user alone may change, or finds it as such.
+/// Creates a directory that only this user can change, or checks that the existing one is such.
 fn make_own(path: &Path, user: u32) -> Result<(), String> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err("no path".into()) };
     let parent = open_directory(fs::CWD, parent).map_err(|e| e.to_string())?;
@@ -86,7 +88,7 @@ fn make_own(path: &Path, user: u32) -> Result<(), String> {
     if is_open_to_others(&stat, Mode::RWXG | Mode::RWXO) {
         fs::fchmod(&directory, Mode::RWXU).map_err(|e| e.to_string())?;
     }
-    // It may have been made before its file system became read-only.
+    // The directory may exist on a file system that is read-only now.
     fs::accessat(&directory, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
         .map_err(|e| e.to_string())
 }
@@ -99,7 +101,7 @@ fn is_open_to_others(stat: &Stat, how: Mode) -> bool {
     Mode::from_raw_mode(stat.st_mode).intersects(how)
 }
 
-/// The home directory of a user in the text of `/etc/passwd`.
+/// Returns the home directory of a user according to the text of `/etc/passwd`.
 fn home_of(users: &str, user: u32) -> Option<PathBuf> {
     users.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
@@ -113,7 +115,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-    /// A root directory of its own, with `tmp` and a home, removed when dropped.
+    /// A root directory of the test, with `tmp` and a home, removed when dropped.
     struct Root(PathBuf);
 
     impl Root {
@@ -156,7 +158,7 @@ mod tests {
         assert_eq!(root.place().unwrap(), root.path("tmp/farcall-UID"));
         let made = std::fs::metadata(root.path("tmp/farcall-UID")).unwrap();
         assert_eq!(made.mode() & 0o777, 0o700);
-        // What an earlier version or a hand left open is closed.
+        // Permissions for others, of an earlier version or set by hand, are removed.
         let open = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(root.path("tmp/farcall-UID"), open).unwrap();
         assert_eq!(root.place().unwrap(), root.path("tmp/farcall-UID"));
@@ -169,12 +171,13 @@ mod tests {
         let root = Root::new("squatted");
         symlink(root.path("home"), root.path("tmp/farcall-UID")).unwrap();
         assert_eq!(root.place().unwrap(), root.path("home/.farcall"));
-        // Those who come later find those who are there.
+        // Processes that start later find those that run already.
         std::fs::remove_file(root.path("tmp/farcall-UID")).unwrap();
         assert_eq!(root.place().unwrap(), root.path("home/.farcall"));
     }
 
-    /// Root may write in spite of permissions; that it looks, too, a guest with a read-only file system shows.
+    /// Root can write in spite of permissions; a test in a guest with a read-only file system covers this check for
+    /// root.
     #[test]
     fn a_place_that_cannot_be_written_to_is_left_for_one_that_can() {
         let root = Root::new("read-only");
@@ -202,7 +205,7 @@ mod tests {
         std::fs::remove_dir(root.path("session/farcall")).unwrap();
         symlink(root.path("home"), root.path("session/farcall")).unwrap();
         assert_eq!(root.place_in_memory().unwrap(), root.path("dev/shm/farcall-UID"));
-        // A directory of a stranger's, in one where everybody may make some; only root can make that.
+        // Another user's directory in one that is writable for all users; only root can create this situation.
         std::fs::remove_dir(root.path("dev/shm/farcall-UID")).unwrap();
         std::fs::create_dir(root.path("dev/shm/farcall-UID")).unwrap();
         if std::os::unix::fs::chown(root.path("dev/shm/farcall-UID"), Some(65_534), None).is_ok() {

@@ -1,8 +1,8 @@
-//! A lock that its owner skips while nothing is pending: others may enter only while the owner has left work behind.
+//! A lock that its owner skips while no work is pending: helpers may enter only while the owner has left work behind.
 //!
-//! A queue pair's send side belongs to whoever posts. Only when requests had to wait (no receive at the target, ring
-//! full) may the thread that polls the completion queue continue them. So the owner's usual path is one load; the lock
-//! is taken only while work waits.
+//! The send side of a queue pair belongs to the thread that posts. Only when requests had to wait (no receive at the
+//! target, ring full) may the thread that polls the completion queue continue them. The owner's usual path is thus one
+//! load; it acquires the lock only while work is pending.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -11,35 +11,35 @@ use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{spin_loop, yield_now};
 
-/// Turns between two offers of the processor to others.
+/// Spins between two calls of `yield_now`.
 const TURNS_PER_YIELD: u32 = 128;
 
-/// State that knows whether it has left work behind.
+/// State that reports whether it has pending work.
 pub trait PendingWork {
-    /// Whether helpers have something to continue.
+    /// Returns whether helpers have work to continue.
     fn has_pending(&self) -> bool;
 }
 
-/// State of one owner that others may enter only while work is pending.
+/// State of one owner that helpers may enter only while work is pending.
 #[repr(C)]
 pub struct PendingLock<T> {
-    /// Whether helpers may enter. Set by the owner alone; otherwise changed only under the lock.
+    /// Whether helpers may enter. Set without the lock by the owner alone; otherwise changed only under the lock.
     open: AtomicBool,
     locked: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `open` false means that only the owner (one thread, by `owner`'s contract) touches the value; while it is
-// true every access holds the lock. The transitions are release/acquire.
+// SAFETY: while `open` is false, only the owner accesses the value, and `owner`'s contract admits one thread. While it
+// is true, every access holds the lock. Both flags change with release stores and are read with acquire loads.
 unsafe impl<T: Send> Sync for PendingLock<T> {}
 
 impl<T: PendingWork> PendingLock<T> {
-    /// A lock that nobody holds, with nothing pending.
+    /// Creates an unlocked lock without pending work.
     pub fn new(value: T) -> Self {
         Self { open: AtomicBool::new(false), locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Whether work was left behind.
+    /// Returns whether work is pending.
     #[inline]
     pub fn has_pending(&self) -> bool {
         self.open.load(Acquire)
@@ -49,9 +49,9 @@ impl<T: PendingWork> PendingLock<T> {
     fn lock(&self) {
         let mut turns = 0;
         while !self.try_lock() {
-            // Only reads while it waits, so that the line stays shared.
+            // Only read while waiting, so that the cache line stays shared.
             while self.locked.load(Relaxed) {
-                // Whoever is inside may have lost the processor that we turn on.
+                // The holder may have been preempted on the processor on which this thread spins.
                 turns += 1;
                 if turns % TURNS_PER_YIELD == 0 { yield_now() } else { spin_loop() }
             }
@@ -59,15 +59,15 @@ impl<T: PendingWork> PendingLock<T> {
     }
 
     fn try_lock(&self) -> bool {
-        // Not a swap: who fails writes nothing. (loom may also order a failed swap after the unlock it did not see, and
-        // so invents a lock that nobody holds.)
+        // Not a swap: a failed attempt writes nothing. (loom may also order a failed swap after an unlock that it did
+        // not see, and then reports a lock without a holder.)
         self.locked.compare_exchange(false, true, Acquire, Relaxed).is_ok()
     }
 
     /// Enters as the owner.
     ///
     /// # Safety
-    /// One thread at a time, and not while that thread has a guard.
+    /// At most one thread at a time may be the owner, and not while it holds a guard.
     #[inline]
     pub unsafe fn owner(&self) -> PendingGuard<'_, T> {
         let locked = self.open.load(Acquire);
@@ -77,7 +77,7 @@ impl<T: PendingWork> PendingLock<T> {
         PendingGuard { of: self, locked }
     }
 
-    /// Enters as a helper, if there is work; waits for who is inside.
+    /// Enters as a helper if work is pending; waits for the thread that is inside.
     #[cold]
     pub fn helper_after_wait(&self) -> Option<PendingGuard<'_, T>> {
         if !self.open.load(Acquire) {
@@ -87,7 +87,7 @@ impl<T: PendingWork> PendingLock<T> {
         self.helper_inside()
     }
 
-    /// Enters as a helper, if there is work and nobody is inside.
+    /// Enters as a helper if work is pending and no thread is inside.
     pub fn helper(&self) -> Option<PendingGuard<'_, T>> {
         if !self.open.load(Acquire) || !self.try_lock() {
             return None;
@@ -95,9 +95,9 @@ impl<T: PendingWork> PendingLock<T> {
         self.helper_inside()
     }
 
-    /// With the lock held: stays if there is work still.
+    /// With the lock held: enters if work is still pending.
     fn helper_inside(&self) -> Option<PendingGuard<'_, T>> {
-        // Acquire: the owner may have closed and left work anew since the first look, without the lock.
+        // Acquire: since the first load the owner may have closed the lock and left new work without taking the lock.
         if self.open.load(Acquire) {
             return Some(PendingGuard { of: self, locked: true });
         }
@@ -106,7 +106,7 @@ impl<T: PendingWork> PendingLock<T> {
     }
 }
 
-/// Access to the state; leaving decides whether helpers may enter.
+/// Access to the state. Dropping it decides whether helpers may enter.
 pub struct PendingGuard<'a, T: PendingWork> {
     of: &'a PendingLock<T>,
     locked: bool,
@@ -115,14 +115,16 @@ pub struct PendingGuard<'a, T: PendingWork> {
 impl<T: PendingWork> Deref for PendingGuard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: a guard exists only for the owner while closed, or for the holder of the lock.
+        // SAFETY: a guard exists only for the owner while `open` is false, or for the holder of the lock. In both cases
+        // no other thread accesses the value.
         unsafe { &*self.of.value.get() }
     }
 }
 
 impl<T: PendingWork> DerefMut for PendingGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above; the guard is borrowed exclusively.
+        // SAFETY: a guard exists only for the owner while `open` is false, or for the holder of the lock; the guard is
+        // borrowed exclusively here.
         unsafe { &mut *self.of.value.get() }
     }
 }
@@ -132,7 +134,7 @@ impl<T: PendingWork> Drop for PendingGuard<'_, T> {
     fn drop(&mut self) {
         let has_work = self.has_pending();
         if self.locked {
-            // Also when it stays open: a helper may have closed it between the owner's look and the owner's lock.
+            // Also stored if it remains true: a helper may have cleared it between the owner's load and its lock.
             self.of.open.store(has_work, Release);
             self.of.locked.store(false, Release);
         } else if has_work {
@@ -143,16 +145,16 @@ impl<T: PendingWork> Drop for PendingGuard<'_, T> {
 
 #[cfg(all(test, loom))]
 mod tests {
-    //! That the model can fail was tried by hand: it does if `drop` under the lock only ever closes, if the second load
-    //! of `helper` is relaxed, or if any store of `drop` is relaxed. (The steps on a common counter order no memory;
-    //! they make loom try all the turns, see `wc_ring`.)
+    //! The model was checked to fail if `drop` under the lock only clears `open`, if the second load of `helper` is
+    //! relaxed, or if any store of `drop` is relaxed. (The increments of a common counter order no memory; they make
+    //! loom explore all interleavings, see `wc_ring`.)
 
     use super::*;
     use loom::cell::UnsafeCell as Checked;
     use loom::sync::Arc;
     use loom::sync::atomic::AtomicU64;
 
-    /// Work in a cell that loom watches: it reports two threads inside at once, or one that misses what the last wrote.
+    /// Work in a cell that loom checks: loom reports two threads inside at once, or one that misses the last write.
     struct Work(Checked<Counts>);
 
     #[derive(Clone, Copy)]
@@ -163,17 +165,17 @@ mod tests {
 
     impl Work {
         fn counts(&self) -> Counts {
-            // SAFETY: reached through a guard only, which is what the model checks.
+            // SAFETY: reached only through a guard; the model checks that guards exclude each other.
             self.0.with(|counts| unsafe { *counts })
         }
 
         fn add(&mut self) {
-            // SAFETY: as above.
+            // SAFETY: reached only through a guard; the model checks that guards exclude each other.
             self.0.with_mut(|counts| unsafe { (*counts).left += 1 });
         }
 
         fn finish(&mut self) {
-            // SAFETY: as above.
+            // SAFETY: reached only through a guard; the model checks that guards exclude each other.
             self.0.with_mut(|counts| unsafe {
                 *counts = Counts { done: (*counts).done + (*counts).left, left: 0 }
             });
@@ -186,8 +188,8 @@ mod tests {
         }
     }
 
-    /// Runs `owner` against a helper that looks twice. Afterwards every piece of work is done once or still there, and
-    /// helpers may enter exactly if some is left: work behind a closed door would wait for ever.
+    /// Runs `owner` against a helper that enters up to twice. Afterwards each unit of work is done once or still
+    /// pending, and helpers may enter exactly if some is pending: otherwise it would wait forever.
     fn check(total: u32, owner: impl Fn(&PendingLock<Work>, &dyn Fn()) + Sync + Send + 'static) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
@@ -233,10 +235,10 @@ mod tests {
             // SAFETY: only this thread is the owner.
             unsafe { shared.owner() }.add();
             turn();
-            // SAFETY: as above.
+            // SAFETY: only this thread is the owner.
             unsafe { shared.owner() }.finish();
             turn();
-            // SAFETY: as above.
+            // SAFETY: only this thread is the owner.
             unsafe { shared.owner() }.add();
         });
     }

@@ -1,12 +1,14 @@
-//! Readiness of a completion queue: a bitmap that says where to look, and a word that says that its owner sleeps.
+//! Readiness of a completion queue: a bitmap of the queue pairs to poll, and a control word that indicates whether the
+//! application thread (the owner) sleeps.
 //!
-//! A set bit is a promise of the owner to look at that queue pair; a producer that finds it set leaves the line alone.
-//! The owner clears bits only of pairs that have been quiet, and scans once more after it did. Both the bit and the
-//! sleep word cross with the producer's publication (Dekker), so the producer pays a light fence and the owner a heavy
-//! one. All of it is a hint: a wrong bit costs a look, a wrong wake-up a turn of the loop.
+//! A set bit means that the owner will poll that queue pair; a producer that finds the bit set does not write to the
+//! cache line. The owner clears only bits of queue pairs that have been idle, and scans once more afterwards. Bits and
+//! sleep word form a Dekker protocol with the producer's publication: the producer pays a light fence and the owner a
+//! heavy one. Both are hints: a wrong bit costs an empty poll, a wrong wake-up costs one driver iteration.
 //!
-//! An event is owed for completions only. Who gives what is none by itself (something that a request has waited for, a
-//! message whose receive is found at the owner) makes none: it *nudges* the owner's service thread, which goes on with
+//! Only completions raise an event. A producer that delivers other data (credit for a waiting request, a message that
+//! the receiver must match) requests service from the owner's service thread ([`Readiness::nudge`]). If the owner
+//! sleeps, the service thread processes the delivery, and the resulting completion raises the event.
 //! it if the owner sleeps; what that completes makes the event.
 
 use crate::SharedMem;
@@ -18,50 +20,51 @@ const AT_MAGIC: usize = 0;
 const ARMED: usize = 64;
 const NUDGE: usize = 72;
 const BITS: usize = 128;
-/// Which queue pairs the owner was nudged for. (Models have few words.)
+/// Bitmap of the queue pairs for which service was requested. (Models have few words.)
 const NUDGED: usize = BITS + if cfg!(loom) { 8 } else { MAX_BITS / 8 };
 
-/// Queue pairs that can be attached to one completion queue: as many as its segment has bits for in a page, and more
-/// than a process has mappings for.
+/// Maximum number of queue pairs that can be attached to one completion queue: as many bits as fit into its segment of
+/// one page. A process cannot have that many mappings.
 pub const MAX_BITS: usize = 15_872;
 
-// What the owner writes to sleep lies apart from what producers set with messages, and that from the nudges.
+// The cache line that the owner writes before it sleeps is separate from the bits that producers set with messages, and
+// those are separate from the service requests.
 const _: () = assert!(ARMED / 64 == NUDGE / 64 && ARMED / 64 != BITS / 64 && BITS.is_multiple_of(64));
 const _: () = assert!(cfg!(loom) || NUDGED.is_multiple_of(64) && LEN_BYTES == 4_096);
 
-/// Bytes of a completion queue's segment.
+/// Length of a completion queue's segment in bytes.
 pub const LEN_BYTES: usize = BITS + 2 * (MAX_BITS / 8);
 
-// The sleep word: its low bits say what its owner waits for, the rest counts how often it was armed, so that a producer
-// that was stopped in between cannot take a later sleep for the one it knew.
+// The sleep word. Its low bits contain the kind of completion that the owner waits for. The rest counts how often it
+// was armed, so that a producer that was stopped in between cannot mistake a later sleep for an earlier one.
 const IDLE: u64 = 0;
 const ARMED_ANY: u64 = 1;
 const ARMED_SOLICITED: u64 = 2;
-/// A producer has taken the duty to wake and has not done so yet. It may be stopped there for ever: whoever else comes
-/// meanwhile wakes too.
+/// A producer has undertaken to wake the owner and has not done so yet. It may be stopped there forever, so other
+/// producers wake the owner too in the meantime.
 const FIRING: u64 = 3;
 const WHAT: u64 = 3;
 
-// The nudge: its low bits say how far it has come, the rest counts, so that a producer that was stopped in between
-// does not finish another's.
+// The service request. Its low bits contain its progress. The rest is a counter, so that a producer that was stopped in
+// between does not finish the request of another one.
 const DELIVERING: u64 = 1;
-/// The service thread's descriptor was written to, and it has not looked yet.
+/// The service thread's descriptor was written to, and the service thread has not polled since.
 const DELIVERED: u64 = 2;
 
-/// One side's view of a completion queue's readiness segment.
+/// One process's view of a completion queue's readiness segment.
 #[derive(Clone)]
 pub struct Readiness {
     mem: SharedMem,
 }
 
 impl Readiness {
-    /// Makes zeroed memory of [`LEN_BYTES`] a readiness segment.
+    /// Initialises zeroed memory of [`LEN_BYTES`] as a readiness segment.
     pub fn create(mem: SharedMem) -> Self {
         mem.store(AT_MAGIC, MAGIC, Release);
         Self { mem }
     }
 
-    /// A peer's segment, if it is one.
+    /// Opens a peer's segment; `None` if it is not a readiness segment.
     pub fn open(mem: SharedMem) -> Option<Self> {
         (mem.len_bytes() >= LEN_BYTES && mem.load(AT_MAGIC, Relaxed) == MAGIC).then_some(Self { mem })
     }
@@ -70,39 +73,40 @@ impl Readiness {
         (BITS + (bit / 64) as usize * 8, 1 << (bit % 64))
     }
 
-    /// Producer, after publishing: sets the bit and wakes the owner if it sleeps.
+    /// Producer, after publishing a completion: sets the bit and wakes the owner if it sleeps.
     #[inline]
     pub fn announce(&self, bit: u32, solicited: bool, wake: impl FnOnce()) {
         self.set_bit(bit);
         self.fire_if_armed(solicited, wake);
     }
 
-    /// After publishing, or leaving something behind.
+    /// Sets the bit, after publishing or leaving work behind.
     #[inline]
     fn set_bit(&self, bit: u32) {
         fence::light();
         let (word, mask) = Self::place(bit);
         if self.mem.load(word, Relaxed) & mask == 0 {
             self.mem.fetch_or(word, mask, Release);
-            // An owner that arms now must see the bit, or we that it sleeps: the setting of the bit crosses too.
+            // Second Dekker pair: an owner that arms now sees the bit, or this thread sees that the owner sleeps.
             fence::light();
         }
     }
 
-    /// As `announce`, of something that others announce, too: an owner that has taken it and sleeps anew, when
-    /// `is_due` says false, is owed no event.
+    /// Like `announce`, for a completion that other threads announce too. If the owner has consumed it and sleeps
+    /// again, `is_due` returns false and no event is raised.
     pub fn announce_due(&self, bit: u32, solicited: bool, is_due: impl Fn() -> bool, wake: impl FnOnce()) {
         if !self.keep(bit) {
             return;
         }
         let armed = self.mem.load(ARMED, Acquire);
-        // What it has not taken now it takes in this round, if at all: in another, `armed` is not what stands there.
+        // If the owner has not consumed it yet, it does so before it arms again, if at all: once it has armed again,
+        // the sleep word differs from `armed`.
         if armed & WHAT != IDLE && is_due() {
             self.fire_round(armed, solicited, wake);
         }
     }
 
-    /// Wakes the owner if it sleeps, whose bit is set.
+    /// Wakes the owner if it sleeps. The bit must be set already.
     #[inline]
     pub fn fire_if_armed(&self, solicited: bool, wake: impl FnOnce()) {
         let armed = self.mem.load(ARMED, Relaxed);
@@ -111,21 +115,21 @@ impl Readiness {
         }
     }
 
-    /// Owner's side, after leaving something behind: sets the bit. Returns whether the owner sleeps.
+    /// Owner's process, after leaving work behind: sets the bit. Returns whether the owner sleeps.
     #[inline]
     pub fn keep(&self, bit: u32) -> bool {
         self.set_bit(bit);
         self.mem.load(ARMED, Relaxed) & WHAT != IDLE
     }
 
-    /// Producer, after giving what is no completion: the owner looks at the bit, or if it sleeps its service thread
-    /// does, which `wake` wakes.
+    /// Producer, after a delivery that is not a completion: requests service. The owner polls the bit, or if it sleeps,
+    /// its service thread does, which `wake` wakes.
     pub fn nudge(&self, bit: u32, wake: impl FnOnce()) {
         if !self.keep(bit) {
             return;
         }
         let (word, mask) = (NUDGED + (bit / 64) as usize * 8, 1 << (bit % 64));
-        // Also where it is set: whoever clears it after this sees what was given.
+        // Also if the bit is set: a thread that clears it after this operation sees the delivery.
         self.mem.fetch_or(word, mask, Release);
         fence::light();
         let mine = loop {
@@ -133,7 +137,7 @@ impl Readiness {
             if seen & WHAT == DELIVERED {
                 return;
             }
-            // Also where another delivers, who may be stopped at it for ever.
+            // Also if another producer is delivering, because it may be stopped there forever.
             let mine = ((seen & !WHAT) + WHAT + 1) | DELIVERING;
             if self.mem.compare_exchange(NUDGE, seen, mine) {
                 break mine;
@@ -143,13 +147,13 @@ impl Readiness {
         let _ = self.mem.compare_exchange(NUDGE, mine, (mine & !WHAT) | DELIVERED);
     }
 
-    /// Owner: whether there are nudges to take.
+    /// Owner's process: returns whether there are service requests.
     pub fn is_nudged(&self) -> bool {
         self.mem.load(NUDGE, Acquire) & WHAT != 0
     }
 
-    /// Owner, after it made the service thread's descriptor unreadable: tells `look` what it was nudged for. Whatever
-    /// was given before is found by these looks; what is given after them wakes again.
+    /// Owner's process, after it made the service thread's descriptor unreadable: calls `look` with the bit of each
+    /// service request. These calls find all earlier deliveries; later deliveries wake the service thread again.
     pub fn take_nudges(&self, mut look: impl FnMut(u32)) {
         loop {
             let seen = self.mem.load(NUDGE, Relaxed);
@@ -160,8 +164,8 @@ impl Readiness {
                 break;
             }
         }
-        // Whoever still takes the nudge for delivered has set its bit. (In the models the producer's fence is a full
-        // one.)
+        // Pairs with the fence of `nudge`: a producer that still reads DELIVERED has set its bit before. (In the models
+        // the producer's fence is a full one.)
         fence::heavy();
         let words = if cfg!(loom) { 1 } else { MAX_BITS / 64 };
         for index in 0..words {
@@ -177,7 +181,7 @@ impl Readiness {
         }
     }
 
-    /// Wakes the owner of one round of sleep only.
+    /// Wakes the owner only if it still is in the sleep that `armed` describes.
     fn fire_round(&self, armed: u64, solicited: bool, wake: impl FnOnce()) {
         let is_meant = match armed & WHAT {
             FIRING => true,
@@ -205,17 +209,19 @@ impl Readiness {
             armed = self.mem.load(ARMED, Relaxed);
         };
         wake();
-        // Only now may others rely on it. If it fails, another has done it, or the owner has armed anew.
+        // Only after the wake-up may other producers rely on it. If the exchange fails, another producer has done it,
+        // or the owner has armed again.
         let _ = self.mem.compare_exchange(ARMED, firing, firing & !WHAT);
     }
 
-    /// Owner: asks to be woken. Whatever was published before is found by a scan after this call; whatever is published
-    /// after it wakes. Returns whether it was armed still, that is, no producer had taken the duty to wake.
+    /// Owner: requests a wake-up. A scan after this call finds everything published before it; everything published
+    /// after it wakes the owner. Returns whether the queue was still armed, that is, no producer had undertaken to wake
+    /// the owner.
     pub fn arm(&self, solicited_only: bool) -> bool {
         let was_armed = loop {
             let armed = self.mem.load(ARMED, Relaxed);
             if solicited_only && armed & WHAT == ARMED_ANY {
-                // Asked for any already: that holds until it comes (IBA 11.4.2.2).
+                // A request for any completion remains in force until its event occurs (IBA 11.4.2.2).
                 return true;
             }
             let round = (armed & !WHAT).wrapping_add(WHAT + 1);
@@ -228,26 +234,26 @@ impl Readiness {
         was_armed
     }
 
-    /// Owner: whether it is still armed, that is, no producer has taken the duty to wake it.
+    /// Owner: returns whether the queue is still armed, that is, no producer has undertaken to wake the owner.
     pub fn is_armed(&self) -> bool {
         matches!(self.mem.load(ARMED, Acquire) & WHAT, ARMED_ANY | ARMED_SOLICITED)
     }
 
-    /// The owner's process: 64 bits beginning at `64 * index`.
+    /// Owner's process: returns the 64 bits that begin at bit `64 * index`.
     #[inline]
     pub fn bits(&self, index: usize) -> u64 {
         self.mem.load(BITS + index * 8, Acquire)
     }
 
-    /// Owner: promises to look at this pair.
+    /// Owner: sets the bit, which means that it polls this queue pair.
     pub fn promise(&self, bit: u32) {
         let (word, mask) = Self::place(bit);
         self.mem.fetch_or(word, mask, AcqRel);
     }
 
-    /// Owner: takes back the promises of all pairs that are not `active`, and clears that; promises anew to look at
-    /// those that `has_something` says a producer has given something meanwhile. `withdrawn` is room for as many
-    /// words.
+    /// Owner: clears the bits of all queue pairs that are not in `active`, and clears `active`. Sets a bit again if
+    /// `has_something` reports that a producer has delivered something in the meantime. `withdrawn` is scratch space of
+    /// the same length.
     pub fn withdraw_quiet(
         &self,
         active: &mut [u64],
@@ -263,7 +269,8 @@ impl Readiness {
         if withdrawn.iter().all(|mask| *mask == 0) {
             return;
         }
-        // A producer that found its bit still set is seen by the look below; any other sets it.
+        // If a producer found its bit still set, the check below sees its delivery; otherwise the producer sets the
+        // bit.
         fence::heavy();
         for (index, mut mask) in withdrawn.iter().copied().enumerate() {
             while mask != 0 {
@@ -279,15 +286,15 @@ impl Readiness {
 
 #[cfg(all(test, loom))]
 mod tests {
-    //! That these models can fail was tried by hand: without the fence after the bit is set, without `fence::heavy` in
-    //! `arm` or in `withdraw_quiet`, without the look after it, with `fire` going to IDLE before it wakes, with a
-    //! nudge told as delivered before it is, or as another's, the model for it fails.
+    //! Each of these models was checked to fail: without the fence after the bit is set, without `fence::heavy` in
+    //! `arm` or in `withdraw_quiet`, without the check after it, with `fire` going to IDLE before it wakes, with a
+    //! service request marked as delivered before it is, or with another producer's request marked.
 
     use super::*;
     use loom::sync::Arc;
     use loom::sync::atomic::{AtomicBool, AtomicU64};
 
-    /// A producer's publication, the event descriptor, and the readiness between them.
+    /// A producer's publication, the event descriptor, and the readiness segment between them.
     struct Scene {
         readiness: Readiness,
         published: [AtomicU64; 2],
@@ -309,15 +316,15 @@ mod tests {
             self.readiness.announce(bit, false, || self.event.store(true, Release));
         }
 
-        /// Something that is no completion.
+        /// Delivers something that is not a completion.
         fn give(&self, bit: u32) {
             self.published[bit as usize].store(1, Release);
             self.readiness.nudge(bit, || self.event.store(true, Release));
         }
 
-        /// Who sleeps looks only if the event descriptor is readable.
+        /// The service thread polls only if the event descriptor is readable.
         fn sleeper_looks(&self, seen: &mut [bool; 2]) {
-            // Not a swap: loom may order a failed one after what it did not see.
+            // Not a swap: loom may order a failed one after a store that it did not see.
             if self.event.compare_exchange(true, false, AcqRel, Relaxed).is_ok() {
                 self.readiness.take_nudges(|bit| {
                     seen[bit as usize] |= self.published[bit as usize].load(Acquire) != 0;
@@ -367,7 +374,7 @@ mod tests {
         });
     }
 
-    /// A producer takes the duty to wake and is stopped there for ever: the other's message still wakes.
+    /// A producer undertakes to wake the owner and is stopped there forever: another producer's message still wakes it.
     #[test]
     fn a_producer_stopped_inside_its_duty_does_not_silence_others() {
         check(|| {
@@ -377,7 +384,7 @@ mod tests {
                 let scene = scene.clone();
                 loom::thread::spawn(move || {
                     scene.published[1].store(1, Release);
-                    // Stops inside `wake`: the closure never returns, so what follows it never happens.
+                    // Stops inside `wake`: the closure never returns, so the code after it never runs.
                     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                         scene.readiness.announce(1, false, || std::panic::resume_unwind(Box::new(())));
                     }));
@@ -389,7 +396,7 @@ mod tests {
         });
     }
 
-    /// The owner sleeps, is woken, looks, and sleeps again while two give.
+    /// The owner sleeps, is woken, polls, and sleeps again while two producers deliver.
     #[test]
     fn no_nudge_is_lost_between_a_look_and_the_next_sleep() {
         check(|| {
@@ -410,7 +417,8 @@ mod tests {
         });
     }
 
-    /// A producer goes on after its nudge was taken and another's begun, and stopped: it does not finish that one.
+    /// A producer continues after its service request was handled and another producer's has begun and stopped: it does
+    /// not mark that one as delivered.
     #[test]
     fn a_nudge_of_another_is_not_finished() {
         check(|| {
@@ -427,7 +435,7 @@ mod tests {
         });
     }
 
-    /// What others announce, too, makes one event: its owner has taken it when it sleeps anew.
+    /// A completion that several threads announce raises one event: the owner has consumed it when it sleeps again.
     #[test]
     fn what_was_taken_meanwhile_is_no_second_event() {
         check(|| {
@@ -443,7 +451,7 @@ mod tests {
         });
     }
 
-    /// A producer that is stopped before it has woken the owner does not silence another.
+    /// A producer that is stopped before it has woken the service thread does not keep another one from doing so.
     #[test]
     fn a_producer_stopped_inside_a_nudge_does_not_silence_others() {
         check(|| {
@@ -475,7 +483,7 @@ mod tests {
             assert!(!scene.event.load(Acquire) && scene.readiness.is_armed());
             scene.readiness.announce(0, true, || {
                 scene.event.store(true, Release);
-                // The owner wakes and sleeps again before the producer goes on.
+                // The owner wakes and sleeps again before the producer continues.
                 scene.readiness.arm(false);
             });
             assert!(

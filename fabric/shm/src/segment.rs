@@ -1,6 +1,6 @@
-//! Memory that is mapped: allocated first, or promised within a limit ([`Promise`]), so that no access fails later; or
-//! not accessed before it is allocated ([`Segment::create_with_room`]).
-//! Sealed memfds can be handed to another process and cannot be pulled from under its mappers.
+//! Mapped memory. It is allocated first, or reserved within a limit ([`Promise`]), so that no later access fails; or it
+//! is not accessed before it is allocated ([`Segment::create_with_room`]). Sealed memfds can be passed to another
+//! process and cannot be truncated while they are mapped.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -15,26 +15,26 @@ use crate::fork::{self, Generation};
 use crate::free_memory::{Promise, require_memory};
 use crate::memory::SharedMem;
 
-/// A mapping that is unmapped on drop.
+/// A mapping that is unmapped when it is dropped.
 pub struct Mapping {
     base: NonNull<u8>,
     len_bytes: usize,
 }
 
-// SAFETY: a mapping is a range of addresses, valid in all threads; how its bytes are accessed is `SharedMem`'s concern.
+// SAFETY: a mapping is a range of addresses, valid in all threads. `SharedMem` defines how its bytes are accessed.
 unsafe impl Send for Mapping {}
-// SAFETY: `&Mapping` gives the range of addresses alone; its fields never change, and only `drop` unmaps.
+// SAFETY: `&Mapping` only exposes the range of addresses; its fields never change, and only `drop` unmaps.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len_bytes` of a file, shared, from `offset` on; a forked child has a private copy instead. They must be
-    /// allocated ([`allocate`]) or promised ([`Promise`]), and stay so, or an access ends the process.
+    /// Maps `len_bytes` of a file, shared, from `offset` on; a forked child gets a private copy instead. The bytes must
+    /// be allocated ([`allocate`]) or reserved ([`Promise`]) and stay so; otherwise an access terminates the process.
     ///
     /// # Errors
-    /// If the system does not let us.
+    /// Returns an error if the system refuses the mapping.
     fn of_file(fd: BorrowedFd<'_>, offset: u64, len_bytes: usize, writable: bool) -> Result<Self> {
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses aliases no existing memory.
         let base = unsafe { mm::mmap(std::ptr::null_mut(), len_bytes, prot, MapFlags::SHARED, fd, offset) }
             .map_err(|e| Error::os("mmap", format!("map {len_bytes} bytes of shared memory"), e))?;
         let base = NonNull::new(base.cast()).expect("mmap returns no null");
@@ -42,13 +42,13 @@ impl Mapping {
         Ok(Self { base, len_bytes })
     }
 
-    /// Its first byte.
+    /// Returns the address of the first byte.
     #[inline]
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub fn len_bytes(&self) -> usize {
         self.len_bytes
@@ -58,7 +58,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         fork::remove_mapping(self.base());
-        // SAFETY: we made this mapping and every user holds an Arc of us. A failure would leak it, which is safe.
+        // SAFETY: `of_file` created this mapping, and every user holds an `Arc<Mapping>`, so no user is left. A failure
+        // leaks the mapping, which is safe.
         let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.len_bytes) };
     }
 }
@@ -68,16 +69,17 @@ const SEALS: SealFlags = SealFlags::from_bits_retain(SealFlags::SHRINK.bits() | 
 /// Allocates a range of a file, so that no later access to a mapping of it can fail.
 ///
 /// # Errors
-/// If there is no memory (as [`require_memory`] says) or no space for it, or the file system cannot.
+/// Returns an error if there is no memory (see [`require_memory`]) or no space for it, or if the file system does not
+/// support it.
 pub(crate) fn allocate(file: impl AsFd, offset: u64, len_bytes: u64) -> rustix::io::Result<()> {
     require_memory(len_bytes)?;
     retry_on_intr(|| fs::fallocate(file.as_fd(), FallocateFlags::empty(), offset, len_bytes))
 }
 
-/// A memfd sealed against resizing: `len_bytes`, all of them allocated, and a hole of `hole_bytes` behind them.
+/// Creates a memfd sealed against resizing: `len_bytes`, all of them allocated, followed by a hole of `hole_bytes`.
 ///
 /// # Errors
-/// If the system has no memory or no descriptor for it.
+/// Returns an error if the system has no memory or no descriptor for it.
 pub fn sealed_memfd(name: &str, len_bytes: u64, hole_bytes: u64) -> Result<OwnedFd> {
     let error = |operation, what: &str, e: Errno| {
         let what = format!("{what} of {len_bytes} bytes for {name} (check free memory and limits)");
@@ -93,11 +95,11 @@ pub fn sealed_memfd(name: &str, len_bytes: u64, hole_bytes: u64) -> Result<Owned
     Ok(fd)
 }
 
-/// A sealed memfd with our own writable mapping of all of it.
+/// A sealed memfd and a writable mapping of all of it in this process.
 struct Mapped {
     fd: OwnedFd,
     mapping: Arc<Mapping>,
-    /// Memory for its holes.
+    /// Reservation of memory for its holes.
     promise: Option<Promise>,
     born: Generation,
 }
@@ -113,22 +115,23 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // The mapping may live on; the descriptor's number will be another's.
+        // The mapping may outlive the descriptor, whose number will be reused.
         fork::set_source(self.mapping.base(), None);
     }
 }
 
-/// Memory in a sealed memfd, of its own or with others ([`crate::SegmentFile`]), in our own writable mapping.
+/// Memory in a sealed memfd, of its own or shared with other segments ([`crate::SegmentFile`]), with a writable mapping
+/// in this process.
 pub struct Segment {
     file: Arc<Mapped>,
     offset: usize,
     len_bytes: usize,
 }
 
-/// `len_bytes` as whole pages, at least one.
+/// Returns `len_bytes` rounded up to complete pages, at least one.
 ///
 /// # Errors
-/// If that is beyond an address space.
+/// Returns an error if that exceeds an address space.
 pub(crate) fn whole_pages(name: &str, len_bytes: usize) -> Result<usize> {
     len_bytes.max(1).checked_next_multiple_of(rustix::param::page_size()).ok_or_else(|| {
         let what = format!("{len_bytes} bytes for {name} are more than an address space");
@@ -136,14 +139,14 @@ pub(crate) fn whole_pages(name: &str, len_bytes: usize) -> Result<usize> {
     })
 }
 
-/// A whole segment that only its parts keep.
+/// A weak reference to a complete segment, which exists as long as one of its parts.
 pub(crate) struct SegmentRest {
     file: Weak<Mapped>,
     len_bytes: usize,
 }
 
 impl SegmentRest {
-    /// The segment, if one of its parts lives.
+    /// Returns the segment if one of its parts exists.
     pub(crate) fn get(&self) -> Option<Segment> {
         let Self { ref file, len_bytes } = *self;
         file.upgrade().map(|file| Segment { file, offset: 0, len_bytes })
@@ -151,45 +154,47 @@ impl SegmentRest {
 }
 
 impl Segment {
-    /// Creates a zeroed segment of at least `len_bytes`, whole pages, all of them allocated now so that no later touch
-    /// can fail.
+    /// Creates a zeroed segment of at least `len_bytes`, in complete pages, all of them allocated now so that no later
+    /// access can fail.
     ///
     /// # Errors
-    /// If the length is beyond an address space, or the system has no memory, address space or descriptor for it.
+    /// Returns an error if the length exceeds an address space, or the system has no memory, address space or
+    /// descriptor for it.
     pub fn create(name: &str, len_bytes: usize) -> Result<Self> {
         let len_bytes = whole_pages(name, len_bytes)?;
         Ok(Self { file: Arc::new(Mapped::create(name, len_bytes, 0)?), offset: 0, len_bytes })
     }
 
-    /// As [`Segment::create`], with room of `room_bytes` behind it, whole pages: nobody may access them before they are
+    /// Like [`Segment::create`], followed by `room_bytes`, in complete pages, that must not be accessed before they are
     /// allocated ([`SharedMem::populate`]).
     ///
     /// # Errors
-    /// As [`Segment::create`].
+    /// Returns the errors of [`Segment::create`].
     pub fn create_with_room(name: &str, len_bytes: usize, room_bytes: usize) -> Result<Self> {
         let (len_bytes, room_bytes) = (whole_pages(name, len_bytes)?, whole_pages(name, room_bytes)?);
         let file = Arc::new(Mapped::create(name, len_bytes, room_bytes)?);
         Ok(Self { file, offset: 0, len_bytes: len_bytes + room_bytes })
     }
 
-    /// A hole of whole pages: what is not promised of it must be allocated before it is accessed.
+    /// Creates a segment that is a hole of complete pages: unless all of it is reserved, its pages must be allocated
+    /// before they are accessed.
     pub(crate) fn hole(name: &str, len_bytes: usize) -> Result<Self> {
         let mut file = Mapped::create(name, 0, len_bytes)?;
         file.promise = Promise::of(len_bytes as u64);
         Ok(Self { file: Arc::new(file), offset: 0, len_bytes })
     }
 
-    /// Whether there is memory for its holes when they are accessed.
+    /// Returns whether memory for its holes is reserved.
     pub(crate) fn is_promised(&self) -> bool {
         self.file.promise.is_some()
     }
 
-    /// All of it, as long as somebody else keeps it.
+    /// Returns a weak reference to all of it.
     pub(crate) fn rest(&self) -> SegmentRest {
         SegmentRest { file: Arc::downgrade(&self.file), len_bytes: self.len_bytes }
     }
 
-    /// A part, which keeps the whole.
+    /// Returns a part, which keeps the complete segment alive.
     pub(crate) fn part(&self, offset: usize, len_bytes: usize) -> Self {
         assert!(
             offset.checked_add(len_bytes).is_some_and(|end| end <= self.len_bytes),
@@ -198,50 +203,50 @@ impl Segment {
         Self { file: self.file.clone(), offset: self.offset + offset, len_bytes }
     }
 
-    /// The memfd, to hand to a peer.
+    /// Returns the memfd, to pass to a peer.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.fd.as_fd()
     }
 
-    /// Where it begins in the memfd: what a peer maps from.
+    /// Returns the segment's offset in the memfd, from which a peer maps it.
     pub fn offset(&self) -> usize {
         self.offset
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 
-    /// Its first byte, in our mapping.
+    /// Returns the address of the first byte in this process.
     pub fn base(&self) -> *mut u8 {
-        // In bounds: a part is inside of its file.
+        // In bounds: `part` checked that the part is inside its file.
         self.file.mapping.base().wrapping_add(self.offset)
     }
 
-    /// Our mapping as memory of words.
+    /// Returns this process's mapping as memory of control words.
     pub fn memory(&self) -> SharedMem {
         SharedMem::new(self.file.mapping.clone()).part(self.offset, self.len_bytes)
     }
 
-    /// Gives the pages from `from` on back to the system, if others lie in the same memfd: nobody needs what is there
-    /// any more, and who accesses it all the same finds zeros.
+    /// Returns the pages from `from` on to the system if other segments share the memfd. The contents must not be
+    /// needed any more; later accesses find zeros.
     pub fn give_back(&self, from: usize) {
         let from = from.next_multiple_of(rustix::param::page_size());
         let is_alone = self.len_bytes == self.file.mapping.len_bytes();
-        // A forked child holds its parent's memfd.
+        // A forked child still has the memfd of its parent.
         if is_alone || from >= self.len_bytes || self.file.born.is_inherited() {
             return;
         }
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let (offset, len_bytes) = ((self.offset + from) as u64, (self.len_bytes - from) as u64);
-        // A failure keeps memory until all of the memfd is given up.
+        // On failure the memory stays allocated until all of the memfd is released.
         let _ = retry_on_intr(|| fs::fallocate(self.fd(), hole, offset, len_bytes));
     }
 
-    /// Maps a peer's segment after checking that it is sealed against resizing and large enough, and that its pages are
-    /// ordinary ones: otherwise its owner could kill us with SIGBUS. A page of a file of huge pages that has a hole there
-    /// comes from the machine's pool of them, which can be empty.
+    /// Maps a peer's segment after checking that it is sealed against resizing and large enough, and that it consists
+    /// of ordinary pages: otherwise its owner could kill this process with SIGBUS. A hole in a file of huge pages takes
+    /// its page from the machine's pool, which can be empty.
     pub fn map_foreign(
         fd: BorrowedFd<'_>,
         offset: u64,
@@ -315,7 +320,7 @@ mod tests {
         mem.populate(4096, 4 * 4096).unwrap();
         assert_eq!(taken_bytes(), 5 * 4096);
         mem.store(4096, 7, Ordering::Relaxed);
-        // A peer's mapping finds it.
+        // A peer's mapping contains it.
         let mapped = Segment::map_foreign(segment.fd(), 0, segment.len_bytes(), true).unwrap();
         let peer = SharedMem::new(mapped);
         peer.populate(4096, 4096).unwrap();

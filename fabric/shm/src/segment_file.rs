@@ -1,21 +1,22 @@
-//! Small segments that share a descriptor and a mapping: parts of one memfd.
+//! Small segments that share one memfd, one descriptor and one mapping.
 
 use farcall_verbs::{Error, Result};
 
 use crate::segment::{Segment, SegmentRest, allocate, whole_pages};
 
-/// A sealed memfd whose parts are handed out one after the other, and which ends with the last of them. Whoever is sent
-/// the descriptor for one part can map them all: they must be of equal concern to everybody who gets one.
+/// A sealed memfd whose parts are allocated in sequence; it exists until the last part is dropped. A process that
+/// receives the descriptor for one part can map all of them, so all parts must be equally confidential.
 pub struct SegmentFile {
     all: SegmentRest,
     taken_bytes: usize,
 }
 
 impl SegmentFile {
-    /// A file for parts of `file_bytes` together, and the first part, as [`SegmentFile::take`] gives the others.
+    /// Creates a file for parts of `file_bytes` in total, and the first part, as [`SegmentFile::take`] returns the
+    /// others.
     ///
     /// # Errors
-    /// As [`Segment::create`], or if the part is longer than the file.
+    /// Returns the errors of [`Segment::create`]. Also fails if the part is longer than the file.
     pub fn begin(
         name: &str,
         file_bytes: usize,
@@ -30,15 +31,15 @@ impl SegmentFile {
         first.map(|first| (file, first)).ok_or_else(too_long)
     }
 
-    /// A zeroed part of at least `len_bytes`, whole pages, that nobody had before; `None`: there is no room for it, or
-    /// no part lives any more. One that was given back is not handed out again: a peer that had it may be about to
-    /// write to it.
+    /// Allocates a zeroed part of at least `len_bytes`, in complete pages, that was never used before. Returns `None`
+    /// if the file has no space for it or no part exists any more. A released part is not reused, because a peer that
+    /// had mapped it may be about to write to it.
     ///
-    /// At least `used_bytes` of it are allocated now: what every part uses. The rest takes memory when it is used, if
-    /// the process may promise so much; otherwise it is allocated now, too.
+    /// At least `used_bytes` of the part, those that every part uses, are allocated now. The rest takes memory on first
+    /// use if its memory is reserved; otherwise it is allocated now, too.
     ///
     /// # Errors
-    /// If there is no memory for it.
+    /// Returns an error if there is no memory for it.
     pub fn take(&mut self, len_bytes: usize, used_bytes: usize) -> Result<Option<Segment>> {
         let len_bytes = whole_pages("a part of a segment", len_bytes)?;
         let Some(all) = self.all.get() else { return Ok(None) };
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
     use crate::memory::SharedMem;
 
-    /// Bytes of a memfd that take memory.
+    /// Returns the number of bytes of memory that a memfd occupies.
     fn memory_bytes(fd: impl AsFd) -> u64 {
         rustix::fs::fstat(fd).unwrap().st_blocks as u64 * 512
     }

@@ -1,7 +1,7 @@
-//! Death at the n-th store: how tests prove that a process may be killed or stopped at any instruction.
+//! A signal at the n-th store: tests use it to show that a process may be killed or stopped at any instruction.
 //!
-//! It exists where this crate is compiled with debug assertions: in debug builds, and in the profile `release-test`. So
-//! neither a feature nor a dependency that another package asks for can bring it into a release build.
+//! The hook exists if this crate is compiled with debug assertions: in debug builds, and in the profile `release-test`.
+//! Hence no feature or dependency of another package can enable it in a release build.
 
 #[cfg(debug_assertions)]
 mod imp {
@@ -22,7 +22,7 @@ mod imp {
             return;
         }
         if LEFT.fetch_sub(1, Ordering::Relaxed) == 1 {
-            // SAFETY: kill of our own process with a signal that the test chose.
+            // SAFETY: kill takes two integers; it sends the signal that the test chose to this process.
             unsafe { libc::kill(libc::getpid(), SIGNAL.load(Ordering::Relaxed)) };
         }
     }
@@ -38,8 +38,8 @@ mod imp {
     pub(super) fn step() {}
 }
 
-/// Sends `signal` to this process just before its `nth` store (from 1) to shared memory from now on. Returns whether
-/// this build can: it needs debug assertions.
+/// Sends `signal` to this process just before its `nth` store (from 1) to shared memory after this call. Returns
+/// whether this build supports it: it needs debug assertions.
 #[doc(hidden)]
 pub fn arm_store_hook(nth: u64, signal: i32) -> bool {
     imp::arm(nth, signal)
@@ -55,7 +55,7 @@ pub fn before_store() {
 mod tests {
     #[test]
     fn the_hook_exists_exactly_in_builds_with_debug_assertions() {
-        // The 0th store never comes.
+        // Store number 0 never occurs.
         assert_eq!(super::arm_store_hook(0, 0), cfg!(debug_assertions));
     }
 }

@@ -1,4 +1,4 @@
-//! The atomics of this crate: the standard library's, or loom's when a model is checked.
+//! The atomics of this crate: the standard library's, or loom's for models.
 
 #[cfg(not(loom))]
 pub use std::sync::atomic;
@@ -9,7 +9,7 @@ pub use loom::sync::atomic;
 #[cfg(loom)]
 pub use loom::cell;
 
-/// Cells with the interface of loom's, which watches who is inside.
+/// Cells with the interface of loom's, which track accesses.
 #[cfg(not(loom))]
 pub mod cell {
     #[derive(Debug)]
@@ -32,7 +32,7 @@ pub mod cell {
     }
 }
 
-/// Lets others have the processor.
+/// Yields the processor to other threads.
 pub fn yield_now() {
     #[cfg(loom)]
     loom::thread::yield_now();
@@ -40,7 +40,7 @@ pub fn yield_now() {
     std::thread::yield_now();
 }
 
-/// Tells the processor (or the model) that this is a spin loop.
+/// Hints to the processor (or the model) that this is a spin loop.
 pub fn spin_loop() {
     #[cfg(loom)]
     loom::thread::yield_now();

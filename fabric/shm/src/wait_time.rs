@@ -1,12 +1,12 @@
-//! How long something has been waited for.
+//! Measurement of a waiting time.
 
 use std::time::{Duration, Instant};
 
-/// What the time between two looks counts at most. Who waits looks more often, unless he gets no processor, or the
-/// whole machine stands still; then what he waits for may have had none either.
+/// Maximum time between two samples that counts. A waiting thread takes samples more often, unless it gets no processor
+/// or the machine is suspended; the process it waits for may not have run either in that time.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Time that somebody has waited, from his first look on.
+/// Time that a thread has waited since its first sample.
 #[derive(Default)]
 pub struct WaitTime {
     last: Option<Instant>,
@@ -14,17 +14,17 @@ pub struct WaitTime {
 }
 
 impl WaitTime {
-    /// Looks once more.
+    /// Takes a sample and returns the sum.
     pub fn sample(&mut self) -> Duration {
         self.sample_at(Instant::now())
     }
 
-    /// As at the last look.
+    /// Returns the sum at the last sample.
     pub const fn sum(&self) -> Duration {
         self.sum
     }
 
-    /// It was not waited for since the last look, and so much of what was counts no more.
+    /// Ends a wait: the time since the last sample does not count, and `forgiven` is subtracted from the sum.
     pub fn end(&mut self, forgiven: Duration) {
         self.last = None;
         self.sum = self.sum.saturating_sub(forgiven);

@@ -1,10 +1,10 @@
-//! Whether a thread sleeps, in one word: whoever leaves something for it looks there, and wakes it only if it sleeps.
+//! Sleep flag of a thread, in one word: producers check it after a delivery and wake the thread only if it sleeps.
 
 use crate::fence;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-/// Set by a thread that is about to sleep, read by those who leave something where it looks.
+/// Set by a thread that is about to sleep, read by the threads that deliver work to it.
 #[derive(Debug)]
 pub struct WakeWord(AtomicBool);
 
@@ -15,33 +15,34 @@ impl Default for WakeWord {
 }
 
 impl WakeWord {
-    /// Of a thread that is awake.
+    /// Creates the flag of a thread that is awake.
     pub fn new() -> Self {
         fence::asymmetric();
         Self(AtomicBool::new(false))
     }
 
-    /// To be called before a sleep. What was left before is found by one more look; whoever leaves something later is
-    /// told by [`WakeWord::must_wake`].
+    /// Must be called before a sleep. The thread finds earlier deliveries by polling once more afterwards; for later
+    /// ones, [`WakeWord::must_wake`] returns true to the producer, which wakes the thread.
     pub fn arm(&self) {
         self.0.store(true, Relaxed);
         fence::heavy();
     }
 
-    /// After that look, if it found something, and after the sleep.
+    /// Must be called after that poll if it found work, and after the sleep.
     pub fn disarm(&self) {
         self.0.store(false, Relaxed);
     }
 
-    /// Whether the thread sleeps, or is about to, as seen by somebody who has left something: if not, its last look
-    /// finds that.
+    /// Producer, after a delivery: returns whether the thread sleeps or is about to. If not, its last poll finds the
+    /// delivery.
     #[inline]
     pub fn is_armed(&self) -> bool {
         fence::light();
         self.0.load(Relaxed)
     }
 
-    /// To be called by whoever has left something: whether he has to wake the thread. One of several is told so.
+    /// Producer, after a delivery: returns whether the caller must wake the thread. Returns true to one of several
+    /// callers.
     #[inline]
     pub fn must_wake(&self) -> bool {
         fence::light();
@@ -51,7 +52,7 @@ impl WakeWord {
 
 #[cfg(all(test, loom))]
 mod tests {
-    //! That the model can fail was tried by hand: it does without either fence.
+    //! The model was checked to fail without either fence.
 
     use super::*;
     use crate::sync::atomic::Ordering::{Acquire, Release};
@@ -90,7 +91,7 @@ mod tests {
             for producer in producers {
                 producer.join().unwrap();
             }
-            // It sleeps if it found nothing; then it was woken, by whoever came later.
+            // The thread sleeps if it found nothing; in that case the later producer must have woken it.
             if found == [false, false] {
                 assert!(scene.woken.load(Acquire), "slept through");
             }

@@ -1,5 +1,5 @@
-//! Completions on their way from a queue pair's owner to its completion queue's: a private ring, one producer, one
-//! consumer, who may be two threads.
+//! Completions on their way from a queue pair's application thread to that of its completion queue: a private ring with
+//! one producer and one consumer, which may be two threads.
 
 use farcall_verbs::{Wc, WcOpcode, WcStatus};
 
@@ -7,19 +7,22 @@ use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::cell::UnsafeCell;
 
-/// All of it together: each side reads the other's index with every step anyway, so two lines would be two misses.
+/// All fields share one cache line: each side reads the other's index at every step anyway, so two lines would cost two
+/// misses.
 pub struct WcRing {
     head: AtomicU64,
     tail: AtomicU64,
-    /// What was pushed before this is of an earlier life: it is never taken, and takes no place of the queue.
+    /// Completions pushed before this index belong to an earlier incarnation of the queue pair. They are never returned
+    /// and do not count as queued.
     forgotten: AtomicU64,
-    /// Twice the capacity: as many again for those of the last life, until the consumer has passed them.
+    /// Twice the capacity: the second half is for completions of the previous incarnation that the consumer has not
+    /// passed yet.
     slots: Box<[UnsafeCell<Ended>]>,
     qp_num: u32,
 }
 
-/// What a completion of a send says beside its queue pair, in a third of the memory: a ring goes round all of its
-/// slots.
+/// The contents of a send completion except the queue pair number, in a third of the memory: a ring cycles through all
+/// of its slots.
 #[derive(Clone, Copy, Default)]
 struct Ended {
     wr_id: u64,
@@ -28,7 +31,7 @@ struct Ended {
     opcode: u8,
 }
 
-// Four completions in a cache line; indices and slots' address in one, wherever it begins.
+// Four completions per cache line; the indices and the address of the slots fit into the size of one line.
 const _: () = assert!(size_of::<Ended>() == 16 && (cfg!(loom) || size_of::<WcRing>() <= 64));
 
 impl Ended {
@@ -51,31 +54,32 @@ impl Ended {
     }
 }
 
-// SAFETY: a slot between head and tail belongs to the consumer, any other to the producer; the two indices hand slots
-// over with release and acquire. `push` and `pop` name who may call them.
+// SAFETY: a slot between head and tail is accessed by the consumer only, any other by the producer only; release stores
+// and acquire loads of the two indices transfer slots. `push` and `pop` require that at most one thread calls each.
 unsafe impl Sync for WcRing {}
 // SAFETY: `Ended` is plain data.
 unsafe impl Send for WcRing {}
 
 impl WcRing {
-    /// A ring of at least `capacity` completions of sends of queue pair `qp_num`.
+    /// Creates a ring for at least `capacity` completions of sends of queue pair `qp_num`.
     pub fn new(qp_num: u32, capacity: usize) -> Self {
         let count = 2 * capacity.next_power_of_two();
         let slots = (0..count).map(|_| UnsafeCell::new(Ended::default())).collect();
         Self { head: AtomicU64::new(0), tail: AtomicU64::new(0), forgotten: AtomicU64::new(0), slots, qp_num }
     }
 
-    /// Completions not yet taken; exact for the producer as an upper bound.
+    /// Returns the number of queued completions; for the producer it is an upper bound.
     #[inline]
     pub fn len(&self) -> usize {
         let head = self.head.load(Acquire).max(self.forgotten.load(Relaxed));
         (self.tail.load(Relaxed) - head) as usize
     }
 
-    /// Drops what was not taken. A consumer who never looks keeps it, from the second time on.
+    /// Discards the queued completions. If the consumer has not polled since the previous call, they may remain queued,
+    /// because the second half of the slots is occupied.
     ///
     /// # Safety
-    /// As [`WcRing::push`].
+    /// See [`WcRing::push`].
     pub unsafe fn forget(&self) {
         let tail = self.tail.load(Relaxed);
         if tail - self.head.load(Acquire) <= self.slots.len() as u64 / 2 {
@@ -83,7 +87,7 @@ impl WcRing {
         }
     }
 
-    /// Where the consumer stands: past what was forgotten.
+    /// Returns the consumer's position, after the discarded completions.
     #[inline]
     fn next(&self) -> u64 {
         self.head.load(Relaxed).max(self.forgotten.load(Acquire))
@@ -92,17 +96,18 @@ impl WcRing {
     /// Adds the completion of a send.
     ///
     /// # Safety
-    /// One thread at a time, and only if `len()` is below the capacity.
+    /// At most one thread at a time may be the producer, and `len()` must be below the capacity.
     #[inline]
     pub unsafe fn push(&self, wc: Wc) {
         let tail = self.tail.load(Relaxed);
         debug_assert!(self.len() < self.slots.len());
-        // SAFETY: the slot is the producer's because the ring is not full, as the caller promises.
+        // SAFETY: `len()` is below the capacity, by the contract of this function, so the slot is not between head and
+        // tail and the consumer does not access it.
         self.slots[tail as usize & (self.slots.len() - 1)].with_mut(|slot| unsafe { *slot = Ended::of(&wc) });
         self.tail.store(tail + 1, Release);
     }
 
-    /// Whether there is nothing to take.
+    /// Returns whether there is no completion to take.
     #[inline]
     pub fn is_empty(&self) -> bool {
         let next = self.next();
@@ -112,24 +117,24 @@ impl WcRing {
     /// Takes the oldest completion.
     ///
     /// # Safety
-    /// One thread at a time.
+    /// At most one thread at a time may be the consumer.
     #[inline]
     pub unsafe fn pop(&self) -> Option<Wc> {
-        // SAFETY: the caller's promise.
+        // SAFETY: this thread is the only consumer, by the contract of this function.
         unsafe { self.pop_if(|_| true) }
     }
 
-    /// Takes the oldest completion if it is such a one.
+    /// Takes the oldest completion if `is_such` returns true for it.
     ///
     /// # Safety
-    /// One thread at a time.
+    /// At most one thread at a time may be the consumer.
     #[inline]
     pub unsafe fn pop_if(&self, is_such: impl Fn(&Wc) -> bool) -> Option<Wc> {
         let head = self.next();
         if self.tail.load(Acquire) == head {
             return None;
         }
-        // SAFETY: the slot lies between head and tail, so it is the consumer's.
+        // SAFETY: the slot lies between head and tail, so the producer does not write to it.
         let ended = self.slots[head as usize & (self.slots.len() - 1)].with(|slot| unsafe { *slot });
         let wc = ended.completion(self.qp_num);
         if !is_such(&wc) {
@@ -144,10 +149,10 @@ impl WcRing {
 mod forgetting {
     use super::*;
 
-    /// A life's completions, pushed into all of its places.
+    /// Pushes the completions of one incarnation, which fill the queue.
     fn fill(ring: &WcRing, first: u64) {
         for wr_id in first..first + 2 {
-            // SAFETY: the only producer, and there is room, as the test checks.
+            // SAFETY: this thread is the only producer, and the test checks that there is space.
             unsafe { ring.push(Wc::ended(wr_id, 1, WcOpcode::SEND, WcStatus::SUCCESS)) };
         }
     }
@@ -187,16 +192,16 @@ mod forgetting {
 
 #[cfg(all(test, loom))]
 mod tests {
-    //! That the model can fail was tried by hand: with either index stored relaxed, loom finds a slot in two hands.
+    //! The model was checked to fail: with either index stored relaxed, loom reports concurrent accesses to a slot.
     //!
-    //! loom remembers one access to each atomic, so a thread that reads an index before it writes it hides that another
-    //! had read it, and the model would be a single execution. Steps on a common counter, which order no memory, make
-    //! it try all the turns.
+    //! loom tracks one access per atomic, so a thread that reads an index before it writes it hides that another thread
+    //! had read it; the model would be a single execution. Increments of a common counter, which order no memory, make
+    //! loom explore all interleavings.
 
     use super::*;
     use loom::sync::Arc;
 
-    /// Every completion comes once, whole and in order, over a lap of a ring of two.
+    /// Every completion is received once, complete and in order, over a lap of a ring of two.
     #[test]
     fn completions_come_whole_and_in_order() {
         let mut builder = loom::model::Builder::new();
@@ -212,7 +217,7 @@ mod tests {
                         if ring.len() < 2 {
                             let ended = Wc::ended(sent, 1, WcOpcode::SEND, WcStatus::SUCCESS);
                             let wc = Wc { byte_len: sent as u32, ..ended };
-                            // SAFETY: the only producer, and there is room.
+                            // SAFETY: this thread is the only producer, and `len()` is below the capacity.
                             unsafe { ring.push(wc) };
                             sent += 1;
                         }
@@ -222,7 +227,7 @@ mod tests {
             };
             let mut next = 0;
             let mut take = || {
-                // SAFETY: the only consumer.
+                // SAFETY: this thread is the only consumer.
                 while let Some(wc) = unsafe { ring.pop() } {
                     assert_eq!((wc.wr_id, u64::from(wc.byte_len)), (next, next));
                     next += 1;

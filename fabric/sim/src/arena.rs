@@ -1,7 +1,7 @@
-//! Objects by number.
+//! Tables of objects by number.
 
-/// Objects by number. Numbers are never used twice, so a late event about an object that is gone finds nothing, and the
-/// order of iteration is that of creation.
+/// A table of objects by number. Numbers are never reused, so a late event for a removed object finds nothing. The
+/// order of iteration is the order of creation.
 pub(crate) struct Arena<T> {
     slots: Vec<Option<Box<T>>>,
 }
@@ -13,7 +13,7 @@ impl<T> Default for Arena<T> {
 }
 
 impl<T> Arena<T> {
-    /// The number the next object gets.
+    /// Returns the number of the next object.
     pub(crate) fn next_id(&self) -> u32 {
         self.slots.len() as u32
     }
@@ -32,8 +32,8 @@ impl<T> Arena<T> {
         self.slots.get_mut(id as usize)?.as_deref_mut()
     }
 
-    /// Takes an object out: for good, or until [`Arena::put_back`], so that the rest of the world can be changed while
-    /// the object works on it.
+    /// Removes an object: permanently, or until [`Arena::put_back`], so that the rest of the world can be changed while
+    /// the object is in use.
     pub(crate) fn remove(&mut self, id: u32) -> Option<Box<T>> {
         self.slots.get_mut(id as usize)?.take()
     }

@@ -1,11 +1,11 @@
-//! Completion channels, with descriptors of the simulated world.
+//! Completion channels, with simulated descriptors.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 
 use crate::packet::Node;
 
-/// What a simulated descriptor stands for. Its numbers are far above those of the system, which refuses them.
+/// The object of a simulated descriptor. The numbers are far above those of the system, which rejects them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Descriptor {
     Channel(u32),
@@ -40,7 +40,7 @@ impl Descriptor {
     }
 }
 
-/// A channel as the device knows it.
+/// The device's state of a channel.
 pub(crate) struct Channel {
     pub(crate) node: Node,
     pub(crate) events: VecDeque<u32>,

@@ -10,14 +10,14 @@ use crate::queue::Event;
 use crate::state::State;
 use crate::trace::What;
 
-/// What polling a completion sets free in its queue pair.
+/// Queue slots that a polled completion releases in its queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Frees {
     /// All sends up to the one with this ordinal.
     SendsTo(u64),
-    /// One receive of the pair's own queue.
+    /// One receive of the queue pair's own queue.
     Receive,
-    /// Nothing: the receive was a shared queue's.
+    /// Nothing: the receive belonged to a shared receive queue.
     Nothing,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Entry {
     pub(crate) frees: Frees,
 }
 
-/// A completion queue as the device knows it.
+/// The device's state of a completion queue.
 pub(crate) struct Cq {
     pub(crate) context: u32,
     pub(crate) node: Node,
@@ -46,7 +46,7 @@ impl Cq {
 }
 
 impl State {
-    /// Puts a completion into its queue.
+    /// Appends a completion to its queue.
     pub(crate) fn complete(&mut self, id: u32, entry: Entry, is_solicited: bool) {
         let wc = &entry.wc;
         let numbers = [u64::from(id), u64::from(wc.qp_num) << 32 | u64::from(wc.status.0), wc.wr_id];
@@ -87,7 +87,7 @@ impl State {
         }
     }
 
-    /// The queue pairs of a queue that has overrun go to the error state.
+    /// Moves the queue pairs of an overrun queue to the error state.
     pub(crate) fn overrun(&mut self, cq: u32) {
         let victims: Vec<u32> = self
             .qps

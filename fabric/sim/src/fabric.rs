@@ -1,12 +1,12 @@
-//! What all handles share: the state of the world under a lock.
+//! The state shared by all handles, behind a lock.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::params::Params;
 use crate::state::State;
 
-/// The state behind its lock. A world runs on one thread at a time; the lock is there because verbs objects may be sent
-/// to other threads.
+/// The state and its lock. A world runs on one thread at a time; the lock exists because verbs objects may be sent to
+/// other threads.
 pub(crate) struct Fabric(Mutex<State>);
 
 impl Fabric {
@@ -14,23 +14,24 @@ impl Fabric {
         Self(Mutex::new(state))
     }
 
-    /// The state, for the world itself: costs nobody anything.
+    /// Locks the state for the world itself, without cost in virtual time.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic of a simulated program ends its test; what other handles do while they are dropped may still work.
+        // A panic of a simulated program ends its test; calls of other handles while they are dropped may still
+        // succeed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, for a rare call of a program.
+    /// Locks the state for an infrequent call of a program.
     pub(crate) fn call(&self) -> MutexGuard<'_, State> {
         self.charged(|params| params.call_ns)
     }
 
-    /// The state, for a doorbell.
+    /// Locks the state for a doorbell.
     pub(crate) fn post(&self) -> MutexGuard<'_, State> {
         self.charged(|params| params.post_ns)
     }
 
-    /// The state, for a look at a queue.
+    /// Locks the state for a poll of a queue.
     pub(crate) fn poll(&self) -> MutexGuard<'_, State> {
         self.charged(|params| params.poll_ns)
     }

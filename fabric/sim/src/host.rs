@@ -1,4 +1,4 @@
-//! A node as its programs see it: its device, its clock, its sockets.
+//! A node as its programs use it: its device, its clock, its sockets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::fabric::Fabric;
 use crate::packet::{Node, NodeId};
 use crate::socket::{Listener, Pipe};
 
-/// A node: a [`farcall_verbs::Provider`] of one device, a clock, and the sockets that bootstrap goes over.
+/// A node: a [`farcall_verbs::Provider`] with one device, a clock, and sockets for bootstrap.
 #[derive(Clone)]
 pub struct Host {
     pub(crate) fabric: Arc<Fabric>,
@@ -17,28 +17,27 @@ pub struct Host {
 }
 
 impl Host {
-    /// Which node it is.
+    /// Returns the node's number.
     pub fn id(&self) -> NodeId {
         NodeId(self.node)
     }
 
-    /// The world's clock as a program reads it: virtual time, plus what the present step has cost so far.
+    /// Returns the world's clock as programs read it: virtual time plus the cost of the present step so far.
     pub fn clock(&self) -> HostClock {
         HostClock { fabric: self.fabric.clone() }
     }
 
-    /// Computes for a while: what the present step does from now on has its effect so much later, and so has the next
-    /// step.
+    /// Charges a computation of `duration`: later effects of the present step, and the next step, are delayed by it.
     pub fn compute(&self, duration: Duration) {
         self.fabric.lock().charge(duration.as_nanos() as u64);
     }
 
-    /// Listens for pipes; `None` if somebody does already.
+    /// Listens for pipes; returns `None` if the port has a listener already.
     pub fn listen(&self, port: u16) -> Option<Listener> {
         Listener::open(&self.fabric, self.node, port)
     }
 
-    /// Opens a pipe to a port of a node. What is written before it is open waits.
+    /// Opens a pipe to a port of a node. Bytes that are written before it is open are buffered.
     pub fn dial(&self, to: NodeId, port: u16) -> Pipe {
         Pipe::dial(&self.fabric, self.node, to.0, port)
     }

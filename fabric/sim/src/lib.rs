@@ -1,25 +1,25 @@
-//! RDMA verbs in virtual time: many nodes in one thread, with faults, and always the same for the same seed.
+//! RDMA verbs in virtual time: many nodes in one thread, with faults, deterministic for each seed.
 //!
-//! A [`World`] has nodes, a clock that counts nanoseconds, and one queue of events. Each node is a
-//! [`farcall_verbs::Provider`]; a program that knows only the verbs' traits and the sans-IO
-//! [`farcall_verbs::Endpoint`] runs here unchanged. Nothing depends on the machine: no thread, no system call, no
-//! iteration over a hash map; random numbers come from one seed, and the [trace](World::trace_hash) of two runs is the
-//! same to the bit. (Addresses of registered memory are the machine's, so they are no part of the trace.)
+//! A [`World`] has nodes, a clock that counts nanoseconds, and one event queue. Each node is a
+//! [`farcall_verbs::Provider`]; a program that uses only the verbs' traits and the sans-IO [`farcall_verbs::Endpoint`]
+//! runs here unchanged. Nothing depends on the machine: there is no thread, no system call and no iteration over a hash
+//! map. All random numbers derive from one seed, and the [traces](World::trace_hash) of two runs are identical.
+//! (Addresses of registered memory depend on the machine, so they are not part of the trace.)
 //!
-//! What is simulated: queue pairs packet by packet, by the transport of [`farcall_wire`]; memory that changes between
-//! steps only, in pieces; completion queues and channels; shared receive queues; [bootstrap pipes](Pipe); loss,
-//! duplication, reordering, delay, partition, congestion; the death of programs and of nodes. Constants are in
+//! The simulation covers queue pairs packet by packet, with the transport of [`farcall_wire`]; memory that changes only
+//! between steps, in chunks; completion queues and channels; shared receive queues; [bootstrap pipes](Pipe); loss,
+//! duplication, reordering, delay, partition, congestion; crashes of programs and of nodes. Constants are in
 //! [`Params`]; they model no particular hardware: no cost of an RNIC depends on the direction of an operation.
 //!
-//! | file | holds |
+//! | file | contents |
 //! |---|---|
-//! | `world`, `task` | the world's steps, and when each endpoint has its turn |
-//! | `state`, `queue` | all objects, the clock, the queue of events |
+//! | `world`, `task` | the steps of the world, and the scheduling of endpoints |
+//! | `state`, `queue` | all objects, the clock, the event queue |
 //! | `network`, `packet` | nodes, packets between them, faults |
-//! | `qp` | what the transport asks of a device, and posting |
-//! | `memory`, `placement` | regions, their checks, how payload lands |
-//! | `cq`, `srq`, `receive`, `channel`, `pipe` | the world's side of queues, channels and pipes |
-//! | `device`, `socket`, `host`, `fabric` | what programs hold: verbs objects, pipes, clocks, behind one lock |
+//! | `qp` | the transport's interface to the device, and posting |
+//! | `memory`, `placement` | regions, their checks, placement of payload |
+//! | `cq`, `srq`, `receive`, `channel`, `pipe` | the device's state of queues, channels and pipes |
+//! | `device`, `socket`, `host`, `fabric` | the programs' handles: verbs objects, pipes, clocks, behind one lock |
 //! | [`check`] | checkers of completions, deliveries, memory and histories |
 //!
 //! ```

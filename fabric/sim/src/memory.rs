@@ -1,4 +1,4 @@
-//! Registered memory: the table of regions, their checks, and the one place where the simulated devices touch memory.
+//! Registered memory: the table of regions, their checks, and the only code with which simulated devices access memory.
 
 use std::ptr;
 
@@ -8,19 +8,19 @@ use crate::packet::Node;
 use crate::state::State;
 use crate::trace::{What, hash_bytes};
 
-/// Bytes of a region, at most.
+/// Maximum length of a region in bytes.
 pub(crate) const MAX_MR_BYTES: u64 = 1 << 40;
 
-/// Names of regions begin here: no program has such addresses.
+/// Start of the remote addresses of regions. No program has memory at such addresses.
 const NAMES: u64 = 1 << 63;
 
-/// What peers call the first byte of a region. The program's addresses differ from process to process, and they are
-/// sent: payload with one in it would make two runs of a seed differ.
+/// Returns the remote address of a region's first byte. The program's own addresses differ from process to process; if
+/// payload contained one, two runs of a seed would differ.
 pub(crate) const fn remote_addr(id: u32) -> u64 {
     NAMES + id as u64 * MAX_MR_BYTES
 }
 
-/// A region as the devices know it.
+/// The device's state of a region.
 pub(crate) struct Mr {
     pub(crate) node: Node,
     pub(crate) pd: u32,
@@ -37,8 +37,8 @@ impl Mr {
     }
 }
 
-/// Memory that a check has admitted. It stays valid until the next step of an endpoint: regions are only deregistered
-/// there.
+/// Memory that passed a check. It remains valid until the next step of an endpoint, since regions are only deregistered
+/// in such steps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Admitted {
     pub(crate) mr: u32,
@@ -47,8 +47,8 @@ pub(crate) struct Admitted {
 }
 
 impl State {
-    /// Whether a key of a node opens `len` bytes at `addr`, the program's or a remote one, for what is needed, within a
-    /// protection domain.
+    /// Checks whether a key of a node permits the access `need` to `len` bytes at `addr`, a local or remote address,
+    /// within a protection domain.
     pub(crate) fn admit(
         &self,
         (node, pd): (Node, u32),
@@ -64,24 +64,26 @@ impl State {
         fits.then_some(Admitted { mr: id, addr, len })
     }
 
-    /// Copies admitted memory out.
+    /// Copies bytes out of admitted memory.
     pub(crate) fn fetch(&mut self, from: Admitted) -> Vec<u8> {
         let mut bytes = vec![0; from.len as usize];
         let source = ptr::with_exposed_provenance::<u8>(from.addr as usize);
-        // SAFETY: `admit` found the bytes inside of a registered region, whose registrant promised that it stays mapped
-        // until it is deregistered, and no endpoint had a turn since. Reads race with nothing: a world is one thread
-        // at a time, under its lock.
+        // SAFETY: `admit` found the bytes inside a registered region, and `ProtectionDomain::reg_mr` requires that the
+        // region stays mapped until it is deregistered. No endpoint has run since, so it is still registered. No access
+        // is concurrent: a world runs on one thread at a time, under its lock.
         unsafe { source.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
         let offset = self.offset_in(from);
         self.note(What::Fetch, [u64::from(from.mr), offset, from.len, hash_bytes(&bytes)]);
         bytes
     }
 
-    /// Copies bytes into admitted memory, now.
+    /// Copies bytes into admitted memory immediately.
     pub(crate) fn store(&mut self, to: Admitted, bytes: &[u8]) {
         assert_eq!(to.len, bytes.len() as u64, "as many bytes as were admitted");
         let target = ptr::with_exposed_provenance_mut::<u8>(to.addr as usize);
-        // SAFETY: as in `fetch`; `bytes` is private memory. What the device may write, nobody holds a reference to.
+        // SAFETY: `admit` found the bytes inside a registered region, which stays mapped until an endpoint deregisters
+        // it, and no endpoint has run since. `bytes` does not overlap it, because no reference exists to memory that
+        // the device may write (contract of `ProtectionDomain::reg_mr`).
         unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         let offset = self.offset_in(to);
         self.note(What::Place, [u64::from(to.mr), offset, to.len, hash_bytes(bytes)]);
@@ -90,12 +92,12 @@ impl State {
         }
     }
 
-    /// Addresses differ from run to run; places in regions do not.
+    /// Returns the offset in the region, which is the same in every run, unlike the address.
     fn offset_in(&self, place: Admitted) -> u64 {
         self.mrs.get(place.mr).map_or(0, |mr| place.addr - mr.addr)
     }
 
-    /// Admits `len` bytes from `offset` of a scatter or gather list, piece by piece.
+    /// Admits `len` bytes from `offset` of a scatter or gather list, element by element.
     pub(crate) fn admit_list(
         &self,
         (node, pd): (Node, u32),
@@ -153,7 +155,7 @@ impl State {
             });
         }
         let key = of_node.next_key;
-        // Neighbours of a key are no keys.
+        // Keys are not consecutive, so that a neighbouring number is not a valid key.
         of_node.next_key = of_node.next_key.wrapping_add(0x0001_0301);
         let id = self.mrs.insert(Mr { node, pd, key, addr, len, access });
         self.nodes[node as usize].keys.insert(key, id);
@@ -162,7 +164,7 @@ impl State {
     }
 
     pub(crate) fn deregister(&mut self, id: u32) {
-        // What was admitted lands first: deregistration waits for accesses under way.
+        // Chunks in flight are placed first: deregistration waits for accesses in progress.
         self.land_all_in(id);
         if let Some(mr) = self.mrs.remove(id) {
             self.nodes[mr.node as usize].keys.remove(&mr.key);

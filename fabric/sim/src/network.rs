@@ -1,4 +1,4 @@
-//! The network: packets take time, some are lost, doubled or overtaken, and some meet congestion.
+//! The network: delay, loss, duplication, reordering and congestion of packets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,27 +7,27 @@ use crate::queue::Event;
 use crate::state::State;
 use crate::trace::What;
 
-/// What goes wrong between nodes, and how long things take there. Shares are in millionths of packets.
+/// Faults and delays between nodes. Rates are in millionths of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Faults {
-    /// Packets lost.
+    /// Rate of lost packets.
     pub loss_ppm: u32,
-    /// Packets that arrive twice.
+    /// Rate of duplicated packets.
     pub duplicate_ppm: u32,
-    /// Packets that later ones may overtake.
+    /// Rate of packets that later ones may overtake.
     pub reorder_ppm: u32,
-    /// Packets that are marked as if they had met congestion.
+    /// Rate of packets that are marked as if they had met congestion.
     pub mark_ppm: u32,
-    /// The shortest way, in nanoseconds.
+    /// Minimum delay in nanoseconds.
     pub delay_min_ns: u64,
-    /// The longest way of a packet that nothing happens to.
+    /// Maximum delay in nanoseconds of a packet without faults.
     pub delay_max_ns: u64,
-    /// How much longer, at most, the way of a second copy or an overtaken packet is.
+    /// Maximum additional delay in nanoseconds of a duplicate or an overtaken packet.
     pub detour_max_ns: u64,
 }
 
 impl Faults {
-    /// A network that loses and reorders nothing.
+    /// A network without loss and reordering.
     pub const NONE: Self = Self {
         loss_ppm: 0,
         duplicate_ppm: 0,
@@ -38,7 +38,7 @@ impl Faults {
         detour_max_ns: 20_000,
     };
 
-    /// A network in which retransmission is daily work.
+    /// A network in which retransmissions are frequent.
     pub const BAD: Self = Self {
         loss_ppm: 20_000,
         duplicate_ppm: 10_000,
@@ -50,23 +50,23 @@ impl Faults {
     };
 }
 
-/// The last port before a node, when it is slower than those who send there: packets queue in it, and are marked as the
-/// congestion point of DCQCN does ("Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section 3.1).
-/// It drops none.
+/// The last port before a node, if it is slower than its senders: packets queue in it, and are marked as by the
+/// congestion point of DCQCN ("Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section 3.1). It
+/// drops no packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bottleneck {
-    /// What passes it.
+    /// Throughput in bytes per second.
     pub bytes_per_s: u64,
-    /// No packet is marked that finds no more than so much queued: K_min.
+    /// Queue length in bytes up to which no packet is marked: K_min.
     pub mark_min_bytes: u64,
-    /// Each packet is marked that finds more than so much queued: K_max.
+    /// Queue length in bytes above which every packet is marked: K_max.
     pub mark_max_bytes: u64,
-    /// Between the two the share of marked packets grows from 0 to this, in millionths: P_max.
+    /// Between these lengths the rate of marked packets increases from 0 to this value, in millionths: P_max.
     pub mark_max_ppm: u32,
 }
 
 impl Bottleneck {
-    /// The share of packets that are marked, in millionths.
+    /// Returns the rate of marked packets, in millionths.
     fn marked_ppm(&self, queued_bytes: u64) -> u32 {
         if queued_bytes > self.mark_max_bytes {
             return 1_000_000;
@@ -77,17 +77,17 @@ impl Bottleneck {
     }
 }
 
-/// What counts for a packet in a bottleneck besides its payload: its headers, about.
+/// Length that counts for a packet in a bottleneck in addition to its payload: approximately its headers.
 const HEADERS_BYTES: u64 = 64;
 
-/// Ways between nodes.
+/// State of the network between nodes.
 pub(crate) struct Network {
     pub(crate) faults: Faults,
-    /// Bottlenecks by the node behind them, and when each has passed on everything.
+    /// Bottlenecks by the node after them, and the time at which each has forwarded all of its packets.
     bottlenecks: BTreeMap<Node, (Bottleneck, u64)>,
-    /// Ordered pairs between which nothing passes.
+    /// Ordered pairs of nodes between which no packet passes.
     cut: BTreeSet<(Node, Node)>,
-    /// When the last packet that was not overtaken arrives, by ordered pair.
+    /// Arrival time of the last packet that was not reordered, by ordered pair of nodes.
     arrived_by_ns: BTreeMap<(Node, Node), u64>,
 }
 
@@ -119,7 +119,7 @@ impl Network {
 }
 
 impl State {
-    /// Sends a packet on its way at the present time.
+    /// Sends a packet at the present time.
     pub(crate) fn send(&mut self, mut frame: Frame) {
         let faults = self.network.faults;
         let way = (frame.src, frame.dst);
@@ -156,7 +156,7 @@ impl State {
         self.at(at_ns, Event::Arrive(Box::new(frame)));
     }
 
-    /// When a packet arrives that reaches the last port at `at_ns`.
+    /// Returns the arrival time of a packet that reaches the last port at `at_ns`.
     fn pass_bottleneck(&mut self, at_ns: u64, frame: &mut Frame) -> u64 {
         let Some((bottleneck, free_ns)) = self.network.bottlenecks.get_mut(&frame.dst) else { return at_ns };
         let queued_bytes = free_ns.saturating_sub(at_ns) * bottleneck.bytes_per_s / 1_000_000_000;

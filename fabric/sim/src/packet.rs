@@ -1,15 +1,15 @@
-//! Nodes, and packets between them.
+//! Nodes, and packets in flight.
 
 use farcall_wire::Packet;
 
 /// A node's number.
 pub(crate) type Node = u32;
 
-/// A node's number, in the order in which nodes were added.
+/// The number of a node, in the order in which nodes were added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
 
-/// A packet under way, with what a network's own headers say and a copy of its payload.
+/// A packet in flight, with the contents of the network's own headers and a copy of its payload.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
     pub(crate) src: Node,
@@ -17,6 +17,6 @@ pub(crate) struct Frame {
     pub(crate) src_qpn: u32,
     pub(crate) packet: Packet,
     pub(crate) payload: Vec<u8>,
-    /// It met congestion.
+    /// Whether it met congestion.
     pub(crate) is_marked: bool,
 }

@@ -1,14 +1,13 @@
-//! What the pages of this process permit: a device that is handed memory must not be handed what the processor may not
-//! touch itself.
+//! Permissions of this process's pages: a device must not be given memory that the processor may not access itself.
 
-/// Whether all of `len` bytes at `addr` are mapped, readable, and writable if asked. Where the system does not tell,
-/// they are.
+/// Returns whether all of `len` bytes at `addr` are mapped, readable, and writable if `for_writing`. Returns true if
+/// the system does not provide the information.
 pub(crate) fn may_access(addr: u64, len: u64, for_writing: bool) -> bool {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return true };
     covers(&maps, addr, len, for_writing)
 }
 
-/// Whether lines as of `/proc/self/maps`, which are in order of addresses, cover a range without a gap.
+/// Returns whether lines of `/proc/self/maps`, which are sorted by address, cover a range without a gap.
 fn covers(maps: &str, addr: u64, len: u64, for_writing: bool) -> bool {
     let Some(end) = addr.checked_add(len) else { return false };
     let mut covered_to = addr;

@@ -1,51 +1,51 @@
-//! All constants of the world in one place. No model of any particular hardware: round numbers of its order.
+//! All constants of the world. They model no particular hardware: round numbers of a realistic order of magnitude.
 
 use farcall_verbs::Mtu;
 use farcall_wire::{NewRateControl, dcqcn};
 
-/// How long things take, and how large things may be. Times in nanoseconds.
+/// Durations and limits. Times are in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Params {
     /// MTU of all ports.
     pub mtu: Mtu,
-    /// From a doorbell to the device's first look at the work request.
+    /// Time from a doorbell until the device reads the work request.
     pub doorbell_ns: u64,
-    /// Between two packets that one queue pair sends.
+    /// Interval between two packets of one queue pair.
     pub packet_gap_ns: u64,
-    /// From a packet's arrival until its first byte is placed.
+    /// Time from a packet's arrival until its first byte is placed.
     pub placement_ns: u64,
-    /// At most so long from a READ's arrival until memory is read for it.
+    /// Maximum time from a READ's arrival until memory is read for it.
     pub read_max_ns: u64,
-    /// At most so long between two pieces of one payload.
+    /// Maximum time between two chunks of one payload.
     pub piece_gap_ns: u64,
-    /// At most so many pieces are made of one packet's payload.
+    /// Maximum number of chunks of one packet's payload.
     pub pieces_max: u64,
-    /// Whether payload of WRITEs lands in address order, the final byte last: what
-    /// [`farcall_verbs::RawQp::places_in_order`] answers.
+    /// Whether the payload of WRITEs is placed in address order, the final byte last: the result of
+    /// [`farcall_verbs::RawQp::places_in_order`].
     pub placement_in_order: bool,
-    /// CPU debt of one step of an endpoint.
+    /// CPU time of one step of an endpoint.
     pub step_ns: u64,
-    /// CPU debt of one doorbell.
+    /// CPU time of one doorbell.
     pub post_ns: u64,
-    /// CPU debt of one poll of a completion queue.
+    /// CPU time of one poll of a completion queue.
     pub poll_ns: u64,
-    /// CPU debt of any other call of verbs.
+    /// CPU time of any other verbs call.
     pub call_ns: u64,
-    /// Pause between two looks of a polling endpoint.
+    /// Interval between two iterations of a polling endpoint.
     pub poll_gap_ns: u64,
-    /// Empty looks of a polling endpoint before its further looks are elided.
+    /// Number of idle iterations of a polling endpoint before further ones are skipped.
     pub idle_polls: u32,
-    /// From readiness of what a sleeping endpoint waits on until its next step.
+    /// Time from the readiness of a descriptor until the next step of an endpoint that sleeps on it.
     pub wake_ns: u64,
-    /// Packets that a queue pair may have unacknowledged at first, and always.
+    /// Initial and minimum limit of a queue pair's unacknowledged packets.
     pub unacknowledged_min: u32,
-    /// Packets that it may have unacknowledged at most, while none are lost.
+    /// Maximum limit of a queue pair's unacknowledged packets, reached while none are lost.
     pub unacknowledged_max: u32,
-    /// What slows a queue pair down whose peer tells of congestion.
+    /// Rate control of a queue pair after congestion notifications.
     pub rate_control: NewRateControl,
-    /// Attempts of an established pipe to get a segment through a partition before it is reset.
+    /// Attempts of an established pipe to send a segment through a partition before it is reset.
     pub pipe_attempts: u32,
-    /// Between two such attempts.
+    /// Interval between two such attempts.
     pub pipe_retry_ns: u64,
     /// Device limits.
     pub limits: Limits,
@@ -54,25 +54,25 @@ pub struct Params {
 /// Limits of a simulated device.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Queue pairs of a node.
+    /// Maximum number of queue pairs of a node.
     pub qps: u32,
-    /// Work requests in one queue.
+    /// Maximum number of work requests in one queue.
     pub qp_wr: u32,
-    /// Elements in one request.
+    /// Maximum number of elements in one request.
     pub sges: u32,
-    /// Completion queues of a node.
+    /// Maximum number of completion queues of a node.
     pub cqs: u32,
-    /// Completions in one queue.
+    /// Maximum number of completions in one queue.
     pub cqes: u32,
-    /// Regions of a node.
+    /// Maximum number of regions of a node.
     pub mrs: u32,
-    /// Shared receive queues of a node.
+    /// Maximum number of shared receive queues of a node.
     pub srqs: u32,
-    /// Bytes of inline data.
+    /// Maximum length of inline data in bytes.
     pub inline_bytes: u32,
-    /// Outstanding READs and atomics of a queue pair.
+    /// Maximum number of outstanding READs and atomics of a queue pair.
     pub rd_atomic: u8,
-    /// Bytes in one message.
+    /// Maximum length of a message in bytes.
     pub message_bytes: u64,
 }
 

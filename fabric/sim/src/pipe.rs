@@ -1,5 +1,5 @@
-//! Bootstrap pipes: ordered bytes between nodes, with delay, close and reset; what a TCP connection looks like to a
-//! program that never blocks.
+//! Bootstrap pipes: ordered bytes between nodes, with delay, close and reset, like a TCP connection of a non-blocking
+//! program.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use crate::queue::Event;
 use crate::state::State;
 use crate::trace::What;
 
-/// What is under way to an end.
+/// An item in flight to an end.
 pub(crate) enum Item {
     Opened,
     Bytes(Vec<u8>),
@@ -23,7 +23,7 @@ pub(crate) enum Item {
 pub(crate) enum PipeState {
     Dialling,
     Open,
-    /// The other side closed; what came before can still be read.
+    /// The other side closed; bytes that arrived earlier can still be read.
     Closed,
     Reset,
     Refused,
@@ -38,14 +38,14 @@ pub(crate) struct End {
     pub(crate) state: PipeState,
     pub(crate) coming: VecDeque<(u64, Item)>,
     pub(crate) inbox: VecDeque<u8>,
-    /// Written before the pipe was open.
+    /// Bytes written before the pipe was open.
     pub(crate) early: Vec<u8>,
-    /// Attempts to get the next item through.
+    /// Number of attempts to send the next item.
     pub(crate) attempts: u32,
 }
 
 impl End {
-    /// The end of a pipe that is not open yet.
+    /// Creates the end of a pipe that is not open yet.
     pub(crate) fn dialling(node: Node, peer_node: Node, port: u16) -> Self {
         let (peer, coming, inbox, early, attempts) = Default::default();
         Self { node, peer_node, port, peer, state: PipeState::Dialling, coming, inbox, early, attempts }
@@ -62,7 +62,7 @@ pub(crate) struct Listening {
 impl State {
     pub(crate) fn pipe_delay_ns(&mut self) -> u64 {
         let faults = self.network.faults;
-        // A kernel's stack on both sides, besides the way.
+        // The delay of the kernel's network stack on both sides, in addition to the network's.
         20_000 + self.pipes_rng.between(faults.delay_min_ns, 10 * faults.delay_max_ns)
     }
 
@@ -73,7 +73,7 @@ impl State {
             || !self.nodes[b as usize].is_alive
     }
 
-    /// Sends an item to an end; after what was sent there before.
+    /// Sends an item to an end, after the items sent before.
     pub(crate) fn send_item(&mut self, to: u32, item: Item) {
         let at_ns = self.effect_ns() + self.pipe_delay_ns();
         let Some(end) = self.ends.get_mut(to) else { return };
@@ -83,7 +83,7 @@ impl State {
         self.at(at_ns, Event::Pipe { end: to });
     }
 
-    /// A connection request arrives, or is lost and tried again.
+    /// Handles a connection request that arrives, or is lost and retried.
     pub(crate) fn dial_event(&mut self, id: u32, attempt: u32) {
         let Some(end) = self.ends.get(id) else { return };
         let (from, to, port) = (end.node, end.peer_node, end.port);
@@ -114,7 +114,7 @@ impl State {
         self.send_item(id, Item::Opened);
     }
 
-    /// What is due at an end arrives.
+    /// Delivers the items that are due at an end.
     pub(crate) fn pipe_event(&mut self, id: u32) {
         loop {
             let Some(end) = self.ends.get(id) else { return };
@@ -206,7 +206,7 @@ impl State {
         }
     }
 
-    /// The owner of an end lets go of it.
+    /// Drops an end on behalf of its owner.
     pub(crate) fn drop_end(&mut self, id: u32) {
         let Some(end) = self.ends.remove(id) else { return };
         if let Some(peer) = end.peer {

@@ -1,23 +1,24 @@
-//! How payload lands: in pieces, one after the other in time, in address order or not.
+//! Placement of payload: in chunks, one after the other in time, in address order or not.
 
 use crate::memory::Admitted;
 use crate::queue::Event;
 use crate::state::State;
 
-/// A piece of payload that lands when its time comes, if nothing has stopped it by then.
+/// A chunk of payload that is placed at its time, unless it is voided before.
 pub(crate) struct Piece {
     to: Admitted,
     bytes: Vec<u8>,
-    /// Who placed it, and in which life: a queue pair that left its state places nothing more.
+    /// The placing queue pair and its incarnation: a queue pair that left its state places nothing more.
     qp: u32,
     life: u64,
 }
 
-/// A word is not torn.
+/// Length in bytes of a word, which is never torn.
 const WORD: u64 = 8;
 
 impl State {
-    /// Lets `bytes` land at `to`, from `from_ns` on, for a queue pair. Returns when all have.
+    /// Schedules the placement of `bytes` at `to` from `from_ns` on, for a queue pair. Returns the time at which all
+    /// are placed.
     pub(crate) fn place(
         &mut self,
         to: &[Admitted],
@@ -46,7 +47,7 @@ impl State {
         at_ns
     }
 
-    /// Cuts at random words.
+    /// Cuts a range into chunks at random word boundaries.
     fn cut(&mut self, to: Admitted, bytes: &[u8], pieces: &mut Vec<(Admitted, Vec<u8>)>) {
         let (mut at, end) = (to.addr, to.addr + to.len);
         let mut left = self.placement_rng.between(1, self.params.pieces_max.max(1));
@@ -61,7 +62,7 @@ impl State {
         }
     }
 
-    /// A piece lands.
+    /// Places a chunk.
     pub(crate) fn land(&mut self, number: u64) {
         let Some(piece) = self.pieces.remove(&number) else { return };
         let is_current = self.qps.get(piece.qp).is_some_and(|qp| qp.device.progress.life == piece.life);
@@ -70,7 +71,7 @@ impl State {
         }
     }
 
-    /// Everything that is to land in a region lands now.
+    /// Places all scheduled chunks of a region now.
     pub(crate) fn land_all_in(&mut self, mr: u32) {
         let numbers: Vec<u64> =
             self.pieces.iter().filter(|(_, piece)| piece.to.mr == mr).map(|(number, _)| *number).collect();

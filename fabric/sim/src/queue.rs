@@ -1,4 +1,4 @@
-//! The event queue: one order for everything.
+//! The event queue: one order for all events.
 
 use std::collections::BTreeMap;
 
@@ -6,33 +6,33 @@ use farcall_wire::{Timer, Token};
 
 use crate::packet::Frame;
 
-/// What happens at a time. Numbers name objects that may be gone by then; a `life` tells whether the object is still in
-/// the state that the event was meant for.
+/// An event. Its numbers identify objects that may have been removed before it occurs; a `life` identifies the
+/// incarnation of the object for which it was scheduled.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A packet reaches its node.
+    /// A packet arrives at its node.
     Arrive(Box<Frame>),
     /// A queue pair sends its next packet.
     Pump { qp: u32 },
-    /// A timer of a queue pair ends.
+    /// A timer of a queue pair expires.
     Timer { qp: u32, timer: Timer, life: u64 },
     /// A memory access of a queue pair has ended.
     Accessed { qp: u32, token: Token },
-    /// The next packet of a READ's data is due.
+    /// The next data packet of a READ is due.
     Respond { qp: u32, life: u64 },
-    /// A piece of payload lands.
+    /// A chunk of payload is placed.
     Place { piece: u64 },
     /// A completion queue has overrun.
     Overrun { cq: u32 },
-    /// A pipe's end gets what was sent or said.
+    /// An item arrives at a pipe's end.
     Pipe { end: u32 },
-    /// A connection request reaches its node.
+    /// A connection request arrives at its node.
     Dial { end: u32, attempt: u32 },
-    /// An endpoint has its turn.
+    /// An endpoint runs a step.
     Step { task: u32, life: u64 },
 }
 
-/// Events in the order of their times; of one time, in the order in which they were put in.
+/// Events ordered by time; those of equal time in the order in which they were scheduled.
 #[derive(Default)]
 pub(crate) struct EventQueue {
     events: BTreeMap<(u64, u64), Event>,

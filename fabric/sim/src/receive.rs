@@ -1,4 +1,4 @@
-//! Receive queues: posted receives, a pair's own or shared.
+//! Receive queues: posted receives, of a queue pair's own or a shared queue.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ pub(crate) struct ReceiveQueue {
     posted: VecDeque<Receive>,
     rules: RecvRules,
     max_wr: u32,
-    /// Posted and not known, by a completion that was polled, to be over.
+    /// Number of posted receives that are not known to have completed by a polled completion.
     outstanding: u32,
 }
 
@@ -46,12 +46,12 @@ impl ReceiveQueue {
         self.posted.pop_front()
     }
 
-    /// The next receive, if it will do.
+    /// Removes and returns the next receive if `will_do` returns true for it.
     pub(crate) fn pop_if(&mut self, will_do: impl Fn(&Receive) -> bool) -> Option<Receive> {
         self.posted.pop_front_if(|receive| will_do(receive))
     }
 
-    /// A place is free again.
+    /// Releases a slot of the queue.
     pub(crate) fn release(&mut self) {
         self.outstanding -= 1;
     }
@@ -64,7 +64,7 @@ impl ReceiveQueue {
         self.max_wr
     }
 
-    /// Changes how many receives it holds; false if it holds more.
+    /// Changes the maximum number of receives; returns false if more are outstanding.
     pub(crate) fn resize(&mut self, rules: RecvRules, max_wr: u32) -> bool {
         let fits = self.outstanding <= max_wr;
         if fits {

@@ -1,24 +1,24 @@
-//! Random numbers, all from one seed.
+//! Random numbers, all derived from one seed.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// What a stream of random numbers is for. Each purpose has its own stream, so that more numbers drawn for one (another
-/// rate of loss, say) leave the others as they were.
+/// Purpose of a stream of random numbers. Each purpose has its own stream, so that drawing more numbers for one (for
+/// example with another loss rate) does not change the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Purpose {
     /// Delays, loss, duplication and reordering of packets.
     Network,
-    /// How payload is cut into pieces and in which order they land.
+    /// The cutting of payload into chunks, and their order of placement.
     Placement,
-    /// Numbers and keys of objects, first pauses of tasks.
+    /// Numbers and keys of objects, initial delays of tasks.
     World,
     /// Bootstrap pipes.
     Pipes,
-    /// Which packets are marked as having met congestion.
+    /// The choice of packets that are marked as having met congestion.
     Marks,
-    /// What the simulated programs draw.
+    /// Random numbers of the simulated programs.
     Program(u32),
 }
 
@@ -40,40 +40,40 @@ impl Purpose {
 pub struct Stream(ChaCha8Rng);
 
 impl Stream {
-    /// The stream of a purpose.
+    /// Creates the stream of a purpose.
     pub fn new(seed: u64, purpose: Purpose) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(purpose.stream());
         Self(rng)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// A number below `bound` (0 if `bound` is 0).
+    /// Returns a number below `bound` (0 if `bound` is 0).
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high.saturating_sub(low).saturating_add(1))
     }
 
-    /// True so many times in a million.
+    /// Returns true with a probability of `ppm` millionths.
     pub fn chance_ppm(&mut self, ppm: u32) -> bool {
-        // Nothing is drawn for what never happens: a fault that is off changes no other fault's turns.
+        // A probability of zero draws no number, so that a disabled fault does not change the others.
         ppm > 0 && self.below(1_000_000) < u64::from(ppm)
     }
 
-    /// Random bytes.
+    /// Fills a slice with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         self.0.fill_bytes(bytes);
     }
 
-    /// Puts a list into a random order.
+    /// Shuffles a list.
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for at in (1..list.len()).rev() {
             list.swap(at, self.below(at as u64 + 1) as usize);

@@ -1,4 +1,4 @@
-//! Sockets of bootstrap as programs have them: pipes and listeners.
+//! The programs' handles of pipes and listeners, for bootstrap.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -11,7 +11,7 @@ use crate::packet::{Node, NodeId};
 use crate::pipe::{End, Item, Listening, PipeState};
 use crate::queue::Event;
 
-/// One end of a pipe, owned by a program. Dropping it closes it.
+/// One end of a pipe, owned by a program. Dropping it closes the pipe.
 pub struct Pipe {
     fabric: Arc<Fabric>,
     id: u32,
@@ -27,10 +27,11 @@ impl Pipe {
         Self { fabric: fabric.clone(), id }
     }
 
-    /// Reads what has come. 0: the other side closed.
+    /// Reads available bytes. Returns 0 if the other side closed the pipe.
     ///
     /// # Errors
-    /// `WouldBlock` if nothing has come; `ConnectionReset`, `ConnectionRefused` if the pipe is broken or never was.
+    /// Returns `WouldBlock` if no bytes are available, and `ConnectionReset` or `ConnectionRefused` if the pipe was
+    /// reset or never established.
     pub fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let mut state = self.fabric.call();
         let end = state.ends.get_mut(self.id).ok_or(ErrorKind::ConnectionReset)?;
@@ -49,10 +50,10 @@ impl Pipe {
         }
     }
 
-    /// Sends bytes; all are taken.
+    /// Sends all bytes.
     ///
     /// # Errors
-    /// `BrokenPipe` if the pipe has ended, or never was.
+    /// Returns `BrokenPipe` if the pipe has ended or was never established.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.fabric.call();
         let end = state.ends.get_mut(self.id).ok_or(ErrorKind::BrokenPipe)?;
@@ -62,7 +63,7 @@ impl Pipe {
                 if state.ends.get(peer).is_some() {
                     state.send_bytes(peer, bytes);
                 } else {
-                    // The other side is gone, and its kernel says so.
+                    // The other side no longer exists, and its kernel sends a reset.
                     state.send_item(self.id, Item::Reset);
                 }
             }
@@ -71,12 +72,12 @@ impl Pipe {
         Ok(())
     }
 
-    /// The descriptor to wait on: ready when bytes have come or the pipe has ended.
+    /// Returns the descriptor to wait on: it is ready when bytes are available or the pipe has ended.
     pub fn fd(&self) -> RawFd {
         Descriptor::Pipe(self.id).fd()
     }
 
-    /// The node at the other end.
+    /// Returns the node at the other end.
     pub fn peer(&self) -> NodeId {
         let state = self.fabric.lock();
         NodeId(state.ends.get(self.id).map_or(u32::MAX, |end| end.peer_node))
@@ -107,7 +108,7 @@ impl Listener {
         Some(Self { fabric: fabric.clone(), id })
     }
 
-    /// The next pipe that somebody opened to here.
+    /// Returns the next pipe opened to this port.
     pub fn accept(&mut self) -> Option<Pipe> {
         let mut state = self.fabric.call();
         let id = state.listeners.get_mut(self.id)?.backlog.pop_front()?;
@@ -115,7 +116,7 @@ impl Listener {
         Some(Pipe { fabric: self.fabric.clone(), id })
     }
 
-    /// The descriptor to wait on: ready when there is a pipe to accept.
+    /// Returns the descriptor to wait on: it is ready when there is a pipe to accept.
     pub fn fd(&self) -> RawFd {
         Descriptor::Listener(self.id).fd()
     }

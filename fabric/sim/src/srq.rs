@@ -6,18 +6,18 @@ use crate::receive::{Receive, ReceiveQueue};
 use crate::state::State;
 use crate::trace::What;
 
-/// A shared receive queue as the device knows it.
+/// The device's state of a shared receive queue.
 pub(crate) struct Srq {
     pub(crate) context: u32,
     pub(crate) queue: ReceiveQueue,
     pub(crate) max_sge: u32,
-    /// An event is due when fewer receives are left; 0: none.
+    /// The limit event is raised when fewer receives remain; 0 means not armed.
     pub(crate) limit: u32,
     pub(crate) is_owned: bool,
 }
 
 impl State {
-    /// Takes the next receive of a shared queue if it will do.
+    /// Takes the next receive of a shared queue if `will_do` returns true for it.
     pub(crate) fn take_shared_if(&mut self, id: u32, will_do: impl Fn(&Receive) -> bool) -> Option<Receive> {
         let srq = self.srqs.get_mut(id)?;
         let receive = srq.queue.pop_if(will_do)?;
@@ -26,7 +26,7 @@ impl State {
         Some(receive)
     }
 
-    /// Tells, once, that fewer receives are left than the limit says.
+    /// Raises the limit event, once, if fewer receives remain than the limit.
     pub(crate) fn tell_if_low(&mut self, id: u32) {
         let Some(srq) = self.srqs.get_mut(id) else { return };
         if (srq.queue.len() as u32) < srq.limit {
@@ -42,7 +42,7 @@ impl State {
         self.qps.iter().filter(|(_, qp)| qp.device.srq == Some(srq)).count()
     }
 
-    /// Forgets a shared queue that has neither owner nor users.
+    /// Removes a shared queue that has neither owner nor users.
     pub(crate) fn release_srq(&mut self, id: u32) {
         let is_owned = self.srqs.get(id).is_none_or(|srq| srq.is_owned);
         if !is_owned && self.users_of(id) == 0 {

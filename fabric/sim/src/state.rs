@@ -1,4 +1,4 @@
-//! The state of the world: all objects, the clock, the queue of events; and what each event does.
+//! The state of the world: all objects, the clock, the event queue, and the effect of each event.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -31,7 +31,7 @@ pub(crate) struct NodeState {
     pub(crate) keys: BTreeMap<u32, u32>,
     pub(crate) next_key: u32,
     pub(crate) tasks: Vec<u32>,
-    /// Who listens, by port.
+    /// Listeners by port.
     pub(crate) listeners: BTreeMap<u16, u32>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct OpenDevice {
 
 pub(crate) struct State {
     pub(crate) now_ns: u64,
-    /// The endpoint whose turn it is, and what its calls have cost so far.
+    /// The running endpoint, and the CPU time of its calls so far.
     pub(crate) running: Option<u32>,
     pub(crate) debt_ns: u64,
     events: EventQueue,
@@ -65,7 +65,7 @@ pub(crate) struct State {
     pub(crate) ahs: Arena<(Node, AhAttr)>,
     pub(crate) pieces: BTreeMap<u64, Piece>,
     pub(crate) next_piece: u64,
-    /// The sender of the packet that arrives now.
+    /// The sender of the packet that is being handled.
     pub(crate) arriving_from: Node,
     pub(crate) next_pd: u32,
     pub(crate) ends: Arena<End>,
@@ -128,14 +128,14 @@ impl State {
         self.nodes.iter().position(|node| node.gid == gid).map(|number| number as Node)
     }
 
-    /// Adds to the debt of the endpoint whose turn it is.
+    /// Adds to the CPU time of the running endpoint.
     pub(crate) fn charge(&mut self, ns: u64) {
         if self.running.is_some() {
             self.debt_ns += ns;
         }
     }
 
-    /// The time at which what the running endpoint does now has its effect outside.
+    /// Returns the time at which an action of the running endpoint takes effect.
     pub(crate) fn effect_ns(&self) -> u64 {
         self.now_ns + self.debt_ns
     }
@@ -161,8 +161,8 @@ impl State {
         self.note(What::Event, [u64::from(context), u64::from(element), 1, 0]);
     }
 
-    /// Moves time to the next event and lets it happen. Returns the endpoint that has its turn, if that is what the
-    /// event was; `None` if there is no event.
+    /// Advances the time to the next event and handles it. Returns the endpoint to run if the event was a step; `None`
+    /// if there is no event.
     pub(crate) fn happen(&mut self) -> Option<Option<u32>> {
         let (at_ns, event) = self.events.pop()?;
         self.now_ns = at_ns;

@@ -1,9 +1,9 @@
-//! Endpoints as tasks: when each has its turn.
+//! Scheduling of endpoints as tasks.
 //!
-//! An endpoint's step is instantaneous; what its calls cost is debt, and the next step comes after that. A *polling*
-//! endpoint is asked again and again; once it has been idle often enough, further looks are left out until something
-//! changes at its node: they would find nothing. A *sleeping* endpoint is run by the drivers' rule: progress until
-//! idle, arm, progress once more, sleep on the wait set.
+//! An endpoint's step is instantaneous; the CPU time of its calls is accumulated, and the next step follows after it. A
+//! *polling* endpoint is called repeatedly; after a number of idle iterations, further ones are skipped until something
+//! changes at its node, because they would find nothing. A *sleeping* endpoint is run by the drivers' rule: progress
+//! until idle, arm, progress once more, sleep on the wait set.
 
 use std::os::fd::RawFd;
 
@@ -15,16 +15,16 @@ use crate::queue::Event;
 use crate::state::State;
 use crate::trace::What;
 
-/// How an endpoint's owner waits.
+/// Wait strategy of an endpoint's driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// It polls without end.
+    /// It polls continuously.
     Poll,
-    /// It sleeps until an event.
+    /// It sleeps until an event occurs.
     Event,
 }
 
-/// What a step does.
+/// Kind of the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Turn,
@@ -33,19 +33,19 @@ pub(crate) enum Phase {
     Asleep,
 }
 
-/// An endpoint's turn-taking.
+/// Scheduling state of an endpoint.
 pub(crate) struct Task {
     pub(crate) node: Node,
     waiting: Waiting,
     pub(crate) phase: Phase,
     fds: Vec<RawFd>,
-    /// Changes when a step that was planned is not to be.
+    /// Changes when a scheduled step becomes invalid.
     life: u64,
     busy_until_ns: u64,
     idle_looks: u32,
 }
 
-/// How a step ended.
+/// Result of a step.
 pub(crate) enum Outcome {
     Progressed(Next),
     Armed(bool),
@@ -75,7 +75,7 @@ impl State {
         }
     }
 
-    /// The task whose turn it is, if the step is still to be.
+    /// Begins a step, unless it has become invalid; returns its task.
     pub(crate) fn begin_step(&mut self, id: u32, life: u64) -> Option<u32> {
         let task = self.tasks.get_mut(id)?;
         if task.life != life {
@@ -91,7 +91,7 @@ impl State {
         Some(id)
     }
 
-    /// What follows a step.
+    /// Schedules the next step according to the result of this one.
     pub(crate) fn end_step(&mut self, id: u32, outcome: Outcome, fds: &[RawFd]) {
         let debt_ns = std::mem::take(&mut self.debt_ns);
         self.running = None;
@@ -121,7 +121,7 @@ impl State {
             }
             (Waiting::Event, _, Outcome::Progressed(Next::Idle { .. })) => (Phase::Arm, busy_until_ns),
             (_, _, Outcome::Armed(true)) => (Phase::LastLook, busy_until_ns),
-            // It must not sleep; it looks again after a while.
+            // The endpoint must not sleep; it runs again after a while.
             (_, _, Outcome::Armed(false)) => (Phase::Turn, busy_until_ns + wake_ns),
         };
         self.plan(id, next_phase, at_ns);
@@ -149,7 +149,7 @@ impl State {
         }
     }
 
-    /// Ends a task's sleep.
+    /// Wakes a sleeping task.
     pub(crate) fn wake(&mut self, id: u32) {
         let Some(task) = self.tasks.get_mut(id) else { return };
         if task.phase != Phase::Asleep {
@@ -166,12 +166,12 @@ impl State {
         self.plan(id, Phase::Turn, at_ns);
     }
 
-    /// Memory or a queue of a node changed: its polling endpoints look.
+    /// Wakes the polling endpoints of a node after a change of its memory or queues.
     pub(crate) fn touched(&mut self, node: Node) {
         self.wake_where(node, |task| task.waiting == Waiting::Poll);
     }
 
-    /// A descriptor is ready: who sleeps on it wakes.
+    /// Wakes the endpoints that sleep on a descriptor that became ready, and the polling ones.
     pub(crate) fn ready(&mut self, node: Node, fd: RawFd) {
         self.wake_where(node, |task| task.waiting == Waiting::Poll || task.fds.contains(&fd));
     }
@@ -186,7 +186,7 @@ impl State {
         }
     }
 
-    /// Whether a descriptor is ready.
+    /// Returns whether a descriptor is ready.
     pub(crate) fn is_readable(&self, fd: RawFd) -> bool {
         match Descriptor::of(fd) {
             Some(Descriptor::Channel(id)) => {

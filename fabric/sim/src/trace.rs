@@ -1,10 +1,10 @@
-//! The trace: everything that happens, as numbers, folded into one hash. Two runs of a seed have the same hash; the
-//! last records are kept to be looked at when something went wrong.
+//! The trace: all events, as numbers, folded into one hash. Two runs of a seed have the same hash; the last records are
+//! stored for the analysis of failures.
 
 use std::collections::VecDeque;
 use std::fmt;
 
-/// What a record of the trace is about.
+/// Kind of a trace record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the names say it; the meaning of the numbers stands where they are noted")]
@@ -39,14 +39,14 @@ pub enum What {
     Congestion,
 }
 
-/// One thing that happened: when, what, to what (numbers).
+/// One event: time, kind and numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Virtual time in nanoseconds.
     pub at_ns: u64,
-    /// What happened.
+    /// Kind.
     pub what: What,
-    /// What it happened to, and how.
+    /// Affected objects and details.
     pub numbers: [u64; 4],
 }
 
@@ -57,7 +57,7 @@ impl fmt::Display for Record {
     }
 }
 
-/// The hash of everything so far, and the last records.
+/// The hash of all records so far, and the last records.
 pub(crate) struct Trace {
     hash: u64,
     count: u64,
@@ -107,7 +107,7 @@ const fn mix(word: u64) -> u64 {
     word ^ (word >> 33)
 }
 
-/// The hash of bytes, for records that stand for payload.
+/// Returns the hash of bytes, for records that represent payload.
 pub(crate) fn hash_bytes(bytes: &[u8]) -> u64 {
     bytes.chunks(8).fold(bytes.len() as u64, |hash, chunk| {
         let mut word = [0; 8];

@@ -17,21 +17,21 @@ use crate::state::State;
 use crate::task::{Outcome, Phase, Waiting};
 use crate::trace::{Record, What};
 
-/// What a world is made of.
+/// Configuration of a world.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Everything random follows from it.
+    /// Seed of all random numbers.
     pub seed: u64,
     /// Constants.
     pub params: Params,
-    /// What goes wrong in the network at first.
+    /// Initial faults of the network.
     pub faults: Faults,
-    /// How many of the last records of the trace are kept.
+    /// Number of trace records that are stored.
     pub keep_records: usize,
 }
 
 impl Config {
-    /// A world without faults.
+    /// Returns the configuration of a world without faults.
     pub fn new(seed: u64) -> Self {
         Self { seed, params: Params::default(), faults: Faults::NONE, keep_records: 256 }
     }
@@ -58,11 +58,11 @@ impl<E: Endpoint + 'static> Program for E {
 pub struct TaskId(u32);
 
 impl TaskId {
-    /// No endpoint: what is killed in its name does not exist.
+    /// A number that belongs to no endpoint.
     pub const NONE: Self = Self(u32::MAX);
 }
 
-/// The world. Nothing happens in it but in [`World::step`] and its relatives.
+/// The world. Its state changes only in [`World::step`] and the methods based on it.
 pub struct World {
     fabric: Arc<Fabric>,
     programs: Vec<Option<Box<dyn Program>>>,
@@ -71,7 +71,7 @@ pub struct World {
 }
 
 impl World {
-    /// An empty world at time zero.
+    /// Creates an empty world at time zero.
     pub fn new(config: Config) -> Self {
         let Config { seed, params, faults, keep_records } = config;
         let state = State::new(seed, params, faults, keep_records);
@@ -84,17 +84,17 @@ impl World {
         Host { fabric: self.fabric.clone(), node }
     }
 
-    /// A stream of random numbers for a simulated program.
+    /// Returns a stream of random numbers for a simulated program.
     pub fn random(&self, program: u32) -> Stream {
         Stream::new(self.seed, Purpose::Program(program))
     }
 
-    /// The time.
+    /// Returns the virtual time.
     pub fn now(&self) -> Nanos {
         Nanos(self.fabric.lock().now_ns)
     }
 
-    /// Runs an endpoint on a node from now on.
+    /// Starts an endpoint on a node.
     pub fn spawn<E: Endpoint + 'static>(&mut self, host: &Host, waiting: Waiting, endpoint: E) -> TaskId {
         let id = self.fabric.lock().add_task(host.node, waiting);
         self.programs.resize_with(id as usize + 1, || None);
@@ -102,30 +102,30 @@ impl World {
         TaskId(id)
     }
 
-    /// A running endpoint, to look at or to give something to do; it has its next turn as soon as it can.
+    /// Returns a running endpoint for inspection or to give it work; its next step runs as soon as possible.
     pub fn endpoint<E: Endpoint + 'static>(&mut self, task: TaskId) -> Option<&mut E> {
         self.fabric.lock().wake(task.0);
         self.programs.get_mut(task.0 as usize)?.as_mut()?.as_any_mut().downcast_mut()
     }
 
-    /// A running endpoint, only to look at.
+    /// Returns a running endpoint for inspection only.
     pub fn look<E: Endpoint + 'static>(&self, task: TaskId) -> Option<&E> {
         self.programs.get(task.0 as usize)?.as_ref()?.as_any().downcast_ref()
     }
 
-    /// Ends an endpoint between two of its steps, as a kill does: its objects are gone, its pipes are closed by its
-    /// kernel.
+    /// Terminates an endpoint between two of its steps, like a kill of its process: its objects are destroyed, and the
+    /// kernel closes its pipes.
     pub fn kill(&mut self, task: TaskId) {
         {
             let mut state = self.fabric.lock();
             state.note(What::Kill, [u64::from(task.0), 0, 0, 0]);
             state.remove_task(task.0);
         }
-        // Outside of the lock: what the program owns locks when it is dropped.
+        // Outside of the lock, because destructors of the program's objects acquire it.
         drop(self.programs.get_mut(task.0 as usize).and_then(Option::take));
     }
 
-    /// A node loses its power: its endpoints are gone, and nobody is told.
+    /// Crashes a node: its endpoints no longer exist, and no peer is notified.
     pub fn crash(&mut self, node: NodeId) {
         let tasks = {
             let mut state = self.fabric.lock();
@@ -139,49 +139,49 @@ impl World {
         }
     }
 
-    /// A node that crashed is back, with nothing running.
+    /// Restarts a crashed node, with nothing running on it.
     pub fn revive(&mut self, node: NodeId) {
         self.fabric.lock().nodes[node.0 as usize].is_alive = true;
     }
 
-    /// What goes wrong in the network now.
+    /// Returns the present faults of the network.
     pub fn faults(&self) -> Faults {
         self.fabric.lock().network.faults
     }
 
-    /// Changes what goes wrong in the network.
+    /// Changes the faults of the network.
     pub fn set_faults(&mut self, faults: Faults) {
         let mut state = self.fabric.lock();
         state.network.faults = faults;
         state.note(What::Fault, [u64::from(faults.loss_ppm), u64::from(faults.reorder_ppm), 0, 0]);
     }
 
-    /// What is sent to a node passes a bottleneck from now on.
+    /// Inserts a bottleneck before a node.
     pub fn narrow(&mut self, to: NodeId, bottleneck: Bottleneck) {
         self.fabric.lock().network.narrow(to.0, bottleneck);
     }
 
-    /// Nothing passes any more from one node to another.
+    /// Drops all packets from one node to another from now on.
     pub fn cut(&mut self, from: NodeId, to: NodeId) {
         let mut state = self.fabric.lock();
         state.network.set_cut(from.0, to.0, true);
         state.note(What::Fault, [u64::from(from.0), u64::from(to.0), 1, 0]);
     }
 
-    /// Nothing passes between two nodes, in either direction.
+    /// Drops all packets between two nodes, in both directions.
     pub fn part(&mut self, a: NodeId, b: NodeId) {
         self.cut(a, b);
         self.cut(b, a);
     }
 
-    /// All ways are open again.
+    /// Ends all partitions.
     pub fn heal(&mut self) {
         let mut state = self.fabric.lock();
         state.network.heal();
         state.note(What::Fault, [0, 0, 2, 0]);
     }
 
-    /// Lets the next event happen. False if there is none: nothing will ever happen by itself.
+    /// Handles the next event. Returns false if there is none, in which case nothing will happen without a call.
     pub fn step(&mut self) -> bool {
         let happened = self.fabric.lock().happen();
         match happened {
@@ -192,12 +192,12 @@ impl World {
         true
     }
 
-    /// When the next event is, if there is one.
+    /// Returns the time of the next event, if there is one.
     pub fn next_event_at(&self) -> Option<Nanos> {
         self.fabric.lock().next_at_ns().map(Nanos)
     }
 
-    /// Lets everything happen up to a time.
+    /// Handles all events up to a time.
     pub fn run_until(&mut self, until: Nanos) {
         loop {
             let next_ns = self.fabric.lock().next_at_ns();
@@ -210,13 +210,13 @@ impl World {
         state.now_ns = state.now_ns.max(until.0);
     }
 
-    /// Lets so much time pass.
+    /// Handles all events of the next `duration`.
     pub fn run_for(&mut self, duration: Duration) {
         let until = self.now() + duration;
         self.run_until(until);
     }
 
-    /// Lets events happen until `is_done`, but not longer than `limit`. Returns whether it is done.
+    /// Handles events until `is_done` returns true, for at most `limit`. Returns whether it did.
     pub fn run_while_not(&mut self, limit: Duration, mut is_done: impl FnMut(&mut Self) -> bool) -> bool {
         let until = self.now() + limit;
         loop {
@@ -244,27 +244,27 @@ impl World {
         self.fabric.lock().end_step(task, outcome, self.set.fds());
     }
 
-    /// Whether a descriptor of this world is ready.
+    /// Returns whether a descriptor of this world is ready.
     pub fn is_readable(&self, fd: RawFd) -> bool {
         self.fabric.lock().is_readable(fd)
     }
 
-    /// The hash of everything that has happened: the same for two runs of one seed.
+    /// Returns the hash of all trace records: the same for two runs of one seed.
     pub fn trace_hash(&self) -> u64 {
         self.fabric.lock().trace.hash()
     }
 
-    /// How many records the trace has.
+    /// Returns the number of trace records.
     pub fn trace_records(&self) -> u64 {
         self.fabric.lock().trace.count()
     }
 
-    /// The last records of the trace.
+    /// Returns the last trace records.
     pub fn last_records(&self) -> Vec<Record> {
         self.fabric.lock().trace.last().copied().collect()
     }
 
-    /// What is left: queue pairs, completion queues, regions, pipe ends. For leak checks.
+    /// Returns the numbers of existing queue pairs, completion queues, regions and pipe ends, for leak checks.
     pub fn objects(&self) -> [usize; 4] {
         let state = self.fabric.lock();
         [state.qps.len(), state.cqs.len(), state.mrs.len(), state.ends.len()]

@@ -1,4 +1,4 @@
-//! Seeds: each is a world with its programs and its misfortunes, run to its end and checked.
+//! Seeds: each is a world with its programs and faults, run to its end and checked.
 //!
 //! ```text
 //! cargo test -p farcall-sim --test seeds                                    a handful of each scenario
@@ -8,8 +8,8 @@
 //! FARCALL_SIM_SEED=calls:42 cargo test -p farcall-sim --test seeds          one, again
 //! ```
 //!
-//! `FARCALL_SIM_FIRST` is the first seed of a long run; by default the day decides, so that each day looks elsewhere.
-//! What was found on the way stays in `regressions.txt` and runs always.
+//! `FARCALL_SIM_FIRST` is the first seed of a long run. By default it depends on the date, so that each day covers
+//! other seeds. Seeds that once failed are in `regressions.txt` and always run.
 
 mod scenarios;
 mod support {
@@ -40,9 +40,9 @@ use scenarios::{ALL, HAPPENED, Scenario};
 
 const REGRESSIONS: &str = include_str!("regressions.txt");
 
-/// Seeds of each scenario in a quick run.
+/// Number of seeds of each scenario in a quick run.
 const QUICK: u64 = 6;
-/// In so many there are streams that ask for silence.
+/// Number of seeds among which there must be streams that disable wake-ups.
 const SILENT: u64 = 100;
 
 fn scenario(name: &str) -> &'static Scenario {
@@ -53,7 +53,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text:?}: a number")))
 }
 
-/// Runs a seed; says how to run it again if something does not hold.
+/// Runs a seed; if a check fails, prints how to repeat the run.
 fn run(scenario: &Scenario, seed: u64) -> u64 {
     catch_unwind(|| (scenario.run)(seed)).unwrap_or_else(|_| {
         let name = scenario.name;
@@ -64,7 +64,7 @@ fn run(scenario: &Scenario, seed: u64) -> u64 {
     })
 }
 
-/// `scenario:seed`
+/// Parses `scenario:seed`.
 fn parse(text: &str) -> (&'static Scenario, u64) {
     let (name, seed) = text.split_once(':').unwrap_or_else(|| panic!("{text:?}: scenario:seed"));
     (scenario(name), seed.parse().unwrap_or_else(|_| panic!("{text:?}: scenario:seed")))
@@ -75,12 +75,12 @@ fn day() -> u64 {
     since.as_secs() / 86_400
 }
 
-/// The scenarios that are meant.
+/// Returns the selected scenarios.
 fn meant(only: Option<&str>) -> impl Iterator<Item = &'static Scenario> {
     ALL.iter().filter(move |scenario| only.is_none_or(|only| scenario.name == only))
 }
 
-/// Runs a range of seeds, as far as it comes within the limit, on all processors; returns how many.
+/// Runs a range of seeds on all processors, as many as complete within the limit; returns their number.
 fn hold(seeds: Range<u64>, limit: Option<Duration>, tells: bool, only: Option<&str>) -> u64 {
     let began = Instant::now();
     let (next, done, has_failed) = (AtomicU64::new(seeds.start), AtomicU64::new(0), AtomicBool::new(false));
@@ -152,7 +152,7 @@ fn seeds_hold() {
 #[test]
 fn calls_and_stores_of_every_preset_hold_under_faults() {
     for name in ["calls-by-any-preset", "store-by-any-preset"] {
-        // As many seeds as presets: each has its turn.
+        // As many seeds as presets, so that each preset runs.
         (0..PRESETS.len() as u64).for_each(|seed| _ = run(scenario(name), seed));
     }
 }

@@ -1,4 +1,4 @@
-//! An endpoint's counters and flight recorder.
+//! Counters and flight recorder of one endpoint.
 
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -12,35 +12,37 @@ use crate::format::{
 };
 use crate::page::{Page, word};
 
-/// A struct of counters that can live in shared memory; made by [`crate::counters!`].
+/// A struct of counters that can be placed in shared memory; declared with [`crate::counters!`].
 ///
 /// # Safety
-/// `repr(C)`, nothing but [`Counter`] fields, one for each name.
+/// The type must be `repr(C)` and consist of [`Counter`] fields only, one for each name.
 pub unsafe trait Counters: Default {
-    /// Names, in the order of the fields, at most 31 bytes each.
+    /// Names in the order of the fields, at most 31 bytes each.
     const NAMES: &'static [&'static str];
 
-    /// What each name counts, in the same order; empty if the names need no explanation.
+    /// Descriptions of the counters in the same order; empty if the names need no explanation.
     const HELP: &'static [&'static str] = &[];
 }
 
-/// The counters `C` of one endpoint in the process's statistics, with a flight recorder. Ends when dropped; its last
-/// values stay readable.
+/// The counters `C` of one endpoint in the process's statistics, with a flight recorder. Dropping the block marks it as
+/// ended; its last values stay readable.
 pub struct Block<C> {
     shape: Shape,
-    /// In the page, or of our own if the page was full.
+    /// Address in the page, or in private memory if the page was full.
     base: NonNull<u8>,
     in_page: bool,
     counters: PhantomData<C>,
 }
 
-// SAFETY: everything shared is atomic; see `Page`.
+// SAFETY: `base` points to memory that stays allocated while the block exists, and is accessed as atomics only (`word`,
+// `Counter`).
 unsafe impl<C> Send for Block<C> {}
-// SAFETY: as above. Counters and records have one writer by contract; two would garble numbers, nothing else.
+// SAFETY: all accesses through `&Block` are atomic. Counters and records should have one writer; two writers lose
+// updates but cause no undefined behaviour.
 unsafe impl<C> Sync for Block<C> {}
 
 impl<C: Counters> Block<C> {
-    /// A block with a label for people ("qp 0x12345") and room for the last `records` events.
+    /// Creates a block with a human-readable label ("qp 0x12345") and space for the last `records` events.
     pub fn new(label: &str, records: usize) -> Self {
         let shape = Shape { counters: C::NAMES.len(), records };
         let (base, in_page) = match Page::get().place(shape) {
@@ -74,7 +76,7 @@ impl<C: Counters> Block<C> {
         word(self.base, BLOCK_STATE).store(LIVE, Ordering::Release);
     }
 
-    /// Writes text, cut to `room` with a final zero, word by word.
+    /// Writes text word by word, truncated to `room` bytes including a final zero.
     fn put(&self, at: usize, text: &str, room: usize) {
         for (i, chunk) in text.as_bytes()[..text.len().min(room - 1)].chunks(8).enumerate() {
             let mut bytes = [0; 8];
@@ -83,7 +85,8 @@ impl<C: Counters> Block<C> {
         }
     }
 
-    /// Records an event: a code and an argument of the endpoint's own. Reads the clock; not for every message.
+    /// Records an event with a code and an argument that the endpoint defines. Reads the clock, so it is too slow for
+    /// every message.
     pub fn record(&self, code: u64, argument: u64) {
         if self.shape.records == 0 {
             return;
@@ -103,7 +106,7 @@ impl<C: Counters> Deref for Block<C> {
     #[inline]
     fn deref(&self) -> &C {
         const { assert!(size_of::<C>() == C::NAMES.len() * size_of::<Counter>()) };
-        // Records lie behind the values: their number is of no account.
+        // Records are placed after the values, so their number does not change the offset of the values.
         const {
             assert!(
                 Shape { counters: 1, records: 0 }.values_at()
@@ -111,8 +114,9 @@ impl<C: Counters> Deref for Block<C> {
             )
         };
         let values_at = const { Shape { counters: C::NAMES.len(), records: 0 }.values_at() };
-        // SAFETY: `C` is `repr(C)` of counters only (the trait's contract), which are atomics and valid for all bytes;
-        // the values lie aligned in memory that is never unmapped.
+        // SAFETY: `C` is `repr(C)` and consists of counters only (contract of `Counters`), which are atomics and valid
+        // for any bytes. The values are aligned by `Shape::values_at`, and their memory is not freed before the block
+        // is dropped.
         unsafe { self.base.add(values_at).cast().as_ref() }
     }
 }
@@ -125,7 +129,7 @@ impl<C> Drop for Block<C> {
         } else {
             let words = self.shape.len_bytes() / 8;
             let memory = NonNull::slice_from_raw_parts(self.base.cast::<u64>(), words);
-            // SAFETY: leaked by `new` with this length and not given away.
+            // SAFETY: `new` leaked this memory with this length, and no other object owns it.
             drop(unsafe { Box::from_raw(memory.as_ptr()) });
         }
     }

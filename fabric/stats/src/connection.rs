@@ -1,5 +1,5 @@
-//! What a program tells of its TCP connections under `farcall run` and of its streams: one block each, which
-//! `farcall explain` reads.
+//! Statistics that a program reports about its TCP connections under `farcall run` and about its streams: one block
+//! each, which `farcall explain` reads.
 
 use crate::Report;
 
@@ -24,45 +24,45 @@ crate::counters! {
     }
 }
 
-/// Why a connection goes the way it goes.
+/// Reason for the current transport of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Why {
-    /// TCP: the other end was not met yet.
+    /// TCP: the other end has not been found yet.
     NotMet = 0,
-    /// Shared memory: both ends met.
+    /// Shared memory: both ends found each other.
     Met = 1,
-    /// TCP: the other end was looked for in vain.
+    /// TCP: the search for the other end was without success.
     PeerNotAccelerated = 2,
-    /// TCP: the other end is another user's.
+    /// TCP: the other end belongs to another user.
     AnotherUser = 3,
-    /// TCP: memory or descriptors were short, or there is no place to meet.
+    /// TCP: memory or descriptors were exhausted, or there is no rendezvous directory.
     NoResources = 4,
-    /// Back on TCP: the process forked, and its child used the connection, too.
+    /// Back on TCP: the process forked, and its child also used the connection.
     Forked = 5,
     /// Back on TCP: the descriptor was duplicated.
     Duplicated = 6,
-    /// Back on TCP: another program may have it, by exec.
+    /// Back on TCP: another program may have the descriptor after an exec.
     Executed = 7,
     /// Back on TCP: its descriptor was sent to another process.
     Sent = 8,
     /// Back on TCP: one direction was shut down, or an end was closed.
     ShutDown = 9,
-    /// Back on TCP: an option or a flag that only the kernel knows (urgent data, splice, kernel TLS, ...).
+    /// Back on TCP: an option or a flag that only the kernel supports (urgent data, splice, kernel TLS, ...).
     KernelFeature = 10,
-    /// Back on TCP: it is waited for by an epoll object inside of another.
+    /// Back on TCP: an epoll object that is nested in another one waits for it.
     NestedEpoll = 11,
     /// Back on TCP: the program uses io_uring.
     IoUring = 12,
-    /// Over: the other end has ended.
+    /// Ended: the other end has ended.
     PeerEnded = 13,
-    /// Back on TCP, and its peer wished it.
+    /// Back on TCP at the request of the peer.
     PeerDemoted = 14,
     /// One-sided WRITEs: the device reaches the peer of a stream.
     DeviceReaches = 15,
     /// TCP: neither shared memory nor an RNIC reaches the peer of a stream.
     NothingReaches = 16,
-    /// TCP: code of the program can make system calls that do not pass the library.
+    /// TCP: code of the program can make system calls that bypass the library.
     DirectCalls = 17,
     /// Ended with an error: its TCP socket received bytes that the library of the other end had not sent.
     Unannounced = 18,
@@ -70,12 +70,13 @@ pub enum Why {
     NotEstablished = 19,
     /// Back on TCP: the program restricts its system calls (seccomp).
     Confined = 20,
-    /// TCP: a stream of the C library (`FILE`) has its descriptor.
+    /// TCP: a stream of the C library (`FILE`) uses its descriptor.
     Stream = 21,
 }
 
 impl Report {
-    /// Bytes that its TCP connections under `farcall run` sent and received through shared memory so far.
+    /// Returns the number of bytes that its TCP connections under `farcall run` have sent and received through shared
+    /// memory.
     #[must_use]
     pub fn moved_bytes(&self) -> u64 {
         let connections = self.blocks.iter().filter(|block| block.label.starts_with("tcp "));
@@ -86,7 +87,7 @@ impl Report {
 }
 
 impl Why {
-    /// The word for a number that a process told; `None` for one of another version.
+    /// Returns the description of a number that a process stored; `None` for a number of another version.
     pub fn words(number: u64) -> Option<&'static str> {
         Some(match number {
             0 => "the other end was not met yet",

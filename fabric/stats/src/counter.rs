@@ -1,39 +1,40 @@
-//! A number with one writer.
+//! A counter with one writer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number with one writer and any number of readers.
+/// A counter with one writer and any number of readers.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds one. Only the owner may.
+    /// Adds one. Only the single writer may call this.
     #[inline]
     pub fn increment(&self) {
         self.add(1);
     }
 
-    /// Adds. Only the owner may: a load and a store, no locked instruction. Two owners would lose counts, nothing else.
+    /// Adds `count`. Only the single writer may call this: it is a load and a store, not an atomic read-modify-write.
+    /// Two writers would lose counts, with no other harm.
     #[inline]
     pub fn add(&self, count: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// Sets, for values that are levels and not sums.
+    /// Sets the value of a gauge, as opposed to a sum.
     #[inline]
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// Reads.
+    /// Returns the value.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Declares a `#[repr(C)]` struct of [`Counter`]s with the table of its names, fit for a [`crate::Block`].
+/// Declares a `#[repr(C)]` struct of [`Counter`]s with the table of its names, for use in a [`crate::Block`].
 #[macro_export]
 macro_rules! counters {
     ($(#[$meta:meta])* $vis:vis struct $Name:ident { $($(#[doc = $doc:literal])* $field:ident,)* }) => {
@@ -55,7 +56,7 @@ macro_rules! counters {
             }
         }
 
-        // SAFETY: `repr(C)` with only `Counter` fields, as many as there are names.
+        // SAFETY: the struct is `repr(C)` and has only `Counter` fields, one for each name.
         unsafe impl $crate::Counters for $Name {
             const NAMES: &'static [&'static str] = $Name::NAMES;
             const HELP: &'static [&'static str] = &[$(concat!($($doc),*)),*];

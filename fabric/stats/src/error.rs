@@ -1,33 +1,33 @@
-//! Why statistics cannot be read.
+//! Errors of reading statistics.
 
 use std::io;
 
 use thiserror::Error;
 
-/// Why statistics cannot be read.
+/// Error of reading statistics.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StatsError {
-    /// Nothing of the process.
+    /// There are no statistics of the process.
     #[error("process {pid} has no statistics: it is not a Farcall process of this user, or older than a day")]
     NotFound {
-        /// Which process.
+        /// The process.
         pid: u32,
     },
-    /// What there is was written by another version, or garbled.
+    /// The statistics were written by another version, or are corrupt.
     #[error("process {pid}: no statistics of version 2: {why}")]
     Malformed {
-        /// Which process.
+        /// The process.
         pid: u32,
-        /// What is wrong with them.
+        /// Description of the defect.
         why: &'static str,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error("{operation}: {source} (statistics need System V shared memory)")]
     System {
-        /// What it was asked for.
+        /// The failed operation.
         operation: &'static str,
-        /// Its answer.
+        /// The system's error.
         source: io::Error,
     },
 }

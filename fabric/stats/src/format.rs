@@ -1,4 +1,4 @@
-//! The layout of a statistics segment, version 2. Little-endian on every machine that writes one.
+//! Layout of a statistics segment, version 2. Little-endian on all supported machines.
 //!
 //! ```text
 //! 0      magic, version, pid, start time, used bytes (atomic), executable name
@@ -6,14 +6,14 @@
 //! ```
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"farstat2");
-/// The bits of it that every version has.
+/// The bits of the magic number that all versions share.
 pub(crate) const MAGIC_OF_ANY_VERSION: u64 = u64::from_le_bytes(*b"farstat\0");
 pub(crate) const SEGMENT_BYTES: usize = 8 << 20;
 
 pub(crate) const AT_MAGIC: usize = 0;
 pub(crate) const AT_PID: usize = 8;
 pub(crate) const AT_START: usize = 16;
-/// Written last when a block is added, with release.
+/// Stored last when a block is added, with release.
 pub(crate) const AT_USED: usize = 24;
 pub(crate) const AT_EXE: usize = 64;
 pub(crate) const EXE_BYTES: usize = 256;
@@ -25,11 +25,11 @@ pub(crate) const BLOCK_COUNTERS: usize = 8;
 pub(crate) const BLOCK_RECORDS: usize = 16;
 pub(crate) const BLOCK_NEXT: usize = 24;
 pub(crate) const BLOCK_LABEL: usize = 32;
-/// Two IPv6 addresses with ports, written in full, and words around them.
+/// Space for two IPv6 addresses with ports, written in full, and the text around them.
 pub(crate) const LABEL_BYTES: usize = 160;
 pub(crate) const BLOCK_HEADER: usize = 192;
 
-/// Whether statistics begin so, of this version or another.
+/// Returns whether a segment that begins with `word` contains statistics, of this version or another.
 pub(crate) const fn is_magic(word: u64) -> bool {
     word & (u64::MAX >> 8) == MAGIC_OF_ANY_VERSION
 }
@@ -44,10 +44,10 @@ pub(crate) const LIVE: u64 = 1;
 pub(crate) const ENDED: u64 = 2;
 
 pub(crate) const NAME_BYTES: usize = 32;
-/// A flight record: nanoseconds since the process started to count, code, argument.
+/// A flight record: nanoseconds since the process's page was created, code, argument.
 pub(crate) const RECORD_BYTES: usize = 24;
 
-/// Offsets inside a block of `counters` and `records`.
+/// Offsets inside a block with `counters` and `records`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) counters: usize,

@@ -1,10 +1,10 @@
-//! Counters with one writer, in shared memory, readable from outside and after the process died.
+//! Counters with one writer, in shared memory, that other processes can read, also after the process has exited.
 //!
-//! A process has one segment of System V shared memory; every endpoint has a *block* in it: named counters and a small
-//! flight recorder. Writing costs a load and a store on the endpoint's own cache line. If there is no such memory,
-//! blocks live in private memory, nobody but the process reads them, and a warning says so once.
+//! A process has one segment of System V shared memory. Every endpoint has a *block* in it: named counters and a small
+//! flight recorder. An update costs a load and a store on the endpoint's own cache line. If there is no System V shared
+//! memory, blocks are in private memory that only the process itself can read, and one warning is logged.
 //!
-//! The segment is for people and tools; nothing else in Farcall depends on it.
+//! The segment serves operators and tools; no other part of Farcall depends on it.
 
 mod block;
 mod connection;

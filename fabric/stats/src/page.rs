@@ -1,4 +1,4 @@
-//! The process's segment, and the places of blocks in it.
+//! The process's segment, and the allocation of blocks in it.
 
 use std::io;
 use std::ptr::{self, NonNull};
@@ -15,7 +15,7 @@ use crate::prometheus::split;
 use crate::read::start_ticks;
 use crate::segment;
 
-/// Made once; made anew in forked children that ask for it.
+/// Created once; a forked child that uses it creates its own.
 static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
 
 pub(crate) struct Page {
@@ -24,32 +24,32 @@ pub(crate) struct Page {
     places: Mutex<Places>,
 }
 
-// SAFETY: the mapping is never unmapped; words in it are accessed as atomics only, everything else is written before a
-// block is published.
+// SAFETY: the mapping is never unmapped. Its words are accessed as atomics only; everything else is written before a
+// block is published. `places` is guarded by its mutex.
 unsafe impl Send for Page {}
-// SAFETY: as above.
+// SAFETY: shared access uses atomics and the mutex only.
 unsafe impl Sync for Page {}
 
 pub(crate) struct Places {
     used: usize,
-    /// Ended blocks, oldest first, to be reused by blocks of the same shape.
+    /// Offsets of ended blocks, oldest first, reused for blocks of the same shape.
     ended: Vec<(Shape, usize)>,
-    /// Kinds of endpoints that the process has had, for the help of their metrics.
+    /// Kinds of endpoints that the process has had, for the help texts of their metrics.
     kinds: Vec<Kind>,
 }
 
-/// What the counters of one kind of endpoints count.
+/// Descriptions of the counters of one kind of endpoint.
 struct Kind {
     name: String,
     names: &'static [&'static str],
     help: &'static [&'static str],
 }
 
-/// Maximum number of kinds that are remembered; a process has a dozen.
+/// Maximum number of kinds that are stored; a process has a dozen.
 const KINDS_MAX: usize = 256;
 
 impl Page {
-    /// The process's page, made at first use.
+    /// Returns the process's page, created at first use.
     pub(crate) fn get() -> &'static Self {
         Self::existing().unwrap_or_else(|| {
             static MAKING: Mutex<()> = Mutex::new(());
@@ -71,7 +71,7 @@ impl Page {
     }
 
     fn existing() -> Option<&'static Self> {
-        // SAFETY: null, or a page that is never freed.
+        // SAFETY: the pointer is null, or points to a page that `get` leaked and that is never freed.
         unsafe { PAGE.load(Ordering::Acquire).as_ref() }
     }
 
@@ -81,7 +81,7 @@ impl Page {
         fork::add_mapping(base.as_ptr(), SEGMENT_BYTES, true);
         let exe = std::env::args().collect::<Vec<_>>().join(" ");
         let exe = &exe.as_bytes()[..exe.len().min(EXE_BYTES)];
-        // SAFETY: inside the mapping, which nobody else has yet.
+        // SAFETY: the range is inside the mapping, to which no other thread has a pointer yet.
         unsafe { base.add(AT_EXE).copy_from_nonoverlapping(NonNull::from(exe).cast(), exe.len()) };
         let pid = std::process::id();
         word(base, AT_PID).store(pid.into(), Ordering::Relaxed);
@@ -91,7 +91,7 @@ impl Page {
         Ok(base)
     }
 
-    /// A place for a block; `None` if the page is full.
+    /// Allocates space for a block; returns `None` if the page is full.
     pub(crate) fn place(&self, shape: Shape) -> Option<NonNull<u8>> {
         let mut places = self.places.lock();
         let at = match places.ended.iter().position(|(ended, _)| *ended == shape) {
@@ -102,17 +102,18 @@ impl Page {
             }
             None => return None,
         };
-        // SAFETY: inside the mapping by the check above.
+        // SAFETY: the check above keeps the block inside the mapping.
         Some(unsafe { self.base.add(at) })
     }
 
-    /// Lets readers see blocks that were placed and filled.
+    /// Makes blocks that were allocated and filled visible to readers.
     pub(crate) fn publish(&self) {
         let places = self.places.lock();
         word(self.base, AT_USED).store(places.used as u64, Ordering::Release);
     }
 
-    /// Remembers what the counters of a kind of endpoints count, if metrics tell of them one by one.
+    /// Stores the descriptions of the counters of a kind of endpoint, if metrics report endpoints of this kind
+    /// individually.
     pub(crate) fn describe(
         &self,
         label: &str,
@@ -126,7 +127,7 @@ impl Page {
         }
     }
 
-    /// What a counter of this process counts.
+    /// Returns the description of a counter of this process.
     pub(crate) fn help(kind: &str, counter: &str) -> Option<&'static str> {
         let places = Self::existing()?.places.lock();
         let kind = places.kinds.iter().find(|known| known.name == kind)?;
@@ -134,37 +135,39 @@ impl Page {
         kind.help.get(at).copied()
     }
 
-    /// Gives a place back. Its content stays readable until it is reused.
+    /// Releases the space of a block. Its contents stay readable until the space is reused.
     pub(crate) fn retire(&self, shape: Shape, base: NonNull<u8>) {
         let at = base.addr().get() - self.base.addr().get();
         self.places.lock().ended.push((shape, at));
     }
 
-    /// Nanoseconds since the page was made.
+    /// Returns the nanoseconds since the page was created.
     pub(crate) fn now_ns(&self) -> u64 {
         self.started.elapsed().as_nanos() as u64
     }
 }
 
-/// The page, locked while a thread forks, so that the child finds it whole.
+/// The page's lock, held while a thread forks, so that the child finds consistent tables.
 #[must_use]
 pub struct LockedPage(#[expect(dead_code, reason = "held")] Option<MutexGuard<'static, Places>>);
 
-/// To be called before a fork, by the thread that forks; dropped in parent and child. In the child, the registry of
-/// [`farcall_shm::fork`] has put private memory in the place of the page: what it counts is nobody's to read.
+/// Locks the page. Called before a fork by the forking thread; the result is dropped in parent and child. In the child,
+/// the registry of [`farcall_shm::fork`] has replaced the page by private memory, which no other process reads.
 pub fn lock_for_fork() -> LockedPage {
     LockedPage(Page::existing().map(|page| page.places.lock()))
 }
 
-/// In a forked child that counts for itself: blocks made from now on lie in a page of its own, and the parent's are left
-/// as they are. The child must not drop blocks that it inherited: their places are the parent's.
+/// Called in a forked child that has statistics of its own: blocks created from now on are placed in a new page, and
+/// those of the parent remain unchanged. The child must not drop blocks that it inherited, because their space belongs
+/// to the parent.
 pub fn renew_in_child() {
     PAGE.store(ptr::null_mut(), Ordering::Release);
 }
 
-/// A word of mapped memory.
+/// Returns a word of mapped memory.
 pub(crate) fn word<'a>(base: NonNull<u8>, at: usize) -> &'a AtomicU64 {
-    // SAFETY: callers pass offsets of the format, multiples of 8 inside the `SEGMENT_BYTES` of the page's mapping, which
-    // is never removed; after publication these words are only accessed as atomics.
+    // SAFETY: callers pass offsets of the format, which are multiples of 8 inside the page's mapping of `SEGMENT_BYTES`
+    // or inside a block's private memory. The page's mapping is never removed, and a block's private memory is freed
+    // only when the block is dropped. After publication these words are only accessed as atomics.
     unsafe { AtomicU64::from_ptr(base.add(at).cast().as_ptr()) }
 }

@@ -1,8 +1,9 @@
-//! A process's counters in Prometheus' text form (version 0.0.4).
+//! Exposition of a process's counters in Prometheus' text format (version 0.0.4).
 //!
-//! A block whose label is words and one number, "rpc server thread 0", becomes series `farcall_rpc_server_thread_…` with
-//! the label `number`. Blocks that come and go, those of queue pairs and clients, are only counted: a series for each
-//! would be without bound, and their sum would fall when one ends. `farcall stats PID` tells of each.
+//! A block whose label consists of words and one number, such as "rpc server thread 0", becomes the series
+//! `farcall_rpc_server_thread_…` with the label `number`. Short-lived blocks, those of queue pairs and clients, are
+//! only counted: their number of series would be unbounded, and a sum over them would decrease when one ends. `farcall
+//! stats PID` reports each of them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,7 +11,7 @@ use std::fmt::Write;
 use crate::page::Page;
 use crate::{BlockReport, Histogram, Report};
 
-/// Names of values that are levels; all others only grow.
+/// Names of gauges; all other values only increase.
 const LEVELS: [&str; 11] = [
     "items",
     "item_bytes",
@@ -25,7 +26,7 @@ const LEVELS: [&str; 11] = [
     "slabs_lost",
 ];
 
-/// One metric: its type, what it counts, and the lines of its samples.
+/// One metric: its type, its help text, and the lines of its samples.
 struct Family {
     kind: &'static str,
     help: String,
@@ -38,14 +39,14 @@ impl Family {
     }
 
     fn write(&self, name: &str, text: &mut String) {
-        // A line each: the form's escapes are for what has line ends or backslashes.
+        // The format requires one line; it escapes line ends and backslashes.
         let help = self.help.replace('\\', r"\\").replace('\n', r"\n");
-        // Writing to a string cannot fail; so below.
+        // Writing to a string cannot fail, here and below.
         let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {}\n{}", self.kind, self.samples);
     }
 }
 
-/// The live endpoints of a process, as text that Prometheus reads.
+/// Returns the live endpoints of a process in Prometheus' text format.
 pub fn prometheus(report: &Report) -> String {
     let mut families: BTreeMap<String, Family> = BTreeMap::new();
     for block in report.blocks.iter().filter(|block| block.live) {
@@ -73,10 +74,10 @@ pub fn prometheus(report: &Report) -> String {
     text
 }
 
-/// What a counter counts: as its declaration says, if it is one of this process.
+/// Returns the help text of a counter: that of its declaration if the counter belongs to this process.
 fn help(kind: &str, counter: &str) -> String {
     match Page::help(kind, counter).map(str::trim).filter(|help| !help.is_empty()) {
-        // Links and code of Rust's documentation.
+        // Remove the markup of rustdoc links and code.
         Some(help) => help.replace(['`', '[', ']'], ""),
         None => format!("{} of each {}.", counter.replace('_', " "), kind.replace('_', " ")),
     }
@@ -101,7 +102,7 @@ fn describe(block: &BlockReport, kind: &str, number: u32, families: &mut BTreeMa
     for (counter, value) in &block.counters {
         let is_level = LEVELS.contains(&counter.as_str());
         let (kind_of_metric, end) = if is_level { ("gauge", "") } else { ("counter", "_total") };
-        // Names as `items_total` have it already.
+        // Names such as `items_total` have the suffix already.
         let stem = counter.strip_suffix("_total").map_or(counter.as_str(), |stem| match stem {
             "items" => "items_stored",
             stem => stem,
@@ -113,13 +114,13 @@ fn describe(block: &BlockReport, kind: &str, number: u32, families: &mut BTreeMa
     }
 }
 
-/// The words of a label that can be part of a name.
+/// Returns the leading words of a label that can be part of a metric name.
 fn words(label: &str) -> Vec<&str> {
     let is_word = |word: &&str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase());
     label.split([' ', ',']).take_while(is_word).collect()
 }
 
-/// Words and one number, which end the label.
+/// Splits a label that consists of words and one final number.
 pub(crate) fn split(label: &str) -> Option<(String, u32)> {
     let words = words(label);
     let number = label.rsplit_once(' ')?.1.parse().ok()?;

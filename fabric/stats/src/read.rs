@@ -1,4 +1,4 @@
-//! Reading statistics of another process, alive or dead. They are foreign bytes: everything is checked.
+//! Reading of statistics of another process, running or exited. They are untrusted input, so everything is validated.
 
 use crate::StatsError;
 use crate::format::{
@@ -8,47 +8,48 @@ use crate::format::{
 };
 use crate::segment::list;
 
-/// What a process has counted.
+/// The statistics of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Its pid.
+    /// Process id.
     pub pid: u32,
-    /// Whether it still runs.
+    /// Whether the process still runs.
     pub alive: bool,
-    /// Its command line.
+    /// Command line.
     pub command: String,
-    /// Its endpoints.
+    /// Endpoints.
     pub blocks: Vec<BlockReport>,
 }
 
-/// One endpoint.
+/// The statistics of one endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockReport {
-    /// What it calls itself.
+    /// The endpoint's label.
     pub label: String,
-    /// Whether it is still in use.
+    /// Whether the endpoint still exists.
     pub live: bool,
-    /// Names and values.
+    /// Names and values of the counters.
     pub counters: Vec<(String, u64)>,
-    /// Its last events, oldest first.
+    /// Last events, oldest first.
     pub records: Vec<FlightRecord>,
 }
 
 /// An event of a flight recorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlightRecord {
-    /// Nanoseconds since the process began to count.
+    /// Nanoseconds since the process's page was created.
     pub at_ns: u64,
-    /// What happened, in the endpoint's own numbering.
+    /// Kind of the event, as numbered by the endpoint.
     pub code: u64,
-    /// With what.
+    /// Argument of the event.
     pub argument: u64,
 }
 
-/// Reads the statistics of a pid of this user: of the process that has it, else of the last one that had it.
+/// Reads the statistics of a process of this user: those of the running process with this pid, or else of the last one
+/// that had it.
 ///
 /// # Errors
-/// If there are none.
+/// Returns [`StatsError::NotFound`] if there are none.
 pub fn read_pid(pid: u32) -> Result<Report, StatsError> {
     let start = start_ticks(pid);
     let mut newest = Err(StatsError::NotFound { pid });
@@ -59,7 +60,7 @@ pub fn read_pid(pid: u32) -> Result<Report, StatsError> {
                 newest = newest.or(Err(StatsError::Malformed { pid, why: "a page of them is lost" }));
                 continue;
             }
-            // These are no statistics, or they have been removed by now.
+            // Not statistics, or removed in the meantime.
             Ok(None) | Err(_) => continue,
         };
         let (mut report, started) = parse(&bytes).map_err(|why| StatsError::Malformed { pid, why })?;
@@ -73,11 +74,11 @@ pub fn read_pid(pid: u32) -> Result<Report, StatsError> {
     newest
 }
 
-/// Reads the statistics of all processes of this user that left some, the newest first. What cannot be read, or is of
-/// another version, is left out.
+/// Reads the statistics of all processes of this user, the newest first. Statistics that are unreadable or of another
+/// version are omitted.
 ///
 /// # Errors
-/// If the system does not list them.
+/// Returns an error if the system does not list the segments.
 pub fn read_all() -> Result<Vec<Report>, StatsError> {
     let reports = list()?.into_iter().filter_map(|found| {
         let (mut report, started) = parse(&found.read().ok()??).ok()?;
@@ -88,10 +89,11 @@ pub fn read_all() -> Result<Vec<Report>, StatsError> {
     Ok(reports.collect())
 }
 
-/// Start time of a process in clock ticks since boot, which tells a reused pid apart; 0 if it is gone.
+/// Returns the start time of a process in clock ticks since boot, which identifies a reused pid; 0 if the process has
+/// exited.
 pub(crate) fn start_ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name may contain anything; fields are counted behind its closing parenthesis.
+    // The name may contain any characters; fields are counted after its closing parenthesis.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     fields.split_whitespace().nth(19).and_then(|field| field.parse().ok()).unwrap_or(0)
 }
@@ -102,10 +104,10 @@ fn text(bytes: &[u8], at: usize, room: usize) -> Option<String> {
     Some(String::from_utf8_lossy(&text[..end]).into_owned())
 }
 
-/// Reads statistics from their bytes; also returns the start time of its process.
+/// Parses the bytes of statistics; also returns the start time of the process.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// Returns a description of the defect.
 pub fn parse(bytes: &[u8]) -> Result<(Report, u64), &'static str> {
     const SHORT: &str = "shorter than a header";
     match word(bytes, AT_MAGIC).ok_or(SHORT)? {
@@ -127,7 +129,7 @@ pub fn parse(bytes: &[u8]) -> Result<(Report, u64), &'static str> {
     Ok((Report { pid, alive: false, command, blocks }, start))
 }
 
-/// A block and its length; no block if its place is being filled.
+/// Parses a block and returns its length; the block is `None` while it is being filled.
 fn block(bytes: &[u8]) -> Option<(Option<BlockReport>, usize)> {
     let bounded = |at| word(bytes, at).filter(|n| *n <= SEGMENT_BYTES as u64).map(|n| n as usize);
     let shape = Shape { counters: bounded(BLOCK_COUNTERS)?, records: bounded(BLOCK_RECORDS)? };

@@ -1,6 +1,6 @@
-//! The memory of a process's counters: a System V segment. It outlives its process, no process can cut it under a
-//! mapping, and it takes its memory from no file system that may be full. The kernel knows who made it and who has it
-//! attached; there is no name that another user could take first.
+//! The memory of a process's counters: a System V segment. It outlives its process, no process can truncate it while it
+//! is mapped, and it uses no file system that may be full. The kernel records which user created it and how many
+//! processes have it attached; there is no name that another user could occupy first.
 
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
@@ -11,41 +11,41 @@ use std::time::{Duration, SystemTime};
 use crate::StatsError;
 use crate::format::{AT_MAGIC, AT_USED, FIRST_BLOCK, SEGMENT_BYTES, is_magic, word};
 
-/// What the kernel shows of all segments of this IPC namespace.
+/// List of all segments of this IPC namespace.
 const LIST: &str = "/proc/sysvipc/shm";
 
-/// Segments of dead processes are kept so long.
+/// Time for which segments of exited processes are kept.
 const KEPT: Duration = Duration::from_hours(24);
 
-/// And no more than so many.
+/// Maximum number of segments of exited processes that are kept.
 const KEPT_SEGMENTS: usize = 32;
 
-/// A segment that may be one of ours, by its owner, rights and length.
+/// A segment that may contain statistics of this user, judged by its owner, permissions and length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     id: i32,
-    /// The pid of its maker in our pid namespace; 0 if it has none there.
+    /// Pid of its creator in this pid namespace; 0 if it has none here.
     pub(crate) maker: u32,
-    /// How many processes have it attached.
+    /// Number of processes that have it attached.
     attached: u64,
-    /// When it was made or last detached.
+    /// Time of its last change or detachment, in seconds of Unix time.
     pub(crate) changed_unix_s: u64,
 }
 
-/// Makes a segment and attaches it for writing; it stays as long as the process.
+/// Creates a segment and attaches it for writing. It stays attached until the process exits.
 pub(crate) fn create() -> io::Result<NonNull<u8>> {
     let id = make()?;
     attach(id, 0).inspect_err(|_| remove(id))
 }
 
 fn make() -> io::Result<i32> {
-    // SAFETY: no memory of ours is involved.
+    // SAFETY: shmget takes integers and accesses no memory of this process.
     let id = unsafe { libc::shmget(libc::IPC_PRIVATE, SEGMENT_BYTES, 0o600) };
     if id < 0 { Err(io::Error::last_os_error()) } else { Ok(id) }
 }
 
 fn attach(id: i32, flags: i32) -> io::Result<NonNull<u8>> {
-    // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
+    // SAFETY: a new mapping at an address that the kernel chooses aliases no existing memory.
     let base = unsafe { libc::shmat(id, std::ptr::null(), flags) };
     if base.addr() == usize::MAX {
         return Err(io::Error::last_os_error());
@@ -53,16 +53,16 @@ fn attach(id: i32, flags: i32) -> io::Result<NonNull<u8>> {
     NonNull::new(base.cast()).ok_or_else(|| io::Error::other("attached at address 0"))
 }
 
-/// Takes a segment away. Who has it attached keeps it.
+/// Removes a segment. Processes that have it attached keep their mapping.
 fn remove(id: i32) {
-    // SAFETY: IPC_RMID takes no structure.
+    // SAFETY: IPC_RMID ignores the pointer argument.
     unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
 }
 
-/// Segments of this user that may hold statistics, the newest first.
+/// Returns the segments of this user that may contain statistics, the newest first.
 ///
 /// # Errors
-/// If the kernel does not show them.
+/// Returns an error if the kernel's list cannot be read.
 pub(crate) fn list() -> Result<Vec<Found>, StatsError> {
     let text = std::fs::read_to_string(LIST)
         .map_err(|source| StatsError::System { operation: "read /proc/sysvipc/shm", source })?;
@@ -75,8 +75,9 @@ fn found_in(text: &str, uid: u32) -> Vec<Found> {
     found
 }
 
-/// A line: key, id, rights, bytes, maker's pid, last pid, attached, owner, group, maker, its group, times of the last
-/// attaching, detaching and change. A maker may give a segment to another owner: who made it counts.
+/// Parses a line: key, id, permissions, bytes, creator's pid, last pid, number of attachments, owner, group, creator,
+/// creator's group, times of the last attachment, detachment and change. A creator may give a segment to another owner,
+/// so both owner and creator must be this user.
 fn found(line: &str, uid: u32) -> Option<Found> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
@@ -93,21 +94,22 @@ fn found(line: &str, uid: u32) -> Option<Found> {
 }
 
 impl Found {
-    /// Returns a copy of what it holds; `None` if these are no statistics.
+    /// Returns a copy of the statistics; `None` if the segment contains none.
     ///
     /// # Errors
-    /// If it cannot be attached, or EFAULT if a page of it is lost.
+    /// Returns an error if the segment cannot be attached, or EFAULT if one of its pages is lost.
     pub(crate) fn read(&self) -> io::Result<Option<Vec<u8>>> {
         let base = attach(self.id, libc::SHM_RDONLY)?;
         let bytes = copy_statistics(base);
-        // SAFETY: attached above, and passed to `copy` alone, which keeps nothing of it.
+        // SAFETY: `attach` above mapped `base`, and `copy_statistics` returned a copy that does not refer to the
+        // mapping.
         unsafe { libc::shmdt(base.as_ptr().cast()) };
         bytes
     }
 }
 
-/// Copies the statistics that are mapped at `base`; `None` if there are none. Pages that no block uses are not read:
-/// that would allocate them.
+/// Copies the statistics that are mapped at `base`; returns `None` if there are none. Pages that no block uses are not
+/// read, because a read would allocate them.
 fn copy_statistics(base: NonNull<u8>) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = copy(base.as_ptr(), FIRST_BLOCK)?;
     let head = |at| word(&bytes, at).unwrap_or(0);
@@ -115,16 +117,17 @@ fn copy_statistics(base: NonNull<u8>) -> io::Result<Option<Vec<u8>>> {
         return Ok(None);
     }
     let used = head(AT_USED).clamp(FIRST_BLOCK as u64, SEGMENT_BYTES as u64) as usize;
-    // With the release of `Page::publish`: blocks that are counted in `used` are read as they were published.
+    // Pairs with the release store of `Page::publish`: the contents of blocks below `used` are at least as new as when
+    // they were published.
     fence(Ordering::Acquire);
-    // In bounds: a segment in the list has `SEGMENT_BYTES`.
+    // In bounds: `found` only accepts segments of `SEGMENT_BYTES`.
     bytes.extend(copy(base.as_ptr().wrapping_add(FIRST_BLOCK), used - FIRST_BLOCK)?);
     Ok(Some(bytes))
 }
 
-/// Copies foreign memory through a pipe. The kernel returns EFAULT for a page that is lost: one of a huge page that is
-/// not there, one that could not be read back from swap, a damaged one. A load would end this process by SIGBUS. A
-/// pipe needs no right that a container may lack.
+/// Copies memory of an untrusted mapping through a pipe. For a lost page (of a huge page that is not available, one
+/// that could not be read back from swap, or a damaged one) the kernel returns EFAULT, where a load would terminate
+/// this process by SIGBUS. A pipe needs no permission that a container may lack.
 fn copy(base: *const u8, len_bytes: usize) -> io::Result<Vec<u8>> {
     // An empty pipe has space for this many bytes, whatever the user's limit is.
     const CHUNK_BYTES: usize = libc::PIPE_BUF;
@@ -132,7 +135,7 @@ fn copy(base: *const u8, len_bytes: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; len_bytes];
     for (index, chunk) in bytes.chunks_mut(CHUNK_BYTES).enumerate() {
         let source = base.wrapping_add(index * CHUNK_BYTES);
-        // SAFETY: `write` reads memory of this process and changes none; the kernel checks each address.
+        // SAFETY: `write` only reads memory, and the kernel checks each address.
         let written = unsafe { libc::write(to.as_raw_fd(), source.cast(), chunk.len()) };
         match usize::try_from(written) {
             Ok(written) if written == chunk.len() => from.read_exact(chunk)?,
@@ -143,7 +146,8 @@ fn copy(base: *const u8, len_bytes: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Removes what processes left that have been dead for long, and all but the newest of the dead: they hold memory.
+/// Removes the segments of processes that exited long ago, and all but the newest segments of exited processes, because
+/// they occupy memory.
 pub(crate) fn tidy() {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     for found in doomed(&list().unwrap_or_default(), now.as_secs()) {
@@ -153,17 +157,17 @@ pub(crate) fn tidy() {
     }
 }
 
-/// Which of the dead go, of a list with the newest first.
+/// Returns the segments to remove, from a list with the newest first.
 fn doomed(list: &[Found], now_unix_s: u64) -> impl Iterator<Item = &Found> {
     let dead = list.iter().filter(|found| found.attached == 0).enumerate();
     let is_old = move |found: &Found| now_unix_s.saturating_sub(found.changed_unix_s) > KEPT.as_secs();
     dead.filter(move |(at, found)| *at >= KEPT_SEGMENTS || is_old(found)).map(|(_, found)| found)
 }
 
-/// Whether this system lets a process keep statistics, which `farcall doctor` tells.
+/// Checks whether this system permits statistics, for `farcall doctor`.
 ///
 /// # Errors
-/// Why not.
+/// Returns the reason if it does not.
 pub fn try_out() -> Result<(), StatsError> {
     remove(make().map_err(|source| StatsError::System { operation: "shmget", source })?);
     list().map(drop)
@@ -205,7 +209,7 @@ mod tests {
         head[AT_USED..][..8].copy_from_slice(&(3 * FIRST_BLOCK as u64).to_le_bytes());
         rustix::io::pwrite(&file, &head, 0).unwrap();
         let (prot, flags) = (rustix::mm::ProtFlags::READ, rustix::mm::MapFlags::SHARED);
-        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses aliases no existing memory.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), SEGMENT_BYTES, prot, flags, &file, 0) };
         let base = NonNull::new(base.unwrap().cast()).unwrap();
         let read = || copy_statistics(base).map_err(|error| error.raw_os_error());
@@ -214,14 +218,15 @@ mod tests {
             rustix::fs::ftruncate(&file, left as u64).unwrap();
             assert_eq!(read(), Err(Some(libc::EFAULT)), "{left} bytes are left");
         }
-        // SAFETY: mapped above, and used by nothing else.
+        // SAFETY: the mapping was created above, and no reference to it exists.
         unsafe { rustix::mm::munmap(base.as_ptr().cast(), SEGMENT_BYTES) }.unwrap();
     }
 
-    /// A segment of huge pages that the machine does not have: it can be made and attached, and each access fails.
+    /// Creates a segment of huge pages that the machine does not have: it can be created and attached, but each access
+    /// fails.
     fn make_without_pages() -> Option<i32> {
         let flags = 0o600 | libc::SHM_HUGETLB | libc::SHM_NORESERVE;
-        // SAFETY: no memory of ours is involved.
+        // SAFETY: shmget takes integers and accesses no memory of this process.
         let id = unsafe { libc::shmget(libc::IPC_PRIVATE, SEGMENT_BYTES, flags) };
         (id >= 0).then_some(id)
     }
@@ -237,7 +242,7 @@ mod tests {
         let own = crate::read_pid(std::process::id());
         remove(id);
         assert!(matches!(read, Err(Some(libc::EFAULT)) | Ok(None)), "{read:?}");
-        // This process may count in another test.
+        // Another test of this process may have statistics, too.
         assert!(
             matches!(
                 own,

@@ -1,14 +1,15 @@
-//! How long something takes, as a histogram in shared memory.
+//! Latency histogram in shared memory.
 
 use std::time::Duration;
 
 use crate::{Counter, Counters};
 
-/// The first bucket takes what lasts at most so long; each later one twice as long.
+/// Upper limit of the first bucket in nanoseconds; the limit of each later bucket is twice that of its predecessor.
 const FIRST_NS: u64 = 128;
 const BUCKETS: usize = 25;
 
-/// A histogram with one writer: buckets by powers of two from 128 ns to 2.1 s, one for what takes longer, and the sum.
+/// A histogram with one writer: buckets with limits at powers of two from 128 ns to 2.1 s, one for longer times, and
+/// the sum.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Times {
@@ -18,7 +19,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// Counts one. Two loads and two stores.
+    /// Counts one time. Costs two loads and two stores.
     #[inline]
     pub fn count(&self, time: Duration) {
         let ns = time.as_nanos() as u64;
@@ -59,22 +60,22 @@ const NAMES: [&str; BUCKETS + 2] = [
     "sum_ns",
 ];
 
-// SAFETY: `repr(C)` with only `Counter`s, as many as there are names.
+// SAFETY: the struct is `repr(C)` and has only `Counter`s, one for each name.
 unsafe impl Counters for Times {
     const NAMES: &'static [&'static str] = &NAMES;
 }
 
-/// A histogram as it was read.
+/// A histogram that was read from statistics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
-    /// The largest time of each bucket in nanoseconds, ascending, and how many there were; `None` is without limit.
+    /// Upper limit of each bucket in nanoseconds, ascending, and its count; `None` means no limit.
     pub buckets: Vec<(Option<u64>, u64)>,
-    /// All times together, in nanoseconds.
+    /// Sum of all times in nanoseconds.
     pub sum_ns: u64,
 }
 
 impl Histogram {
-    /// The counters of a block, if they are a histogram.
+    /// Returns the histogram of a block's counters; `None` if they are not a histogram.
     pub fn of(counters: &[(String, u64)]) -> Option<Self> {
         let ((last, sum_ns), buckets) = counters.split_last()?;
         let limit = |name: &str| match name.strip_prefix("le_")? {
@@ -86,13 +87,13 @@ impl Histogram {
         (last == "sum_ns" && !buckets.is_empty()).then_some(Self { buckets, sum_ns: *sum_ns })
     }
 
-    /// How many were counted.
+    /// Returns the number of counted times.
     pub fn count(&self) -> u64 {
         self.buckets.iter().fold(0, |sum, (_, count)| sum.wrapping_add(*count))
     }
 
-    /// A time in nanoseconds that so large a part, from 0 to 1, did not exceed; `None` if that is beyond all limits, or
-    /// nothing was counted.
+    /// Returns the upper limit in nanoseconds of the bucket with the quantile `part`, from 0 to 1; `None` if it is in
+    /// the bucket without limit, or if nothing was counted.
     pub fn quantile_ns(&self, part: f64) -> Option<u64> {
         let rank = ((self.count() as f64 * part).ceil() as u64).max(1);
         let mut seen = 0_u64;

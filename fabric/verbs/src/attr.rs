@@ -24,7 +24,7 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// The MTU with libibverbs' number.
+    /// Returns the MTU with libibverbs' number `number`.
     pub const fn from_raw(number: u32) -> Option<Self> {
         Some(match number {
             1 => Self::Mtu256,
@@ -36,7 +36,7 @@ impl Mtu {
         })
     }
 
-    /// In bytes.
+    /// Returns the MTU in bytes.
     pub const fn bytes(self) -> u32 {
         128 << self as u32
     }
@@ -57,7 +57,8 @@ pub enum QpType {
 }
 
 bitflags! {
-    /// Which operations a transport of a device has (IBA table 38), asked per operation because providers differ.
+    /// Operations that a device supports on one transport (IBA table 38). Providers differ, so callers check each
+    /// operation.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub struct OpCaps: u32 {
@@ -79,7 +80,7 @@ bitflags! {
 }
 
 impl QpType {
-    /// The operations of the transport (IBA table 38). A device may offer fewer: [`DeviceAttr::ops`].
+    /// Returns the operations of the transport (IBA table 38). A device may offer fewer: [`DeviceAttr::ops`].
     pub const fn operations(self) -> OpCaps {
         let sends = OpCaps::SEND.union(OpCaps::SEND_IMM);
         let writes = OpCaps::WRITE.union(OpCaps::WRITE_IMM);
@@ -91,7 +92,7 @@ impl QpType {
     }
 }
 
-/// What a device can do (`ibv_device_attr`).
+/// Capabilities and limits of a device (`ibv_device_attr`). Each `max_…` field is a maximum number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -139,12 +140,12 @@ pub struct DeviceAttr {
 }
 
 impl DeviceAttr {
-    /// An empty device; providers fill in what they have.
+    /// Returns the attributes of a device with one port and no capabilities; providers fill in the rest.
     pub fn new(node_guid: u64) -> Self {
         Self { node_guid, phys_port_cnt: 1, ..Self::default() }
     }
 
-    /// The operations of a transport.
+    /// Returns the operations that the device supports on a transport.
     pub fn ops(&self, qp_type: QpType) -> OpCaps {
         match qp_type {
             QpType::Rc => self.rc,
@@ -154,53 +155,55 @@ impl DeviceAttr {
     }
 }
 
-/// Memory to be registered, and the address by which peers name its first byte.
+/// Memory to be registered, and the address that peers use for its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MrMemory {
-    /// Its first byte.
+    /// Address of the first byte.
     pub addr: *mut u8,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub len_bytes: usize,
-    /// The address of the first byte in the requests of peers.
+    /// Address of the first byte in the requests of peers.
     pub remote_addr: u64,
 }
 
 impl MrMemory {
-    /// Memory that peers name by its own address.
+    /// Describes memory that peers address by its own virtual address.
     pub fn new(addr: *mut u8, len_bytes: usize) -> Self {
         Self { addr, len_bytes, remote_addr: addr as u64 }
     }
 
-    /// The same memory, named from `remote_addr` on: 0 for a zero-based region.
+    /// Returns the same memory with `remote_addr` as its first address for peers: 0 for a zero-based region.
     #[must_use]
     pub fn named_from(self, remote_addr: u64) -> Self {
         Self { remote_addr, ..self }
     }
 }
 
-/// What a memory region is (`ibv_mr`), and what it allows.
+/// Attributes of a memory region (`ibv_mr`).
 #[derive(Clone, Copy, Debug)]
 pub struct MrAttr {
-    /// Its first byte. Peers and the NIC may write at any time: never make a reference of it.
+    /// Address of the first byte. Peers and the NIC may write to the memory at any time: never create a reference to
+    /// it.
     pub addr: *mut u8,
-    /// The address of its first byte in the requests of peers: `addr`, unless [`ProtectionDomain::reg_mr_at`] was given
-    /// another. In the simulator it is the same in every process.
+    /// Address of the first byte in the requests of peers: `addr`, unless [`ProtectionDomain::reg_mr_at`] was given
+    /// another address. In the simulator it is the same in every process.
     ///
     /// [`ProtectionDomain::reg_mr_at`]: crate::ProtectionDomain::reg_mr_at
     pub remote_addr: u64,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub len_bytes: usize,
-    /// The key of local gather/scatter elements.
+    /// Key for local gather/scatter elements.
     pub lkey: u32,
-    /// The key that peers need.
+    /// Key for the requests of peers.
     pub rkey: u32,
-    /// What it allows.
+    /// Permitted accesses.
     pub access: Access,
 }
 
-// SAFETY: the address is a number here; who follows it answers for that.
+// SAFETY: the type never dereferences `addr`; it only copies the pointer value. Code that dereferences it needs its own
+// argument.
 unsafe impl Send for MrAttr {}
-// SAFETY: as above.
+// SAFETY: shared access only reads the pointer value `addr`, which is never dereferenced by this type.
 unsafe impl Sync for MrAttr {}
 
 /// State of a port, with libibverbs' values.
@@ -218,7 +221,7 @@ pub enum PortState {
     Active = 4,
 }
 
-/// What a port runs over.
+/// Link layer of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -233,71 +236,71 @@ pub enum LinkLayer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PortAttr {
-    /// Its state.
+    /// State of the port.
     pub state: PortState,
     /// Largest MTU.
     pub max_mtu: Mtu,
     /// MTU in use.
     pub active_mtu: Mtu,
-    /// Entries of the GID table.
+    /// Number of entries of the GID table.
     pub gid_tbl_len: u32,
     /// Local identifier; 0 on Ethernet.
     pub lid: u16,
-    /// What it runs over.
+    /// Link layer.
     pub link_layer: LinkLayer,
 }
 
-/// What a completion queue is made with.
+/// Parameters of a new completion queue.
 pub struct CqInitAttr<'a> {
-    /// Completions it holds at least.
+    /// Minimum number of completions that the queue holds.
     pub cqe: u32,
-    /// Where its events go; `None`: it can only be polled.
+    /// Channel that receives the queue's events; `None`: the queue can only be polled.
     pub channel: Option<&'a dyn CompChannel>,
 }
 
-/// What a shared receive queue is made with.
+/// Parameters of a new shared receive queue.
 #[derive(Clone, Copy, Debug)]
 pub struct SrqInitAttr {
-    /// Receives it holds.
+    /// Maximum number of outstanding receives.
     pub max_wr: u32,
-    /// Elements in one receive.
+    /// Maximum number of elements in one receive.
     pub max_sge: u32,
 }
 
-/// What a shared receive queue has (`ibv_srq_attr`, as `ibv_query_srq` gives it).
+/// Sizes and limit of a shared receive queue (`ibv_srq_attr`, as `ibv_query_srq` returns it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqCap {
-    /// Receives it holds.
+    /// Maximum number of outstanding receives.
     pub max_wr: u32,
-    /// Elements in one receive.
+    /// Maximum number of elements in one receive.
     pub max_sge: u32,
-    /// Below how many receives its limit event comes; 0: it is not armed.
+    /// The limit event is raised when fewer receives than this remain; 0: the event is not armed.
     pub srq_limit: u32,
 }
 
-/// Changes of a shared receive queue (`ibv_modify_srq`: what is `Some` is set).
+/// Changes of a shared receive queue (`ibv_modify_srq`): each field that is `Some` is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct SrqAttr {
-    /// Receives it should hold; not fewer than it has now.
+    /// New maximum number of outstanding receives; at least the number that is outstanding now.
     pub max_wr: Option<u32>,
-    /// Arms the limit event, once: it comes when fewer receives than this are left. 0 disarms.
+    /// Arms the limit event for one occurrence: it is raised when fewer receives than this remain. 0 disarms it.
     pub srq_limit: Option<u32>,
 }
 
-/// Sizes of a queue pair, laid out as `ibv_qp_cap`. Providers may give more than asked.
+/// Sizes of a queue pair, laid out as `ibv_qp_cap`. Providers may allocate more than requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QpCap {
-    /// Outstanding send requests.
+    /// Maximum number of outstanding send requests.
     pub max_send_wr: u32,
-    /// Outstanding receives; 0 with a shared receive queue.
+    /// Maximum number of outstanding receives; 0 with a shared receive queue.
     pub max_recv_wr: u32,
-    /// Elements in one send.
+    /// Maximum number of elements in one send.
     pub max_send_sge: u32,
-    /// Elements in one receive.
+    /// Maximum number of elements in one receive.
     pub max_recv_sge: u32,
-    /// Bytes of inline data.
+    /// Maximum length of inline data in bytes.
     pub max_inline_data: u32,
 }
 
@@ -307,13 +310,13 @@ impl Default for QpCap {
     }
 }
 
-/// What a queue pair is made with (`ibv_qp_init_attr`).
+/// Parameters of a new queue pair (`ibv_qp_init_attr`).
 pub struct QpInitAttr<'a> {
-    /// Where completions of sends go.
+    /// Completion queue of sends.
     pub send_cq: &'a dyn RawCq,
-    /// Where completions of receives go.
+    /// Completion queue of receives.
     pub recv_cq: &'a dyn RawCq,
-    /// A shared receive queue instead of the pair's own.
+    /// Shared receive queue that replaces the queue pair's own receive queue.
     pub srq: Option<&'a dyn RawSrq>,
     /// Sizes.
     pub cap: QpCap,
@@ -329,11 +332,11 @@ pub struct QpInitAttr<'a> {
 pub struct AhAttr {
     /// The destination's GID.
     pub dgid: Gid,
-    /// Index of our own GID to send from.
+    /// Index of the local GID to send from.
     pub sgid_index: u8,
     /// The destination's LID on InfiniBand.
     pub dlid: u16,
-    /// Our port.
+    /// Local port.
     pub port_num: u8,
     /// Service level on InfiniBand.
     pub sl: u8,
@@ -342,8 +345,8 @@ pub struct AhAttr {
 }
 
 impl AhAttr {
-    /// The way back to the sender of a datagram: of the completion of its receive and the 40 bytes before its payload
-    /// (`ibv_init_ah_from_wc`). `None` if there is no such header.
+    /// Returns the path to the sender of a received datagram, from the completion of the receive and the 40 bytes
+    /// before the payload (`ibv_init_ah_from_wc`). Returns `None` if the completion reports no such header.
     pub fn from_received(wc: &Wc, header: &[u8; 40], port_num: u8) -> Option<Self> {
         if !wc.wc_flags.contains(WcFlags::GRH) {
             return None;
@@ -365,23 +368,23 @@ const RNR_TIMER_10US: [u32; 32] = [
 ];
 
 impl RnrTimer {
-    /// How long an initiator waits after a receiver-not-ready NAK with this code.
+    /// Returns how long an initiator waits after a receiver-not-ready NAK with this code.
     pub const fn duration(self) -> Duration {
         Duration::from_micros(RNR_TIMER_10US[(self.0 & 31) as usize] as u64 * 10)
     }
 }
 
-/// Changes of a queue pair (`ibv_qp_attr` with its mask: what is `Some` is set).
+/// Changes of a queue pair (`ibv_qp_attr` with its mask): each field that is `Some` is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QpAttr {
-    /// The state to go to.
+    /// The new state.
     pub state: Option<QpState>,
     /// Port (to `Init`).
     pub port_num: Option<u8>,
     /// P_Key index (to `Init`).
     pub pkey_index: Option<u16>,
-    /// What the peer may do (to `Init`).
+    /// Accesses permitted to the peer (to `Init`).
     pub access: Option<Access>,
     /// Q_Key (datagrams).
     pub qkey: Option<u32>,
@@ -393,26 +396,26 @@ pub struct QpAttr {
     pub rq_psn: Option<u32>,
     /// The path to the peer (to `Rtr`).
     pub ah: Option<AhAttr>,
-    /// READs and atomics we accept at once (to `Rtr`).
+    /// READs and atomics that the local side accepts at once as target (to `Rtr`).
     pub max_dest_rd_atomic: Option<u8>,
-    /// What we tell a peer that finds no receive (to `Rtr`).
+    /// RNR timer code sent to a peer whose request finds no receive (to `Rtr`).
     pub min_rnr_timer: Option<RnrTimer>,
-    /// Our starting packet sequence number (to `Rts`).
+    /// Local starting packet sequence number (to `Rts`).
     pub sq_psn: Option<u32>,
-    /// ACK timeout code: 4.096 µs · 2^code, 0 is for ever (to `Rts`).
+    /// ACK timeout code: 4.096 µs · 2^code; 0 means infinite (to `Rts`).
     pub timeout: Option<u8>,
     /// Transport retries (to `Rts`).
     pub retry_cnt: Option<u8>,
-    /// Receiver-not-ready retries, 7 is for ever (to `Rts`).
+    /// Receiver-not-ready retries; 7 means infinite (to `Rts`).
     pub rnr_retry: Option<u8>,
-    /// READs and atomics we have outstanding (to `Rts`).
+    /// READs and atomics that the local side may have outstanding as initiator (to `Rts`).
     pub max_rd_atomic: Option<u8>,
-    /// Whether [`crate::AsyncEventKind::SqDrained`] tells that the send queue has drained (to `Sqd`).
+    /// Whether [`crate::AsyncEventKind::SqDrained`] is raised when the send queue has drained (to `Sqd`).
     pub en_sqd_async_notify: Option<bool>,
 }
 
 impl QpAttr {
-    /// RESET → INIT.
+    /// Returns the attributes of RESET → INIT.
     pub fn init(access: Access) -> Self {
         Self {
             state: Some(QpState::Init),
@@ -423,7 +426,7 @@ impl QpAttr {
         }
     }
 
-    /// INIT → RTR over a connection, with usual values.
+    /// Returns the attributes of INIT → RTR of a reliable connection, with usual values.
     pub fn rtr(dest_qp_num: u32, rq_psn: u32, ah: AhAttr, path_mtu: Mtu) -> Self {
         Self {
             state: Some(QpState::Rtr),
@@ -437,7 +440,8 @@ impl QpAttr {
         }
     }
 
-    /// RTR → RTS over a connection, with usual values: about half a second of transport retries, RNR for ever.
+    /// Returns the attributes of RTR → RTS of a reliable connection, with usual values: about half a second of
+    /// transport retries, unlimited RNR retries.
     pub fn rts(sq_psn: u32) -> Self {
         Self {
             state: Some(QpState::Rts),
@@ -450,23 +454,24 @@ impl QpAttr {
         }
     }
 
-    /// INIT → RTR over an unreliable connection.
+    /// Returns the attributes of INIT → RTR of an unreliable connection.
     pub fn rtr_unreliable(dest_qp_num: u32, rq_psn: u32, ah: AhAttr, path_mtu: Mtu) -> Self {
         let reliable = Self::rtr(dest_qp_num, rq_psn, ah, path_mtu);
         Self { max_dest_rd_atomic: None, min_rnr_timer: None, ..reliable }
     }
 
-    /// RTR → RTS where nothing is retried: unreliable connections and datagrams.
+    /// Returns the attributes of RTR → RTS of transports without retries: unreliable connections and datagrams.
     pub fn rts_unreliable(sq_psn: u32) -> Self {
         Self { sq_psn: Some(sq_psn), ..Self::to(QpState::Rts) }
     }
 
-    /// RESET → INIT of a datagram queue pair. Its way to RTR is [`QpAttr::to`]`(QpState::Rtr)`.
+    /// Returns the attributes of RESET → INIT of a datagram queue pair. For its INIT → RTR use
+    /// [`QpAttr::to`]`(QpState::Rtr)`.
     pub fn init_datagrams(qkey: u32) -> Self {
         Self { access: None, qkey: Some(qkey), ..Self::init(Access::empty()) }
     }
 
-    /// Any state → `state`, nothing else changed.
+    /// Returns the attributes of a change to `state` from any state, without other changes.
     pub fn to(state: QpState) -> Self {
         Self { state: Some(state), ..Self::default() }
     }

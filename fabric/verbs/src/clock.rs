@@ -1,4 +1,4 @@
-//! Time as endpoints see it: a number that is handed to them.
+//! Time of endpoints: a number that the driver passes to them.
 
 mod tsc;
 
@@ -7,12 +7,12 @@ use std::ops::{Add, Sub};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Nanoseconds since a clock's own start. Only differences mean anything.
+/// Nanoseconds since the start of a clock. Only differences are meaningful.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// The later time, or `Nanos(u64::MAX)`.
+    /// Returns the time `duration` later, at most `Nanos(u64::MAX)`.
     #[must_use]
     #[inline]
     pub const fn saturating_add(self, duration: Duration) -> Self {
@@ -21,7 +21,7 @@ impl Nanos {
         Self(self.0.saturating_add(ns))
     }
 
-    /// The earlier of two times that there may be. Endpoints ask this every turn.
+    /// Returns the earlier of two optional times. Endpoints call this in every driver iteration.
     #[must_use]
     #[inline]
     pub fn earlier(a: Option<Self>, b: Option<Self>) -> Option<Self> {
@@ -31,7 +31,7 @@ impl Nanos {
         }
     }
 
-    /// How long after `earlier`; zero if it is not.
+    /// Returns the time since `earlier`; zero if `earlier` is later than `self`.
     #[inline]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -58,23 +58,25 @@ impl fmt::Display for Nanos {
     }
 }
 
-/// Something that tells the time. Endpoints never hold one: their driver does.
+/// A clock. Endpoints do not hold one; their driver does.
 pub trait Clock {
-    /// The time now; never less than any time told before.
+    /// Returns the current time, which is never less than an earlier result.
     fn now(&self) -> Nanos;
 }
 
-/// The machine's monotonic clock, counted from its creation: the processor's time stamp counter where the kernel trusts
-/// it too (half the cost of asking the vDSO, and it is asked twice a call), else the vDSO. Never a system call.
+/// The machine's monotonic clock, counted from the creation of this object. It reads the processor's time stamp counter
+/// if the kernel uses that counter too, else the vDSO; it never makes a system call. Reading the counter costs half as
+/// much as the vDSO, and the clock is read twice per call.
 #[derive(Clone, Copy, Debug)]
 pub struct MonotonicClock {
     start: Instant,
-    /// When it started by the counter; `None` if there is no reliable counter.
+    /// Counter time at `start`, in nanoseconds since the process's first sample; `None` if there is no reliable
+    /// counter.
     counter_start_ns: Option<u64>,
 }
 
 impl MonotonicClock {
-    /// Starts at zero.
+    /// Creates a clock that starts at zero.
     pub fn new() -> Self {
         let (start, counter_start_ns) = tsc::start();
         Self { start, counter_start_ns }
@@ -96,12 +98,12 @@ impl Clock for MonotonicClock {
     }
 }
 
-/// A clock that moves when told: for tests and simulation.
+/// A clock that only [`VirtualClock::advance`] moves, for tests and simulation.
 #[derive(Debug, Default)]
 pub struct VirtualClock(AtomicU64);
 
 impl VirtualClock {
-    /// Moves time forward.
+    /// Moves the time forward by `duration`.
     pub fn advance(&self, duration: Duration) {
         self.0.fetch_add(duration.as_nanos() as u64, Ordering::Relaxed);
     }
@@ -123,13 +125,13 @@ mod tests {
         let clock = MonotonicClock::new();
         let after = Instant::now();
         let mut last = clock.now();
-        // Before and after the rate of the counter is known.
+        // The loop runs before and after the calibration of the counter's rate.
         while after.elapsed() < Duration::from_millis(50) {
             let now = clock.now();
             assert!(now >= last);
             last = now;
         }
-        // Bounds that hold however this thread is delayed; a wrong rate would be off by far more than a tenth.
+        // These bounds hold for any delay of this thread; a wrong rate would be off by far more than a tenth.
         let at_least = after.elapsed();
         let ours = clock.now() - Nanos(0);
         let at_most = before.elapsed();

@@ -1,81 +1,81 @@
-//! Errors of calls (not of work requests: those are [`crate::WcStatus`]).
+//! Errors of calls. Errors of work requests are [`crate::WcStatus`].
 
 use thiserror::Error;
 
 /// The result of a verbs call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a verbs call failed. Each names the object and the operation; the text ends with what to do.
+/// Error of a verbs call. Each variant names the operation and the object; the message ends with a remedy.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An argument breaks a rule of the specification or a limit of the device.
     #[error("{operation}: {what}")]
     InvalidArgument {
-        /// The call.
+        /// Name of the call.
         operation: &'static str,
-        /// Which argument, why, and what would be accepted.
+        /// The argument, the reason, and the accepted values.
         what: String,
     },
     /// The object is not in a state that allows the call.
     #[error("{operation}: {object} is in state {state}; {remedy}")]
     InvalidState {
-        /// The call.
+        /// Name of the call.
         operation: &'static str,
-        /// Which object.
+        /// The object.
         object: String,
         /// Its state.
         state: String,
-        /// What to do first.
+        /// Remedy.
         remedy: &'static str,
     },
     /// The device or this provider cannot do it.
     #[error("{operation}: not supported by {provider}: {what}")]
     Unsupported {
-        /// The call.
+        /// Name of the call.
         operation: &'static str,
-        /// Which provider.
+        /// Name of the provider.
         provider: &'static str,
-        /// What exactly, and what to use instead.
+        /// The unsupported feature, and an alternative.
         what: String,
     },
     /// A queue or a table is full, or a limit is reached.
     #[error("{operation}: {what} exhausted (limit {limit}); {remedy}")]
     Exhausted {
-        /// The call.
+        /// Name of the call.
         operation: &'static str,
-        /// What ran out.
+        /// The exhausted resource.
         what: &'static str,
-        /// How many there are.
+        /// The limit.
         limit: u64,
-        /// How to get more.
+        /// Remedy.
         remedy: &'static str,
     },
-    /// The peer did not answer, died, or answered against the protocol.
+    /// The peer did not reply, has exited, or violated the protocol.
     #[error("{operation}: peer {peer}: {what}")]
     Peer {
-        /// The call.
+        /// Name of the call.
         operation: &'static str,
-        /// Which peer.
+        /// The peer.
         peer: String,
-        /// What happened and what to do.
+        /// Description of the failure, and a remedy.
         what: String,
     },
-    /// The operating system refused something.
+    /// A system call failed.
     #[error("{operation}: {what}: {source}")]
     Os {
-        /// The call.
+        /// Name of the call.
         operation: &'static str,
-        /// What was asked of the system, and the remedy.
+        /// The request to the system, and the remedy.
         what: String,
-        /// Its answer.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
 }
 
 impl Error {
-    /// The call that failed.
+    /// Returns the name of the call that failed.
     pub fn operation(&self) -> &'static str {
         match self {
             Self::InvalidArgument { operation, .. }
@@ -87,31 +87,31 @@ impl Error {
         }
     }
 
-    /// An [`Error::InvalidArgument`].
+    /// Creates an [`Error::InvalidArgument`].
     pub fn invalid(operation: &'static str, what: impl Into<String>) -> Self {
         Self::InvalidArgument { operation, what: what.into() }
     }
 
-    /// An [`Error::Os`].
+    /// Creates an [`Error::Os`].
     pub fn os(operation: &'static str, what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
         Self::Os { operation, what: what.into(), source: source.into() }
     }
 }
 
-/// Why posting stopped: as with `bad_wr`, everything before the refused request is posted.
+/// Error of a post. As with `bad_wr`, all requests before the refused one are posted.
 #[derive(Debug, Error)]
 #[error("work request {posted} of the batch: {source}")]
 pub struct PostError {
-    /// How many requests of the batch were posted; the index of the refused one.
+    /// Number of requests of the batch that were posted, which is the index of the refused one.
     pub posted: usize,
-    /// Why it was refused. Boxed, so that the result of a post fits into two registers: copied through memory it made
-    /// a SEND a tenth slower.
+    /// Error of the refused request. It is boxed so that the result of a post fits into two registers; a result
+    /// returned through memory made a SEND 10 % slower.
     #[source]
     pub source: Box<Error>,
 }
 
 impl PostError {
-    /// The request after the first `posted` ones was refused.
+    /// Creates the error for a batch whose request at index `posted` was refused.
     #[cold]
     pub fn new(posted: usize, source: Error) -> Self {
         Self { posted, source: Box::new(source) }
@@ -120,7 +120,7 @@ impl PostError {
     /// Posts requests in order until one is refused, for providers.
     ///
     /// # Errors
-    /// That of the refused request.
+    /// Returns the error of the refused request and the number of requests posted before it.
     #[inline]
     pub fn in_order<W>(wrs: &[W], mut post: impl FnMut(usize, &W) -> Result<()>) -> Result<(), Self> {
         for (posted, wr) in wrs.iter().enumerate() {

@@ -1,19 +1,19 @@
 //! Asynchronous events (`ibv_async_event`).
 
-/// What happened.
+/// Kind of an asynchronous event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum AsyncEventKind {
     /// A completion queue overran; its queue pairs go to the error state.
     CqErr,
-    /// A queue pair failed without a work request to tell it by.
+    /// A queue pair failed, and no work request can report the failure.
     QpFatal,
     /// A request broke the transport's rules at a responder.
     QpReqErr,
-    /// A request was not allowed to access memory at a responder.
+    /// A request failed the access check at a responder.
     QpAccessErr,
-    /// The first message came before the connection was told established.
+    /// The first message arrived before the local side had established the connection.
     CommEst,
     /// A draining send queue is empty.
     SqDrained,
@@ -31,12 +31,12 @@ pub enum AsyncEventKind {
     DeviceFatal,
 }
 
-/// An event and the object it is about.
+/// An event and its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct AsyncEvent {
-    /// What happened.
+    /// Kind of the event.
     pub kind: AsyncEventKind,
-    /// The queue pair number, CQ id, SRQ number or port number it happened to.
+    /// Number of the affected object: queue pair number, CQ id, SRQ number or port number.
     pub element: u32,
 }

@@ -5,7 +5,7 @@ use bitflags::bitflags;
 use crate::{Error, Result};
 
 bitflags! {
-    /// What a memory region or a queue pair allows (`ibv_access_flags`).
+    /// Permitted accesses to a memory region or over a queue pair (`ibv_access_flags`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     #[repr(transparent)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -22,11 +22,12 @@ bitflags! {
 }
 
 impl Access {
-    /// Whether a region of so many bytes may be registered with these rights, on a device whose regions have at most
-    /// `max_mr_size` bytes; for providers.
+    /// Checks, for providers, whether a region of `len_bytes` may be registered with these rights on a device whose
+    /// regions have at most `max_mr_size` bytes.
     ///
     /// # Errors
-    /// If it is empty or too long, or peers may write where the device itself may not (IBA 10.6.3.1).
+    /// Returns an error if the region is too long, or if peers may write where the device itself may not (IBA
+    /// 10.6.3.1).
     pub fn check_registration(
         self,
         operation: &'static str,
@@ -46,7 +47,7 @@ impl Access {
 }
 
 bitflags! {
-    /// How a send work request is executed (`ibv_send_flags`).
+    /// Execution flags of a send work request (`ibv_send_flags`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     #[repr(transparent)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -55,15 +56,15 @@ bitflags! {
         const FENCE = 1;
         /// Produces a completion on success; failures always do.
         const SIGNALED = 1 << 1;
-        /// Asks the target for a solicited completion event (SEND and WRITE with immediate).
+        /// Requests a solicited completion event at the target (SEND and WRITE with immediate).
         const SOLICITED = 1 << 2;
-        /// The payload is copied while posting; its `lkey` is not looked at and the buffer is free at once.
+        /// The payload is copied while posting; its `lkey` is ignored and the buffer can be reused at once.
         const INLINE = 1 << 3;
     }
 }
 
 bitflags! {
-    /// What a completion carries (`ibv_wc_flags`).
+    /// Valid fields and headers of a completion (`ibv_wc_flags`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     #[repr(transparent)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

@@ -1,4 +1,4 @@
-//! Global identifiers, and which of a port's to be reached under.
+//! Global identifiers, and the choice of a port's GID as the address for its peers.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -17,7 +17,7 @@ impl Gid {
         Self(addr.to_ipv6_mapped().octets())
     }
 
-    /// How far it reaches, were it an address.
+    /// Returns the scope of the GID, interpreted as an IP address.
     pub fn scope(self) -> GidScope {
         let v6 = Ipv6Addr::from(self.0);
         match v6.to_ipv4_mapped() {
@@ -45,7 +45,7 @@ impl fmt::Debug for Gid {
     }
 }
 
-/// How far a GID reaches; greater is better.
+/// Scope of a GID; greater is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GidScope {
     /// This link, or this host, only: no router forwards it.
@@ -81,19 +81,19 @@ impl fmt::Display for GidType {
 /// An entry of a port's GID table (`ibv_gid_entry`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GidEntry {
-    /// Its place in the table.
+    /// Index in the table.
     pub index: u32,
     /// The GID.
     pub gid: Gid,
-    /// What it sends with.
+    /// Protocol of packets sent from this entry.
     pub gid_type: GidType,
-    /// The network device it belongs to, where known.
+    /// Network device of the entry, if known.
     pub netdev: Option<String>,
 }
 
 impl fmt::Display for GidEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Where it is an address, people know it in this form.
+        // Show addresses in their usual form, as users know them.
         let address = Ipv6Addr::from(self.gid.0);
         match address.to_ipv4_mapped() {
             Some(v4) => write!(f, "{}: {v4} {}", self.index, self.gid_type)?,
@@ -106,17 +106,17 @@ impl fmt::Display for GidEntry {
     }
 }
 
-/// Which GID of a port to be reached under, with the reason and what else there was.
+/// The GID of a port that peers use as its address, with the reason for the choice and the alternatives.
 ///
-/// The wrong one is the commonest cause of RoCE connections that end in retries exceeded: both ends connect and no
-/// packet arrives. So the choice is made for people, and told to them.
+/// A wrong GID is the most common cause of RoCE connections that fail with exceeded retries: both sides connect, but no
+/// packet arrives. Therefore the choice is automatic, and it is reported to the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GidChoice {
     /// The chosen entry.
     pub entry: GidEntry,
-    /// Why this one.
+    /// Reason for the choice.
     pub reason: &'static str,
-    /// The others, best first.
+    /// The other entries, best first.
     pub others: Vec<GidEntry>,
 }
 
@@ -125,10 +125,10 @@ impl GidChoice {
     /// IPv4 before IPv6, and the lowest index among equals.
     ///
     /// # Errors
-    /// If the table is empty.
+    /// Returns an error if the table is empty.
     pub fn automatic(link_layer: LinkLayer, table: Vec<GidEntry>) -> Result<Self> {
         let mut table = table;
-        // Stable: equals stay in the order of the table.
+        // The sort is stable: equal entries keep their order in the table.
         if link_layer == LinkLayer::Ethernet {
             table.sort_by_key(|entry| std::cmp::Reverse((entry.gid_type, entry.gid.scope())));
         }
@@ -150,10 +150,10 @@ impl GidChoice {
         Ok(Self { entry, reason, others: table.split_off(1) })
     }
 
-    /// Takes the entry at `index`.
+    /// Chooses the entry at `index`.
     ///
     /// # Errors
-    /// If that entry is empty; the text lists those that are not.
+    /// Returns an error if that entry is empty; the message lists the entries in use.
     pub fn at(index: u32, table: Vec<GidEntry>) -> Result<Self> {
         let (mut chosen, others): (Vec<_>, Vec<_>) =
             table.into_iter().partition(|entry| entry.index == index);
@@ -171,7 +171,7 @@ impl GidChoice {
 }
 
 impl fmt::Display for GidChoice {
-    /// One line: the choice, the reason, the alternatives.
+    /// Writes one line: the choice, the reason, the alternatives.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "GID {} ({})", self.entry, self.reason)?;
         for (i, other) in self.others.iter().enumerate() {

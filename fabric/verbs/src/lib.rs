@@ -1,14 +1,14 @@
-//! The RDMA verbs vocabulary: everything the floors above agree on, and nothing that moves a byte.
+//! The RDMA verbs vocabulary: types and traits shared by all layers above, without any transport code.
 //!
 //! Names, states and values are those of the InfiniBand Architecture Specification and of rdma-core's man pages, in
-//! Rust case. [`SendWr`], [`RecvWr`], [`Sge`] and [`Wc`] have the memory layout of libibverbs' structures, so a
-//! provider over the system's library and a C shell over ours hand them on untranslated.
+//! Rust case. [`SendWr`], [`RecvWr`], [`Sge`] and [`Wc`] have the memory layout of libibverbs' structures. A provider
+//! over the system's library, and a C interface over a provider of this workspace, pass them on without translation.
 //!
-//! A *provider* (software RNIC, system libibverbs, simulator) implements the traits of [`provider`]: cold objects
-//! ([`Device`], [`Context`], [`ProtectionDomain`], [`CompChannel`]) are shared, hot ones ([`RawQp`], [`RawCq`]) belong
-//! to one owner (`&mut self`, no lock inside) and are called once per *batch*.
+//! A *provider* (software RNIC, system libibverbs, simulator) implements the traits of [`provider`]. Objects of the
+//! control path ([`Device`], [`Context`], [`ProtectionDomain`], [`CompChannel`]) are shared. Objects of the data path
+//! ([`RawQp`], [`RawCq`]) have one owner (`&mut self`, no lock inside) and are called once per *batch*.
 //!
-//! The crate has no thread, socket or system call but the clock's.
+//! The crate has no thread or socket, and makes no system call except to read the clock.
 
 mod attr;
 mod clock;

@@ -1,21 +1,21 @@
-//! The one set of checks of posted work requests, for providers: what is refused before it is queued.
+//! Checks of posted work requests, shared by all providers: requests that are refused before they are queued.
 //!
-//! A provider keeps [`SendRules`] and [`RecvRules`] beside each queue. A check is a few compares in the caller's code;
-//! the reason of a refusal is worked out only then, out of line. What depends on memory (keys, bounds, permissions) is
-//! the provider's, as are the room in its queue and the address handles of datagrams.
+//! A provider stores [`SendRules`] and [`RecvRules`] next to each queue. A check is a few comparisons, inlined into the
+//! caller; the reason of a refusal is determined out of line. The provider itself checks keys, bounds and permissions
+//! of memory, free space in its queue, and address handles of datagrams.
 
 use crate::{Error, QpCap, QpState, QpType, RecvWr, Result, SendFlags, SendWr, WrOpcode};
 
-/// Bytes of the operand and the result of an atomic.
+/// Length in bytes of the operand and of the result of an atomic.
 pub const ATOMIC_BYTES: u64 = 8;
 
-/// Bytes of the longest message (IBA 9.7.2: 2^31).
+/// Maximum length of a message in bytes (IBA 9.7.2: 2^31).
 pub const MAX_MESSAGE_BYTES: u64 = 1 << 31;
 
-/// What the requests of one send queue must keep to. Fixed when the queue pair is made.
+/// Limits on the requests of one send queue, fixed when the queue pair is created.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRules {
-    /// The opcodes without atomics are consecutive numbers: the first, and how many follow it.
+    /// The opcodes without atomics are consecutive numbers: the first one, and the number of those that follow.
     first_opcode: u32,
     following_opcodes: u32,
     max_wr: u32,
@@ -26,8 +26,8 @@ pub struct SendRules {
 }
 
 impl SendRules {
-    /// The rules of a transport (IBA table 38) with the sizes that a queue pair was given. `provider` is named in
-    /// errors.
+    /// Returns the rules of a transport (IBA table 38) with the sizes of the created queue pair. Errors name
+    /// `provider`.
     pub const fn new(provider: &'static str, qp_type: QpType, cap: &QpCap) -> Self {
         let (first, last) = match qp_type {
             QpType::Rc => (WrOpcode::WRITE, WrOpcode::READ),
@@ -45,16 +45,17 @@ impl SendRules {
         }
     }
 
-    /// Checks a request when `queued` requests hold a place in the queue; returns its length in bytes.
+    /// Checks a request while `queued` requests occupy slots of the queue. Returns the request's length in bytes.
     ///
     /// # Errors
-    /// The queue is full, or the request's opcode, flags, number of elements, length or inline data break a rule.
+    /// Returns an error if the queue is full, or if the request's opcode, flags, number of elements, length or inline
+    /// data break a rule.
     #[inline]
     pub fn check(&self, wr: &SendWr<'_>, queued: usize) -> Result<u64> {
         let len_bytes = wr.len_bytes();
         let is_plain = wr.opcode.0.wrapping_sub(self.first_opcode) <= self.following_opcodes;
         let is_within = queued < self.max_wr as usize
-            // Flags of foreign programs that mean nothing here lie above those that do.
+            // Flags that this vocabulary does not define have higher bit values than all flags that it defines.
             && wr.send_flags.bits() <= SendFlags::all().bits()
             && wr.sges().len() <= self.max_sge as usize
             && len_bytes <= MAX_MESSAGE_BYTES
@@ -63,7 +64,7 @@ impl SendRules {
         if is_plain && is_within { Ok(len_bytes) } else { self.check_atomic(wr, queued, is_within) }
     }
 
-    /// The rest of `check`: atomics, and why it refuses.
+    /// Completes `check` out of line: accepts atomics, and determines the reason of a refusal.
     #[inline(never)]
     fn check_atomic(&self, wr: &SendWr<'_>, queued: usize, is_within: bool) -> Result<u64> {
         if is_within && self.has_atomic(wr.opcode) && wr.len_bytes() >= ATOMIC_BYTES {
@@ -112,11 +113,11 @@ impl SendRules {
     }
 }
 
-/// What the requests of one receive queue, a queue pair's own or a shared one, must keep to.
+/// Limits on the requests of one receive queue, a queue pair's own or a shared one.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvRules {
     max_wr: u32,
-    /// One more than the elements of the longest list; 0 if there is no list that it takes.
+    /// Maximum number of elements plus one; 0 if the queue accepts no request.
     sge_end: u32,
     queue: RecvQueueKind,
 }
@@ -124,13 +125,14 @@ pub struct RecvRules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RecvQueueKind {
     OfPair,
-    /// The pair takes its receives from a shared queue.
+    /// The queue pair uses a shared receive queue.
     NoneOfPair,
     Shared,
 }
 
 impl RecvRules {
-    /// The rules of a queue pair's receives; with a shared receive queue, every receive posted to the pair is refused.
+    /// Returns the rules of a queue pair's receives. With a shared receive queue, every receive posted to the queue
+    /// pair is refused.
     pub const fn of_pair(cap: &QpCap, has_srq: bool) -> Self {
         if has_srq {
             return Self { max_wr: 0, sge_end: 0, queue: RecvQueueKind::NoneOfPair };
@@ -138,15 +140,16 @@ impl RecvRules {
         Self { max_wr: cap.max_recv_wr, sge_end: cap.max_recv_sge + 1, queue: RecvQueueKind::OfPair }
     }
 
-    /// The rules of a shared receive queue.
+    /// Returns the rules of a shared receive queue.
     pub const fn of_srq(max_wr: u32, max_sge: u32) -> Self {
         Self { max_wr, sge_end: max_sge + 1, queue: RecvQueueKind::Shared }
     }
 
-    /// Checks a receive; `has_room`: the queue has a place for it.
+    /// Checks a receive. `has_room` is whether the queue has a free slot.
     ///
     /// # Errors
-    /// The queue is full or not this one, or the list of elements is too long.
+    /// Returns an error if the queue is full, if receives belong to a shared receive queue instead, or if the list of
+    /// elements is too long.
     #[inline]
     pub fn check(&self, wr: &RecvWr<'_>, has_room: bool) -> Result<()> {
         if has_room && wr.sges().len() < self.sge_end as usize { Ok(()) } else { Err(self.refuse(wr)) }
@@ -186,7 +189,7 @@ impl QpState {
     /// Checks that sends may be posted (IBA 10.8.2).
     ///
     /// # Errors
-    /// Before RTS.
+    /// Returns [`Error::InvalidState`] before RTS.
     #[inline]
     pub fn check_sends(self, qp_num: u32) -> Result<()> {
         if self.accepts_sends() { Ok(()) } else { Err(self.refuse("post_send", qp_num)) }
@@ -195,7 +198,7 @@ impl QpState {
     /// Checks that receives may be posted (IBA 10.8.3).
     ///
     /// # Errors
-    /// In RESET.
+    /// Returns [`Error::InvalidState`] in RESET.
     #[inline]
     pub fn check_receives(self, qp_num: u32) -> Result<()> {
         if self.accepts_receives() { Ok(()) } else { Err(self.refuse("post_recv", qp_num)) }

@@ -1,21 +1,21 @@
-//! The sans-IO contract between endpoints and whoever runs them.
+//! The sans-IO contract between endpoints and their drivers.
 //!
-//! A driver's rule: call [`Endpoint::progress`] until it is idle, call [`Endpoint::arm`], call `progress` once more,
-//! and only if that is idle too, sleep on the wait set until `until`.
+//! A driver calls [`Endpoint::progress`] until it is idle, then calls [`Endpoint::arm`], then `progress` once more.
+//! Only if that call is idle too, the driver sleeps on the wait set until `until`.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use crate::{Nanos, Result};
 
-/// What an endpoint wants after a step.
+/// Result of a progress step: when the driver must call the endpoint again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// There may be more to do now.
+    /// There may be more work now.
     Again,
-    /// Nothing to do before something of the wait set is ready or the time has come.
+    /// There is no work until a descriptor of the wait set is readable or `until` has passed.
     Idle {
-        /// When to call again at the latest.
+        /// Latest time of the next call.
         until: Option<Nanos>,
     },
 }
@@ -24,7 +24,7 @@ impl Next {
     /// Idle without a deadline.
     pub const IDLE: Self = Self::Idle { until: None };
 
-    /// What to do for two endpoints run by one driver.
+    /// Combines the results of two endpoints of one driver.
     #[must_use]
     #[inline]
     pub fn merge(self, other: Self) -> Self {
@@ -35,7 +35,7 @@ impl Next {
     }
 }
 
-/// File descriptors whose readability means that an endpoint has something to do.
+/// File descriptors that become readable when an endpoint has work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WaitSet {
     fds: Vec<RawFd>,
@@ -49,62 +49,62 @@ impl WaitSet {
         }
     }
 
-    /// The descriptors.
+    /// Returns the descriptors.
     pub fn fds(&self) -> &[RawFd] {
         &self.fds
     }
 
-    /// Forgets all, keeps the memory.
+    /// Removes all descriptors and keeps the allocation.
     pub fn clear(&mut self) {
         self.fds.clear();
     }
 }
 
-/// What threads other than the owner's look at while the owner of an endpoint sleeps (RR-Compound, algorithm 2).
+/// Wake-up condition of a sleeping endpoint, polled by threads other than its driver thread (RR-Compound, algorithm 2).
 pub trait Probe: Send + Sync {
-    /// Whether there may be something that the owner has not seen when it called [`Endpoint::arm_covered`]: a few
-    /// loads, from any thread, at any time.
+    /// Returns whether there may be work that arrived after the driver thread called [`Endpoint::arm_covered`]. Costs a
+    /// few loads; may be called from any thread at any time.
     fn has_news(&self) -> bool;
 }
 
-/// A protocol end point: owns no thread, no clock and no socket.
+/// A protocol endpoint: it has no thread, clock or socket of its own.
 pub trait Endpoint {
-    /// Does what can be done at `now` without waiting, in bounded time.
+    /// Does the work that is possible at `now` without blocking, in bounded time.
     fn progress(&mut self, now: Nanos) -> Next;
 
-    /// Asks for a wake-up: from now on an event makes a descriptor of the wait set readable. Call `progress` once more
+    /// Requests a wake-up: from now on an event makes a descriptor of the wait set readable. Call `progress` once more
     /// before sleeping.
     ///
     /// # Errors
-    /// If the provider cannot arm a completion queue; the driver then must not sleep.
+    /// Returns an error if the provider cannot arm a completion queue; the driver then must not sleep.
     fn arm(&mut self) -> Result<()>;
 
-    /// What a poller looks at; always the same. `None`: nothing tells other threads of news, only [`Endpoint::arm`]
-    /// makes that they wake the owner.
+    /// Returns the probe that a poller checks; always the same one. `None`: the endpoint's work is not visible to other
+    /// threads, so only [`Endpoint::arm`] provides wake-ups.
     fn news_probe(&self) -> Option<Arc<dyn Probe>> {
         None
     }
 
-    /// As [`Endpoint::arm`], for an owner whom somebody wakes when the probe has news: a wake-up is asked for only of
-    /// what the probe does not show.
+    /// Like [`Endpoint::arm`], for a driver thread that a poller wakes when the probe has work: requests wake-ups only
+    /// for events that the probe does not cover.
     ///
     /// # Errors
-    /// As [`Endpoint::arm`].
+    /// Returns the errors of [`Endpoint::arm`].
     fn arm_covered(&mut self) -> Result<()> {
         self.arm()
     }
 
-    /// What to sleep on.
+    /// Adds the descriptors to sleep on.
     fn wait_set(&self, set: &mut WaitSet);
 
-    /// Whether what it waits for takes long: an owner that shares its thread with others then sleeps at once, whatever
-    /// else it would poll on for.
+    /// Returns whether the endpoint expects a long wait. A driver that shares its thread with others then sleeps at
+    /// once instead of polling on.
     fn waits_long(&self) -> bool {
         false
     }
 
-    /// For how many looks an idle turn counts, where those before a sleep are counted: who looks at very many places in
-    /// a turn does not poll on for longer than others.
+    /// Returns the weight of an idle iteration in the count of polls before a sleep. An endpoint that polls very many
+    /// locations per iteration thus does not poll for longer than others.
     fn looks(&self) -> u32 {
         1
     }

@@ -1,9 +1,9 @@
-//! What a provider implements.
+//! Traits that a provider implements.
 //!
-//! Cold objects are shared (`Arc`), hot ones are owned (`Box`, `&mut self`): a queue pair or completion queue has one
-//! owner at a time, who may live in another thread than the owner of its peer objects. Dropping an object destroys it;
-//! a queue pair must be dropped before its completion queues are *polled to the end*, never after the owner forgot
-//! them: completions of a destroyed pair are not delivered.
+//! Objects of the control path are shared (`Arc`); those of the data path are owned (`Box`, `&mut self`). A queue pair
+//! or completion queue has one owner at a time; the owners of related objects may be different threads. Dropping an
+//! object destroys it. Drop a queue pair before its completion queues are *polled to the end*, while their owner still
+//! polls them: completions of a destroyed queue pair are not delivered.
 
 use std::any::Any;
 use std::net::IpAddr;
@@ -16,57 +16,57 @@ use crate::{
     SendWr, SrqAttr, SrqCap, SrqInitAttr, Wc,
 };
 
-/// A way to reach devices: the software RNIC, the system's libibverbs, a simulated world.
+/// An implementation of devices: the software RNIC, the system's libibverbs, or a simulated network.
 pub trait Provider: Send + Sync {
-    /// A short name: `softnic`, `ibv`, `sim`.
+    /// Returns a short name: `softnic`, `ibv`, `sim`.
     fn name(&self) -> &'static str;
 
-    /// The devices there are.
+    /// Returns the available devices.
     ///
     /// # Errors
-    /// If the provider cannot work on this machine; the text says why and what to do.
+    /// Returns an error if the provider cannot work on this machine; the message contains the reason and a remedy.
     fn devices(&self) -> Result<Vec<Arc<dyn Device>>>;
 }
 
 /// A device that can be opened.
 pub trait Device: Send + Sync {
-    /// Its name, unique in its provider.
+    /// Returns the device's name, unique within its provider.
     fn name(&self) -> &str;
 
-    /// The name of its provider.
+    /// Returns the name of its provider.
     fn provider(&self) -> &'static str;
 
-    /// Opens it.
+    /// Opens the device.
     ///
     /// # Errors
-    /// If it is gone or not permitted.
+    /// Returns an error if the device no longer exists or access is denied.
     fn open(&self) -> Result<Arc<dyn Context>>;
 }
 
 /// An opened device (`ibv_context`).
 pub trait Context: Send + Sync {
-    /// What it can do.
+    /// Returns the device's capabilities and limits.
     ///
     /// # Errors
-    /// If the device fails.
+    /// Returns an error if the device fails.
     fn query_device(&self) -> Result<DeviceAttr>;
 
-    /// A port's attributes; ports count from 1.
+    /// Returns a port's attributes; ports count from 1.
     ///
     /// # Errors
-    /// If there is no such port.
+    /// Returns an error if there is no such port.
     fn query_port(&self, port_num: u8) -> Result<PortAttr>;
 
-    /// An entry of a port's GID table.
+    /// Returns an entry of a port's GID table.
     ///
     /// # Errors
-    /// If there is no such port or entry.
+    /// Returns an error if there is no such port or entry.
     fn query_gid(&self, port_num: u8, index: u32) -> Result<Gid>;
 
-    /// The entries in use of a port's GID table, with what each is good for; [`GidChoice`] chooses one.
+    /// Returns the used entries of a port's GID table with their attributes; [`GidChoice`] chooses one.
     ///
     /// # Errors
-    /// If there is no such port.
+    /// Returns an error if there is no such port.
     fn query_gid_table(&self, port_num: u8) -> Result<Vec<GidEntry>> {
         let port = self.query_port(port_num)?;
         let gid_type = match port.link_layer {
@@ -81,118 +81,121 @@ pub trait Context: Send + Sync {
             .collect()
     }
 
-    /// Which GID of a port to be reached under: the provider's choice, or what its user told it to take.
+    /// Chooses the GID of a port that peers use as its address: the provider's choice, or the configured one.
     ///
     /// # Errors
-    /// If there is no such port, or no such GID.
+    /// Returns an error if there is no such port or no such GID.
     fn choose_gid(&self, port_num: u8) -> Result<GidChoice> {
         GidChoice::automatic(self.query_port(port_num)?.link_layer, self.query_gid_table(port_num)?)
     }
 
-    /// The GID to be reached under now, where that is known to be another than the one that was chosen: it was an
-    /// address of this host, which has others now.
+    /// Returns the GID that peers should use now. It differs from `chosen` if that was an address of this host and the
+    /// host's addresses have changed.
     fn gid_now(&self, chosen: &GidEntry) -> GidEntry {
         chosen.clone()
     }
 
-    /// Checks that the owner of a queue pair may be connected to; never waits for him. To be asked before anything is
-    /// reserved for him or told to him. A device that reaches other machines knows nothing of owners, and lets all
-    /// pass.
+    /// Checks whether this process may connect to the owner of a queue pair; never blocks. Call it before resources are
+    /// reserved for that process or data is sent to it. A device that reaches other hosts does not know the owners and
+    /// accepts all.
     ///
     /// # Errors
-    /// If there is no such owner here, or he is not let in.
+    /// Returns an error if there is no such owner on this host, or if it is not authorized.
     fn check_owner(&self, _gid: Gid, _qp_num: u32) -> Result<()> {
         Ok(())
     }
 
-    /// Checks that processes of a user of this machine may be connected to, as far as his number says. As with
-    /// [`Context::check_owner`], a device that reaches other machines lets all pass.
+    /// Checks whether this process may connect to processes of a user of this host, given the user id. Like
+    /// [`Context::check_owner`], a device that reaches other hosts accepts all.
     ///
     /// # Errors
-    /// If he is not let in.
+    /// Returns an error if the user is not authorized.
     fn check_user(&self, _user: u32) -> Result<()> {
         Ok(())
     }
 
-    /// Whether this device itself carries bytes to a queue pair: by hardware, by memory that both share, or because it
-    /// was told to. Where it would only make packets of them in software, programs that move bytes and nothing else do
-    /// better over the system's own connections.
+    /// Returns whether this device should carry bulk bytes to a queue pair: by hardware, by shared memory, or because
+    /// it is configured to. If it would only send packets built in software, programs that only transfer bytes are
+    /// better served by the system's own connections.
     fn carries_to(&self, _gid: Gid, _qp_num: u32) -> bool {
         true
     }
 
-    /// The longest MTU with which packets to other hosts go in one piece, if that is known: shorter packets cost less
-    /// than packets in pieces. For the paths of connected queue pairs; `None`: the port's own.
+    /// Returns the largest MTU whose packets to other hosts are not fragmented, if known: smaller packets cost less
+    /// than fragments. Used for the paths of connected queue pairs; `None` means the port's own MTU.
     fn whole_mtu(&self) -> Option<Mtu> {
         None
     }
 
-    /// Checks that the system's own connections may be used between these addresses in place of this device.
+    /// Checks whether the system's own connections may be used between these addresses in place of this device.
     ///
     /// # Errors
-    /// If whoever runs the program forbids the peer, or the way to him.
+    /// Returns an error if the configuration forbids the peer or the path to it.
     fn check_connection(&self, _own: IpAddr, _peer: IpAddr) -> Result<()> {
         Ok(())
     }
 
-    /// A new protection domain.
+    /// Allocates a protection domain.
     ///
     /// # Errors
-    /// If there is no room for it.
+    /// Returns an error if the device has no more protection domains.
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>>;
 
-    /// A new completion channel.
+    /// Creates a completion channel.
     ///
     /// # Errors
-    /// If the system has no descriptor for it.
+    /// Returns an error if the system has no more file descriptors.
     fn create_comp_channel(&self) -> Result<Arc<dyn CompChannel>>;
 
-    /// A new completion queue.
+    /// Creates a completion queue.
     ///
     /// # Errors
-    /// If a limit is exceeded, or the channel is another provider's.
+    /// Returns an error if a limit is exceeded, or the channel belongs to another provider.
     fn create_cq(&self, attr: &CqInitAttr<'_>) -> Result<Box<dyn RawCq>>;
 
-    /// A descriptor that polls readable when an asynchronous event may have come; `None` if there is none to wait on.
+    /// Returns a descriptor that becomes readable when an asynchronous event may have occurred; `None` if there is no
+    /// such descriptor.
     fn async_event_fd(&self) -> Option<RawFd> {
         None
     }
 
-    /// The next asynchronous event, if there is one.
+    /// Returns the next asynchronous event, if there is one.
     fn poll_async_event(&self) -> Option<AsyncEvent>;
 }
 
-/// A protection domain: regions and queue pairs of one domain may meet.
+/// A protection domain: a queue pair can access only regions of its own domain.
 pub trait ProtectionDomain: Send + Sync {
-    /// Allocates zeroed memory in the form that suits the provider best, and registers it. The length is rounded up to
-    /// whole pages.
+    /// Allocates zeroed memory of the kind that suits the provider best, and registers it. The length is rounded up to
+    /// complete pages.
     ///
     /// # Errors
-    /// If memory or regions run out, or the access flags break a rule.
+    /// Returns an error if memory or regions are exhausted, or the access flags break a rule.
     fn alloc_mr(&self, len_bytes: usize, access: Access) -> Result<Box<dyn RawMr>>;
 
-    /// Registers memory that exists.
+    /// Registers existing memory.
     ///
     /// # Errors
-    /// If the memory cannot be accessed as asked, or the provider cannot share such memory.
+    /// Returns an error if the memory does not permit the access, or the provider cannot share such memory.
     ///
     /// # Safety
-    /// The `len_bytes` at `addr` must stay mapped until the region is deregistered, and nothing may hold a reference
-    /// to what peers are allowed to write.
+    /// The `len_bytes` at `addr` must stay mapped until the region is deregistered, and no reference may exist to
+    /// memory that peers are allowed to write.
     unsafe fn reg_mr(&self, addr: *mut u8, len_bytes: usize, access: Access) -> Result<Box<dyn RawMr>>;
 
-    /// Registers memory whose first byte peers name by another address than its own. Local elements name the memory by
-    /// its own addresses.
+    /// Registers memory whose first byte has another address for peers than its own. Local elements use the memory's
+    /// own addresses.
     ///
     /// # Errors
-    /// As [`ProtectionDomain::reg_mr`], or if the addresses differ and the provider does not offer that.
+    /// Returns the errors of [`ProtectionDomain::reg_mr`]. Also fails if the addresses differ and the provider does not
+    /// support that.
     ///
     /// # Safety
-    /// As [`ProtectionDomain::reg_mr`].
+    /// See [`ProtectionDomain::reg_mr`].
     unsafe fn reg_mr_at(&self, memory: MrMemory, access: Access) -> Result<Box<dyn RawMr>> {
         let MrMemory { addr, len_bytes, remote_addr } = memory;
         if remote_addr == addr as u64 {
-            // SAFETY: contract of this function.
+            // SAFETY: this function and `reg_mr` have the same contract: the memory stays mapped until it is
+            // deregistered, and no reference exists to memory that peers may write.
             return unsafe { self.reg_mr(addr, len_bytes, access) };
         }
         let what =
@@ -200,15 +203,17 @@ pub trait ProtectionDomain: Send + Sync {
         Err(Error::Unsupported { operation: "reg_mr_at", provider: "this provider", what })
     }
 
-    /// Registers a region anew, in this domain, for other memory (address and length) or other permissions; what is
-    /// `None` stays. As deregistering `mr`, which it does, and registering, but the keys stay.
+    /// Re-registers a region in this domain with other memory (address and length) or other permissions; `None` leaves
+    /// the value unchanged. Equivalent to deregistering `mr` and registering the memory, except that the keys stay the
+    /// same.
     ///
     /// # Errors
-    /// As [`ProtectionDomain::reg_mr`], if the region is of another provider or not of `reg_mr`, or it is not offered.
-    /// Then `mr` is not for use any more: drop it.
+    /// Returns the errors of [`ProtectionDomain::reg_mr`]. Also fails if the region belongs to another provider, if it
+    /// was not created by `reg_mr`, or if the provider does not support the call. After an error `mr` must not be used
+    /// any more, only dropped.
     ///
     /// # Safety
-    /// As [`ProtectionDomain::reg_mr`].
+    /// See [`ProtectionDomain::reg_mr`].
     unsafe fn rereg_mr(
         &self,
         mr: &dyn RawMr,
@@ -220,79 +225,81 @@ pub trait ProtectionDomain: Send + Sync {
         Err(Error::Unsupported { operation: "rereg_mr", provider: "this provider", what })
     }
 
-    /// A new queue pair in `Reset`.
+    /// Creates a queue pair in `Reset`.
     ///
     /// # Errors
-    /// If a limit is exceeded, the transport is not offered, or a queue is another provider's.
+    /// Returns an error if a limit is exceeded, the transport is not supported, or a queue belongs to another provider.
     fn create_qp(&self, attr: &QpInitAttr<'_>) -> Result<Box<dyn RawQp>>;
 
-    /// A new shared receive queue.
+    /// Creates a shared receive queue.
     ///
     /// # Errors
-    /// If it is not offered or a limit is exceeded.
+    /// Returns an error if shared receive queues are not supported or a limit is exceeded.
     fn create_srq(&self, attr: &SrqInitAttr) -> Result<Box<dyn RawSrq>>;
 
-    /// A new address handle for datagrams.
+    /// Creates an address handle for datagrams.
     ///
     /// # Errors
-    /// If it is not offered or the path is unknown.
+    /// Returns an error if address handles are not supported or the path is unknown.
     fn create_ah(&self, attr: &AhAttr) -> Result<Box<dyn AddressHandle>>;
 }
 
-/// What deregistration could promise.
+/// Guarantee that deregistration achieved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Revoked {
     /// No peer accesses the memory any more.
     Now,
-    /// A stopped peer is inside an access that was admitted before; the provider keeps the memory aside until the peer
-    /// leaves or dies. Provider-allocated memory only; other memory is never given back in this state.
+    /// A stopped peer is inside an access that was admitted earlier. The provider retains the memory until the peer
+    /// leaves the access or exits. Provider-allocated memory only: other memory is never released to its owner in this
+    /// state.
     Quarantined,
 }
 
 /// A registered memory region. Dropping it deregisters.
 pub trait RawMr: Send + Sync {
-    /// What it is; the same as long as it lives.
+    /// Returns the region's attributes, which never change.
     fn attr(&self) -> &MrAttr;
 
-    /// Its first byte. Peers and the NIC may write at any time: never make a reference of it.
+    /// Returns the address of the first byte. Peers and the NIC may write to the memory at any time: never create a
+    /// reference to it.
     fn addr(&self) -> *mut u8 {
         self.attr().addr
     }
 
-    /// What peers call its first byte.
+    /// Returns the address of the first byte in the requests of peers.
     fn remote_addr(&self) -> u64 {
         self.attr().remote_addr
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     fn len_bytes(&self) -> usize {
         self.attr().len_bytes
     }
 
-    /// The key of local gather/scatter elements.
+    /// Returns the key for local gather/scatter elements.
     fn lkey(&self) -> u32 {
         self.attr().lkey
     }
 
-    /// The key that peers need.
+    /// Returns the key for the requests of peers.
     fn rkey(&self) -> u32 {
         self.attr().rkey
     }
 
-    /// What it allows.
+    /// Returns the permitted accesses.
     fn access(&self) -> Access {
         self.attr().access
     }
 
-    /// Deregisters and waits, for a bounded time, for accesses under way.
+    /// Deregisters the region and waits, for a bounded time, for accesses in flight.
     fn dereg(self: Box<Self>) -> Revoked;
 
-    /// For the provider itself.
+    /// Returns the concrete type, for the provider's own downcasts.
     fn as_any(&self) -> &dyn Any;
 }
 
-/// When a completion queue's next event comes.
+/// Condition for the next event of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
     /// On the next completion.
@@ -301,64 +308,67 @@ pub enum Notify {
     Solicited,
 }
 
-/// A completion channel: where events of completion queues arrive, as a descriptor that polls readable.
+/// A completion channel: it receives the events of completion queues and has a descriptor that becomes readable.
 pub trait CompChannel: Send + Sync {
-    /// The descriptor for poll, epoll or a runtime. Non-blocking.
+    /// Returns the descriptor for poll, epoll or a runtime. It is non-blocking.
     fn fd(&self) -> RawFd;
 
-    /// Takes one event: the id of the queue it is for. `None` if there is none. Taking acknowledges it.
+    /// Takes and acknowledges one event, and returns the id of its completion queue. Returns `None` if there is no
+    /// event.
     ///
     /// # Errors
-    /// If the descriptor fails.
+    /// Returns an error if the descriptor fails.
     fn poll_cq_event(&self) -> Result<Option<u32>>;
 
-    /// For the provider itself.
+    /// Returns the concrete type, for the provider's own downcasts.
     fn as_any(&self) -> &dyn Any;
 }
 
 /// A completion queue.
 pub trait RawCq: Send {
-    /// A number unique in its context; what [`CompChannel::poll_cq_event`] returns.
+    /// Returns the queue's number, unique in its context, as reported by [`CompChannel::poll_cq_event`].
     fn id(&self) -> u32;
 
-    /// Takes up to `wc.len()` completions and returns how many. Progresses everything that is attached to the queue.
+    /// Takes up to `wc.len()` completions and returns their number. Also makes progress for all objects attached to the
+    /// queue.
     ///
     /// # Errors
-    /// If the queue overran or the device failed.
+    /// Returns an error if the queue has overrun or the device failed.
     fn poll(&mut self, wc: &mut [Wc]) -> Result<usize>;
 
-    /// Asks for one event. Poll once more before sleeping: completions that came before make no event.
+    /// Requests one event. Poll once more before sleeping: completions that arrived earlier raise no event.
     ///
     /// # Errors
-    /// If the queue has no channel.
+    /// Returns an error if the queue has no channel.
     fn req_notify(&mut self, notify: Notify) -> Result<()>;
 
-    /// For the provider itself.
+    /// Returns the concrete type, for the provider's own downcasts.
     fn as_any(&self) -> &dyn Any;
 }
 
-/// A shared receive queue. Dropping one that queue pairs still use leaves them its receives; [`RawSrq::destroy`]
-/// refuses.
+/// A shared receive queue. If it is dropped while queue pairs use it, they keep its receives; [`RawSrq::destroy`] fails
+/// in that case.
 pub trait RawSrq: Send {
-    /// Its number; what its asynchronous events name.
+    /// Returns the queue's number, as named by its asynchronous events.
     fn srq_num(&self) -> u32;
 
-    /// Its sizes and its limit.
+    /// Returns the queue's sizes and limit.
     ///
     /// # Errors
-    /// If the device fails.
+    /// Returns an error if the device fails.
     fn query(&self) -> Result<SrqCap>;
 
-    /// Changes its size or its limit; a refusal changes nothing.
+    /// Changes the size or the limit; after an error nothing has changed.
     ///
     /// # Errors
-    /// If the device cannot hold so many, or it holds more receives than it should shrink to.
+    /// Returns an error if the device cannot hold that many receives, or if more receives are outstanding than the new
+    /// size.
     fn modify(&mut self, attr: &SrqAttr) -> Result<()>;
 
-    /// Destroys it.
+    /// Destroys the queue.
     ///
     /// # Errors
-    /// If queue pairs use it (`EBUSY`); it is given back.
+    /// Returns the unchanged queue in [`SrqInUse`] if queue pairs use it (`EBUSY`).
     fn destroy(self: Box<Self>) -> Result<(), SrqInUse>;
 
     /// Posts receives.
@@ -370,15 +380,15 @@ pub trait RawSrq: Send {
     /// See [`RawQp::post_recv`].
     unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError>;
 
-    /// For the provider itself.
+    /// Returns the concrete type, for the provider's own downcasts.
     fn as_any(&self) -> &dyn Any;
 }
 
 /// A shared receive queue that was not destroyed.
 pub struct SrqInUse {
-    /// It, unchanged.
+    /// The unchanged queue.
     pub srq: Box<dyn RawSrq>,
-    /// Why.
+    /// Reason of the failure.
     pub source: Error,
 }
 
@@ -390,47 +400,47 @@ impl std::fmt::Debug for SrqInUse {
 
 /// An address handle.
 pub trait AddressHandle: Send + Sync {
-    /// What goes into [`crate::UdTarget::ah`].
+    /// Returns the value for [`crate::UdTarget::ah`].
     fn as_raw(&self) -> *const ();
 }
 
 /// A queue pair.
 pub trait RawQp: Send {
-    /// Its number.
+    /// Returns the queue pair number.
     fn qp_num(&self) -> u32;
 
-    /// Its transport.
+    /// Returns the transport.
     fn qp_type(&self) -> QpType;
 
-    /// Its state. An error may have changed it since the last call.
+    /// Returns the state. An error may have changed it since the last call.
     fn state(&self) -> QpState;
 
-    /// The sizes it really has.
+    /// Returns the sizes of the created queue pair.
     fn cap(&self) -> QpCap;
 
     /// Changes attributes and state.
     ///
     /// # Errors
-    /// If the transition is not allowed, an attribute it needs is missing, or the peer is not reachable. The state is
-    /// then unchanged.
+    /// Returns an error if the transition is not allowed, a required attribute is missing, or the peer is not
+    /// reachable. The state is then unchanged.
     fn modify(&mut self, attr: &QpAttr) -> Result<()>;
 
     /// Posts send requests in order, as one doorbell.
     ///
     /// # Errors
-    /// If the queue is full or a request malformed; what came before it in the batch is posted.
+    /// Returns an error if the queue is full or a request is malformed; the requests before it in the batch are posted.
     ///
     /// # Safety
-    /// The memory that non-inline elements name must stay valid, and unwritten (READ: unread and unwritten), until the
-    /// request's completion or one known to come after it was polled, or the queue pair was drained in error. So must a
-    /// datagram's address handle, which must be of this provider.
+    /// The memory of non-inline elements must stay valid, and unwritten (READ: unread and unwritten), until the
+    /// completion of the request, or one that is known to follow it, has been polled, or until the queue pair was
+    /// drained in the error state. The same holds for a datagram's address handle, which must belong to this provider.
     unsafe fn post_send(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError>;
 
-    /// Whether all of these would be posted now; posts none. For interfaces that post all requests of a batch or none
-    /// (`ibv_wr_complete`). A provider that only learns while it posts lets everything pass.
+    /// Checks whether all of these requests could be posted now, without posting any. For interfaces that post all
+    /// requests of a batch or none (`ibv_wr_complete`). A provider that cannot check without posting accepts all.
     ///
     /// # Errors
-    /// The first that [`RawQp::post_send`] would refuse, and why.
+    /// Returns the error of the first request that [`RawQp::post_send`] would refuse.
     ///
     /// # Safety
     /// See [`RawQp::post_send`].
@@ -441,18 +451,19 @@ pub trait RawQp: Send {
     /// Posts receives in order.
     ///
     /// # Errors
-    /// If the queue is full, a request malformed, the state `Reset`, or a shared receive queue is attached.
+    /// Returns an error if the queue is full, a request is malformed, the state is `Reset`, or a shared receive queue
+    /// is attached.
     ///
     /// # Safety
-    /// The memory named must stay valid and untouched until the receive's completion was polled or the queue pair was
-    /// drained in error.
+    /// The memory of the elements must stay valid and untouched until the receive's completion has been polled or the
+    /// queue pair was drained in the error state.
     unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError>;
 
-    /// Whether payload of WRITEs into `mr` is placed in address order, the final byte last, so that a reader may poll
-    /// on it (`ibv_query_qp_data_in_order`).
+    /// Returns whether the payload of WRITEs into `mr` is placed in address order, the final byte last, so that a
+    /// reader may poll that byte (`ibv_query_qp_data_in_order`).
     fn places_in_order(&self, mr: &dyn RawMr) -> bool;
 
-    /// Whether no access admitted before this pair left RTR/RTS can still touch our memory. False only while a stopped
-    /// peer is inside one; memory granted to it must not be reused until then.
+    /// Returns whether all accesses that were admitted before this queue pair left RTR/RTS have ended. Returns false
+    /// only while a stopped peer is inside such an access; memory granted to the peer must not be reused until then.
     fn is_quiesced(&self) -> bool;
 }

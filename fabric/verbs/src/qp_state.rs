@@ -25,7 +25,7 @@ pub enum QpState {
 }
 
 impl QpState {
-    /// The state with libibverbs' number.
+    /// Returns the state with libibverbs' number `number`.
     pub const fn from_raw(number: u32) -> Option<Self> {
         Some(match number {
             0 => Self::Reset,
@@ -39,19 +39,19 @@ impl QpState {
         })
     }
 
-    /// Whether receives may be posted.
+    /// Returns whether receives may be posted.
     #[inline]
     pub const fn accepts_receives(self) -> bool {
         !matches!(self, Self::Reset)
     }
 
-    /// Whether sends may be posted (in `Sqd` they wait, in `Sqe` and `Err` they are flushed).
+    /// Returns whether sends may be posted (in `Sqd` they wait, in `Sqe` and `Err` they are flushed).
     #[inline]
     pub const fn accepts_sends(self) -> bool {
         matches!(self, Self::Rts | Self::Sqd | Self::Sqe | Self::Err)
     }
 
-    /// Whether requests of the peer are executed.
+    /// Returns whether requests of the peer are executed.
     #[inline]
     pub const fn responds(self) -> bool {
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)

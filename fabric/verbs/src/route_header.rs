@@ -1,36 +1,36 @@
-//! The 40 bytes in front of a received datagram: a global route header (IBA 8.3), which is an IPv6 header's form, or,
-//! over IPv4, 20 bytes that say nothing and the IPv4 header (IBA annex A17.4.5.2).
+//! The 40 bytes before the payload of a received datagram: a global route header (IBA 8.3), which has the format of an
+//! IPv6 header. Over IPv4 it is 20 undefined bytes followed by the IPv4 header (IBA annex A17.4.5.2).
 
 use std::net::Ipv4Addr;
 
 use crate::Gid;
 
-/// Bytes in front of a received datagram (`struct ibv_grh`).
+/// Length in bytes of the header before a received datagram (`struct ibv_grh`).
 pub const ROUTE_HEADER_BYTES: usize = 40;
 
 const IPV4_AT: usize = 20;
 const IPV4_BYTES: usize = ROUTE_HEADER_BYTES - IPV4_AT;
 const CHECKSUM_AT: usize = 10;
-/// Version 4, five words of header.
+/// Version 4, header length of five 32-bit words.
 const IPV4_BEGIN: u8 = 0x45;
 const DONT_FRAGMENT: u8 = 0x40;
 const HOPS: u8 = 64;
 const UDP: u8 = 17;
 
-/// Where a datagram came from and went to.
+/// Source and destination of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceivedRoute {
-    /// Of the sender.
+    /// GID of the sender.
     pub source: Gid,
-    /// Of the receiver.
+    /// GID of the receiver.
     pub destination: Gid,
     /// The traffic class; over IPv4 the type of service.
     pub traffic_class: u8,
 }
 
 impl ReceivedRoute {
-    /// What a route header says. IPv4 is believed if its checksum is right, as rdma-core does: the bytes before it may
-    /// hold anything.
+    /// Parses a route header. The header is taken as IPv4 if the IPv4 checksum is correct, as in rdma-core, because the
+    /// 20 bytes before it may have any value.
     #[must_use]
     pub fn of(header: &[u8; ROUTE_HEADER_BYTES]) -> Self {
         let gid = |at: usize| Gid(*header[at..].first_chunk().expect("a GID is inside of the header"));
@@ -45,7 +45,7 @@ impl ReceivedRoute {
     }
 }
 
-/// The route header of a datagram that came by IPv4 with `udp_bytes` of UDP header and what follows it.
+/// Returns the route header of a datagram received over IPv4. `udp_bytes` is the length of the UDP header and payload.
 #[must_use]
 pub fn ipv4_route_header(
     source: Ipv4Addr,
@@ -64,7 +64,7 @@ pub fn ipv4_route_header(
     header
 }
 
-/// The ones' complement sum of 16-bit words (RFC 1071).
+/// Returns the ones' complement sum of 16-bit words (RFC 1071).
 fn sum(bytes: &[u8]) -> u16 {
     let sum =
         bytes.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum::<u32>();

@@ -1,7 +1,8 @@
-//! The one table of queue pair state transitions: which attributes `modify_qp` needs and takes for each.
+//! The table of queue pair state transitions: the attributes that `modify_qp` requires and accepts for each.
 //!
-//! IBA volume 1, section 10.3.1 and table 91, with the optional attributes that Linux and `ibv_modify_qp(3)` name. A
-//! transition that is not in the table, a missing attribute and a surplus one are refused before anything changes.
+//! The table follows IBA volume 1, section 10.3.1 and table 91, with the optional attributes of Linux and
+//! `ibv_modify_qp(3)`. A transition that is not in the table, a missing attribute and a surplus one are refused before
+//! anything changes.
 
 use std::fmt;
 
@@ -18,13 +19,13 @@ bitflags! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     #[repr(transparent)]
     pub struct QpAttrMask: u32 {
-        /// The state to go to.
+        /// The new state.
         const STATE = 1;
-        /// The state that the caller takes the pair to be in.
+        /// The state in which the caller assumes the queue pair to be.
         const CUR_STATE = 1 << 1;
         /// Whether SQ_DRAINED is raised.
         const EN_SQD_ASYNC_NOTIFY = 1 << 2;
-        /// What the peer may do.
+        /// Accesses permitted to the peer.
         const ACCESS_FLAGS = 1 << 3;
         /// P_Key index.
         const PKEY_INDEX = 1 << 4;
@@ -65,7 +66,7 @@ bitflags! {
     }
 }
 
-/// The names of libibverbs without their prefix, between bars; bits without a name as a number.
+/// Writes libibverbs' names without their prefix, separated by bars; bits without a name as a number.
 impl fmt::Display for QpAttrMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut bar = "";
@@ -79,7 +80,7 @@ impl fmt::Display for QpAttrMask {
     }
 }
 
-/// The attributes that a transition needs, and those that it also takes. `STATE` is in neither.
+/// The required and the optional attributes of a transition. `STATE` is in neither set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transition {
     /// Must be given.
@@ -106,8 +107,8 @@ const RETRIES: M = union([M::TIMEOUT, M::RETRY_CNT, M::RNR_RETRY, M::MAX_QP_RD_A
 const RESPONDER: M = union([M::MAX_DEST_RD_ATOMIC, M::MIN_RNR_TIMER]);
 
 impl Transition {
-    /// The row of the table; `None` if there is no such transition. SQE is entered by a failed send of UC or UD, never
-    /// by `modify_qp`.
+    /// Returns the row of the table; `None` if there is no such transition. A failed send of a UC or UD queue pair
+    /// enters SQE; `modify_qp` never does.
     pub const fn of(qp_type: QpType, from: QpState, to: QpState) -> Option<Self> {
         let (required, optional) = match (from, to) {
             (_, Reset | Error_) => (NONE, NONE),
@@ -126,7 +127,7 @@ impl Transition {
             (Rts, Sqd) => (NONE, M::EN_SQD_ASYNC_NOTIFY),
             (Sqd, Sqd) => (NONE, while_drained(qp_type)),
             (Sqe, Rts) => match qp_type {
-                // A failed send takes a reliable pair to ERR.
+                // A failed send moves an RC queue pair to ERR, so it is never in SQE.
                 Rc => return None,
                 Uc | Ud => (NONE, M::CUR_STATE.union(rights(qp_type))),
             },
@@ -135,14 +136,14 @@ impl Transition {
         Some(Self { required, optional })
     }
 
-    /// What is given too little and too much; both are empty if the transition may go ahead.
+    /// Returns the missing and the surplus attributes of `given`; both are empty if the transition is allowed.
     pub const fn faults(self, given: QpAttrMask) -> (QpAttrMask, QpAttrMask) {
         let taken = union([self.required, self.optional, M::STATE]);
         (self.required.difference(given), given.difference(taken))
     }
 }
 
-/// What says who may reach the pair's memory.
+/// Returns the attribute that controls which peers may access the queue pair.
 const fn rights(qp_type: QpType) -> M {
     match qp_type {
         Rc | Uc => M::ACCESS_FLAGS,
@@ -150,7 +151,7 @@ const fn rights(qp_type: QpType) -> M {
     }
 }
 
-/// What may be changed on the way to RTS and in it.
+/// Returns the attributes that may be changed on a transition to RTS and in RTS.
 const fn while_sending(qp_type: QpType) -> M {
     match qp_type {
         Rc => union([M::CUR_STATE, M::ACCESS_FLAGS, M::MIN_RNR_TIMER, MIGRATION]),
@@ -159,7 +160,7 @@ const fn while_sending(qp_type: QpType) -> M {
     }
 }
 
-/// What may be changed in SQD.
+/// Returns the attributes that may be changed in SQD.
 const fn while_drained(qp_type: QpType) -> M {
     let connected = union([M::AV, M::ACCESS_FLAGS, M::PKEY_INDEX, MIGRATION]);
     match qp_type {
@@ -169,11 +170,11 @@ const fn while_drained(qp_type: QpType) -> M {
     }
 }
 
-/// The attributes by the names that [`QpAttr`] gives them.
+/// Maps the fields of [`QpAttr`] to the bits of the mask.
 macro_rules! attributes {
     ($($field:ident: $bit:ident,)*) => {
         impl QpAttr {
-            /// What is `Some`.
+            /// Returns the mask of the fields that are `Some`.
             pub const fn mask(&self) -> QpAttrMask {
                 union([$(if self.$field.is_some() { M::$bit } else { NONE }),*])
             }
@@ -209,11 +210,11 @@ fn field_names(mask: QpAttrMask) -> String {
 }
 
 impl QpAttr {
-    /// Checks a change of a queue pair in state `from`, for providers: the transition, its attributes, and the widths
-    /// of numbers. Returns the state to go to. Limits of the device remain the provider's to check.
+    /// Checks, for providers, a change of a queue pair in state `from`: the transition, its attributes, and the widths
+    /// of numbers. Returns the new state. The provider must check the limits of its device itself.
     ///
     /// # Errors
-    /// Names the queue pair and its state, or the attributes.
+    /// Returns an error that names the queue pair and its state, or the attributes.
     pub fn check_transition(&self, qp_type: QpType, qp_num: u32, from: QpState) -> Result<QpState> {
         let to = self.state.unwrap_or(from);
         let Some(transition) = Transition::of(qp_type, from, to) else {

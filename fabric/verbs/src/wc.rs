@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::WcFlags;
 
-/// How a work request ended (`ibv_wc_status`); a newtype, because foreign libraries may return any number.
+/// Status of a completed work request (`ibv_wc_status`). A newtype, because a C library may return any number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(transparent)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -15,12 +15,12 @@ macro_rules! statuses {
         impl WcStatus {
             $($(#[$doc])* pub const $name: Self = Self($value);)*
 
-            /// The name in the specification's words.
+            /// Returns the name in the specification's spelling.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* _ => "UNKNOWN" }
             }
 
-            /// What it means, for people.
+            /// Returns a description for users.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$name => $text,)* _ => "a status this version does not know" }
             }
@@ -29,11 +29,11 @@ macro_rules! statuses {
 }
 
 statuses! {
-    /// Done.
+    /// The request succeeded.
     SUCCESS = 0, "success";
     /// A receive was too small, or a request broke a length rule.
     LOC_LEN_ERR = 1, "local length error: the receive buffer was too small for the message";
-    /// The queue pair was not set up for the request.
+    /// The queue pair was not configured for the request.
     LOC_QP_OP_ERR = 2, "local queue pair operation error";
     /// Obsolete in the specification.
     LOC_EEC_OP_ERR = 3, "local EE context operation error";
@@ -43,9 +43,9 @@ statuses! {
     WR_FLUSH_ERR = 5, "flushed: the queue pair went to the error state before the request was executed";
     /// A memory window could not be bound.
     MW_BIND_ERR = 6, "memory window bind error";
-    /// An unexpected answer came.
+    /// An unexpected response arrived.
     BAD_RESP_ERR = 7, "bad response";
-    /// The connection was torn down while the buffer was touched.
+    /// The connection was torn down during an access to the buffer.
     LOC_ACCESS_ERR = 8, "local access error";
     /// The target refused the request as malformed or too long.
     REM_INV_REQ_ERR = 9, "remote invalid request: the target's receive was too small or the request malformed";
@@ -53,9 +53,9 @@ statuses! {
     REM_ACCESS_ERR = 10, "remote access error: an rkey, its bounds or its permission did not allow the access";
     /// The target could not execute the request.
     REM_OP_ERR = 11, "remote operation error";
-    /// The target did not answer in time, often enough.
+    /// The target did not respond in time, and the transport retries are exhausted.
     RETRY_EXC_ERR = 12, "transport retries exceeded: the peer is dead, unreachable or not ready to receive";
-    /// The target had no receive posted, often enough.
+    /// The target had no receive posted, and the RNR retries are exhausted.
     RNR_RETRY_EXC_ERR = 13, "receiver-not-ready retries exceeded: the peer posted no receive";
     /// Obsolete.
     LOC_RDD_VIOL_ERR = 14, "local RDD violation";
@@ -69,14 +69,14 @@ statuses! {
     INV_EEC_STATE_ERR = 18, "invalid EE context state";
     /// The device failed.
     FATAL_ERR = 19, "fatal device error";
-    /// The answer did not come in time.
+    /// The response did not arrive in time.
     RESP_TIMEOUT_ERR = 20, "response timeout";
     /// Anything else.
     GENERAL_ERR = 21, "general error";
 }
 
 impl WcStatus {
-    /// Whether the request succeeded.
+    /// Returns whether the request succeeded.
     #[inline]
     pub const fn is_success(self) -> bool {
         self.0 == 0
@@ -95,7 +95,7 @@ impl fmt::Display for WcStatus {
     }
 }
 
-/// What kind of work request a completion belongs to (`ibv_wc_opcode`). Valid only if the status is success.
+/// Kind of the completed work request (`ibv_wc_opcode`). Valid only if the status is success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[repr(transparent)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -117,7 +117,7 @@ impl WcOpcode {
     /// A receive consumed by a WRITE with immediate.
     pub const RECV_RDMA_WITH_IMM: Self = Self(129);
 
-    /// Whether the completion is of a receive.
+    /// Returns whether the completion belongs to a receive.
     #[inline]
     pub const fn is_receive(self) -> bool {
         self.0 & 128 != 0
@@ -129,23 +129,23 @@ impl WcOpcode {
 #[repr(C)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Wc {
-    /// That of the work request.
+    /// `wr_id` of the work request.
     pub wr_id: u64,
-    /// How it ended. If not success, only `wr_id`, `status`, `qp_num` and `vendor_err` are valid.
+    /// Status of the request. If it is not success, only `wr_id`, `status`, `qp_num` and `vendor_err` are valid.
     pub status: WcStatus,
-    /// What it was.
+    /// Kind of the request.
     pub opcode: WcOpcode,
-    /// The provider's detail; 0 if none.
+    /// Provider-specific error detail; 0 if none.
     pub vendor_err: u32,
     /// Bytes received, or transferred by a READ.
     pub byte_len: u32,
-    /// Immediate data in network byte order, if `wc_flags` says so; see [`Wc::imm`].
+    /// Immediate data in network byte order, valid if `wc_flags` contains `WITH_IMM`; see [`Wc::imm`].
     pub imm_data_be: u32,
-    /// The local queue pair.
+    /// Number of the local queue pair.
     pub qp_num: u32,
-    /// The sender's queue pair (datagrams; software providers fill it always).
+    /// Number of the sender's queue pair (datagrams; software providers always set it).
     pub src_qp: u32,
-    /// What is valid.
+    /// Flags of valid fields.
     pub wc_flags: WcFlags,
     /// P_Key index (datagrams).
     pub pkey_index: u16,
@@ -160,13 +160,13 @@ pub struct Wc {
 const _: () = assert!(size_of::<Wc>() == 48);
 
 impl Wc {
-    /// The immediate data in host byte order, if there is any.
+    /// Returns the immediate data in host byte order, if there is any.
     #[inline]
     pub fn imm(&self) -> Option<u32> {
         self.wc_flags.contains(WcFlags::WITH_IMM).then(|| u32::from_be(self.imm_data_be))
     }
 
-    /// A completion that only says how the request ended.
+    /// Returns a completion that carries only the status of the request.
     #[inline]
     pub fn ended(wr_id: u64, qp_num: u32, opcode: WcOpcode, status: WcStatus) -> Self {
         Self { wr_id, qp_num, opcode, status, ..Self::default() }

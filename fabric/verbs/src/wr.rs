@@ -5,7 +5,7 @@ use std::ptr;
 
 use crate::{OpCaps, SendFlags, WcOpcode};
 
-/// A gather/scatter element: a piece of registered memory (`ibv_sge`).
+/// A gather/scatter element: a range of registered memory (`ibv_sge`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -14,11 +14,11 @@ pub struct Sge {
     pub addr: u64,
     /// Length in bytes.
     pub length: u32,
-    /// Local key of the region that holds it; not looked at for inline sends.
+    /// Local key of the region that holds it; ignored for inline sends.
     pub lkey: u32,
 }
 
-/// What a send work request does (`ibv_wr_opcode`); a newtype, because foreign code may pass any number.
+/// Operation of a send work request (`ibv_wr_opcode`). A newtype, because C code may pass any number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -40,7 +40,7 @@ impl WrOpcode {
     /// 64-bit fetch and add.
     pub const ATOMIC_FETCH_AND_ADD: Self = Self(6);
 
-    /// What a transport must offer for it; `None` for unknown numbers.
+    /// Returns the operation that a transport must support for this opcode; `None` for unknown numbers.
     pub const fn caps(self) -> Option<OpCaps> {
         Some(match self {
             Self::SEND => OpCaps::SEND,
@@ -53,7 +53,7 @@ impl WrOpcode {
         })
     }
 
-    /// What its completion says at the initiator; `None` for unknown numbers.
+    /// Returns the opcode of the completion at the initiator; `None` for unknown numbers.
     #[inline]
     pub const fn wc_opcode(self) -> Option<WcOpcode> {
         Some(match self {
@@ -66,33 +66,33 @@ impl WrOpcode {
         })
     }
 
-    /// Whether the request carries immediate data.
+    /// Returns whether the request carries immediate data.
     pub const fn has_imm(self) -> bool {
         matches!(self, Self::SEND_WITH_IMM | Self::WRITE_WITH_IMM)
     }
 
-    /// Whether it is an atomic.
+    /// Returns whether the request is an atomic.
     pub const fn is_atomic(self) -> bool {
         matches!(self, Self::ATOMIC_CMP_AND_SWP | Self::ATOMIC_FETCH_AND_ADD)
     }
 
-    /// Whether it names memory of the target.
+    /// Returns whether the request addresses memory of the target.
     pub const fn is_one_sided(self) -> bool {
         matches!(self, Self::WRITE | Self::WRITE_WITH_IMM) || self.returns_data()
     }
 
-    /// Whether the request consumes a receive work request at the target.
+    /// Returns whether the request consumes a receive work request at the target.
     pub const fn consumes_receive(self) -> bool {
         matches!(self, Self::SEND | Self::SEND_WITH_IMM | Self::WRITE_WITH_IMM)
     }
 
-    /// Whether the request brings data back (READ and atomics).
+    /// Returns whether the request returns data (READ and atomics).
     pub const fn returns_data(self) -> bool {
         matches!(self, Self::READ) || self.is_atomic()
     }
 }
 
-/// Where a WRITE or READ goes.
+/// Remote memory of a WRITE or READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -103,26 +103,26 @@ pub struct RdmaTarget {
     pub rkey: u32,
 }
 
-/// Where and with what an atomic works.
+/// Remote memory and operands of an atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct AtomicTarget {
     /// Virtual address of the 8 bytes, aligned to 8.
     pub remote_addr: u64,
-    /// What to compare with (CAS) or to add (FAA).
+    /// Value to compare with (CAS) or to add (FAA).
     pub compare_add: u64,
-    /// What to store if equal (CAS).
+    /// Value to store if the comparison succeeds (CAS).
     pub swap: u64,
     /// Remote key.
     pub rkey: u32,
 }
 
-/// Where a datagram goes.
+/// Destination of a datagram.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct UdTarget {
-    /// A provider's address handle, as [`crate::AddressHandle::as_raw`] gives it.
+    /// A provider's address handle, as returned by [`crate::AddressHandle::as_raw`].
     pub ah: *const (),
     /// Queue pair number at the target.
     pub remote_qpn: u32,
@@ -130,8 +130,8 @@ pub struct UdTarget {
     pub remote_qkey: u32,
 }
 
-// SAFETY: the address handle is only a name here; its provider makes it, shares it between threads, and looks behind
-// it.
+// SAFETY: this type only copies the pointer value `ah`. Only the provider that created the handle dereferences it, and
+// `AddressHandle` is `Send + Sync`.
 unsafe impl Send for UdTarget {}
 
 /// The part of a send work request that depends on its opcode and transport.
@@ -147,42 +147,43 @@ pub union WrTarget {
 }
 
 impl WrTarget {
-    /// Where a WRITE or READ goes; meaningless for other opcodes.
+    /// Returns the remote memory of a WRITE or READ; meaningless for other opcodes.
     #[inline]
     pub fn rdma(&self) -> RdmaTarget {
         // SAFETY: every arm of the union is plain data and all constructors initialise all bytes this arm covers.
         unsafe { self.rdma }
     }
 
-    /// The operands of an atomic; meaningless for other opcodes.
+    /// Returns the operands of an atomic; meaningless for other opcodes.
     #[inline]
     pub fn atomic(&self) -> AtomicTarget {
-        // SAFETY: as `rdma`.
+        // SAFETY: every arm of the union is plain data, and all constructors initialise all bytes of the largest arm,
+        // which is this one.
         unsafe { self.atomic }
     }
 }
 
 impl Default for WrTarget {
     fn default() -> Self {
-        // The largest arm, so that all bytes are initialised whichever arm is read later.
+        // `atomic` is the largest arm: initialising it makes every arm readable later.
         Self { atomic: AtomicTarget { remote_addr: 0, compare_add: 0, swap: 0, rkey: 0 } }
     }
 }
 
-/// A send work request (`ibv_send_wr`, 128 bytes). `'sg` is the life of its gather list; the memory that the list
-/// names is the poster's promise (see [`crate::RawQp::post_send`]).
+/// A send work request (`ibv_send_wr`, 128 bytes). `'sg` is the lifetime of its gather list. The caller of
+/// [`crate::RawQp::post_send`] guarantees that the memory of the list's elements stays valid.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct SendWr<'sg> {
     /// Returned in the completion.
     pub wr_id: u64,
-    /// libibverbs' chain; posting a slice ignores it, a provider over the system's library links a copy.
+    /// libibverbs' chain. Posting a slice ignores it; a provider over the system's library links a copy.
     pub next: *const SendWr<'sg>,
     sg_list: *const Sge,
     num_sge: i32,
     /// The operation.
     pub opcode: WrOpcode,
-    /// How to execute it.
+    /// Execution flags.
     pub send_flags: SendFlags,
     /// Immediate data in network byte order; see [`SendWr::with_imm`].
     pub imm_data_be: u32,
@@ -196,8 +197,8 @@ pub struct SendWr<'sg> {
 const _: () =
     assert!(size_of::<Sge>() == 16 && size_of::<SendWr<'_>>() == 128 && size_of::<RecvWr<'_>>() == 32);
 
-// SAFETY: the raw pointers are read-only descriptions; dereferencing them is the provider's act under `post_send`'s
-// contract, which names the thread-safety of what they point to.
+// SAFETY: `SendWr` itself dereferences only `sg_list`, which is a shared `&'sg [Sge]`, and `Sge` is `Sync`. The memory
+// that elements and `next` refer to is accessed only by a provider, under the contract of `RawQp::post_send`.
 unsafe impl Send for SendWr<'_> {}
 
 impl<'sg> SendWr<'sg> {
@@ -225,13 +226,13 @@ impl<'sg> SendWr<'sg> {
         target
     }
 
-    /// A SEND over a connection.
+    /// Creates a SEND over a connection.
     #[inline]
     pub fn send(wr_id: u64, sges: &'sg [Sge]) -> Self {
         Self::new(WrOpcode::SEND, wr_id, sges, Self::rdma_target(0, 0))
     }
 
-    /// A datagram SEND.
+    /// Creates a datagram SEND.
     #[inline]
     pub fn send_to(wr_id: u64, sges: &'sg [Sge], to: UdTarget) -> Self {
         let mut wr = Self::send(wr_id, sges);
@@ -239,19 +240,19 @@ impl<'sg> SendWr<'sg> {
         wr
     }
 
-    /// An RDMA WRITE to `remote_addr`.
+    /// Creates an RDMA WRITE to `remote_addr`.
     #[inline]
     pub fn write(wr_id: u64, sges: &'sg [Sge], remote_addr: u64, rkey: u32) -> Self {
         Self::new(WrOpcode::WRITE, wr_id, sges, Self::rdma_target(remote_addr, rkey))
     }
 
-    /// An RDMA READ from `remote_addr`.
+    /// Creates an RDMA READ from `remote_addr`.
     #[inline]
     pub fn read(wr_id: u64, sges: &'sg [Sge], remote_addr: u64, rkey: u32) -> Self {
         Self::new(WrOpcode::READ, wr_id, sges, Self::rdma_target(remote_addr, rkey))
     }
 
-    /// A 64-bit atomic; `opcode` is [`WrOpcode::ATOMIC_CMP_AND_SWP`] or [`WrOpcode::ATOMIC_FETCH_AND_ADD`].
+    /// Creates a 64-bit atomic; `opcode` is [`WrOpcode::ATOMIC_CMP_AND_SWP`] or [`WrOpcode::ATOMIC_FETCH_AND_ADD`].
     #[inline]
     pub fn atomic(opcode: WrOpcode, wr_id: u64, sges: &'sg [Sge], atomic: AtomicTarget) -> Self {
         Self::new(opcode, wr_id, sges, WrTarget { atomic })
@@ -278,14 +279,16 @@ impl<'sg> SendWr<'sg> {
         self
     }
 
-    /// The gather list (READ: scatter list).
+    /// Returns the gather list (READ: scatter list).
     #[inline]
     pub fn sges(&self) -> &'sg [Sge] {
-        // SAFETY: set from a slice of life 'sg by `new`; a C caller's list is promised by the C shell that built us.
+        // SAFETY: `new` and `with_sges` set both fields from a slice of lifetime `'sg`. A request that C code passed
+        // has the same layout; the C interface that casts it to `SendWr` requires of its caller that the list is valid
+        // during the call.
         unsafe { sge_slice(self.sg_list, self.num_sge) }
     }
 
-    /// The same request with another gather list.
+    /// Returns the same request with another gather list.
     #[must_use]
     pub fn with_sges<'other>(self, sges: &'other [Sge]) -> SendWr<'other>
     where
@@ -297,31 +300,31 @@ impl<'sg> SendWr<'sg> {
         wr
     }
 
-    /// Payload length in bytes over all elements.
+    /// Returns the payload length in bytes over all elements.
     #[inline]
     pub fn len_bytes(&self) -> u64 {
         self.sges().iter().map(|sge| u64::from(sge.length)).sum()
     }
 
-    /// Where a WRITE or READ goes; meaningless for other opcodes.
+    /// Returns the remote memory of a WRITE or READ; meaningless for other opcodes.
     #[inline]
     pub fn rdma(&self) -> RdmaTarget {
         self.target.rdma()
     }
 
-    /// The operands of an atomic; meaningless for other opcodes.
+    /// Returns the operands of an atomic; meaningless for other opcodes.
     #[inline]
     pub fn atomic_target(&self) -> AtomicTarget {
         self.target.atomic()
     }
 
-    /// Where it goes, whatever its opcode.
+    /// Returns the part that depends on the opcode, for any opcode.
     #[inline]
     pub fn target(&self) -> &WrTarget {
         &self.target
     }
 
-    /// The destination of a datagram; meaningless on connected transports.
+    /// Returns the destination of a datagram; meaningless on connected transports.
     #[inline]
     pub fn ud(&self) -> UdTarget {
         // SAFETY: every arm of the union is plain data and all constructors initialise all bytes this arm covers.
@@ -342,32 +345,37 @@ pub struct RecvWr<'sg> {
     life: PhantomData<&'sg [Sge]>,
 }
 
-// SAFETY: as for `SendWr`.
+// SAFETY: `RecvWr` itself dereferences only `sg_list`, which is a shared `&'sg [Sge]`, and `Sge` is `Sync`. The memory
+// that elements and `next` refer to is accessed only by a provider, under the contract of `RawQp::post_recv`.
 unsafe impl Send for RecvWr<'_> {}
 
 impl<'sg> RecvWr<'sg> {
-    /// A receive into `sges`; an empty list receives immediate data only.
+    /// Creates a receive into `sges`; an empty list receives immediate data only.
     #[inline]
     pub fn new(wr_id: u64, sges: &'sg [Sge]) -> Self {
         let num_sge = i32::try_from(sges.len()).unwrap_or(i32::MAX);
         Self { wr_id, next: ptr::null(), sg_list: sges.as_ptr(), num_sge, life: PhantomData }
     }
 
-    /// The scatter list.
+    /// Returns the scatter list.
     #[inline]
     pub fn sges(&self) -> &'sg [Sge] {
-        // SAFETY: as `SendWr::sges`.
+        // SAFETY: `new` sets both fields from a slice of lifetime `'sg`. A request that C code passed has the same
+        // layout; the C interface that casts it to `RecvWr` requires of its caller that the list is valid during the
+        // call.
         unsafe { sge_slice(self.sg_list, self.num_sge) }
     }
 }
 
 /// # Safety
-/// `list` must point to `num` elements that live for `'sg`, or `num` must not be positive.
+/// `list` must point to `num` elements that stay valid for `'sg`, or `list` must be null, or `num` must not be
+/// positive.
 #[inline]
 unsafe fn sge_slice<'sg>(list: *const Sge, num: i32) -> &'sg [Sge] {
     match usize::try_from(num) {
         Ok(num) if num > 0 && !list.is_null() => {
-            // SAFETY: the caller's promise.
+            // SAFETY: `num` is positive and `list` is not null, so `list` points to `num` elements that are valid for
+            // `'sg` by the `# Safety` section of this function.
             unsafe { std::slice::from_raw_parts(list, num) }
         }
         _ => &[],

@@ -1,4 +1,4 @@
-//! Which work requests are refused: every opcode over every transport with every flag, and each limit at its edge.
+//! Checks of posted requests: every opcode on every transport with every flag, and each limit at its boundary.
 
 use farcall_verbs::{
     AtomicTarget, Error, QpCap, QpState, QpType, RecvRules, RecvWr, SendFlags, SendRules, SendWr, Sge,

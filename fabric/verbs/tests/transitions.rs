@@ -1,9 +1,9 @@
-//! The table of transitions against the one of the InfiniBand specification (volume 1, 10.3.1 and table 91, with Linux'
-//! optional attributes), written here once more: all states, all transports, all attributes.
+//! Compares the transition table with a second copy of the InfiniBand specification's (volume 1, 10.3.1 and table 91,
+//! with Linux' optional attributes), for all states, transports and attributes.
 
 use farcall_verbs::{QpAttrMask, QpState, QpType, Transition};
 
-/// Transports, from, to; `+` needed, `-` also taken.
+/// Transports, from, to; `+` required, `-` optional.
 const TABLE: &str = "
 RC|UC  RESET INIT +PKEY_INDEX +PORT +ACCESS_FLAGS
 UD     RESET INIT +PKEY_INDEX +PORT +QKEY

@@ -1,152 +1,153 @@
-//! What the transport asks of the channel adapter that it is part of.
+//! Interface between the transport and the channel adapter that contains it.
 
 use farcall_verbs::{Access, AsyncEventKind, QpState, Wc};
 
 use crate::packet::{AtomicEth, Packet, Reth};
 use crate::psn::Psn;
 
-/// A memory access of the responder. Tokens of one queue pair are never used twice.
+/// Identifies a memory access of the responder. Tokens of one queue pair are never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Token(pub(crate) u64);
 
-/// How a memory access of the responder stands.
+/// State of a memory access of the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accessed<T = ()> {
-    /// It is done.
+    /// The access has completed.
     Done(T),
-    /// The key, its bounds or its rights do not allow it.
+    /// The key, its bounds or its permissions do not allow the access.
     Refused,
-    /// It is under way. The adapter tells how it ended with [`crate::Qp::accessed`].
+    /// The access is in progress. The adapter reports its outcome by [`crate::Qp::accessed`].
     Pending,
 }
 
-/// Memory that must not be accessed.
+/// Error: the memory must not be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the key, its bounds or its rights do not allow the access")]
 pub struct Refused;
 
-/// The payload of a packet that is sent.
+/// Payload of a packet to send.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a, S> {
     /// No bytes.
     None,
     /// Bytes of a send request's elements.
     Send {
-        /// The request, as it was posted.
+        /// The posted request.
         send: &'a S,
-        /// Where the bytes begin in the message.
+        /// Offset of the bytes in the message.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         len_bytes: u64,
     },
-    /// Bytes of a region that a READ names.
+    /// Bytes of a region that a READ addresses.
     Region(Reth),
 }
 
-/// Where payload that came in goes.
+/// Destination of received payload.
 #[derive(Clone, Copy, Debug)]
 pub enum Place<'a, R> {
-    /// Into a receive, so many bytes behind its beginning.
+    /// A receive, at this offset in bytes.
     Receive(&'a R, u64),
-    /// Into a receive, behind the [`GRH_BYTES`] that the adapter fills with the route header.
+    /// A receive, after the [`GRH_BYTES`] that the adapter fills with the route header.
     Datagram(&'a R),
-    /// Into the memory that a WRITE names, so many bytes behind its beginning.
+    /// The memory that a WRITE addresses, at this offset in bytes.
     Region(Reth, u64),
 }
 
-/// Bytes in front of a received datagram (`struct ibv_grh`).
+/// Length in bytes of the header before a received datagram (`struct ibv_grh`).
 pub const GRH_BYTES: u64 = 40;
 
 /// A timer of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timer {
-    /// Waits for an acknowledgement.
+    /// Timeout of an acknowledgement.
     Ack,
-    /// Waits until a peer that had no receive may have one.
+    /// Wait after an RNR NAK, until the peer may have a receive.
     Rnr,
-    /// Waits until the rate allows the next packet.
+    /// Wait until the rate allows the next packet.
     Pace,
 }
 
 impl Timer {
-    /// All of them, each at the place of its number.
+    /// All timers, indexed by their number.
     pub const ALL: [Self; 3] = [Self::Ack, Self::Rnr, Self::Pace];
 }
 
-/// What happened, for the owner of the queue pair, for counters and for traces.
+/// An event for the application thread of the queue pair, for counters and for traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// An asynchronous event for the program.
     Async(AsyncEventKind),
-    /// The queue pair has a new state. With [`QpState::Reset`] and [`QpState::Err`], accesses under way are void: the
+    /// The queue pair has a new state. [`QpState::Reset`] and [`QpState::Err`] void the accesses in progress: the
     /// adapter ends them without effect.
     State(QpState),
-    /// No acknowledgement came in time.
+    /// The acknowledgement timeout has expired.
     AckTimeout,
-    /// Packets are sent again, from this one on.
+    /// Packets are retransmitted from this one on.
     GoBack(Psn),
-    /// The peer has no receive.
+    /// The peer has no receive posted.
     NotReady,
-    /// A request came whose predecessor is missing.
+    /// A request arrived whose predecessor is missing.
     OutOfSequence(Psn),
-    /// The peer is told that its packets met congestion.
+    /// The queue pair notified its peer that the peer's packets met congestion.
     CongestionTold,
-    /// The peer tells that packets of this pair met congestion.
+    /// The peer notified this queue pair that its packets met congestion.
     CongestionNotified,
 }
 
-/// The surroundings of a queue pair: its memory, its queues, its clock and its link.
+/// The environment of a queue pair: its memory, its queues, its clock and its link.
 ///
-/// `S` is a posted send request, `R` a posted receive: where its bytes are, and how its completion is told.
+/// `S` is a posted send request, `R` a posted receive: they identify the memory of their elements, and their
+/// completion.
 pub trait Adapter<S, R> {
-    /// Gathers a packet's payload and sends the packet to the peer; a datagram to where its request says. A packet that
-    /// cannot be delivered is lost: that is no error.
+    /// Gathers a packet's payload and sends the packet to the peer, or a datagram to the destination in its request. A
+    /// packet that cannot be delivered is lost; this is not an error.
     ///
     /// # Errors
-    /// If the payload must not be read; then nothing is sent.
+    /// Returns an error if the payload must not be read; then nothing is sent.
     fn transmit(&mut self, packet: Packet, payload: Payload<'_, S>) -> Result<(), Refused>;
 
-    /// Whether the first `len_bytes` of a send request's elements allow `need`.
+    /// Returns whether the first `len_bytes` of a send request's elements permit the access `need`.
     fn check(&self, send: &S, len_bytes: u64, need: Access) -> bool;
 
-    /// Stores an answer's data into the elements of a READ or atomic, now.
+    /// Stores response data into the elements of a READ or atomic before it returns.
     ///
     /// # Errors
-    /// If the elements must not be written; then nothing is stored.
+    /// Returns an error if the elements must not be written; then nothing is stored.
     fn scatter(&mut self, send: &S, offset: u64, data: &[u8]) -> Result<(), Refused>;
 
-    /// Takes the next posted receive and tells its length in bytes; `None` if there is none, or it is shorter than
-    /// `len_bytes_min`.
+    /// Takes the next posted receive and returns its length in bytes. Returns `None` if there is none, or if it is
+    /// shorter than `len_bytes_min`.
     fn take_receive(&mut self, len_bytes_min: u64) -> Option<(R, u64)>;
 
-    /// Whether a region may be accessed by the peer.
+    /// Returns whether the peer may access a region.
     fn permits(&self, target: &Reth, need: Access) -> bool;
 
-    /// Places payload that came in.
+    /// Places received payload.
     fn place(&mut self, token: Token, to: Place<'_, R>, payload: &[u8]) -> Accessed;
 
-    /// Prepares to read a region for a READ; [`Payload::Region`] follows once this is done.
+    /// Prepares to read a region for a READ. [`Payload::Region`] is used after this has completed.
     fn prepare_read(&mut self, token: Token, target: &Reth) -> Accessed;
 
-    /// Executes an atomic operation, and gives the value from before.
+    /// Executes an atomic operation and returns the old value.
     fn atomic(&mut self, token: Token, target: &AtomicEth) -> Accessed<u64>;
 
-    /// A send request is over. The adapter adds its `wr_id`, and tells nobody if it is a success that was not
-    /// signalled.
+    /// Ends a send request. The adapter adds its `wr_id`, and generates no completion for a successful request that is
+    /// not signalled.
     fn sent(&mut self, send: S, wc: Wc);
 
-    /// A receive is over. The adapter adds its `wr_id`.
+    /// Ends a receive. The adapter adds its `wr_id`.
     fn received(&mut self, receive: R, wc: Wc, is_solicited: bool);
 
-    /// Ends the receives in the pair's own queue as flushed; those of a shared queue stay.
+    /// Flushes the receives of the queue pair's own queue; those of a shared receive queue stay.
     fn flush_receives(&mut self);
 
-    /// Something happened.
+    /// Reports an event.
     fn event(&mut self, event: Event);
 
-    /// The time, in nanoseconds since some beginning.
+    /// Returns the time in nanoseconds since an arbitrary start.
     fn now_ns(&self) -> u64;
 
-    /// Starts a timer anew, to end after a time ([`crate::Qp::timed_out`]); `None` stops it.
+    /// Restarts a timer, which expires after `after_ns` ([`crate::Qp::timed_out`]); `None` stops it.
     fn set_timer(&mut self, timer: Timer, after_ns: Option<u64>);
 }

@@ -1,19 +1,19 @@
-//! The InfiniBand transport: RC, UC and UD queue pairs, and connection management. It contains no clock, no memory and
-//! no socket: packets and time come in; packets, memory accesses, completions, events and timers go out. The simulator
-//! runs it over virtual links and virtual time.
+//! The InfiniBand transport: RC, UC and UD queue pairs, and connection management. It contains no clock, memory or
+//! socket: packets and time go in; packets, memory accesses, completions, events and timers come out. The simulator
+//! runs it over virtual links in virtual time.
 //!
-//! - [`Packet`]: what travels, in the words of the specification's headers (IBA volume 1, chapter 9);
-//! - [`codec`]: packets as the bytes of RoCEv2, with their invariant CRC;
+//! - [`Packet`]: packets with the header fields of the specification (IBA volume 1, chapter 9);
+//! - [`codec`]: encoding of packets for RoCEv2, with their invariant CRC;
 //! - [`Qp`]: a queue pair: sequence numbers, acknowledgements, retransmission, responder resources, flush;
-//! - [`RateControl`]: how fast a queue pair sends after its peer told of congestion, as DCQCN by default;
-//! - [`TokenBucket`]: a bound on how often something may happen;
-//! - [`Adapter`]: what a queue pair asks of its surroundings, its one way out;
+//! - [`RateControl`]: sending rate of a queue pair after congestion notifications, DCQCN by default;
+//! - [`TokenBucket`]: a rate limit;
+//! - [`Adapter`]: the interface of a queue pair to its environment;
 //! - [`cm`]: connection management, its messages and its state machine.
 //!
-//! The transport owns no payload. It names a posted request, an offset and a length when it sends, and again when it
-//! sends again; what comes in is lent to [`Qp::arrived`] for one call. A memory access of the responder is done at
-//! once, refused, or pending until [`Qp::accessed`] tells how it ended; answers and completions wait for it in their
-//! order.
+//! The transport stores no payload. For each transmission and retransmission it names a posted request, an offset and a
+//! length. Received payload is borrowed for one call of [`Qp::arrived`]. A memory access of the responder completes at
+//! once, is refused, or is pending until [`Qp::accessed`] reports its outcome. Responses and completions wait for it in
+//! their order.
 
 #![forbid(unsafe_code)]
 

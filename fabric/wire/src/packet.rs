@@ -1,18 +1,18 @@
 //! Packets as fields: the base transport header (BTH) and the extended headers of IBA volume 1, chapter 9. Payload is
-//! lent beside a packet and is no part of it.
+//! passed next to a packet and is not part of it.
 
 use farcall_verbs::{QpType, RnrTimer};
 
 use crate::Psn;
 
-/// RDMA extended transport header: where a WRITE or READ works.
+/// RDMA extended transport header: the remote memory of a WRITE or READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {
     /// Virtual address of the first byte.
     pub addr: u64,
     /// Remote key of the region.
     pub rkey: u32,
-    /// DMA length: of the whole message, in bytes.
+    /// DMA length: length of the complete message in bytes.
     pub len_bytes: u32,
 }
 
@@ -23,7 +23,7 @@ pub struct AtomicEth {
     pub addr: u64,
     /// Remote key of the region.
     pub rkey: u32,
-    /// What to do with them.
+    /// The operation.
     pub op: AtomicOp,
 }
 
@@ -32,20 +32,20 @@ pub struct AtomicEth {
 pub enum AtomicOp {
     /// Stores `swap` if the bytes equal `compare`.
     CompareSwap {
-        /// What to compare with.
+        /// Expected value.
         compare: u64,
-        /// What to store.
+        /// New value.
         swap: u64,
     },
-    /// Adds, modulo 2^64.
+    /// Adds modulo 2^64.
     FetchAdd {
-        /// What to add.
+        /// Addend.
         add: u64,
     },
 }
 
 impl AtomicOp {
-    /// The new value of bytes whose value is `old`.
+    /// Returns the new value of bytes whose value is `old`.
     #[must_use]
     pub const fn apply(self, old: u64) -> u64 {
         match self {
@@ -59,20 +59,20 @@ impl AtomicOp {
 /// Datagram extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
-    /// The Q_Key that the receiver must have.
+    /// Q_Key, which must equal the receiver's.
     pub qkey: u32,
-    /// The sender's queue pair.
+    /// Queue pair number of the sender.
     pub src_qpn: u32,
 }
 
-/// Why a responder refuses a request (NAK codes).
+/// Reason of a responder's refusal (NAK codes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nak {
     /// A packet is missing before this one.
     PsnSequence,
-    /// The request is malformed or not offered.
+    /// The request is malformed or not supported.
     InvalidRequest,
-    /// The rkey, its bounds or its rights do not allow the access.
+    /// The rkey, its bounds or its permissions do not allow the access.
     RemoteAccess,
     /// The responder cannot execute the request.
     RemoteOperation,
@@ -81,9 +81,9 @@ pub enum Nak {
 /// The syndrome of an AETH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
-    /// Everything up to the packet's PSN was executed.
+    /// All requests up to the packet's PSN were executed.
     Ack,
-    /// No receive is posted: send again after this time.
+    /// No receive is posted: retransmit after this time.
     Rnr(RnrTimer),
     /// Refused.
     Nak(Nak),
@@ -92,13 +92,13 @@ pub enum Syndrome {
 /// ACK extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// What the responder says.
+    /// Result of the request.
     pub syndrome: Syndrome,
     /// Message sequence number: requests completed so far, 24 bits.
     pub msn: u32,
 }
 
-/// Which packet of its message a packet is.
+/// Position of a packet within its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segment {
     /// The first of several.
@@ -112,7 +112,7 @@ pub enum Segment {
 }
 
 impl Segment {
-    /// The segment that begins its message if `is_first` and ends it if `is_last`.
+    /// Returns the segment that begins its message if `is_first` and ends it if `is_last`.
     #[must_use]
     pub const fn new(is_first: bool, is_last: bool) -> Self {
         match (is_first, is_last) {
@@ -123,21 +123,21 @@ impl Segment {
         }
     }
 
-    /// Whether the message begins with it.
+    /// Returns whether the message begins with the packet.
     #[must_use]
     pub const fn is_first(self) -> bool {
         matches!(self, Self::First | Self::Only)
     }
 
-    /// Whether the message ends with it.
+    /// Returns whether the message ends with the packet.
     #[must_use]
     pub const fn is_last(self) -> bool {
         matches!(self, Self::Last | Self::Only)
     }
 }
 
-/// What a packet does: its opcode, with the extended headers that the opcode asks for. Immediate data is in network
-/// byte order and travels in the last packet of a message.
+/// Operation of a packet: its opcode, with the extended headers of that opcode. Immediate data is in network byte order
+/// and part of the last packet of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// SEND over a connection.
@@ -150,28 +150,28 @@ pub enum Operation {
     AtomicRequest(AtomicEth),
     /// RDMA READ response; the AETH is in all packets but the middle ones.
     ReadResponse(Segment, Option<Aeth>),
-    /// Atomic acknowledge, with the value from before the operation.
+    /// Atomic acknowledge, with the old value.
     AtomicAcknowledge(Aeth, u64),
     /// Acknowledge: ACK, RNR NAK or NAK.
     Acknowledge(Aeth),
     /// SEND only, as a datagram.
     Datagram(Deth, Option<u32>),
-    /// Congestion notification packet (CNP): packets of the pair that it is for met congestion (annex A17.9). It is of no
-    /// transport, goes to pairs of any, and is read as one of RC.
+    /// Congestion notification packet (CNP): packets of the destination queue pair met congestion (annex A17.9). It
+    /// belongs to no transport, may be sent to queue pairs of any, and is decoded as one of RC.
     CongestionNotification,
-    /// A request over a reliable connection that no queue pair here executes, by its opcode: SEND with invalidate, FLUSH,
-    /// ATOMIC WRITE. What follows the base header is not looked at.
+    /// A request over a reliable connection that no queue pair executes, by its opcode: SEND with invalidate, FLUSH,
+    /// ATOMIC WRITE. The bytes after the base header are ignored.
     NotOffered(u8),
 }
 
 impl Operation {
-    /// Whether it answers a request.
+    /// Returns whether the packet is a response.
     #[must_use]
     pub const fn is_answer(&self) -> bool {
         matches!(self, Self::ReadResponse(..) | Self::AtomicAcknowledge(..) | Self::Acknowledge(_))
     }
 
-    /// Whether a connected queue pair sends fewer of these when its peer tells of congestion: data, and requests.
+    /// Returns whether a connected queue pair paces these packets after congestion notifications: data and requests.
     #[must_use]
     pub const fn is_paced(&self) -> bool {
         !matches!(
@@ -191,9 +191,9 @@ pub struct Packet {
     pub transport: QpType,
     /// The rest of the opcode, and the extended headers.
     pub operation: Operation,
-    /// Whether the receiver is asked for a solicited event.
+    /// Whether the packet requests a solicited event at the receiver.
     pub solicited: bool,
-    /// Whether the sender asks for an acknowledgement.
+    /// Whether the packet requests an acknowledgement.
     pub ack_req: bool,
     /// The destination queue pair, 24 bits.
     pub dest_qpn: u32,
@@ -202,7 +202,7 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// The opcode of the BTH (IBA volume 1, table 38).
+    /// Returns the opcode of the BTH (IBA volume 1, table 38).
     #[must_use]
     pub const fn opcode(&self) -> u8 {
         const fn of_message(first: u8, segment: Segment, has_imm: bool) -> u8 {

@@ -7,37 +7,37 @@ pub struct Psn(u32);
 const MASK: u32 = 0x00ff_ffff;
 
 impl Psn {
-    /// The number modulo 2^24.
+    /// Creates the number modulo 2^24.
     #[must_use]
     pub const fn new(number: u32) -> Self {
         Self(number & MASK)
     }
 
-    /// The number as it stands in the BTH.
+    /// Returns the number as contained in the BTH.
     #[must_use]
     pub const fn number(self) -> u32 {
         self.0
     }
 
-    /// The number `packets` later.
+    /// Returns the number `packets` later.
     #[must_use]
     pub const fn plus(self, packets: u32) -> Self {
         Self::new(self.0.wrapping_add(packets))
     }
 
-    /// The number before this one.
+    /// Returns the number before this one.
     #[must_use]
     pub const fn previous(self) -> Self {
         Self::new(self.0.wrapping_sub(1))
     }
 
-    /// How many packets `self` comes after `other`. More than half of the circle means that it comes before.
+    /// Returns how many packets `self` is after `other`. More than half of the number space means that it is before.
     #[must_use]
     pub const fn distance_from(self, other: Self) -> u32 {
         self.0.wrapping_sub(other.0) & MASK
     }
 
-    /// Whether `self` comes before `other` on the shorter way round the circle.
+    /// Returns whether `self` is before `other`, by the shorter distance.
     #[must_use]
     pub const fn is_before(self, other: Self) -> bool {
         self.0 != other.0 && self.distance_from(other) > MASK / 2

@@ -1,77 +1,78 @@
-//! The reaction point of congestion control: how fast a queue pair sends after its peer has told of congestion.
+//! The reaction point of congestion control: the sending rate of a queue pair after congestion notifications of its
+//! peer.
 
-/// Decides the rate of one queue pair, from the first congestion notification on until nothing limits it any more.
-/// Nothing here waits or asks for the time: who calls says it, in nanoseconds since some beginning.
+/// Determines the rate of one queue pair, from the first congestion notification until the limit ends. Implementations
+/// neither block nor read a clock: the caller passes the time in nanoseconds since an arbitrary start.
 pub trait RateControl: Send {
-    /// The peer told of congestion: a CNP came.
+    /// Handles a congestion notification packet (CNP) of the peer.
     fn notified(&mut self, now_ns: u64);
 
-    /// So many bytes were sent, headers included.
+    /// Records that `len_bytes` were sent, headers included.
     fn sent(&mut self, len_bytes: u64);
 
-    /// The rate at this time; `None`: the pair has its full rate back, and this control is over.
+    /// Returns the rate at this time; `None` if the queue pair has recovered its full rate and this control ends.
     fn rate_bytes_per_s(&mut self, now_ns: u64) -> Option<u64>;
 }
 
-/// Makes the rate control of a queue pair at this time, that of its first congestion notification.
+/// Creates the rate control of a queue pair at the time of its first congestion notification.
 pub type NewRateControl = fn(now_ns: u64) -> Box<dyn RateControl>;
 
-/// Between which rates a queue pair is held.
+/// Minimum and maximum rate of a paced queue pair.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateBounds {
-    /// However often the peer tells of congestion, the pair sends so fast.
+    /// Minimum rate, regardless of the number of notifications.
     pub min_bytes_per_s: u64,
-    /// That of the link: what a pair begins with, and where the limit ends.
+    /// Rate of the link, at which a queue pair begins and at which the limit ends.
     pub max_bytes_per_s: u64,
 }
 
 impl RateBounds {
-    /// From 100 Mbit/s, a packet of 4096 bytes in a third of a millisecond, to 40 Gbit/s, the link of the paper and more
-    /// than software sends for one queue pair.
+    /// From 100 Mbit/s, at which a packet of 4096 bytes takes a third of a millisecond, to 40 Gbit/s, the link of the
+    /// paper and more than software sends for one queue pair.
     pub const DEFAULT: Self = Self { min_bytes_per_s: 12_500_000, max_bytes_per_s: 5_000_000_000 };
 }
 
-/// How much one notification changes `alpha`: g (section 5.2).
+/// Weight of one notification in `alpha`: g (section 5.2).
 const G: f64 = 1.0 / 256.0;
-/// Without a notification `alpha` is lowered, and the rate raised, once in so long: K and the timer T, which are equal
-/// (section 5.2). Both begin anew with a notification.
+/// Period after which, without a notification, `alpha` decreases and the rate increases: K and the timer T, which are
+/// equal (section 5.2). A notification restarts both.
 const PERIOD_NS: u64 = 55_000;
-/// So many sent bytes raise the rate, too: B (section 5.2).
+/// Number of sent bytes after which the rate increases, too: B (section 5.2).
 const BYTE_COUNTER_BYTES: u64 = 10_000_000;
-/// Raises by one cause that only recover what the last notification took: F (section 3.1).
+/// Number of increases by one cause that only recover the decrease of the last notification: F (section 3.1).
 const FAST_RECOVERY_ROUNDS: u32 = 5;
 /// Additive increase, R_AI (section 5.2): 40 Mbit/s.
 const ADDITIVE_BYTES_PER_S: f64 = 5_000_000.0;
-/// Hyper increase, R_HAI: the paper names no value; ten times the additive one.
+/// Hyper increase, R_HAI: ten times the additive one, since the paper gives no value.
 const HYPER_BYTES_PER_S: f64 = 10.0 * ADDITIVE_BYTES_PER_S;
 
-/// Rate control as the reaction point of DCQCN has it ("Congestion Control for Large-Scale RDMA Deployments", SIGCOMM
-/// 2015, section 3.1). Its timers are no timers here: what they would have done by now is done when somebody asks.
+/// Rate control of the reaction point of DCQCN ("Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015,
+/// section 3.1). Its timers are computed lazily: their effects up to the present are applied when the rate is queried.
 #[derive(Clone, Debug)]
 pub struct Dcqcn {
     bounds: RateBounds,
     /// R_C, in bytes per second.
     current: f64,
-    /// R_T: what the rate recovers to.
+    /// R_T: the rate to recover, in bytes per second.
     target: f64,
-    /// How congested the way is believed to be, from 0 to 1.
+    /// Estimated congestion of the path, from 0 to 1.
     alpha: f64,
-    /// When the present period ends.
+    /// End of the present period.
     period_ends_ns: u64,
     sent_bytes: u64,
-    /// Raises since the last notification: T and BC.
+    /// Increases since the last notification: T and BC.
     timer_rounds: u32,
     byte_rounds: u32,
 }
 
-/// DCQCN between the default bounds.
+/// Creates DCQCN with the default bounds.
 #[must_use]
 pub fn dcqcn(now_ns: u64) -> Box<dyn RateControl> {
     Box::new(Dcqcn::new(RateBounds::DEFAULT, now_ns))
 }
 
 impl Dcqcn {
-    /// That of a queue pair which sends at the highest rate until now.
+    /// Creates the control of a queue pair that has sent at the maximum rate until now.
     #[must_use]
     pub fn new(bounds: RateBounds, now_ns: u64) -> Self {
         Self {
@@ -86,13 +87,13 @@ impl Dcqcn {
         }
     }
 
-    /// Whether less than one additive step is missing to the highest rate.
+    /// Returns whether the rate is less than one additive step below the maximum.
     fn has_recovered(&self) -> bool {
         self.current + ADDITIVE_BYTES_PER_S >= self.bounds.max_bytes_per_s as f64
     }
 
-    /// Does what the ends of periods until now ask for. It ends: each period raises the rate by half an additive step
-    /// at least, or halves what is missing to the target.
+    /// Applies the effects of the periods that have ended. The loop terminates: each period increases the rate by at
+    /// least half an additive step, or halves the difference to the target.
     fn catch_up(&mut self, now_ns: u64) {
         while self.period_ends_ns <= now_ns && !self.has_recovered() {
             self.alpha *= 1.0 - G;
@@ -156,7 +157,7 @@ mod tests {
         let mut control = Dcqcn::new(BOUNDS, 0);
         control.notified(0);
         assert_eq!(control.rate_bytes_per_s(PERIOD_NS - 1), Some(500_000_000));
-        // Fast recovery halves what is missing, until less than a step is.
+        // Fast recovery halves the difference until it is less than one step.
         let rates = rates_of_periods(&mut control, 0, 7);
         let expected = [750_000_000, 875_000_000, 937_500_000, 968_750_000, 984_375_000, 992_187_500];
         assert_eq!(rates[..6], expected.map(Some));
@@ -170,13 +171,13 @@ mod tests {
         control.notified(0);
         control.notified(50_000);
         assert_eq!(control.rate_bytes_per_s(50_000), Some(250_000_000));
-        // Five periods: R_T = 500 MB/s is approached; in the fifth, T = F, it grows by R_AI.
+        // Five periods approach R_T = 500 MB/s; in the fifth, T = F, R_T grows by R_AI.
         let rates = rates_of_periods(&mut control, 50_000, 6);
         let approached = [375_000_000, 437_500_000, 468_750_000, 484_375_000];
         assert_eq!(rates[..4], approached.map(Some));
         assert_eq!(rates[4], Some((484_375_000 + 505_000_000) / 2));
         assert_eq!(rates[5], Some((494_687_500 + 510_000_000) / 2));
-        // alpha has become (255/256)^6: the next notification takes less.
+        // alpha has become (255/256)^6, so the next notification decreases the rate less.
         let alpha = (255.0_f64 / 256.0).powi(6);
         let before = f64::midpoint(494_687_500.0, 510_000_000.0);
         control.notified(50_000 + 6 * PERIOD_NS);

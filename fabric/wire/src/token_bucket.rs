@@ -1,6 +1,6 @@
-//! A bound on how often something may happen.
+//! A rate limit.
 
-/// A token bucket: up to `BURST` takes at once, and one more for each interval of `INTERVAL_NS` nanoseconds.
+/// A token bucket: up to `BURST` tokens at once, and one more for each interval of `INTERVAL_NS` nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenBucket<const BURST: u32, const INTERVAL_NS: u64> {
     left: u32,

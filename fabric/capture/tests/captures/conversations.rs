@@ -1,4 +1,4 @@
-//! Requests of queue pairs as packets.
+//! Tests of requests recorded as packets.
 
 use std::path::PathBuf;
 
@@ -13,10 +13,10 @@ use crate::support::{Capture, Received, check, read};
 
 const QPN: u32 = 0x1234;
 const PEER_QPN: u32 = 0x5678;
-/// Numbers wrap after the second packet.
+/// PSNs wrap after the second packet.
 const FIRST_PSN: u32 = 0xFF_FFFE;
 
-/// A queue pair whose payload is made of a list's first address.
+/// A queue pair whose payload is derived from the first address of a gather list.
 struct End2End {
     folder: PathBuf,
     recorder: Recorder,
@@ -82,12 +82,12 @@ impl End2End {
         capture
     }
 
-    /// What was recorded, checked; and whether each was sent by us.
+    /// Returns the recorded packets after checking them, and whether the local side sent each.
     fn packets(&self) -> Vec<(bool, Received)> {
         self.capture().frames.iter().map(|frame| (frame.is_out, check(frame))).collect()
     }
 
-    /// Direction, opcode and number of each packet.
+    /// Returns direction, opcode and PSN of each packet.
     fn summary(&self) -> Vec<(bool, u8, u32)> {
         let short = |(is_out, received): &(bool, Received)| {
             (*is_out, received.packet.opcode(), received.packet.psn.number())
@@ -193,7 +193,7 @@ fn refusals_are_told_by_their_codes_and_silence_is_silence() {
     ];
     let mut seen = Vec::new();
     for (wr_id, (status, nak)) in (1..).zip(refusals) {
-        // Not signalled: failures are told all the same.
+        // Not signalled: failures generate a completion anyway.
         end.post(&SendWr::send(wr_id, &sge(4)));
         end.complete(wr_id, status);
         seen.extend(nak);
@@ -224,7 +224,7 @@ fn what_breaks_a_rule_is_not_sent_and_uses_no_number() {
     end.complete(1, WcStatus::LOC_PROT_ERR);
     end.post(&SendWr::send(2, &sges));
     assert_eq!(end.summary(), [(true, 0x04, FIRST_PSN)]);
-    // A pair that begins anew has forgotten everything.
+    // Reset discards all state.
     end.conversation.modify(&QpAttr::to(QpState::Reset), None);
     assert!(!end.conversation.awaits_answers());
 }

@@ -1,4 +1,4 @@
-//! Files of several processes become one.
+//! Merging of the files of several processes.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -32,7 +32,7 @@ fn packets_of_all_processes_are_in_the_order_of_time_under_their_interfaces() {
         let way = if mark % 2 == 0 { Way::Memory } else { Way::Net };
         record(&recorders[mark as usize % 3], way, mark);
     }
-    // What is no capture is left out, and what a killed process left is read to its last whole block.
+    // Files that are not captures are omitted, and the file of a killed process is read up to its last complete block.
     fs::write(folder.join("stranger"), "no capture").unwrap();
     fs::write(folder.join("empty"), "").unwrap();
     let cut = files(&folder).into_iter().find(|file| file.extension().is_some()).unwrap();
@@ -65,7 +65,7 @@ fn what_is_recorded_is_in_the_file_at_once() {
     let recorder = Recorder::create(&folder, SNAPLEN_BYTES).unwrap();
     let [file] = &files(&folder)[..] else { panic!("one file") };
     for count in 0..3 {
-        // Readable as it is, without a merge and with its process alive.
+        // A file is readable without merging, and while its process runs.
         assert_eq!(read(file).frames.len(), count);
         record(&recorder, Way::Net, 1);
     }

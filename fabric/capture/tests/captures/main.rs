@@ -1,4 +1,4 @@
-//! Captures as files, read by a library that is not ours.
+//! Capture files, read by an independent library.
 
 mod conversations;
 mod files;

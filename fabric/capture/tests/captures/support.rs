@@ -1,4 +1,4 @@
-//! Captures, read by a library that is not ours, and checked byte by byte.
+//! Captures, read by an independent library and checked byte by byte.
 
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,7 +11,7 @@ use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption
 use pcap_file::pcapng::blocks::interface_statistics::InterfaceStatisticsOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 
-/// An interface, and what its statistics say.
+/// An interface and its statistics.
 #[derive(Default)]
 pub struct Interface {
     pub name: String,
@@ -25,7 +25,7 @@ pub struct Frame {
     pub interface: usize,
     pub ns: u128,
     pub is_out: bool,
-    /// Of the whole frame.
+    /// Length of the complete frame in bytes.
     pub len_bytes: usize,
     pub bytes: Vec<u8>,
 }
@@ -35,7 +35,7 @@ pub struct Capture {
     pub frames: Vec<Frame>,
 }
 
-/// A packet of RoCEv2 in its frame.
+/// A RoCEv2 packet and its frame.
 #[derive(Debug, PartialEq)]
 pub struct Received {
     pub src: IpAddr,
@@ -124,7 +124,7 @@ pub fn check(frame: &Frame) -> Received {
     covered.extend(udp);
     let folded = sum(&covered);
     assert_eq!((folded & 0xFFFF) + (folded >> 16), 0xFFFF, "the checksum of UDP");
-    // IBA annex A17.3.3: what routers change counts as ones.
+    // IBA annex A17.3.3: fields that routers change are replaced by ones.
     let mut masked = bytes[14..].to_vec();
     if is_v4 {
         [1, 8, 10, 11].into_iter().for_each(|at| masked[at] = 0xFF);

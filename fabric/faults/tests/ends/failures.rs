@@ -1,4 +1,4 @@
-//! Connections and queue pairs that break, calls that are refused.
+//! Broken connections and queue pairs, refused calls.
 
 use farcall_verbs::{
     AsyncEvent, AsyncEventKind, CqInitAttr, Error, QpAttr, QpCap, QpInitAttr, QpState, QpType, SendFlags,
@@ -14,7 +14,8 @@ fn endings(wcs: &[Wc]) -> Vec<(u64, &'static str)> {
 #[test]
 fn a_broken_connection_fails_one_request_and_flushes_the_rest_in_order() {
     let (mut one, mut other) = connected(&faults("seed=1,kill_qp=1,after=3"), QpType::Rc, 7);
-    // The first message may wait for its way: afterwards those that meet no fault are complete when they are posted.
+    // The first message may wait for path resolution. Afterwards messages without faults have completed when
+    // `post_send` returns.
     other.receive(99, 0, 8);
     one.send(9, 0).unwrap();
     assert_eq!(
@@ -25,12 +26,12 @@ fn a_broken_connection_fails_one_request_and_flushes_the_rest_in_order() {
     other.receive(101, 8, 8);
     one.receive(50, 0, 8);
     let sge = [one.sge(0, 8)];
-    // As one doorbell; the second is not signalled and complete before the connection breaks.
+    // One doorbell. The second request is not signalled and completes before the connection breaks.
     let wrs = [0, 1, 2, 3, 4].map(|wr_id| {
         let flags = if wr_id == 1 { SendFlags::empty() } else { SendFlags::SIGNALED };
         SendWr::send(wr_id, &sge).with_flags(flags)
     });
-    // SAFETY: the region lives as long as the pair.
+    // SAFETY: the region exists as long as the queue pair.
     unsafe { one.qp.post_send(&wrs) }.unwrap();
     assert_eq!(one.qp.state(), QpState::Err);
     let found = one.take(5);
@@ -44,7 +45,8 @@ fn a_broken_connection_fails_one_request_and_flushes_the_rest_in_order() {
     assert_eq!(one.context.poll_async_event(), None, "a completion tells it");
 }
 
-/// A program that polls one completion queue finds the cause first, as on devices, however late each completion is.
+/// A program that polls one completion queue finds the cause first, as with devices, whatever the delay of each
+/// completion.
 #[test]
 fn reports_a_failure_before_the_flushes_that_it_causes() {
     for seed in 0..16 {
@@ -55,7 +57,7 @@ fn reports_a_failure_before_the_flushes_that_it_causes() {
         }
         let sge = [one.sge(0, 8)];
         let nowhere = SendWr::write(9, &sge, 0, 0x5A5A_5A5A).with_flags(SendFlags::SIGNALED);
-        // SAFETY: the region lives as long as the pair.
+        // SAFETY: the region exists as long as the queue pair.
         unsafe { one.qp.post_send(&[nowhere]) }.unwrap();
         let flushed = [0, 1, 2].map(|wr_id| (wr_id, "WR_FLUSH_ERR"));
         assert_eq!(endings(&one.take(4)), [&[(9, "REM_ACCESS_ERR")], &flushed[..]].concat(), "{text}");
@@ -92,7 +94,7 @@ fn a_broken_queue_pair_is_told_by_an_event_and_flushes_everything() {
         let ah = other.pd.create_ah(&other.path()).unwrap();
         let ud = farcall_verbs::UdTarget { ah: ah.as_raw(), remote_qpn: 1, remote_qkey: 0 };
         let wr = if qp_type == QpType::Ud { SendWr::send_to(1, &sges, ud) } else { SendWr::send(1, &sges) };
-        // SAFETY: the region and the handle live as long as the pair.
+        // SAFETY: the region and the handle exist as long as the queue pair.
         unsafe { one.qp.post_send(&[wr.with_flags(SendFlags::SIGNALED)]) }.unwrap();
         assert_eq!(endings(&one.take(1)), [(1, "WR_FLUSH_ERR")], "{qp_type:?}");
         assert!(is_readable(one.context.async_event_fd().unwrap()));
@@ -104,7 +106,7 @@ fn a_broken_queue_pair_is_told_by_an_event_and_flushes_everything() {
 
 fn is_readable(fd: std::os::fd::RawFd) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    // SAFETY: of an object that the caller holds.
+    // SAFETY: the caller holds the object that owns the descriptor.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
     poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0
 }
@@ -138,11 +140,11 @@ fn a_full_queue_refuses_one_request_and_what_comes_after_it() {
     }
     let sges = [one.sge(0, 8)];
     let wrs = [1, 2, 3, 4].map(|wr_id| SendWr::send(wr_id, &sges).with_flags(SendFlags::SIGNALED));
-    // SAFETY: the region lives as long as the pair.
+    // SAFETY: the region exists as long as the queue pair.
     let error = unsafe { one.qp.post_send(&wrs) }.unwrap_err();
     assert_eq!(error.posted, 2);
     assert!(matches!(*error.source, Error::Exhausted { .. }), "{error}");
-    // SAFETY: as above.
+    // SAFETY: the region exists as long as the queue pair.
     unsafe { one.qp.post_send(&wrs[2..]) }.unwrap();
     let all = [(1, "SUCCESS"), (2, "SUCCESS"), (3, "SUCCESS"), (4, "SUCCESS")];
     assert_eq!(endings(&one.take(4)), all);
@@ -160,7 +162,7 @@ fn objects_are_refused_for_want_of_memory() {
     let access = farcall_verbs::Access::LOCAL_WRITE;
     assert!(domain.alloc_mr(8, access).is_err_and(|error| is_refusal(&error)));
     let mut word = 0_u64;
-    // SAFETY: nothing is registered.
+    // SAFETY: the call is refused, so nothing is registered.
     let registered = unsafe { domain.reg_mr((&raw mut word).cast(), 8, access) };
     assert!(registered.is_err_and(|error| is_refusal(&error)));
     let context = open(&faults("seed=1,create_qp=1"));
@@ -182,7 +184,7 @@ fn objects_are_refused_for_want_of_memory() {
 fn a_batch_that_is_looked_at_first_is_refused_whole_or_posted_whole() {
     let mut counts = (0, 0);
     for seed in 0..40 {
-        // With other failures, that count for the limit, and one that ends what is decided.
+        // Combined with other faults, which count for the limit, and with one that ends the decisions.
         for more in ["", ",drop=0.3,limit=2", ",kill_qp=0.2", ",after=3"] {
             let spec = format!("seed={seed},post_full=0.2{more}");
             let (mut one, mut other) = connected(&faults(&spec), QpType::Rc, 7);
@@ -192,9 +194,9 @@ fn a_batch_that_is_looked_at_first_is_refused_whole_or_posted_whole() {
             let sges = [one.sge(0, 8)];
             let batch = [0, 1, 2, 3, 4].map(|wr_id| SendWr::send(wr_id, &sges));
             for _ in 0..4 {
-                // SAFETY: the region lives as long as the pair, and is quiet.
+                // SAFETY: the region exists as long as the queue pair, and is not written to.
                 match unsafe { one.qp.check_sends(&batch) } {
-                    // SAFETY: as above.
+                    // SAFETY: the region exists as long as the queue pair, and is not written to.
                     Ok(()) => match unsafe { one.qp.post_send(&batch) } {
                         Ok(()) => counts.0 += 1,
                         Err(error) => panic!("{spec}: {} of a batch were posted: {error}", error.posted),

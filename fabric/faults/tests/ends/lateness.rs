@@ -1,4 +1,4 @@
-//! Completions that come late: in order, and nobody sleeps through them.
+//! Delayed completions: they keep their order, and each wakes a sleeping program.
 
 use std::os::fd::BorrowedFd;
 
@@ -7,9 +7,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::support::{End, LOST, connected, faults};
 
-/// Sleeps until the channel has an event, and takes it: as a program does that is not to be woken for nothing.
+/// Sleeps until the channel has an event, and takes it, like a program that must have no spurious wake-ups.
 fn sleep(end: &End) {
-    // SAFETY: of a channel that lives.
+    // SAFETY: `end` owns the channel and thereby the descriptor.
     let fd = unsafe { BorrowedFd::borrow_raw(end.channel.fd()) };
     let patience = Timespec { tv_sec: LOST.as_secs() as i64, tv_nsec: 0 };
     let readable = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)).unwrap();
@@ -17,7 +17,7 @@ fn sleep(end: &End) {
     assert_eq!(end.channel.poll_cq_event().unwrap(), Some(end.cq.id()), "readable without an event");
 }
 
-/// The next completion, asleep until it is there.
+/// Returns the next completion; sleeps until it arrives.
 fn awaited(end: &mut End, notify: Notify) -> Wc {
     let mut wc = [Wc::default()];
     loop {
@@ -70,7 +70,7 @@ fn sleepers_for_solicited_completions_are_woken_too() {
         let sges = [one.sge(0, 8)];
         let quiet = SendWr::send(1, &sges);
         let loud = SendWr::send(2, &sges).with_flags(SendFlags::SIGNALED | SendFlags::SOLICITED);
-        // SAFETY: the region lives as long as the pair.
+        // SAFETY: the region exists as long as the queue pair.
         unsafe { one.qp.post_send(&[quiet, loud]) }.unwrap();
         sleep(&other);
         let received: Vec<u64> = other.take(2).iter().map(|wc| wc.wr_id).collect();
@@ -91,8 +91,8 @@ fn an_armed_queue_whose_late_completion_is_forgotten_still_wakes_for_the_next() 
         sq_sig_all: true,
     };
     let sibling = one.pd.create_qp(&init).unwrap();
-    // A completion that is known here and not ready, of a pair that is gone before it is. On a busy machine one may be
-    // ready when it is looked for: the next is tried.
+    // A staged completion that is not ready yet, of a queue pair that is destroyed before. On a busy machine a
+    // completion may be ready when the test polls; then the next one is tried.
     let is_late = (0..100).any(|wr_id| {
         other.receive(wr_id, 0, 8);
         one.send(wr_id, 0).unwrap();

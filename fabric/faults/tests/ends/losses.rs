@@ -1,4 +1,4 @@
-//! Messages that are lost.
+//! Lost messages.
 
 use farcall_verbs::{QpType, SendFlags, SendWr, UdTarget, Wc, WcOpcode, WcStatus};
 
@@ -6,8 +6,8 @@ use crate::support::{QKEY, connected, faults};
 
 const MESSAGES: u64 = 200;
 
-/// Sends numbered messages and returns those that arrived. The last one is sent until it arrives, so that all before it
-/// have arrived or are lost.
+/// Sends numbered messages and returns those that arrived. The last one is repeated until it arrives, so that all
+/// messages before it have arrived or are lost.
 fn survivors(qp_type: QpType, text: &str) -> Vec<u64> {
     let (mut one, mut other) = connected(&faults(text), qp_type, 7);
     let grh_bytes = if qp_type == QpType::Ud { 40 } else { 0 };
@@ -26,12 +26,12 @@ fn survivors(qp_type: QpType, text: &str) -> Vec<u64> {
             QpType::Ud => SendWr::send_to(number, &sges, to),
             _ => SendWr::send(number, &sges),
         };
-        // SAFETY: the region and the handle live as long as the pair.
+        // SAFETY: the region and the handle exist as long as the queue pair.
         unsafe { one.qp.post_send(&[wr.with_flags(SendFlags::SIGNALED)]) }.unwrap();
         let sent = one.take(1)[0];
         assert_eq!((sent.wr_id, sent.status, sent.opcode), (number, WcStatus::SUCCESS, WcOpcode::SEND));
         let mut wc = [Wc::default()];
-        // A datagram's way is found by the service thread; a lost one is not waited for.
+        // The service thread resolves the destination of a datagram; the test does not wait for a lost one.
         let last = arrived.len();
         for _ in 0..2 {
             if other.cq.poll(&mut wc).unwrap() > 0 {
@@ -65,7 +65,7 @@ fn nothing_is_lost_where_nothing_is_to_be() {
     assert_eq!(arrived, (0..=MESSAGES).collect::<Vec<_>>());
 }
 
-/// What is lost is not written either, and the receive it would have taken is the next message's.
+/// A lost message is not written either, and the next message consumes the receive that it would have consumed.
 #[test]
 fn a_lost_write_with_immediate_leaves_memory_and_receive() {
     let (mut one, mut other) = connected(&faults("seed=5,drop=1,limit=1"), QpType::Uc, 7);
@@ -75,10 +75,10 @@ fn a_lost_write_with_immediate_leaves_memory_and_receive() {
     let sges = [one.sge(0, 8)];
     let (remote_addr, rkey) = (other.mr.addr() as u64 + 64, other.mr.rkey());
     let mut received = [Wc::default()];
-    // The first is lost on purpose; the second may be, on a machine that has better things to do.
+    // The first message is lost by injection; the second may be lost on a busy machine.
     for number in 1..200 {
         let wr = SendWr::write(number, &sges, remote_addr, rkey).with_imm(number as u32);
-        // SAFETY: the regions live as long as the pairs.
+        // SAFETY: the regions exist as long as the queue pairs.
         unsafe { one.qp.post_send(&[wr.with_flags(SendFlags::SIGNALED)]) }.unwrap();
         let sent = one.take(1)[0];
         assert_eq!((sent.status, sent.opcode), (WcStatus::SUCCESS, WcOpcode::RDMA_WRITE));

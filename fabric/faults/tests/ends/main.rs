@@ -1,4 +1,4 @@
-//! Faults between two ends.
+//! Faults between two endpoints.
 
 mod failures;
 mod lateness;

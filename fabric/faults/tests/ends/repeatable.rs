@@ -1,4 +1,4 @@
-//! The same seed, the same faults.
+//! The same seed produces the same faults.
 
 use std::sync::Mutex;
 
@@ -13,13 +13,13 @@ fn remember(fault: &Fault) {
     MET.lock().unwrap().push((fault.key, fault.pair.map(|(_, index)| index), fault.number));
 }
 
-/// The faults of a run: two queue pairs and as many requests as they take.
+/// Returns the faults of a run: two queue pairs with as many requests as they accept.
 fn run(seed: u64) -> Vec<(&'static str, Option<u64>, u64)> {
     let text = format!("seed={seed},rnr=0.05,post_full=0.05,kill_qp=0.005,reg_mr=0.2");
     let faults = Faults::new(text.parse().unwrap(), Some(remember));
     let peer = Faults::new("seed=0".parse().unwrap(), None);
     for _ in 0..2 {
-        // Memory first, which may be refused.
+        // Allocate memory first, because the allocation may be refused.
         let context = open(&faults);
         let domain = context.alloc_pd().unwrap();
         for _ in 0..20 {
@@ -38,7 +38,7 @@ fn run(seed: u64) -> Vec<(&'static str, Option<u64>, u64)> {
                 let mut wc = [farcall_verbs::Wc::default()];
                 let _ = other.cq.poll(&mut wc).unwrap();
             } else {
-                // The receive stays for the next.
+                // The receive remains for the next request.
                 continue;
             }
             if one.qp.state() != farcall_verbs::QpState::Rts {

@@ -1,4 +1,4 @@
-//! Two ends of the software RNIC behind faults, in this process.
+//! Two endpoints of the software RNIC with faults, in this process.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use farcall_verbs::{
     QpInitAttr, QpState, QpType, RawCq, RawMr, RawQp, RecvWr, SendFlags, SendWr, Sge, Wc,
 };
 
-/// How long anything may take before a test calls it lost. Not a measurement.
+/// Timeout after which a test fails. Not a measurement.
 pub const LOST: Duration = Duration::from_secs(20);
 
-/// The Q_Key of datagram ends.
+/// The Q_Key of datagram endpoints.
 pub const QKEY: u32 = 0x1234_5678;
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
@@ -27,7 +27,7 @@ pub struct End {
     pub mr: Box<dyn RawMr>,
 }
 
-/// An opened device with the faults that a text asks for.
+/// Opens a device with the specified faults.
 pub fn open(faults: &Faults) -> Arc<dyn Context> {
     faults.around(SoftNic::new().devices().unwrap().remove(0)).open().unwrap()
 }
@@ -41,7 +41,7 @@ impl End {
         Self::try_new(context, qp_type).expect("memory")
     }
 
-    /// `None` if its memory is refused.
+    /// Returns `None` if the memory of the endpoint is refused.
     pub fn try_new(context: Arc<dyn Context>, qp_type: QpType) -> Option<Self> {
         let pd = context.alloc_pd().unwrap();
         let channel = context.create_comp_channel().unwrap();
@@ -57,7 +57,7 @@ impl End {
         AhAttr { dgid: self.context.query_gid(1, 0).unwrap(), port_num: 1, ..AhAttr::default() }
     }
 
-    /// To RTS, with as many receiver-not-ready retries.
+    /// Moves the queue pair to RTS, with `rnr_retry` receiver-not-ready retries.
     pub fn connect(&mut self, dest: u32, rnr_retry: u8) {
         let path = self.path();
         let steps = match self.qp.qp_type() {
@@ -84,31 +84,31 @@ impl End {
 
     pub fn put(&self, offset: usize, word: u64) {
         assert!(offset + 8 <= self.mr.len_bytes());
-        // SAFETY: inside the region; tests are quiet while they write.
+        // SAFETY: the offset is inside the region; no request is in flight while tests write.
         unsafe { self.mr.addr().add(offset).cast::<u64>().write_unaligned(word) };
     }
 
     pub fn get(&self, offset: usize) -> u64 {
         assert!(offset + 8 <= self.mr.len_bytes());
-        // SAFETY: inside the region; its message is complete.
+        // SAFETY: the offset is inside the region; its message is complete.
         unsafe { self.mr.addr().add(offset).cast::<u64>().read_unaligned() }
     }
 
     pub fn receive(&mut self, wr_id: u64, offset: usize, len_bytes: usize) {
         let sges = [self.sge(offset, len_bytes)];
-        // SAFETY: the region lives as long as the pair.
+        // SAFETY: the region exists as long as the queue pair.
         unsafe { self.qp.post_recv(&[RecvWr::new(wr_id, &sges)]) }.unwrap();
     }
 
-    /// A signalled SEND of the word at `offset`.
+    /// Posts a signalled SEND of the word at `offset`.
     pub fn send(&mut self, wr_id: u64, offset: usize) -> Result<(), farcall_verbs::PostError> {
         let sges = [self.sge(offset, 8)];
         let wr = SendWr::send(wr_id, &sges).with_flags(SendFlags::SIGNALED);
-        // SAFETY: the region lives as long as the pair, and is quiet.
+        // SAFETY: the region exists as long as the queue pair, and is not written to.
         unsafe { self.qp.post_send(&[wr]) }
     }
 
-    /// The next so many completions.
+    /// Waits for the next `count` completions.
     pub fn take(&mut self, count: usize) -> Vec<Wc> {
         let (began, mut found) = (Instant::now(), Vec::new());
         while found.len() < count {
@@ -124,7 +124,7 @@ impl End {
     }
 }
 
-/// Two connected ends: the first with faults, the second without.
+/// Returns two connected endpoints: the first with faults, the second without.
 pub fn connected(faults: &Faults, qp_type: QpType, rnr_retry: u8) -> (End, End) {
     let mut one = End::new(open(faults), qp_type);
     let mut other = End::new(SoftNic::open().unwrap(), qp_type);

@@ -22,7 +22,7 @@ pub(crate) struct Qp {
     qp_num: u32,
     qp_type: QpType,
     cap: QpCap,
-    /// The state we asked for last; the device may have gone to the error state since.
+    /// The last requested state; the device may have moved to the error state since.
     requested: QpState,
     sends: SendChain,
     receives: RecvChain,
@@ -61,13 +61,14 @@ impl Qp {
             qp_type: attr.qp_type as u32,
             sq_sig_all: i32::from(attr.sq_sig_all),
         };
-        // SAFETY: domain and queues are of the library and alive; the function reads and updates the attributes.
+        // SAFETY: the `Arc`s keep domain and queues alive; the function reads and updates the attributes, a local
+        // variable.
         let raw = unsafe { (pd.open.library.create_qp)(pd.as_ptr(), &raw mut raw_attr) };
         let raw = fault::non_null(raw, |source| {
             let wish = format!("a {:?} queue pair on {} with {:?}", attr.qp_type, pd.open.name, attr.cap);
             fault::create("create_qp", wish, source)
         })?;
-        // SAFETY: the pair is alive, its number constant.
+        // SAFETY: the queue pair was just created, and its number is constant.
         let qp_num = unsafe { (*raw.as_ptr()).qp_num };
         send_cq.remember_qp(qp_num);
         recv_cq.remember_qp(qp_num);
@@ -86,10 +87,10 @@ impl Qp {
         })
     }
 
-    /// What the device says; the library's own note of the state knows nothing of errors.
+    /// Queries the state from the device; the library's own copy of the state does not reflect errors.
     fn query_state(&self) -> std::io::Result<QpState> {
         let (mut attr, mut init) = (abi::QpAttr::default(), abi::QpInitAttr::default());
-        // SAFETY: the pair lives as long as `self`; the function fills in both structures.
+        // SAFETY: `self` owns the queue pair; the function fills in both structures.
         let returned = unsafe {
             (self.pd.open.library.query_qp)(self.raw.as_ptr(), &raw mut attr, abi::mask::STATE, &raw mut init)
         };
@@ -117,7 +118,7 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // SAFETY: made by `create_qp`, destroyed once.
+        // SAFETY: `create_qp` created the queue pair, and it is destroyed only here.
         fault::note_destroy("queue pair", unsafe { (self.pd.open.library.destroy_qp)(self.raw.as_ptr()) });
         self.send_cq.forget_qp(self.qp_num);
         if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
@@ -136,7 +137,7 @@ impl RawQp for Qp {
     }
 
     fn state(&self) -> QpState {
-        // A pair that cannot even be asked is of no more use.
+        // A queue pair whose state cannot be queried is unusable.
         self.query_state().unwrap_or(QpState::Err)
     }
 
@@ -157,7 +158,7 @@ impl RawQp for Qp {
             });
         }
         let (mut raw, set) = modify::translate(attr);
-        // SAFETY: the pair lives as long as `self`; the function reads the attributes.
+        // SAFETY: `self` owns the queue pair; the function only reads the attributes.
         let returned = unsafe { (self.pd.open.library.modify_qp)(self.raw.as_ptr(), &raw mut raw, set) };
         fault::check(returned)
             .map_err(|source| modify::refused((self.qp_type, self.qp_num), self.requested, attr, source))?;
@@ -167,14 +168,16 @@ impl RawQp for Qp {
 
     #[inline]
     unsafe fn post_send(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
-        // Devices differ in what they do with a request that comes too early: some take it and forget it.
+        // Devices differ in the handling of a request posted before RTS: some accept it and never execute it.
         if !self.requested.accepts_sends() {
             return Err(self.wrong_state("post_send", "connect it first (RTS)"));
         }
-        // SAFETY: the same type but for a lifetime, which nothing outlives: copies are gone when `post` returns.
+        // SAFETY: the types differ in their lifetime only, and no copy outlives this call: `Chain::post` clears its
+        // copies before it returns.
         let wrs = unsafe { std::mem::transmute::<&[SendWr<'_>], &[SendWr<'static>]>(wrs) };
         let (raw, post) = (self.raw.as_ptr(), self.pd.open.ops().post_send);
-        // SAFETY: the pair lives as long as `self`, the list during the call; the memory is the caller's promise.
+        // SAFETY: `self` owns the queue pair, and the list exists during the call. The memory of the elements is valid
+        // by the contract of `RawQp::post_send`.
         self.sends
             .post(wrs, |first, refused| unsafe { post(raw, first.cast_mut(), refused.cast()) })
             .map_err(|stopped| chain::refused("post_send", self.cap.max_send_wr, stopped))
@@ -188,24 +191,26 @@ impl RawQp for Qp {
         if !self.requested.accepts_receives() {
             return Err(self.wrong_state("post_recv", "initialise it first (INIT)"));
         }
-        // SAFETY: as in `post_send`.
+        // SAFETY: the types differ in their lifetime only, and no copy outlives this call: `Chain::post` clears its
+        // copies before it returns.
         let wrs = unsafe { std::mem::transmute::<&[RecvWr<'_>], &[RecvWr<'static>]>(wrs) };
         let (raw, post) = (self.raw.as_ptr(), self.pd.open.ops().post_recv);
-        // SAFETY: as in `post_send`.
+        // SAFETY: `self` owns the queue pair, and the list exists during the call. The memory of the elements is valid
+        // by the contract of `RawQp::post_recv`.
         self.receives
             .post(wrs, |first, refused| unsafe { post(raw, first.cast_mut(), refused.cast()) })
             .map_err(|stopped| chain::refused("post_recv", self.cap.max_recv_wr, stopped))
     }
 
     fn places_in_order(&self, _mr: &dyn RawMr) -> bool {
-        // Without the question there is no promise.
+        // Libraries without this query give no guarantee.
         let Some(query) = self.pd.open.library.query_qp_data_in_order else { return false };
-        // SAFETY: the pair lives as long as `self`. No flags: 1 means that all bytes come in order.
+        // SAFETY: `self` owns the queue pair. Without flags, the result 1 means that all bytes are placed in order.
         unsafe { query(self.raw.as_ptr(), WrOpcode::WRITE.0, 0) == 1 }
     }
 
     fn is_quiesced(&self) -> bool {
-        // A device executes nothing for a pair in the error state once it says that it is in it.
+        // A device executes nothing for a queue pair after it reports the error state.
         !self.state().responds()
     }
 }

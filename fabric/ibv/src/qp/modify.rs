@@ -1,4 +1,4 @@
-//! Changing a queue pair: our attributes in the library's form.
+//! Translation of a queue pair's attributes to the library's structure.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use farcall_verbs::{Error, QpAttr, QpState, QpType, Transition};
 use crate::ah;
 use farcall_layout::{self as abi, mask};
 
-/// The attributes and the mask that says which count.
+/// Returns the attributes and the mask of the valid ones.
 pub(super) fn translate(attr: &QpAttr) -> (abi::QpAttr, i32) {
     let mut raw = abi::QpAttr::default();
     let mut set = 0;
@@ -38,7 +38,7 @@ pub(super) fn translate(attr: &QpAttr) -> (abi::QpAttr, i32) {
     (raw, set)
 }
 
-/// Why a change failed, with what it was about.
+/// Returns the error of a failed modification, with its circumstances.
 pub(super) fn refused(
     (qp_type, qp_num): (QpType, u32),
     from: QpState,

@@ -1,10 +1,10 @@
-//! The receiving end of a ring.
+//! The receiving side of a ring.
 
 use super::{Kind, Layout, RECORD_HEADER_BYTES, SLOT_BYTES, TAG_BITS, TAG_MASK, layout, slots_for, tag};
 use crate::SharedMem;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// The receiving end of a ring.
+/// The receiving side of a ring.
 pub struct Consumer {
     mem: SharedMem,
     ring_at: u32,
@@ -14,28 +14,28 @@ pub struct Consumer {
     published: u64,
 }
 
-/// A record, read once and checked.
+/// A record, read once and validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// What it is.
+    /// Kind of the record.
     pub kind: Kind,
-    /// [`WITH_IMM`](super::WITH_IMM), [`SOLICITED`](super::SOLICITED).
+    /// Flags: [`WITH_IMM`](super::WITH_IMM), [`SOLICITED`](super::SOLICITED).
     pub flags: u8,
-    /// Bytes of the message.
+    /// Length of the message in bytes.
     pub len_bytes: u32,
     /// Immediate data.
     pub imm: u32,
-    /// Offset of the payload, if it is in the record.
+    /// Offset of the payload in the segment, if the record contains it.
     pub payload_at: usize,
     slots: u64,
 }
 
-/// The peer wrote something impossible.
+/// Error: the peer wrote an invalid record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Garbage;
 
 impl Consumer {
-    /// The consumer of a ring in which nothing was sent yet.
+    /// Creates the consumer of a ring in which nothing has been sent.
     pub fn new(mem: SharedMem, layout: &Layout) -> Self {
         Self { mem, ring_at: layout.ring_at() as u32, slots: layout.ring_slots, position: 0, published: 0 }
     }
@@ -45,22 +45,22 @@ impl Consumer {
         self.ring_at as usize + (position as usize & (self.slots as usize - 1)) * SLOT_BYTES
     }
 
-    /// Slots from the position to the end of the ring.
+    /// Returns the number of slots from the position to the end of the ring.
     #[inline]
     fn to_end(&self) -> u64 {
         u64::from(self.slots) - (self.position & (u64::from(self.slots) - 1))
     }
 
-    /// Whether a record is there: one load.
+    /// Returns whether a record is available; costs one load.
     #[inline]
     pub fn has_record(&self) -> bool {
         self.mem.load(self.slot_at(self.position), Relaxed) & TAG_MASK == tag(self.position)
     }
 
-    /// The next record, left in place until `advance`. Skips filler.
+    /// Returns the next record, which stays in place until `advance`. Skips filler.
     ///
     /// # Errors
-    /// If the producer wrote something impossible.
+    /// Returns [`Garbage`] if the producer wrote an invalid record.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Record>, Garbage> {
         loop {
@@ -103,7 +103,7 @@ impl Consumer {
         self.position += record.slots;
     }
 
-    /// Gives the consumed slots back to the producer; returns whether there were any.
+    /// Returns the consumed slots to the producer; returns whether there were any.
     #[inline]
     pub fn publish_head(&mut self) -> bool {
         if self.published == self.position {
@@ -114,7 +114,7 @@ impl Consumer {
         true
     }
 
-    /// The segment.
+    /// Returns the segment's memory.
     #[inline]
     pub fn memory(&self) -> &SharedMem {
         &self.mem

@@ -1,4 +1,4 @@
-//! Where things lie in a queue pair's inbound segment.
+//! Layout of a queue pair's inbound segment.
 
 use farcall_verbs::Sge;
 use farcall_verbs::{Error, Result};
@@ -6,7 +6,8 @@ use farcall_verbs::{Error, Result};
 use crate::SharedMem;
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// A record occupies whole slots. Small ones, so that a cache line carries several short messages.
+/// Length of a slot in bytes. A record occupies complete slots; they are small so that a cache line holds several short
+/// messages.
 pub const SLOT_BYTES: usize = 16;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farcqp01");
@@ -16,42 +17,46 @@ const AT_RQ_DEPTH: usize = 16;
 const AT_RECV_SGE: usize = 24;
 const AT_SHARED: usize = 32;
 
-/// Written by the owner, rarely: whom it accepts requests from (see `qp::accept`). For datagrams: 0 is closed.
+/// Written by the owner, rarely: the peer from which it accepts requests (see `qp::accept`). For datagrams: 0 means
+/// closed.
 pub const ACCEPT: usize = 64;
 /// Written by the owner, rarely: the code of its RNR NAK timer.
 pub const RNR_TIMER: usize = 72;
-/// Written by the owner, rarely: 1 while it wants to be told of the first message, before it is ready to send.
+/// Written by the owner, rarely: 1 while it requests notification of the first message, before it is ready to send.
 pub const GREETING: usize = 80;
-/// Written by the owner, rarely: the memory of receives with smaller sequence numbers may not be writable under their
-/// keys. The initiator places into them, which checks that, instead of sending inside the ring.
+/// Written by the owner, rarely: receives with smaller sequence numbers than this may have memory that is not writable
+/// under their keys. For these the initiator places the payload directly, which checks the keys, instead of sending it
+/// inside the ring.
 pub const UNCHECKED_RECEIVES: usize = 88;
-/// Written by the owner: slots consumed.
+/// Written by the owner: number of slots consumed.
 pub const HEAD: usize = 128;
-/// Written by the owner: receives posted since the segment was made. For datagrams: records taken out of the ring.
+/// Written by the owner: number of receives posted since the segment was created. For datagrams: number of records
+/// taken out of the ring.
 pub const RQ_POSTED: usize = 136;
-/// Written by the owner, if its receives are shared: messages accepted. The initiator changes it once, to withdraw
-/// what was not accepted yet, and the owner then accepts no more: so both do it by compare and exchange.
+/// Written by the owner, if its receives are shared: number of messages accepted. The initiator changes it once, to
+/// withdraw the messages that were not accepted yet; the owner then accepts no more. Both therefore use compare and
+/// exchange.
 pub const TAKEN: usize = 144;
-/// The count in `TAKEN`.
+/// Mask of the count in `TAKEN`.
 pub const TAKEN_COUNT: u64 = WITHDRAWN - 1;
-/// The initiator's mark in `TAKEN`.
+/// The initiator's withdrawal mark in `TAKEN`.
 pub const WITHDRAWN: u64 = 1 << 63;
-/// Written by the owner, if its receives are shared: the number, from 1, of the message that found none (RNR NAK).
+/// Written by the owner, if its receives are shared: number, from 1, of the message that found no receive (RNR NAK).
 pub const RNR: usize = 152;
-/// Written by the owner, if its receives are shared: the number of the message that it refused, then eight bits of the
-/// status in which that ends at the initiator.
+/// Written by the owner, if its receives are shared: number of the message that it rejected, followed by eight bits
+/// with the status of that request's completion at the initiator.
 pub const NAK: usize = 160;
-/// Written by the owner, if its receives are shared: places given for large messages.
+/// Written by the owner, if its receives are shared: number of buffers granted for large messages.
 pub const OFFERED: usize = 168;
-/// Written by the initiator around every access to the owner's memory.
+/// Written by the initiator around every access to the owner's memory: the hazard (see [`crate::hazard`]).
 pub const HAZARD: usize = 192;
 /// Written by the initiator, rarely: it waits for a receive or for ring space. For datagrams: it sends no more.
 pub const WANT: usize = 256;
-/// Written by the initiator, once, before its request fails: it was refused what it asked for. 0 if it was not.
+/// Written by the initiator, once, before its request fails: the access that was refused. 0 if none was.
 pub const VIOLATION: usize = 264;
 const ADVERTS: usize = 320;
 
-// One writer per cache line; what is written with every message lies apart from what is written rarely.
+// One writer per cache line; fields written with every message are separate from those written rarely.
 const _: () = {
     const LINE_BYTES: usize = 64;
     const fn are_in_line(line: usize, offsets: &[usize]) -> bool {
@@ -69,30 +74,32 @@ const _: () = {
     assert!(are_in_line(5, &[ADVERTS]) && ADVERTS.is_multiple_of(LINE_BYTES));
 };
 
-/// Bytes of one advertised scatter element: address, then length and key.
+/// Length in bytes of one advertised scatter element: address, then length and key.
 const ADVERT_BYTES: usize = 16;
 
-/// So many scatter elements, at least one; a queue pair has at most 16.
+/// Returns the number of scatter elements of an advertised receive: at least one; a queue pair has at most 16.
 fn of_sges(max_sge: u32) -> u8 {
     max_sge.clamp(1, 64) as u8
 }
 
-/// The sizes of an inbound segment, which fix all its offsets.
+/// Sizes of an inbound segment, which determine all of its offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Slots in the ring, a power of two.
+    /// Number of slots in the ring, a power of two.
     pub ring_slots: u32,
-    /// Receives in the queue, a power of two.
+    /// Number of receives in the queue, a power of two.
     pub rq_depth: u32,
     /// Scatter elements per receive.
     pub recv_sge: u8,
-    /// Receives are shared with other queue pairs: none is advertised, the owner matches.
+    /// Whether receives are shared with other queue pairs: then none is advertised, and the owner matches messages to
+    /// receives.
     pub shared: bool,
 }
 
 impl Layout {
-    /// For a receive queue of at least `max_recv_wr`: 256 bytes per receive, so that small messages travel inside the
-    /// ring, and one slot each is always left for messages placed directly.
+    /// Returns the layout for a receive queue of at least `max_recv_wr`. There are 256 bytes of ring per receive, so
+    /// that small messages fit into the ring; one slot per receive is always left for messages that are placed
+    /// directly.
     pub fn new(max_recv_wr: u32, max_recv_sge: u32) -> Self {
         let rq_depth = max_recv_wr.max(1).next_power_of_two();
         Self {
@@ -103,13 +110,14 @@ impl Layout {
         }
     }
 
-    /// For receives that are shared: one place for a large message at a time, and a ring of 32 KiB for small ones.
+    /// Returns the layout for shared receives: one buffer for a large message at a time, and a ring of 32 KiB for small
+    /// ones.
     pub fn for_shared(max_sge: u32) -> Self {
         Self { ring_slots: 2048, rq_depth: 1, recv_sge: of_sges(max_sge), shared: true }
     }
 
-    /// For datagrams of at most `max_bytes` from one sender: like `new`, but nothing is placed outside of the ring,
-    /// and it holds three of the longest, so that one always finds room in an empty ring.
+    /// Returns the layout for datagrams of at most `max_bytes` from one sender. It is like `new`, but all payload is in
+    /// the ring. The ring holds three datagrams of maximum length, so that one always fits into an empty ring.
     pub fn for_datagrams(max_recv_wr: u32, max_bytes: usize) -> Self {
         let least = (3 * super::slots_for(max_bytes) as u32).next_power_of_two();
         let wished = 16 * max_recv_wr.max(1).next_power_of_two();
@@ -122,12 +130,12 @@ impl Layout {
         (ADVERTS + self.rq_depth as usize * usize::from(self.recv_sge) * ADVERT_BYTES).next_multiple_of(64)
     }
 
-    /// Bytes of the segment.
+    /// Returns the length of the segment in bytes.
     pub fn len_bytes(&self) -> usize {
         self.ring_at() + self.ring_slots as usize * SLOT_BYTES
     }
 
-    /// Offset of element `sge` of the receive with sequence number `seq`.
+    /// Returns the offset of element `sge` of the receive with sequence number `seq`.
     #[inline]
     pub fn advert_at(&self, seq: u64, sge: u8) -> usize {
         let receive = seq as usize & (self.rq_depth as usize - 1);
@@ -155,10 +163,10 @@ impl Layout {
         mem.store(AT_MAGIC, MAGIC, Relaxed);
     }
 
-    /// Reads and checks the header of a peer's segment.
+    /// Reads and validates the header of a peer's segment.
     ///
     /// # Errors
-    /// If it is another version's, or its sizes are impossible.
+    /// Returns an error if the segment belongs to another version, or its sizes are invalid.
     pub fn read_header(mem: &SharedMem) -> Result<Self> {
         const OP: &str = "read a peer's queue pair segment";
         if mem.len_bytes() < ADVERTS || mem.load(AT_MAGIC, Relaxed) != MAGIC {

@@ -1,14 +1,14 @@
-//! The sending end of a ring.
+//! The sending side of a ring.
 
 use super::{Kind, Layout, RECORD_HEADER_BYTES, SLOT_BYTES, TAG_BITS, layout, slots_for, tag};
 use crate::SharedMem;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Where a lap may end already if the consumer has left the ring's beginning: a ring with little in it stays in the
-/// caches, and on one page, instead of wandering through all of its memory.
+/// Minimum length in slots of a lap that may end early, if the consumer has left the beginning of the ring. A ring that
+/// holds little then stays in the caches and on one page, instead of moving through all of its memory.
 const SHORT_LAP_SLOTS: u32 = if cfg!(loom) { 4 } else { 128 };
 
-/// The sending end of a ring.
+/// The sending side of a ring.
 pub struct Producer {
     mem: SharedMem,
     ring_at: u32,
@@ -16,12 +16,12 @@ pub struct Producer {
     slots: u32,
     position: u64,
     head_seen: u64,
-    /// Filler before the next record, as `has_room` found.
+    /// Number of filler slots before the next record, as computed by `has_room`.
     pad: u32,
 }
 
 impl Producer {
-    /// The producer of a ring in which nothing was sent yet.
+    /// Creates the producer of a ring in which nothing has been sent.
     pub fn new(mem: SharedMem, layout: &Layout) -> Self {
         Self {
             mem,
@@ -38,8 +38,8 @@ impl Producer {
         self.ring_at as usize + (position as usize & (self.slots as usize - 1)) * SLOT_BYTES
     }
 
-    /// Whether a record of `inline_bytes` fits now and leaves `spare` slots free. One slot more is always kept, for the
-    /// word that is cleared ahead.
+    /// Returns whether a record of `inline_bytes` fits now and leaves `spare` slots free. One additional slot always
+    /// remains free, for the word that is cleared ahead.
     #[inline]
     pub fn has_room(&mut self, inline_bytes: usize, spare: u64) -> bool {
         let record = slots_for(inline_bytes);
@@ -50,17 +50,18 @@ impl Producer {
         }
     }
 
-    /// Finds out what the consumer has left: a look at memory that the consumer writes.
+    /// Reads the position of the consumer: a load of a line that the consumer writes.
     #[inline]
     pub fn look_at_head(&mut self) {
         let head = self.mem.load(layout::HEAD, Acquire);
-        // A head beyond what was produced, or one that runs backwards, is a broken peer's: it only hurts itself.
+        // A head beyond the produced slots, or one that runs backwards, is written by a faulty peer and ignored; it
+        // only harms that peer.
         if head <= self.position && head >= self.head_seen {
             self.head_seen = head;
         }
     }
 
-    /// Whether `need` slots are free behind the filler that a record of `record` slots has before it.
+    /// Returns whether `need` slots are free after the filler that a record of `record` slots requires before it.
     #[inline]
     fn fits(&mut self, record: u64, need: u64) -> bool {
         let free = u64::from(self.slots) - (self.position - self.head_seen);
@@ -72,8 +73,8 @@ impl Producer {
         u64::from(self.pad) + need <= free
     }
 
-    /// Where the payload of the next record goes. Call only after `has_room(inline_bytes, _)` was true; publishes the
-    /// filler if there is any.
+    /// Returns the offset for the payload of the next record. Call it only after `has_room(inline_bytes, _)` returned
+    /// true. Publishes the filler if there is any.
     #[inline]
     pub fn payload_at(&mut self) -> usize {
         let pad = std::mem::take(&mut self.pad);
@@ -83,13 +84,13 @@ impl Producer {
         self.slot_at(self.position) + RECORD_HEADER_BYTES
     }
 
-    /// Publishes the record whose payload of `inline_bytes` was put at `payload_at`.
+    /// Publishes the record whose payload of `inline_bytes` was written at `payload_at`.
     #[inline]
     pub fn publish(&mut self, kind: Kind, flags: u8, len_bytes: u32, imm: u32, inline_bytes: usize) {
         self.publish_slots(kind, flags, len_bytes, imm, slots_for(inline_bytes));
     }
 
-    /// Publishes a record without payload. Call only after `has_room(0, _)` was true.
+    /// Publishes a record without payload. Call it only after `has_room(0, _)` returned true.
     #[inline]
     pub fn publish_empty(&mut self, kind: Kind, flags: u8, len_bytes: u32, imm: u32) {
         self.payload_at();
@@ -107,13 +108,13 @@ impl Producer {
         self.position += slots;
     }
 
-    /// Slots produced.
+    /// Returns the number of slots produced.
     #[cfg(all(test, loom))]
     pub(super) fn position(&self) -> u64 {
         self.position
     }
 
-    /// The segment.
+    /// Returns the segment's memory.
     #[inline]
     pub fn memory(&self) -> &SharedMem {
         &self.mem

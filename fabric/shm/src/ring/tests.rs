@@ -1,11 +1,11 @@
-//! Models of the ring: what the consumer finds under every interleaving and every reordering that the orderings allow.
+//! Models of the ring: what the consumer reads under every interleaving and every reordering that the orderings allow.
 //!
-//! That they can fail was tried by hand: with the tag stored relaxed, with the head stored or loaded relaxed, and with
-//! the word ahead not cleared, a model fails.
+//! The models were checked to fail: with the tag stored relaxed, with the head stored or loaded relaxed, and with the
+//! word ahead not cleared.
 //!
-//! loom does not let a load see a store that comes after it in its own thread, so a payload that is overwritten while
-//! it is read shows in no value. Each slot has a cell beside it that is read and written together with it: there loom
-//! sees that nothing orders the two.
+//! loom does not let a load see a store that its own thread executes later, so an overwrite of a payload that is being
+//! read changes no value. Each slot therefore has a cell that is accessed together with it: loom reports accesses of
+//! the cell that are not ordered.
 
 #![cfg(loom)]
 
@@ -37,16 +37,17 @@ const fn len_of(n: u32) -> usize {
     if n.is_multiple_of(2) { 16 } else { 0 }
 }
 
-/// What a payload word holds: the header that its slot would have as a record of the next lap.
+/// Returns the value of a payload word: the header that its slot would have as a record of the next lap.
 fn disguised(position: u64) -> u64 {
     tag(position + 1 + SLOTS) | u64::from(Kind::WriteImm as u8) << TAG_BITS
 }
 
-/// Who is inside which slot.
+/// Accesses to the slots, tracked by loom.
 #[derive(Clone)]
 struct Slots(Arc<Vec<UnsafeCell<()>>>);
 
-// SAFETY: what the models prove: producer and consumer are not inside a slot at once. loom checks every access.
+// SAFETY: producer and consumer never access the same slot at once, as the models are to show; loom checks every
+// access.
 unsafe impl Send for Slots {}
 
 impl Slots {
@@ -68,7 +69,7 @@ fn produce(producer: &mut Producer, slots: &Slots, n: u32) {
     producer.publish(Kind::Send, 0, len as u32, n, len);
 }
 
-/// Takes what is there; checks order and length, and that the payload is of this record.
+/// Consumes the available records; checks their order and length, and that the payload belongs to the record.
 fn consume(consumer: &mut Consumer, slots: &Slots, next: &mut u32) {
     while let Some(record) = consumer.peek().expect("the producer writes no garbage") {
         assert_eq!((record.kind, record.imm, record.len_bytes as usize), (Kind::Send, *next, len_of(*next)));
@@ -85,8 +86,8 @@ fn consume(consumer: &mut Consumer, slots: &Slots, next: &mut u32) {
     consumer.publish_head();
 }
 
-/// The producer tries `total` times to send, beside a consumer; then it stops for ever. The first `before` messages
-/// have passed already, so that the laps meet.
+/// The producer tries to send `total` times, concurrently with a consumer, and then stops forever. The first `before`
+/// messages have been consumed already, so that laps overlap.
 fn stream(before: u32, total: u32) {
     check(move || {
         let (mem, slots) = (memory(), Slots::new());
@@ -101,7 +102,7 @@ fn stream(before: u32, total: u32) {
         let producer = loom::thread::spawn(move || {
             let mut sent = before;
             for _ in 0..total {
-                // A full ring is not waited for.
+                // The producer does not wait for space.
                 if producer.has_room(len_of(sent), 0) {
                     produce(&mut producer, &theirs, sent);
                     sent += 1;
@@ -131,7 +132,7 @@ fn a_producer_that_stops_leaves_nothing_half_done() {
     }
 }
 
-/// A producer that stops inside a record: payload written, header word not.
+/// A producer that stops inside a record, after writing the payload and before the header word.
 #[test]
 fn an_unpublished_payload_is_not_seen() {
     check(|| {
@@ -165,7 +166,7 @@ fn a_lagging_head_only_means_less_room() {
             sent += 1;
         }
         assert!(producer.position() < SLOTS, "one slot is kept for the word cleared ahead");
-        // Steps on a common counter, which order no memory, make loom try all the turns (see `wc_ring`).
+        // Increments of a common counter, which order no memory, make loom explore all interleavings (see `wc_ring`).
         let turns = Arc::new(AtomicU64::new(0));
         let drain = {
             let turns = turns.clone();
@@ -207,8 +208,8 @@ fn a_ring_with_little_in_it_stays_at_its_beginning() {
     });
 }
 
-/// What `RecvSide::flush` rests on: once the pair is closed and its hazard clear, every message whose sender was
-/// admitted is there, so nothing that succeeded is flushed.
+/// The property that `RecvSide::flush` relies on: once the queue pair is closed and its hazard is clear, every message
+/// of an admitted sender is in the ring, so no successful message is flushed.
 #[test]
 fn what_was_published_inside_a_hazard_is_there_when_the_hazard_is_clear() {
     use crate::sync::atomic::Ordering::{Acquire, Release};

@@ -1,20 +1,20 @@
-//! Messages: which of them come, how often, in which order, and that they come whole.
+//! Checker of messages: that each arrives complete, as often as allowed and in order.
 
 use std::collections::BTreeMap;
 
 use super::Violation;
 
-/// What a way between two queue pairs promises.
+/// Delivery guarantee between two queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// A reliable connection: every message once, in order.
+    /// A reliable connection: every message exactly once, in order.
     Reliable,
-    /// An unreliable connection: a message once or not at all, in order.
+    /// An unreliable connection: every message at most once, in order.
     InOrder,
-    /// Datagrams: a message not at all or up to so many times, in any order. Their packet numbers are not checked:
-    /// nothing tells a datagram that the network has doubled from two equal ones.
+    /// Datagrams: every message up to `copies_max` times, in any order. Packet sequence numbers are not checked: a
+    /// datagram duplicated by the network is indistinguishable from two equal ones.
     Datagrams {
-        /// 1, or 2 over a network that doubles packets.
+        /// 1, or 2 over a network that duplicates packets.
         copies_max: u32,
     },
 }
@@ -33,46 +33,46 @@ struct Flow {
     last: u64,
 }
 
-/// The messages of ways between queue pairs. Ways have numbers that the caller gives them; messages of a way are
-/// numbered by it from 1 on, as they are sent.
+/// The messages of flows between queue pairs. The caller numbers the flows; the messages of a flow are numbered from 1
+/// in the order of sending.
 #[derive(Debug, Default)]
 pub struct Deliveries {
     flows: BTreeMap<u64, Flow>,
 }
 
 impl Deliveries {
-    /// A way begins.
+    /// Begins a flow.
     pub fn open(&mut self, flow: u64, promise: Promise) {
         let before = self.flows.insert(flow, Flow { promise, sent: BTreeMap::new(), last: 0 });
         assert!(before.is_none(), "way {flow} is open already");
     }
 
-    /// Whether a way has begun and is not over.
+    /// Returns whether a flow has begun and not ended.
     pub fn is_open(&self, flow: u64) -> bool {
         self.flows.contains_key(&flow)
     }
 
-    /// The number of the next message.
+    /// Returns the number of the next message.
     ///
     /// # Panics
-    /// If the way is not open.
+    /// Panics if the flow is not open.
     pub fn next_number(&self, flow: u64) -> u64 {
         self.flows[&flow].sent.last_key_value().map_or(1, |(number, _)| number + 1)
     }
 
-    /// A message was posted.
+    /// Records a posted message.
     ///
     /// # Panics
-    /// If the way is not open.
+    /// Panics if the flow is not open.
     pub fn sent(&mut self, flow: u64, number: u64, bytes: Vec<u8>) {
         let flow = self.flows.get_mut(&flow).expect("a way that is open");
         flow.sent.insert(number, Sent { bytes, times: 0, is_acknowledged: false });
     }
 
-    /// A message came.
+    /// Checks a received message.
     ///
     /// # Errors
-    /// If it was not sent, is not whole, or comes too often or out of order.
+    /// Returns an error if the message was not sent, is incomplete, or arrives too often or out of order.
     pub fn received(&mut self, flow: u64, number: u64, bytes: &[u8]) -> Result<(), Violation> {
         let says = |what: &str| Err(Violation::new(format!("way {flow:#x}: message {number} {what}")));
         let Some(way) = self.flows.get_mut(&flow) else { return says("came over a way that is closed") };
@@ -100,7 +100,7 @@ impl Deliveries {
         Ok(())
     }
 
-    /// A message of a reliable connection completed with success at its sender.
+    /// Records that a message of a reliable connection completed successfully at its sender.
     pub fn acknowledged(&mut self, flow: u64, number: u64) {
         let sent = self.flows.get_mut(&flow).and_then(|flow| flow.sent.get_mut(&number));
         if let Some(sent) = sent {
@@ -108,15 +108,15 @@ impl Deliveries {
         }
     }
 
-    /// How often a message came so far.
+    /// Returns how often a message has arrived.
     pub fn times(&self, flow: u64, number: u64) -> u32 {
         self.flows.get(&flow).and_then(|flow| flow.sent.get(&number)).map_or(0, |sent| sent.times)
     }
 
-    /// A way is over; its receiver has polled everything.
+    /// Ends a flow, after its receiver has polled all completions.
     ///
     /// # Errors
-    /// If a message was acknowledged and never came.
+    /// Returns an error if a message was acknowledged and never arrived.
     pub fn closed(&mut self, flow: u64) -> Result<(), Violation> {
         let Some(way) = self.flows.remove(&flow) else { return Ok(()) };
         match way.sent.iter().find(|(_, sent)| sent.is_acknowledged && sent.times == 0) {
@@ -128,7 +128,7 @@ impl Deliveries {
         }
     }
 
-    /// A way is over, and what had come with it, its receiver being dead.
+    /// Ends a flow whose receiver has crashed, without checks.
     pub fn forgotten(&mut self, flow: u64) {
         self.flows.remove(&flow);
     }
@@ -138,7 +138,7 @@ impl Deliveries {
 mod tests {
     use super::*;
 
-    /// Whether messages 1 to 3, of one byte each, may come like this.
+    /// Returns whether messages 1 to 3, of one byte each, may arrive in this sequence.
     fn may_come(promise: Promise, list: &[u64]) -> bool {
         let mut messages = Deliveries::default();
         messages.open(7, promise);

@@ -1,19 +1,19 @@
-//! Memory: each byte holds one of the values that may be there.
+//! Checker of memory: each byte has one of its possible values.
 
 use std::fmt;
 
-/// A write that one writer began; later ones compare greater.
+/// A write of the single writer; later ones compare greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriteId(u64);
 
-/// A byte that no admissible order of writes leaves.
+/// Error: a byte with a value that no permitted order of writes produces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// Where.
+    /// Offset of the byte.
     pub offset: usize,
-    /// What it holds.
+    /// Value of the byte.
     pub found: u8,
-    /// What it could hold.
+    /// Possible values.
     pub possible: Vec<u8>,
 }
 
@@ -25,22 +25,22 @@ impl fmt::Display for Wrong {
 
 impl std::error::Error for Wrong {}
 
-/// A reference model of memory with one writer, whose writes are executed in their order, or in part, or not at all.
-/// Only of some is it known that they are there as a whole: those that were confirmed.
+/// A reference model of memory with one writer, whose writes are executed in order, completely, partly or not at all.
+/// Only confirmed writes are known to be complete.
 #[derive(Clone)]
 pub struct Image {
-    /// For each byte: values that may be there, with the write that would have left them, oldest first.
+    /// For each byte: its possible values and the writes that produce them, oldest first.
     bytes: Vec<Vec<(WriteId, u8)>>,
     next: u64,
 }
 
 impl Image {
-    /// Memory that holds `bytes`.
+    /// Creates the model of memory that contains `bytes`.
     pub fn new(bytes: &[u8]) -> Self {
         Self { bytes: bytes.iter().map(|byte| vec![(WriteId(0), *byte)]).collect(), next: 0 }
     }
 
-    /// The writer begins a write.
+    /// Begins a write.
     pub fn begin(&mut self, offset: usize, bytes: &[u8]) -> WriteId {
         self.next += 1;
         let id = WriteId(self.next);
@@ -50,26 +50,26 @@ impl Image {
         id
     }
 
-    /// A write is there as a whole. That says nothing of those before it, other than that they cannot come any more
-    /// where it wrote.
+    /// Records that a write is complete. Earlier writes cannot take effect any more in its range; outside of the range
+    /// nothing is known about them.
     pub fn confirm(&mut self, id: WriteId, offset: usize, len_bytes: usize) {
         for values in &mut self.bytes[offset..offset + len_bytes] {
             values.retain(|(of, _)| *of >= id);
         }
     }
 
-    /// Whether bytes found at `offset` are possible.
+    /// Checks bytes read at `offset`.
     ///
     /// # Errors
-    /// The first byte that is not.
+    /// Returns the first impossible byte.
     pub fn check(&self, offset: usize, found: &[u8]) -> Result<(), Wrong> {
         self.check_since(WriteId(0), offset, found)
     }
 
-    /// As [`Image::check`], of a place where a write is there as a whole, unless a later one is.
+    /// Like [`Image::check`], for a range in which the write `id` is complete, unless a later write is.
     ///
     /// # Errors
-    /// The first byte that is not possible.
+    /// Returns the first impossible byte.
     pub fn check_since(&self, id: WriteId, offset: usize, found: &[u8]) -> Result<(), Wrong> {
         for (at, byte) in found.iter().enumerate().map(|(i, byte)| (offset + i, *byte)) {
             let values = || self.bytes[at].iter().filter(|(of, _)| *of >= id).map(|(_, value)| *value);

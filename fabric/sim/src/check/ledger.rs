@@ -1,4 +1,4 @@
-//! Completions: each request exactly once, in order, none lost.
+//! Checker of completions: exactly one per request, in order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -14,7 +14,7 @@ pub enum Queue {
     Receive,
 }
 
-/// What went wrong.
+/// A violation found by a checker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation(String);
 
@@ -32,7 +32,7 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// A request that has no completion yet.
+/// A request without a completion.
 #[derive(Clone, Copy, Debug)]
 struct Posted {
     wr_id: u64,
@@ -42,27 +42,28 @@ struct Posted {
 #[derive(Default)]
 struct Line {
     posted: VecDeque<Posted>,
-    /// A request of this queue failed: what follows is flushed.
+    /// A request of this queue failed: all later ones must be flushed.
     has_failed: bool,
 }
 
-/// The accounts of queue pairs, by a number that the caller gives them (never twice).
+/// The requests of queue pairs, by a number that the caller assigns and never reuses.
 #[derive(Default)]
 pub struct Ledger {
     lines: BTreeMap<(u64, Queue), Line>,
 }
 
 impl Ledger {
-    /// A request was posted. Receives count as signalled.
+    /// Records a posted request. Receives count as signalled.
     pub fn posted(&mut self, pair: u64, queue: Queue, wr_id: u64, is_signalled: bool) {
         let line = self.lines.entry((pair, queue)).or_default();
         line.posted.push_back(Posted { wr_id, is_signalled });
     }
 
-    /// A completion was polled.
+    /// Checks a polled completion.
     ///
     /// # Errors
-    /// If it is nobody's, comes twice, comes before an older one, or says success after a failure.
+    /// Returns an error if the completion belongs to no request, is a duplicate, precedes that of an older request, or
+    /// reports success after a failure.
     pub fn polled(&mut self, pair: u64, queue: Queue, wc: &Wc) -> Result<(), Violation> {
         let says = format!("pair {pair}, {queue:?}: completion {:#x} ({:?})", wc.wr_id, wc.status);
         let line = self.lines.entry((pair, queue)).or_default();
@@ -77,7 +78,7 @@ impl Ledger {
                 }
                 return Ok(());
             }
-            // Only what was not signalled, and went well, has none.
+            // Only requests that are unsignalled and successful have no completion.
             if head.is_signalled || line.has_failed {
                 return Err(Violation(format!("{says} before that of {:#x}", head.wr_id)));
             }
@@ -85,10 +86,10 @@ impl Ledger {
         Err(Violation(format!("{says}: not posted, or completed before")))
     }
 
-    /// The pair was drained: in error, and its completion queue is empty.
+    /// Checks a drained queue pair, which is in the error state and whose completion queue is empty.
     ///
     /// # Errors
-    /// If a request has no completion that should have one.
+    /// Returns an error if a completion is missing.
     pub fn drained(&mut self, pair: u64) -> Result<(), Violation> {
         for queue in [Queue::Send, Queue::Receive] {
             let line = self.lines.remove(&(pair, queue)).unwrap_or_default();
@@ -104,13 +105,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// The pair was destroyed or reset: its completions will not come.
+    /// Discards a queue pair that was destroyed or reset: its completions will not arrive.
     pub fn forgotten(&mut self, pair: u64) {
         self.lines.remove(&(pair, Queue::Send));
         self.lines.remove(&(pair, Queue::Receive));
     }
 
-    /// Requests of a pair's queue without completion.
+    /// Returns the number of requests of a queue without completion.
     pub fn outstanding(&self, pair: u64, queue: Queue) -> usize {
         self.lines.get(&(pair, queue)).map_or(0, |line| line.posted.len())
     }

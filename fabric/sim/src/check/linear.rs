@@ -1,38 +1,39 @@
-//! Linearizability of a history (Herlihy and Wing), by the search of Wing and Gong with the memory of Lowe: states seen
-//! before with the same operations behind them are not searched again.
+//! Linearizability of a history (Herlihy and Wing), by the search of Wing and Gong with the cache of Lowe: a state that
+//! was reached before with the same set of operations is not searched again.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// What an object would do if operations came one after the other.
+/// Sequential specification of an object.
 pub trait Sequential {
     /// The object's state.
     type State: Clone + Ord;
-    /// An operation together with its result, if that is known.
+    /// An operation together with its result, if known.
     type Op: fmt::Debug;
 
-    /// The state at first.
+    /// Returns the initial state.
     fn initial(&self) -> Self::State;
 
-    /// The state after an operation; `None` if its result is impossible in this state.
+    /// Returns the state after an operation; `None` if its result is impossible in `state`.
     fn apply(&self, state: &Self::State, op: &Self::Op) -> Option<Self::State>;
 }
 
 /// An operation of a history.
 #[derive(Clone, Debug)]
 pub struct Operation<O> {
-    /// When it was called.
+    /// Time of the call.
     pub called_ns: u64,
-    /// When its result came; `None` if it never did: then it may have been executed at any time since, or not at all.
+    /// Time of the result; `None` if there was none. Then the operation may have been executed at any time since its
+    /// call, or not at all.
     pub returned_ns: Option<u64>,
-    /// What it was and, if it returned, what it returned.
+    /// The operation and, if it returned, its result.
     pub op: O,
 }
 
-/// There is no order that explains a history.
+/// Error: no order explains a history.
 #[derive(Clone, Debug)]
 pub struct NotLinearizable {
-    /// As many operations as could be explained together.
+    /// Maximum number of operations that can be explained together.
     pub explained: usize,
     /// The history, in the order of calls.
     pub history: Vec<String>,
@@ -47,7 +48,7 @@ impl fmt::Display for NotLinearizable {
 
 impl std::error::Error for NotLinearizable {}
 
-/// Which operations are behind us.
+/// Set of the operations that have been ordered.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Done(Vec<u64>);
 
@@ -67,10 +68,10 @@ impl Done {
     }
 }
 
-/// Whether one object at a time could have answered this history.
+/// Checks whether some sequential execution explains this history.
 ///
 /// # Errors
-/// The history, if not.
+/// Returns the history if none does.
 pub fn linearizable<S: Sequential>(
     object: &S,
     history: &[Operation<S::Op>],
@@ -86,7 +87,7 @@ pub fn linearizable<S: Sequential>(
         }
         explained = explained.max(done.count());
         let waiting = || order.iter().enumerate().filter(|(at, _)| !done.has(*at));
-        // Nothing called after this was before what returned then.
+        // Operations called after this time were not executed before the operation that returned then.
         let Some(horizon_ns) = waiting().filter_map(|(_, operation)| operation.returned_ns).min() else {
             return Ok(());
         };

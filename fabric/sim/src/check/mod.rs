@@ -1,10 +1,12 @@
-//! Checkers: what a run must have kept to, found out without knowing how it works inside.
+//! Checkers of the guarantees of a run, independent of the implementation.
 //!
 //! * [`Ledger`]: every work request completes exactly once and in the order of its queue, or is flushed.
-//! * [`Deliveries`]: messages come whole, as often and in the order that their transport promises.
-//! * [`SharedReceives`]: each receive of a shared queue is consumed at most once, none is lost, limits are told once.
-//! * [`Image`]: memory holds what acknowledged operations left there, to the byte, or what others may have left.
-//! * [`linearizable`]: a concurrent history has an order in which one object at a time could have answered it.
+//! * [`Deliveries`]: messages arrive complete, as often and in the order that their transport guarantees.
+//! * [`SharedReceives`]: each receive of a shared receive queue is consumed at most once, none is lost, and each armed
+//!   limit raises one event.
+//! * [`Image`]: memory contains exactly the bytes of acknowledged operations, or those of operations that may have been
+//!   executed.
+//! * [`linearizable`]: a concurrent history has a sequential order that explains its results.
 
 mod delivery;
 mod image;

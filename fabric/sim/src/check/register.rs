@@ -1,15 +1,15 @@
-//! A register: one key of a store.
+//! Sequential specification of a register: one key of a store.
 
 use super::Sequential;
 
-/// One key, whose every write has a value of its own.
+/// One key, each of whose writes has a unique value.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Register;
 
-/// What can be done with it. Results are `None` where they are not known.
+/// Operations of a register. A result is `None` if it is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegisterOp {
-    /// A read, and what it found.
+    /// A read with its result.
     Read {
         /// The value, if there was one.
         found: Option<u64>,
@@ -21,21 +21,21 @@ pub enum RegisterOp {
     },
     /// A removal.
     Delete {
-        /// Whether there was something.
+        /// Whether there was a value.
         found: Option<bool>,
     },
-    /// A write if the value is still the expected one.
+    /// A write that succeeds only if the value is the expected one.
     CompareAndSwap {
         /// The expected value.
         expected: u64,
-        /// The new one.
+        /// The new value.
         value: u64,
         /// Whether it was stored.
         stored: Option<bool>,
     },
-    /// The value may be forgotten at any time during this: an eviction, a restart of what holds it.
+    /// The value may be lost at any time during this operation: an eviction, or a restart of the store.
     MayForget,
-    /// Something that is known to have had no effect.
+    /// An operation that is known to have had no effect.
     Nothing,
 }
 
@@ -122,13 +122,13 @@ mod tests {
 
     #[test]
     fn long_histories_of_many_clients_are_decided() {
-        // Ten clients, each with its own write and then a read of the last one, all overlapping with the neighbours.
+        // Ten clients, each of which writes and then reads the last value, all overlapping with their neighbours.
         let mut history = Vec::new();
         for i in 0..200 {
             history.push((10 * i, Some(10 * i + 25), Write { value: i }));
             history.push((10 * i + 26, Some(10 * i + 27), read(Some(i + 1))));
         }
-        // The last read would find what nobody wrote.
+        // The last read would return a value that no client wrote.
         history.truncate(399);
         assert!(check(&history));
         history.push((5_000, Some(5_001), read(Some(3))));

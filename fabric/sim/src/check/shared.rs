@@ -1,27 +1,28 @@
-//! Shared receive queues: each receive consumed at most once, all accounted for, and limits told once.
+//! Checker of shared receive queues: each receive is consumed at most once, none is lost, and each limit raises one
+//! event.
 
 use std::collections::BTreeSet;
 
 use super::Violation;
 
-/// The account of one shared receive queue.
+/// The receives of one shared receive queue.
 #[derive(Debug, Default)]
 pub struct SharedReceives {
     posted: BTreeSet<u64>,
-    /// The limit that is armed; 0: none.
+    /// The armed limit; 0 means none.
     limit: u32,
 }
 
 impl SharedReceives {
-    /// A receive was posted; its number is new.
+    /// Records a posted receive, whose number must be new.
     pub fn posted(&mut self, wr_id: u64) {
         assert!(self.posted.insert(wr_id), "receive {wr_id:#x} is posted twice");
     }
 
-    /// A receive completed, at whatever queue pair, in whatever way.
+    /// Records a completed receive, at any queue pair and with any status.
     ///
     /// # Errors
-    /// If it was not posted, or completed before.
+    /// Returns an error if the receive was not posted, or has completed before.
     pub fn completed(&mut self, wr_id: u64) -> Result<(), Violation> {
         if self.posted.remove(&wr_id) {
             return Ok(());
@@ -29,20 +30,20 @@ impl SharedReceives {
         Err(Violation::new(format!("shared receive {wr_id:#x} completed: not posted, or completed before")))
     }
 
-    /// Receives that have not completed.
+    /// Returns the number of receives that have not completed.
     pub fn outstanding(&self) -> usize {
         self.posted.len()
     }
 
-    /// A limit was armed (0: taken back).
+    /// Records an armed limit (0: disarmed).
     pub fn armed(&mut self, limit: u32) {
         self.limit = limit;
     }
 
-    /// The event came.
+    /// Records the limit event.
     ///
     /// # Errors
-    /// If no limit was armed, or it was told before.
+    /// Returns an error if no limit was armed, or its event was raised before.
     pub fn told(&mut self) -> Result<(), Violation> {
         match std::mem::take(&mut self.limit) {
             0 => Err(Violation::new("a limit was told that is not armed, or was told before".into())),
@@ -50,11 +51,11 @@ impl SharedReceives {
         }
     }
 
-    /// No queue pair has taken a receive that it has not completed, and all events were polled: what the queue says of
-    /// itself must be so.
+    /// Checks the queue's attributes at a time when no queue pair has a consumed receive without a completion, and all
+    /// events have been polled.
     ///
     /// # Errors
-    /// If a limit is due that was not told, or `srq_limit` is not what is armed.
+    /// Returns an error if the event of a reached limit is missing, or if `srq_limit` differs from the armed limit.
     pub fn at_rest(&self, srq_limit: u32) -> Result<(), Violation> {
         if self.posted.len() < self.limit as usize {
             let what =

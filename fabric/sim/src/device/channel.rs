@@ -1,4 +1,4 @@
-//! Completion channels as their owners have them.
+//! The program's handles of completion channels.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use crate::channel::{Channel, Descriptor};
 use crate::fabric::Fabric;
 use crate::packet::Node;
 
-/// A channel as its owner has it.
+/// The program's handle of a channel.
 pub(crate) struct SimChannel {
     pub(crate) fabric: Arc<Fabric>,
     pub(crate) id: u32,

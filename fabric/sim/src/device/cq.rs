@@ -1,4 +1,4 @@
-//! Completion queues as their owners have them.
+//! The program's handles of completion queues.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -12,11 +12,11 @@ use crate::fabric::Fabric;
 use crate::packet::Node;
 use crate::trace::What;
 
-/// A completion queue as its owner has it.
+/// The program's handle of a completion queue.
 pub(crate) struct SimCq {
     fabric: Arc<Fabric>,
     pub(crate) id: u32,
-    /// Kept as long as the queue.
+    /// Constant for the lifetime of the queue.
     has_channel: bool,
 }
 
@@ -102,7 +102,7 @@ impl RawCq for SimCq {
         }
         let mut state = self.fabric.poll();
         if let Some(cq) = state.cqs.get_mut(self.id) {
-            // Asking for less does not take back that more was asked for.
+            // A request for solicited completions does not weaken an earlier request for any completion.
             let asked = if cq.armed == Some(Notify::Any) { Notify::Any } else { notify };
             cq.armed = Some(asked);
         }

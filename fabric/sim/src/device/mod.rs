@@ -1,4 +1,4 @@
-//! A node as a provider: its one device and what is opened on it.
+//! A node as a provider: its one device and the objects created on it.
 
 mod channel;
 mod cq;
@@ -90,7 +90,7 @@ impl Context for SimContext {
         attr.max_inline_data = limits.inline_bytes;
         attr.max_qp_rd_atom = limits.rd_atomic;
         attr.max_srq = limits.srqs;
-        // Memory is all that bounds them.
+        // Limited by memory only.
         (attr.max_pd, attr.max_ah) = (u32::MAX, u32::MAX);
         attr.max_srq_wr = limits.qp_wr;
         attr.max_srq_sge = limits.sges;
@@ -183,7 +183,7 @@ struct SimAh {
 
 impl AddressHandle for SimAh {
     fn as_raw(&self) -> *const () {
-        // A number, never dereferenced; 0 is none.
+        // A number that is never dereferenced; 0 means none.
         std::ptr::without_provenance(self.id as usize + 1)
     }
 }

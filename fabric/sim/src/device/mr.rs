@@ -1,4 +1,4 @@
-//! Memory regions as their owners have them.
+//! The program's handles of memory regions.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
@@ -13,7 +13,7 @@ use crate::pages::may_access;
 
 const PAGE_BYTES: usize = 4096;
 
-/// Zeroed pages of our own.
+/// Zeroed pages owned by this object.
 struct Pages {
     base: *mut u8,
     layout: Layout,
@@ -24,7 +24,7 @@ impl Pages {
         let layout = Layout::from_size_align(len_bytes, PAGE_BYTES).map_err(|_| {
             Error::invalid("alloc_mr", format!("{len_bytes} bytes are more than there can be"))
         })?;
-        // SAFETY: the size is not zero: `alloc` refuses that.
+        // SAFETY: the size is not zero: `SimMr::alloc` rejects zero bytes and rounds up to complete pages.
         let base = unsafe { alloc_zeroed(layout) };
         if base.is_null() {
             return Err(Error::Exhausted {
@@ -41,23 +41,23 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
+        // SAFETY: `new` allocated the memory with this layout.
         unsafe { dealloc(self.base, self.layout) };
     }
 }
 
-/// A region as its owner has it.
+/// The program's handle of a region.
 pub(crate) struct SimMr {
     fabric: Arc<Fabric>,
     id: u32,
     attr: MrAttr,
-    /// Freed after the region is deregistered.
+    /// Freed after the region is deregistered, which `drop` does before the fields are dropped.
     _pages: Option<Pages>,
 }
 
-// SAFETY: the pointer is a number to everybody here; memory is touched under the world's lock, or by the owner.
+// SAFETY: this type never dereferences the pointer; the memory is accessed under the world's lock, or by the program.
 unsafe impl Send for SimMr {}
-// SAFETY: as above.
+// SAFETY: shared access only reads the fields, which never change.
 unsafe impl Sync for SimMr {}
 
 impl SimMr {

@@ -1,4 +1,4 @@
-//! A queue pair as its owner has it.
+//! The program's handle of a queue pair.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::receive::ReceiveQueue;
 use crate::state::State;
 use crate::trace::What;
 
-/// A queue pair as its owner has it.
+/// The program's handle of a queue pair.
 pub(crate) struct SimQp {
     fabric: Arc<Fabric>,
     id: u32,
@@ -114,7 +114,7 @@ impl SimQp {
     }
 }
 
-/// Numbers come back only after all others were used.
+/// Returns an unused number. Numbers are reused only after all others were used.
 fn new_number(state: &mut State, node: Node) -> u32 {
     let of_node = &mut state.nodes[node as usize];
     loop {
@@ -170,7 +170,8 @@ impl RawQp for SimQp {
 
     unsafe fn post_send(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
         let mut state = self.fabric.post();
-        // SAFETY: the caller's promise: elements are readable, inline ones now.
+        // SAFETY: inline elements are readable, by the contract of `RawQp::post_send`; `Nic::post_send` requires only
+        // that.
         let posted = state.with_qp(self.id, |transport, nic| unsafe { nic.post_send(transport, wrs) });
         posted.unwrap_or_else(|| Err(PostError::new(0, gone("post_send", self.num))))
     }
@@ -186,7 +187,7 @@ impl RawQp for SimQp {
     }
 
     fn is_quiesced(&self) -> bool {
-        // A pair that left its state places nothing more, from that moment on.
+        // A queue pair that left RTR/RTS places nothing more from that moment on.
         true
     }
 }

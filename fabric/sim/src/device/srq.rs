@@ -1,4 +1,4 @@
-//! Shared receive queues as their owners have them.
+//! The program's handles of shared receive queues.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::receive::ReceiveQueue;
 use crate::srq::Srq;
 use crate::trace::What;
 
-/// A shared receive queue as its owner has it.
+/// The program's handle of a shared receive queue.
 pub(crate) struct SimSrq {
     fabric: Arc<Fabric>,
     pub(crate) id: u32,

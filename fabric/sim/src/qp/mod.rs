@@ -1,7 +1,7 @@
-//! Queue pairs: the transport of [`farcall_wire`], and what a simulated device keeps beside it.
+//! Queue pairs: the transport of [`farcall_wire`], and the simulated device's state of them.
 //!
-//! A program has a `SimQp`; [`post`] checks and queues its requests; [`nic`] is all that the transport asks of
-//! its device; this file lets events happen to a pair.
+//! A program has a `SimQp`. [`post`] checks and queues its requests, and [`nic`] is the transport's interface to the
+//! device. This file handles the events of a queue pair.
 
 mod nic;
 mod post;
@@ -30,7 +30,7 @@ pub(crate) struct Qp {
     pub(crate) device: DeviceSide,
 }
 
-/// What a device keeps of a queue pair beside its transport.
+/// The device's state of a queue pair in addition to its transport.
 pub(crate) struct DeviceSide {
     pub(crate) id: u32,
     pub(crate) context: u32,
@@ -43,33 +43,33 @@ pub(crate) struct DeviceSide {
     pub(crate) signals_all: bool,
     pub(crate) rules: SendRules,
     pub(crate) receives: ReceiveQueue,
-    /// Where the peer is; `None`: nowhere that exists.
+    /// The peer's node; `None` if there is no such node.
     pub(crate) peer: Option<Node>,
     pub(crate) progress: Progress,
 }
 
-/// How far a queue pair's device has come.
+/// Progress of a queue pair's device.
 #[derive(Default)]
 pub(crate) struct Progress {
-    /// Send requests posted, and those known to be over by a completion that was polled.
+    /// Number of send requests posted, and of those known to have completed because a completion was polled.
     posted: u64,
     reaped: u64,
-    /// Changes whenever everything that is under way becomes void: on error and reset.
+    /// Incarnation of the queue pair: changes when everything in progress becomes void, on error and reset.
     pub(crate) life: u64,
-    /// Changes whenever a timer is set or stopped.
+    /// For each timer, a number that changes whenever the timer is set or stopped.
     timer_lives: [u64; Timer::ALL.len()],
-    /// The next packet of a request has its time.
+    /// Whether the next packet of a request is scheduled.
     is_pumping: bool,
-    /// The next packet of a READ's data has its time.
+    /// Whether the next data packet of a READ is scheduled.
     is_responding: bool,
-    /// When everything accepted so far has landed.
+    /// Time at which all payload accepted so far is placed.
     landed_ns: u64,
-    /// When payload of the message that comes in may begin to land.
+    /// Earliest time of placement for the incoming message.
     from_ns: u64,
 }
 
 impl Qp {
-    /// A completion was polled.
+    /// Releases the queue slots of a polled completion.
     pub(crate) fn polled(&mut self, frees: Frees) {
         match frees {
             Frees::SendsTo(ordinal) => self.device.progress.reap(ordinal),
@@ -86,7 +86,7 @@ impl Progress {
 }
 
 impl State {
-    /// Works on a queue pair's transport.
+    /// Calls `work` with a queue pair's transport and its device.
     pub(crate) fn with_qp<T>(
         &mut self,
         id: u32,
@@ -100,20 +100,20 @@ impl State {
 }
 
 impl Nic<'_> {
-    /// Lets the transport send its next packet at a time.
+    /// Schedules the transport's next packet.
     fn pump_at(&mut self, at_ns: u64) {
         if !std::mem::replace(&mut self.qp.progress.is_pumping, true) {
             self.state.at(at_ns, Event::Pump { qp: self.qp.id });
         }
     }
 
-    /// As after a doorbell of the running program.
+    /// Schedules the next packet after a doorbell of the running program.
     fn pump_after_doorbell(&mut self) {
         let at_ns = self.state.effect_ns() + self.state.params.doorbell_ns;
         self.pump_at(at_ns);
     }
 
-    /// The transport sends its next packet.
+    /// Lets the transport send its next packet.
     pub(crate) fn pump(&mut self, transport: &mut Transport) {
         self.qp.progress.is_pumping = false;
         if transport.transmit(self) {
@@ -122,7 +122,7 @@ impl Nic<'_> {
         }
     }
 
-    /// The transport answers what it can, and sends what the answers let it send.
+    /// Lets the transport send its responses, and the packets that they permit.
     fn go_on(&mut self, transport: &mut Transport) {
         let now_ns = self.state.now_ns;
         self.pump_at(now_ns);
@@ -139,7 +139,7 @@ impl Nic<'_> {
         }
     }
 
-    /// The next packet of a READ's data is due.
+    /// Sends the next data packet of a READ.
     pub(crate) fn respond(&mut self, transport: &mut Transport, life: u64) {
         if self.qp.progress.life == life {
             self.qp.progress.is_responding = false;
@@ -147,13 +147,13 @@ impl Nic<'_> {
         }
     }
 
-    /// An access of the transport has ended.
+    /// Ends an access of the transport.
     pub(crate) fn accessed(&mut self, transport: &mut Transport, token: Token) {
         transport.accessed(token, Ok(0));
         self.go_on(transport);
     }
 
-    /// A timer ends, unless it was set anew or stopped.
+    /// Handles the expiry of a timer, unless the timer was restarted or stopped.
     pub(crate) fn timer_ends(&mut self, transport: &mut Transport, timer: Timer, life: u64) {
         if self.qp.progress.timer_lives[timer as usize] == life {
             transport.timed_out(self, timer);
@@ -161,7 +161,7 @@ impl Nic<'_> {
         }
     }
 
-    /// A packet for this pair.
+    /// Handles a packet for this queue pair.
     pub(crate) fn arrived(&mut self, transport: &mut Transport, frame: &Frame) {
         let packet = &frame.packet;
         let is_of_peer = self.qp.peer == Some(frame.src) && transport.dest_qpn() == frame.src_qpn;

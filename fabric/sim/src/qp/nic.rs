@@ -1,4 +1,4 @@
-//! What the transport asks of its device: memory, queues, timers and the network of the simulated world.
+//! The transport's interface to its device: memory, queues, timers and the network of the simulated world.
 
 use farcall_verbs::{Access, QpState, QpType, Wc, WcOpcode, WcStatus};
 use farcall_wire::{
@@ -15,7 +15,7 @@ use crate::receive::Receive;
 use crate::state::State;
 use crate::trace::What;
 
-/// A queue pair's device, for one call of its transport.
+/// A queue pair's device during one call of its transport.
 pub(crate) struct Nic<'a> {
     pub(super) state: &'a mut State,
     pub(super) qp: &'a mut DeviceSide,
@@ -40,13 +40,13 @@ impl Nic<'_> {
         self.state.at(at_ns, queue::Event::Accessed { qp: self.qp.id, token });
     }
 
-    /// Everything that is under way is void.
+    /// Voids everything in progress.
     fn void(&mut self) {
         self.qp.progress.life += 1;
         self.qp.progress.is_responding = false;
     }
 
-    /// Everything that is posted is forgotten, with its completions.
+    /// Discards all posted requests and their completions.
     fn forget(&mut self) {
         self.qp.peer = None;
         self.qp.receives.clear();
@@ -59,8 +59,8 @@ impl Nic<'_> {
         }
     }
 
-    /// Stores a datagram with its route header: the packet's IPv4 header in the last 20 of 40 bytes, as RoCEv2 devices
-    /// leave it.
+    /// Stores a datagram with its route header: the packet's IPv4 header in the last 20 of 40 bytes, as with RoCEv2
+    /// devices.
     fn place_datagram(&mut self, receive: &Receive, payload: &[u8]) -> Accessed {
         const HEADERS_BYTES: usize = 20 + 8 + 12 + 8 + 4;
         let src = self.state.arriving_from;
@@ -83,7 +83,7 @@ impl Nic<'_> {
 }
 
 impl Adapter<Posted, Receive> for Nic<'_> {
-    /// Reads payload now: this is the time of its DMA.
+    /// Reads the payload now, as the DMA of a device would.
     fn transmit(&mut self, packet: Packet, payload: Payload<'_, Posted>) -> Result<(), Refused> {
         let (mut dst, mut bytes) = (self.qp.peer, Vec::new());
         match payload {

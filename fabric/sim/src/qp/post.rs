@@ -1,4 +1,4 @@
-//! Posting: what is refused at once, and what is queued.
+//! Posting: checks and queues requests.
 
 use std::ptr;
 
@@ -9,23 +9,23 @@ use super::{Nic, Transport};
 use crate::packet::Node;
 use crate::trace::What;
 
-/// A posted send request as the device keeps it.
+/// The device's copy of a posted send request.
 pub(crate) struct Posted {
     pub(super) wr_id: u64,
     pub(super) is_signalled: bool,
-    /// How many were posted before it.
+    /// Number of requests posted before it.
     pub(super) ordinal: u64,
-    /// Where a datagram goes; `None`: nowhere that exists.
+    /// Destination node of a datagram; `None` if there is no such node.
     pub(super) dst: Option<Node>,
     pub(super) sges: Vec<Sge>,
     pub(super) inline: Option<Vec<u8>>,
 }
 
 impl Nic<'_> {
-    /// Queues send requests, as one doorbell.
+    /// Queues send requests as one doorbell.
     ///
     /// # Safety
-    /// Inline elements must be readable.
+    /// The memory of inline elements must be readable.
     pub(crate) unsafe fn post_send(
         &mut self,
         transport: &mut Transport,
@@ -33,7 +33,7 @@ impl Nic<'_> {
     ) -> Result<(), PostError> {
         let mut result = Ok(());
         for (posted, wr) in wrs.iter().enumerate() {
-            // SAFETY: passed on.
+            // SAFETY: the memory of inline elements is readable, by the contract of this function.
             if let Err(source) = unsafe { self.post_one(transport, wr) } {
                 result = Err(PostError::new(posted, source));
                 break;
@@ -45,14 +45,16 @@ impl Nic<'_> {
         result
     }
 
+    /// Checks and queues one send request.
+    ///
     /// # Safety
-    /// Inline elements must be readable.
+    /// The memory of inline elements must be readable.
     unsafe fn post_one(&mut self, transport: &mut Transport, wr: &SendWr<'_>) -> Result<()> {
         transport.state().check_sends(self.qp.num)?;
         let len_bytes =
             self.qp.rules.check(wr, (self.qp.progress.posted - self.qp.progress.reaped) as usize)?;
         let (work, dst) = self.work_of(transport, wr, len_bytes)?;
-        // SAFETY: passed on.
+        // SAFETY: the request is inline, so its elements are readable by the contract of this function.
         let inline = wr.send_flags.contains(SendFlags::INLINE).then(|| unsafe { gather_inline(wr) });
         self.state.note(What::Post, [u64::from(self.qp.num), wr.wr_id, u64::from(wr.opcode.0), len_bytes]);
         let has_imm = matches!(wr.opcode, WrOpcode::SEND_WITH_IMM | WrOpcode::WRITE_WITH_IMM);
@@ -76,7 +78,7 @@ impl Nic<'_> {
         Ok(())
     }
 
-    /// What a request does and, if it is a datagram, where it goes.
+    /// Returns the operation of a request and, for a datagram, its destination.
     fn work_of(
         &self,
         transport: &Transport,
@@ -107,12 +109,12 @@ impl Nic<'_> {
 
     fn datagram(&self, transport: &Transport, wr: &SendWr<'_>) -> Result<(Work, Option<Node>)> {
         let to = wr.ud();
-        // Address handles are numbers in the form of pointers.
+        // Address handles are numbers stored as pointers.
         let ah = (to.ah as usize).checked_sub(1).and_then(|id| self.state.ahs.get(id as u32));
         let (_, ah) = ah
             .filter(|(node, _)| *node == self.qp.node)
             .ok_or_else(|| Error::invalid("post_send", "the address handle is none of this device"))?;
-        // A controlled Q_Key stands for the pair's own (IBA 10.2.5).
+        // A controlled Q_Key (highest bit set) selects the queue pair's own (IBA 10.2.5).
         let is_controlled = to.remote_qkey >> 31 == 1;
         let qkey = if is_controlled { transport.qkey() } else { to.remote_qkey };
         Ok((Work::Datagram { dest_qpn: to.remote_qpn, qkey }, self.state.node_of(ah.dgid)))
@@ -136,12 +138,12 @@ impl Nic<'_> {
 /// Copies the payload of an inline request.
 ///
 /// # Safety
-/// The elements must be readable.
+/// The memory of the elements must be readable.
 unsafe fn gather_inline(wr: &SendWr<'_>) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(wr.len_bytes() as usize);
     for sge in wr.sges().iter().filter(|sge| sge.length > 0) {
         let from = ptr::with_exposed_provenance::<u8>(sge.addr as usize);
-        // SAFETY: the caller's promise; the vector is private.
+        // SAFETY: the element's memory is readable, by the contract of this function; the vector is separate memory.
         bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(from, sge.length as usize) });
     }
     bytes

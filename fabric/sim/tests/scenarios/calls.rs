@@ -1,4 +1,4 @@
-//! Remote calls under faults: every call ends, none is executed twice, results are their own.
+//! Remote calls under faults: every call completes, none is executed twice, and each result belongs to its call.
 
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ struct Run {
     random: Stream,
     server_host: Host,
     server: TaskId,
-    /// Whether it polls: it sees everything by itself. The world leaves out turns that see nothing of the world.
+    /// Whether it polls, and thus notices all changes itself. The world skips iterations of endpoints whose node has
+    /// not changed.
     server_polls: bool,
     incarnation: u64,
     clients: Vec<(Host, u32, TaskId)>,
@@ -64,7 +65,7 @@ impl Run {
         self.clients.push((host, number, task));
     }
 
-    /// Answers a call as another thread of the server's process does: that wakes the server if it sleeps.
+    /// Completes a deferred call like another thread of the server's process, which wakes the server if it sleeps.
     fn settle(&mut self) {
         self.later.settle(&mut self.random);
         let server = self.world.look::<ServerProgram<Echo>>(self.server);
@@ -176,7 +177,7 @@ fn run_all(plan: Plan, seed: u64, mut random: Stream, batches: bool, later: Late
     let mut world = World::new(chaos::config(seed, &mut random));
     let server_host = world.add_node();
     let hosts: Vec<Host> = (0..random.between(1, 3)).map(|_| world.add_node()).collect();
-    // Several clients of one node now and then.
+    // Sometimes several clients on one node.
     let clients: Vec<Host> =
         hosts.iter().flat_map(|host| vec![host.clone(); random.between(1, 2) as usize]).collect();
     let mut run = Run {
@@ -207,7 +208,7 @@ pub fn run(seed: u64) -> u64 {
     }
 }
 
-/// The same under presets with SENDs: another scenario, so that seeds of the first keep their worlds.
+/// The same with the presets that use SENDs: a separate scenario, so that the worlds of earlier seeds do not change.
 pub fn by_sends(seed: u64) -> u64 {
     let mut random = Stream::new(seed, Purpose::Program(1_000));
     match random.below(3) {
@@ -217,12 +218,12 @@ pub fn by_sends(seed: u64) -> u64 {
     }
 }
 
-/// The same where a byte tells of each request.
+/// The same with doorbell bytes for requests.
 pub fn by_bytes(seed: u64) -> u64 {
     run_by(plan("l5"), seed, Stream::new(seed, Purpose::Program(1_000)))
 }
 
-/// The same where messages are lost, and nobody is told.
+/// The same with unreliable connections, where lost messages are not reported.
 pub fn over_uc(seed: u64) -> u64 {
     run_by(plan("uc-rpc"), seed, Stream::new(seed, Purpose::Program(1_000)))
 }
@@ -238,17 +239,17 @@ pub fn batched(seed: u64) -> u64 {
     }
 }
 
-/// The same where results come as datagrams: not at all, twice, or in any order.
+/// The same with results as datagrams: lost, duplicated, or in any order.
 pub fn by_herd(seed: u64) -> u64 {
     run_by(plan("herd"), seed, Stream::new(seed, Purpose::Program(1_000)))
 }
 
-/// The same where requests do, too.
+/// The same with requests as datagrams, too.
 pub fn by_datagrams(seed: u64) -> u64 {
     run_by(plan("ud-rpc"), seed, Stream::new(seed, Purpose::Program(1_000)))
 }
 
-/// The same where the server answers a third of the calls later; now and then in batches, or never.
+/// The same with a third of the calls deferred; sometimes in batches, or never completed.
 pub fn answered_later(seed: u64) -> u64 {
     let mut random = Stream::new(seed, Purpose::Program(1_000));
     let batches = random.below(4) == 0;
@@ -263,14 +264,14 @@ pub fn answered_later(seed: u64) -> u64 {
     }
 }
 
-/// The same where the server tells of results, and clients READ them; now and then in batches.
+/// The same with a server that notifies clients of results, which they READ; sometimes in batches.
 pub fn by_notices(seed: u64) -> u64 {
     let mut random = Stream::new(seed, Purpose::Program(1_000));
     let batches = random.below(4) == 0;
     run_with(plan("rdma-memcached"), seed, random, batches)
 }
 
-/// The same under each preset of the table in turn; now and then in batches.
+/// The same with each preset of the table in turn; sometimes in batches.
 pub fn by_any_preset(seed: u64) -> u64 {
     let mut random = Stream::new(seed, Purpose::Program(1_000));
     let batches = random.below(4) == 0;

@@ -1,11 +1,11 @@
-//! What a seed makes of the world: its network, its constants, and what happens to it.
+//! Random worlds: network, constants and faults of a seed.
 
 use std::time::Duration;
 
 use farcall_sim::{Config, Faults, NodeId, Stream, Waiting, World};
 use farcall_verbs::Mtu;
 
-/// A world's constants from a seed.
+/// Returns the configuration of a world for a seed.
 pub fn config(seed: u64, random: &mut Stream) -> Config {
     let mut config = Config::new(seed);
     config.faults = faults(random);
@@ -17,7 +17,7 @@ pub fn config(seed: u64, random: &mut Stream) -> Config {
     config
 }
 
-/// A network, from well to very bad.
+/// Returns a network between good and very bad.
 pub fn faults(random: &mut Stream) -> Faults {
     let mut share = |most: u64| if random.chance_ppm(500_000) { random.below(most) as u32 } else { 0 };
     let (loss_ppm, duplicate_ppm, reorder_ppm) = (share(50_000), share(50_000), share(50_000));
@@ -26,7 +26,7 @@ pub fn faults(random: &mut Stream) -> Faults {
         loss_ppm,
         duplicate_ppm,
         reorder_ppm,
-        // By a number that is drawn anyway: the other worlds of earlier seeds stay what they were.
+        // Based on a number that is drawn anyway, so that the worlds of earlier seeds do not change.
         mark_ppm: if delay_min_ns.is_multiple_of(3) { 50_000 } else { 0 },
         delay_min_ns,
         delay_max_ns: delay_min_ns + random.below(5_000),
@@ -38,7 +38,7 @@ pub fn waiting(random: &mut Stream) -> Waiting {
     if random.chance_ppm(500_000) { Waiting::Poll } else { Waiting::Event }
 }
 
-/// What happens next to the network; what happens to programs is the scenario's.
+/// Applies a random fault to the network; the scenarios apply faults to programs.
 pub fn disturb_network(world: &mut World, random: &mut Stream, nodes: &[NodeId]) {
     match random.below(4) {
         0 => world.set_faults(faults(random)),
@@ -60,7 +60,7 @@ pub fn disturb_network(world: &mut World, random: &mut Stream, nodes: &[NodeId])
     }
 }
 
-/// After all that, the world is well.
+/// Ends all faults.
 pub fn calm(world: &mut World) {
     world.set_faults(Faults::NONE);
     world.heal();

@@ -1,4 +1,4 @@
-//! Remote calls in virtual time: the endpoints of farcall-rpc, unchanged.
+//! Remote calls in virtual time, with the unchanged endpoints of farcall-rpc.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ fn the_endpoints_of_rpc_run_unchanged_in_virtual_time() {
     }
 }
 
-/// The one queue pair for datagrams outlives those it sends to, and takes from.
+/// The one datagram queue pair outlives its peers, as sender and as receiver.
 #[test]
 fn clients_of_datagrams_that_are_gone_leave_nothing_at_the_server() {
     let are_datagrams = |plan: &Plan| plan.response == ResponsePath::Datagram;
@@ -74,7 +74,7 @@ fn leave_nothing(plan: Plan) {
             Workload::is_done(&world.look::<ClientProgram<Calls>>(client).unwrap().workload)
         });
         assert!(done, "{}", world.look::<ClientProgram<Calls>>(client).unwrap().describe());
-        // By then sessions of earlier clients are forgotten.
+        // By then the sessions of earlier clients are discarded.
         world.run_for(linger * 2);
         let objects = world.objects();
         world.kill(client);

@@ -1,4 +1,4 @@
-//! Runs of a seed: a world, programs, faults, and the checks that must hold whatever happens.
+//! Runs of a seed: a world, programs, faults, and checks that must hold in every run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,24 +12,24 @@ pub mod store;
 pub mod streams;
 pub mod traffic;
 
-/// What happened to clients in all runs: a fault that never comes tests nothing.
+/// Counts of events in all runs: a fault that never occurs tests nothing.
 pub struct Happened {
-    /// Sessions that went on over another connection.
+    /// Sessions resumed over another connection.
     pub resumed: AtomicU64,
-    /// Messages sent again over unreliable transports.
+    /// Messages retransmitted over unreliable transports.
     pub resent: AtomicU64,
-    /// Results that came again, as datagrams.
+    /// Results repeated as datagrams.
     pub repeated: AtomicU64,
-    /// Batches of calls that were sent.
+    /// Batches of calls sent.
     pub batches: AtomicU64,
-    /// Results that clients were told of.
+    /// Results of which clients were notified.
     pub notices: AtomicU64,
-    /// Questions for answers that came later.
+    /// Requests for the results of deferred calls.
     pub collects: AtomicU64,
     /// Streams that were read to their end, and that broke.
     pub streams: AtomicU64,
     pub broken: AtomicU64,
-    /// How often an end of a stream asked for wake-ups, or for none; and writes that found no room.
+    /// Requests of a stream's end to enable or disable wake-ups; and writes that found no space.
     pub wishes: AtomicU64,
     pub stalls: AtomicU64,
 }
@@ -58,18 +58,18 @@ fn note(plan: Plan, counters: &Counters) {
     HAPPENED.collects.fetch_add(counters.collects.get(), Ordering::Relaxed);
 }
 
-/// The plan of a preset.
+/// Returns the plan of a preset.
 fn plan(preset: &str) -> Plan {
     Plan::named(preset).unwrap_or_else(|| panic!("no preset {preset:?}"))
 }
 
-/// One preset of the table after the other, seed by seed: a new one joins by itself.
+/// Returns the presets of the table in turn, by seed: a new preset is included automatically.
 fn plan_of_seed(seed: u64) -> Plan {
     PRESETS[(seed % PRESETS.len() as u64) as usize].plan
 }
 
-/// A kind of run: its name, and what runs a seed of it. It panics if something does not hold, and returns the hash of
-/// the trace.
+/// A scenario: its name, and the function that runs a seed. The function panics if a check fails, and returns the hash
+/// of the trace.
 pub struct Scenario {
     pub name: &'static str,
     pub run: fn(u64) -> u64,

@@ -26,7 +26,7 @@ trait Kind: Sized {
     fn client(&self, host: &Host, number: u32, random: Stream, history: &SharedHistory) -> Self::Client;
 }
 
-/// Our own.
+/// The store of this workspace with calls.
 struct Own;
 
 impl Kind for Own {
@@ -42,7 +42,7 @@ impl Kind for Own {
     }
 }
 
-/// One that is READ.
+/// A store whose GETs are READs.
 struct Read<S> {
     config: BypassConfig,
     scheme: PhantomData<S>,
@@ -98,7 +98,7 @@ impl<K: Kind> Run<K> {
         if self.random.below(15) == 0 {
             let from = self.world.now();
             self.world.kill(self.server);
-            // Versions of the next life begin at another millisecond.
+            // Versions of the next incarnation begin in another millisecond.
             let pause = Duration::from_micros(self.random.between(1_000, 30_000));
             self.world.run_for(pause);
             self.spawn_server();
@@ -189,7 +189,7 @@ pub fn run(seed: u64) -> u64 {
     }
 }
 
-/// The same under presets with SENDs: another scenario, so that seeds of the first keep their worlds.
+/// The same with the presets that use SENDs: a separate scenario, so that the worlds of earlier seeds do not change.
 pub fn by_sends(seed: u64) -> u64 {
     let mut random = Stream::new(seed, Purpose::Program(1_000));
     match random.below(3) {
@@ -199,12 +199,12 @@ pub fn by_sends(seed: u64) -> u64 {
     }
 }
 
-/// The same where messages are lost, and nobody is told.
+/// The same with unreliable connections, where lost messages are not reported.
 pub fn over_uc(seed: u64) -> u64 {
     run_by(plan("uc-rpc"), seed, Stream::new(seed, Purpose::Program(1_000)))
 }
 
-/// Stores whose GETs are READs: as full as a few keys make them, so that entries move.
+/// Stores whose GETs are READs, so full that a few keys cause entries to move.
 pub fn that_is_read(seed: u64) -> u64 {
     let mut random = Stream::new(seed, Purpose::Program(1_000));
     let config = BypassConfig::default()
@@ -220,22 +220,22 @@ pub fn that_is_read(seed: u64) -> u64 {
     }
 }
 
-/// The same where results come as datagrams.
+/// The same with results as datagrams.
 pub fn by_herd(seed: u64) -> u64 {
     run_by(plan("herd"), seed, Stream::new(seed, Purpose::Program(1_000)))
 }
 
-/// The same where requests do, too.
+/// The same with requests as datagrams, too.
 pub fn by_datagrams(seed: u64) -> u64 {
     run_by(plan("ud-rpc"), seed, Stream::new(seed, Purpose::Program(1_000)))
 }
 
-/// The same where the server tells of results, and clients READ them.
+/// The same with a server that notifies clients of results, which they READ.
 pub fn by_notices(seed: u64) -> u64 {
     run_by(plan("rdma-memcached"), seed, Stream::new(seed, Purpose::Program(1_000)))
 }
 
-/// The same under each preset of the table in turn.
+/// The same with each preset of the table in turn.
 pub fn by_any_preset(seed: u64) -> u64 {
     run_by(plan_of_seed(seed), seed, Stream::new(seed, Purpose::Program(1_000)))
 }

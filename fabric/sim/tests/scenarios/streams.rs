@@ -1,5 +1,5 @@
-//! Byte streams under faults: what is read is what was written, exactly and in order, and every stream ends: whole if
-//! nothing broke, else with an error at both ends.
+//! Byte streams under faults: the bytes read are the bytes written, in order, and every stream ends: completely if
+//! there was no fault, otherwise with an error at both ends.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -18,7 +18,7 @@ struct Run {
     clients: Vec<(Host, TaskId)>,
     next_client: u64,
     lengths: Ends,
-    /// Whether something happened that may break a connection.
+    /// Whether a fault occurred that may break a connection.
     is_hurt: bool,
 }
 
@@ -68,7 +68,7 @@ impl Run {
         }
     }
 
-    /// All ends of streams that live.
+    /// Returns all existing ends of streams.
     fn ends(&self) -> impl Iterator<Item = &End> {
         let server: &Server = self.world.look(self.server).expect("a server that runs");
         self.clients.iter().map(|(_, task)| self.end(*task)).chain(&server.sessions)

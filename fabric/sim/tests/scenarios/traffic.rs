@@ -1,5 +1,5 @@
-//! Raw queue pairs of all transports under faults: completions exactly once and in order, memory to the byte, no atomic
-//! executed twice; what is unreliable comes whole or not at all; receives are consumed once.
+//! Raw queue pairs of all transports under faults: completions exactly once and in order, memory exact to the byte, no
+//! atomic executed twice; unreliable messages arrive completely or not at all; receives are consumed once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,15 +11,15 @@ use farcall_verbs::QpType;
 use super::chaos;
 use crate::support::traffic::Traffic;
 
-/// Messages over RC, over UC and as datagrams, in all runs.
+/// Number of messages received over RC, over UC and as datagrams, in all runs.
 static RECEIVED: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
-/// How many messages came over RC, over UC and as datagrams so far.
+/// Returns the numbers of messages received over RC, over UC and as datagrams so far.
 pub fn received() -> [u64; 3] {
     [0, 1, 2].map(|kind| RECEIVED[kind].load(Ordering::Relaxed))
 }
 
-/// What a world's network never does, so that more can be said of datagrams.
+/// Faults that a world's network does not have, which permits stronger checks of datagrams.
 #[derive(Clone, Copy)]
 struct Never {
     duplicate: bool,
@@ -94,7 +94,7 @@ fn run(seed: u64, has_shared: bool, connections: &[QpType]) -> u64 {
         let (a, b) = (traffic.random.below(nodes as u64), traffic.random.below(nodes as u64));
         traffic.add_connection(kind, (a as usize, b as usize));
     }
-    // One alone has nobody to send to.
+    // A single datagram queue pair has no peer.
     for _ in 0..[0, 2, 3, 4][traffic.random.below(4) as usize] {
         let node = traffic.random.below(nodes as u64) as usize;
         traffic.add_datagrams(node);
@@ -114,7 +114,7 @@ fn run(seed: u64, has_shared: bool, connections: &[QpType]) -> u64 {
     traffic.world.trace_hash()
 }
 
-/// Reliable connections that do everything, each queue pair with its own receives.
+/// Reliable connections with all operations, each queue pair with its own receives.
 pub fn reliable(seed: u64) -> u64 {
     run(seed, false, &[QpType::Rc])
 }
@@ -124,7 +124,7 @@ pub fn unreliable(seed: u64) -> u64 {
     run(seed, false, &[QpType::Uc])
 }
 
-/// Queue pairs of all transports take receives from one queue of their node.
+/// Queue pairs of all transports use one shared receive queue per node.
 pub fn shared(seed: u64) -> u64 {
     run(seed, true, &[QpType::Rc, QpType::Rc, QpType::Uc])
 }

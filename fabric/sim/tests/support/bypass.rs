@@ -1,4 +1,4 @@
-//! A client of a store that is READ, which notes what it did.
+//! A client of a store that is READ; it records its operations.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use super::rpc::Workload;
 use super::store::{KEYS_MAX, SharedHistory, key, value_bytes, value_of};
 
 const WINDOW: usize = 4;
-/// READs that ended are looked for so often.
+/// Interval between two polls for completed READs.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 
-/// A client: makes so many requests, a few at a time.
+/// A client that makes a number of requests, a few at a time.
 pub struct ReadingClient<S> {
     operations: Operations<S>,
     number: u64,
@@ -25,12 +25,12 @@ pub struct ReadingClient<S> {
     requests_max: u32,
     begun: u32,
     ended: u32,
-    /// Keys, and places in the history.
+    /// Keys and positions in the history.
     open: BTreeMap<OperationId, (u32, usize)>,
     history: SharedHistory,
 }
 
-/// The caller, at a time.
+/// The caller at a time.
 struct At<'a>(&'a mut dyn AnyCaller, Nanos);
 
 impl Calls for At<'_> {
@@ -58,7 +58,7 @@ impl<S: Scheme> ReadingClient<S> {
     }
 
     fn begin_one(&mut self, calls: &mut impl Calls, now: Nanos) {
-        // Most meet on a few keys; the others fill the index.
+        // Most requests use a few keys; the others fill the index.
         let keys = if self.random.chance_ppm(600_000) { 3 } else { KEYS_MAX };
         let number = self.random.below(keys.into()) as u32;
         // Every value is written once.
@@ -94,7 +94,7 @@ impl<S: Scheme> ReadingClient<S> {
                 }
                 (op, Ok(Answer::Missing | Answer::Stored)) => op,
                 (op, Ok(answer)) => panic!("{answer:?} to {op:?}"),
-                // It may have its effect at any time from its call on, or never.
+                // The operation may take effect at any time after its call, or never.
                 (
                     op @ (RegisterOp::Write { .. } | RegisterOp::Delete { .. }),
                     Err(BypassError::Call(error)),
@@ -102,7 +102,7 @@ impl<S: Scheme> ReadingClient<S> {
                     operation.returned_ns = None;
                     op
                 }
-                // A refusal has no effect: as good as a reader of nothing, anywhere.
+                // A refusal has no effect, like a read without a result.
                 (_, Err(_)) => RegisterOp::Nothing,
             };
         }

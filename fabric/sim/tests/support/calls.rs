@@ -1,5 +1,5 @@
-//! A service that counts, clients that keep accounts, and the check that both agree: no call is executed twice, every
-//! call ends, every result is its own.
+//! A service that counts executions, clients that record their calls, and the check that both agree: no call is
+//! executed twice, every call completes, every result belongs to its call.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -15,20 +15,20 @@ use farcall_verbs::Nanos;
 
 use super::rpc::Workload;
 
-/// What the server executed: how often, by (client, number).
+/// Number of executions by the server, by (client, number).
 pub type Executions = Rc<RefCell<BTreeMap<(u32, u32), u32>>>;
 
-/// Answers a request with bytes that follow from it.
+/// Returns results that are derived from the request.
 pub struct Echo {
     pub host: Host,
     pub executions: Executions,
     pub later: Later,
 }
 
-/// Calls that wait for their answers.
+/// Deferred calls.
 type Waiting = RefCell<VecDeque<(Deferred, Vec<u8>)>>;
 
-/// Calls that are to be answered later, with their answers. Their number says which are.
+/// Calls that are completed later, with their results. Their number determines which calls are deferred.
 #[derive(Clone, Default)]
 pub struct Later(pub Option<Rc<Waiting>>);
 
@@ -38,7 +38,7 @@ impl Later {
         self.0.as_deref().filter(|_| number.is_multiple_of(3))
     }
 
-    /// Answers a call that waits for it, or drops its token.
+    /// Completes a deferred call, or drops its token.
     pub fn settle(&self, random: &mut Stream) {
         let Some(later) = &self.0 else { return };
         let count = later.borrow().len() as u64;
@@ -53,7 +53,7 @@ impl Later {
     }
 }
 
-/// Request: client, number, length of the answer, time to compute in nanoseconds, filling.
+/// Request: client, number, length of the result, time to compute in nanoseconds, filling.
 pub fn request(client: u32, number: u32, answer_bytes: u32, compute_ns: u32, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> =
         [client, number, answer_bytes, compute_ns].into_iter().flat_map(u32::to_le_bytes).collect();
@@ -82,7 +82,7 @@ impl Handler for Echo {
     }
 }
 
-/// A client that makes so many calls and notes how each ended.
+/// A client that makes a number of calls and records how each completed.
 pub struct Calls {
     client: u32,
     random: Stream,
@@ -130,7 +130,7 @@ impl Workload for Calls {
                     self.open.insert(id, (number, answer_bytes));
                     self.begun += 1;
                 }
-                // There is room in a batch, and this one is too long for that.
+                // A batch has space, but this call is too long for it.
                 Err(CallError::WindowFull { .. }) => return None,
                 Err(error) => panic!("call {number} was refused: {error}"),
             }
@@ -162,7 +162,7 @@ impl Workload for Calls {
     }
 }
 
-/// Compares a client's accounts with the server's.
+/// Compares a client's records with the server's.
 pub fn check_calls(calls: &Calls, executions: &Executions) {
     let executions = executions.borrow();
     for (number, ended) in &calls.ended {

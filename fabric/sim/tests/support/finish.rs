@@ -1,4 +1,4 @@
-//! The end of a run of the traffic scenarios: everything posted ends, and everything is where it must be.
+//! The end of a run of the traffic scenarios: all posted requests complete, and all final states are checked.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use super::node::SHARED_RECEIVES;
 use super::traffic::{Traffic, flow};
 
 impl Traffic {
-    /// In a network that is well again: everything that was posted ends, and the last thing posted arrives everywhere.
+    /// After the faults have ended: all posted requests complete, and the last message posted arrives at every queue
+    /// pair.
     pub fn finish(&mut self) {
         let until = self.world.now() + Duration::from_secs(20);
         loop {
@@ -44,7 +45,7 @@ impl Traffic {
         (0..self.nodes.len()).for_each(|node| self.check_counter(node));
     }
 
-    /// One small message arrives, once.
+    /// Checks that one small message arrives, once.
     fn probe(&mut self, at: usize) {
         let Some(to) = self.partner(at) else { return };
         self.post_receives(to, 32);
@@ -59,7 +60,8 @@ impl Traffic {
         assert_eq!(self.deliveries.times(flow, number), 1, "a message over a network that is well");
     }
 
-    /// What is left in shared queues is exactly what did not complete, and their limits are told when they are reached.
+    /// Checks that the remaining receives of shared queues are exactly those that did not complete, and that each
+    /// reached limit raises its event.
     pub fn drain_shared(&mut self) {
         let all: Vec<usize> = (0..self.members.len()).collect();
         self.end(&all, None);
@@ -74,7 +76,7 @@ impl Traffic {
     fn drain(&mut self, node: usize) {
         let (from, _) = self.add_connection(QpType::Rc, ((node + 1) % self.nodes.len(), node));
         let left = self.at_rest(node);
-        // At once, or after some messages.
+        // Immediately, or after some messages.
         let limit = self.random.between(1, (left as u64 + 1).min(SHARED_RECEIVES as u64)) as u32;
         self.nodes[node].shared.as_mut().expect("a shared queue").arm(limit);
         self.take();
@@ -91,7 +93,7 @@ impl Traffic {
         self.members.clear();
     }
 
-    /// How many receives a shared queue holds, with nothing under way.
+    /// Returns the number of receives in a shared queue while nothing is in flight.
     fn at_rest(&self, node: usize) -> usize {
         let shared = self.nodes[node].shared.as_ref().expect("a shared queue");
         shared.account.at_rest(shared.srq.query().unwrap().srq_limit).unwrap();

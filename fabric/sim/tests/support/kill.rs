@@ -1,4 +1,4 @@
-//! The death of a node in the traffic scenarios.
+//! Crashes of a node in the traffic scenarios.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::node::Node;
 use super::traffic::{Traffic, two};
 
 impl Traffic {
-    /// A node dies with everything on it, and comes back with nothing of that.
+    /// Crashes a node with everything on it, and restarts it with nothing of that.
     pub fn kill(&mut self, node: usize, away: Duration) {
         self.take();
         self.check_counter(node);
@@ -26,7 +26,7 @@ impl Traffic {
             }
             let (kind, peer, account) =
                 (self.members[*at].kind, self.members[*at].peer, self.members[*at].account);
-            // It has new memory and a new queue pair; until it is connected again it does nothing.
+            // The member has new memory and a new queue pair; it does nothing until it is connected again.
             let member = Member::new(node, &self.nodes[node], kind, peer, account);
             self.members[*at].die(member);
         }
@@ -42,7 +42,7 @@ impl Traffic {
         }
     }
 
-    /// The others go on as if nothing had happened, as far as they can.
+    /// The other nodes continue as far as they can.
     fn while_away(&mut self, node: usize, away: Duration) {
         for _ in 0..4 {
             for at in 0..self.members.len() {
@@ -63,7 +63,7 @@ impl Traffic {
     }
 
     fn reconnect(&mut self, at: usize, peer: usize, dead: usize) {
-        // The other end of a connection within the node comes with it.
+        // The other end of a connection within the node is renewed with it.
         if !self.members[at].has_failed {
             return;
         }

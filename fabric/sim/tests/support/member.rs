@@ -1,4 +1,4 @@
-//! A queue pair of the traffic scenarios: what it was asked to do, and how its completions are judged.
+//! A queue pair of the traffic scenarios: its requests, and the checks of its completions.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,26 +13,26 @@ use super::node::{ALL, Buffers, MESSAGE_BYTES, Node, RECEIVE_BIT, read, sge, wri
 
 const SLOTS: usize = 16;
 const RECEIVES: usize = 8;
-/// What the peer writes lies first in a region.
+/// Length of the memory that the peer writes, at the beginning of a region.
 pub const TARGET_BYTES: usize = 6_144;
 const SLOTS_BYTES: usize = SLOTS * MESSAGE_BYTES;
-/// A word behind the slots that only the peer's compare-and-swaps change.
+/// Offset of a word after the slots that only the peer's compare-and-swaps change.
 const WORD_AT: usize = (TARGET_BYTES + SLOTS_BYTES).next_multiple_of(8);
 pub const QKEY: u32 = 0x2222;
 
-/// What a request was.
+/// A posted request.
 pub enum Did {
-    /// A message of a way.
+    /// A message of a flow.
     Message { flow: u64, number: u64 },
-    /// A WRITE; with an immediate it is a message, too.
+    /// A WRITE; with immediate data it is a message, too.
     Write { id: WriteId, at: usize, len: usize, message: Option<u64> },
-    /// A READ of what this end has written.
+    /// A READ of memory that this end has written.
     Read { at: usize, len: usize },
     /// A compare-and-swap of the word, and the value that it must find.
     Swap { old: u64 },
-    /// An addition to the counter of a node, in one of its lives.
+    /// An addition to the counter of a node, in one of its incarnations.
     Add { node: usize, life: u64 },
-    /// Nothing: it tells that everything before it is over.
+    /// No operation: its completion shows that all earlier requests have completed.
     Mark,
 }
 
@@ -50,34 +50,34 @@ fn word(mr: &dyn RawMr) -> u64 {
 pub struct Member {
     pub node: usize,
     pub kind: QpType,
-    /// The member that it is connected to.
+    /// The connected member.
     pub peer: Option<usize>,
     pub qp: Box<dyn RawQp>,
     pub mr: Box<dyn RawMr>,
-    /// Its account; another one after each connection.
+    /// Its number at the checkers; a new one for each connection.
     pub account: u64,
     pub sends: VecDeque<(u64, usize, Did)>,
     free: Vec<usize>,
     unsignalled: u32,
-    /// Its own receives, if it takes no shared ones.
+    /// Its own receives, if it uses no shared receive queue.
     pub receives: Option<Buffers>,
-    /// What it writes at its peer.
+    /// Model of the memory that it writes at its peer.
     pub image: Image,
-    /// What its compare-and-swaps leave in the word.
+    /// Value that its compare-and-swaps leave in the word.
     word: u64,
-    /// WRITEs that are told by an immediate.
+    /// WRITEs with immediate data.
     told: BTreeMap<u64, (WriteId, usize, usize)>,
     pub has_failed: bool,
-    /// How often it was told that no shared receive will complete here any more.
+    /// Number of notifications that no further shared receive will complete at this queue pair.
     pub last_told: u32,
 }
 
-/// Where a message goes.
+/// Destination of a message.
 pub struct Way<'a> {
     pub flow: u64,
     pub peer: &'a Member,
     pub counter: (&'a dyn RawMr, u64),
-    /// For datagrams.
+    /// Address handle, for datagrams.
     pub path: Option<&'a dyn farcall_verbs::AddressHandle>,
 }
 
@@ -133,7 +133,7 @@ impl Member {
         self.qp.modify(&rts).unwrap();
     }
 
-    /// Another queue pair in place of one that is over, with another account.
+    /// Replaces a failed queue pair by a new one, with another account.
     pub fn renew(&mut self, node: &Node, account: u64) {
         for (_, slot, did) in self.sends.drain(..) {
             assert!(!did.returns_data(), "what returns data is signalled");
@@ -148,14 +148,14 @@ impl Member {
         }
     }
 
-    /// Its process is gone, and `new` is what comes in its place. What it wrote may still be on its way.
+    /// Replaces the member of a crashed process by `new`. Its writes may still be in flight.
     pub fn die(&mut self, new: Self) {
         let old = std::mem::replace(self, new);
         (self.image, self.told) = (old.image, old.told);
         self.has_failed = self.peer.is_some();
     }
 
-    /// It is to be connected again.
+    /// Prepares the member for a new connection.
     pub fn revive(&mut self, account: u64) {
         (self.account, self.has_failed) = (account, false);
         self.told.clear();
@@ -170,12 +170,12 @@ impl Member {
         let Some(sges) = self.receives.as_mut().and_then(|receives| receives.take(wr_id, random)) else {
             return;
         };
-        // SAFETY: the region lives as long as the pair.
+        // SAFETY: the region exists as long as the queue pair.
         unsafe { self.qp.post_recv(&[RecvWr::new(wr_id, &sges)]) }.unwrap();
         ledger.posted(self.account, Queue::Receive, wr_id, true);
     }
 
-    /// Posts something random to the other end of `way`.
+    /// Posts a random request to the other end of `way`.
     pub fn act(
         &mut self,
         wr_id: u64,
@@ -191,7 +191,7 @@ impl Member {
         let number = deliveries.next_number(way.flow);
         let has_imm = len < 8 || random.chance_ppm(500_000);
         let (sges, word) = ([sge(&*self.mr, here, len)], [sge(&*self.mr, here, 8)]);
-        // A reliable connection with receives of its own does everything.
+        // A reliable connection with receives of its own uses all operations.
         let is_versatile = self.kind == QpType::Rc && self.receives.is_some();
         let what = match self.kind {
             QpType::Ud => 0,
@@ -262,14 +262,14 @@ impl Member {
 
     fn post(&mut self, wr: SendWr<'_>, slot: usize, did: Did, ledger: &mut Ledger) {
         let is_signalled = wr.send_flags.contains(SendFlags::SIGNALED);
-        // SAFETY: the region lives as long as the pair; slots are used again after their completion.
+        // SAFETY: the region exists as long as the queue pair; slots are reused after their completion only.
         unsafe { self.qp.post_send(&[wr]) }.unwrap();
         ledger.posted(self.account, Queue::Send, wr.wr_id, is_signalled);
         self.sends.push_back((wr.wr_id, slot, did));
     }
 
-    /// Posts a message of eight bytes, which fits every receive, and whose completion tells that all before it are
-    /// over. Returns its number.
+    /// Posts a message of eight bytes, which fits every receive, and whose completion shows that all earlier requests
+    /// have completed. Returns its number.
     pub fn probe(
         &mut self,
         wr_id: u64,
@@ -289,7 +289,7 @@ impl Member {
         number
     }
 
-    /// Posts a request that only tells when everything before it is over, if there is room for it.
+    /// Posts a request whose completion shows that all earlier requests have completed, if there is space for it.
     pub fn mark(
         &mut self,
         wr_id: u64,
@@ -298,7 +298,7 @@ impl Member {
     ) {
         let Some(slot) = self.free.pop() else { return };
         let wr = match elsewhere {
-            // Nobody has this Q_Key.
+            // No queue pair has this Q_Key.
             Some(path) => {
                 SendWr::send_to(wr_id, &[], UdTarget { ah: path.as_raw(), remote_qpn: 1, remote_qkey: 1 })
             }
@@ -308,8 +308,8 @@ impl Member {
         self.post(wr.with_flags(SendFlags::SIGNALED), slot, Did::Mark, ledger);
     }
 
-    /// A send completed, and with it all before it. What becomes of additions is told by `added`: where, in which life,
-    /// and what was found, if that is known.
+    /// Handles the completion of a send, and thereby of all sends before it. Calls `added` with the outcome of
+    /// additions: node, incarnation, and the old value if known.
     pub fn sent(
         &mut self,
         wc: &Wc,
@@ -347,24 +347,26 @@ impl Member {
         }
     }
 
-    /// A WRITE of this end that its peer was told of: it is in the peer's memory as a whole, unless a later one is.
+    /// Records that the peer was notified of a WRITE of this end: the peer's memory contains it completely, unless a
+    /// later one overwrote it.
     pub fn write_was_told(&mut self, number: u64, peer: &dyn RawMr) {
         let (id, at, len) = self.told.remove(&number).expect("a WRITE with an immediate");
         self.image.check_since(id, at, &read(peer, at, len)).unwrap_or_else(|wrong| {
             panic!("told of a WRITE, {:?} message {number} {id:?} at {at} len {len}: {wrong}", self.kind)
         });
-        // A reliable one is acknowledged, too; a READ before it may still bring what was there before.
+        // A reliable WRITE is acknowledged, too; an earlier READ may still return the old contents.
         if self.kind != QpType::Rc {
             self.image.confirm(id, at, len);
         }
     }
 
-    /// Whether a message is a WRITE's.
+    /// Returns whether a message is a WRITE.
     pub fn is_write(&self, number: u64) -> bool {
         self.told.contains_key(&number)
     }
 
-    /// The peer's memory is what this end may have left there. If nothing is under way any more, it is known then.
+    /// Checks the peer's memory against the writes of this end. If nothing is in flight any more, its contents become
+    /// known.
     pub fn check_image(&self, peer: &dyn RawMr) {
         let found = read(peer, 0, TARGET_BYTES);
         self.image.check(0, &found).unwrap_or_else(|wrong| panic!("what was written: {wrong}"));
@@ -375,13 +377,13 @@ impl Member {
         self.word = word(peer);
     }
 
-    /// Everything is over: the word holds what the last compare-and-swap left.
+    /// Checks, after all requests have completed, that the word contains the value of the last compare-and-swap.
     pub fn check_word(&self, peer: &dyn RawMr) {
         assert_eq!(self.word, word(peer), "the swapped word");
     }
 }
 
-/// The number that a message carries.
+/// Returns the number that a message carries.
 pub fn number_of(wc: &Wc, bytes: &[u8]) -> u64 {
     match wc.imm() {
         Some(imm) => u64::from(imm),

@@ -1,4 +1,5 @@
-//! A node of the traffic scenarios: its device, one completion queue for everything, receives, a counter for everybody.
+//! A node of the traffic scenarios: its device, one completion queue for all queue pairs, receives, and a counter that
+//! all nodes add to.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,27 +14,27 @@ use farcall_verbs::{
 pub const ALL: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
-/// One message at most.
+/// Maximum length of a message.
 pub const MESSAGE_BYTES: usize = 3_000;
-/// What stands in front of a datagram.
+/// Length of the header before a datagram.
 pub const GRH_BYTES: usize = 40;
-/// Room of a receive that is too small for most messages.
+/// Length of a receive that is too small for most messages.
 const SMALL_BYTES: usize = 100;
 pub const RECEIVE_BIT: u64 = 1 << 63;
-/// Receives that a shared queue holds.
+/// Number of receives of a shared queue.
 pub const SHARED_RECEIVES: usize = 24;
 
 pub fn read(mr: &dyn RawMr, offset: usize, len: usize) -> Vec<u8> {
     assert!(offset + len <= mr.len_bytes());
     let mut bytes = vec![0; len];
-    // SAFETY: inside the region; the world stands still.
+    // SAFETY: the range is inside the region, and the world does not run during the call.
     unsafe { mr.addr().add(offset).copy_to_nonoverlapping(bytes.as_mut_ptr(), len) };
     bytes
 }
 
 pub fn write(mr: &dyn RawMr, offset: usize, bytes: &[u8]) {
     assert!(offset + bytes.len() <= mr.len_bytes());
-    // SAFETY: as in `read`.
+    // SAFETY: the range is inside the region, and the world does not run during the call.
     unsafe { mr.addr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
 }
 
@@ -41,7 +42,7 @@ pub fn sge(mr: &dyn RawMr, offset: usize, len: usize) -> Sge {
     Sge { addr: mr.addr() as u64 + offset as u64, length: len as u32, lkey: mr.lkey() }
 }
 
-/// Buffers for receives, and which of them are posted.
+/// Buffers for receives, and the set of the posted ones.
 pub struct Buffers {
     mr: Box<dyn RawMr>,
     free: Vec<usize>,
@@ -60,7 +61,7 @@ impl Buffers {
         self.free.len()
     }
 
-    /// A buffer for a receive, if one is free; a small one now and then.
+    /// Returns a buffer for a receive, if one is free; sometimes a small one.
     pub fn take(&mut self, wr_id: u64, random: &mut Stream) -> Option<[Sge; 1]> {
         let slot = self.free.pop()?;
         self.posted.insert(wr_id, slot);
@@ -68,7 +69,7 @@ impl Buffers {
         Some([sge(&*self.mr, slot * Self::EACH_BYTES, len)])
     }
 
-    /// What lies in the buffer of a completed receive; it is free then.
+    /// Returns the contents of a completed receive's buffer, and frees the buffer.
     pub fn give_back(&mut self, wr_id: u64, len: usize) -> Vec<u8> {
         let slot = self.posted.remove(&wr_id).expect("the accounts know it");
         self.free.push(slot);
@@ -76,7 +77,7 @@ impl Buffers {
     }
 }
 
-/// A shared receive queue with its account.
+/// A shared receive queue with its checker.
 pub struct Shared {
     pub srq: Box<dyn RawSrq>,
     pub account: SharedReceives,
@@ -100,17 +101,17 @@ impl Shared {
 
     pub fn post(&mut self, wr_id: u64, random: &mut Stream) {
         let Some(sges) = self.buffers.take(wr_id, random) else { return };
-        // SAFETY: the region lives as long as the queue.
+        // SAFETY: the region exists as long as the queue.
         unsafe { self.srq.post_recv(&[RecvWr::new(wr_id, &sges)]) }.unwrap();
         self.account.posted(wr_id);
     }
 }
 
-/// A counter that everybody adds to, and what additions found there; each must find another number.
+/// A counter that all nodes add to, and the old values that additions returned, which must all differ.
 pub struct Counter {
     pub mr: Box<dyn RawMr>,
     found: BTreeMap<u64, u64>,
-    /// Additions whose outcome nobody will know.
+    /// Additions whose outcome remains unknown.
     pub unknown: u64,
 }
 
@@ -120,7 +121,7 @@ impl Counter {
         assert!(twice.is_none(), "two additions found {value}");
     }
 
-    /// `outstanding`: additions that may still be under way.
+    /// Checks the counter. `outstanding` is the number of additions that may still be in flight.
     pub fn check(&self, outstanding: u64) {
         let acknowledged = self.found.len() as u64;
         let total = u64::from_ne_bytes(read(&*self.mr, 0, 8).try_into().unwrap());
@@ -133,7 +134,7 @@ impl Counter {
     }
 }
 
-/// One life of a node.
+/// One incarnation of a node.
 pub struct Node {
     pub life: u64,
     pub context: Arc<dyn Context>,

@@ -1,5 +1,5 @@
-//! An RPC server and its clients as programs of a simulated node: the same endpoints as everywhere, with the handshake
-//! over pipes.
+//! An RPC server and its clients as programs of a simulated node: the ordinary endpoints, with the handshake over
+//! pipes.
 
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
@@ -16,14 +16,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub const PORT: u16 = 4_711;
 
-/// The node's device, with secrets from a seed.
+/// Returns the node's device, with secrets derived from a seed.
 pub fn nic(host: &Host, seed: u64) -> Nic {
     let mut nic = Nic::open(host).unwrap();
     nic.entropy = Entropy::seeded(seed);
     nic
 }
 
-/// One client's pipe.
+/// The pipe of one client.
 struct Line {
     pipe: Pipe,
     acceptor: Acceptor,
@@ -37,7 +37,7 @@ pub struct ServerProgram<H> {
     lines: Vec<Line>,
 }
 
-/// What became of a line.
+/// Result of reading a pipe.
 #[derive(PartialEq)]
 enum Hear {
     Nothing,
@@ -52,12 +52,13 @@ impl<H: Handler> ServerProgram<H> {
         Self { responder, listener, lines: Vec::new() }
     }
 
-    /// Whether a descriptor of the system is ready on which it sleeps: not one of its world.
+    /// Returns whether a descriptor of the system on which it sleeps is ready, as opposed to one of its world.
     pub fn is_woken_by_its_process(&self) -> bool {
         let mut set = WaitSet::default();
         self.responder.wait_set(&mut set);
         let is_ready = |fd: &RawFd| {
-            // SAFETY: only looked at; the responder keeps its own open, and a number of the world's is none of the system.
+            // SAFETY: the descriptor is only polled. The responder keeps its own open, and numbers of the world are
+            // none of the system.
             let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
             let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
             poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
@@ -66,7 +67,7 @@ impl<H: Handler> ServerProgram<H> {
         set.fds().iter().any(is_ready)
     }
 
-    /// How it stands, for people.
+    /// Returns a human-readable description of the state.
     pub fn describe(&self) -> String {
         let responder = &self.responder;
         format!(
@@ -174,20 +175,20 @@ impl<H: Handler + 'static> Endpoint for ServerProgram<H> {
     }
 }
 
-/// What a client does with its connection.
+/// The calls that a client makes over its connection.
 pub trait Workload: 'static {
-    /// Begins calls that can be begun; says when it wants to be asked again, if not before.
+    /// Begins the calls that can begin now; returns the time of the next attempt, if not before.
     fn begin(&mut self, caller: &mut dyn AnyCaller, now: Nanos) -> Option<Nanos>;
 
-    /// A call ended.
+    /// Handles a completed call.
     fn ended(&mut self, completion: Completion<'_>, now: Nanos);
 
-    /// Whether nothing is left to be done.
+    /// Returns whether all work is done.
     fn is_done(&self) -> bool;
 }
 
 enum Stage {
-    /// Until then there is nothing to try.
+    /// Wait before the next attempt.
     Pause {
         until: Nanos,
     },
@@ -202,7 +203,7 @@ enum Stage {
     },
 }
 
-/// A client: one connection, made again whenever it breaks.
+/// A client: one connection, which is re-established whenever it breaks.
 pub struct ClientProgram<W> {
     host: Host,
     server: NodeId,
@@ -231,7 +232,7 @@ impl<W: Workload> ClientProgram<W> {
         }
     }
 
-    /// How it stands, for people.
+    /// Returns a human-readable description of the state.
     pub fn describe(&self) -> String {
         let stage = match &self.stage {
             Stage::Pause { until } => format!("pauses until {until}"),
@@ -251,7 +252,7 @@ impl<W: Workload> ClientProgram<W> {
         self.stage = Stage::Pause { until: now + self.backoff.next_delay() };
     }
 
-    /// The connection breaks at this end, as if the kernel had said so; the server learns it later.
+    /// Breaks the connection at this end, as if the kernel had reported an error; the server detects it later.
     pub fn hang_up(&mut self) {
         if let Stage::Open { .. } = self.stage {
             self.caller.break_off(Broken::HungUp);
@@ -270,9 +271,9 @@ impl<W: Workload> ClientProgram<W> {
         self.stage = Stage::Handshake { pipe, machine, until: now + HANDSHAKE_PATIENCE };
     }
 
-    /// Reads the pipe; whether the connection was made, goes on, or ended.
+    /// Reads the pipe; returns whether the connection was established, continues, or ended.
     fn hear(&mut self, now: Nanos) -> Hear {
-        // One byte at a time during the handshake: what follows the welcome belongs to later.
+        // One byte at a time during the handshake: bytes after the welcome belong to the established connection.
         let mut bytes = [0; 256];
         let (pipe, machine, take) = match &mut self.stage {
             Stage::Pause { .. } => return Hear::Nothing,

@@ -1,5 +1,4 @@
-//! The key-value service, clients that note what they did, and the check that there was an order in which a single
-//! store would have answered like that.
+//! The key-value service, clients that record their operations, and the check that the histories are linearizable.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,7 +16,7 @@ use farcall_verbs::{Clock, Nanos};
 use super::rpc::Workload;
 
 const KEYS: u32 = 3;
-/// Of all clients together.
+/// Number of keys of all clients together.
 pub const KEYS_MAX: u32 = 10;
 
 pub fn key(number: u32) -> [u8; 16] {
@@ -26,7 +25,7 @@ pub fn key(number: u32) -> [u8; 16] {
     key
 }
 
-/// Operations by key, in the order in which they were called.
+/// Operations by key, in the order of their calls.
 #[derive(Default)]
 pub struct History(BTreeMap<u32, Vec<Operation<RegisterOp>>>);
 
@@ -41,7 +40,7 @@ impl History {
         &mut self.0.get_mut(&key).expect("it was called")[at]
     }
 
-    /// What the store holds may be forgotten between two times: its process is another one.
+    /// Records a restart of the store's process, between two times, which may lose the store's contents.
     pub fn restarted(&mut self, from: Nanos, to: Nanos) {
         for key in 0..KEYS_MAX {
             let at = self.called(key, RegisterOp::MayForget, from);
@@ -49,7 +48,7 @@ impl History {
         }
     }
 
-    /// Whether there is an order that explains it.
+    /// Checks that a sequential order explains the history.
     pub fn check(&self) {
         for (key, history) in &self.0 {
             if let Err(error) = linearizable(&Register, history) {
@@ -65,7 +64,7 @@ impl History {
 
 pub type SharedHistory = Rc<RefCell<History>>;
 
-/// The store behind calls.
+/// The store behind the calls.
 pub struct Store {
     service: Service,
     clock: HostClock,
@@ -103,7 +102,7 @@ impl Handler for Store {
     }
 }
 
-/// A call under way.
+/// A call in flight.
 struct Open {
     key: u32,
     at: usize,
@@ -118,7 +117,7 @@ enum Kind {
     Cas(u64),
 }
 
-/// A client of the store: makes so many calls, a few at a time.
+/// A client of the store that makes a number of calls, a few at a time.
 pub struct StoreClient {
     number: u64,
     random: Stream,
@@ -127,7 +126,7 @@ pub struct StoreClient {
     begun: u32,
     ended: u32,
     open: BTreeMap<CallId, Open>,
-    /// The last value and version seen, by key.
+    /// The last value and version read, by key.
     seen: BTreeMap<u32, (u64, u64)>,
     history: SharedHistory,
 }
@@ -199,7 +198,7 @@ impl StoreClient {
         (request.method().id(), out)
     }
 
-    /// What the history says of a call that was answered.
+    /// Returns the history's entry for a completed call.
     fn learn(&mut self, key: u32, kind: Kind, reply: &[u8], op: RegisterOp) -> RegisterOp {
         match (kind, op) {
             (Kind::Get, _) => {
@@ -262,9 +261,9 @@ impl Workload for StoreClient {
                 operation.returned_ns = Some(now.0);
             }
             Err(error) => match error.executed() {
-                // It may have its effect at any time from its call on, or never.
+                // The operation may take effect at any time after its call, or never.
                 Executed::Unknown if !matches!(kind, Kind::Get) => {}
-                // It had, and has, no effect: as good as a reader of nothing, anywhere.
+                // The operation had no effect, like a read without a result.
                 Executed::Unknown | Executed::No => {
                     operation.op = RegisterOp::Nothing;
                 }

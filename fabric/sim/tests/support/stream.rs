@@ -1,4 +1,4 @@
-//! Programs that write and read byte streams, and keep accounts of both.
+//! Programs that write and read byte streams, and record both.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -31,10 +31,10 @@ impl Carrier for Channel {
     }
 }
 
-/// How long the streams were that were ended, by (client, whether it is the server's).
+/// Lengths of the streams that ended, by (client, whether it is the server's end).
 pub type Ends = Rc<RefCell<BTreeMap<(u64, bool), u64>>>;
 
-/// How a direction of a stream ended for who read it.
+/// How a direction of a stream ended for its reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// All of it was read.
@@ -43,10 +43,10 @@ pub enum Ended {
     Broken(StreamError),
 }
 
-/// The byte of a stream at a position: another one for each stream.
+/// Returns the byte of a stream at a position; each stream has different contents.
 fn byte_at(client: u64, is_servers: bool, position: u64) -> u8 {
     if !is_servers && position < 8 {
-        // Who it is.
+        // The client's number.
         return client.to_le_bytes()[position as usize];
     }
     let mixed = (position / 8 + 1)
@@ -55,21 +55,21 @@ fn byte_at(client: u64, is_servers: bool, position: u64) -> u8 {
     (mixed.wrapping_mul(0xd6e8_feb8_6659_fd93) >> (8 * (position % 8))) as u8
 }
 
-/// One end of one stream: what it writes and has read.
+/// One end of one stream: the bytes that it writes and has read.
 pub struct End {
     host: Host,
     carried: Option<Carried<Channel>>,
     is_server: bool,
     client: Option<u64>,
     random: Random,
-    /// How much it wants to write, and has written.
+    /// Number of bytes to write, and written.
     to_write: u64,
     written: u64,
     read: u64,
     first: Vec<u8>,
     next_at: Nanos,
     ends: Ends,
-    /// How what it reads ended, and what it writes.
+    /// How the direction that it reads has ended, and the direction that it writes.
     pub ended: Option<Ended>,
     pub wrote: Option<Ended>,
     pub counters: Counters,
@@ -118,7 +118,7 @@ impl End {
         )
     }
 
-    /// Checks bytes that were read.
+    /// Checks the bytes read.
     fn check(&mut self, bytes: &[u8]) {
         for byte in bytes {
             if self.client.is_none() {
@@ -163,7 +163,7 @@ impl End {
         Ok(())
     }
 
-    /// Reads and writes what can be. Returns whether anything moved.
+    /// Reads and writes as far as possible. Returns whether any bytes were transferred.
     fn transfer(&mut self, stream: &mut Stream) -> bool {
         let mut any = false;
         for _ in 0..self.random.between(1, 4) {
@@ -215,12 +215,12 @@ impl Endpoint for End {
         let mut any = false;
         if let (Some(stream), None) = (carried.stream(), wait) {
             any = self.transfer(stream);
-            // What it left there wakes nobody again.
+            // Bytes that remain unread raise no further wake-up.
             any |= self.ended.is_none() && stream.is_readable();
             any |= self.wrote.is_none() && self.client.is_some() && stream.is_writable();
             self.counters = stream.counters();
             if self.random.chance_ppm(50_000) {
-                // It does something else, or is stopped.
+                // The program does other work, or is stopped.
                 let pause = Duration::from_nanos(self.random.between(100, 3_000_000));
                 match self.random.chance_ppm(500_000) {
                     true => self.next_at = now + pause,
@@ -231,7 +231,7 @@ impl Endpoint for End {
         let broke = |ended: &Option<Ended>| matches!(ended, Some(Ended::Broken(_)));
         let is_over = self.ended.is_some() && (carried.is_over() || broke(&self.wrote));
         if is_over || broke(&self.ended) {
-            // Its channel closes with it.
+            // The channel is closed with the stream.
             drop(carried);
             return Next::Again;
         }
@@ -251,7 +251,7 @@ impl Endpoint for End {
     }
 }
 
-/// A client of one stream.
+/// Returns a client of one stream.
 pub fn client(
     host: &Host,
     nic: &Nic,
@@ -312,7 +312,7 @@ impl Endpoint for Server {
     }
 }
 
-/// An end from a seed.
+/// Returns the configuration of an end for a seed.
 pub fn config(random: &mut Random) -> StreamConfig {
     let ring_bytes = [4 << 10, 12 << 10, 32 << 10, 256 << 10][random.below(4) as usize];
     let most = [4 << 10, 64 << 10, 1 << 20][random.below(3) as usize];

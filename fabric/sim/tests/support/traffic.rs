@@ -1,4 +1,4 @@
-//! Nodes with queue pairs of several transports that send to each other, with all accounts that can be kept of them.
+//! Nodes with queue pairs of several transports that send to each other, with all checkers.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ pub struct Traffic {
     pub nodes: Vec<Node>,
     pub members: Vec<Member>,
     pub(super) gids: Vec<Gid>,
-    /// Ways for datagrams, from each node to each.
+    /// Address handles for datagrams, from each node to each.
     pub(super) paths: Vec<Vec<Box<dyn AddressHandle>>>,
-    /// Accounts of all queue pairs there ever were, by node and number.
+    /// Numbers of all queue pairs that ever existed at the checkers, by node and queue pair number.
     pub(super) numbers: BTreeMap<(usize, u32), u64>,
     mtu: Mtu,
-    /// What this network lets one say of datagrams.
+    /// Delivery guarantee of datagrams in this network.
     datagrams: Promise,
     pub(super) deliveries: Deliveries,
     pub(super) ledger: Ledger,
@@ -88,12 +88,12 @@ impl Traffic {
         self.members.len() - 1
     }
 
-    /// A queue pair for datagrams.
+    /// Adds a queue pair for datagrams.
     pub fn add_datagrams(&mut self, node: usize) {
         self.add(node, QpType::Ud, None);
     }
 
-    /// A connection between two nodes, or within one.
+    /// Adds a connection between two nodes, or within one.
     pub fn add_connection(&mut self, kind: QpType, (a, b): (usize, usize)) -> (usize, usize) {
         let first = self.members.len();
         self.add(a, kind, Some(first + 1));
@@ -114,7 +114,7 @@ impl Traffic {
         }
     }
 
-    /// Whom a member may send to now.
+    /// Returns a member to which another may send now.
     pub(super) fn partner(&mut self, at: usize) -> Option<usize> {
         if let Some(peer) = self.members[at].peer {
             return Some(peer);
@@ -141,7 +141,7 @@ impl Traffic {
         work(member, &way, (&mut self.deliveries, &mut self.ledger), &mut self.random)
     }
 
-    /// A member posts something random.
+    /// Posts a random request of a member.
     pub fn act(&mut self, at: usize) {
         let Some(to) = self.partner(at) else { return };
         if self.members[at].has_failed {
@@ -155,7 +155,7 @@ impl Traffic {
         });
     }
 
-    /// Receives are posted for a member, or for all of its node; as many as `most`, or as there is room for.
+    /// Posts receives for a member, or for all members of its node: up to `most`, as far as there is space.
     pub fn post_receives(&mut self, at: usize, most: usize) {
         let member = &mut self.members[at];
         for _ in 0..most {
@@ -170,7 +170,7 @@ impl Traffic {
         }
     }
 
-    /// A limit is armed at a member's shared queue, or taken back.
+    /// Arms or disarms a limit of a member's shared queue.
     pub fn arm(&mut self, at: usize) {
         let limit = self.random.below(8) as u32;
         if let Some(shared) = &mut self.nodes[self.members[at].node].shared {
@@ -183,7 +183,7 @@ impl Traffic {
         self.members.iter().position(of).expect("completions go with their queue pair")
     }
 
-    /// Takes and judges everything that has come to any node, and begins anew what has failed.
+    /// Polls and checks the completions of all nodes, and renews failed queue pairs.
     pub fn poll(&mut self) {
         self.take();
         for at in 0..self.members.len() {
@@ -235,7 +235,7 @@ impl Traffic {
         self.members[at].sent(wc, &mut self.deliveries, flow, |node, life, found| {
             let counter = &mut nodes[node];
             match found {
-                // The counter went down with its node.
+                // The counter was lost with its node.
                 _ if counter.life != life => {}
                 Some(found) => counter.counter.found(found, wc.wr_id),
                 None => counter.counter.unknown += 1,
@@ -283,7 +283,7 @@ impl Traffic {
         }
     }
 
-    /// A datagram tells where it is from.
+    /// Handles a datagram, which contains its source.
     fn datagram(&mut self, at: usize, wc: &Wc, bytes: &[u8]) {
         assert_eq!((wc.opcode, wc.wc_flags.contains(WcFlags::GRH)), (WcOpcode::RECV, true));
         let (header, payload) = bytes.split_at(GRH_BYTES);
@@ -295,7 +295,7 @@ impl Traffic {
         self.deliveries.received(flow, number_of(wc, payload), payload).unwrap();
     }
 
-    /// Ends a queue pair, with the other end of its connection, and makes new ones.
+    /// Ends a queue pair, with the other end of its connection, and creates new ones.
     fn renew(&mut self, at: usize) {
         let ends: Vec<usize> = [Some(at), self.members[at].peer].into_iter().flatten().collect();
         self.end(&ends, None);
@@ -315,8 +315,8 @@ impl Traffic {
         }
     }
 
-    /// Ends queue pairs: everything posted completes or is flushed, and nothing that was acknowledged is missing.
-    /// Those of a dead node say nothing any more.
+    /// Ends queue pairs: all posted requests complete or are flushed, and no acknowledged message is missing. Queue
+    /// pairs of a crashed node are not checked.
     pub(super) fn end(&mut self, ends: &[usize], dead: Option<usize>) {
         let is_alive = |member: &Member| Some(member.node) != dead;
         for at in ends {
@@ -350,7 +350,7 @@ impl Traffic {
         self.nodes[node].counter.check(outstanding as u64);
     }
 
-    /// How many messages came over RC, over UC, as datagrams.
+    /// Returns the numbers of messages received over RC, over UC and as datagrams.
     pub fn received_counts(&self) -> [u64; 3] {
         self.received
     }

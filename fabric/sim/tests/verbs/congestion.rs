@@ -1,4 +1,4 @@
-//! How fast queue pairs send when packets are marked as having met congestion.
+//! Sending rate of queue pairs whose packets are marked as having met congestion.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use farcall_sim::{Bottleneck, Config, Faults, What, World};
 use farcall_verbs::*;
 use farcall_wire::{Dcqcn, RateBounds, RateControl};
 
-/// What counts for a packet besides its payload.
+/// Length that counts for a packet in addition to its payload.
 const HEADERS_BYTES: u64 = 64;
 const MTU_BYTES: u64 = 1024;
 const PACKET_BYTES: u64 = MTU_BYTES + HEADERS_BYTES;
 const MESSAGE_PACKETS: u64 = 4;
 const LEN_BYTES: usize = (MESSAGE_PACKETS * MTU_BYTES) as usize;
-/// Messages that a sender keeps posted.
+/// Number of messages that a sender keeps posted.
 const POSTED: usize = 64;
 
 const BOUNDS: RateBounds = RateBounds { min_bytes_per_s: 10_000_000, max_bytes_per_s: 1_000_000_000 };
@@ -29,7 +29,7 @@ fn config() -> Config {
     config
 }
 
-/// A sender that always has something to send, and how much of it is done.
+/// A sender that always has requests posted, and the number of completed ones.
 struct Flow {
     end: End,
     to: (u64, u32),
@@ -58,7 +58,7 @@ impl Flow {
     }
 }
 
-/// Lets flows send for a time; the packets of each that are done by then.
+/// Runs flows for a time; returns the number of packets of each that have completed by then.
 fn run(world: &mut World, flows: &mut [Flow], time: Duration) -> Vec<u64> {
     let (until, before) = (world.now() + time, flows.iter().map(|flow| flow.packets).collect::<Vec<_>>());
     while world.now() < until {
@@ -81,8 +81,8 @@ fn marks(ppm: u32) -> Faults {
     Faults { mark_ppm: ppm, ..Faults::NONE }
 }
 
-/// What DCQCN lets through in so many periods of 55 us after the last notification, which left the lowest rate: four
-/// periods of it, then R_T grows by 5 MB/s in each, and R_C goes half of the way to it.
+/// Returns the bytes that DCQCN permits in `periods` periods of 55 us after the last notification, which left the
+/// minimum rate: four periods at this rate, then R_T grows by 5 MB/s in each, and R_C by half of the distance to it.
 fn bytes_of_recovery(periods: u32) -> f64 {
     let (mut target, mut current, mut bytes) = (10e6, 10e6, 0.0);
     for nth in 1..=periods {
@@ -97,7 +97,7 @@ fn bytes_of_recovery(periods: u32) -> f64 {
 fn a_sender_falls_to_the_lowest_rate_while_packets_are_marked_and_recovers_as_the_formulas_say() {
     let Pair { mut world, a, b } = Pair::new(config(), QpType::Rc);
     let mut flow = [Flow::new(a, &b)];
-    // The window alone bounds it: 64 packets in flight of some 2 us.
+    // Only the window limits it: 64 packets in flight for some 2 us.
     let [unbounded] = run(&mut world, &mut flow, Duration::from_millis(1))[..] else { unreachable!() };
     assert!(unbounded * PACKET_BYTES > 2 * BOUNDS.max_bytes_per_s / 1_000, "{unbounded} packets in 1 ms");
     world.set_faults(marks(1_000_000));
@@ -112,7 +112,8 @@ fn a_sender_falls_to_the_lowest_rate_while_packets_are_marked_and_recovers_as_th
     };
     let (bytes, expected) = ((recovering * PACKET_BYTES) as f64, bytes_of_recovery(100));
     assert!((bytes - expected).abs() < expected / 50.0, "{bytes} bytes in 100 periods, not {expected}");
-    // (1 GB/s - 10 MB/s) / 5 MB/s = 198 periods of additive increase, and the first four: 11.1 ms. Then nothing limits it.
+    // (1 GB/s - 10 MB/s) / 5 MB/s = 198 periods of additive increase, and the first four: 11.1 ms. After that there is
+    // no limit.
     run(&mut world, &mut flow, Duration::from_micros(55 * 104));
     let [again] = run(&mut world, &mut flow, Duration::from_millis(1))[..] else { unreachable!() };
     assert!(again * 10 >= unbounded * 9, "{again} packets in 1 ms, {unbounded} before");
@@ -130,15 +131,15 @@ fn a_read_is_slowed_down_where_its_data_comes_from() {
     let began = p.world.now();
     assert_eq!(p.wait_a().status, WcStatus::SUCCESS);
     let took_ns = p.world.now().0 - began.0;
-    // At 1 GB/s it would be 218 us. About half comes before the lowest rate is reached.
+    // At 1 GB/s it would be 218 us. About half of the packets are sent before the minimum rate is reached.
     let slowest_ns = 200 * PACKET_BYTES * 1_000_000_000 / BOUNDS.min_bytes_per_s;
     assert!((slowest_ns / 4..slowest_ns).contains(&took_ns), "{took_ns} ns, at most {slowest_ns}");
     assert_eq!(p.a.get(0, 200 * MTU_BYTES as usize), pattern(7, 200 * MTU_BYTES as usize));
     assert_nothing_was_sent_twice(&p.world);
 }
 
-/// Two senders to one node behind a bottleneck; the second begins when the first has it all. Packets that are done: of the
-/// first alone in 5 ms, and of each in 60 ms.
+/// Two senders to one node behind a bottleneck; the second begins when the first uses all of it. Returns the completed
+/// packets of the first alone in 5 ms, and of each in 60 ms.
 fn share(bytes_per_s: u64) -> (u64, Vec<u64>) {
     let mut config = config();
     config.params.rate_control = farcall_wire::dcqcn;

@@ -1,4 +1,4 @@
-//! What goes wrong, goes wrong as on a real device.
+//! Failures behave as on a real device.
 
 use crate::support::*;
 use farcall_sim::{Config, Faults};
@@ -59,7 +59,7 @@ fn an_overrun_queue_fails_and_takes_its_pairs_with_it() {
     qp.modify(&QpAttr::rts(0)).unwrap();
     qp.modify(&QpAttr::to(QpState::Err)).unwrap();
     let requests: Vec<_> = (0..4).map(|i| SendWr::write(i, &[], 0, 0)).collect();
-    // SAFETY: no memory is named.
+    // SAFETY: the requests have no elements, so they refer to no memory.
     unsafe { qp.post_send(&requests) }.unwrap();
     p.settle();
     let mut cq = cq;
@@ -107,7 +107,7 @@ fn a_completion_before_a_failure_has_its_payload() {
         p.a.send(&[
             SendWr::write(1, &long, to, rkey),
             SendWr::write(2, &short, to + 50_000, rkey).with_imm(2),
-            // Longer than its receive: the pair fails as soon as the WRITE before it has landed, if not before.
+            // Longer than its receive: the queue pair fails as soon as the WRITE before it is placed, if not before.
             SendWr::send(3, &long),
         ]);
         let first = p.wait_b();
@@ -145,7 +145,7 @@ fn a_datagram_too_long_for_a_shared_receive_takes_none() {
 #[test]
 fn the_receive_of_a_lost_message_stays_with_its_pair() {
     let mut p = Pair::with(Config::new(1), QpType::Uc, Mtu::Mtu1024, End::rts, shared(4));
-    // Another connection of the same nodes, which takes receives from the same queue.
+    // Another connection of the same nodes, which uses the same shared receive queue.
     let mut other = End::new(&p.a.host, QpType::Uc, None);
     let cap = QpCap::default();
     let (send_cq, recv_cq, srq) = (&*p.b.cq, &*p.b.cq, p.b.srq.as_deref());
@@ -161,7 +161,7 @@ fn the_receive_of_a_lost_message_stays_with_its_pair() {
     let long = [p.a.sge(0, 3_000)];
     let cut_short = |p: &mut Pair| {
         p.a.send(&[SendWr::send(1, &long)]);
-        // The first packet is on its way, the others get lost.
+        // The first packet is in flight, the others are lost.
         p.world.run_for(std::time::Duration::from_nanos(160));
         p.world.cut(p.a.host.id(), p.b.host.id());
         p.settle();

@@ -1,4 +1,4 @@
-//! What operations do, over a network that is well and over one that is not.
+//! Operations over networks with and without faults.
 
 use crate::support::*;
 use farcall_sim::{Config, Faults};
@@ -97,7 +97,8 @@ fn atomics_are_executed_once_over_a_bad_network() {
     }
 }
 
-/// Memory of no bytes is registered, and reaches nothing; peers name regions as the simulator says, and not otherwise.
+/// A region of zero bytes can be registered and permits no access; peers address regions only by the simulator's remote
+/// addresses.
 #[test]
 fn registers_a_region_of_no_bytes() {
     let mut p = Pair::new(Config::new(1), QpType::Rc);
@@ -112,7 +113,7 @@ fn registers_a_region_of_no_bytes() {
     assert_eq!(p.wait_a().status, WcStatus::REM_ACCESS_ERR);
     assert!(p.b.pd.alloc_mr(0, ALL).is_err(), "there is no memory of no bytes");
     let zero_based = MrMemory::new(memory.as_mut_ptr(), 64).named_from(0);
-    // SAFETY: as above.
+    // SAFETY: the call is refused, so the memory is not registered.
     let refused = unsafe { p.b.pd.reg_mr_at(zero_based, ALL) };
     assert!(refused.is_err_and(|error| error.to_string().contains("reg_mr_at")));
 }
@@ -201,7 +202,7 @@ fn a_source_is_read_when_the_device_gets_to_it() {
         SendWr::write(1, &sges, to.0, to.1).with_flags(SIGNALED),
         SendWr::write(2, &sges, to.0 + 8, to.1).with_flags(SendFlags::INLINE | SIGNALED),
     ]);
-    // Too early: the first request has not been read yet, the inline one has.
+    // Too early: the payload of the first request has not been read yet, that of the inline one has.
     p.a.put(0, &[2; 8]);
     assert_eq!((p.wait_a().wr_id, p.wait_a().wr_id), (1, 2));
     assert_eq!((p.b.get(0, 8), p.b.get(8, 8)), (vec![2; 8], vec![1; 8]));

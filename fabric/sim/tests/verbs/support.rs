@@ -1,4 +1,4 @@
-//! Two nodes with a queue pair each, and what tests do with them.
+//! Two nodes with a queue pair each, and helper functions for tests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ pub const ALL: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 pub const SIGNALED: SendFlags = SendFlags::SIGNALED;
 
-/// Virtual time after which a test calls something lost.
+/// Virtual time after which a test fails.
 pub const LOST: Duration = Duration::from_secs(100);
 
 pub const QKEY: u32 = 0x1111_1111;
@@ -78,7 +78,7 @@ impl End {
         self.qp.modify(&attr).unwrap();
     }
 
-    /// RTS with few transport retries and few receiver-not-ready retries.
+    /// Moves to RTS with few transport retries and few receiver-not-ready retries.
     pub fn rts_impatient(&mut self) {
         let attr =
             QpAttr { timeout: Some(8), retry_cnt: Some(1), rnr_retry: Some(1), ..QpAttr::rts(0xff_fff0) };
@@ -95,14 +95,14 @@ impl End {
 
     pub fn put(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.mr.len_bytes());
-        // SAFETY: inside the region; the world stands still while a test writes.
+        // SAFETY: the range is inside the region, and the world does not run while a test writes.
         unsafe { self.mr.addr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
     pub fn get(&self, offset: usize, len: usize) -> Vec<u8> {
         assert!(offset + len <= self.mr.len_bytes());
         let mut bytes = vec![0; len];
-        // SAFETY: as in `put`.
+        // SAFETY: the range is inside the region, and the world does not run while a test reads.
         unsafe { self.mr.addr().add(offset).copy_to_nonoverlapping(bytes.as_mut_ptr(), len) };
         bytes
     }
@@ -112,16 +112,16 @@ impl End {
     }
 
     pub fn send(&mut self, wrs: &[SendWr<'_>]) {
-        // SAFETY: tests keep their regions and wait for completions.
+        // SAFETY: tests keep their regions until they have waited for the completions.
         unsafe { self.qp.post_send(wrs) }.unwrap();
     }
 
     pub fn recv(&mut self, wr_id: u64, sges: &[Sge]) {
         let wrs = [RecvWr::new(wr_id, sges)];
         let posted = match &mut self.srq {
-            // SAFETY: as in `send`.
+            // SAFETY: tests keep their regions until they have waited for the completions.
             Some(srq) => unsafe { srq.post_recv(&wrs) },
-            // SAFETY: as in `send`.
+            // SAFETY: tests keep their regions until they have waited for the completions.
             None => unsafe { self.qp.post_recv(&wrs) },
         };
         posted.unwrap();
@@ -137,7 +137,7 @@ impl End {
     }
 }
 
-/// A world of two nodes and a connected pair.
+/// A world of two nodes and a connected pair of queue pairs.
 pub struct Pair {
     pub world: World,
     pub a: End,
@@ -176,17 +176,17 @@ impl Pair {
         Self { world, a, b }
     }
 
-    /// Lets events happen until a completion comes to `a`.
+    /// Handles events until `a` has a completion, and returns it.
     pub fn wait_a(&mut self) -> Wc {
         wait(&mut self.world, &mut self.a)
     }
 
-    /// Lets events happen until a completion comes to `b`.
+    /// Handles events until `b` has a completion, and returns it.
     pub fn wait_b(&mut self) -> Wc {
         wait(&mut self.world, &mut self.b)
     }
 
-    /// Lets everything happen that will.
+    /// Handles all events.
     pub fn settle(&mut self) {
         let until = self.world.now() + LOST;
         while self.world.now() < until && self.world.step() {}
@@ -203,7 +203,7 @@ pub fn wait(world: &mut World, end: &mut End) -> Wc {
     got.unwrap()
 }
 
-/// Bytes that differ from place to place.
+/// Returns bytes that differ from position to position.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| ((i + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }

@@ -1,7 +1,8 @@
-//! The time stamp counter of x86-64, where it can be relied on.
+//! The time stamp counter of x86-64, if it is reliable.
 //!
-//! Its rate is measured between the first clock of the process and a look at the time some milliseconds later. Until
-//! then clocks ask the system: a process that has just started does not wait for the measurement.
+//! The rate of the counter is measured between the creation of the first clock of the process and a sample taken some
+//! milliseconds later. Until then clocks read the system's time, so that a process that has just started does not wait
+//! for the measurement.
 
 #[cfg(target_arch = "x86_64")]
 mod imp {
@@ -10,29 +11,30 @@ mod imp {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::time::{Duration, Instant};
 
-    /// Time between the two looks at both clocks: a look is accurate to some ten nanoseconds.
+    /// Minimum time between the two samples of both clocks. A sample is accurate to some ten nanoseconds.
     const CALIBRATION: Duration = Duration::from_millis(10);
 
-    /// Both clocks at one moment.
+    /// A sample of both clocks.
     #[derive(Clone, Copy)]
     struct Moment {
         at: Instant,
-        /// The counter just before.
+        /// Counter value just before `at` was read.
         before: u64,
-        /// How much it counted meanwhile.
+        /// Increase of the counter while `at` was read.
         apart: u64,
     }
 
-    /// The first moment; `None` if the counter cannot be relied on.
+    /// The first sample; `None` if the counter is not reliable.
     static ORIGIN: OnceLock<Option<Moment>> = OnceLock::new();
     static IS_CALIBRATING: AtomicBool = AtomicBool::new(false);
-    /// The second moment: the counter, and nanoseconds since the first. Written before the rate, and once.
+    /// The second sample: the counter value, and the nanoseconds since the first sample. Written once, before the rate.
     static ANCHOR_TICK: AtomicU64 = AtomicU64::new(0);
     static ANCHOR_NS: AtomicU64 = AtomicU64::new(0);
-    /// Nanoseconds per tick, in 2^-32; 0 until it is known.
+    /// Nanoseconds per tick, in units of 2^-32; 0 until the rate is known.
     static NS_PER_TICK: AtomicU64 = AtomicU64::new(0);
 
-    /// Invariant (CPUID 8000_0007h, EDX bit 8), and the kernel keeps time by it: so it is the same on all cores.
+    /// Returns whether the counter is invariant (CPUID 8000_0007h, EDX bit 8) and is the kernel's clock source, which
+    /// means that it is synchronised on all cores.
     fn is_reliable() -> bool {
         let source =
             std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
@@ -42,11 +44,12 @@ mod imp {
     }
 
     fn ticks() -> u64 {
-        // SAFETY: every x86-64 processor has the instruction, and the kernel that keeps time by it allows it.
+        // SAFETY: every x86-64 processor has the instruction. `is_reliable` found that the kernel uses the counter as
+        // its clock source; the vDSO then reads it in user mode, so the kernel has not disabled it there.
         unsafe { _rdtsc() }
     }
 
-    /// The moment with the shortest time between two looks at the counter.
+    /// Takes several samples and returns the one with the shortest time between its two readings of the counter.
     fn moment() -> Moment {
         let look = || {
             let before = ticks();
@@ -67,16 +70,16 @@ mod imp {
         *ORIGIN.get_or_init(|| is_reliable().then(moment))
     }
 
-    /// Returns the time, and as nanoseconds since the first moment of the process; `None` if there is no reliable
-    /// counter.
+    /// Returns the current time, also as nanoseconds since the first sample of the process; the latter is `None` if
+    /// there is no reliable counter.
     pub(in super::super) fn start() -> (Instant, Option<u64>) {
-        // First: no start is earlier.
+        // The first sample is taken before the time is read, so no start is earlier than it.
         let origin = origin();
         let start = Instant::now();
         (start, origin.map(|origin| (start - origin.at).as_nanos() as u64))
     }
 
-    /// Nanoseconds since the first moment, by the counter; `None` until its rate is known.
+    /// Returns the nanoseconds since the first sample, by the counter; `None` until the counter's rate is known.
     #[inline]
     pub(in super::super) fn elapsed_ns() -> Option<u64> {
         let ns_per_tick = NS_PER_TICK.load(Ordering::Acquire);
@@ -84,23 +87,25 @@ mod imp {
             calibrate();
             return None;
         }
-        // Cores agree within nanoseconds; time must not run backwards below the anchor.
+        // Counters of different cores agree within nanoseconds; the saturation keeps the time from running backwards
+        // below the anchor.
         let ticks = ticks().saturating_sub(ANCHOR_TICK.load(Ordering::Relaxed));
         let since_anchor_ns = ((u128::from(ticks) * u128::from(ns_per_tick)) >> 32) as u64;
         Some(ANCHOR_NS.load(Ordering::Relaxed) + since_anchor_ns)
     }
 
-    /// Measures the rate, if it is time for that.
+    /// Measures the rate if [`CALIBRATION`] has passed since the first sample.
     #[cold]
     fn calibrate() {
         let Some(origin) = origin().filter(|origin| origin.at.elapsed() >= CALIBRATION) else { return };
-        // One thread measures; others ask the system meanwhile.
+        // One thread measures; other threads read the system's time in the meantime.
         if IS_CALIBRATING.swap(true, Ordering::Relaxed) {
             return;
         }
         let now = moment();
         let (Some(rate), since) = (rate(origin, now), now.at - origin.at) else { return };
-        // The counter before the look at the time: by the counter it is never earlier than the system has said.
+        // The anchor uses the counter value from before the system's time was read. Hence the counter's time is never
+        // earlier than a time that the system has returned.
         ANCHOR_TICK.store(now.before, Ordering::Relaxed);
         ANCHOR_NS.store(since.as_nanos() as u64, Ordering::Relaxed);
         NS_PER_TICK.store(rate, Ordering::Release);

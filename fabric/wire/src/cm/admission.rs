@@ -1,23 +1,24 @@
-//! How many connections other hosts may have a process hold: what each costs, who asks does not pay.
+//! Limits on the connections of a process that other hosts request: each costs memory of this process and nothing of
+//! the requesting host.
 //!
-//! A host may have so much, and no more than is free. So a few hosts that ask without end leave room for the others.
-//! Many addresses can still take all places of requests that wait; then the oldest of the host that has most of them
-//! gives way.
+//! The connections of one host are limited to a fixed number and to the number that is free, so a few hosts that send
+//! requests without end leave capacity for others. Requests from many addresses can still fill the table of waiting
+//! requests. Then the oldest request of the host with the most waiting requests is dropped.
 
 use std::collections::HashMap;
 
 /// Maximum numbers for a process.
 struct Limits {
-    /// Connections that were asked of it, until its program destroys them.
+    /// Requested connections, until the program destroys them.
     connections: usize,
-    /// Of these, requests that are not answered, and answers that are not confirmed.
+    /// Half-open ones among them: requests without a reply, and replies without a confirmation.
     half_open: usize,
 }
 
 const OF_A_HOST: Limits = Limits { connections: 1_024, half_open: 128 };
 const OF_ALL: Limits = Limits { connections: 4_096, half_open: 1_024 };
 
-/// The connections of a host, or of all hosts.
+/// Number of connections of one host, or of all hosts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Count {
     connections: usize,
@@ -31,7 +32,7 @@ impl Count {
         self.half_open += usize::from(is_half_open);
     }
 
-    /// How many are half open.
+    /// Returns the number of half-open connections.
     #[must_use]
     pub const fn half_open(&self) -> usize {
         self.half_open
@@ -42,19 +43,19 @@ impl Count {
     }
 }
 
-/// Whether a host has room for one more request.
+/// Capacity for one more request of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// It has.
+    /// There is capacity.
     Free,
-    /// It has if a request of a host with more of them gives way ([`first_to_give_way`]).
+    /// There is capacity if a waiting request of a host with more of them is dropped ([`first_to_give_way`]).
     IfOneGivesWay,
-    /// It has not.
+    /// There is no capacity.
     None,
 }
 
 impl Room {
-    /// The room for a host that has so many connections, of so many of all hosts.
+    /// Returns the capacity for a host with `host` connections, if all hosts have `all`.
     #[must_use]
     pub fn for_host(host: Count, all: Count) -> Self {
         let free = OF_ALL.connections.saturating_sub(all.connections);
@@ -68,8 +69,8 @@ impl Room {
     }
 }
 
-/// The oldest request of the host that has most of them, if that is more than `most`. Each request is the network of its
-/// host ([`super::host_network`]) and a number that grows with each request.
+/// Returns the oldest request of the host that has the most waiting requests, if it has more than `most`. Each request
+/// is given as the network of its host ([`super::host_network`]) and a number that increases with each request.
 #[must_use]
 pub fn first_to_give_way(waiting: &[(u128, u64)], most: usize) -> Option<u64> {
     let mut hosts: HashMap<u128, (usize, u64)> = HashMap::new();

@@ -1,4 +1,4 @@
-//! The states of a connection, and what moves it from one to the next.
+//! The states of a connection and their transitions.
 
 use crate::cm::message::{Answered, Message, Rejection, Reply, Request, ServiceReply, ServiceRequest};
 use crate::cm::reason;
@@ -10,7 +10,7 @@ pub enum State {
     ReqSent,
     /// A REP was received; the program has not called [`Connection::ready`] yet.
     RepReceived,
-    /// A REQ was received; the program has not answered yet.
+    /// A REQ was received; the program has not replied yet.
     ReqReceived,
     /// A REP was sent; an RTU is expected.
     RepSent,
@@ -22,7 +22,7 @@ pub enum State {
     TimeWait,
     /// A SIDR REQ was sent; a SIDR REP is expected.
     SidrSent,
-    /// A SIDR REQ was received; the program has not answered yet.
+    /// A SIDR REQ was received; the program has not replied yet.
     SidrReceived,
     /// Closed.
     Closed,
@@ -33,21 +33,21 @@ pub enum State {
 pub enum Event {
     /// The peer accepted; the program calls [`Connection::ready`] next.
     Response(Reply),
-    /// The peer rejected the request, or ended before the connection was established.
+    /// The peer rejected the request, or exited before the connection was established.
     Rejected(Rejection),
-    /// The connection can be used.
+    /// The connection is established.
     Established,
     /// The connection is closed.
     Disconnected,
-    /// The queue pair of a datagram service, or why there is none.
+    /// The queue pair of a datagram service, or the reason why there is none.
     Service(ServiceReply),
-    /// No answer in time.
+    /// The peer did not reply in time.
     Unreachable,
     /// No packet of the connection is in flight any more: its queue pair may be reused.
     TimewaitExit,
 }
 
-/// What to do after a state change.
+/// Actions required after a state change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
     /// A message to send to the peer.
@@ -71,9 +71,9 @@ pub struct WrongState(pub State);
 #[derive(Debug)]
 pub struct Connection {
     state: State,
-    /// The queue pair of the peer, as far as it has told.
+    /// The peer's queue pair, as far as it is known.
     peer_qp_num: u32,
-    /// Of a service resolution: which service.
+    /// Service ID of a service resolution.
     service_id: u64,
 }
 
@@ -103,7 +103,8 @@ impl Connection {
         Self { service_id: request.route.service_id(), ..Self::new(State::SidrReceived) }
     }
 
-    /// The end of an established connection whose process has died: returns the DREQ to send in its name.
+    /// The end of an established connection whose process has exited: returns the DREQ to send on behalf of that
+    /// process.
     #[must_use]
     pub fn abandoned(peer_qp_num: u32) -> (Self, Message) {
         let dreq = Message::Dreq { remote_qp_num: peer_qp_num };
@@ -114,13 +115,14 @@ impl Connection {
         Self { state, peer_qp_num: 0, service_id: 0 }
     }
 
-    /// Its state.
+    /// Returns the state.
     #[must_use]
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// The queue pair of a peer that waits until it is told of the end; `None` if no peer does.
+    /// Returns the queue pair of a peer that waits for a message about the end of the connection; `None` if no peer
+    /// waits.
     #[must_use]
     pub fn waiting_qp_num(&self) -> Option<u32> {
         let is_waiting =
@@ -128,7 +130,7 @@ impl Connection {
         is_waiting.then_some(self.peer_qp_num)
     }
 
-    /// Whether a peer has asked and waits until the connection is established, or refused.
+    /// Returns whether a peer has sent a request and waits until the connection is established or rejected.
     #[must_use]
     pub fn is_half_open(&self) -> bool {
         matches!(self.state, State::ReqReceived | State::RepSent | State::SidrReceived)
@@ -170,18 +172,18 @@ impl Connection {
                 self.state = State::Closed;
                 Step::event(Event::Service(reply))
             }
-            // An answer will come: it takes longer.
+            // The reply will take longer.
             (_, Message::Mra { .. }) | (State::TimeWait | State::Closed, _) => Step::default(),
             _ => self.peer_closed(),
         }
     }
 
-    /// The peer ended without a message.
+    /// Handles the end of a peer that sent no message.
     pub fn peer_closed(&mut self) -> Step {
         let gone = rejection(Answered::Other, reason::CONSUMER_DEFINED, Vec::new());
         let (state, event) = match self.state {
             State::ReqSent | State::ReqReceived | State::RepSent => (State::Closed, Event::Rejected(gone)),
-            // The program that is told of the REP is told of the end after it.
+            // The program first receives the event of the REP, then the one of the end.
             State::RepReceived | State::Established | State::DreqSent => {
                 (State::TimeWait, Event::Disconnected)
             }
@@ -196,7 +198,7 @@ impl Connection {
         Step::event(event)
     }
 
-    /// Nobody listens at the peer's address.
+    /// Handles the error that the peer's address has no listener.
     pub fn refused(&mut self) -> Step {
         let nobody = rejection(Answered::Req, reason::INVALID_SERVICE_ID, Vec::new());
         let event = match self.state {
@@ -221,18 +223,19 @@ impl Connection {
     }
 
     /// The program accepts a connection.
+    /// Accepts a connection.
     ///
     /// # Errors
-    /// If there is no request to answer.
+    /// Returns [`WrongState`] if there is no request.
     pub fn accept(&mut self, reply: Reply) -> Result<Message, WrongState> {
         self.go(State::ReqReceived, State::RepSent)?;
         Ok(Message::Rep(reply))
     }
 
-    /// The program serves datagrams, by a queue pair with that key.
+    /// Accepts datagrams, with the given queue pair and Q_Key.
     ///
     /// # Errors
-    /// If there is no request to answer.
+    /// Returns [`WrongState`] if there is no request.
     pub fn serve(&mut self, qp_num: u32, qkey: u32, private_data: Vec<u8>) -> Result<Message, WrongState> {
         self.go(State::SidrReceived, State::Closed)?;
         let Self { service_id, .. } = *self;
@@ -240,10 +243,10 @@ impl Connection {
         Ok(Message::SidrRep(ServiceReply { status, qp_num, service_id, qkey, private_data }))
     }
 
-    /// The program rejects the request.
+    /// Rejects the request.
     ///
     /// # Errors
-    /// If there is no request to answer.
+    /// Returns [`WrongState`] if there is no request.
     pub fn reject(&mut self, private_data: Vec<u8>) -> Result<Message, WrongState> {
         let no = match self.state {
             State::ReqReceived => {
@@ -261,10 +264,10 @@ impl Connection {
         Ok(no)
     }
 
-    /// The program has taken the REP and is ready. `None` if the peer has ended meanwhile.
+    /// Confirms the REP. Returns `None` if the peer has ended the connection in the meantime.
     ///
     /// # Errors
-    /// If there was no REP.
+    /// Returns [`WrongState`] if there was no REP.
     pub fn ready(&mut self) -> Result<Option<Message>, WrongState> {
         if self.state == State::TimeWait {
             return Ok(None);
@@ -273,10 +276,10 @@ impl Connection {
         Ok(Some(Message::Rtu))
     }
 
-    /// The program has received a message over the connection before the RTU (`IBV_EVENT_COMM_EST`).
+    /// Records that the program received a message over the connection before the RTU (`IBV_EVENT_COMM_EST`).
     ///
     /// # Errors
-    /// If there is no connection.
+    /// Returns [`WrongState`] if there is no connection.
     pub fn comm_established(&mut self) -> Result<Step, WrongState> {
         if self.state == State::Established {
             return Ok(Step::default());
@@ -285,7 +288,7 @@ impl Connection {
         Ok(Step::event(Event::Established))
     }
 
-    /// The program ends the connection. `None` if there is none any more: the peer may have ended it first.
+    /// Ends the connection. Returns `None` if there is none any more: the peer may have ended it first.
     pub fn disconnect(&mut self) -> Option<Message> {
         match self.state {
             State::Established | State::RepSent | State::RepReceived => {

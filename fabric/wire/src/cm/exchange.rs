@@ -1,23 +1,24 @@
-//! Messages over what loses them: questions are sent again until they are answered (volume 1, section 12.9.8).
+//! Reliable exchange of messages over a lossy transport: a request is resent until its reply arrives (volume 1, section
+//! 12.9.8).
 
 use std::time::Duration;
 
 use crate::cm::mad::Mad;
 use crate::cm::message::Message;
 
-/// How long an answer may take before a question is sent again. Shorter than what the REQ says, for what is lost on a
-/// local network is to be had again soon; doubled each time.
+/// Initial retransmission timeout of a request. It is shorter than the response timeout in the REQ, so that a loss on a
+/// local network is repaired soon; it is doubled each time.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
-/// The longest wait.
+/// Maximum retransmission timeout.
 const LAST_WAIT: Duration = Duration::from_secs(4);
-/// How often a question is sent at most: with the waits above over 40 seconds and more.
+/// Maximum number of transmissions of a request; with the timeouts above this takes more than 40 seconds.
 const SENT_MAX: u32 = 15;
 
-/// What one end of a connection has said and heard. Time is what its user counts.
+/// State of the messages that one end of a connection has sent and received. The caller provides the time.
 #[derive(Debug, Default)]
 pub struct Exchange {
     question: Option<Question>,
-    /// The last message that was heard, and what was answered.
+    /// The last message received, and the reply to it.
     heard: Option<Mad>,
     answer: Option<Mad>,
 }
@@ -29,34 +30,34 @@ struct Question {
     due: Duration,
 }
 
-/// What a message that came is.
+/// Classification of a received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// One for the connection.
+    /// A new message for the connection.
     New,
-    /// One that came before: its sender has not heard the answer, which may go again.
+    /// A duplicate: its sender has not received the reply, which may be resent.
     Again(Option<Mad>),
 }
 
-/// What is due.
+/// Action of the retransmission timer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// Nothing yet.
+    /// Nothing is due.
     Nothing,
-    /// The question goes again.
+    /// The request must be resent.
     Again(Mad),
-    /// It was sent often enough.
+    /// The request was sent the maximum number of times.
     Unanswered,
 }
 
 impl Exchange {
-    /// Of who was asked.
+    /// Creates the state of the end that received a request.
     #[must_use]
     pub fn asked(question: Mad) -> Self {
         Self { heard: Some(question), ..Self::default() }
     }
 
-    /// A message goes out.
+    /// Records a message that is sent.
     pub fn sent(&mut self, mad: &Mad, now: Duration) {
         let is_question = matches!(
             mad.message,
@@ -66,7 +67,7 @@ impl Exchange {
         self.answer = Some(mad.clone());
     }
 
-    /// A message of the connection came.
+    /// Classifies a received message of the connection.
     pub fn received(&mut self, mad: &Mad, now: Duration) -> Heard {
         if let Message::Mra { service_timeout, .. } = mad.message {
             if let Some(question) = &mut self.question {
@@ -85,19 +86,19 @@ impl Exchange {
         Heard::New
     }
 
-    /// Whether a question is the one that this end was asked.
+    /// Returns whether a request is the one that this end received last.
     #[must_use]
     pub fn is_about(&self, question: &Mad) -> bool {
         self.heard.as_ref() == Some(question)
     }
 
-    /// When something is due.
+    /// Returns the time at which the timer expires.
     #[must_use]
     pub fn due(&self) -> Option<Duration> {
         self.question.as_ref().map(|question| question.due)
     }
 
-    /// Does what is due.
+    /// Returns the due action.
     pub fn tick(&mut self, now: Duration) -> Due {
         let Some(question) = self.question.as_mut().filter(|question| question.due <= now) else {
             return Due::Nothing;

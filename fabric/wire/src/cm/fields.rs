@@ -1,9 +1,9 @@
-//! Fields in the bytes of a MAD: numbers are big-endian, and a byte may hold several.
+//! Fields in the bytes of a MAD: numbers are big-endian, and a byte may contain several fields.
 
-/// What is behind a MAD's header, in bytes.
+/// Length in bytes of the part after a MAD's header.
 pub(super) const BODY_BYTES: usize = 232;
 
-/// What is behind a MAD's header. Places of fields are those of the tables in section 12.6, in bytes from here.
+/// The part after a MAD's header. Offsets of fields are those of the tables in section 12.6, in bytes from here.
 #[derive(Clone, Copy)]
 pub(super) struct Body(pub(super) [u8; BODY_BYTES]);
 
@@ -20,7 +20,7 @@ impl Body {
         u16::from_be_bytes(self.bytes(at))
     }
 
-    /// A number of 24 bits.
+    /// Reads a number of 24 bits.
     pub(super) fn u24(&self, at: usize) -> u32 {
         let [a, b, c] = self.bytes(at);
         u32::from_be_bytes([0, a, b, c])
@@ -46,7 +46,7 @@ impl Body {
         self.put(at, &number.to_be_bytes());
     }
 
-    /// A number of `width` bits of one byte, from bit `first`; bit 0 is the lowest.
+    /// Reads a number of `width` bits of one byte, from bit `first`; bit 0 is the lowest.
     pub(super) fn bits(&self, at: usize, first: u32, width: u32) -> u8 {
         self.0[at] >> first & mask(width)
     }

@@ -1,53 +1,53 @@
-//! How messages are told apart that belong to different connections (volume 1, section 12.6.1).
+//! Association of messages with connections (volume 1, section 12.6.1).
 
 use crate::cm::mad::Mad;
 use crate::cm::message::Message;
 
-/// The names of one connection, or of one resolution of a datagram service, at both ends.
+/// The identifiers of one connection, or of one resolution of a datagram service, at both ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommunicationIds {
     local: u32,
-    /// 0 as long as it is not known.
+    /// 0 while it is unknown.
     remote: u32,
     transaction: u64,
 }
 
 impl CommunicationIds {
-    /// Those of who asks, and names it so.
+    /// Creates the identifiers of the requesting end.
     #[must_use]
     pub fn asking(local: u32) -> Self {
         Self { local, remote: 0, transaction: local.into() }
     }
 
-    /// Those of who was asked, and names it so.
+    /// Creates the identifiers of the end that received the request `question`.
     #[must_use]
     pub fn asked(local: u32, question: &Mad) -> Self {
         Self { local, remote: question.local_comm_id, transaction: question.transaction_id }
     }
 
-    /// Those of a connection whose names at both ends are known.
+    /// Creates the identifiers of a connection that are known at both ends.
     #[must_use]
     pub fn known(local: u32, remote: u32) -> Self {
         Self { local, remote, transaction: 0 }
     }
 
-    /// The connection's name at this end.
+    /// Returns the connection's identifier at this end.
     #[must_use]
     pub fn local(&self) -> u32 {
         self.local
     }
 
-    /// The connection's name at the peer; 0 as long as it is not known.
+    /// Returns the connection's identifier at the peer; 0 while it is unknown.
     #[must_use]
     pub fn remote(&self) -> u32 {
         self.remote
     }
 
-    /// Whether a message belongs to the connection. Answers to it have the message's transaction.
+    /// Returns whether a message belongs to the connection. Replies to it carry the message's transaction ID.
     pub fn admits(&mut self, mad: &Mad) -> bool {
         let (is_question, is_last) = match mad.message {
             Message::Req(_) | Message::SidrReq(_) => (true, false),
-            // Their sender may have no name for what it refuses.
+            // The sender of a rejection may have no identifier for the connection.
             Message::Rej(_) | Message::SidrRep(_) => (false, true),
             _ => (false, false),
         };
@@ -62,10 +62,10 @@ impl CommunicationIds {
         true
     }
 
-    /// A message of the connection.
+    /// Creates a message of the connection.
     pub fn mad(&mut self, message: Message) -> Mad {
         if matches!(message, Message::Dreq { .. }) {
-            // A question of its own.
+            // A DREQ begins a transaction of its own.
             self.transaction = 1 << 32 | u64::from(self.local);
         }
         let Self { local, remote, transaction } = *self;
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn messages_of_other_connections_are_not_admitted() {
         let mut active = CommunicationIds::asking(7);
-        // What asks is told by its transaction and its sender's name, whatever it says.
+        // A request is identified by its transaction ID and its sender's identifier, whatever its contents.
         let question = active.mad(Message::Rtu);
         assert_eq!((question.local_comm_id, question.remote_comm_id), (7, 0));
         let mut passive = CommunicationIds::asked(9, &question);

@@ -1,5 +1,5 @@
-//! IP addresses in messages (annex A11): the listener's port is in the service ID, the other port and both addresses are
-//! in front of the program's private data.
+//! IP addresses in messages (annex A11): the listener's port is part of the service ID; the requester's port and both
+//! addresses precede the program's private data.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,7 +7,7 @@ use crate::cm::fields::Body;
 use crate::cm::mad::Malformed;
 use crate::cm::message::{IpRoute, PortSpace};
 
-/// What the addresses take of the private data, in bytes: version, IP version, the requester's port, both addresses.
+/// Length in bytes of the addresses within the private data: version, IP version, the requester's port, both addresses.
 pub(super) const HEADER_BYTES: usize = 36;
 
 const IP_VERSION_AT: usize = 1;
@@ -16,7 +16,7 @@ const FROM_AT: usize = 4;
 const TO_AT: usize = 20;
 
 impl IpRoute {
-    /// The service: a port of a port space.
+    /// Returns the service ID: a port of a port space.
     #[must_use]
     pub fn service_id(&self) -> u64 {
         u64::from(self.port_space as u16) << 16 | u64::from(self.to.port())
@@ -24,7 +24,7 @@ impl IpRoute {
 
     /// Writes the header of the private data, which begins at `at`.
     pub(super) fn put(&self, body: &mut Body, at: usize) {
-        // Two families have one form in common.
+        // Addresses of different families are written as IPv6.
         let is_v4 = self.from.is_ipv4() && self.to.is_ipv4();
         body.put_bits(at + IP_VERSION_AT, 4, 4, if is_v4 { 4 } else { 6 });
         body.put(at + PORT_AT, &self.from.port().to_be_bytes());

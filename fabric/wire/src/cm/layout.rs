@@ -1,5 +1,5 @@
-//! Where each message has its fields: the tables of volume 1, section 12.6. Numbers of bytes are from the end of the
-//! MAD's header. Fields that are not named here are zero; who receives them does not look at them.
+//! Offsets of the fields of each message: the tables of volume 1, section 12.6. Offsets are in bytes from the end of
+//! the MAD's header. Fields that are not named here are zero, and receivers ignore them.
 
 use crate::cm::fields::Body;
 use crate::cm::ip_route::HEADER_BYTES;
@@ -12,7 +12,7 @@ use crate::cm::private_data::{
     REJ_BYTES_MAX, REP_BYTES_MAX, REQ_BYTES_MAX, SIDR_REP_BYTES_MAX, SIDR_REQ_BYTES_MAX,
 };
 
-/// What a message is (section 12.6.1).
+/// Message types (section 12.6.1).
 pub(super) mod attribute {
     pub(in crate::cm) const REQ: u16 = 0x10;
     pub(in crate::cm) const MRA: u16 = 0x11;
@@ -25,13 +25,13 @@ pub(super) mod attribute {
     pub(in crate::cm) const SIDR_REP: u16 = 0x18;
 }
 
-/// What all members of a network are in.
+/// Partition of which all members of a network are members.
 const DEFAULT_PARTITION: u16 = 0xffff;
-/// How long a manager may take to answer, 4.096 µs × 2 to this power: 4.3 s, as Linux has it.
+/// Response timeout of a connection manager, 4.096 µs × 2 to this power: 4.3 s, as in Linux.
 const RESPONSE_TIMEOUT: u8 = 20;
-/// How often a message is sent again at most, as Linux has it.
+/// Maximum number of retransmissions of a message, as in Linux.
 const CM_RETRIES: u8 = 15;
-/// Through how many routers packets may go.
+/// Hop limit of packets.
 const HOP_LIMIT: u8 = 64;
 
 const REQ_DATA_AT: usize = 140;
@@ -40,7 +40,7 @@ const REJ_DATA_AT: usize = 84;
 const SIDR_REQ_DATA_AT: usize = 16;
 const SIDR_REP_DATA_AT: usize = 96;
 
-/// The attribute ID, the attribute modifier and the body of a message whose fields are in range.
+/// Returns the attribute ID, the attribute modifier and the body of a message whose fields are in range.
 pub(super) fn encode(mad: &Mad) -> (u16, u32, Body) {
     let mut body = Body([0; _]);
     let (kind, modifier) = match &mad.message {
@@ -83,7 +83,7 @@ pub(super) fn encode(mad: &Mad) -> (u16, u32, Body) {
     (kind, modifier, body)
 }
 
-/// The message of an attribute ID. Its fields may be out of range.
+/// Parses the message with an attribute ID. Its fields may be out of range.
 pub(super) fn decode(kind: u16, modifier: u32, body: &Body) -> Result<Message, Malformed> {
     Ok(match kind {
         attribute::REQ => Message::Req(request(body, modifier)?),
@@ -178,7 +178,7 @@ fn request(body: &Body, modifier: u32) -> Result<Request, Malformed> {
 /// `IBV_QPT_RC`, `IBV_QPT_UC`, `IBV_QPT_XRC_SEND`: transport service type, extended transport type.
 const TRANSPORTS: [(u8, (u8, u8)); 3] = [(2, (0, 0)), (3, (1, 0)), (9, (3, 1))];
 
-/// Others have no number, and go as RC does: as with Linux.
+/// Other queue pair types have no number and are encoded as RC, as in Linux.
 fn transport_of(qp_type: u8) -> (u8, u8) {
     TRANSPORTS.into_iter().find(|(known, _)| *known == qp_type).map_or((0, 0), |(_, transport)| transport)
 }
@@ -192,7 +192,7 @@ fn qp_type_of(service_type: u8, extended_type: u8) -> Result<u8, Malformed> {
         .ok_or(Malformed::OutOfRange("the transport"))
 }
 
-/// Table 103 of release 1.3. The vendor's ID is in the spare bytes behind three numbers of 24 bits.
+/// Table 103 of release 1.3. The vendor's ID is in the spare bytes after three numbers of 24 bits.
 fn put_reply(body: &mut Body, reply: &Reply) -> u16 {
     let terms = &reply.terms;
     let [_, high, middle, low] = reply.ece.vendor_id.to_be_bytes();

@@ -1,15 +1,15 @@
-//! Messages as they travel: management datagrams of 256 bytes (volume 1, sections 13.4 and 12.6).
+//! Encoding of messages as management datagrams of 256 bytes (volume 1, sections 13.4 and 12.6).
 
 use crate::cm::MESSAGE_BYTES;
 use crate::cm::fields::{BODY_BYTES, Body};
 use crate::cm::layout::{self, attribute};
 use crate::cm::message::Message;
 
-/// The form of a MAD.
+/// Version of the MAD format.
 const BASE_VERSION: u8 = 1;
-/// Communication management.
+/// Management class: communication management.
 const CLASS: u8 = 0x07;
-/// The version of its messages.
+/// Version of the class.
 const CLASS_VERSION: u8 = 2;
 /// `Send`: the class has no other method.
 const METHOD: u8 = 0x03;
@@ -19,51 +19,51 @@ const TRANSACTION_AT: usize = 8;
 const ATTRIBUTE_AT: usize = 16;
 const MODIFIER_AT: usize = 20;
 
-/// Why bytes are not a message.
+/// Reason why bytes are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// They are not as many as a MAD has.
+    /// The length is not that of a MAD.
     #[error("{0} bytes are no management datagram: it has {MESSAGE_BYTES}")]
     Length(usize),
-    /// They are of another class, or no MAD at all.
+    /// The MAD is of another class, or the bytes are not a MAD.
     #[error("the bytes are not of a connection manager")]
     Foreign,
-    /// They are of a version that is unknown.
+    /// The version is unknown.
     #[error(
         "the message is of base version {base} and class version {class}; known are {BASE_VERSION} and {CLASS_VERSION}"
     )]
     Version {
-        /// Of MADs.
+        /// Version of the MAD format.
         base: u8,
-        /// Of the messages of connection managers.
+        /// Version of the communication management class.
         class: u8,
     },
-    /// The kind of message is unknown.
+    /// The message type is unknown.
     #[error("there is no message with attribute ID {0:#06x}")]
     Kind(u16),
     /// The service is not a port of a port space.
     #[error("service ID {0:#018x} is not a port of a known port space")]
     Service(u64),
-    /// A field has a value that it cannot have.
+    /// A field has an invalid value.
     #[error("{0} is out of range")]
     OutOfRange(&'static str),
 }
 
-/// One message on its way.
+/// A message with its identifiers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mad {
-    /// Of the question, and again of its answer.
+    /// Transaction ID of the request, repeated in its reply.
     pub transaction_id: u64,
-    /// The sender's name for the communication; of a SIDR REQ its request ID.
+    /// The sender's communication ID; in a SIDR REQ its request ID.
     pub local_comm_id: u32,
-    /// The receiver's name for it, 0 if the sender does not know it; of a SIDR REP the request ID.
+    /// The receiver's communication ID, 0 if the sender does not know it; in a SIDR REP the request ID.
     pub remote_comm_id: u32,
-    /// What it says.
+    /// Type and contents of the message.
     pub message: Message,
 }
 
 impl Mad {
-    /// The bytes of the message; what is too large for its field is cut.
+    /// Returns the bytes of the message; values that exceed their field are clamped.
     #[must_use]
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         let mut mad = self.clone();
@@ -78,10 +78,10 @@ impl Mad {
         bytes
     }
 
-    /// The message that bytes are. Private data has all the room of the message, with zeros behind what was written.
+    /// Parses a message. Private data is returned with its maximum length, padded with zeros.
     ///
     /// # Errors
-    /// When they are none, or one that is not known here.
+    /// Returns an error if the bytes are not a message, or one of an unknown type.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let bytes: &[u8; MESSAGE_BYTES] = bytes.try_into().map_err(|_| Malformed::Length(bytes.len()))?;
         let (header, body) = bytes.split_first_chunk::<HEADER_BYTES>().expect("a MAD has a header");

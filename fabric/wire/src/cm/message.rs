@@ -1,4 +1,4 @@
-//! What the messages say (volume 1, section 12.6). [`Mad`](crate::cm::Mad) is how they travel.
+//! Contents of the messages (volume 1, section 12.6). [`Mad`](crate::cm::Mad) adds the identifiers and the encoding.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -7,7 +7,7 @@ use crate::cm::private_data::{
     REJ_BYTES_MAX, REP_BYTES_MAX, REQ_BYTES_MAX, SIDR_REP_BYTES_MAX, SIDR_REQ_BYTES_MAX,
 };
 
-/// Port spaces (`enum rdma_port_space`): the same number in two of them is two ports.
+/// Port spaces (`enum rdma_port_space`). Equal port numbers of two spaces are different ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum PortSpace {
@@ -22,52 +22,52 @@ pub enum PortSpace {
 }
 
 impl PortSpace {
-    /// The space of a number.
+    /// Returns the port space with a number.
     #[must_use]
     pub fn of(number: u32) -> Option<Self> {
         [Self::IpOverIb, Self::Tcp, Self::Udp, Self::Ib].into_iter().find(|space| *space as u32 == number)
     }
 }
 
-/// One end's queue pair.
+/// The queue pair of one end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueuePair {
-    /// Its number, 24 bits.
+    /// Queue pair number, 24 bits.
     pub qp_num: u32,
-    /// The number of the first packet that it expects: with it the other end begins (IBA 12.7.31). 24 bits.
+    /// First packet sequence number that it expects; the other end's first packet has it (IBA 12.7.31). 24 bits.
     pub psn: u32,
 }
 
-/// What one end offers to, and requests of, the other.
+/// Parameters that one end offers to, and requests of, the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// READs and atomics that the sender of the message accepts at a time.
+    /// Maximum number of concurrent READs and atomics that the sender of the message accepts.
     pub responder_resources: u8,
-    /// READs and atomics that it wants to have under way at a time.
+    /// Maximum number of concurrent READs and atomics that it issues.
     pub initiator_depth: u8,
-    /// Whether it does end-to-end flow control.
+    /// Whether it supports end-to-end flow control.
     pub flow_control: bool,
-    /// RNR retries of its peer; 7: unlimited.
+    /// RNR retries of its peer; 7 means unlimited.
     pub rnr_retry_count: u8,
-    /// Whether its queue pair takes receives from a shared queue.
+    /// Whether its queue pair uses a shared receive queue.
     pub srq: bool,
 }
 
 /// Enhanced connection establishment: a vendor's options (`struct ibv_ece`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ece {
-    /// Whose options, 24 bits.
+    /// Vendor ID, 24 bits.
     pub vendor_id: u32,
-    /// Which.
+    /// Options of the vendor.
     pub options: u32,
 }
 
-/// Whom a REQ or a SIDR REQ is from and for, by IP addresses (annex A11).
+/// Source and destination of a REQ or SIDR REQ as IP addresses (annex A11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpRoute {
-    /// The ports' space.
+    /// Port space of both ports.
     pub port_space: PortSpace,
-    /// The requester's address. The scope of an IPv6 address is its host's own affair, and does not travel.
+    /// The requester's address. The scope of an IPv6 address is local to its host and is not transmitted.
     pub from: SocketAddr,
     /// The listener's address.
     pub to: SocketAddr,
@@ -76,25 +76,25 @@ pub struct IpRoute {
 /// A REQ: requests a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// From and for whom.
+    /// Source and destination.
     pub route: IpRoute,
     /// The requester's queue pair.
     pub qp: QueuePair,
-    /// The requester's channel adapter.
+    /// GUID of the requester's channel adapter.
     pub ca_guid: u64,
-    /// The address of the requester's port.
+    /// GID of the requester's port.
     pub gid: [u8; 16],
-    /// The address of the listener's port.
+    /// GID of the listener's port.
     pub peer_gid: [u8; 16],
-    /// Its transport, a number of `enum ibv_qp_type`: RC, UC, or the sending end of XRC.
+    /// Transport, a number of `enum ibv_qp_type`: RC, UC, or the sending end of XRC.
     pub qp_type: u8,
-    /// The largest packet of the path, a number of `enum ibv_mtu`.
+    /// Path MTU, a number of `enum ibv_mtu`.
     pub mtu: u8,
     /// Transport retries of both ends.
     pub retry_count: u8,
     /// The ACK timeout of both ends: 4.096 µs × 2 to this power.
     pub ack_timeout: u8,
-    /// What the sender offers and requests.
+    /// Parameters that the sender offers and requests.
     pub terms: Terms,
     /// A vendor's options.
     pub ece: Ece,
@@ -102,14 +102,14 @@ pub struct Request {
     pub private_data: Vec<u8>,
 }
 
-/// A REP: accepts a REQ. The address of the listener's port is the one that the REQ went to.
+/// A REP: accepts a REQ. The GID of the listener's port is the destination of the REQ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// The listener's queue pair.
     pub qp: QueuePair,
-    /// The listener's channel adapter.
+    /// GUID of the listener's channel adapter.
     pub ca_guid: u64,
-    /// What the sender offers and requests.
+    /// Parameters that the sender offers and requests.
     pub terms: Terms,
     /// A vendor's options.
     pub ece: Ece,
@@ -117,7 +117,7 @@ pub struct Reply {
     pub private_data: Vec<u8>,
 }
 
-/// What a REJ or an MRA is about.
+/// Message to which a REJ or an MRA refers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Answered {
@@ -125,78 +125,78 @@ pub enum Answered {
     Req = 0,
     /// A REP.
     Rep = 1,
-    /// Another message; in a REJ also none, if the time for one is over.
+    /// Another message; in a REJ also none, if the wait for one has timed out.
     Other = 2,
 }
 
 /// A REJ: rejects a REQ or a REP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
-    /// What is rejected.
+    /// The rejected message.
     pub rejected: Answered,
-    /// The reason, of [`crate::cm::reason`].
+    /// Reason of [`crate::cm::reason`].
     pub reason: u16,
     /// The program's bytes, at most [`REJ_BYTES_MAX`].
     pub private_data: Vec<u8>,
 }
 
-/// A SIDR REQ: asks for the queue pair of a datagram service.
+/// A SIDR REQ: requests the queue pair of a datagram service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceRequest {
-    /// From and for whom.
+    /// Source and destination.
     pub route: IpRoute,
     /// The program's bytes, at most [`SIDR_REQ_BYTES_MAX`].
     pub private_data: Vec<u8>,
 }
 
-/// A SIDR REP. The address of the listener's port is the one that the SIDR REQ went to.
+/// A SIDR REP. The GID of the listener's port is the destination of the SIDR REQ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceReply {
-    /// The status, of [`crate::cm::reason`].
+    /// Status of [`crate::cm::reason`].
     pub status: u8,
     /// The number of the queue pair, 24 bits.
     pub qp_num: u32,
-    /// The service, which its ID names.
+    /// Service ID.
     pub service_id: u64,
-    /// Its key for datagrams.
+    /// Q_Key of its datagrams.
     pub qkey: u32,
     /// The program's bytes, at most [`SIDR_REP_BYTES_MAX`].
     pub private_data: Vec<u8>,
 }
 
-/// One message.
+/// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// Requests a connection.
     Req(Request),
-    /// Accepts it.
+    /// Accepts a connection.
     Rep(Reply),
     /// The requester is ready to use the connection.
     Rtu,
     /// Rejects a REQ or a REP.
     Rej(Rejection),
-    /// Requests the end of the connection.
+    /// Requests the end of a connection.
     Dreq {
-        /// The queue pair of who receives this, 24 bits.
+        /// Queue pair of the receiver of this message, 24 bits.
         remote_qp_num: u32,
     },
-    /// Confirms the end.
+    /// Confirms the end of a connection.
     Drep,
-    /// A message arrived, and its answer takes longer.
+    /// Announces that the reply to a message will take longer.
     Mra {
-        /// Which message.
+        /// The received message.
         received: Answered,
-        /// How much longer: 4.096 µs × 2 to this power.
+        /// Additional time: 4.096 µs × 2 to this power.
         service_timeout: u8,
     },
-    /// Asks for the queue pair of a datagram service.
+    /// Requests the queue pair of a datagram service.
     SidrReq(ServiceRequest),
-    /// Names it, or says why there is none.
+    /// Returns the queue pair, or the reason why there is none.
     SidrRep(ServiceReply),
 }
 
 impl Message {
-    /// Cuts what is too large for its field, and names one such field.
+    /// Clamps the values that exceed their field, and returns the name of one such field.
     pub(super) fn cut(&mut self) -> Option<&'static str> {
         let mut cut = Cut(None);
         match self {
@@ -237,7 +237,7 @@ impl Message {
 const IN_24_BITS: RangeInclusive<u32> = 0..=0x00ff_ffff;
 const IN_5_BITS: RangeInclusive<u8> = 0..=31;
 
-/// A field that was out of range.
+/// Name of a field that was out of range, if there was one.
 struct Cut(Option<&'static str>);
 
 impl Cut {

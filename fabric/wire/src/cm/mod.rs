@@ -1,17 +1,17 @@
 //! Connection management for queue pairs in user space: the messages, and the state machine of a connection.
 //!
-//! Messages and states have the names of the InfiniBand specification's communication management (volume 1, chapter 12:
-//! REQ, REP, RTU, REJ, DREQ, DREP, MRA; SIDR for datagrams), and its bytes: what Linux's `rdma_cm` sends is understood
-//! here, and the other way round. No socket, no clock, no thread: bytes and calls in, messages and events out.
+//! Messages and states have the names and the encoding of the InfiniBand specification's communication management
+//! (volume 1, chapter 12: REQ, REP, RTU, REJ, DREQ, DREP, MRA; SIDR for datagrams). They are compatible with Linux's
+//! `rdma_cm`. The module contains no socket, clock or thread: bytes and calls go in, messages and events come out.
 //!
-//! - [`Message`]: what the messages say;
-//! - [`Mad`]: one message as it travels, in [`MESSAGE_BYTES`] bytes;
-//! - [`CommunicationIds`]: which messages belong to one connection;
-//! - [`Exchange`]: what is sent again, and what was heard before, where messages are lost;
-//! - [`Connection`]: what each message, call and failure means in each state;
-//! - [`Room`], [`RequestRate`]: how many connections a host may ask for, and how often; [`host_network`]: which
-//!   addresses count as one host;
-//! - [`place`]: the names of sockets that stand for an address and a port.
+//! - [`Message`]: contents of the messages;
+//! - [`Mad`]: one encoded message of [`MESSAGE_BYTES`] bytes;
+//! - [`CommunicationIds`]: association of messages with a connection;
+//! - [`Exchange`]: retransmission, and detection of duplicates;
+//! - [`Connection`]: effect of each message, call and failure in each state;
+//! - [`Room`], [`RequestRate`]: limits on the number and rate of a host's connection requests; [`host_network`]: the
+//!   addresses that count as one host;
+//! - [`place`]: names of sockets that represent an address and a port.
 
 mod admission;
 mod connection;
@@ -39,10 +39,10 @@ pub use message::{
 pub use request_rate::RequestRate;
 pub use source::host_network;
 
-/// The bytes of a message: all have as many.
+/// Length of every message in bytes.
 pub const MESSAGE_BYTES: usize = 256;
 
-/// Private data that the messages have room for, in bytes (volume 1, section 12.6, less the addresses of both ends).
+/// Maximum length of private data in bytes (volume 1, section 12.6, less the addresses of both ends).
 pub mod private_data {
     /// In a REQ of a connection between IP addresses.
     pub const REQ_BYTES_MAX: usize = 56;

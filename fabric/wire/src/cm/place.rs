@@ -1,4 +1,4 @@
-//! Names of files that stand for an address and a port.
+//! Names of files that represent an address and a port.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -13,7 +13,7 @@ const fn short(space: PortSpace) -> &'static str {
     }
 }
 
-/// An IPv4-mapped IPv6 address becomes the IPv4 address.
+/// Converts an IPv4-mapped IPv6 address to the IPv4 address.
 fn canonical(address: &SocketAddr) -> SocketAddr {
     match (address, address.ip().to_canonical()) {
         (SocketAddr::V6(_), IpAddr::V4(v4)) => SocketAddr::new(v4.into(), address.port()),
@@ -21,25 +21,25 @@ fn canonical(address: &SocketAddr) -> SocketAddr {
     }
 }
 
-/// The name of a file that stands for an address and a port in a folder that containers share.
+/// Returns the name of the file that represents an address and a port in a directory shared by containers.
 #[must_use]
 pub fn file_name(space: PortSpace, address: &SocketAddr) -> String {
     format!("cm-v1-{}-{}.sock", short(space), canonical(address))
 }
 
-/// How the names of one network begin: addresses of others are others'.
+/// Returns the common prefix of the names of one network: equal addresses of different networks are different.
 #[must_use]
 pub fn network_prefix(network: u64) -> String {
     format!("cm-v1-net{network}-")
 }
 
-/// The name of an address and a port of one network.
+/// Returns the name of an address and a port of one network.
 #[must_use]
 pub fn name(network: u64, space: PortSpace, address: &SocketAddr) -> String {
     format!("{}{}-{}.sock", network_prefix(network), short(space), canonical(address))
 }
 
-/// The port of every address of the family.
+/// Returns the wildcard address of the same family, with the same port.
 #[must_use]
 pub fn everywhere(address: &SocketAddr) -> SocketAddr {
     let ip: IpAddr = match canonical(address).ip() {
@@ -49,8 +49,8 @@ pub fn everywhere(address: &SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// The names under which a listener accepts connections to an address: its own, every address of its family, every
-/// address.
+/// Returns the names under which a listener accepts connections to an address: the address itself, the wildcard address
+/// of its family, and the wildcard address of all families.
 #[must_use]
 pub fn listeners_at(network: u64, space: PortSpace, address: &SocketAddr) -> Vec<String> {
     let any_v6 = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port());

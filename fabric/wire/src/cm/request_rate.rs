@@ -1,4 +1,4 @@
-//! How often a host may request connections. A request costs a search of all connections before any other limit
+//! Rate limit of the connection requests of a host. A request costs a search of all connections before any other limit
 //! refuses it.
 
 use std::net::Ipv6Addr;
@@ -11,14 +11,13 @@ use crate::TokenBucket;
 const AT_ONCE_MAX: u32 = 256;
 /// Interval after which a host may send one more.
 const INTERVAL: Duration = Duration::from_millis(1);
-/// Maximum number of hosts with an allowance of their own. A further host replaces another, which then has a full one
-/// again.
+/// Maximum number of hosts that are tracked. A further host replaces another one, whose allowance is then full again.
 const HOSTS: usize = 256;
 
 /// Requests that a host may still send.
 type Allowance = TokenBucket<AT_ONCE_MAX, { INTERVAL.as_nanos() as u64 }>;
 
-/// The network and the allowance of each host, at an index that follows from its address.
+/// Network and allowance of each host, at an index derived from its address.
 #[derive(Debug)]
 pub struct RequestRate(Box<[Option<(u128, Allowance)>; HOSTS]>);
 
@@ -29,7 +28,7 @@ impl Default for RequestRate {
 }
 
 impl RequestRate {
-    /// Takes one request from the allowance of a host. Returns whether one was left.
+    /// Consumes one request of the allowance of a host. Returns whether one was left.
     pub fn take(&mut self, host: Ipv6Addr, now: Duration) -> bool {
         let network = host_network(host);
         let mixed = ((network >> 64) as u64 ^ network as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);

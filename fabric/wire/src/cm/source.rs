@@ -1,8 +1,8 @@
-//! Hosts as they are told apart when each may have so much and no more.
+//! Identification of hosts for limits per host.
 
 use std::net::Ipv6Addr;
 
-/// The part of an address that one host has for itself. By IPv6 a host may have a network of 64 bits, and all of its
+/// Returns the part of an address that identifies its host. An IPv6 host may own a 64-bit network with all of its
 /// addresses.
 #[must_use]
 pub fn host_network(address: Ipv6Addr) -> u128 {

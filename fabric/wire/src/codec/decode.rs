@@ -1,4 +1,4 @@
-//! From bytes to fields. Everything here was written by a stranger: each length is checked before it is used.
+//! Decoding of packets. All input is untrusted: each length is checked before use.
 
 use farcall_verbs::{QpType, RnrTimer};
 
@@ -9,27 +9,27 @@ use super::{
 use crate::packet::{Aeth, AtomicEth, AtomicOp, Deth, Nak, Operation, Packet, Reth, Segment, Syndrome};
 use crate::psn::Psn;
 
-/// Why bytes are no packet.
+/// Reason why bytes are not a valid packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// They end before their headers, or before their padding.
+    /// They end within their headers or their padding.
     #[error("the datagram ends before its headers and padding")]
     Short,
-    /// No transport that is offered has such an opcode.
+    /// No supported transport has this opcode.
     #[error("the opcode {0:#04x} is not offered")]
     Opcode(u8),
-    /// The transport header has another version than 0.
+    /// The version of the transport header is not 0.
     #[error("the transport header has version {0}; 0 is known")]
     Version(u8),
-    /// The partition is another one.
+    /// The packet belongs to another partition.
     #[error("the partition key {0:#06x} is not ours")]
     Partition(u16),
-    /// A syndrome that the specification reserves.
+    /// The specification reserves this syndrome.
     #[error("the syndrome {0:#04x} is reserved")]
     Syndrome(u8),
 }
 
-/// Bytes that are taken from the front.
+/// Reads fields from the front of a slice.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -81,7 +81,7 @@ impl Reader<'_> {
     }
 }
 
-/// The segment of an opcode that is the `nth` of the six that a SEND or WRITE has, and whether it has immediate data.
+/// Returns the segment of the `nth` of the six opcodes of SEND or WRITE, and whether it has immediate data.
 const fn segment_of(nth: u8) -> (Segment, bool) {
     match nth {
         0 => (Segment::First, false),
@@ -118,7 +118,7 @@ fn operation(opcode: u8, from: &mut Reader<'_>) -> Result<(QpType, Operation), M
         0x10 => Operation::ReadResponse(Segment::Only, Some(from.aeth()?)),
         0x11 => Operation::Acknowledge(from.aeth()?),
         0x12 => Operation::AtomicAcknowledge(from.aeth()?, from.u64()?),
-        // SEND last and only with invalidate, FLUSH, ATOMIC WRITE: to be refused, not to be dropped.
+        // SEND last and only with invalidate, FLUSH, ATOMIC WRITE: these must be rejected, not dropped.
         0x16 | 0x17 | 0x1c | 0x1d => Operation::NotOffered(opcode),
         0x13 | 0x14 => Operation::AtomicRequest(from.atomic(opcode == 0x13)?),
         CNP => {
@@ -130,10 +130,10 @@ fn operation(opcode: u8, from: &mut Reader<'_>) -> Result<(QpType, Operation), M
     Ok((QpType::Rc, operation))
 }
 
-/// Reads a packet and its payload from a datagram whose CRC was checked ([`super::icrc`]).
+/// Parses a packet and its payload from a datagram whose CRC was checked ([`super::icrc`]).
 ///
 /// # Errors
-/// Why it is none.
+/// Returns the reason if it is not a valid packet.
 pub fn decode(datagram: &[u8]) -> Result<(Packet, &[u8]), Malformed> {
     let len_bytes = datagram.len().checked_sub(ICRC_BYTES).ok_or(Malformed::Short)?;
     let mut from = Reader(&datagram[..len_bytes]);
@@ -143,7 +143,7 @@ pub fn decode(datagram: &[u8]) -> Result<(Packet, &[u8]), Malformed> {
         return Err(Malformed::Version(flags & 0x0F));
     }
     let pkey = u16::from_be_bytes(pkey);
-    // The highest bit is that of full members.
+    // The highest bit indicates full membership.
     if pkey & 0x7FFF != PKEY & 0x7FFF {
         return Err(Malformed::Partition(pkey));
     }
@@ -161,7 +161,7 @@ pub fn decode(datagram: &[u8]) -> Result<(Packet, &[u8]), Malformed> {
     Ok((packet, &from.0[..payload_bytes]))
 }
 
-/// The queue pair that a datagram is for, if it is long enough to have one.
+/// Returns the destination queue pair of a datagram; `None` if the datagram is too short.
 #[must_use]
 pub fn dest_qpn_of(datagram: &[u8]) -> Option<u32> {
     let [_, a, b, c] = datagram.get(4..BTH_BYTES)?.first_chunk()?;

@@ -1,20 +1,20 @@
-//! From fields to bytes.
+//! Encoding of packets.
 
 use super::{BTH_BYTES, CNP_BYTES, HEADERS_BYTES_MAX, PKEY, pad_bytes};
 use crate::packet::{Aeth, AtomicEth, AtomicOp, Nak, Operation, Packet, Reth, Syndrome};
 
-/// Credits that bound nothing (IBA table 46): a responder that has no receive says so by an RNR NAK.
+/// Unlimited credits (IBA table 46): a responder without a receive sends an RNR NAK instead.
 const UNLIMITED_CREDITS: u8 = 0x1F;
 const RNR_NAK: u8 = 0x20;
 const NAK: u8 = 0x60;
-/// The path has not migrated to another one since: that of a pair without an alternate path.
+/// Path migration state: migrated, which is the state of queue pairs without an alternate path.
 const MIGRATED: u8 = 0x40;
 const SOLICITED: u8 = 0x80;
 const ACK_REQUEST: u8 = 0x80;
-/// Backward explicit congestion notification, in the word of the destination (annex A17.9.3).
+/// Backward explicit congestion notification, in the word of the destination QP (annex A17.9.3).
 const BECN: u32 = 0x40 << 24;
 
-/// Bytes that are filled from the front.
+/// Writes fields to the front of an array.
 struct Writer<'a> {
     bytes: &'a mut [u8; HEADERS_BYTES_MAX],
     len_bytes: usize,
@@ -60,7 +60,7 @@ impl Writer<'_> {
         self.put_u64(compare);
     }
 
-    /// Immediate data, which is in network byte order already.
+    /// Writes immediate data, which is in network byte order already.
     fn put_imm(&mut self, imm_be: Option<u32>) {
         if let Some(imm_be) = imm_be {
             self.put(&imm_be.to_ne_bytes());

@@ -1,10 +1,11 @@
-//! The invariant CRC (IBA annex A17.3.3): a CRC-32 over everything that no router changes.
+//! The invariant CRC (IBA annex A17.3.3): a CRC-32 over all fields that no router changes.
 //!
-//! It covers the identification of IPv4, which UDP sockets neither choose nor show. Our own is 0: an unconnected socket
-//! that forbids fragments sends that. Of datagrams that the system cuts out of one buffer (UDP_SEGMENT) each is one
-//! higher than that of the one before. A foreign sender's is found by the CRC itself: it is linear, so that at most one
-//! identification explains the difference to 0. A corrupted packet is taken for one with another identification once in
-//! 2^16 times; the checksum of UDP is checked besides, where the sender has set it.
+//! It covers the IPv4 identification, which UDP sockets can neither set nor read. A Farcall sender uses 0, the value
+//! that an unconnected socket sends if fragmentation is forbidden. Datagrams that the kernel cuts out of one buffer
+//! (UDP_SEGMENT) have consecutive identifications. The identification of another sender is derived from the CRC: since
+//! the CRC is linear, at most one identification explains the difference to 0. A corrupted packet is mistaken for one
+//! with another identification with probability 2^-16. The UDP checksum is checked in addition, if the sender has set
+//! it.
 
 use std::net::IpAddr;
 
@@ -15,26 +16,26 @@ use super::{BTH_BYTES, ICRC_BYTES};
 const UDP_BYTES: usize = 8;
 const IPV4_BYTES: usize = 20;
 const IPV6_BYTES: usize = 40;
-/// The identification of IPv4, behind the eight bytes of ones.
+/// Offset of the IPv4 identification, after the eight bytes of ones.
 const IDENTIFICATION_AT: usize = 8 + 4;
 /// CRC-32, lowest bit first.
 const POLYNOMIAL: u32 = 0xEDB8_8320;
 
-/// The two ends of a datagram as its IP and UDP headers say.
+/// Source and destination of a datagram according to its IP and UDP headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Who sends. Both addresses are of one family.
+    /// Source address. Both addresses are of one family.
     pub src: IpAddr,
-    /// Who receives.
+    /// Destination address.
     pub dst: IpAddr,
-    /// The UDP port of the sender.
+    /// Source UDP port.
     pub src_port: u16,
-    /// The UDP port of the receiver.
+    /// Destination UDP port.
     pub dst_port: u16,
 }
 
-/// What the CRC covers before a datagram's own data: eight bytes of ones, the IP header, the UDP header, the BTH. For
-/// datagrams of one flow and one length only the identification and the BTH differ.
+/// The bytes that the CRC covers before a datagram's own data: eight bytes of ones, the IP header, the UDP header, the
+/// BTH. Datagrams of one flow and one length differ only in the identification and the BTH.
 #[derive(Clone, Copy, Debug)]
 pub struct Covered {
     bytes: [u8; 8 + IPV6_BYTES + UDP_BYTES + BTH_BYTES],
@@ -49,7 +50,7 @@ impl Covered {
         self.len_bytes += bytes.len();
     }
 
-    /// For datagrams that are `datagram_bytes` long behind the UDP header, CRC included.
+    /// Creates the covered bytes for datagrams with `datagram_bytes` after the UDP header, CRC included.
     #[must_use]
     pub fn new(flow: &Flow, datagram_bytes: usize) -> Self {
         let is_v4 = matches!((flow.src, flow.dst), (IpAddr::V4(_), IpAddr::V4(_)));
@@ -58,8 +59,8 @@ impl Covered {
         match (flow.src, flow.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 let [high, low] = (IPV4_BYTES as u16).wrapping_add(udp_bytes).to_be_bytes();
-                // Version and length, service, total length; identification; not to be fragmented; time to live,
-                // protocol, checksum.
+                // Version and header length, type of service, total length; identification; don't fragment; time to
+                // live, protocol, checksum.
                 covered.put(&[0x45, 0xFF, high, low, 0, 0, 0x40, 0, 0xFF, 17, 0xFF, 0xFF]);
                 covered.put(&src.octets());
                 covered.put(&dst.octets());
@@ -70,7 +71,7 @@ impl Covered {
                     IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
                 };
                 let [high, low] = udp_bytes.to_be_bytes();
-                // Version, class and flow label; payload length; next header, hop limit.
+                // Version, traffic class and flow label; payload length; next header, hop limit.
                 covered.put(&[0x6F, 0xFF, 0xFF, 0xFF, high, low, 17, 0xFF]);
                 covered.put(&octets(src));
                 covered.put(&octets(dst));
@@ -84,8 +85,8 @@ impl Covered {
         covered
     }
 
-    /// The CRC of a datagram whose last four bytes are kept for it, as it is stored there; `None` if it is of another
-    /// length, or too short to be a packet.
+    /// Returns the CRC of a datagram whose last four bytes are reserved for it, as stored there; `None` if the datagram
+    /// has another length, or is too short for a packet.
     fn compute(&mut self, identification: u16, datagram: &[u8]) -> Option<u32> {
         let (bth, rest) = datagram.split_first_chunk::<BTH_BYTES>()?;
         let rest = &rest[..rest.len().checked_sub(ICRC_BYTES)?];
@@ -97,7 +98,7 @@ impl Covered {
         }
         let of_bth = self.bytes[..self.len_bytes].last_chunk_mut()?;
         *of_bth = *bth;
-        // Congestion marks are set on the way.
+        // Routers set congestion marks.
         of_bth[4] = 0xFF;
         let mut crc = Hasher::new();
         crc.update(&self.bytes[..self.len_bytes]);
@@ -105,8 +106,8 @@ impl Covered {
         Some(crc.finalize())
     }
 
-    /// Writes the CRC into the last four bytes of a datagram that goes with this identification in IPv4. Nothing
-    /// happens if it is of another length, or too short to be a packet.
+    /// Writes the CRC into the last four bytes of a datagram that is sent with this IPv4 identification. Does nothing
+    /// if the datagram has another length, or is too short for a packet.
     pub fn seal(&mut self, identification: u16, datagram: &mut [u8]) {
         if let (Some(crc), Some(place)) = (self.compute(identification, datagram), datagram.last_chunk_mut())
         {
@@ -114,14 +115,15 @@ impl Covered {
         }
     }
 
-    /// Whether the CRC of a datagram is right, for some identification if it came by IPv4; faster if that is the
-    /// expected one.
+    /// Returns whether the CRC of a datagram is correct, for some identification if it was received over IPv4. It is
+    /// faster if the identification is the expected one.
     #[must_use]
     pub fn is_sound(&mut self, expected: u16, datagram: &[u8]) -> bool {
         self.identification(expected, datagram).is_some()
     }
 
-    /// The identification of IPv4 for which the CRC of a datagram is right; 0 if it came by IPv6. `None`: it is wrong.
+    /// Returns the IPv4 identification for which the CRC of a datagram is correct, 0 for IPv6; `None` if the CRC is
+    /// wrong.
     fn identification(&mut self, expected: u16, datagram: &[u8]) -> Option<[u8; 2]> {
         let (crc, found) = (self.compute(expected, datagram)?, datagram.last_chunk()?);
         let expected = if self.is_v4 { expected.to_be_bytes() } else { [0; 2] };
@@ -129,32 +131,33 @@ impl Covered {
         if difference == 0 {
             return Some(expected);
         }
-        // Bytes behind the identification that the CRC covers.
+        // Number of covered bytes after the identification.
         let behind = 8 + IPV4_BYTES + UDP_BYTES + datagram.len() - ICRC_BYTES - IDENTIFICATION_AT - 2;
         let [high, low] = explains(difference, behind).filter(|_| self.is_v4)?;
         Some([expected[0] ^ high, expected[1] ^ low])
     }
 }
 
-/// As [`Covered::seal`], for the identification 0.
+/// Like [`Covered::seal`], with the identification 0.
 pub fn seal(flow: &Flow, datagram: &mut [u8]) {
     Covered::new(flow, datagram.len()).seal(0, datagram);
 }
 
-/// As [`Covered::is_sound`].
+/// Like [`Covered::is_sound`].
 #[must_use]
 pub fn is_sound(flow: &Flow, datagram: &[u8]) -> bool {
     identification(flow, datagram).is_some()
 }
 
-/// The identification of IPv4 for which the CRC of a datagram is right; 0 if it came by IPv6. `None` if it is wrong.
+/// Returns the IPv4 identification for which the CRC of a datagram is correct, 0 for IPv6; `None` if the CRC is wrong.
 #[must_use]
 pub fn identification(flow: &Flow, datagram: &[u8]) -> Option<[u8; 2]> {
     Covered::new(flow, datagram.len()).identification(0, datagram)
 }
 
-/// The two bytes that, followed by `behind` equal ones, explain this difference of CRCs. The register is taken back over
-/// the bytes behind, then over the two: they explain it if all that is left are their own 16 bits.
+/// Returns the XOR of the two bytes that, followed by `behind` equal bytes, explains this difference of CRCs. The CRC
+/// register is stepped back over the bytes after them, then over the two bytes. They explain the difference if only
+/// their own 16 bits remain.
 pub(super) fn explains(difference: u32, behind: usize) -> Option<[u8; 2]> {
     let after_identification = multiply(difference, inverse_of_bytes(behind));
     let before_identification = (0..16).fold(after_identification, |state, _| step_back(state));
@@ -162,13 +165,14 @@ pub(super) fn explains(difference: u32, behind: usize) -> Option<[u8; 2]> {
     Some([first, second])
 }
 
-/// The state of the register one bit before.
+/// Returns the state of the register one bit earlier.
 const fn step_back(state: u32) -> u32 {
-    // The highest bit of the polynomial is set: it says whether the polynomial was added.
+    // The highest bit of the polynomial is set, so the highest bit of the state indicates whether the polynomial was
+    // added.
     if state >> 31 == 1 { (state ^ POLYNOMIAL) << 1 | 1 } else { state << 1 }
 }
 
-/// The product of two polynomials modulo the CRC's, in its bit order: the highest bit is the power 0.
+/// Returns the product of two polynomials modulo the CRC's, in its bit order: the highest bit is the power 0.
 const fn multiply(a: u32, b: u32) -> u32 {
     let (mut a, mut product, mut at) = (a, 0, 0);
     while at < 32 {
@@ -181,7 +185,7 @@ const fn multiply(a: u32, b: u32) -> u32 {
     product
 }
 
-/// x^-8, x^-16, x^-32, …: what takes 1, 2, 4, … bytes away again.
+/// x^-8, x^-16, x^-32, …: factors that step back 1, 2, 4, … bytes.
 const INVERSES: [u32; 17] = {
     let mut inverses = [0; 17];
     let (mut inverse, mut at) = (1 << 31, 0);

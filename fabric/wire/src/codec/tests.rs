@@ -12,7 +12,7 @@ fn flow(src: &str, dst: &str, src_port: u16) -> Flow {
     Flow { src: src.parse().unwrap(), dst: dst.parse().unwrap(), src_port, dst_port: UDP_PORT }
 }
 
-/// The UC SEND of scapy's tests, whose ICRC came from hardware: 192.168.0.7 to itself, identification 1144.
+/// The UC SEND of scapy's tests, whose ICRC was computed by hardware: 192.168.0.7 to itself, identification 1144.
 const UC_SEND: [u8; 36] = *b"\x24\x60\xff\xff\x00\x00\x00\xd3\x00\xcf\x17\x10F0\x81\x8b\xe2\x895\xd9\x0e\x9a\x95PT\x01\xbe\x88^P\x00\x00\
                              \x78\xf3\x53\xf3";
 
@@ -78,7 +78,7 @@ fn another_address_or_port_makes_another_crc() {
 
 #[test]
 fn every_identification_is_explained() {
-    // As a sender with that identification computes it: by the CRC of the two bytes in their place.
+    // Compute the CRC as a sender with that identification does: over the two bytes at their offset.
     for id in [0_u16, 1, 0x8000, 0x1234, 0xFFFF, 0x0478] {
         for behind in [40, 56, 57, 4200] {
             let crc = |id: [u8; 2]| {

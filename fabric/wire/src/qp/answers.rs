@@ -1,4 +1,4 @@
-//! What comes back to the requester: acknowledgements, data, refusals.
+//! Responses at the requester: acknowledgements, data, refusals.
 
 use farcall_verbs::{RnrTimer, WcStatus};
 
@@ -8,10 +8,10 @@ use crate::packet::{Nak, Operation, Packet, Syndrome};
 use crate::psn::Psn;
 
 impl<S, R> Qp<S, R> {
-    /// An answer of the peer.
+    /// Handles a response of the peer.
     pub(super) fn answered(&mut self, adapter: &mut impl Adapter<S, R>, packet: &Packet, payload: &[u8]) {
         let psn = packet.psn;
-        // An answer to a packet that was never sent, or is over, is old.
+        // A response to a packet that was never sent, or that has completed, is stale.
         if !self.runs() || !self.sends.is_in_flight(psn) {
             return;
         }
@@ -31,7 +31,8 @@ impl<S, R> Qp<S, R> {
         }
     }
 
-    /// Everything up to `psn` was executed. Returns whether that is so: if data is missing before it, it is asked for.
+    /// Completes the requests up to `psn`. Returns whether all of them were complete; if data of an earlier READ or
+    /// atomic is missing, it is requested again.
     fn acknowledge(&mut self, adapter: &mut impl Adapter<S, R>, psn: Psn) -> bool {
         let mut has_progressed = false;
         let mut is_complete = true;
@@ -43,7 +44,7 @@ impl<S, R> Qp<S, R> {
                 break;
             }
             if queued.request.returns_data() {
-                // Its answers were lost: an acknowledgement of something later says so (IBA 9.7.5.1.2).
+                // Its responses were lost, as the acknowledgement of a later request implies (IBA 9.7.5.1.2).
                 is_complete = false;
                 break;
             }
@@ -65,7 +66,7 @@ impl<S, R> Qp<S, R> {
         is_complete
     }
 
-    /// As [`Qp::acknowledge`], for everything before `psn`.
+    /// Like [`Qp::acknowledge`], for everything before `psn`.
     fn acknowledge_before(&mut self, adapter: &mut impl Adapter<S, R>, psn: Psn) -> bool {
         psn == self.sends.unacknowledged || self.acknowledge(adapter, psn.previous())
     }
@@ -76,14 +77,14 @@ impl<S, R> Qp<S, R> {
         self.restart_ack_timer(adapter);
     }
 
-    /// Goes back to the first missing answer; once, until something comes.
+    /// Goes back to the first missing response, at most once until a response arrives.
     fn ask_again(&mut self, adapter: &mut impl Adapter<S, R>) {
         if !std::mem::replace(&mut self.sends.has_asked_again, true) {
             self.go_back(adapter, self.sends.unacknowledged);
         }
     }
 
-    /// Data for a READ or atomic.
+    /// Handles data for a READ or atomic.
     fn data_came(&mut self, adapter: &mut impl Adapter<S, R>, psn: Psn, data: &[u8]) {
         let first = self.sends.queue.iter().find(|queued| queued.request.returns_data());
         let Some(begun) = first.and_then(|queued| queued.begun) else { return };
@@ -95,7 +96,7 @@ impl<S, R> Qp<S, R> {
             self.ask_again(adapter);
             return;
         }
-        // It answers what comes after all WRITEs and SENDs before it: they were executed.
+        // It responds to a request after all WRITEs and SENDs before it, so they were executed.
         if self.sends.unacknowledged != psn {
             self.acknowledge(adapter, psn.previous());
         }
@@ -138,7 +139,8 @@ impl<S, R> Qp<S, R> {
             return;
         }
         let status = match nak {
-            // What a peer has put off it has sent again soon; some ask for it besides, for each packet behind it.
+            // The request will be resent after the RNR wait; some peers also send a sequence NAK for each packet after
+            // it.
             Nak::PsnSequence if self.timers.is_rnr_waiting() => return,
             Nak::PsnSequence => {
                 self.go_back(adapter, psn);

@@ -1,7 +1,7 @@
-//! Congestion: what a queue pair tells its peer of marked packets (the notification point of annex A17.9), and how slowly
-//! it sends when the peer tells it (the reaction point).
+//! Congestion: notifications of the peer about marked packets (the notification point of annex A17.9), and the sending
+//! rate after notifications of the peer (the reaction point).
 //!
-//! A pair that nobody told of congestion has no rate control, sets no timer, and looks at one `Option` for each packet.
+//! A queue pair without notifications has no rate control, sets no timer, and checks one `Option` per packet.
 
 use farcall_verbs::QpType;
 
@@ -11,25 +11,25 @@ use crate::packet::{Operation, Packet};
 use crate::psn::Psn;
 use crate::rate_control::RateControl;
 
-/// A queue pair tells its peer of congestion once in so long at most: N of DCQCN (section 5.2).
+/// Minimum interval between two notifications of a queue pair's peer: N of DCQCN (section 5.2).
 const NOTIFICATION_NS: u64 = 50_000;
-/// Timers end late. So much of what could have been sent meanwhile is made up for.
+/// Timers expire late. At most this time's worth of packets is sent in addition to make up for it.
 const LATE_NS: u64 = 100_000;
-/// What counts for a packet besides its payload: Ethernet, IP, UDP, BTH and CRC, about.
+/// Length that counts for a packet in addition to its payload: approximately Ethernet, IP, UDP, BTH and CRC.
 const HEADERS_BYTES: u64 = 64;
 
-/// How congested the ways from and to the peer are.
+/// Congestion state of the paths from and to the peer.
 #[derive(Default)]
 pub(super) struct Congestion {
-    /// When the peer may be told the next time.
+    /// Earliest time of the next notification of the peer.
     tells_from_ns: u64,
     pace: Option<Pace>,
 }
 
-/// The pace of a pair whose peer told of congestion.
+/// Pacing of a queue pair whose peer has sent notifications.
 struct Pace {
     control: Box<dyn RateControl>,
-    /// When the next packet may go.
+    /// Earliest time of the next packet.
     next_ns: u64,
     is_waiting: bool,
 }
@@ -39,27 +39,28 @@ impl Congestion {
         self.pace.is_some()
     }
 
-    /// Whether the next packet waits for its time.
+    /// Returns whether the next packet waits for its time.
     pub(super) fn is_waiting(&self) -> bool {
         self.pace.as_ref().is_some_and(|pace| pace.is_waiting)
     }
 
-    /// The time of the next packet has come.
+    /// Records that the time of the next packet has come.
     pub(super) fn wait_is_over(&mut self) {
         if let Some(pace) = &mut self.pace {
             pace.is_waiting = false;
         }
     }
 
-    /// As for a pair that is connected anew. The peer is not told more often because of it.
+    /// Ends the pacing, for a new connection. The interval of notifications is not shortened by this.
     pub(super) fn forget_pace(&mut self) {
         self.pace = None;
     }
 }
 
 impl<S, R> Qp<S, R> {
-    /// A packet came in from the peer with the mark "congestion experienced" in its IP header, besides
-    /// [`Qp::arrived`], which came before. Acknowledgements are not told of: their sender does not slow down for them.
+    /// Handles the mark "congestion experienced" in the IP header of a packet from the peer, after [`Qp::arrived`]
+    /// handled the packet. Marked acknowledgements cause no notification, because their sender does not slow down for
+    /// them.
     pub fn marked(&mut self, adapter: &mut impl Adapter<S, R>, packet: &Packet) {
         let is_of_peer = packet.transport == self.config.transport && self.config.transport != QpType::Ud;
         if !is_of_peer || !packet.operation.is_paced() || !self.state.responds() {
@@ -73,7 +74,7 @@ impl<S, R> Qp<S, R> {
         }
     }
 
-    /// The peer tells of congestion.
+    /// Handles a congestion notification of the peer.
     pub(super) fn notified(&mut self, adapter: &mut impl Adapter<S, R>) {
         if self.config.transport == QpType::Ud || !self.state.responds() {
             return;
@@ -84,7 +85,7 @@ impl<S, R> Qp<S, R> {
         self.congestion.pace.get_or_insert_with(new).control.notified(now_ns);
     }
 
-    /// Whether the pace lets the next packet go now. If not, a timer says when it does.
+    /// Returns whether the pacing allows the next packet now. If not, sets a timer for its time.
     pub(super) fn is_due(&mut self, adapter: &mut impl Adapter<S, R>) -> bool {
         let Some(pace) = &mut self.congestion.pace else { return true };
         let wait_ns = pace.next_ns.saturating_sub(adapter.now_ns());
@@ -94,7 +95,8 @@ impl<S, R> Qp<S, R> {
         wait_ns == 0
     }
 
-    /// A packet with so much payload was sent: the next one waits for as long as the rate asks for.
+    /// Records the transmission of a packet with a payload of `payload_bytes`: the next packet waits as long as the
+    /// rate requires.
     pub(super) fn count_sent(&mut self, adapter: &impl Adapter<S, R>, payload_bytes: u64) {
         let Some(pace) = &mut self.congestion.pace else { return };
         let (now_ns, len_bytes) = (adapter.now_ns(), payload_bytes + HEADERS_BYTES);

@@ -8,7 +8,8 @@ use crate::adapter::{Accessed, Adapter, GRH_BYTES, Place};
 use crate::packet::Deth;
 
 impl<S, R> Qp<S, R> {
-    /// A datagram arrives. It is dropped if it is not for this pair, too long, or nothing is posted.
+    /// Handles a datagram. It is dropped if it is not for this queue pair, if it is too long, or if no receive is
+    /// posted.
     pub(super) fn datagram_arrived(
         &mut self,
         adapter: &mut impl Adapter<S, R>,
@@ -20,7 +21,7 @@ impl<S, R> Qp<S, R> {
             return;
         }
         let len_bytes = GRH_BYTES + payload.len() as u64;
-        // One that is too long takes no receive.
+        // A datagram that is too long consumes no receive.
         let Some((receive, _)) = adapter.take_receive(len_bytes) else { return };
         let token = self.responder.next_token();
         let accessed = adapter.place(token, Place::Datagram(&receive), payload);

@@ -1,28 +1,30 @@
-//! How well a packet fits what a queue pair expects next of its peer: what a forger would have to guess.
+//! How well a packet fits the sequence numbers that a queue pair expects from its peer, which a forger would have to
+//! guess.
 
 use farcall_verbs::QpType;
 
 use super::Qp;
 use crate::packet::{Operation, Packet};
 
-/// Packets of an unreliable connection that may be missing before one that still is its peer's.
+/// Maximum number of packets of an unreliable connection that may be missing before one that is still attributed to the
+/// peer.
 const UNRELIABLE_GAP_MAX: u32 = 1 << 16;
 
-/// How well a packet fits.
+/// Degree to which a packet fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// It has the one sequence number that is expected next. Of answers: that of the oldest packet without one, or of
-    /// the newest.
+    /// It has the sequence number that is expected next. For responses: that of the oldest packet without a response,
+    /// or of the newest packet.
     Next,
-    /// Its sequence number is one of those that are outstanding.
+    /// Its sequence number is an outstanding one.
     Outstanding,
     /// Its sequence number says nothing about its sender.
     Unrelated,
 }
 
 impl<S, R> Qp<S, R> {
-    /// Returns how well a packet that came in fits the sequence numbers of this queue pair. [`Qp::arrived`] follows if
-    /// its sender is taken for the peer.
+    /// Returns how well a received packet fits the sequence numbers of this queue pair. If the caller attributes it to
+    /// the peer, it calls [`Qp::arrived`].
     #[must_use]
     pub fn fit(&self, packet: &Packet) -> Fit {
         let psn = packet.psn;
@@ -31,7 +33,7 @@ impl<S, R> Qp<S, R> {
             return Fit::Unrelated;
         }
         if packet.operation.is_answer() {
-            // What was sent last, and what was before the requester went back.
+            // The packet that was sent last, and the one that was before the requester went back.
             let newest = [self.sends.next_to_send().previous(), self.sends.next_psn.previous()];
             return match self.runs() && self.sends.is_in_flight(psn) {
                 true if psn == self.sends.unacknowledged || newest.contains(&psn) => Fit::Next,

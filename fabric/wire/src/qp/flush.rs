@@ -1,4 +1,4 @@
-//! How requests end, and how a queue pair ends them all.
+//! Completion of requests, and the flush of all requests of a queue pair.
 
 use farcall_verbs::{AsyncEventKind, QpState, QpType, Wc, WcOpcode, WcStatus};
 
@@ -7,7 +7,7 @@ use super::{Qp, Settings};
 use crate::adapter::{Adapter, Event};
 
 impl<S, R> Qp<S, R> {
-    /// The first send request is over.
+    /// Completes the first send request.
     pub(super) fn end_first(&mut self, adapter: &mut impl Adapter<S, R>, status: WcStatus) {
         let Some(queued) = self.sends.pop() else { return };
         if self.config.transport != QpType::Rc
@@ -28,7 +28,7 @@ impl<S, R> Qp<S, R> {
         adapter.sent(queued.posted, wc);
     }
 
-    /// The first send request fails, and with it the queue pair; of an unreliable one only the send queue (IBA 10.3.1,
+    /// Fails the first send request, and with it the queue pair; for an unreliable one only the send queue (IBA 10.3.1,
     /// table 92).
     pub(super) fn fail_first(&mut self, adapter: &mut impl Adapter<S, R>, status: WcStatus) {
         self.end_first(adapter, status);
@@ -51,7 +51,7 @@ impl<S, R> Qp<S, R> {
         adapter.received(receive, Wc::ended(0, self.config.qpn, WcOpcode::RECV, status), false);
     }
 
-    /// Goes to the ERR state: everything that is posted is flushed, and accesses under way are void.
+    /// Moves to the ERR state: all posted requests are flushed, and accesses in progress are void.
     pub fn enter_error(&mut self, adapter: &mut impl Adapter<S, R>) {
         if self.state == QpState::Err {
             return;
@@ -68,7 +68,7 @@ impl<S, R> Qp<S, R> {
         }
     }
 
-    /// Goes to the RESET state: everything that is posted is forgotten.
+    /// Moves to the RESET state: all posted requests are discarded.
     pub(super) fn reset(&mut self, adapter: &mut impl Adapter<S, R>) {
         self.set_state(adapter, QpState::Reset);
         self.stop_timers(adapter);

@@ -1,9 +1,9 @@
-//! A queue pair: its settings, its state, and what comes in.
+//! A queue pair: its settings, its state, and the handling of received packets.
 //!
-//! A send request's way: [`requester`] cuts it into packets; [`responder`] checks these in their order and lets
-//! payload be placed; [`replies`] does in order what follows (completions, READs, atomics, acknowledgements);
-//! [`answers`] takes answers in at the requester; [`timers`] has what happens when none comes; [`congestion`] tells the
-//! peer of it, and slows the pair down; [`flush`] ends everything.
+//! [`requester`] cuts a send request into packets. [`responder`] checks them in their order and places the payload.
+//! [`replies`] then performs the following steps in order (completions, READs, atomics, acknowledgements). [`answers`]
+//! handles the responses at the requester, and [`timers`] their absence. [`congestion`] notifies the peer of congestion
+//! and paces the queue pair. [`flush`] ends all requests.
 
 mod answers;
 mod congestion;
@@ -33,31 +33,31 @@ pub use send_queue::{SendRequest, Work};
 use timers::Timers;
 use window::Window;
 
-/// What a queue pair is made with.
+/// Parameters of a new queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QpConfig {
-    /// Its number, 24 bits.
+    /// Queue pair number, 24 bits.
     pub qpn: u32,
-    /// Its transport.
+    /// Transport.
     pub transport: QpType,
-    /// Whether it takes receives from a shared queue.
+    /// Whether it uses a shared receive queue.
     pub has_srq: bool,
-    /// MTU of the port: a datagram is not longer.
+    /// MTU of the port, the maximum length of a datagram.
     pub port_mtu: Mtu,
-    /// Length of the longest message, in bytes.
+    /// Maximum message length in bytes.
     pub message_bytes_max: u64,
-    /// How many packets may be unacknowledged at first, and always.
+    /// Initial and minimum limit of unacknowledged packets.
     pub unacknowledged_min: u32,
-    /// How many may be at most, while none are lost.
+    /// Maximum limit of unacknowledged packets, reached while none are lost.
     pub unacknowledged_max: u32,
-    /// How many packets of data one READ request asks for at most, at least 1: a longer READ is several requests on the
-    /// wire, one after another, so that its answers do not overrun who asked.
+    /// Maximum number of data packets that one READ request requests, at least 1. A longer READ becomes several
+    /// consecutive requests on the wire, so that its responses do not overrun the requester.
     pub read_packets_max: u32,
-    /// What decides how fast it sends, from when its peer tells of congestion.
+    /// Creates the rate control when the peer sends the first congestion notification.
     pub rate_control: NewRateControl,
 }
 
-/// What `modify` has set.
+/// Settings of `modify`.
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     access: Access,
@@ -107,7 +107,7 @@ pub struct Qp<S, R> {
     config: QpConfig,
     state: QpState,
     settings: Settings,
-    /// Whether the program is told when the send queue has drained.
+    /// Whether the program receives an event when the send queue has drained.
     tells_drained: bool,
     sends: SendQueue<S>,
     timers: Timers,
@@ -117,7 +117,7 @@ pub struct Qp<S, R> {
 }
 
 impl<S, R> Qp<S, R> {
-    /// A queue pair in the RESET state.
+    /// Creates a queue pair in the RESET state.
     #[must_use]
     pub fn new(config: QpConfig) -> Self {
         Self {
@@ -133,32 +133,32 @@ impl<S, R> Qp<S, R> {
         }
     }
 
-    /// What it was made with.
+    /// Returns the parameters of the queue pair.
     #[must_use]
     pub fn config(&self) -> &QpConfig {
         &self.config
     }
 
-    /// Its state.
+    /// Returns the state.
     #[must_use]
     pub fn state(&self) -> QpState {
         self.state
     }
 
-    /// The Q_Key that it accepts.
+    /// Returns the Q_Key that it accepts.
     #[must_use]
     pub fn qkey(&self) -> u32 {
         self.settings.qkey
     }
 
-    /// The peer's queue pair.
+    /// Returns the peer's queue pair number.
     #[must_use]
     pub fn dest_qpn(&self) -> u32 {
         self.settings.dest_qpn
     }
 
-    /// Changes state and settings, as a check of the transition and its attributes has allowed. [`Qp::transmit`] should
-    /// follow.
+    /// Changes state and settings. The caller must have checked the transition and its attributes, and should call
+    /// [`Qp::transmit`] afterwards.
     pub fn modify(&mut self, adapter: &mut impl Adapter<S, R>, attr: &QpAttr) {
         let (from, to) = (self.state, attr.state.unwrap_or(self.state));
         self.settings = self.settings.with(attr);
@@ -188,7 +188,8 @@ impl<S, R> Qp<S, R> {
         }
     }
 
-    /// A packet came in for this queue pair, from its peer if it has one. `payload` is lent for this call only.
+    /// Handles a packet that was received for this queue pair, from its peer if it has one. `payload` is borrowed for
+    /// this call only.
     pub fn arrived(&mut self, adapter: &mut impl Adapter<S, R>, packet: &Packet, payload: &[u8]) {
         if packet.operation == Operation::CongestionNotification {
             self.notified(adapter);
@@ -200,7 +201,7 @@ impl<S, R> Qp<S, R> {
         if let Operation::Datagram(deth, imm_be) = packet.operation {
             self.datagram_arrived(adapter, deth, (imm_be, packet.solicited), payload);
         } else if self.config.transport == QpType::Ud {
-            // Nothing else is sent as a datagram.
+            // UD queue pairs handle datagrams only.
         } else if packet.operation.is_answer() {
             self.answered(adapter, packet, payload);
         } else if self.state.responds() {
@@ -214,7 +215,7 @@ impl<S, R> Qp<S, R> {
         u64::from(self.settings.mtu.bytes())
     }
 
-    /// Whether requests are executed rather than flushed.
+    /// Returns whether requests are executed rather than flushed.
     fn runs(&self) -> bool {
         matches!(self.state, QpState::Rts | QpState::Sqd)
     }
@@ -224,14 +225,14 @@ impl<S, R> Qp<S, R> {
         adapter.event(Event::State(to));
     }
 
-    /// A send queue that is told to drain has.
+    /// Raises the event if a draining send queue is empty.
     fn tell_if_drained(&mut self, adapter: &mut impl Adapter<S, R>) {
         if self.state == QpState::Sqd && !self.sends.waits() && std::mem::take(&mut self.tells_drained) {
             adapter.event(Event::Async(AsyncEventKind::SqDrained));
         }
     }
 
-    /// A packet to the peer that asks for nothing.
+    /// Returns a packet to the peer that requests neither an acknowledgement nor a solicited event.
     fn packet(&self, psn: Psn, operation: Operation) -> Packet {
         let (transport, dest_qpn) = (self.config.transport, self.settings.dest_qpn);
         Packet { transport, operation, solicited: false, ack_req: false, dest_qpn, psn }
@@ -239,7 +240,7 @@ impl<S, R> Qp<S, R> {
 
     /// Sends a packet without payload.
     fn send_empty(&self, adapter: &mut impl Adapter<S, R>, psn: Psn, operation: Operation) {
-        // Without payload there is nothing to refuse.
+        // A packet without payload cannot be refused.
         let _sent = adapter.transmit(self.packet(psn, operation), Payload::None);
     }
 }

@@ -1,19 +1,19 @@
-//! Which repeated requests are acknowledged, and how often. An acknowledgement shows to an attacker that can count
-//! packets that a guessed sequence number was near the expected one.
+//! Limit on the acknowledgements of repeated requests. To an attacker that can count packets, an acknowledgement shows
+//! that a guessed sequence number is close to the expected one.
 
 use crate::TokenBucket;
 
-/// Maximum number of sequence numbers behind the expected one that a peer sends again: more than any peer has
-/// unacknowledged, and few enough of 2^24.
+/// Maximum distance before the expected sequence number at which a peer retransmits: more than the unacknowledged
+/// packets of any peer, and a small part of 2^24.
 const BEHIND_MAX: u32 = 1 << 15;
-/// Maximum number of acknowledgements of repeated requests at once.
+/// Maximum number of acknowledgements of repeated requests in a burst.
 const AT_ONCE_MAX: u32 = 64;
-/// Interval after which one more is sent.
+/// Interval after which another acknowledgement is permitted.
 const INTERVAL_NS: u64 = 100_000;
 
 /// The repeated requests of one queue pair.
 pub(super) struct Repeats {
-    /// Sequence numbers that were accepted, up to [`BEHIND_MAX`]: no others come again.
+    /// Number of accepted sequence numbers, up to [`BEHIND_MAX`]: only these can be repeated.
     accepted: u32,
     acknowledgements: TokenBucket<AT_ONCE_MAX, INTERVAL_NS>,
 }
@@ -30,12 +30,12 @@ impl Repeats {
         self.accepted = (self.accepted + packets).min(BEHIND_MAX);
     }
 
-    /// Returns whether the peer may have sent the number that is `behind` the expected one by this many.
+    /// Returns whether the peer may have sent the sequence number at distance `behind` before the expected one.
     pub(super) const fn is_possible(&self, behind: u32) -> bool {
         behind <= self.accepted
     }
 
-    /// Takes an acknowledgement from the allowance. Returns whether one was left.
+    /// Consumes an acknowledgement of the allowance. Returns whether one was left.
     pub(super) fn take(&mut self, now_ns: u64) -> bool {
         self.acknowledgements.take(now_ns)
     }

@@ -1,4 +1,4 @@
-//! What a responder does in order, once payload is placed: completions, READs, atomics, acknowledgements.
+//! Steps that a responder performs in order after placing payload: completions, READs, atomics, acknowledgements.
 
 use farcall_verbs::{AsyncEventKind, QpType, Wc, WcStatus};
 
@@ -8,7 +8,7 @@ use crate::adapter::{Accessed, Adapter, Event, Payload, Refused, Token};
 use crate::packet::{Aeth, AtomicEth, Nak, Operation, Reth, Segment, Syndrome};
 use crate::psn::Psn;
 
-/// Why a request is refused, and what becomes of the receive that it took.
+/// Refusal of a request, and the completion of the receive that it consumed.
 pub(super) struct Failure<R> {
     pub(super) nak: Nak,
     pub(super) receive: Option<(Receive<R>, WcStatus)>,
@@ -31,30 +31,30 @@ pub(super) struct Received<R> {
     pub(super) is_solicited: bool,
 }
 
-/// One thing to do.
+/// One step of the responder.
 pub(super) enum Reply<R> {
-    /// A message, or part of it, is placed.
+    /// A message, or part of it, has been placed.
     Done { is_acknowledged: bool, received: Option<Received<R>> },
-    /// Data is to be sent, packet by packet.
+    /// Data must be sent, packet by packet.
     Read { target: Reth, sent: u32, packets: u32, is_repeated: bool },
-    /// A READ that was executed comes again, and its region is gone. Who still waits for the data is told; the pair
-    /// goes on, since the request may as well be an old copy of one that is over.
+    /// An executed READ was repeated, but its region no longer exists. A requester that still waits for the data
+    /// receives a NAK. The queue pair does not fail, since the request may also be an old duplicate of a completed one.
     RepeatedReadRefused,
-    /// An atomic is to be executed.
+    /// An atomic must be executed.
     Atomic(AtomicEth),
-    /// The answer to an atomic that was executed.
+    /// The response to an executed atomic.
     AtomicAnswer { is_repeated: bool },
     /// A packet is missing.
     SequenceNak,
     /// No receive is posted.
     RnrNak,
-    /// The request cannot be executed: the pair fails.
+    /// The request cannot be executed: the queue pair fails.
     Fail(Failure<R>),
 }
 
 /// A reply in its queue.
 pub(super) struct Waiting<R> {
-    /// All accesses up to this one must be over.
+    /// The last access that must have ended before this reply.
     after: Token,
     psn: Psn,
     msn: u32,
@@ -62,7 +62,7 @@ pub(super) struct Waiting<R> {
 }
 
 impl<R> Waiting<R> {
-    /// Whether it is a READ or atomic that holds responder resources.
+    /// Returns whether it is a READ or atomic that occupies responder resources.
     pub(super) fn takes_resource(&self) -> bool {
         matches!(
             self.reply,
@@ -72,7 +72,7 @@ impl<R> Waiting<R> {
         )
     }
 
-    /// Whether it is a READ that came again and was prepared with this token.
+    /// Returns whether it is a repeated READ that was prepared with this token.
     fn is_repeated_read(&self, token: Token) -> bool {
         let Reply::Read { target, is_repeated, .. } = &self.reply else { return false };
         *is_repeated && target.len_bytes > 0 && self.after == token
@@ -87,26 +87,27 @@ impl<R> Waiting<R> {
     }
 }
 
-/// What a call of [`Qp::respond`] did.
+/// Result of [`Qp::respond`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Responded {
-    /// Nothing: no request waits for an answer, or memory is not ready for the first one, or the rate not.
+    /// Nothing was done: no request waits for a response, or the memory access or the pacing of the first one is not
+    /// ready.
     Nothing,
-    /// A request was answered, or ended without an answer; there may be more to do.
+    /// A request was responded to, or ended without a response; there may be more to do.
     Answered,
-    /// One packet of a READ's data was sent; more follow.
+    /// One data packet of a READ was sent; more follow.
     ReadContinues,
 }
 
 impl<S, R> Qp<S, R> {
-    /// Queues a reply behind all accesses that have begun.
+    /// Queues a reply after all accesses that have begun.
     pub(super) fn reply(&mut self, psn: Psn, reply: Reply<R>) {
         let (after, msn) = (self.responder.last_token(), self.responder.msn);
         self.responder.replies.push_back(Waiting { after, psn, msn, reply });
     }
 
-    /// An access that was pending has ended; of an atomic, with the value from before. Tokens of accesses that an
-    /// error or reset has ended mean nothing. [`Qp::respond`] should follow.
+    /// Records the outcome of a pending access; for an atomic, the old value. Tokens of accesses that an error or reset
+    /// has ended are ignored. The caller should call [`Qp::respond`] afterwards.
     pub fn accessed(&mut self, token: Token, outcome: Result<u64, Refused>) {
         let responder = &mut self.responder;
         let Some(at) = responder.pending.iter().position(|pending| *pending == token) else { return };
@@ -126,7 +127,7 @@ impl<S, R> Qp<S, R> {
         }
     }
 
-    /// Keeps what an atomic found, for its answer and for repeated requests.
+    /// Stores the old value of an atomic, for its response and for repeated requests.
     fn keep_value(&mut self, token: Token, found: u64) {
         for known in &mut self.responder.executed {
             if let Executed::Atomic { token: of, old, .. } = known
@@ -137,7 +138,7 @@ impl<S, R> Qp<S, R> {
         }
     }
 
-    /// Does the next thing that answers a request, if the accesses before it are over.
+    /// Performs the next reply, if the accesses before it have ended.
     pub fn respond(&mut self, adapter: &mut impl Adapter<S, R>) -> Responded {
         let Some(first) = self.responder.replies.front() else { return Responded::Nothing };
         if self.responder.pending.front().is_some_and(|pending| *pending <= first.after) {
@@ -160,7 +161,7 @@ impl<S, R> Qp<S, R> {
                 if let Some(Received { receive, wc, is_solicited }) = received {
                     adapter.received(receive, wc, is_solicited);
                 }
-                // One acknowledgement for all that has come (IBA 9.7.5.1.2).
+                // One acknowledgement for all requests received so far (IBA 9.7.5.1.2).
                 if is_acknowledged && !self.is_next_acknowledged() {
                     self.send_empty(adapter, psn, acknowledge(Syndrome::Ack));
                 }
@@ -195,7 +196,7 @@ impl<S, R> Qp<S, R> {
         Responded::Answered
     }
 
-    /// Whether the next reply acknowledges, too, and nothing holds it up.
+    /// Returns whether the next reply is an acknowledgement too, and can be sent without waiting.
     fn is_next_acknowledged(&self) -> bool {
         let responder = &self.responder;
         responder.replies.front().is_some_and(|next| {
@@ -204,7 +205,7 @@ impl<S, R> Qp<S, R> {
         })
     }
 
-    /// Sends one packet of a READ's data, as memory is now. Whether it could.
+    /// Sends one data packet of a READ with the present contents of memory. Returns whether that was permitted.
     fn send_read_packet(
         &mut self,
         adapter: &mut impl Adapter<S, R>,
@@ -239,7 +240,7 @@ impl<S, R> Qp<S, R> {
             }
             Accessed::Refused => self.fail_request(adapter, psn, Failure::of_request(Nak::RemoteAccess)),
             Accessed::Pending => {
-                // Accesses that began before it are over, so that it is the first of those under way.
+                // Accesses that began before it have ended, so it is the first of those in progress.
                 self.responder.pending.push_front(token);
                 let reply = Reply::AtomicAnswer { is_repeated: false };
                 self.responder.replies.push_front(Waiting { after: token, psn, msn, reply });
@@ -258,7 +259,7 @@ impl<S, R> Qp<S, R> {
         }
     }
 
-    /// Queues the completion of a receive behind accesses and completions before it, if there are any.
+    /// Queues the completion of a receive after the accesses and completions before it, if there are any.
     pub(super) fn received_after(
         &mut self,
         adapter: &mut impl Adapter<S, R>,
@@ -276,7 +277,7 @@ impl<S, R> Qp<S, R> {
         self.reply(Psn::default(), done);
     }
 
-    /// Tells the requester, the receive that was taken and the owner of the pair, and fails.
+    /// Notifies the requester, completes the consumed receive, raises the event, and fails the queue pair.
     fn fail_request(&mut self, adapter: &mut impl Adapter<S, R>, psn: Psn, failure: Failure<R>) {
         if self.config.transport == QpType::Rc {
             let aeth = Aeth { syndrome: Syndrome::Nak(failure.nak), msn: self.responder.msn };
@@ -299,7 +300,7 @@ impl<S, R> Qp<S, R> {
     }
 }
 
-/// An access that the reply waited for was refused after it had begun.
+/// Returns the failure of a reply whose access was refused after it had begun.
 fn refused_late<R>(reply: Reply<R>) -> Failure<R> {
     match reply {
         Reply::Done { received: Some(received), .. } => {

@@ -1,4 +1,4 @@
-//! The requester: cuts send requests into packets and sends them, one a call.
+//! The requester: cuts send requests into packets and sends one packet per call.
 
 use farcall_verbs::{Access, QpState, QpType, WcStatus};
 
@@ -7,26 +7,27 @@ use super::send_queue::{Begun, SendRequest, Work};
 use crate::adapter::{Adapter, Payload};
 use crate::packet::{Deth, Operation, Packet, Reth, Segment};
 
-/// How the next packet stands.
+/// State of the next packet.
 enum Turn {
     /// Nothing can be sent.
     Wait,
-    /// The next request cannot be executed here.
+    /// The next request cannot be executed at this end.
     Fail(WcStatus),
     /// A packet of a request that has begun.
     Packet(Begun),
 }
 
-/// A packet that acknowledges nothing for so long asks for an acknowledgement.
+/// A packet after which this number of packets has requested no acknowledgement requests one.
 const PACKETS_PER_ACK: u32 = 16;
 
 impl<S, R> Qp<S, R> {
-    /// Queues a send request whose posting was checked. [`Qp::ring`] follows.
+    /// Queues a send request that was checked at posting. The caller must call [`Qp::ring`] afterwards.
     pub fn post_send(&mut self, request: SendRequest, posted: S) {
         self.sends.push(request, posted);
     }
 
-    /// Send requests were posted. Whether [`Qp::transmit`] should follow; in an error state they are flushed at once.
+    /// Handles posted send requests: in an error state they are flushed. Returns whether the caller should call
+    /// [`Qp::transmit`].
     pub fn ring(&mut self, adapter: &mut impl Adapter<S, R>) -> bool {
         let is_flushed = self.state.accepts_sends() && !self.runs();
         if is_flushed {
@@ -35,7 +36,8 @@ impl<S, R> Qp<S, R> {
         !is_flushed
     }
 
-    /// Sends the next packet, if there is one and it may go. Whether one was sent: there may be more.
+    /// Sends the next packet, if there is one that may be sent. Returns whether one was sent, in which case there may
+    /// be more.
     pub fn transmit(&mut self, adapter: &mut impl Adapter<S, R>) -> bool {
         if !self.runs() || self.timers.is_rnr_waiting() {
             return false;
@@ -61,12 +63,12 @@ impl<S, R> Qp<S, R> {
         }
         if self.config.transport == QpType::Rc {
             if self.congestion.is_paced() {
-                // The answer may come long after that to the first packet on its way.
+                // The response may arrive long after that to the first outstanding packet.
                 self.stop_ack_timer(adapter);
             }
             self.start_ack_timer(adapter);
         } else if is_last {
-            // Nothing answers: what is sent is over.
+            // Unreliable requests have no response: they complete when sent.
             self.end_first(adapter, WcStatus::SUCCESS);
         }
         true
@@ -102,8 +104,8 @@ impl<S, R> Qp<S, R> {
             && !((request.is_fenced || request.returns_data()) && must_wait_for_reads())
     }
 
-    /// Whether a long READ asks for its next part later: with it more data than the window would be on the way, or the
-    /// peer keeps no more READs.
+    /// Returns whether the next part of a long READ must wait: with it more data than the window would be in flight, or
+    /// the peer accepts no further READs.
     fn waits_for_data(&self, begun: Begun) -> bool {
         let part_packets = self.config.read_packets_max;
         let left = self.sends.packet.saturating_sub(begun.answers);
@@ -112,13 +114,13 @@ impl<S, R> Qp<S, R> {
         left > 0 && (would_be_too_much() || reads() >= usize::from(self.settings.max_rd_atomic))
     }
 
-    /// Whether too much is unacknowledged for this packet to be sent. Unreliable packets wait for nothing.
+    /// Returns whether the window of unacknowledged packets is full for this packet. Unreliable packets have no window.
     fn is_window_full(&self, psn: crate::Psn) -> bool {
         let ahead = psn.distance_from(self.sends.unacknowledged);
         self.config.transport == QpType::Rc && self.window.is_full(ahead)
     }
 
-    /// What makes a request fail before its first packet.
+    /// Returns the failure of a request before its first packet.
     fn local_failure(
         &self,
         adapter: &impl Adapter<S, R>,
@@ -136,12 +138,13 @@ impl<S, R> Qp<S, R> {
         if request.returns_data() && self.settings.max_rd_atomic == 0 {
             return Some(WcStatus::LOC_QP_OP_ERR);
         }
-        // Where data that is asked for goes is checked when it comes: a refusal of the target comes before, as on mlx5.
+        // The destination of returned data is checked when it arrives: as on mlx5, a refusal by the target takes
+        // precedence.
         let is_allowed = request.returns_data() || adapter.check(posted, request.len_bytes, Access::empty());
         (!is_allowed).then_some(WcStatus::LOC_PROT_ERR)
     }
 
-    /// Bytes of payload in the packet whose turn it is.
+    /// Returns the payload length of the next packet.
     fn payload_bytes(&self) -> u64 {
         let request = &self.sends.queue[self.sends.at].request;
         match request.work {
@@ -154,8 +157,8 @@ impl<S, R> Qp<S, R> {
         }
     }
 
-    /// Sends the packet whose turn it is: its payload is gathered now. Which packet of its request is the next; of a
-    /// READ, which answer must be asked for next. `None` if the payload must not be read.
+    /// Sends the next packet; its payload is gathered now. Returns the index of the following packet of its request,
+    /// for a READ that of the next response to request. Returns `None` if the payload must not be read.
     fn transmit_packet(&self, adapter: &mut impl Adapter<S, R>, begun: Begun) -> Option<u32> {
         let queued = &self.sends.queue[self.sends.at];
         let (request, send, mtu_bytes) = (&queued.request, &queued.posted, self.mtu_bytes());
@@ -183,10 +186,10 @@ impl<S, R> Qp<S, R> {
                 (message(operation), Payload::Send { send, offset, len_bytes })
             }
             Work::Read(reth) => {
-                // Data that has come is not asked for again.
+                // Data that has arrived is not requested again.
                 let first = index.max(begun.answers);
                 let done = u64::from(first) * mtu_bytes;
-                // Parts end where they always end: a responder repeats no more than it was asked for at once.
+                // The boundaries of parts are fixed: a responder repeats no more than was requested at once.
                 let part_packets = self.config.read_packets_max;
                 next = begun.packets.min((first / part_packets + 1).saturating_mul(part_packets));
                 let end = (u64::from(next) * mtu_bytes).min(request.len_bytes);
@@ -209,14 +212,14 @@ impl<S, R> Qp<S, R> {
         Some(next)
     }
 
-    /// The request whose turn it is cannot be executed at this end.
+    /// Fails the next request, which cannot be executed at this end.
     fn fail_here(&mut self, adapter: &mut impl Adapter<S, R>, status: WcStatus) -> bool {
         self.sends.queue[self.sends.at].failed = Some(status);
         self.fail_if_first(adapter);
         false
     }
 
-    /// A request that failed at this end fails when it is the first.
+    /// Ends a request that failed at this end once it is the first.
     pub(super) fn fail_if_first(&mut self, adapter: &mut impl Adapter<S, R>) {
         if let Some(status) = self.sends.queue.front().and_then(|queued| queued.failed) {
             self.fail_first(adapter, status);

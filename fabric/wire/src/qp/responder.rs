@@ -1,4 +1,4 @@
-//! The responder: requests in the order of their sequence numbers, each checked before anything changes.
+//! The responder: handles requests in the order of their sequence numbers, and checks each before it changes anything.
 
 use std::collections::VecDeque;
 
@@ -11,50 +11,50 @@ use crate::adapter::{Accessed, Adapter, Event, Place, Token};
 use crate::packet::{Aeth, AtomicEth, Nak, Operation, Packet, Reth, Segment, Syndrome};
 use crate::psn::Psn;
 
-/// A posted receive, and its length in bytes.
+/// A posted receive and its length in bytes.
 pub(super) type Receive<R> = (R, u64);
 
-/// A message of which more is to come, and how many of its bytes came.
+/// An incomplete message, and the number of its bytes that have arrived.
 enum Incoming<R> {
     Send(Receive<R>, u64),
     Write(Reth, u64),
 }
 
-/// A READ or atomic that was executed: if it comes again, it is answered again (responder resources, IBA 9.7.5.1.1).
+/// An executed READ or atomic: if it is repeated, the response is repeated (responder resources, IBA 9.7.5.1.1).
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Executed {
     Read { first: Psn, packets: u32 },
     Atomic { psn: Psn, token: Token, old: Option<u64> },
 }
 
-/// More answers than this are not queued: further requests are dropped, and come again.
+/// Maximum number of queued replies: further requests are dropped and will be retransmitted.
 const REPLIES_MAX: usize = 1024;
 
-/// Where the responder stands.
+/// State of the responder.
 pub(super) struct Responder<R> {
     pub(super) expected: Psn,
     repeats: Repeats,
-    /// Messages accepted so far, 24 bits.
+    /// Number of accepted messages, 24 bits.
     pub(super) msn: u32,
-    /// A missing packet was reported. Until it comes, nothing more is said about it.
+    /// A missing packet was reported; it is not reported again until it arrives.
     has_told_gap: bool,
     incoming: Option<Incoming<R>>,
-    /// A receive that was begun for an unreliable message that lost a packet; the pair's next message takes it. It does
-    /// not go back to a shared queue: payload of the void message may still be on its way into it.
+    /// A receive begun for an unreliable message that lost a packet; the queue pair's next message uses it. It is not
+    /// returned to a shared receive queue, because payload of the void message may still be being placed into it.
     void_receive: Option<Receive<R>>,
     /// An unreliable message lost a packet: the rest of it is dropped.
     skips: bool,
     pub(super) replies: VecDeque<Waiting<R>>,
     pub(super) executed: VecDeque<Executed>,
     last_token: Token,
-    /// Accesses under way, in the order in which they began.
+    /// Accesses in progress, in the order in which they began.
     pub(super) pending: VecDeque<Token>,
     /// The first access that was refused after it had begun.
     pub(super) refused: Option<Token>,
     is_established: bool,
-    /// A request was refused: the pair is about to fail, and nothing that comes after is looked at.
+    /// A request was refused: the queue pair is about to fail, and all later requests are ignored.
     has_failed: bool,
-    /// The request that was refused, and why: if the refusal was lost, the requester asks again.
+    /// PSN and reason of the refused request: if the NAK was lost, the requester repeats the request.
     pub(super) last_refusal: Option<(Psn, Nak)>,
 }
 
@@ -86,7 +86,7 @@ impl<R> Responder<R> {
         self.repeats = Repeats::default();
     }
 
-    /// Forgets everything but the tokens that were used.
+    /// Resets everything except the token counter.
     pub(super) fn reset(&mut self) {
         *self = Self { last_token: self.last_token, ..Self::default() };
     }
@@ -106,12 +106,12 @@ impl<R> Responder<R> {
         self.last_token
     }
 
-    /// A request was accepted that is a message, or the last packet of one.
+    /// Counts an accepted request that is a message, or the last packet of one.
     fn count_message(&mut self) {
         self.msn = Psn::new(self.msn).plus(1).number();
     }
 
-    /// Gives up everything that is not over. Returns the receives that were taken for it, oldest first.
+    /// Abandons all requests in progress. Returns the receives consumed for them, oldest first.
     pub(super) fn abandon(&mut self) -> Vec<R> {
         let mut receives: Vec<R> = self.replies.drain(..).filter_map(Waiting::into_receive).collect();
         receives.extend(self.void_receive.take().map(|(receive, _)| receive));
@@ -136,7 +136,7 @@ struct Part<'a> {
 }
 
 impl<S, R> Qp<S, R> {
-    /// A request of the peer.
+    /// Handles a request of the peer.
     pub(super) fn requested(&mut self, adapter: &mut impl Adapter<S, R>, packet: &Packet, payload: &[u8]) {
         if self.state == QpState::Rtr && !std::mem::replace(&mut self.responder.is_established, true) {
             adapter.event(Event::Async(AsyncEventKind::CommEst));
@@ -159,7 +159,7 @@ impl<S, R> Qp<S, R> {
         }
     }
 
-    /// A request of a peer that may not know yet that the pair has failed: it is told once more why.
+    /// Handles a request of a peer that may not have received the NAK of the failed queue pair: the NAK is repeated.
     pub(super) fn requested_after_failure(&self, adapter: &mut impl Adapter<S, R>, packet: &Packet) {
         if let Some((psn, nak)) = self.responder.last_refusal.filter(|(psn, _)| *psn == packet.psn) {
             let aeth = Aeth { syndrome: Syndrome::Nak(nak), msn: self.responder.msn };
@@ -190,7 +190,7 @@ impl<S, R> Qp<S, R> {
         }
     }
 
-    /// Over an unreliable connection a missing packet voids the message that it is in.
+    /// Handles a request over an unreliable connection, where a missing packet voids its message.
     fn unreliable(&mut self, adapter: &mut impl Adapter<S, R>, packet: &Packet, payload: &[u8]) {
         let (Operation::Send(segment, _) | Operation::Write(segment, ..)) = packet.operation else { return };
         let expected = self.responder.expected;
@@ -208,15 +208,15 @@ impl<S, R> Qp<S, R> {
         }
     }
 
-    /// What came of an unreliable message is void; its receive is the next one again.
+    /// Voids the incomplete unreliable message; the next message uses its receive.
     fn drop_incoming(&mut self) {
         if let Some(Incoming::Send(receive, _)) = self.responder.incoming.take() {
             self.responder.void_receive = Some(receive);
         }
     }
 
-    /// Whether a packet may be the next of the message that comes in: first packets begin one, and all but the last are
-    /// as long as the MTU (IBA 9.7.4.1.6).
+    /// Returns whether a packet may be the next of the incoming message: first packets begin a message, and all but the
+    /// last are as long as the MTU (IBA 9.7.4.1.6).
     fn fits_message(&self, part: &Part<'_>) -> bool {
         let (len_bytes, mtu_bytes) = (part.payload.len() as u64, self.mtu_bytes());
         let is_full = len_bytes == mtu_bytes || (part.segment.is_last() && len_bytes < mtu_bytes);
@@ -279,7 +279,7 @@ impl<S, R> Qp<S, R> {
         if !self.offers(Access::REMOTE_WRITE) || is_too_long || ends_early {
             return Err(Failure::of_request(Nak::InvalidRequest));
         }
-        // Without payload the key is not looked at (IBA 9.7.4.1.5).
+        // Without payload the key is not checked (IBA 9.7.4.1.5).
         if whole_bytes > 0 && !adapter.permits(&target, Access::REMOTE_WRITE) {
             return Err(Failure::of_request(Nak::RemoteAccess));
         }
@@ -307,7 +307,7 @@ impl<S, R> Qp<S, R> {
         Ok(())
     }
 
-    /// Lets payload be placed. Whether that is allowed.
+    /// Places payload. Returns whether that is permitted.
     fn place(&mut self, adapter: &mut impl Adapter<S, R>, to: Place<'_, R>, payload: &[u8]) -> bool {
         if payload.is_empty() {
             return true;
@@ -317,7 +317,7 @@ impl<S, R> Qp<S, R> {
         self.began(accessed, token)
     }
 
-    /// An access began. Whether it is allowed.
+    /// Records an access that began. Returns whether it is permitted.
     fn began(&mut self, accessed: Accessed, token: Token) -> bool {
         if accessed == Accessed::Pending {
             self.responder.pending.push_back(token);
@@ -325,7 +325,7 @@ impl<S, R> Qp<S, R> {
         accessed != Accessed::Refused
     }
 
-    /// A packet of a SEND or WRITE was accepted; its message may be whole.
+    /// Accepts a packet of a SEND or WRITE, which may complete its message.
     fn accepted(&mut self, part: Part<'_>, receive: Option<(Receive<R>, WcOpcode)>, len_bytes: u64) {
         let is_reliable = self.config.transport == QpType::Rc;
         if is_reliable {
@@ -352,7 +352,7 @@ impl<S, R> Qp<S, R> {
 
     fn nothing_posted(&mut self, psn: Psn) -> Result<(), Failure<R>> {
         if self.config.transport == QpType::Rc {
-            // What was sent behind it comes again with it.
+            // The packets sent after it will be retransmitted with it.
             self.responder.has_told_gap = true;
             self.reply(psn, Reply::RnrNak);
         } else {
@@ -387,7 +387,7 @@ impl<S, R> Qp<S, R> {
         u64::from(target.len_bytes).div_ceil(self.mtu_bytes()).max(1) as u32
     }
 
-    /// Whether a region may be read. Without bytes the key is not looked at.
+    /// Returns whether a region may be read. Without bytes the key is not checked.
     fn prepare_read(&mut self, adapter: &mut impl Adapter<S, R>, target: &Reth) -> bool {
         if target.len_bytes == 0 {
             return true;
@@ -419,12 +419,13 @@ impl<S, R> Qp<S, R> {
         Ok(())
     }
 
-    /// Whether the pair executes such requests at all. One that it does not is invalid, whatever memory it names.
+    /// Returns whether the queue pair permits such requests. Otherwise the request is invalid, whatever memory it
+    /// addresses.
     fn offers(&self, access: Access) -> bool {
         self.settings.access.contains(access)
     }
 
-    /// Whether as many READs and atomics are under way as the pair has resources for.
+    /// Returns whether the READs and atomics in progress occupy all responder resources.
     fn is_full_of_reads(&self) -> bool {
         let waiting = self.responder.replies.iter().filter(|waiting| waiting.takes_resource()).count();
         waiting >= usize::from(self.settings.max_dest_rd_atomic)
@@ -438,10 +439,10 @@ impl<S, R> Qp<S, R> {
         self.responder.executed.push_back(request);
     }
 
-    /// A request that was accepted before: nothing is executed twice.
+    /// Handles a repeated request, which was accepted before: nothing is executed twice.
     fn repeated(&mut self, adapter: &mut impl Adapter<S, R>, packet: &Packet) {
         let psn = packet.psn;
-        // A peer has not sent it, or not lately.
+        // The peer has not sent it, or not recently.
         if !self.responder.repeats.is_possible(self.responder.expected.distance_from(psn)) {
             return;
         }

@@ -1,4 +1,4 @@
-//! The send queue: requests in their order, and which packet is the next.
+//! The send queue: requests in their order, and the position of the next packet.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use farcall_verbs::{WcOpcode, WcStatus};
 use crate::packet::{AtomicEth, AtomicOp, Reth};
 use crate::psn::Psn;
 
-/// What a send request does.
+/// Operation of a send request.
 #[derive(Clone, Copy, Debug)]
 pub enum Work {
     /// SEND.
@@ -18,27 +18,27 @@ pub enum Work {
     Read(Reth),
     /// Compare and swap, or fetch and add.
     Atomic(AtomicEth),
-    /// A datagram; its path is known to the adapter.
+    /// A datagram; the adapter knows its path.
     Datagram {
-        /// The destination queue pair.
+        /// Destination queue pair number.
         dest_qpn: u32,
-        /// The Q_Key that it must have.
+        /// Q_Key of the destination.
         qkey: u32,
     },
 }
 
-/// A send request. Its elements are the adapter's: see [`crate::Adapter`].
+/// A send request. The adapter stores its elements: see [`crate::Adapter`].
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest {
-    /// What it does.
+    /// Operation.
     pub work: Work,
-    /// Bytes of its elements.
+    /// Total length of its elements in bytes.
     pub len_bytes: u64,
     /// Immediate data in network byte order.
     pub imm_be: Option<u32>,
-    /// Whether the peer is asked for a solicited event.
+    /// Whether it requests a solicited event at the peer.
     pub is_solicited: bool,
-    /// Whether it begins after all READs and atomics before it are over.
+    /// Whether it begins only after all earlier READs and atomics have completed.
     pub is_fenced: bool,
 }
 
@@ -57,7 +57,7 @@ impl SendRequest {
         }
     }
 
-    /// How many packets it takes; of a READ, how many answer it.
+    /// Returns the number of packets; for a READ, of its responses.
     fn packets(&self, mtu_bytes: u64) -> u32 {
         match self.work {
             Work::Atomic(_) | Work::Datagram { .. } => 1,
@@ -69,11 +69,11 @@ impl SendRequest {
 /// The packets of a request that has begun.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begun {
-    /// Its first packet.
+    /// PSN of the first packet.
     pub(super) psn: Psn,
-    /// How many packets it takes; of a READ, how many answer it.
+    /// Number of packets; for a READ, of its responses.
     pub(super) packets: u32,
-    /// Answers that came, in order.
+    /// Number of responses received, in order.
     pub(super) answers: u32,
 }
 
@@ -82,7 +82,7 @@ impl Begun {
         self.psn.plus(self.packets - 1)
     }
 
-    /// The answer that must come next.
+    /// Returns the PSN of the next expected response.
     pub(super) fn next_answer(&self) -> Psn {
         self.psn.plus(self.answers)
     }
@@ -93,20 +93,20 @@ pub(super) struct Queued<S> {
     pub(super) request: SendRequest,
     pub(super) posted: S,
     pub(super) begun: Option<Begun>,
-    /// It failed at this end; its completion comes when all requests before it are over.
+    /// Status of a request that failed at this end; it completes when all requests before it have completed.
     pub(super) failed: Option<WcStatus>,
 }
 
-/// The send queue and where its requester stands.
+/// The send queue and the position of its requester.
 pub(super) struct SendQueue<S> {
     pub(super) queue: VecDeque<Queued<S>>,
-    /// The next packet: of which request in the queue, and which packet of it.
+    /// Position of the next packet: index of its request in the queue, and of the packet in the request.
     pub(super) at: usize,
     pub(super) packet: u32,
     pub(super) next_psn: Psn,
-    /// Everything before it is acknowledged.
+    /// All packets before this one are acknowledged.
     pub(super) unacknowledged: Psn,
-    /// A missing answer was asked for again since anything came.
+    /// Whether a missing response was requested again since the last response arrived.
     pub(super) has_asked_again: bool,
 }
 
@@ -133,28 +133,29 @@ impl<S> SendQueue<S> {
         self.unacknowledged = psn;
     }
 
-    /// Whether a packet with this number was sent and is not acknowledged.
+    /// Returns whether a packet with this number was sent and is not acknowledged.
     pub(super) fn is_in_flight(&self, psn: Psn) -> bool {
         psn.distance_from(self.unacknowledged) < self.next_psn.distance_from(self.unacknowledged)
     }
 
-    /// Whether anything was begun that is not over.
+    /// Returns whether a request has begun and not completed.
     pub(super) fn waits(&self) -> bool {
         self.queue.front().is_some_and(|queued| queued.begun.is_some())
     }
 
-    /// Whether everything that was sent is acknowledged, and all data that was asked for has come.
+    /// Returns whether everything sent is acknowledged, and all requested data has arrived.
     pub(super) fn is_all_answered(&self) -> bool {
         self.next_to_send() == self.unacknowledged
     }
 
-    /// The number of the packet whose turn it is.
+    /// Returns the PSN of the next packet to send.
     pub(super) fn next_to_send(&self) -> Psn {
         let begun = self.queue.get(self.at).and_then(|queued| queued.begun);
         begun.map_or(self.next_psn, |begun| begun.psn.plus(self.packet))
     }
 
-    /// Requests for data that are on the wire and not answered; a READ asks for so many packets by one.
+    /// Returns the number of requests for data on the wire without a complete response; each READ request requests up
+    /// to `part_packets` packets.
     pub(super) fn reads_in_flight(&self, part_packets: u32) -> usize {
         let reads = self.queue.iter().enumerate().take(self.at + 1);
         let reads = reads.filter(|(_, queued)| queued.request.returns_data());
@@ -166,7 +167,7 @@ impl<S> SendQueue<S> {
         reads.filter_map(parts).sum()
     }
 
-    /// Gives the next request its packets.
+    /// Assigns packets to the next request.
     pub(super) fn begin(&mut self, mtu_bytes: u64) -> Begun {
         let queued = &mut self.queue[self.at];
         let packets = queued.request.packets(mtu_bytes);
@@ -177,7 +178,7 @@ impl<S> SendQueue<S> {
         begun
     }
 
-    /// The first request is over.
+    /// Removes the first request.
     pub(super) fn pop(&mut self) -> Option<Queued<S>> {
         let queued = self.queue.pop_front()?;
         if self.at == 0 {
@@ -187,7 +188,7 @@ impl<S> SendQueue<S> {
         Some(queued)
     }
 
-    /// The next packet to be sent is the one with this number.
+    /// Sets the next packet to send to the one with this number.
     pub(super) fn go_back_to(&mut self, psn: Psn) {
         for (at, queued) in self.queue.iter().enumerate() {
             let Some(begun) = queued.begun else { break };
@@ -198,7 +199,7 @@ impl<S> SendQueue<S> {
         }
     }
 
-    /// What was acknowledged is not sent again, even if that had begun.
+    /// Advances past acknowledged packets, also during a retransmission.
     pub(super) fn skip_acknowledged(&mut self) {
         if let (0, Some(begun)) = (self.at, self.queue.front().and_then(|queued| queued.begun)) {
             let acknowledged = self.unacknowledged.distance_from(begun.psn);

@@ -1,4 +1,4 @@
-//! What happens when no answer comes: transport retries and receiver-not-ready waits.
+//! Handling of missing responses: transport retries and receiver-not-ready waits.
 
 use farcall_verbs::{RnrTimer, WcStatus};
 
@@ -6,10 +6,10 @@ use super::Qp;
 use crate::adapter::{Adapter, Event, Timer};
 use crate::psn::Psn;
 
-/// So many RNR retries are for ever (IBA 9.7.5.2.8).
+/// RNR retry count that means unlimited (IBA 9.7.5.2.8).
 const FOR_EVER: u8 = 7;
 
-/// The timers of a requester, and how often it may still try.
+/// The timers of a requester, and the remaining retries.
 #[derive(Default)]
 pub(super) struct Timers {
     is_ack_armed: bool,
@@ -25,12 +25,13 @@ impl Timers {
 }
 
 impl<S, R> Qp<S, R> {
-    /// A timer that the adapter was asked for has ended. [`Qp::respond`] and [`Qp::transmit`] should follow.
+    /// Handles the expiry of a timer that the adapter was requested to set. The caller should call [`Qp::respond`] and
+    /// [`Qp::transmit`] afterwards.
     pub fn timed_out(&mut self, adapter: &mut impl Adapter<S, R>, timer: Timer) {
         match timer {
             Timer::Ack => {
                 self.timers.is_ack_armed = false;
-                // Between two packets of a slow pair there may be nothing to wait for.
+                // A paced queue pair may have nothing outstanding between two packets.
                 let has_paused = self.congestion.is_waiting() && self.sends.is_all_answered();
                 if self.runs() && self.sends.waits() && !self.timers.is_rnr_waiting && !has_paused {
                     adapter.event(Event::AckTimeout);
@@ -51,9 +52,9 @@ impl<S, R> Qp<S, R> {
         self.timers.rnr_left = self.settings.rnr_retry & 7;
     }
 
-    /// Starts the wait for an acknowledgement, unless it runs.
+    /// Starts the acknowledgement timer, unless it is running.
     pub(super) fn start_ack_timer(&mut self, adapter: &mut impl Adapter<S, R>) {
-        // IBA 9.7.6.1.3; code 0: it never ends.
+        // IBA 9.7.6.1.3; code 0 means infinite.
         let code = self.settings.timeout & 31;
         if code != 0 && !std::mem::replace(&mut self.timers.is_ack_armed, true) {
             adapter.set_timer(Timer::Ack, Some(4_096 << code));
@@ -65,7 +66,7 @@ impl<S, R> Qp<S, R> {
         adapter.set_timer(Timer::Ack, None);
     }
 
-    /// Something came: the wait starts over, if there is anything to wait for.
+    /// Restarts the acknowledgement timer after a response, if requests are outstanding.
     pub(super) fn restart_ack_timer(&mut self, adapter: &mut impl Adapter<S, R>) {
         self.stop_ack_timer(adapter);
         if self.sends.waits() {
@@ -81,7 +82,7 @@ impl<S, R> Qp<S, R> {
         adapter.set_timer(Timer::Pace, None);
     }
 
-    /// Sends again from a packet on, if that is still allowed.
+    /// Retransmits from a packet on, if retries are left.
     pub(super) fn go_back(&mut self, adapter: &mut impl Adapter<S, R>, psn: Psn) {
         if self.timers.retries_left == 0 {
             self.fail_first(adapter, WcStatus::RETRY_EXC_ERR);
@@ -99,7 +100,7 @@ impl<S, R> Qp<S, R> {
         self.start_ack_timer(adapter);
     }
 
-    /// The peer has no receive: wait, if that is still allowed.
+    /// Waits because the peer has no receive, if RNR retries are left.
     pub(super) fn not_ready(&mut self, adapter: &mut impl Adapter<S, R>, wait: RnrTimer) {
         if self.timers.is_rnr_waiting {
             return;

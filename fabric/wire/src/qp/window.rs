@@ -1,17 +1,17 @@
-//! How many packets may be unacknowledged: more while all arrive, fewer when some do not. The end-to-end credits of the
-//! specification (IBA 9.7.7.2) count messages; a socket that overruns loses packets.
+//! Limit on unacknowledged packets: it grows while all packets arrive, and shrinks after losses. The end-to-end credits
+//! of the specification (IBA 9.7.7.2) count messages, but a socket whose buffer overruns loses packets.
 
-/// How much of a window must be in use for its acknowledgements to say anything: half of it.
+/// Reciprocal of the part of the window that must be in use for acknowledgements to let it grow.
 const IN_USE: u32 = 2;
 
-/// A window of packets, of at least so many and at most so many.
+/// A window of packets between a minimum and a maximum.
 pub(super) struct Window {
     min: u32,
     max: u32,
     limit: u32,
-    /// Acknowledged since it grew.
+    /// Packets acknowledged since the window last grew.
     credit: u32,
-    /// From then on it grows slowly.
+    /// Whether packets were lost; the window then grows slowly.
     has_lost: bool,
 }
 
@@ -20,7 +20,7 @@ impl Window {
         Self { min, max: max.max(min), limit: min, credit: 0, has_lost: false }
     }
 
-    /// As for a pair that is connected anew.
+    /// Resets the window, for a new connection.
     pub(super) fn forget(&mut self) {
         *self = Self::new(self.min, self.max);
     }
@@ -29,8 +29,8 @@ impl Window {
         ahead >= self.limit
     }
 
-    /// So many packets were acknowledged when so many were on their way: before the first loss it doubles in a round
-    /// trip, after that it grows by one.
+    /// Records that `packets` were acknowledged while `ahead` were in flight. Before the first loss the window doubles
+    /// per round trip; after it, it grows by one.
     pub(super) fn acknowledged(&mut self, packets: u32, ahead: u32) {
         if ahead * IN_USE < self.limit {
             return;
@@ -41,7 +41,7 @@ impl Window {
         self.limit = (self.limit + grown).min(self.max);
     }
 
-    /// Packets are sent again.
+    /// Records a retransmission.
     pub(super) fn lost(&mut self) {
         self.limit = (self.limit / 2).max(self.min);
         (self.credit, self.has_lost) = (0, true);

@@ -1,4 +1,4 @@
-//! Marked packets, congestion notifications, and how slowly a pair sends because of them.
+//! Marked packets, congestion notifications, and the resulting pacing.
 
 use farcall_verbs::{QpAttr, QpState, QpType, WcStatus};
 use farcall_wire::{Event, Operation, Packet, Psn, RateBounds, Segment, Timer, Work};
@@ -7,7 +7,7 @@ use super::harness::*;
 
 const NOTIFICATION_NS: u64 = 50_000;
 const MIN_BYTES_PER_S: u64 = RateBounds::DEFAULT.min_bytes_per_s;
-/// What the transport counts for headers.
+/// Header length that the transport assumes.
 const HEADERS_BYTES: u64 = 64;
 
 fn packet_of(transport: QpType, operation: Operation) -> Packet {
@@ -18,7 +18,7 @@ fn notification() -> Packet {
     packet_of(QpType::Rc, Operation::CongestionNotification)
 }
 
-/// How many notifications the first end sends for a packet that is marked now.
+/// Returns the number of notifications that the first end sends for a packet that is marked now.
 fn told_of(end: &mut End, packet: &Packet) -> usize {
     end.qp.marked(&mut end.device, packet);
     let sent = end.work();
@@ -64,7 +64,7 @@ fn only_an_established_pair_tells_its_peer_and_only_of_what_that_can_slow_down()
     assert_eq!(told_of(&mut end, &packet_of(QpType::Rc, send)), 0);
 }
 
-/// When each packet with payload was sent, while the first end is notified so often between any two things that happen.
+/// Returns when each packet with payload was sent, while the first end receives `notifications` between any two steps.
 fn times(mut pair: Pair, notifications: usize) -> (Pair, Vec<u64>) {
     let (mut times, mut seen) = (Vec::new(), 0);
     for _ in 0..100_000 {
@@ -118,7 +118,7 @@ fn a_slow_pair_does_not_take_its_own_pauses_for_loss() {
     let (pair, _) = times(pair, 0);
     assert_eq!(pair.ends[0].sent_ids(), [1, 2]);
     assert_undisturbed(&pair);
-    // A peer that is gone is noticed all the same.
+    // A failed peer is detected nevertheless.
     let mut pair = pair;
     pair.ends[0].arrive(&notification(), &[]);
     pair.ends[0].post(3, Work::Write(region(0, 3 * MTU_BYTES)), 0, 3 * MTU_BYTES);
@@ -148,7 +148,7 @@ fn a_pair_that_is_not_told_of_congestion_sets_no_timer_for_it() {
     pair.ends[0].post(1, Work::Write(region(0, 4096)), 0, 4096);
     pair.exchange(&mut |_, _| Fate::Pass);
     assert_eq!(pair.ends[0].device.timers[Timer::Pace as usize], None);
-    // One that was, and is connected anew, is not slow any more.
+    // A queue pair that was paced and is connected again is not paced any more.
     (0..16).for_each(|_| pair.ends[0].arrive(&notification(), &[]));
     pair.run();
     pair.ends[0].post(2, Work::Write(region(0, 4096)), 0, 4096);

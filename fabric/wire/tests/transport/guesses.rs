@@ -1,4 +1,4 @@
-//! Senders that do not know the sequence numbers of a queue pair, and what its replies would tell them.
+//! Senders that do not know the sequence numbers of a queue pair, and the information that its replies reveal to them.
 
 use farcall_verbs::QpType;
 use farcall_wire::{Aeth, Fit, Operation, Packet, Psn, Segment, Syndrome, Work};

@@ -15,7 +15,7 @@ pub const MTU_BYTES: usize = 256;
 pub const DELAY_NS: u64 = 1_000;
 pub const ALL: Access = Access::all();
 
-/// Bytes of an end's memory.
+/// Memory of an end.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
     pub wr_id: u64,
@@ -33,7 +33,7 @@ enum Late {
 /// The memory, queues and timers of an end.
 pub struct Device {
     pub memory: Vec<u8>,
-    /// The key that reaches it: [`RKEY`], until it is taken away.
+    /// The key of the memory: [`RKEY`], until it is revoked.
     pub rkey: Option<u32>,
     pub receives: VecDeque<Piece>,
     pub sent: Vec<Wc>,
@@ -43,7 +43,7 @@ pub struct Device {
     /// Whether accesses are pending until [`End::finish`].
     pub is_late: bool,
     late: Vec<(Token, Late)>,
-    /// Offset and length of everything that was gathered.
+    /// Offset and length of each gather.
     pub gathered: Vec<(u64, u64)>,
     pub atomics: u32,
     pub out: VecDeque<(Packet, Vec<u8>)>,
@@ -237,7 +237,7 @@ impl End {
         self.qp.arrived(&mut self.device, packet, payload);
     }
 
-    /// Everything that can be done now; what is sent.
+    /// Performs all work that is possible now; returns the sent packets.
     pub fn work(&mut self) -> Vec<(Packet, Vec<u8>)> {
         while self.qp.respond(&mut self.device) != Responded::Nothing {}
         while self.qp.transmit(&mut self.device) {}
@@ -248,7 +248,7 @@ impl End {
         self.device.late.len()
     }
 
-    /// Ends the `at`-th of the accesses that are pending.
+    /// Completes the `at`-th pending access.
     pub fn finish(&mut self, at: usize) -> Token {
         let (token, access) = self.device.late.remove(at);
         let old = match access {
@@ -263,7 +263,7 @@ impl End {
         token
     }
 
-    /// Refuses the `at`-th of the accesses that are pending.
+    /// Refuses the `at`-th pending access.
     pub fn refuse(&mut self, at: usize) {
         let (token, _) = self.device.late.remove(at);
         self.qp.accessed(token, Err(Refused));
@@ -274,31 +274,31 @@ impl End {
     }
 }
 
-/// What the link does with a packet.
+/// Treatment of a packet by the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Pass,
     Lose,
     Double,
-    /// Later ones overtake it.
+    /// Later packets overtake it.
     Delay,
 }
 
-/// A packet that arrives: at which end, and its payload.
+/// An arriving packet: the end, the packet, and its payload.
 pub type Arrival = (usize, Packet, Vec<u8>);
 
 /// Two ends and their link.
 pub struct Pair {
     pub ends: [End; 2],
     pub now_ns: u64,
-    /// What was sent, from which end.
+    /// Sent packets, with their sender.
     pub log: Vec<(usize, Packet, usize)>,
     link: BTreeMap<(u64, usize), Arrival>,
     arrivals: usize,
 }
 
 impl Pair {
-    /// A pair in RTS whose first packets have these numbers.
+    /// Creates a queue pair at each end in RTS, whose first packets have these numbers.
     pub fn new(transport: QpType, psn: u32) -> Self {
         let mut ends = [End::new(transport, 10), End::new(transport, 11)];
         for (at, end) in ends.iter_mut().enumerate() {
@@ -327,7 +327,7 @@ impl Pair {
         Self { ends, now_ns: 0, log: Vec::new(), link: BTreeMap::new(), arrivals: 0 }
     }
 
-    /// Both ends do what they can, and what they send goes on its way.
+    /// Performs all possible work of both ends, and passes the sent packets to the link.
     pub fn exchange(&mut self, fate: &mut impl FnMut(usize, &Packet) -> Fate) {
         for from in 0..2 {
             for (packet, payload) in self.ends[from].work() {
@@ -348,7 +348,7 @@ impl Pair {
         }
     }
 
-    /// Moves time to the next thing that happens; false if nothing will.
+    /// Advances the time to the next event; returns false if there is none.
     pub fn step(&mut self) -> bool {
         let timers = (0..2).flat_map(|at| Timer::ALL.map(|timer| (at, timer)));
         let timer = timers
@@ -378,12 +378,12 @@ impl Pair {
         self.ends.iter_mut().for_each(|end| end.device.now_ns = now_ns);
     }
 
-    /// What is on its way, in its order, instead of letting it arrive.
+    /// Takes the packets in flight in their order, instead of delivering them.
     pub fn take_link(&mut self) -> Vec<Arrival> {
         std::mem::take(&mut self.link).into_values().collect()
     }
 
-    /// Lets everything happen.
+    /// Runs until nothing happens any more.
     pub fn run_with(&mut self, mut fate: impl FnMut(usize, &Packet) -> Fate) {
         for _ in 0..10_000 {
             self.exchange(&mut fate);
@@ -394,7 +394,7 @@ impl Pair {
         panic!("no end after 10,000 steps");
     }
 
-    /// Lets everything happen over a link that does no harm.
+    /// Runs until nothing happens any more, over a link without faults.
     pub fn run(&mut self) {
         self.run_with(|_, _| Fate::Pass);
     }

@@ -1,4 +1,4 @@
-//! Peers that send nonsense: any packet, in any state. Nothing panics, and every request ends once.
+//! Hostile peers that send arbitrary packets in any state. Nothing panics, and every request ends once.
 
 use farcall_verbs::{QpAttr, QpState, QpType, RnrTimer};
 use farcall_wire::{
@@ -55,10 +55,10 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// What happens to an end.
+/// An input of an end.
 #[derive(Clone, Debug)]
 enum Happening {
-    /// A packet, so many sequence numbers away from the first, with so many bytes, and marked.
+    /// A packet: operation, distance of its sequence number from the first, whether it is marked, and payload length.
     Arrive(Operation, i8, bool, usize),
     Post(u8),
     Receive(usize),
@@ -85,7 +85,7 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// Runs an end alone against happenings; returns how many sends and receives were posted.
+/// Applies inputs to a single end; returns the numbers of posted sends and receives.
 fn suffer(end: &mut End, psn: u32, happenings: &[Happening]) -> (usize, usize) {
     let transport = end.qp.config().transport;
     let (mut sends, mut receives) = (0, 0);

@@ -1,5 +1,5 @@
-//! The transport between two ends in virtual time: what it does over a link that loses, doubles and delays packets,
-//! over memory that answers late, and with a peer that sends nonsense.
+//! The transport between two ends in virtual time: over a link that loses, duplicates and delays packets, with memory
+//! that completes accesses late, and with a hostile peer.
 
 mod congestion;
 mod guesses;

@@ -1,11 +1,11 @@
-//! Memory that answers late, or refuses late.
+//! Memory that completes or refuses accesses late.
 
 use farcall_verbs::{QpAttr, QpState, QpType, WcStatus};
 use farcall_wire::{Operation, Work};
 
 use super::harness::*;
 
-/// A pair whose second end's memory answers late, after the first end's packets have arrived.
+/// Returns a pair of ends whose second end's accesses are pending, after the first end's packets have arrived.
 fn late(post: impl FnOnce(&mut [End; 2])) -> Pair {
     let mut pair = Pair::new(QpType::Rc, 0xff_fffe);
     pair.ends[1].device.is_late = true;
@@ -73,7 +73,7 @@ fn an_atomic_that_ends_late_is_executed_once() {
     let old = b.device.word(64);
     assert!(b.work().is_empty());
     assert_eq!(b.accesses(), 1, "it has begun");
-    // No answer comes: the requester asks again.
+    // No response arrives, so the requester retransmits.
     for _ in 0..4 {
         pair.step();
         pair.exchange(&mut |_, _| Fate::Pass);

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::harness::*;
 
-/// One of each operation, at the first end; all lengths but one take several packets.
+/// Posts one request of each operation at the first end; all lengths but one take several packets.
 fn post_all(pair: &mut Pair) {
     let [a, b] = &mut pair.ends;
     b.receive(100, 4096, 1024);
@@ -20,7 +20,7 @@ fn post_all(pair: &mut Pair) {
     a.post(5, Work::Send, 100, 10);
 }
 
-/// Everything that was posted took effect, once and in its order.
+/// Checks that every posted request took effect, once and in order.
 fn check_all(pair: &Pair, added_to: u64) {
     let [a, b] = &pair.ends;
     assert_eq!(a.sent_ids(), [1, 2, 3, 4, 5]);
@@ -107,7 +107,7 @@ fn going_back_gathers_again() {
     let mut pair = Pair::new(QpType::Rc, 7);
     pair.ends[1].receive(1, 4096, 1024);
     pair.ends[0].post(1, Work::Send, 0, 768);
-    // The second packet is lost; before it is sent again, its bytes change.
+    // The second packet is lost; before its retransmission, its bytes change.
     pair.exchange(&mut |at, _| if at == 1 { Fate::Lose } else { Fate::Pass });
     pair.ends[0].device.memory[256..768].fill(0xEE);
     pair.run();
@@ -137,7 +137,7 @@ fn a_peer_that_is_silent_is_given_up_after_its_retries() {
     pair.run_with(|_, _| Fate::Lose);
     let statuses: Vec<_> = pair.ends[0].device.sent.iter().map(|wc| wc.status).collect();
     assert_eq!(statuses, [WcStatus::RETRY_EXC_ERR, WcStatus::WR_FLUSH_ERR]);
-    // The first wait and seven retries, each of 4.096 µs times 2 to the third power.
+    // The first timeout and seven retries, each of 4.096 µs times 2 to the third power.
     assert_eq!(pair.now_ns, 8 * (4_096 << 3));
     assert_eq!(pair.ends[0].qp.state(), QpState::Err);
     pair.ends[0].post(3, Work::Send, 0, 8);
@@ -266,7 +266,7 @@ fn a_long_read_asks_for_one_part_after_another() {
 
 #[test]
 fn parts_of_a_long_read_are_on_their_way_as_far_as_the_window_and_the_peer_allow() {
-    // A part is three packets of the thirty; eight may be on their way at first, and more while all of them come.
+    // A part is three of the thirty packets; eight may be in flight at first, and more while none are lost.
     for (depth, at_first, at_most) in [(1, 1, 1), (2, 2, 2), (16, 2, 4)] {
         let mut pair = Pair::new(QpType::Rc, 7);
         pair.ends[0].modify(QpAttr { max_rd_atomic: Some(depth), ..QpAttr::to(QpState::Rts) });
@@ -321,7 +321,8 @@ fn a_refusal_that_was_lost_is_told_again() {
     assert_eq!(pair.ends[1].qp.state(), QpState::Err);
 }
 
-/// A READ whose answer is lost, after which its region goes: asked again, the peer says no. `late` has it say so late.
+/// A READ whose response is lost, after which its region is deregistered: the repeated request is refused, late if
+/// `late`.
 fn read_again_of_what_is_gone(late: bool) -> Pair {
     let mut pair = Pair::new(QpType::Rc, 7);
     pair.ends[0].post(1, Work::Read(region(2000, 8)), 0, 8);
@@ -386,7 +387,7 @@ fn a_request_that_is_not_offered_is_refused_and_its_receive_flushed() {
         dest_qpn: pair.ends[1].qp.config().qpn,
         psn: Psn::new(psn),
     };
-    // The end of a SEND with invalidate whose beginning looks like any SEND's.
+    // The end of a SEND with invalidate, whose first packet looks like that of an ordinary SEND.
     let (begins, ends) =
         (packet(Operation::Send(Segment::First, None), 7), packet(Operation::NotOffered(0x16), 8));
     pair.ends[1].arrive(&begins, &[1; MTU_BYTES]);
@@ -416,7 +417,7 @@ fn a_peer_that_asks_for_what_it_has_put_off_costs_no_retries() {
         dest_qpn: 0,
         psn: Psn::new(7),
     };
-    // As the kernel's rxe does: no receive for the first, and the second comes before its turn.
+    // Like the kernel's rxe: no receive for the first packet, and the second one arrives early.
     for round in 0..20 {
         assert_eq!(a.work().len(), 2, "round {round}: both are sent again");
         a.arrive(&answer(Syndrome::Rnr(RnrTimer(1))), &[]);

@@ -92,7 +92,7 @@ fn a_peer_that_dies_is_heard_of_once_whatever_the_state() {
     assert_eq!(leaving.peer_closed().event, Some(Event::Disconnected));
 }
 
-/// The program hears of the REP, then of the end.
+/// The program first receives the event of the REP, then the one of the end.
 #[test]
 fn a_peer_that_dies_after_its_rep_was_there() {
     let (mut active, _) = Connection::request(request());
@@ -153,7 +153,7 @@ fn calls_out_of_turn_change_nothing() {
     assert_eq!(passive.received(Message::Rtu), Step::default(), "established already");
 }
 
-/// Nonsense from a peer ends the connection; nothing panics, and the program hears of it once.
+/// An unexpected message of the peer ends the connection; nothing panics, and the program receives one event.
 #[test]
 fn messages_out_of_turn_end_the_connection() {
     let (mut a, _) = established();
@@ -163,7 +163,7 @@ fn messages_out_of_turn_end_the_connection() {
     assert!(matches!(active.received(Message::Rtu).event, Some(Event::Rejected(_))));
 }
 
-/// Who needs longer says so; that changes no state.
+/// An MRA announces a longer wait and changes no state.
 #[test]
 fn a_receipt_is_waited_for_no_less() {
     let (mut active, _) = Connection::request(request());
@@ -172,7 +172,8 @@ fn a_receipt_is_waited_for_no_less() {
     assert_eq!(active.received(Message::Rep(reply())).event, Some(Event::Response(reply())));
 }
 
-/// Who speaks for the dead says what they would have said, and its peer hears of the end.
+/// A process that ends a connection on behalf of an exited process sends what that process would have sent, and the
+/// peer receives the event of the end.
 #[test]
 fn the_end_of_a_dead_process_is_told_in_its_name() {
     let (active, mut passive) = established();

@@ -35,7 +35,7 @@ fn request() -> Request {
     }
 }
 
-/// One of each kind, with as much private data as it may have.
+/// Returns one message of each type, with the maximum amount of private data.
 fn messages() -> Vec<Message> {
     vec![
         Message::Req(request()),
@@ -69,7 +69,7 @@ fn messages() -> Vec<Message> {
     ]
 }
 
-/// Of whom the names are that a message has.
+/// Returns a message with the identifiers that its type carries.
 fn with_ids(message: Message) -> Mad {
     let (local_comm_id, remote_comm_id) = match message {
         Message::Req(_) | Message::SidrReq(_) => (0x1122_3344, 0),
@@ -83,14 +83,14 @@ fn encoded(message: Message) -> [u8; MESSAGE_BYTES] {
     with_ids(message).encode()
 }
 
-/// The bytes whose hexadecimal digits these are, between blanks.
+/// Returns the bytes given as hexadecimal digits separated by blanks.
 fn bytes_of(digits: &str) -> Vec<u8> {
     let digits: Vec<u8> = digits.split_whitespace().flat_map(str::bytes).collect();
     let pairs = digits.chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
     pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
 }
 
-/// The REQ of `ucmatose -s 10.88.0.1` on Linux 6.1 with rdma_rxe, as it left the machine.
+/// The REQ of `ucmatose -s 10.88.0.1` on Linux 6.1 with rdma_rxe, as captured on the wire.
 const REQ_OF_LINUX: &str = "
     01070203 00000000 00000004 44e899bc 00100000 00000000 bc99e844 00000000
     00000000 01061d2f 505400ff fe123456 00000000 00000000 00001101 00000001
@@ -127,14 +127,15 @@ fn the_req_of_linux_is_understood_and_written_alike() {
         private_data: vec![0; REQ_BYTES_MAX],
     };
     assert_eq!(*request, expected);
-    // What Linux says of LIDs and of the flow label nobody asks for.
+    // Linux also sets LIDs and the flow label, which receivers ignore.
     let mut silent = theirs;
     silent[24 + 52..24 + 56].fill(0);
     silent[24 + 88..24 + 91].fill(0);
     assert_eq!(mad.encode().as_slice(), silent);
 }
 
-/// Where the tables of section 12.6 and Linux's `ibta_vol1_c12.h` have the fields that the REQ above leaves at zero.
+/// Offsets of the fields that are zero in the REQ above, according to the tables of section 12.6 and Linux's
+/// `ibta_vol1_c12.h`.
 #[test]
 fn fields_are_where_the_specification_has_them() {
     let at = |bytes: [u8; MESSAGE_BYTES], at: usize, len: usize| {
@@ -182,7 +183,8 @@ fn every_message_comes_back() {
     }
 }
 
-/// Private data ends in zeros, a scope is its host's own, and what has two families has one form.
+/// Private data ends with zeros, the scope of an address is not transmitted, and addresses of different families are
+/// written as IPv6.
 #[test]
 fn what_no_field_can_say_is_left_out() {
     let mut short = request();
@@ -207,7 +209,7 @@ fn what_this_build_does_not_understand_is_refused_by_name() {
     assert_eq!(changed(0, 2), Malformed::Version { base: 2, class: 2 });
     assert_eq!(changed(2, 3), Malformed::Version { base: 1, class: 3 });
     assert_eq!((changed(1, 3), changed(3, 1)), (Malformed::Foreign, Malformed::Foreign));
-    // LAP: paths do not move here.
+    // LAP: paths cannot be changed here.
     assert_eq!(changed(17, 0x19), Malformed::Kind(0x19));
     for len in [0, 24, 255] {
         assert_eq!(Mad::decode(&rtu[..len]), Err(Malformed::Length(len)));
@@ -261,7 +263,7 @@ proptest! {
         bytes[17] = kind;
         bytes[HEADER_BYTES..].copy_from_slice(&body);
         if is_ip {
-            // Random bytes are hardly ever a port of a port space, and addresses.
+            // Random bytes rarely contain a port of a port space and addresses.
             bytes[24 + 8..24 + 14].copy_from_slice(&[0, 0, 0, 0, 1, 6]);
             for at in [16, 140] {
                 bytes[24 + at..24 + at + 2].copy_from_slice(&[0, if body[0] % 2 == 0 { 0x40 } else { 0x60 }]);
