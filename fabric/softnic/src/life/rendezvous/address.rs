@@ -322,7 +322,7 @@ mod tests {
         assert!(claim_path(&directory, number).unwrap().is_none() && path.exists());
         remove_dead(&directory, number);
         assert!(path.exists(), "what lives is left alone");
-        // As a cleaner of old files does.
+        // Like a program that removes old files.
         std::fs::remove_file(lock_path_in(&directory, number)).unwrap();
         assert!(claim_path(&directory, number).unwrap().is_none());
         remove_dead(&directory, number);
