@@ -283,8 +283,8 @@ impl Initiator {
     #[inline]
     pub(super) unsafe fn write(&mut self, request: &Request<'_>) -> Step {
         self.wrote = true;
-        // SAFETY: `one_sided` passes an address with `len_bytes` valid bytes. By the contract of this function the
-        // elements are readable.
+        // SAFETY: `one_sided` passes an address with `len_bytes` valid bytes in registered memory, to which no reference
+        // exists by the contract of `reg_mr`. By the contract of this function the elements are readable.
         unsafe { self.one_sided(request, Access::REMOTE_WRITE, |place| gather(place, request.sges)) }
     }
 
@@ -296,7 +296,7 @@ impl Initiator {
             fence(Ordering::SeqCst);
         }
         // SAFETY: `one_sided` passes an address with `len_bytes` valid bytes. By the contract of this function the
-        // elements are writable.
+        // elements are writable and unreferenced.
         unsafe { self.one_sided(request, Access::REMOTE_READ, |place| scatter(place, request.sges)) }
     }
 

@@ -130,8 +130,8 @@ impl Grants {
     #[inline]
     pub(crate) unsafe fn write(&self, wr: &SendWr<'_>, sge: &Sge) -> bool {
         let RdmaTarget { remote_addr, rkey } = wr.rdma();
-        // SAFETY: `one_sided` passes an address with `sge.length` valid bytes. By the contract of this function the
-        // element is readable.
+        // SAFETY: `one_sided` passes an address with `sge.length` valid bytes in registered memory, to which no
+        // reference exists by the contract of `reg_mr`. By the contract of this function the element is readable.
         let access = |place: *mut u8| unsafe { gather(place, std::slice::from_ref(sge)) };
         self.may_write
             && self.allows(sge, wr.send_flags, Access::empty())
@@ -146,7 +146,7 @@ impl Grants {
     pub(crate) unsafe fn read(&self, wr: &SendWr<'_>, sge: &Sge) -> bool {
         let RdmaTarget { remote_addr, rkey } = wr.rdma();
         // SAFETY: `one_sided` passes an address with `sge.length` valid bytes. By the contract of this function the
-        // element is writable.
+        // element is writable and unreferenced.
         let access = |place: *mut u8| unsafe { scatter(place, std::slice::from_ref(sge)) };
         self.may_read
             && self.allows(sge, wr.send_flags, Access::LOCAL_WRITE)

@@ -243,7 +243,8 @@ pub(crate) unsafe fn place(initiator: &mut Initiator, request: &Request<'_>, fla
         return Some(Step::Failed(WcStatus::REM_INV_REQ_ERR));
     }
     // SAFETY: `locate` found each piece inside a mapped region, and `held` keeps these mappings alive. By the contract
-    // of this function the elements are readable.
+    // of `post_recv` no reference exists to memory posted as a receive, and the pieces hold `request.len_bytes` bytes.
+    // By the contract of this function the elements are readable.
     unsafe { gather_to_pieces(request.sges, &pieces[..count]) };
     publish_placed(initiator, request, flags);
     Some(Step::Done)
