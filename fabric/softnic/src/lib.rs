@@ -1,23 +1,24 @@
 //! A software RNIC in user space: RDMA verbs between processes of one host, without kernel module, root or
 //! configuration.
 //!
-//! One-sided operations run in the initiator: it maps the target's registered memory (a sealed memfd handed over on
-//! grant) and copies. SENDs travel through one ring per queue pair and direction. Nothing a process does while dying
-//! or stopped can corrupt or block another: there are no locks between processes, every ring has one writer,
-//! revocation is fenced, and death is seen through a pidfd.
+//! One-sided operations run in the initiator: it maps the target's registered memory (a sealed memfd passed with the
+//! grant) and copies. SENDs travel through one ring per queue pair and direction. A process that exits or stops at any
+//! point can neither corrupt nor block another: there are no locks between processes, every ring has one writer,
+//! revocation is fenced, and process exit is detected through a pidfd.
 //!
-//! What it measures between two processes of one host is inter-process communication, not a network.
+//! A measurement between two processes of one host therefore measures inter-process communication, not a network.
 //!
-//! Four folders, and imports go one way only: `verbs` → `net` → `host` → `life` (`tests/imports.rs` checks it).
+//! The crate has four directories. Imports go only in this direction: `verbs` → `net` → `host` → `life`
+//! (`tests/imports.rs` checks it).
 //!
-//! | folder | holds |
+//! | directory | contents |
 //! |---|---|
 //! | `verbs` | the objects that programs hold: device, queue pairs, completion queues, regions, channels |
-//! | `net` | the RoCEv2 way to other hosts: the transport of `farcall-wire` over UDP |
-//! | `host` | the shared-memory way between processes of one host: how requests are executed and completed |
-//! | `life` | this process and its memory, the processes that it meets, their deaths, forks |
+//! | `net` | the RoCEv2 transport to other hosts: `farcall-wire` over UDP |
+//! | `host` | the shared-memory transport between processes of one host: execution and completion of requests |
+//! | `life` | this process and its memory, peer processes and their exit, forks |
 //!
-//! Where `life` must tell those above, it calls its trait `Way`: that a process has ended is one call. Structures
+//! `life` notifies the other directories through its trait `Way`, for example that a process has exited. Structures
 //! that are shared between processes are in the crate `farcall-shm`.
 
 mod host;
@@ -38,5 +39,5 @@ pub use life::rendezvous::{check_peer, fuzz_frame, rendezvous_path};
 pub use net::{Management, ManagementDatagram};
 pub use verbs::SoftNic;
 
-/// The provider's name.
+/// Name of the provider.
 pub const NAME: &str = "softnic";

@@ -1,4 +1,5 @@
-//! Answers that come when nobody wants them any more. One test, because it counts what the whole process holds.
+//! Replies that arrive after their requester has gone. A single test, because it counts resources of the entire
+//! process.
 
 mod support;
 
@@ -26,7 +27,7 @@ fn descriptors_of_an_answer_that_nobody_waits_for_are_closed() {
         let sges = [end.sge(0, len)];
         end.send(&[SendWr::write(1, &sges, to.addr, to.rkey).with_flags(SIGNALED)]);
     };
-    // Both are connected for sure; only the regions are not granted yet.
+    // Both are certainly connected; only the regions are not granted yet.
     write(&mut first, to_first, 0);
     write(&mut second, to_second, 0);
     assert_eq!((first.wait().status, second.wait().status), (WcStatus::SUCCESS, WcStatus::SUCCESS));
@@ -36,9 +37,9 @@ fn descriptors_of_an_answer_that_nobody_waits_for_are_closed() {
     drop(first.qp);
     let before = Holdings::now();
     other.signal(libc::SIGCONT);
-    // On the same socket, so the answer to the first comes before the answer to this.
+    // It uses the same socket, so the reply to the first request arrives before the reply to this one.
     write(&mut second, to_second, 8);
     assert_eq!(second.wait().status, WcStatus::SUCCESS);
-    // What the second is granted stays mapped.
+    // The region granted to the second stays mapped.
     before.wait_for_about((0, 1), || ());
 }

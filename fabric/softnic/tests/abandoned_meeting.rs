@@ -1,5 +1,5 @@
-//! A process that does not answer, and is not wanted any more. One test, because it counts what the whole process
-//! holds.
+//! A process that does not reply, and is no longer needed. A single test, because it counts resources of the entire
+//! process.
 
 mod support;
 
@@ -27,7 +27,7 @@ fn a_process_that_nobody_wants_to_meet_any_more_costs_nothing() {
     let before = Holdings::at_rest();
     let mut here = Ud::new();
     here.send(qpn, QKEY, b"anybody there?");
-    // The service thread turns to it: a socket, and the process's life.
+    // The service thread starts the handshake, which uses a socket and a pidfd.
     let (start, own) = (Instant::now(), Holdings::now().descriptors.len());
     let is_life = |descriptor: &String| descriptor.ends_with(&format!("Pid:\t{}", other.pid()));
     while !Holdings::now().descriptors.iter().any(is_life) {
@@ -35,7 +35,7 @@ fn a_process_that_nobody_wants_to_meet_any_more_costs_nothing() {
         std::thread::yield_now();
     }
     drop(here);
-    // As long as it lives, and does not answer.
+    // While the process exists and does not reply.
     before.wait_for(|| ());
     assert_eq!(other.wait(), ProcessState::Stopped);
 }

@@ -1,4 +1,4 @@
-//! Compare and swap, fetch and add: values, order, checks, and that they are atomic for everybody.
+//! Compare-and-swap and fetch-and-add: values, order, checks, and atomicity towards all other accesses.
 
 mod support;
 
@@ -27,7 +27,7 @@ fn request(
         .with_flags(SIGNALED)
 }
 
-/// Posts one atomic on `b`'s memory at `at`; its result goes to the start of `a`'s.
+/// Posts one atomic on `b`'s memory at `at`. Its result is written to the start of `a`'s memory.
 fn post(a: &mut End, b: &End, at: u64, opcode: WrOpcode, compare_add: u64, swap: u64) -> Wc {
     let sges = [a.sge(0, 8)];
     a.send(&[request(opcode, &sges, b.mr.addr() as u64 + at, b.mr.rkey(), compare_add, swap)]);
@@ -41,7 +41,7 @@ fn word(end: &End, at: usize) -> u64 {
 #[test]
 fn child_entry() {
     let Some((_, args, mut line)) = role() else { return };
-    // Adds to a word of the parent's, as often as it is told, and tries to take a lock there around every addition.
+    // Adds to a word of the parent's, as often as requested, and acquires a lock there around every addition.
     let (mut end, to) = connect(&mut line, QpCap::default()).unwrap();
     add_under_lock(&mut end, to.addr, to.rkey, args[0], args[1]);
     line.say([1, 0, 0, 0]);
@@ -49,7 +49,8 @@ fn child_entry() {
     std::process::exit(0);
 }
 
-/// `times` times: FAA on the first word; then, holding a lock at the second by CAS, READ and WRITE the third.
+/// Repeats `times` times: FAA on the first word; then, holding a lock at the second by CAS, READ and WRITE of the
+/// third.
 fn add_under_lock(a: &mut End, addr: u64, rkey: u32, times: u64, who: u64) {
     let (old, value) = ([a.sge(0, 8)], [a.sge(8, 8)]);
     for _ in 0..times {
@@ -112,7 +113,7 @@ fn atomics_are_atomic_for_threads_processes_and_the_targets_own_processor() {
         let local = target as usize;
         scope.spawn(move || {
             for _ in 0..TIMES {
-                // SAFETY: the region outlives the scope, and everybody else works on the word by atomics.
+                // SAFETY: the region outlives the scope, and all other accesses to the word are atomic.
                 unsafe { AtomicU64::from_ptr(local as *mut u64) }.fetch_add(1, Ordering::Relaxed);
             }
         });
@@ -146,7 +147,7 @@ fn an_atomic_that_waits_is_executed_once_and_in_its_place() {
     let (mut a, mut b) = pair();
     let (sent, result) = ([a.sge(0, 8)], [a.sge(8, 8)]);
     for i in 0..20_u64 {
-        // The SEND waits for a receive, and the atomic behind it.
+        // The SEND waits for a receive, and the atomic behind the SEND.
         a.send(&[SendWr::send(1, &sent), request(FAA, &result, b.mr.addr() as u64 + 64, b.mr.rkey(), 1, 0)]);
         assert_eq!((a.poll(), word(&b, 64)), (None, i));
         b.recv(2, &[b.sge(0, 8)]);
@@ -172,7 +173,7 @@ fn a_misaligned_atomic_is_an_invalid_request_at_both_ends() {
     }
 }
 
-/// What is known of the one before saves no check.
+/// Grants cached from the previous request do not replace any check.
 #[test]
 fn an_atomic_like_the_one_before_is_judged_as_the_first() {
     type Spoil = fn(&mut End, &mut End) -> (u64, u32, u32);
@@ -221,7 +222,7 @@ fn what_brings_data_back_is_not_inline_after_one_that_was_not() {
     for wr in [read, request(FAA, &sges, addr, rkey, 1, 0), request(CAS, &sges, addr, rkey, 1, 2)] {
         a.send(&[wr.with_flags(SIGNALED)]);
         assert_eq!(a.wait().status, WcStatus::SUCCESS);
-        // SAFETY: the regions live to the end of the test.
+        // SAFETY: the regions outlive the queue pairs.
         let refused = unsafe { a.qp.post_send(&[wr.with_flags(SIGNALED | SendFlags::INLINE)]) };
         assert!(refused.is_err(), "{:?}", wr.opcode);
     }

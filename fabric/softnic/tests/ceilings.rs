@@ -1,4 +1,4 @@
-//! What one process can take of another is bounded.
+//! Limits on the resources that one process can use in another.
 
 mod support;
 
@@ -10,13 +10,13 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use support::process::*;
 use support::*;
 
-/// Connections of one process that another lets in: a quarter of all that it lets in.
+/// Returns the number of connections that one process may have: a quarter of all that the other accepts.
 fn let_in() -> u64 {
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX);
     ((files / 4).min(4096) / 4).min(256)
 }
 
-/// Beyond that.
+/// Number of attempts beyond that limit.
 const TOO_MANY: u64 = 40;
 
 #[test]
@@ -34,7 +34,7 @@ fn is_closed(socket: &OwnedFd) -> bool {
     readable(socket.as_raw_fd(), 0)
 }
 
-/// Connects again and again, keeps all of it, and tells how often it was shown out.
+/// Connects repeatedly, keeps all connections, and reports how many were closed by the other process.
 fn greedy(line: &mut Line, block: u64) {
     let path = farcall_softnic::rendezvous_path((block as u32) << 12).unwrap();
     let address = SocketAddrUnix::new(path).unwrap();
@@ -64,7 +64,7 @@ fn modest(line: &mut Line) {
     line.hear();
 }
 
-/// Whether the kernel numbers processes by their descriptors (since 6.9); without, only the sum is bounded.
+/// Returns whether the kernel gives pidfds unique inode numbers (since 6.9). Without them only the total is bounded.
 fn processes_are_told_apart() -> bool {
     let fd =
         rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty()).unwrap();
@@ -80,7 +80,7 @@ fn one_process_cannot_take_all_connections_of_another() {
     let block = u64::from(end.qp.qp_num() >> 12);
     let mut greedy = start("greedy", &[block]);
     assert_eq!(greedy.line.hear(), Some([TOO_MANY, 0, 0, 0]));
-    // Others are served while it holds what it got.
+    // Others are served while it holds its connections.
     let mut modest = start("modest", &[]);
     let (_end, _) = connect(&mut modest.line, QpCap::default()).unwrap();
     assert_eq!(modest.line.hear(), Some([1, 0, 0, 0]));

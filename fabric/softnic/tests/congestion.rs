@@ -1,5 +1,5 @@
-//! Congestion between hosts: packets that the network marks, notifications of it, and strangers that make use of both. Each
-//! test runs in a network namespace of its own, where the port is free.
+//! Congestion between hosts: marked packets, notifications, and unauthenticated senders that forge both. Each test runs
+//! in a network namespace of its own, where the port is free.
 
 mod support;
 
@@ -15,10 +15,10 @@ use support::datagrams::{Ud, arrives};
 use support::{ALL, End, LOST};
 
 const LEN_BYTES: usize = 1 << 20;
-/// A pair tells its peer of congestion once in so long at most.
+/// Minimum interval between two notifications of a queue pair to its peer.
 const NOTIFICATION_US: u64 = 50;
 
-/// Two connected ends whose packets go by an address of this host.
+/// Returns two connected ends whose packets use an address of this host.
 fn connected(address: &str) -> [End; 2] {
     let dgid = Gid(match address.parse().unwrap() {
         std::net::IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -35,7 +35,7 @@ fn connected(address: &str) -> [End; 2] {
     ends
 }
 
-/// A WRITE and a READ of everything; both arrive whole.
+/// Transfers the complete buffer by a WRITE and by a READ; both arrive unchanged.
 fn exchange([a, b]: &mut [End; 2], round: u32) {
     let bytes: Vec<u8> =
         (0..LEN_BYTES as u32).map(|at| ((at + round).wrapping_mul(2_654_435_761) >> 13) as u8).collect();
@@ -53,7 +53,7 @@ fn exchange([a, b]: &mut [End; 2], round: u32) {
     }
 }
 
-/// Every packet is marked on its way, through the kernel, by IPv4 and IPv6.
+/// The kernel marks every packet on its path.
 fn suffer_marks(test: &str, address: &str) {
     if !is_apart_with(test, &[("FARCALL_WAY", "net"), ("FARCALL_WIRE_FAULTS", "seed=5,mark=1")]) {
         return;
@@ -78,7 +78,7 @@ fn marked_packets_of_ipv6_are_told_of_and_everything_arrives_whole() {
     suffer_marks("marked_packets_of_ipv6_are_told_of_and_everything_arrives_whole", "::1");
 }
 
-/// Nothing slows datagrams down, so that the network must not mark them.
+/// Datagrams have no rate control, so the network must not mark them.
 #[test]
 fn datagrams_are_never_marked() {
     if !is_apart_with(
@@ -92,7 +92,7 @@ fn datagrams_are_never_marked() {
     assert_eq!((counted_at_port("packets_received"), counted_at_port("packets_marked")), (1, 0));
 }
 
-/// A packet for an end, sealed as it comes from `from`.
+/// Returns a packet for an end, with the CRC of a packet from `from`.
 fn packet_for(end: &End, operation: Operation, from: &UdpSocket) -> Vec<u8> {
     let packet = Packet {
         transport: QpType::Rc,
@@ -100,7 +100,7 @@ fn packet_for(end: &End, operation: Operation, from: &UdpSocket) -> Vec<u8> {
         solicited: false,
         ack_req: true,
         dest_qpn: end.qp.qp_num(),
-        // Older than anything that the end expects.
+        // Older than any sequence number that the end expects.
         psn: Psn::new(0xFF_0000),
     };
     let mut headers = [0; HEADERS_BYTES_MAX];
@@ -123,11 +123,11 @@ fn seal(datagram: &mut [u8], from: &UdpSocket) {
     icrc::seal(&flow, datagram);
 }
 
-/// A socket whose packets claim to have met congestion.
+/// Creates a socket whose packets carry the CE mark.
 fn marking_socket(address: Ipv4Addr) -> UdpSocket {
     let socket = UdpSocket::bind((address, 0)).unwrap();
     let congested: libc::c_int = 3;
-    // SAFETY: an option whose value is an integer, which lives through the call.
+    // SAFETY: the option's value is an integer, and a local variable that outlives the call.
     let set = unsafe {
         let value = (&raw const congested).cast();
         libc::setsockopt(
@@ -142,7 +142,7 @@ fn marking_socket(address: Ipv4Addr) -> UdpSocket {
     socket
 }
 
-/// Sends a datagram to the port and waits, polling as a program does, until it is counted.
+/// Sends a datagram to the port and polls, like a program, until it is counted.
 fn strike(end: &mut End, from: &UdpSocket, datagram: &[u8], counter: &str) {
     let before = counted_at_port(counter);
     from.send_to(datagram, SocketAddrV4::new(Ipv4Addr::LOCALHOST, UDP_PORT)).unwrap();
@@ -172,7 +172,7 @@ fn strangers_neither_slow_a_pair_down_nor_make_it_tell_of_congestion() {
     }
     assert_eq!(counted_at_port("packets_marked"), 6);
     exchange(&mut ends, 0);
-    // From another port of the peer's address, too.
+    // Also from another port of the peer's address.
     let stranger = marking_socket(Ipv4Addr::LOCALHOST);
     for operation in [Operation::CongestionNotification, Operation::Send(Segment::Only, None)] {
         let foreign = packet_for(&ends[1], operation, &stranger);
@@ -182,7 +182,8 @@ fn strangers_neither_slow_a_pair_down_nor_make_it_tell_of_congestion() {
     exchange(&mut ends, 1);
 }
 
-/// Who has the address and the port of the peer can slow the pair down, to its lowest rate: 1 MiB takes a twelfth of a second.
+/// A sender with the address and the port of the peer can slow the queue pair down to its lowest rate, at which 1 MiB
+/// takes a twelfth of a second.
 #[test]
 fn a_flood_of_notifications_does_not_stop_a_pair() {
     if !is_apart("a_flood_of_notifications_does_not_stop_a_pair", "net") {

@@ -34,11 +34,11 @@ fn child_entry() {
     std::process::exit(0);
 }
 
-/// The first process of its pid namespace, with a pool and a heap.
+/// The first process of its pid namespace, with allocated and with registered heap memory.
 fn inside(line: &mut Line) {
     let (mut end, _) = connect(line, QpCap::default()).unwrap();
     let mut heap = vec![0_u64; 1024];
-    // SAFETY: the heap outlives its region.
+    // SAFETY: the heap memory outlives its region.
     let mr = unsafe { end.pd.reg_mr(heap.as_mut_ptr().cast(), 8192, ALL) }.unwrap();
     end.recv(1, &[end.sge(0, 100_000)]);
     line.say([std::process::id().into(), mr.addr() as u64, mr.rkey().into(), 0]);
@@ -48,7 +48,7 @@ fn inside(line: &mut Line) {
     line.hear();
 }
 
-/// Starts the other inside, does everything, and sees its end.
+/// Starts the process inside, performs all operations, and observes its exit.
 fn outside(line: &mut Line, kill: bool) {
     let mut other = start_under(UNSHARE, "inside", &[], &[]);
     let (mut end, to) = connect(&mut other.line, QpCap::default()).unwrap();
@@ -69,7 +69,7 @@ fn outside(line: &mut Line, kill: bool) {
     end.send(&[SendWr::send(3, &from).with_flags(SIGNALED)]);
     assert_eq!(end.wait().status, WcStatus::SUCCESS);
     assert_eq!(other.line.hear(), Some([2, 0, 0, 0]));
-    // No receive is posted: it waits until the other ends.
+    // No receive is posted, so the request waits until the other process exits.
     end.send(&[SendWr::send(4, &from)]);
     if kill {
         other.kill();

@@ -1,5 +1,5 @@
-//! Many queue pairs at one completion queue: fair, complete, and the quiet ones are found again after the queue has
-//! stopped to look at them. `FARCALL_TEST_CROWD` sets another number of pairs; each costs two file descriptors here.
+//! Many queue pairs at one completion queue: polling is fair and complete, and idle ones are found again after their
+//! bits were cleared. `FARCALL_TEST_CROWD` sets another number of queue pairs; each uses two file descriptors here.
 
 mod support;
 
@@ -13,10 +13,10 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use support::*;
 
-/// Posted receives of each pair.
+/// Number of posted receives of each queue pair.
 const RECEIVES: u32 = 4;
 
-/// Empty polls after which a crowd's quiet pairs are surely no longer looked at.
+/// Number of empty polls after which the bits of idle queue pairs have certainly been cleared.
 const QUIET: u64 = 1100;
 
 struct Crowd {
@@ -24,11 +24,12 @@ struct Crowd {
     b: End,
     senders: Vec<Box<dyn RawQp>>,
     receivers: Vec<Box<dyn RawQp>>,
-    /// Where a receiver is in `receivers`.
+    /// Index of a receiver in `receivers`, by queue pair number.
     place: HashMap<u32, usize>,
 }
 
-/// An end whose completion queue has no channel, which would cost each pair two descriptors more.
+/// Returns an end whose completion queue has no channel, because a channel would use two more descriptors per queue
+/// pair.
 fn end() -> End {
     let mut end = End::default();
     end.cq = end.context.create_cq(&CqInitAttr { cqe: 4096, channel: None }).unwrap();
@@ -47,7 +48,7 @@ fn receive(qp: &mut dyn RawQp) {
 }
 
 fn send(qp: &mut dyn RawQp, imm: u32) {
-    // SAFETY: as above.
+    // SAFETY: no memory is named.
     unsafe { qp.post_send(&[SendWr::send(0, &[]).with_imm(imm)]) }.unwrap();
 }
 
@@ -65,7 +66,7 @@ impl Crowd {
             receivers.push(std::mem::replace(&mut b.qp, fresh_b));
         }
         let mut crowd = Self { a, b, senders, receivers, place };
-        // A first message may have to wait for its peer; afterwards a message is there when it is posted.
+        // A first message may have to wait for its peer. Later messages are delivered when they are posted.
         crowd.senders.iter_mut().for_each(|qp| send(&mut **qp, 0));
         for _ in 0..n {
             let qpn = crowd.wait().qp_num;
@@ -75,7 +76,8 @@ impl Crowd {
         crowd
     }
 
-    /// The next message. Both ends are polled: a sender whose peer did not answer at once goes on when it polls.
+    /// Returns the next message. Polls both ends, because a sender whose peer did not reply immediately continues in a
+    /// poll.
     fn wait(&mut self) -> Wc {
         let start = Instant::now();
         loop {
@@ -97,7 +99,7 @@ fn nobody_is_served_twice_before_everybody_was_served_once() {
     for round in 0..RECEIVES {
         let mut served = vec![false; crowd.receivers.len()];
         for _ in 0..served.len() {
-            // One at a time: what a poll takes at once is up to it.
+            // One at a time, because the number of completions per poll is unspecified.
             let wc = crowd.wait();
             let at = crowd.place[&wc.qp_num];
             assert_eq!((wc.imm(), std::mem::replace(&mut served[at], true)), (Some(round), false));
@@ -122,7 +124,7 @@ fn a_quiet_crowd_is_found_again() {
     }
 }
 
-/// Messages come while the queue withdraws its promises to look.
+/// Messages arrive while the queue clears the bits of idle queue pairs.
 #[test]
 fn nothing_is_lost_while_promises_are_withdrawn() {
     const SEED: u64 = 0x0C20_77D0;
@@ -136,7 +138,8 @@ fn nothing_is_lost_while_promises_are_withdrawn() {
             let mut rng = ChaCha8Rng::seed_from_u64(SEED);
             let mut sent = vec![0_u32; senders.len()];
             for total in 0..TOTAL {
-                // Every now and then the receiver falls quiet; the next message meets it about when it withdraws.
+                // At intervals the receiver becomes idle. The next message arrives at about the time when the bits are
+                // cleared.
                 let quiet = if total % 100 == 0 { rng.random_range(0..QUIET) } else { 0 };
                 let (start, since) = (Instant::now(), polls.load(Relaxed));
                 while total - taken.load(Relaxed) >= RECEIVES || polls.load(Relaxed) - since < quiet {

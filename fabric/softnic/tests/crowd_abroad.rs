@@ -1,6 +1,5 @@
-//! Many connected queue pairs of two processes over RoCEv2: each takes its own messages, and all of them take bounded
-//! memory.
-//! The test runs in a network namespace of its own, where the port is free.
+//! Many connected queue pairs of two processes over RoCEv2: each receives its own messages, and all of them use bounded
+//! memory. The test runs in a network namespace of its own, where the port is free.
 
 mod support;
 
@@ -12,13 +11,13 @@ use support::process::{Other, role, start};
 use support::*;
 
 const PAIRS: usize = 1_000;
-/// Bytes of a message: more than a packet of the MTU takes.
+/// Length of a message in bytes: more than a packet of the MTU holds.
 const LEN_BYTES: usize = 1_500;
 const ROUNDS: u64 = 3;
-/// What a pair may take of this process's memory, its two buffers included.
+/// Maximum memory of this process that a queue pair may use, including its two buffers.
 const PAIR_BYTES_MAX: u64 = 32 << 10;
 
-/// The queue pairs of a process, at one completion queue; each has a buffer to send from and one to receive into.
+/// Queue pairs of a process at one completion queue. Each has a send buffer and a receive buffer.
 struct Crowd {
     end: End,
     qps: Vec<Box<dyn RawQp>>,
@@ -55,31 +54,31 @@ impl Crowd {
         for attr in [QpAttr::init(ALL), QpAttr::rtr(dest, 0, path, Mtu::Mtu1024), patient()] {
             qp.modify(&attr).unwrap();
         }
-        // SAFETY: the region lives as long as the queue pairs.
+        // SAFETY: the region outlives the queue pairs.
         unsafe { qp.post_recv(&[RecvWr::new(0, &into)]) }.unwrap();
     }
 
     fn send(&mut self, at: usize, message: &[u8]) {
         self.end.put(2 * at * LEN_BYTES, message);
         let from = [self.sent(at)];
-        // SAFETY: as above.
+        // SAFETY: the region outlives the queue pairs.
         unsafe { self.qps[at].post_send(&[SendWr::send(0, &from)]) }.unwrap();
     }
 
-    /// The next message, and whose it is.
+    /// Returns the next message and the index of its queue pair.
     fn take(&mut self) -> (usize, Vec<u8>) {
         let Wc { status, opcode, byte_len, qp_num, .. } = self.end.wait();
         assert_eq!((status, opcode, byte_len as usize), (WcStatus::SUCCESS, WcOpcode::RECV, LEN_BYTES));
         let at = self.place[&qp_num];
         let message = self.end.get((2 * at + 1) * LEN_BYTES, LEN_BYTES);
         let into = [self.received(at)];
-        // SAFETY: as above.
+        // SAFETY: the region outlives the queue pairs.
         unsafe { self.qps[at].post_recv(&[RecvWr::new(0, &into)]) }.unwrap();
         (at, message)
     }
 }
 
-/// What a pair sends in a round; the answer is another one.
+/// Returns the message that a queue pair sends in a round; the response differs from the request.
 fn message(at: usize, round: u64, is_answer: bool) -> Vec<u8> {
     bytes(LEN_BYTES, (round * PAIRS as u64 + at as u64) * 2 + u64::from(is_answer))
 }
@@ -102,7 +101,7 @@ fn child_entry() {
         }
     }
     line.say([resident_bytes() - before_bytes, 0, 0, 0]);
-    // It lives until all of its answers have come.
+    // Waits until all of its responses have arrived.
     while line.hear().is_some() {}
 }
 

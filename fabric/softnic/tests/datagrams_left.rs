@@ -1,4 +1,5 @@
-//! What is left of processes that sent datagrams and ended. One test, because it counts what the whole process holds.
+//! Resources left by processes that sent datagrams and exited. A single test, because it counts resources of the entire
+//! process.
 
 mod support;
 
@@ -14,7 +15,7 @@ fn child_entry() {
     std::process::exit(0);
 }
 
-/// Sends so many numbered datagrams to a pair, from a queue pair each, whenever it is told, and says so.
+/// Sends `count` numbered datagrams to a queue pair, from a queue pair each, whenever requested, and reports it.
 fn sender(line: &mut Line, qpn: u32, count: u64) {
     let mut ends: Vec<Ud> = (0..count).map(|_| Ud::new()).collect();
     loop {
@@ -49,7 +50,7 @@ fn what_a_dead_process_sent_is_delivered_and_its_rings_are_given_back() {
     for _ in 0..3 {
         let mut other = start("sender", &[b.qpn().into(), SENDERS]);
         assert_eq!(other.line.hear(), Some([1, 0, 0, 0]));
-        // The ways are known: the next ones are in the rings when the sender says so.
+        // The rings are granted by now, so the next datagrams are in the rings when the sender reports them.
         take_all(&mut b);
         other.line.say([0; 4]);
         assert_eq!(other.line.hear(), Some([1, 0, 0, 0]));
@@ -57,11 +58,12 @@ fn what_a_dead_process_sent_is_delivered_and_its_rings_are_given_back() {
         drop(other);
         take_all(&mut b);
     }
-    // The next newcomer finds what could not be given back when the process ended, because it was not read yet.
+    // The next new sender triggers the release of what could not be released at the process exit, because it was not
+    // read yet.
     let mut a = Ud::new();
     a.send(b.qpn(), QKEY, &7_u64.to_le_bytes());
     assert_eq!(b.take().1, 7_u64.to_le_bytes());
     drop(a);
-    // Of the newcomer there may be a ring left, nothing of the dead.
+    // One ring of the new sender may remain, and none of the exited process.
     before.wait_for_about((0, 1), || ());
 }

@@ -1,5 +1,5 @@
-//! What queue pairs and regions cost in descriptors, mappings and memory. One test, because it counts what the whole
-//! process holds.
+//! Cost of queue pairs and regions in descriptors, mappings and memory. A single test, because it counts resources of
+//! the entire process.
 
 mod support;
 
@@ -11,7 +11,8 @@ const PAIRS: usize = 40;
 const REGIONS: usize = 100;
 const REGION_BYTES: usize = 128 << 10;
 
-/// Both ends are here, and sleep on channels: the descriptors of those are shared, however many pairs wake them.
+/// Both ends are in this process and sleep on channels. The channels' descriptors are shared, regardless of the number
+/// of queue pairs that wake them.
 #[test]
 fn queue_pairs_and_regions_share_descriptors_and_take_memory_when_they_are_used() {
     let (mut a, mut b) = pair();
@@ -31,15 +32,15 @@ fn queue_pairs_and_regions_share_descriptors_and_take_memory_when_they_are_used(
     let now = Holdings::now();
     let more = now.descriptors.len() - before.descriptors.len();
     assert!(more <= (2 * PAIRS + REGIONS) / 16, "{more} more descriptors:\n{now}");
-    // Each maps the other's ring; what is our own is mapped with its descriptor.
+    // Each maps the other's ring; local rings are mapped together with their descriptor.
     let mappings = now.mappings.len() - before.mappings.len();
     assert!(mappings <= 2 * PAIRS + more, "{mappings} more mappings:\n{now}");
-    // A page for each pair, none for regions that nobody used.
+    // A page for each queue pair, and none for unused regions.
     let memory = now.memory_bytes - before.memory_bytes;
     let page = rustix::param::page_size() as u64;
     assert!(memory <= (2 * PAIRS as u64 + 8) * page, "{memory} bytes");
     for region in &regions {
-        // SAFETY: the region's own memory, which nobody else has.
+        // SAFETY: the address is inside the region's own memory, which no other code uses.
         unsafe { region.addr().add(REGION_BYTES - 1).write(7) };
     }
     let used = Holdings::now().memory_bytes;

@@ -1,4 +1,5 @@
-//! What goes wrong, goes wrong as on an RC queue pair of a real NIC: one clear error, nothing else changed.
+//! Errors have the effect that they have on an RC queue pair of a real RNIC: one well-defined error, and no other
+//! change.
 
 mod support;
 
@@ -10,7 +11,7 @@ use farcall_verbs::{
 use support::apart::is_apart;
 use support::*;
 
-/// Writes 8 bytes and returns how it ended.
+/// Writes 8 bytes and returns the status.
 fn attempt(a: &mut End, addr: u64, rkey: u32) -> WcStatus {
     let sges = [a.sge(0, 8)];
     a.send(&[SendWr::write(7, &sges, addr, rkey).with_flags(SIGNALED)]);
@@ -24,7 +25,7 @@ fn a_deregistered_key_is_dead_also_when_its_place_is_used_again() {
     let (mut a, mut b) = pair();
     assert_eq!(attempt(&mut a, b.mr.addr() as u64, b.mr.rkey()), WcStatus::SUCCESS);
     let mut old = b.pd.alloc_mr(4096, ALL).unwrap();
-    // The initiator has the mapping in its cache; only the generation tells.
+    // The initiator has cached the mapping; only the generation has changed.
     assert_eq!(attempt(&mut a, old.addr() as u64, old.rkey()), WcStatus::SUCCESS);
     for _ in 0..600 {
         let (addr, key) = (old.addr() as u64, old.rkey());
@@ -40,7 +41,7 @@ fn a_deregistered_key_is_dead_also_when_its_place_is_used_again() {
     assert_eq!((again.len_bytes(), b.poll()), (4096, None));
 }
 
-/// RTS with quick transport retries, but receiver-not-ready retries for ever.
+/// Enters RTS with short transport retries, but unlimited receiver-not-ready retries.
 fn rts_patient_for_receives(end: &mut End) {
     let timers = QpAttr { timeout: Some(8), retry_cnt: Some(1), ..QpAttr::default() };
     if end.qp.state() == QpState::Rtr {
@@ -49,7 +50,7 @@ fn rts_patient_for_receives(end: &mut End) {
             .modify(&QpAttr { timeout: timers.timeout, retry_cnt: timers.retry_cnt, ..QpAttr::rts(0) })
             .unwrap();
     }
-    // In RTS they cannot be changed.
+    // They cannot be changed in RTS.
     end.qp.modify(&QpAttr::to(QpState::Sqd)).unwrap();
     end.qp.modify(&timers).unwrap();
     end.qp.modify(&QpAttr::to(QpState::Rts)).unwrap();
@@ -62,7 +63,7 @@ fn a_wait_for_the_peer_and_a_wait_for_a_receive_have_timers_of_their_own() {
     a.init();
     b.init();
     a.rtr(qb);
-    // About 270 ms for the peer, for ever for a receive.
+    // About 270 ms for the peer, and unlimited for a receive.
     a.qp.modify(&QpAttr { timeout: Some(15), retry_cnt: Some(1), ..QpAttr::rts(0) }).unwrap();
     let sges = [a.sge(0, 8)];
     a.send(&[SendWr::send(1, &sges).with_flags(SIGNALED)]);
@@ -92,8 +93,8 @@ fn a_peer_that_closes_while_a_send_waits_for_a_receive_ends_the_wait() {
     }
 }
 
-/// Two pairs on one queue, and on each a send that waits: what the peers sent before they went comes before the
-/// failures of either pair.
+/// Two queue pairs on one completion queue, each with a send that waits. The peers' last messages precede the failures
+/// of either queue pair.
 #[test]
 fn failures_come_after_what_the_peers_did_before() {
     let (mut a, mut b) = (End::default(), End::default());
@@ -118,7 +119,7 @@ fn failures_come_after_what_the_peers_did_before() {
     assert_eq!(statuses[2..], [(1, WcStatus::RETRY_EXC_ERR); 2], "{statuses:?}");
 }
 
-/// A pair that always has something more does not keep the failure of another from being told.
+/// A queue pair that always has more completions does not delay the failure of another one indefinitely.
 #[test]
 fn failures_do_not_wait_for_ever_on_a_busy_queue() {
     let (mut a, mut b) = (End::default(), End::default());
@@ -162,7 +163,7 @@ fn a_refused_transition_changes_nothing() {
     a.rts();
     refuse(&mut a, rtr, "RTS");
     refuse(&mut a, QpAttr::to(QpState::Sqe), "RTS");
-    // After all the refusals the pair works.
+    // After all refused transitions the queue pair works.
     b.rtr(a.qp.qp_num());
     b.recv(1, &[b.sge(0, 8)]);
     let sges = [a.sge(0, 8)];
@@ -170,12 +171,12 @@ fn a_refused_transition_changes_nothing() {
     assert_eq!((a.wait().status, b.wait().status), (WcStatus::SUCCESS, WcStatus::SUCCESS));
 }
 
-/// As on a network: the number may be anybody's, and nobody answers.
+/// As on a network: the number may belong to any process, and none responds.
 #[test]
 fn a_pair_that_does_not_exist_is_connected_to_and_never_answers() {
     for qp_type in [QpType::Rc, QpType::Uc] {
         let live = End::default();
-        // In this process, and in one that there is not.
+        // In this process, and in one that does not exist.
         for dest in [live.qp.qp_num() ^ 0x800, live.qp.qp_num() ^ 0x80_0000, 1] {
             let mut a = End::of(qp_type, QpCap::default());
             a.init();
@@ -196,7 +197,7 @@ fn a_pair_that_does_not_exist_is_connected_to_and_never_answers() {
     }
 }
 
-/// A pair that comes later than the one that seeks it is found.
+/// A queue pair that is connected later than its peer is found.
 #[test]
 fn a_pair_of_another_peer_is_connected_to_once_it_is_ours() {
     let (mut a, mut b, mut c) = (End::default(), End::default(), End::default());
@@ -254,7 +255,7 @@ fn more_memory_than_there_is_is_refused_before_it_is_taken() {
     let Err(error) = end.pd.alloc_mr(1 << 40, ALL) else { panic!("a tebibyte") };
     let Error::Os { source, .. } = &error else { panic!("{error}") };
     assert_eq!(source.raw_os_error(), Some(libc::ENOMEM), "{error}");
-    // SAFETY: refused by its length.
+    // SAFETY: the registration is refused because of its length.
     let Err(error) = (unsafe { end.pd.reg_mr(end.mr.addr(), 1 << 50, ALL) }) else { panic!("a pebibyte") };
     assert!(matches!(error, Error::Exhausted { .. }), "{error}");
 }
@@ -267,7 +268,7 @@ fn objects_can_be_destroyed_in_any_order() {
         b.recv(1, &[b.sge(0, 8)]);
         let sges = [a.sge(0, 8)];
         a.send(&[SendWr::send(1, &sges).with_flags(SIGNALED), SendWr::send(2, &sges)]);
-        // Both ends know each other; the second waits for a receive.
+        // Both ends are connected; the second send waits for a receive.
         assert_eq!(a.wait().status, WcStatus::SUCCESS);
         let End { context, pd, channel, cq, qp, mr } = a;
         let mut parts: Vec<Box<dyn std::any::Any>> =
@@ -279,7 +280,7 @@ fn objects_can_be_destroyed_in_any_order() {
             drop(parts.swap_remove(at));
         }
         assert_eq!(b.wait().status, WcStatus::SUCCESS, "what was sent before has arrived");
-        // The memory may go once the queue pair is gone.
+        // The memory may be released after the queue pair.
         drop(mr);
     }
 }
@@ -293,7 +294,7 @@ fn a_peer_that_was_not_reset_does_not_swallow_messages() {
     let sges = [a.sge(0, 8)];
     a.send(&[SendWr::send(1, &sges).with_flags(SIGNALED)]);
     assert_eq!((a.wait().status, b.wait().status), (WcStatus::SUCCESS, WcStatus::SUCCESS));
-    // We begin a new life; the peer does not know and stays where it was.
+    // This side begins a new incarnation; the peer does not know it and keeps its state.
     a.qp.modify(&QpAttr::to(QpState::Reset)).unwrap();
     a.init();
     if a.qp.modify(&QpAttr::rtr(b.qp.qp_num(), 0, a.path(), Mtu::Mtu4096)).is_err() {
@@ -356,7 +357,7 @@ fn impossible_objects_are_refused() {
 
 #[test]
 fn sends_to_a_target_that_never_polls_complete_for_every_posted_receive() {
-    // Receives are posted one at a time, so the sender never sees more than one ahead.
+    // Receives are posted one at a time, so the sender never sees more than one available.
     for len in [8, 600, 1000, 5000] {
         let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, ..QpCap::default() };
         let (mut a, mut b) = pair_with(cap, cap);
@@ -390,7 +391,7 @@ fn fills_the_registered_part_of_a_longer_receive() {
         a.send(&[SendWr::send(1, &sges).with_flags(SIGNALED)]);
         assert_eq!((a.wait().status, b.wait().status), (WcStatus::SUCCESS, WcStatus::SUCCESS), "{len}");
         assert_eq!(b.get(begin, len), bytes);
-        // One byte more would be written behind the region.
+        // One byte more would be written after the end of the region.
         b.recv(2, &longer);
         let sges = [a.sge(0, len + 1)];
         a.send(&[SendWr::send(2, &sges).with_flags(SIGNALED)]);
@@ -402,7 +403,8 @@ fn fills_the_registered_part_of_a_longer_receive() {
     }
 }
 
-/// Of two wrong keys the local one counts where data is sent, the target's where data is brought: as on mlx5.
+/// If both keys are wrong, the local one is reported for operations that send data, and the target's for those that
+/// return data, as on mlx5.
 #[test]
 fn reports_the_key_that_a_device_finds_wrong_first() {
     two_wrong_keys(false);
@@ -444,7 +446,7 @@ fn two_wrong_keys(between_hosts: bool) {
             };
             a.send(&[wr.with_flags(SIGNALED)]);
             assert_eq!(a.wait().status, expected, "{opcode:?}, {offset}, {remote_is_wrong}");
-            // Between hosts the result of an atomic finds no place, but the target has executed it.
+            // Between hosts the target executes the atomic, although its result cannot be stored.
             let may_change = between_hosts && opcode.is_atomic() && expected == WcStatus::LOC_PROT_ERR;
             assert!(may_change || b.get(0, 16) == [7; 16], "{opcode:?}, {offset}, {remote_is_wrong}");
             let refused = expected != WcStatus::LOC_PROT_ERR;
@@ -453,7 +455,7 @@ fn two_wrong_keys(between_hosts: bool) {
     }
 }
 
-/// Memory of no bytes is registered, and reaches nothing.
+/// A region of length 0 can be registered, and permits no access.
 #[test]
 fn registers_a_region_of_no_bytes() {
     let (mut a, mut b) = pair();

@@ -1,7 +1,7 @@
-//! Completion channels: who is woken when, and that nobody sleeps through.
+//! Completion channels: which operations wake a thread, and that no wake-up is lost.
 //!
-//! The sleep/wake rounds are 20 000 in a debug build and a million in release (half a minute); CI runs
-//! `cargo test --release -p farcall-softnic --test events`. `FARCALL_TEST_ROUNDS` sets another number.
+//! The number of sleep/wake rounds is 20 000 in a debug build and a million in release (half a minute); CI runs `cargo
+//! test --release -p farcall-softnic --test events`. `FARCALL_TEST_ROUNDS` sets another number.
 
 mod support;
 
@@ -48,7 +48,7 @@ fn completed_then_armed_is_no_event_but_a_poll_finds_it() {
     assert_eq!(b.event(), Some(b.cq.id()));
 }
 
-/// Programs end when they have what they wait for; that their peers ended first is none of their concern.
+/// Programs exit when they have received what they wait for. That their peers exited before must not disturb them.
 #[test]
 fn a_poll_with_successes_leaves_failures_to_the_next_and_an_event_says_so() {
     for notify in [Notify::Any, Notify::Solicited] {
@@ -88,10 +88,10 @@ fn send_completions_wake_their_owner() {
     a.send(&[SendWr::write(1, &sges, b.mr.addr() as u64, b.mr.rkey())]);
     assert_eq!(a.event(), None, "an unsignalled success is no completion");
     a.send(&[SendWr::write(2, &sges, b.mr.addr() as u64, b.mr.rkey()).with_flags(SIGNALED)]);
-    // Where the memory is the target's process has to tell first.
+    // The target's process must first reply with the location of the memory.
     assert!(readable(a.channel.fd(), LOST.as_millis() as i32));
     assert_eq!((a.event(), a.wait().wr_id), (Some(a.cq.id()), 2));
-    // A send that waits for a receive completes when the target gives one, and wakes.
+    // A send that waits for a receive completes when the target posts one, and wakes the thread.
     send_one(&mut a, SIGNALED);
     a.cq.req_notify(Notify::Any).unwrap();
     assert_eq!(a.poll(), None);
@@ -114,7 +114,7 @@ fn a_receiver_that_was_ready_first_and_never_sends_wakes_its_sender_at_once() {
     let (qa, qb) = (a.qp.qp_num(), b.qp.qp_num());
     a.init();
     b.init();
-    // Its peer is not ready: the receiver reaches nobody, and has no reason to try again.
+    // Its peer is not ready: the receiver has no connection, and no reason to try again.
     b.rtr(qa);
     a.rtr(qb);
     a.rts();
@@ -127,7 +127,8 @@ fn a_receiver_that_was_ready_first_and_never_sends_wakes_its_sender_at_once() {
         b.recv(round, &[b.sge(0, 8)]);
         match a.event() {
             Some(queue) => at_once += u32::from(queue == a.cq.id()),
-            // The service thread looked at the send meanwhile, and asks for the wake-up when it leaves.
+            // The service thread has polled the send in the meantime, and requests the wake-up when it leaves the send
+            // side.
             None => assert_eq!(
                 (readable(a.channel.fd(), LOST.as_millis() as i32), a.event()),
                 (true, Some(a.cq.id()))
@@ -142,7 +143,7 @@ fn a_receiver_that_was_ready_first_and_never_sends_wakes_its_sender_at_once() {
 fn edge_triggered_epoll_tells_of_every_arming() {
     let (mut a, mut b) = pair_with_receives(100);
     let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-    // SAFETY: the channel's descriptor lives as long as `b`.
+    // SAFETY: the channel's descriptor stays open as long as `b`.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(b.channel.fd()) };
     epoll::add(&set, fd, epoll::EventData::new_u64(1), epoll::EventFlags::IN | epoll::EventFlags::ET)
         .unwrap();
@@ -182,7 +183,7 @@ fn nobody_sleeps_through_a_million_rounds() {
     drop(echo.join().unwrap());
 }
 
-/// As at a device, whose events wait in the channel whatever the program asks for meanwhile.
+/// As on a device, whose events wait in the channel regardless of later arming.
 #[test]
 fn an_event_that_was_not_taken_survives_arming_again() {
     let (mut a, mut b) = pair_with_receives(2);

@@ -1,5 +1,5 @@
-//! A message to a queue pair that is not ready yet, of a process that was never met: it goes on when the pair is ready,
-//! not when a timer runs out. Told by counters, not by time.
+//! A message to a queue pair that is not ready yet, of a process without a connection. It is sent when the queue pair
+//! becomes ready and not when a timer expires, which is verified by counters and not by time.
 
 mod support;
 
@@ -9,7 +9,7 @@ use farcall_verbs::{QpCap, SendWr, WcStatus};
 use support::process::*;
 use support::*;
 
-/// Each with a process of its own.
+/// Number of rounds, each with a process of its own.
 const ROUNDS: u64 = 4;
 
 #[test]
@@ -19,7 +19,7 @@ fn child_entry() {
     end.init();
     tell(&mut line, &end);
     let to = learn(&mut line).unwrap();
-    // It was asked, and refused.
+    // The connect request was received and refused.
     line.hear();
     end.rtr(to.qpn);
     line.hear();

@@ -1,5 +1,5 @@
-//! Fork while connected: the child disturbs nobody, its inherited objects say why they do not work, and what it holds
-//! does not hide its parent's death.
+//! Fork while connected: the child disturbs no other process, its inherited objects report why they do not work, and
+//! its descriptors do not hide its parent's exit.
 
 mod support;
 
@@ -22,7 +22,7 @@ fn child_entry() {
     std::process::exit(0);
 }
 
-/// Answers `rounds` messages.
+/// Responds to `rounds` messages.
 fn echo(end: &mut End, rounds: u64) {
     for _ in 0..rounds {
         end.recv(1, &[end.sge(0, 4096)]);
@@ -34,7 +34,7 @@ fn echo(end: &mut End, rounds: u64) {
     }
 }
 
-/// The other end of [`echo`]; the one round trip that is due.
+/// The other end of [`echo`]: one round trip.
 fn ask(end: &mut End, seed: u64) {
     end.put(0, &bytes(3000, seed));
     end.recv(7, &[end.sge(8192, 4096)]);
@@ -55,7 +55,7 @@ fn refuses<T>(result: Result<T>, what: &str) {
     }
 }
 
-/// Everything that an inherited end can be asked for.
+/// Calls every operation of an inherited end.
 fn inherited_objects_refuse(end: &mut End) {
     let sges = [end.sge(0, 8)];
     // SAFETY: nothing is posted.
@@ -76,7 +76,7 @@ fn inherited_objects_refuse(end: &mut End) {
     refuses(end.context.create_comp_channel(), "create_comp_channel");
 }
 
-/// What this process shows of its queue pairs.
+/// Returns the counters that this process publishes for its queue pairs.
 fn counters() -> String {
     let report = farcall_stats::read_pid(std::process::id()).unwrap();
     let shown =
@@ -84,15 +84,15 @@ fn counters() -> String {
     shown.collect::<Vec<_>>().join("; ")
 }
 
-/// Forks children that do all that they must not, and echoes in between as if nothing had happened.
+/// Forks children that perform every forbidden operation, and echoes in between to verify that nothing has changed.
 fn forks(line: &mut Line) {
     let (mut end, _) = connect(line, QpCap::default()).unwrap();
     let mut heap = vec![7_u64; 512];
-    // SAFETY: the heap outlives the region.
+    // SAFETY: the heap memory outlives the region.
     let mr = unsafe { end.pd.reg_mr(heap.as_mut_ptr().cast(), 4096, ALL) }.unwrap();
     line.say([1, mr.addr() as u64, mr.rkey().into(), 0]);
     echo(&mut end, 1);
-    // A receive is posted, and the owner armed: the child could steal the event.
+    // A receive is posted and the queue is armed, so the child could steal the event.
     end.put(65_536, &[1; 64]);
     let code = in_child(|| inherited_objects_refuse(&mut end));
     assert_eq!(code, 0, "inherited objects");
@@ -100,12 +100,12 @@ fn forks(line: &mut Line) {
     echo(&mut end, 1);
 
     let counted = counters();
-    // It writes all over its copies and drops everything.
+    // The child overwrites its copies and drops all objects.
     let End { context, pd, channel, cq, qp, mr: pool } = end;
     let (pool_addr, pool_len) = (pool.addr(), pool.len_bytes());
     let mut parts = Some((context, pd, channel, cq, qp, pool, mr));
     let code = in_child(|| {
-        // SAFETY: the child's own copy of the pool.
+        // SAFETY: the memory is the child's own copy of the allocated region.
         unsafe { pool_addr.write_bytes(0xEE, pool_len) };
         let (context, pd, channel, cq, qp, pool, mr) = parts.take().unwrap();
         drop(qp);
@@ -123,7 +123,7 @@ fn forks(line: &mut Line) {
     echo(&mut end, 1);
 
     let counted = counters();
-    // It opens the device anew, and a child of its own does, too.
+    // The child opens the device again, and so does a child of its own.
     let code = in_child(|| {
         let work = || {
             let (mut a, mut b) = pair();
@@ -172,7 +172,7 @@ fn forks_and_execs(line: &mut Line) {
     for i in 0..10 {
         let mut command = Command::new("true");
         if i % 2 == 0 {
-            // Forces a fork and an exec instead of a spawn.
+            // A `pre_exec` closure forces a fork and an exec instead of a spawn.
             // SAFETY: the closure does nothing.
             unsafe { command.pre_exec(|| Ok(())) };
         }
@@ -194,14 +194,14 @@ fn fork_and_exec_while_connected_changes_nothing() {
     assert_eq!(other.wait(), ProcessState::Exited(0));
 }
 
-/// Leaves a child behind that holds everything it inherited until it is killed.
+/// Leaves a child that holds all that it inherited until it is killed.
 fn forks_and_dies(line: &mut Line) {
     let (_end, _) = connect(line, QpCap::default()).unwrap();
     // SAFETY: the child only waits for its end.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         loop {
-            // SAFETY: sleeps; the test kills us, and if it cannot, time does.
+            // SAFETY: the call only sleeps. The test kills this process; otherwise it ends after the sleep.
             unsafe {
                 libc::alarm(60);
                 libc::pause()
@@ -217,20 +217,20 @@ fn children_that_hold_everything_do_not_hide_the_death_of_their_parent() {
     let mut other = start("forks and dies", &[]);
     let (mut end, to) = connect(&mut other.line, QpCap::default()).unwrap();
     let [_, child, ..] = other.line.hear().unwrap();
-    // No receive is posted there: it waits, for as long as the peer lives.
+    // No receive is posted there, so the request waits as long as the peer exists.
     let sges = [end.sge(0, 64)];
     end.send(&[SendWr::send(1, &sges)]);
     other.kill();
     assert_eq!(end.wait().status, WcStatus::RETRY_EXC_ERR);
     assert_eq!(other.wait(), ProcessState::Killed(libc::SIGKILL));
-    // Its number leads nowhere, though the child lives.
+    // Its number leads to no process, although the child exists.
     let mut late = End::default();
     late.init();
     late.rtr(to.qpn);
     late.rts_impatient();
     late.send(&[SendWr::send(1, &[])]);
     assert_eq!(late.wait().status, WcStatus::RETRY_EXC_ERR);
-    // SAFETY: signal 0 asks whether it is there; then it is ended. It is the test's own.
+    // SAFETY: signal 0 only tests whether the process exists; then it is killed. It was started by this test.
     unsafe {
         assert_eq!(libc::kill(child as libc::pid_t, 0), 0, "the child was to live");
         libc::kill(child as libc::pid_t, libc::SIGKILL);

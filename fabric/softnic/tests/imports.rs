@@ -1,4 +1,4 @@
-//! No circle of imports crosses the folders of this crate: what is lower never names what is higher.
+//! Import order of this crate's directories: a lower directory never names a higher one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The modules that enclose a file, from the root of the crate: those that `super` can lead to.
+/// Returns the modules that enclose a file, from the root of the crate: those that `super` can refer to.
 fn module_of(src: &Path, file: &Path) -> Vec<String> {
     let relative = file.strip_prefix(src).unwrap().with_extension("");
     let mut names: Vec<String> = relative.iter().map(|name| name.to_str().unwrap().to_owned()).collect();
@@ -24,7 +24,7 @@ fn module_of(src: &Path, file: &Path) -> Vec<String> {
     names
 }
 
-/// The first module below the root of every path in `text` that begins with `crate` or `super`.
+/// Returns the first module below the root of every path in `text` that begins with `crate` or `super`.
 fn named_folders(module: &[String], text: &str) -> Vec<String> {
     let code: Vec<&str> = text.lines().map(|line| line.split("//").next().unwrap()).collect();
     let code = code.join("\n");
@@ -35,8 +35,8 @@ fn named_folders(module: &[String], text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for word in words {
         let parts: Vec<&str> = word.split("::").collect();
-        // Modules inside a file make `super` lead less far up; a path that stays in the folder is taken for one all the
-        // same.
+        // Inside nested modules of a file `super` leads less far up. A path that stays in the directory is then
+        // assigned to the directory all the same.
         let mut at: Vec<&str> = match parts[0] {
             "crate" => Vec::new(),
             "super" => module.iter().map(String::as_str).collect(),
@@ -54,7 +54,7 @@ fn named_folders(module: &[String], text: &str) -> Vec<String> {
     found
 }
 
-/// Files that name a higher folder than their own.
+/// Returns the files that name a directory above their own.
 fn upward_imports(src: &Path) -> Vec<String> {
     let rank = |folder: &str| FOLDERS.iter().position(|known| *known == folder);
     let mut wrong = Vec::new();

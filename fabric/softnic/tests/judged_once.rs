@@ -1,4 +1,4 @@
-//! Whose a queue pair is, is asked over the socket that its process is then met with.
+//! The check of a queue pair's owner uses the same socket as the later handshake with its process.
 
 mod support;
 
@@ -10,7 +10,7 @@ fn a_process_is_turned_to_once_however_often_its_numbers_are_judged() {
     let mut a = End::default();
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let listener = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-    // In a block that no process has taken; nobody answers there.
+    // In a block that no process has claimed; no process replies there.
     let path = |block: &u32| farcall_softnic::rendezvous_path(block << 12).unwrap();
     let bind = |block: &u32| net::bind(&listener, &SocketAddrUnix::new(path(block)).unwrap()).is_ok();
     let block = (1..4096).rev().find(bind).unwrap();

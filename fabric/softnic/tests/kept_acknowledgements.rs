@@ -1,5 +1,6 @@
-//! Acknowledgements that wait for what an owner posts next, between two processes over RoCEv2: they go without it, too.
-//! The test runs in a network namespace of its own, where the port is free.
+//! Acknowledgements that are held back for the packets that an application thread posts next, between two processes
+//! over RoCEv2. They are sent even if it posts none. The test runs in a network namespace of its own, where the port is
+//! free.
 
 mod support;
 
@@ -9,16 +10,17 @@ use support::process::{role, start};
 use support::*;
 
 const LEN_BYTES: usize = 64;
-/// Messages there and back, after which the owner is known to poll, if the machine lets it.
+/// Number of round trips after which the application thread is known to poll, if the machine permits it.
 const TRIPS: usize = 200;
-/// Sets of them, of which so many end with an acknowledgement that is kept. A program that is not optimised looks too
-/// seldom for that.
+/// Maximum number of sets of round trips, to obtain one that ends with an acknowledgement held back. A program that is
+/// not optimized polls too rarely for that.
 const SETS_MAX: usize = if cfg!(debug_assertions) { 20 } else { 200 };
 const SETS_KEPT: u64 = 4;
-/// Processes that end in each way; of an optimised program about a third end with an acknowledgement that is kept.
+/// Number of processes that end in each way. In an optimized program about a third end with an acknowledgement held
+/// back.
 const ENDS: usize = if cfg!(debug_assertions) { 4 } else { 12 };
 
-/// A queue pair of this process, and how many messages it has received and had acknowledged.
+/// A queue pair of this process, and the numbers of messages received and acknowledged.
 struct Talker {
     end: End,
     received: usize,
@@ -49,7 +51,7 @@ impl Talker {
 
     fn poll_until(&mut self, received: usize, acknowledged: usize) {
         while self.received < received || self.acknowledged < acknowledged {
-            // Without a pause: who gives its core away polls now and then.
+            // Without a pause, because a thread that yields its core does not poll continuously.
             let Some(Wc { status, opcode, .. }) = self.end.poll() else { continue };
             assert_eq!(status, WcStatus::SUCCESS);
             if opcode == WcOpcode::RECV {
@@ -71,8 +73,8 @@ enum Ending {
     Exits,
 }
 
-/// Answers messages, but for the last one, and ends at once: its acknowledgement may be kept, and nothing is asked
-/// before, since the service thread would send it meanwhile.
+/// Responds to all messages except the last one and ends immediately. Its acknowledgement may be held back; the test
+/// does not check that before, because the service thread would send it in the meantime.
 fn end_after_the_last_message(mut talker: Talker, ending: Ending) {
     for trip in 1..=TRIPS {
         talker.poll_until(trip, 0);
@@ -83,7 +85,7 @@ fn end_after_the_last_message(mut talker: Talker, ending: Ending) {
         std::process::exit(0);
     }
     drop(talker);
-    // SAFETY: a signal; nothing is run at such an exit.
+    // SAFETY: the signal ends the process without running any handler.
     unsafe { libc::raise(libc::SIGKILL) };
 }
 
@@ -108,10 +110,10 @@ fn child_entry() {
             talker.poll_until(set * (TRIPS + 1) + trip, 0);
             talker.send();
         }
-        // What was kept went behind the last answer.
+        // The acknowledgements held back were sent after the last response.
         let before = kept();
         talker.poll_until((set + 1) * (TRIPS + 1), (set + 1) * TRIPS);
-        // From here on nobody polls, before the other end has its completion.
+        // From here on neither side polls before the other end has its completion.
         line.say([u64::from(kept() > before), kept(), counted_at_port("sent_in_trains"), 0]);
         if line.hear().unwrap() != [0; 4] {
             return;
@@ -149,7 +151,7 @@ fn who_polls_no_more_has_what_came_acknowledged_all_the_same() {
     }
     assert!(sets_kept == SETS_KEPT || cfg!(debug_assertions), "{sets_kept} of {SETS_MAX} sets");
     let timeouts = counted_at_port("ack_timeouts");
-    // A machine that stands still for a second makes one, too.
+    // A machine that stops for a second causes one, too.
     assert!(timeouts < 2, "{timeouts} messages were only acknowledged when they came again");
 }
 

@@ -1,6 +1,7 @@
-//! Random deaths under load: several peers with several queue pairs each, one completion queue for all of them.
+//! Random process exits under load: several peers with several queue pairs each, and one completion queue for all of
+//! them.
 //!
-//! 200 deaths in release, 20 in debug. `FARCALL_TEST_SEED` replays a run's choices, `FARCALL_TEST_KILLS` sets the
+//! 200 exits in release, 20 in debug. `FARCALL_TEST_SEED` repeats a run's random choices, `FARCALL_TEST_KILLS` sets the
 //! number.
 
 mod support;
@@ -27,7 +28,7 @@ fn len_of(seq: u64) -> usize {
     [24, 1000, 5000][seq as usize % 3]
 }
 
-/// One queue pair with its memory, and the two streams over it: what we send and what we receive.
+/// A queue pair with its memory, and the two streams over it: one sent, one received.
 struct Stream {
     qp: Box<dyn RawQp>,
     mr: Box<dyn RawMr>,
@@ -49,7 +50,7 @@ impl Stream {
         Self { qp, mr, sent: 0, ended: 0, posted: 0, received: 0, failed: false }
     }
 
-    /// False if the peer is gone already.
+    /// Returns `false` if the peer has exited already.
     fn connect(&mut self, context: &dyn Context, dest: u32) -> bool {
         let path = farcall_verbs::AhAttr {
             dgid: context.query_gid(1, 0).unwrap(),
@@ -67,21 +68,21 @@ impl Stream {
         Sge { addr: self.mr.addr() as u64 + slot * SLOT as u64, length: len as u32, lkey: self.mr.lkey() }
     }
 
-    /// Keeps receives posted and sends under way.
+    /// Keeps receives posted and sends outstanding.
     fn fill(&mut self) {
         if self.qp.state() != QpState::Rts {
             return;
         }
         while self.posted < self.received + RECEIVES {
             let into = [self.sge(self.posted % 8, SLOT)];
-            // SAFETY: the region lives as long as the queue pair.
+            // SAFETY: the region outlives the queue pair.
             unsafe { self.qp.post_recv(&[RecvWr::new(self.posted, &into)]) }.unwrap();
             self.posted += 1;
         }
         while self.sent < self.ended + SENDS && self.qp.state() == QpState::Rts {
             let (slot, data) = (8 + self.sent % 8, bytes(len_of(self.sent), self.sent));
             let from = [self.sge(slot, data.len())];
-            // SAFETY: inside the region; the send that used the slot has ended.
+            // SAFETY: the slot is inside the region, and the send that used it has completed.
             unsafe {
                 let at = self.mr.addr().add(slot as usize * SLOT);
                 at.copy_from_nonoverlapping(data.as_ptr(), data.len());
@@ -91,7 +92,7 @@ impl Stream {
         }
     }
 
-    /// Whether the queue pair failed and every request that was posted to it has ended.
+    /// Returns whether the queue pair has failed and all requests posted to it have completed.
     fn is_over(&self) -> bool {
         self.failed && self.ended == self.sent && self.received == self.posted
     }
@@ -100,7 +101,7 @@ impl Stream {
         if wc.status.is_success() && wc.opcode == WcOpcode::RECV {
             assert_eq!((wc.wr_id, wc.byte_len as usize), (self.received, len_of(self.received)));
             let mut got = vec![0; wc.byte_len as usize];
-            // SAFETY: inside the region; the receive has ended.
+            // SAFETY: the slot is inside the region, and its receive has completed.
             unsafe {
                 let at = self.mr.addr().add((wc.wr_id % 8) as usize * SLOT);
                 at.copy_to_nonoverlapping(got.as_mut_ptr(), got.len());
@@ -113,7 +114,7 @@ impl Stream {
         } else {
             assert!(matches!(wc.status, WcStatus::RETRY_EXC_ERR | WcStatus::WR_FLUSH_ERR), "{wc:?}");
             self.failed = true;
-            // What failed ends once and in its order too.
+            // Failed requests complete once and in order, too.
             let next = if wc.opcode == WcOpcode::RECV { &mut self.received } else { &mut self.ended };
             assert_eq!(wc.wr_id, *next, "{wc:?}");
             *next += 1;
@@ -153,7 +154,7 @@ struct Worker {
     streams: Vec<u32>,
 }
 
-/// The survivor.
+/// The process that survives.
 struct Hub {
     context: std::sync::Arc<dyn Context>,
     pd: std::sync::Arc<dyn ProtectionDomain>,
@@ -191,7 +192,7 @@ impl Hub {
         }
     }
 
-    /// Works on until all streams of a dead worker have failed, and no other; returns how long that took.
+    /// Continues until all streams of an exited worker have failed, and no others. Returns the time that it took.
     fn bury(&mut self, dead: &Worker) -> Duration {
         let start = Instant::now();
         while !dead.streams.iter().all(|qpn| self.streams[qpn].is_over()) {
@@ -238,6 +239,6 @@ fn survivors_of_random_deaths_go_on() {
         hub.turn();
     }
     println!("{} completions; all of a dead peer's had ended at most {worst:?} after the kill", hub.taken);
-    // At `before` not every region of the first workers was mapped yet.
+    // At `before` not all regions of the first workers were mapped yet.
     before.wait_for_about((8, 4 * WORKERS * PAIRS), || hub.turn());
 }

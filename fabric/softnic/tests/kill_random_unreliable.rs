@@ -1,7 +1,9 @@
-//! Random deaths over UC and UD: processes that send and take as fast as they can are killed at any moment; who is left
-//! hears nothing of it, gets whole messages only, and holds nothing of the dead in the end.
+//! Random process exits over UC and UD. Processes that send and receive as fast as possible are killed at any moment.
+//! The survivor is not notified, receives only complete messages, and finally holds no resources of the exited
+//! processes.
 //!
-//! 60 deaths in release, 6 in debug. `FARCALL_TEST_SEED` replays a run's choices, `FARCALL_TEST_KILLS` sets the number.
+//! 60 exits in release, 6 in debug. `FARCALL_TEST_SEED` repeats a run's random choices, `FARCALL_TEST_KILLS` sets the
+//! number.
 
 mod support;
 
@@ -16,7 +18,7 @@ use support::*;
 
 const TRANSPORTS: [QpType; 2] = [QpType::Uc, QpType::Ud];
 
-/// Sends what it may, and takes what there is.
+/// Sends as permitted, and receives what has arrived.
 fn turn(side: &mut Side) {
     if side.sent < side.ended + 8 {
         side.send_to(side.dest.qpn);
@@ -39,7 +41,7 @@ fn child_entry() {
     }
 }
 
-/// Another process and our ends towards it.
+/// Another process, and this process's ends of its connections.
 struct Worker {
     other: Other,
     sides: [Side; 2],
@@ -85,7 +87,7 @@ fn over_uc_and_ud_survivors_of_random_deaths_go_on() {
         }
         let victim = rng.random_range(0..workers.len());
         workers[victim].other.end();
-        // The ends of the dead go on for a while: to be told of it would be wrong.
+        // The ends of exited processes continue for a while; they must not be notified.
         for _ in 0..rng.random_range(0..200_u32) {
             workers.iter_mut().flat_map(|worker| &mut worker.sides).for_each(turn);
         }

@@ -1,5 +1,5 @@
-//! Numbers of objects that the device tells can be had, and what comes after them fails with a reason. In processes of
-//! their own, which lower their limit of descriptors.
+//! The reported maximum numbers of objects can be reached, and one more fails with a reason. Runs in processes of their
+//! own, which lower their limit of descriptors.
 
 mod support;
 
@@ -45,7 +45,7 @@ fn queues() {
     let now = Holdings::now();
     let more = now.descriptors.len() - before.descriptors.len();
     assert!(more <= 2 * QUEUES / 64 + 1, "{more} more descriptors for {} completion queues", 2 * QUEUES);
-    // They work: those that lie behind others, too.
+    // They work, including those that share memory with others.
     for mut cq in queues.into_iter().rev().take(2) {
         let qp = create_qp(&*a.pd, (&*cq, &*cq), None, QpCap::default(), QpType::Rc);
         std::mem::swap(&mut a.cq, &mut cq);
@@ -69,7 +69,8 @@ fn apart() {
     assert_eq!(now.mappings.len() - before.mappings.len(), queues.len());
 }
 
-/// Has as many as are told, and one more is refused. Then one that is given back can be had again.
+/// Creates as many objects as reported and verifies that one more is refused. After one is released, another can be
+/// created.
 fn reach<T>(told: u32, what: &str, make: impl Fn() -> farcall_verbs::Result<T>) {
     let mut made: Vec<T> =
         (0..told).map(|n| make().unwrap_or_else(|e| panic!("{what} {n} of {told}: {e}"))).collect();
@@ -90,7 +91,7 @@ fn told() {
     let pd = context.alloc_pd().unwrap();
     let attr = context.query_device().unwrap();
     let queue = || context.create_cq(&CqInitAttr { cqe: 16, channel: None });
-    // One domain is held.
+    // One domain exists already.
     reach(attr.max_pd - 1, "domains", || context.alloc_pd());
     let gid = context.query_gid(1, 0).unwrap();
     let path = AhAttr { dgid: gid, port_num: 1, ..AhAttr::default() };
@@ -109,7 +110,7 @@ fn told() {
     reach(attr.max_qp, "queue pairs", || pd.create_qp(&pair));
     let mut memory = vec![0_u8; 64];
     let at = memory.as_mut_ptr();
-    // SAFETY: the memory lives longer than its regions.
+    // SAFETY: the memory outlives its regions.
     reach(attr.max_mr, "regions", || unsafe { pd.reg_mr(at, 64, Access::LOCAL_WRITE) });
 }
 

@@ -1,7 +1,8 @@
-//! Registered memory that is moved, in place, to where peers can map it: every operation on it, and that the program
-//! notices nothing, whatever it does with it.
+//! Registered memory that is moved in place to a memfd that peers can map: all operations on it, and its transparency
+//! to the program.
 //!
-//! Memory moves only in a program with a single thread, and tests have several: each runs in a forked child of its own.
+//! Memory moves only in a program with a single thread, and tests have several, so each test runs in a forked child of
+//! its own.
 
 mod support;
 
@@ -37,13 +38,13 @@ fn child_entry() {
     std::process::exit(0);
 }
 
-/// Runs a role that needs nobody else.
+/// Runs a role that needs no other process.
 fn run(role: &str) {
     let mut other = start(role, &[]);
     assert_eq!(other.hear_in_the_end(), Some([0xF1, 0, 0, 0]), "{role}");
 }
 
-/// Whether the page at `at` is where peers can map it.
+/// Returns whether the page at `at` is in a memfd that peers can map.
 fn is_moved(at: *mut u8) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let at = at as u64;
@@ -64,7 +65,7 @@ fn anonymous(pages: usize) -> Map {
 }
 
 fn word(at: *mut u8) -> &'static AtomicU64 {
-    // SAFETY: the tests give addresses of words in mappings that outlive their use; all access to them is atomic.
+    // SAFETY: the tests pass addresses of words in mappings that outlive their use; all accesses are atomic.
     unsafe { AtomicU64::from_ptr(at.cast()) }
 }
 
@@ -86,7 +87,7 @@ fn every_operation_reaches_moved_memory_and_what_is_left_of_its_region() {
 fn edges() {
     let cap = QpCap { max_send_sge: 4, max_recv_sge: 4, ..QpCap::default() };
     let map = anonymous(LEN / page() + 3);
-    // SAFETY: the whole mapping.
+    // SAFETY: the range is the entire mapping.
     unsafe { map.0.write_bytes(0xEE, map.1) };
     let (before, after) = (page() - 304, map.1 - LEN - (page() - 304));
     let base = map.0.wrapping_add(before);
@@ -109,7 +110,7 @@ fn edges() {
     drop(named);
     drop(there);
     let outside = |at: usize, len: usize| {
-        // SAFETY: inside the mapping, which is quiet.
+        // SAFETY: the range is inside the mapping, which no other thread writes to.
         unsafe { std::slice::from_raw_parts(map.0.add(at), len) == vec![0xEE; len] }
     };
     assert!(
@@ -150,7 +151,7 @@ fn left_alone() {
     assert!(!moves(read_only.0, read_only.1, farcall_verbs::Access::REMOTE_READ), "read-only");
     let large = Map::anonymous(65 << 20, MapFlags::PRIVATE | MapFlags::NORESERVE).unwrap();
     assert!(!moves(large.0, large.1, ALL), "more than the limit");
-    // SAFETY: a page of the test's own.
+    // SAFETY: the page was mapped by this test.
     unsafe {
         assert_eq!(libc::mlock(large.0.cast(), 1), 0);
         assert!(!moves(map.0, map.1, ALL), "the program locks memory");
@@ -196,7 +197,7 @@ fn a_thread_that_works_in_turns_does_not_keep_memory_in_its_place() {
 fn helpers() {
     let cap = QpCap { max_send_sge: 4, max_recv_sge: 4, ..QpCap::default() };
     let (mut a, mut b) = pair_with(cap, cap);
-    // What the helper writes to in its turns lies in memory that moves: nothing of it may be lost.
+    // The helper writes, in its iterations, to memory that moves; no write may be lost.
     let map = Map::anonymous(LEN, MapFlags::PRIVATE).unwrap();
     let (counter, turns) = (map.0 as usize, AtomicU64::new(0));
     let turns: &'static AtomicU64 = Box::leak(Box::new(turns));
@@ -209,7 +210,7 @@ fn helpers() {
                 word(std::ptr::with_exposed_provenance_mut(counter)).fetch_add(1, Ordering::SeqCst);
                 turns.fetch_add(1, Ordering::SeqCst);
             });
-            // A chance for others at the lock, which is not fair.
+            // Lets other threads acquire the lock, which is not fair.
             std::thread::yield_now();
         }
     });
@@ -224,7 +225,7 @@ fn helpers() {
         drop(there);
         assert!(!is_moved(map.0));
     }
-    // A child has no helper, and its turns are free.
+    // A child has no helper, and its iterations are not delayed.
     let child = in_child(|| farcall_softnic::helper_turn(|| word(map.0).store(0, Ordering::SeqCst)));
     assert_eq!(child, 0);
     let mut counted = (0, 0);
@@ -236,12 +237,12 @@ fn helpers() {
     let there = Private::at(&*b.pd, other.0, other.1, ALL).unwrap();
     assert!(is_moved(other.0));
     every_operation(&mut a, &mut b, &there, "beside a helper");
-    // The helper goes on until the process ends.
+    // The helper continues until the process ends.
     std::mem::forget(map);
 }
 
 fn block_signals() {
-    // SAFETY: a set of signals of this thread.
+    // SAFETY: the set is a local variable, and the call changes the mask of this thread only.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
@@ -287,14 +288,14 @@ fn deregistered_memory_is_private_again() {
     run("returned among threads");
 }
 
-/// That memory which was moved and came back is like any other.
+/// Verifies that memory that was moved and restored behaves like any other memory.
 fn is_as_before(a: &mut End, map: &Map, key: u32) {
     assert!(!is_moved(map.0));
     assert_eq!(write(a, 99, map.0 as u64, key), WcStatus::REM_ACCESS_ERR);
     assert_eq!(word(map.0).load(Ordering::SeqCst), 5, "after its region");
     let code = in_child(|| word(map.0).store(6, Ordering::SeqCst));
     assert_eq!((code, word(map.0).load(Ordering::SeqCst)), (0, 5), "the child has its own");
-    // SAFETY: the test's own memory.
+    // SAFETY: the memory was mapped by this test.
     unsafe { assert_eq!(libc::madvise(map.0.cast(), map.1, libc::MADV_DONTNEED), 0) };
     assert_eq!(word(map.0).load(Ordering::SeqCst), 0, "what was given to the system comes back as zeros");
 }
@@ -318,7 +319,7 @@ fn returned() {
     }
 }
 
-/// Threads that come after the registration write to the memory all the time while it goes back.
+/// Threads started after the registration write to the memory continuously while it is restored.
 fn returned_among_threads() {
     const THREADS: usize = 2;
     let (mut a, b) = pair();
@@ -369,18 +370,18 @@ fn returned_among_threads() {
     let code = in_child(|| word(map.0).store(6, Ordering::SeqCst));
     assert_eq!((code, word(map.0).load(Ordering::SeqCst)), (0, 5), "the child has its own");
     let _ = a.poll();
-    // SAFETY: the test's own memory.
+    // SAFETY: the memory was mapped by this test.
     unsafe { assert_eq!(libc::madvise(map.0.cast(), map.1, libc::MADV_DONTNEED), 0) };
     assert_eq!(word(map.0).load(Ordering::SeqCst), 0);
 }
 
-/// Enlarging a mapping that is moved, as `realloc` does.
+/// Enlarges a mapping that is moved, as `realloc` does.
 fn grows() {
     let (mut a, b) = pair();
     let map = anonymous(2);
     let there = Private::at(&*b.pd, map.0, map.1, ALL).unwrap();
     assert_eq!(write(&mut a, 5, map.0 as u64 + 8, there.key()), WcStatus::SUCCESS);
-    // SAFETY: the test's own memory, of which nothing else knows where it goes.
+    // SAFETY: the memory was mapped by this test, and no other code depends on its address.
     let grown = unsafe { libc::mremap(map.0.cast(), map.1, 16 * page(), libc::MREMAP_MAYMOVE) }.cast::<u8>();
     let grown = Map(grown, 16 * page());
     std::mem::forget(map);
@@ -397,7 +398,7 @@ fn a_mapping_that_grows_while_it_is_registered_is_as_any_other() {
     run("grows");
 }
 
-/// Registers memory for its peer, says where it is, and does as it is told.
+/// Registers memory for its peer, sends its location, and follows the peer's requests.
 fn owner(line: &mut Line) {
     let (end, _) = connect(line, QpCap::default()).unwrap();
     let map = anonymous(4);
@@ -435,7 +436,7 @@ fn a_peer_that_has_moved_memory_mapped_loses_it_with_the_region() {
     let _ = (to.addr, QpAttr::default());
 }
 
-/// Forks while its memory is moved; parent, child and peer write, each where it may.
+/// Forks while its memory is moved; parent, child and peer write, each where it is permitted.
 fn forks(line: &mut Line) {
     let (end, _) = connect(line, QpCap::default()).unwrap();
     let map = anonymous(4);
@@ -455,7 +456,7 @@ fn forks(line: &mut Line) {
         let seen: Vec<u64> = (0..4).map(|i| at(i).load(Ordering::SeqCst)).collect();
         assert_eq!(seen, [1, 2, 0, 0], "as of the fork");
         (0..4).for_each(|i| at(i).store(9, Ordering::SeqCst));
-        // It may register it on a device of its own.
+        // The child may register it on a device of its own.
         let (mut a, b) = pair();
         let again = Private::at(&*b.pd, map.0, map.1, ALL).unwrap();
         assert!(is_moved(map.0));

@@ -1,5 +1,5 @@
-//! No call waits for another process. Told by how often the calling thread gave its processor away by itself, not by
-//! time: one test, in a process of its own.
+//! No call blocks for another process. This is verified by the number of voluntary context switches of the calling
+//! thread and not by time, so it is a single test in a process of its own.
 
 mod support;
 
@@ -7,7 +7,7 @@ use farcall_verbs::{QpCap, SendWr, WcStatus};
 use support::process::*;
 use support::*;
 
-/// Pairs that turn to a stopped process.
+/// Number of queue pairs that connect to a stopped process.
 const PAIRS: u64 = 8;
 
 #[test]
@@ -24,9 +24,9 @@ fn child_entry() {
     std::process::exit(0);
 }
 
-/// How often this thread has waited for something.
+/// Returns the number of times that this thread has blocked.
 fn waits() -> u64 {
-    // SAFETY: the kernel fills the structure.
+    // SAFETY: the kernel fills the structure, which is a local variable.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage), 0);
@@ -37,7 +37,7 @@ fn waits() -> u64 {
 
 #[test]
 fn no_call_waits_for_a_process_that_is_stopped() {
-    // A process that was never met.
+    // A process without a connection.
     let mut other = start("unknown", &[]);
     let to = learn(&mut other.line).unwrap();
     other.stop();
@@ -54,7 +54,7 @@ fn no_call_waits_for_a_process_that_is_stopped() {
     }
     assert!(waited < PAIRS, "{waited} waits of {PAIRS} pairs for a process that was never met");
 
-    // One that was met: for the way to another of its pairs, and for a region.
+    // A connected process: for a connection to another of its queue pairs, and for a region.
     let mut other = start("known", &[]);
     let (mut end, to) = connect(&mut other.line, QpCap::default()).unwrap();
     end.reach();

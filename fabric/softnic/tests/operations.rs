@@ -1,4 +1,4 @@
-//! Each operation, its completions and its data, within one process.
+//! All operations, their completions and their data, within one process.
 
 mod support;
 

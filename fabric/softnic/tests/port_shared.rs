@@ -1,5 +1,5 @@
-//! Processes of a user that share the RoCEv2 port of a network namespace, come, go and are killed. Each test runs in a
-//! namespace of its own.
+//! Processes of a user that share the RoCEv2 port of a network namespace, join, exit and are killed. Each test runs in
+//! a namespace of its own.
 
 mod support;
 
@@ -19,7 +19,7 @@ use support::datagrams::{GRH, Ud, slot};
 use support::process::*;
 use support::*;
 
-/// An end with a connected pair and one of datagrams, which return what comes.
+/// An end with a connected and a datagram queue pair, which send back what they receive.
 struct Both {
     connected: End,
     datagrams: Ud,
@@ -71,11 +71,11 @@ fn child_entry() {
     }
 }
 
-/// Says, each time it is asked, whether it holds queue pair 1, and how many messages have come to it.
+/// Reports on each request whether it holds queue pair 1, and how many messages it has received.
 fn manage(line: &mut Line) {
     let management = Management::open().unwrap();
     loop {
-        // Messages first: a process that was stopped does not know yet that it holds nothing.
+        // Messages first, because a process that was stopped does not know yet that it is no longer the holder.
         let came = std::iter::from_fn(|| management.take()).count();
         line.say([management.claim().unwrap().into(), came as u64, 0, 0]);
         if line.hear().is_none() {
@@ -84,7 +84,7 @@ fn manage(line: &mut Line) {
     }
 }
 
-/// A message of connection management to queue pair 1 of this host.
+/// Sends a connection management message to queue pair 1 of this host.
 fn send_message(management: &Management) {
     let mad = Mad { transaction_id: 1, local_comm_id: 2, remote_comm_id: 3, message: Message::Rtu };
     management.send(Ipv4Addr::LOCALHOST.to_ipv6_mapped(), &mad.encode()).unwrap();
@@ -124,14 +124,14 @@ fn takes_queue_pair_1_over_from_a_stopped_holder() {
         assert!(began.elapsed() < LOST, "what comes goes to the stopped process");
     }
     holder.signal(libc::SIGCONT);
-    // What it says first it may have said before it was stopped.
+    // Its first report may predate its stop.
     hear(&mut holder);
     let said: Vec<_> = (0..20).map(|_| hear(&mut holder)).collect();
     assert_eq!(said, [(false, 0); 20], "it takes what had come to it, or holds it still");
     assert!(management.claim().unwrap());
 }
 
-/// A process that returns what comes, and our ends towards it.
+/// A process that sends back what it receives, and this process's ends of its connections.
 struct Echo {
     other: Other,
     ends: Both,
@@ -151,7 +151,7 @@ impl Echo {
         echo
     }
 
-    /// Sends over both pairs, and waits for what comes back.
+    /// Sends over both queue pairs, and waits for the responses.
     fn round(&mut self) {
         self.rounds += 1;
         let data = bytes(64, self.rounds);
@@ -167,7 +167,7 @@ impl Echo {
         let Ud { end, ah } = &mut self.ends.datagrams;
         end.put(0, &data);
         let into = [end.sge(slot(3), GRH + 64)];
-        // SAFETY: the region lives as long as the queue pair.
+        // SAFETY: the region outlives the queue pair.
         unsafe { end.qp.post_recv(&[RecvWr::new(3, &into)]) }.unwrap();
         let to = UdTarget { ah: ah.as_raw(), remote_qpn: self.their_datagrams, remote_qkey: QKEY };
         end.send(&[SendWr::send_to(4, &[end.sge(0, 64)], to)]);
@@ -190,7 +190,7 @@ fn processes_of_a_user_share_the_port_while_others_come_and_are_killed() {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) % below
     };
-    // Whoever opened the port dies first.
+    // The process that opened the port exits first.
     let mut founder = start("echo", &[]);
     let [theirs, ..] = founder.line.hear().unwrap();
     founder.line.say([1, 0, 0, 0]);
@@ -208,7 +208,7 @@ fn processes_of_a_user_share_the_port_while_others_come_and_are_killed() {
         if next(3) > 0 {
             let mut victim = others.swap_remove(next(others.len() as u64) as usize);
             if next(2) == 0 {
-                // With something under way.
+                // With a request in flight.
                 let end = &mut victim.ends.connected;
                 end.send(&[SendWr::send(1, &[end.sge(0, 64)])]);
             }
@@ -221,7 +221,7 @@ fn processes_of_a_user_share_the_port_while_others_come_and_are_killed() {
 
 const LONG_BYTES: usize = 1 << 20;
 
-/// Two pairs of this process, on which a long message comes in trains or not.
+/// Two queue pairs of this process, on which a long message arrives in GRO batches or singly.
 struct Pairs([End; 2]);
 
 impl Pairs {
@@ -241,7 +241,7 @@ impl Pairs {
         Self(ends)
     }
 
-    /// How many packets of a long message came in trains.
+    /// Returns the number of packets of a long message that arrived in GRO batches.
     fn come_in_trains(&mut self) -> u64 {
         let [a, b] = &mut self.0;
         let before = counted_at_port("received_in_trains");
@@ -253,7 +253,7 @@ impl Pairs {
     }
 }
 
-/// Sends datagrams to queue pairs that lie in one train: what a network may put together of what comes from one address.
+/// Sends datagrams to several queue pairs in one GSO batch, as a network may combine datagrams from one address.
 fn send_train(socket: &UdpSocket, to: IpAddr, numbers: [u32; 2]) {
     let flow =
         icrc::Flow { src: to, dst: to, src_port: socket.local_addr().unwrap().port(), dst_port: UDP_PORT };
@@ -274,7 +274,7 @@ fn send_train(socket: &UdpSocket, to: IpAddr, numbers: [u32; 2]) {
         datagram
     });
     let len_bytes = datagrams[0].len() as libc::c_int;
-    // SAFETY: an option whose value is an integer, which lives through the call.
+    // SAFETY: the option's value is an integer, and a local variable that outlives the call.
     let set = unsafe {
         let (value, size) = ((&raw const len_bytes).cast(), size_of_val(&len_bytes) as libc::socklen_t);
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, value, size)
@@ -300,7 +300,7 @@ fn trains_pause_while_one_is_for_several(over: IpAddr) {
             assert!(began.elapsed() < LOST, "{counter} stays below {count}");
         }
     };
-    // Of an unknown sender, from another port, trains change nothing.
+    // GRO batches of an unknown sender, from another port, have no effect.
     let stranger = shared_socket(over, 0);
     let dropped = counted_at_port("dropped_foreign");
     for sent in 1..=100 {
@@ -309,7 +309,7 @@ fn trains_pause_while_one_is_for_several(over: IpAddr) {
     }
     assert_eq!(counted_at_port("trains_for_several"), 0);
     assert!(pairs.come_in_trains() > 0, "a stranger has switched trains off");
-    // The port of the peer is that of this user, who alone can have it. A pause may end while this test has no turn.
+    // The port of the peer can only be held by this user. A pause may end while this test is not scheduled.
     let of_user = shared_socket(Ipv6Addr::UNSPECIFIED.into(), UDP_PORT);
     let began = Instant::now();
     loop {

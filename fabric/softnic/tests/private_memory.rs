@@ -1,5 +1,5 @@
-//! `reg_mr`: memory that the program has already. All kinds of it, both ways to it (through the owner's address space,
-//! or by the owner), every operation, what is refused, and what happens when it is gone.
+//! `reg_mr`: existing memory of the program. All kinds of it, both kinds of access (through the owner's address space,
+//! or by its service thread), every operation, what is refused, and accesses to memory that was unmapped.
 
 mod support;
 
@@ -30,7 +30,7 @@ fn any_memory_can_be_registered_and_every_operation_reaches_it() {
     kinds_of_memory();
 }
 
-/// Peers on other hosts name a region as those of this host do.
+/// Peers on other hosts refer to a region by the same addresses as those on this host.
 #[test]
 fn names_memory_from_another_address_between_hosts() {
     if !is_apart("names_memory_from_another_address_between_hosts", "net") {
@@ -46,7 +46,7 @@ fn names_memory_from_another_address_between_hosts() {
     }
 }
 
-/// A region whose names would wrap around is refused; one that is registered anew keeps or changes its names.
+/// A region whose addresses would wrap around is refused; a re-registered one keeps or changes its addresses.
 #[test]
 fn registers_anew_under_other_names() {
     let (mut a, b) = pair();
@@ -55,7 +55,7 @@ fn registers_anew_under_other_names() {
     // SAFETY: the memory outlives its regions.
     let wraps = unsafe { b.pd.reg_mr_at(memory.named_from(u64::MAX - 62), ALL) };
     assert!(wraps.is_err_and(|error| error.to_string().contains("beyond 2^64")));
-    // SAFETY: as above.
+    // SAFETY: the memory outlives its regions.
     let mut mr = unsafe { b.pd.reg_mr_at(memory.named_from(0), ALL) }.unwrap();
     let sges = [a.sge(0, 8)];
     for (value, change, name) in [
@@ -64,19 +64,20 @@ fn registers_anew_under_other_names() {
         (3, Some(memory.named_from(1 << 40)), 1 << 40),
         (4, None, 1 << 40),
     ] {
-        // SAFETY: as above.
+        // SAFETY: the memory outlives its regions.
         mr = unsafe { b.pd.rereg_mr(&*mr, change, None) }.unwrap();
         a.put(0, &value.to_ne_bytes());
         a.send(&[SendWr::write(value, &sges, name, mr.rkey()).with_flags(SIGNALED)]);
         assert_eq!((a.wait().status, mr.remote_addr()), (WcStatus::SUCCESS, name), "{value}");
-        // SAFETY: the test's own memory, quiet while it is read.
+        // SAFETY: the memory belongs to the test, and no request is outstanding.
         assert_eq!(unsafe { memory.addr.cast::<u64>().read() }, value);
     }
 }
 
-/// A process that cannot open its own address space: not dumpable, and no administrator.
+/// A process that cannot open its own address space: it is not dumpable and has no privileges.
 fn hides(line: &mut Line) {
-    // SAFETY: plain system calls; this process has one thread that matters.
+    // SAFETY: the system calls use no memory of this process, which has no other thread that depends on its
+    // credentials.
     unsafe {
         if libc::geteuid() == 0 {
             assert!(libc::setgid(65534) == 0 && libc::setuid(65534) == 0);
@@ -95,7 +96,8 @@ fn who_cannot_hand_over_its_address_space_serves_its_peers_itself() {
     assert_eq!(other.hear_in_the_end(), Some([1, 0, 0, 0]));
 }
 
-/// Unmapped, cut short or made read-only against the promise of `reg_mr`: the initiator gets an error.
+/// Memory that is unmapped, truncated or made read-only, against the contract of `reg_mr`: the initiator receives an
+/// error.
 fn gone_memory() {
     let page = rustix::param::page_size();
     let attempt = |wr: &dyn Fn(&Private, Sge) -> (u8, u64), spoil: &dyn Fn(&mut Map)| {
@@ -104,7 +106,7 @@ fn gone_memory() {
         let there = Private::at(&*b.pd, map.0, 8 * page, ALL).unwrap();
         let (sge, key) = (a.sge(0, 2 * page), there.key());
         let sges = [sge];
-        // Once while it is there: the grant is made.
+        // Once while the memory is mapped, so that the region is granted.
         a.send(&[SendWr::write(0, &sges, map.0 as u64, key).with_flags(SIGNALED)]);
         assert_eq!(a.wait().status, WcStatus::SUCCESS);
         spoil(&mut map);
@@ -131,7 +133,7 @@ fn gone_memory() {
     attempt(&|there, sge| (2, last(there, sge)), &|map| map.protect(MprotectFlags::READ));
 }
 
-/// In a process of its own: other tests would map something else there.
+/// In a process of its own, because other tests would map other memory there.
 #[test]
 fn memory_that_is_gone_is_an_error_of_the_request_and_no_crash() {
     let mut other = start("loses", &[]);
@@ -147,7 +149,7 @@ fn a_truncated_file_is_an_error_of_the_request_and_no_crash() {
     std::fs::remove_file(&path).unwrap();
     file.set_len(LEN as u64).unwrap();
     let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping aliases nothing.
+    // SAFETY: creates a mapping at an address that the kernel chooses, so it aliases no memory.
     let base =
         unsafe { rustix::mm::mmap(std::ptr::null_mut(), LEN, prot, MapFlags::SHARED, &file, 0) }.unwrap();
     let map = Map(base.cast(), LEN);
@@ -167,18 +169,18 @@ fn what_must_not_be_registered_is_refused_and_the_range_named() {
     let map = Map::anonymous(8 * page, MapFlags::PRIVATE).unwrap();
     let refused = |base: *mut u8, len, access| {
         let error = Private::at(&*end.pd, base, len, access).err().expect("it must be refused");
-        // EFAULT for what is not mapped, as programs know it.
+        // EFAULT for unmapped memory, as programs expect.
         assert!(matches!(error, Error::InvalidArgument { .. } | Error::Os { .. }), "{error}");
         error.to_string()
     };
     assert!(refused(map.0, 8, Access::REMOTE_WRITE).contains("LOCAL_WRITE"));
     assert!(refused(std::ptr::null_mut(), 8, ALL).contains("is not mapped"));
-    // SAFETY: the middle is ours and unused.
+    // SAFETY: the middle page belongs to the test and is unused.
     unsafe { rustix::mm::mprotect(map.0.add(2 * page).cast(), page, MprotectFlags::READ) }.unwrap();
     let error = refused(map.0.wrapping_add(100), 8 * page - 100, ALL);
     let at = map.0 as usize + 2 * page;
     assert!(error.contains(&format!("{at:#x}..{:#x}", at + page)) && error.contains("read-only"), "{error}");
-    // Low, where nothing is mapped unasked: other tests run meanwhile.
+    // At a low address, where the kernel maps nothing by itself: other tests run concurrently.
     let low = std::ptr::without_provenance_mut::<u8>(1 << 32);
     let before = Map::anonymous_at(low, 5 * page, MapFlags::PRIVATE).unwrap();
     let after = Map::anonymous_at(low.wrapping_add(6 * page), 2 * page, MapFlags::PRIVATE).unwrap();
@@ -192,7 +194,7 @@ fn what_must_not_be_registered_is_refused_and_the_range_named() {
 fn read_only_memory_can_be_read_by_peers_and_not_written() {
     let (mut a, b) = pair();
     let map = Map::anonymous(LEN, MapFlags::PRIVATE).unwrap();
-    // SAFETY: our own mapping.
+    // SAFETY: the mapping belongs to the test.
     unsafe { map.0.copy_from(bytes(LEN, 3).as_ptr(), LEN) };
     map.protect(MprotectFlags::READ);
     assert!(Private::at(&*b.pd, map.0, LEN, ALL).is_err());
@@ -241,7 +243,7 @@ fn keys_bounds_and_permissions_hold_for_private_memory() {
     let word = [a.sge(0, 8)];
     a.send(&[fetch_add(1, &word, base as u64 + 4, there.key(), 1)]);
     assert_eq!(a.wait().status, WcStatus::REM_INV_REQ_ERR, "misaligned");
-    // What the queue pair does not take at all is told as that, as with other memory.
+    // An operation that the queue pair does not permit is reported as such, as with other memory.
     let (mut a, mut b) = (End::default(), End::default());
     let (qa, qb) = (a.qp.qp_num(), b.qp.qp_num());
     a.init();
@@ -276,7 +278,7 @@ fn a_deregistered_key_reaches_nothing_and_its_successor_what_it_names() {
     assert_eq!(second.get(16, 8), [0; 8]);
 }
 
-/// Owns memory of its heap, tells of it and counts in it with its own atomics; then says what it holds.
+/// Registers heap memory, sends its location and counts in it with its own atomics; then sends its contents.
 fn owner(line: &mut Line, counts: bool) {
     let (end, _) = connect(line, QpCap::default()).unwrap();
     let mut heap = vec![0_u64; LEN / 8];
@@ -325,7 +327,7 @@ fn the_death_of_the_owner_ends_requests_to_its_private_memory() {
     }
 }
 
-/// Reads its peer's memory until it is told otherwise: never half an old and half a new word at the end of a message.
+/// Reads its peer's memory until told to stop: the last word of a message must be completely old or completely new.
 fn reader(line: &mut Line) {
     let (mut end, to) = connect(line, QpCap::default()).unwrap();
     let [addr, key, rounds, _] = line.hear().unwrap();
@@ -334,7 +336,7 @@ fn reader(line: &mut Line) {
         end.put(0, &[round as u8; 64]);
         end.send(&[SendWr::write(1, &sges, addr, key as u32).with_flags(SIGNALED)]);
         assert_eq!(end.wait().status, WcStatus::SUCCESS);
-        // Its turn, by a word of its pool.
+        // Takes turns with its peer by a word of its allocated region.
         let (ours, theirs) = ([end.sge(64, 8)], to.addr + 4096);
         loop {
             end.send(&[SendWr::read(2, &ours, theirs, to.rkey).with_flags(SIGNALED)]);

@@ -1,4 +1,4 @@
-//! Real processes: every operation between two of them, ends, deaths, stops, garbage, and other users.
+//! Separate processes: every operation between two of them, exits, crashes, stops, invalid messages, and other users.
 
 mod support;
 
@@ -27,7 +27,7 @@ fn child_entry() {
     std::process::exit(0);
 }
 
-/// Sends every message back until its peer says goodbye with an immediate of 0.
+/// Sends every message back until its peer sends an immediate of 0.
 fn echo(line: &mut Line) {
     let (mut end, _) = connect(line, QpCap::default()).unwrap();
     for i in 0..16 {
@@ -49,7 +49,7 @@ fn echo(line: &mut Line) {
     }
 }
 
-/// Connects, posts as many receives as it is told, and then only holds on.
+/// Connects, posts as many receives as requested, and then only waits.
 fn holder(line: &mut Line) {
     let receives = line.hear().unwrap()[0];
     let (mut end, _) = connect(line, QpCap::default()).unwrap();
@@ -58,7 +58,7 @@ fn holder(line: &mut Line) {
     }
     line.say([1, 0, 0, 0]);
     line.hear();
-    // It was let go: everything that was sent to it is here.
+    // It was resumed: everything that was sent to it is here.
     for i in 0..receives {
         assert_eq!(end.wait().wr_id, i);
     }
@@ -66,10 +66,11 @@ fn holder(line: &mut Line) {
     line.hear();
 }
 
-/// As another user: must not be able to connect, nor be connected to. Opens its socket to everybody.
+/// Runs as another user, and must not be able to connect or be connected to. Opens its socket to all users.
 fn stranger(line: &mut Line) {
     let to = learn(line).unwrap();
-    // SAFETY: plain system calls; this process has one thread that matters and ends soon.
+    // SAFETY: the system calls use no memory of this process, which has no other thread that depends on its
+    // credentials.
     let dropped = unsafe { libc::setgid(65534) == 0 && libc::setuid(65534) == 0 };
     assert!(dropped);
     let mut end = End::default();
@@ -86,7 +87,7 @@ fn is_refused_user(error: &Error) -> bool {
     matches!(error, Error::Peer { .. }) && error.to_string().contains("user")
 }
 
-/// Meets a stranger in a directory that both may change.
+/// Connects to a process of another user through a directory that both may change.
 fn host(line: &mut Line) {
     let mut end = End::default();
     end.init();
@@ -98,7 +99,7 @@ fn host(line: &mut Line) {
     line.hear();
 }
 
-/// Starts an echo of its own, which finds it through the environment that both have, and talks to it.
+/// Starts an echo process, which finds it through the common environment, and communicates with it.
 fn caller(line: &mut Line) {
     let (other, mut end, _) = started("echo", None);
     end.put(0, &bytes(5000, 1));
@@ -207,7 +208,7 @@ fn a_stopped_peer_is_still_a_target() {
     let revoked = end.pd.alloc_mr(4096, ALL).unwrap().dereg();
     println!("dereg with a stopped peer: {revoked:?} after {:?}", start.elapsed());
     assert!(start.elapsed() < LOST);
-    // No receive is left: this one waits, and must not fail while the peer lives.
+    // No receive is left: this request waits, and must not fail while the peer exists.
     end.send(&[SendWr::send(20, &sges).with_flags(SIGNALED)]);
     assert_eq!(end.poll(), None);
     other.signal(libc::SIGCONT);
@@ -216,7 +217,7 @@ fn a_stopped_peer_is_still_a_target() {
     assert_eq!((end.poll(), end.qp.state()), (None, QpState::Rts));
 }
 
-/// For much longer than the retries of [`End::rts_impatient`] last, and every time that it polls, nothing has ended.
+/// Verifies that no request ends, with polls over a period much longer than the retries of [`End::rts_impatient`].
 fn nothing_ends(end: &mut End) {
     for _ in 0..40 {
         assert_eq!(end.poll(), None);
@@ -224,7 +225,7 @@ fn nothing_ends(end: &mut End) {
     }
 }
 
-/// A process that holds one receive, and an end here that is not connected to it yet.
+/// Returns a process that has one receive, and a local end that is not connected to it yet.
 fn unconnected_holder() -> (Other, End, Address) {
     let mut other = start("holder", &[]);
     other.line.say([1, 0, 0, 0]);
@@ -236,13 +237,13 @@ fn unconnected_holder() -> (Other, End, Address) {
     (other, end, to)
 }
 
-/// Retries are for the silence of a network. That a process waits for a processor is none.
+/// Retries bound the silence of a network. The time that a process waits to be scheduled does not count.
 #[test]
 fn a_process_that_has_yet_to_answer_is_not_taken_for_silent() {
     let (mut other, mut end, to) = unconnected_holder();
     end.rtr(to.qpn);
     end.rts_impatient();
-    // Connected for sure; the region is not granted.
+    // Certainly connected; the region is not granted.
     end.send(&[SendWr::write(1, &[], to.addr, to.rkey).with_flags(SIGNALED)]);
     assert_eq!(end.wait().status, WcStatus::SUCCESS);
     other.stop();
@@ -261,7 +262,7 @@ fn a_process_that_has_yet_to_answer_is_not_taken_for_silent() {
     assert_eq!(other.line.hear(), Some([2, 0, 0, 0]));
 }
 
-/// It is met when it goes on; until then who connects to it is not refused.
+/// The handshake completes when the process resumes; until then connecting to it is not refused.
 #[test]
 fn a_process_that_has_yet_to_say_who_it_is_can_be_connected_to() {
     let (mut other, mut end, to) = unconnected_holder();
@@ -277,7 +278,7 @@ fn a_process_that_has_yet_to_say_who_it_is_can_be_connected_to() {
     assert_eq!(other.line.hear(), Some([2, 0, 0, 0]));
 }
 
-/// What waits for it does not wait for ever.
+/// Requests that wait for it time out.
 #[test]
 fn a_process_that_does_not_answer_for_long_is_given_up() {
     let (other, mut end, to) = unconnected_holder();
@@ -298,17 +299,17 @@ fn rendezvous(qpn: u32) -> OwnedFd {
     socket
 }
 
-/// Its process may have no processor for a while. It was turned away then, and each of its requests that waited for an
-/// answer failed.
+/// The process may not be scheduled for a while. It used to be disconnected then, and each of its requests that waited
+/// for a reply failed.
 #[test]
 fn a_peer_that_takes_its_answers_late_gets_all_of_them() {
     const PAUSES: u32 = 10;
-    /// Version 6, a request, number 0: hello, without membarrier.
+    /// Version 7, request number 0: hello, without membarrier.
     const HELLO: [u8; 11] = *b"fcrv\x07\0\x01\0\0\0\0";
     let end = End::default();
     let socket = rendezvous(end.qp.qp_num());
     let (mut asked, mut pauses) = (0_u32, 0);
-    // Until there is room for no more, neither of questions nor of answers.
+    // Until there is space for neither more requests nor more replies.
     while pauses < PAUSES {
         match net::send(&socket, &HELLO, net::SendFlags::NOSIGNAL | net::SendFlags::DONTWAIT) {
             Ok(_) => (asked, pauses) = (asked + 1, 0),
@@ -329,7 +330,7 @@ fn a_peer_that_takes_its_answers_late_gets_all_of_them() {
 #[test]
 fn the_service_survives_garbage_and_answers_others() {
     let end = End::default();
-    // Version 6, a request, number 0: hello, without membarrier.
+    // Version 7, request number 0: hello, without membarrier.
     let hello = *b"fcrv\x07\0\x01\0\0\0\0";
     let with = |at: usize, value: u8| {
         let mut frame = hello;
@@ -342,7 +343,7 @@ fn the_service_survives_garbage_and_answers_others() {
         vec![0x5A; 60_000],
         hello[..7].to_vec(),
         hello[..10].to_vec(),
-        // Right at first, and longer.
+        // A valid start, but too long.
         [&hello[..], &[0]].concat(),
         with(0, b'X'),
         with(4, 1),
@@ -367,7 +368,7 @@ fn the_service_survives_garbage_and_answers_others() {
             assert!(answer.is_empty() || answer[..10] == *b"fcrv\x07\0\x02\0\0\0", "{answer:02x?}");
         }
     }
-    // Many that connect and say nothing, and one that floods, hold nobody up.
+    // Many connections without a request, and one that floods, delay no other peer.
     let idle: Vec<_> = (0..40).map(|_| rendezvous(end.qp.qp_num())).collect();
     let (mut a, mut b) = pair();
     b.recv(1, &[b.sge(0, 8)]);
@@ -387,10 +388,10 @@ fn a_question_about_a_ring_of_another_is_answered_at_once() {
     a.send(b.qpn(), QKEY, &[7; 8]);
     a.until_counted("sent_late", |_| ());
     let (qpn, socket) = (b.qpn(), rendezvous(b.qpn()));
-    // The pair's number, seven bits a byte.
+    // The queue pair number, seven bits per byte.
     let pair = [qpn as u8 | 0x80, (qpn >> 7) as u8 | 0x80, (qpn >> 14) as u8 | 0x80, (qpn >> 21) as u8];
     for bit in (0..8).cycle().take(1000) {
-        // Number 0: tell me when more than nothing is taken out of the ring at the bit; receives do not matter.
+        // Request number 0: notify when any datagram is consumed from the ring at the bit; receives are irrelevant.
         let question = [b"fcrv\x07\0\x01\0\0\x08", &pair[..], &[bit, 0, 0]].concat();
         net::send(&socket, &question, net::SendFlags::NOSIGNAL).unwrap();
         assert!(readable(socket.as_raw_fd(), 20_000), "no answer about {bit}");
@@ -402,7 +403,7 @@ fn a_question_about_a_ring_of_another_is_answered_at_once() {
 
 #[test]
 fn another_user_is_refused() {
-    // SAFETY: no arguments.
+    // SAFETY: the call has no arguments.
     if unsafe { libc::geteuid() } != 0 {
         println!("needs root to become another user: nothing checked");
         return;
@@ -431,7 +432,7 @@ fn what_belongs_to_a_stopped_peer_s_pair_can_be_destroyed() {
     let start = Instant::now();
     let End { qp, mr, .. } = end;
     drop(qp);
-    // Nothing of the peer's was under way.
+    // No access of the peer was in progress.
     assert_eq!(mr.dereg(), Revoked::Now);
     assert!(start.elapsed() < LOST, "{:?}", start.elapsed());
 }
@@ -440,7 +441,7 @@ fn what_belongs_to_a_stopped_peer_s_pair_can_be_destroyed() {
 fn processes_meet_through_a_directory_and_replace_what_the_dead_left_there() {
     let directory = std::env::temp_dir().join(format!("farcall-test-{}", std::process::id()));
     std::fs::create_dir(&directory).unwrap();
-    // Whatever block a process picks, the socket of a dead owner lies there.
+    // Every block that a process may choose contains the socket of an exited owner.
     let socket = |block: u32| directory.join(format!("softnic-v1-{block}.sock"));
     for block in 1..4096 {
         drop(std::os::unix::net::UnixListener::bind(socket(block)).unwrap());
@@ -461,14 +462,14 @@ fn processes_meet_through_a_directory_and_replace_what_the_dead_left_there() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-/// What a broken peer sends as its table of regions or as its queue pair's segment.
+/// What an invalid peer sends as its table of regions or as its queue pair's segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bad {
     Nothing,
     Unsealed,
     Short,
     NoMemory,
-    /// Right in form, and zeros.
+    /// Valid in form, and zeros.
     Empty,
 }
 
@@ -490,18 +491,19 @@ fn bad_descriptor(bad: Bad) -> Option<OwnedFd> {
     }
 }
 
-/// What a process says that a queue pair of it has become ready to receive.
+/// Request variant that announces that a queue pair is ready to receive.
 const READY: u8 = 7;
 
-/// Answers one client at `listener`: its greeting with `table`, its request for a queue pair with `segment`.
-/// Returns the connection: an answer on one that has ended counts for nothing.
+/// Replies to one client at `listener`: to its hello with `table`, to its connect request with `segment`. Returns the
+/// connection, because a reply on a closed connection does not count.
 fn answer_badly(listener: &OwnedFd, table: Bad, segment: Bad) -> Option<OwnedFd> {
     let client = net::accept(listener).unwrap();
     for (question, bad) in [(0_u8, table), (1, segment)] {
         let mut request = [0_u8; 80];
         loop {
             match net::recv(&client, &mut request, net::RecvFlags::empty()) {
-                // Who is answered before it is ready to receive says when it is, and asks for nothing by that.
+                // A process that receives the reply before it is ready to receive announces its readiness, which is no
+                // request.
                 Ok((len, _)) if len > 10 && request[9] == READY => {}
                 Ok((len, _)) if len > 10 && request[9] == question => break,
                 _ => return None,
@@ -510,7 +512,7 @@ fn answer_badly(listener: &OwnedFd, table: Bad, segment: Bad) -> Option<OwnedFd>
         let mut reply = request[..9].to_vec();
         reply[6] = 2;
         match question {
-            // It fences as the asker does.
+            // It claims the same kind of fences as the requester.
             0 => reply.extend([1, 0, request[10]]),
             _ => reply.extend([2, 0, 0, 0]),
         }
@@ -526,7 +528,7 @@ fn answer_badly(listener: &OwnedFd, table: Bad, segment: Bad) -> Option<OwnedFd>
     Some(client)
 }
 
-/// Takes a number as a process does, if it is free: its lock, and a socket at its path.
+/// Claims a block as a process does, if it is free: its lock, and a socket at its path.
 fn claim(block: u32) -> Option<(u32, OwnedFd, OwnedFd)> {
     use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
     let path = farcall_softnic::rendezvous_path(block << 12).unwrap();
@@ -546,20 +548,20 @@ fn a_broken_peer_is_refused_before_its_memory_is_touched() {
     let tables = bad.map(|table| (table, Bad::Nothing));
     let segments = [bad[0], bad[1], bad[2], bad[3], Bad::Empty].map(|segment| (Bad::Empty, segment));
     for (case, (table, segment)) in (1..).zip(tables.into_iter().chain(segments)) {
-        // A number of its own each time: a peer is remembered while its process, this one, lives.
+        // A block of its own each time, because a peer is cached while its process, this one, exists.
         let (block, _lock, listener) = (case * 100..).find_map(claim).expect("a free block");
         net::listen(&listener, 1).unwrap();
         let broken = std::thread::spawn(move || answer_badly(&listener, table, segment));
         let mut end = End::default();
         end.init();
-        // An answer that has come already is told at once, any other to the first request.
+        // A reply that has arrived already is reported immediately, any other by the first request.
         let rtr = QpAttr::rtr(block << 12 | 5, 0, end.path(), Mtu::Mtu4096);
         if end.qp.modify(&rtr).is_ok() {
             end.rts_impatient();
             end.send(&[SendWr::write(1, &[], 0, 0)]);
             assert_eq!(end.wait().status, WcStatus::RETRY_EXC_ERR, "table {table:?}, segment {segment:?}");
         }
-        // Only a table that is right brings the second question.
+        // Only a valid table causes the second request.
         assert_eq!(broken.join().unwrap().is_some(), table == Bad::Empty);
     }
 }

@@ -1,4 +1,4 @@
-//! Regions that are registered anew, under the same key, while receives name them.
+//! Regions that are re-registered with the same key while receives name them.
 
 mod support;
 
@@ -12,7 +12,7 @@ use support::*;
 
 const LEN: usize = 64 << 10;
 
-/// What becomes of a region.
+/// Change of a region.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Nothing,
@@ -36,13 +36,13 @@ impl Change {
     }
 }
 
-/// A message of `len` bytes meets a receive whose region has changed since it was posted.
+/// A message of `len` bytes arrives for a receive whose region has changed since it was posted.
 fn message_after(change: Change, begins_at: usize, len: usize, is_known: bool) {
     let what = format!("{change:?} from {begins_at}, {len} bytes, known: {is_known}");
     let (mut a, mut b) = pair();
     let aside = b.context.alloc_pd().unwrap();
     let [map, other] = [(); 2].map(|()| Map::anonymous(2 * LEN, MapFlags::PRIVATE).unwrap());
-    // SAFETY: inside the mapping.
+    // SAFETY: the offset is inside the mapping.
     let base = unsafe { map.0.add(begins_at) };
     // SAFETY: the mapping outlives its region.
     let before = unsafe { b.pd.reg_mr(base, LEN, ALL) }.unwrap();
@@ -50,7 +50,7 @@ fn message_after(change: Change, begins_at: usize, len: usize, is_known: bool) {
     let place = [Sge { addr: base as u64, length: 16 << 10, lkey: key }];
     let sges = [a.sge(0, len)];
     if is_known {
-        // The sender knows the region of before.
+        // The sender knows the previous region.
         b.recv(0, &place);
         a.send(&[SendWr::send(0, &sges).with_flags(SIGNALED)]);
         assert_eq!((a.wait().status, b.wait().status), (WcStatus::SUCCESS, WcStatus::SUCCESS), "{what}");
@@ -68,7 +68,7 @@ fn message_after(change: Change, begins_at: usize, len: usize, is_known: bool) {
     };
     assert_eq!((a.wait().status, b.wait().status), (sent, received), "{what}");
     let mut found = vec![0; len];
-    // SAFETY: the test's own memory, which nobody reaches any more.
+    // SAFETY: the memory belongs to the test, and no peer can access it any more.
     unsafe { base.copy_to_nonoverlapping(found.as_mut_ptr(), len) };
     assert_eq!(found == bytes, received == WcStatus::SUCCESS, "{what}");
     drop(now);
@@ -84,16 +84,16 @@ fn messages_after_changes() {
     }
 }
 
-/// Who has written to a region, again and again, writes to where it is now, and no more to where it was.
+/// A peer that has written to a region repeatedly writes to its current memory, and no longer to the previous one.
 fn writes_after_changes(begins_at: usize) {
     let (mut a, b) = pair();
     let [map, other] = [(); 2].map(|()| Map::anonymous(2 * LEN, MapFlags::PRIVATE).unwrap());
-    // SAFETY: inside the mappings.
+    // SAFETY: the offset is inside the mappings.
     let places = unsafe { [map.0.add(begins_at), other.0.add(begins_at)] };
     // SAFETY: the mappings outlive their region.
     let mut mr = unsafe { b.pd.reg_mr(places[0], LEN, ALL) }.unwrap();
     let (key, sges) = (mr.rkey(), [a.sge(0, 8)]);
-    // SAFETY: the test's own memory, quiet while it looks.
+    // SAFETY: the memory belongs to the test, and no request is outstanding.
     let word = |place: *mut u8| unsafe { place.cast::<u64>().read_unaligned() };
     let mut write = |value: u64, to: *mut u8| {
         a.put(0, &value.to_ne_bytes());
@@ -103,7 +103,7 @@ fn writes_after_changes(begins_at: usize) {
     for round in 0..6 {
         let (now, before) = (places[round % 2], places[(round + 1) % 2]);
         if round > 0 {
-            // SAFETY: as above.
+            // SAFETY: the mappings outlive their region.
             let anew = unsafe { b.pd.rereg_mr(&*mr, Some(MrMemory::new(now, LEN)), None) }.unwrap();
             mr = anew;
         }
@@ -122,7 +122,7 @@ fn writes_after_changes(begins_at: usize) {
     drop(mr);
 }
 
-/// Whose own region is elsewhere now does not send from where it was.
+/// A process whose own region was moved does not send from its previous memory.
 fn own_memory_after_a_change() {
     let (mut a, b) = pair();
     let [map, other] = [(); 2].map(|()| Map::anonymous(LEN, MapFlags::PRIVATE).unwrap());
@@ -136,7 +136,7 @@ fn own_memory_after_a_change() {
     for _ in 0..3 {
         assert_eq!(write(&mut a, &from(&map)), WcStatus::SUCCESS);
     }
-    // SAFETY: as above.
+    // SAFETY: the mappings outlive their region.
     let _now = unsafe { a.pd.rereg_mr(&*mr, Some(MrMemory::new(other.0, LEN)), None) }.unwrap();
     for _ in 0..3 {
         assert_eq!(write(&mut a, &from(&other)), WcStatus::SUCCESS);
@@ -162,7 +162,7 @@ fn child_entry() {
         return;
     }
     MOVED_BYTES_MAX.store(64 << 20, Ordering::Relaxed);
-    // Memory moves only in a process of one thread.
+    // Memory moves only in a process with a single thread.
     let code = in_child(|| {
         messages_after_changes();
         accesses_after_changes();

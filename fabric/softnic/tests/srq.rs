@@ -1,4 +1,4 @@
-//! Shared receive queues: messages of many queue pairs meet receives in one queue, at their owner.
+//! Shared receive queues: messages of many queue pairs consume receives of one queue, matched by its process.
 
 mod support;
 
@@ -26,18 +26,18 @@ impl Sharing {
     }
 
     fn post(&mut self, wr_id: u64, sges: &[Sge]) {
-        // SAFETY: tests keep their regions and wait for completions.
+        // SAFETY: the tests keep their regions and wait for completions.
         unsafe { self.srq.post_recv(&[RecvWr::new(wr_id, sges)]) }.unwrap();
     }
 
-    /// As many receives without memory, in one call.
+    /// Posts `count` receives without memory, in one call.
     fn post_many(&mut self, count: u64) {
         let receives: Vec<_> = (0..count).map(|wr_id| RecvWr::new(wr_id, &[])).collect();
-        // SAFETY: they name no memory.
+        // SAFETY: the receives name no memory.
         unsafe { self.srq.post_recv(&receives) }.unwrap();
     }
 
-    /// One more queue pair at the same completion queue, connected to a new end.
+    /// Adds a queue pair at the same completion queue, connected to a new end.
     fn add(&mut self) -> (End, Box<dyn RawQp>) {
         let fresh = new_qp(&self.end, &*self.srq, &*self.end.cq);
         let first = std::mem::replace(&mut self.end.qp, fresh);
@@ -46,7 +46,8 @@ impl Sharing {
         (sender, std::mem::replace(&mut self.end.qp, first))
     }
 
-    /// The same, and each has met its peer: what the new end sends from now on is there at once.
+    /// Like [`Sharing::add`], with both ends connected to their peers: later messages of the new end are delivered
+    /// immediately.
     fn add_met(&mut self) -> (End, Box<dyn RawQp>) {
         let (mut sender, qp) = self.add();
         self.post(0, &[]);
@@ -60,14 +61,14 @@ fn new_qp(end: &End, srq: &dyn RawSrq, recv_cq: &dyn RawCq) -> Box<dyn RawQp> {
     create_qp(&*end.pd, (&*end.cq, recv_cq), Some(srq), QpCap::default(), QpType::Rc)
 }
 
-/// A sender, and a connected end with `max_wr` places for shared receives.
+/// Returns a sender, and a connected end with space for `max_wr` shared receives.
 fn sharing(max_wr: u32, rts: impl Fn(&mut End)) -> (End, Sharing) {
     let (mut a, mut b) = (End::new(4 << 20, ALL, QpCap::default()), Sharing::new(max_wr));
     join(&mut a, &mut b.end, rts);
     (a, b)
 }
 
-/// Polls both until each has its completions.
+/// Polls both ends until each has its completions.
 fn both(a: &mut End, of_a: usize, b: &mut End, of_b: usize) -> (Vec<Wc>, Vec<Wc>) {
     let start = std::time::Instant::now();
     let (mut from_a, mut from_b) = (Vec::new(), Vec::new());
@@ -161,7 +162,7 @@ fn a_pair_that_floods_does_not_take_all_shared_receives() {
     }
     other.send(&[SendWr::send(0, &[])]);
     b.post_many(64);
-    // Both are connected and have sent before anything is received.
+    // Both are connected and have sent before a message is received.
     let mut wc = [Wc::default(); 64];
     let start = std::time::Instant::now();
     let mut seen = Vec::new();
@@ -185,7 +186,7 @@ fn a_pair_that_floods_takes_turns_also_when_the_owner_never_polls() {
     }
     other.send(&[SendWr::send(0, &[]).with_flags(SIGNALED)]);
     b.post_many(64);
-    // The service thread is asked for the flood only, then sees that there is another.
+    // The service thread is requested for the flooding queue pair only, and then finds the other one.
     assert_eq!(flood.wait().status, WcStatus::SUCCESS);
     assert_eq!(other.wait().status, WcStatus::SUCCESS);
 }
@@ -215,7 +216,7 @@ fn a_send_waits_for_a_shared_receive_and_what_follows_does_not_overtake_it() {
 fn without_a_shared_receive_a_send_ends_after_its_retries_and_is_never_delivered() {
     for len in [8, 5000] {
         let (mut a, mut b) = sharing(4, |end| {
-            // However long the target takes to look.
+            // However long the target takes to poll.
             let attr = QpAttr { timeout: Some(0), rnr_retry: Some(1), ..QpAttr::rts(0) };
             end.qp.modify(&attr).unwrap();
         });
@@ -225,7 +226,7 @@ fn without_a_shared_receive_a_send_ends_after_its_retries_and_is_never_delivered
         let ends: Vec<_> = ends.iter().map(|wc| (wc.wr_id, wc.status)).collect();
         let flushed = WcStatus::WR_FLUSH_ERR;
         assert_eq!(ends, [(1, WcStatus::RNR_RETRY_EXC_ERR), (2, flushed), (3, flushed)]);
-        // What was given up is not received, and its receive is there for others.
+        // An abandoned message is not received, and its receive remains available.
         b.post(9, &[b.end.sge(0, 8192)]);
         for _ in 0..10 {
             assert_eq!(b.end.poll(), None);
@@ -307,7 +308,7 @@ fn the_limit_event_comes_once_for_each_arming() {
     assert_eq!(b.srq.query().unwrap().srq_limit, 0, "it is disarmed");
     send(&mut a, &mut b);
     assert!(!limit(&b), "it came twice");
-    // One is left: armed above that, it comes at once.
+    // One receive is left: a limit above that raises the event immediately.
     b.srq.modify(&SrqAttr { srq_limit: Some(2), ..SrqAttr::default() }).unwrap();
     assert!(limit(&b));
 }
@@ -332,7 +333,7 @@ fn a_shared_queue_is_resized_within_what_it_holds_and_refuses_more() {
     let limit = SrqAttr { srq_limit: Some(6), ..SrqAttr::default() };
     assert!(b.srq.modify(&limit).is_err(), "a limit that can never be reached");
     let five = [Sge::default(); 5];
-    // SAFETY: refused before any memory is touched.
+    // SAFETY: the request is refused before any memory is accessed.
     assert!(unsafe { b.srq.post_recv(&[RecvWr::new(0, &five)]) }.is_err());
 }
 
@@ -340,12 +341,12 @@ fn a_shared_queue_is_resized_within_what_it_holds_and_refuses_more() {
 fn a_pair_in_error_tells_when_it_holds_no_shared_receive_any_more() {
     let (mut a, mut b) = sharing(4, End::rts_impatient);
     b.post(1, &[b.end.sge(0, 8192)]);
-    // A large message is given its receive. It may have come whole before the error state, or not.
+    // A receive is offered to a large message, which may or may not arrive completely before the error state.
     let sges = [a.sge(0, 8000)];
     a.send(&[SendWr::send(1, &sges).with_flags(SIGNALED)]);
     let qpn = b.end.qp.qp_num();
     b.end.qp.modify(&QpAttr::to(QpState::Err)).unwrap();
-    // Nobody polls.
+    // No thread polls.
     let start = std::time::Instant::now();
     while !event_of(&b.end, qpn, AsyncEventKind::QpLastWqeReached) {
         assert!(start.elapsed() < LOST, "no event");
@@ -453,7 +454,7 @@ fn threads_that_poll_their_own_queues_share_receives() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// A thread that owns both ends, with one message outstanding, does not look 64 times for each.
+/// A thread that owns both ends, with one message outstanding, does not poll 64 times for each message.
 #[test]
 fn matches_sooner_where_no_other_thread_does() {
     let (mut a, mut b) = sharing(64, End::rts);
@@ -471,12 +472,12 @@ fn matches_sooner_where_no_other_thread_does() {
     });
     let mut looks: Vec<u32> = looks.skip(10).collect();
     looks.sort_unstable();
-    // Some are matched by the service thread, or after a time, if this thread is kept from running.
+    // Some are matched by the service thread, or after a time, if this thread is preempted.
     assert!(looks[looks.len() / 4] <= 4, "{looks:?}");
 }
 
-/// Threads with a pair each, whose receives are shared by all: each sends a batch, waits for its sends without a look at
-/// its receives, and then for these.
+/// Threads with a queue pair each and shared receives. Each thread sends a batch, waits for its sends without polling
+/// its receives, and then waits for the receives.
 #[test]
 fn serves_threads_that_share_one_queue_of_receives() {
     const THREADS: usize = 6;
@@ -490,7 +491,7 @@ fn serves_threads_that_share_one_queue_of_receives() {
     let place = |slot: u64| mr.addr().wrapping_add(slot as usize * SLOT);
     let post = |slot: u64| {
         let sges = [Sge { addr: place(slot) as u64, length: SLOT as u32, lkey: mr.lkey() }];
-        // SAFETY: each slot is posted once, and again when its completion came.
+        // SAFETY: each slot is posted once, and again after its completion.
         unsafe { srq.lock().unwrap().post_recv(&[RecvWr::new(slot, &sges)]) }.unwrap();
     };
     (0..(THREADS * BATCH) as u64).for_each(post);
@@ -525,7 +526,7 @@ fn serves_threads_that_share_one_queue_of_receives() {
                     for (at, wc) in b.wait_n(BATCH).iter().enumerate() {
                         assert_eq!(wc.status, WcStatus::SUCCESS, "{thread}, {round}");
                         let word = (thread as u64) << 32 | round << 8 | at as u64;
-                        // SAFETY: the test's own memory, which nobody writes to before it is posted again.
+                        // SAFETY: the memory belongs to the test, and is not written before it is posted again.
                         let found = unsafe { place(wc.wr_id).cast::<u64>().read_volatile() };
                         assert_eq!(found, word, "{thread}, {round}");
                         post(wc.wr_id);

@@ -1,4 +1,4 @@
-//! Events of queue pairs with shared receives: one for each completion, and none without.
+//! Events of queue pairs with shared receives: one for each completion, and none without a completion.
 
 mod support;
 
@@ -12,11 +12,11 @@ use farcall_verbs::{
 use support::*;
 
 const ROUNDS: u64 = 1000;
-/// Where messages lie, and where they go.
+/// Offsets of messages to send, and of those received.
 const FROM: usize = 0;
 const INTO: usize = 1 << 20;
 
-/// A completion queue that is slept on.
+/// A completion queue on which a thread sleeps.
 struct Slept {
     channel: Arc<dyn CompChannel>,
     cq: Box<dyn RawCq>,
@@ -29,7 +29,7 @@ impl Slept {
         Self { channel, cq }
     }
 
-    /// As programs do that take one completion for each event: a poll that finds nothing is an error to them.
+    /// Behaves like programs that take one completion for each event: an empty poll is an error for them.
     fn next(&mut self, what: &str) -> Wc {
         let start = Instant::now();
         let queue = loop {
@@ -70,7 +70,7 @@ impl Side {
 
     fn with_channels(mut end: End, sends: Arc<dyn CompChannel>, receives: Arc<dyn CompChannel>) -> Self {
         let srq = end.pd.create_srq(&SrqInitAttr { max_wr: 4, max_sge: 1 }).unwrap();
-        // In this order: of two queues that have events the channel tells of the older one first.
+        // The order matters: of two queues with events the channel reports the older one first.
         let sends = Slept::new(&end, sends);
         let receives = Slept::new(&end, receives);
         end.qp = end
@@ -89,11 +89,11 @@ impl Side {
 
     fn post(&mut self) {
         let sges = [self.end.sge(INTO, 1 << 17)];
-        // SAFETY: the region lives as long as the test.
+        // SAFETY: the region outlives the test.
         unsafe { self.srq.post_recv(&[RecvWr::new(0, &sges)]) }.unwrap();
     }
 
-    /// Small messages go through the ring, large ones ask for their place first.
+    /// Small messages go through the ring; large ones request a receive first.
     fn send(&mut self, round: u64) {
         let len = if round.is_multiple_of(2) { 16 } else { 1 << 16 };
         let sges = [self.end.sge(FROM, len)];
@@ -112,7 +112,7 @@ fn every_event_of_shared_receives_has_its_completion() {
     ping_pong(Side::new(), Side::new());
 }
 
-/// The acknowledgement of a message precedes what its receiver answers, and programs rely on it.
+/// The acknowledgement of a message precedes the receiver's response, and programs rely on it.
 #[test]
 fn the_event_of_a_send_precedes_that_of_the_answer() {
     ping_pong(Side::with_one_channel(), Side::with_one_channel());
@@ -138,7 +138,7 @@ fn ping_pong(mut a: Side, mut b: Side) {
     });
 }
 
-/// A message that finds no receive is no event for its target, until there is one.
+/// A message that finds no receive raises no event at its target until there is one.
 #[test]
 fn a_message_without_a_shared_receive_is_no_event() {
     let (mut a, mut b) = (Side::new(), Side::new());

@@ -1,5 +1,5 @@
-//! Shared receives whose owner does something else than poll for them: a SEND ends as soon as a thread can be woken,
-//! not when a timer runs out. Told by counters, not by time.
+//! Shared receives whose application thread does other work than polling: a SEND completes as soon as a thread can be
+//! woken, and not when a timer expires. Verified by counters and not by time.
 
 mod support;
 
@@ -27,13 +27,13 @@ fn child_entry() {
     std::process::exit(0);
 }
 
-/// An end whose receives are shared, with as many posted as are taken.
+/// Returns an end with shared receives, as many as are consumed.
 fn with_shared_receives() -> (End, Box<dyn RawSrq>) {
     let mut end = End::default();
     let mut srq = end.pd.create_srq(&SrqInitAttr { max_wr: 2 * ROUNDS as u32, max_sge: 1 }).unwrap();
     end.qp = create_qp(&*end.pd, (&*end.cq, &*end.cq), Some(&*srq), QpCap::default(), QpType::Rc);
     for wr_id in 0..2 * ROUNDS {
-        // SAFETY: the region lives as long as the end, which waits for the completions.
+        // SAFETY: the region exists as long as the end, which waits for the completions.
         unsafe { srq.post_recv(&[RecvWr::new(wr_id, &[end.sge(0, 2048)])]) }.unwrap();
     }
     (end, srq)
@@ -46,7 +46,7 @@ fn counted(end: &End, counter: &str) -> u64 {
     block.counters.iter().find(|(name, _)| name == counter).unwrap().1
 }
 
-/// Polls without a pause: who lets others go first lets the timer go first, too.
+/// Polls without a pause: yielding would allow the timer to expire first.
 fn poll_on(end: &mut End) -> Wc {
     let start = Instant::now();
     loop {
@@ -57,8 +57,8 @@ fn poll_on(end: &mut End) -> Wc {
     }
 }
 
-/// Sends, and looks for nothing but the completion of that, as `next` does; small messages and large ones.
-/// Returns how often the target's service thread was asked.
+/// Sends, and waits only for the completion of the send, as `next` does; small and large messages. Returns the number
+/// of requests to the target's service thread.
 fn send_and_wait(a: &mut End, next: impl Fn(&mut End) -> Wc) -> u64 {
     let before = counted(a, "matches_asked");
     for round in 0..ROUNDS {

@@ -42,7 +42,7 @@ fn a_drained_queue_holds_what_is_posted_and_goes_on_in_order() {
         assert_eq!((a.poll(), b.poll()), (None, None));
     }
     assert_eq!(b.get(0, 64), [0; 64], "executed while it is drained");
-    // The other direction goes on.
+    // The other direction continues.
     a.recv(9, &[a.sge(1024, 8)]);
     let from_b = [b.sge(0, 8)];
     b.send(&[SendWr::send(3, &from_b).with_flags(SIGNALED)]);
@@ -89,7 +89,7 @@ fn a_queue_is_drained_when_what_was_under_way_has_ended() {
     }
 }
 
-/// Polls both until `n` sends have ended and as many messages have come; returns the sends.
+/// Polls both ends until `n` sends have completed and `n` messages have arrived; returns the sends.
 fn a_and_b(a: &mut End, b: &mut End, n: usize) -> Vec<u64> {
     let start = Instant::now();
     let (mut sent, mut got) = (Vec::new(), 0);
@@ -121,7 +121,7 @@ fn the_targets_timer_and_the_initiators_retries_bound_the_wait_for_a_receive() {
         join(&mut a, &mut b, |end| {
             end.qp.modify(&QpAttr { timeout: Some(0), rnr_retry: Some(retries), ..QpAttr::rts(0) }).unwrap();
         });
-        // The initiator's own would be 10 µs.
+        // The initiator's own timer would be 10 µs.
         let timer = |code: u8| QpAttr { min_rnr_timer: Some(RnrTimer(code)), ..QpAttr::to(QpState::Rts) };
         a.qp.modify(&timer(1)).unwrap();
         b.qp.modify(&timer(of_target)).unwrap();
@@ -143,7 +143,7 @@ fn the_targets_timer_and_the_initiators_retries_bound_the_wait_for_a_receive() {
         a.send(&[SendWr::send(1, &sges)]);
         assert_eq!(a.wait().status, WcStatus::RNR_RETRY_EXC_ERR, "{retries} times timer {of_target}");
     }
-    // Seven is for ever.
+    // Seven means no limit.
     let (mut a, mut b) = patient(7, 1);
     let sges = [a.sge(0, 8)];
     a.send(&[SendWr::send(1, &sges).with_flags(SIGNALED)]);
@@ -189,7 +189,7 @@ fn a_message_before_rts_tells_that_the_connection_is_established() {
     assert_eq!((a.wait().status, b.wait().wr_id, events(&b)), (WcStatus::SUCCESS, 9, vec![]));
 }
 
-/// A responder may wait for the event alone (man `rdma_notify`).
+/// A responder may wait for the event without polling (man `rdma_notify`).
 #[test]
 fn a_message_before_rts_is_told_also_if_nobody_polls() {
     for qp_type in [QpType::Rc, QpType::Uc] {
@@ -212,7 +212,7 @@ fn a_message_before_rts_is_told_also_if_nobody_polls() {
             assert_eq!((a.wait().status, b.wait().wr_id), (WcStatus::SUCCESS, round));
             a.send(&[SendWr::send(9, &sges).with_flags(SIGNALED)]);
             assert_eq!((a.wait().status, b.wait().wr_id, events(&b)), (WcStatus::SUCCESS, 9, vec![]));
-            // In the next life again.
+            // Again in the next incarnation.
             for end in [&mut a, &mut b] {
                 end.qp.modify(&QpAttr::to(QpState::Reset)).unwrap();
             }
@@ -251,7 +251,7 @@ fn events_are_those_of_the_device_that_the_object_was_made_on_and_need_no_poll()
     let sges = [a.sge(0, 8)];
     a.send(&[SendWr::write(1, &sges, b.mr.addr() as u64, b.mr.rkey() ^ 0x5A5A)]);
     assert_eq!(a.wait().status, WcStatus::REM_ACCESS_ERR);
-    // Nobody polls the target's completion queue.
+    // No thread polls the target's completion queue.
     let expected = AsyncEvent { kind: AsyncEventKind::QpAccessErr, element: b.qp.qp_num() };
     assert_eq!((wait_for_event(&b), b.qp.state()), (expected, QpState::Err));
     assert_eq!((events(&a), events(&bystander), events(&b)), (vec![], vec![], vec![]));
@@ -279,12 +279,12 @@ fn a_small_message_into_memory_that_was_deregistered_fails_the_receiver() {
         join(&mut a, &mut b, End::rts);
         let memory = vec![0_u64; 64];
         let base = memory.as_ptr().cast_mut().cast::<u8>();
-        // SAFETY: the test's own memory, which outlives its registrations.
+        // SAFETY: the memory belongs to the test and outlives its registrations.
         let register = || unsafe { b.pd.reg_mr(base, 512, ALL) }.unwrap();
         let (kept, gone) = (register(), register());
         let at = |lkey| [Sge { addr: base as u64, length: 8, lkey }];
         let (kept_at, gone_at) = (at(kept.lkey()), at(gone.lkey()));
-        // Those that are posted before and after, and are of other memory, are as ever.
+        // Receives posted before and after it, with other memory, are not affected.
         b.recv(1, &kept_at);
         b.recv(2, &gone_at);
         b.recv(3, &kept_at);
@@ -292,7 +292,7 @@ fn a_small_message_into_memory_that_was_deregistered_fails_the_receiver() {
         a.put(0, &7_u64.to_ne_bytes());
         let sges = [a.sge(0, 8)];
         a.send(&[SendWr::send(1, &sges)]);
-        // SAFETY: quiet memory.
+        // SAFETY: the memory belongs to the test, and no request is outstanding.
         let word = || unsafe { base.cast::<u64>().read_volatile() };
         assert_eq!((b.wait().status, word()), (WcStatus::SUCCESS, 7));
         a.put(0, &8_u64.to_ne_bytes());
@@ -308,7 +308,8 @@ fn a_small_message_into_memory_that_was_deregistered_fails_the_receiver() {
     }
 }
 
-/// Nobody waits over UC: what was held back in SQD ends when sending goes on, though there is no receive for it.
+/// No request waits over UC: a message held back in SQD completes when sending resumes, although there is no receive
+/// for it.
 #[test]
 fn a_held_message_that_nobody_takes_ends_over_uc() {
     let (mut a, mut b) = (End::of(QpType::Uc, QpCap::default()), End::of(QpType::Uc, QpCap::default()));

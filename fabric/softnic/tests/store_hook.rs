@@ -16,7 +16,8 @@ use support::process::*;
 use support::*;
 
 const SLOT: usize = 16 << 10;
-/// Messages each way; the victim's receives are fewer, so that the survivor always has sends that wait.
+/// Number of messages in each direction. The victim has fewer receives, so that the survivor always has sends that
+/// wait.
 const TO_VICTIM: u64 = 12;
 const TAKEN_BY_VICTIM: u64 = 6;
 const FROM_VICTIM: u64 = 10;
@@ -29,7 +30,7 @@ fn cap() -> QpCap {
     QpCap { max_send_wr: 32, max_recv_wr: 8, ..QpCap::default() }
 }
 
-/// The process that dies: a bit of everything, in both roles.
+/// The process that exits: all operations, in both roles.
 fn victim(line: &mut Line, nth: u64, signal: i32) {
     let mut end = End::new(1 << 20, ALL, cap());
     end.init();
@@ -63,7 +64,7 @@ fn victim(line: &mut Line, nth: u64, signal: i32) {
             let at = sent as usize * SLOT;
             end.put(at, &bytes(len_of(sent), sent));
             let sges = [end.sge(at, len_of(sent))];
-            // The survivor posts four receives and then one for each that it takes: some of these wait.
+            // The survivor posts four receives, and then one for each that it consumes, so some of these sends wait.
             end.send(&[SendWr::send(100 + sent, &sges).with_flags(SIGNALED)]);
             sent += 1;
             continue;
@@ -94,7 +95,7 @@ fn child_entry() {
     if let Some((_, args, mut line)) = role() {
         victim(&mut line, args[0], args[1] as i32);
         line.say([0xD0_0E, 0, 0, 0]);
-        // Stay alive until told: the survivor distinguishes an end of the victim from a death.
+        // Exists until told to exit: the survivor distinguishes a normal end of the victim from a crash.
         line.hear();
         std::process::exit(0);
     }
@@ -103,7 +104,7 @@ fn child_entry() {
 /// The surviving end.
 struct Survivor {
     end: End,
-    /// Completions of sends, receives still posted, messages received.
+    /// Number of send completions, of receives still posted, and of messages received.
     sends_ended: u64,
     posted: u64,
     received: u64,
@@ -134,7 +135,7 @@ impl Survivor {
         self.posted += 1;
     }
 
-    /// Judges one completion.
+    /// Checks one completion.
     fn take(&mut self, wc: Wc) {
         if wc.wr_id >= 1000 {
             assert_eq!(wc.wr_id, 1000 + self.sends_ended, "sends end in order");
@@ -167,7 +168,7 @@ impl Survivor {
         }
     }
 
-    /// One completion if there is one; when it sleeps, the channel is what wakes it.
+    /// Handles one completion if there is one; while it sleeps, only the channel wakes it.
     fn turn(&mut self) {
         if self.sleeps {
             self.end.cq.req_notify(Notify::Any).unwrap();
@@ -182,7 +183,7 @@ impl Survivor {
         self.end.event();
     }
 
-    /// Runs to the end of all sends, then drains; returns how long after `death`.
+    /// Runs until all sends have completed, then drains. Returns the time since `death`.
     fn finish(mut self, death: impl Fn() -> Option<Instant>) -> Duration {
         let start = Instant::now();
         while self.sends_ended < TO_VICTIM {
@@ -204,7 +205,8 @@ impl Survivor {
     }
 }
 
-/// Whether the survivor is unblocked while the other is stopped: other queue pairs work, and calls return.
+/// Verifies that the survivor is not blocked while the other process is stopped: other queue pairs work, and calls
+/// return.
 fn others_work(survivor: &mut Survivor) {
     let (mut a, mut b) = pair();
     for i in 0..5_u64 {
@@ -213,7 +215,7 @@ fn others_work(survivor: &mut Survivor) {
         assert_eq!(b.poll(), None);
         let sges = [a.sge(0, 8)];
         a.send(&[SendWr::send(i, &sges).with_flags(SIGNALED)]);
-        // The sender's owner polls: its first request may have to wait for the connection.
+        // The sender's thread polls, because its first request may have to wait for the connection.
         assert_eq!(a.wait().status, WcStatus::SUCCESS);
         assert_eq!((b.event(), b.wait().wr_id), (Some(b.cq.id()), i));
     }
@@ -227,11 +229,11 @@ fn others_work(survivor: &mut Survivor) {
     assert!(start.elapsed() < LOST, "a stopped peer holds us up: {:?}", start.elapsed());
 }
 
-/// One run; returns whether the victim ended by itself, and how long after the death the survivor was done.
+/// Runs one case. Returns whether the victim ended normally, and the time from the crash until the survivor was done.
 fn run(nth: u64, signal: i32) -> (bool, Duration) {
     let mut other = start("victim", &[nth, signal as u64]);
     let Some(mut survivor) = Survivor::begin(&mut other.line, nth % 2 == 1) else {
-        // It was killed or stopped before we reached it: a clear error, nothing to clean up.
+        // It was killed or stopped before the connection was established: a clear error, and nothing to clean up.
         assert_ne!(other.wait(), ProcessState::Exited(0));
         return (false, Duration::ZERO);
     };
@@ -239,7 +241,7 @@ fn run(nth: u64, signal: i32) -> (bool, Duration) {
     let start = Instant::now();
     let mut finished = false;
     let mut stopped = false;
-    // Until it is dead, stopped or done.
+    // Until it has exited, is stopped or is done.
     loop {
         survivor.turn();
         match other.state() {
@@ -278,7 +280,8 @@ fn sweep(signal: i32, name: &str) {
         run(nth, signal);
     }
     let before = Holdings::at_rest();
-    // How often the victim stores depends a little on how often it sleeps: it has ended when it ends every time.
+    // The number of stores of the victim depends slightly on how often it sleeps, so the sweep is complete when it ends
+    // normally every time.
     let (mut nth, mut worst, mut ends) = (0, Duration::ZERO, 0);
     while ends < 10 {
         nth += store_step();
@@ -288,11 +291,11 @@ fn sweep(signal: i32, name: &str) {
     }
     println!("{name}: {nth} stores; the survivor was done at most {worst:?} after a death");
     assert!(nth > 50, "the victim stores more often than that");
-    // The service thread closes what the dead left, a moment later.
+    // The service thread closes what the exited process left a moment later.
     before.wait_for(|| ());
 }
 
-/// One test, because it counts what the whole process holds.
+/// A single test, because it counts resources of the entire process.
 #[test]
 #[ignore = "takes half a minute: cargo test -- --ignored"]
 fn a_process_may_be_killed_or_stopped_before_any_store() {

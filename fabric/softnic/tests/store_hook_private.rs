@@ -1,6 +1,6 @@
-//! As `store_hook`, with memory that the program registered itself, on both sides: reached through its owner's address
-//! space, or by the owner. A process is killed, or stopped, before its n-th store, for every n; also inside the
-//! accesses that its service thread makes for the other.
+//! Like `store_hook`, with memory that the program registered itself on both sides, accessed through its owner's
+//! address space or by its owner. A process is killed, or stopped, before its n-th store, for every n; also inside the
+//! accesses that its service thread executes for the other.
 
 #[path = "../../../tests/support/store_step.rs"]
 mod store_step;
@@ -21,35 +21,35 @@ use support::*;
 /// More than the owner moves in one access.
 const LARGE: usize = 150_000;
 const SMALL: usize = 61;
-/// What the other writes: a small and a large area, and a word for its atomics.
+/// Areas that the other writes: a small and a large one, and a word for its atomics.
 const SMALL_AT: usize = 0;
 const LARGE_AT: usize = 4096;
 const WORD_AT: usize = 160 << 10;
-/// What the other reads; it never changes.
+/// Area that the other reads; it never changes.
 const CONSTANT_AT: usize = WORD_AT + 4096;
 const SLOT: usize = 16 << 10;
 const RECEIVES_AT: usize = 176 << 10;
 const SOURCE_AT: usize = RECEIVES_AT + 4 * SLOT;
 const HEAP: usize = SOURCE_AT + LARGE;
 
-/// Receives are numbered from here on.
+/// First number of receives.
 const RECEIVE: u64 = 1 << 32;
-/// Messages each way.
+/// Number of messages in each direction.
 const MESSAGES: u64 = 3;
-/// The requests of an end, in this order: two WRITEs, two additions, a swap, a READ, and the messages.
+/// Number of requests of an end, in this order: two WRITEs, two additions, a swap, a READ, and the messages.
 const REQUESTS: u64 = 6 + MESSAGES;
 
 fn len_of(seq: u64) -> usize {
     [16, 900, 9000][seq as usize % 3]
 }
 
-/// One end: a queue pair, and heap memory for all that it sends and takes.
+/// One end: a queue pair, and heap memory for all that it sends and receives.
 struct Side {
-    // Dropped in this order: nobody reaches the memory when it is freed.
+    // Dropped in this order: no peer can access the memory when it is freed.
     end: End,
     region: Box<dyn RawMr>,
     heap: Vec<u64>,
-    /// Requests posted, those that have ended, messages received.
+    /// Number of requests posted, of those that have completed, and of messages received.
     posted: u64,
     ended: u64,
     received: u64,
@@ -60,7 +60,7 @@ impl Side {
     fn new() -> Self {
         let mut end = End::new(4096, ALL, QpCap::default());
         let mut heap = vec![0_u64; HEAP.div_ceil(8)];
-        // SAFETY: the memory lives as long as the region, and is accessed through pointers only.
+        // SAFETY: the memory exists as long as the region, and is accessed through pointers only.
         let region = unsafe { end.pd.reg_mr(heap.as_mut_ptr().cast(), HEAP, ALL) }.unwrap();
         end.init();
         let side = Self { heap, region, end, posted: 0, ended: 0, received: 0, has_failed: false };
@@ -74,14 +74,14 @@ impl Side {
 
     fn put(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= HEAP);
-        // SAFETY: inside the memory; peers do not touch what tests write.
+        // SAFETY: the range is inside the memory, and peers do not access what tests write.
         unsafe { self.base().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
     fn get(&self, at: usize, len: usize) -> Vec<u8> {
         assert!(at + len <= HEAP);
         let mut bytes = vec![0; len];
-        // SAFETY: as above; what a peer writes meanwhile is bytes all the same.
+        // SAFETY: the range is inside the memory. Concurrent writes of a peer only change bytes.
         unsafe { self.base().add(at).copy_to_nonoverlapping(bytes.as_mut_ptr(), len) };
         bytes
     }
@@ -94,7 +94,7 @@ impl Side {
         line.say([self.end.qp.qp_num().into(), self.base() as u64, self.region.rkey().into(), 0]);
     }
 
-    /// False if the other end is dead or stopped.
+    /// Returns `false` if the other end has exited or is stopped.
     fn connect(&mut self, to: Address) -> bool {
         let rtr = QpAttr::rtr(to.qpn, 0, self.end.path(), Mtu::Mtu4096);
         if self.end.qp.modify(&rtr).is_err() {
@@ -104,7 +104,7 @@ impl Side {
         true
     }
 
-    /// Posts receives, and everything that this end asks of the other.
+    /// Posts receives, and all requests of this end to the other.
     fn begin(&mut self, to: Address) {
         for slot in 0..MESSAGES {
             let sges = [self.sge(RECEIVES_AT + slot as usize * SLOT, SLOT)];
@@ -112,7 +112,7 @@ impl Side {
         }
         self.put(SOURCE_AT, &bytes(LARGE, 1));
         let (small, large) = ([self.sge(SOURCE_AT, SMALL)], [self.sge(SOURCE_AT, LARGE)]);
-        // What comes back lands in the region of the device: it is judged at once.
+        // Responses are written to the device's own region, and are checked immediately.
         let (word, back) = (|at| [self.end.sge(at, 8)], [self.end.sge(64, 64)]);
         let words = [word(0), word(8), word(16)];
         let atomic = |opcode, id: u64, compare_add, swap| {
@@ -138,7 +138,7 @@ impl Side {
         self.posted = REQUESTS;
     }
 
-    /// Goes on asking, a little ahead of the answers, once all of `begin` has ended.
+    /// Continues with requests, a little ahead of the responses, once all requests of `begin` have completed.
     fn go_on(&mut self, to: Address) {
         if self.has_failed || self.ended < REQUESTS || self.posted - self.ended >= 3 {
             return;
@@ -162,7 +162,7 @@ impl Side {
         self.ended == self.posted && self.received == MESSAGES
     }
 
-    /// Judges one completion.
+    /// Checks one completion.
     fn take(&mut self, wc: Wc) {
         if wc.wr_id >= RECEIVE {
             assert_eq!(wc.wr_id, RECEIVE + self.received, "receives end in order");
@@ -197,7 +197,7 @@ impl Side {
         }
     }
 
-    /// A message is whole, and all that was requested before it is there.
+    /// Checks that a message is complete, and that the effects of all earlier requests are visible.
     fn judge_message(&self, wc: &Wc) {
         let seq = wc.wr_id - RECEIVE;
         assert_eq!((wc.opcode, wc.byte_len as usize), (WcOpcode::RECV, len_of(seq)));
@@ -206,8 +206,8 @@ impl Side {
         assert_eq!(self.progress(), 5, "a message came before what was requested before it");
     }
 
-    /// How many of the other end's requests have changed this memory: each byte is old or new, the last byte of a WRITE
-    /// is its last, and nothing is there before what was requested before it.
+    /// Returns the number of requests of the other end that have changed this memory. Checks that each byte is old or
+    /// new, that the last byte of a WRITE is written last, and that requests take effect in order.
     fn progress(&self) -> u64 {
         let word = u64::from_ne_bytes(self.get(WORD_AT, 8).try_into().unwrap());
         let by_atomics = [0, 1, 2, 7].iter().position(|value| *value == word).expect("a value of the word");
@@ -218,14 +218,14 @@ impl Side {
         u64::from(small.1) + u64::from(large.1) + by_atomics as u64
     }
 
-    /// Whether a WRITE has begun, and whether it is whole.
+    /// Returns whether a WRITE has begun, and whether it is complete.
     fn written(&self, at: usize, len: usize) -> (bool, bool) {
         let (found, new) = (self.get(at, len), bytes(LARGE, 1));
         let is_new = |i: &usize| found[*i] == new[*i];
         assert!((0..len).all(|i| found[i] == 0 || is_new(&i)), "a byte that nobody wrote");
         let has_begun = found.iter().any(|byte| *byte != 0);
         let is_whole = (0..len).all(|i| is_new(&i));
-        // A byte that is 0 in both says nothing.
+        // A byte that is 0 in both states carries no information.
         let has_last = new[len - 1] != 0 && found[len - 1] == new[len - 1];
         assert!(is_whole || !has_last, "the last byte came before others");
         (has_begun, is_whole)
@@ -238,7 +238,7 @@ impl Side {
         }
     }
 
-    /// Everything is flushed, and nobody is inside the memory any more.
+    /// Everything is flushed, and no peer accesses the memory any more.
     fn end(mut self) {
         let start = Instant::now();
         self.end.qp.modify(&QpAttr::to(QpState::Err)).unwrap();
@@ -246,7 +246,7 @@ impl Side {
             assert!(start.elapsed() < LOST, "{} requests, {} receives ended", self.ended, self.received);
             self.turn();
         }
-        // A peer that lives may be inside an access, and not be run for a while.
+        // A peer that exists may be inside an access, and not be scheduled for a while.
         while !self.end.qp.is_quiesced() {
             assert!(start.elapsed() < LOST, "somebody is inside for ever");
             std::thread::yield_now();
@@ -258,21 +258,23 @@ impl Side {
     }
 }
 
-/// Whoever is not dumpable, and no administrator, cannot hand over its address space: it serves its peers itself.
+/// A process that is not dumpable and has no privileges cannot pass its address space to peers; its service thread
+/// serves them.
 fn hide() {
-    // SAFETY: plain system calls, before there are other threads that matter.
+    // SAFETY: the system calls use no memory of this process, and run before there are threads that depend on its
+    // credentials.
     unsafe {
         if libc::geteuid() == 0 {
             assert!(libc::setgid(65534) == 0 && libc::setuid(65534) == 0);
         }
         libc::prctl(libc::PR_SET_DUMPABLE, 0);
-        // Another user's process no longer dies with its parent, unless it says so again.
+        // The change of the user has reset the signal on the parent's exit.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
     }
     assert!(std::fs::File::open("/proc/self/mem").is_err());
 }
 
-/// The process that dies.
+/// The process that exits.
 fn victim(line: &mut Line, nth: u64, signal: i32) {
     let mut side = Side::new();
     side.tell(line);
@@ -300,7 +302,7 @@ fn child_entry() {
         "victim" => {
             victim(&mut line, args[1], args[2] as i32);
             line.say(DONE);
-            // Stay alive until told: the survivor distinguishes an end of the victim from a death.
+            // Exists until told to exit: the survivor distinguishes a normal end of the victim from a crash.
             line.hear();
         }
         "survivor" => {
@@ -312,7 +314,7 @@ fn child_entry() {
     std::process::exit(0);
 }
 
-/// Others reach private memory of this process, whatever the victim holds up.
+/// Other processes reach private memory of this process, regardless of what the victim delays.
 fn others_work() {
     let (mut a, mut b) = (Side::new(), Side::new());
     let address = |side: &Side| Address {
@@ -335,7 +337,7 @@ fn others_work() {
     b.end();
 }
 
-/// One run; returns whether the victim ended by itself.
+/// Runs one case. Returns whether the victim ended normally.
 fn run(hidden: bool, nth: u64, signal: i32) -> bool {
     let mut other = start("victim", &[hidden.into(), nth, signal as u64]);
     let mut survivor = Side::new();
@@ -376,7 +378,7 @@ fn run(hidden: bool, nth: u64, signal: i32) -> bool {
     if finished {
         assert_eq!(survivor.progress(), 5, "what succeeded is there");
     }
-    // Without its peer everything ends by itself, in failure.
+    // Without its peer every request completes by itself, with a failure.
     while !survivor.has_failed || survivor.ended < survivor.posted {
         assert!(start.elapsed() < LOST, "store {nth}: {} requests ended", survivor.ended);
         survivor.turn();
@@ -387,12 +389,12 @@ fn run(hidden: bool, nth: u64, signal: i32) -> bool {
 }
 
 fn sweep(hidden: bool, signal: i32) {
-    // What is made once is made now.
+    // Creates now what is created once.
     assert!(run(hidden, u64::MAX, signal));
     others_work();
     let before = Holdings::now();
-    // How often the victim stores depends on how often it sleeps, and on what others do for it meanwhile: it has ended
-    // when it ends every time, at a number that it reaches on an idle machine at the latest.
+    // The number of stores of the victim depends on how often it sleeps, and on what others do for it in the meantime.
+    // The sweep is complete when it ends normally every time, after at least the number of stores on an idle machine.
     let (mut nth, mut deaths, mut ends) = (0, 0, 0);
     while ends < 5 || nth < 80 {
         nth += store_step();
@@ -401,18 +403,18 @@ fn sweep(hidden: bool, signal: i32) {
     }
     println!("hidden {hidden}, signal {signal}: {deaths} deaths before the first {nth} stores");
     assert!(deaths > 20, "the victim stores more often than that");
-    // The service thread closes what the dead left, a moment later.
+    // The service thread closes what the exited process left a moment later.
     before.wait_for(|| ());
 }
 
-/// One test, because it counts what the whole process holds.
+/// A single test, because it counts resources of the entire process.
 #[test]
 #[ignore = "takes half a minute: cargo test -- --ignored"]
 fn with_private_memory_a_process_may_be_killed_or_stopped_before_any_store() {
     for signal in [libc::SIGKILL, libc::SIGSTOP] {
         sweep(false, signal);
     }
-    // As somebody who cannot hand over an address space.
+    // As a process that cannot pass its address space to peers.
     for signal in [libc::SIGKILL, libc::SIGSTOP] {
         let mut survivor = start("survivor", &[1, signal as u64]);
         survivor.line.raw().set_read_timeout(None).unwrap();

@@ -1,5 +1,5 @@
-//! A process that sends into shared receives is killed, or stopped, before its n-th store to shared memory, for every
-//! n: no receive is lost to the others that share them.
+//! A process that sends to shared receives is killed, or stopped, before its n-th store to shared memory, for every n.
+//! No receive is lost to the other queue pairs that share them.
 
 #[path = "../../../tests/support/store_step.rs"]
 mod store_step;
@@ -24,7 +24,7 @@ fn len_of(seq: u64) -> usize {
     [16, 9000, 900][seq as usize % 3]
 }
 
-/// The process that dies: small and large messages, a WRITE with immediate, polling and asleep.
+/// The process that exits: small and large messages, a WRITE with immediate, with polling and with sleeping.
 fn victim(line: &mut Line, nth: u64, signal: i32) {
     let mut end = End::new(1 << 20, ALL, QpCap::default());
     end.init();
@@ -60,13 +60,13 @@ fn child_entry() {
     }
 }
 
-/// The owner of the shared receives: one queue pair for the victim, and one for a sender in this process.
+/// The process with the shared receives: one queue pair for the victim, and one for a sender in this process.
 struct Survivor {
     end: End,
     srq: Box<dyn RawSrq>,
     neighbour: (End, Box<dyn RawQp>),
     received: u64,
-    /// Receives that are in the shared queue, or given to somebody.
+    /// Number of receives that are in the shared queue or offered.
     posted: u64,
 }
 
@@ -88,7 +88,7 @@ impl Survivor {
         this
     }
 
-    /// Connects the other pair; false if the victim died first.
+    /// Connects the other queue pair; `false` if the victim exited before.
     fn connect(&mut self, line: &mut Line) -> bool {
         self.end.init();
         tell(line, &self.end);
@@ -108,7 +108,7 @@ impl Survivor {
         self.posted += 1;
     }
 
-    /// Takes what the victim sent; returns the number of a message of the neighbour.
+    /// Handles a message of the victim; returns the number of a message of the neighbour.
     fn take(&mut self, wc: Wc) -> Option<u32> {
         assert_eq!(wc.status, WcStatus::SUCCESS, "{wc:?}");
         self.posted -= 1;
@@ -116,12 +116,12 @@ impl Survivor {
         if from_neighbour.is_none() {
             self.judge(&wc);
         }
-        // Only now: what is posted may be written at once.
+        // Posted only now, because a posted receive may be written to immediately.
         self.post(wc.wr_id);
         from_neighbour.flatten()
     }
 
-    /// Compares a message of the victim with what it sent.
+    /// Compares a message of the victim with its expected contents.
     fn judge(&mut self, wc: &Wc) {
         let seq = self.received;
         assert_eq!(wc.imm(), Some(seq as u32), "messages come in order and once");
@@ -142,7 +142,7 @@ impl Survivor {
         }
     }
 
-    /// As many messages of the neighbour as there are receives, small and large, are received.
+    /// Receives as many messages of the neighbour as there are receives, small and large.
     fn others_work(&mut self) {
         for n in 0..2 * RECEIVES as u32 {
             let sender = &mut self.neighbour.0;
@@ -162,12 +162,13 @@ impl Survivor {
         }
     }
 
-    /// After the victim's death: every receive is still there for the others.
+    /// After the victim's exit: all receives are still available to the others.
     fn finish(mut self) {
         self.others_work();
         self.end.qp.modify(&QpAttr::to(QpState::Err)).unwrap();
         let End { mr, qp, mut cq, .. } = self.end;
-        // None was held by the pair when its peer was dead: nothing is flushed, the neighbour receives with all.
+        // The queue pair held no receive when its peer had exited: nothing is flushed, and the neighbour can use all
+        // receives.
         let (mut sender, receiver) = self.neighbour;
         let start = Instant::now();
         for n in 0..RECEIVES as u32 {
@@ -189,7 +190,7 @@ impl Survivor {
     }
 }
 
-/// One run; returns whether the victim ended by itself.
+/// Runs one case. Returns whether the victim ended normally.
 fn run(nth: u64, signal: i32) -> bool {
     let mut other = start("victim", &[nth, signal as u64]);
     let mut survivor = Survivor::new();

@@ -1,5 +1,5 @@
-//! As `store_hook`, over UC and UD: a process is killed, or stopped, before its n-th store to shared memory, for every
-//! n. Nobody may notice, but that what it sends stops.
+//! Like `store_hook`, over UC and UD: a process is killed, or stopped, before its n-th store to shared memory, for
+//! every n. The only effect on others is that its messages stop.
 
 #[path = "../../../tests/support/store_step.rs"]
 mod store_step;
@@ -15,7 +15,7 @@ use support::process::*;
 use support::unreliable::Side;
 use support::*;
 
-/// The process that dies: a bit of everything, in both roles.
+/// The process that exits: all operations, in both roles.
 fn victim(line: &mut Line, qp_type: QpType, nth: u64, signal: i32) {
     let mut side = Side::new(qp_type);
     tell(line, &side.end);
@@ -27,7 +27,7 @@ fn victim(line: &mut Line, qp_type: QpType, nth: u64, signal: i32) {
     }
     side.sleep_for(3);
     if qp_type == QpType::Ud {
-        // To itself, and to nobody.
+        // To itself, and to no queue pair.
         side.send_to(side.end.qp.qp_num());
         side.send_to(1);
         side.sleep_for(1);
@@ -49,8 +49,8 @@ fn child_entry() {
     }
 }
 
-/// The survivor sends and takes until the other process is dead, stopped or done; others are unharmed meanwhile and
-/// afterwards. Returns whether the victim ended by itself.
+/// The survivor sends and receives until the other process has exited, is stopped or is done. Other processes are
+/// unaffected during and after that. Returns whether the victim ended normally.
 fn run(qp_type: QpType, nth: u64, signal: i32) -> bool {
     let name = if qp_type == QpType::Uc { "uc" } else { "ud" };
     let mut other = start(name, &[nth, signal as u64]);
@@ -92,7 +92,7 @@ fn run(qp_type: QpType, nth: u64, signal: i32) -> bool {
     finished
 }
 
-/// What the survivor sends ends, though nobody takes it.
+/// The survivor's sends complete, although they are not received.
 fn sends_end(survivor: &mut Side) {
     let start = Instant::now();
     for _ in 0..20 {
@@ -104,7 +104,7 @@ fn sends_end(survivor: &mut Side) {
     }
 }
 
-/// The survivor goes on sending to the other, where it may have to wait for an answer, and to and from others.
+/// The survivor continues to send to the other process, where it may have to wait for a reply, and to and from others.
 fn others_work(survivor: &mut Side) {
     let start = Instant::now();
     for _ in 0..20 {
@@ -121,7 +121,7 @@ fn others_work(survivor: &mut Side) {
     };
     let (of_a, of_b) = (address(&a), address(&b));
     assert!(a.connect(of_b) && b.connect(of_a));
-    // Over UC the first may come before `b` was ready.
+    // Over UC the first may arrive before `b` is ready.
     while b.last_seen.is_none_or(|seq| seq < 5) {
         if a.sent < a.ended + 8 {
             a.send_to(of_b.qpn);
@@ -131,7 +131,7 @@ fn others_work(survivor: &mut Side) {
         assert!(start.elapsed() < LOST, "others are not served");
     }
     if survivor.ah.is_some() {
-        // A newcomer reaches the survivor too.
+        // A new sender reaches the survivor, too.
         let seen = survivor.posted;
         while survivor.posted == seen {
             if a.sent < a.ended + 8 {
@@ -144,7 +144,7 @@ fn others_work(survivor: &mut Side) {
     }
 }
 
-/// Ends the survivor: everything is flushed, and nobody is inside its memory.
+/// Ends the survivor: everything is flushed, and no peer accesses its memory.
 fn finish(mut survivor: Side) {
     survivor.fail();
     assert!(survivor.end.qp.is_quiesced(), "a dead peer is not inside anything");
@@ -158,7 +158,8 @@ fn sweep(qp_type: QpType, signal: i32) {
         run(qp_type, nth, signal);
     }
     let before = Holdings::at_rest();
-    // How often the victim stores depends a little on how often it sleeps: it has ended when it ends every time.
+    // The number of stores of the victim depends slightly on how often it sleeps, so the sweep is complete when it ends
+    // normally every time.
     let (mut nth, mut ends) = (0, 0);
     while ends < 5 {
         nth += store_step();
@@ -166,11 +167,11 @@ fn sweep(qp_type: QpType, signal: i32) {
     }
     println!("{qp_type:?}, signal {signal}: {nth} stores");
     assert!(nth > 50, "the victim stores more often than that");
-    // The service thread closes what the dead left, a moment later.
+    // The service thread closes what the exited process left a moment later.
     before.wait_for(|| ());
 }
 
-/// One test, because it counts what the whole process holds.
+/// A single test, because it counts resources of the entire process.
 #[test]
 #[ignore = "takes half a minute: cargo test -- --ignored"]
 fn over_uc_and_ud_a_process_may_be_killed_or_stopped_before_any_store() {

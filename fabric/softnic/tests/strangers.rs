@@ -1,4 +1,4 @@
-//! The RoCEv2 port against strangers on the network: what they send is dropped and counted. Each test runs in a network
+//! The RoCEv2 port and untrusted packets from the network, which are dropped and counted. Each test runs in a network
 //! namespace of its own, where the port is free.
 
 mod support;
@@ -27,7 +27,7 @@ fn connected() -> (End, End) {
     (a, b)
 }
 
-/// A WRITE of four bytes as the peer's next request, sealed as if it came from `claimed`.
+/// Returns a WRITE of four bytes as the peer's next request, with the CRC of a packet from `claimed`.
 fn write_packet(end: &End, psn: u32, rkey: u32, claimed: Ipv4Addr, src_port: u16) -> Vec<u8> {
     let reth = Reth { addr: end.mr.addr() as u64, rkey, len_bytes: 4 };
     let packet = Packet {
@@ -48,7 +48,7 @@ fn write_packet(end: &End, psn: u32, rkey: u32, claimed: Ipv4Addr, src_port: u16
     datagram
 }
 
-/// Sends a datagram to the port and waits, polling as a program does, until it is counted.
+/// Sends a datagram to the port and polls, like a program, until it is counted.
 fn strike(end: &mut End, from: &UdpSocket, datagram: &[u8], counter: &str) {
     let before = counted_at_port(counter);
     from.send_to(datagram, (Ipv4Addr::LOCALHOST, UDP_PORT)).unwrap();
@@ -90,7 +90,7 @@ fn what_strangers_send_is_dropped_and_counted() {
     icrc::seal(&flow, &mut unknown);
     strike(&mut b, &stranger, &unknown, "dropped_malformed");
     assert_eq!(b.get(0, 4), [0; 4], "nothing was placed");
-    // The pair works on.
+    // The queue pair continues to work.
     a.put(0, b"good");
     let sges = [a.sge(0, 4)];
     let write = SendWr::write(1, &sges, b.mr.addr() as u64, rkey).with_flags(SendFlags::SIGNALED);
@@ -122,7 +122,7 @@ fn a_host_that_is_not_listed_is_no_peer() {
         let attr = QpAttr::rtr(1, 0, end.path(), Mtu::Mtu1024);
         end.qp.modify(&attr).map_err(|error| error.to_string())
     };
-    // SAFETY: no other thread reads the environment in this test, which has its process for itself.
+    // SAFETY: the test has its process for itself, and no other thread reads the environment in it.
     let set = |name: &str, value: &str| unsafe { std::env::set_var(name, value) };
     set("FARCALL_NET_PEERS", "10.0.0.7");
     assert!(rtr(&mut ends[0]).unwrap_err().contains("FARCALL_NET_PEERS"));
@@ -130,7 +130,7 @@ fn a_host_that_is_not_listed_is_no_peer() {
     assert_eq!(rtr(&mut ends[1]), Ok(()));
 }
 
-/// A datagram for queue pair 1, sealed as it comes from the address and port of `stranger`.
+/// Returns a datagram for queue pair 1, with the CRC of a packet from the address and port of `stranger`.
 fn management_packet(stranger: &UdpSocket, qkey: u32, payload: &[u8]) -> Vec<u8> {
     let packet = Packet {
         transport: QpType::Ud,
@@ -150,10 +150,10 @@ fn management_packet(stranger: &UdpSocket, qkey: u32, payload: &[u8]) -> Vec<u8>
     datagram
 }
 
-/// The Q_Key of queue pair 1.
+/// Q_Key of queue pair 1.
 const QKEY: u32 = 0x8001_0000;
 
-/// A message of connection management.
+/// Returns a connection management message.
 fn message() -> [u8; MESSAGE_BYTES] {
     Mad { transaction_id: 1, local_comm_id: 2, remote_comm_id: 3, message: Message::Rtu }.encode()
 }
@@ -181,7 +181,7 @@ fn drops_messages_from_own_addresses() {
         strike_idle(&stranger, &management_packet(&stranger, QKEY, &message()), "dropped_local");
     }
     assert_eq!(management.take(), None);
-    // Nor does a pair go to one.
+    // A queue pair does not connect to such an address, either.
     let mut end = End::default();
     end.init();
     let dgid = Gid::from_ipv4(Ipv4Addr::new(127, 0, 0, 5));
@@ -196,14 +196,14 @@ fn drops_packets_of_another_users_process() {
     let management = Management::open().unwrap();
     assert!(management.claim().unwrap());
     let stranger = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, 5), 0)).unwrap();
-    // As if a process of that user had made the socket.
+    // As if a process of that user had created the socket.
     std::os::unix::fs::fchown(&stranger, Some(65_534), None).unwrap();
     strike(&mut b, &stranger, &management_packet(&stranger, QKEY, &message()), "dropped_local");
     assert_eq!(management.take(), None);
     let own = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, 5), 0)).unwrap();
     strike(&mut b, &own, &management_packet(&own, QKEY, &message()), "packets_received");
     assert!(management.take().is_some());
-    // Also to a pair whose peer has this address, with the sequence number that it expects.
+    // Also to a queue pair whose peer has this address, with the sequence number that it expects.
     let (mut c, d) = (End::default(), End::default());
     let forged = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     std::os::unix::fs::fchown(&forged, Some(65_534), None).unwrap();
@@ -233,7 +233,7 @@ fn a_pair_replies_to_no_other_port_than_its_peers() {
     let forger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = forger.local_addr().unwrap().port();
     let sent = counted_at_port("packets_sent");
-    // Old numbers, and some that may come: the port sends nothing.
+    // Old sequence numbers, and some that may follow: the port sends no packet.
     for psn in [0, 2, 3, 100, 0x80_0000, 0xFF_FFFF] {
         let forged = write_packet(&b, psn, rkey, Ipv4Addr::LOCALHOST, port);
         strike(&mut b, &forger, &forged, "dropped_foreign");
@@ -248,7 +248,7 @@ fn what_strangers_send_to_queue_pair_1_is_dropped_and_counted() {
     if !is_apart("what_strangers_send_to_queue_pair_1_is_dropped_and_counted", "net") {
         return;
     }
-    /// Of one host.
+    /// Maximum for one host.
     const WAITING_MAX: usize = 128;
     let (_a, mut b) = connected();
     let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

@@ -1,5 +1,4 @@
-//! Packets that go to the kernel together, and come from it together: between two queue pairs of one process, in network
-//! namespaces of their own.
+//! GSO and GRO batches between two queue pairs of one process, in network namespaces of their own.
 
 mod support;
 
@@ -22,7 +21,8 @@ fn connected(rts: fn(&mut End)) -> [End; 2] {
     ends
 }
 
-/// WRITEs and READs of lengths about a packet's and a train's, and long ones; each arrives as it was.
+/// Performs WRITEs and READs with lengths around those of a packet and of a batch, and long ones; each arrives
+/// unchanged.
 fn exchange() {
     let [mut a, mut b] = connected(End::rts);
     let bytes: Vec<u8> =
@@ -60,7 +60,7 @@ fn packets_travel_together_and_arrive_whole() {
     }
 }
 
-/// Faults happen to packets, each for itself: none goes with others.
+/// Faults are injected into individual packets, so none are batched.
 #[test]
 fn under_faults_packets_travel_alone_and_arrive_whole() {
     let faults = "seed=3,loss=0.02,duplicate=0.02,reorder=0.02,corrupt=0.02";
@@ -73,13 +73,13 @@ fn under_faults_packets_travel_alone_and_arrive_whole() {
     assert!(counted_at_port("resent") > 0 && counted_at_port("dropped_crc") > 0);
 }
 
-/// Changes the addresses of this network: one is added or deleted.
+/// Changes the addresses of this network: adds or deletes one.
 fn address(change: &str) {
     let status = Command::new("ip").args(["address", change, "fd00:9::1/64", "dev", "lo"]).status().unwrap();
     assert!(status.success(), "ip address {change}");
 }
 
-/// The kernel refuses packets of an address that this host does not have, together and each alone.
+/// The kernel rejects packets from an address that this host does not have, as a batch and singly.
 #[test]
 fn packets_travel_together_again_when_their_address_is_back() {
     if !is_apart("packets_travel_together_again_when_their_address_is_back", "net") {
@@ -101,8 +101,8 @@ fn packets_travel_together_again_when_their_address_is_back() {
     assert!(counted_at_port("sent_in_trains") > before + 1_000);
 }
 
-/// Nothing comes that would cause the next packets to be sent: nobody answers over an unreliable connection, and here
-/// the kernel refuses them all.
+/// No packet arrives that would cause the next ones to be sent: an unreliable connection has no acknowledgements, and
+/// here the kernel rejects all packets.
 #[test]
 fn a_long_message_goes_out_whole_while_its_owner_does_something_else() {
     if !is_apart("a_long_message_goes_out_whole_while_its_owner_does_something_else", "net") {

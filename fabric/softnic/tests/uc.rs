@@ -1,4 +1,4 @@
-//! Unreliable connections: what arrives is whole and in order; what cannot is dropped, and nobody hears of it.
+//! Unreliable connections: messages that arrive are complete and in order; others are dropped without a report.
 
 mod support;
 
@@ -16,7 +16,7 @@ fn uc_pair() -> (End, End) {
     (a, b)
 }
 
-/// Posts one signalled request and expects that its sender hears of nothing.
+/// Posts one signalled request and expects that its sender receives no error.
 fn post(a: &mut End, wr: SendWr<'_>) {
     let wr_id = wr.wr_id;
     a.send(&[wr.with_flags(SIGNALED)]);
@@ -24,7 +24,7 @@ fn post(a: &mut End, wr: SendWr<'_>) {
     assert_eq!((wc.wr_id, wc.status, a.qp.state()), (wr_id, WcStatus::SUCCESS, QpState::Rts));
 }
 
-/// Sends one message into a fresh receive and checks that it comes: what happened before has left no trace.
+/// Sends one message to a new receive and verifies that it arrives: earlier errors have no effect.
 fn still_works(a: &mut End, b: &mut End) {
     b.recv(777, &[b.sge(0, 64)]);
     a.put(0, b"still there");
@@ -48,7 +48,7 @@ fn child_entry() {
         end.recv(i, &[end.sge(i as usize * 4096, 4096)]);
     }
     line.say([1, 0, 0, 0]);
-    // What was sent while this process was stopped is here afterwards.
+    // The messages sent while this process was stopped are available afterwards.
     line.hear();
     for i in 0..4_u64 {
         let wc = end.wait();
@@ -66,7 +66,7 @@ fn only_what_a_receive_waits_for_arrives() {
     let (to, key) = (b.mr.addr() as u64, b.mr.rkey());
     let sges = [a.sge(0, 8)];
     let room = a.qp.cap().max_send_wr;
-    // Far more than any queue holds: nothing waits, nothing is kept.
+    // Far more than any queue holds: no request waits, and none is stored.
     for i in 0..u64::from(room) * 4 {
         a.put(0, &i.to_ne_bytes());
         post(&mut a, SendWr::send(i, &sges));
@@ -116,7 +116,7 @@ fn access_errors_at_the_target_are_silent() {
     assert_eq!(gone.dereg(), farcall_verbs::Revoked::Now);
     write(&mut a, at, with);
     assert!(b.get(0, len as usize).iter().all(|byte| *byte == 0));
-    // The receive that a refused WRITE with immediate met is still posted.
+    // The receive for a refused WRITE with immediate is still posted.
     assert_eq!((b.poll(), b.qp.state(), b.context.poll_async_event()), (None, QpState::Rts, None));
     let sges = [a.sge(0, 8)];
     post(&mut a, SendWr::send(4, &sges));
@@ -136,7 +136,7 @@ fn a_fault_of_our_own_stops_sending_until_rts_again_and_receiving_goes_on() {
     assert_eq!((a.qp.state(), b.poll()), (QpState::Sqe, None));
     a.send(&[SendWr::send(3, &good)]);
     assert_eq!(a.wait().status, WcStatus::WR_FLUSH_ERR);
-    // The other direction is untouched.
+    // The other direction is not affected.
     b.put(0, b"to a");
     let sges = [b.sge(0, 4)];
     post(&mut b, SendWr::send(6, &sges));
@@ -163,7 +163,7 @@ fn a_target_that_is_not_ready_drops_and_becomes_ready() {
     assert_eq!(b.poll(), None, "dropped means dropped");
     post(&mut a, SendWr::send(3, &sges));
     assert_eq!(b.wait().wr_id, 1);
-    // In error it drops again.
+    // In the error state it drops messages again.
     b.qp.modify(&QpAttr::to(QpState::Err)).unwrap();
     post(&mut a, SendWr::send(4, &sges));
     assert_eq!(b.poll(), None);
@@ -179,7 +179,7 @@ fn pairs_of_different_transports_do_not_connect() {
     b.rtr(qa);
     a.rts();
     b.rts_impatient();
-    // As on a network, neither hears of the other.
+    // As on a network, neither receives an error.
     for from in [&mut a, &mut b] {
         let sges = [from.sge(0, 8)];
         from.send(&[SendWr::send(1, &sges).with_flags(SIGNALED)]);
@@ -206,7 +206,7 @@ fn with_receiver() -> (Other, End, Address) {
 #[test]
 fn a_stopped_peer_receives_and_a_dead_one_is_no_error() {
     let (mut other, mut a, to) = with_receiver();
-    // Reached, and its memory mapped, while it can answer.
+    // Connected, and with its memory mapped, while the process can reply.
     a.put(0, &bytes(3000, 0));
     let sges = [a.sge(0, 3000)];
     post(&mut a, SendWr::send(0, &sges));
@@ -218,7 +218,7 @@ fn a_stopped_peer_receives_and_a_dead_one_is_no_error() {
     other.signal(libc::SIGCONT);
     other.line.say([0; 4]);
     assert_eq!(other.line.hear(), Some([2, 0, 0, 0]));
-    // Asleep when the peer dies: there is nothing to wake for.
+    // The sender sleeps when the peer exits: there is no event to wake it.
     a.cq.req_notify(Notify::Any).unwrap();
     assert_eq!(a.poll(), None);
     other.end();
@@ -229,11 +229,11 @@ fn a_stopped_peer_receives_and_a_dead_one_is_no_error() {
     }
 }
 
-/// Where the receives are can be asked of the target's process alone, which may have to wait for a processor.
+/// Only the target's process can report the location of the receives, and it may have to wait to be scheduled.
 #[test]
 fn what_the_targets_process_has_yet_to_answer_is_waited_for() {
     let (mut other, mut a, to) = with_receiver();
-    // Connected for sure.
+    // Certainly connected.
     post(&mut a, SendWr::write(9, &[], to.addr, to.rkey));
     other.stop();
     for i in 0..4_u64 {

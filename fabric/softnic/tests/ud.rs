@@ -1,4 +1,4 @@
-//! Datagrams: from any pair to any pair, whole or not at all.
+//! Datagrams: from any queue pair to any other, completely or not at all.
 
 mod support;
 
@@ -18,14 +18,14 @@ fn a_datagram_into_memory_that_was_deregistered_fails_its_receive_and_changes_no
     let (mut a, mut b) = (Ud::new(), Ud::new());
     let memory = vec![0_u64; 64];
     let base = memory.as_ptr().cast_mut().cast::<u8>();
-    // SAFETY: the test's own memory, which outlives its registration.
+    // SAFETY: the memory belongs to the test and outlives its registration.
     let gone = unsafe { b.end.pd.reg_mr(base, 512, ALL) }.unwrap();
     b.end.recv(1, &[Sge { addr: base as u64, length: 512, lkey: gone.lkey() }]);
     drop(gone);
     a.send(b.qpn(), QKEY, &[7; 8]);
     let wc = b.end.wait();
     assert_eq!((wc.wr_id, wc.status), (1, WcStatus::LOC_PROT_ERR));
-    // SAFETY: quiet memory.
+    // SAFETY: the memory belongs to the test, and no request is outstanding.
     assert!((0..64).all(|at| unsafe { base.cast::<u64>().add(at).read_volatile() } == 0));
     arrives(&mut a, &mut b, b"the next");
 }
@@ -55,7 +55,8 @@ fn a_datagram_arrives_behind_a_header_that_tells_its_source() {
     }
 }
 
-/// Each GID of the table is one to be reached under; the header tells which were used, and the traffic class.
+/// Each GID of the table can be used as destination. The header contains the GIDs that were used, and the traffic
+/// class.
 #[test]
 fn the_header_tells_the_path_of_its_sender() {
     let (mut a, mut b) = (Ud::new(), Ud::new());
@@ -117,7 +118,7 @@ fn the_first_datagrams_to_a_destination_arrive_in_order_and_posting_does_not_wai
     for i in 0..16_u64 {
         assert_eq!(b.take().1, i.to_le_bytes());
     }
-    // The way is known now; what was kept and what follows keep their order too.
+    // The ring is granted by now; the stored datagrams and the later ones are in order, too.
     for round in 0..50_u64 {
         for i in 0..16 {
             b.recv(i, 8);
@@ -131,8 +132,8 @@ fn the_first_datagrams_to_a_destination_arrive_in_order_and_posting_does_not_wai
     }
 }
 
-/// More than its ring holds, from before the way is known: what the receiver has receives for is not lost, and sends
-/// end in order, behind those that wait, wherever they go.
+/// More than the ring holds, sent before the ring is granted: no datagram with a receive is lost, and sends complete in
+/// order, behind those that wait, regardless of their destination.
 #[test]
 fn a_pair_that_ends_at_once_has_sent() {
     let mut b = Ud::new();
@@ -216,7 +217,7 @@ fn a_wrong_q_key_is_silent_and_the_high_bit_stands_for_ones_own() {
         a.send(b.qpn(), wrong, &[1; 8]);
         assert_eq!((b.end.poll(), b.end.qp.state()), (None, QpState::Rts));
     }
-    // Both have the same; so does whoever says "mine".
+    // Both have the same Q_Key, which a request with the high bit set uses.
     a.send(b.qpn(), 1 << 31 | 5, &[2; 8]);
     assert_eq!(b.take().1, [2; 8]);
     b.end.qp.modify(&QpAttr { qkey: Some(99), ..QpAttr::default() }).unwrap();
@@ -235,7 +236,7 @@ fn nobody_at_the_destination_is_no_error() {
     let no_pair = gone.qpn();
     drop(gone);
     let rc = End::default();
-    // A pair that has ended, one of another transport, numbers of no process, and more than a number has bits.
+    // A destroyed queue pair, one of another transport, numbers of no process, and one with too many bits.
     for qpn in [no_pair, rc.qp.qp_num(), 0x00_0001, 0x00_0FFF, 0xFFFF_FFFF] {
         for _ in 0..40 {
             a.send(qpn, QKEY, &[1; 100]);
@@ -249,7 +250,7 @@ fn a_number_that_is_used_again_is_another_destination() {
     let mut a = Ud::new();
     let mut b = Ud::new();
     arrives(&mut a, &mut b, b"first");
-    // Numbers are handed out in turn: take all others of the block away before this one comes again.
+    // Numbers are assigned in turn: use all others of the block before this one is assigned again.
     let qpn = b.qpn();
     let (pd, context) = (b.end.pd.clone(), b.end.context.clone());
     drop(b);
@@ -281,7 +282,7 @@ fn hundreds_of_senders_reach_one_receiver_each_in_order() {
         b.recv(i, 16);
     }
     for round in 0..EACH {
-        // As many at once as there are receives; a datagram beyond them would be dropped, rightly.
+        // As many at once as there are receives; a datagram beyond them would be dropped, correctly.
         for (first, group) in (0..SENDERS).collect::<Vec<_>>().chunks(64).map(|g| (g[0], g.len())) {
             for a in &mut senders[first..first + group] {
                 a.send(b.qpn(), QKEY, &round.to_le_bytes());
@@ -340,14 +341,14 @@ fn datagram_pairs_may_share_receives() {
             Ud { end, ah }
         })
         .collect();
-    // Receives lie in the memory of the first end, whichever pair takes them.
+    // Receives are in the memory of the first end, regardless of the queue pair that consumes them.
     let mut post = |wr_id: u64, len: usize| {
         let sges = [first.end.sge(slot(wr_id), GRH + len)];
         // SAFETY: the region outlives the queue.
         unsafe { srq.post_recv(&[RecvWr::new(wr_id, &sges)]) }.unwrap();
     };
     let mut a = Ud::new();
-    // Nothing posted: dropped. Too short: dropped too, and the receive stays.
+    // No receive posted: dropped. Too short: dropped as well, and the receive stays.
     a.send(receivers[0].qpn(), QKEY, &[9; 8]);
     while first.end.context.poll_async_event().is_some() {}
     receivers[0].until_counted("receive_dropped_no_receive", |b| assert_eq!(b.end.poll(), None));
@@ -364,9 +365,9 @@ fn datagram_pairs_may_share_receives() {
             post(round * 3 + i as u64 + 1, 8);
         }
     }
-    // The one receive that is left belongs to whoever is sent something; a pair in error leaves it.
+    // The remaining receive is available to any of the queue pairs; a queue pair in error leaves it.
     let sges = [first.end.sge(0, 8)];
-    // SAFETY: refused before any memory is touched.
+    // SAFETY: the request is refused before any memory is accessed.
     let error = unsafe { receivers[0].end.qp.post_recv(&[RecvWr::new(1, &sges)]) }.unwrap_err();
     assert!(error.to_string().contains("shared receive queue"), "{error}");
     let failed = receivers[0].qpn();
@@ -404,7 +405,7 @@ fn a_sleeper_is_woken_by_datagrams() {
     assert_eq!((b.take().1, b.take().1), (vec![1; 8], vec![1; 8]));
 }
 
-/// A sender that counted a receive as free which its last datagram just took would send the next one too early.
+/// A sender that counted a receive as free which its last datagram had just consumed would send the next one too early.
 #[test]
 fn a_receive_is_promised_to_one_datagram() {
     const ENOUGH: Duration = Duration::from_secs(1);
@@ -421,7 +422,7 @@ fn a_receive_is_promised_to_one_datagram() {
         let start = Instant::now();
         while start.elapsed() < ENOUGH {
             if b.end.poll().is_some() {
-                // What comes before there is another receive is dropped.
+                // Datagrams that arrive before there is another receive are dropped.
                 b.end.poll();
                 b.recv(0, 4);
             }

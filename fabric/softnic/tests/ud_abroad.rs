@@ -23,7 +23,7 @@ fn gid(address: &str) -> Gid {
     }
 }
 
-/// A handle of an end's domain that leads to an address.
+/// Returns an address handle of an end's domain for an address.
 fn handle_to(end: &Ud, dgid: Gid, sgid_index: u8) -> Box<dyn AddressHandle> {
     let attr = AhAttr { dgid, sgid_index, port_num: 1, ..AhAttr::default() };
     end.end.pd.create_ah(&attr).unwrap()
@@ -54,7 +54,7 @@ fn a_datagram_of_another_host_tells_its_source_by_ipv4_and_ipv6() {
             let header: [u8; 40] = b.end.get(slot(i), GRH).try_into().unwrap();
             let route = ReceivedRoute::of(&header);
             assert_eq!((route.source, route.destination), (address, address));
-            // A handle made of it leads back.
+            // An address handle created from it leads back.
             let back = b.end.pd.create_ah(&AhAttr::from_received(&wc, &header, 1).unwrap()).unwrap();
             a.recv(i, 2);
             let (sges, to) = ([b.end.sge(slot(i), 2)], (back.as_raw(), wc.src_qp));
@@ -112,14 +112,14 @@ fn what_is_not_wanted_of_other_hosts_is_dropped_and_counted() {
     b.until_counted("receive_dropped_too_long", |b| assert_eq!(b.end.poll(), None));
     a.send(to, QKEY, b"1234567");
     assert_eq!(b.take().1, b"1234567");
-    // More than a pair keeps that nobody polls.
+    // More than are stored for a queue pair that is not polled.
     let start = std::time::Instant::now();
     while counted_at_port("dropped_unwanted") < 2 {
         assert!(start.elapsed() < LOST, "{}", counted_at_port("packets_received"));
         a.send(to, QKEY, &[2; 8]);
     }
     while b.end.poll().is_some() {}
-    // After the error state everything is as before it, and nothing of what waited comes.
+    // After the error state everything is as before it, and none of the waiting datagrams is delivered.
     let received = counted_at_port("packets_received");
     a.send(to, QKEY, b"waits");
     while counted_at_port("packets_received") == received {
@@ -202,14 +202,14 @@ fn datagrams_of_a_host_that_is_not_listed_are_dropped() {
     if !is_apart("datagrams_of_a_host_that_is_not_listed_are_dropped", "net") {
         return;
     }
-    // SAFETY: no other thread reads the environment in this test, which has its process for itself.
+    // SAFETY: the test has its process for itself, and no other thread reads the environment in it.
     unsafe { std::env::set_var("FARCALL_NET_PEERS", "127.0.0.1") };
     let (mut a, mut b) = (Ud::new(), Ud::new());
     let local = a.end.context.query_gid_table(1).unwrap();
     let attr = AhAttr { dgid: gid("::1"), port_num: 1, ..AhAttr::default() };
     assert!(local.iter().any(|entry| entry.gid == attr.dgid));
     assert!(a.end.pd.create_ah(&attr).is_err(), "it is no peer");
-    // What comes from there all the same is dropped.
+    // Datagrams that arrive from there nevertheless are dropped.
     let stranger = std::net::UdpSocket::bind(("127.0.0.2", 0)).unwrap();
     let deth = Deth { qkey: QKEY, src_qpn: 7 };
     let packet = Packet {

@@ -1,4 +1,4 @@
-//! Datagrams between processes, one of which may be stopped or dead.
+//! Datagrams between processes, one of which may be stopped or have exited.
 
 mod support;
 
@@ -21,7 +21,7 @@ fn child_entry() {
     std::process::exit(0);
 }
 
-/// Takes datagrams and answers each to where it came from.
+/// Receives datagrams and responds to the source of each.
 fn receiver(line: &mut Line) {
     let mut b = Ud::new();
     for i in 0..64 {
@@ -37,7 +37,7 @@ fn receiver(line: &mut Line) {
         let to = UdTarget { ah: ah.as_raw(), remote_qpn: wc.src_qp, remote_qkey: QKEY };
         let sges = [b.end.sge(slot(wc.wr_id) + GRH, wc.byte_len as usize - GRH)];
         b.end.send(&[SendWr::send_to(1, &sges, to).with_flags(SIGNALED)]);
-        // Which may have to wait for the way, while more comes.
+        // The response may have to wait for a ring, while more datagrams arrive.
         while let Some(other) = Some(b.end.wait()).filter(|wc| wc.opcode != WcOpcode::SEND) {
             came.push_back(other);
         }
@@ -45,11 +45,11 @@ fn receiver(line: &mut Line) {
     }
 }
 
-/// More bytes than a ring holds.
+/// Number and length in bytes of datagrams that together exceed the capacity of a ring.
 const EARLY: u64 = 16;
 const EARLY_BYTES: usize = 4096;
 
-/// Takes so many datagrams in order.
+/// Receives `EARLY` datagrams in order.
 fn taker(line: &mut Line) {
     let mut b = Ud::with(QpCap { max_recv_wr: EARLY as u32, ..QpCap::default() });
     (0..EARLY).for_each(|wr_id| b.recv(wr_id, EARLY_BYTES));
@@ -61,7 +61,8 @@ fn taker(line: &mut Line) {
     line.hear();
 }
 
-/// Their sender does nothing more: nobody but the service thread can send what the ring had no room for at first.
+/// Their sender does nothing more: only the service thread can send the datagrams for which the ring had no space at
+/// first.
 #[test]
 fn what_was_sent_before_the_way_was_known_all_arrives_though_the_ring_is_small() {
     let mut other = start("taker", &[]);
@@ -73,7 +74,7 @@ fn what_was_sent_before_the_way_was_known_all_arrives_though_the_ring_is_small()
     assert_eq!(other.line.hear(), Some([EARLY, 0, 0, 0]));
 }
 
-/// Which way leads to a destination can be asked of its process alone, which may have to wait for a processor.
+/// Only the destination's process can grant a ring, and it may have to wait to be scheduled.
 #[test]
 fn the_way_to_a_destination_is_waited_for() {
     const COUNT: u64 = 40;
@@ -86,7 +87,7 @@ fn the_way_to_a_destination_is_waited_for() {
         a.recv(wr_id, 8);
         a.end.send(&[SendWr::send_to(1000, &sges, to).with_flags(SIGNALED)]);
     }
-    // Of these all are not kept beside the send queue.
+    // Not all of these are stored outside the send queue.
     let mut sent = 0;
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(400) {
@@ -135,7 +136,7 @@ fn a_stopped_or_dead_destination_is_no_error() {
     for _ in 0..1000 {
         a.send(qpn, QKEY, b"to one that is stopped");
     }
-    // A pair that the stopped process does not know yet: its way cannot be found now.
+    // A queue pair without a ring to the stopped process: no ring can be granted now.
     let mut fresh = Ud::new();
     for _ in 0..1000 {
         fresh.send(qpn, QKEY, b"from one unknown");

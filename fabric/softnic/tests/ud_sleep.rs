@@ -1,5 +1,5 @@
-//! Senders of datagrams that sleep while their receiver is late: it tells them to go on, so that they do not wait for a
-//! timer. Told by counters, not by time.
+//! Senders of datagrams that sleep while their receiver is late: the receiver notifies them, so that they do not wait
+//! for a timer. Verified by counters and not by time.
 
 mod support;
 
@@ -13,7 +13,7 @@ use support::*;
 
 const COUNT: u64 = 200;
 
-/// What a sender is held up by: small datagrams wait for the one receive, large ones for room in the ring.
+/// What blocks a sender: small datagrams wait for the one receive, large ones for space in the ring.
 const CASES: [(usize, u64); 2] = [(8, 1), (4096, 16)];
 
 #[test]
@@ -28,14 +28,14 @@ fn child_entry() {
     take_until(&mut b, args[0] as usize, &AtomicBool::new(false));
 }
 
-/// With its receives posted.
+/// Returns a receiver with its receives posted.
 fn receiver(len: usize, receives: u64) -> Ud {
     let mut b = Ud::with(QpCap { max_recv_wr: receives as u32, ..QpCap::default() });
     (0..receives).for_each(|wr_id| b.recv(wr_id, len));
     b
 }
 
-/// Takes datagrams one by one, and sleeps for each. They come in order; a busy machine's are given up now and then.
+/// Receives datagrams one by one, and sleeps for each. They arrive in order; on a busy machine some are dropped.
 fn take_until(b: &mut Ud, len: usize, is_over: &AtomicBool) {
     let mut last = None;
     while !is_over.load(Relaxed) {
@@ -52,7 +52,7 @@ fn take_until(b: &mut Ud, len: usize, is_over: &AtomicBool) {
     }
 }
 
-/// Ends the receiver also where a check fails.
+/// Ends the receiver even if a check fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -61,7 +61,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Does something beside a receiver.
+/// Runs `work` next to a receiver.
 fn beside(b: &mut Ud, len: usize, work: impl FnOnce()) {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -82,7 +82,7 @@ fn send_all(a: &mut Ud, qpn: u32, len: usize) {
         let (sges, to) = ([a.end.sge(at, len)], a.to(qpn, QKEY));
         a.end.send(&[SendWr::send_to(wr_id, &sges, to).with_flags(SIGNALED)]);
         if wr_id == 0 {
-            // What is sent before the way is known does not wait for receives.
+            // Datagrams sent before the ring is granted do not wait for receives.
             a.until_counted("sent_late", |_| ());
         }
     }
@@ -103,7 +103,7 @@ fn until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// Sends again until the sender went on because its receiver told it: now and then a timer comes first.
+/// Sends again until the sender continued because of its receiver's notification; sometimes a timer expires first.
 fn until_told(mut send: impl FnMut(&mut Ud)) {
     let start = Instant::now();
     loop {
@@ -142,7 +142,7 @@ fn a_sleeping_sender_is_told_to_go_on_by_its_receiver_in_another_process() {
     }
 }
 
-/// It sleeps on something else, and does not even ask for events of its sends.
+/// It sleeps on something else, and does not request events of its sends.
 #[test]
 fn a_sender_that_does_something_else_is_told_too() {
     for (len, receives) in CASES {
@@ -164,7 +164,7 @@ fn a_sleeping_sender_is_told_that_its_receiver_takes_nothing_any_more() {
         a.end.cq.req_notify(Notify::Any).unwrap();
         let mut ended = std::iter::from_fn(|| a.end.poll()).count() as u64;
         b.end.qp.modify(&QpAttr::to(QpState::Reset)).unwrap();
-        // Without a look, which would find it, too.
+        // Without polling, which would find the completion, too.
         assert!(readable(a.end.channel.fd(), 20_000));
         while ended < COUNT {
             assert_eq!(a.end.sleep(Notify::Any).wr_id, ended);

@@ -52,7 +52,7 @@ fn a_receiver_that_takes_little_is_not_waited_for_each_time() {
     (0..SENDS).for_each(|wr_id| a.end.send(&[SendWr::send_to(wr_id, &sges, to).with_flags(SIGNALED)]));
     let (mut ended, mut posted, mut taken, mut last) = (0, 0, 0, Instant::now());
     while ended < SENDS {
-        // Long before it would be given up that does nothing.
+        // Long before a destination without progress would be abandoned.
         if last.elapsed() > Duration::from_millis(50) {
             (posted, last) = (posted + 1, Instant::now());
             b.recv(posted, 8);

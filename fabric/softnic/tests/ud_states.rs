@@ -18,7 +18,8 @@ fn a_pair_drops_until_it_is_ready_and_again_when_it_is_not() {
     let mut b = Ud { end, ah };
     b.recv(1, 8);
     a.send(b.qpn(), QKEY, &[1; 8]);
-    // Until the refusal is known; only then may the pair become ready, or the datagram would be in time.
+    // Until the refusal is known. The queue pair may become ready only then, because otherwise the datagram would be in
+    // time.
     a.until_counted("dropped_late", |_| ());
     b.end.rtr(0);
     assert_eq!(b.end.poll(), None);
@@ -26,7 +27,7 @@ fn a_pair_drops_until_it_is_ready_and_again_when_it_is_not() {
     assert_eq!((b.take().1, b.end.qp.state()), (vec![2; 8], QpState::Rtr));
     b.end.rts();
     arrives(&mut a, &mut b, b"ready to send");
-    // In the error state what was posted is flushed, and what comes is dropped.
+    // In the error state posted receives are flushed, and arriving datagrams are dropped.
     b.recv(5, 8);
     b.end.qp.modify(&QpAttr::to(QpState::Err)).unwrap();
     a.send(b.qpn(), QKEY, &[3; 8]);
@@ -38,7 +39,7 @@ fn a_pair_drops_until_it_is_ready_and_again_when_it_is_not() {
     let (sges, to) = ([b.end.sge(0, 8)], b.to(a.qpn(), QKEY));
     b.end.send(&[SendWr::send_to(7, &sges, to)]);
     assert_eq!((b.end.wait().status, a.end.poll()), (WcStatus::WR_FLUSH_ERR, None));
-    // A new life begins empty, and is reached by who knew the old one.
+    // A new incarnation begins empty, and is reached by senders that knew the old one.
     b.end.qp.modify(&QpAttr::to(QpState::Reset)).unwrap();
     b.end.connect(0);
     assert_eq!(b.end.poll(), None);
@@ -57,7 +58,7 @@ fn reset_drops_datagrams_that_were_not_taken() {
     arrives(&mut a, &mut b, b"second");
 }
 
-/// What waits for a destination ends with its pair.
+/// Sends that wait for a destination end with their queue pair.
 #[test]
 fn sends_that_wait_are_flushed_with_their_pair() {
     let mut b = Ud::new();
@@ -75,7 +76,7 @@ fn sends_that_wait_are_flushed_with_their_pair() {
         a.end.qp.modify(&QpAttr::to(QpState::Reset)).unwrap();
         a.end.connect(0);
         arrives(&mut a, &mut b, b"a new life");
-        // Unless this thread had to wait itself for so long that they were given up.
+        // Unless this thread was not scheduled for so long that they timed out.
         if ends.iter().all(|wc| wc.status == WcStatus::WR_FLUSH_ERR) {
             return;
         }
@@ -123,7 +124,7 @@ fn a_drained_datagram_queue_holds_what_is_posted_and_goes_on_in_order() {
     ]);
     inline.fill(9);
     std::hint::black_box(&inline);
-    // Receives go on.
+    // Receives continue.
     a.recv(9, 64);
     b.send(a.qpn(), QKEY, b"there");
     assert_eq!(a.take().1, b"there");
@@ -167,7 +168,7 @@ fn what_a_datagram_pair_cannot_do_is_refused() {
     let (mut a, b) = (Ud::new(), Ud::new());
     let sges = [a.end.sge(0, 8)];
     let refused = |a: &mut Ud, wr: SendWr<'_>, why: &str| {
-        // SAFETY: refused before any memory is touched.
+        // SAFETY: the request is refused before any memory is accessed.
         let error = unsafe { a.end.qp.post_send(&[wr]) }.unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
     };
@@ -176,7 +177,7 @@ fn what_a_datagram_pair_cannot_do_is_refused() {
     let long = [a.end.sge(0, 2000)];
     let to = a.to(b.qpn(), QKEY);
     refused(&mut a, SendWr::send_to(1, &long, to).with_flags(INLINE), "max_inline_data");
-    // A path to elsewhere, through another port, from another GID.
+    // A path to another host, through another port, from another GID.
     let path = a.end.path();
     for wrong in [
         AhAttr { dgid: Gid(*b"\xfd\x46\x43\x01 another one"), ..path },
@@ -193,10 +194,10 @@ fn what_a_datagram_pair_cannot_do_is_refused() {
     end.init();
     end.rtr(0);
     assert!(end.qp.modify(&QpAttr::to(QpState::Rts)).unwrap_err().to_string().contains("sq_psn"));
-    // SAFETY: refused before any memory is touched.
+    // SAFETY: the request is refused before any memory is accessed.
     assert!(unsafe { end.qp.post_send(&[SendWr::send_to(1, &sges, to)]) }.is_err());
     let too_many = [end.sge(0, 1), end.sge(0, 1)];
-    // SAFETY: as above.
+    // SAFETY: the request is refused before any memory is accessed.
     assert!(unsafe { end.qp.post_recv(&[RecvWr::new(1, &too_many)]) }.is_err());
 }
 
@@ -214,7 +215,7 @@ fn ends_in_an_operation_error_what_datagrams_cannot_do() {
         SendWr::read(5, &sges, addr, rkey),
         SendWr::atomic(WrOpcode::ATOMIC_FETCH_AND_ADD, 5, &sges, word),
         SendWr::atomic(WrOpcode::ATOMIC_CMP_AND_SWP, 5, &sges, word),
-        // Of another domain.
+        // An address handle of another domain.
         SendWr::send_to(5, &sges, foreign),
     ] {
         a.end.send(&[wr]);

@@ -1,5 +1,6 @@
-//! Other users: refused, unless a group is configured and they are its members; then everything works, though nobody
-//! hands his address space over. Needs root to become other users; without, the tests say so and pass.
+//! Other users: refused, unless a group is configured and they are its members. Then all operations work, although no
+//! process passes its address space to another. Needs root to become other users; without it the tests print a message
+//! and pass.
 
 mod support;
 
@@ -25,17 +26,17 @@ fn child_entry() {
 }
 
 fn become_user(uid: u32, gid: u32, groups: &[u32]) {
-    // SAFETY: plain system calls with arrays that live through them.
+    // SAFETY: the system calls access only arrays that outlive them.
     unsafe {
         assert_eq!(libc::setgroups(groups.len(), groups.as_ptr()), 0);
         assert!(libc::setgid(gid) == 0 && libc::setuid(uid) == 0);
-        // The change of user has ended it.
+        // The change of the user has reset the signal on the parent's exit.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
     }
 }
 
 fn is_root() -> bool {
-    // SAFETY: no arguments.
+    // SAFETY: the call has no arguments.
     let is_root = unsafe { libc::geteuid() } == 0;
     if !is_root {
         println!("skipped: only root can become other users");
@@ -49,11 +50,11 @@ fn start_as(role: &str, uid: u64, gid: u64, also: u32, environment: &[(&str, &Pa
 }
 
 fn with_heap(end: &End, heap: &mut [u64]) -> Box<dyn RawMr> {
-    // SAFETY: the heap outlives its region.
+    // SAFETY: the heap memory outlives its region.
     unsafe { end.pd.reg_mr(heap.as_mut_ptr().cast(), size_of_val(heap), ALL) }.unwrap()
 }
 
-/// Has a pool and a heap, receives one message into the heap, and tells what came.
+/// Has an allocated and a heap region, receives one message in the heap, and reports what it received.
 fn owner(line: &mut Line) {
     let (mut end, _) = connect(line, QpCap::default()).unwrap();
     let mut heap = vec![0_u64; 40_000];
@@ -62,7 +63,7 @@ fn owner(line: &mut Line) {
     end.recv(1, &[sge]);
     line.say([mr.addr() as u64, mr.rkey().into(), 0, 0]);
     let wc = end.wait();
-    // SAFETY: inside the heap, which the peer has left.
+    // SAFETY: the words are inside the heap memory, which the peer no longer accesses.
     let (first, last) = unsafe {
         let word = |at: usize| mr.addr().add(at).cast::<u64>().read();
         (word(0), word(8192 + 299_992))
@@ -71,7 +72,7 @@ fn owner(line: &mut Line) {
     line.hear();
 }
 
-/// Does everything to the other's memory.
+/// Performs all operations on the other's memory.
 fn user(line: &mut Line) {
     let (mut end, to) = connect(line, QpCap::default()).unwrap();
     let [addr, key, ..] = line.hear().unwrap();
@@ -104,7 +105,7 @@ fn user(line: &mut Line) {
     line.hear();
 }
 
-/// Must not be let in; says 1 if the error tells how to be, 2 if he finds nobody.
+/// Must be refused. Reports 1 if the error names the remedy, and 2 if no process was found.
 fn refused(line: &mut Line) {
     let to = learn(line).unwrap();
     let mut end = End::default();
@@ -123,7 +124,7 @@ fn refused(line: &mut Line) {
     line.hear();
 }
 
-/// Connects two processes by carrying their addresses, and returns what the owner saw.
+/// Connects two processes by forwarding their addresses, and returns the owner's report.
 fn all_operations(mut owner: Other, mut user: Other) {
     let (of_owner, of_user) = (owner.line.hear().unwrap(), user.line.hear().unwrap());
     owner.line.say(of_user);
@@ -134,7 +135,7 @@ fn all_operations(mut owner: Other, mut user: Other) {
     assert_eq!(owner.line.hear(), Some([u64::from(WcStatus::SUCCESS.0), 300_000, 42, last]));
 }
 
-/// A directory with this mode, of the group.
+/// Creates a directory with this mode that belongs to the group.
 fn directory(name: &str, mode: u32) -> PathBuf {
     use std::os::unix::fs::PermissionsExt;
     let directory = std::env::temp_dir().join(format!("farcall-{name}-{}", std::process::id()));
@@ -151,7 +152,7 @@ fn members_of_the_configured_group_do_everything_with_each_other() {
     }
     let directory = directory("group", 0o2770);
     let environment = [("FARCALL_GROUP", Path::new("4242")), ("FARCALL_SOCKET_DIR", &*directory)];
-    // One has it as its first group, the other among the rest.
+    // For one the group is its primary group, for the other a supplementary one.
     let owner = start_as("owner", 65_001, GROUP.into(), GROUP, &environment);
     let user = start_as("user", 65_002, 65_002, GROUP, &environment);
     all_operations(owner, user);
@@ -166,7 +167,7 @@ fn other_users_are_refused_and_told_what_would_let_them_in() {
     let directory = directory("anybody", 0o1777);
     let shared = ("FARCALL_SOCKET_DIR", &*directory);
     let group = ("FARCALL_GROUP", Path::new("4242"));
-    // Each in a directory of his own, both in one, and one of them open to a group in which the other is not.
+    // Each in a directory of its own, both in one, and one of them open to a group of which the other is no member.
     let cases: [(&[_], &[_], u64); 3] =
         [(&[], &[], 2), (&[shared], &[shared], 1), (&[shared, group], &[shared], 1)];
     for (theirs, ours, verdict) in cases {

@@ -1,4 +1,5 @@
-//! What a sender of datagrams keeps of processes that ended. One test, because it counts what the whole process holds.
+//! Resources of a datagram sender for processes that have exited. A single test, because it counts resources of the
+//! entire process.
 
 mod support;
 
@@ -19,7 +20,7 @@ fn child_entry() {
     std::process::exit(0);
 }
 
-/// Sends a datagram to a process, which takes it and ends.
+/// Sends a datagram to a process, which receives it and exits.
 fn reach(a: &mut Ud) {
     let mut other = start("taker", &[]);
     let qpn = other.line.hear().unwrap()[0] as u32;
@@ -35,6 +36,6 @@ fn ways_to_processes_that_ended_are_given_back_when_another_way_is_sought() {
     reach(&mut a);
     let before = Holdings::now();
     (0..10).for_each(|_| reach(&mut a));
-    // A way is more than one descriptor, and the last ones may not be known to lead nowhere.
+    // A ring uses more than one descriptor, and the last rings may not be known to be unusable yet.
     before.wait_for_about((6, 6), || reach(&mut a));
 }

@@ -1,4 +1,4 @@
-//! What peers ask of us, and what they get.
+//! Handlers for the requests of peer processes, and the grants that they return.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::life::rendezvous::{
 };
 
 impl Host {
-    /// Answers one request of a client.
+    /// Handles one request of a client and replies to it.
     pub(super) fn answer_peer(
         &self,
         client: &Arc<Client>,
@@ -24,7 +24,7 @@ impl Host {
     ) -> rustix::io::Result<()> {
         let reply = |body, fds: &[BorrowedFd<'_>]| client.reply(request.id, body, fds);
         let answered = match request.body {
-            // Life has answered that.
+            // The process layer has already replied to it.
             RequestBody::Hello { .. } => Ok(Ok(())),
             RequestBody::Connect { instance, src_qpn, life, dst_qpn, transport, credit } => {
                 let initiator = || {
@@ -77,10 +77,10 @@ impl Host {
         answered.unwrap_or_else(|reason| reply(ReplyBody::Refused(reason), &[]))
     }
 
-    /// Hands a region over, as far as the client may have it.
+    /// Grants a client access to a region, with the most direct reach that its trust level permits.
     ///
     /// # Errors
-    /// The reason of refusal.
+    /// Returns the reason of refusal.
     fn grant_region<R>(
         &self,
         client: &Client,
@@ -111,16 +111,16 @@ impl Host {
     }
 }
 
-/// Memory in a memfd.
+/// A byte range of a region, and its position in a memfd.
 #[derive(Default)]
 struct Extent {
-    /// From the beginning of the region.
+    /// Offset from the start of the region in bytes.
     offset: u64,
     len_bytes: u64,
     file_offset: u64,
 }
 
-/// What goes to a peer that may access a region: how it reaches it, what of it lies in a memfd, and the descriptors.
+/// Grant of a region to a peer: the kind of access, the part of the region in a memfd, and the file descriptors.
 struct Handover<'a> {
     reach: Reach,
     mapped: Extent,
@@ -140,7 +140,7 @@ impl<'a> Handover<'a> {
                 let all = Extent { offset: 0, len_bytes: grant.len_bytes, file_offset };
                 return of(Reach::Mapped, all, vec![segment.fd()]);
             }
-            // Our address space is more than a member of a group is given.
+            // Access to this process's address space exceeds what a member of the group may receive.
             Backing::Private { .. } if kinship != Kinship::SameUser => None,
             Backing::Private { window, .. } => window.as_ref(),
         };

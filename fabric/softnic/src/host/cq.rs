@@ -1,5 +1,5 @@
-//! Completion queues. A queue holds nothing itself: it looks at the queue pairs that its readiness bitmap names and
-//! writes their completions straight into the caller's array. So it cannot overrun.
+//! Completion queues. A completion queue stores no completions. A poll visits the queue pairs named by its readiness
+//! bitmap and writes their completions directly into the caller's array, so the queue cannot overrun.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,19 +19,19 @@ pub(crate) struct CqCore {
     memory: Segment,
     readiness: Readiness,
     waker: Option<Arc<Waker>>,
-    /// Armed by the owner, and the event not yet taken from the channel.
+    /// `true` from arming until the event is taken from the channel.
     expects_event: AtomicBool,
-    /// An event came, was not taken, and the queue was armed again: it is there still.
+    /// `true` if the queue was armed again before its previous event was taken; that event is still pending.
     unclaimed_event: AtomicBool,
-    /// A pair in error has failures for when there is nothing else.
+    /// `true` if a queue pair in error has failures that are delivered when no other completion is available.
     holds_back: AtomicBool,
     attached: Mutex<Vec<Attachment>>,
-    /// Changes whenever `attached` does.
+    /// Incremented whenever `attached` changes.
     epoch: AtomicU64,
     born: Generation,
 }
 
-/// A connected queue pair at a completion queue, and which of its completions come here.
+/// A connected queue pair attached to a completion queue, and the kinds of completion that it delivers there.
 #[derive(Clone)]
 pub(crate) struct AttachedPair {
     pub(crate) qp: Arc<QpCore>,
@@ -45,30 +45,30 @@ impl AttachedPair {
     }
 }
 
-/// Completions of a [`Source`] before others have their turn.
+/// Maximum number of completions of a [`Source`] before other sources are polled.
 pub(crate) const COMPLETIONS_A_TURN: usize = 8;
 
-/// Anything else whose completions come to a completion queue: what datagram queue pairs are made of.
+/// Any other producer of completions at a completion queue: the components of datagram queue pairs.
 pub(crate) trait Source: Send + Sync {
-    /// Delivers completions; called by the owner of the completion queue.
+    /// Delivers completions. Called by the polling thread of the completion queue.
     fn poll(&self, wc: &mut [Wc]) -> usize;
 
-    /// Delivers what [`CqCore::hold_back`] was called for.
+    /// Delivers the failures for which [`CqCore::hold_back`] was called.
     fn poll_failures(&self, _wc: &mut [Wc]) -> usize {
         0
     }
 
-    /// Whether a poll may find something; called by the owner of the completion queue.
+    /// Returns whether a poll may find a completion. Called by the polling thread of the completion queue.
     fn has_something(&self) -> bool;
 
-    /// Goes on with what peers have given, for an owner who sleeps, and returns whether one turn was not enough; called
-    /// by the service thread.
+    /// Processes deliveries of peers while the application thread sleeps. Returns whether more work remains. Called by
+    /// the service thread.
     fn look_after(&self) -> bool {
         false
     }
 }
 
-/// What is at a bit of the readiness bitmap.
+/// Occupant of a bit of the readiness bitmap.
 #[derive(Clone)]
 pub(crate) enum Attachment {
     Free,
@@ -78,7 +78,7 @@ pub(crate) enum Attachment {
 }
 
 impl CqCore {
-    /// `waker`: of its completion channel, if it has one.
+    /// Creates a completion queue. `waker` belongs to its completion channel; `None` if it has no channel.
     pub(crate) fn new(id: u32, waker: Option<Arc<Waker>>, memory: Segment) -> Arc<Self> {
         let core = Arc::new(Self {
             id,
@@ -101,14 +101,14 @@ impl CqCore {
         self.id
     }
 
-    /// What a peer needs to announce something at `bit`: where that is, and the descriptors that go with it.
+    /// Returns what a peer needs to announce `bit`: its location, and the file descriptors of the memory and the event.
     pub(crate) fn place(&self, bit: u32) -> (CqPlace, Vec<BorrowedFd<'_>>) {
         let waker = self.waker.as_ref().map(|waker| waker.fd());
         let place = CqPlace { offset: self.memory.offset() as u32, bit, event: waker.is_some() };
         (place, std::iter::once(self.memory.fd()).chain(waker).collect())
     }
 
-    /// Reserves a bit, to be attached or detached.
+    /// Reserves a bit. The caller then attaches a producer to it, or releases it with [`detach`](Self::detach).
     pub(crate) fn reserve_bit(&self) -> Result<u32> {
         let mut attached = self.attached.lock();
         let free =
@@ -128,12 +128,12 @@ impl CqCore {
         Ok(free as u32)
     }
 
-    /// Puts a connected queue pair at a reserved bit.
+    /// Attaches a connected queue pair to a reserved bit.
     pub(crate) fn attach(&self, bit: u32, qp: &Arc<QpCore>, sends: bool, receives: bool) {
         self.put(bit, Attachment::Pair(AttachedPair { qp: qp.clone(), sends, receives }));
     }
 
-    /// Puts anything else at a reserved bit.
+    /// Attaches another producer to a reserved bit.
     pub(crate) fn attach_source(&self, bit: u32, source: Arc<dyn Source>) {
         self.put(bit, Attachment::Source(source));
     }
@@ -154,32 +154,33 @@ impl CqCore {
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
-    /// A producer of this process published something for `bit`.
+    /// Announces that a producer of this process published a completion for `bit`.
     #[inline]
     pub(crate) fn announce(&self, bit: u32, solicited: bool) {
         self.readiness.announce(bit, solicited, || self.wake());
     }
 
-    /// A producer of this process, or another, published something for `bit`; `is_due` while it was not taken.
+    /// Announces that a producer of any process published a completion for `bit`. `is_due` returns whether it has not
+    /// been consumed yet.
     pub(crate) fn announce_due(&self, bit: u32, solicited: bool, is_due: impl Fn() -> bool) {
         self.readiness.announce_due(bit, solicited, is_due, || self.wake());
     }
 
-    /// Changes whenever something is attached or detached.
+    /// Returns a counter that changes whenever a producer is attached or detached.
     #[inline]
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// What is attached, by bit, and since which epoch.
+    /// Returns the current epoch and the occupants of all bits.
     ///
     /// # Errors
-    /// If the queue came to us by a fork.
+    /// Returns an error if the queue was inherited through a fork.
     pub(crate) fn attached(&self) -> Result<(u64, Vec<Attachment>)> {
         self.born.require_current("poll_cq", format_args!("completion queue {}", self.id))?;
         let attached = self.attached.lock();
         for (bit, place) in attached.iter().enumerate() {
-            // A poll under way when it was attached may have withdrawn its bit without knowing it.
+            // A poll that was in progress at the attachment may have cleared the bit without visiting the producer.
             if matches!(place, Attachment::Pair(_) | Attachment::Source(_)) {
                 self.readiness.promise(bit as u32);
             }
@@ -191,10 +192,10 @@ impl CqCore {
         format!("completion queue {}", self.id)
     }
 
-    /// Asks for an event at the next completion (ibv_req_notify_cq(3)).
+    /// Requests an event at the next completion (ibv_req_notify_cq(3)).
     ///
     /// # Errors
-    /// If it has no completion channel, or came to us by a fork.
+    /// Returns an error if the queue has no completion channel or was inherited through a fork.
     pub(crate) fn request_event(&self, notify: Notify) -> Result<()> {
         if self.waker.is_none() {
             return Err(Error::InvalidState {
@@ -209,7 +210,7 @@ impl CqCore {
         if !self.readiness.arm(notify == Notify::Solicited) && was_expected {
             self.unclaimed_event.store(true, Ordering::Release);
         }
-        // Again: another thread may have taken the last event between the two.
+        // Repeated because another thread may have taken the previous event after the first store.
         self.expects_event.store(true, Ordering::Release);
         Ok(())
     }
@@ -226,7 +227,7 @@ impl CqCore {
         }
     }
 
-    /// A pair in error has failures for when there is nothing else.
+    /// Records that a queue pair in error has failures that are delivered when no other completion is available.
     pub(crate) fn hold_back(&self) {
         self.holds_back.store(true, Ordering::Relaxed);
     }
@@ -236,28 +237,31 @@ impl CqCore {
         self.holds_back.load(Ordering::Relaxed)
     }
 
-    /// Failures come when a poll finds nothing else. A program that ends when it has the successes never meets those
-    /// that the end of its peer caused; one that takes a poll not filled for the last (ibv_poll_cq(3)) has an event
-    /// for them.
+    /// Raises the event for deferred failures.
+    ///
+    /// Failures are delivered by a poll that finds no other completion. A program that stops polling after its last
+    /// success therefore never receives the failures caused by its peer's exit. A program that treats a partly filled
+    /// poll as the last one (ibv_poll_cq(3)) receives an event for the failures.
     #[cold]
     pub(crate) fn tell_failures(&self) {
         // Failures count as solicited (IBA 11.4.2.2).
         self.readiness.fire_if_armed(true, || self.wake());
     }
 
-    /// Whether a poll that found nothing else asks for failures. Only the owner's polls set it and take it.
+    /// Returns whether a poll that found no other completion must fetch deferred failures, and clears the mark. Only
+    /// the application thread's polls set and clear it.
     #[inline]
     pub(crate) fn takes_held_back(&self) -> bool {
         self.holds_back.load(Ordering::Relaxed) && self.holds_back.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether there is something to look after.
+    /// Returns whether a peer has requested service for this queue.
     pub(crate) fn is_nudged(&self) -> bool {
         self.readiness.is_nudged()
     }
 
-    /// Goes on with what peers have given to an owner who sleeps; what completes makes his event. For the service
-    /// thread.
+    /// Processes deliveries of peers while the application thread sleeps. The completions that result raise the event.
+    /// Called by the service thread.
     pub(crate) fn look_after(&self) {
         let mut has_more = false;
         self.readiness.take_nudges(|bit| {
@@ -275,8 +279,8 @@ impl CqCore {
         }
     }
 
-    /// Looks after everybody who may have something, turn by turn: what they share must not all go to one who floods.
-    /// For the service thread.
+    /// Services all sources that may have deliveries, in round-robin order, so that one flooding sender cannot take all
+    /// shared receives. Called by the service thread.
     #[cold]
     pub(crate) fn take_turns(&self) {
         let mut waiting = Vec::new();
@@ -292,13 +296,14 @@ impl CqCore {
         }
     }
 
-    /// Whether an event is waiting to be taken from the channel.
+    /// Returns whether an event is waiting in the channel.
     pub(crate) fn has_fired(&self) -> bool {
         self.unclaimed_event.load(Ordering::Acquire)
             || (self.expects_event.load(Ordering::Acquire) && !self.readiness.is_armed())
     }
 
-    /// The event was taken; if there was one from before it was armed again, that one.
+    /// Records that one event was taken: the one from before the last arming if it is still pending, otherwise the
+    /// current one.
     pub(crate) fn acknowledge(&self) {
         if !self.unclaimed_event.swap(false, Ordering::AcqRel) {
             self.expects_event.store(false, Ordering::Release);
@@ -308,7 +313,8 @@ impl CqCore {
 
 impl DisableInChild for CqCore {
     fn disable_in_child(&self) {
-        // Whoever polls looks at the list again, and finds whose it is.
+        // The changed epoch makes the next poll read the list, which fails with an error that names the process it
+        // belongs to.
         self.epoch.fetch_add(1 << 32, Ordering::Relaxed);
     }
 }

@@ -1,4 +1,4 @@
-//! Where a queue pair's completions go, and what else it is made of.
+//! Completion queue slots of a queue pair, and the resources from which it is created.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::cq::CqCore;
 use super::events::Events;
 use super::srq::SrqCore;
 
-/// What a queue pair is made of.
+/// Resources of a new queue pair.
 pub(crate) struct Parts {
     pub(crate) host: Arc<Host>,
     pub(crate) events: Arc<Events>,
@@ -21,7 +21,7 @@ pub(crate) struct Parts {
     pub(crate) recv_slot: CqSlot,
 }
 
-/// A completion queue and our bit there.
+/// A completion queue and the queue pair's readiness bit there.
 #[derive(Clone)]
 pub(crate) struct CqSlot {
     pub(crate) cq: Arc<CqCore>,
@@ -29,7 +29,7 @@ pub(crate) struct CqSlot {
 }
 
 impl CqSlot {
-    /// Reserves places for sends and for receives of a queue pair; one place if it is one queue.
+    /// Reserves readiness bits for the sends and receives of a queue pair; one common bit if both use the same queue.
     pub(crate) fn reserve(send_cq: Arc<CqCore>, recv_cq: Arc<CqCore>) -> Result<(Self, Self)> {
         let send = Self { bit: send_cq.reserve_bit()?, cq: send_cq };
         if Arc::ptr_eq(&send.cq, &recv_cq) {
@@ -44,12 +44,12 @@ impl CqSlot {
         }
     }
 
-    /// Whether both are one.
+    /// Returns whether both slots are the same bit of the same queue.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.cq, &other.cq) && self.bit == other.bit
     }
 
-    /// Gives the places of a queue pair back.
+    /// Releases the readiness bits of a queue pair.
     pub(crate) fn release(send: &Self, recv: &Self) {
         send.cq.detach(send.bit);
         if !send.is_same(recv) {

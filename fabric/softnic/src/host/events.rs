@@ -1,4 +1,4 @@
-//! Asynchronous events of an opened device: what happened to its own objects, in order, and a descriptor to wait on.
+//! Asynchronous events of an opened device: state changes of its objects, in order, and a file descriptor to wait on.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
@@ -9,13 +9,13 @@ use farcall_verbs::AsyncEvent;
 
 use crate::life::Waker;
 
-/// Events that are kept for who does not take them; later ones are lost.
+/// Maximum number of queued events. Later events are lost.
 const KEPT: usize = 1024;
 
 #[derive(Default)]
 pub(crate) struct Events {
     queue: Mutex<VecDeque<AsyncEvent>>,
-    /// Once somebody wants to wait.
+    /// Set when a file descriptor is first requested.
     waker: OnceLock<Waker>,
 }
 
@@ -24,8 +24,8 @@ impl Events {
         self.raise_if(event, || true);
     }
 
-    /// Makes the change that an event tells of, and raises it if there was something to change: who sees one of them
-    /// finds the other. Returns what `change` did.
+    /// Applies a change and raises `event` if it had an effect, atomically: an observer of one of them also finds the
+    /// other. Returns the result of `change`.
     pub(crate) fn raise_if(&self, event: AsyncEvent, change: impl FnOnce() -> bool) -> bool {
         let mut queue = self.queue.lock();
         let has_changed = change();
@@ -45,7 +45,8 @@ impl Events {
         event
     }
 
-    /// Readable while there are events; `None` if the process has no descriptor left for it.
+    /// Returns a file descriptor that is readable while events are queued; `None` if the process has no free
+    /// descriptor.
     pub(crate) fn fd(&self) -> Option<RawFd> {
         let queue = self.queue.lock();
         if self.waker.get().is_none() {
@@ -81,7 +82,7 @@ mod tests {
         events.raise(AsyncEvent { kind: AsyncEventKind::CommEst, element: 1 });
         let is_readable = |fd| {
             let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            // SAFETY: one entry, which lives.
+            // SAFETY: `poll` reads and writes one entry, and `polled` is a local variable that outlives the call.
             unsafe { libc::poll(&raw mut polled, 1, 0) == 1 }
         };
         let fd = events.fd().unwrap();

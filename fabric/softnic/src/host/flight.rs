@@ -1,31 +1,32 @@
-//! What the flight recorders of queue pairs keep, and in what words it is told.
+//! Events of the flight recorders of queue pairs, and their textual form.
 
 use farcall_verbs::{QpState, WcStatus, WrOpcode};
 
-/// Events kept for each queue pair.
+/// Number of events stored for each queue pair.
 pub(crate) const FLIGHT_RECORDS: usize = 32;
 
-/// What happened; the argument is given in parentheses. Recorders are read by other builds: a number keeps its meaning.
+/// Kind of event; its argument is given in parentheses. Other builds read the recorders, so numbers never change
+/// meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Event {
     /// The state changed (new state).
     State = 1,
-    /// A request began to wait, and none had lately (for what: `Wait`).
+    /// A request began to wait, after a period without waiting (reason: number of a `Wait`).
     Wait = 2,
     /// A send request failed (completion status).
     SendFailed = 3,
     /// A receive failed (completion status).
     ReceiveFailed = 4,
-    /// The peer was reached (its queue pair number).
+    /// The connection to the peer was established (queue pair number of the peer).
     Connected = 5,
     /// A request over an unreliable transport was dropped (opcode).
     Dropped = 6,
-    /// A way for datagrams to a destination is asked for (its queue pair number).
+    /// A ring for datagrams was requested from a destination (its queue pair number).
     Asked = 7,
-    /// A way for datagrams was granted to a sender (its queue pair number).
+    /// A ring for datagrams was granted to a sender (its queue pair number).
     Opened = 8,
-    /// A sender's way was taken back for others (its queue pair number).
+    /// The ring of a sender was revoked in favour of other senders (queue pair number of the sender).
     Evicted = 9,
 }
 
@@ -38,18 +39,18 @@ impl Event {
     }
 }
 
-/// An event of a queue pair's flight recorder in words.
+/// Textual form of an event of a queue pair's flight recorder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlightEvent {
-    /// What happened: a word that programs can look for.
+    /// Name of the event, for programs to match.
     pub event: &'static str,
     /// The argument: a state, a completion status, an opcode, a queue pair's number.
     pub about: String,
-    /// Both, for people.
+    /// Event and argument as a sentence for users.
     pub text: String,
 }
 
-/// What a request waits for, by its number in the recorder.
+/// Returns name and description of a wait reason, by its number in the recorder.
 fn awaited(number: u64) -> Option<(&'static str, &'static str)> {
     match number {
         0 => Some(("receiver", "for a receive, or room at the receiver")),
@@ -74,8 +75,8 @@ fn opcode(number: u32) -> Option<&'static str> {
 }
 
 impl FlightEvent {
-    /// The words for a code and an argument of a block whose label begins with `softnic`; `None` if this version
-    /// knows no such event.
+    /// Returns the textual form of a code and an argument from a block whose label begins with `softnic`; `None` if
+    /// this version does not know the event.
     pub fn of(code: u64, argument: u64) -> Option<Self> {
         let made = |event, about: String, text| Some(Self { event, about, text });
         let number = u32::try_from(argument).ok()?;

@@ -1,4 +1,4 @@
-//! Regions that a peer has granted to us, and how each is reached.
+//! Regions that a peer has granted to this process, and the kinds of access to them.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,7 +10,7 @@ use farcall_verbs::Access;
 use crate::life::rendezvous::{Kinship, Reach, Refusal, RegionGrant, ReplyBody, RequestBody};
 use crate::life::{Answer, Interest, Peer, regions};
 
-/// A region of the peer, mapped here.
+/// A region of the peer that is mapped into this process.
 pub(crate) struct MappedRegion {
     pub(crate) rkey: u32,
     pub(crate) access: Access,
@@ -18,65 +18,68 @@ pub(crate) struct MappedRegion {
     len_bytes: u64,
     generation: u32,
     mapping: Arc<Mapping>,
-    /// The whole of which this is the part that can be mapped; `None` if it is all.
+    /// The complete region if only a part of it can be mapped; `None` if all of it is mapped.
     pub(crate) whole: Option<Arc<PrivateRegion>>,
 }
 
 impl MappedRegion {
-    /// Where `len_bytes` at the peer's address `addr` are here; `None` if they are not inside the region.
+    /// Returns the local address of `len_bytes` at the peer's address `addr`; `None` if they are not inside the mapped
+    /// region.
     #[inline]
     pub(crate) fn locate(&self, addr: u64, len_bytes: u64) -> Option<*mut u8> {
         let offset = addr.checked_sub(self.addr)?;
         if offset > self.len_bytes || len_bytes > self.len_bytes - offset {
             return None;
         }
-        // SAFETY: `map` checked that the mapping covers the region, and the range is inside the region.
+        // SAFETY: `map` mapped `self.len_bytes` bytes, and the check above found `offset` at most `self.len_bytes`.
+        // `self.mapping` stays mapped as long as `self` exists.
         Some(unsafe { self.mapping.base().add(offset as usize) })
     }
 
-    /// Its address at the peer, its length, and where it is here.
+    /// Returns the address at the peer, the length in bytes and the local address.
     pub(crate) fn extent(&self) -> (u64, u64, *mut u8) {
         (self.addr, self.len_bytes, self.mapping.base())
     }
 
-    /// The word at the peer that equals the returned number while the region is live.
+    /// Returns the peer's generation word and the value that it holds while the region is registered.
     pub(crate) fn generation_word(&self, peer: &Peer) -> (SharedWord, u64) {
         (regions::generation_word(&peer.generations, self.rkey), self.generation.into())
     }
 
-    /// Whether the peer has not deregistered it. Only meaningful inside a hazard.
+    /// Returns whether the peer has not deregistered the region. Only meaningful while a hazard is published.
     #[inline]
     pub(crate) fn is_current(&self, peer: &Peer) -> bool {
         regions::is_current(&peer.generations, self.rkey, self.generation)
     }
 }
 
-/// A region of the peer that cannot be mapped: its heap, its stacks, its files.
+/// A region of the peer that cannot be mapped: heap, stack or file memory.
 pub(crate) struct PrivateRegion {
     pub(crate) rkey: u32,
     pub(crate) access: Access,
     addr: u64,
-    /// The address of its first byte in the peer's address space.
+    /// Address of the first byte in the peer's address space.
     memory_addr: u64,
     len_bytes: u64,
     generation: u32,
-    /// Through which it is reached; `None`: only by its owner.
+    /// Address space through which the region is accessed; `None` if only the peer's service thread can access it.
     pub(crate) space: Option<Arc<AddressSpace>>,
 }
 
 impl PrivateRegion {
-    /// Returns the address in the peer's address space of what its requests name `addr`, inside of the region.
+    /// Returns the address in the peer's address space that corresponds to the request address `addr` inside the
+    /// region.
     pub(crate) fn memory_at(&self, addr: u64) -> u64 {
         self.memory_addr.wrapping_add(addr.wrapping_sub(self.addr))
     }
 
-    /// Whether `len_bytes` at the peer's address `addr` are inside.
+    /// Returns whether `len_bytes` at the peer's address `addr` are inside the region.
     pub(crate) fn contains(&self, addr: u64, len_bytes: u64) -> bool {
         addr.checked_sub(self.addr)
             .is_some_and(|offset| offset <= self.len_bytes && len_bytes <= self.len_bytes - offset)
     }
 
-    /// Whether the peer has not deregistered it. Only meaningful inside a hazard.
+    /// Returns whether the peer has not deregistered the region. Only meaningful while a hazard is published.
     pub(crate) fn is_current(&self, peer: &Peer) -> bool {
         regions::is_current(&peer.generations, self.rkey, self.generation)
     }
@@ -90,7 +93,7 @@ pub(crate) enum Region {
 }
 
 impl Region {
-    /// Bytes of our address space.
+    /// Returns the number of bytes that the region occupies in this process's address space.
     fn mapped_bytes(&self) -> u64 {
         match self {
             Self::Mapped(region) => region.len_bytes,
@@ -98,7 +101,7 @@ impl Region {
         }
     }
 
-    /// Whether the peer has not deregistered it. Only meaningful inside a hazard.
+    /// Returns whether the peer has not deregistered the region. Only meaningful while a hazard is published.
     pub(crate) fn is_current(&self, peer: &Peer) -> bool {
         match self {
             Self::Mapped(region) => region.is_current(peer),
@@ -107,7 +110,7 @@ impl Region {
     }
 }
 
-/// What a region is known by: its key through which domain, and whether it was granted to place receives.
+/// Identity of a granted region: its key, the protection domain, and whether it was granted for receives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct RegionId {
     pub(crate) pd: u32,
@@ -115,21 +118,21 @@ pub(crate) struct RegionId {
     pub(crate) receive: bool,
 }
 
-/// Regions of one peer that are kept mapped, and their bytes: beyond, one that was used before is given up, and asked
-/// for again when it is used again.
+/// Maximum number and total bytes of mapped regions of one peer. Beyond these limits a region is unmapped, and
+/// requested again at its next use.
 const MAX_KEPT_REGIONS: usize = 4096;
 const MAX_KEPT_BYTES: u64 = 1 << 42;
 
-/// What one peer has granted to us.
+/// Regions and address space that one peer has granted to this process.
 #[derive(Default)]
 pub(crate) struct GrantedRegions {
     regions: Mutex<HashMap<RegionId, Region>>,
-    /// Its address space, read-only and writable, once granted: one descriptor of each kind is enough for all regions.
+    /// The peer's address space, read-only and writable. One descriptor of each kind serves all regions.
     spaces: [OnceLock<Arc<AddressSpace>>; 2],
 }
 
 impl GrantedRegions {
-    /// A region as seen through the peer's queue pair `qpn`.
+    /// Returns a region as accessed through the peer's queue pair `qpn`; requests it if it is not cached.
     pub(crate) fn region(peer: &Peer, interest: &Interest, qpn: u32, id: RegionId) -> Answer<Region> {
         if !regions::is_plausible(id.rkey) {
             return Answer::Refused(Refusal::UnknownKey);
@@ -167,7 +170,8 @@ impl GrantedRegions {
         let access = Access::from_bits(grant.access)?;
         let space = match reach {
             Reach::Mapped => return map(id, grant, &fds, None).map(Arc::new).map(Region::Mapped),
-            // Who may not have ours does not give us his.
+            // Both sides compute the same trust level, so a correct peer sends no address space that it would not
+            // receive.
             Reach::AddressSpace | Reach::Partly if kinship != Kinship::SameUser => return None,
             Reach::AddressSpace | Reach::Partly => Some(self.accept_space(id, access, fds.pop())?),
             Reach::Owner => None,
@@ -192,7 +196,7 @@ impl GrantedRegions {
     }
 }
 
-/// Gives up regions until `len_bytes` more are within the limits.
+/// Unmaps regions until `len_bytes` more are within the limits.
 fn make_room(regions: &mut HashMap<RegionId, Region>, len_bytes: u64) {
     while regions.len() >= MAX_KEPT_REGIONS
         || regions.values().map(Region::mapped_bytes).fold(len_bytes, u64::saturating_add) > MAX_KEPT_BYTES
@@ -210,13 +214,13 @@ fn map(
 ) -> Option<MappedRegion> {
     let (before, len_bytes) = (grant.mapped_offset, grant.mapped_len_bytes);
     let addr = grant.addr.checked_add(before)?;
-    // What is mapped is the region, or inside of it.
+    // The mapped range must be all of the region, or lie inside it.
     let is_inside = before <= grant.len_bytes && len_bytes <= grant.len_bytes - before;
     if !is_inside || (whole.is_none() && len_bytes != grant.len_bytes) {
         return None;
     }
     let access = Access::from_bits(grant.access)?;
-    // What peers may only read is mapped read-only.
+    // Memory that peers may only read is mapped read-only.
     let writable = id.receive || access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
     let len = usize::try_from(len_bytes).ok()?;
     addr.checked_add(len_bytes)?;

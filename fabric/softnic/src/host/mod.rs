@@ -36,21 +36,21 @@
 //! # Shared receive queues
 //!
 //! Only their owner consumes shared receives: a receive that another queue pair may take first cannot be advertised.
-//! So the initiator puts small messages into the ring without a receive, several in flight, and requests a place for a
-//! large one by a record. Both wait until the owner has matched them with receives, in order (`qp/shared_target.rs`,
-//! `qp/shared_receive.rs`). A message does not wake an owner that sleeps: it wakes the owner's service thread, which
-//! matches; a completion then makes the event. The owner accepts a message by one compare-and-swap of a count in the
-//! inbound segment. An initiator that gives up withdraws the rest by the same word. So a message is both received and
-//! sent, or neither, even if one of the processes dies in between.
+//! So the initiator puts small messages into the ring without a receive, several in flight, and requests a receive for
+//! a large one by a record. Both wait until the target has matched them with receives, in order (`qp/shared_target.rs`,
+//! `qp/shared_receive.rs`). A message does not wake an application thread that sleeps. It wakes the service thread of
+//! the target's process, which matches; a completion then raises the event. The target accepts a message by one
+//! compare-and-swap of a count in the inbound segment. An initiator that times out withdraws the rest by the same
+//! word. So a message is both received and sent, or neither, even if one of the processes exits in between.
 //!
 //! # UC and UD
 //!
 //! UC takes the same path without waiting: a request that RC would delay or fail is dropped (`qp/unreliable.rs`). The
-//! first datagram of a sender is kept while its service thread asks the receiver's process for a ring. The receiver
-//! makes a ring, gives it a place at the receive completion queue, and takes the place back when the sender ends or
-//! too many other senders want one. `post_send` never waits; the send queue waits for a receiver that has no place but
-//! accepts datagrams, and a sender that sleeps asks that process for a notification (`datagram/askers.rs`). A datagram
-//! is copied into the ring and out of it again, so there is nothing to revoke.
+//! first datagram of a sender is stored while its service thread requests a ring from the receiver's process. The
+//! receiver creates a ring, attaches it to the receive completion queue, and revokes it when the sender exits or too
+//! many other senders want one. `post_send` never waits; the send queue waits for a receiver that has no free receive
+//! but accepts datagrams, and a sender that sleeps requests a notification from that process (`datagram/askers.rs`). A
+//! datagram is copied into the ring and out of it again, so there is nothing to revoke.
 //!
 //! # Memory that the program had before
 //!
@@ -58,8 +58,8 @@
 //! own `/proc/self/mem` to processes of its user only. The initiator copies by `pread` and `pwrite` under the hazard.
 //! Where that is not possible, and for atomics, the initiator requests the access from the owner's service thread,
 //! which executes one bounded access at a time. A page that is not mapped makes a call fail on both paths; it never
-//! raises a signal. A device can be asked to move such memory to a memfd in place, where that is sound (the drop-in
-//! libibverbs asks); then peers map it (`life/moved_memory/`, docs/REGISTERED_MEMORY.md).
+//! raises a signal. A device can be configured to move such memory to a memfd in place, where that is sound (the
+//! drop-in libibverbs does); then peers map it (`life/moved_memory/`, docs/REGISTERED_MEMORY.md).
 //!
 //! # Orderings, and taking memory back
 //!

@@ -1,8 +1,9 @@
-//! Accesses that we execute for a peer, to memory that it cannot reach by itself: because it runs as another user, or
-//! we cannot hand over our address space, or the operation is an atomic, which only our processors can make.
+//! Execution of accesses on behalf of a peer that cannot reach the memory itself: it runs as another user, this
+//! process's address space cannot be passed to it, or the operation is an atomic, which only a process that has the
+//! memory mapped can execute.
 //!
-//! Bytes move between our memory and a memfd of the peer by system calls: what the program has unmapped meanwhile is
-//! an error, not a signal. (An atomic is made by the processor; see [`atomic`].)
+//! System calls move the bytes between this process's memory and a memfd of the peer. Memory that the program has
+//! unmapped is therefore an error and not a signal. (The processor executes an atomic; see [`atomic`].)
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
@@ -15,14 +16,15 @@ use rustix::io::Errno;
 use super::Host;
 use crate::life::rendezvous::{Access, Operation, Refusal};
 
-/// Bytes that one access moves at most: so long may others have to wait for the service thread.
+/// Maximum number of bytes per access. It bounds the time for which the service thread is busy with one access.
 pub(crate) const ACCESS_BYTES: u32 = 128 << 10;
 
 impl Host {
-    /// Executes one access that came over the socket of `client`; returns what an atomic found.
+    /// Executes one access that arrived over the socket of `client`. Returns the previous value for an atomic,
+    /// otherwise 0.
     ///
     /// # Errors
-    /// The reason of refusal.
+    /// Returns the reason of refusal.
     pub(super) fn execute_for_peer(
         &self,
         client: u64,
@@ -36,7 +38,8 @@ impl Host {
             Operation::Place => (Rights::LOCAL_WRITE, true),
             Operation::FetchAdd { .. } | Operation::CompareSwap { .. } => (Rights::REMOTE_ATOMIC, false),
         };
-        // Revocation bars the way first and then waits for the end of our turn.
+        // Revocation first changes what the checks below read, and then waits for this lock. An access that passed them
+        // has therefore ended when revocation returns.
         let _turn = self.access_turn.lock();
         let accept = qp.accepts_from(client, access.life)?;
         if receive && !qp.offers_receive() {
@@ -67,12 +70,12 @@ impl Host {
     }
 }
 
-/// Whether reading and writing it cannot block or shrink under us: only a memfd can be sealed.
+/// Returns whether the file can neither block nor shrink during a transfer. Only a memfd can be sealed.
 fn is_sealed(fd: BorrowedFd<'_>) -> bool {
     fs::fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
 }
 
-/// Our memory from `addr`, and the peer's memfd from its beginning.
+/// Local memory from `addr`, and the peer's memfd from its start.
 struct Memory<'a> {
     addr: u64,
     window: BorrowedFd<'a>,
@@ -81,12 +84,12 @@ struct Memory<'a> {
 impl Memory<'_> {
     fn read(&self, len_bytes: u64) -> Result<(), Refusal> {
         self.all(0, len_bytes, |fd, memory, len, at| {
-            // SAFETY: the kernel reads our memory, or finds that it is not there.
+            // SAFETY: `pwrite` only reads `memory`, and the kernel returns EFAULT if it is not mapped.
             unsafe { libc::pwrite(fd, memory, len, at) }
         })
     }
 
-    /// The last 8 bytes after all others, and of these the final byte last, as everywhere.
+    /// Writes the last 8 bytes after all others, and their final byte last, like every other placement of data.
     fn write_in_order(&self, len_bytes: u64) -> Result<(), Refusal> {
         let body = len_bytes.saturating_sub(8);
         for (from, to) in
@@ -94,8 +97,9 @@ impl Memory<'_> {
         {
             before_store();
             self.all(from, to, |fd, memory, len, at| {
-                // SAFETY: the region's owner promised that it stays mapped and nobody holds references to it; if it is
-                // not mapped the kernel says so. Revocation waits for us.
+                // SAFETY: the range is inside a registered region: `execute_for_peer` checked it under `access_turn`,
+                // for which revocation waits. The contract of `reg_mr` excludes references to memory that peers may
+                // write. The kernel returns EFAULT if the memory is not mapped.
                 unsafe { libc::pread(fd, memory, len, at) }
             })?;
             fence(Ordering::SeqCst);
@@ -137,9 +141,9 @@ fn change_of(operation: Operation) -> Option<AtomicChange> {
     }
 }
 
-/// Atomic with respect to the program's own atomics. Memory that is not there, or not writable, is found by the kernel
-/// first; only a program that unmaps it between the two, against its promise to keep it until deregistration, ends as
-/// if it had touched the memory itself.
+/// Executes an operation that is atomic with respect to the program's own atomics. The kernel first checks that the
+/// memory is mapped and writable. If the program unmaps it between the check and the operation, against the contract of
+/// `reg_mr`, the program receives the signal that an access of its own would raise.
 fn atomic(access: &Access, addr: u64, change: AtomicChange) -> Result<u64, Refusal> {
     if access.len_bytes != 8 || !access.addr.is_multiple_of(8) || !addr.is_multiple_of(8) {
         return Err(Refusal::Invalid);
@@ -148,16 +152,19 @@ fn atomic(access: &Access, addr: u64, change: AtomicChange) -> Result<u64, Refus
         return Err(Refusal::Fault);
     }
     let place = std::ptr::with_exposed_provenance_mut(addr as usize);
-    // SAFETY: inside a registered region, which stays mapped until it is deregistered (the promise of `reg_mr`), which
-    // waits for us; aligned; and nobody holds references to memory that peers may change.
+    // SAFETY: `execute_for_peer` checked under `access_turn` that `addr` is inside a registered region; deregistration
+    // waits for that lock, and by the contract of `reg_mr` the region stays mapped until then. `addr` is a multiple of
+    // 8, and that contract excludes references to memory that peers may change.
     Ok(unsafe { update_word(place, change) })
 }
 
-/// Lets the kernel add 0 to a word, atomically: it changes nothing, and brings in a page that is not there yet.
+/// Returns whether a word is mapped and writable. The kernel adds 0 to it atomically, which faults in a missing page
+/// and changes no value.
 fn is_writable(addr: u64) -> bool {
     const ADD_0_THEN_IF_EQUAL_0: libc::c_int = (libc::FUTEX_OP_ADD & 0xF) << 28;
     let nobody_waits_here = 0_u32;
-    // SAFETY: wakes nobody, because nobody waits at a word of this frame; the kernel checks the other address.
+    // SAFETY: `nobody_waits_here` is a local variable at which no thread waits, so the call wakes none. The kernel
+    // checks `addr` and adds 0 to it, which changes no value.
     let result = unsafe {
         libc::syscall(
             libc::SYS_futex,
@@ -180,7 +187,7 @@ mod tests {
     #[test]
     fn writable_is_what_an_atomic_can_change() {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a mapping of our own, of which nothing else knows.
+        // SAFETY: creates an anonymous mapping at an address that the kernel chooses, so no other code uses it.
         unsafe {
             let page = mmap_anonymous(std::ptr::null_mut(), 4096, prot, MapFlags::PRIVATE).unwrap();
             assert!(is_writable(page as u64), "though it was never touched");

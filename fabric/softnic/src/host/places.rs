@@ -1,4 +1,5 @@
-//! Places for objects: a device has as many of each kind as it says (`query_device`), for the whole process.
+//! Limits on the number of objects. A device has the number of each kind that `query_device` reports, for the entire
+//! process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,7 +8,7 @@ use farcall_verbs::{Error, Result};
 
 use super::Host;
 
-/// A kind of objects.
+/// Kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Domain,
@@ -31,21 +32,21 @@ impl Kind {
     }
 }
 
-/// How many objects of each kind live.
+/// Number of existing objects of each kind.
 #[derive(Default)]
 pub(crate) struct Places([AtomicU32; Kind::COUNT]);
 
-/// The place of an object, given back when it is dropped.
+/// Reservation for one object; dropping it releases the reservation.
 pub(crate) struct Place {
     host: Arc<Host>,
     kind: Kind,
 }
 
 impl Place {
-    /// Takes a place of `limit`.
+    /// Reserves one of `limit` objects.
     ///
     /// # Errors
-    /// If all are taken.
+    /// Returns an error if `limit` objects exist.
     pub(crate) fn take(host: &Arc<Host>, kind: Kind, operation: &'static str, limit: u32) -> Result<Self> {
         let next = |live: u32| (live < limit).then_some(live + 1);
         match host.places.0[kind as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {

@@ -1,5 +1,5 @@
-//! What a process has once for the shared-memory way: its queue pairs, those of its completion queues on which
-//! somebody may sleep, and what it does and gives to peers.
+//! State that a process has once for the shared-memory transport: its queue pairs, its completion queues that have a
+//! channel, and what it executes for and grants to peers.
 
 use std::any::Any;
 use std::os::fd::OwnedFd;
@@ -26,38 +26,38 @@ pub(crate) struct Host {
     pub(crate) queue_memory: Segments,
     pub(crate) pair_memory: Segments,
     pub(crate) region_memory: Segments,
-    /// The objects that live.
+    /// Numbers of existing objects.
     pub(super) places: Places,
-    /// Completion queues on which somebody may sleep.
+    /// Completion queues that have a channel, so a thread may sleep on them.
     sleepers: Mutex<Vec<Weak<CqCore>>>,
     pub(crate) stopped: StoppedAccesses,
-    /// The bits of keys with which receives of connected pairs were posted.
+    /// Union of the key bits of all receives posted to connected queue pairs.
     receive_keys: AtomicU64,
-    /// What the service thread does on behalf of peers, one access at a time.
+    /// Serializes the accesses that the service thread executes for peers.
     pub(crate) access_turn: Mutex<()>,
-    /// Our address space, readable and writable, once a peer needs it.
+    /// This process's address space, read-only and writable; opened when a peer first needs it.
     spaces: [OnceLock<Option<AddressSpace>>; 2],
-    /// The way to other hosts, once something goes there.
+    /// RoCEv2 transport; created at its first use.
     pub(crate) abroad: OnceLock<Arc<dyn Abroad>>,
-    /// Held while it is opened.
+    /// Held while the RoCEv2 transport is created.
     pub(crate) opening: Mutex<()>,
-    /// What goes either way is recorded, if that is asked for.
+    /// Recorder of packets and messages of both transports; `None` if no recording is configured.
     pub(crate) recorder: Option<Arc<Recorder>>,
 }
 
-/// The way to other hosts, as this one's objects need it.
+/// RoCEv2 transport, as seen by the objects of the shared-memory transport.
 pub(crate) trait Abroad: Send + Sync {
-    /// Returns when nothing is under way that began before: memory that was revoked is no longer accessed.
+    /// Waits until all work that began before the call has ended. Revoked memory is then no longer accessed.
     fn settle(&self);
 
-    /// The owner of a completion queue is about to sleep: he does not look for packets from now on.
+    /// Called when the application thread of a completion queue is about to sleep and stops polling for packets.
     fn owner_sleeps(&self);
 
-    /// What it is.
+    /// Returns the transport as `Any`, for downcasts to its concrete type.
     fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
 
-/// What a queue pair number names.
+/// The object that a queue pair number identifies.
 #[derive(Clone)]
 enum Numbered {
     Connected(Weak<QpCore>),
@@ -65,7 +65,7 @@ enum Numbered {
 }
 
 impl Host {
-    /// The process's one instance, made at first use.
+    /// Returns the process's only instance; creates it at the first call.
     pub(crate) fn get() -> Result<Arc<Self>> {
         let mut slot = INSTANCE.lock();
         if let Some(instance) = &*slot {
@@ -92,7 +92,7 @@ impl Host {
         Ok(host)
     }
 
-    /// Our address space for peers; `None` if it cannot be handed over.
+    /// Returns this process's address space for peers; `None` if it cannot be opened.
     pub(super) fn address_space(&self, writable: bool) -> Option<&AddressSpace> {
         let space = self.spaces[usize::from(writable)].get_or_init(|| AddressSpace::own(writable));
         if space.is_none() {
@@ -103,13 +103,13 @@ impl Host {
         space.as_ref()
     }
 
-    /// Makes a connected queue pair with a number of its own.
+    /// Creates a connected queue pair with a new number.
     pub(crate) fn register_qp(&self, make: impl FnOnce(u32) -> Result<Arc<QpCore>>) -> Result<Arc<QpCore>> {
         let named = |qp: Arc<QpCore>| (qp.clone(), Numbered::Connected(Arc::downgrade(&qp)));
         self.numbers.register(&self.process.service, |qpn| make(qpn).map(named))
     }
 
-    /// Makes a datagram queue pair with a number of its own.
+    /// Creates a datagram queue pair with a new number.
     pub(crate) fn register_datagrams(
         &self,
         make: impl FnOnce(u32) -> Result<Arc<DatagramCore>>,
@@ -134,23 +134,23 @@ impl Host {
         self.numbers.all().iter().filter_map(Numbered::connected).collect()
     }
 
-    /// Receives that were posted with the key of a region that was revoked are checked when messages meet them.
+    /// Marks receives that were posted with a revoked key, so that they are checked when a message arrives.
     pub(crate) fn region_was_revoked(&self, lkey: u32) {
         if self.receive_keys.load(Relaxed) & key_bit(lkey) != 0 {
             self.queue_pairs().iter().for_each(|qp| qp.region_was_revoked(lkey));
         }
     }
 
-    /// Receives are posted with elements of keys that have these bits.
+    /// Records that receives are posted whose scatter elements have these key bits.
     #[cold]
     pub(crate) fn note_receive_keys(&self, bits: u64) {
         self.receive_keys.fetch_or(bits, Relaxed);
     }
 
-    /// A completion queue with a channel was made.
+    /// Registers a completion queue that has a channel.
     pub(crate) fn add_sleeper(&self, queue: &Arc<CqCore>) {
         let mut sleepers = self.sleepers.lock();
-        // Now and then, so that the list is not longer than twice what lives.
+        // Pruned when the vector is full, so the list is at most twice as long as the number of existing queues.
         if sleepers.len() == sleepers.capacity() {
             sleepers.retain(|queue| queue.strong_count() > 0);
         }
@@ -184,7 +184,7 @@ impl Way for Host {
         let connected: Vec<_> = numbered.iter().filter_map(Numbered::connected).collect();
         connected.iter().for_each(|qp| qp.process_ended(instance));
         self.stopped.prune();
-        // What it was given of shared receives and has not used goes to others.
+        // Shared receives that the process held without using them become available to other queue pairs.
         connected.iter().for_each(|qp| qp.continue_receives());
         numbered.iter().filter_map(Numbered::datagrams).for_each(|qp| qp.process_ended(instance));
     }

@@ -1,4 +1,4 @@
-//! Shared memory of small objects: many of them share a descriptor and a mapping of ours.
+//! Shared memory of small objects; many objects share one descriptor and one mapping.
 
 use farcall_shm::readiness::LEN_BYTES;
 use farcall_shm::{Mutex, Segment, SegmentFile};
@@ -6,29 +6,29 @@ use farcall_verbs::Result;
 
 use crate::life::rendezvous::configured_group;
 
-/// Completion queues that share a descriptor, if only processes of our user get it.
+/// Number of completion queues per descriptor if only processes of the same user receive it.
 const QUEUES_OF_USER: usize = 64;
 
-/// Objects that share a descriptor, at least.
+/// Minimum number of objects per descriptor.
 const OF_DESCRIPTOR: usize = 16;
 
-/// Whether only processes of our user get our descriptors: they may do anything to us. A member of a group reaches only
-/// the objects that it is granted.
+/// Returns whether only processes of the same user receive descriptors; they are trusted completely. A member of a
+/// group must reach only the objects that it is granted.
 fn only_our_user() -> bool {
     matches!(configured_group(), Ok(None))
 }
 
-/// How many completion queues share a descriptor.
+/// Returns the number of completion queues per descriptor.
 pub(crate) fn queues_of_descriptor() -> usize {
     if only_our_user() { QUEUES_OF_USER } else { 1 }
 }
 
-/// The memory of one kind of objects of this process.
+/// Shared memory for one kind of object of this process.
 pub(crate) struct Segments {
     name: &'static str,
-    /// Bytes that share a descriptor.
+    /// Number of bytes per descriptor.
     file_bytes: usize,
-    /// Where the next is taken from.
+    /// File from which the next object is allocated.
     file: Mutex<Option<SegmentFile>>,
 }
 
@@ -37,26 +37,26 @@ impl Segments {
         Self { name, file_bytes, file: Mutex::new(None) }
     }
 
-    /// For completion queues, that peers announce to.
+    /// Creates the memory of completion queues, to which peers announce completions.
     pub(crate) fn of_queues() -> Self {
         Self::new("farcall-cq", QUEUES_OF_USER * LEN_BYTES.next_multiple_of(rustix::param::page_size()))
     }
 
-    /// For the ways in to queue pairs.
+    /// Creates the memory of queue pairs' inbound segments.
     pub(crate) fn of_pairs() -> Self {
         Self::new("farcall-qp", 1 << 20)
     }
 
-    /// For memory of `alloc_mr`.
+    /// Creates the memory of `alloc_mr`.
     pub(crate) fn of_regions() -> Self {
         Self::new("farcall-mr", 8 << 20)
     }
 
-    /// Zeroed memory for one more of `len_bytes`, of which `used_bytes` are used in any case. What is large has a
-    /// descriptor of its own, and is allocated now.
+    /// Returns zeroed memory of `len_bytes`, of which `used_bytes` are certain to be used. A large object gets a
+    /// descriptor of its own and is allocated immediately.
     ///
     /// # Errors
-    /// If there is no memory or no descriptor for it.
+    /// Returns an error if there is no memory or no free descriptor.
     pub(crate) fn take(&self, len_bytes: usize, used_bytes: usize) -> Result<Segment> {
         if len_bytes > self.file_bytes / OF_DESCRIPTOR || !only_our_user() {
             return Segment::create(self.name, len_bytes);

@@ -1,8 +1,8 @@
-//! Shared receive queues: receives that the queue pairs of one process take from as messages arrive.
+//! Shared receive queues: receives that the queue pairs of one process consume as messages arrive.
 //!
-//! They are private to their owner. What a peer may know of a queue pair's receives it cannot know here, because
-//! another pair may take them first; so the owner matches, and a peer's SEND is complete when it has (see
-//! `qp::shared_receive`).
+//! They are private to their process. The receives of an ordinary queue pair are advertised to its peer; shared
+//! receives cannot be, because another queue pair may consume them first. The receiver therefore matches messages with
+//! receives, and a peer's SEND completes when the receiver has matched it (see `qp::shared_receive`).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -31,7 +31,7 @@ impl Receive {
         Self::of(wr.wr_id, wr.sges())
     }
 
-    /// At most as many elements as a request can have.
+    /// Creates a receive; `elements` has at most [`MAX_SGE`] entries.
     pub(crate) fn of(wr_id: u64, elements: &[Sge]) -> Self {
         let count = elements.len();
         let mut sges = [Sge::default(); MAX_SGE];
@@ -43,7 +43,7 @@ impl Receive {
         &self.sges[..self.count]
     }
 
-    /// Bytes it has room for.
+    /// Returns the capacity in bytes.
     pub(crate) fn len_bytes(&self) -> u64 {
         self.sges().iter().map(|sge| u64::from(sge.length)).sum()
     }
@@ -52,9 +52,9 @@ impl Receive {
 struct Queue {
     receives: VecDeque<Receive>,
     max_wr: u32,
-    /// Armed if not 0.
+    /// SRQ limit; armed if it is not 0.
     limit: u32,
-    /// Queue pairs with a message that found no receive, and its number, in the order in which they looked.
+    /// Queue pairs with a message that found no receive, and the number of that message, in the order of the attempts.
     starving: Vec<(Weak<QpCore>, u64)>,
 }
 
@@ -64,16 +64,17 @@ pub(crate) struct SrqCore {
     pub(crate) number: u32,
     pub(crate) pd: u32,
     pub(crate) max_sge: u32,
-    /// One lock for those who post and those who poll: queue pairs of one queue may be polled by several threads.
+    /// Lock shared by posting and polling threads; several threads may poll queue pairs of one shared receive queue.
     queue: Mutex<Queue>,
-    /// Counts batches of posted receives, so that who found none knows without the lock whether to look again.
+    /// Number of batches of posted receives. A queue pair that found no receive reads it without the lock to decide
+    /// whether to try again.
     posts: AtomicU64,
     users: AtomicU32,
 }
 
 impl SrqCore {
     /// # Errors
-    /// If the device has no such sizes.
+    /// Returns an error if a size exceeds the limits of the device.
     pub(crate) fn new(
         host: &Arc<Host>,
         events: &Arc<Events>,
@@ -102,23 +103,23 @@ impl SrqCore {
         }))
     }
 
-    /// Batches posted so far.
+    /// Returns the number of batches posted so far.
     pub(crate) fn posts(&self) -> u64 {
         self.posts.load(Ordering::Acquire)
     }
 
-    /// A queue pair begins to use it.
+    /// Records that a queue pair uses this shared receive queue.
     pub(crate) fn attach(&self) {
         self.users.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A queue pair is destroyed.
+    /// Records that a queue pair that used it is destroyed.
     pub(crate) fn detach(&self) {
         self.users.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The oldest receive, for a pair's `message`. If there is none, the pair is announced to its owner after the next
-    /// post.
+    /// Returns the oldest receive, for `message` of a queue pair. If there is none, the queue pair is announced to its
+    /// completion queue after the next post.
     pub(crate) fn take(&self, hungry: &Weak<QpCore>, message: u64) -> Option<Receive> {
         let mut queue = self.queue.lock();
         let taken = queue.receives.pop_front();
@@ -133,8 +134,8 @@ impl SrqCore {
         None
     }
 
-    /// The oldest receive, given to `work` and then removed, if `work` made something of it. Who finds none does not
-    /// wait.
+    /// Passes the oldest receive to `work`, and removes it if `work` returns a value. If there is no receive, the queue
+    /// pair is not registered as waiting.
     pub(crate) fn take_if<R>(&self, work: impl FnOnce(&Receive) -> Option<R>) -> Option<Option<R>> {
         let mut queue = self.queue.lock();
         let made = work(queue.receives.front()?);
@@ -145,19 +146,19 @@ impl SrqCore {
         Some(made)
     }
 
-    /// Whether the first bytes of a receive's elements may take a message of `len_bytes`.
+    /// Returns whether the first bytes of the receive's scatter elements may take a message of `len_bytes`.
     pub(crate) fn allows(&self, sges: &[Sge], len_bytes: u32) -> bool {
         self.host.process.regions.allows_first(sges, len_bytes.into(), self.pd, Access::LOCAL_WRITE)
     }
 
-    /// Gives back a receive that was not used after all.
+    /// Returns an unused receive to the front of the queue.
     pub(crate) fn put_back(&self, receive: Receive) {
         let mut queue = self.queue.lock();
         queue.receives.push_front(receive);
         self.feed(queue);
     }
 
-    /// After receives were added: makes the owners of pairs whose messages wait look again.
+    /// Called after receives were added: announces the queue pairs whose messages wait for one.
     fn feed(&self, mut queue: MutexGuard<'_, Queue>) {
         self.posts.fetch_add(1, Ordering::Release);
         let starving = std::mem::take(&mut queue.starving);
@@ -170,7 +171,7 @@ impl SrqCore {
         }
     }
 
-    /// The limit event comes once, when fewer receives than the limit are left (IBA 10.2.9.3).
+    /// Raises the limit event once, when fewer receives than the limit are left (IBA 10.2.9.3).
     fn check_limit(&self, queue: &mut Queue) {
         if (queue.receives.len() as u64) < u64::from(queue.limit) {
             queue.limit = 0;
@@ -178,7 +179,7 @@ impl SrqCore {
         }
     }
 
-    /// Queue pairs that use it.
+    /// Returns the number of queue pairs that use it.
     pub(crate) fn users(&self) -> u32 {
         self.users.load(Ordering::Relaxed)
     }

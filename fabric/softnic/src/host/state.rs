@@ -1,47 +1,47 @@
-//! What a queue pair goes through, declared: its states, what leads from one to the next, and who may do that.
+//! State machine of a queue pair: states, transitions, and which thread may make each.
 //!
-//! The specification's states are finer here by what others must know: whether a reset is under way, whether a
-//! message came in RTR, and whether a pair in error is closed to its peer already.
+//! The specification's states are subdivided by what other threads must know: whether a reset is in progress, whether a
+//! message arrived in RTR, and whether the peer's access to a queue pair in error has been revoked.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use farcall_verbs::{QpState, QpType, Transition};
 
-/// In the order in which the hot paths compare best: what shows as ERR comes last.
+/// The order allows the comparisons of the hot paths: the states that are reported as ERR are last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum State {
-    /// Shows as RESET. The queues of before are being given up: what still fails there is of no concern.
+    /// Reported as RESET. The queues of the previous incarnation are being discarded; failures there are ignored.
     Resetting = 0,
     Reset = 1,
     Init = 2,
     Rtr = 3,
-    /// Shows as RTR. A message has come (IBA 11.6.3.1: communication established).
+    /// Reported as RTR. A message has arrived (IBA 11.6.3.1: communication established).
     Established = 4,
     Rts = 5,
     Sqd = 6,
     Sqe = 7,
-    /// Shows as ERR. The peer may still be let in: nothing can be flushed that it could touch.
+    /// Reported as ERR. The peer may still have access, so receives that it could write to cannot be flushed yet.
     Failing = 8,
     Err = 9,
 }
 
-/// What leads to another state.
+/// Cause of a transition, and the thread that applies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// The owner, by `modify_qp`; to ERR it is completed by `PeerShutOut`. Not to RESET.
+    /// Application thread, by `modify_qp`. A transition to ERR is completed by `PeerShutOut`. Not used for RESET.
     Modify(QpState),
-    /// The owner, by `modify_qp` or destruction.
+    /// Application thread, by `modify_qp` or destruction.
     BeginReset,
-    /// The owner, when nobody works on the queues of before any more.
+    /// Application thread, when no other thread works on the queues of the previous incarnation.
     EndReset,
-    /// Whoever polls, or the service thread: the first message has come.
+    /// Polling thread or service thread: the first message has arrived.
     MessageCame,
-    /// Whoever executes sends, of UC and UD.
+    /// Thread that executes sends of UC or UD.
     SendFailed,
-    /// Whoever finds that the pair cannot go on, of RC and UC.
+    /// Thread that finds an RC or UC queue pair unable to continue.
     Fail,
-    /// Whoever made it fail, when the peer has no access any more.
+    /// Thread that applied the failure, after the peer's access was revoked.
     PeerShutOut,
     /// A forked child, to which the pair does not belong.
     Inherit,
@@ -64,7 +64,7 @@ impl State {
         }
     }
 
-    /// As the specification calls it.
+    /// Returns the state as the specification names it.
     #[inline]
     pub(crate) const fn shown(self) -> QpState {
         match self {
@@ -78,13 +78,13 @@ impl State {
         }
     }
 
-    /// The table: where a step leads; `None` if it cannot be made from here.
+    /// Transition table: returns the next state; `None` if `step` is illegal in this state.
     const fn after(self, step: Step, qp_type: QpType) -> Option<Self> {
         use State::{Err, Established, Failing, Init, Reset, Resetting, Rtr, Rts, Sqd, Sqe};
         Some(match (self, step) {
             (_, Step::Inherit | Step::BeginReset) => Resetting,
             (Resetting, Step::EndReset) => Reset,
-            // What fails in a reset, or again, changes nothing.
+            // A failure during a reset, or a second failure, changes nothing.
             (Resetting | Failing | Err, _) => match step {
                 Step::PeerShutOut if matches!(self, Failing) => Err,
                 _ => return None,
@@ -109,7 +109,7 @@ impl State {
     }
 }
 
-/// The state of one queue pair, which several threads change.
+/// State of one queue pair. Several threads change it.
 pub(crate) struct StateCell(AtomicU32);
 
 impl StateCell {
@@ -122,7 +122,7 @@ impl StateCell {
         State::of(self.0.load(Ordering::Acquire))
     }
 
-    /// Makes a step; returns the state that it led from and to, or `None` if it could not be made.
+    /// Applies a step. Returns the states before and after it; `None` if the step is illegal.
     #[cold]
     pub(crate) fn make(&self, step: Step, qp_type: QpType) -> Option<(State, State)> {
         let next = |word| State::of(word).after(step, qp_type).map(|to| to as u32);
@@ -147,7 +147,7 @@ mod tests {
         steps
     }
 
-    /// All that is legal for RC, written out; everything else must be refused.
+    /// Lists all legal transitions of RC; every other one must be refused.
     #[test]
     fn the_table_has_these_transitions_and_no_others() {
         let to = Step::Modify;
@@ -194,7 +194,7 @@ mod tests {
         }
     }
 
-    /// What a program may do is in the vocabulary's table; here it only becomes finer.
+    /// The transitions open to a program are those of `Transition`; the states here only subdivide them.
     #[test]
     fn a_program_changes_states_as_the_verbs_say() {
         for (qp_type, state, to) in [QpType::Rc, QpType::Uc, QpType::Ud]
@@ -206,7 +206,7 @@ mod tests {
             let step = if to == QpState::Reset { Step::BeginReset } else { Step::Modify(to) };
             let ends = match state.after(step, qp_type) {
                 Some(next) => next.shown() == to,
-                // Nothing to do, or no state that a program ever meets.
+                // No transition is needed, or the state is one that a program never observes.
                 None if state.shown() == to && to == QpState::Err => true,
                 None => matches!(state, Resetting) || !may,
             };

@@ -1,7 +1,7 @@
-//! Accesses in which a peer was stopped when their queue pair was reset or destroyed.
+//! Accesses during which a peer process was stopped when the queue pair was reset or destroyed.
 //!
-//! The peer may go on at any time. Until it leaves or dies, whoever asks whether memory can be reused must hear of it,
-//! although the queue pair has been connected anew, or does not exist any more.
+//! The peer may resume at any time. Until it ends the access or exits, the access counts as a user of the memory, even
+//! if the queue pair has been reconnected or no longer exists.
 
 use std::sync::MutexGuard;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use crate::life::regions::Granted;
 
 struct Stopped {
     qpn: u32,
-    /// Of the queue pair, and of the receives that its peer could place into.
+    /// Protection domains of the queue pair and of the receives that its peer could write to.
     domains: (u32, u32),
     inbound: PastInbound,
 }
@@ -29,27 +29,28 @@ impl StoppedAccesses {
         stopped
     }
 
-    /// Remembers a queue pair's way in with an access under way. Call before the queue pair shows its next state.
+    /// Stores the inbound grant of a queue pair during whose reset an access was in progress. Call it before the queue
+    /// pair shows its next state.
     pub(super) fn remember(&self, qpn: u32, domains: (u32, u32), inbound: PastInbound) {
         self.lock().push(Stopped { qpn, domains, inbound });
     }
 
-    /// Whether nobody is inside an access that the queue pair admitted before it was reset.
+    /// Returns whether no access is in progress that the queue pair admitted before it was reset.
     pub(crate) fn has_none_of(&self, qpn: u32) -> bool {
         self.lock().iter().all(|stopped| stopped.qpn != qpn)
     }
 
-    /// Forgets those that have ended.
+    /// Removes the accesses that have ended.
     pub(super) fn prune(&self) {
         drop(self.lock());
     }
 }
 
 impl Host {
-    /// After a region of `pd` was revoked: waits until no peer is inside an access to it, but not beyond `deadline`;
-    /// returns whether none is.
+    /// Called after a region of `pd` was revoked. Waits until no peer accesses the region, at most until `deadline`;
+    /// returns whether none does.
     pub(crate) fn wait_out_of_region(&self, pd: u32, rkey: u32, granted: Granted, deadline: Instant) -> bool {
-        // A peer reaches a region only through queue pairs of its domain, and places only into receives of that domain.
+        // A peer reaches a region only through queue pairs of its domain, and writes only to receives of that domain.
         let concerns = |(own, receives): (u32, u32)| {
             move |hazard| {
                 (own == pd && hazard == hazard::of_region(rkey))
@@ -60,7 +61,7 @@ impl Host {
         for qp in self.queue_pairs() {
             clear &= qp.wait_clear(deadline, concerns((qp.pd, qp.receives_pd())));
         }
-        // Last: what was reset since is here, or was waited for above.
+        // Read last: an inbound grant that was reset in the meantime is in this list, or was waited for above.
         let stopped = self.stopped.lock();
         clear && stopped.iter().all(|stopped| stopped.inbound.is_clear(concerns(stopped.domains)))
     }

@@ -1,4 +1,4 @@
-//! The addresses of this host's network devices, and which way leads to a GID.
+//! Addresses of this host's network devices, and the choice of the transport to a GID.
 
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -10,32 +10,34 @@ use farcall_wire::codec::{HEADERS_BYTES_MAX, ICRC_BYTES};
 
 use super::route_type;
 
-/// Chooses the way.
+/// Environment variable that selects the transport.
 const WAY_VARIABLE: &str = "FARCALL_WAY";
 
-/// Names the network devices that may be used, separated by commas.
+/// Environment variable with the network devices that may be used, separated by commas.
 const DEVICES_VARIABLE: &str = "FARCALL_NET_DEVICES";
 
-/// Names the addresses of hosts that may be peers, separated by commas.
+/// Environment variable with the addresses of hosts that may be peers, separated by commas.
 const PEERS_VARIABLE: &str = "FARCALL_NET_PEERS";
 
-/// More addresses than this are left out of the GID table.
+/// Maximum number of addresses in the GID table.
 pub(crate) const ADDRESSES_MAX: usize = 8;
 
-/// What the environment says of ways.
+/// Transport policy configured by the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WayChoice {
-    /// Peers on this host by shared memory, others by RoCEv2.
+    /// Shared memory for peers on this host, RoCEv2 for others.
     Auto,
-    /// Shared memory alone.
+    /// Only shared memory.
     Host,
-    /// RoCEv2 alone, also to this host.
+    /// Only RoCEv2, also for peers on this host.
     Net,
 }
 
 impl WayChoice {
+    /// Reads the policy from the environment.
+    ///
     /// # Errors
-    /// If the variable has another value.
+    /// Returns an error if the variable has an unknown value.
     pub(crate) fn configured() -> Result<Self> {
         match trusted_variable(WAY_VARIABLE) {
             None => Ok(Self::Auto),
@@ -52,7 +54,7 @@ impl WayChoice {
     }
 }
 
-/// Whether everything is to go by RoCEv2, whatever else says where peers are.
+/// Returns whether all connections must use RoCEv2, regardless of where the peers are.
 pub fn is_network_forced() -> bool {
     matches!(WayChoice::configured(), Ok(WayChoice::Net))
 }
@@ -64,9 +66,9 @@ pub(crate) struct DeviceAddress {
     pub(crate) netdev: String,
 }
 
-/// The addresses of the devices that are up, and those of `known` that devices still have: a link that is down for a
-/// while takes no address. In the system's order, known ones before others and IPv4 before IPv6. Loopback addresses
-/// count only where everything goes by RoCEv2, and there is no other.
+/// Returns the addresses of devices that are up, and those of `known` that a device still has: a link that is down for
+/// a while does not remove an address. The order is that of the system, with known addresses before others and IPv4
+/// before IPv6. Loopback addresses are included only if RoCEv2 is forced and there is no other address.
 pub(crate) fn device_addresses(way: WayChoice, known: &[Gid]) -> Vec<DeviceAddress> {
     let mut found = all_addresses();
     if let Some(names) = trusted_variable(DEVICES_VARIABLE) {
@@ -89,31 +91,33 @@ fn gid_of(address: IpAddr) -> Gid {
     }
 }
 
-/// Returns whether packets for an address stay on this host now.
+/// Returns whether packets for an address currently stay on this host.
 pub fn is_of_this_host(address: Ipv6Addr) -> bool {
     let bind = || UdpSocket::bind((address.to_canonical(), 0)).is_ok();
     address.to_canonical().is_loopback() || route_type::is_local(address).unwrap_or_else(bind)
 }
 
-/// The longest MTU with which packets go in one piece through a network device; `None`: the system does not say.
+/// Returns the longest MTU whose packets pass through a network device without fragmentation; `None` if the system does
+/// not report it.
 pub(crate) fn whole_mtu_of(netdev: &str) -> Option<Mtu> {
-    // Not by /sys, which may be another network namespace's.
+    // Not read from /sys, which may belong to another network namespace.
     let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).ok()?;
-    // SAFETY: plain data.
+    // SAFETY: all bytes zero are a valid `ifreq`, which is plain data.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     let name = netdev.as_bytes();
-    // With the zero that ends it.
+    // The name must leave space for its terminating zero.
     let place = request.ifr_name.get_mut(..name.len()).filter(|_| name.len() < libc::IFNAMSIZ)?;
     place.iter_mut().zip(name).for_each(|(place, byte)| *place = *byte as libc::c_char);
-    // SAFETY: the structure that this call takes, with a name that ends; it lives through the call.
+    // SAFETY: `SIOCGIFMTU` takes an `ifreq`. Its name is terminated by zero, and `request` is a local variable that
+    // outlives the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) };
-    // SAFETY: filled by the call.
+    // SAFETY: the call succeeded, so it has set this union field.
     (result == 0).then(|| whole_mtu(unsafe { request.ifr_ifru.ifru_mtu } as usize))
 }
 
-/// The longest MTU whose packets fit into IP packets of so many bytes.
+/// Returns the longest MTU whose packets fit into IP packets of `ip_bytes` bytes.
 fn whole_mtu(ip_bytes: usize) -> Mtu {
-    /// Of IPv6, of UDP, and of the longest packet.
+    /// Length of the IPv6 and UDP headers and of the longest RoCEv2 headers in bytes.
     const HEADERS_BYTES: usize = 40 + 8 + HEADERS_BYTES_MAX + ICRC_BYTES;
     let all = [Mtu::Mtu4096, Mtu::Mtu2048, Mtu::Mtu1024, Mtu::Mtu512];
     let fitting = all.into_iter().find(|mtu| mtu.bytes() as usize + HEADERS_BYTES <= ip_bytes);
@@ -124,10 +128,10 @@ fn is_listed(list: &str, name: &str) -> bool {
     list.split(',').any(|listed| listed.trim() == name)
 }
 
-/// Whether a host may be a peer.
+/// Checks that a host may be a peer.
 ///
 /// # Errors
-/// If it is none of those that are listed, or the list cannot be understood.
+/// Returns an error if the host is not in the configured list, or if the list is malformed.
 pub(crate) fn require_peer(operation: &'static str, peer: Ipv6Addr) -> Result<()> {
     match trusted_variable(PEERS_VARIABLE) {
         Some(list) => require_listed(operation, &list.to_string_lossy(), peer),
@@ -135,12 +139,12 @@ pub(crate) fn require_peer(operation: &'static str, peer: Ipv6Addr) -> Result<()
     }
 }
 
-/// Checks that messages of connection management may come from an address over RoCEv2, for who gets them handed on from
-/// a process with another environment.
+/// Checks that connection management messages may arrive from an address over RoCEv2. Used by processes to which
+/// another process, with another environment, forwards such messages.
 ///
 /// # Errors
-/// If it is an address of this host and `FARCALL_WAY` does not force RoCEv2 to this host, if `FARCALL_WAY` forbids other
-/// hosts, or if the address is none of those that are listed.
+/// Returns an error if the address is one of this host and `FARCALL_WAY` does not force RoCEv2, if `FARCALL_WAY`
+/// forbids other hosts, or if the address is not in the configured list.
 pub fn check_remote_peer(peer: Ipv6Addr) -> Result<()> {
     const OP: &str = "check a remote peer";
     match WayChoice::configured()? {
@@ -160,15 +164,15 @@ pub fn check_remote_peer(peer: Ipv6Addr) -> Result<()> {
     require_peer(OP, peer)
 }
 
-/// The hosts that may be peers; `None`: all.
+/// Returns the hosts that may be peers; `None` if all may.
 ///
 /// # Errors
-/// If the list cannot be understood.
+/// Returns an error if the list is malformed.
 pub(crate) fn listed_peers(operation: &'static str) -> Result<Option<Vec<IpAddr>>> {
     trusted_variable(PEERS_VARIABLE).map(|list| parse_peers(operation, &list.to_string_lossy())).transpose()
 }
 
-/// Whether the devices that may be used are named.
+/// Returns whether the devices that may be used are configured.
 pub(crate) fn are_devices_named() -> bool {
     trusted_variable(DEVICES_VARIABLE).is_some()
 }
@@ -189,10 +193,10 @@ fn require_listed(operation: &'static str, list: &str, peer: Ipv6Addr) -> Result
     Err(Error::invalid(operation, what))
 }
 
-/// Whether our address towards a peer may be used.
+/// Checks that the local address towards a peer may be used.
 ///
 /// # Errors
-/// If devices are named, and it is of none of them.
+/// Returns an error if devices are configured and the address belongs to none of them.
 pub(crate) fn require_device(operation: &'static str, source: Ipv6Addr, is_named: bool) -> Result<()> {
     if is_named || !are_devices_named() {
         return Ok(());
@@ -201,23 +205,24 @@ pub(crate) fn require_device(operation: &'static str, source: Ipv6Addr, is_named
     Err(Error::invalid(operation, what))
 }
 
-/// Each address with its device, and whether that is up.
+/// Returns each address with its device, and whether the device is up.
 fn all_addresses() -> Vec<(IpAddr, String, bool)> {
     let mut found = Vec::new();
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: fills a list, which is given back below.
+    // SAFETY: the call stores a list in `first`, which is freed below.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
         return found;
     }
     let mut next = first;
-    // SAFETY: the list's entries live until it is given back.
+    // SAFETY: `next` is null or an entry of the list, which is freed only after the loop.
     while let Some(entry) = unsafe { next.as_ref() } {
         next = entry.ifa_next;
         if entry.ifa_addr.is_null() {
             continue;
         }
         let is_up = entry.ifa_flags & libc::IFF_UP as u32 != 0;
-        // SAFETY: a name of the list, which ends with 0; and an address of the family that it names.
+        // SAFETY: `ifa_name` is a string of the list, terminated by zero. `ifa_addr` is not null and has the length of
+        // its family.
         let (netdev, address) = unsafe { (CStr::from_ptr(entry.ifa_name), address_of(entry.ifa_addr)) };
         let is_local = |v6: &Ipv6Addr| v6.is_unicast_link_local();
         if let Some(address) = address
@@ -226,15 +231,15 @@ fn all_addresses() -> Vec<(IpAddr, String, bool)> {
             found.push((address, netdev.to_string_lossy().into_owned(), is_up));
         }
     }
-    // SAFETY: as it was given to us; nothing of it is kept.
+    // SAFETY: `first` is the list that `getifaddrs` returned, and no reference to it remains.
     unsafe { libc::freeifaddrs(first) };
     found
 }
 
 /// # Safety
-/// The address must be as long as its family says.
+/// `name` must be valid for the length of its address family.
 unsafe fn address_of(name: *const libc::sockaddr) -> Option<IpAddr> {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the contract of this function `name` is valid for the structure of its family.
     unsafe {
         match libc::c_int::from((*name).sa_family) {
             libc::AF_INET => {

@@ -1,4 +1,4 @@
-//! Processes that ask us: how many may, and what their sockets bring.
+//! Client processes: how many may connect, and how their requests are served.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -19,45 +19,46 @@ use super::rendezvous::{
 use super::retry::RETRY_LAST;
 use super::service::{Service, Watched};
 
-/// Clients that may be connected to us at once.
+/// Maximum number of connected clients.
 const MAX_CLIENTS: u64 = 4096;
 
-/// And of one process: it needs one for each of our blocks of queue pair numbers that it talks to.
+/// Returns the maximum number of connections of one process. It needs one for each block of queue pair numbers of this
+/// process that it communicates with.
 fn most_of_a_process(most_clients: usize) -> usize {
     (most_clients / 4).min(256)
 }
 
-/// A client takes two descriptors: the other half of them is the program's.
+/// Returns the maximum number of clients. Each uses two descriptors; half of all descriptors are left to the program.
 fn most_clients(open_files: Option<u64>) -> usize {
     open_files.map_or(MAX_CLIENTS, |limit| (limit / 4).min(MAX_CLIENTS)) as usize
 }
 
-/// Frames of one client that are answered before others have their turn.
+/// Maximum number of frames of one client that are handled before other clients are served.
 const FRAMES_A_TURN: usize = 32;
 
-/// What a client's socket is watched for.
+/// Condition for which a client's socket is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Its further questions.
+    /// Further requests.
     Questions,
-    /// Room for answers: it has not taken the last ones yet, and its process may just have no processor.
+    /// Space for replies: the client has not read the last ones yet, possibly because its process is not scheduled.
     Room,
-    /// Nothing any more.
+    /// None: the connection has ended.
     End,
 }
 
-/// A process that asks us.
+/// A process that sends requests to this one.
 pub(crate) struct Client {
     socket: DontForkFd,
-    /// Tells it from all others that ever asked us.
+    /// Unique among all clients that ever connected.
     pub(crate) id: u64,
     pub(crate) kinship: Kinship,
     process_number: Option<u64>,
-    /// `None` if the system has no descriptor for it.
+    /// `None` if the process has no free descriptor.
     life: Option<Arc<Lifetime>>,
 }
 
-/// The number that a process has among all descriptors of its life (since Linux 6.9).
+/// Returns the inode number of a pidfd, which is unique per process (since Linux 6.9).
 fn number_of(pidfd: &OwnedFd) -> Option<u64> {
     const PID_FS_MAGIC: u64 = 0x5049_4446;
     let is_told = rustix::fs::fstatfs(pidfd).is_ok_and(|stat| stat.f_type as u64 == PID_FS_MAGIC);
@@ -75,19 +76,19 @@ impl Client {
         self.life.as_ref()
     }
 
-    /// Answers its request of a number.
+    /// Replies to its request with the given number.
     pub(crate) fn reply(&self, id: u32, body: ReplyBody, fds: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
         send_frame(self.socket.as_fd(), &Reply { id, body }.encode(), fds)
     }
 
-    /// Where it is.
+    /// Returns its socket.
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Answers what its socket holds, as far as there is room for answers; returns what to wait for.
+    /// Handles the frames in its socket while there is space for replies. Returns the condition to wait for.
     pub(super) fn serve(self: &Arc<Self>, way: &dyn Way) -> Next {
-        // Then others have their turn; epoll tells again of what is left.
+        // Other clients are served next; epoll reports the remaining frames again.
         for _ in 0..FRAMES_A_TURN {
             if !takes_frames(self.socket.as_fd()) {
                 return Next::Room;
@@ -116,7 +117,7 @@ impl Client {
         Next::Questions
     }
 
-    /// Tells it who we are.
+    /// Replies with this process's instance and its table of regions.
     fn greet(&self, way: &dyn Way, request: &Request, asymmetric: bool) -> rustix::io::Result<()> {
         if asymmetric != fence::asymmetric() {
             return self.reply(request.id, ReplyBody::Refused(Refusal::FencesDiffer), &[]);
@@ -127,7 +128,7 @@ impl Client {
 }
 
 impl Service {
-    /// Lets those in that wait at a block's socket.
+    /// Accepts the connections that wait at a block's socket.
     pub(super) fn accept(&self, block: &Block) {
         loop {
             let socket = match accept_with(&block.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -135,7 +136,8 @@ impl Service {
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(error) => {
-                    // The peer stays in the backlog, which stays readable: do not spin on it.
+                    // The connection stays in the backlog, so the socket stays readable. Sleep instead of spinning on
+                    // it.
                     if !self.has_shortage.swap(true, Ordering::Relaxed) {
                         tracing::warn!("softnic service: peers have to wait (raise RLIMIT_NOFILE): {error}");
                     }
@@ -161,7 +163,7 @@ impl Service {
         }
     }
 
-    /// Checks that neither all clients nor one process, nor other users, hold too many of our descriptors.
+    /// Checks that the clients in total, one process, or other users do not use too many descriptors of this process.
     fn has_room_for(&self, client: &Client) -> Result<(), String> {
         let (mut all, mut its, mut others) = (0, 0, 0);
         for other in self.watched.lock().values() {

@@ -1,10 +1,10 @@
-//! Fork while connected. Nothing that a forked child does may disturb its parent or the parent's peers, and nothing
-//! that it holds may hide the parent's death.
+//! Fork while connected. A forked child must not disturb its parent or the parent's peers, and the descriptors that it
+//! inherits must not hide the parent's exit.
 //!
-//! In the child every shared mapping becomes a private copy, every descriptor that others listen to or watch becomes
-//! one of nobody, and the objects that it inherited refuse to work; dropping them does nothing. The child may open
-//! the device anew. All that happens in the handlers of `fork(3)`; what execs at once, as `posix_spawn` does, needs
-//! none of it, because all descriptors are closed on exec.
+//! In the child every shared mapping becomes a private copy, and every descriptor that other processes listen to or
+//! watch is replaced by an unused one. The inherited objects refuse every call; dropping them does nothing. The child
+//! may open the device again. All of this happens in the handlers of `fork(3)`. A process that execs immediately, as
+//! `posix_spawn` does, needs none of it, because all descriptors are closed on exec.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -15,7 +15,7 @@ use farcall_shm::fork::{self as registry, LockedRegistry};
 use super::process::INSTANCE;
 use super::{held_once, moved_memory};
 
-/// What the thread that forks holds while it does, so that the child finds whole lists.
+/// Locks that the forking thread holds during the fork, so that the child finds consistent lists.
 struct Locks {
     slot: MutexGuard<'static, Option<Arc<dyn Any + Send + Sync>>>,
     held_once: held_once::ForkGuard,
@@ -29,10 +29,10 @@ thread_local! {
     static HELD: RefCell<Option<Locks>> = const { RefCell::new(None) };
 }
 
-/// Makes forks harmless from now on.
+/// Installs the fork handlers.
 pub(super) fn install() {
     static ONCE: Once = Once::new();
-    // SAFETY: handlers of the right type, which live as long as the program.
+    // SAFETY: the handlers have the required type, and functions exist as long as the program.
     ONCE.call_once(|| unsafe {
         libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child));
     });
@@ -41,11 +41,12 @@ pub(super) fn install() {
 extern "C" fn prepare() {
     let _ = HELD.try_with(|held| {
         let slot = INSTANCE.lock();
-        // Whoever holds the table of what is moved may look at our objects.
+        // The lock of the table of moved memory comes after that of the instance: a thread that holds it may access the
+        // instance.
         let moved = moved_memory::hold_for_fork();
-        // As who moves memory does, after the table.
+        // The lock order is that of a thread that moves memory: the table, then the helpers.
         let helpers = moved_memory::pause();
-        // As who maps a peer's memory does, before the registry.
+        // The lock order is that of a thread that maps a peer's memory: this list, then the registry.
         let held_once = held_once::hold_for_fork();
         let (registry, stats) = (registry::lock(), farcall_stats::lock_for_fork());
         held.replace(Some(Locks { slot, moved, held_once, registry, stats, helpers }))
@@ -66,10 +67,10 @@ extern "C" fn in_child() {
     drop(stats);
     helpers.detach();
     held_once.detach();
-    // Never dropped: the threads that would have to take part are the parent's.
+    // Never dropped: dropping it would need threads of the parent.
     std::mem::forget(slot.take());
     registry.detach();
-    // What is left of it are mappings of the program.
+    // The mappings that remain belong to the program.
     moved.detach();
 }
 
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
     use crate::life::Identity;
 
-    /// An object under an identity that nothing else has: there is no device of this number.
+    /// Registers an object under an identity that no other object has: there is no device with this number.
     fn hold(inode: u64, object: u64) -> Arc<u64> {
         let identity = Identity::Memory { device: u64::MAX, inode, offset_bytes: 1 };
         let Ok(object) = held_once::held_once(identity, || Ok::<_, Infallible>(Arc::new(object)));
@@ -106,9 +107,9 @@ mod tests {
         });
     }
 
-    /// Whether it returns true in a forked child, within 20 seconds.
+    /// Returns whether `work` returns `true` in a forked child within 20 seconds.
     fn works_in_child(work: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the child ends without running anything of the parent's; it is ended if it waits for a thread that
+        // SAFETY: the child exits without running destructors of the parent. It is killed if it waits for a thread that
         // it does not have.
         unsafe {
             let pid = libc::fork();

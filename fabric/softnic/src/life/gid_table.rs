@@ -1,5 +1,5 @@
-//! The port's GID table: entries that lead to this host, and behind them the addresses by which other hosts reach us,
-//! which come and go.
+//! GID table of the port: entries for this host, followed by the addresses by which other hosts reach it. The addresses
+//! may change.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
@@ -10,17 +10,17 @@ use farcall_verbs::Gid;
 use super::addresses::{ADDRESSES_MAX, DeviceAddress, WayChoice, device_addresses};
 use super::gids::NETDEV;
 
-/// The table. An entry keeps its place, because programs name it by its index: that of an address that has gone is
-/// empty, until this address comes back or another one comes.
+/// The GID table. An entry keeps its index, because programs refer to it by index. The entry of an address that has
+/// gone is empty until this address or another one is added.
 pub(crate) struct GidTable {
     way: WayChoice,
     here: Vec<Gid>,
-    /// What the places of addresses hold. Read for each datagram, so without a lock.
+    /// GIDs of the address entries. Read for each datagram, so without a lock.
     shown: [Shown; ADDRESSES_MAX],
     places: Mutex<Vec<Place>>,
 }
 
-/// An entry in use: where it leads, and by which network device.
+/// An entry in use: its GID and its network device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) index: u32,
@@ -28,22 +28,22 @@ pub(crate) struct Entry {
     pub(crate) netdev: String,
 }
 
-/// The place of an address.
+/// Entry of an address.
 struct Place {
     address: DeviceAddress,
     has_gone: bool,
 }
 
-/// A GID that one thread changes, seldom, and others read.
+/// A GID that one thread changes rarely and others read.
 #[derive(Default)]
 struct Shown {
-    /// Odd while it changes.
+    /// Odd during a change.
     version: AtomicU64,
     halves: [AtomicU64; 2],
 }
 
 impl Shown {
-    /// What it is; nothing while it changes.
+    /// Returns the GID; zeros during a change.
     fn get(&self) -> Gid {
         let version = self.version.load(Acquire);
         let [high, low] = self.halves.each_ref().map(|half| half.load(Relaxed));
@@ -54,7 +54,7 @@ impl Shown {
         Gid((u128::from(high) << 64 | u128::from(low)).to_be_bytes())
     }
 
-    /// By one thread at a time.
+    /// Sets the GID. Only one thread may call it at a time.
     fn set(&self, gid: Gid) {
         let number = u128::from_be_bytes(gid.0);
         self.version.fetch_add(1, Relaxed);
@@ -66,7 +66,7 @@ impl Shown {
 }
 
 impl GidTable {
-    /// With the entries that lead to this host, and the addresses that it has now.
+    /// Creates the table with the entries for this host, and its current addresses.
     pub(crate) fn new(way: WayChoice, gids: &[Gid]) -> Self {
         let here = if way == WayChoice::Net { Vec::new() } else { gids.to_vec() };
         let table = Self { way, here, shown: Default::default(), places: Mutex::default() };
@@ -74,7 +74,7 @@ impl GidTable {
         table
     }
 
-    /// Asks the system which addresses there are.
+    /// Updates the table from the addresses that the system reports.
     pub(crate) fn refresh(&self) {
         if self.way == WayChoice::Host {
             return;
@@ -90,12 +90,12 @@ impl GidTable {
         }
     }
 
-    /// How many places there are.
+    /// Returns the number of entries, including empty ones.
     pub(crate) fn len(&self) -> usize {
         self.here.len() + self.places.lock().len()
     }
 
-    /// The entry at an index; a GID of zeros if it is empty.
+    /// Returns the entry at an index; a GID of zeros if it is empty.
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Gid {
         match self.here.get(index) {
@@ -104,17 +104,17 @@ impl GidTable {
         }
     }
 
-    /// Where a GID stands.
+    /// Returns the index of a GID.
     pub(crate) fn position(&self, gid: Gid) -> Option<usize> {
         (0..self.here.len() + ADDRESSES_MAX).find(|index| self.get(*index) == gid)
     }
 
-    /// Whether it is an address by which other hosts reach us.
+    /// Returns whether the GID is an address by which other hosts reach this one.
     pub(crate) fn has_address(&self, gid: Gid) -> bool {
         gid != Gid::default() && self.shown.iter().any(|shown| shown.get() == gid)
     }
 
-    /// The entries in use.
+    /// Returns the entries in use.
     pub(crate) fn entries(&self) -> Vec<Entry> {
         let entry = |(index, gid, netdev): (usize, Gid, &str)| Entry {
             index: index as u32,
@@ -130,7 +130,7 @@ impl GidTable {
     }
 }
 
-/// Puts the addresses that there are now, [`ADDRESSES_MAX`] at most, in their places.
+/// Assigns the current addresses, at most [`ADDRESSES_MAX`], to their entries.
 fn settle(places: &mut Vec<Place>, now: Vec<DeviceAddress>) {
     for place in &mut *places {
         place.has_gone = !now.iter().any(|address| address.gid == place.address.gid);

@@ -1,33 +1,33 @@
-//! The port's GID table. All of it leads to this host: to the processes that share our rendezvous sockets.
+//! GIDs for this host: for the processes that share this process's rendezvous sockets.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use farcall_verbs::Gid;
 
-/// Entries that lead to this host.
+/// Number of entries for this host.
 pub(crate) const GID_TABLE_LEN: usize = 3;
 
-/// The network device of the entries: it reaches this host alone, as the port does.
+/// Network device of these entries: the loopback device, because they reach only this host.
 pub(crate) const NETDEV: &str = "lo";
 
-/// The table: the GID of the rendezvous space, then GIDs that are IP addresses, which many programs look for: an IPv4
-/// address at index 1, as an RNIC has its own there, and an IPv6 address.
+/// Returns the entries: the GID of the rendezvous space, then GIDs that are IP addresses, which many programs search
+/// for. An IPv4 address is at index 1, where an RNIC has its own, followed by an IPv6 address.
 ///
-/// The IPv4 address is the space's, too, so that two processes find out that they do not share one: all of 127/8 is the
-/// host's own, and a number of the space is put into it.
+/// The IPv4 address identifies the space, too, so that two processes detect that they share none. All of 127/8 belongs
+/// to the host; a number of the space is encoded in it.
 pub(crate) fn gid_table(space: Gid) -> [Gid; GID_TABLE_LEN] {
     let [.., a, b, c] = space.0;
-    // Not among the first addresses, which mean something to programs and resolvers.
+    // The first addresses are avoided, because they have a meaning for programs and resolvers.
     let v4 = Ipv4Addr::new(127, a | 0x80, b, c.clamp(1, 254));
     [space, Gid::from_ipv4(v4), Gid(Ipv6Addr::LOCALHOST.octets())]
 }
 
-/// Whether a GID can be another host's address: not one of a rendezvous space, and none that stays on a host.
+/// Returns whether a GID can be an address of another host: neither that of a rendezvous space nor unspecified.
 pub(crate) fn is_ip_address(gid: Gid) -> bool {
     gid.0[..SPACE.len()] != SPACE && !Ipv6Addr::from(gid.0).is_unspecified()
 }
 
-/// How GIDs of rendezvous spaces begin.
+/// Prefix of the GIDs of rendezvous spaces.
 pub(crate) const SPACE: [u8; 4] = *b"\xfd\x46\x43\x01";
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! What comes with each queue pair of a peer anew and is the same for many: its event descriptors, the memory of its
-//! completion queues. Each is held once, by what the kernel says that it is.
+//! Objects that arrive with each queue pair of a peer but are the same for many: its event descriptors, and the memory
+//! of its completion queues. Each is held once, by the identity that the kernel reports.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -7,12 +7,12 @@ use std::sync::{Arc, MutexGuard, Weak};
 
 use farcall_shm::Mutex;
 
-/// What the kernel says that a descriptor refers to, as long as anybody has one of it.
+/// Identity of the kernel object that a descriptor refers to. It is unique while a descriptor of the object exists.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Identity {
-    /// `eventfd-id` of its fdinfo.
+    /// `eventfd-id` in the descriptor's fdinfo.
     Event(u64),
-    /// Device and inode of a memfd, and where in it the memory begins.
+    /// Device and inode of a memfd, and the offset of the memory in it.
     Memory { device: u64, inode: u64, offset_bytes: u32 },
 }
 
@@ -20,10 +20,10 @@ type Objects = BTreeMap<Identity, Weak<dyn Any + Send + Sync>>;
 
 static HELD: Mutex<Objects> = Mutex::new(BTreeMap::new());
 
-/// The object of this identity that somebody holds, or the one that `make` makes.
+/// Returns the existing object with this identity, or the one that `make` creates.
 ///
 /// # Errors
-/// Those of `make`.
+/// Returns the errors of `make`.
 pub(crate) fn held_once<T: Any + Send + Sync, E>(
     identity: Identity,
     make: impl FnOnce() -> Result<Arc<T>, E>,
@@ -34,7 +34,7 @@ pub(crate) fn held_once<T: Any + Send + Sync, E>(
         return Ok(same);
     }
     let object = make()?;
-    // Now and then, so that there are not many more than live.
+    // Pruned at intervals, so that the map holds few entries of objects that no longer exist.
     if held.len().is_power_of_two() {
         held.retain(|_, object| object.strong_count() > 0);
     }
@@ -42,7 +42,7 @@ pub(crate) fn held_once<T: Any + Send + Sync, E>(
     Ok(object)
 }
 
-/// While a thread forks nobody else has the list, so that the child can use it.
+/// Lock of the list during a fork, so that the child can use it.
 pub(super) struct ForkGuard(MutexGuard<'static, Objects>);
 
 pub(super) fn hold_for_fork() -> ForkGuard {
@@ -50,7 +50,7 @@ pub(super) fn hold_for_fork() -> ForkGuard {
 }
 
 impl ForkGuard {
-    /// In the child: all of that is its parent's.
+    /// In the child: forgets all objects, which belong to the parent.
     pub(super) fn detach(mut self) {
         self.0.clear();
     }
@@ -63,7 +63,7 @@ mod tests {
 
     use super::*;
 
-    /// An identity that no other test has: there is no device of this number.
+    /// Returns an identity that no other test uses: there is no device with this number.
     fn identity(inode: u64) -> Identity {
         Identity::Memory { device: u64::MAX, inode, offset_bytes: 0 }
     }

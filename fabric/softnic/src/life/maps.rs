@@ -1,20 +1,20 @@
-//! What is mapped into this process, as the kernel lists it.
+//! Mappings of this process, as listed by the kernel.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 
-/// What a mapping is of.
+/// Origin of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// No file: heap, or anonymous memory, named or not.
+    /// No file: heap or anonymous memory, named or not.
     Anonymous,
-    /// A file, or memory that behaves like one: device numbers and inode, and where in it the mapping begins.
+    /// A file, or memory that behaves like one: device numbers, inode, and offset of the mapping in it.
     File { major: u32, minor: u32, inode: u64, offset: u64 },
-    /// The kernel's own: stacks, vdso.
+    /// Memory of the kernel's own kinds: stacks, vdso.
     Special,
 }
 
-/// One line of `/proc/self/maps`.
+/// A line of `/proc/self/maps`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mapped {
     pub(crate) start: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Mapped {
 
 impl Mapped {
     fn parse(line: &[u8]) -> Option<Self> {
-        // Names of files may be anything; what matters comes before.
+        // File names may contain arbitrary bytes; the fields used here precede them.
         let line = String::from_utf8_lossy(line.get(..line.len().min(128))?);
         let mut words = line.split_ascii_whitespace();
         let (start, end) = words.next()?.split_once('-')?;
@@ -58,7 +58,7 @@ impl Mapped {
         })
     }
 
-    /// The part inside `from..to`; `None` if nothing of it is.
+    /// Returns the part inside `from..to`; `None` if there is none.
     pub(crate) fn cut(&self, from: u64, to: u64) -> Option<Self> {
         let (start, end) = (self.start.max(from), self.end.min(to));
         let mut source = self.source;
@@ -73,17 +73,17 @@ impl Mapped {
     }
 }
 
-/// A list of mappings in address order.
+/// Iterator over mappings in address order.
 pub(crate) struct Maps<R> {
     lines: R,
     text: Vec<u8>,
 }
 
 impl Maps<BufReader<File>> {
-    /// Ours.
+    /// Opens the list of this process.
     ///
     /// # Errors
-    /// If there is no `/proc`.
+    /// Returns an error if there is no `/proc`.
     pub(crate) fn open() -> io::Result<Self> {
         Ok(Self::of(BufReader::with_capacity(64 << 10, File::open("/proc/self/maps")?)))
     }

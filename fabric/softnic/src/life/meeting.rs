@@ -1,5 +1,5 @@
-//! Meeting a process for the first time: who it is comes from the kernel, at once and before anything else; what it
-//! answers comes later. Nobody waits for that in place.
+//! Handshake with a peer process on first contact. The kernel reports its identity immediately, which is checked before
+//! anything else; its reply arrives later. No thread blocks for the reply.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -19,19 +19,20 @@ use super::requests::{Answer, Interest, Requests};
 
 const OP: &str = "connect to a peer process";
 
-/// The meeting with a process, which goes on though nobody waits for it. It ends when none of those is left who want
-/// to meet the process.
+/// A handshake in progress. It continues in the background, and ends when the last holder that wants to reach the
+/// process drops it.
 #[derive(Default)]
 pub(crate) struct Meeting(Mutex<Option<Hello>>);
 
 impl Meeting {
-    /// Goes on with meeting the process that owns `block`; `None`: it has not answered yet.
+    /// Continues the handshake with the process that owns `block`. Returns `None` if the process has not replied yet.
     ///
     /// # Errors
-    /// If there is none, if it may not connect to us nor we to it, or if what it answers cannot be used.
+    /// Returns an error if there is no such process, if either process is not authorized to connect to the other, or if
+    /// the reply is invalid.
     pub(super) fn proceed(&self, process: &Process, block: u32) -> Result<Option<Arc<Peer>>> {
         let mut hello = self.0.lock();
-        // Others may have met it meanwhile.
+        // Another handshake with the process may have completed in the meantime.
         if let Some(peer) = process.known(block) {
             return Ok(Some(peer));
         }
@@ -49,13 +50,13 @@ impl Meeting {
     }
 }
 
-/// Whether a meeting failed because there is nobody to be met.
+/// Returns whether a handshake failed because no such process exists.
 pub(crate) fn is_nobody(error: &Error) -> bool {
     let refused = [Errno::CONNREFUSED, Errno::NOENT].map(|errno| Some(errno.raw_os_error()));
     matches!(error, Error::Os { operation: OP, source, .. } if refused.contains(&source.raw_os_error()))
 }
 
-/// A process that was asked who it is.
+/// A process to which the first message was sent.
 struct Hello {
     name: String,
     kinship: Kinship,
@@ -73,7 +74,7 @@ impl Hello {
         Ok(Self { name, kinship, life, requests, interest: Interest::default() })
     }
 
-    /// Looks for the answer; without one returns what to go on with.
+    /// Checks for the reply; returns the handshake itself if there is none yet.
     fn proceed(mut self) -> Result<Result<Peer, Self>> {
         let fail = |what: &str| Error::Peer { operation: OP, peer: self.name.clone(), what: what.into() };
         let asymmetric = fence::asymmetric();
@@ -82,7 +83,7 @@ impl Hello {
             Ok(Answer::Granted(answer)) => answer,
             Ok(Answer::Refused(reason)) => return Err(fail(reason.text())),
             Ok(Answer::NotYet) => return Ok(Err(self)),
-            // It died with our connection in its queue.
+            // The process exited before it accepted the connection.
             Err(Errno::CONNRESET | Errno::PIPE) => return Err(fail("the peer has ended")),
             Err(Errno::PROTO) => return Err(fail(Refusal::Malformed.text())),
             Err(e) => return Err(Error::os(OP, format!("talk to the {}", self.name), e)),
@@ -100,12 +101,11 @@ impl Hello {
     }
 }
 
-/// Turns to the process that owns `block`, if it and we may connect. Whose process it is the kernel tells, who has it
-/// from when the process began to listen: what the process does meanwhile, and whether it does anything, is of no
-/// concern.
+/// Connects to the process that owns `block`, if both processes are authorized. The kernel reports the user of the
+/// process as of the time when it began to listen, independent of what the process does.
 ///
 /// # Errors
-/// If there is none, if it takes no connections, or if it is none of ours.
+/// Returns an error if there is no such process, if it accepts no connections, or if it is not authorized.
 fn turn_to(block: u32) -> Result<(String, OwnedFd, Kinship)> {
     let name = format!("owner of queue pair numbers {block:#05x}xxx");
     let refuse = |what: &str| Error::Peer { operation: OP, peer: name.clone(), what: what.into() };

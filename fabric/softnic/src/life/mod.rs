@@ -1,32 +1,32 @@
-//! What the device needs whichever transport carries messages: this process and its memory, the processes that it
-//! meets, their deaths, and forks.
+//! State that the device needs regardless of the transport: this process and its memory, peer processes, detection of
+//! their exit, and forks.
 //!
-//! Nothing here knows a queue pair or a completion queue. A transport implements [`Way`]: `life` calls it when a
-//! process has ended, and to answer the requests of peers.
+//! Nothing here depends on queue pairs or completion queues. A transport implements [`Way`]: `life` calls it when a
+//! process has exited, and to handle the requests of peers.
 //!
-//! # Finding each other
+//! # Discovery
 //!
 //! A queue pair number contains a block number. The process that owns the block listens on a Unix socket of that name,
 //! in a directory of the user's own or in one that containers or users share (`farcall_shm::own_directory`,
-//! `rendezvous/place.rs`). The kernel identifies each process to the other before anything else. The process answers
-//! later, and no thread waits for the answer: the service thread continues the requests that need it. Memory is handed
-//! over as descriptors. Nothing depends on names in `/dev/shm`, on pids or on a common pid namespace.
+//! `rendezvous/place.rs`). The kernel identifies each process to the other before anything else. The process replies
+//! later, and no thread waits for the reply: the service thread continues the requests that need it. Memory is passed
+//! as descriptors. Nothing depends on names in `/dev/shm`, on pids or on a common pid namespace.
 //!
-//! # The death of a peer
+//! # Exit of a peer
 //!
 //! A process can be killed, or stopped, between any two instructions.
 //!
-//! - Every process holds a pidfd of every peer. Its one service thread, which blocks in `epoll`, sees the death, marks
-//!   the peer dead and calls the transport (`death.rs`), which announces all pairs that are connected to the peer to
-//!   their owners. A socket that hangs up does not count as a death: a forked child may still hold it.
-//! - The next poll of each owner delivers what the dead peer had published: published records are whole, and nothing
-//!   else exists. Then requests that wait for the peer end with `RETRY_EXC_ERR`, the pair enters the error state, and
-//!   posted requests are flushed, as on an RNIC.
-//! - A hazard of a dead process counts for nothing. A *stopped* peer is not dead: requests to it end by their own
-//!   time-out (at least five seconds where its process must answer first, because machines are busy:
-//!   `host/qp/wait_queue.rs`), and memory that it may access is set aside.
-//! - A forked child has private copies of all that was shared, and holds nothing that others listen to. The objects
-//!   that it inherits fail every call (`fork.rs`); it may open the device anew.
+//! - Every process holds a pidfd of every peer. Its service thread, which blocks in `epoll`, detects the exit, marks
+//!   the peer as exited and calls the transport (`death.rs`), which announces all queue pairs connected to the peer to
+//!   their completion queues. The state of the socket is not used: a forked child may still hold it open.
+//! - The next poll of each application thread delivers what the peer had published: published records are complete, and
+//!   nothing else exists. Then requests that wait for the peer end with `RETRY_EXC_ERR`, the queue pair enters the
+//!   error state, and posted requests are flushed, as on an RNIC.
+//! - The hazard of an exited process is ignored. A *stopped* peer has not exited: requests to it time out (after at
+//!   least five seconds if its process must reply first, because machines are busy: `host/qp/wait_queue.rs`), and
+//!   memory that it may access is set aside.
+//! - A forked child has private copies of all shared memory, and holds no descriptor that other processes listen to.
+//!   The objects that it inherits fail every call (`fork.rs`); it may open the device again.
 
 pub(crate) mod addresses;
 mod clients;
@@ -70,25 +70,25 @@ pub(crate) use waker::Waker;
 
 use rendezvous::Request;
 
-/// Permissions that let peers at memory.
+/// Permissions that allow peers to access memory.
 pub(crate) const REMOTE_ACCESS: Access =
     Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
-/// A way of exchanging messages with peers, as the processes' lives see it.
+/// A transport for messages with peers, as seen by the process layer.
 pub(crate) trait Way: Send + Sync {
-    /// The process that it is of.
+    /// Returns the process state of this transport.
     fn process(&self) -> &Process;
 
-    /// A process that we met, or that sends to us, has ended; `instance` tells it from all others. Called by the
-    /// service thread, once for each connection with it.
+    /// Called when a connected peer process, or one that sends to this process, has exited. `instance` identifies it
+    /// uniquely. Called by the service thread, once for each connection with it.
     fn process_ended(&self, instance: u64);
 
-    /// Answers a request that only the way understands.
+    /// Handles a request that is specific to the transport.
     ///
     /// # Errors
-    /// If the client is not to be served any more.
+    /// Returns an error if the client must be disconnected.
     fn answer(&self, client: &Arc<Client>, request: &Request, fds: Vec<OwnedFd>) -> rustix::io::Result<()>;
 
-    /// Goes on with what peers have given to owners who sleep.
+    /// Processes deliveries of peers for application threads that sleep.
     fn look_after_sleepers(&self);
 }

@@ -1,5 +1,5 @@
-//! Queue pair numbers: those of a block are handed out in a random order, so that none follows from others, and each in
-//! its turn, so that one is reused as late as possible.
+//! Queue pair numbers. The numbers of a block are assigned in random order, so that none can be predicted from others,
+//! and each is reused as late as possible.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,7 +12,7 @@ use farcall_verbs::Result;
 use super::rendezvous::{BLOCK_QPS, Block, claim_block};
 use super::service::Service;
 
-/// Queue pair numbers lie in few blocks: multiplying spreads them.
+/// Hasher for queue pair numbers. They lie in few blocks; the multiplication spreads them.
 #[derive(Default)]
 pub(crate) struct NumberHasher(u64);
 
@@ -32,16 +32,16 @@ impl Hasher for NumberHasher {
     }
 }
 
-/// What queue pair numbers name. Strangers may ask for any number, but none of theirs gets in.
+/// Map from queue pair numbers. Unauthorized processes may query any number, but cannot insert keys.
 pub(crate) type ByNumber<T> = HashMap<u32, T, BuildHasherDefault<NumberHasher>>;
 
-/// The numbers of a process, and what they name.
+/// Queue pair numbers of a process, and the objects that they identify.
 pub(crate) struct Numbers<T>(Mutex<Table<T>>);
 
 struct Table<T> {
     blocks: Vec<Arc<Block>>,
     next: u32,
-    /// `None`: the number is taken for something that is being made.
+    /// `None` if the number is reserved for an object that is being created.
     named: ByNumber<Option<T>>,
 }
 
@@ -52,14 +52,14 @@ impl<T> Default for Numbers<T> {
 }
 
 impl<T: Clone> Numbers<T> {
-    /// Makes something with a number of its own; the number names what `make` returns beside it.
+    /// Creates an object with a new number. The number identifies the second value that `make` returns.
     pub(crate) fn register<M>(
         &self,
         service: &Service,
         make: impl FnOnce(u32) -> Result<(M, T)>,
     ) -> Result<M> {
         let number = self.0.lock().take(service)?;
-        // Not under the lock: whoever looks for another number must not wait for the making.
+        // Called without the lock: lookups of other numbers must not wait for `make`.
         let made = make(number);
         let mut table = self.0.lock();
         match made {
@@ -82,7 +82,7 @@ impl<T: Clone> Numbers<T> {
         self.0.lock().named.get(&number)?.clone()
     }
 
-    /// All that have a number.
+    /// Returns all objects that have a number.
     pub(crate) fn all(&self) -> Vec<T> {
         self.0.lock().named.values().flatten().cloned().collect()
     }

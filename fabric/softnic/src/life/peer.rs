@@ -1,4 +1,4 @@
-//! A peer: another process of this host, how we ask it for something, and whether it lives.
+//! A peer: another process of this host, its liveness, and the requests to it.
 
 use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,14 +13,14 @@ use super::requests::{Answer, Interest, Requests};
 
 pub(crate) struct Peer {
     pub(crate) life: Lifetime,
-    /// Its table of regions: which of them live.
+    /// Its table of generations, which indicates the regions that are registered.
     pub(crate) generations: SharedMem,
-    /// Tells the process from all others.
+    /// Identifies the process uniquely.
     pub(crate) instance: u64,
     pub(crate) kinship: Kinship,
     pub(super) socket: Arc<DontForkFd>,
     requests: Mutex<Requests>,
-    /// What the way keeps of it.
+    /// State that the transport stores for this peer.
     kept: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
@@ -37,39 +37,39 @@ impl Peer {
         Self { life, generations, instance, kinship, socket, requests, kept }
     }
 
-    /// What the way keeps of it, as long as it is known; made at first use.
+    /// Returns the state that the transport stores for this peer as long as the peer is known; creates it at first use.
     pub(crate) fn kept<T: Any + Send + Sync + Default>(&self) -> &T {
         let kept = self.kept.get_or_init(|| Box::new(T::default()));
         kept.downcast_ref().expect("a process has one way, which keeps one type")
     }
 
-    /// Asks for something, for as long as `interest` lives. Never waits: what is not answered yet is asked again when
-    /// the service thread says that there is news.
+    /// Sends a request whose reply is wanted as long as `interest` exists. Never blocks: if there is no reply yet, the
+    /// caller repeats the call when the service thread continues the request.
     pub(crate) fn ask(
         &self,
         interest: &Interest,
         body: RequestBody,
         fds: &[BorrowedFd<'_>],
     ) -> Answer<(ReplyBody, Vec<OwnedFd>)> {
-        // A broken socket means that the peer is dying; its pidfd will say so.
+        // A broken socket means that the peer is exiting, which its pidfd will indicate.
         self.requests.lock().ask(interest, body, fds).unwrap_or(Answer::NotYet)
     }
 
-    /// Asks for news that come later, by which the service thread continues what waits: `interest` tells then that they
-    /// are there. They do not come if the peer's socket takes nothing now.
+    /// Requests a notification that arrives later. `interest` then reports it, and the service thread continues what
+    /// waits. The notification is lost if the peer's socket accepts no message now.
     pub(crate) fn await_news(&self, interest: &Interest, body: RequestBody) {
         let _ = self.requests.lock().send(interest, body, &[]);
     }
 
-    /// Tells it something that needs no answer; lost if its socket takes nothing now.
+    /// Sends a message that needs no reply. It is lost if the peer's socket accepts no message now.
     pub(crate) fn tell(&self, body: RequestBody) {
         let _ = send_frame(self.socket.as_fd(), &Request { id: 0, body }.encode(), &[]);
     }
 
-    /// Takes its answers in, for the service thread; whether there is one that an asker can go on with.
+    /// Receives its replies; called by the service thread. Returns whether a requester can continue because of one.
     ///
     /// # Errors
-    /// If the peer has hung up.
+    /// Returns an error if the peer has closed the connection.
     pub(super) fn collect(&self) -> rustix::io::Result<bool> {
         let mut requests = self.requests.lock();
         requests.receive()?;

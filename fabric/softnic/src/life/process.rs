@@ -1,4 +1,4 @@
-//! What a process has once: its memory regions, the peers that it met, and one blocking service thread.
+//! State that a process has once: its memory regions, its peers, and one blocking service thread.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -21,49 +21,49 @@ use super::regions::RegionTable;
 use super::rendezvous::{block_of, gid, is_met_here, is_told_here};
 use super::service::Service;
 
-/// The one instance of this program, of the type that its way has for it.
+/// The only instance of this process; its type is that of the transport's state.
 pub(crate) static INSTANCE: Mutex<Option<Arc<dyn Any + Send + Sync>>> = Mutex::new(None);
 
 pub(crate) struct Process {
     born: Generation,
-    /// Tells this process from all others.
+    /// Identifies this process uniquely.
     pub(crate) instance: u64,
-    /// The entries of the port's table that lead to this host; the first is of the rendezvous space.
+    /// GID table entries for this host; the first is that of the rendezvous space.
     pub(crate) gids: [Gid; GID_TABLE_LEN],
     way: WayChoice,
     /// See [`Process::whole_mtu`].
     whole_mtu: Option<Mtu>,
-    /// The program has asked for one of them, to tell it others, or sends by RoCEv2 alone.
+    /// `true` if the program has queried one of its addresses, to tell it to other hosts, or uses only RoCEv2.
     expects_foreigners: AtomicBool,
-    /// The port's table.
+    /// GID table of the port.
     pub(crate) table: GidTable,
     pub(crate) regions: RegionTable,
     pub(crate) service: Service,
-    /// By block of queue pair numbers.
+    /// Peers by block of queue pair numbers.
     peers: Mutex<HashMap<u32, Arc<Peer>>>,
-    /// By block; whoever wants to meet a process keeps its meeting.
+    /// Handshakes in progress by block; kept alive by those that want to reach the process.
     meetings: Mutex<HashMap<u32, Weak<Meeting>>>,
-    /// With the process that was last judged: whoever connects to it goes on with the same socket.
+    /// Handshake with the process that was last checked; a connection to it continues on the same socket.
     judged: Mutex<Option<Arc<Meeting>>>,
     next_number: AtomicU32,
 }
 
-/// The port's table without an opened device.
+/// Returns the GID table of the port without opening a device.
 ///
 /// # Errors
-/// If there is no place for rendezvous sockets, or the choice of the way cannot be understood.
+/// Returns an error if there is no directory for rendezvous sockets, or if the transport policy is malformed.
 pub(crate) fn gid_entries() -> Result<Vec<Entry>> {
     Ok(GidTable::new(WayChoice::configured()?, &gid_table(gid()?)).entries())
 }
 
 impl Process {
-    /// To be put into [`INSTANCE`], whose lock the caller holds.
+    /// Creates the state. The caller stores it in [`INSTANCE`], whose lock it holds.
     pub(crate) fn new() -> Result<Self> {
         fork::install();
         fence::asymmetric();
         let (gids, way) = (gid_table(gid()?), WayChoice::configured()?);
         let table = GidTable::new(way, &gids);
-        // Once: both ends of a connection go by what this one has told.
+        // Read once, because both ends of a connection rely on the value that this process has reported.
         let entries = table.entries();
         let there = entries.iter().filter(|entry| table.has_address(entry.gid));
         let whole_mtu = there.filter_map(|entry| whole_mtu_of(&entry.netdev)).min();
@@ -84,35 +84,35 @@ impl Process {
         })
     }
 
-    /// Whether it came to us by a fork: then its threads are not here.
+    /// Returns whether the state was inherited through a fork; its threads do not exist in this process then.
     pub(crate) fn is_inherited(&self) -> bool {
         self.born.is_inherited()
     }
 
     /// # Errors
-    /// If it came to us by a fork.
+    /// Returns an error if the state was inherited through a fork.
     pub(crate) fn require_here(&self, operation: &'static str) -> Result<()> {
         self.born.require_current(operation, "the opened device")
     }
 
-    /// Whether it is an address by which other hosts reach us.
+    /// Returns whether other hosts reach this one by this address.
     pub(crate) fn is_address(&self, address: Ipv6Addr) -> bool {
         self.table.has_address(Gid(address.octets()))
     }
 
-    /// Whether an entry of the port's table leads to us, also after addresses of this host have changed.
+    /// Returns whether a GID table entry leads to this process, even if the addresses of this host have changed.
     pub(crate) fn is_reached_by(&self, gid: Gid) -> bool {
         let address = Ipv6Addr::from(gid.0);
         self.gids.contains(&gid) || self.is_address(address) && is_of_this_host(address)
     }
 
-    /// The longest MTU with which packets go in one piece through every network device that may be used.
+    /// Returns the longest MTU whose packets pass through every usable network device without fragmentation.
     pub(crate) fn whole_mtu(&self) -> Option<Mtu> {
         self.whole_mtu
     }
 
-    /// The MTU of the port, which programs take for their queue pairs. Where each packet goes through a network device
-    /// it is [`Process::whole_mtu`]; shared memory takes the longest.
+    /// Returns the MTU of the port, which programs use for their queue pairs. If every packet goes through a network
+    /// device it is [`Process::whole_mtu`]; shared memory permits the longest one.
     pub(crate) fn port_mtu(&self) -> Mtu {
         match self.way {
             WayChoice::Net => self.whole_mtu.unwrap_or(Mtu::Mtu4096),
@@ -120,22 +120,23 @@ impl Process {
         }
     }
 
-    /// The program asks for an entry of the port's table: whoever is told an address of ours may send datagrams to it.
+    /// Records that the program queries a GID table entry: hosts that learn an address of this host may send datagrams
+    /// to it.
     pub(crate) fn show_gid(&self, gid: Gid) {
         if self.is_address(Ipv6Addr::from(gid.0)) {
             self.expects_foreigners.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether other hosts may send datagrams to us that we have sent none.
+    /// Returns whether other hosts may send datagrams to this process without having received one.
     pub(crate) fn expects_foreigners(&self) -> bool {
         self.expects_foreigners.load(Ordering::Relaxed)
     }
 
-    /// Refuses where `FARCALL_WAY` forbids other hosts.
+    /// Checks that `FARCALL_WAY` permits other hosts.
     ///
     /// # Errors
-    /// If it does.
+    /// Returns an error if it does not.
     pub(crate) fn require_abroad(&self, operation: &'static str) -> Result<()> {
         match self.way {
             WayChoice::Host => {
@@ -145,10 +146,10 @@ impl Process {
         }
     }
 
-    /// Whether the path of datagrams leads to another host, rather than to this one.
+    /// Returns whether the path of datagrams leads to another host.
     ///
     /// # Errors
-    /// If it leads nowhere, with the remedy.
+    /// Returns an error with the remedy if the path leads to no host.
     pub(crate) fn leads_datagrams_away(&self, operation: &'static str, dgid: Gid) -> Result<bool> {
         let is_away = match self.way {
             WayChoice::Net => is_ip_address(dgid),
@@ -163,16 +164,17 @@ impl Process {
         self.require_reachable(operation, dgid).map(|()| false)
     }
 
-    /// Whether a path leads to another host, rather than to this one.
+    /// Returns whether a path leads to another host.
     ///
     /// # Errors
-    /// If it leads nowhere, with the remedy.
+    /// Returns an error with the remedy if the path leads to no host.
     pub(crate) fn leads_away(&self, operation: &'static str, dgid: Gid, qpn: u32) -> Result<bool> {
         if self.way == WayChoice::Net && is_ip_address(dgid) {
             return Ok(true);
         }
         if self.way == WayChoice::Auto && is_ip_address(dgid) && !self.gids.contains(&dgid) {
-            // An address of this host, loopback addresses included, or of one whose processes we meet: a container's.
+            // An address of this host, including loopback addresses, or of a reachable process in another network
+            // namespace, such as a container.
             let is_here = self.stays_here(Ipv6Addr::from(dgid.0));
             return match is_met_here(qpn, dgid, is_here) {
                 true => Ok(false),
@@ -183,15 +185,15 @@ impl Process {
         self.require_reachable(operation, dgid).map(|()| false)
     }
 
-    /// Whether requests to a queue pair go through shared memory, or by RoCEv2 because that was chosen.
+    /// Returns whether requests to a queue pair go through shared memory, or through RoCEv2 because RoCEv2 is forced.
     pub(crate) fn carries_to(&self, dgid: Gid, qpn: u32) -> bool {
         self.way == WayChoice::Net || matches!(self.leads_away("find a way", dgid, qpn), Ok(false))
     }
 
-    /// Whether the way to another host may be taken at all, by whatever protocol.
+    /// Checks that connections to another host are permitted, by any protocol.
     ///
     /// # Errors
-    /// If the environment forbids other hosts, this one, or the device that leads there.
+    /// Returns an error if the environment forbids other hosts, this host, or the device that leads to it.
     pub(crate) fn check_connection(&self, operation: &'static str, own: IpAddr, peer: IpAddr) -> Result<()> {
         if self.way == WayChoice::Host {
             return Err(Error::invalid(
@@ -207,7 +209,8 @@ impl Process {
         require_device(operation, own, self.is_address(own))
     }
 
-    /// Returns whether packets for an address stay on this host: it is in the port's table, or another of ours.
+    /// Returns whether packets for an address stay on this host: it is in the GID table, or another address of this
+    /// host.
     fn stays_here(&self, address: Ipv6Addr) -> bool {
         self.is_address(address) || is_of_this_host(address)
     }
@@ -217,15 +220,15 @@ impl Process {
         self.way == WayChoice::Net
     }
 
-    /// Whether some process that we meet has this address.
+    /// Returns whether a process of this host has this address.
     fn is_address_here(&self, dgid: Gid) -> bool {
         self.way == WayChoice::Auto && (self.stays_here(Ipv6Addr::from(dgid.0)) || is_told_here(dgid))
     }
 
-    /// Whether a path leads to this host.
+    /// Checks that a path leads to this host.
     ///
     /// # Errors
-    /// If not, with the remedy.
+    /// Returns an error with the remedy if it does not.
     pub(crate) fn require_reachable(&self, operation: &'static str, dgid: Gid) -> Result<()> {
         if self.gids.contains(&dgid) || self.is_address_here(dgid) {
             return Ok(());
@@ -243,16 +246,18 @@ impl Process {
         Error::invalid(operation, what)
     }
 
-    /// A number for a protection domain, a completion queue or a shared receive queue: no two of them have the same.
+    /// Returns a unique number for a protection domain, completion queue or shared receive queue.
     pub(crate) fn next_number(&self) -> u32 {
         self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The process behind a queue pair number, met at first use. `None`: it has not answered yet; ask again, with the
-    /// same `meeting`, which is kept as long as somebody wants to meet the process. Never waits.
+    /// Returns the process that owns a queue pair number; connects to it at the first use. Returns `None` if the
+    /// process has not replied yet. The caller then repeats the call with the same `meeting`, which keeps the handshake
+    /// alive. Never blocks.
     ///
     /// # Errors
-    /// If there is none, or it may not connect to us nor we to it: that is known at once, and before anything else.
+    /// Returns an error if there is no such process, or if either process is not authorized to connect to the other.
+    /// This is determined immediately, and before anything else.
     pub(crate) fn peer_of(&self, qpn: u32, meeting: &mut Option<Arc<Meeting>>) -> Result<Option<Arc<Peer>>> {
         let block = block_of(qpn);
         let peer = match self.known(block) {
@@ -265,10 +270,10 @@ impl Process {
         peer
     }
 
-    /// Whether the process behind a queue pair number may connect to us and we to it. Never waits.
+    /// Checks that the process that owns a queue pair number and this process are authorized to connect. Never blocks.
     ///
     /// # Errors
-    /// If not, or if there is none.
+    /// Returns an error if they are not, or if there is no such process.
     pub(crate) fn judge_owner(&self, qpn: u32) -> Result<()> {
         let mut meeting = None;
         self.peer_of(qpn, &mut meeting)?;
@@ -276,7 +281,7 @@ impl Process {
         Ok(())
     }
 
-    /// The meeting with the owner of a block that is under way, or a new one.
+    /// Returns the handshake in progress with the owner of a block, or a new one.
     fn meeting_of(&self, block: u32) -> Arc<Meeting> {
         let mut meetings = self.meetings.lock();
         if let Some(meeting) = meetings.get(&block).and_then(Weak::upgrade) {
@@ -288,7 +293,7 @@ impl Process {
         meeting
     }
 
-    /// The process that owns a block, if it was met and lives.
+    /// Returns the process that owns a block, if it is connected and has not exited.
     pub(super) fn known(&self, block: u32) -> Option<Arc<Peer>> {
         self.peers.lock().get(&block).filter(|peer| !peer.life.has_ended()).cloned()
     }
@@ -300,12 +305,12 @@ impl Process {
             return Ok(known.clone());
         }
         self.service.watch(&peer)?;
-        // Of one that has ended meanwhile the service thread is told all the same: it watches it until then.
+        // If the peer has exited in the meantime, the service thread still detects it, because it watches the pidfd.
         peers.insert(block, peer.clone());
         Ok(peer)
     }
 
-    /// Gives up a dead peer, so that its descriptors and mappings go with its last queue pair.
+    /// Removes an exited peer, so that its descriptors and mappings are released with its last queue pair.
     pub(super) fn forget(&self, peer: &Arc<Peer>) {
         self.peers.lock().retain(|_, known| !Arc::ptr_eq(known, peer));
     }

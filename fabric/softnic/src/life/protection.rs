@@ -1,5 +1,5 @@
-//! Which of our memory is mapped, and what may be done with it: what `reg_mr` must know, because a peer's access
-//! through our address space passes the protection of pages.
+//! Checks of mappings and page protection for `reg_mr`. They are needed because a peer's access through this process's
+//! address space ignores the protection of pages.
 
 use std::io::BufRead;
 
@@ -10,7 +10,7 @@ use crate::life::maps::Maps;
 
 const OP: &str = "reg_mr";
 
-/// Memory that is not as it must be: what the kernel, which pins it, calls a bad address.
+/// Returns the error that the kernel reports when it pins memory with such a fault: bad address.
 fn fault(what: String) -> Error {
     Error::os(OP, what, Errno::FAULT)
 }
@@ -18,19 +18,20 @@ fn fault(what: String) -> Error {
 /// Checks that all of `addr..addr + len_bytes` is mapped, readable, and writable if `writes`.
 ///
 /// # Errors
-/// Which range is not, and what to do.
+/// Returns an error that names the range and the remedy.
 pub(crate) fn require(addr: u64, len_bytes: u64, writes: bool) -> Result<()> {
     let end = addr
         .checked_add(len_bytes)
         .ok_or_else(|| Error::invalid(OP, format!("{addr:#x} + {len_bytes} bytes wraps around")))?;
     match Maps::open() {
         Ok(maps) => covers(maps, addr, end, writes),
-        // Then nobody is given our address space either, and the kernel checks every access of ours by itself.
+        // Without `/proc` no peer receives this process's address space either, and the kernel checks every local
+        // access itself.
         Err(_) => is_mapped(addr, end),
     }
 }
 
-/// As [`require`], from a list of mappings in address order; reads no further than it must.
+/// Like [`require`], for a list of mappings in address order. Reads no further than necessary.
 fn covers(mut maps: Maps<impl BufRead>, addr: u64, end: u64, writes: bool) -> Result<()> {
     let refuse = |from: u64, to: u64, why: &str| {
         let what = format!("{:#x}..{:#x} of {addr:#x}..{end:#x} is {why}", from.max(addr), to.min(end));
@@ -59,14 +60,15 @@ fn covers(mut maps: Maps<impl BufRead>, addr: u64, end: u64, writes: bool) -> Re
     Ok(())
 }
 
-/// Without `/proc`: only whether it is mapped.
+/// Without `/proc`: checks only that the memory is mapped.
 fn is_mapped(addr: u64, end: u64) -> Result<()> {
     let page = rustix::param::page_size() as u64;
     let mut resident = vec![0_u8; 4096];
     let mut at = addr - addr % page;
     while at < end {
         let pages = (end - at).div_ceil(page).min(resident.len() as u64);
-        // SAFETY: mincore writes one byte a page to `resident`, which has as many, and touches nothing else.
+        // SAFETY: `mincore` writes one byte per page to `resident`, which has at least `pages` bytes, and accesses
+        // nothing else.
         let result = unsafe {
             let start = std::ptr::with_exposed_provenance_mut(at as usize);
             libc::mincore(start, (pages * page) as usize, resident.as_mut_ptr())

@@ -1,4 +1,4 @@
-//! The memory regions of this process: local checks without locks, grants to peers, generations that peers can read.
+//! Memory regions of this process: lock-free local checks, grants to peers, and generations that peers can read.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -10,13 +10,15 @@ use farcall_verbs::{Access, Error, Result, Sge};
 use crate::life::Process;
 use crate::life::moved_memory::{self, Window};
 
-/// Regions a process can have.
+/// Maximum number of regions of a process.
 pub(crate) const MAX_REGIONS: usize = 16_384;
 
-/// A key is an index and the low byte of the generation, so that a key outlives its region unused.
+/// Number of key bits that hold the low byte of the generation; the others hold the index. A key is therefore not
+/// reused immediately after its region.
 const KEY_BITS: u32 = 8;
 
-/// What a lookup by local key reads. Plain atomics: a region that vanishes meanwhile is its user's broken promise.
+/// Fields read by a lookup by local key. They are separate atomics; a region that is deregistered during the lookup
+/// violates the contract of its user.
 #[derive(Default)]
 struct Entry {
     addr: AtomicU64,
@@ -25,13 +27,13 @@ struct Entry {
     pd_access: AtomicU64,
 }
 
-/// What memory a region is.
+/// Memory of a region.
 #[derive(Clone)]
 pub(crate) enum Backing {
-    /// A segment of ours, which peers map.
+    /// A segment of the provider, which peers map.
     Pool(Arc<Segment>),
-    /// Memory that the program had already, which peers reach through our address space or through us, and what part of
-    /// it they can map.
+    /// Memory that the program had already, and the part of it that peers can map. Peers access the rest through this
+    /// process's address space or its service thread.
     Private { addr: u64, window: Option<Window> },
 }
 
@@ -43,7 +45,7 @@ impl Backing {
         }
     }
 
-    /// Ends what was done to the program's memory so that peers can map it.
+    /// Reverts the changes to the program's memory that allowed peers to map it.
     pub(crate) fn give_back(&self, process: &Process) {
         if let Self::Private { window: Some(window), .. } = self {
             moved_memory::give_back(process, window);
@@ -51,19 +53,19 @@ impl Backing {
     }
 }
 
-/// The length of a region, and the address by which peers name its first byte.
+/// Length of a region, and the address by which peers refer to its first byte.
 #[derive(Clone, Copy)]
 pub(crate) struct Extent {
     pub(crate) len_bytes: usize,
     pub(crate) remote_addr: u64,
 }
 
-/// Whom a region was granted to.
+/// Kinds of grants of a region.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Granted {
-    /// For one-sided access.
+    /// Granted for one-sided access.
     pub(crate) remote: bool,
-    /// To place messages into posted receives.
+    /// Granted for writing messages to posted receives.
     pub(crate) receive: bool,
 }
 
@@ -75,38 +77,38 @@ struct Slow {
 }
 
 pub(crate) struct RegionTable {
-    /// Generation of each live region, 0 if there is none. Peers map this segment to check what they were granted.
+    /// Generation of each registered region, 0 if there is none. Peers map this segment to check their grants.
     generations: SharedMem,
     pub(crate) segment: Segment,
     entries: Box<[Entry]>,
-    /// How many regions were revoked: what was allowed before one more may not be any longer.
+    /// Number of revoked regions. After an increment, earlier checks may no longer hold.
     revocations: AtomicU64,
     slow: Mutex<Slow>,
 }
 
-/// Memory as a peer names it.
+/// Memory as specified by a peer.
 pub(crate) struct RemoteRange {
     pub(crate) rkey: u32,
     pub(crate) addr: u64,
     pub(crate) len_bytes: u32,
 }
 
-/// A region of this process as its own requests see it.
+/// A region of this process, for checks of its own requests.
 pub(crate) struct Local {
     pub(crate) addr: u64,
     pub(crate) len_bytes: u64,
     pub(crate) access: Access,
-    /// The word that holds `generation` while the region lives.
+    /// Word that equals `generation` while the region is registered.
     pub(crate) word: SharedWord,
     pub(crate) generation: u64,
 }
 
-/// A region as a peer may map it.
+/// A region as granted to a peer.
 pub(crate) struct Grant {
     pub(crate) backing: Backing,
-    /// The address of its first byte in the requests of the peer; in receives it is that of the memory.
+    /// Address of the first byte in the peer's requests; for receives, the address of the memory.
     pub(crate) addr: u64,
-    /// The address of its first byte in this process.
+    /// Address of the first byte in this process.
     pub(crate) memory_addr: u64,
     pub(crate) len_bytes: u64,
     pub(crate) generation: u32,
@@ -120,7 +122,8 @@ const fn index_of(key: u32) -> usize {
 impl RegionTable {
     pub(crate) fn new() -> Result<Self> {
         let segment = Segment::create("farcall-regions", MAX_REGIONS * 8)?;
-        // Who cannot ask for a key must not guess it: neither places nor generations begin where others' do.
+        // A process that is not granted a key must not be able to guess it, so the order of indices and the first
+        // generations are random.
         let random = RandomState::new();
         let mut free: Vec<u32> = (0..MAX_REGIONS as u32).collect();
         free.sort_by_cached_key(|index| random.hash_one(index));
@@ -139,7 +142,7 @@ impl RegionTable {
         })
     }
 
-    /// Adds a region; returns its key.
+    /// Adds a region and returns its key.
     pub(crate) fn insert(&self, backing: Backing, extent: Extent, pd: u32, access: Access) -> Result<u32> {
         let mut slow = self.slow.lock();
         let index = slow.free.pop().ok_or(Error::Exhausted {
@@ -154,13 +157,13 @@ impl RegionTable {
         Ok(index << KEY_BITS | (generation & 0xFF))
     }
 
-    /// Puts another region in the place of a revoked one, under the same key. Peers that knew that one find out by the
-    /// generation, of which a key has the low byte only.
+    /// Replaces a revoked region by another one with the same key. Peers that know the old region detect the change by
+    /// the generation, of which a key contains only the low byte.
     pub(crate) fn renew(&self, key: u32, backing: Backing, extent: Extent, pd: u32, access: Access) {
         let mut slow = self.slow.lock();
         let next = slow.next_generation[index_of(key)];
         let generation = next.wrapping_add(key.wrapping_sub(next) & 0xFF);
-        // 0 is no generation; the next of that low byte is.
+        // 0 is not a valid generation; the next one with the same low byte is.
         let generation = if generation == 0 { 0x100 } else { generation };
         self.fill(&mut slow, index_of(key), generation, (backing, extent, pd, access));
     }
@@ -183,17 +186,17 @@ impl RegionTable {
         self.generations.store(at * 8, generation.into(), Ordering::Release);
     }
 
-    /// Revokes a region; returns whom it was granted to, which nobody will be any more. The caller issues the barrier
-    /// and waits for hazards before it calls [`RegionTable::release`].
+    /// Revokes a region and returns its grants; it cannot be granted any more. The caller issues the barrier and waits
+    /// for hazards before it calls [`RegionTable::release`].
     pub(crate) fn revoke(&self, key: u32) -> Granted {
-        // Under the lock, as grants are made.
+        // Grants are made under the same lock.
         let slow = self.slow.lock();
         self.generations.store(index_of(key) * 8, 0, Ordering::Release);
         self.revocations.fetch_add(1, Ordering::Release);
         slow.granted[index_of(key)]
     }
 
-    /// Whether memory of the program that is registered reaches into `from..to`.
+    /// Returns whether registered memory of the program overlaps `from..to`.
     pub(crate) fn overlaps(&self, from: u64, to: u64) -> bool {
         let slow = self.slow.lock();
         slow.backing.iter().zip(&self.entries).any(|(backing, entry)| {
@@ -202,19 +205,19 @@ impl RegionTable {
         })
     }
 
-    /// Forgets the memory of a revoked region, whose key is not given free.
+    /// Removes the memory of a revoked region, and keeps its key reserved.
     pub(crate) fn vacate(&self, key: u32) {
         self.slow.lock().backing[index_of(key)] = None;
     }
 
-    /// Gives the index of a revoked region free.
+    /// Frees the index of a revoked region.
     pub(crate) fn release(&self, key: u32) {
         let mut slow = self.slow.lock();
         slow.backing[index_of(key)] = None;
         slow.free.insert(0, key >> KEY_BITS);
     }
 
-    /// How many regions were revoked until now.
+    /// Returns the number of regions revoked so far.
     #[inline]
     pub(crate) fn revocations(&self) -> u64 {
         self.revocations.load(Ordering::Acquire)
@@ -228,13 +231,13 @@ impl RegionTable {
         generation != 0 && generation as u32 & 0xFF == key & 0xFF
     }
 
-    /// Checks local elements; empty ones need no key.
+    /// Checks local elements. Empty elements need no key.
     #[inline]
     pub(crate) fn allows_all(&self, sges: &[Sge], pd: u32, need: Access) -> bool {
         sges.iter().all(|sge| sge.length == 0 || self.allows(sge.lkey, pd, sge.addr, sge.length, need))
     }
 
-    /// As [`RegionTable::allows_all`], for the first `len_bytes` of the elements: those behind them are not checked.
+    /// Like [`RegionTable::allows_all`], for the first `len_bytes` of the elements; later elements are not checked.
     pub(crate) fn allows_first(&self, sges: &[Sge], len_bytes: u64, pd: u32, need: Access) -> bool {
         let mut left = len_bytes;
         sges.iter().all(|sge| {
@@ -261,7 +264,7 @@ impl RegionTable {
             && u64::from(len_bytes) <= region_len - offset
     }
 
-    /// Checks memory that a peer names: key, domain, bounds and permission. Returns the address of the memory here.
+    /// Checks memory specified by a peer: key, domain, bounds and permission. Returns its address in this process.
     pub(crate) fn locate(&self, target: &RemoteRange, pd: u32, need: Access) -> Option<u64> {
         let entry = self.entries.get(index_of(target.rkey))?;
         let offset = target.addr.wrapping_sub(entry.remote_addr.load(Ordering::Relaxed));
@@ -269,7 +272,8 @@ impl RegionTable {
         self.allows(target.rkey, pd, addr, target.len_bytes, need).then_some(addr)
     }
 
-    /// What `allows` compares with for `lkey`, to compare it elsewhere; `None` if it is not live or of another domain.
+    /// Returns the values with which `allows` compares an element of `lkey`; `None` if the region is not registered or
+    /// belongs to another domain.
     pub(crate) fn local(&self, lkey: u32, pd: u32) -> Option<Local> {
         let entry = self.is_live(lkey).then(|| &self.entries[index_of(lkey)])?;
         let pd_access = entry.pd_access.load(Ordering::Relaxed);
@@ -283,8 +287,8 @@ impl RegionTable {
         })
     }
 
-    /// What a peer that came through a queue pair of `pd` may have of `key`; `receive`: to place messages into posted
-    /// receives.
+    /// Returns the grant of `key` for a peer that uses a queue pair of `pd`. `receive` requests access for writing
+    /// messages to posted receives.
     pub(crate) fn grant(&self, key: u32, pd: u32, receive: bool) -> Option<Grant> {
         let mut slow = self.slow.lock();
         if !self.is_live(key) {
@@ -312,18 +316,18 @@ impl RegionTable {
     }
 }
 
-/// Whether `generation` of the region `key` is still live in a peer's table of generations.
+/// Returns whether `generation` of the region `key` is still registered, according to a peer's table.
 #[inline]
 pub(crate) fn is_current(generations: &SharedMem, key: u32, generation: u32) -> bool {
     generations.load(index_of(key) * 8, Ordering::Acquire) == u64::from(generation)
 }
 
-/// The word that says whether the region `key` is live.
+/// Returns the word that contains the generation of the region `key`.
 pub(crate) fn generation_word(generations: &SharedMem, key: u32) -> SharedWord {
     generations.word_at(index_of(key) * 8)
 }
 
-/// Whether a key can be one at all.
+/// Returns whether a key has a valid form.
 pub(crate) const fn is_plausible(key: u32) -> bool {
     index_of(key) < MAX_REGIONS
 }
@@ -414,7 +418,7 @@ mod tests {
             assert!(!known.contains(&generation) && generation & 0xFF == key & 0xFF);
             known.push(generation);
         }
-        // As late as can be.
+        // The largest value before it wraps around.
         table.revoke(key);
         table.slow.lock().next_generation[index_of(key)] = u32::MAX - 2;
         table.renew(key, memory(0x1000), at(0x1000, 16), 7, Access::empty());

@@ -1,4 +1,4 @@
-//! What was asked of a peer and is not yet answered to its asker.
+//! Requests to a peer whose replies have not been delivered to the requester.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,28 +9,27 @@ use rustix::io::Errno;
 
 use super::rendezvous::{Refusal, Reply, ReplyBody, Request, RequestBody, recv_frame, send_frame};
 
-/// Answers that are taken in at once.
+/// Maximum number of replies received at a time.
 const ANSWERS_A_LOOK: usize = 64;
 
-/// What an asker holds as long as it wants the answers: those that nobody wants any more are dropped, with the
-/// descriptors that came with them.
+/// Held by a requester as long as it wants the replies. Unwanted replies are dropped, together with their descriptors.
 #[derive(Clone, Default)]
 pub(crate) struct Interest(Arc<AtomicBool>);
 
 impl Interest {
-    /// Whether an answer has come.
+    /// Returns whether a reply has arrived.
     pub(crate) fn is_answered(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// What came of asking a peer.
+/// Result of a request to a peer.
 pub(crate) enum Answer<T> {
-    /// It answered.
+    /// The peer has granted the request.
     Granted(T),
-    /// It said no; see [`Refusal::text`].
+    /// The peer has refused the request; see [`Refusal::text`].
     Refused(Refusal),
-    /// It has not answered yet; ask again.
+    /// The peer has not replied yet. The request must be repeated.
     NotYet,
 }
 
@@ -52,8 +51,8 @@ impl Requests {
         Self { socket, next_id: 0, outstanding: Vec::new() }
     }
 
-    /// Whether an answer has come that its asker can go on with. One that says "not now" is none: a peer that is not
-    /// ready would be asked without a pause.
+    /// Returns whether a reply has arrived with which its requester can continue. A temporary refusal does not count: a
+    /// peer that is not ready would receive requests without a pause.
     pub(super) fn has_news(&self) -> bool {
         self.outstanding.iter().any(|outstanding| match outstanding.answer {
             None => false,
@@ -62,14 +61,14 @@ impl Requests {
         })
     }
 
-    /// Asks, unless that was asked already, and returns the question's number.
+    /// Sends a request unless it was sent already, and returns its number.
     pub(super) fn send(
         &mut self,
         interest: &Interest,
         body: RequestBody,
         fds: &[BorrowedFd<'_>],
     ) -> rustix::io::Result<u32> {
-        // The answer to what is not wanted any more is none to this: it may be older.
+        // The reply to an abandoned request is not taken for one to this request, because it may be older.
         self.drop_unwanted();
         let asker = Arc::downgrade(&interest.0);
         Ok(match self.outstanding.iter_mut().find(|o| o.body == body) {
@@ -87,7 +86,7 @@ impl Requests {
         })
     }
 
-    /// As [`Requests::send`], and looks for the answer; never waits for it.
+    /// Like [`Requests::send`], and checks for the reply. Never blocks.
     pub(super) fn ask(
         &mut self,
         interest: &Interest,
@@ -104,16 +103,17 @@ impl Requests {
         })
     }
 
-    /// Takes in what has come.
+    /// Receives the replies that have arrived.
     ///
     /// # Errors
-    /// If the peer has hung up, or says what is no reply.
+    /// Returns an error if the peer has closed the connection, or has sent an invalid reply.
     pub(super) fn receive(&mut self) -> rustix::io::Result<()> {
-        // Who polls waits for our lock: a peer that never stops must not keep it. Epoll tells again of what is left.
+        // Polling threads wait for the lock of the requests, so a peer that sends continuously must not hold it up.
+        // Epoll reports the remaining replies again.
         for _ in 0..ANSWERS_A_LOOK {
             match recv_frame(self.socket.as_fd()) {
                 Ok(Some((frame, fds))) => {
-                    // Of another version, or no peer at all.
+                    // From another version, or not from a peer at all.
                     let reply = Reply::decode(&frame).ok_or(Errno::PROTO)?;
                     if let Some(outstanding) = self.outstanding.iter_mut().find(|o| o.id == reply.id) {
                         outstanding.answer = Some((reply.body, fds));

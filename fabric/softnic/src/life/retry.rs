@@ -1,4 +1,4 @@
-//! What the service thread continues from time to time, for owners who sleep or do something else.
+//! Work that the service thread continues at intervals, for application threads that sleep or do other work.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -8,30 +8,30 @@ use farcall_shm::{Mutex, fence};
 
 use super::service::Service;
 
-/// How often it looks again: from, to, doubling.
+/// Shortest and longest interval between attempts; it doubles from one to the other.
 const RETRY_FIRST: Duration = Duration::from_millis(1);
 pub(super) const RETRY_LAST: Duration = Duration::from_millis(20);
 
-/// Something that waits, and that the service thread can continue.
+/// Waiting work that the service thread can continue.
 pub(crate) trait Retry: Send + Sync {
-    /// Whether it is in the service thread's list; changed under the list's lock.
+    /// Returns the flag of membership in the service thread's list; changed under the list's lock.
     fn is_listed(&self) -> &AtomicBool;
 
-    /// Whether it still must be continued.
+    /// Returns whether it must still be continued.
     fn is_waiting(&self) -> bool;
 
-    /// A number that changes whenever its owner continues it: it is left alone as long as that happens. `None`: only
-    /// the service thread can do what is to be done.
+    /// Returns a number that changes whenever the application thread continues the work; the service thread leaves it
+    /// alone as long as the number changes. Returns `None` if only the service thread can continue the work.
     fn owner_visits(&self) -> Option<u32> {
         None
     }
 
-    /// How often it has begun to wait: what waits anew is not looked at as seldom as what waited before.
+    /// Returns the number of waits begun. A new wait starts again with the shortest interval.
     fn waits_begun(&self) -> u64 {
         0
     }
 
-    /// Continues it; called by the service thread, which must not wait.
+    /// Continues the work. Called by the service thread, which must not block.
     fn resume(&self);
 }
 
@@ -41,7 +41,7 @@ pub(super) struct RetryList(Mutex<List>);
 #[derive(Default)]
 struct List {
     entries: Vec<Entry>,
-    /// When the service thread will look at it, unless it is woken; `None`: not at all.
+    /// Time of the service thread's next pass, unless it is woken earlier; `None` if there is none.
     planned: Option<Instant>,
 }
 
@@ -49,9 +49,9 @@ struct Entry {
     what: Weak<dyn Retry>,
     at: Instant,
     every: Duration,
-    /// `waits_begun` at the last look.
+    /// Value of `waits_begun` at the last pass.
     begun: u64,
-    /// `owner_visits` at the last look; `None`: it is continued at the next in any case.
+    /// Value of `owner_visits` at the last pass; `None` if the work is continued at the next pass in any case.
     seen: Option<u32>,
 }
 
@@ -67,7 +67,7 @@ impl Entry {
 }
 
 impl List {
-    /// Whether the service thread must be woken to look at `at`.
+    /// Returns whether the service thread must be woken to make a pass at `at`.
     fn plan(&mut self, at: Instant) -> bool {
         let is_late = self.planned.is_none_or(|planned| planned > at);
         if is_late {
@@ -76,7 +76,8 @@ impl List {
         is_late
     }
 
-    /// What was taken off the list and began to wait meanwhile goes back: its owner may have found it listed.
+    /// Adds work again that was removed from the list and began to wait concurrently: its thread may have found it
+    /// listed.
     fn relist(&mut self, unlisted: Vec<Arc<dyn Retry>>, now: Instant) {
         if unlisted.is_empty() {
             return;
@@ -91,19 +92,19 @@ impl List {
 }
 
 impl RetryList {
-    /// Everything is due now.
+    /// Makes all work due immediately.
     pub(super) fn hurry(&self) {
         let now = Instant::now();
         self.0.lock().entries.iter_mut().for_each(|entry| (entry.at, entry.seen) = (now, None));
     }
 
-    /// Continues what is due and has no owner at it; returns how long until the next.
+    /// Continues work that is due and that no application thread continues. Returns the time until the next pass.
     pub(super) fn resume_due(&self) -> Option<Duration> {
         let now = Instant::now();
         let (mut due, mut unlisted) = (Vec::new(), Vec::new());
         let mut list = self.0.lock();
         list.entries.retain_mut(|entry| {
-            // What is due soon is due now, and from then on together with the rest.
+            // Work that is due soon is handled now, so that later passes handle it together with the rest.
             if entry.at > now + RETRY_FIRST / 2 {
                 return true;
             }
@@ -122,7 +123,7 @@ impl RetryList {
                 }
                 return true;
             }
-            // Who waits again and again, and sees to it himself, stays.
+            // Work that waits repeatedly and that its application thread continues stays listed.
             if !owner_came {
                 what.is_listed().store(false, Ordering::Relaxed);
                 unlisted.push(what);
@@ -132,7 +133,7 @@ impl RetryList {
         list.relist(unlisted, now);
         let next = list.entries.iter().map(|entry| entry.at).min();
         list.planned = next;
-        // Not under the lock: what is continued may have to wait again.
+        // Without the lock, because the continued work may have to be listed again.
         drop(list);
         for what in due {
             what.resume();
@@ -142,10 +143,10 @@ impl RetryList {
 }
 
 impl Service {
-    /// Continues `what` from time to time, beginning soon, until it no longer waits. Costs next to nothing if that is
-    /// so already; returns whether it was not. Call after it began to wait.
+    /// Lists `what` for continuation at intervals, starting soon, until it no longer waits. Costs almost nothing if it
+    /// is listed already. Returns whether it was not. Must be called after the wait began.
     pub(crate) fn retry<W: Retry + 'static>(&self, what: &W, weak: &Weak<W>) -> bool {
-        // Whoever takes it off the list looks once more whether it waits.
+        // The thread that removes work from the list then checks once more whether it waits.
         fence::light();
         if what.is_listed().load(Ordering::Relaxed) {
             return false;
@@ -162,7 +163,7 @@ impl Service {
         true
     }
 
-    /// As [`Service::retry`], but beginning now, also if it waits already.
+    /// Like [`Service::retry`], but due immediately, even if it is listed already.
     pub(crate) fn retry_now<W: Retry + 'static>(&self, what: &W, weak: &Weak<W>) {
         let mut list = self.retries.0.lock();
         let at = Instant::now();

@@ -1,17 +1,18 @@
-//! Whether the kernel delivers packets for an address to this host, as its routing tables say (rtnetlink(7)).
+//! Determines from the kernel's routing tables whether packets for an address are delivered to this host
+//! (rtnetlink(7)).
 //!
-//! An address need not be configured to be one of this host: all of 127/8 is, and so is every prefix with a route of
-//! type `local`.
+//! An address need not be configured to belong to this host: all of 127/8 does, and so does every prefix with a route
+//! of type `local`.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-/// The protocol that has the number 0.
+/// Protocol number 0.
 const NETLINK_ROUTE: Option<Protocol> = None;
 
-/// `RTM_GETROUTE` and the type of its answer, `RTM_NEWROUTE`.
+/// `RTM_GETROUTE`, and the type of its reply, `RTM_NEWROUTE`.
 const GET_ROUTE: u16 = 26;
 const NEW_ROUTE: u16 = 24;
 /// `NLM_F_REQUEST`.
@@ -24,17 +25,17 @@ const LOCAL: u8 = 2;
 const HEADER_BYTES: usize = 16;
 const ROUTE_BYTES: usize = 12;
 const ATTRIBUTE_BYTES: usize = 4;
-/// Offset of `rtm_type` in an answer.
+/// Offset of `rtm_type` in a reply.
 const AT_TYPE: usize = HEADER_BYTES + 7;
 
-/// Returns whether an address is one of this host; `None` if the kernel takes no such question.
+/// Returns whether an address belongs to this host; `None` if the kernel does not support the query.
 pub(super) fn is_local(address: Ipv6Addr) -> Option<bool> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, NETLINK_ROUTE).ok()?;
     net::send(&socket, &question(address.to_canonical()), SendFlags::DONTWAIT).ok()?;
     let mut answer = [0; 1024];
     loop {
-        // The kernel queues the answer before `send` returns.
+        // The kernel queues the reply before `send` returns.
         match net::recv(&socket, &mut answer[..], RecvFlags::DONTWAIT) {
             Ok((len_bytes, _)) => return Some(is_local_route(&answer[..len_bytes])),
             Err(Errno::INTR) => {}
@@ -43,7 +44,7 @@ pub(super) fn is_local(address: Ipv6Addr) -> Option<bool> {
     }
 }
 
-/// Returns whether an answer contains a local route. An error, such as that no route exists, contains none.
+/// Returns whether a reply contains a local route. An error, such as a missing route, contains none.
 fn is_local_route(answer: &[u8]) -> bool {
     answer.get(4..6) == Some(&NEW_ROUTE.to_ne_bytes()) && answer.get(AT_TYPE) == Some(&LOCAL)
 }
@@ -81,7 +82,7 @@ mod tests {
         for own in ["127.0.0.1", "127.0.0.5", "127.255.1.2"] {
             assert_eq!(is_local(address(own)), Some(true), "{own}");
         }
-        // Addresses for documentation: no host has them.
+        // Addresses reserved for documentation, which no host has.
         for other in ["192.0.2.77", "2001:db8::77"] {
             assert_eq!(is_local(address(other)), Some(false), "{other}");
         }

@@ -1,5 +1,5 @@
-//! The one service thread: it blocks, serves peers, sees them die, and continues requests that wait, as any visitor
-//! of a send side may, for owners who sleep or do something else.
+//! The service thread. It blocks in epoll, serves peers, detects their exit, and continues waiting requests of
+//! application threads that sleep or do other work.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -28,39 +28,39 @@ pub(crate) struct Service {
     next_token: AtomicU64,
     pub(super) watched: Mutex<HashMap<u64, Watched>>,
     pub(super) retries: RetryList,
-    /// The last attempt to let a peer in failed, which was told.
+    /// `true` if the last `accept` failed and a warning was logged.
     pub(super) has_shortage: AtomicBool,
-    /// What the thread does between two sleeps.
+    /// Held while the thread is not in `epoll_wait`.
     at_work: Mutex<()>,
     thread_id: AtomicU32,
 }
 
-/// What a descriptor of the epoll set is.
+/// Descriptor in the epoll set.
 #[derive(Clone)]
 pub(super) enum Watched {
     Listener(Arc<Block>),
     Client(Arc<Client>),
-    /// The life of a peer: kept until its end is told, also if another process has its block by then.
+    /// Pidfd of a peer, watched until its exit is reported, even if another process owns the peer's block by then.
     Peer(Arc<Peer>),
-    /// The life of a process that sends to us, and its instance.
+    /// Pidfd of a process that sends datagrams to this one, and its instance.
     Sender(u64, Arc<Lifetime>),
-    /// What a peer answers.
+    /// Socket with a peer's replies.
     Answers(Weak<Peer>),
-    /// A descriptor of a way.
+    /// Descriptor of a transport.
     Served(Arc<dyn Served>),
 }
 
-/// A way that has descriptors of its own.
+/// A transport that has descriptors of its own.
 pub(crate) trait Served: Send + Sync {
-    /// One of them is readable; called by the service thread, which must not wait.
+    /// Called by the service thread when one of the descriptors is readable. Must not block.
     fn ready(&self);
 }
 
-/// A descriptor that the service thread watches for a way.
+/// A descriptor that the service thread watches for a transport.
 pub(crate) struct Watching(u64);
 
 const WAKER_TOKEN: u64 = 0;
-/// Of all processes that were asked who they are.
+/// Token of all sockets with a handshake in progress.
 const HELLO_TOKEN: u64 = 1;
 
 impl Service {
@@ -84,27 +84,27 @@ impl Service {
         })
     }
 
-    /// The number of the service thread.
+    /// Returns the thread id of the service thread.
     pub(super) fn thread_id(&self) -> u32 {
         self.thread_id.load(Ordering::Acquire)
     }
 
-    /// Keeps the service thread from everything until the guard is dropped.
+    /// Pauses the service thread until the guard is dropped.
     pub(super) fn pause(&self) -> MutexGuard<'_, ()> {
         self.at_work.lock()
     }
 
-    /// Makes it look after those who sleep.
+    /// Makes the service thread service completion queues whose application threads sleep.
     pub(crate) fn wake(&self) {
         self.waker.wake();
     }
 
-    /// Where peers wake it.
+    /// Returns the event descriptor by which peers wake the service thread.
     pub(crate) fn waker_fd(&self) -> BorrowedFd<'_> {
         self.waker.fd()
     }
 
-    /// A number that nothing watched had before.
+    /// Returns a token that was not used before.
     pub(super) fn next_token(&self) -> u64 {
         self.next_token.fetch_add(1, Ordering::Relaxed)
     }
@@ -116,7 +116,7 @@ impl Service {
             .inspect_err(|_| drop(self.watched.lock().remove(&token)))
     }
 
-    /// Watches a descriptor for a way.
+    /// Watches a descriptor for a transport.
     pub(crate) fn watch_for(&self, fd: BorrowedFd<'_>, way: Arc<dyn Served>) -> Result<Watching> {
         let token = self.next_token();
         self.watched.lock().insert(token, Watched::Served(way));
@@ -125,7 +125,7 @@ impl Service {
         Ok(Watching(token))
     }
 
-    /// Leaves a descriptor of a way alone for a while, or watches it again.
+    /// Suspends or resumes watching a descriptor of a transport.
     pub(crate) fn set_served(&self, fd: BorrowedFd<'_>, watching: &Watching, is_watched: bool) {
         let events = if is_watched { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
         let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(watching.0), events);
@@ -136,25 +136,25 @@ impl Service {
             .map_err(|e| Error::os("epoll_ctl", "watch a descriptor", e))
     }
 
-    /// Continues those who want to meet a process, once it has answered at `socket` or hung up.
+    /// Continues handshakes when a process has replied at `socket` or closed it.
     pub(super) fn watch_hello(&self, socket: BorrowedFd<'_>) -> Result<()> {
         self.tell_of(socket, HELLO_TOKEN, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT)
     }
 
-    /// Tells no more of `fd`.
+    /// Stops watching `fd`.
     pub(super) fn delete(&self, fd: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Serves peers that ask for queue pairs of a block.
+    /// Accepts peers that connect to a block.
     pub(super) fn listen(&self, block: &Arc<Block>) -> Result<()> {
         self.add(block.listener.as_fd(), Watched::Listener(block.clone()))
     }
 
-    /// Watches a peer's life, and what it answers.
+    /// Watches a peer's pidfd and its replies.
     pub(super) fn watch(&self, peer: &Arc<Peer>) -> Result<()> {
         self.add(peer.life.pidfd.as_fd(), Watched::Peer(peer.clone()))?;
-        // It has said hello there.
+        // The socket was added for the handshake.
         self.delete(peer.socket.as_fd());
         let answers = Watched::Answers(Arc::downgrade(peer));
         self.add(peer.socket.as_fd(), answers).inspect_err(|_| self.unwatch(peer))
@@ -178,7 +178,8 @@ impl Service {
         };
         let timeout =
             due.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
-        // Not on the heap: while memory of the program moves nothing may be written there, and this is before we know.
+        // Not on the heap: while memory of the program moves, the heap must not be written, and the lock that excludes
+        // this is taken below.
         let mut room = [const { MaybeUninit::uninit() }; 32];
         let events: &[epoll::Event] = match epoll::wait(&self.epoll, &mut room, timeout.as_ref()) {
             Ok((events, _)) => events,
@@ -195,7 +196,7 @@ impl Service {
         }
     }
 
-    /// Does what a descriptor that is ready asks for.
+    /// Handles a descriptor that is ready.
     fn serve(&self, way: &dyn Way, token: u64) {
         if token == WAKER_TOKEN {
             self.waker.clear();
@@ -234,7 +235,7 @@ impl Service {
         }
     }
 
-    /// Tells of a client when it asks, or when it has room for answers.
+    /// Sets whether the client's socket is watched for requests or for space for replies.
     fn wait_for(&self, client: &Client, token: u64, next: Next) {
         let events = match next {
             Next::Questions => epoll::EventFlags::IN,
@@ -247,11 +248,11 @@ impl Service {
         }
     }
 
-    /// Takes a peer's answers in and continues those who wait for them; returns whether to keep watching.
+    /// Receives a peer's replies and continues the requests that wait for them. Returns whether to keep watching.
     fn collect(&self, peer: &Weak<Peer>) -> bool {
         let Some(peer) = peer.upgrade() else { return false };
         let Ok(has_news) = peer.collect() else {
-            // It has hung up. Its end is its pidfd's to tell: a socket can also be broken by itself.
+            // The peer has closed the socket. Only its pidfd indicates an exit, because a socket can also fail alone.
             self.delete(peer.socket.as_fd());
             return false;
         };
@@ -262,7 +263,7 @@ impl Service {
     }
 }
 
-/// Starts the service thread of `way`'s process.
+/// Starts the service thread of the process of `way`.
 pub(crate) fn start(way: Arc<dyn Way>) -> Result<()> {
     let (tell, told) = mpsc::channel();
     std::thread::Builder::new()
@@ -270,7 +271,7 @@ pub(crate) fn start(way: Arc<dyn Way>) -> Result<()> {
         .stack_size(256 << 10)
         .spawn(move || {
             block_signals();
-            // Handshakes wait for it, and it sleeps in between.
+            // Handshakes wait for this thread, and it sleeps most of the time.
             request_short_slice();
             IS_SERVICE.set(true);
             let service = &way.process().service;
@@ -282,7 +283,7 @@ pub(crate) fn start(way: Arc<dyn Way>) -> Result<()> {
             }
         })
         .map_err(|e| Error::os("start the service thread", "create a thread (check RLIMIT_NPROC)", e))?;
-    // So that it is known from the other threads of the program.
+    // Waits until the thread id is stored, which distinguishes this thread from those of the program.
     let _ = told.recv();
     Ok(())
 }
@@ -291,14 +292,15 @@ thread_local! {
     static IS_SERVICE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the caller is the service thread.
+/// Returns whether the caller is the service thread.
 pub(crate) fn is_service_thread() -> bool {
     IS_SERVICE.get()
 }
 
-/// Signals are for the program's own threads.
+/// Blocks all signals, which are left to the program's own threads.
 fn block_signals() {
-    // SAFETY: fills and installs a signal set of this thread; no memory is kept.
+    // SAFETY: all bytes zero are a valid `sigset_t`, and `all` is a local variable. The call changes the mask of this
+    // thread only.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);

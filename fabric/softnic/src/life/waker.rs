@@ -1,4 +1,4 @@
-//! An event descriptor: ours, or a peer's that we may write.
+//! An event descriptor of this process, or one of a peer to which this process may write.
 
 use std::convert::Infallible;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -20,7 +20,8 @@ impl Waker {
             .map_err(|e| Error::os("eventfd", "create an event descriptor (check RLIMIT_NOFILE)", e))
     }
 
-    /// A peer's. Many of its queue pairs wake one thread of it: they share one descriptor.
+    /// Creates it from a peer's descriptor. Many queue pairs of the peer wake the same thread, and share one
+    /// descriptor.
     pub(crate) fn foreign(fd: OwnedFd) -> Arc<Self> {
         let number = eventfd_number(&fd);
         let make = || Arc::new(Self(DontForkFd::new(fd)));
@@ -29,7 +30,7 @@ impl Waker {
         waker
     }
 
-    /// Makes the descriptor readable. A full counter is readable already.
+    /// Makes the descriptor readable. If the counter is full, the descriptor is readable already.
     pub(crate) fn wake(&self) {
         let _ = write(&self.0, &1_u64.to_ne_bytes());
     }
@@ -44,8 +45,8 @@ impl Waker {
     }
 }
 
-/// The kernel's number for what an event descriptor refers to, the same for all descriptors of it as long as there is
-/// one; `None` if it is no event descriptor, or the kernel does not say (before 5.2, or without /proc).
+/// Returns the kernel's number of the event object, which is equal for all its descriptors while one exists. Returns
+/// `None` if it is no event descriptor, or if the kernel does not report the number (before 5.2, or without /proc).
 fn eventfd_number(fd: &OwnedFd) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
     text.lines().find_map(|line| line.strip_prefix("eventfd-id:")?.trim().parse().ok())

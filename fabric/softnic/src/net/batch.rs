@@ -1,4 +1,4 @@
-//! Packets that wait to be sent together, and faults that happen to them.
+//! Batch of packets to send together, and the faults injected into it.
 
 use std::mem::take;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use super::faults::{Fate, Faults};
 use super::path::Path;
 use super::socket::{DATAGRAM_BYTES_MAX, Sent, Socket, TRAIN_BYTES_MAX, TRAIN_MAX, Train};
 
-/// Packets that wait together at most.
+/// Maximum number of packets in the batch.
 const WAITING_MAX: usize = 64;
-/// Acknowledgements that are kept at most.
+/// Maximum number of acknowledgements that are held back.
 const KEPT_MAX: usize = 4;
-/// So often the kernel refuses a train, and takes its packets each for itself, until none is offered any more.
+/// Number of rejected GSO batches, whose packets the kernel accepted singly, after which no more are formed.
 const REFUSALS_MAX: u32 = 8;
 
 /// A packet in the batch.
@@ -28,32 +28,33 @@ struct Waiting {
     path: Path,
     dest_qpn: u32,
     ecn: Ecn,
-    /// It carries no data and answers no READ: it may go a little later.
+    /// `true` if it carries no data and responds to no READ, so that it may be sent a little later.
     is_acknowledgement: bool,
     company: Company,
     at: usize,
     len_bytes: usize,
-    /// It is longer than the link's frames.
+    /// `true` if it is longer than the link's frames.
     may_be_cut: bool,
-    /// How many packets are before it in its train: the identification that the kernel gives it in IPv4.
+    /// Number of packets before it in its GSO batch, which the kernel adds to the IPv4 identification.
     before: u16,
-    /// Bytes of the train's first packet.
+    /// Length of the first packet of its GSO batch in bytes.
     first_bytes: usize,
 }
 
 impl Waiting {
-    /// Whether its train can have no other behind it.
+    /// Returns whether no packet can be added to its GSO batch.
     fn ends_a_whole_train(&self) -> bool {
         let datagrams = usize::from(self.before) + 1;
         datagrams > 1 && (datagrams == TRAIN_MAX || (datagrams + 1) * self.first_bytes > TRAIN_BYTES_MAX)
     }
 
-    /// Leaves the train that it is in.
+    /// Returns the packet as one that is sent singly.
     fn alone(self) -> Self {
         Self { before: 0, first_bytes: self.len_bytes, ..self }
     }
 
-    /// As the next of `last`'s train, if it can be: all datagrams of one are equally long, but for the last.
+    /// Returns the packet as the next one of the GSO batch of `last`, if possible. All datagrams of a batch have equal
+    /// length, except that the last may be shorter.
     fn behind(self, last: &Self) -> Self {
         let before = last.before + 1;
         let train_bytes = usize::from(before) * last.first_bytes + self.len_bytes;
@@ -68,31 +69,31 @@ impl Waiting {
     }
 }
 
-/// A packet that a fault holds up.
+/// A packet that is delayed by an injected fault.
 struct Held {
     until_ns: u64,
     packet: Waiting,
     datagram: Vec<u8>,
 }
 
-/// Packets on their way out.
+/// Outgoing packets.
 pub(super) struct Outbox {
     bytes: Vec<u8>,
     waiting: Vec<Waiting>,
-    /// Acknowledgements that go behind what is sent next.
+    /// Acknowledgements that are sent after the next packets.
     kept: Vec<Waiting>,
     kept_bytes: Vec<u8>,
     covered: LastCovered,
-    /// Datagrams from this length on were refused by the link.
+    /// Length in bytes from which the link rejected datagrams.
     cut_from_bytes: usize,
-    /// How often the kernel refused trains of packets that it took.
+    /// Number of times that the kernel rejected a GSO batch of packets that it accepted singly.
     refusals: u32,
     faults: Option<Faults>,
     held: Vec<Held>,
     recorder: Option<Arc<Recorder>>,
 }
 
-/// Packets as they go to the kernel.
+/// Splits packets into the GSO batches in which they are passed to the kernel.
 fn trains(waiting: &[Waiting]) -> impl Iterator<Item = &[Waiting]> {
     waiting.chunk_by(|_, next| next.before > 0)
 }
@@ -113,11 +114,11 @@ impl Outbox {
         }
     }
 
-    /// Adds a packet, whose payload of `payload_bytes` is what `gather` appends. It may go in a train with
-    /// the packet before it, if `company` says so.
+    /// Adds a packet. `gather` appends its payload of `payload_bytes` bytes. If `company` permits, it may join the GSO
+    /// batch of the packet before it.
     ///
     /// # Errors
-    /// If `gather` fails; then nothing is added.
+    /// Returns the error of `gather`; then nothing is added.
     pub(super) fn add(
         &mut self,
         (path, company): (Path, Company),
@@ -157,9 +158,9 @@ impl Outbox {
         Ok(())
     }
 
-    /// Queues a packet whose bytes are there.
+    /// Queues a packet whose bytes are in `bytes`.
     fn queue(&mut self, mut next: Waiting) {
-        // Faults happen to packets, each for itself.
+        // Faults are injected into individual packets.
         let may_join = next.company == Company::Train && !next.may_be_cut && self.faults.is_none();
         if let Some(last) = self.waiting.last().filter(|_| may_join && self.refusals < REFUSALS_MAX) {
             next = next.behind(last);
@@ -168,8 +169,8 @@ impl Outbox {
         self.seal(&next);
     }
 
-    /// Keeps what waits for the next flush, if it is a few acknowledgements: they go behind what their owner answers
-    /// with, and do not delay it. Whether it did.
+    /// Holds back the waiting packets until the next flush if they are a few acknowledgements. They are then sent after
+    /// the packets that the application thread sends in response, and do not delay those. Returns whether it did.
     pub(super) fn keep_acknowledgements(&mut self, counters: &PortCounters) -> bool {
         let may_be_kept = |packet: &Waiting| packet.is_acknowledgement && packet.before == 0;
         if self.waiting.len() > KEPT_MAX || !self.kept.is_empty() || !self.waiting.iter().all(may_be_kept) {
@@ -181,12 +182,12 @@ impl Outbox {
         true
     }
 
-    /// Whether something waits that is not kept.
+    /// Returns whether packets wait that are not held back.
     pub(super) fn has_more_than_kept(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Puts acknowledgements that were kept behind everything else.
+    /// Queues the acknowledgements that were held back after all other packets.
     fn queue_kept(&mut self) {
         for kept in 0..self.kept.len() {
             let packet = self.kept[kept];
@@ -203,18 +204,18 @@ impl Outbox {
         covered.seal(packet.before, &mut self.bytes[packet.at..][..packet.len_bytes]);
     }
 
-    /// What packets are recorded by, if that is asked for.
+    /// Returns the recorder of packets if a capture is configured.
     pub(super) fn recorder(&self) -> Option<&Recorder> {
         self.recorder.as_deref()
     }
 
-    /// Whether a batch is full: nothing more fits, or it ends with a whole train. A short one behind that would cost
-    /// the kernel as much again.
+    /// Returns whether the batch is full: no packet fits, or it ends with a full GSO batch. A short GSO batch after
+    /// that would cost the kernel as much again.
     pub(super) fn is_full(&self) -> bool {
         self.waiting.len() >= WAITING_MAX || self.waiting.last().is_some_and(Waiting::ends_a_whole_train)
     }
 
-    /// Sends everything that waits.
+    /// Sends all waiting packets.
     pub(super) fn flush(&mut self, socket: &Socket, counters: &PortCounters, now_ns: u64) {
         self.queue_kept();
         if self.faults.is_some() {
@@ -235,7 +236,7 @@ impl Outbox {
                     let trains = trains(&self.waiting[done..]);
                     let sent = trains.take(sent).map(<[Waiting]>::len).sum::<usize>();
                     self.record(&self.waiting[done..][..sent]);
-                    // From an address that has gone they are refused together and alone.
+                    // Packets from an address that was removed are rejected both as a batch and singly.
                     self.refusals += u32::from(refused_at == Some(done));
                     counters.packets_sent.add(sent as u64);
                     let in_trains = self.waiting[done..][..sent].iter().filter(|packet| packet.before > 0);
@@ -261,12 +262,12 @@ impl Outbox {
         self.bytes.clear();
     }
 
-    /// How many packets are in the train that begins at `first`.
+    /// Returns the number of packets in the GSO batch that begins at `first`.
     fn train_len(&self, first: usize) -> usize {
         trains(&self.waiting[first..]).next().map_or(0, <[Waiting]>::len)
     }
 
-    /// Has the packets of the train that begins at `first` sent each for itself.
+    /// Splits the GSO batch that begins at `first` into packets that are sent singly.
     #[cold]
     fn take_apart(&mut self, first: usize) {
         for at in first..first + self.train_len(first) {
@@ -276,7 +277,7 @@ impl Outbox {
         }
     }
 
-    /// Records packets that were sent, if that is asked for.
+    /// Records packets that were sent, if a capture is configured.
     fn record(&self, sent: &[Waiting]) {
         let Some(recorder) = &self.recorder else { return };
         let mut batch = recorder.batch();
@@ -287,13 +288,13 @@ impl Outbox {
         }
     }
 
-    /// Lets faults happen to what waits, and adds what was held up long enough.
+    /// Injects faults into the waiting packets, and adds delayed packets whose time has come.
     #[cold]
     fn misfortune(&mut self, counters: &PortCounters, now_ns: u64) {
         let Some(mut faults) = self.faults.take() else { return };
         for mut packet in take(&mut self.waiting) {
             let Fate { is_lost, is_doubled, turned, held_ns, is_marked } = faults.judge(now_ns);
-            // As the network does: what is not capable of it is never marked.
+            // A packet that is not ECN-capable is never marked, as in a network.
             let is_marked = is_marked && packet.ecn == Ecn::Capable;
             if is_lost || is_doubled || turned.is_some() || held_ns > 0 || is_marked {
                 counters.faults.increment();
@@ -322,7 +323,7 @@ impl Outbox {
         self.faults = Some(faults);
     }
 
-    /// When something that a fault holds up must be sent.
+    /// Returns the time at which the next delayed packet must be sent.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.held.iter().map(|held| held.until_ns).min()
     }
@@ -361,10 +362,10 @@ mod tests {
         ] {
             assert!(!joins(other, &first));
         }
-        // A shorter one is the last.
+        // A shorter packet is the last of its batch.
         let shorter = packet("fd00::2", 7, 1_040, 20).behind(&first);
         assert!(!joins(packet("fd00::2", 7, 1_060, 20), &shorter));
-        // No more, and no longer, than the kernel takes.
+        // The batch ends at the kernel's limits on number and length.
         for (len_bytes, most) in [(100, 64), (4_160, 15)] {
             let mut last = packet("fd00::2", 7, 0, len_bytes);
             let joined = (1..100).take_while(|nth| {

@@ -1,17 +1,19 @@
-//! Whether packets go to the kernel together, in a train, or each alone.
+//! Choice between passing packets to the kernel as one GSO batch (`UDP_SEGMENT`) and sending them singly.
 //!
-//! A network device that cuts a train into frames chooses their identifications in IPv4, which the invariant CRC covers.
-//! Linux counts them up from the first, and packets are sealed for that; what every device does nobody knows. Another
-//! Farcall takes any identification; of a foreign peer all packets of a train but the first would be lost, each time.
+//! The invariant CRC covers the IPv4 identification. Segmentation of a batch, in the kernel or in the device, assigns
+//! an identification to each frame. The CRCs are computed for the assignment that Linux makes: consecutive numbers from
+//! that of the first frame. Offloading devices may assign other numbers. A Farcall receiver accepts any identification.
+//! Another RoCEv2 implementation would drop all frames of such a batch except the first, and again on every
+//! retransmission.
 
 use farcall_verbs::QpType;
 
 use super::path::Path;
 
-/// So many packets of a pair go alone after some were lost.
+/// Number of packets that a queue pair sends singly after a loss on an IPv4 path.
 const ALONE_PACKETS: u32 = 256;
 
-/// Whether a packet may go in one message with others.
+/// Transmission mode of a packet: as part of a GSO batch, or singly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Company {
     Train,
@@ -19,13 +21,14 @@ pub(super) enum Company {
 }
 
 impl Company {
-    /// That of packets of which nobody would tell that they were lost.
+    /// Returns the mode of unacknowledged packets (UC, UD). The sender cannot detect their loss, so it never batches
+    /// them on IPv4 paths.
     pub(super) fn unacknowledged(path: Path) -> Self {
         if path.has_identifications() { Self::Alone } else { Self::Train }
     }
 }
 
-/// What a connected queue pair has seen of its path.
+/// Per-queue-pair fallback from GSO batches to single packets.
 pub(super) struct Caution {
     is_acknowledged: bool,
     alone_packets: u32,
@@ -36,7 +39,7 @@ impl Caution {
         Self { is_acknowledged: transport == QpType::Rc, alone_packets: 0 }
     }
 
-    /// How the next packet goes.
+    /// Returns the mode of the next packet and counts the packet.
     pub(super) fn next(&mut self, path: Path) -> Company {
         if !self.is_acknowledged {
             return Company::unacknowledged(path);
@@ -50,7 +53,8 @@ impl Caution {
         }
     }
 
-    /// Packets were lost, for whatever reason.
+    /// Records a loss (ACK timeout or go-back). On an IPv4 path the next [`ALONE_PACKETS`] packets are sent singly,
+    /// because the cause may be the identifications of a batch.
     pub(super) fn packets_were_lost(&mut self, path: Path) {
         if path.has_identifications() {
             self.alone_packets = ALONE_PACKETS;

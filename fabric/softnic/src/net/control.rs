@@ -1,4 +1,5 @@
-//! Control messages of UDP: our address of a datagram, the length of the datagrams of a train, marks of congestion.
+//! Control messages of UDP sockets: destination address of a datagram, length of the datagrams of a GSO or GRO batch,
+//! ECN marks.
 
 use std::mem::{size_of, zeroed};
 use std::net::Ipv6Addr;
@@ -6,14 +7,14 @@ use std::net::Ipv6Addr;
 use super::ecn::Ecn;
 use super::path::Path;
 
-/// Room for the control messages of a message.
+/// Buffer for the control messages of a message.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 pub(super) struct Control(pub(super) [u8; 88]);
 
-/// Bytes that a control message of such a content takes.
+/// Returns the space in bytes of a control message with this content.
 const fn control_space<T>() -> usize {
-    // SAFETY: computes a length.
+    // SAFETY: `CMSG_SPACE` only computes a length.
     unsafe { libc::CMSG_SPACE(size_of::<T>() as u32) as usize }
 }
 pub(super) const PKTINFO_SPACE: usize = control_space::<libc::in6_pktinfo>();
@@ -22,23 +23,25 @@ pub(super) const ECN_SPACE: usize = control_space::<libc::c_int>();
 const _: () = assert!(PKTINFO_SPACE + SEGMENT_SPACE + ECN_SPACE <= size_of::<Control>());
 const _: () = assert!(PKTINFO_SPACE + control_space::<libc::c_int>() + ECN_SPACE <= size_of::<Control>());
 
-/// What the kernel tells of a message.
+/// Metadata of a received message, from its control messages.
 #[derive(Default)]
 pub(super) struct Told {
-    /// The address that it was sent to.
+    /// Destination address of the message.
     pub(super) dst: Option<Ipv6Addr>,
-    /// If it is a train: of all of its datagrams but the last.
+    /// Length of the datagrams of a GRO batch, except the last; `None` for a single datagram.
     pub(super) datagram_bytes: Option<usize>,
-    /// Whether it met congestion; of a train, each of its datagrams: Linux puts none together that differ in it.
+    /// `true` if it carries the CE mark. In a GRO batch this applies to each datagram: Linux batches only datagrams
+    /// with equal marks.
     pub(super) is_marked: bool,
 }
 
 impl Told {
     /// # Safety
-    /// The head must be one that the kernel has filled, and its control messages live.
+    /// `head` must be filled by the kernel, and its control messages must be valid.
     pub(super) unsafe fn by(head: &libc::msghdr) -> Self {
         let mut told = Self::default();
-        // SAFETY: the caller's promise; the kernel's messages are whole.
+        // SAFETY: by the contract of this function the control messages are valid; the kernel writes only complete
+        // ones.
         unsafe {
             let mut message = libc::CMSG_FIRSTHDR(head);
             while let Some(header) = message.as_ref() {
@@ -67,22 +70,23 @@ impl Told {
     }
 }
 
-/// Says in a head which of our addresses a message comes from, how long the datagrams of a train are, and the ECN field
-/// if it is not the socket's.
+/// Writes control messages to a message header: the source address of the message, the length of the datagrams of a GSO
+/// batch, and the ECN field if it differs from the socket's.
 ///
 /// # Safety
-/// The head's control must be valid for [`PKTINFO_SPACE`] bytes, for [`SEGMENT_SPACE`] more for a train, and for
-/// [`ECN_SPACE`] more for an ECN field, zeroed and aligned to 8; the head says how many.
+/// The header's control buffer must be valid for [`PKTINFO_SPACE`] bytes, for [`SEGMENT_SPACE`] more for a GSO batch,
+/// and for [`ECN_SPACE`] more for an ECN field. It must be zeroed and aligned to 8 bytes, and the header must contain
+/// its length.
 pub(super) unsafe fn write_control(
     head: &libc::msghdr,
     path: Path,
     datagram_bytes: Option<u16>,
     ecn: Option<Ecn>,
 ) {
-    // SAFETY: plain data.
+    // SAFETY: all bytes zero are a valid `in6_pktinfo`, which is plain data.
     let mut info: libc::in6_pktinfo = unsafe { zeroed() };
     info.ipi6_addr.s6_addr = path.src.octets();
-    // SAFETY: the caller's promise: there is room for one message with this content, and for the others.
+    // SAFETY: by the contract of this function the control buffer has space for each of these messages.
     unsafe {
         let mut message = libc::CMSG_FIRSTHDR(head);
         write_message(message, (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO), info);
@@ -101,13 +105,13 @@ pub(super) unsafe fn write_control(
 }
 
 /// # Safety
-/// There must be room for a control message of this content.
+/// `message` must have space for a control message with this content.
 unsafe fn write_message<T>(
     message: *mut libc::cmsghdr,
     (level, kind): (libc::c_int, libc::c_int),
     content: T,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the contract of this function `message` has space for the header and the content.
     unsafe {
         (*message).cmsg_level = level;
         (*message).cmsg_type = kind;

@@ -1,4 +1,4 @@
-//! What the port counts, and each queue pair that goes to another host, for `farcall stats` and `farcall explain`.
+//! Counters of the port and of each queue pair with a peer on another host, for `farcall stats` and `farcall explain`.
 
 use farcall_stats::Block;
 use farcall_verbs::{Mtu, QpAttr, QpType};
@@ -7,7 +7,7 @@ use super::path::Path;
 use crate::host::flight::FLIGHT_RECORDS;
 
 farcall_stats::counters! {
-    /// Counters of the RoCEv2 port; written under its lock.
+    /// Counters of the RoCEv2 port; written under the port's lock.
     pub(crate) struct PortCounters {
         /// Packets sent.
         packets_sent,
@@ -59,8 +59,8 @@ farcall_stats::counters! {
 }
 
 farcall_stats::counters! {
-    /// Counters of a queue pair that goes to another host; written under the port's lock. Those that change with each
-    /// packet come first, on one cache line.
+    /// Counters of a queue pair with a peer on another host; written under the port's lock. The fields that change with
+    /// each packet come first, on one cache line.
     pub(crate) struct PairCounters {
         /// Packets sent for it, and taken in.
         packets_sent,
@@ -90,7 +90,7 @@ farcall_stats::counters! {
 }
 
 impl PairCounters {
-    /// Those of a new queue pair, in the process's statistics.
+    /// Creates the counters of a new queue pair in the process's statistics.
     pub(super) fn of(qpn: u32, transport: QpType, path: Path, rtr: &QpAttr) -> Block<Self> {
         let label = format!("softnic roce qp {qpn:#08x} {path}");
         let counters = Block::<Self>::new(&label, FLIGHT_RECORDS);

@@ -1,4 +1,5 @@
-//! The invariant CRC of datagrams: of those of one path and one length, as in a train, what it begins with is the same.
+//! Invariant CRC of datagrams. Its initial part is equal for all datagrams of one path and one length, as in a GSO
+//! batch.
 
 use std::net::Ipv6Addr;
 
@@ -7,22 +8,22 @@ use farcall_wire::codec::icrc::{Covered, Flow};
 
 use super::path::Path;
 
-/// The CRC's view of a path.
+/// Returns the fields of a path that the CRC covers.
 pub(super) fn flow(path: Path, src_port: u16) -> Flow {
     let canonical = |address: Ipv6Addr| address.to_canonical();
     Flow { src: canonical(path.src), dst: canonical(path.dst), src_port, dst_port: UDP_PORT }
 }
 
-/// What the CRC of the last datagram began with.
+/// Initial part of the CRC of the last datagram.
 #[derive(Default)]
 pub(super) struct LastCovered {
-    /// Its path, the port of its sender, and its length in bytes.
+    /// Path, source port and length in bytes.
     of: Option<(Path, u16, usize)>,
     covered: Option<Covered>,
 }
 
 impl LastCovered {
-    /// What the CRC of a datagram of `len_bytes` begins with.
+    /// Returns the initial part of the CRC of a datagram of `len_bytes` bytes.
     pub(super) fn of(&mut self, path: Path, src_port: u16, len_bytes: usize) -> &mut Covered {
         if self.of.replace((path, src_port, len_bytes)) != Some((path, src_port, len_bytes)) {
             self.covered = None;

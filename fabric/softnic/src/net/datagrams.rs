@@ -1,9 +1,10 @@
 //! Datagrams to and from other hosts.
 //!
-//! A datagram queue pair is the shared-memory way's: its states, its receives and the order of its completions are
-//! there. What goes abroad leaves at once, by its address handle; nothing answers. What comes is kept here until the
-//! owner of the receive completion queue polls, as in the ring of a sender on this host. A pair costs nothing here, and
-//! its polls look for no packets, before the first datagram comes that its Q_Key admits.
+//! A datagram queue pair belongs to the shared-memory transport, which has its states, its receives and the order of
+//! its completions. A datagram to another host is sent immediately, by its address handle, and is not acknowledged. A
+//! received datagram is stored here until the receive completion queue is polled, like those in the ring of a sender on
+//! this host. Until the first datagram arrives that its Q_Key admits, a queue pair costs nothing here, and its polls do
+//! not poll the port.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
@@ -23,10 +24,10 @@ use crate::host::datagram::{DatagramCore, Foreign};
 use crate::life::ByNumber;
 use crate::life::addresses::{are_devices_named, listed_peers};
 
-/// Datagrams that wait for the owner of one queue pair at most: as many as a busy owner has receives for.
+/// Maximum number of datagrams that wait for one queue pair: the number of receives of a busy receiver.
 const WAITING_MAX: usize = 1024;
 
-/// A datagram to another host; its payload is in the elements.
+/// A datagram to another host. Its payload is in the elements.
 pub(crate) struct Datagram<'a> {
     pub(crate) path: Path,
     pub(crate) dest_qpn: u32,
@@ -37,7 +38,7 @@ pub(crate) struct Datagram<'a> {
     pub(crate) len_bytes: usize,
 }
 
-/// The way of a datagram queue pair to other hosts.
+/// Transport of a datagram queue pair to other hosts.
 pub(crate) struct NetDatagrams {
     port: Arc<Port>,
     qpn: u32,
@@ -49,17 +50,17 @@ impl NetDatagrams {
     /// Opens the port.
     ///
     /// # Errors
-    /// If the port cannot be opened.
+    /// Returns an error if the port cannot be opened.
     pub(crate) fn open(host: &Arc<Host>, qpn: u32) -> Result<Self> {
         let port = Port::open(host)?;
         port.steer(qpn)?;
         Ok(Self { port, qpn, next_psn: Psn::default(), has_unsent: false })
     }
 
-    /// Prepares a datagram, whose form was checked; [`NetDatagrams::ring`] follows.
+    /// Prepares a datagram whose form was checked. [`NetDatagrams::ring`] sends it.
     ///
     /// # Safety
-    /// Its elements must be readable.
+    /// The elements must be readable.
     pub(crate) unsafe fn send(&mut self, datagram: &Datagram<'_>) {
         let deth = Deth { qkey: datagram.qkey, src_qpn: self.qpn };
         let packet = Packet {
@@ -73,11 +74,11 @@ impl NetDatagrams {
         self.next_psn = self.next_psn.plus(1);
         self.has_unsent = true;
         let Datagram { path, sges, len_bytes, .. } = *datagram;
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the elements are readable.
         self.port.prepare(|state| unsafe { state.add_datagram(path, &packet, sges, len_bytes) });
     }
 
-    /// Sends what was prepared.
+    /// Sends the prepared datagrams.
     #[inline]
     pub(crate) fn ring(&mut self) {
         if std::mem::take(&mut self.has_unsent) {
@@ -86,16 +87,16 @@ impl NetDatagrams {
     }
 }
 
-/// Datagrams go to another host from now on.
+/// Opens the port, because datagrams will be sent to another host.
 ///
 /// # Errors
-/// If the port cannot be opened.
+/// Returns an error if the port cannot be opened.
 pub(crate) fn open(host: &Arc<Host>) -> Result<()> {
     Port::open(host).map(drop)
 }
 
-/// A datagram queue pair receives from now on: also from hosts to which nothing was sent, if the program tells its
-/// address to others. Without the port it receives from this host alone, which is said in the log.
+/// Called when a datagram queue pair begins to receive. It also receives from hosts to which nothing was sent if the
+/// program publishes its address. Without the port it receives only from this host, and a warning is logged.
 pub(crate) fn listen(host: &Arc<Host>, qpn: u32) {
     let is_open = Port::opened(host).is_some();
     if (is_open || host.process.expects_foreigners())
@@ -105,7 +106,7 @@ pub(crate) fn listen(host: &Arc<Host>, qpn: u32) {
     }
 }
 
-/// A datagram queue pair, which takes nothing any more, gives up what waits for it.
+/// Discards the datagrams that wait for a datagram queue pair, which accepts none any more.
 pub(crate) fn forget(host: &Host, qpn: u32) {
     if let Some(port) = Port::opened(host) {
         port.with(|state| state.inlets.remove(qpn));
@@ -120,31 +121,31 @@ struct Waiting {
     payload: Vec<u8>,
 }
 
-/// What came for one queue pair.
+/// Received datagrams of one queue pair.
 struct Inlet {
     core: Arc<DatagramCore>,
-    /// Its place at the receive completion queue.
+    /// Readiness bit at the receive completion queue.
     bit: u32,
     waiting: VecDeque<Waiting>,
-    /// Room of datagrams that were delivered.
+    /// Buffers of datagrams that were delivered.
     spare: Vec<Vec<u8>>,
 }
 
-/// The outcome of a packet that is for no connected queue pair.
+/// Result of a packet that is for no connected queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Came {
     Taken,
     /// No queue pair here has the number.
     Unknown,
-    /// From a host, or to a device, that is not listed.
+    /// Its source host or local device is not in the configured lists.
     Foreign,
-    /// From a process of this host that may not send so.
+    /// Its sender is a process of this host that is not authorized to send over RoCEv2.
     Local,
-    /// The queue pair takes none, not with this Q_Key, or has too many that were not polled.
+    /// The queue pair accepts no datagrams, or not with this Q_Key, or has too many unpolled ones.
     Unwanted,
 }
 
-/// What came for the datagram queue pairs of a port, and from whom it may come.
+/// Received datagrams of a port's datagram queue pairs, and the hosts that may send them.
 pub(super) struct Inlets {
     by_qpn: ByNumber<Inlet>,
     peers: Option<Vec<IpAddr>>,
@@ -153,22 +154,22 @@ pub(super) struct Inlets {
 
 impl Inlets {
     /// # Errors
-    /// If the list of peers cannot be understood.
+    /// Returns an error if the list of peers is malformed.
     pub(super) fn new() -> Result<Self> {
         let peers = listed_peers("open the RoCEv2 port")?;
         Ok(Self { by_qpn: ByNumber::default(), peers, are_devices_named: are_devices_named() })
     }
 
-    /// Whether packets may come so: `path` is as they came.
+    /// Returns whether packets may arrive on `path`, which is given as seen by the packet.
     pub(super) fn admits(&self, host: &Host, path: Path) -> bool {
         let is_peer = |peers: &Vec<IpAddr>| peers.contains(&path.src.to_canonical());
         self.peers.as_ref().is_none_or(is_peer)
             && (!self.are_devices_named || host.process.is_address(path.dst))
     }
 
-    /// A packet came for a queue pair that is not connected; `path` is as it came, `len_bytes` what its UDP header
-    /// counts behind itself. `is_admitted` says whether its sender may send here. Returns the outcome; what was taken is
-    /// counted.
+    /// Handles a packet for a queue pair that is not connected. `path` is given as seen by the packet; `len_bytes` is
+    /// the UDP payload length. `is_admitted` returns whether the sender is authorized. Returns the result; accepted
+    /// packets are counted here.
     pub(super) fn take_in(
         &mut self,
         host: &Arc<Host>,
@@ -205,7 +206,7 @@ impl Inlets {
         Came::Taken
     }
 
-    /// What comes for a queue pair; `None` if it has no place at its completion queue.
+    /// Returns the received datagrams of a queue pair; `None` if its completion queue has no free bit.
     fn inlet(&mut self, host: &Arc<Host>, core: Arc<DatagramCore>) -> Option<&mut Inlet> {
         match self.by_qpn.entry(core.qpn) {
             Entry::Occupied(inlet) => Some(inlet.into_mut()),
@@ -224,7 +225,7 @@ impl Inlets {
     }
 }
 
-/// Datagrams of other hosts for one queue pair, at its receive completion queue.
+/// Source of completions for datagrams from other hosts to one queue pair.
 struct Arrivals {
     port: Arc<Port>,
     core: Arc<DatagramCore>,
@@ -237,7 +238,8 @@ impl Arrivals {
         while taken < wc.len() {
             let Some(Waiting { header, src_qpn, imm_be, payload }) = inlet.waiting.pop_front() else { break };
             let datagram = Foreign { header: &header, src_qpn, imm_be, payload: &payload };
-            // SAFETY: called by the owner of the receive completion queue, which polls.
+            // SAFETY: `Source::poll` is called only by the thread that polls the receive completion queue, and not
+            // while it works on the receives, as `deliver_foreign` requires.
             if let Some(completion) = unsafe { self.core.deliver_foreign(&datagram) } {
                 wc[taken] = completion;
                 taken += 1;
@@ -253,7 +255,7 @@ impl Source for Arrivals {
         self.port.poll(|state| self.take(state, wc))
     }
 
-    /// Who polls is who looks for packets.
+    /// Always `true`, because polling it also polls the port for packets.
     fn has_something(&self) -> bool {
         true
     }

@@ -1,8 +1,10 @@
-//! Faults on the wire, by seed: `FARCALL_WIRE_FAULTS=seed=7,loss=0.01,duplicate=0.01,reorder=0.01,corrupt=0.01`.
+//! Fault injection on the wire, by seed:
+//! `FARCALL_WIRE_FAULTS=seed=7,loss=0.01,duplicate=0.01,reorder=0.01,corrupt=0.01`.
 //!
-//! Everything that this process sends over RoCEv2 is subject to them. `delay_us=100` holds every packet up for at most
-//! so long; `mark=0.01` marks packets of connected queue pairs as if they had met congestion (ECN), so that their peers
-//! tell of it and they slow down; `partition_ms=500..900` loses everything between these times after the port was opened.
+//! It applies to all packets that this process sends over RoCEv2. `delay_us=100` delays every packet by at most that
+//! time. `mark=0.01` marks packets of connected queue pairs as if they had encountered congestion (ECN); their peers
+//! send notifications, and the queue pairs slow down. `partition_ms=500..900` drops all packets between these times
+//! after the port was opened.
 
 use std::ops::Range;
 
@@ -11,10 +13,10 @@ use farcall_verbs::{Error, Result};
 
 const VARIABLE: &str = "FARCALL_WIRE_FAULTS";
 
-/// A packet that is to arrive behind later ones is held up for so long.
+/// Delay of a packet that is to arrive after later ones.
 const REORDERED_NS: u64 = 500_000;
 
-/// Which faults happen, and how often, as probabilities.
+/// Injected faults, and their rates as probabilities.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Rates {
     loss: f64,
@@ -26,31 +28,31 @@ struct Rates {
     partition_ns: Range<u64>,
 }
 
-/// The faults of a port.
+/// Fault injection of a port.
 #[derive(Debug)]
 pub(super) struct Faults {
     rates: Rates,
     random: u64,
 }
 
-/// What becomes of a packet.
+/// Faults decided for a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fate {
     pub(super) is_lost: bool,
     pub(super) is_doubled: bool,
-    /// Which bit is turned, as a fraction of the packet in 2^-32.
+    /// Position of the bit to flip, as a fraction of the packet in units of 2^-32; `None` if none is flipped.
     pub(super) turned: Option<u32>,
-    /// How long it is held up.
+    /// Delay of the packet.
     pub(super) held_ns: u64,
-    /// Whether it meets congestion.
+    /// `true` if it is marked as having encountered congestion.
     pub(super) is_marked: bool,
 }
 
 impl Faults {
-    /// What the environment asks for; `None` if it asks for nothing.
+    /// Reads the configuration from the environment; `None` if there is none.
     ///
     /// # Errors
-    /// If it cannot be understood.
+    /// Returns an error if it is malformed.
     pub(super) fn configured() -> Result<Option<Self>> {
         let Some(text) = trusted_variable(VARIABLE) else { return Ok(None) };
         let text = text.to_string_lossy();
@@ -90,7 +92,7 @@ impl Faults {
         Ok(Self { rates, random: seed })
     }
 
-    /// SplitMix64: small, and the same everywhere.
+    /// SplitMix64: small, and identical on all platforms.
     fn next(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut bits = self.random;
@@ -103,8 +105,8 @@ impl Faults {
         (self.next() >> 11) as f64 / ((1_u64 << 53) as f64) < rate
     }
 
-    /// What becomes of the next packet. Each takes the same number of random numbers, so that one rate changes nothing
-    /// for the others.
+    /// Decides the faults of the next packet. Each packet consumes the same number of random numbers, so that one rate
+    /// does not affect the other faults.
     pub(super) fn judge(&mut self, now_ns: u64) -> Fate {
         let Rates { loss, duplicate, reorder, corrupt, mark, delay_ns, partition_ns } = self.rates.clone();
         let (is_lost, is_doubled) = (self.happens(loss), self.happens(duplicate));

@@ -1,7 +1,7 @@
 //! Queue pair 1: management datagrams to and from other hosts, for a connection manager in this process.
 //!
-//! The processes of a user share the port, and with it queue pair 1. Each may send; one, the holder, has the datagrams
-//! that come as long as it runs ([`super::management_claim`]).
+//! The processes of a user share the port, and with it queue pair 1. Each may send. One of them, the holder, receives
+//! the datagrams as long as it runs ([`super::management_claim`]).
 
 use std::collections::VecDeque;
 use std::net::Ipv6Addr;
@@ -22,27 +22,27 @@ use super::port::Port;
 use super::socket::fail;
 use crate::host::Host;
 
-/// The number of the queue pair (volume 1, section 3.5.10).
+/// Number of the queue pair (volume 1, section 3.5.10).
 pub(super) const QPN: u32 = 1;
-/// Its Q_Key (section 10.2.5).
+/// Q_Key of the queue pair (section 10.2.5).
 const QKEY: u32 = 0x8001_0000;
-/// Datagrams that wait for the connection manager at most; who sent more of them sends them again.
+/// Maximum number of datagrams that wait for the connection manager. Peers retransmit those that are dropped.
 const WAITING_MAX: usize = 256;
 
 const OP: &str = "open queue pair 1";
 
-/// A management datagram that came.
+/// A received management datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManagementDatagram {
-    /// The address that it came from.
+    /// Source address.
     pub src: Ipv6Addr,
-    /// The address of ours that it was sent to.
+    /// Destination address: one of this host.
     pub dst: Ipv6Addr,
-    /// What it says.
+    /// Contents of the message.
     pub bytes: [u8; MESSAGE_BYTES],
 }
 
-/// Queue pair 1 as a connection manager uses it.
+/// Queue pair 1 for a connection manager.
 pub struct Management {
     host: Arc<Host>,
     port: Arc<Port>,
@@ -54,7 +54,7 @@ impl Management {
     /// Opens the port of this process.
     ///
     /// # Errors
-    /// If the port cannot be opened, or `FARCALL_WAY` forbids other hosts.
+    /// Returns an error if the port cannot be opened, or if `FARCALL_WAY` forbids other hosts.
     pub fn open() -> Result<Self> {
         let host = Host::get()?;
         host.process.require_abroad(OP)?;
@@ -65,23 +65,23 @@ impl Management {
         Ok(Self { host, port, arrived, claim: Mutex::default() })
     }
 
-    /// Which of the processes that share the port this one is.
+    /// Returns the index of this process among those that share the port.
     #[must_use]
     pub fn slot(&self) -> usize {
         self.port.slot()
     }
 
-    /// Takes what comes for queue pair 1, unless another process that runs does; returns whether it is ours. To be called
-    /// again and again: by its holder, which shows so that it runs, four times a second or more often; by others, which
-    /// find out so that it does not, every 50 ms.
+    /// Claims the datagrams for queue pair 1, unless another running process holds it. Returns whether this process is
+    /// the holder. Must be called repeatedly: by the holder at least four times a second, which indicates that it runs;
+    /// by other processes every 50 ms, which allows them to detect that the holder does not.
     ///
     /// # Errors
-    /// If another process does not let us change who has what.
+    /// Returns an error if another process does not release the lock of the table.
     pub fn claim(&self) -> Result<bool> {
         self.port.claim(&mut self.claim.lock())
     }
 
-    /// Becomes readable when a datagram comes.
+    /// Returns a descriptor that becomes readable when a datagram arrives.
     #[must_use]
     pub fn arrived(&self) -> BorrowedFd<'_> {
         self.arrived.as_fd()
@@ -90,7 +90,7 @@ impl Management {
     /// Sends a datagram to queue pair 1 of another host. It may be lost.
     ///
     /// # Errors
-    /// If there is no way to the address, or it must not be taken.
+    /// Returns an error if there is no route to the address, or if the configuration forbids it.
     pub fn send(&self, dst: Ipv6Addr, bytes: &[u8; MESSAGE_BYTES]) -> Result<()> {
         let attr = AhAttr { dgid: Gid(dst.octets()), port_num: 1, ..AhAttr::default() };
         let path = Path::to("send a management datagram", &self.host.process, &attr)?;
@@ -108,13 +108,13 @@ impl Management {
         Ok(())
     }
 
-    /// The connection manager refused a connection that another host asked for: one too many.
+    /// Counts a connection request of another host that the connection manager refused because of a limit.
     pub fn count_refused(&self) {
         self.port.with(|state| state.counters().connections_refused.increment());
     }
 
-    /// The next datagram that came. Nothing comes to a process that is not the holder any more: what had come is sent
-    /// again, to the holder.
+    /// Returns the next received datagram. Datagrams of a process that is no longer the holder are discarded, because
+    /// their senders retransmit them to the new holder.
     #[must_use]
     pub fn take(&self) -> Option<ManagementDatagram> {
         let is_held = self.port.holds(&self.claim.lock());
@@ -132,7 +132,7 @@ impl Management {
     }
 }
 
-/// What came for queue pair 1.
+/// Received datagrams for queue pair 1.
 pub(super) struct Arrivals {
     waiting: VecDeque<ManagementDatagram>,
     arrived: Arc<DontForkFd>,
@@ -143,7 +143,8 @@ impl Arrivals {
         Self { waiting: VecDeque::new(), arrived }
     }
 
-    /// A packet of an unknown sender; `path` is as it came. `is_admitted` says whether its sender may send here.
+    /// Handles a packet of an unauthenticated sender; `path` is given as seen by the packet. `is_admitted` returns
+    /// whether the sender is authorized.
     pub(super) fn take_in(
         &mut self,
         counters: &PortCounters,
@@ -163,12 +164,12 @@ impl Arrivals {
         }
         counters.packets_received.increment();
         self.waiting.push_back(ManagementDatagram { src: path.src, dst: path.dst, bytes });
-        // Its count is far below what would make it block.
+        // The counter is far below the value at which a write would block.
         let _ = rustix::io::write(&*self.arrived, &1_u64.to_ne_bytes());
     }
 
-    /// Returns whether a host may have one more datagram wait: it may have as many as there are free places, so that a
-    /// host that sends without end leaves places for the others.
+    /// Returns whether one more datagram of a host may wait. A host may have as many as there are free entries, so that
+    /// a host that sends continuously leaves entries for others.
     fn has_room_for(&self, src: Ipv6Addr) -> bool {
         let free = WAITING_MAX - self.waiting.len();
         let of_source =
@@ -216,7 +217,7 @@ mod tests {
             arrivals.take_in(&counters, path, (&datagram(QKEY), &bytes), || true);
         }
         assert_eq!(arrivals.waiting.len(), WAITING_MAX / 2, "of one host");
-        // Addresses of one network of IPv6 are one host's.
+        // Addresses of one IPv6 network count as one host.
         for last in 1..100 {
             let path = Path { src: Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last), ..path };
             arrivals.take_in(&counters, path, (&datagram(QKEY), &bytes), || true);

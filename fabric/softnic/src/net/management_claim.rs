@@ -1,4 +1,4 @@
-//! Which of the processes that share the port takes what comes for queue pair 1.
+//! Election of the process that receives the datagrams for queue pair 1, among those that share the port.
 //!
 //! The holder announces with each call that it still runs: it increments a shared *beat*. Another process takes queue
 //! pair 1 over if the holder has exited, or if it is stopped: then the beat stays what it was while the other process
@@ -10,23 +10,23 @@ use farcall_verbs::Result;
 
 use super::slots::{SharedWord, Slots};
 
-/// Number of calls after which a holder whose beat has not changed is taken for stopped: with a call every 50 ms, two
-/// seconds, in which a holder that runs beats eight times.
+/// Number of calls after which a holder whose beat has not changed is assumed to be stopped. With a call every 50 ms
+/// this is two seconds, in which a running holder beats eight times.
 const SILENT_CALLS: u32 = 40;
 
-/// What this process knows of the holder of queue pair 1.
+/// Knowledge of this process about the holder of queue pair 1.
 #[derive(Default)]
 pub(super) struct Claim {
-    /// The epoch in which this process is the holder.
+    /// Epoch in which this process is the holder.
     epoch: Option<u64>,
-    /// The beat of another holder, its epoch, and how often they have been found unchanged.
+    /// Epoch and beat of another holder, and the number of calls that found them unchanged.
     seen: (u64, u64),
     unchanged_calls: u32,
 }
 
 impl Claim {
-    /// Announces that the holder runs, if that is this process. Otherwise takes queue pair 1, unless another process
-    /// holds it that runs. Returns whether this process is the holder.
+    /// Increments the beat if this process is the holder. Otherwise claims queue pair 1, unless another running process
+    /// holds it. Returns whether this process is the holder.
     ///
     /// # Errors
     /// See [`Slots::claim`].
@@ -41,7 +41,7 @@ impl Claim {
         self.unchanged_calls = if self.seen == seen { self.unchanged_calls + 1 } else { 0 };
         self.seen = seen;
         let is_silent = self.unchanged_calls >= SILENT_CALLS;
-        // Nobody else was faster if the epoch is still the one that was seen.
+        // No other process has claimed it in the meantime if the epoch is still the one seen above.
         let may_take = || is_silent && slots.word(SharedWord::ManagementEpoch) == seen.0;
         if !slots.claim(block, is_silent, may_take, || self.epoch = Some(begin_epoch(slots)))? {
             return Ok(false);
@@ -50,13 +50,13 @@ impl Claim {
         Ok(true)
     }
 
-    /// Returns whether this process is the holder now: it was, and no other process has become it.
+    /// Returns whether this process is still the holder.
     pub(super) fn is_held(&self, slots: &Slots) -> bool {
         self.epoch.is_some_and(|epoch| slots.word(SharedWord::ManagementEpoch) == epoch)
     }
 }
 
-/// Begins an epoch. Called in the turn to change the table.
+/// Begins an epoch. The caller holds the lock of the table.
 fn begin_epoch(slots: &Slots) -> u64 {
     let epoch = slots.word(SharedWord::ManagementEpoch).wrapping_add(1);
     slots.set_word(SharedWord::ManagementEpoch, epoch);

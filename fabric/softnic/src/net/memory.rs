@@ -1,5 +1,5 @@
-//! Payload out of and into registered memory. Keys and bounds are checked anew for every packet, under the port's lock,
-//! which a deregistration waits for.
+//! Payload transfer from and to registered memory. Keys and bounds are checked again for every packet, under the port's
+//! lock, for which a deregistration waits.
 
 use farcall_shm::{copy_in_order, copy_plain};
 use farcall_verbs::{Access, Sge};
@@ -11,7 +11,7 @@ fn pointer(addr: u64) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(addr as usize)
 }
 
-/// Whether the bytes of a list from `offset` on may be accessed.
+/// Returns whether the bytes of a list from `offset` on may be accessed.
 pub(crate) fn allows(
     regions: &RegionTable,
     pd: u32,
@@ -23,18 +23,18 @@ pub(crate) fn allows(
         .all(|(sge, addr, len_bytes)| regions.allows(sge.lkey, pd, addr, len_bytes as u32, need))
 }
 
-/// Returns the address here of memory that a peer names, if it may be accessed so. Without bytes there is none.
+/// Returns the local address of memory specified by a peer, if the access is permitted. An empty range has none.
 pub(super) fn locate(regions: &RegionTable, pd: u32, target: &Reth, need: Access) -> Option<u64> {
     let Reth { rkey, addr, len_bytes } = *target;
     regions.locate(&RemoteRange { rkey, addr, len_bytes }, pd, need)
 }
 
-/// Whether the memory that a peer names may be accessed so.
+/// Returns whether the access to memory specified by a peer is permitted.
 pub(super) fn permits(regions: &RegionTable, pd: u32, target: &Reth, need: Access) -> bool {
     target.len_bytes == 0 || locate(regions, pd, target, need).is_some()
 }
 
-/// The pieces of a list that hold `len_bytes` from `offset` on: their element, address and length.
+/// Returns the parts of a list that hold `len_bytes` bytes from `offset` on: element, address and length.
 fn pieces(sges: &[Sge], offset: u64, len_bytes: u64) -> impl Iterator<Item = (&Sge, u64, u64)> {
     let (mut skip, mut left) = (offset, len_bytes);
     sges.iter().filter_map(move |sge| {
@@ -49,11 +49,12 @@ fn pieces(sges: &[Sge], offset: u64, len_bytes: u64) -> impl Iterator<Item = (&S
 /// Appends memory to a packet.
 ///
 /// # Safety
-/// It must be readable.
+/// The memory must be readable.
 pub(super) unsafe fn read(bytes: &mut Vec<u8>, addr: u64, len_bytes: usize) {
     bytes.reserve(len_bytes);
     let end = bytes.spare_capacity_mut().as_mut_ptr().cast::<u8>();
-    // SAFETY: room was reserved, and is filled before it counts; the rest is the caller's promise.
+    // SAFETY: `reserve` provided `len_bytes` spare bytes, which are filled before `set_len`. By the contract of this
+    // function the source is readable.
     unsafe {
         copy_plain(end, pointer(addr), len_bytes);
         bytes.set_len(bytes.len() + len_bytes);
@@ -63,38 +64,38 @@ pub(super) unsafe fn read(bytes: &mut Vec<u8>, addr: u64, len_bytes: usize) {
 /// Appends the bytes of a list to a packet.
 ///
 /// # Safety
-/// They must be readable.
+/// The bytes must be readable.
 pub(crate) unsafe fn gather(bytes: &mut Vec<u8>, sges: &[Sge], offset: u64, len_bytes: u64) {
     for (_, addr, len_bytes) in pieces(sges, offset, len_bytes) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the bytes are readable.
         unsafe { read(bytes, addr, len_bytes as usize) };
     }
 }
 
-/// Stores bytes, in order, the last one last.
+/// Stores bytes in order, the last byte last.
 ///
 /// # Safety
-/// The memory must be writable, and nobody may hold a reference to it.
+/// The memory must be writable, and no reference to it may exist.
 pub(super) unsafe fn write(addr: u64, bytes: &[u8]) {
-    // SAFETY: the caller's promise; the source is a slice.
+    // SAFETY: by the contract of this function the destination is writable and unreferenced; the source is a slice.
     unsafe { copy_in_order(pointer(addr), bytes.as_ptr(), bytes.len()) };
 }
 
-/// Stores bytes into a list from `offset` on.
+/// Stores bytes to a list from `offset` on.
 ///
 /// # Safety
-/// As [`write`].
+/// The memory must be writable, and no reference to it may exist.
 pub(super) unsafe fn scatter(sges: &[Sge], offset: u64, bytes: &[u8]) {
     let mut rest = bytes;
     for (_, addr, len_bytes) in pieces(sges, offset, bytes.len() as u64) {
         let (now, later) = rest.split_at(len_bytes as usize);
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the destination is writable and unreferenced.
         unsafe { write(addr, now) };
         rest = later;
     }
 }
 
-/// Where an atomic works.
+/// Returns a pointer to the operand of an atomic.
 pub(super) fn word(addr: u64) -> *mut u8 {
     pointer(addr)
 }

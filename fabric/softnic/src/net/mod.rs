@@ -1,21 +1,21 @@
 //! The RoCEv2 transport between hosts: UDP datagrams on port 4791.
 //!
-//! The protocol is `farcall_wire`'s, the same that the simulator runs; here are its memory, its clock and its link.
-//! The GID decides at RTR which transport a pair uses. A process has one port ([`port`]): a socket that opens when the
-//! first message leaves for another host, and one lock for everything that packets cause ([`state`]). The processes of
-//! a user share the port ([`slots`]).
+//! The protocol is that of `farcall_wire`, which the simulator runs, too; this module provides its memory, its clock
+//! and its link. The GID selects the transport of a queue pair at RTR. A process has one port ([`port`]): a socket that
+//! is opened when the first message to another host is sent, and one lock for all effects of packets ([`state`]). The
+//! processes of a user share the port ([`slots`]).
 //!
-//! A thread that polls a completion queue looks for packets once in a microsecond, and the service thread leaves them
-//! to it meanwhile; the polling thread looks sooner if it has found that it waits for something else. The service
-//! thread takes packets in for owners that sleep. One look takes in a batch by one system call, acknowledges the batch
-//! once, and sends what follows as a batch. Each packet is copied once, and its CRC is computed over the copy. Packets
-//! of one length to one queue pair are a *train*: one message to the kernel, which splits it as late as it can, and
-//! one message from it (`company.rs`).
+//! A thread that polls a completion queue polls the port for packets once in a microsecond, and the service thread then
+//! leaves them to it. The polling thread polls more often if it has found that it waits for something else. The service
+//! thread handles packets for application threads that sleep. One poll receives a batch of packets by one system call,
+//! acknowledges the batch once, and sends the resulting packets as a batch. Each packet is copied once, and its CRC is
+//! computed over the copy. Packets of one length to one queue pair form a *GSO batch* (a "train" in names): one message
+//! to the kernel, which splits it as late as possible, and one message from it (`company.rs`).
 //!
-//! Marks of congestion arrive beside packets. `farcall_wire` notifies the sender, which slows down by its rate control.
+//! ECN marks are delivered with the packets. `farcall_wire` notifies the sender, whose rate control slows it down.
 //!
-//! What comes in was written by strangers: each packet's CRC, lengths, addresses, numbers and keys are checked, and
-//! what does not hold is dropped and counted ([`counters`]).
+//! Received packets are untrusted: the CRC, lengths, addresses, numbers and keys of each are checked, and invalid
+//! packets are dropped and counted ([`counters`]).
 
 mod batch;
 mod company;

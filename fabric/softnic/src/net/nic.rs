@@ -1,4 +1,4 @@
-//! What the transport asks of its surroundings: memory, queues, timers and the link.
+//! Adapter of the protocol to its environment: memory, queues, timers and the link.
 
 use farcall_shm::{AtomicChange, update_word};
 use farcall_stats::Counter;
@@ -18,7 +18,7 @@ use super::timers::Timers;
 use crate::host::flight::Event as Flight;
 use crate::life::regions::RegionTable;
 
-/// The port as one queue pair's transport sees it for one call.
+/// The port as seen by the protocol of one queue pair during one call.
 pub(super) struct Nic<'a> {
     pub(super) side: &'a mut Side,
     pub(super) out: &'a mut Outbox,
@@ -39,7 +39,8 @@ impl Nic<'_> {
         };
         let route = self.route();
         self.out.add(route, packet, len_bytes, |bytes| {
-            // SAFETY: registered, as was checked; its owner keeps it until it is deregistered.
+            // SAFETY: `locate` found the range inside a registered region, which by the contract of `reg_mr` stays
+            // mapped until it is deregistered. Deregistration waits for the port's lock.
             unsafe { memory::read(bytes, addr, len_bytes) };
             Ok(())
         })
@@ -54,7 +55,8 @@ impl Nic<'_> {
                 let piece = inline.get(offset as usize..(offset + len_bytes) as usize);
                 bytes.extend_from_slice(piece.ok_or(Refused)?);
             } else if memory::allows(regions, pd, send.sges(), range, Access::empty()) {
-                // SAFETY: registered, as was checked, and the poster's promise.
+                // SAFETY: `allows` found the elements inside registered regions, and by the contract of
+                // `RawQp::post_send` they are valid until the request completes.
                 unsafe { memory::gather(bytes, send.sges(), offset, len_bytes) };
             } else {
                 return Err(Refused);
@@ -63,12 +65,12 @@ impl Nic<'_> {
         })
     }
 
-    /// Where the next packet goes, and whether with others.
+    /// Returns the path and the transmission mode of the next packet.
     fn route(&mut self) -> (Path, Company) {
         (self.side.path, self.side.caution.next(self.side.path))
     }
 
-    /// Plans the next look at a deadline.
+    /// Schedules the next timer expiry of the queue pair.
     fn plan(&mut self, at_ns: u64) {
         self.timers.plan(self.side.qpn, &mut self.side.planned, at_ns);
     }
@@ -101,7 +103,8 @@ impl Adapter<Posted, Receive> for Nic<'_> {
         if !memory::allows(self.regions, self.side.pd, send.sges(), range, Access::LOCAL_WRITE) {
             return Err(Refused);
         }
-        // SAFETY: registered, as was checked, and the poster's promise.
+        // SAFETY: `allows` found the elements inside registered regions, and by the contract of `RawQp::post_send` they
+        // are valid and unreferenced until the request completes.
         unsafe { memory::scatter(send.sges(), offset, data) };
         Ok(())
     }
@@ -128,7 +131,9 @@ impl Adapter<Posted, Receive> for Nic<'_> {
                 let addr = target.addr.wrapping_add(offset);
                 let here = Reth { addr, len_bytes: payload.len() as u32, ..target };
                 match memory::locate(self.regions, self.side.pd, &here, Access::REMOTE_WRITE) {
-                    // SAFETY: registered, as was checked; nobody holds references to what peers may write.
+                    // SAFETY: `locate` found the range inside a registered region. By the contract of `reg_mr` it stays
+                    // mapped until deregistration, which waits for the port's lock, and no reference exists to memory
+                    // that peers may write.
                     Some(addr) => unsafe { memory::write(addr, payload) },
                     None if payload.is_empty() => {}
                     None => return Accessed::Refused,
@@ -139,10 +144,11 @@ impl Adapter<Posted, Receive> for Nic<'_> {
                 if !memory::allows(self.regions, self.side.receives_pd, receive.sges(), range, need) {
                     return Accessed::Refused;
                 }
-                // SAFETY: as above, and the poster's promise.
+                // SAFETY: `allows` found the elements inside registered regions, and by the contract of
+                // `RawQp::post_recv` they are valid and unreferenced until the completion is polled.
                 unsafe { memory::scatter(receive.sges(), offset, payload) };
             }
-            // Only connected pairs are here.
+            // Datagrams are handled elsewhere; these queue pairs are connected.
             Place::Datagram(_) => return Accessed::Refused,
         }
         Accessed::Done(())
@@ -161,7 +167,9 @@ impl Adapter<Posted, Receive> for Nic<'_> {
             AtomicOp::CompareSwap { compare, swap } => AtomicChange::Swap { if_equal: compare, new: swap },
             AtomicOp::FetchAdd { add } => AtomicChange::Add(add),
         };
-        // SAFETY: registered and aligned, as was checked; nobody holds references to what peers may write.
+        // SAFETY: `locate` found the word inside a registered region, and its alignment was checked. By the contract of
+        // `reg_mr` it stays mapped until deregistration, which waits for the port's lock, and no reference exists to
+        // memory that peers may write.
         Accessed::Done(unsafe { update_word(memory::word(addr), change) })
     }
 

@@ -1,73 +1,73 @@
-//! Whether the owner of a port looks for packets all the time, so that the service thread need not.
+//! Detection of whether the application thread polls the port continuously, so that the service thread need not.
 
-/// Who polls comes back so soon; after a longer pause it did something else.
+/// Maximum time between two polls of a thread that polls. After a longer pause it has done other work.
 const PAUSE_NS: u64 = 10_000;
-/// So many looks for each pause, and the pauses are the system's doing: another program's turn, or the service
-/// thread's.
+/// Minimum number of polls per pause at which pauses count as preemption (by another program or the service thread) and
+/// not as work of the application thread.
 const LOOKS_A_PAUSE: u64 = 16;
-/// An owner is watched so long before it is judged.
+/// Time for which an application thread is observed before it is evaluated.
 const TRIAL_NS: u64 = 100_000;
-/// After so long the service thread looks whether an owner that polled still does, at first and when it has polled for
-/// long: what comes meanwhile waits for so long at most.
+/// Intervals at which the service thread checks whether an application thread that polled still does: at first, and
+/// after it has polled for long. Packets that arrive in the meantime wait at most that long.
 const LEFT_ALONE_NS: [u64; 2] = [250_000, 1_000_000];
 
-/// Who is to look for packets.
+/// Thread that is responsible for polling for packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {
-    /// The service thread, when some came.
+    /// Service thread, when packets arrive.
     Service,
-    /// The owner, who looks all the time; it is judged again at a time.
+    /// Application thread, which polls continuously. It is evaluated again at `until_ns`.
     Owner { until_ns: u64 },
 }
 
-/// What the owner did since it was judged last.
+/// Activity of the application thread since the last evaluation.
 #[derive(Debug, Default)]
 pub(super) struct Owner {
     looked_ns: u64,
-    /// When it, or the service thread, left the port last.
+    /// Time at which it, or the service thread, last left the port.
     left_ns: u64,
     looks: u64,
     pauses: u64,
-    /// How long it, or the service thread, worked in the port.
+    /// Time that it, or the service thread, spent in the port.
     busy_ns: u64,
     judged_ns: u64,
-    /// It looks, the service thread does not.
+    /// `true` if the application thread polls and the service thread does not.
     is_trusted: bool,
     left_alone_ns: u64,
 }
 
 impl Owner {
-    /// When it looked last.
+    /// Returns the time of its last poll.
     pub(super) fn looked_ns(&self) -> u64 {
         self.looked_ns
     }
 
-    /// Whether it is relied on: the service thread does not look.
+    /// Returns whether the application thread is responsible for polling, and the service thread does not poll.
     pub(super) fn is_trusted(&self) -> bool {
         self.is_trusted
     }
 
-    /// It looks for packets, because it found no completion.
+    /// Records a poll of the port by the application thread, which found no completion.
     pub(super) fn looks(&mut self, now_ns: u64) {
         self.looks += 1;
         self.pauses += u64::from(now_ns.saturating_sub(self.left_ns) > PAUSE_NS);
         self.looked_ns = now_ns;
     }
 
-    /// It posted or looked from `came_ns` to `now_ns`, or the service thread worked, for which it may have waited. In
-    /// that time it cannot look again.
+    /// Records that the application thread posted or polled from `came_ns` to `now_ns`, or that the service thread
+    /// worked and may have delayed it. During that time the application thread could not poll.
     pub(super) fn leaves(&mut self, came_ns: u64, now_ns: u64) {
         self.left_ns = now_ns;
         self.busy_ns += now_ns.saturating_sub(came_ns);
     }
 
-    /// It goes to sleep. Whether it was relied on until now.
+    /// Records that the application thread goes to sleep. Returns whether it was responsible for polling until now.
     pub(super) fn sleeps(&mut self) -> bool {
         (self.looks, self.pauses, self.busy_ns) = (0, 0, 0);
         std::mem::take(&mut self.is_trusted)
     }
 
-    /// Says who looks from now on; the service thread asks when it was woken.
+    /// Returns which thread polls from now on. The service thread calls it when it was woken.
     pub(super) fn judge(&mut self, now_ns: u64) -> Who {
         let age_ns = now_ns.saturating_sub(self.judged_ns);
         if age_ns >= TRIAL_NS {
@@ -92,7 +92,7 @@ impl Owner {
 mod tests {
     use super::*;
 
-    /// Looks every so often from a time on, until another.
+    /// Polls at intervals of `period_ns` from `from_ns` to `to_ns`.
     fn look_every(owner: &mut Owner, period_ns: u64, from_ns: u64, to_ns: u64) {
         for now_ns in (from_ns..to_ns).step_by(period_ns as usize) {
             owner.looks(now_ns);
@@ -143,7 +143,7 @@ mod tests {
         for trip in 1..=20 {
             let ns = trip * 30_000;
             look_every(&mut owner, 1_500, ns, ns + 12_000);
-            // The post wakes somebody.
+            // The post wakes another thread.
             owner.leaves(ns + 12_000, ns + 29_000);
         }
         assert_ne!(owner.judge(21 * 30_000), Who::Service);

@@ -1,4 +1,4 @@
-//! A queue pair that goes to another host.
+//! A queue pair whose peer is on another host.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,20 +22,21 @@ use crate::host::qp::MAX_SGE;
 use crate::host::srq::SrqCore;
 use crate::host::{CqSlot, Host};
 
-/// Packets that may be unacknowledged: this many go into the socket of a peer that looks seldom.
+/// Initial limit on unacknowledged packets: this many fit into the socket buffer of a peer that polls rarely.
 const UNACKNOWLEDGED_MIN: u32 = 128;
-/// And so many when none are lost: what a socket holds that the system lets be large.
+/// Limit on unacknowledged packets while none are lost: this many fit into a socket buffer if the system permits a
+/// large one.
 const UNACKNOWLEDGED_MAX: u32 = 1_024;
-/// Packets of data that one READ request asks for.
+/// Maximum number of data packets that one READ request returns.
 const READ_PACKETS_MAX: u32 = 128;
-/// Bytes of the longest message.
+/// Maximum length of a message in bytes.
 const MESSAGE_BYTES_MAX: u64 = 1 << 31;
 
 /// A posted send request.
 pub(super) struct Posted {
     pub(super) wr_id: u64,
     pub(super) is_signalled: bool,
-    /// How many were posted before it.
+    /// Number of requests posted before it.
     pub(super) ordinal: u64,
     count: usize,
     sges: [Sge; MAX_SGE],
@@ -45,7 +46,7 @@ pub(super) struct Posted {
 impl Posted {
     pub(super) fn new(wr: &SendWr<'_>, is_signalled: bool, ordinal: u64, inline: Option<Vec<u8>>) -> Self {
         let mut sges = [Sge::default(); MAX_SGE];
-        // Inline elements need not live any longer.
+        // Inline elements need not remain valid after posting.
         let count = if inline.is_some() { 0 } else { wr.sges().len().min(MAX_SGE) };
         sges[..count].copy_from_slice(&wr.sges()[..count]);
         Self { wr_id: wr.wr_id, is_signalled, ordinal, count, sges, inline }
@@ -56,7 +57,7 @@ impl Posted {
     }
 }
 
-/// A posted receive.
+/// Protocol state of a queue pair with its types of posted requests.
 pub(super) use crate::host::srq::Receive;
 
 pub(super) type Transport = Qp<Posted, Receive>;
@@ -67,7 +68,7 @@ pub(super) struct Pair {
     pub(super) side: Side,
 }
 
-/// What the port keeps of a queue pair beside its transport.
+/// State of a queue pair in its port in addition to the protocol's.
 pub(super) struct Side {
     pub(super) qpn: u32,
     pub(super) pd: u32,
@@ -81,24 +82,25 @@ pub(super) struct Side {
     pub(super) send_slot: CqSlot,
     pub(super) recv_slot: CqSlot,
     pub(super) receives: VecDeque<Receive>,
-    /// Completions that wait to be polled; of a send, which request it ends, so that its place is free.
+    /// Completions that wait to be polled. That of a send contains the ordinal of its request, whose queue entry it
+    /// frees.
     pub(super) sent: VecDeque<(Wc, u64)>,
     pub(super) received: VecDeque<Wc>,
     pub(super) spare: Vec<Vec<u8>>,
-    /// Send requests posted, and those known to be over by a completion that was polled.
+    /// Number of send requests posted, and of those that have ended according to a polled completion.
     pub(super) posted: u64,
     pub(super) reaped: u64,
-    /// Receives whose completions were not polled.
+    /// Number of receives whose completions were not polled.
     pub(super) unpolled_receives: usize,
     pub(super) deadlines: [Option<u64>; Timer::ALL.len()],
     pub(super) planned: Planned,
-    /// A packet of this batch was for it.
+    /// `true` if a packet of the current batch was for it.
     pub(super) is_touched: bool,
     pub(super) caution: Caution,
     pub(super) counters: Block<PairCounters>,
 }
 
-/// What a queue pair was made of before it was known where it goes.
+/// Resources of a queue pair that was created before its peer was known.
 pub(crate) struct PairParts {
     pub(crate) host: Arc<Host>,
     pub(crate) events: Arc<Events>,
@@ -112,7 +114,7 @@ pub(crate) struct PairParts {
     pub(crate) recv_slot: CqSlot,
 }
 
-/// The owner's handle of a pair that goes to another host.
+/// The program's handle of a queue pair whose peer is on another host.
 pub(crate) struct NetPair {
     pub(super) port: Arc<Port>,
     pub(super) host: Arc<Host>,
@@ -122,11 +124,12 @@ pub(crate) struct NetPair {
 }
 
 impl NetPair {
-    /// Turns a queue pair in INIT to another host: `init` is what brought it there, `rtr` what takes it further.
-    /// `take_receives` gives up what was posted in INIT; it is called when nothing can fail any more.
+    /// Connects a queue pair in INIT to a peer on another host. `init` are the attributes of the transition to INIT,
+    /// `rtr` those of the transition to RTR. `take_receives` returns the receives posted in INIT; it is called when no
+    /// later step can fail.
     ///
     /// # Errors
-    /// If the port cannot be opened, or there is no way to the address.
+    /// Returns an error if the port cannot be opened, or if there is no route to the address.
     pub(crate) fn connect(
         parts: PairParts,
         take_receives: impl FnOnce() -> Vec<Receive>,
@@ -195,17 +198,17 @@ impl NetPair {
     }
 
     pub(crate) fn state(&self) -> QpState {
-        // In a forked child nobody may be left to give the lock back.
+        // In a forked child the lock may be held by a thread that does not exist.
         if self.host.process.is_inherited() {
             return QpState::Err;
         }
         self.with(|state| state.pairs.get(&self.qpn).map_or(QpState::Err, |pair| pair.transport.state()))
     }
 
-    /// Changes state and settings; to RESET it does not go ([`NetPair::close`]).
+    /// Changes state and attributes. A transition to RESET uses [`NetPair::close`] instead.
     ///
     /// # Errors
-    /// If the transition or its attributes are not allowed.
+    /// Returns an error if the transition or its attributes are not permitted.
     pub(crate) fn modify(&self, attr: &QpAttr) -> Result<()> {
         self.with(|state| {
             let Some(pair) = state.pairs.get(&self.qpn) else { return Ok(()) };
@@ -218,20 +221,20 @@ impl NetPair {
     /// Posts send requests.
     ///
     /// # Errors
-    /// With the first that breaks a rule.
+    /// Returns an error with the first request that violates a rule.
     ///
     /// # Safety
     /// See [`farcall_verbs::RawQp::post_send`].
     pub(crate) unsafe fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
         self.require_here("post_send")?;
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the requests' memory is valid, as `post_sends` requires.
         self.with(|state| unsafe { state.post_sends(self, wrs) })
     }
 
     /// Checks send requests and posts none.
     ///
     /// # Errors
-    /// As [`NetPair::post_send`].
+    /// Returns the errors of [`NetPair::post_send`].
     pub(crate) fn check_sends(&self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
         self.require_here("post_send")?;
         self.with(|state| state.check_sends(self, wrs))
@@ -240,7 +243,7 @@ impl NetPair {
     /// Posts receives.
     ///
     /// # Errors
-    /// With the first that breaks a rule.
+    /// Returns an error with the first request that violates a rule.
     pub(crate) fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
         self.require_here("post_recv")?;
         self.with(|state| state.post_receives(self, wrs))
@@ -251,8 +254,8 @@ impl NetPair {
         self.host.process.require_here(operation).map_err(refuse)
     }
 
-    /// Ends it: everything that is posted is forgotten. What its peer is owed for messages that were received leaves
-    /// before.
+    /// Closes the queue pair and discards all posted requests. Acknowledgements owed to its peer for received messages
+    /// are sent before.
     pub(crate) fn close(&self) {
         self.with(|state| {
             state.settle_debts();
@@ -261,7 +264,7 @@ impl NetPair {
     }
 }
 
-/// The completions of a pair at one of its completion queues.
+/// Completions of a queue pair at one of its completion queues.
 struct Completions {
     port: Arc<Port>,
     qpn: u32,
@@ -297,7 +300,7 @@ impl Source for Completions {
         self.port.poll(|state| self.take(state, wc))
     }
 
-    /// Who polls is who looks for packets.
+    /// Always `true`, because polling it also polls the port for packets.
     fn has_something(&self) -> bool {
         true
     }

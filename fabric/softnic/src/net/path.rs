@@ -1,4 +1,4 @@
-//! The path of packets to another host, and what it looks like in front of a datagram.
+//! Path of packets to another host, and the route header that it produces for a datagram.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -9,7 +9,7 @@ use super::socket::source_towards;
 use crate::life::Process;
 use crate::life::addresses::{require_device, require_peer};
 
-/// Where a datagram goes, and which of our addresses it comes from.
+/// Source address, one of this host, and destination address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
     pub(super) src: Ipv6Addr,
@@ -21,11 +21,11 @@ const UDP: u8 = 17;
 const HOP_LIMIT: u8 = 64;
 
 impl Path {
-    /// The path that an address vector describes: from the GID that it names, if that leads there, or else from the
-    /// address that the kernel would choose.
+    /// Returns the path that an address vector describes. The source is the GID that it names if that reaches the
+    /// destination, otherwise the address that the kernel chooses.
     ///
     /// # Errors
-    /// If there is no way to the address, or it must not be taken.
+    /// Returns an error if there is no route to the address, or if the configuration forbids it.
     pub(crate) fn to(operation: &'static str, process: &Process, attr: &AhAttr) -> Result<Self> {
         let dst = Ipv6Addr::from(attr.dgid.0);
         require_peer(operation, dst)?;
@@ -42,12 +42,12 @@ impl Path {
         Ok(Self { src, dst })
     }
 
-    /// Whether IP packets have an identification: those of IPv4.
+    /// Returns whether IP packets have an identification: those of IPv4 do.
     pub(super) fn has_identifications(self) -> bool {
         self.dst.to_ipv4_mapped().is_some()
     }
 
-    /// The 40 bytes in front of a datagram that came so, `len_bytes` long behind its UDP header.
+    /// Returns the 40 bytes that precede a datagram received on this path; `len_bytes` is its UDP payload length.
     pub(super) fn route_header(self, len_bytes: usize) -> [u8; ROUTE_HEADER_BYTES] {
         let udp_bytes = UDP_HEADER_BYTES + len_bytes;
         if let (Some(src), Some(dst)) = (self.src.to_ipv4_mapped(), self.dst.to_ipv4_mapped()) {
@@ -64,7 +64,7 @@ impl Path {
 }
 
 impl fmt::Display for Path {
-    /// Both addresses: ours, then the other's.
+    /// Writes both addresses: the local one, then that of the peer.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.src.to_canonical(), self.dst.to_canonical())
     }

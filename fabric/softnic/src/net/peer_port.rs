@@ -1,9 +1,9 @@
-//! The UDP port of a connected peer, which is part of its identity as its address is.
+//! UDP port of a connected peer, which is part of its identity like its address.
 //!
-//! RoCEv2 leaves the source port to the sender. Farcall's is always [`UDP_PORT`], which its user alone has; other
-//! senders choose one for each queue pair, and may change it. A pair therefore learns the port, from a packet whose
-//! sequence number it expects. A sender that knows the address and the number of the pair and guesses the sequence
-//! number may try as often as [`Guesses`] allows, and gets no reply.
+//! RoCEv2 leaves the source port to the sender. Farcall always uses [`UDP_PORT`], which only its user holds. Other
+//! senders choose a port for each queue pair, and may change it. A queue pair therefore learns the port from a packet
+//! with an expected sequence number. A sender that knows the address and the number of the queue pair and guesses the
+//! sequence number may try as often as [`Guesses`] permits, and receives no reply.
 
 use farcall_verbs::QpType;
 use farcall_wire::codec::UDP_PORT;
@@ -12,18 +12,18 @@ use farcall_wire::{Fit, Operation, Packet, TokenBucket};
 /// Maximum number of packets from other ports that are considered at once: the length of a burst when the first packet
 /// of a peer is lost.
 const GUESSES_MAX: u32 = 128;
-/// Time after which one more is considered: by 2^24 numbers, four and a half hours for all of them.
+/// Time after which one more packet is considered. Trying all 2^24 sequence numbers takes four and a half hours.
 const GUESS_EVERY_NS: u64 = 1_000_000;
 
-/// The allowance of packets from ports that are not known to be the peer's.
+/// Allowance of packets from ports that are not known to be the peer's.
 type Guesses = TokenBucket<GUESSES_MAX, GUESS_EVERY_NS>;
 
 /// Kind of a packet, as far as the check of its sender depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A notification of congestion, which has no sequence number.
+    /// Congestion notification, which has no sequence number.
     Notification,
-    /// A packet of a message.
+    /// Packet of a message.
     Message { is_reliable: bool },
 }
 
@@ -36,9 +36,9 @@ impl Kind {
     }
 }
 
-/// The port of a connected peer.
+/// Port of a connected peer.
 pub(super) struct PeerPort {
-    /// `None` before its first packet.
+    /// `None` before the first packet of the peer.
     port: Option<u16>,
     guesses: Guesses,
 }
@@ -50,8 +50,8 @@ impl Default for PeerPort {
 }
 
 impl PeerPort {
-    /// Returns whether a packet from the peer's address is the peer's, by the port that it came from; its CRC is right.
-    /// `fit` says how well its sequence number fits.
+    /// Returns whether a packet from the peer's address, with a valid CRC, is the peer's according to its source port.
+    /// `fit` returns how well its sequence number fits.
     #[inline]
     pub(super) fn admits(
         &mut self,
@@ -63,15 +63,16 @@ impl PeerPort {
         self.port == Some(src_port) || self.learns(src_port, now_ns, kind, fit)
     }
 
-    /// Takes a port for the peer's if the packet that came from it fits.
+    /// Accepts a port as the peer's if the packet from it fits.
     #[cold]
     fn learns(&mut self, src_port: u16, now_ns: u64, kind: Kind, fit: impl FnOnce() -> Fit) -> bool {
         let is_reliable = match kind {
             Kind::Message { is_reliable } => is_reliable,
-            // Network cards may send them from another port than a pair's data. A Farcall does not.
+            // RNICs may send notifications from a port other than that of the queue pair's data. Farcall does not.
             Kind::Notification => return self.port.is_some_and(|port| port != UDP_PORT),
         };
-        // A port does not change where a lost packet could not be told from a forged one.
+        // The port of an unreliable queue pair does not change, because a packet after a loss cannot be distinguished
+        // from a forged one.
         if (self.port.is_some() && !is_reliable) || !self.guesses.take(now_ns) {
             return false;
         }

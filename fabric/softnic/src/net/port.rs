@@ -1,4 +1,4 @@
-//! The port of a process: its socket, the queue pairs behind it, and the lock under which all of it works.
+//! Port of a process: its socket, its queue pairs, and the lock that protects all of them.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Once, Weak};
@@ -16,23 +16,24 @@ use crate::host::{Abroad, Host};
 use crate::life::rendezvous::block_of;
 use crate::life::{Served, Watching};
 
-/// Who polls looks for packets at most once in so long, so that what else is polled there does not pay for it.
+/// Minimum interval between polls of the port by polling threads. It limits the cost for other producers of the same
+/// completion queue.
 const LOOK_EVERY_NS: u64 = 1_000;
 
-/// Turns of pairs in one run of the service thread, which has others to serve.
+/// Maximum number of iterations in one call of the service thread, which has other work.
 const TURNS_A_RUN: usize = 32;
 
-/// How long a process that exits waits at most for a thread that works in the port.
+/// Maximum time for which an exiting process waits for a thread that holds the port's lock.
 const EXIT_WAIT_MAX: Duration = Duration::from_millis(20);
 
-/// The port of this process, for its exit.
+/// The port of this process, for its exit handler.
 static OPEN_PORT: Mutex<Weak<Port>> = Mutex::new(Weak::new());
 
-/// The RoCEv2 port of this process.
+/// RoCEv2 port of this process.
 pub(crate) struct Port {
     host: Weak<Host>,
     slots: Arc<Slots>,
-    /// Blocks of queue pair numbers whose packets come to us.
+    /// Blocks of queue pair numbers whose packets are steered to this process.
     steered: Mutex<Vec<u32>>,
     state: Mutex<State>,
     began: Instant,
@@ -40,10 +41,10 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// The port of the process, opened at first use.
+    /// Returns the port of the process; opens it at the first use.
     ///
     /// # Errors
-    /// If the system refuses the socket, or another process has it.
+    /// Returns an error if the system refuses the socket, or if another user holds the port.
     pub(super) fn open(host: &Arc<Host>) -> Result<Arc<Self>> {
         let _opening = host.opening.lock();
         if let Some(port) = Self::opened(host) {
@@ -72,7 +73,7 @@ impl Port {
         Ok(port)
     }
 
-    /// Has packets for a queue pair come to this process.
+    /// Steers packets for a queue pair to this process.
     ///
     /// # Errors
     /// See [`Slots::steer`].
@@ -86,7 +87,7 @@ impl Port {
         Ok(())
     }
 
-    /// Keeps or takes what comes for queue pair 1, as [`Claim::keep_or_take`] says.
+    /// Keeps or claims the datagrams for queue pair 1; see [`Claim::keep_or_take`].
     ///
     /// # Errors
     /// See [`Slots::steer`].
@@ -99,23 +100,23 @@ impl Port {
         claim.is_held(&self.slots)
     }
 
-    /// Which of the processes that share the port this one is.
+    /// Returns the index of this process among those that share the port.
     pub(super) fn slot(&self) -> usize {
         self.slots.own()
     }
 
-    /// The port of the process, if it is open.
+    /// Returns the port of the process if it is open.
     pub(super) fn opened(host: &Host) -> Option<Arc<Self>> {
         let port = host.abroad.get()?.clone();
         Some(port.into_any().downcast().expect("only this type is put there"))
     }
 
-    /// Works under the lock; what comes of it is sent later.
+    /// Calls `work` under the lock. Resulting packets are sent later.
     pub(super) fn prepare(&self, work: impl FnOnce(&mut State)) {
         work(&mut self.state.lock());
     }
 
-    /// Works under the lock, and sends what comes of it.
+    /// Calls `work` under the lock, and sends the resulting packets.
     pub(super) fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock();
         state.tick();
@@ -125,14 +126,16 @@ impl Port {
         result
     }
 
-    /// The owner leaves; what it has not done the service thread does, unless the owner comes back by itself.
+    /// Called when the application thread leaves the port. The service thread does the remaining work, unless the
+    /// application thread polls.
     fn leave(&self, state: &mut State) {
         let now_ns = self.began.elapsed().as_nanos() as u64;
         state.owner.leaves(state.now_ns, now_ns);
         state.call_service();
     }
 
-    /// Takes completions; if there are none, looks for packets, unless somebody just did, and takes them then.
+    /// Delivers completions. If there are none, polls the port for packets, unless that was just done, and delivers the
+    /// resulting completions.
     pub(super) fn poll(&self, mut take: impl FnMut(&mut State) -> usize) -> usize {
         let mut state = self.state.lock();
         let taken = take(&mut state);
@@ -158,7 +161,8 @@ impl Port {
         }
     }
 
-    /// The service thread looks, if it is to. Whether pairs wait for another turn.
+    /// Polls the port from the service thread if that thread is responsible. Returns whether queue pairs wait for
+    /// another quantum.
     fn serve(&self) -> bool {
         let mut state = self.state.lock();
         state.tick();
@@ -180,22 +184,23 @@ impl Port {
     }
 }
 
-/// Has this process, when it exits, send the acknowledgements that it keeps: its peers' sends end with success.
+/// Registers an exit handler that sends the acknowledgements held back by this process, so that its peers' sends
+/// succeed.
 fn settle_debts_at_exit() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the function outlives the process's use of this library: `atexit` belongs to the object that calls
-        // it, which runs the function before it is unloaded.
+        // SAFETY: the function exists as long as it can be called: the handler belongs to the object that calls
+        // `atexit`, and runs before that object is unloaded.
         if unsafe { libc::atexit(settle_debts) } != 0 {
             tracing::warn!("the exit of this process may lose its last acknowledgements: atexit has failed");
         }
     });
 }
 
-/// The thread that exits may hold the lock itself, in a signal handler: the wait is bounded.
+/// The wait is bounded, because the exiting thread may hold the lock itself, in a signal handler.
 extern "C" fn settle_debts() {
     let Some(port) = OPEN_PORT.try_lock().and_then(|port| port.upgrade()) else { return };
-    // A forked child owes nothing: the pairs are its parent's.
+    // A forked child owes no acknowledgements: the queue pairs belong to its parent.
     if port.host.upgrade().is_none_or(|host| host.process.is_inherited()) {
         return;
     }
@@ -214,9 +219,9 @@ extern "C" fn settle_debts() {
 }
 
 impl Served for Port {
-    /// Packets, or a time that has come; called by the service thread.
+    /// Called by the service thread for packets and expired timers.
     fn ready(&self) {
-        // The lock is free in between, for the owner.
+        // The lock is released in between, for the application thread.
         if (0..TURNS_A_RUN).all(|_| self.serve()) {
             self.state.lock().call_service();
         }

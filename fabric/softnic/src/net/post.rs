@@ -1,4 +1,4 @@
-//! Posting: what is refused at once, and what is queued.
+//! Posting of requests: the checks, and queueing.
 
 use farcall_verbs::{Error, PostError, QpState, RecvWr, Result, SendFlags, SendWr, WrOpcode};
 use farcall_wire::{Adapter, AtomicEth, AtomicOp, Reth, SendRequest, Work};
@@ -17,7 +17,7 @@ fn gone(operation: &'static str, qpn: u32) -> PostError {
     PostError::new(0, source)
 }
 
-/// What a request does.
+/// Returns the operation of a request.
 fn work_of(wr: &SendWr<'_>, len_bytes: u64) -> Work {
     let rdma = wr.rdma();
     let target = Reth { addr: rdma.remote_addr, rkey: rdma.rkey, len_bytes: len_bytes as u32 };
@@ -53,7 +53,7 @@ impl Side {
         let inline = wr.send_flags.contains(SendFlags::INLINE).then(|| {
             let mut bytes = self.spare.pop().unwrap_or_default();
             bytes.clear();
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of this function inline elements are readable.
             unsafe { gather_to_vec(&mut bytes, wr.sges()) };
             bytes
         });
@@ -72,7 +72,7 @@ impl State {
         transport.state().check_sends(of.qpn).map_err(|source| PostError::new(0, source))?;
         let result = PostError::in_order(wrs, |_, wr| {
             let len_bytes = of.send_rules.check(wr, side.queued())?;
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of this function inline elements are readable.
             unsafe { side.post_one(transport, wr, len_bytes) };
             Ok(())
         });

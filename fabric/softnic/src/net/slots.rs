@@ -1,10 +1,11 @@
-//! The port as the processes of a user share it in a network namespace.
+//! Sharing of the port among the processes of a user in a network namespace.
 //!
 //! The first process binds all sockets that the port will ever have, its *slots*, and a listener at a path of the
-//! user's own. Who comes later asks there and is given the same sockets, the listener among them: so any process that
-//! lives can answer, and a slot's number never changes, whoever dies. Which slot has an owner the kernel knows, by locks
-//! that end with their process; a slot without one is the next comer's. Packets are steered by a table of blocks of queue
-//! pair numbers ([`super::steering`]), in memory that all share and change in turns.
+//! user's own. A later process connects there and receives the same sockets, including the listener. Any process of the
+//! port can therefore answer, and the number of a slot never changes when processes exit. Slots are owned through file
+//! locks, which the kernel releases when their process exits; the next process that joins takes a free slot. Packets
+//! are steered by a table of blocks of queue pair numbers ([`super::steering`]). It is in memory that all processes
+//! share, and changed under a lock.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -25,24 +26,24 @@ use crate::life::rendezvous::{
     Kinship, MAX_FDS, judge, recv_frame, rendezvous_directory, send_frame, wait_for_frame,
 };
 
-/// Processes that share a port at most.
+/// Maximum number of processes that share a port.
 pub(super) const SLOTS: usize = MAX_FDS - 2;
 
-/// How long a process that shares the port may take to answer, or to change the table.
+/// Timeout for a process that shares the port to answer, or to change the table.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What a process sends with the descriptors: the form of all of this.
+/// Message that accompanies the descriptors: the version of this protocol.
 const VERSION: &[u8] = b"farcall-roce-port-4";
 
-/// A number that the processes of the port share, behind the table.
+/// A number that the processes of the port share, stored after the table.
 #[derive(Clone, Copy)]
 pub(super) enum SharedWord {
-    /// Time of `CLOCK_MONOTONIC` in nanoseconds until which no process takes trains; 0: all do.
+    /// Time of `CLOCK_MONOTONIC` in nanoseconds until which GRO is off in all processes; 0 if it is on.
     TrainsPausedUntil,
-    /// How often queue pair 1 got another holder.
+    /// Number of changes of the holder of queue pair 1.
     ManagementEpoch,
-    /// How often its holders have announced that they run.
+    /// Number of times that its holders have announced that they run.
     ManagementBeat,
 }
 
@@ -55,11 +56,11 @@ impl SharedWord {
     }
 }
 
-/// Where locks are, behind all of it: of the slots, and of the turn to change the table.
+/// Offsets of the file locks, after all data: of the slots, and of the table.
 const SLOT_LOCKS_AT: usize = SHARED_BYTES;
 const TURN_LOCK_AT: usize = SLOT_LOCKS_AT + SLOTS;
 
-/// The shared port, and the slot that is ours.
+/// The shared port, and the slot of this process.
 pub(super) struct Slots {
     sockets: Vec<DontForkFd>,
     listener: DontForkFd,
@@ -68,7 +69,7 @@ pub(super) struct Slots {
     changing: Mutex<()>,
 }
 
-/// The turn to change the table, until it is dropped.
+/// Lock of the table; dropping it releases the lock.
 struct Turn<'a>(&'a DontForkFd);
 
 impl Drop for Turn<'_> {
@@ -77,18 +78,18 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Sets or asks for the lock of one byte, which belongs to a process, not to a descriptor.
+/// Sets or queries the lock of one byte. The lock belongs to the process and not to the descriptor.
 fn lock_call(
     fd: BorrowedFd<'_>,
     call: libc::c_int,
     kind: libc::c_int,
     at: usize,
 ) -> rustix::io::Result<libc::c_int> {
-    // SAFETY: plain data.
+    // SAFETY: all bytes zero are a valid `flock`, which is plain data.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     (lock.l_type, lock.l_whence) = (kind as libc::c_short, libc::SEEK_SET as libc::c_short);
     (lock.l_start, lock.l_len) = (at as libc::off_t, 1);
-    // SAFETY: the structure that these calls take, which lives through it.
+    // SAFETY: these calls take a `flock`, and `lock` is a local variable that outlives the call.
     match unsafe { libc::fcntl(fd.as_raw_fd(), call, &raw mut lock) } {
         0 => Ok(lock.l_type.into()),
         _ => Err(last_errno()),
@@ -99,14 +100,14 @@ fn lock(fd: BorrowedFd<'_>, kind: libc::c_int, at: usize) -> rustix::io::Result<
     lock_call(fd, libc::F_SETLK, kind, at).map(drop)
 }
 
-/// Where the processes of our user in our network namespace find each other.
+/// Returns the path, without extension, at which the processes of the user in this network namespace find each other.
 fn stem() -> Result<PathBuf> {
     let namespace = fs::stat("/proc/self/ns/net").map_or(0, |stat| stat.st_ino);
     let user = process::geteuid().as_raw();
     Ok(rendezvous_directory()?.join(format!("roce-v1-{user}-{namespace}")))
 }
 
-/// Tries again for as long as others may take.
+/// Retries for as long as other processes may hold a lock.
 fn patiently<T>(what: &str, mut attempt: impl FnMut() -> rustix::io::Result<T>) -> Result<T> {
     let began = Instant::now();
     loop {
@@ -121,7 +122,7 @@ fn patiently<T>(what: &str, mut attempt: impl FnMut() -> rustix::io::Result<T>) 
     }
 }
 
-/// Takes the turn to join or to begin a port.
+/// Acquires the lock for joining or creating a port.
 fn take_door(path: &Path) -> Result<OwnedFd> {
     patiently(&format!("lock {}", path.display()), || {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -131,7 +132,7 @@ fn take_door(path: &Path) -> Result<OwnedFd> {
         if stat.st_uid != process::geteuid().as_raw() {
             return Err(Errno::PERM);
         }
-        // Removed meanwhile, as old files are.
+        // The file was removed in the meantime, as old files are.
         if stat.st_nlink == 0 { Err(Errno::AGAIN) } else { Ok(door) }
     })
 }
@@ -142,17 +143,17 @@ fn unix_socket() -> Result<OwnedFd> {
         .map_err(fail("create a Unix socket"))
 }
 
-/// What became of a question for the port.
+/// Result of a request for the port.
 enum Answer {
     Nobody,
-    /// Who took the question died before it answered.
+    /// The process that accepted the request exited before it replied.
     Ended,
     Sockets(Vec<OwnedFd>),
 }
 
-/// What a process that shares the port gives us; `None` if there is none.
+/// Requests the sockets from a process that shares the port; `None` if there is none.
 fn ask(address: &SocketAddrUnix) -> Result<Option<Vec<OwnedFd>>> {
-    // Another one that lives answers the next question. No more can die than there are.
+    // Another process handles the next request. At most as many processes can exit as there are slots.
     for _ in 0..SLOTS {
         match ask_once(address)? {
             Answer::Nobody => return Ok(None),
@@ -194,7 +195,7 @@ fn ask_once(address: &SocketAddrUnix) -> Result<Answer> {
     }
 }
 
-/// Binds all sockets, and the listener.
+/// Binds all sockets and the listener.
 fn begin(path: &Path, address: &SocketAddrUnix) -> Result<Vec<OwnedFd>> {
     let mut fds = bind_shared(SLOTS)?;
     let table = sealed_memfd("farcall-roce-port", SHARED_BYTES as u64, 0)?;
@@ -212,10 +213,11 @@ fn begin(path: &Path, address: &SocketAddrUnix) -> Result<Vec<OwnedFd>> {
 }
 
 impl Slots {
-    /// Takes a slot of the port, which is opened if no process of this user has it in this network namespace.
+    /// Takes a slot of the port. Creates the port if no process of this user has it in this network namespace.
     ///
     /// # Errors
-    /// If somebody else has the port, if it has no slot left, or if those who share it do not answer.
+    /// Returns an error if another user holds the port, if it has no free slot, or if the processes that share it do
+    /// not answer.
     pub(super) fn join() -> Result<Self> {
         let stem = stem()?;
         let (path, door) = (stem.with_extension("sock"), stem.with_extension("lock"));
@@ -245,34 +247,34 @@ impl Slots {
             slots.take_trains(true);
         }
         slots.change(|table| table.forget(|slot| slot == own))?;
-        // Of whoever had it before.
+        // Packets of the slot's previous owner.
         drain(slots.socket());
         Ok(slots)
     }
 
-    /// Our socket.
+    /// Returns the socket of this process.
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.sockets[self.own].as_fd()
     }
 
-    /// Where others ask for the port.
+    /// Returns the socket at which other processes request the port.
     pub(super) fn listener(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 
-    /// Has packets for a block of queue pair numbers come to our socket.
+    /// Steers packets for a block of queue pair numbers to the socket of this process.
     ///
     /// # Errors
-    /// If there are too many blocks, or another process does not let us change the table.
+    /// Returns an error if there are too many blocks, or if another process does not release the table's lock.
     pub(super) fn steer(&self, block: u32) -> Result<()> {
         self.change(|table| {
             table.0[block as usize % BLOCKS] = self.own as u8 + 1;
         })
     }
 
-    /// Has packets for a block come to our socket, unless another process that lives has them, and `may_take` does not
-    /// permit to take them from it. `take` is called when they are taken, in the turn to change the table. Returns
-    /// whether they were.
+    /// Steers packets for a block to the socket of this process, unless another existing process has the block and
+    /// `may_take` returns `false`. `take` is called under the table's lock if the block was taken. Returns whether it
+    /// was.
     ///
     /// # Errors
     /// See [`Slots::steer`].
@@ -299,7 +301,7 @@ impl Slots {
         Ok(is_taken)
     }
 
-    /// The slot of the process that has a block, if one that lives has it.
+    /// Returns the slot of the existing process that has a block; `None` if there is none.
     fn owner(&self, block: u32) -> rustix::io::Result<Option<usize>> {
         let mut entry = [0_u8; 1];
         let read = io::pread(&self.table, &mut entry, u64::from(block) % BLOCKS as u64)?;
@@ -307,7 +309,7 @@ impl Slots {
         Ok(owner.filter(|owner| *owner == self.own || self.has_owner(*owner)))
     }
 
-    /// Whether another process has a block.
+    /// Returns whether another process has a block.
     pub(super) fn is_anothers(&self, block: u32) -> bool {
         self.owner(block).is_ok_and(|owner| owner.is_some_and(|owner| owner != self.own))
     }
@@ -323,30 +325,30 @@ impl Slots {
 
     /// Writes a shared word.
     pub(super) fn set_word(&self, word: SharedWord, number: u64) {
-        // Memory that all hold: nothing fails.
+        // The file is memory that all processes hold, so the write cannot fail.
         let _written = io::pwrite(&self.table, &number.to_ne_bytes(), word.at());
     }
 
-    /// Has the processes of the port take trains, or not.
+    /// Turns GRO on or off for all sockets of the port.
     pub(super) fn take_trains(&self, takes: bool) {
         self.sockets.iter().for_each(|socket| take_trains(socket.as_fd(), takes));
     }
 
-    /// Which slot is ours.
+    /// Returns the slot of this process.
     pub(super) fn own(&self) -> usize {
         self.own
     }
 
-    /// Changes the table, in which the dead are forgotten, and steers by it.
+    /// Changes the table, from which the blocks of exited processes are removed, and steers packets by it.
     fn change(&self, work: impl FnOnce(&mut Table)) -> Result<()> {
         let fd = self.table.as_fd();
-        // The lock below is the process's: it keeps no thread of it out.
+        // The file lock below belongs to the process and does not exclude its other threads.
         let _here = self.changing.lock();
         patiently("change its table", || lock(fd, libc::F_WRLCK, TURN_LOCK_AT))?;
         let _turn = Turn(&self.table);
         let mut table = Table([0; BLOCKS]);
         let len_bytes = io::pread(fd, &mut table.0, 0).map_err(fail("read its table"))?;
-        // Another process of our user wrote it.
+        // Checked, because another process of the user wrote it.
         if len_bytes != BLOCKS || table.0.iter().any(|entry| usize::from(*entry) > SLOTS) {
             return Err(fail("read its table")(Errno::PROTO));
         }
@@ -360,7 +362,7 @@ impl Slots {
         }
     }
 
-    /// Whether another process has a slot.
+    /// Returns whether another process owns a slot.
     fn has_owner(&self, slot: usize) -> bool {
         let held = lock_call(self.table.as_fd(), libc::F_GETLK, libc::F_WRLCK, SLOT_LOCKS_AT + slot);
         held != Ok(libc::F_UNLCK)
@@ -368,15 +370,15 @@ impl Slots {
 }
 
 impl Served for Slots {
-    /// A process asks for the port. Never waits for it.
+    /// Handles a process that requests the port. Never blocks.
     fn ready(&self) {
         let client = match net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(client) => client,
-            // Another process of the port was faster, or whoever asked is gone.
+            // Another process of the port has accepted the connection, or the requester has exited.
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
             Err(errno) => {
                 tracing::warn!("RoCEv2 port: nobody can be let in: {errno} (check RLIMIT_NOFILE)");
-                // Others may be able to; not at once again.
+                // Other processes of the port may be able to accept it. Pauses, because the listener stays readable.
                 std::thread::sleep(PAUSE);
                 return;
             }
@@ -386,7 +388,7 @@ impl Served for Slots {
         {
             let mut fds: Vec<_> = self.sockets.iter().map(AsFd::as_fd).collect();
             fds.extend([self.table.as_fd(), self.listener.as_fd()]);
-            // If it is not taken, whoever asked is gone.
+            // If the message cannot be sent, the requester has exited.
             let _ = send_frame(client.as_fd(), VERSION, &fds);
         }
     }

@@ -1,11 +1,13 @@
-//! The UDP sockets: batches of datagrams in and out, by one system call each.
+//! UDP sockets: batches of datagrams are sent and received by one system call each.
 //!
-//! Everything is IPv6 here, with IPv4 mapped into it, as GIDs are. The socket never connects and forbids fragments: so
-//! the kernel sends identification 0 in IPv4, which the invariant CRC covers. While it sends datagrams that are longer
-//! than the link's frames, it permits the kernel to cut them. Everything comes from one port: a peer knows us by it.
+//! All addresses are IPv6, with IPv4 mapped into it as in GIDs. The socket is not connected and forbids fragmentation,
+//! so that the kernel sends identification 0 in IPv4, which the invariant CRC covers. While it sends datagrams that are
+//! longer than the link's frames, it permits the kernel to fragment them. All packets are sent from one UDP port, by
+//! which peers identify this host.
 //!
-//! Datagrams of one length to one queue pair go to the kernel as one *train* (UDP_SEGMENT), which it takes apart as late
-//! as it can: within this machine not at all. What it has put together (UDP_GRO) is taken apart here.
+//! Datagrams of one length to one queue pair are passed to the kernel as one *GSO batch* (UDP_SEGMENT), a "train" in
+//! names. The kernel splits it as late as possible, and not at all within this machine. Datagrams that it has combined
+//! (UDP_GRO) are split here.
 
 use std::mem::{MaybeUninit, size_of, zeroed};
 use std::net::{Ipv6Addr, SocketAddrV6, UdpSocket};
@@ -22,52 +24,53 @@ use super::ecn::Ecn;
 use super::path::Path;
 use super::slots::Slots;
 
-/// Messages that one system call moves at most, each a datagram or a train of them.
+/// Maximum number of messages per system call; each is a datagram or a GSO batch.
 pub(super) const BATCH: usize = 32;
 
-/// Messages that are asked for when few come: each costs its preparation, whether it comes or not.
+/// Number of messages requested while few arrive. Each costs its preparation, whether it arrives or not.
 const USUAL_BATCH: usize = 4;
 
-/// Bytes that one system call should take in: they are looked at twice more, and stay in a cache near the processor for
-/// that.
+/// Target number of bytes received by one system call. They are read twice more, and should stay in a cache near the
+/// processor for that.
 const BATCH_BYTES: usize = 1 << 18;
 
-/// Datagrams of a train, and their bytes: what the kernel takes.
+/// Limits of the kernel on a GSO batch: number of datagrams, and bytes.
 pub(super) const TRAIN_MAX: usize = 64;
 pub(super) const TRAIN_BYTES_MAX: usize = 65_000;
 
-/// Bytes of the longest datagram: a packet with 4096 bytes of payload.
+/// Maximum length of a datagram in bytes: a packet with 4096 bytes of payload.
 pub(super) const DATAGRAM_BYTES_MAX: usize = 4096 + 64;
 
-/// What a socket may hold for us while nobody looks, in bytes; the system may allow less.
+/// Requested size of a socket's receive buffer in bytes. The system may grant less.
 const RECEIVE_BYTES: usize = 8 << 20;
 
 pub(super) const OP: &str = "open the RoCEv2 port";
 
-/// A datagram that came in.
+/// A received datagram.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival {
     pub(super) src: Ipv6Addr,
     pub(super) dst: Ipv6Addr,
     pub(super) src_port: u16,
-    /// How many datagrams were before it in its train: its identification in IPv4, if the train came as it was sent.
+    /// Number of datagrams before it in its GRO batch. This is its IPv4 identification if the batch arrived as it was
+    /// sent.
     pub(super) before: u16,
-    /// It met congestion.
+    /// `true` if it carries the CE mark.
     pub(super) is_marked: bool,
     at: usize,
     len_bytes: usize,
 }
 
-/// Room for one message. Not a power of two: beginnings of messages would share few lines of the cache.
+/// Buffer size for one message. Not a power of two, so that the beginnings of messages do not share few cache sets.
 const ROOM_BYTES: usize = (1 << 16) + DATAGRAM_BYTES_MAX;
 
-/// Room for a batch of messages that come in.
+/// Buffers for a batch of received messages.
 pub(super) struct Inbox {
     bytes: Box<[u8]>,
     pub(super) arrivals: Vec<Arrival>,
-    /// Whether more is likely to wait in the socket.
+    /// `true` if the socket probably contains more messages.
     pub(super) has_more: bool,
-    /// How many are asked for next.
+    /// Number of messages requested next.
     messages_expected: usize,
 }
 
@@ -77,8 +80,8 @@ impl Inbox {
         Self { bytes, arrivals: Vec::with_capacity(BATCH * TRAIN_MAX), has_more: false, messages_expected: 1 }
     }
 
-    /// So many messages came. A second one is not asked for while one comes at a time: the answer that there is none
-    /// takes as long as half of the first.
+    /// Adapts the number of requested messages to the number received. While they arrive singly no second one is
+    /// requested, because the attempt to receive it takes half as long as the first.
     fn expect_after(&mut self, came: usize, came_bytes: usize) {
         let asked = self.messages_expected;
         self.has_more = came == asked && asked > 1;
@@ -100,25 +103,25 @@ impl Inbox {
 pub(super) struct Train<'a> {
     pub(super) path: Path,
     pub(super) bytes: &'a [u8],
-    /// Of all of its datagrams but the last, which may be shorter.
+    /// Length in bytes of each datagram except the last, which may be shorter.
     pub(super) datagram_bytes: usize,
     pub(super) ecn: Ecn,
 }
 
-/// How sending a batch ended.
+/// Result of sending a batch.
 pub(super) enum Sent {
-    /// So many messages went out.
+    /// This number of messages was sent.
     Some(usize),
-    /// The first is a train, and the kernel takes none, or none of such datagrams.
+    /// The first is a GSO batch, and the kernel supports none, or none of such datagrams.
     NoTrain,
     /// The first is longer than the link's frames.
     TooLong,
-    /// The first cannot be sent now, or not there: as if it were lost.
+    /// The first cannot be sent now, or not to its destination; handled as if it were lost.
     Lost,
 }
 
 pub(super) struct Socket {
-    /// Whose socket takes and sends what goes in one piece.
+    /// Owner of the socket.
     slots: Arc<Slots>,
 }
 
@@ -126,13 +129,14 @@ pub(super) fn fail(what: &'static str) -> impl FnOnce(Errno) -> Error {
     move |errno| Error::os(OP, what, errno)
 }
 
-/// Has the kernel cut the datagrams of a socket (`IP_PMTUDISC_DONT`), or refuse those that are too long (`_DO`).
+/// Permits the kernel to fragment the datagrams of a socket (`IP_PMTUDISC_DONT`), or makes it reject those that are too
+/// long (`_DO`).
 fn discover_mtu(fd: &impl AsFd, discover: libc::c_int) -> Result<()> {
     set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, discover)?;
     set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, discover)
 }
 
-/// A socket for both families.
+/// Creates a socket for both address families.
 fn make() -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let fd = net::socket_with(AddressFamily::INET6, SocketType::DGRAM, flags, Some(ipproto::UDP))
@@ -148,10 +152,10 @@ fn bind(fd: &OwnedFd, port: u16) -> rustix::io::Result<()> {
     net::bind(fd, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0))
 }
 
-/// Sockets that share the port: the kernel numbers them in this order.
+/// Returns sockets that share the port. The kernel numbers them in this order.
 ///
 /// # Errors
-/// If somebody has the port, or the system refuses.
+/// Returns an error if the port is in use, or if the system refuses.
 pub(super) fn bind_shared(count: usize) -> Result<Vec<OwnedFd>> {
     let mut sockets = Vec::new();
     for nth in 0..count {
@@ -163,7 +167,7 @@ pub(super) fn bind_shared(count: usize) -> Result<Vec<OwnedFd>> {
         if nth > 0 {
             share()?;
         }
-        // The first shares with nobody who was there before.
+        // The first socket is bound without sharing, so that it fails if the port is in use.
         bind(&socket, UDP_PORT).map_err(fail(
             "bind UDP port 4791 (another user of this network namespace has it, or the kernel's rxe)",
         ))?;
@@ -175,15 +179,15 @@ pub(super) fn bind_shared(count: usize) -> Result<Vec<OwnedFd>> {
     Ok(sockets)
 }
 
-/// Whether the kernel gives out what comes in trains.
+/// Turns GRO on or off for a socket.
 pub(super) fn take_trains(socket: BorrowedFd<'_>, takes: bool) {
-    // Older kernels do not: then each datagram comes for itself.
+    // Older kernels do not support it; each datagram is then received singly.
     let _ = set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, takes.into());
 }
 
-/// Takes everything out of a socket that has come.
+/// Discards all datagrams that a socket has received.
 pub(super) fn drain(socket: BorrowedFd<'_>) {
-    // Bounded, because strangers may send all the time.
+    // Bounded, because untrusted hosts may send continuously.
     const DATAGRAMS_MAX: usize = 1 << 16;
     let take = || net::recv(socket, &mut [0_u8; 1][..], net::RecvFlags::DONTWAIT).is_ok();
     let _ = (0..DATAGRAMS_MAX).find(|_| !take());
@@ -191,7 +195,7 @@ pub(super) fn drain(socket: BorrowedFd<'_>) {
 
 fn set_option(fd: &impl AsFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> Result<()> {
     let (fd, len_bytes) = (fd.as_fd().as_raw_fd(), size_of::<libc::c_int>() as libc::socklen_t);
-    // SAFETY: an option whose value is an integer, which lives through the call.
+    // SAFETY: the option's value is an integer, and `value` is a local variable that outlives the call.
     let result = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), len_bytes) };
     if result == 0 { Ok(()) } else { Err(fail("set an option of a UDP socket")(last_errno())) }
 }
@@ -201,7 +205,7 @@ pub(super) fn last_errno() -> Errno {
 }
 
 fn sockaddr(address: Ipv6Addr, port: u16) -> libc::sockaddr_in6 {
-    // SAFETY: plain data, of which nothing is a reference.
+    // SAFETY: all bytes zero are a valid `sockaddr_in6`, which is plain data.
     let mut name: libc::sockaddr_in6 = unsafe { zeroed() };
     name.sin6_family = libc::AF_INET6 as libc::sa_family_t;
     name.sin6_port = port.to_be();
@@ -209,19 +213,19 @@ fn sockaddr(address: Ipv6Addr, port: u16) -> libc::sockaddr_in6 {
     name
 }
 
-/// Room for what is written as far as it is used.
+/// Returns a buffer whose entries are written only as far as they are used.
 fn unwritten<T>() -> [MaybeUninit<T>; BATCH] {
     [const { MaybeUninit::uninit() }; BATCH]
 }
 
-/// The head of a message that has one piece.
+/// Returns the header of a message with one buffer.
 fn head(
     name: &mut MaybeUninit<libc::sockaddr_in6>,
     piece: &mut MaybeUninit<libc::iovec>,
     control: &mut MaybeUninit<Control>,
     control_bytes: usize,
 ) -> libc::mmsghdr {
-    // SAFETY: plain data, of which nothing is a reference.
+    // SAFETY: all bytes zero are a valid `mmsghdr`, which is plain data.
     let mut head: libc::mmsghdr = unsafe { zeroed() };
     head.msg_hdr.msg_name = name.as_mut_ptr().cast();
     head.msg_hdr.msg_namelen = size_of::<libc::sockaddr_in6>() as u32;
@@ -233,10 +237,10 @@ fn head(
 }
 
 impl Socket {
-    /// The socket of a slot, prepared for what comes in bursts.
+    /// Prepares the socket of a slot for bursts of packets.
     pub(super) fn new(slots: Arc<Slots>) -> Self {
         let whole = slots.socket();
-        // Less than asked for is no error. Beyond the system's limit for those who may.
+        // A smaller buffer is not an error. Privileged processes may exceed the system's limit.
         let _ = net::sockopt::set_socket_recv_buffer_size(whole, RECEIVE_BYTES);
         let _ = net::sockopt::set_socket_recv_buffer_size_force(whole, RECEIVE_BYTES);
         Self { slots }
@@ -246,7 +250,7 @@ impl Socket {
         self.slots.socket()
     }
 
-    /// Takes what has come, up to a batch. Never waits.
+    /// Receives up to a batch of messages. Never blocks.
     pub(super) fn receive(&self, inbox: &mut Inbox) {
         inbox.arrivals.clear();
         let asked = inbox.messages_expected;
@@ -260,16 +264,16 @@ impl Socket {
             heads[at].write(head);
         }
         let (fd, flags) = (self.fd().as_raw_fd(), libc::MSG_DONTWAIT);
-        // SAFETY: so many heads are written; each names a name, a piece and a control of its own, which live through the
-        // call.
+        // SAFETY: `asked` headers are initialized. Each refers to an address, a buffer and a control buffer of its own,
+        // which are local variables or belong to `inbox` and outlive the call.
         let count =
             unsafe { libc::recvmmsg(fd, heads[0].as_mut_ptr(), asked as u32, flags, std::ptr::null_mut()) };
         let count = usize::try_from(count).unwrap_or(0);
         let mut came_bytes = 0;
         for at in 0..count {
-            // SAFETY: written above, and filled by the kernel.
+            // SAFETY: both were initialized above.
             let (head, name) = unsafe { (heads[at].assume_init(), names[at].assume_init()) };
-            // SAFETY: as above, control messages included, whose room lives.
+            // SAFETY: the kernel has filled the header, and its control buffer is an entry of `controls`.
             let told = unsafe { Told::by(&head.msg_hdr) };
             let (Some(dst), 0) = (told.dst, head.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC))
             else {
@@ -279,7 +283,7 @@ impl Socket {
             let all_bytes = (head.msg_len as usize).min(ROOM_BYTES);
             came_bytes += all_bytes;
             let each_bytes = told.datagram_bytes.unwrap_or(all_bytes).max(1);
-            // An empty one came, too.
+            // An empty datagram counts, too.
             for (before, offset) in (0..all_bytes.max(1)).step_by(each_bytes).enumerate() {
                 let len_bytes = each_bytes.min(all_bytes - offset);
                 // Longer than any packet.
@@ -293,7 +297,7 @@ impl Socket {
         inbox.expect_after(count, came_bytes);
     }
 
-    /// Sends trains, up to a batch of them; of datagrams that may be cut if `may_be_cut`.
+    /// Sends up to a batch of GSO batches. `may_be_cut` permits the kernel to fragment them.
     pub(super) fn send<'a>(&self, trains: impl Iterator<Item = Train<'a>>, may_be_cut: bool) -> Sent {
         let (mut names, mut pieces) = (unwritten::<libc::sockaddr_in6>(), unwritten::<libc::iovec>());
         let (mut controls, mut heads) = (unwritten::<Control>(), unwritten::<libc::mmsghdr>());
@@ -310,7 +314,8 @@ impl Socket {
             let control_bytes =
                 PKTINFO_SPACE + datagram_bytes.map_or(0, |_| SEGMENT_SPACE) + ecn.map_or(0, |_| ECN_SPACE);
             let head = head(&mut names[count], &mut pieces[count], &mut controls[count], control_bytes);
-            // SAFETY: the head names a control that is large enough, aligned and zeroed.
+            // SAFETY: the header's control buffer is an entry of `controls`, which is large enough, aligned to 8 bytes
+            // and zeroed.
             unsafe { write_control(&head.msg_hdr, path, datagram_bytes, ecn) };
             heads[count].write(head);
             count += 1;
@@ -320,7 +325,8 @@ impl Socket {
         }
         let fd = self.fd().as_raw_fd();
         let sent = loop {
-            // SAFETY: as in `receive`; what is sent is only read.
+            // SAFETY: `count` headers are initialized. Each refers to an address, a buffer and a control buffer that
+            // outlive the call, and which the kernel only reads.
             let sent = unsafe { libc::sendmmsg(fd, heads[0].as_mut_ptr(), count as u32, 0) };
             match usize::try_from(sent) {
                 Ok(sent) => break Sent::Some(sent),
@@ -335,21 +341,21 @@ impl Socket {
             }
         };
         if may_be_cut {
-            // It was set before; the kernel takes it again.
+            // The option was set before, so the kernel accepts it again.
             let _set = discover_mtu(&self.fd(), libc::IP_PMTUDISC_DO);
         }
         sent
     }
 }
 
-/// Our address from which the kernel would send to another.
+/// Returns the local address from which the kernel would send to `dst`.
 ///
 /// # Errors
-/// If there is no way to it.
+/// Returns an error if there is no route to it.
 pub(super) fn source_towards(operation: &'static str, dst: Ipv6Addr) -> Result<Ipv6Addr> {
     let ask = || {
         let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
-        // Sends nothing.
+        // Connecting a UDP socket sends no packet.
         socket.connect((dst, UDP_PORT))?;
         socket.local_addr()
     };

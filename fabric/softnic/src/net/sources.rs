@@ -1,9 +1,9 @@
-//! Packets that claim an address of this host.
+//! Packets with a source address of this host.
 //!
 //! Another host cannot have sent them: the kernel drops packets from a network device whose source is an address of
-//! this host. A process of this host did, and RoCEv2 carries neither its user nor a proof. Processes of this host
-//! therefore exchange packets over RoCEv2 only where `FARCALL_WAY` forces that, and only with processes of their own
-//! user, which the kernel knows by the UDP socket that a packet came from.
+//! this host. They were sent by a process of this host, and a RoCEv2 packet does not identify the user of its sender.
+//! Processes of this host therefore exchange packets over RoCEv2 only where `FARCALL_WAY` forces that, and only with
+//! processes of their own user, which is determined from the kernel's table of UDP sockets.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -67,7 +67,7 @@ impl Sources {
         if !self.are_of_this_host.get(src, hash, now_ns, || is_of_this_host(src)) {
             return true;
         }
-        // All sockets of this port are of one user, and one of them is ours.
+        // All sockets of this port belong to one user, and one of them to this process.
         self.is_forced
             && (src_port == UDP_PORT
                 || self.are_own_users.get((src, src_port), hash ^ u64::from(src_port) << 32, now_ns, || {
@@ -76,7 +76,7 @@ impl Sources {
     }
 }
 
-/// Returns whether every UDP socket that can send from an address and port is of our user, and one exists.
+/// Returns whether at least one UDP socket can send from an address and port, and all such sockets belong to this user.
 fn is_sent_by_own_user(src: Ipv6Addr, src_port: u16) -> bool {
     let tables =
         ["udp", "udp6"].map(|table| std::fs::read_to_string(format!("/proc/thread-self/net/{table}")));

@@ -1,4 +1,4 @@
-//! What the port of a process does with packets and timers, under its lock.
+//! Handling of packets and timers of a process's port, under its lock.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -35,35 +35,35 @@ use crate::host::Host;
 use crate::life::ByNumber;
 use crate::life::rendezvous::block_of;
 
-/// After so many packets, or answers, the turn of a pair is over when a train ends.
+/// Number of packets or responses after which the quantum of a queue pair ends at the next end of a GSO batch.
 const PACKETS_A_TURN: usize = 64;
-/// After so many it is over in any case.
+/// Number after which the quantum ends in any case.
 const PACKETS_A_TURN_MAX: usize = 128;
-/// Batches that one look takes in.
+/// Maximum number of batches that one poll receives.
 const BATCHES_A_LOOK: usize = 4;
-/// What is under the lock.
+/// State under the port's lock.
 pub(super) struct State {
     host: Weak<Host>,
     slots: Arc<Slots>,
     pub(super) socket: Socket,
     pub(super) pairs: ByNumber<Box<Pair>>,
     pub(super) inlets: Inlets,
-    /// What comes for queue pair 1, once a connection manager asked for it.
+    /// Received datagrams for queue pair 1; `None` until a connection manager requests them.
     pub(super) management: Option<Arrivals>,
     sources: Sources,
     pauses: TrainPauses,
-    /// `true` if a packet of the train that is taken in was for a queue pair here, from a sender that may send to it.
+    /// `true` if a packet of the current GRO batch was for a queue pair of this process, from an authorized sender.
     is_train_known: bool,
     inbox: Inbox,
     covered: LastCovered,
     out: Outbox,
     timers: Timers,
-    /// Pairs that have something to send, or may have.
+    /// Queue pairs that have packets to send, or may have.
     touched: Vec<u32>,
-    /// Room for those of them whose turn it is.
+    /// Buffer for the queue pairs whose quantum is due.
     turn: Vec<u32>,
     pub(super) timer: DontForkFd,
-    /// When the timer will ring; `None`: not at all.
+    /// Time at which the timer expires; `None` if it is not set.
     timer_ns: Option<u64>,
     began: Instant,
     pub(super) now_ns: u64,
@@ -71,7 +71,8 @@ pub(super) struct State {
     counters: Block<PortCounters>,
 }
 
-/// One turn of a pair: so many steps as do something. Whether it ended before they did.
+/// Runs one quantum of a queue pair: repeats `step` while it returns `true`, up to the limits. Returns whether a limit
+/// ended it.
 fn take_turn(nic: &mut Nic<'_>, mut step: impl FnMut(&mut Nic<'_>) -> bool) -> bool {
     let mut steps = 0;
     while step(nic) {
@@ -86,7 +87,8 @@ fn take_turn(nic: &mut Nic<'_>, mut step: impl FnMut(&mut Nic<'_>) -> bool) -> b
 
 impl State {
     /// # Errors
-    /// If the system refuses the socket, or another process has it; if the environment cannot be understood.
+    /// Returns an error if the system refuses the socket, if another user holds the port, or if the environment is
+    /// malformed.
     pub(super) fn new(host: &Arc<Host>, slots: Arc<Slots>, began: Instant) -> Result<Self> {
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
             .map_err(|e| Error::os("open the RoCEv2 port", "create a timer (check RLIMIT_NOFILE)", e))?;
@@ -123,7 +125,7 @@ impl State {
         &self.counters
     }
 
-    /// Puts a packet of a datagram queue pair on its way.
+    /// Queues a packet of a datagram queue pair.
     ///
     /// # Safety
     /// The elements must be readable.
@@ -135,28 +137,28 @@ impl State {
         len_bytes: usize,
     ) {
         let gather = |bytes: &mut Vec<u8>| {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of this function the elements are readable.
             unsafe { memory::gather(bytes, sges, 0, len_bytes as u64) };
             Ok(())
         };
-        // Nothing refuses it: the elements were checked.
+        // `gather` cannot fail here, because the elements were checked.
         let _added = self.out.add((path, Company::unacknowledged(path)), packet, len_bytes, gather);
         if self.out.is_full() {
             self.out.flush(&self.socket, &self.counters, self.now_ns);
         }
     }
 
-    /// Puts a packet with a short payload on its way.
+    /// Queues a packet with a short payload.
     pub(super) fn add_bytes(&mut self, path: Path, packet: &Packet, payload: &[u8]) {
         let gather = |bytes: &mut Vec<u8>| {
             bytes.extend_from_slice(payload);
             Ok(())
         };
-        // Nothing refuses it: the payload is here.
+        // `gather` cannot fail here.
         let _added = self.out.add((path, Company::Alone), packet, payload.len(), gather);
     }
 
-    /// Works on a pair's transport.
+    /// Calls `work` with the protocol state of a queue pair.
     pub(super) fn with_pair<T>(
         &mut self,
         qpn: u32,
@@ -176,20 +178,20 @@ impl State {
         Some(work(transport, &mut nic))
     }
 
-    /// Changes a pair's state and settings, as a check has allowed.
+    /// Changes a queue pair's state and attributes, which were checked.
     pub(super) fn modify(&mut self, qpn: u32, attr: &QpAttr) {
         self.with_pair(qpn, |transport, nic| transport.modify(nic, attr));
         self.go_on(qpn);
     }
 
-    /// Requests were posted.
+    /// Called after requests were posted.
     pub(super) fn ring(&mut self, qpn: u32) {
         if self.with_pair(qpn, |transport, nic| transport.ring(nic)) == Some(true) {
             self.go_on(qpn);
         }
     }
 
-    /// The transport answers what it can, and sends what it may; the rest when others had their turn.
+    /// Sends responses and requests of a queue pair, up to its quantum; the rest after the quanta of other queue pairs.
     fn go_on(&mut self, qpn: u32) {
         let touches_it = self.with_pair(qpn, |transport, nic| {
             let answers_wait = take_turn(nic, |nic| transport.respond(nic) != Responded::Nothing);
@@ -201,7 +203,7 @@ impl State {
         }
     }
 
-    /// Every pair that has something to send has its turn.
+    /// Runs a quantum of every queue pair that has packets to send.
     fn go_on_in_turn(&mut self) {
         std::mem::swap(&mut self.touched, &mut self.turn);
         for at in 0..self.turn.len() {
@@ -214,18 +216,18 @@ impl State {
         self.turn.clear();
     }
 
-    /// Sends the acknowledgements that are kept, and those that wait for another turn of their pair.
+    /// Sends the acknowledgements that are held back, and those that wait for another quantum of their queue pair.
     pub(super) fn settle_debts(&mut self) {
         self.go_on_in_turn();
         self.finish();
     }
 
-    /// Whether pairs wait for another turn.
+    /// Returns whether queue pairs wait for another quantum.
     pub(super) fn has_turns_left(&self) -> bool {
         !self.touched.is_empty()
     }
 
-    /// Takes in what has come, and does what is due; what comes of it is sent by [`Self::finish`].
+    /// Receives and handles packets, and runs expired timers. [`Self::finish`] sends the resulting packets.
     pub(super) fn look(&mut self) {
         let Some(host) = self.host.upgrade() else { return };
         self.pauses.end_if_due(&self.slots, self.now_ns);
@@ -245,7 +247,7 @@ impl State {
         self.do_what_is_due();
     }
 
-    /// Records what has come in, if that is asked for.
+    /// Records received packets if a capture is configured.
     fn record_arrivals(&self) {
         let Some(recorder) = self.out.recorder() else { return };
         let arrivals = &self.inbox.arrivals;
@@ -260,8 +262,8 @@ impl State {
         }
     }
 
-    /// A datagram that no queue pair here takes came behind one of a known peer. If it is for another process, the
-    /// kernel has put together what is for several.
+    /// Called for a datagram of a GRO batch, after one from a known peer, that no queue pair of this process accepts.
+    /// If it is for another process, the batch mixes datagrams for several processes.
     #[cold]
     fn look_at_train(&mut self, arrival: &Arrival, dest_qpn: u32) {
         if arrival.before > 0 && self.slots.is_anothers(block_of(dest_qpn)) && self.pauses.begin(&self.slots)
@@ -270,7 +272,7 @@ impl State {
         }
     }
 
-    /// A datagram of an unknown sender.
+    /// Handles a datagram of an unauthenticated sender.
     fn take_in(&mut self, host: &Arc<Host>, arrival: &Arrival) {
         let datagram = self.inbox.datagram(arrival);
         let path = Path { src: arrival.src, dst: arrival.dst };
@@ -370,8 +372,8 @@ impl State {
         }
     }
 
-    /// Finishes a look of the owner. If it is relied on, acknowledgements wait for what it posts because of what came,
-    /// or for its next look; the service thread sees to it that they do not wait long.
+    /// Finishes a poll of the application thread. If that thread is responsible for polling, acknowledgements are held
+    /// back for the packets that it posts in response, or until its next poll. The service thread bounds their delay.
     pub(super) fn finish_look(&mut self) {
         if self.owner.is_trusted() && self.out.keep_acknowledgements(&self.counters) {
             self.plan_timer();
@@ -380,8 +382,8 @@ impl State {
         }
     }
 
-    /// Finishes work of the owner. Acknowledgements that were kept go behind what it posted to be sent; while it only
-    /// posts receives they wait on.
+    /// Finishes other work of the application thread. Acknowledgements that are held back are sent after the packets
+    /// that it posted; while it only posts receives they stay.
     pub(super) fn finish_work(&mut self) {
         if self.out.has_more_than_kept() {
             self.finish();
@@ -390,7 +392,7 @@ impl State {
         }
     }
 
-    /// Sends what waits, and has the timer ring when something is due.
+    /// Sends waiting packets, and sets the timer to the next expiry.
     pub(super) fn finish(&mut self) {
         self.out.flush(&self.socket, &self.counters, self.now_ns);
         self.plan_timer();
@@ -402,14 +404,15 @@ impl State {
         }
     }
 
-    /// Calls the service thread if pairs wait for another turn; an owner that is relied on comes back by itself.
+    /// Wakes the service thread if queue pairs wait for another quantum, unless the application thread is responsible
+    /// for polling.
     pub(super) fn call_service(&mut self) {
         if self.has_turns_left() && !self.owner.is_trusted() {
             self.ring_at(self.now_ns);
         }
     }
 
-    /// The service thread runs: if the timer rang, it must be set anew.
+    /// Called by the service thread: clears the timer if it has expired, and runs expired timers.
     pub(super) fn ring_came(&mut self) {
         if self.timer_ns.is_some_and(|at_ns| at_ns <= self.now_ns) {
             self.timer_ns = None;
@@ -418,7 +421,7 @@ impl State {
         self.do_what_is_due();
     }
 
-    /// Has the timer ring at a time, or before.
+    /// Sets the timer to expire at `at_ns` or earlier.
     pub(super) fn ring_at(&mut self, at_ns: u64) {
         if self.timer_ns.is_some_and(|planned| planned <= at_ns) {
             return;
@@ -428,7 +431,7 @@ impl State {
         let it_value = Timespec { tv_sec: after.as_secs() as i64, tv_nsec: after.subsec_nanos().into() };
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         let time = Itimerspec { it_interval: none, it_value };
-        // The clock and the descriptor are right: nothing fails.
+        // The arguments are valid, so the call cannot fail.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time);
     }
 }

@@ -1,7 +1,7 @@
-//! Which socket of a port gets a packet: a program in the kernel that looks at the destination queue pair.
+//! Steering of packets to the sockets of a port by a kernel program that reads the destination queue pair.
 //!
-//! The processes of a user share the port by SO_REUSEPORT. The kernel runs the program (classic BPF, open to everybody)
-//! for every datagram, and takes the socket whose number in the order of binding it returns.
+//! The processes of a user share the port by SO_REUSEPORT. The kernel runs the program (classic BPF, which needs no
+//! privilege) for every datagram, and selects the socket with the returned number, counted in the order of binding.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -9,15 +9,15 @@ use farcall_verbs::{Error, Result};
 
 use super::socket::{fail, last_errno};
 
-/// Blocks of queue pair numbers there are: the upper 12 bits of 24.
+/// Number of blocks of queue pair numbers: the upper 12 bits of 24.
 pub(super) const BLOCKS: usize = 1 << 12;
 
-/// Blocks that a program tells apart at most: the kernel bounds its length (net.core.optmem_max).
+/// Maximum number of blocks that a program distinguishes. The kernel limits its length (net.core.optmem_max).
 const STEERED_MAX: usize = 1_000;
 
-/// Where the upper 16 bits of the destination queue pair are, behind the UDP header.
+/// Offset of the upper 16 bits of the destination queue pair after the UDP header.
 const DEST_QPN_AT: u32 = 5;
-/// Of these, the bits that are not the block's.
+/// Number of these bits that do not belong to the block.
 const INDEX_BITS: u32 = 4;
 
 const LOAD_HALF_WORD: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
@@ -25,26 +25,27 @@ const SHIFT_RIGHT: u16 = (libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K) as u16;
 const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
-/// By block, the number of its socket plus 1; 0 for blocks of nobody.
+/// Socket number plus 1 for each block; 0 for blocks without a socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Table(pub(super) [u8; BLOCKS]);
 
 impl Table {
-    /// Forgets the blocks of sockets that `is_gone` names.
+    /// Removes the blocks of sockets for which `is_gone` returns `true`.
     pub(super) fn forget(&mut self, mut is_gone: impl FnMut(usize) -> bool) {
         let owned = self.0.iter_mut().filter(|entry| **entry != 0);
         owned.filter(|entry| is_gone(usize::from(**entry) - 1)).for_each(|entry| *entry = 0);
     }
 
-    /// The program. A datagram for a block of nobody, which is dropped and counted, goes to the socket `otherwise`.
+    /// Returns the program. A datagram for a block without a socket goes to the socket `otherwise`, which drops and
+    /// counts it.
     ///
     /// # Errors
-    /// If there are too many blocks.
+    /// Returns an error if there are too many blocks.
     fn program(&self, otherwise: usize) -> Result<Vec<libc::sock_filter>> {
         let step = |code, jf, k| libc::sock_filter { code, jt: 0, jf, k };
         let mut steps = vec![step(LOAD_HALF_WORD, 0, DEST_QPN_AT), step(SHIFT_RIGHT, 0, INDEX_BITS)];
         for (block, entry) in (0..).zip(&self.0).filter(|(_, entry)| **entry != 0) {
-            // If it is another block, the answer is skipped.
+            // Skips the return for other blocks.
             steps.push(step(JUMP_IF_EQUAL, 1, block));
             steps.push(step(RETURN, 0, u32::from(*entry) - 1));
         }
@@ -60,15 +61,15 @@ impl Table {
         Ok(steps)
     }
 
-    /// Has the kernel steer so, for all sockets of the port.
+    /// Makes the kernel steer packets by this table, for all sockets of the port.
     ///
     /// # Errors
-    /// If there are too many blocks, or the kernel refuses.
+    /// Returns an error if there are too many blocks, or if the kernel refuses.
     pub(super) fn attach(&self, socket: BorrowedFd<'_>, otherwise: usize) -> Result<()> {
         let mut steps = self.program(otherwise)?;
         let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
         let len_bytes = size_of::<libc::sock_fprog>() as libc::socklen_t;
-        // SAFETY: the option's structure, whose steps live through the call; the kernel copies them.
+        // SAFETY: the option takes a `sock_fprog`. `program` and `steps` outlive the call, and the kernel copies them.
         let result = unsafe {
             libc::setsockopt(
                 socket.as_raw_fd(),
@@ -86,7 +87,7 @@ impl Table {
 mod tests {
     use super::*;
 
-    /// What the kernel computes for a destination queue pair.
+    /// Returns the result of the kernel's program for a destination queue pair.
     fn run(steps: &[libc::sock_filter], dest_qpn: u32) -> u32 {
         let datagram = [&[0; 4], &dest_qpn.to_be_bytes()[..]].concat();
         let (mut at, mut value) = (0, 0);

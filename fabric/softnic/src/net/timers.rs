@@ -1,20 +1,21 @@
-//! When queue pairs must be looked at.
+//! Timers of queue pairs.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Queue pairs by the time of their next look. A pair whose timer was stopped or set later is looked at in vain, once.
+/// Queue pairs by the time of their next timer expiry. A queue pair whose timer was stopped or postponed is visited
+/// once without effect.
 #[derive(Default)]
 pub(super) struct Timers {
     heap: BinaryHeap<Reverse<(u64, u32)>>,
 }
 
-/// When the earliest entry of a pair is.
+/// Time of the earliest entry of a queue pair.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Planned(Option<u64>);
 
 impl Timers {
-    /// Has a pair looked at, at `at_ns` or before.
+    /// Schedules a visit of a queue pair at `at_ns` or earlier.
     pub(super) fn plan(&mut self, qpn: u32, planned: &mut Planned, at_ns: u64) {
         if planned.0.is_none_or(|earliest| earliest > at_ns) {
             planned.0 = Some(at_ns);
@@ -22,7 +23,7 @@ impl Timers {
         }
     }
 
-    /// A pair whose time has come, and the time of that entry.
+    /// Removes and returns an entry that is due: its time and queue pair.
     pub(super) fn take_due(&mut self, now_ns: u64) -> Option<(u64, u32)> {
         let Reverse((at_ns, _)) = *self.heap.peek()?;
         if at_ns > now_ns { None } else { self.heap.pop().map(|Reverse(entry)| entry) }
@@ -34,7 +35,8 @@ impl Timers {
 }
 
 impl Planned {
-    /// An entry was taken. Whether it was the pair's earliest, and not one that an earlier one had replaced.
+    /// Records that an entry was removed. Returns whether it was the earliest of its queue pair, and not one that an
+    /// earlier entry had replaced.
     pub(super) fn came(&mut self, at_ns: u64) -> bool {
         let is_current = self.0 == Some(at_ns);
         if is_current {

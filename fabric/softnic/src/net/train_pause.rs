@@ -1,6 +1,7 @@
-//! Pauses of batched reception. The kernel gives a train to one process of the port. A network may put datagrams for
-//! several processes into one, and all processes but one lose theirs; the processes of the port then take no trains for a
-//! while. Only trains of a known peer cause that: no other sender can slow the processes down.
+//! Pauses of batched reception (GRO). The kernel delivers a batch to one process of the port. A network may combine
+//! datagrams for several processes into one batch, and all processes but one then lose theirs. The processes of the
+//! port therefore turn GRO off for a while. Only a batch from a known peer causes this, so no other sender can slow the
+//! processes down.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -9,7 +10,7 @@ use super::slots::{SharedWord, Slots};
 /// Duration of the first pause, and of the longest.
 const FIRST_NS: u64 = 1_000_000_000;
 const LONGEST_NS: u64 = 64 * FIRST_NS;
-/// A pause that begins so soon after the one before is twice as long.
+/// A pause that begins within this time after the previous one is twice as long.
 const SOON_NS: u64 = 60 * FIRST_NS;
 /// Interval between checks whether a pause has ended. Any process of the port ends it: the one that began it may have
 /// exited.
@@ -24,7 +25,7 @@ pub(super) struct TrainPauses {
     ended_ns: u64,
 }
 
-/// The time that all processes of the port have, never 0.
+/// Returns a time that is common to all processes of the port; never 0.
 fn shared_now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     (now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64).max(1)
@@ -39,7 +40,7 @@ impl TrainPauses {
         self.last_ns
     }
 
-    /// Begins a pause. Returns whether none was going on.
+    /// Begins a pause. Returns `false` if one is in progress.
     pub(super) fn begin(&mut self, slots: &Slots) -> bool {
         if slots.word(SharedWord::TrainsPausedUntil) != 0 {
             return false;
@@ -50,14 +51,14 @@ impl TrainPauses {
         true
     }
 
-    /// Ends a pause whose time has come. Called with each batch of packets; checks once per [`CHECK_EVERY_NS`].
+    /// Ends a pause whose time has expired. Called with each batch of packets; checks once per [`CHECK_EVERY_NS`].
     pub(super) fn end_if_due(&mut self, slots: &Slots, now_ns: u64) {
         if now_ns.saturating_sub(self.checked_ns) < CHECK_EVERY_NS {
             return;
         }
         self.checked_ns = now_ns;
         let (until_ns, shared_now_ns) = (slots.word(SharedWord::TrainsPausedUntil), shared_now_ns());
-        // Another process of our user wrote it: whatever it is, no pause lasts longer than the longest.
+        // Another process of the user wrote it. Regardless of its value, no pause lasts longer than the longest.
         if until_ns != 0 && !(shared_now_ns..shared_now_ns + LONGEST_NS).contains(&until_ns) {
             slots.take_trains(true);
             slots.set_word(SharedWord::TrainsPausedUntil, 0);

@@ -1,6 +1,5 @@
-//! Queue pairs, completion queues and address handles of a process that is captured: they record what goes through
-//! shared memory, and hand everything on. They are made only while a capture is asked for; without one programs hold
-//! what is inside.
+//! Wrappers of queue pairs, completion queues and address handles that record the messages sent through shared memory
+//! and forward every call. They are created only if a capture is configured.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -17,12 +16,12 @@ use farcall_wire::Refused;
 use crate::host::Host;
 use crate::net::memory;
 
-/// What is captured of an opened device.
+/// Capture state of an opened device.
 pub(super) struct Captured {
     host: Arc<Host>,
     recorder: Arc<Recorder>,
     pairs: Mutex<HashMap<u32, Arc<Pair>>>,
-    /// Address handles that live, by what work requests call them.
+    /// Paths of existing address handles, by the address that work requests contain.
     paths: Mutex<HashMap<usize, AhAttr>>,
 }
 
@@ -32,7 +31,7 @@ struct Pair {
 }
 
 impl Captured {
-    /// `None` if no capture is asked for.
+    /// Returns the capture state; `None` if no capture is configured.
     pub(super) fn of(host: &Arc<Host>) -> Option<Arc<Self>> {
         let recorder = host.recorder.clone()?;
         let (pairs, paths) = Default::default();
@@ -70,7 +69,7 @@ impl Captured {
         self.host.process.table.get(usize::from(path.sgid_index))
     }
 
-    /// Whether packets of RoCEv2 go that way: those are recorded where they are sent.
+    /// Returns whether messages to this destination are sent over RoCEv2. The port records those packets itself.
     fn leads_away(&self, dgid: Gid, qpn: u32) -> bool {
         matches!(self.host.process.leads_away("record a capture", dgid, qpn), Ok(true))
     }
@@ -85,14 +84,14 @@ struct CapturedQp {
     captured: Arc<Captured>,
     pair: Arc<Pair>,
     signals_all: bool,
-    /// It goes to another host.
+    /// `true` if the peer is on another host.
     is_abroad: bool,
 }
 
 impl CapturedQp {
-    /// Whether what is posted now is sent, or will be.
+    /// Returns whether requests posted now are sent, immediately or later.
     fn is_recorded(&self) -> bool {
-        // In a forked child nobody may be left to give the recorder's lock back.
+        // In a forked child the recorder's lock may be held by a thread that does not exist.
         !self.is_abroad
             && !self.captured.host.process.is_inherited()
             && matches!(self.inner.state(), QpState::Rts | QpState::Sqd)
@@ -126,7 +125,8 @@ impl CapturedQp {
                 if !is_allowed {
                     return Err(Refused);
                 }
-                // SAFETY: registered, as was checked, or inline; and the poster's promise.
+                // SAFETY: the elements are inline, or `allows` found them inside registered regions; by the contract of
+                // this function they are readable.
                 unsafe { memory::gather(bytes, sges, offset, len_bytes) };
                 Ok(())
             });
@@ -165,30 +165,31 @@ impl RawQp for CapturedQp {
         Ok(())
     }
 
-    /// Requests are recorded before they are posted: their effects, and what peers send because of them, come later.
+    /// Requests are recorded before they are posted, so their effects, and the packets that peers send in response,
+    /// follow them in the capture.
     unsafe fn post_send(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
         if self.is_recorded() {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of this function the requests' memory is valid, as `check_sends` requires.
             let posted = match unsafe { self.inner.check_sends(wrs) } {
                 Ok(()) => wrs.len(),
                 Err(error) => error.posted,
             };
             if posted > 0 {
-                // SAFETY: the caller's promise.
+                // SAFETY: by the contract of this function the requests' memory is valid, as `record` requires.
                 unsafe { self.record(&wrs[..posted]) };
             }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function is that of the inner `post_send`.
         unsafe { self.inner.post_send(wrs) }
     }
 
     unsafe fn check_sends(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function is that of the inner `check_sends`.
         unsafe { self.inner.check_sends(wrs) }
     }
 
     unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function is that of the inner `post_recv`.
         unsafe { self.inner.post_recv(wrs) }
     }
 
@@ -203,7 +204,8 @@ impl RawQp for CapturedQp {
 
 impl Drop for CapturedQp {
     fn drop(&mut self) {
-        // Before its number can be another's. In a forked child the lock may be nobody's to give back.
+        // Removed before the number can be reused. In a forked child the lock may be held by a thread that does not
+        // exist.
         if !self.captured.host.process.is_inherited() {
             self.captured.pairs.lock().remove(&self.inner.qp_num());
         }
@@ -216,7 +218,7 @@ struct CapturedCq {
 }
 
 impl CapturedCq {
-    /// Records the answers that completions of sends tell of.
+    /// Records the responses that completions of sends imply.
     fn record(&self, completions: &[Wc]) {
         let captured = &self.captured;
         for wc in completions.iter().filter(|wc| !wc.opcode.is_receive()) {
@@ -230,7 +232,8 @@ impl CapturedCq {
                 if !captured.allows(pair.pd, sges, end, Access::LOCAL_WRITE) {
                     return Err(Refused);
                 }
-                // SAFETY: registered, as was checked; the poster keeps it until he has this completion.
+                // SAFETY: `allows` found the elements inside registered regions. By the contract of `post_send` they
+                // stay valid until the program receives this completion, which is after this call.
                 unsafe { memory::gather(bytes, sges, offset, len_bytes) };
                 Ok(())
             });
@@ -255,7 +258,7 @@ impl RawCq for CapturedCq {
         self.inner.req_notify(notify)
     }
 
-    /// What is inside: queue pairs are made on that.
+    /// Returns the inner queue, because queue pairs are created with it.
     fn as_any(&self) -> &dyn Any {
         self.inner.as_any()
     }

@@ -24,7 +24,7 @@ impl Channel {
 
     pub(crate) fn attach(&self, queue: &Arc<CqCore>) {
         let mut queues = self.queues.lock();
-        // Now and then, so that the list is not longer than twice what lives.
+        // Pruned when the vector is full, so the list is at most twice as long as the number of existing queues.
         if queues.len() == queues.capacity() {
             queues.retain(|queue| queue.strong_count() > 0);
         }

@@ -1,4 +1,4 @@
-//! The owner's handle of a completion queue, and the order in which it polls its queue pairs.
+//! The program's handle of a completion queue, and the order in which it polls its queue pairs.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -8,37 +8,39 @@ use farcall_verbs::{Notify, RawCq, Result, Wc};
 use crate::host::cq::{AttachedPair, Attachment, COMPLETIONS_A_TURN, CqCore, Source};
 use crate::host::{Host, Place};
 
-/// Up to so many fruitless looks of a poll are no waste: promises are withdrawn only from larger crowds.
+/// Number of empty polls of queue pairs, per poll of the completion queue, that is acceptable. Bits are only cleared if
+/// it is exceeded.
 const ALWAYS_SCANNED: u32 = 16;
 
-/// Looks wasted on pairs that had nothing, between two withdrawals: so many cost a few times what a withdrawal does,
-/// with its barrier, and with what producers pay to set the bits of pairs that wake up.
+/// Number of empty polls of queue pairs after which the bits of idle ones are cleared. They cost a few times as much as
+/// the clearing, with its barrier and with the setting of bits by producers that become active again.
 const FRUITLESS_MAX: u32 = 2048;
 
-/// So many completions of others may keep failures waiting: enough for what peers did before they died, and no more,
-/// however busy the others are.
+/// Maximum number of other completions that may precede deferred failures. It suffices for what peers did before they
+/// exited, and bounds the delay regardless of the load.
 const OVERTAKING_MAX: usize = 1024;
 
-/// The owner's handle.
+/// The program's handle of a completion queue.
 pub(crate) struct Cq {
     pub(crate) core: Arc<CqCore>,
     epoch: u64,
-    /// What is attached: the connected pairs among it, which are most of it, and the rest.
+    /// Attached producers by bit: connected queue pairs, which are the majority, in `pairs`, others in `sources`.
     pairs: Vec<Option<AttachedPair>>,
     sources: Vec<Option<Arc<dyn Source>>>,
-    /// Queue pairs that had completions since promises were last withdrawn.
+    /// Queue pairs that had completions since bits were last cleared.
     active: Vec<u64>,
-    /// Where the next poll begins, for fairness.
+    /// Bit at which the next poll starts, for fairness.
     start: usize,
-    /// Looks at pairs that had nothing, in this poll, and wasted since promises were last withdrawn.
+    /// Number of empty polls of queue pairs: `looks` in this poll, `fruitless` since bits were last cleared.
     looks: u32,
     fruitless: u32,
-    /// Room for a withdrawal.
+    /// Buffer for [`Cq::withdraw_quiet`].
     withdrawn: Vec<u64>,
-    /// Completions that were taken while failures were held back.
+    /// Number of completions delivered while failures were deferred.
     overtaking: usize,
     host: Arc<Host>,
-    /// A source used its turn up: a poll goes on, because programs take one that is not filled for the last.
+    /// `true` if a source used up its quantum. The poll then continues, because programs treat a partly filled poll as
+    /// the last one.
     has_more: bool,
     _place: Place,
 }
@@ -83,7 +85,7 @@ impl Cq {
         Ok(())
     }
 
-    /// Polls the queue pairs of one bitmap word whose index is in `among`. Returns how many completions there were.
+    /// Polls the queue pairs of one bitmap word whose index is in `among`. Returns the number of completions.
     #[inline]
     fn poll_word(&mut self, word: usize, among: u64, wc: &mut [Wc]) -> usize {
         let mut bits = self.core.readiness().bits(word) & among;
@@ -110,7 +112,7 @@ impl Cq {
         taken
     }
 
-    /// Failures of pairs in error, now that no pair has anything else.
+    /// Delivers the failures of queue pairs in error, when no queue pair has another completion.
     #[cold]
     fn poll_failures(&self, wc: &mut [Wc]) -> usize {
         let mut taken = 0;
@@ -136,8 +138,8 @@ impl Cq {
         taken
     }
 
-    /// Gives everybody one turn: from `start` to the end of its word, the other words in turn, then the beginning of
-    /// the first again.
+    /// Gives every producer one quantum: from `start` to the end of its word, the other words in order, then the rest
+    /// of the first word.
     #[inline]
     fn poll_round(&mut self, wc: &mut [Wc]) -> usize {
         if self.start >= self.pairs.len() {
@@ -156,7 +158,7 @@ impl Cq {
         taken
     }
 
-    /// Takes back promises to look at pairs that were quiet, so that a poll of a large crowd costs a few words.
+    /// Clears the bits of idle queue pairs, so that a poll of many queue pairs reads only a few words.
     #[cold]
     fn withdraw_quiet(&mut self) {
         let Self { core, pairs, sources, active, withdrawn, .. } = self;
@@ -164,7 +166,7 @@ impl Cq {
     }
 }
 
-/// Whether a poll may find something at a bit.
+/// Returns whether a poll may find a completion at a bit.
 fn has_something(pairs: &[Option<AttachedPair>], sources: &[Option<Arc<dyn Source>>], at: usize) -> bool {
     match (pairs.get(at), sources.get(at)) {
         (Some(Some(pair)), _) => pair.has_something(),

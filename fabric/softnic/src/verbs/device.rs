@@ -1,4 +1,4 @@
-//! The device and its context: what a program opens.
+//! The device and its context, which a program opens.
 
 use std::net::IpAddr;
 use std::os::fd::RawFd;
@@ -32,11 +32,11 @@ use crate::life::regions::MAX_REGIONS;
 use crate::life::rendezvous::judge_user;
 use crate::life::{Entry, gid_entries};
 
-/// Completions that a queue may be asked to hold. It holds as many as its queue pairs can produce, whatever was asked
-/// for; but programs compute with this number.
+/// Maximum number of completions that a program may request for a queue. A queue delivers as many as its queue pairs
+/// produce, regardless of that number, but programs use it in computations.
 const MAX_CQE: u32 = (1 << 22) - 1;
 
-/// Names the device.
+/// Environment variable with the name of the device.
 const NAME_VARIABLE: &str = "FARCALL_DEVICE";
 
 const DEFAULT_NAME: &str = "softnic0";
@@ -48,26 +48,27 @@ pub struct SoftNic {
 }
 
 impl SoftNic {
-    /// The provider. Nothing is allocated before a device is opened.
+    /// Creates the provider. Nothing is allocated before a device is opened.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With devices that move up to `bytes_max` of the memory that this process registers (`reg_mr`) to where peers
-    /// can map it, in place: faster to reach than memory left as it was. Only whole pages of private anonymous
-    /// memory, and only while the program has a single thread; what is not moved works as ever. A program that forks
-    /// without the handlers of `fork(3)`, or has the kernel write to such memory while it registers it, must not ask
-    /// for this.
+    /// Returns a provider whose devices move up to `bytes_max` bytes of registered memory (`reg_mr`) in place to a
+    /// memfd that peers can map, which is faster to access than memory left as it was. Only complete pages of private
+    /// anonymous memory are moved, and only while the process has a single thread. Other memory remains usable as
+    /// before. The option must not be used by a program that forks without the handlers of `fork(3)`, or that lets the
+    /// kernel write to such memory while it registers it.
     pub fn moving_registered_memory(self, bytes_max: u64) -> Self {
         Self { moved_bytes_max: bytes_max }
     }
 
-    /// The GID table that the device has here, without opening it: processes with the same one reach each other.
+    /// Returns the GID table that the device has on this host, without opening it. Processes with equal tables reach
+    /// each other.
     pub fn gid_table() -> Vec<GidEntry> {
         gid_entries().map(Self::entries).unwrap_or_default()
     }
 
-    /// In words: which way leads to which peers here.
+    /// Returns a description of the transports to this host and to other hosts.
     pub fn ways() -> String {
         match WayChoice::configured() {
             Ok(WayChoice::Auto) => {
@@ -91,10 +92,11 @@ impl SoftNic {
         table.into_iter().map(entry).collect()
     }
 
-    /// The name of the device: `softnic0`, or what FARCALL_DEVICE says, for programs that look for a certain name.
+    /// Returns the name of the device: `softnic0`, or the value of FARCALL_DEVICE, for programs that expect a certain
+    /// name.
     ///
     /// # Errors
-    /// If that is no name of a device.
+    /// Returns an error if the value is no valid device name.
     pub fn device_name() -> Result<String> {
         const LEN_MAX: usize = 63;
         let Some(name) = trusted_variable(NAME_VARIABLE) else { return Ok(DEFAULT_NAME.to_owned()) };
@@ -109,10 +111,11 @@ impl SoftNic {
         }
     }
 
-    /// Opens its one device.
+    /// Opens the provider's only device.
     ///
     /// # Errors
-    /// If the system refuses sockets, memory or a thread; the text says which and what to do.
+    /// Returns an error if the system refuses sockets, memory or a thread; the message names the resource and the
+    /// remedy.
     pub fn open() -> Result<Arc<dyn Context>> {
         SoftDevice::new(0)?.open()
     }
@@ -237,7 +240,7 @@ impl Context for SoftContext {
     fn check_owner(&self, gid: Gid, qp_num: u32) -> Result<()> {
         const OP: &str = "check the owner of a queue pair";
         self.host.process.require_here(OP)?;
-        // Of other hosts' processes nothing can be known.
+        // Processes of other hosts cannot be checked.
         if self.host.process.leads_away(OP, gid, qp_num)? {
             Ok(())
         } else {
@@ -313,7 +316,7 @@ impl Context for SoftContext {
 
 struct Domain {
     host: Arc<Host>,
-    /// Of the device that it was made on.
+    /// Events of the device on which it was created.
     events: Arc<Events>,
     captured: Option<Arc<Captured>>,
     number: u32,
@@ -328,14 +331,14 @@ impl ProtectionDomain for Domain {
     }
 
     unsafe fn reg_mr(&self, addr: *mut u8, len_bytes: usize, access: Access) -> Result<Box<dyn RawMr>> {
-        // SAFETY: contract of this function.
+        // SAFETY: the contract of this function is that of `reg_mr_at`.
         unsafe { self.reg_mr_at(MrMemory::new(addr, len_bytes), access) }
     }
 
     unsafe fn reg_mr_at(&self, memory: MrMemory, access: Access) -> Result<Box<dyn RawMr>> {
         self.host.process.require_here("reg_mr")?;
         let (pd, bytes_max) = (self.number, self.moved_bytes_max);
-        // SAFETY: contract of this function.
+        // SAFETY: the contract of this function is that of `Mr::register`.
         Ok(Box::new(unsafe { Mr::register(&self.host, pd, memory, access, bytes_max)? }))
     }
 
@@ -351,7 +354,7 @@ impl ProtectionDomain for Domain {
         let same = || MrMemory::new(mr.addr(), mr.len_bytes()).named_from(mr.remote_addr());
         let (memory, access) = (memory.unwrap_or_else(same), access.unwrap_or(mr.access()));
         let (pd, bytes_max) = (self.number, self.moved_bytes_max);
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function is that of `Mr::register_anew`.
         Ok(Box::new(unsafe { mr.register_anew(&self.host, pd, memory, access, bytes_max)? }))
     }
 

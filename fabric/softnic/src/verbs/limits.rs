@@ -1,4 +1,4 @@
-//! How many objects there can be: descriptors and mappings of the process are what they cost first.
+//! Limits on the number of objects, derived from the limits on the process's descriptors and mappings.
 
 use std::sync::LazyLock;
 
@@ -6,26 +6,26 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::host::segments::queues_of_descriptor;
 
-/// Descriptors for everything else that a program opens.
+/// Number of descriptors left for everything else that a program opens.
 const OTHER_DESCRIPTORS: u64 = 256;
 
-/// Mappings for everything else.
+/// Number of mappings left for everything else.
 const OTHER_MAPPINGS: u64 = 4096;
 
-/// Mappings of a queue pair whose peer is another process: its ring and the peer's, and a completion queue of the peer
-/// for each of them.
+/// Number of mappings of a queue pair whose peer is another process: its ring, the peer's ring, and a completion queue
+/// of the peer for each of them.
 const MAPPINGS_OF_QP: u64 = 4;
 
-/// Protection domains.
+/// Maximum number of protection domains.
 pub(super) const PD_MAX: u32 = 1 << 16;
-/// Address handles.
+/// Maximum number of address handles.
 pub(super) const AH_MAX: u32 = 1 << 16;
-/// Shared receive queues.
+/// Maximum number of shared receive queues.
 pub(super) const SRQ_MAX: u32 = 1 << 14;
 
-/// Queue pairs: each holds a descriptor if its ring is long, and a part of one otherwise.
+/// Returns the maximum number of queue pairs. Each uses a descriptor if its ring is long, otherwise a part of one.
 pub(in crate::verbs) fn qp_max() -> u32 {
-    /// Read once: each new queue pair is checked against it.
+    /// Read once, because each new queue pair is checked against it.
     static MAPPINGS: LazyLock<u64> = LazyLock::new(|| {
         let mappings = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok();
         mappings.and_then(|text| text.trim().parse().ok()).unwrap_or(65_530)
@@ -33,7 +33,7 @@ pub(in crate::verbs) fn qp_max() -> u32 {
     at_most(1 << 20, descriptors().min(MAPPINGS.saturating_sub(OTHER_MAPPINGS) / MAPPINGS_OF_QP))
 }
 
-/// Completion queues.
+/// Returns the maximum number of completion queues.
 pub(super) fn cq_max() -> u32 {
     at_most(1 << 16, descriptors().saturating_mul(queues_of_descriptor() as u64))
 }

@@ -1,4 +1,4 @@
-//! The objects that programs hold. Each belongs to one owner; what others share of it is in `host`.
+//! Objects that programs hold. Each has one owner; the part of its state that other threads share is in `host`.
 
 mod captured;
 mod channel;
@@ -20,7 +20,7 @@ use crate::host::cq::CqCore;
 use crate::host::events::Events;
 use crate::host::{CqSlot, Host, Parts};
 
-/// The port of the device.
+/// Port number of the device.
 const PORT: u8 = 1;
 
 fn require_port(operation: &'static str, port_num: u8) -> Result<()> {
@@ -30,7 +30,7 @@ fn require_port(operation: &'static str, port_num: u8) -> Result<()> {
     Err(Error::invalid(operation, format!("port {port_num}; the device has port {PORT}")))
 }
 
-/// What a queue pair is made of, as its attributes say; its places at the completion queues are reserved.
+/// Returns the resources of a new queue pair according to its attributes, with reserved completion queue bits.
 fn parts_of(host: &Arc<Host>, events: &Arc<Events>, pd: u32, attr: &QpInitAttr<'_>) -> Result<Parts> {
     let srq = attr.srq.map(srq::Srq::core_of).transpose()?;
     let mut cap = qp::checked_cap(&attr.cap)?;
@@ -42,7 +42,7 @@ fn parts_of(host: &Arc<Host>, events: &Arc<Events>, pd: u32, attr: &QpInitAttr<'
     Ok(Parts { host, events, pd, cap, srq, signal_all, send_slot, recv_slot })
 }
 
-/// Places for the completions of sends and of receives of a queue pair.
+/// Reserves completion queue bits for sends and receives of a queue pair.
 fn reserve_slots(attr: &QpInitAttr<'_>) -> Result<(CqSlot, CqSlot)> {
     let core = |cq: &dyn RawCq| -> Result<Arc<CqCore>> {
         let cq = cq.as_any().downcast_ref::<cq::Cq>();

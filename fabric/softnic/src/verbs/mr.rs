@@ -1,5 +1,5 @@
-//! Memory regions: memory that the provider allocates as sealed segments, so that peers can map it, and memory that the
-//! program has already.
+//! Memory regions: memory that the provider allocates as sealed segments, so that peers can map it, and existing memory
+//! of the program.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::life::moved_memory::{self, Window};
 use crate::life::regions::{Backing, Extent, Granted};
 use crate::life::{Process, REMOTE_ACCESS, protection};
 
-/// Bytes of a region.
+/// Maximum length of a region in bytes.
 pub(crate) const MAX_MR_BYTES: u64 = 1 << 40;
 
-/// How often a wait for a stopped peer, which may last, is told of.
+/// Interval between warnings during a wait for a stopped peer, which has no time limit.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
 pub(crate) struct Mr {
@@ -40,7 +40,7 @@ impl Mr {
         Self::insert(host, Backing::Pool(segment), MrMemory::new(addr, len_bytes), pd, access)
     }
 
-    /// Moves as much of the program's memory as may be, see [`moved_memory`].
+    /// Registers memory of the program, and moves as much of it as permitted to a memfd; see [`moved_memory`].
     ///
     /// # Safety
     /// See [`farcall_verbs::ProtectionDomain::reg_mr`].
@@ -56,7 +56,7 @@ impl Mr {
         access.check_registration(CALL, len_bytes, MAX_MR_BYTES)?;
         require_no_wrap(CALL, memory)?;
         protection::require(addr as u64, len_bytes as u64, access.contains(Access::LOCAL_WRITE))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function is that of `window`.
         let window = unsafe { window(&host.process, (addr, len_bytes), access, moved_bytes_max) };
         let backing = Backing::Private { addr: addr as u64, window };
         let registered = Self::insert(host, backing.clone(), memory, pd, access);
@@ -66,7 +66,7 @@ impl Mr {
         registered
     }
 
-    /// Ends this registration and begins another under the same key, unless it fails before anything was done.
+    /// Ends this registration and begins another with the same key. An error leaves this registration unchanged.
     ///
     /// # Safety
     /// See [`farcall_verbs::ProtectionDomain::rereg_mr`].
@@ -89,7 +89,7 @@ impl Mr {
         if !Arc::ptr_eq(host, &self.host) || !self.live.swap(false, Ordering::AcqRel) {
             return Err(Error::invalid(CALL, "the region was deregistered, or came by a fork"));
         }
-        // Nothing fails from here on.
+        // All later steps succeed.
         self.withdraw();
         self.settle_abroad();
         let is_same_place = (addr, len_bytes) == (self.attr.addr, self.attr.len_bytes);
@@ -98,7 +98,7 @@ impl Mr {
             _ => {
                 self.backing.give_back(&host.process);
                 host.process.regions.vacate(self.attr.lkey);
-                // SAFETY: the caller's promise.
+                // SAFETY: the contract of this function is that of `window`.
                 unsafe { window(&host.process, (addr, len_bytes), access, moved_bytes_max) }
             }
         };
@@ -116,7 +116,7 @@ impl Mr {
 
     fn new(host: &Arc<Host>, backing: Backing, memory: MrMemory, key: u32, pd: u32, access: Access) -> Self {
         let MrMemory { addr, len_bytes, remote_addr } = memory;
-        // Sends and receives name the memory by address; from here on it is reached through that.
+        // Sends and receives name the memory by its address, and access it through the provenance exposed here.
         addr.expose_provenance();
         let attr = MrAttr { addr, remote_addr, len_bytes, lkey: key, rkey: key, access };
         Self { host: host.clone(), backing, attr, pd, live: AtomicBool::new(true) }
@@ -127,7 +127,7 @@ impl Mr {
             return Revoked::Now;
         }
         if self.host.process.is_inherited() {
-            // Private copies in a forked child, which no peer knows.
+            // The regions of a forked child are private copies, which no peer knows.
             return Revoked::Now;
         }
         let clear = self.withdraw();
@@ -135,7 +135,7 @@ impl Mr {
         self.backing.give_back(&self.host.process);
         self.host.process.regions.release(self.attr.lkey);
         if !clear {
-            // A stopped peer goes on in its own mapping of the sealed memory, which nobody else will ever be given.
+            // A stopped peer may resume in its own mapping of the sealed memory, which is therefore never reused.
             return Revoked::Quarantined;
         }
         if let Backing::Pool(segment) = &self.backing {
@@ -144,28 +144,28 @@ impl Mr {
         Revoked::Now
     }
 
-    /// Packets of other hosts that were let in before are placed.
+    /// Waits until packets of other hosts that were admitted before have been placed.
     fn settle_abroad(&self) {
         if let Some(abroad) = self.host.abroad.get() {
             abroad.settle();
         }
     }
 
-    /// Takes the region from its peers. Returns whether none of them is inside any more.
+    /// Revokes the region. Returns whether no peer accesses it any more.
     fn withdraw(&self) -> bool {
         let granted = self.host.process.regions.revoke(self.attr.lkey);
         self.host.region_was_revoked(self.attr.lkey);
         !(granted.remote || granted.receive) || self.wait_for_peers(granted)
     }
 
-    /// Waits until nobody is inside the revoked region: memory of the program without a bound, because it cannot be set
-    /// aside. Returns whether nobody is.
+    /// Waits until no peer accesses the revoked region. The wait for the program's own memory is unbounded, because
+    /// that memory cannot be set aside. Returns whether no peer accesses it.
     fn wait_for_peers(&self, granted: Granted) -> bool {
         fence::heavy();
-        // What we do for peers ends before we are let in.
+        // Waits for an access that the service thread executes for a peer.
         self.host.access_turn.wait();
         let out = |deadline| self.host.wait_out_of_region(self.pd, self.attr.lkey, granted, deadline);
-        // One bound for all: several stopped peers cost no more than one.
+        // One deadline for all peers: several stopped peers delay the call no longer than one.
         let mut clear = out(Instant::now() + HAZARD_WAIT);
         let mut told: Option<Instant> = None;
         while !clear && matches!(self.backing, Backing::Private { .. }) {
@@ -184,7 +184,7 @@ impl Mr {
     }
 }
 
-/// Peers name the bytes of a region by consecutive addresses.
+/// Checks that the region's addresses, which peers use, do not wrap around.
 fn require_no_wrap(operation: &'static str, memory: MrMemory) -> Result<()> {
     let MrMemory { len_bytes, remote_addr, .. } = memory;
     if remote_addr.checked_add(len_bytes as u64).is_some() {
@@ -196,7 +196,7 @@ fn require_no_wrap(operation: &'static str, memory: MrMemory) -> Result<()> {
     Err(Error::invalid(operation, what))
 }
 
-/// What of the program's memory peers can map; moves it for that, if it may.
+/// Returns the part of the program's memory that peers can map; moves memory for that if permitted.
 ///
 /// # Safety
 /// See [`farcall_verbs::ProtectionDomain::reg_mr`].
@@ -206,11 +206,11 @@ unsafe fn window(
     access: Access,
     moved_bytes_max: u64,
 ) -> Option<Window> {
-    // What nobody writes to or reads from afar is best where it is.
+    // Moving has no advantage for memory that is neither written through the device nor accessed by peers.
     if len_bytes == 0 || !access.intersects(Access::LOCAL_WRITE | REMOTE_ACCESS) {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract of this function is that of `share`.
     unsafe { moved_memory::share(process, addr as u64, len_bytes as u64, moved_bytes_max) }
 }
 

@@ -1,4 +1,4 @@
-//! The owner's handle of a shared receive queue.
+//! The program's handle of a shared receive queue.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ impl Srq {
         Self { core, _place: place }
     }
 
-    /// The queue behind a handle, if it is of this provider.
+    /// Returns the queue of a handle; an error if the handle belongs to another provider.
     pub(crate) fn core_of(srq: &dyn RawSrq) -> Result<Arc<SrqCore>> {
         let ours = srq.as_any().downcast_ref::<Self>().map(|srq| srq.core.clone());
         ours.ok_or_else(|| Error::invalid("create_qp", "a shared receive queue of another provider"))

@@ -8,17 +8,19 @@ use rustix::net::{self, AddressFamily, SocketType};
 
 const APART: &str = "FARCALL_TEST_APART";
 
-/// Runs a test of this file again, in a network namespace of its own with `FARCALL_WAY=way`. Whether this is that run.
+/// Runs a test of this file again, in a network namespace of its own with `FARCALL_WAY=way`. Returns whether this is
+/// that run.
 pub fn is_apart(test: &str, way: &str) -> bool {
     is_apart_with(test, &[("FARCALL_WAY", way)])
 }
 
-/// As [`is_apart`], with more environment.
+/// Like [`is_apart`], with additional environment variables.
 pub fn is_apart_with(test: &str, environment: &[(&str, &str)]) -> bool {
     is_apart_in(&["--user", "--map-root-user", "--net"], test, environment)
 }
 
-/// As [`is_apart`], for a test that needs sockets of other users; `None`, and says so, without the right to make them.
+/// Like [`is_apart`], for a test that needs sockets of other users. Returns `None` and prints a message if the process
+/// has no permission to create them.
 pub fn is_apart_as_root(test: &str, way: &str) -> Option<bool> {
     let may = std::env::var_os(APART).is_some()
         || Command::new("unshare")
@@ -51,8 +53,8 @@ fn is_apart_in(namespaces: &[&str], test: &str, environment: &[(&str, &str)]) ->
     false
 }
 
-/// A socket of an address and a port that other sockets of this user may have: at every address and [`UDP_PORT`] its
-/// packets come from where those of the port come from.
+/// Returns a socket with an address and a port that other sockets of this user may have, too. With the unspecified
+/// address and [`UDP_PORT`], its packets have the same source as those of the port.
 pub fn shared_socket(at: IpAddr, port: u16) -> UdpSocket {
     let socket = net::socket(AddressFamily::INET6, SocketType::DGRAM, None).unwrap();
     net::sockopt::set_ipv6_v6only(&socket, false).unwrap();
@@ -65,12 +67,12 @@ pub fn shared_socket(at: IpAddr, port: u16) -> UdpSocket {
     socket.into()
 }
 
-/// Whether somebody in this network namespace has the port.
+/// Returns whether a socket in this network namespace has the port.
 pub fn is_port_open() -> bool {
     std::fs::read_to_string("/proc/self/net/udp6").unwrap().contains(&format!(":{UDP_PORT:04X}"))
 }
 
-/// What the port has counted under a name.
+/// Returns the value of a counter of the port.
 pub fn counted_at_port(name: &str) -> u64 {
     let report = farcall_stats::read_pid(std::process::id()).unwrap();
     let port = report.blocks.iter().find(|block| block.label == "softnic roce port").unwrap();

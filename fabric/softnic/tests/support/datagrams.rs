@@ -1,4 +1,4 @@
-//! Ends that send and take datagrams.
+//! Ends that send and receive datagrams.
 
 use std::time::Instant;
 
@@ -6,10 +6,10 @@ use farcall_verbs::{AddressHandle, QpCap, QpType, SendWr, UdTarget, Wc, WcOpcode
 
 use super::{End, LOST, QKEY, SIGNALED};
 
-/// Bytes before the payload of every datagram.
+/// Number of bytes before the payload of every datagram.
 pub const GRH: usize = 40;
 
-/// A datagram end and the way to this host.
+/// A datagram end and an address handle for this host.
 pub struct Ud {
     pub end: End,
     pub ah: Box<dyn AddressHandle>,
@@ -35,7 +35,7 @@ impl Ud {
         UdTarget { ah: self.ah.as_raw(), remote_qpn: qpn, remote_qkey: qkey }
     }
 
-    /// Sends bytes to a pair; a sender always succeeds.
+    /// Sends bytes to a queue pair; the send always succeeds.
     pub fn send(&mut self, qpn: u32, qkey: u32, bytes: &[u8]) {
         self.end.put(0, bytes);
         let (sges, to) = ([self.end.sge(0, bytes.len())], self.to(qpn, qkey));
@@ -44,19 +44,19 @@ impl Ud {
         assert_eq!((wc.wr_id, wc.status, wc.opcode), (9, WcStatus::SUCCESS, WcOpcode::SEND));
     }
 
-    /// Posts a receive of a slot of its own for payload of `len` bytes.
+    /// Posts a receive in a slot of its own for a payload of `len` bytes.
     pub fn recv(&mut self, wr_id: u64, len: usize) {
         let sges = [self.end.sge(slot(wr_id), GRH + len)];
         self.end.recv(wr_id, &sges);
     }
 
-    /// The next datagram: its completion and payload.
+    /// Returns the next datagram: its completion and payload.
     pub fn take(&mut self) -> (Wc, Vec<u8>) {
         let wc = self.end.wait();
         (wc, self.payload(&wc))
     }
 
-    /// How often the pair has counted what is called so.
+    /// Returns the value of a counter of the queue pair.
     pub fn counted(&self, name: &str) -> u64 {
         let report = farcall_stats::read_pid(std::process::id()).unwrap();
         let label = format!("softnic ud qp {:#08x}", self.qpn());
@@ -65,7 +65,7 @@ impl Ud {
         mine.counters.iter().find(|(counter, _)| counter == name).expect("a counter of that name").1
     }
 
-    /// Does something again and again until the pair has counted what is called so.
+    /// Repeats `meanwhile` until the counter of the queue pair is not 0.
     pub fn until_counted(&mut self, name: &str, mut meanwhile: impl FnMut(&mut Self)) {
         let start = Instant::now();
         while self.counted(name) == 0 {
@@ -81,12 +81,12 @@ impl Ud {
     }
 }
 
-/// Where the receive of a number is.
+/// Returns the offset of a receive by its number.
 pub fn slot(wr_id: u64) -> usize {
     (1 + wr_id as usize % 128) * 4608
 }
 
-/// Sends one datagram and checks that it, and nothing else, arrives.
+/// Sends one datagram and verifies that it arrives, and nothing else.
 pub fn arrives(a: &mut Ud, b: &mut Ud, bytes: &[u8]) {
     b.recv(77, bytes.len());
     a.send(b.qpn(), QKEY, bytes);

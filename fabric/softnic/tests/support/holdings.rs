@@ -1,4 +1,4 @@
-//! What a process holds, to see that it gives everything back.
+//! Resources of a process, to verify that it releases them.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{LOST, pair};
 
-/// Descriptors, mappings of segments, memory of our own segments, threads.
+/// Descriptors, mappings of segments, memory of its own segments, threads.
 pub struct Holdings {
     pub descriptors: Vec<String>,
     pub mappings: Vec<String>,
@@ -18,7 +18,7 @@ impl Holdings {
     pub fn now() -> Self {
         let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| {
             let target = std::fs::read_link(entry.path()).unwrap_or_default();
-            // Whose life a pidfd is.
+            // The process that a pidfd refers to.
             let info = format!("/proc/self/fdinfo/{}", entry.file_name().display());
             let info = std::fs::read_to_string(info).unwrap_or_default();
             let pid = info.lines().find(|line| line.starts_with("Pid:")).unwrap_or_default();
@@ -33,28 +33,28 @@ impl Holdings {
         }
     }
 
-    /// As [`Holdings::now`], once there is what a process makes at first use: the service thread, and the way to
-    /// itself, which connects pairs that are both its own.
+    /// Like [`Holdings::now`], after everything that a process creates at first use exists: the service thread, and the
+    /// connection to itself, which is used by queue pairs that are both its own.
     pub fn at_rest() -> Self {
         drop(pair());
         Self::now()
     }
 
-    /// Whether there is more of anything than before, and than `more` descriptors and mappings beyond it. (Less is what
-    /// the service thread had not closed then.)
+    /// Returns whether there is more of any resource than before, with `more` descriptors and mappings permitted in
+    /// addition. (There may be less, because of what the service thread had not closed then.)
     fn exceeds(&self, before: &Self, more: (usize, usize)) -> bool {
         self.descriptors.len() > before.descriptors.len() + more.0
             || self.mappings.len() > before.mappings.len() + more.1
             || self.threads > before.threads
     }
 
-    /// Waits until there is no more than this, whatever the service thread has still to close; `meanwhile` is called
-    /// again and again.
+    /// Waits until there is no more than this, regardless of what the service thread still has to close; `meanwhile` is
+    /// called repeatedly.
     pub fn wait_for(&self, meanwhile: impl FnMut()) {
         self.wait_for_about((0, 0), meanwhile);
     }
 
-    /// As [`Holdings::wait_for`], with so many more descriptors and mappings at most.
+    /// Like [`Holdings::wait_for`], with the given numbers of additional descriptors and mappings permitted.
     pub fn wait_for_about(&self, more: (usize, usize), mut meanwhile: impl FnMut()) {
         let start = Instant::now();
         loop {
@@ -69,7 +69,7 @@ impl Holdings {
     }
 }
 
-/// What the memfds take that this process has open.
+/// Returns the memory of the memfds that this process has open.
 fn memory_bytes() -> u64 {
     let mut memfds: Vec<(u64, u64)> = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {

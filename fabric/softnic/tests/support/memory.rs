@@ -1,4 +1,4 @@
-//! Memory of the test's own to register, and every operation on it.
+//! Memory of the test to register, and every operation on it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,7 +27,7 @@ pub fn compare_swap(
     SendWr::atomic(WrOpcode::ATOMIC_CMP_AND_SWP, wr_id, sges, target)
 }
 
-/// Memory of the test, registered; unmapped or freed only after its region.
+/// Registered memory of the test; unmapped or freed only after its region.
 pub struct Private {
     pub base: *mut u8,
     pub len: usize,
@@ -36,11 +36,11 @@ pub struct Private {
 
 impl Private {
     pub fn at(pd: &dyn ProtectionDomain, base: *mut u8, len: usize, access: Access) -> Result<Self, Error> {
-        // SAFETY: the tests keep the memory until after the region, except where its absence is the test.
+        // SAFETY: the tests keep the memory until after the region, except where they test its absence.
         unsafe { pd.reg_mr(base, len, access) }.map(|mr| Self { base, len, mr: Some(mr) })
     }
 
-    /// As [`Private::at`], named from `remote_addr` by its peers.
+    /// Like [`Private::at`], with `remote_addr` as the address for its peers.
     pub fn named_from(
         pd: &dyn ProtectionDomain,
         base: *mut u8,
@@ -48,11 +48,11 @@ impl Private {
         remote_addr: u64,
     ) -> Result<Self, Error> {
         let memory = MrMemory::new(base, len).named_from(remote_addr);
-        // SAFETY: as in `at`.
+        // SAFETY: the tests keep the memory until after the region, except where they test its absence.
         unsafe { pd.reg_mr_at(memory, ALL) }.map(|mr| Self { base, len, mr: Some(mr) })
     }
 
-    /// The address by which peers name its first byte.
+    /// Returns the address by which peers refer to its first byte.
     pub fn name(&self) -> u64 {
         self.mr.as_ref().unwrap().remote_addr()
     }
@@ -69,19 +69,19 @@ impl Private {
     pub fn get(&self, at: usize, len: usize) -> Vec<u8> {
         assert!(at + len <= self.len);
         let mut bytes = vec![0; len];
-        // SAFETY: inside the memory; peers are quiet while tests look.
+        // SAFETY: the range is inside the memory, and no request is outstanding while tests read it.
         unsafe { self.base.add(at).copy_to_nonoverlapping(bytes.as_mut_ptr(), len) };
         bytes
     }
 
     pub fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at + 8 <= self.len);
-        // SAFETY: inside the memory, aligned; all access while this lives is atomic.
+        // SAFETY: the word is inside the memory and aligned; all accesses during its use are atomic.
         unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }
     }
 }
 
-/// Anonymous or file memory of the test's own.
+/// Anonymous or file memory of the test.
 pub struct Map(pub *mut u8, pub usize);
 
 impl Map {
@@ -89,10 +89,10 @@ impl Map {
         Self::anonymous_at(std::ptr::null_mut(), len, flags)
     }
 
-    /// Near `base`, if nothing is there.
+    /// Maps memory at or near `base`, if that range is free.
     pub fn anonymous_at(base: *mut u8, len: usize, flags: MapFlags) -> rustix::io::Result<Self> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping aliases nothing.
+        // SAFETY: without `MAP_FIXED` the mapping replaces no memory, so it aliases none.
         let base = unsafe { rustix::mm::mmap_anonymous(base.cast(), len, prot, flags) }?;
         Ok(Self(base.cast(), len))
     }
@@ -104,20 +104,20 @@ impl Map {
         file.set_len(len as u64).unwrap();
         std::fs::remove_file(&path).unwrap();
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: as above.
+        // SAFETY: without `MAP_FIXED` the mapping replaces no memory, so it aliases none.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, &file, 0) }.unwrap();
         Self(base.cast(), len)
     }
 
     pub fn protect(&self, flags: MprotectFlags) {
-        // SAFETY: our own mapping, of which nobody holds references.
+        // SAFETY: the mapping belongs to the test, and no references to it exist.
         unsafe { rustix::mm::mprotect(self.0.cast(), self.1, flags) }.unwrap();
     }
 
-    /// Unmaps all but the first bytes.
+    /// Unmaps all but the first `len` bytes.
     pub fn cut(&mut self, len: usize) {
         assert!(len <= self.1);
-        // SAFETY: as above; the test touches it no more.
+        // SAFETY: the mapping belongs to the test, which does not access the rest any more.
         unsafe { rustix::mm::munmap(self.0.add(len).cast(), self.1 - len) }.unwrap();
         self.1 = len;
     }
@@ -133,7 +133,7 @@ impl Drop for Map {
 
 pub const LEN: usize = 512 << 10;
 
-/// Every operation between `a`, from its own memory, and `there`, which belongs to `b`.
+/// Performs every operation between `a`, from its own memory, and `there`, which belongs to `b`.
 pub fn every_operation(a: &mut End, b: &mut End, there: &Private, what: &str) {
     let (addr, key) = (there.name(), there.key());
     for (i, len) in [1, 7, 8, 9, 100, 4099, 300_000].into_iter().enumerate() {
@@ -167,7 +167,7 @@ pub fn every_operation(a: &mut End, b: &mut End, there: &Private, what: &str) {
     );
     assert!(there.get(8, 5000) == bytes(5000, 77), "{what}: WRITE with immediate");
 
-    // Into posted receives, of one kind and of two.
+    // To posted receives in one kind of memory, and in two.
     for (i, len) in [900, 70_000, 400_000].into_iter().enumerate() {
         let data = bytes(len, 100 + i as u64);
         a.put(0, &data);
@@ -198,7 +198,7 @@ pub fn every_operation(a: &mut End, b: &mut End, there: &Private, what: &str) {
     );
 }
 
-/// Requests of addresses that do not name the region are refused, those of its memory among them.
+/// Requests with addresses outside the region are refused, including those of its memory.
 pub fn refuses_other_names(there: &Private, b: &End, what: &str) {
     let end = there.name() + there.len as u64;
     for addr in [there.base as u64, end - 7, there.name().wrapping_sub(1)] {
@@ -242,7 +242,7 @@ pub fn kinds_of_memory() {
         Err(error) => println!("huge pages skipped: {error} (sysctl vm.nr_hugepages=1)"),
     }
     let transparent = Map::anonymous(8 << 20, MapFlags::PRIVATE).unwrap();
-    // SAFETY: advice on our own mapping.
+    // SAFETY: the call only gives advice on a mapping of the test.
     let _ = unsafe { libc::madvise(transparent.0.cast(), 8 << 20, libc::MADV_HUGEPAGE) };
     pair_and("transparent huge pages", transparent.0, 8 << 20);
 }

@@ -1,4 +1,4 @@
-//! Two connected queue pairs and what tests do with them.
+//! Two connected queue pairs, and operations on them for tests.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod apart;
@@ -22,13 +22,13 @@ use farcall_verbs::{
 pub const ALL: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
-/// The Q_Key of datagram ends.
+/// Q_Key of datagram ends.
 pub const QKEY: u32 = 0x1234_5678;
 
-/// How long anything may take before a test calls it lost. Not a measurement.
+/// Time after which a test considers anything lost. Not a measurement.
 pub const LOST: Duration = Duration::from_secs(20);
 
-/// RTS with about ten seconds of transport retries: a busy machine may keep a peer's service thread waiting.
+/// RTS with about ten seconds of transport retries, because a busy machine may delay a peer's service thread.
 pub fn patient() -> QpAttr {
     QpAttr { timeout: Some(18), ..QpAttr::rts(0) }
 }
@@ -42,7 +42,7 @@ pub struct End {
     pub mr: Box<dyn RawMr>,
 }
 
-/// How much of the memory that this process registers the devices of ends from [`End::new`] move.
+/// Maximum registered memory that the devices of ends from [`End::new`] move, in bytes.
 pub static MOVED_BYTES_MAX: AtomicU64 = AtomicU64::new(0);
 
 impl End {
@@ -72,14 +72,14 @@ impl End {
         Self::new(1 << 20, ALL, QpCap::default())
     }
 
-    /// An end of another transport than RC.
+    /// Creates an end of a transport other than RC.
     pub fn of(qp_type: QpType, cap: QpCap) -> Self {
         let context = SoftNic::open().unwrap();
         let pd = context.alloc_pd().unwrap();
         Self::in_domain(context, pd, 1 << 20, ALL, cap, qp_type)
     }
 
-    /// Another queue pair of the same protection domain, with a completion queue and a small region of its own.
+    /// Creates another queue pair of the same protection domain, with a completion queue and a small region of its own.
     pub fn sibling(&self) -> Self {
         self.sibling_of(QpType::Rc, QpCap::default())
     }
@@ -119,12 +119,14 @@ impl End {
         self.qp.modify(&attr).unwrap();
     }
 
-    /// RTS with about a second of transport retries: so long it takes to notice who died before the two met.
+    /// RTS with about a second of transport retries: the time until an end detects that its peer exited before they
+    /// connected.
     pub fn rts_hasty(&mut self) {
         self.qp.modify(&QpAttr { timeout: Some(15), ..QpAttr::rts(0) }).unwrap();
     }
 
-    /// RTS with about 4 ms of transport retries and one receiver-not-ready retry, of 0.64 ms if the peer is as usual.
+    /// RTS with about 4 ms of transport retries and one receiver-not-ready retry, of 0.64 ms with the usual timer of
+    /// the peer.
     pub fn rts_impatient(&mut self) {
         let attr = QpAttr { timeout: Some(8), retry_cnt: Some(1), rnr_retry: Some(1), ..QpAttr::rts(0) };
         self.qp.modify(&attr).unwrap();
@@ -136,7 +138,7 @@ impl End {
         self.rts();
     }
 
-    /// Waits until requests reach the peer at once: until then they may wait for its process.
+    /// Waits until requests reach the peer immediately; before that they may wait for its process.
     pub fn reach(&mut self) {
         self.send(&[SendWr::write(u64::MAX, &[], 0, 0).with_flags(SIGNALED)]);
         let wc = self.wait();
@@ -149,25 +151,25 @@ impl End {
 
     pub fn put(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.mr.len_bytes());
-        // SAFETY: inside the region; tests are quiet while they look or write.
+        // SAFETY: the range is inside the region, and no request is outstanding while tests read or write it.
         unsafe { self.mr.addr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
     pub fn get(&self, offset: usize, len: usize) -> Vec<u8> {
         assert!(offset + len <= self.mr.len_bytes());
         let mut bytes = vec![0; len];
-        // SAFETY: as in `put`.
+        // SAFETY: the range is inside the region, and no request is outstanding while tests read or write it.
         unsafe { self.mr.addr().add(offset).copy_to_nonoverlapping(bytes.as_mut_ptr(), len) };
         bytes
     }
 
     pub fn send(&mut self, wrs: &[SendWr<'_>]) {
-        // SAFETY: tests keep their regions and wait for completions.
+        // SAFETY: the tests keep their regions and wait for completions.
         unsafe { self.qp.post_send(wrs) }.unwrap();
     }
 
     pub fn recv(&mut self, wr_id: u64, sges: &[Sge]) {
-        // SAFETY: as in `send`.
+        // SAFETY: the tests keep their regions and wait for completions.
         unsafe { self.qp.post_recv(&[RecvWr::new(wr_id, sges)]) }.unwrap();
     }
 
@@ -176,7 +178,7 @@ impl End {
         (self.cq.poll(&mut wc).unwrap() == 1).then_some(wc[0])
     }
 
-    /// Polls until a completion comes.
+    /// Polls until a completion arrives.
     pub fn wait(&mut self) -> Wc {
         let start = Instant::now();
         loop {
@@ -188,7 +190,7 @@ impl End {
         }
     }
 
-    /// Sleeps on the channel until a completion comes; never polls otherwise.
+    /// Sleeps on the channel until a completion arrives; never polls otherwise.
     pub fn sleep(&mut self, notify: Notify) -> Wc {
         let start = Instant::now();
         loop {
@@ -203,7 +205,7 @@ impl End {
         }
     }
 
-    /// What the queue pair, and the others of this process that live, have done.
+    /// Returns the state of the queue pair, and the counters of all queue pairs of this process.
     fn story(&self) -> String {
         let mut story = format!("queue pair {:#08x} in {}", self.qp.qp_num(), self.qp.state());
         let Ok(report) = farcall_stats::read_pid(std::process::id()) else { return story };
@@ -214,18 +216,18 @@ impl End {
         story
     }
 
-    /// Whether an event is there now.
+    /// Returns the completion queue whose event is available now.
     pub fn event(&self) -> Option<u32> {
         self.channel.poll_cq_event().unwrap()
     }
 
-    /// Polls until `n` completions have come.
+    /// Polls until `n` completions have arrived.
     pub fn wait_n(&mut self, n: usize) -> Vec<Wc> {
         (0..n).map(|_| self.wait()).collect()
     }
 }
 
-/// A queue pair whose completions of sends and of receives come to `cqs`.
+/// Creates a queue pair whose send and receive completions are delivered to `cqs`.
 pub fn create_qp(
     pd: &dyn ProtectionDomain,
     (send_cq, recv_cq): (&dyn RawCq, &dyn RawCq),
@@ -239,11 +241,11 @@ pub fn create_qp(
 /// Waits up to `timeout_ms` for a descriptor to become readable.
 pub fn readable(fd: RawFd, timeout_ms: i32) -> bool {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one pollfd, which lives through the call.
+    // SAFETY: the call accesses one pollfd, a local variable that outlives it.
     unsafe { libc::poll(&raw mut poll, 1, timeout_ms) == 1 }
 }
 
-/// Connects two ends that have been made; both reach RTS as `rts` says.
+/// Connects two existing ends; `rts` brings both to RTS.
 pub fn join(a: &mut End, b: &mut End, rts: impl Fn(&mut End)) {
     let (qa, qb) = (a.qp.qp_num(), b.qp.qp_num());
     a.init();

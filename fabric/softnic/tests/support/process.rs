@@ -1,4 +1,4 @@
-//! Other processes for tests: the test binary starts itself again, with a role and a line to talk over.
+//! Other processes for tests: the test binary starts itself again, with a role and a line for communication.
 
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -13,17 +13,17 @@ use super::{ALL, End, LOST, QpCap};
 const ROLE: &str = "FARCALL_TEST_ROLE";
 const ARGS: &str = "FARCALL_TEST_ARGS";
 
-/// Words between two processes.
+/// Connection that carries words between two processes.
 pub struct Line(UnixStream);
 
 impl Line {
     pub fn say(&mut self, words: [u64; 4]) {
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-        // A peer that died is noticed otherwise.
+        // The exit of a peer is detected elsewhere.
         let _ = self.0.write_all(&bytes);
     }
 
-    /// `None` if the other end is gone.
+    /// Returns `None` if the other end has closed the line.
     pub fn hear(&mut self) -> Option<[u64; 4]> {
         let mut bytes = [0; 32];
         self.0.read_exact(&mut bytes).ok()?;
@@ -39,17 +39,17 @@ pub struct Other {
     pub line: Line,
 }
 
-/// Starts this test binary again; its test `child_entry` takes the role.
+/// Starts this test binary again; its test `child_entry` runs the role.
 pub fn start(role: &str, args: &[u64]) -> Other {
     start_with(role, args, &[])
 }
 
-/// As [`start`], with more environment.
+/// Like [`start`], with additional environment variables.
 pub fn start_with(role: &str, args: &[u64], environment: &[(&str, &std::path::Path)]) -> Other {
     start_under(&[], role, args, environment)
 }
 
-/// As [`start_with`], as the command of another one (`unshare`), which dies with it.
+/// Like [`start_with`], as the command of another program (`unshare`), and killed with it.
 pub fn start_under(
     command: &[&str],
     role: &str,
@@ -61,7 +61,7 @@ pub fn start_under(
     let args: Vec<String> = args.iter().map(u64::to_string).collect();
     let this = std::env::current_exe().unwrap();
     let mut started = match command {
-        // Also if its path is closed to us: as another user.
+        // Works even if this user may not access the path of the binary.
         [] => Command::new("/proc/self/exe"),
         [program, rest @ ..] => {
             let mut under = Command::new(program);
@@ -81,43 +81,43 @@ pub fn start_under(
     Other { process, line: Line(ours) }
 }
 
-/// In a started process: its role, arguments and line. It dies with its parent.
+/// In a started process: returns its role, arguments and line. The process is killed when its parent exits.
 pub fn role() -> Option<(String, Vec<u64>, Line)> {
     let role = std::env::var(ROLE).ok()?;
-    // SAFETY: two integers.
+    // SAFETY: the call has two integer arguments.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let args = std::env::var(ARGS).unwrap_or_default();
     let args = args.split(',').filter_map(|a| a.parse().ok()).collect();
-    // SAFETY: `start` put the line there, and nothing else in this process uses standard input.
+    // SAFETY: `start` has connected standard input to the line, and no other code in this process uses it.
     let line = UnixStream::from(unsafe { OwnedFd::from_raw_fd(0) });
     Some((role, args, Line(line)))
 }
 
-/// Runs `work` in a forked child, without exec, and returns its exit code; 0 if it did not panic.
+/// Runs `work` in a forked child, without exec. Returns its exit code: 0 if it did not panic.
 pub fn in_child(work: impl FnOnce()) -> i32 {
     in_child_while(work, || ())
 }
 
-/// As [`in_child`]; the parent does `meanwhile`. The child dies with its parent.
+/// Like [`in_child`]; the parent runs `meanwhile`. The child is killed when its parent exits.
 pub fn in_child_while(work: impl FnOnce(), meanwhile: impl FnOnce()) -> i32 {
-    // SAFETY: the child runs `work` and ends; no other thread of this process holds a lock that it needs.
+    // SAFETY: the child runs `work` and exits; no other thread of this process holds a lock that it needs.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
     if pid == 0 {
-        // SAFETY: two integers.
+        // SAFETY: the call has two integer arguments.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-        // SAFETY: ends the child here: nothing of the test goes on twice.
+        // SAFETY: ends the child here, so that no part of the test runs twice.
         unsafe { libc::_exit(i32::from(result.is_err())) };
     }
     meanwhile();
     let mut status = 0;
-    // SAFETY: our own child, not yet waited for.
+    // SAFETY: the process is a child of this one, and was not waited for yet.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
 }
 
-/// What has become of a process.
+/// State of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessState {
     Runs,
@@ -132,30 +132,30 @@ impl Other {
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: our own child, not yet waited for.
+        // SAFETY: the process is a child of this one, and was not waited for yet.
         unsafe { libc::kill(self.process.id() as libc::pid_t, signal) };
     }
 
-    /// Stops it, and waits until it is.
+    /// Stops the process, and waits until it has stopped.
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
         assert_eq!(self.wait(), ProcessState::Stopped);
     }
 
-    /// Kills it, and waits until it has ended.
+    /// Kills the process, and waits until it has exited.
     pub fn end(&self) {
         self.kill();
         assert_eq!(self.wait(), ProcessState::Killed(libc::SIGKILL));
     }
 
-    /// What it says after work that may take long on a busy machine. It ends when something that it waits for is lost,
-    /// and its line with it.
+    /// Returns its message after work that may take long on a busy machine. The process exits when an operation that it
+    /// waits for is lost, and the line is then closed.
     pub fn hear_in_the_end(&mut self) -> Option<[u64; 4]> {
         self.line.0.set_read_timeout(None).unwrap();
         self.line.hear()
     }
 
-    /// Looks without reaping or waiting.
+    /// Returns the state without reaping or waiting.
     pub fn state(&self) -> ProcessState {
         // SAFETY: an all-zero siginfo is valid, and the kernel fills it.
         unsafe {
@@ -172,7 +172,7 @@ impl Other {
         }
     }
 
-    /// Waits until it no longer runs.
+    /// Waits until the process no longer runs.
     pub fn wait(&self) -> ProcessState {
         let start = Instant::now();
         loop {
@@ -185,7 +185,7 @@ impl Other {
         }
     }
 
-    /// Waits until it has ended; being stopped is no end.
+    /// Waits until the process has exited; a stop does not count.
     pub fn wait_for_end(&self) -> ProcessState {
         let start = Instant::now();
         loop {
@@ -209,12 +209,12 @@ impl Drop for Other {
     }
 }
 
-/// A number of the environment.
+/// Returns a number from the environment.
 pub fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// What an end tells the other: queue pair, memory, key.
+/// Message of an end to the other: queue pair, memory, key.
 #[derive(Clone, Copy, Debug)]
 pub struct Address {
     pub qpn: u32,
@@ -231,13 +231,13 @@ pub fn learn(line: &mut Line) -> Option<Address> {
     Some(Address { qpn: qpn as u32, addr, rkey: rkey as u32 })
 }
 
-/// Both sides: makes an end of 1 MiB, exchanges addresses and connects; `None` if the other died or stopped meanwhile,
-/// which `modify_qp` or the line told.
+/// On both sides: creates an end of 1 MiB, exchanges addresses and connects. Returns `None` if the other process exited
+/// or stopped in the meantime, which `modify_qp` or the line reports.
 pub fn connect(line: &mut Line, cap: QpCap) -> Option<(End, Address)> {
     connect_by(line, cap, End::rts)
 }
 
-/// As [`connect`], to RTS by `rts`.
+/// Like [`connect`]; `rts` brings the end to RTS.
 pub fn connect_by(line: &mut Line, cap: QpCap, rts: impl Fn(&mut End)) -> Option<(End, Address)> {
     let mut end = End::new(1 << 20, ALL, cap);
     end.init();
@@ -254,7 +254,7 @@ pub fn connect_by(line: &mut Line, cap: QpCap, rts: impl Fn(&mut End)) -> Option
 }
 
 impl Line {
-    /// The socket, to wait for.
+    /// Returns the socket, for waiting on it.
     pub fn raw(&self) -> &UnixStream {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! An end over UC or UD that sends numbered messages, and checks what comes.
+//! An end over UC or UD that sends numbered messages, and checks those it receives.
 
 use farcall_verbs::{
     AddressHandle, Error, Mtu, Notify, QpAttr, QpCap, QpState, QpType, SendWr, UdTarget, Wc, WcOpcode,
@@ -9,14 +9,14 @@ use super::process::Address;
 use super::{End, QKEY, SIGNALED, bytes};
 
 const SLOT: usize = 8192;
-/// Slots of receives; those of sends follow.
+/// Number of slots for receives; those of sends follow.
 pub const RECEIVES: u64 = 8;
-/// Bytes before a datagram's payload; the same room is left over UC.
+/// Number of bytes before a datagram's payload; the same space is left over UC.
 const HEADER: usize = 40;
-/// What the other end's WRITEs go to.
+/// Target of the other end's WRITEs.
 const WRITTEN: usize = 1 << 19;
 
-/// One end that sends numbered messages and takes what comes.
+/// An end that sends numbered messages and receives them.
 pub struct Side {
     pub end: End,
     pub ah: Option<Box<dyn AddressHandle>>,
@@ -32,7 +32,7 @@ fn len_of(seq: u64) -> usize {
     [8, 100, 1500, 4000][seq as usize % 4]
 }
 
-/// A message names its number, so that it can be checked whichever it is.
+/// A message contains its number, so that each can be checked by itself.
 fn message(seq: u64) -> Vec<u8> {
     [&seq.to_le_bytes()[..], &bytes(len_of(seq) - 8, seq)].concat()
 }
@@ -46,7 +46,7 @@ impl Side {
         Self { end, ah, dest, sent: 0, ended: 0, posted: 0, last_seen: None }
     }
 
-    /// False if the other process is gone, or does not answer.
+    /// Returns `false` if the other process has exited, or does not reply.
     pub fn connect(&mut self, dest: Address) -> bool {
         self.dest = dest;
         let attr = match self.end.qp.qp_type() {
@@ -70,7 +70,7 @@ impl Side {
         self.posted += 1;
     }
 
-    /// Sends the next message to a queue pair; over UC it writes now and then.
+    /// Sends the next message to a queue pair; over UC it sometimes uses a WRITE.
     pub fn send_to(&mut self, qpn: u32) {
         let (seq, at) = (self.sent, (RECEIVES + self.sent % 8) as usize * SLOT);
         let data = message(seq);
@@ -90,7 +90,7 @@ impl Side {
         self.sent += 1;
     }
 
-    /// Judges one completion; returns whether it is of a message.
+    /// Checks one completion; returns whether it is that of a message.
     fn take(&mut self, wc: &Wc) -> bool {
         if !wc.opcode.is_receive() {
             assert_eq!((wc.wr_id, wc.status), (self.ended, WcStatus::SUCCESS), "a sender never hears of it");
@@ -116,14 +116,14 @@ impl Side {
         true
     }
 
-    /// Takes everything that is there.
+    /// Handles all available completions.
     pub fn drain(&mut self) {
         while let Some(wc) = self.end.poll() {
             self.take(&wc);
         }
     }
 
-    /// Sleeps until so many messages have come.
+    /// Sleeps until `messages` messages have arrived.
     pub fn sleep_for(&mut self, messages: usize) {
         let mut got = 0;
         while got < messages {
@@ -132,7 +132,7 @@ impl Side {
         }
     }
 
-    /// Goes to the error state and takes back all receives, the last messages among them.
+    /// Enters the error state and takes back all receives, including those of the last messages.
     pub fn fail(&mut self) {
         self.end.qp.modify(&QpAttr::to(QpState::Err)).unwrap();
         let mut left = RECEIVES;

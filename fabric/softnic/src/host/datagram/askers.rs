@@ -1,4 +1,4 @@
-//! Senders that sleep until we take datagrams or post receives: each has asked to be told, and whoever does so answers.
+//! Senders that sleep until the receiver consumes datagrams or posts receives. Each has requested a notification.
 
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -8,21 +8,22 @@ use farcall_shm::{Mutex, fence};
 use crate::life::Client;
 use crate::life::rendezvous::ReplyBody;
 
-/// Askers that are told at once: posting a receive must not cost more, the more senders wait for it.
+/// Maximum number of notifications at a time. It keeps the cost of posting a receive independent of the number of
+/// senders.
 const TOLD_AT_ONCE: usize = 64;
 
-/// A sender that waits.
+/// A sender that waits for a notification.
 pub(super) struct Asker {
-    /// The index of its ring.
+    /// Index of its ring.
     pub(super) at: usize,
-    /// Whether it waits for receives, too, not only for its datagrams to be taken.
+    /// `true` if it also waits for receives, and not only for its datagrams to be consumed.
     pub(super) wants_receives: bool,
     pub(super) client: Weak<Client>,
     pub(super) request: u32,
 }
 
 impl Asker {
-    /// Never waits: who does not read its answers looks again by itself, from time to time.
+    /// Notifies the sender without blocking. A sender that does not read its replies polls again after an interval.
     fn tell(&self) {
         if let Some(client) = self.client.upgrade() {
             let _ = client.reply(self.request, ReplyBody::Place, &[]);
@@ -30,7 +31,7 @@ impl Asker {
     }
 }
 
-/// One for each ring at most, oldest first.
+/// Waiting senders: at most one for each ring, oldest first.
 #[derive(Default)]
 pub(super) struct Askers {
     has_any: AtomicBool,
@@ -38,7 +39,7 @@ pub(super) struct Askers {
 }
 
 impl Askers {
-    /// Whoever posts or takes something after this finds it.
+    /// Registers a sender. Every later post or consumption of a receive finds it.
     pub(super) fn add(&self, asker: Asker) {
         let mut list = self.list.lock();
         list.retain(|other| other.at != asker.at);
@@ -48,7 +49,7 @@ impl Askers {
         fence::heavy();
     }
 
-    /// Tells those that are `meant`, after something was posted or taken.
+    /// Notifies the senders selected by `meant`, after a receive was posted or a datagram consumed.
     #[inline]
     pub(super) fn tell(&self, meant: impl Fn(&Asker) -> bool) {
         fence::light();

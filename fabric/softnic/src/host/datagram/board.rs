@@ -1,4 +1,4 @@
-//! What a datagram queue pair tells all its senders: a small segment that only its process writes.
+//! Receiver status of a datagram queue pair: a small segment that all its senders map and only its process writes.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -8,19 +8,19 @@ use farcall_verbs::Result;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farcud01");
 const AT_MAGIC: usize = 0;
-/// Whether datagrams are taken, and with which Q_Key.
+/// Whether datagrams are accepted, and the Q_Key.
 const ACCEPTS: usize = 64;
-/// Receives posted: written by whoever owns the queue pair.
+/// Number of receives posted; written by the thread that posts them.
 const POSTED: usize = 128;
-/// Receives that datagrams have taken: written by whoever polls.
+/// Number of receives consumed by datagrams; written by the polling thread.
 const TAKEN: usize = 192;
 const LEN_BYTES: usize = 256;
 
 const OPEN: u64 = 1 << 63;
-/// The pair has ended: its number may become another's.
+/// The queue pair has been destroyed. Its number may be reused.
 const ENDED: u64 = 1 << 62;
 
-/// The owner's side.
+/// The receiver's view.
 pub(crate) struct Board {
     segment: Segment,
     mem: SharedMem,
@@ -50,7 +50,7 @@ impl Board {
         self.mem.store(ACCEPTS, ENDED, Release);
     }
 
-    /// Whether a datagram with this Q_Key is taken now.
+    /// Returns whether a datagram with this Q_Key is accepted now.
     pub(crate) fn accepts(&self, qkey: u32) -> bool {
         self.mem.load(ACCEPTS, Acquire) == OPEN | u64::from(qkey)
     }
@@ -68,7 +68,7 @@ impl Board {
     }
 }
 
-/// A sender's side.
+/// A sender's view.
 pub(crate) struct BoardView {
     accepts: SharedWord,
     posted: SharedWord,
@@ -86,24 +86,24 @@ impl BoardView {
         })
     }
 
-    /// The Q_Key that is accepted now; `None`: nothing is.
+    /// Returns the Q_Key that is accepted now; `None` if no datagram is accepted.
     #[inline]
     pub(crate) fn accepts(&self) -> Option<u32> {
         let word = self.accepts.load(Acquire);
         (word & OPEN != 0).then_some(word as u32)
     }
 
-    /// Whether nothing is accepted now, but the pair is still there and may accept again.
+    /// Returns whether no datagram is accepted now, but the queue pair exists and may accept again.
     pub(crate) fn pauses(&self) -> bool {
         self.accepts.load(Acquire) & (OPEN | ENDED) == 0
     }
 
-    /// What changes whenever the receiver posts receives or takes datagrams.
+    /// Returns counters of which one changes whenever the receiver posts receives or consumes datagrams.
     pub(crate) fn progress(&self) -> [u64; 2] {
         [self.posted.load(Acquire), self.taken.load(Acquire)]
     }
 
-    /// Receives that are posted and not taken, as far as the receiver has looked.
+    /// Returns the number of receives that are posted and not consumed, according to the receiver's last update.
     pub(crate) fn receives(&self) -> u64 {
         let taken = self.taken.load(Acquire);
         self.posted.load(Acquire).saturating_sub(taken)

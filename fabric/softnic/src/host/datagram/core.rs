@@ -1,4 +1,5 @@
-//! What a datagram queue pair's owner, its completion queues' owners and the service thread share.
+//! State of a datagram queue pair shared by the application thread, the polling threads of its completion queues and
+//! the service thread.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
@@ -32,11 +33,11 @@ pub(crate) struct DatagramCore {
     pub(crate) recv_slot: CqSlot,
     pub(super) completions: WcRing,
     pub(super) unended: UnendedSends,
-    /// Whether the owner has looked at those since the service thread did.
+    /// `true` if the application thread has progressed the outstanding sends since the service thread last did.
     pub(super) is_attended: AtomicBool,
-    /// That the send queue is drained is to be told, once.
+    /// `true` if SQ_DRAINED must be raised once, when no send is outstanding.
     pub(super) drained_event_wanted: AtomicBool,
-    /// Ways that the service thread must ask for.
+    /// Destinations from which the service thread must request a ring.
     pub(super) sought: Mutex<Vec<Arc<Pending>>>,
     is_listed: AtomicBool,
     pub(super) receiver: BiasedLock<Receiver>,
@@ -47,7 +48,7 @@ pub(crate) struct DatagramCore {
     pub(super) this: Weak<DatagramCore>,
 }
 
-/// The pair itself as a source of completions: of sends, and of receives that are flushed.
+/// The queue pair itself as a source of completions: those of sends, and of receives that are flushed.
 struct Own {
     core: Arc<DatagramCore>,
     sends: bool,
@@ -59,7 +60,8 @@ impl Source for Own {
         let mut taken = 0;
         if self.sends {
             while taken < wc.len()
-                // SAFETY: completions are taken by the owner of the one send completion queue only.
+                // SAFETY: `Source::poll` is called only by the thread that polls the send completion queue, so `pop`
+                // has one caller.
                 && let Some(completion) = unsafe { self.core.completions.pop() }
             {
                 wc[taken] = completion;
@@ -71,7 +73,8 @@ impl Source for Own {
         }
         if self.receives && self.core.state() == QpState::Err {
             let (core, rest) = (&self.core, &mut wc[taken..]);
-            // SAFETY: the owner of the one receive completion queue is the resident.
+            // SAFETY: `Source::poll` is called only by the thread that polls the receive completion queue, so `owner`
+            // has one caller.
             taken += unsafe { core.receiver.owner(|receiver| receiver.flush(core, rest)) }.unwrap_or(0);
         }
         taken
@@ -79,7 +82,8 @@ impl Source for Own {
 
     fn has_something(&self) -> bool {
         let flushes = || {
-            // SAFETY: as in `poll`.
+            // SAFETY: `has_something` is called only by the thread that polls the receive completion queue, so `owner`
+            // has one caller.
             let receives = unsafe { self.core.receiver.owner(|receiver| receiver.has_receives()) };
             self.core.state() == QpState::Err && receives.unwrap_or(true)
         };
@@ -97,7 +101,7 @@ impl Retry for DatagramCore {
         !self.sought.lock().is_empty() || (self.unended.count() > 0 && self.unended.lock().waits())
     }
 
-    /// Asks for the ways that are wanted, and continues what waits.
+    /// Requests the rings that are needed, and continues the sends that wait.
     fn resume(&self) {
         self.seek_all();
         self.continue_sends();
@@ -144,13 +148,13 @@ impl DatagramCore {
         srq.map_or_else(|| Receives::Own(own.clone()), |srq| Receives::Shared(srq.clone()))
     }
 
-    /// Whether receives are those of a shared queue.
+    /// Returns whether the receives are those of a shared receive queue.
     pub(crate) fn shares_receives(&self) -> bool {
         self.srq.is_some()
     }
 
-    /// Tells senders how many receives were posted. How many are left in a shared queue nobody can know before it is
-    /// looked at: what finds none is dropped then.
+    /// Publishes the number of posted receives to senders. The number of receives left in a shared queue is unknown
+    /// until a datagram is matched; a datagram that finds none is then dropped.
     pub(crate) fn tell_receives(&self, posted: u64) {
         self.board.set_posted(if self.srq.is_some() { u64::MAX } else { posted });
         self.askers.tell(|asker| asker.wants_receives);
@@ -160,12 +164,12 @@ impl DatagramCore {
         self.events.raise(AsyncEvent { kind, element: self.qpn });
     }
 
-    /// The sizes of a receive queue.
+    /// Returns the layout of the receive queue.
     fn sizes(cap: &QpCap) -> Layout {
         Layout::new(cap.max_recv_wr, cap.max_recv_sge)
     }
 
-    /// Comes to its completion queues.
+    /// Attaches the queue pair to its completion queues.
     pub(crate) fn attach(self: &Arc<Self>) {
         let (send, recv) = (&self.send_slot, &self.recv_slot);
         let one = send.is_same(recv);
@@ -185,7 +189,8 @@ impl DatagramCore {
         self.state.get().shown()
     }
 
-    /// Makes a step of the state machine; only the owner does. False, and nothing changed, if it cannot be made.
+    /// Applies a step of the state machine. Returns whether it was legal; otherwise the state is unchanged. Only the
+    /// application thread calls it.
     pub(crate) fn make_step(&self, step: Step) -> bool {
         let Some((from, to)) = self.state.make(step, QpType::Ud) else { return false };
         if from.shown() != to.shown() {
@@ -195,41 +200,42 @@ impl DatagramCore {
         true
     }
 
-    /// Whether local elements are allowed.
+    /// Returns whether the regions named by the scatter/gather elements permit `need`.
     #[inline]
     pub(crate) fn allows(&self, sges: &[Sge], need: Access) -> bool {
         self.host.process.regions.allows_all(sges, self.pd, need)
     }
 
-    /// Makes the owner of the receive completion queue look here.
+    /// Announces the queue pair to its receive completion queue, so that the next poll flushes receives.
     pub(crate) fn announce_flush(&self) {
         self.recv_slot.cq.announce(self.recv_slot.bit, true);
     }
 
-    /// Takes no datagrams any more, and gives up those that came.
+    /// Stops accepting datagrams, and discards those that were received but not delivered.
     pub(crate) fn close(&self) {
         self.board.close();
         self.close_inlets(&mut self.inlets.lock());
     }
 
-    /// Begins a new life, after [`DatagramCore::close`]: a new queue of receives.
+    /// Begins a new incarnation with a new receive queue, after [`DatagramCore::close`].
     pub(crate) fn renew(&self) -> Arc<RecvQueue> {
         let queue = Arc::new(RecvQueue::new(&Self::sizes(&self.cap)));
         let receiver = Receiver::new(Self::receives(self.srq.as_ref(), &queue));
         let _one_visitor = self.inlets.lock();
-        // SAFETY: whoever visits holds the lock of the inlets, and no poll does.
+        // SAFETY: `revoke` has one caller at a time because the lock of the inlets is held, and this thread is not
+        // inside `owner`, because polls do not call `renew`.
         unsafe { self.receiver.revoke(|old| *old = receiver) };
         self.tell_receives(0);
         self.board.set_taken(0);
-        // SAFETY: only the owner, who renews, ends sends.
+        // SAFETY: only the application thread pushes completions, and it is the caller of `renew`.
         unsafe { self.completions.forget() };
         queue
     }
 
-    /// Leaves the completion queues. Afterwards no poll is inside our receives.
+    /// Detaches the queue pair from its completion queues. No poll accesses its receives afterwards.
     pub(crate) fn detach(&self) {
         CqSlot::release(&self.send_slot, &self.recv_slot);
-        // A poll that began before may still come in by its own copy of the list: it must find nothing to do.
+        // A poll that began earlier may still enter through its copy of the list. It must find an empty queue.
         drop(self.renew());
         self.srq.iter().for_each(|srq| srq.detach());
     }

@@ -1,9 +1,9 @@
-//! What a datagram queue pair counts and records, for `farcall stats`.
+//! Counters and flight recorder of a datagram queue pair, for `farcall stats`.
 
 farcall_stats::counters! {
-    /// Counters of a datagram queue pair. Those of sends are written by its owner, those that end in `_late` by the
-    /// service thread, those that end in `_after_wait` under the lock of what is held, those of receives by the
-    /// poller of the receive completion queue.
+    /// Counters of a datagram queue pair. The application thread writes those of sends, the service thread those that
+    /// end in `_late`, the holder of the lock of the outstanding sends those that end in `_after_wait`, and the polling
+    /// thread of the receive completion queue those of receives.
     pub(crate) struct Counters {
         /// Datagrams put on their way, and their payload bytes.
         sent,
@@ -51,7 +51,7 @@ farcall_stats::counters! {
     }
 }
 
-/// What became of a datagram at its sender.
+/// Result of offering a datagram to its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendOutcome {
     Sent,
@@ -62,7 +62,7 @@ pub(crate) enum SendOutcome {
 }
 
 impl Counters {
-    /// Counts a datagram of the owner's.
+    /// Counts a datagram that the application thread offered to its destination.
     #[inline]
     pub(crate) fn offered(&self, outcome: SendOutcome, len_bytes: u64) {
         let counter = match outcome {

@@ -1,13 +1,13 @@
-//! Datagrams of other hosts: their way brings them, and they meet receives as those out of rings do.
+//! Datagrams from other hosts. The RoCEv2 transport receives them; they consume receives like datagrams from rings.
 
 use farcall_verbs::{ROUTE_HEADER_BYTES, Wc};
 
 use super::DatagramCore;
 
-/// A datagram that came from another host.
+/// A datagram from another host.
 #[derive(Clone, Copy)]
 pub(crate) struct Foreign<'a> {
-    /// What precedes it in its receive.
+    /// Route header that precedes the payload in the receive buffer.
     pub(crate) header: &'a [u8; ROUTE_HEADER_BYTES],
     pub(crate) src_qpn: u32,
     pub(crate) imm_be: Option<u32>,
@@ -15,12 +15,13 @@ pub(crate) struct Foreign<'a> {
 }
 
 impl DatagramCore {
-    /// Puts a datagram into the oldest receive; `None` if it was dropped.
+    /// Delivers a datagram to the oldest receive. Returns `None` if it was dropped.
     ///
     /// # Safety
-    /// Only the owner of the receive completion queue calls it, from no work on the receives.
+    /// Only the thread that polls the receive completion queue may call it, and not while it works on the receives.
     pub(crate) unsafe fn deliver_foreign(&self, datagram: &Foreign<'_>) -> Option<Wc> {
-        // SAFETY: the caller's promise: the owner of the one receive completion queue is the resident.
+        // SAFETY: by the contract of this function only the polling thread calls it, and not from within `owner`, as
+        // `BiasedLock::owner` requires.
         unsafe { self.receiver.owner(|receiver| receiver.deliver_foreign(self, datagram)) }.flatten()
     }
 }

@@ -2,17 +2,18 @@
 
 use farcall_verbs::Gid;
 
-/// Bytes of a global route header.
+/// Length of a global route header in bytes.
 pub(super) const GRH_BYTES: usize = 40;
 
-/// "A base transport header follows."
+/// IBA next-header value: a base transport header follows.
 const NEXT_HEADER_IBA: u8 = 0x1B;
 const HOP_LIMIT: u8 = 64;
-/// Base and datagram transport headers and the invariant CRC, which its length counts too.
+/// Length in bytes of the base and datagram transport headers and the invariant CRC, all of which the payload length
+/// field counts.
 const AROUND_PAYLOAD_BYTES: usize = 12 + 8 + 4;
 const IMMEDIATE_BYTES: usize = 4;
 
-/// The header of a datagram with `len_bytes` of payload.
+/// Returns the header of a datagram with `len_bytes` of payload.
 pub(super) fn grh(
     source: Gid,
     destination: Gid,

@@ -1,4 +1,4 @@
-//! The receiving side: what comes out of the senders' rings meets the posted receives.
+//! Receiver side of datagrams: matches the records of the senders' rings with posted receives.
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 
@@ -9,20 +9,20 @@ use farcall_verbs::{Sge, Wc, WcFlags, WcOpcode, WcStatus};
 use super::{DatagramCore, Foreign, GRH_BYTES, MAX_DATAGRAM_BYTES, Receives, Route};
 use crate::host::qp::{scatter_bytes, scatter_from};
 
-/// Datagrams that one look at a ring drops at most.
+/// Maximum number of datagrams that one poll of a ring drops.
 const DROPS_A_TURN: usize = 256;
 
-/// The receiving end of one sender's ring.
+/// Receiving end of one sender's ring.
 pub(super) struct Inlet {
     consumer: Consumer,
     src_qpn: u32,
-    /// Records taken out.
+    /// Number of records consumed.
     taken: u64,
-    /// When it last brought something, in turns of its receiver.
+    /// Poll count of the receiver at which the ring last contained a record.
     last_used: u64,
-    /// Its sender wrote something impossible.
+    /// `true` if the sender wrote an invalid record.
     broken: bool,
-    /// Its sender has ended, or has a newer ring.
+    /// `true` if the sender has exited, or has a newer ring.
     ended: bool,
 }
 
@@ -35,10 +35,10 @@ impl Inlet {
         self.ended = true;
     }
 
-    /// Whether nothing will come out of it any more.
+    /// Returns whether no more records will be delivered from it.
     pub(super) fn is_finished(&self) -> bool {
         let ended = self.ended || self.broken || self.consumer.memory().load(WANT, Acquire) != 0;
-        // In this order: what the sender published, it published before it said that it has ended.
+        // The order matters: the sender publishes its records before it marks the ring as ended.
         ended && (self.broken || !self.consumer.has_record())
     }
 
@@ -47,19 +47,19 @@ impl Inlet {
     }
 }
 
-/// What became of a record.
+/// Result of a record.
 enum Outcome {
     Delivered(Wc),
     NoReceive,
     TooLong,
 }
 
-/// What the thread that polls the receive completion queue works on.
+/// State of the thread that polls the receive completion queue.
 pub(super) struct Receiver {
     receives: Receives,
     inlets: Vec<Option<Inlet>>,
     turns: u64,
-    /// Receives that datagrams took.
+    /// Number of receives consumed by datagrams.
     taken: u64,
 }
 
@@ -68,12 +68,12 @@ impl Receiver {
         Self { receives, inlets: Vec::new(), turns: 0, taken: 0 }
     }
 
-    /// Puts a ring at an index.
+    /// Inserts a ring at an index.
     pub(super) fn insert(&mut self, at: usize, inlet: Inlet) {
         if self.inlets.len() <= at {
             self.inlets.resize_with(at + 1, || None);
         }
-        // A newcomer was not used longest of all, though it has brought nothing yet.
+        // A new ring must not count as the least recently used one before its first datagram.
         self.inlets[at] = Some(Inlet { last_used: self.turns, ..inlet });
     }
 
@@ -85,7 +85,7 @@ impl Receiver {
         self.inlets.get_mut(at)?.as_mut()
     }
 
-    /// The ring that is missed least: an empty one before one that holds something, then the least recently used.
+    /// Returns the ring to evict: an empty ring rather than one that holds a record, then the least recently used.
     pub(super) fn least_used(&self) -> Option<usize> {
         let used = |inlet: &Inlet| (inlet.has_record(), inlet.last_used);
         let inlets = self.inlets.iter().enumerate();
@@ -96,7 +96,7 @@ impl Receiver {
         matches!(self.inlets.get(at), Some(Some(inlet)) if inlet.has_record())
     }
 
-    /// Delivers what has come through one ring.
+    /// Delivers the datagrams that one ring holds.
     #[inline]
     pub(super) fn poll(&mut self, core: &DatagramCore, at: usize, wc: &mut [Wc]) -> usize {
         let Some(Some(inlet)) = self.inlets.get_mut(at) else { return 0 };
@@ -115,7 +115,8 @@ impl Receiver {
                     break;
                 }
             };
-            // SAFETY: the receiver is worked by one thread at a time (`BiasedLock`).
+            // SAFETY: `&mut self` is only reachable through the `BiasedLock` around `Receiver`, which admits one thread
+            // at a time, as `deliver` requires.
             match unsafe { deliver(core, &self.receives, inlet, &record) } {
                 Outcome::Delivered(completion) => {
                     core.stats.received.increment();
@@ -138,25 +139,26 @@ impl Receiver {
         inlet.consumer.publish_head();
         self.taken += delivered as u64;
         core.board.set_taken(self.taken);
-        // The board first, see `Outlet::renew_credit`.
+        // The board is updated before the ring; see `Outlet::renew_credit`.
         inlet.consumer.memory().store(RQ_POSTED, inlet.taken, Release);
         core.askers.tell(|asker| asker.at == at);
         delivered
     }
 
-    /// Delivers a datagram that came from another host; `None` if it was dropped.
+    /// Delivers a datagram that arrived from another host. Returns `None` if it was dropped.
     pub(super) fn deliver_foreign(&mut self, core: &DatagramCore, datagram: &Foreign<'_>) -> Option<Wc> {
         let Foreign { header, src_qpn, imm_be, payload } = *datagram;
         let arrived = Arrived { len: payload.len(), src_qpn, sl: 0, imm_be };
         let put = |sges: &[Sge]| {
-            // SAFETY: the receive's memory is the poster's promise until this completion is polled, and its keys were
-            // checked; the payload is a slice.
+            // SAFETY: by the contract of `RawQp::post_recv` the receive's memory is valid until this completion is
+            // polled, and `place` has checked its keys. The sources are an array and a slice.
             unsafe {
                 scatter_bytes(header, sges);
                 scatter_from(payload.as_ptr(), payload.len(), GRH_BYTES, sges);
             }
         };
-        // SAFETY: the receiver is worked by one thread at a time (`BiasedLock`).
+        // SAFETY: `&mut self` is only reachable through the `BiasedLock` around `Receiver`, which admits one thread at
+        // a time, as `place` requires.
         match unsafe { place(core, &self.receives, arrived, put) } {
             Outcome::Delivered(completion) => {
                 core.stats.received.increment();
@@ -171,11 +173,11 @@ impl Receiver {
         None
     }
 
-    /// Returns posted receives, in the error state.
+    /// Flushes posted receives, in the error state.
     pub(super) fn flush(&mut self, core: &DatagramCore, wc: &mut [Wc]) -> usize {
         let mut flushed = 0;
         while flushed < wc.len()
-            // SAFETY: as in `poll`.
+            // SAFETY: the `BiasedLock` around `Receiver` admits one thread at a time, as `Receives::take_own` requires.
             && let Some(wr_id) = unsafe { self.receives.take_own() }
         {
             wc[flushed] = Wc::ended(wr_id, core.qpn, WcOpcode::RECV, WcStatus::WR_FLUSH_ERR);
@@ -196,11 +198,11 @@ fn is_datagram(record: &Record) -> bool {
             .contains(&(record.len_bytes as usize))
 }
 
-/// Puts a datagram, behind its header, into the oldest receive. One that is too short stays posted (IBA 9.9.3, class
-/// D).
+/// Delivers a datagram, after its header, to the oldest receive. A receive that is too short stays posted (IBA 9.9.3,
+/// class D).
 ///
 /// # Safety
-/// One thread at a time.
+/// Only one thread may call it at a time.
 #[inline]
 unsafe fn deliver(core: &DatagramCore, receives: &Receives, inlet: &Inlet, record: &Record) -> Outcome {
     let len = record.len_bytes as usize - Route::bytes_of(record);
@@ -208,11 +210,11 @@ unsafe fn deliver(core: &DatagramCore, receives: &Receives, inlet: &Inlet, recor
     let put = |sges: &[Sge]| {
         let payload = inlet.consumer.memory().range(record.payload_at, record.len_bytes as usize);
         let mut route = [0; Route::BYTES];
-        // SAFETY: inside of the record, as `range` checked.
+        // SAFETY: `range` checked that the record is inside the ring, and `bytes_of` is at most the length of `route`.
         unsafe { copy_out(route.as_mut_ptr(), payload.add(len), Route::bytes_of(record)) };
         let header = Route::from_bytes(route).header(&core.host.process.table, len, has_imm);
-        // SAFETY: the receive's memory is the poster's promise until this completion is polled, its keys were checked;
-        // `range` checks the ring's bounds.
+        // SAFETY: by the contract of `RawQp::post_recv` the receive's memory is valid until this completion is polled,
+        // and `place` has checked its keys. `range` checked that the payload is inside the ring.
         unsafe {
             scatter_bytes(&header, sges);
             scatter_from(payload, len, GRH_BYTES, sges);
@@ -220,11 +222,11 @@ unsafe fn deliver(core: &DatagramCore, receives: &Receives, inlet: &Inlet, recor
     };
     let arrived =
         Arrived { len, src_qpn: inlet.src_qpn, sl: record.flags >> 4, imm_be: has_imm.then_some(record.imm) };
-    // SAFETY: the caller's promise.
+    // SAFETY: by the contract of this function only one thread calls it at a time, as `place` requires.
     unsafe { place(core, receives, arrived, put) }
 }
 
-/// What a completion tells of a datagram.
+/// Fields of a datagram's completion.
 struct Arrived {
     len: usize,
     src_qpn: u32,
@@ -232,10 +234,10 @@ struct Arrived {
     imm_be: Option<u32>,
 }
 
-/// Has a datagram `put` into the oldest receive.
+/// Calls `put` to copy a datagram to the oldest receive, if the datagram fits and the receive's keys are valid.
 ///
 /// # Safety
-/// One thread at a time.
+/// Only one thread may call it at a time.
 #[inline]
 unsafe fn place(
     core: &DatagramCore,
@@ -253,7 +255,7 @@ unsafe fn place(
         put(sges);
         Some((wr_id, WcStatus::SUCCESS))
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: by the contract of this function only one thread calls it at a time, as `Receives::take` requires.
     match unsafe { receives.take(fill) } {
         None => Outcome::NoReceive,
         Some(None) => Outcome::TooLong,

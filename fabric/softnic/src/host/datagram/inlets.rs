@@ -1,4 +1,4 @@
-//! Which senders have a ring to us: granted when they ask, taken back when they end or others need the place.
+//! Rings of the senders: granted on request, and revoked when the sender exits or other senders need the space.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -14,29 +14,31 @@ use crate::host::flight::Event;
 use crate::life::Client;
 use crate::life::rendezvous::{Refusal, ReplyBody};
 
-/// Senders that can have a ring at once; of more, the least recently heard of asks anew.
+/// Maximum number of senders that have a ring. Beyond it the least recently used ring is revoked; its sender must
+/// request a new one.
 const MAX_INLETS: usize = 1024;
 
-/// Who sends: process instance and queue pair number.
+/// Identity of a sender: process instance and queue pair number.
 type Sender = (u64, u32);
 
 struct Entry {
     sender: Sender,
     mem: SharedMem,
-    /// Its bit at the receive completion queue.
+    /// Readiness bit at the receive completion queue.
     bit: u32,
-    /// The client that was granted it.
+    /// Client to which the ring was granted.
     client: u64,
 }
 
 impl Entry {
-    /// Records that we have taken out.
+    /// Returns the number of records that this process has consumed.
     fn taken(&self) -> u64 {
         self.mem.load(RQ_POSTED, Acquire)
     }
 }
 
-/// The directory of a pair's inlets; an index here is one in its receiver. Its lock makes one visitor at a time.
+/// Table of a queue pair's rings; an index here is also one in its `Receiver`. Its lock admits one thread at a time to
+/// `BiasedLock::revoke`.
 #[derive(Default)]
 pub(super) struct Inlets(Vec<Option<Entry>>);
 
@@ -58,14 +60,14 @@ impl Inlets {
         entries.filter_map(|(at, entry)| Some((at, entry.as_ref()?))).find(|(_, entry)| is_it(entry))
     }
 
-    /// Where the rings of some senders are.
+    /// Returns the indices of the rings of the selected senders.
     fn of(&self, sender: impl Fn(Sender) -> bool) -> Vec<usize> {
         let chosen = |(at, entry): (usize, &Option<Entry>)| sender(entry.as_ref()?.sender).then_some(at);
         self.0.iter().enumerate().filter_map(chosen).collect()
     }
 }
 
-/// One ring as a source of completions.
+/// A ring as a source of completions.
 struct InletSource {
     core: Arc<DatagramCore>,
     at: usize,
@@ -73,12 +75,14 @@ struct InletSource {
 
 impl Source for InletSource {
     fn poll(&self, wc: &mut [Wc]) -> usize {
-        // SAFETY: the owner of the one receive completion queue is the resident.
+        // SAFETY: `Source::poll` is called only by the thread that polls the receive completion queue, so `owner` has
+        // one caller.
         unsafe { self.core.receiver.owner(|receiver| receiver.poll(&self.core, self.at, wc)) }.unwrap_or(0)
     }
 
     fn has_something(&self) -> bool {
-        // SAFETY: as above.
+        // SAFETY: `has_something` is called only by the thread that polls the receive completion queue, so `owner` has
+        // one caller.
         unsafe { self.core.receiver.owner(|receiver| receiver.has_record(self.at)) }.unwrap_or(true)
     }
 }
@@ -87,7 +91,7 @@ impl DatagramCore {
     /// Grants a sender a ring of its own.
     ///
     /// # Errors
-    /// The reason of refusal.
+    /// Returns the reason of refusal.
     pub(crate) fn open_inlet<R>(
         &self,
         sender: Sender,
@@ -95,11 +99,12 @@ impl DatagramCore {
         send: impl FnOnce(ReplyBody, &[BorrowedFd<'_>]) -> R,
     ) -> Result<R, Refusal> {
         let mut inlets = self.inlets.lock();
-        // Under the lock: whoever closes the pair changes its state first and then takes all inlets back.
+        // Checked under the lock: a thread that closes the queue pair first changes its state and then revokes all
+        // rings.
         if !self.state().responds() {
             return Err(Refusal::NotReady);
         }
-        // What an earlier ring of the same sender holds is still delivered.
+        // Datagrams in an earlier ring of the same sender are still delivered.
         self.end_inlets(&mut inlets, |known| known == sender);
         if inlets.count() >= MAX_INLETS {
             self.evict(&mut inlets);
@@ -121,7 +126,8 @@ impl DatagramCore {
         mem.store(ACCEPT, 1, Release);
         let at = inlets.free();
         let inlet = Inlet::new(Consumer::new(mem.clone(), &layout), sender.1);
-        // SAFETY: whoever visits holds the lock of the inlets, and no poll does.
+        // SAFETY: the lock of the inlets is held, so `revoke` has one caller at a time, and this thread is not inside a
+        // poll.
         unsafe { self.receiver.revoke(|receiver| receiver.insert(at, inlet)) };
         cq.attach_source(bit, Arc::new(InletSource { core: this, at }));
         inlets.0[at] = Some(Entry { sender, mem, bit, client });
@@ -131,8 +137,8 @@ impl DatagramCore {
         Ok(send(ReplyBody::OpenDatagrams { recv }, &fds))
     }
 
-    /// Keeps a sender's question until more of its datagrams are taken, or more receives posted, if it wants those;
-    /// false if it has no ring here.
+    /// Registers a sender for a notification when more of its datagrams are consumed or, if `posted` is given, more
+    /// receives are posted. Returns `false` if the sender has no ring here.
     pub(crate) fn add_asker(
         &self,
         client: &Arc<Client>,
@@ -147,29 +153,31 @@ impl DatagramCore {
         };
         let (wants_receives, client) = (posted.is_some(), Arc::downgrade(client));
         self.askers.add(Asker { at, wants_receives, client, request });
-        // After that: who posts or takes meanwhile looks for askers afterwards.
+        // Checked after the registration: a thread that posts or consumes receives concurrently checks for registered
+        // senders afterwards.
         if entry.taken() != taken || posted.is_some_and(|posted| posted != self.board.posted()) {
             self.askers.tell(|asker| asker.at == at);
         }
         true
     }
 
-    /// A process has ended: its rings are taken back when they are empty.
+    /// Called when a process has exited: its rings are revoked once they are empty.
     pub(crate) fn process_ended(&self, instance: u64) {
         self.end_inlets(&mut self.inlets.lock(), |sender| sender.0 == instance);
     }
 
-    /// Takes all rings back.
+    /// Revokes all rings.
     pub(super) fn close_inlets(&self, inlets: &mut Inlets) {
         for at in inlets.of(|_| true) {
             self.remove_inlet(inlets, at);
         }
     }
 
-    /// Tells some rings that their sender has ended, and takes back all that are finished.
+    /// Marks the selected senders' rings as ended, and revokes all rings that are finished.
     fn end_inlets(&self, inlets: &mut Inlets, ended: impl Fn(Sender) -> bool) {
         let (ended, all) = (inlets.of(ended), inlets.of(|_| true));
-        // SAFETY: as in `open_inlet`.
+        // SAFETY: the lock of the inlets is held, so `revoke` has one caller at a time, and this thread is not inside a
+        // poll.
         let finished: Vec<usize> = unsafe {
             self.receiver.revoke(|receiver| {
                 ended.into_iter().for_each(|at| {
@@ -186,9 +194,10 @@ impl DatagramCore {
         }
     }
 
-    /// Takes the ring back that is missed least; false if there is none.
+    /// Revokes the least useful ring. Returns `false` if there is none.
     fn evict(&self, inlets: &mut Inlets) -> bool {
-        // SAFETY: as in `open_inlet`.
+        // SAFETY: the lock of the inlets is held, so `revoke` has one caller at a time, and this thread is not inside a
+        // poll.
         let Some(at) = (unsafe { self.receiver.revoke(|receiver| receiver.least_used()) }) else {
             return false;
         };
@@ -203,7 +212,8 @@ impl DatagramCore {
         let Some(entry) = inlets.0[at].take() else { return };
         entry.mem.store(ACCEPT, 0, Release);
         self.askers.tell(|asker| asker.at == at);
-        // SAFETY: as in `open_inlet`.
+        // SAFETY: the lock of the inlets is held, so `revoke` has one caller at a time, and this thread is not inside a
+        // poll.
         unsafe { self.receiver.revoke(|receiver| receiver.remove(at)) };
         self.recv_slot.cq.detach(entry.bit);
     }

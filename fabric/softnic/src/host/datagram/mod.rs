@@ -1,16 +1,19 @@
-//! Datagram queue pairs (UD): anyone who knows number and Q_Key of a pair may send to it.
+//! Datagram queue pairs (UD): every process that knows the number and the Q_Key of a queue pair may send to it.
 //!
-//! One writer per cache line holds here too: each pair of sender and receiver has a ring of its own, which the
-//! receiver's process makes when the sender's first datagram asks for it ([`Pending`]), and takes back when the
-//! sender ends or too many others want one ([`Inlets`]). The ring's bit in the receive completion queue's readiness
-//! says where to look, so a poll costs nothing for senders that are quiet. What every sender must know of the
-//! receiver (open or not, Q_Key, receives posted and taken) stands on one [`Board`] that only the receiver writes.
+//! Invariant: every cache line has one writer. Each pair of a sender and a receiver therefore has a ring of its own.
+//! The receiver's process creates the ring when the sender's first datagram requests it ([`Pending`]), and revokes it
+//! when the sender exits or too many other senders want one ([`Inlets`]). The ring has a bit in the readiness bitmap of
+//! the receive completion queue, so a poll costs nothing for idle senders. The receiver's status that every sender
+//! needs (open or not, Q_Key, receives posted and consumed) is in one [`Board`] that only the receiver writes.
 //!
-//! A datagram is copied into the ring by the sender and out of it by the receiver, so neither touches the other's
-//! memory and there is nothing to revoke. What cannot be delivered is dropped and counted; its sender has succeeded.
-//! A receiver that is only slower than its sender loses nothing: the send queue stands still for it, as behind a link
-//! that takes no more, as long as it takes datagrams or posts receives ([`UnendedSends`]), but not for ever: others wait
-//! behind it. A sender that sleeps meanwhile asks to be told of that ([`Askers`]).
+//! The sender copies a datagram into the ring and the receiver copies it out. Neither accesses the other's memory, so
+//! there is nothing to revoke. A datagram that cannot be delivered is dropped and counted; its send request still
+//! succeeds.
+//!
+//! A receiver that is merely slower than its sender loses no datagrams. Like a link under flow control, it blocks the
+//! send queue as long as it consumes datagrams or posts receives ([`UnendedSends`]). The time is bounded, because
+//! datagrams to other destinations wait behind it. A sender that sleeps requests a notification of the receiver's
+//! progress ([`Askers`]).
 
 mod askers;
 mod board;
@@ -47,8 +50,8 @@ use pending::Pending;
 use receives::Receives;
 use unended::{UnendedSend, UnendedSends};
 
-/// Payload bytes of a datagram at most: the port's MTU.
+/// Maximum payload of a datagram in bytes: the port's MTU.
 pub(crate) const MAX_DATAGRAM_BYTES: usize = 4096;
 
-/// Bytes of a record's payload at most: a datagram, and the route that may follow it.
+/// Maximum payload of a record in bytes: a datagram, and the route that may follow it.
 const MAX_RECORD_BYTES: usize = MAX_DATAGRAM_BYTES + Route::BYTES;

@@ -1,4 +1,4 @@
-//! The sending end of the ring to one destination.
+//! Sending end of the ring to one destination.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::host::qp::{RemoteCq, gather_to_ring, map_ring};
 use crate::life::rendezvous::{CqPlace, RequestBody};
 use crate::life::{Interest, Peer};
 
-/// A datagram as it is sent, now or when the way is known.
+/// A datagram to send, either now or when the ring to its destination is available.
 #[derive(Clone, Copy)]
 pub(crate) struct Message<'a> {
     pub(crate) sges: &'a [Sge],
     pub(crate) len_bytes: usize,
-    /// As in the ring's records, with the service level in the upper half.
+    /// Flags of the ring's record, with the service level in the upper half.
     pub(crate) flags: u8,
     pub(crate) route: Route,
     pub(crate) imm_be: u32,
@@ -30,36 +30,37 @@ pub(crate) struct Message<'a> {
 pub(crate) struct Outlet {
     peer: Arc<Peer>,
     dst_qpn: u32,
-    /// Where it is announced there.
+    /// Readiness bit at the destination.
     bit: u32,
     producer: Producer,
-    /// 0: the receiver has taken the ring back.
+    /// 0 if the receiver has revoked the ring.
     ring_accepts: SharedWord,
-    /// Records that the receiver has taken out.
+    /// Number of records that the receiver has consumed.
     ring_taken: SharedWord,
     board: BoardView,
     doorbell: RemoteCq,
-    /// Records published.
+    /// Number of records published.
     sent: u64,
-    /// How many more may be published before the board is read again.
+    /// Number of records that may be published before the board is read again.
     credit: u64,
     unannounced: bool,
     solicited: bool,
-    /// What the destination had done when it was last found to take nothing, and how long it has done no more.
+    /// Progress of the destination when it last refused a datagram, and the time since then without progress.
     seen: [u64; 3],
     waited: WaitTime,
-    /// How long it has held the send queue up in all, and how many records were published then.
+    /// Total time for which the destination has blocked the send queue, and the number of records published by then.
     held: WaitTime,
     held_at: u64,
-    /// What was missing when a datagram was last not taken, what the destination was asked for, and our interest in
-    /// the answer. It is asked once for each: one that answers without need is looked at from time to time.
+    /// Request for what was missing when a datagram was last refused, the request that was last sent, and the interest
+    /// in its reply. Each lack is requested once. If the destination replies without having made progress, the sender
+    /// polls at intervals.
     lack: Option<RequestBody>,
     asked: Option<RequestBody>,
     interest: Option<Interest>,
 }
 
 impl Outlet {
-    /// Of what the destination granted; `None` if it is no ring of this version.
+    /// Creates the sending end from a grant; `None` if the grant is no ring of this version.
     pub(crate) fn from_grant(
         peer: Arc<Peer>,
         dst_qpn: u32,
@@ -94,14 +95,14 @@ impl Outlet {
         })
     }
 
-    /// Whether this is still the way to the destination, though it may be closed for now.
+    /// Returns whether the ring still leads to the destination. The destination may be closed temporarily.
     #[inline]
     pub(crate) fn is_current(&self) -> bool {
         !self.peer.life.is_known_to_have_ended()
             && (self.ring_accepts.load(Acquire) != 0 || self.board.pauses())
     }
 
-    /// Puts a datagram on its way, if the destination would take it now.
+    /// Publishes a datagram if the destination accepts it now.
     ///
     /// # Safety
     /// The message's elements must be readable.
@@ -122,12 +123,12 @@ impl Outlet {
             return SendOutcome::NoRoom;
         }
         let at = self.producer.payload_at();
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the elements are readable.
         unsafe { gather_to_ring(self.producer.memory(), at, message.sges) };
         let mut flags = message.flags;
         if route_bytes > 0 {
             let route = message.route.to_bytes();
-            // SAFETY: bytes of ours.
+            // SAFETY: `route` is a local array of `route.len()` bytes.
             unsafe {
                 self.producer.memory().copy_in_raw(at + message.len_bytes, route.as_ptr(), route.len())
             };
@@ -141,8 +142,9 @@ impl Outlet {
         SendOutcome::Sent
     }
 
-    /// For a destination that did not take a datagram now, and may later: whether it did something a short while ago, and
-    /// has not held the send queue up for too long in all. What it did is its own word; how many went there is ours.
+    /// Called when a destination refused a datagram that it may accept later. Returns whether the destination has made
+    /// progress recently and has not blocked the send queue for too long in total. The destination reports its progress
+    /// itself; the number of datagrams sent to it is counted locally.
     #[cold]
     pub(crate) fn is_worth_waiting(&mut self, outcome: SendOutcome) -> bool {
         let limit = match outcome {
@@ -162,20 +164,22 @@ impl Outlet {
         self.waited.sample() < limit && self.held.sample() < HOLD_MAX
     }
 
-    /// Receives posted there, and records that it has taken out.
+    /// Returns the number of receives posted at the destination and of records that it has consumed.
     pub(crate) fn given(&self) -> [u64; 2] {
         [self.board.progress()[0], self.ring_taken.load(Acquire)]
     }
 
-    /// What was given was not enough.
+    /// Records that these numbers were not sufficient for a datagram.
     pub(crate) fn await_more(&mut self, [posted, taken]: [u64; 2], outcome: SendOutcome) {
         let (dst_qpn, bit) = (self.dst_qpn, self.bit);
-        // Between a taken datagram's two traces a receive that is free may not be seen: so what is taken matters, too.
+        // The receiver updates the board before the ring. Between the two updates the record counts as in flight and
+        // its receive as consumed, so a free receive may be missed. The request therefore includes the number of
+        // consumed records.
         let posted = (outcome == SendOutcome::NoReceive).then_some(posted);
         self.lack = Some(RequestBody::AwaitPlace { dst_qpn, bit, taken, posted });
     }
 
-    /// Has the destination tell when there is more; returns whether it was asked now.
+    /// Requests a notification of more progress. Returns whether the request was sent now.
     pub(crate) fn ask(&mut self) -> bool {
         let Some(lack) = self.lack.filter(|lack| self.asked != Some(*lack)) else { return false };
         let interest = self.interest.insert(Interest::default());
@@ -184,25 +188,25 @@ impl Outlet {
         true
     }
 
-    /// Whether it has told since the last call.
+    /// Returns whether a notification has arrived since the last call.
     pub(crate) fn take_answer(&mut self) -> bool {
         self.interest.take_if(|interest| interest.is_answered()).is_some()
     }
 
-    /// Nothing waits any more.
+    /// Ends the wait: no datagram waits any more.
     pub(crate) fn end_wait(&mut self) {
         (self.lack, self.asked, self.interest) = (None, None, None);
     }
 
-    /// Reads how many receives are left for us if nobody else sends. The ring is read first, and written last: what a
-    /// record took is then either seen at the board, or the record is still counted as ours.
+    /// Reads the number of receives that are free if no other sender uses them. The ring is read first and written
+    /// last, so a consumed record is either counted at the board or still counted as in flight.
     fn renew_credit(&mut self) -> bool {
         let in_flight = self.sent.saturating_sub(self.ring_taken.load(Acquire));
         self.credit = self.board.receives().saturating_sub(in_flight);
         self.credit > 0
     }
 
-    /// Tells the destination what was published since the last time.
+    /// Announces the records published since the last call to the destination.
     #[inline]
     pub(crate) fn ring(&mut self) {
         if std::mem::take(&mut self.unannounced) {
@@ -212,7 +216,7 @@ impl Outlet {
 }
 
 impl Drop for Outlet {
-    /// Says that nothing more comes; the receiver finds it when it looks for rings to take back.
+    /// Marks the ring as ended. The receiver reads the mark when it searches for rings to revoke.
     fn drop(&mut self) {
         self.ring();
         let mem = self.producer.memory();

@@ -1,7 +1,8 @@
-//! Datagrams that wait: for the way to their destination, or for the destination to take them.
+//! Datagrams that wait for a ring to their destination, or for the destination to accept them.
 //!
-//! The owner of the queue pair posts and never waits. What cannot go now is copied here, and goes on by whoever comes
-//! first: the owner with its next request, the poll of its send completion queue, or the service thread.
+//! The application thread posts and never blocks. A datagram that cannot be sent immediately is copied here. The first
+//! of these threads to run sends it: the application thread with its next request, the polling thread of the send
+//! completion queue, or the service thread.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,54 +17,56 @@ use super::{Message, Outlet, Route};
 use crate::host::qp::{TARGET_WAIT_MIN, gather_to_vec};
 use crate::life::{Interest, Meeting};
 
-/// Datagrams that have been sent, for their sender, though the way is not known yet: enough for a first message or a
-/// small burst. Further ones keep their places in the send queue.
+/// Maximum number of datagrams whose request has completed although there is no ring yet: enough for a first message or
+/// a small burst. Later datagrams occupy the send queue.
 const MAX_EARLY: usize = 16;
 
-/// How long datagrams beyond those wait for the way to their destination, in the send queue: its process must get a
-/// processor to tell it, while a network's way is known.
+/// Maximum time for which datagrams beyond [`MAX_EARLY`] wait in the send queue for a ring to their destination. Unlike
+/// a network path, which is known in advance, a ring needs the destination's process to be scheduled.
 const WAY_WAIT_MAX: Duration = TARGET_WAIT_MIN;
 
-/// How long the send queue stands still for a destination that does nothing. A real link takes datagrams at its own
-/// pace, and a receiver that keeps up with it loses none; here the pace is the receiver's.
+/// Maximum time for which a destination that makes no progress blocks the send queue. A real link transmits datagrams
+/// at its own rate, and a receiver that keeps up loses none; here the receiver sets the rate.
 pub(crate) const RECEIVE_WAIT_MAX: Duration = Duration::from_millis(200);
 
-/// As that, if it has receives and must only make room on the way to them, which a real link does not ask of a program.
+/// The same maximum for a destination that has receives but no free space in its ring. A program on a real link need
+/// not provide such space.
 pub(crate) const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// How long it stands still for one destination in all, whatever that does: else one that does a little now and then
-/// would hold up all others.
+/// Maximum total time for which one destination blocks the send queue, regardless of its progress. Otherwise a
+/// destination with slow but steady progress would block all others.
 pub(crate) const HOLD_MAX: Duration = Duration::from_secs(1);
 
-/// How much of that each datagram gives back that goes there: who takes so many is slow, and no more.
+/// Reduction of that total per datagram sent to the destination: a destination that accepts datagrams at this rate is
+/// merely slow.
 pub(crate) const HELD_FOR_ONE: Duration = Duration::from_millis(1);
 
-/// What an owner finds when it has a datagram for a destination that others wait for.
+/// Result of enqueueing a datagram for a destination for which other datagrams may wait.
 pub(crate) enum Enqueued {
-    /// It was kept, and has been sent as far as its sender is concerned.
+    /// It was stored, and its request completes immediately.
     Early,
-    /// It was kept, and ends when [`Pending::is_released`] says so of its number.
+    /// It was stored, and its request completes when [`Pending::is_released`] returns `true` for this number.
     Waits(u64),
-    /// It was dropped: the way has been sought for too long, and enough are kept.
+    /// It was dropped: no ring was granted within [`WAY_WAIT_MAX`], and [`MAX_EARLY`] datagrams are stored.
     Dropped,
-    /// The way, with nothing ahead.
+    /// The ring is available and no datagram is queued before it.
     Found(Box<Outlet>),
-    /// There is none.
+    /// There is no ring.
     Lost,
 }
 
 enum Way {
     Sought,
-    /// Known, but the destination takes nothing now.
+    /// The ring exists, but the destination accepts no datagram now.
     Blocked(Box<Outlet>),
     Found(Box<Outlet>),
-    /// Refused, or already taken by the owner.
+    /// The ring was refused, or already passed to the application thread.
     Lost,
 }
 
 struct QueuedDatagram {
     bytes: Vec<u8>,
-    /// Its sender was told that it is sent: as one that has arrived, it does not wait for a receive.
+    /// `true` if its request has already completed. Like a datagram that has arrived, it does not wait for a receive.
     is_sent: bool,
     flags: u8,
     route: Route,
@@ -76,7 +79,7 @@ impl QueuedDatagram {
     /// The message's elements must be readable.
     unsafe fn copy(message: &Message<'_>, is_sent: bool) -> Self {
         let mut bytes = Vec::with_capacity(message.len_bytes);
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the elements are readable.
         unsafe { gather_to_vec(&mut bytes, message.sges) };
         let Message { flags, route, imm_be, qkey, .. } = *message;
         Self { bytes, is_sent, flags, route, imm_be, qkey }
@@ -88,7 +91,7 @@ impl QueuedDatagram {
         let Self { flags, route, imm_be, qkey, .. } = *self;
         let len_bytes = self.bytes.len();
         let message = Message { sges: &sges, len_bytes, flags, route, imm_be, qkey };
-        // SAFETY: the element is a vector that lives through the call.
+        // SAFETY: the only element is `self.bytes`, which outlives the call.
         unsafe { outlet.offer(&message) }
     }
 }
@@ -96,13 +99,14 @@ impl QueuedDatagram {
 struct State {
     way: Way,
     queue: VecDeque<QueuedDatagram>,
-    /// The number of the oldest that is kept.
+    /// Number of the oldest datagram in `queue`.
     first: u64,
-    /// Numbers below it are on their way, dropped, or of no concern to their sender.
+    /// Requests with lower numbers have completed: their datagram was sent or dropped, or did not occupy the send
+    /// queue.
     released: u64,
-    /// How many of them the answer that is under way is about.
+    /// Number of datagrams to which the outstanding request for a ring applies.
     judged: Option<usize>,
-    /// For the way, by those beyond what is kept.
+    /// Time for which datagrams beyond [`MAX_EARLY`] have waited for a ring.
     waited: WaitTime,
 }
 
@@ -112,19 +116,19 @@ impl State {
         self.first + self.queue.len() as u64 - 1
     }
 
-    /// Takes the oldest ones away.
+    /// Removes the `count` oldest datagrams.
     fn forget(&mut self, count: usize) {
         self.queue.drain(..count);
         self.first += count as u64;
         self.released = self.released.max(self.first);
     }
 
-    /// Sends what the destination takes, drops what it will not take. Returns whether some went on because the
-    /// destination told so.
+    /// Sends the datagrams that the destination accepts, and drops those that it will not accept. Returns whether a
+    /// notification of the destination made some of them complete.
     fn advance(&mut self, mut outlet: Box<Outlet>, to: Tally<'_>) -> bool {
         let (first, was_told) = (self.first, outlet.take_answer());
         while let Some(datagram) = self.queue.front() {
-            // Before it is tried: what comes after that, the destination tells.
+            // Read before the attempt: the destination notifies of all progress after this point.
             let given = outlet.given();
             match datagram.offer(&mut outlet) {
                 SendOutcome::Sent => to.sent.increment(),
@@ -147,7 +151,7 @@ impl State {
         was_told && self.first != first
     }
 
-    /// There is no way any more.
+    /// Drops all datagrams: there is no ring any more.
     fn lose(&mut self, to: Tally<'_>) {
         to.dropped.add(self.queue.len() as u64);
         self.forget(self.queue.len());
@@ -155,7 +159,7 @@ impl State {
     }
 }
 
-/// Where it is counted what became of them. Each counter has one writer.
+/// Counters of sent and dropped datagrams. Each counter has one writer.
 #[derive(Clone, Copy)]
 pub(crate) struct Tally<'a> {
     pub(crate) sent: &'a Counter,
@@ -163,12 +167,12 @@ pub(crate) struct Tally<'a> {
 }
 
 impl<'a> Tally<'a> {
-    /// Service thread: of what was kept until the way was known.
+    /// Service thread: counters of datagrams stored until the ring was available.
     pub(crate) fn late(stats: &'a Counters) -> Self {
         Self { sent: &stats.sent_late, dropped: &stats.dropped_late }
     }
 
-    /// For whoever holds the lock of what has not ended.
+    /// Counters for the holder of the lock of the outstanding sends.
     pub(crate) fn after_wait(stats: &'a Counters) -> Self {
         Self { sent: &stats.sent_after_wait, dropped: &stats.dropped_after_wait }
     }
@@ -177,7 +181,7 @@ impl<'a> Tally<'a> {
 pub(crate) struct Pending {
     pub(crate) dst_qpn: u32,
     pub(crate) interest: Interest,
-    /// With the process of the destination, as long as that has not answered.
+    /// Handshake with the destination's process; `None` when it has completed.
     pub(super) meeting: Mutex<Option<Arc<Meeting>>>,
     state: Mutex<State>,
 }
@@ -189,28 +193,28 @@ impl Pending {
         Self { dst_qpn, interest: Interest::default(), meeting: Mutex::default(), state: Mutex::new(state) }
     }
 
-    /// For a destination whose way must be asked for.
+    /// Creates the state of a destination from which a ring must be requested.
     pub(crate) fn new(dst_qpn: u32) -> Self {
         Self::with(dst_qpn, Way::Sought)
     }
 
-    /// For a destination that does not take a datagram now, which gets number 0.
+    /// Creates the state of a destination that refuses a datagram for now. The datagram gets number 0.
     ///
     /// # Safety
     /// The message's elements must be readable.
     pub(crate) unsafe fn blocked(dst_qpn: u32, outlet: Box<Outlet>, message: &Message<'_>) -> Self {
         let pending = Self::with(dst_qpn, Way::Blocked(outlet));
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the elements are readable.
         pending.state.lock().push(unsafe { QueuedDatagram::copy(message, false) });
         pending
     }
 
-    /// Whether the request of a number has ended.
+    /// Returns whether the request with this number has completed.
     pub(crate) fn is_released(&self, number: u64) -> bool {
         number < self.state.lock().released
     }
 
-    /// Owner: keeps a datagram, unless the way is free.
+    /// Application thread: stores a datagram, unless the ring is available.
     ///
     /// # Safety
     /// The message's elements must be readable.
@@ -229,13 +233,13 @@ impl Pending {
         if is_sought && !is_early && state.waited.sample() > WAY_WAIT_MAX {
             return Enqueued::Dropped;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the elements are readable.
         let number = state.push(unsafe { QueuedDatagram::copy(message, is_early) });
         if is_early { Enqueued::Early } else { Enqueued::Waits(number) }
     }
 
-    /// Goes on, if the destination takes something, or gives up, if it has done nothing for too long. Returns whether
-    /// some went on because the destination told so.
+    /// Sends what the destination accepts, or drops datagrams if it has made no progress for too long. Returns whether
+    /// a notification of the destination made some of them complete.
     pub(crate) fn advance(&self, to: Tally<'_>) -> bool {
         let (mut state, mut was_told) = (self.state.lock(), false);
         match std::mem::replace(&mut state.way, Way::Lost) {
@@ -257,7 +261,7 @@ impl Pending {
         was_told
     }
 
-    /// Has the destination tell when it takes something; returns whether it was asked now.
+    /// Requests a notification of the destination's progress. Returns whether the request was sent now.
     pub(crate) fn ask(&self) -> bool {
         match &mut self.state.lock().way {
             Way::Blocked(outlet) => outlet.ask(),
@@ -265,28 +269,30 @@ impl Pending {
         }
     }
 
-    /// Service thread: the way is found. What was kept goes first.
+    /// Service thread: the ring was granted. Sends the stored datagrams first.
     pub(crate) fn found(&self, outlet: Box<Outlet>, stats: &Counters) {
         stats.ways_found_late.increment();
         self.state.lock().advance(outlet, Tally::late(stats));
     }
 
-    /// Whether its way is still asked for.
+    /// Returns whether the ring is still being requested.
     pub(crate) fn is_sought(&self) -> bool {
         matches!(self.state.lock().way, Way::Sought)
     }
 
-    /// Whether a way was found, and leads nowhere any more. What waits for a way, or on one, is seen to by others.
+    /// Returns whether a granted ring is no longer usable. A destination whose ring is being requested or blocked is
+    /// handled elsewhere.
     pub(crate) fn leads_nowhere(&self) -> bool {
         matches!(&self.state.lock().way, Way::Found(outlet) if !outlet.is_current())
     }
 
-    /// Whether it keeps datagrams that their sender does not wait for.
+    /// Returns whether it stores datagrams whose requests have completed.
     pub(crate) fn keeps_early(&self) -> bool {
         self.state.lock().queue.front().is_some_and(|oldest| oldest.is_sent)
     }
 
-    /// Service thread: it asks now, if it does not already. What is kept later deserves a later answer.
+    /// Service thread: begins a request for a ring, if none is outstanding. Datagrams stored later are subject to a
+    /// later reply.
     pub(crate) fn begin_ask(&self) {
         let mut state = self.state.lock();
         if state.judged.is_none() {
@@ -294,7 +300,7 @@ impl Pending {
         }
     }
 
-    /// Service thread: there was no way when it asked. Returns whether that is all; else it must ask once more.
+    /// Service thread: the ring was refused. Returns whether no datagram is left; otherwise another request is needed.
     pub(crate) fn refused(&self, stats: &Counters) -> bool {
         let mut state = self.state.lock();
         let judged = state.judged.take().unwrap_or(0).min(state.queue.len());

@@ -1,4 +1,4 @@
-//! Where datagrams find their receives: the pair's own queue, or one that it shares.
+//! Source of a datagram's receive: the queue pair's own receive queue, or a shared one.
 
 use std::sync::Arc;
 
@@ -15,20 +15,20 @@ pub(super) enum Receives {
 }
 
 impl Receives {
-    /// The oldest receive, given to `work` and then removed, if `work` made something of it.
+    /// Passes the oldest receive to `work`, and removes it if `work` returns a value.
     ///
     /// # Safety
-    /// One thread at a time.
+    /// Only one thread may call it at a time.
     #[inline]
     pub(super) unsafe fn take<R>(&self, work: impl FnOnce(u64, &[Sge]) -> Option<R>) -> Option<Option<R>> {
         match self {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of this function the receive queue has one consumer at a time.
             Self::Own(queue) => unsafe { queue.pop_if(|wr_id, sges, _| work(wr_id, sges)) },
             Self::Shared(srq) => srq.take_if(|receive| work(receive.wr_id, receive.sges())),
         }
     }
 
-    /// Whether the first bytes of a receive's elements may take a message of `len_bytes`.
+    /// Returns whether the first bytes of the receive's scatter elements may take a message of `len_bytes`.
     #[inline]
     pub(super) fn allows(&self, core: &DatagramCore, sges: &[Sge], len_bytes: u64) -> bool {
         let pd = match self {
@@ -38,19 +38,19 @@ impl Receives {
         core.host.process.regions.allows_first(sges, len_bytes, pd, Access::LOCAL_WRITE)
     }
 
-    /// The oldest receive that is the pair's own, removed.
+    /// Removes and returns the oldest receive of the queue pair's own queue.
     ///
     /// # Safety
-    /// One thread at a time.
+    /// Only one thread may call it at a time.
     pub(super) unsafe fn take_own(&self) -> Option<u64> {
         match self {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of this function the receive queue has one consumer at a time.
             Self::Own(queue) => unsafe { queue.pop(|wr_id, _| wr_id) },
             Self::Shared(_) => None,
         }
     }
 
-    /// Whether `take_own` finds one.
+    /// Returns whether `take_own` would return a receive.
     pub(super) fn has_own(&self) -> bool {
         matches!(self, Self::Own(queue) if !queue.is_empty())
     }

@@ -1,4 +1,5 @@
-//! What a datagram's route header tells of its sender's path. It travels behind the payload, if it says anything.
+//! Route of a datagram, from which the receiver builds the route header. It follows the payload unless it is the
+//! default.
 
 use farcall_shm::ring::Record;
 use farcall_verbs::{AhAttr, Gid};
@@ -7,28 +8,28 @@ use super::GRH_BYTES;
 use super::grh::grh;
 use crate::life::GidTable;
 
-/// Flag of a record: a route follows the payload. Without it, it is the default.
+/// Record flag: a route follows the payload. Without the flag the route is the default.
 pub(super) const WITH_ROUTE: u8 = 1 << 2;
 
-/// The traffic class, and which entries of the GID table source and destination are.
+/// Traffic class, and the GID table indices of source and destination.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Route {
     traffic_class: u8,
-    /// Of the source in the lower half, of the destination in the upper.
+    /// Index of the source in the lower half, of the destination in the upper half.
     gid_indices: u8,
 }
 
 impl Route {
     pub(super) const BYTES: usize = 2;
 
-    /// That of a path on a host with this table.
+    /// Returns the route of a path on a host with this GID table.
     pub(crate) fn of(table: &GidTable, path: &AhAttr) -> Self {
         let destination = table.position(path.dgid).unwrap_or(0);
         let gid_indices = path.sgid_index & 0xF | (destination as u8) << 4;
         Self { traffic_class: path.traffic_class, gid_indices }
     }
 
-    /// How many bytes of a record it takes.
+    /// Returns the number of bytes that it occupies in a record.
     #[inline]
     pub(super) fn len_bytes(self) -> usize {
         if self == Self::default() { 0 } else { Self::BYTES }
@@ -42,12 +43,12 @@ impl Route {
         Self { traffic_class, gid_indices }
     }
 
-    /// How many bytes behind a record's payload are its route's.
+    /// Returns the number of bytes after the record's payload that contain the route.
     pub(super) const fn bytes_of(record: &Record) -> usize {
         if record.flags & WITH_ROUTE != 0 { Self::BYTES } else { 0 }
     }
 
-    /// The header in front of `len_bytes` of payload.
+    /// Returns the header that precedes `len_bytes` of payload.
     pub(super) fn header(self, table: &GidTable, len_bytes: usize, has_immediate: bool) -> [u8; GRH_BYTES] {
         let gid = |index: u8| match table.get(usize::from(index)) {
             gid if gid == Gid::default() => table.get(0),

@@ -1,4 +1,4 @@
-//! The ways that a datagram queue pair knows: one for each destination it sends to.
+//! Rings of a datagram queue pair: one for each destination.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::pending::Enqueued;
 use super::{Message, Outlet, Pending, SendOutcome};
 use crate::life::ByNumber;
 
-/// Destinations whose way is known at once; the least recently used gives way.
+/// Maximum number of destinations; beyond it the least recently used is removed.
 const MAX_ROUTES: usize = 1024;
 
 enum RouteWay {
@@ -24,13 +24,13 @@ struct Route {
 pub(crate) struct Routes {
     routes: ByNumber<Route>,
     ticks: u64,
-    /// The destination that was sent something and not told of it yet.
+    /// Destination to which datagrams were published that are not announced yet.
     unannounced: Option<u32>,
 }
 
 impl Routes {
-    /// Sends a datagram to a destination, or keeps it until that takes it, or drops it. What comes back must be
-    /// waited for before the request ends.
+    /// Sends a datagram to a destination, stores it until the destination accepts it, or drops it. If the result is
+    /// `Some`, the request completes only when that [`Pending`] releases its number.
     ///
     /// # Safety
     /// The message's elements must be readable.
@@ -49,24 +49,24 @@ impl Routes {
             && outlet.is_current()
         {
             *last_used = self.ticks;
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of this function the elements are readable.
             let outcome = unsafe { outlet.offer(message) };
             self.unannounced = Some(dst_qpn);
             if outcome != SendOutcome::Sent && outlet.is_worth_waiting(outcome) {
-                // SAFETY: the caller's promise.
+                // SAFETY: by the contract of this function the elements are readable.
                 return unsafe { self.block(core, dst_qpn, message) };
             }
             core.stats.offered(outcome, message.len_bytes as u64);
             return None;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the elements are readable.
         unsafe { self.find(core, dst_qpn, message) }
     }
 
-    /// For a destination that takes nothing just now.
+    /// Stores the datagram for a destination that accepts none at the moment.
     ///
     /// # Safety
-    /// As [`Routes::send`].
+    /// The message's elements must be readable.
     #[cold]
     unsafe fn block(
         &mut self,
@@ -79,16 +79,16 @@ impl Routes {
             return None;
         };
         core.stats.held.increment();
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the elements are readable.
         let pending = Arc::new(unsafe { Pending::blocked(dst_qpn, outlet, message) });
         self.insert(dst_qpn, RouteWay::Sought(pending.clone()));
         Some((pending, 0))
     }
 
-    /// For a destination whose way is not known, not any more, or perhaps since a moment.
+    /// Handles a destination without a usable ring: none was requested yet, it was revoked, or it was just granted.
     ///
     /// # Safety
-    /// As [`Routes::send`].
+    /// The message's elements must be readable.
     #[cold]
     unsafe fn find(
         &mut self,
@@ -98,7 +98,7 @@ impl Routes {
     ) -> Option<(Arc<Pending>, u64)> {
         let mut was_lost = false;
         if let Some(Route { way: RouteWay::Sought(pending), .. }) = self.routes.get(&dst_qpn) {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of this function the elements are readable.
             match unsafe { pending.keep(message) } {
                 Enqueued::Early => {
                     core.stats.queued.increment();
@@ -114,8 +114,8 @@ impl Routes {
                 }
                 Enqueued::Found(outlet) => {
                     self.insert(dst_qpn, RouteWay::Open(outlet));
-                    // SAFETY: the caller's promise. A way that is closed by now is not in the table as `Sought` any
-                    // more.
+                    // SAFETY: by the contract of this function the elements are readable. The recursion ends: if the
+                    // ring is closed by now, its entry in the table is `Open` and not `Sought`.
                     return unsafe { self.send(core, dst_qpn, message) };
                 }
                 Enqueued::Lost => was_lost = true,
@@ -123,7 +123,7 @@ impl Routes {
         }
         self.forget(dst_qpn);
         let pending = Arc::new(Pending::new(dst_qpn));
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the elements are readable.
         if let Enqueued::Early = unsafe { pending.keep(message) } {
             core.stats.queued.increment();
         }
@@ -144,8 +144,8 @@ impl Routes {
         self.unannounced = self.unannounced.filter(|unannounced| *unannounced != dst_qpn);
     }
 
-    /// Forgets the ways that lead nowhere, with the descriptors that they hold; if the table is full all the same, the
-    /// one that was not used for longest.
+    /// Removes the rings that are not usable any more, and releases their descriptors. If the table is still full,
+    /// removes the least recently used destination.
     fn make_room(&mut self) {
         self.routes.retain(|_, route| match &route.way {
             RouteWay::Open(outlet) => outlet.is_current(),
@@ -160,7 +160,7 @@ impl Routes {
         }
     }
 
-    /// Tells the destination of the last datagrams.
+    /// Announces the last datagrams to their destination.
     #[inline]
     pub(crate) fn ring(&mut self) {
         if let Some(dst_qpn) = self.unannounced.take()
@@ -170,7 +170,7 @@ impl Routes {
         }
     }
 
-    /// Forgets everything.
+    /// Removes all destinations.
     pub(crate) fn clear(&mut self) {
         self.routes.clear();
         self.unannounced = None;

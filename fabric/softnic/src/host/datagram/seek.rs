@@ -1,4 +1,4 @@
-//! How a datagram queue pair asks for ways to its destinations.
+//! Requests of a datagram queue pair for rings to its destinations.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ impl DatagramCore {
     pub(super) fn seek_all(&self) {
         let sought = self.sought.lock().clone();
         for pending in sought {
-            // The list, this loop, and the route that wants it.
+            // The references are: the list, this loop, and the route that needs the ring.
             let is_wanted = Arc::strong_count(&pending) > 2;
             if !is_wanted || self.find(&pending) {
                 self.sought.lock().retain(|other| !Arc::ptr_eq(other, &pending));
@@ -20,8 +20,8 @@ impl DatagramCore {
         }
     }
 
-    /// Asks for a way, then sends what was kept for it; returns whether that is all. Of what their sender does not wait
-    /// for nobody else sends the rest.
+    /// Requests a ring, then sends the datagrams stored for it. Returns whether no work is left. Datagrams whose
+    /// requests have completed are sent only from here.
     fn find(&self, pending: &Pending) -> bool {
         if pending.is_sought() {
             pending.begin_ask();
@@ -37,7 +37,7 @@ impl DatagramCore {
         !pending.keeps_early()
     }
 
-    /// Has the service thread ask for a way; a little later if it was just refused.
+    /// Queues a request for a ring for the service thread; with a delay if the last request was refused.
     pub(crate) fn ask(&self, pending: Arc<Pending>, was_lost: bool) {
         self.stats.ways_asked.increment();
         self.stats.record(Event::Asked as u64, pending.dst_qpn.into());
@@ -49,7 +49,8 @@ impl DatagramCore {
         }
     }
 
-    /// Asks the destination's process for a way, without waiting. `None`: no answer yet; `Some(None)`: there is no way.
+    /// Requests a ring from the destination's process without blocking. Returns `None` if there is no reply yet, and
+    /// `Some(None)` if there is no ring.
     fn seek(&self, pending: &Pending) -> Option<Option<Outlet>> {
         let dst_qpn = pending.dst_qpn;
         let peer = match self.host.process.peer_of(dst_qpn, &mut pending.meeting.lock()) {

@@ -1,4 +1,4 @@
-//! How sends of a datagram queue pair end.
+//! Completion of sends of a datagram queue pair.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,12 +14,13 @@ use crate::host::flight::Event;
 use crate::life::{Retry, is_service_thread};
 
 impl DatagramCore {
-    /// Places of the send queue that are taken: by completions not yet polled, and by requests that have not ended.
+    /// Returns the number of occupied send queue entries: completions not yet polled, and outstanding requests.
     pub(crate) fn unpolled(&self) -> usize {
         self.completions.len() + self.unended.count()
     }
 
-    /// Ends a send; a success makes a completion only if it is signalled. Only the owner does.
+    /// Completes a send. A success generates a completion only if it is signalled. Only the application thread calls
+    /// it.
     #[inline]
     pub(crate) fn complete_send(&self, wr_id: u64, flags: SendFlags, status: WcStatus) {
         if !status.is_success() {
@@ -34,12 +35,12 @@ impl DatagramCore {
             return;
         }
         let completion = Wc::ended(wr_id, self.qpn, WcOpcode::SEND, status);
-        // SAFETY: one owner; posting keeps a place for every request.
+        // SAFETY: only the application thread pushes completions, and `post_send` reserved an entry for every request.
         unsafe { self.completions.push(completion) };
         self.send_slot.cq.announce(self.send_slot.bit, !status.is_success());
     }
 
-    /// As [`DatagramCore::complete_send`], behind requests that have not ended yet.
+    /// Like [`DatagramCore::complete_send`], but after outstanding requests.
     #[cold]
     pub(super) fn complete_behind(&self, completion: Wc) {
         let mut sends = self.unended.lock();
@@ -51,7 +52,7 @@ impl DatagramCore {
         }
     }
 
-    /// Keeps a request's place in the send queue until its datagram is on its way, or dropped. Only the owner does.
+    /// Keeps a request in the send queue until its datagram is sent or dropped. Only the application thread calls it.
     #[cold]
     pub(crate) fn add_unended(&self, wr_id: u64, flags: SendFlags, wait: (Arc<Pending>, u64)) {
         let completion = Wc::ended(wr_id, self.qpn, WcOpcode::SEND, WcStatus::SUCCESS);
@@ -63,7 +64,7 @@ impl DatagramCore {
         }
     }
 
-    /// Continues what waits, for an owner who sleeps or does something else.
+    /// Continues outstanding sends while the application thread sleeps or does other work.
     pub(super) fn continue_sends(&self) {
         if self.unended.count() == 0 {
             return;
@@ -76,7 +77,7 @@ impl DatagramCore {
         self.leave_unended(sends);
     }
 
-    /// Has SQ_DRAINED told when nothing is under way any more, or no longer. Only the owner does.
+    /// Requests SQ_DRAINED when no send is outstanding, or cancels that. Only the application thread calls it.
     pub(crate) fn tell_drained(&self, is_wanted: bool) {
         self.drained_event_wanted.store(is_wanted, Ordering::SeqCst);
         if is_wanted && !self.unended.lock().waits() {
@@ -91,7 +92,7 @@ impl DatagramCore {
         }
     }
 
-    /// Continues what waits, and ends what is over. Only the owner does.
+    /// Continues outstanding sends, and completes those that have ended. Only the application thread calls it.
     #[inline]
     pub(crate) fn release_sends(&self) {
         if self.unended.count() > 0 {
@@ -106,7 +107,8 @@ impl DatagramCore {
         let mut told = false;
         while let Some(ended) = sends.pop() {
             if ended.is_told {
-                // SAFETY: the owner; the request had its place all the time.
+                // SAFETY: only the application thread pushes completions, and the request kept its entry since
+                // `post_send`.
                 unsafe { self.completions.push(ended.completion) };
                 told = true;
             }
@@ -117,15 +119,17 @@ impl DatagramCore {
         }
     }
 
-    /// Continues what waits, and delivers what is over: called by the owner of the send completion queue.
+    /// Continues outstanding sends, and delivers those that have ended. Called by the polling thread of the send
+    /// completion queue.
     #[cold]
     pub(super) fn poll_unended(&self, wc: &mut [Wc]) -> usize {
         let mut sends = self.unended.lock();
         sends.advance(&self.stats);
         let mut taken = 0;
         while taken < wc.len() {
-            // What the owner has ended meanwhile came before what is held now.
-            // SAFETY: completions are taken by the owner of the one send completion queue only.
+            // Completions that the application thread has pushed in the meantime precede the requests in `sends`.
+            // SAFETY: only the thread that polls the send completion queue pops completions, and it is the caller of
+            // this function.
             if let Some(completion) = unsafe { self.completions.pop() } {
                 wc[taken] = completion;
                 taken += 1;
@@ -141,8 +145,8 @@ impl DatagramCore {
         taken
     }
 
-    /// After looking at what waits: if its owner sleeps, or seems to do something else, its destinations shall tell
-    /// when to look again.
+    /// Called after outstanding sends were progressed. Requests notifications from their destinations if the
+    /// application thread sleeps, or appears to do other work.
     pub(super) fn leave_unended(&self, sends: LockedSends<'_>) {
         let waits = sends.waits();
         let is_owner = !is_service_thread();
@@ -157,7 +161,7 @@ impl DatagramCore {
         }
     }
 
-    /// Ends what waits as flushed. Only the owner does.
+    /// Completes outstanding sends as flushed. Only the application thread calls it.
     pub(crate) fn flush_sends(&self) {
         let mut sends = self.unended.lock();
         let mut any = false;
@@ -165,7 +169,7 @@ impl DatagramCore {
             any = true;
             self.stats.send_errors.increment();
             let flushed = Wc::ended(ended.completion.wr_id, self.qpn, WcOpcode::SEND, WcStatus::WR_FLUSH_ERR);
-            // SAFETY: the owner; the request had its place all the time.
+            // SAFETY: only the application thread pushes completions, and the request kept its entry since `post_send`.
             unsafe { self.completions.push(flushed) };
         });
         drop(sends);
@@ -174,12 +178,13 @@ impl DatagramCore {
         }
     }
 
-    /// Forgets what waits. Only the owner does.
+    /// Discards outstanding sends. Only the application thread calls it.
     pub(crate) fn forget_sends(&self) {
         self.unended.lock().end_all(drop);
     }
 
-    /// Waits until what was kept is on its way or dropped, but not for long: before the pair ends.
+    /// Waits, for a bounded time, until stored datagrams are sent or dropped. Called before the queue pair is
+    /// destroyed.
     pub(crate) fn linger(&self) {
         const LINGER: Duration = Duration::from_secs(2);
         let mut waited = WaitTime::default();

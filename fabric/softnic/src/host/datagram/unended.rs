@@ -1,7 +1,7 @@
-//! The part of a send queue that stands still, because its oldest request waits for its destination.
+//! Outstanding sends: the part of a send queue behind a request that waits for its destination.
 //!
-//! Requests end in the order in which they were posted, so what is posted behind one that waits ends behind it,
-//! wherever it goes.
+//! Requests complete in the order in which they were posted, so later requests wait even if they have other
+//! destinations.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,13 +13,13 @@ use farcall_verbs::{SendFlags, Wc};
 use super::pending::Tally;
 use super::{Counters, Pending};
 
-/// A request that has not ended for its sender.
+/// A request that has not completed.
 pub(super) struct UnendedSend {
-    /// How it ends.
+    /// Its completion.
     pub(super) completion: Wc,
-    /// Whether that makes a completion for the program.
+    /// `true` if the completion is delivered to the program.
     pub(super) is_told: bool,
-    /// What it waits for, and its number there; `None`: only for those before it.
+    /// The destination that it waits for, and its number there; `None` if it waits only for earlier requests.
     pub(super) wait: Option<(Arc<Pending>, u64)>,
 }
 
@@ -29,7 +29,7 @@ impl UnendedSend {
     }
 }
 
-/// The requests, oldest first. Nobody but the owner adds any.
+/// Outstanding requests, oldest first. Only the application thread adds any.
 #[derive(Default)]
 pub(super) struct UnendedSends {
     count: AtomicUsize,
@@ -37,7 +37,7 @@ pub(super) struct UnendedSends {
 }
 
 impl UnendedSends {
-    /// How many there are; exact for the owner as an upper bound.
+    /// Returns the number of requests. For the application thread it is an upper bound.
     #[inline]
     pub(super) fn count(&self) -> usize {
         self.count.load(Ordering::Acquire)
@@ -49,7 +49,7 @@ impl UnendedSends {
     }
 }
 
-/// The requests in the hands of one thread.
+/// Outstanding requests, locked by one thread.
 pub(super) struct LockedSends<'a> {
     count: &'a AtomicUsize,
     queue: MutexGuard<'a, VecDeque<UnendedSend>>,
@@ -61,18 +61,18 @@ impl LockedSends<'_> {
         self.count.store(self.queue.len(), Ordering::Release);
     }
 
-    /// Lets everything go on that can.
+    /// Continues all requests that can make progress.
     pub(super) fn advance(&mut self, stats: &Counters) {
         let told = self.visit(|pending| pending.advance(Tally::after_wait(stats)));
         stats.places_told.add(told);
     }
 
-    /// Has the destinations tell when they take something.
+    /// Requests notifications of their progress from the destinations.
     pub(super) fn ask(&self, stats: &Counters) {
         stats.places_asked.add(self.visit(Pending::ask));
     }
 
-    /// Does something to all that is waited for; returns how often that was of use.
+    /// Calls `work` for each destination; returns how often it returned `true`.
     fn visit(&self, work: impl Fn(&Pending) -> bool) -> u64 {
         let (mut last, mut useful) = (None, 0);
         for (pending, _) in self.queue.iter().filter_map(|held| held.wait.as_ref()) {
@@ -84,17 +84,17 @@ impl LockedSends<'_> {
         useful
     }
 
-    /// Whether the oldest is over.
+    /// Returns whether the oldest request has ended.
     pub(super) fn is_over(&self) -> bool {
         self.queue.front().is_some_and(UnendedSend::is_over)
     }
 
-    /// Whether one of them waits for its destination.
+    /// Returns whether a request waits for its destination.
     pub(super) fn waits(&self) -> bool {
         !self.queue.iter().all(UnendedSend::is_over)
     }
 
-    /// The oldest, if it is over.
+    /// Removes and returns the oldest request if it has ended.
     pub(super) fn pop(&mut self) -> Option<UnendedSend> {
         if !self.is_over() {
             return None;
@@ -104,14 +104,14 @@ impl LockedSends<'_> {
         Some(held)
     }
 
-    /// Ends them all, as `end` says.
+    /// Removes all requests and passes them to `end`.
     pub(super) fn end_all(&mut self, mut end: impl FnMut(UnendedSend)) {
         self.queue.drain(..).for_each(&mut end);
         self.count.store(0, Ordering::Release);
     }
 }
 
-/// Whether a request's success makes a completion.
+/// Returns whether the success of a request generates a completion.
 pub(super) fn is_signalled(signal_all: bool, flags: SendFlags) -> bool {
     signal_all || flags.contains(SendFlags::SIGNALED)
 }

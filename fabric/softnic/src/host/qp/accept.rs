@@ -1,8 +1,8 @@
-//! The word by which a target says whose requests it executes, and which.
+//! Control word by which a target authorizes an initiator and its operations.
 
 use farcall_verbs::Access;
 
-/// `ACCEPT` of an inbound segment: 0 is closed.
+/// Value of the `ACCEPT` word of an inbound segment; 0 means closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Accept(u64);
 

@@ -1,5 +1,6 @@
-//! CAS and FAA: executed by the initiator, with the processor's own atomics, in the target's mapped memory. So they are
-//! atomic also against the target's processors, not only against other requests (`IBV_ATOMIC_GLOB`).
+//! CAS and FAA. The initiator executes them in the target's mapped memory with the processor's atomic instructions.
+//! They are therefore also atomic with respect to the target's processors, and not only to other requests
+//! (`IBV_ATOMIC_GLOB`).
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -11,22 +12,23 @@ use super::request::{Request, Step};
 use super::transfer::scatter_bytes;
 
 impl Initiator {
-    /// Executes CAS or FAA; the old value goes to the local elements in host byte order.
+    /// Executes CAS or FAA. The old value is written to the local elements in host byte order.
     ///
     /// # Safety
-    /// See `execute`.
+    /// The contract of [`Initiator::execute`] applies.
     pub(crate) unsafe fn atomic(&mut self, request: &Request<'_>) -> Step {
         if request.len_bytes != ATOMIC_BYTES {
             return Step::Failed(WcStatus::LOC_LEN_ERR);
         }
         let operands = request.target.atomic();
         let word = Request { rkey: operands.rkey, len_bytes: ATOMIC_BYTES, ..*request };
-        // Neither may it overtake earlier WRITEs, nor a later READ overtake what it stores.
+        // The atomic must not overtake earlier WRITEs, and a later READ must not overtake its store.
         if std::mem::replace(&mut self.wrote, true) {
             fence(Ordering::SeqCst);
         }
         let mut old = None;
-        // SAFETY: the caller's promise; `one_sided` gives an address with room for the word.
+        // SAFETY: by the contract of this function the elements are valid; `one_sided` passes an address with
+        // `ATOMIC_BYTES` valid bytes.
         let step = unsafe {
             self.one_sided(&word, Access::REMOTE_ATOMIC, |place| {
                 old = change_word(place, request.opcode, &operands);
@@ -34,21 +36,22 @@ impl Initiator {
         };
         match (step, old.or_else(|| self.owner_request.take_found())) {
             (Step::Done, Some(old)) => {
-                // SAFETY: the elements are the poster's promise, and hold 8 bytes.
+                // SAFETY: by the contract of `RawQp::post_send` the elements are valid and unreferenced until the
+                // completion is polled; their total length is 8 bytes.
                 unsafe { scatter_bytes(&old.to_ne_bytes(), request.sges) };
                 Step::Done
             }
-            // Access is judged first (IBA 9.7.4.1), then the alignment.
+            // The access is checked before the alignment (IBA 9.7.4.1).
             (Step::Done, None) => Step::Failed(WcStatus::REM_INV_REQ_ERR),
             (step, _) => step,
         }
     }
 }
 
-/// Changes a word, if it is aligned there and here; returns what it was.
+/// Changes a word if its local and its remote address are aligned. Returns the previous value.
 ///
 /// # Safety
-/// `place` must be valid for 8 bytes that nobody holds a reference to.
+/// `place` must be valid for 8 bytes to which no reference exists.
 #[inline]
 pub(crate) unsafe fn change_word(place: *mut u8, opcode: WrOpcode, operands: &AtomicTarget) -> Option<u64> {
     let change = if opcode == WrOpcode::ATOMIC_FETCH_AND_ADD {
@@ -57,6 +60,6 @@ pub(crate) unsafe fn change_word(place: *mut u8, opcode: WrOpcode, operands: &At
         AtomicChange::Swap { if_equal: operands.compare_add, new: operands.swap }
     };
     let is_aligned = place.addr().is_multiple_of(8) && operands.remote_addr.is_multiple_of(8);
-    // SAFETY: the caller's promise, and the alignment is checked.
+    // SAFETY: by the contract of this function `place` is valid and unreferenced; the alignment was checked.
     is_aligned.then(|| unsafe { update_word(place, change) })
 }

@@ -1,10 +1,10 @@
-//! What a queue pair counts and records, for `farcall stats`.
+//! Counters and flight recorder of a queue pair, for `farcall stats`.
 
 use farcall_verbs::WrOpcode;
 
 farcall_stats::counters! {
-    /// Counters of a queue pair. Those of sends are written by whoever is inside the send side, those of receives by
-    /// the poller of the receive completion queue, `peer_became_ready` by the service thread.
+    /// Counters of a queue pair. The holder of the send side writes those of sends, the polling thread of the receive
+    /// completion queue those of receives, and the service thread `peer_became_ready`.
     pub(crate) struct QpCounters {
         /// WRITEs executed.
         writes,

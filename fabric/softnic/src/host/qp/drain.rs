@@ -1,16 +1,16 @@
-//! The send queue drained state: what was posted before goes to its end, what is posted in it waits (IBA 10.3.1.5).
+//! Send queue drained state: requests posted before it complete, requests posted in it wait (IBA 10.3.1.5).
 
 use farcall_verbs::AsyncEventKind;
 
 use super::QpCore;
 use super::send::SendSide;
 
-/// A send queue that drains.
+/// State of a send queue that drains.
 #[derive(Clone, Copy)]
 pub(crate) struct Drain {
-    /// Requests that were posted before.
+    /// Number of outstanding requests that were posted before.
     pub(crate) left: usize,
-    /// Whether to tell when there is none left.
+    /// `true` if an event must be raised when none is left.
     notify: bool,
 }
 
@@ -20,7 +20,7 @@ impl SendSide {
         self.tell_drained(core);
     }
 
-    /// The oldest request has ended.
+    /// Records that the oldest request has completed.
     pub(crate) fn drained_one(&mut self, core: &QpCore) {
         if let Some(drain) = &mut self.drain {
             drain.left = drain.left.saturating_sub(1);
@@ -37,7 +37,7 @@ impl SendSide {
         }
     }
 
-    /// Back in RTS: executes what was kept.
+    /// Called on the return to RTS: executes the requests posted in the meantime.
     pub(crate) fn end_drain(&mut self, core: &QpCore) {
         self.drain = None;
         self.resume(core);

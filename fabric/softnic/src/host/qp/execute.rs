@@ -1,4 +1,4 @@
-//! How the initiator executes requests: it looks at what it was granted, publishes a hazard, looks again, and copies.
+//! Execution of requests by the initiator: it checks the grant, publishes a hazard, checks again, and copies.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -16,14 +16,17 @@ use crate::life::Answer;
 use crate::life::rendezvous::{RequestBody, Violation};
 
 impl Initiator {
+    /// Executes a request.
+    ///
     /// # Safety
-    /// The request's memory is the poster's promise.
+    /// The contract of [`farcall_verbs::RawQp::post_send`] applies to the request's memory: it is valid and
+    /// unreferenced until the request completes.
     #[inline]
     pub(crate) unsafe fn execute(&mut self, core: &QpCore, request: &Request<'_>) -> Step {
         if self.peer.life.is_known_to_have_ended() {
             return Step::Failed(WcStatus::RETRY_EXC_ERR);
         }
-        // SAFETY: the poster's promise, passed on.
+        // SAFETY: by the contract of this function the request's memory is valid, as the callees require.
         let step = unsafe {
             match request.opcode {
                 _ if !request.is_allowed(core) => self.local_fault(request),
@@ -41,7 +44,7 @@ impl Initiator {
             Step::Failed(WcStatus::REM_OP_ERR) if request.opcode.consumes_receive() => {
                 self.nak(Kind::BadReceive)
             }
-            // A message that is too long has told it itself.
+            // A message that is too long has notified the target by its record.
             Step::Failed(WcStatus::REM_INV_REQ_ERR)
                 if !matches!(request.opcode, WrOpcode::SEND | WrOpcode::SEND_WITH_IMM) =>
             {
@@ -53,8 +56,9 @@ impl Initiator {
         step
     }
 
-    /// What becomes of a request whose local elements are not allowed. An RNIC finds that out when it reads them; for what
-    /// brings data back, when the answer comes: then the target's refusal is there before (IBA 9.7.4.1, as mlx5 does).
+    /// Returns the result of a request whose local elements are not permitted. An RNIC detects this when it reads them.
+    /// For a request that returns data, it does so when the response arrives, so the target's refusal takes precedence
+    /// (IBA 9.7.4.1; mlx5 does the same).
     #[cold]
     fn local_fault(&mut self, request: &Request<'_>) -> Step {
         let fault = Step::Failed(WcStatus::LOC_PROT_ERR);
@@ -95,8 +99,8 @@ impl Initiator {
         if is_misaligned { Step::Failed(WcStatus::REM_INV_REQ_ERR) } else { fault }
     }
 
-    /// Posts a one-sided request that repeats an earlier one's grants; false, and nothing done, if it does not. To be
-    /// called while nothing waits.
+    /// Posts a one-sided request that is covered by the grants of an earlier one. Returns `false` and does nothing if
+    /// it is not covered. Must only be called while no request waits.
     ///
     /// # Safety
     /// See [`farcall_verbs::RawQp::post_send`].
@@ -106,7 +110,7 @@ impl Initiator {
         let done = is_one_sided(wr.opcode)
             && core.state() == QpState::Rts
             && core.unpolled() < cap.max_send_wr as usize
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of this function the request's memory is valid, as `repeat` requires.
             && unsafe { self.repeat(wr, cap.max_inline_data) };
         if done {
             core.stats.executed(wr.opcode, wr.len_bytes());
@@ -115,7 +119,8 @@ impl Initiator {
         done
     }
 
-    /// Executes a one-sided request that repeats an earlier one's grants; false, and nothing done, if it does not.
+    /// Executes a one-sided request that is covered by the grants of an earlier one. Returns `false` and does nothing
+    /// if it is not covered.
     ///
     /// # Safety
     /// See [`farcall_verbs::RawQp::post_send`].
@@ -131,7 +136,8 @@ impl Initiator {
         }
         if wr.opcode == WrOpcode::WRITE {
             self.wrote = true;
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of this function `sge`, the request's only element, is valid, as `Grants::write`
+            // requires.
             let write = |grants: &Grants| unsafe { grants.write(wr, sge) };
             return self.write_grants.as_ref().is_some_and(write)
                 || self.earlier_write_grants.as_ref().is_some_and(write);
@@ -143,15 +149,17 @@ impl Initiator {
                 if std::mem::take(&mut self.wrote) {
                     fence(Ordering::SeqCst);
                 }
-                // SAFETY: the caller's promise.
+                // SAFETY: by the contract of this function `sge`, the request's only element, is valid, as
+                // `Grants::read` requires.
                 unsafe { grants.read(wr, sge) }
             }
             _ => {
-                // As on the general path.
+                // The same ordering as in `Initiator::atomic`.
                 if std::mem::replace(&mut self.wrote, true) {
                     fence(Ordering::SeqCst);
                 }
-                // SAFETY: the caller's promise.
+                // SAFETY: by the contract of this function `sge`, the request's only element, is valid, as
+                // `Grants::change` requires.
                 unsafe { grants.change(wr, sge) }
             }
         }
@@ -165,7 +173,7 @@ impl Initiator {
         }
     }
 
-    /// Keeps what a one-sided request was granted, for the next like it.
+    /// Stores the grants of a one-sided request for later requests like it.
     fn remember(&mut self, core: &QpCore, request: &Request<'_>) {
         let inline = request.flags.contains(SendFlags::INLINE);
         let rkey = if request.opcode.is_atomic() { request.target.atomic().rkey } else { request.rkey };
@@ -190,14 +198,14 @@ impl Initiator {
         }
     }
 
-    /// Tells the target what was published since the last time: one announcement for a whole batch.
+    /// Announces the records published since the last call to the target: one announcement for an entire batch.
     #[inline]
     pub(crate) fn ring(&mut self) {
         if self.unannounced {
             self.unannounced = false;
             let solicited = std::mem::take(&mut self.solicited);
             if self.layout.shared {
-                // Which receive it meets, and when, is found out there: that makes the completion and its event.
+                // The target matches messages with receives itself. The resulting completion raises the event.
                 self.doorbell.nudge();
             } else {
                 self.doorbell.announce(solicited);
@@ -205,11 +213,11 @@ impl Initiator {
         }
     }
 
-    /// One-sided access to `len_bytes` of the target, checked and fenced; `access` is given the bytes' address here,
-    /// unless the memory is not mapped: then the request's own elements are used.
+    /// Executes a one-sided access to `len_bytes` of the target, checked and fenced. `access` receives the local
+    /// address of the bytes. If the memory is not mapped, the request's own elements are used instead.
     ///
     /// # Safety
-    /// See `execute`.
+    /// The contract of [`Initiator::execute`] applies.
     #[inline]
     pub(crate) unsafe fn one_sided(
         &mut self,
@@ -218,7 +226,7 @@ impl Initiator {
         access: impl FnOnce(*mut u8),
     ) -> Step {
         if request.len_bytes == 0 {
-            // No key is looked at (IBA 9.7.4.2.3), but the target must be there and take such requests.
+            // No key is checked (IBA 9.7.4.2.3), but the target must be connected and permit such requests.
             return match self.accepts() {
                 None => Step::Wait(Wait::Peer),
                 Some(accept) if !accept.access().contains(need) => Step::Failed(WcStatus::REM_INV_REQ_ERR),
@@ -229,7 +237,7 @@ impl Initiator {
             let at = match self.find_region(request.rkey, false) {
                 Answer::Granted(CachedRegion::Mapped(at)) => at,
                 Answer::Granted(CachedRegion::Private(region)) => {
-                    // SAFETY: the poster's promise, passed on.
+                    // SAFETY: by the contract of this function the request's memory is valid, as `private` requires.
                     return unsafe { self.private(request, need, region) };
                 }
                 Answer::Refused(_) => return Step::Failed(WcStatus::REM_ACCESS_ERR),
@@ -241,7 +249,7 @@ impl Initiator {
             let place = region.locate(request.remote_addr, request.len_bytes);
             let step = match (accepts, place) {
                 (None, _) => Step::Wait(Wait::Peer),
-                // The queue pair does not take such requests at all (IBA 11.6.2), whatever the key.
+                // The queue pair does not permit such requests at all (IBA 11.6.2), regardless of the key.
                 (Some(accept), _) if !accept.access().contains(need) => {
                     hazard::leave(self.inbound());
                     return Step::Failed(WcStatus::REM_INV_REQ_ERR);
@@ -255,7 +263,7 @@ impl Initiator {
                     let whole = region.whole.clone();
                     hazard::leave(self.inbound());
                     let Some(whole) = whole else { return Step::Wait(Wait::Peer) };
-                    // SAFETY: the poster's promise, passed on.
+                    // SAFETY: by the contract of this function the request's memory is valid, as `private` requires.
                     return unsafe { self.private(request, need, whole) };
                 }
                 _ => Step::Failed(WcStatus::REM_ACCESS_ERR),
@@ -264,33 +272,36 @@ impl Initiator {
             if current || matches!(step, Step::Wait(_)) {
                 return step;
             }
-            // The key may have been given to a new region since: look once more.
+            // The key may have been reused for a new region; search once more.
             self.forget(at);
         }
         Step::Failed(WcStatus::REM_ACCESS_ERR)
     }
 
     /// # Safety
-    /// See `execute`.
+    /// The contract of [`Initiator::execute`] applies.
     #[inline]
     pub(super) unsafe fn write(&mut self, request: &Request<'_>) -> Step {
         self.wrote = true;
-        // SAFETY: `one_sided` gives an address with room for the whole request; the elements are the poster's promise.
+        // SAFETY: `one_sided` passes an address with `len_bytes` valid bytes in registered memory, to which no reference
+        // exists by the contract of `reg_mr`. By the contract of this function the elements are readable.
         unsafe { self.one_sided(request, Access::REMOTE_WRITE, |place| gather(place, request.sges)) }
     }
 
     /// # Safety
-    /// See `execute`.
+    /// The contract of [`Initiator::execute`] applies.
     #[inline]
     unsafe fn read(&mut self, request: &Request<'_>) -> Step {
         if std::mem::take(&mut self.wrote) {
             fence(Ordering::SeqCst);
         }
-        // SAFETY: as in `write`.
+        // SAFETY: `one_sided` passes an address with `len_bytes` valid bytes. By the contract of this function the
+        // elements are writable and unreferenced.
         unsafe { self.one_sided(request, Access::REMOTE_READ, |place| scatter(place, request.sges)) }
     }
 
-    /// From now on the target's queue pair shows itself as failed to whoever asks for its state.
+    /// Records a violation at the target. From now on the target's queue pair reports the error state when it is
+    /// queried.
     #[cold]
     pub(super) fn note_violation(&self, kind: Kind) {
         if self.is_reliable {
@@ -298,7 +309,7 @@ impl Initiator {
         }
     }
 
-    /// Tells the target that we broke its rules, so that its end fails too, as a real responder's would.
+    /// Notifies the target of a violation, so that its queue pair fails too, as that of a real responder would.
     #[cold]
     fn nak(&mut self, kind: Kind) {
         self.note_violation(kind);
@@ -306,7 +317,7 @@ impl Initiator {
             self.producer.publish_empty(kind, 0, 0, 0);
             self.unannounced = true;
             if kind != Kind::BadReceive {
-                // Its owner may wait for the event alone.
+                // The application may wait for the event without polling.
                 let violation = if kind == Kind::AccessNak { Violation::Access } else { Violation::Request };
                 let (dst_qpn, life) = (self.qpn, self.life);
                 self.peer.tell(RequestBody::Violated { dst_qpn, life, violation });
@@ -315,7 +326,7 @@ impl Initiator {
     }
 }
 
-/// Requests that need nothing of the target but its memory.
+/// Returns whether the operation needs only the target's memory.
 #[inline]
 fn is_one_sided(opcode: WrOpcode) -> bool {
     matches!(opcode, WrOpcode::WRITE | WrOpcode::READ) || opcode.is_atomic()

@@ -1,8 +1,8 @@
-//! What a queue pair's last one-sided request was granted, in the form that the next one compares with.
+//! Grants of a queue pair's last one-sided request, in a form that the next request is compared with.
 //!
-//! Most requests name the region and the local buffer that the one before named. Deriving again that they may is most
-//! of the cost of a small WRITE; here it is a handful of compares. Nothing is trusted: the words that revoke a grant
-//! are read every time, inside the hazard, as on the general path.
+//! Most requests name the same region and the same local buffer as the request before. Deriving the permissions again
+//! is most of the cost of a small WRITE; here it takes a few comparisons. Revocation is still honoured: the words that
+//! revoke a grant are read every time, inside the hazard, as on the general path.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -21,7 +21,7 @@ use crate::life::regions::Local;
 
 pub(crate) struct Grants {
     rkey: u32,
-    /// The local region; `None`: only inline requests are covered.
+    /// Local region and its key; `None` if only inline requests are covered.
     local: Option<(u32, Local)>,
     remote_addr: u64,
     remote_len_bytes: u64,
@@ -38,11 +38,12 @@ pub(crate) struct Grants {
     _region: Arc<MappedRegion>,
 }
 
-// SAFETY: `here` points into the mapping that `_region` keeps; it is only used through checked copies.
+// SAFETY: `here` points into the mapping that `_region` keeps alive. It is only accessed by copies whose range
+// `one_sided` checks.
 unsafe impl Send for Grants {}
 
 impl Grants {
-    /// What `initiator` is granted for its cached region `at`, and what the local region allows.
+    /// Returns the grants of `initiator` for its cached region `at`, combined with the permissions of the local region.
     pub(crate) fn of(initiator: &Initiator, at: usize, local: Option<(u32, Local)>) -> Option<Self> {
         let region = initiator.cached(at).clone();
         let accept = initiator.inbound().word_at(ACCEPT);
@@ -69,7 +70,7 @@ impl Grants {
         })
     }
 
-    /// Whether requests with these keys are covered already.
+    /// Returns whether requests with these keys are covered already.
     pub(crate) fn covers(&self, rkey: u32, lkey: Option<u32>) -> bool {
         self.rkey == rkey
             && self.accept.load(Acquire) == self.accept_word
@@ -82,7 +83,7 @@ impl Grants {
             })
     }
 
-    /// Whether the local element may be used, as far as these grants know.
+    /// Returns whether the local element may be used according to these grants.
     #[inline]
     fn allows(&self, sge: &Sge, flags: SendFlags, need: Access) -> bool {
         if flags.contains(SendFlags::INLINE) {
@@ -97,7 +98,7 @@ impl Grants {
             && local.word.load(Acquire) == local.generation
     }
 
-    /// Gives `access` the place of `len_bytes` bytes at `remote_addr`, if the grants cover it.
+    /// Calls `access` with the local address of `len_bytes` bytes at `remote_addr`, if the grants cover the access.
     #[inline]
     fn one_sided(&self, rkey: u32, remote_addr: u64, len_bytes: u32, access: impl FnOnce(*mut u8)) -> bool {
         let offset = remote_addr.wrapping_sub(self.remote_addr);
@@ -114,7 +115,8 @@ impl Grants {
         let current = self.accept.load(Acquire) == self.accept_word
             && self.generation_word.load(Acquire) == self.generation;
         if current {
-            // SAFETY: inside the region by the checks above, and the region inside its mapping.
+            // SAFETY: the checks above found `offset` and `len_bytes` inside the region, and `_region` keeps its
+            // mapping alive.
             access(unsafe { self.here.add(offset as usize) });
         }
         self.hazard.store(0, Release);
@@ -128,7 +130,8 @@ impl Grants {
     #[inline]
     pub(crate) unsafe fn write(&self, wr: &SendWr<'_>, sge: &Sge) -> bool {
         let RdmaTarget { remote_addr, rkey } = wr.rdma();
-        // SAFETY: `one_sided` gives a place with room for the element, which is the poster's promise.
+        // SAFETY: `one_sided` passes an address with `sge.length` valid bytes in registered memory, to which no
+        // reference exists by the contract of `reg_mr`. By the contract of this function the element is readable.
         let access = |place: *mut u8| unsafe { gather(place, std::slice::from_ref(sge)) };
         self.may_write
             && self.allows(sge, wr.send_flags, Access::empty())
@@ -142,7 +145,8 @@ impl Grants {
     #[inline]
     pub(crate) unsafe fn read(&self, wr: &SendWr<'_>, sge: &Sge) -> bool {
         let RdmaTarget { remote_addr, rkey } = wr.rdma();
-        // SAFETY: as in `write`.
+        // SAFETY: `one_sided` passes an address with `sge.length` valid bytes. By the contract of this function the
+        // element is writable and unreferenced.
         let access = |place: *mut u8| unsafe { scatter(place, std::slice::from_ref(sge)) };
         self.may_read
             && self.allows(sge, wr.send_flags, Access::LOCAL_WRITE)
@@ -157,14 +161,16 @@ impl Grants {
     pub(crate) unsafe fn change(&self, wr: &SendWr<'_>, sge: &Sge) -> bool {
         let operands = wr.atomic_target();
         let mut old = None;
-        // SAFETY: `one_sided` gives a place with room for the word.
+        // SAFETY: `one_sided` passes an address with `ATOMIC_BYTES` valid bytes in registered memory, to which no
+        // reference exists by the contract of `reg_mr`.
         let access = |place| old = unsafe { change_word(place, wr.opcode, &operands) };
         let is_done = self.may_change
             && u64::from(sge.length) == ATOMIC_BYTES
             && self.allows(sge, wr.send_flags, Access::LOCAL_WRITE)
             && self.one_sided(operands.rkey, operands.remote_addr, sge.length, access);
         let Some(old) = old.filter(|_| is_done) else { return false };
-        // SAFETY: the element is the poster's promise.
+        // SAFETY: by the contract of this function the element is writable; its length was compared with
+        // `ATOMIC_BYTES`.
         unsafe { scatter_bytes(&old.to_ne_bytes(), std::slice::from_ref(sge)) };
         true
     }

@@ -1,5 +1,5 @@
-//! The way in to a queue pair as its owner keeps it: the segment that the peer was granted, and whose life an access of
-//! the peer ends with.
+//! Inbound grant of a queue pair, as the granting side stores it: the segment that the peer was granted, and the
+//! process whose exit ends the peer's accesses.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -14,26 +14,26 @@ use super::remote_cq::RemoteCq;
 use crate::host::segments::Segments;
 use crate::life::Lifetime;
 
-/// How long revocation waits for an access under way; longer only if the peer is stopped inside one.
+/// Time for which revocation waits for an access in progress. It only expires if the peer is stopped inside the access.
 pub(crate) const HAZARD_WAIT: Duration = Duration::from_millis(100);
 
-/// Who asks for the way in: process instance, queue pair number, life of the queue pair.
+/// Identity of a peer queue pair: process instance, queue pair number, incarnation.
 pub(crate) type Asker = (u64, u32, u32);
 
 pub(crate) struct Inbound {
     pub(crate) segment: Segment,
     ring_at: usize,
     pub(crate) mem: SharedMem,
-    /// The receives that are advertised there.
+    /// Receives that are advertised in the segment.
     receives: Arc<RecvQueue>,
     pub(crate) granted_to: Option<Asker>,
-    /// The client that was granted it.
+    /// Client to which it was granted.
     pub(crate) client: Option<u64>,
-    /// How often the pair was reset.
+    /// Incarnation of the queue pair: the number of its resets.
     pub(crate) life: u32,
-    /// The life of the process that was granted, whose death ends its accesses.
+    /// Process to which it was granted. Its exit ends its accesses.
     pub(crate) initiator: Option<Arc<Lifetime>>,
-    /// Where that process waits for credit.
+    /// Completion queue at which that process waits for credit.
     pub(crate) creditor: Option<RemoteCq>,
 }
 
@@ -61,8 +61,8 @@ impl Inbound {
         })
     }
 
-    /// Whether the way in may pass to a later life of the pair that it was granted to: that has sent nothing, and may
-    /// not even have seen the grant, if it ended while it was waited for.
+    /// Returns whether the grant may be transferred to a later incarnation of the peer queue pair that holds it. The
+    /// earlier incarnation must have sent nothing; it may not even have received the grant.
     pub(crate) fn may_pass(&self, granted: Asker, asker: Asker, layout: &Layout) -> bool {
         let is_later = asker.2.wrapping_sub(granted.2).cast_signed() > 0;
         let is_unused = self.mem.load(HEAD, Acquire) == 0
@@ -71,19 +71,19 @@ impl Inbound {
         (granted.0, granted.1) == (asker.0, asker.1) && is_later && is_unused
     }
 
-    /// How many receives were posted until now, if one of them may have an element of this key; 0 otherwise.
+    /// Returns the number of receives posted so far if one of them may have an element with this key; otherwise 0.
     pub(crate) fn posted_with(&self, lkey: u32) -> u64 {
-        // In this order: the keys of what is counted are noted.
+        // The order matters: a receive's keys are recorded before it is counted.
         let posted = self.mem.load(RQ_POSTED, Acquire);
         if self.receives.may_hold(lkey) { posted } else { 0 }
     }
 
-    /// Whether no access that `concerns` selects by its hazard is under way.
+    /// Returns whether no access whose hazard `concerns` selects is in progress.
     pub(crate) fn is_clear(&self, concerns: impl Fn(u64) -> bool) -> bool {
         is_clear(&self.mem, self.initiator.as_ref(), concerns)
     }
 
-    /// After receives were posted or records consumed: wakes the peer if it waits for that.
+    /// Called after receives were posted or records consumed: announces the credit to the peer if it waits for it.
     pub(crate) fn give_credit(&self) {
         if self.mem.load(WANT, Relaxed) != 0
             && let Some(creditor) = &self.creditor
@@ -92,8 +92,8 @@ impl Inbound {
         }
     }
 
-    /// As `give_credit`, where receives are shared: what was accepted, or may be placed, completes when the peer has
-    /// looked.
+    /// Like `give_credit`, for shared receives. A message that was accepted, or may be written to the offered receive,
+    /// completes only when the peer has processed the credit.
     pub(crate) fn give_shared_credit(&self) {
         if self.mem.load(WANT, Relaxed) != 0
             && let Some(creditor) = &self.creditor
@@ -102,7 +102,7 @@ impl Inbound {
         }
     }
 
-    /// What is left of it when the pair begins a new life or ends.
+    /// Returns the part that remains relevant when the queue pair is reset or destroyed.
     pub(crate) fn past(&self) -> PastInbound {
         PastInbound { mem: self.mem.clone(), initiator: self.initiator.clone() }
     }
@@ -110,19 +110,19 @@ impl Inbound {
 
 impl Drop for Inbound {
     fn drop(&mut self) {
-        // The ring is nobody's any more. Before it stands what the peer still looks at.
+        // Releases the ring, which no process uses any more. The peer may still read the part before it.
         self.segment.give_back(self.ring_at);
     }
 }
 
-/// The segment of a life that is over, with its hazard.
+/// Inbound segment of a previous incarnation, with its hazard.
 pub(crate) struct PastInbound {
     mem: SharedMem,
     initiator: Option<Arc<Lifetime>>,
 }
 
 impl PastInbound {
-    /// As [`Inbound::is_clear`].
+    /// Returns whether no access whose hazard `concerns` selects is in progress.
     pub(crate) fn is_clear(&self, concerns: impl Fn(u64) -> bool) -> bool {
         is_clear(&self.mem, self.initiator.as_ref(), concerns)
     }
@@ -132,10 +132,10 @@ fn is_clear(mem: &SharedMem, initiator: Option<&Arc<Lifetime>>, concerns: impl F
     !concerns(hazard::current(mem)) || initiator.is_some_and(|life| life.has_ended())
 }
 
-/// For how long an access under way is waited for without giving the processor away for more than a turn.
+/// Time for which a wait for an access in progress only yields the processor, before it sleeps.
 const QUICK: Duration = Duration::from_millis(1);
 
-/// Waits until `is_clear`, but not beyond `deadline`; returns whether it is.
+/// Waits until `is_clear` returns `true`, at most until `deadline`. Returns whether it did.
 pub(crate) fn wait_until(deadline: Instant, is_clear: impl Fn() -> bool) -> bool {
     let begun = Instant::now();
     while !is_clear() {

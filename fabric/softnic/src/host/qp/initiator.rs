@@ -1,4 +1,5 @@
-//! The way to the peer's queue pair: its inbound segment, its completion queues' readiness, the regions it granted.
+//! Connection to the peer's queue pair: its inbound segment, its completion queues' readiness, and the regions it
+//! granted.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::host::granted::{GrantedRegions, MappedRegion, PrivateRegion, Region, 
 use crate::life::rendezvous::{ReplyBody, RequestBody};
 use crate::life::{Answer, Interest, Peer};
 
-/// Regions that a queue pair finds without asking its peer object.
+/// Number of regions that a queue pair finds without a lookup in its [`Peer`].
 const CACHED_REGIONS: usize = 4;
 
 const NO_KEY: u64 = u64::MAX;
@@ -27,71 +28,73 @@ const fn cache_key(rkey: u32, receive: bool) -> u64 {
     rkey as u64 | (receive as u64) << 32
 }
 
-/// Where a queue pair keeps a region of the peer.
+/// Result of a lookup of a peer's region.
 pub(crate) enum CachedRegion {
-    /// Mapped here, for [`Initiator::cached`].
+    /// Mapped; index for [`Initiator::cached`].
     Mapped(usize),
-    /// Reached otherwise.
+    /// Not mapped.
     Private(Arc<PrivateRegion>),
 }
 
-/// What executes a queue pair's requests, in memory that the target's process has granted. What every message does
-/// comes first: see [`QpCore`].
+/// Executes a queue pair's requests in memory that the target's process has granted. The fields that every message uses
+/// come first: see [`QpCore`].
 #[repr(C)]
 pub(crate) struct Initiator {
     pub(crate) peer: Arc<Peer>,
     pub(crate) producer: Producer,
-    /// Messages sent that consumed a receive.
+    /// Number of messages sent that consumed a receive.
     pub(crate) sent: u64,
-    /// Receives the target had posted when we last looked.
+    /// Number of receives that the target had posted when it was last read.
     pub(crate) posted_seen: u64,
-    /// Where our messages are announced.
+    /// Completion queue at which messages are announced.
     pub(crate) doorbell: RemoteCq,
     pub(crate) layout: Layout,
-    /// RC: the target may be waited for, and told of errors.
+    /// `true` for RC: requests may wait for the target, and the target is notified of errors.
     pub(crate) is_reliable: bool,
-    /// A WRITE since the last full fence: a READ must not overtake it (IBA 9.5: RC ordering).
+    /// `true` if a WRITE was executed since the last full fence. A READ must not overtake it (IBA 9.5: RC ordering).
     pub(crate) wrote: bool,
-    /// Messages published since the target was last told, and whether one asked for a solicited event.
+    /// `unannounced`: messages were published since the last announcement; `solicited`: one of them requests a
+    /// solicited event.
     pub(crate) unannounced: bool,
     pub(crate) solicited: bool,
-    /// What the last WRITE, READ and atomic were granted: a protocol's two directions are two regions.
+    /// Grants of the last WRITE, READ and atomic. A protocol usually uses one region for each direction.
     pub(crate) write_grants: Option<Grants>,
     pub(crate) read_grants: Option<Grants>,
     pub(crate) change_grants: Option<Grants>,
-    /// What a WRITE before was granted: a protocol's words may lie in another region than its bytes.
+    /// Grants of an earlier WRITE: a protocol may write its control words to a region other than that of its data.
     pub(crate) earlier_write_grants: Option<Grants>,
     pub(crate) in_flight: InFlight,
-    /// The oldest request, if the target's service thread executes it.
+    /// State of the oldest request if the target's service thread executes it.
     pub(crate) owner_request: OwnerRequest,
-    /// Our own number, which the target must expect.
+    /// This queue pair's number, which the target must expect.
     src_qpn: u32,
     pub(super) qpn: u32,
     pd: u32,
-    /// Ours in the answers that we ask the peer for.
+    /// Interest in the peer's replies to this queue pair's requests.
     pub(super) interest: Interest,
-    /// What `regions` holds, by key: the key, and one bit more for regions of receives. `NO_KEY` if nothing.
+    /// Keys of `regions`: the key, and one more bit for regions of receives. `NO_KEY` if the entry is empty.
     cached_keys: [u64; CACHED_REGIONS],
     regions: [Option<Arc<MappedRegion>>; CACHED_REGIONS],
-    /// Which cached region is replaced next.
+    /// Index of the cached region that is replaced next.
     victim: usize,
-    /// Regions that are not mapped: what one of them costs does not depend on the search for it.
+    /// Regions that are not mapped. The cost of an access to them is much higher than that of the search.
     private: Vec<(u64, Arc<PrivateRegion>)>,
-    /// Our life, as told when we connected.
+    /// Incarnation of this queue pair, as sent in the connect request.
     pub(super) life: u32,
 }
 
 impl Initiator {
-    /// Asks the peer for the way in. [`Answer::NotYet`]: ask again.
+    /// Requests access from the peer. [`Answer::NotYet`] means that the caller must try again.
     ///
     /// # Errors
-    /// If there is no such process, or what it granted cannot be used.
+    /// Returns an error if there is no such process, or if its grant cannot be used.
     pub(crate) fn connect(core: &QpCore, sought: &mut Sought) -> Result<Answer<Self>> {
         let process = &core.host.process;
         let dst_qpn = core.dest_qpn();
         let Some(peer) = process.peer_of(dst_qpn, &mut sought.meeting)? else { return Ok(Answer::NotYet) };
         let (instance, life) = (process.instance, core.life());
-        // Where we shall wait for credit: the target may never connect to us by itself.
+        // Location at which the initiator waits for credit. It is included because the target may never connect to this
+        // process itself.
         let place = &core.send_slot;
         let (credit, mut fds) = place.cq.place(place.bit);
         if credit.event {
@@ -136,7 +139,7 @@ impl Initiator {
         let mut fds = fds.into_iter();
         let (mem, layout) = map_ring(&fds.next()?, ring)?;
         if layout.shared {
-            // There every message waits for its acceptance.
+            // Such a target must accept every message, so the sender always waits for credit.
             mem.store(WANT, 1, Relaxed);
             fence::heavy();
         }
@@ -173,14 +176,15 @@ impl Initiator {
         self.producer.memory()
     }
 
-    /// What the target accepts from us now; `None`: nothing. Only meaningful inside a hazard.
+    /// Returns what the target accepts from this queue pair now; `None` if it accepts nothing. Only meaningful while a
+    /// hazard is published.
     #[inline]
     pub(crate) fn accepts(&self) -> Option<Accept> {
         let accept = Accept::from_word(self.inbound().load(ACCEPT, Acquire));
         (accept.is_open() && accept.src_qpn() == self.src_qpn).then_some(accept)
     }
 
-    /// The mapped region of a key; an index for [`Initiator::cached`].
+    /// Looks up the region of a key.
     #[inline]
     pub(crate) fn find_region(&mut self, rkey: u32, receive: bool) -> Answer<CachedRegion> {
         let key = cache_key(rkey, receive);
@@ -226,14 +230,14 @@ impl Initiator {
         self.regions[at].as_ref().expect("find_region returned it")
     }
 
-    /// Forgets a region that its owner has deregistered.
+    /// Removes a region that its owner has deregistered.
     #[cold]
     pub(crate) fn forget(&mut self, at: usize) {
         self.cached_keys[at] = NO_KEY;
         self.regions[at] = None;
     }
 
-    /// As [`Initiator::forget`], for a region that is not mapped, or only a part of it.
+    /// Removes a region that is not mapped, or only partly mapped.
     pub(crate) fn forget_private(&mut self, region: &Arc<PrivateRegion>) {
         self.private.retain(|(_, known)| !Arc::ptr_eq(known, region));
         let is_part =
@@ -243,7 +247,7 @@ impl Initiator {
         }
     }
 
-    /// Forgets what is kept of a key for the placing of receives.
+    /// Removes the region of a key that was granted for receives.
     pub(crate) fn forget_receive(&mut self, rkey: u32) {
         let key = cache_key(rkey, true);
         self.private.retain(|(known, _)| *known != key);
@@ -253,7 +257,7 @@ impl Initiator {
     }
 }
 
-/// A segment with a ring that a peer has granted; `None` if it is none of this version.
+/// Maps a segment with a ring that a peer has granted; `None` if it is not of this version.
 pub(crate) fn map_ring(fd: &OwnedFd, (offset, len_bytes): (u64, u64)) -> Option<(SharedMem, Layout)> {
     let len_bytes = usize::try_from(len_bytes).ok()?;
     let mem = SharedMem::new(Segment::map_foreign(fd.as_fd(), offset, len_bytes, true).ok()?);

@@ -1,4 +1,4 @@
-//! Messages of a queue pair with shared receives meet those receives here; see [`super::shared_receive`].
+//! Matching of a queue pair's messages with shared receives; see [`super::shared_receive`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,35 +16,35 @@ use crate::host::cq::COMPLETIONS_A_TURN;
 use crate::host::flight::Event;
 use crate::host::srq::{Receive, SrqCore};
 
-/// What came of a turn.
+/// Result of one matching quantum.
 pub(super) struct Turn {
     pub(super) has_completed: bool,
-    /// Whether a completion asks for a solicited event.
+    /// `true` if a completion requests a solicited event.
     pub(super) solicited: bool,
-    /// The turn was used up.
+    /// `true` if the quantum was used up, so more messages may wait.
     pub(super) has_more: bool,
 }
 
 pub(super) struct Matching {
     consumer: Consumer,
     srq: Arc<SrqCore>,
-    /// Messages accepted.
+    /// Number of messages accepted.
     taken: u64,
-    /// The receive into which the peer may place a large message.
+    /// Receive to which the peer may write a large message.
     offered: Option<Receive>,
     offers: u64,
     is_offered: Arc<AtomicBool>,
-    /// Completions of messages that were matched while the owner did not poll.
+    /// Completions of messages that were matched while the application thread did not poll.
     stored: VecDeque<Wc>,
-    /// How many, for those who are not inside.
+    /// Length of `stored`, for threads that are not inside.
     stored_count: Arc<AtomicUsize>,
-    /// Whether one of those asks for a solicited event.
+    /// `true` if one of the stored completions requests a solicited event.
     solicited: bool,
-    /// The next message found no receive when so many batches had been posted.
+    /// Number of batches posted when the next message found no receive.
     starved_at: Option<u64>,
-    /// Nothing more is matched.
+    /// `true` if no more messages are matched.
     broken: bool,
-    /// The last receive that we hold was given back; told by an event.
+    /// `true` if the last receive that it held was released, and the event was raised.
     ended: bool,
 }
 
@@ -71,7 +71,7 @@ impl Matching {
         }
     }
 
-    /// Whether a poll would find something.
+    /// Returns whether a poll would find a completion.
     pub(super) fn has_something(&self, core: &QpCore) -> bool {
         !self.stored.is_empty()
             || (self.consumer.has_record() && !self.broken && !self.starves())
@@ -82,7 +82,7 @@ impl Matching {
         self.starved_at == Some(self.srq.posts())
     }
 
-    /// Delivers what has come.
+    /// Delivers completions.
     pub(super) fn poll(&mut self, core: &QpCore, wc: &mut [Wc]) -> usize {
         let mut taken = self.stored.len().min(wc.len());
         if taken > 0 {
@@ -108,7 +108,7 @@ impl Matching {
         taken
     }
 
-    /// Matches one turn of what has come and keeps the completions.
+    /// Matches up to [`COMPLETIONS_A_TURN`] messages and stores their completions.
     pub(super) fn match_ahead(&mut self, core: &QpCore) -> Turn {
         let before = self.stored.len();
         self.solicited = false;
@@ -137,20 +137,20 @@ impl Matching {
         }
     }
 
-    /// Publishes how far we are, and wakes the peer if it waits for that.
+    /// Publishes the number of consumed records, and notifies the peer if it waits for that.
     fn tell_peer(&mut self, core: &QpCore) {
         if self.consumer.publish_head() {
             core.give_credit();
         }
     }
 
-    /// The next message that meets a receive.
+    /// Returns the completion of the next message that matches a receive.
     fn next(&mut self, core: &QpCore) -> Option<Wc> {
         while !self.broken && core.state() != QpState::Err {
             let record = match self.consumer.peek() {
                 Ok(Some(record)) => record,
                 Ok(None) => {
-                    // Not from inside an access: it withdraws between two.
+                    // The peer withdraws only between two accesses, so it is not inside the offered receive.
                     if self.offered.is_some() && self.is_withdrawn() && !self.consumer.has_record() {
                         self.give_back_offer(core);
                     }
@@ -186,12 +186,12 @@ impl Matching {
         None
     }
 
-    /// Whether the peer has given up what was not accepted.
+    /// Returns whether the peer has withdrawn the messages that were not accepted.
     fn is_withdrawn(&self) -> bool {
         self.consumer.memory().load(TAKEN, Acquire) & WITHDRAWN != 0
     }
 
-    /// Takes a place back that the peer, which has nothing more to publish, does not use.
+    /// Takes back the offered receive. The peer publishes nothing more and does not use it.
     fn give_back_offer(&mut self, core: &QpCore) {
         self.broken = true;
         self.is_offered.store(false, Release);
@@ -199,9 +199,10 @@ impl Matching {
         self.offered.take().into_iter().for_each(|receive| self.srq.put_back(receive));
     }
 
-    /// A receive for the next message; without one the peer learns that it is not ready (RNR NAK).
+    /// Takes a receive for the next message. If there is none, reports to the peer that this side is not ready (RNR
+    /// NAK).
     fn take(&mut self, core: &QpCore) -> Option<Receive> {
-        // Again if something was posted meanwhile: who posted may have looked before the peer was told.
+        // Repeated if receives were posted concurrently: that thread may have checked before the RNR NAK was stored.
         while !self.starves() {
             let posts = self.srq.posts();
             let receive = self.srq.take(&core.this, self.taken + 1);
@@ -218,12 +219,12 @@ impl Matching {
         None
     }
 
-    /// Whether the receive's memory may take a message of `len_bytes`.
+    /// Returns whether the receive's memory may take a message of `len_bytes`.
     fn is_usable(&self, receive: &Receive, len_bytes: u32) -> bool {
         self.srq.allows(receive.sges(), len_bytes)
     }
 
-    /// Shows the peer where to place a large message.
+    /// Advertises to the peer where to write a large message.
     fn offer(&mut self, core: &QpCore, record: &Record, receive: Receive) -> Option<Wc> {
         if u64::from(record.len_bytes) > receive.len_bytes() {
             return Some(self.fail(core, &receive, WcStatus::LOC_LEN_ERR));
@@ -244,13 +245,13 @@ impl Matching {
     /// Accepts a message into its receive.
     fn complete(&mut self, core: &QpCore, record: &Record, receive: Receive) -> Option<Wc> {
         let is_too_long = u64::from(record.len_bytes) > receive.len_bytes();
-        // What was placed was checked by who placed it; a WRITE with immediate touches no element.
+        // A message written by the peer was checked by the peer; a WRITE with immediate uses no scatter element.
         if record.kind == Kind::Send && !is_too_long && !self.is_usable(&receive, record.len_bytes) {
             return Some(self.fail(core, &receive, WcStatus::LOC_PROT_ERR));
         }
         let fits = match record.kind {
-            // SAFETY: the receive's memory is the poster's promise until this completion is polled; its keys were
-            // checked just now.
+            // SAFETY: by the contract of `post_srq_recv` the receive's memory is valid until this completion is polled;
+            // `is_usable` has checked its keys.
             Kind::Send => unsafe { scatter_from_ring(self.consumer.memory(), record, receive.sges()) },
             Kind::SendPlaced => u64::from(record.len_bytes) <= receive.len_bytes(),
             _ => true,
@@ -259,7 +260,7 @@ impl Matching {
             return Some(self.fail(core, &receive, WcStatus::LOC_LEN_ERR));
         }
         if !self.consumer.memory().compare_exchange(TAKEN, self.taken, self.taken + 1) {
-            // The peer gave the message up, and with it the connection.
+            // The peer has abandoned the message, and with it the connection.
             self.broken = true;
             self.srq.put_back(receive);
             return None;
@@ -275,7 +276,7 @@ impl Matching {
         Some(completion)
     }
 
-    /// A message that the receive cannot hold: the peer learns it as a NAK, and both ends fail.
+    /// Fails a message that the receive cannot hold. The peer receives a NAK, and both queue pairs fail.
     fn fail(&mut self, core: &QpCore, receive: &Receive, status: WcStatus) -> Wc {
         let remote =
             if status == WcStatus::LOC_LEN_ERR { WcStatus::REM_INV_REQ_ERR } else { WcStatus::REM_OP_ERR };
@@ -295,8 +296,8 @@ impl Matching {
         None
     }
 
-    /// In the error state: flushes the receive that a message was being placed into, unless the peer may still do that;
-    /// afterwards nothing of the shared queue is ours (IBA 10.2.9.5).
+    /// In the error state: flushes the offered receive, unless the peer may still write to it. Afterwards the queue
+    /// pair holds no receive of the shared queue (IBA 10.2.9.5).
     #[cold]
     fn end(&mut self, core: &QpCore) -> Option<Wc> {
         if self.ended || !core.is_closed() {
@@ -316,7 +317,8 @@ impl Matching {
             .map(|receive| Wc::ended(receive.wr_id, core.qpn, WcOpcode::RECV, WcStatus::WR_FLUSH_ERR))
     }
 
-    /// Ends without completions (RESET, destroy): what was offered is shared again, unless a stopped peer is inside.
+    /// Ends without completions (RESET, destroy). The offered receive returns to the shared queue, unless a stopped
+    /// peer is inside it.
     pub(super) fn discard(&mut self, core: &QpCore) {
         (self.ended, self.broken) = (true, true);
         self.is_offered.store(false, Release);

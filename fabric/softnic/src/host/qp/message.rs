@@ -1,5 +1,5 @@
-//! What consumes a receive of the target: SEND and WRITE with immediate. Small messages travel inside the ring; large
-//! ones are placed into the receive that the target has advertised.
+//! Operations that consume a receive of the target: SEND and WRITE with immediate. Small messages are sent inside the
+//! ring. Large messages are written directly to the receive that the target has advertised.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -15,20 +15,21 @@ use super::wait_queue::Wait;
 use crate::life::Answer;
 use crate::life::rendezvous::RequestBody;
 
-/// Messages up to this size travel inside the ring: two small copies cost less than finding the receive's region.
+/// Maximum size of messages that are sent inside the ring. Two small copies cost less than the lookup of the receive's
+/// region.
 pub(crate) const EAGER_BYTES: u64 = 1024;
 
 impl Initiator {
-    /// SEND and WRITE with immediate: what consumes a receive.
+    /// Executes a SEND or WRITE with immediate.
     ///
     /// # Safety
-    /// See `execute`.
+    /// The contract of [`Initiator::execute`] applies.
     pub(crate) unsafe fn message(&mut self, request: &Request<'_>) -> Step {
-        // SAFETY: the poster's promise, passed on.
+        // SAFETY: by the contract of this function the request's memory is valid, as `try_message` requires.
         let step = unsafe { self.try_message(request) };
         let is_told = match step {
             Step::Done | Step::Published => true,
-            // The target's receive fails too.
+            // The target's receive fails too, so the target must be notified.
             Step::Failed(WcStatus::REM_INV_REQ_ERR) => self.is_reliable,
             _ => false,
         };
@@ -42,8 +43,8 @@ impl Initiator {
         step
     }
 
-    /// After the first message: a target that is not ready to send yet may wait for the event that tells it
-    /// (COMM_EST), and not poll.
+    /// Called after the first message. A target that is not ready to send yet may wait for the event (COMM_EST) without
+    /// polling.
     #[cold]
     fn greet(&self) {
         if self.inbound().load(GREETING, Acquire) != 0 {
@@ -52,17 +53,17 @@ impl Initiator {
     }
 
     /// # Safety
-    /// See `execute`.
+    /// The contract of [`Initiator::execute`] applies.
     unsafe fn try_message(&mut self, request: &Request<'_>) -> Step {
         if !self.receive_is_posted() {
             if self.layout.shared {
-                // SAFETY: the poster's promise, passed on.
+                // SAFETY: by the contract of this function the request's memory is valid, as `shared_message` requires.
                 return unsafe { self.shared_message(request) };
             }
-            // A target that is not ready to receive does not answer at all, whatever it has posted.
+            // A target that is not ready to receive does not respond at all, regardless of its posted receives.
             return Step::Wait(if self.accepts().is_some() { Wait::Receiver } else { Wait::Peer });
         }
-        // SAFETY: the poster's promise, passed on.
+        // SAFETY: by the contract of this function the request's memory is valid, as the callees require.
         unsafe {
             match request.opcode {
                 WrOpcode::WRITE_WITH_IMM => self.write_with_imm(request),
@@ -71,43 +72,44 @@ impl Initiator {
         }
     }
 
-    /// Whether the target has a receive for our next message.
+    /// Returns whether the target has a receive for the next message.
     #[inline]
     fn receive_is_posted(&mut self) -> bool {
         if self.sent < self.posted_seen {
             return true;
         }
         self.posted_seen = self.inbound().load(RQ_POSTED, Acquire);
-        // It lies beside that.
+        // The consumer's position is on the same cache line.
         self.producer.look_at_head();
         self.sent < self.posted_seen
     }
 
-    /// Whether the memory of the next receive may not be writable under its keys, so that the sender must find out. Over
-    /// UC the sender learns nothing of it.
+    /// Returns whether the sender must check that the next receive is writable under its keys. Over UC the sender
+    /// receives no report of it.
     #[inline]
     fn must_check_receive(&self) -> bool {
         self.sent < self.inbound().load(UNCHECKED_RECEIVES, Relaxed) && self.is_reliable
     }
 
     /// # Safety
-    /// See `execute`.
+    /// The contract of [`Initiator::execute`] applies.
     unsafe fn write_with_imm(&mut self, request: &Request<'_>) -> Step {
         if !self.producer.has_room(0, 0) {
             return Step::Wait(Wait::Receiver);
         }
-        // SAFETY: the poster's promise, passed on.
+        // SAFETY: by the contract of this function the request's memory is valid, as `write_and_publish` requires.
         let step = unsafe { self.write_and_publish(request) };
         self.sent += u64::from(matches!(step, Step::Done));
         step
     }
 
-    /// Writes, and if that is done publishes the record of a WRITE with immediate. Call with room for a record.
+    /// Executes a WRITE with immediate: writes, and publishes the record if that succeeded. The ring must have a free
+    /// slot.
     ///
     /// # Safety
-    /// See `execute`.
+    /// The contract of [`Initiator::execute`] applies.
     pub(super) unsafe fn write_and_publish(&mut self, request: &Request<'_>) -> Step {
-        // SAFETY: the poster's promise, passed on.
+        // SAFETY: by the contract of this function the request's memory is valid, as `write` requires.
         let step = unsafe { self.write(request) };
         if let Step::Done = step {
             let (flags, len) = (request.record_flags(), request.len_bytes as u32);
@@ -116,20 +118,20 @@ impl Initiator {
         step
     }
 
-    /// Publishes a SEND with its payload in the ring. Call with room for it.
+    /// Publishes a SEND with its payload in the ring. The ring must have space for it.
     ///
     /// # Safety
     /// The elements must be readable.
     #[inline]
     pub(super) unsafe fn publish_eager(&mut self, request: &Request<'_>, flags: u8) {
         let (at, len) = (self.producer.payload_at(), request.len_bytes as u32);
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the elements are readable.
         unsafe { gather_to_ring(self.inbound(), at, request.sges) };
         self.producer.publish(Kind::Send, flags, len, request.imm_be, len as usize);
     }
 
     /// # Safety
-    /// See `execute`.
+    /// The contract of [`Initiator::execute`] applies.
     unsafe fn send(&mut self, request: &Request<'_>) -> Step {
         let (flags, len) = (request.record_flags(), request.len_bytes as u32);
         hazard::enter(self.inbound(), hazard::RECEIVES);
@@ -146,22 +148,24 @@ impl Initiator {
             } else {
                 Step::Wait(Wait::Receiver)
             }
-        // A slot stays free for every receive that the target may post before it polls.
+        // One slot must remain free for every receive that the target may post before it polls.
         } else if request.len_bytes <= EAGER_BYTES
             && !self.must_check_receive()
             && self.producer.has_room(len as usize, self.layout.rq_depth.into())
         {
-            // SAFETY: the elements are the poster's promise; the ring has room.
+            // SAFETY: by the contract of this function the elements are readable.
             unsafe { self.publish_eager(request, flags) };
             self.sent += 1;
             Step::Done
         } else if self.producer.has_room(0, 0) {
-            // SAFETY: the poster's promise, passed on.
+            // SAFETY: by the contract of this function the elements are valid; the hazard is published, and the ring
+            // has a free slot.
             match unsafe { place(self, request, flags) } {
                 Some(step) => step,
                 None => {
                     hazard::leave(self.inbound());
-                    // SAFETY: as above.
+                    // SAFETY: by the contract of this function the request's memory is valid, as `place_private`
+                    // requires.
                     return unsafe { self.place_private(request, flags) };
                 }
             }
@@ -173,7 +177,7 @@ impl Initiator {
     }
 }
 
-/// One advertised scatter element: address, length, key.
+/// Returns one advertised scatter element: address, length, key.
 pub(crate) fn advert(initiator: &Initiator, sge: u8) -> (u64, u32, u32) {
     let at = initiator.layout.advert_at(initiator.sent, sge);
     let addr = initiator.inbound().load(at, Relaxed);
@@ -181,7 +185,7 @@ pub(crate) fn advert(initiator: &Initiator, sge: u8) -> (u64, u32, u32) {
     (addr, word as u32, (word >> 32) as u32)
 }
 
-/// Bytes that the next receive has room for; stops counting at `enough`.
+/// Returns the capacity of the next receive in bytes, or a lower bound of at least `enough`.
 #[inline]
 fn advertised_bytes(initiator: &Initiator, enough: u64) -> u64 {
     let mut sum = 0;
@@ -194,14 +198,14 @@ fn advertised_bytes(initiator: &Initiator, enough: u64) -> u64 {
     sum
 }
 
-/// Places a message into the advertised receive (a rendezvous that the receiver has begun by posting). `None`, and
-/// nothing done: some of its memory is not mapped here.
+/// Writes a message to the advertised receive (a rendezvous that the receiver has begun by posting). Returns `None` and
+/// does nothing if some of its memory is not mapped here.
 ///
 /// # Safety
-/// The request's memory is the poster's promise. Call inside a hazard, with room for a record.
+/// The request's elements must be readable. A hazard must be published, and the ring must have a free slot.
 pub(crate) unsafe fn place(initiator: &mut Initiator, request: &Request<'_>, flags: u8) -> Option<Step> {
     let mut pieces = [(std::ptr::null_mut(), 0_usize); MAX_SGE];
-    // Keeps the mappings while we copy: the cache may give one up for the next.
+    // Keeps the mappings alive during the copy: the cache may evict one in favour of the next.
     let mut held = [const { None }; MAX_SGE];
     let (mut count, mut left) = (0, request.len_bytes);
     for sge in 0..initiator.layout.recv_sge.min(MAX_SGE as u8) {
@@ -222,11 +226,11 @@ pub(crate) unsafe fn place(initiator: &mut Initiator, request: &Request<'_>, fla
             return None;
         }
         if !region.is_current(&initiator.peer) {
-            // Asked for anew, in the next attempt.
+            // Requested again by the next attempt.
             initiator.forget(at);
             return Some(Step::Wait(Wait::Answer));
         }
-        // It may have been registered anew since the receive was posted: elsewhere, or not to be written to.
+        // It may have been re-registered since the receive was posted: at another address, or without write permission.
         let Some(place) = place.filter(|_| region.access.contains(Access::LOCAL_WRITE)) else {
             return Some(Step::Failed(WcStatus::REM_OP_ERR));
         };
@@ -238,13 +242,15 @@ pub(crate) unsafe fn place(initiator: &mut Initiator, request: &Request<'_>, fla
     if left > 0 {
         return Some(Step::Failed(WcStatus::REM_INV_REQ_ERR));
     }
-    // SAFETY: the pieces are located in mapped regions, which `held` keeps mapped.
+    // SAFETY: `locate` found each piece inside a mapped region, and `held` keeps these mappings alive. By the contract
+    // of `post_recv` no reference exists to memory posted as a receive, and the pieces hold `request.len_bytes` bytes.
+    // By the contract of this function the elements are readable.
     unsafe { gather_to_pieces(request.sges, &pieces[..count]) };
     publish_placed(initiator, request, flags);
     Some(Step::Done)
 }
 
-/// Tells the target that its receive is filled. Call inside a hazard, with room for a record.
+/// Notifies the target that its receive is filled. A hazard must be published, and the ring must have a free slot.
 pub(crate) fn publish_placed(initiator: &mut Initiator, request: &Request<'_>, flags: u8) {
     initiator.producer.publish_empty(Kind::SendPlaced, flags, request.len_bytes as u32, request.imm_be);
     initiator.sent += 1;

@@ -1,4 +1,4 @@
-//! Queue pairs: a send side that executes, a receive side that matches, and the state between them.
+//! Queue pairs: a send side that executes requests, a receive side that matches messages, and their common state.
 
 mod accept;
 mod atomic;
@@ -37,12 +37,12 @@ pub(crate) use transfer::{gather_to_ring, gather_to_vec, scatter_bytes, scatter_
 pub(crate) use transport::Connected;
 pub(crate) use wait_queue::TARGET_WAIT_MIN;
 
-/// Scatter/gather elements in one request.
+/// Maximum number of scatter/gather elements in a request.
 pub(crate) const MAX_SGE: usize = 16;
-/// Requests in one queue.
+/// Maximum number of requests in a queue.
 pub(crate) const MAX_WR: u32 = 16_384;
-/// Bytes of inline data that can be asked for. Most requests are executed while they are posted: they cost the same
-/// inline and not.
+/// Maximum inline data of a queue pair in bytes. Most requests are executed while they are posted, so inline data does
+/// not affect their cost.
 pub(crate) const MAX_INLINE_BYTES: u32 = 64 << 10;
-/// Bytes of inline data that a queue pair has whatever was asked for.
+/// Inline data in bytes that every queue pair supports, even if less was requested.
 pub(crate) const USUAL_INLINE_BYTES: u32 = 1024;

@@ -1,5 +1,6 @@
-//! A request that the target's service thread executes: to memory that only its owner reaches, and atomics on memory
-//! that is not mapped here. One access after the other, as far as answers come; what is left waits like any request.
+//! Requests that the target's service thread executes: accesses to memory that only the target can reach, and atomics
+//! on memory that is not mapped here. A request is split into accesses, which are executed one after the other as
+//! replies arrive; meanwhile the request waits like any other.
 
 use farcall_shm::{Segment, copy_plain};
 use farcall_verbs::{Sge, WcStatus};
@@ -12,7 +13,7 @@ use crate::host::owner_access::ACCESS_BYTES;
 use crate::life::rendezvous::{Access, Operation, Refusal, ReplyBody, RequestBody};
 use crate::life::{Answer, Interest, Peer};
 
-/// Memory of the target.
+/// A range of the target's memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) rkey: u32,
@@ -20,22 +21,22 @@ pub(crate) struct Target {
     pub(crate) len_bytes: u64,
 }
 
-/// How far the oldest request has come.
+/// Progress of the oldest request.
 #[derive(Default)]
 pub(crate) struct OwnerRequest {
-    /// Where bytes travel.
+    /// Memfd through which the bytes are transferred.
     window: Option<Segment>,
-    /// Asked for, and not yet answered.
+    /// Access that was requested and has no reply yet.
     asked: Option<Access>,
     done_bytes: u64,
     number: u32,
-    /// What an atomic found.
+    /// Previous value returned by an atomic.
     found: Option<u64>,
-    /// A part was moved since that was asked last.
+    /// `true` if a part was transferred since the last call of `take_progress`.
     has_progressed: bool,
 }
 
-/// Where an access is asked for, and for whom.
+/// Destination of an access request, and the queue pair that sends it.
 #[derive(Clone, Copy)]
 struct At<'a> {
     peer: &'a Peer,
@@ -44,14 +45,14 @@ struct At<'a> {
     life: u32,
 }
 
-/// A part of a transfer that one access moves.
+/// Part of a transfer that one access moves.
 struct Part {
     rkey: u32,
     addr: u64,
     len_bytes: u32,
 }
 
-/// The next part of `targets` after `done_bytes`; `None` if that is all.
+/// Returns the next part of `targets` after `done_bytes`; `None` if all parts are done.
 fn next_part(targets: &[Target], mut done_bytes: u64) -> Option<Part> {
     for target in targets {
         if done_bytes < target.len_bytes {
@@ -63,8 +64,8 @@ fn next_part(targets: &[Target], mut done_bytes: u64) -> Option<Part> {
     None
 }
 
-/// Gives `visit` the pieces of the elements that hold the bytes from `skip` on, `len_bytes` of them, and the offset of
-/// each from `skip`.
+/// Calls `visit` for each section of the elements that holds some of the `len_bytes` bytes from offset `skip`. Passes
+/// address, length and offset from `skip`.
 fn for_pieces(sges: &[Sge], mut skip: u64, len_bytes: u64, mut visit: impl FnMut(*mut u8, usize, usize)) {
     let mut done = 0;
     for sge in sges {
@@ -88,17 +89,17 @@ impl OwnerRequest {
         self.found.take()
     }
 
-    /// Whether a part was moved since the last call.
+    /// Returns whether a part was transferred since the last call.
     pub(crate) fn take_progress(&mut self) -> bool {
         std::mem::take(&mut self.has_progressed)
     }
 
-    /// Whether an answer is awaited.
+    /// Returns whether a reply is outstanding.
     pub(crate) fn is_under_way(&self) -> bool {
         self.asked.is_some()
     }
 
-    /// Gives up what is under way. The owner may still use the window: it is not used again.
+    /// Abandons the access in progress. The target may still use the window, so it is not used again.
     fn abandon(&mut self) {
         if self.asked.take().is_some() {
             self.window = None;
@@ -107,7 +108,7 @@ impl OwnerRequest {
         self.found = None;
     }
 
-    /// Asks for one access, or for its answer.
+    /// Requests one access, or checks for its reply.
     fn ask(&mut self, at: At<'_>, part: &Part, operation: Operation) -> Answer<u64> {
         let access = *self.asked.get_or_insert_with(|| {
             self.number = self.number.wrapping_add(1);
@@ -133,19 +134,19 @@ impl OwnerRequest {
     }
 }
 
-/// What a refusal means for the request.
+/// Returns the effect of a refusal on the request.
 fn ended(reason: Refusal) -> Step {
     match reason {
         Refusal::UnknownKey => Step::Failed(WcStatus::REM_ACCESS_ERR),
         Refusal::Invalid => Step::Failed(WcStatus::REM_INV_REQ_ERR),
         Refusal::Fault => Step::Failed(WcStatus::REM_OP_ERR),
-        // The pair is not, or no longer, ready for us.
+        // The queue pair is not ready for this one yet, or no longer.
         _ => Step::Wait(Wait::Peer),
     }
 }
 
 impl Initiator {
-    /// Gives up the oldest request: no answer that still comes is for anything later.
+    /// Abandons the oldest request. A late reply is not taken for that of a later request.
     pub(crate) fn abandon(&mut self) {
         self.interest = Interest::default();
         self.owner_request.abandon();
@@ -157,11 +158,11 @@ impl Initiator {
         (&mut self.owner_request, at)
     }
 
-    /// An atomic; what it finds is left in `owner_request`.
+    /// Requests an atomic; its previous value is stored in `owner_request`.
     pub(crate) fn ask_owner_for_atomic(&mut self, target: Target, operation: Operation) -> Step {
         let part = Part { rkey: target.rkey, addr: target.addr, len_bytes: target.len_bytes as u32 };
         let (request, at) = self.at_owner();
-        // Nothing travels in it.
+        // An atomic transfers no bytes through the window.
         request.window = None;
         match request.ask(at, &part, operation) {
             Answer::Granted(found) => {
@@ -173,10 +174,11 @@ impl Initiator {
         }
     }
 
-    /// Moves all bytes between the elements and the targets.
+    /// Transfers all bytes between the elements and the targets.
     ///
     /// # Safety
-    /// The elements are the poster's promise.
+    /// The elements must be valid and unreferenced until the request completes: readable, or writable if `operation` is
+    /// a READ.
     pub(crate) unsafe fn ask_owner_to_move(
         &mut self,
         sges: &[Sge],
@@ -195,14 +197,16 @@ impl Initiator {
             let Some(window) = state.window.as_ref().map(Segment::memory) else { break };
             if state.asked.is_none() && operation != Operation::Read {
                 for_pieces(sges, state.done_bytes, len, |piece, len, at| {
-                    // SAFETY: the element is the poster's promise; the window checks its bounds.
+                    // SAFETY: by the contract of this function the element is readable; `copy_in_raw` checks the
+                    // window's bounds.
                     unsafe { window.copy_in_raw(at, piece, len) };
                 });
             }
             match state.ask(at, &part, operation) {
                 Answer::Granted(_) if operation == Operation::Read => {
                     for_pieces(sges, state.done_bytes, len, |piece, len, at| {
-                        // SAFETY: as above.
+                        // SAFETY: by the contract of this function the element is writable; `range` checks the window's
+                        // bounds.
                         unsafe { copy_plain(piece, window.range(at, len).cast_const(), len) };
                     });
                 }
@@ -214,7 +218,7 @@ impl Initiator {
                 Answer::NotYet => return Step::Wait(Wait::Answer),
             }
             state.done_bytes += len;
-            // It goes on: what is left may take as long again.
+            // Each part is allowed the full waiting time.
             state.has_progressed = true;
         }
         state.done_bytes = 0;

@@ -1,4 +1,4 @@
-//! What `post_send` does with requests: executes them, or sets them aside.
+//! Posting of send requests: `post_send` executes them, or queues them if they must wait.
 
 use farcall_verbs::{PostError, QpState, Result, SendRules, SendWr, WcStatus};
 
@@ -10,7 +10,7 @@ use super::way::Way;
 use super::{Connected, QpCore};
 
 impl SendSide {
-    /// Posts requests in order, as far as they keep to the rules, and announces them once.
+    /// Posts requests in order until one violates the rules, and announces them once.
     ///
     /// # Safety
     /// See [`farcall_verbs::RawQp::post_send`].
@@ -21,14 +21,14 @@ impl SendSide {
         }
         let (rules, mut posted, mut result) = (core.send_rules(), 0, Ok(()));
         while posted < wrs.len() && result.is_ok() {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of this function the requests' memory is valid, as `post_some` requires.
             result = unsafe { self.post_some(core, &rules, wrs, &mut posted) };
         }
         self.ring();
         result.map_err(|source| PostError::new(posted, source))
     }
 
-    /// Posts what can be executed at once, and one more.
+    /// Posts the requests that can be executed immediately, and the next one after them.
     ///
     /// # Safety
     /// See [`farcall_verbs::RawQp::post_send`].
@@ -40,10 +40,11 @@ impl SendSide {
         wrs: &[SendWr<'_>],
         posted: &mut usize,
     ) -> Result<()> {
-        // The way is looked at once for all of them.
+        // The connection is checked once for the entire batch.
         if let (0, Way::Host(initiator)) = (self.waiting.len(), &mut self.way) {
             while let Some(wr) = wrs.get(*posted) {
-                // SAFETY: the caller's promise.
+                // SAFETY: by the contract of this function the request's memory is valid, and no request waits, as
+                // `post_repeated` requires.
                 if unsafe { initiator.post_repeated(core, wr) } {
                     *posted += 1;
                     continue;
@@ -54,11 +55,11 @@ impl SendSide {
                 }
                 *posted += 1;
                 let request = Request::of(wr, len_bytes);
-                // SAFETY: the caller's promise.
+                // SAFETY: by the contract of this function the request's memory is valid, as `execute` requires.
                 match unsafe { initiator.execute(core, &request) } {
                     Step::Done => core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, len_bytes),
                     step => {
-                        // SAFETY: as above.
+                        // SAFETY: by the contract of this function the request's memory is valid, as `settle` requires.
                         unsafe { self.settle(core, wr, &request, step) };
                         return Ok(());
                     }
@@ -68,13 +69,13 @@ impl SendSide {
         let Some(wr) = wrs.get(*posted) else { return Ok(()) };
         let len_bytes = rules.check(wr, core.unpolled() + self.waiting())?;
         *posted += 1;
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the request's memory is valid, as `post_behind` requires.
         unsafe { self.post_behind(core, wr, len_bytes) };
         Ok(())
     }
 
-    /// Takes one request that cannot be executed at once: others wait before it, the way is not found, or the state
-    /// is not RTS.
+    /// Posts one request that cannot be executed immediately: other requests wait before it, there is no connection
+    /// yet, or the state is not RTS.
     ///
     /// # Safety
     /// See [`farcall_verbs::RawQp::post_send`].
@@ -83,19 +84,20 @@ impl SendSide {
         match core.state() {
             QpState::Rts if self.waiting.len() == 0 => {
                 let request = Request::of(wr, len_bytes);
-                // SAFETY: the caller's promise.
+                // SAFETY: by the contract of this function the request's memory is valid, as `execute` and `settle`
+                // require.
                 unsafe {
                     let step = self.execute(core, &request);
                     self.settle(core, wr, &request, step);
                 }
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of this function the request's memory is valid, as `park` requires.
             QpState::Rts | QpState::Sqd => unsafe { self.park(core, wr) },
             _ => core.fail_send(wr.wr_id, wr.opcode, WcStatus::WR_FLUSH_ERR),
         }
     }
 
-    /// Ends a request that was executed for the first time, or sets it aside.
+    /// Completes a request after its first execution, or queues it.
     ///
     /// # Safety
     /// See [`farcall_verbs::RawQp::post_send`].
@@ -112,25 +114,25 @@ impl SendSide {
                 self.begin_wait(core, Wait::Target)
             }
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the request's memory is valid, as `park` requires.
         unsafe { self.park(core, wr) };
         if is_new {
             self.resume(core);
         }
     }
 
-    /// Keeps a request for later.
+    /// Queues a request.
     ///
     /// # Safety
     /// See [`farcall_verbs::RawQp::post_send`].
     unsafe fn park(&mut self, core: &QpCore, wr: &SendWr<'_>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function inline elements are readable.
         unsafe { self.waiting.push(wr, core.cap.max_send_wr as usize) };
         self.publish_more(core);
     }
 
     /// # Safety
-    /// The request's memory is the poster's promise.
+    /// The contract of [`Initiator::execute`] applies.
     pub(super) unsafe fn execute(&mut self, core: &QpCore, request: &Request<'_>) -> Step {
         match self.way.find(core) {
             Ok(None) => {}
@@ -138,14 +140,15 @@ impl SendSide {
             Err(_) => return Step::Failed(WcStatus::RETRY_EXC_ERR),
         }
         match &mut self.way {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of this function the request's memory is valid, as `execute` requires.
             Way::Host(initiator) => unsafe { initiator.execute(core, request) },
             Way::Sought(_) => Step::Wait(Wait::Peer),
         }
     }
 
-    /// What becomes of a request that could not be executed. Over UC it is dropped, unless all that is missing is an
-    /// answer of the target's process: a device would give it at once, while a process must get a processor first.
+    /// Returns the final result of an execution. Over UC a request that could not be executed is dropped, unless it
+    /// only lacks a reply of the target's process: a device would reply immediately, while a process must be scheduled
+    /// first.
     #[cold]
     pub(super) fn judge(&mut self, core: &QpCore, request: &Request<'_>, step: Step) -> Step {
         let is_given_up = || self.unanswered_since.is_some_and(|since| since.elapsed() < TARGET_WAIT_MIN);

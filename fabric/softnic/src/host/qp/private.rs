@@ -1,5 +1,5 @@
-//! Memory of the target that is not mapped here: reached through its address space, if it handed that over, or by the
-//! target itself. Fenced against revocation like everything else.
+//! Accesses to target memory that is not mapped here: through the target's address space if it was granted, otherwise
+//! by the target's service thread. They are fenced against revocation like all others.
 
 use std::sync::Arc;
 
@@ -19,17 +19,17 @@ use crate::life::rendezvous::Operation;
 
 const _: () = assert!(MAX_SGE <= MAX_PIECES);
 
-/// What a fault means for the request.
+/// Returns the effect of a fault on the request.
 fn failed(fault: Fault) -> Step {
     match fault {
         Fault::Local => Step::Failed(WcStatus::LOC_PROT_ERR),
         Fault::Remote => Step::Failed(WcStatus::REM_OP_ERR),
-        // Its death is told soon.
+        // The exit of the process is reported soon.
         Fault::Ended => Step::Wait(Wait::Peer),
     }
 }
 
-/// The elements as pieces of memory.
+/// Returns the elements as memory ranges.
 fn pieces_of(sges: &[Sge]) -> ([Piece; MAX_SGE], usize) {
     let mut pieces = [(std::ptr::null_mut(), 0); MAX_SGE];
     let mut count = 0;
@@ -41,10 +41,10 @@ fn pieces_of(sges: &[Sge]) -> ([Piece; MAX_SGE], usize) {
 }
 
 impl Initiator {
-    /// One-sided access to a region that is not mapped.
+    /// Executes a one-sided access to a region that is not mapped.
     ///
     /// # Safety
-    /// See `execute`.
+    /// The contract of [`Initiator::execute`] applies.
     #[cold]
     pub(super) unsafe fn private(
         &mut self,
@@ -53,7 +53,7 @@ impl Initiator {
         region: Arc<PrivateRegion>,
     ) -> Step {
         if self.accepts().is_some_and(|accept| !accept.access().contains(need)) {
-            // The queue pair takes no such requests, whatever the memory (IBA 11.6.2).
+            // The queue pair does not permit such requests, regardless of the memory (IBA 11.6.2).
             return Step::Failed(WcStatus::REM_INV_REQ_ERR);
         }
         let target = Target { rkey: request.rkey, addr: request.remote_addr, len_bytes: request.len_bytes };
@@ -69,16 +69,17 @@ impl Initiator {
             }
             opcode if region.space.is_none() => {
                 let operation = if opcode == WrOpcode::READ { Operation::Read } else { Operation::Write };
-                // SAFETY: the caller's promise.
+                // SAFETY: by the contract of this function the elements are valid until the request completes, as
+                // `ask_owner_to_move` requires.
                 unsafe { self.ask_owner_to_move(request.sges, &[target], operation) }
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of this function the request's memory is valid, as `through_space` requires.
             _ => unsafe { self.through_space(request, need, region) },
         }
     }
 
     /// # Safety
-    /// See `execute`.
+    /// The contract of [`Initiator::execute`] applies.
     unsafe fn through_space(
         &mut self,
         request: &Request<'_>,
@@ -87,13 +88,14 @@ impl Initiator {
     ) -> Step {
         for _ in 0..2 {
             hazard::enter(self.inbound(), hazard::of_region(request.rkey));
-            // SAFETY: the caller's promise; inside the hazard.
+            // SAFETY: by the contract of this function the request's memory is valid, and the region's hazard is
+            // published, as `access_inside` requires.
             let (step, current) = unsafe { access_inside(self, request, need, &region) };
             hazard::leave(self.inbound());
             if current || matches!(step, Step::Wait(_)) {
                 return step;
             }
-            // The key may have been given to a new region since: look once more.
+            // The key may have been reused for a new region; search once more.
             self.forget_private(&region);
             region = match self.find_region(request.rkey, false) {
                 Answer::Granted(CachedRegion::Private(region)) if region.space.is_some() => region,
@@ -101,17 +103,17 @@ impl Initiator {
                     whole.clone()
                 }
                 Answer::Refused(_) => return Step::Failed(WcStatus::REM_ACCESS_ERR),
-                // It is of another kind now, which the next attempt sees.
+                // Its kind has changed, which the next attempt handles.
                 Answer::Granted(_) | Answer::NotYet => return Step::Wait(Wait::Answer),
             };
         }
         Step::Failed(WcStatus::REM_ACCESS_ERR)
     }
 
-    /// Places a message into an advertised receive of which some memory is not mapped.
+    /// Writes a message to an advertised receive of which some memory is not mapped.
     ///
     /// # Safety
-    /// See `execute`.
+    /// The contract of [`Initiator::execute`] applies.
     #[cold]
     pub(super) unsafe fn place_private(&mut self, request: &Request<'_>, flags: u8) -> Step {
         let mut places = [const { None }; MAX_SGE];
@@ -123,7 +125,7 @@ impl Initiator {
                 continue;
             }
             let region = match self.find_region(rkey, true) {
-                // Kept here: the cache may give one up for the next.
+                // Held in `places`, because the cache may evict it in favour of the next.
                 Answer::Granted(CachedRegion::Mapped(at)) => {
                     let region = self.cached(at);
                     match &region.whole {
@@ -149,7 +151,8 @@ impl Initiator {
             let none = Target { rkey: 0, addr: 0, len_bytes: 0 };
             let targets: [Target; MAX_SGE] =
                 std::array::from_fn(|i| places[i].as_ref().map_or(none, |place| place.target));
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of this function the elements are valid until the request completes, as
+            // `ask_owner_to_move` requires.
             match unsafe { self.ask_owner_to_move(request.sges, &targets[..count], Operation::Place) } {
                 Step::Done => {}
                 Step::Failed(WcStatus::REM_ACCESS_ERR) => return Step::Failed(WcStatus::REM_OP_ERR),
@@ -160,7 +163,8 @@ impl Initiator {
         let step = if self.accepts().is_none() {
             Step::Wait(Wait::Peer)
         } else {
-            // SAFETY: the caller's promise; inside the hazard.
+            // SAFETY: by the contract of this function the request's memory is valid, and the hazard of receives is
+            // published, as `place_inside` requires.
             let placed = if only_owner { Ok(()) } else { unsafe { place_inside(self, request, &places) } };
             match placed {
                 Ok(()) => {
@@ -175,7 +179,7 @@ impl Initiator {
     }
 }
 
-/// A piece of a receive.
+/// Part of a receive.
 struct Place {
     target: Target,
     region: Region,
@@ -187,10 +191,10 @@ impl Place {
     }
 }
 
-/// Returns also whether the region is current.
+/// Executes an access through the target's address space. Also returns whether the region is current.
 ///
 /// # Safety
-/// See `execute`; call inside the region's hazard.
+/// The contract of [`Initiator::execute`] applies. The region's hazard must be published.
 unsafe fn access_inside(
     initiator: &Initiator,
     request: &Request<'_>,
@@ -205,7 +209,8 @@ unsafe fn access_inside(
         return (Step::Failed(WcStatus::REM_ACCESS_ERR), current);
     };
     let (pieces, count) = pieces_of(request.sges);
-    // SAFETY: the elements are the poster's promise; the target registered the range for this.
+    // SAFETY: by the contract of this function the elements are valid. The checks above found the range inside a
+    // current region, which the target registered for access by peers, as `AddressSpace` requires.
     let moved = unsafe {
         if request.opcode == WrOpcode::READ {
             space.read(region.memory_at(request.remote_addr), &pieces[..count])
@@ -216,8 +221,10 @@ unsafe fn access_inside(
     (moved.map_or_else(failed, |()| Step::Done), current)
 }
 
+/// Writes a message to a receive.
+///
 /// # Safety
-/// See `execute`; call inside the hazard of receives.
+/// The contract of [`Initiator::execute`] applies. The hazard of receives must be published.
 unsafe fn place_inside(
     initiator: &mut Initiator,
     request: &Request<'_>,
@@ -226,7 +233,7 @@ unsafe fn place_inside(
     let (from, count) = pieces_of(request.sges);
     let (mut from, mut skip) = (from[..count].iter().copied().peekable(), 0);
     for Place { target, region } in places.iter().flatten() {
-        // What of the message goes here.
+        // Sections of the message that belong to this part of the receive.
         let (mut pieces, mut n, mut left) =
             ([(std::ptr::null_mut(), 0); MAX_SGE], 0, target.len_bytes as usize);
         while left > 0 {
@@ -241,10 +248,10 @@ unsafe fn place_inside(
                 skip = 0;
             }
         }
-        // Registered anew since the receive was posted: elsewhere, or not to be written to.
+        // It was re-registered since the receive was posted: at another address, or without write permission.
         let changed = Step::Failed(WcStatus::REM_OP_ERR);
         if !region.is_current(&initiator.peer) {
-            // Asked for anew, in the next attempt.
+            // Requested again by the next attempt.
             initiator.forget_receive(target.rkey);
             return Err(Step::Wait(Wait::Answer));
         }
@@ -254,14 +261,17 @@ unsafe fn place_inside(
                 let may = region.access.contains(Access::LOCAL_WRITE);
                 let place = place.filter(|_| may).ok_or(changed)?;
                 let sges = pieces.map(|(base, len)| Sge { addr: base as u64, length: len as u32, lkey: 0 });
-                // SAFETY: located in a mapping that `region` keeps; the elements are the poster's promise.
+                // SAFETY: `locate` found the range inside the mapping that `region` keeps alive. By the contract of
+                // this function the elements are readable.
                 unsafe { gather_to_pieces(&sges[..n], &[(place, target.len_bytes as usize)]) };
             }
             Region::Private(region) => {
                 let inside = region.contains(target.addr, target.len_bytes);
                 let may = inside && region.access.contains(Access::LOCAL_WRITE);
                 let space = region.space.as_ref().filter(|_| may).ok_or(changed)?;
-                // SAFETY: the elements are the poster's promise; the target posted the range as a receive.
+                // SAFETY: by the contract of this function the elements are readable. `contains` found the range inside
+                // the region, and by the contract of `post_recv` no references exist to memory that the target posted
+                // as a receive.
                 unsafe { space.write_in_order(region.memory_at(target.addr), &pieces[..n]) }
                     .map_err(failed)?;
             }

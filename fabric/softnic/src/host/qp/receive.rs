@@ -1,4 +1,4 @@
-//! The receive side of a queue pair: posted receives, and the records of the peer that meet them.
+//! Receive side of a queue pair: posted receives, and the peer's records that consume them.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -13,28 +13,29 @@ use super::QpCore;
 use super::transfer::scatter_from_ring;
 use crate::host::flight::Event;
 
-/// Posted receives: a private ring from the thread that posts to the thread that polls. On one cache line.
+/// Posted receives: a private ring from the posting thread to the polling thread, on one cache line.
 #[repr(align(64))]
 pub(crate) struct RecvQueue {
     depth: u64,
     sges_per_wr: usize,
-    /// A receive is an element that holds its `wr_id`, the number of its elements and, in place of a key, whether these
-    /// must be checked; then room for these.
+    /// Each receive is a header followed by space for its elements. The header is an `Sge` that holds the `wr_id`, the
+    /// number of elements and, in place of a key, whether the elements must be checked.
     slots: Box<[UnsafeCell<Sge>]>,
-    /// A bit for each key that was posted, by its hash; keys share bits.
+    /// Set of posted keys: one bit for each hash value, so several keys share a bit.
     posted_keys: AtomicU64,
     head: AtomicU64,
     tail: AtomicU64,
 }
 
-// SAFETY: as `WcRing`: what lies between head and tail is the consumer's, the rest the producer's.
+// SAFETY: the slots between `head` and `tail` belong to the consumer, the others to the producer. `push` and `pop_if`
+// require one thread each, and transfer a slot by a release store that the other side loads with acquire.
 unsafe impl Sync for RecvQueue {}
 // SAFETY: `Sge` is plain data.
 unsafe impl Send for RecvQueue {}
 
 impl RecvQueue {
     pub(crate) fn new(layout: &Layout) -> Self {
-        // With shared receives the pair has none of its own: it is always full, and empty.
+        // A queue pair with shared receives has none of its own. With depth 0 the queue is both full and empty.
         let depth = if layout.shared { 0 } else { u64::from(layout.rq_depth) };
         let sges_per_wr = usize::from(layout.recv_sge);
         let elements = depth as usize * (1 + sges_per_wr);
@@ -58,37 +59,39 @@ impl RecvQueue {
         self.tail.load(Relaxed) - self.head.load(Acquire) >= self.depth
     }
 
-    /// Sequence number of the receive that the next message takes.
+    /// Returns the sequence number of the receive that the next message consumes.
     fn oldest_seq(&self) -> u64 {
         self.head.load(Relaxed)
     }
 
-    /// Sequence number of the next receive to be posted.
+    /// Returns the sequence number of the next receive to be posted.
     pub(crate) fn next_seq(&self) -> u64 {
         self.tail.load(Relaxed)
     }
 
-    /// Whether a receive with an element of this key may have been posted.
+    /// Returns whether a receive with an element of this key may have been posted.
     pub(crate) fn may_hold(&self, lkey: u32) -> bool {
         self.posted_keys.load(Relaxed) & key_bit(lkey) != 0
     }
 
-    /// Adds a receive; `must_check`: its elements are checked when a message meets it. Returns the bits of keys that
-    /// none before had.
+    /// Adds a receive. If `must_check` is set, its elements are checked when a message arrives for it. Returns the key
+    /// bits that no earlier receive had.
     ///
     /// # Safety
-    /// One thread at a time, only if not full, with at most `sges_per_wr` elements.
+    /// Only one thread may call it at a time, the queue must not be full, and `sges` has at most `sges_per_wr`
+    /// elements.
     #[inline]
     pub(crate) unsafe fn push(&self, wr_id: u64, sges: &[Sge], must_check: bool) -> u64 {
         let tail = self.tail.load(Relaxed);
         let [header, elements @ ..] = self.slot(tail) else { return 0 };
-        // SAFETY: the slot is the producer's until `tail` moves.
+        // SAFETY: by the contract of this function the queue is not full, so the slot belongs to the producer until
+        // `tail` is stored.
         unsafe { *header.get() = Sge { addr: wr_id, length: sges.len() as u32, lkey: must_check.into() } };
         let known_keys = self.posted_keys.load(Relaxed);
         let mut keys = known_keys;
         for (cell, element) in elements.iter().zip(sges) {
             keys |= key_bit(element.lkey);
-            // SAFETY: as above.
+            // SAFETY: the slot belongs to the producer until `tail` is stored.
             unsafe { *cell.get() = *element };
         }
         if keys != known_keys {
@@ -98,22 +101,22 @@ impl RecvQueue {
         keys & !known_keys
     }
 
-    /// The oldest receive, given to `work` and then removed.
+    /// Passes the oldest receive to `work`, and removes it.
     ///
     /// # Safety
-    /// One thread at a time.
+    /// Only one thread may call it at a time.
     #[inline]
     pub(crate) unsafe fn pop<R>(&self, work: impl FnOnce(u64, &[Sge]) -> R) -> Option<R> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the queue has one consumer at a time, as `pop_if` requires.
         unsafe { self.pop_if(|wr_id, sges, _| Some(work(wr_id, sges))) }
             .map(|result| result.expect("was given"))
     }
 
-    /// The oldest receive, given to `work` with whether its elements must be checked, and then removed, if `work` made
-    /// something of it.
+    /// Passes the oldest receive to `work`, together with whether its elements must be checked. Removes it if `work`
+    /// returns a value.
     ///
     /// # Safety
-    /// One thread at a time.
+    /// Only one thread may call it at a time.
     #[inline]
     pub(crate) unsafe fn pop_if<R>(
         &self,
@@ -124,7 +127,8 @@ impl RecvQueue {
             return None;
         }
         let slot = self.slot(head);
-        // SAFETY: the slot is the consumer's until `head` moves; `UnsafeCell<Sge>` has the layout of `Sge`.
+        // SAFETY: the queue is not empty, so the slot belongs to the consumer until `head` is stored. `UnsafeCell<Sge>`
+        // has the layout of `Sge`.
         let elements = unsafe { std::slice::from_raw_parts(slot.as_ptr().cast::<Sge>(), slot.len()) };
         let (header, sges) = elements.split_first().expect("a slot begins with its header");
         let result = work(header.addr, &sges[..header.length as usize], header.lkey != 0);
@@ -139,14 +143,14 @@ impl RecvQueue {
     }
 }
 
-/// The bit of a key among those of a queue.
+/// Returns the bit of a key in the set of posted keys.
 #[inline]
 pub(crate) const fn key_bit(lkey: u32) -> u64 {
     // The upper bits of a product depend on all bits of the key.
     1 << (lkey.wrapping_mul(0x9E37_79B9) >> 26)
 }
 
-/// Puts into the completion of a receive what it says of the message.
+/// Fills the completion of a receive with the properties of the message.
 #[inline]
 pub(super) fn describe(completion: &mut Wc, core: &QpCore, record: &Record) {
     completion.byte_len = record.len_bytes;
@@ -160,16 +164,16 @@ pub(super) fn describe(completion: &mut Wc, core: &QpCore, record: &Record) {
     }
 }
 
-/// What the thread that polls the receive completion queue works on.
+/// State of the thread that polls the receive completion queue.
 #[repr(C)]
 pub(crate) struct RecvSide {
     consumer: Consumer,
     queue: Arc<RecvQueue>,
-    /// A record could not be met or believed: what follows it is not looked at.
+    /// `true` if a record was invalid or matched no receive. Later records are not read.
     broken: bool,
-    /// Regions that had been revoked at the last look.
+    /// Number of revoked regions at the last poll.
     revocations: u64,
-    /// Receives before this one were posted before a region was revoked: it may have been theirs.
+    /// Receives before this sequence number were posted before a region was revoked, which they may name.
     doubtful_until: u64,
 }
 
@@ -178,24 +182,24 @@ impl RecvSide {
         Self { consumer, queue, broken: false, revocations: 0, doubtful_until: 0 }
     }
 
-    /// Delivers nothing any more.
+    /// Stops all deliveries.
     pub(crate) fn end(&mut self) {
         self.broken = true;
     }
 
-    /// Whether a poll would find something.
+    /// Returns whether a poll would find a completion.
     pub(crate) fn has_something(&self, core: &QpCore) -> bool {
         (self.consumer.has_record() && !self.broken)
             || (core.state() == QpState::Err && !self.queue.is_empty())
     }
 
-    /// Delivers messages that have come, and nothing that is flushed.
+    /// Delivers completions of received messages, but flushes nothing.
     #[inline]
     pub(crate) fn poll_records(&mut self, core: &QpCore, wc: &mut [Wc]) -> usize {
         if self.consumer.has_record() && !self.broken { self.deliver(core, wc) } else { 0 }
     }
 
-    /// Delivers what has come.
+    /// Delivers completions.
     #[inline]
     pub(crate) fn poll(&mut self, core: &QpCore, wc: &mut [Wc]) -> usize {
         let mut taken = self.poll_records(core, wc);
@@ -206,7 +210,7 @@ impl RecvSide {
         taken
     }
 
-    /// The rest of a poll in another state than RTS.
+    /// Completes a poll in a state other than RTS.
     #[cold]
     fn poll_aside(&mut self, core: &QpCore, state: QpState, wc: &mut [Wc], taken: usize) -> usize {
         match state {
@@ -264,7 +268,8 @@ impl RecvSide {
     fn complete(&self, core: &QpCore, record: &Record) -> Result<Wc, Garbage> {
         let consumer = &self.consumer;
         let is_doubtful = self.queue.oldest_seq() < self.doubtful_until;
-        // SAFETY: the receive side is worked by one thread at a time (`BiasedLock`).
+        // SAFETY: `&self` is only reachable through the `BiasedLock` around `RecvSide`, which admits one thread at a
+        // time, as `pop_if` requires.
         let completion = unsafe {
             self.queue.pop_if(|wr_id, sges, must_check| {
                 if (must_check || is_doubtful)
@@ -274,8 +279,9 @@ impl RecvSide {
                     return Some(Wc::ended(wr_id, core.qpn, WcOpcode::RECV, WcStatus::LOC_PROT_ERR));
                 }
                 let fits = match record.kind {
-                    // SAFETY: the receive's memory is the poster's promise until this completion is polled; its keys
-                    // were checked when it was posted, and no region was revoked since, or they were checked just now.
+                    // SAFETY: by the contract of `RawQp::post_recv` the receive's memory is valid until this completion
+                    // is polled. Its keys were checked when it was posted and no region was revoked since, or they were
+                    // checked above.
                     Kind::Send => scatter_from_ring(consumer.memory(), record, sges),
                     Kind::SendPlaced => {
                         u64::from(record.len_bytes) <= sges.iter().map(|sge| u64::from(sge.length)).sum()
@@ -303,11 +309,12 @@ impl RecvSide {
         Ok(completion)
     }
 
-    /// In the error state: returns posted receives, but not while the peer may still be placing into one of them.
+    /// In the error state: flushes posted receives, unless the peer may still be writing to one of them.
     #[cold]
     fn flush(&mut self, core: &QpCore, wc: &mut [Wc]) -> usize {
         if !core.is_closed() {
-            // The state shows the error a moment before the pair is closed; who closes it announces it.
+            // The state changes shortly before the queue pair is closed. The closing thread then announces the queue
+            // pair.
             return 0;
         }
         let peer_is_inside = hazard::current(self.consumer.memory()) != 0;
@@ -316,13 +323,15 @@ impl RecvSide {
             return 0;
         }
         core.set_flush_waits(false);
-        // What was published between the last look and the end of the hazard succeeded for its sender: it is no flush.
+        // A record published between the last poll and the end of the hazard succeeded for its sender, so its receive
+        // must not be flushed.
         let mut taken = 0;
         if self.consumer.has_record() && !self.broken {
             taken = self.deliver(core, wc);
         }
         while taken < wc.len() {
-            // SAFETY: as in `complete`.
+            // SAFETY: `&mut self` is only reachable through the `BiasedLock` around `RecvSide`, which admits one thread
+            // at a time, as `pop` requires.
             let flushed = unsafe {
                 self.queue.pop(|wr_id, _| Wc::ended(wr_id, core.qpn, WcOpcode::RECV, WcStatus::WR_FLUSH_ERR))
             };
@@ -339,7 +348,7 @@ impl RecvSide {
         core.fail(Some(kind));
     }
 
-    /// Tells a peer that waits for it that there is room again.
+    /// Notifies the peer of free space if it waits for that.
     #[inline]
     fn give_credit(&self, core: &QpCore) {
         if notify::is_requested(self.consumer.memory()) {

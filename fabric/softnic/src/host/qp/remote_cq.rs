@@ -9,25 +9,25 @@ use farcall_shm::{Mapping, Segment, SharedMem};
 use crate::life::rendezvous::CqPlace;
 use crate::life::{Identity, Waker, held_once};
 
-/// Many queue pairs announce to one, which is mapped once.
+/// Maps the readiness segment of a completion queue. Many queue pairs announce to one queue, which is mapped once.
 fn map(fd: &OwnedFd, offset_bytes: u32) -> Option<Arc<Mapping>> {
     let file = rustix::fs::fstat(fd).ok()?;
     let place = Identity::Memory { device: file.st_dev, inode: file.st_ino, offset_bytes };
     held_once(place, || Segment::map_foreign(fd.as_fd(), offset_bytes.into(), LEN_BYTES, true)).ok()
 }
 
-/// A completion queue of the peer: where our messages are announced, or where it waits for credit from us.
+/// A completion queue of the peer at which messages are announced, or at which the peer waits for credit.
 pub(crate) struct RemoteCq {
     readiness: Readiness,
     bit: u32,
     waker: Option<Arc<Waker>>,
-    /// Wakes the service thread of its process.
+    /// Wakes the service thread of the peer process.
     service: Option<Arc<Waker>>,
 }
 
 impl RemoteCq {
-    /// Of the descriptors that came with a frame: readiness, then the event descriptor if there is one, and its
-    /// service thread's.
+    /// Creates it from the descriptors of a message: readiness, then the event descriptor if there is one, and that of
+    /// the service thread.
     pub(crate) fn from_fds(place: CqPlace, fds: &mut impl Iterator<Item = OwnedFd>) -> Option<Self> {
         let CqPlace { offset, bit, event } = place;
         let mapping = map(&fds.next()?, offset)?;
@@ -46,12 +46,13 @@ impl RemoteCq {
         });
     }
 
-    /// Gives back what only [`Self::nudge`] needs.
+    /// Closes the descriptor that only [`Self::nudge`] needs.
     pub(crate) fn announce_only(&mut self) {
         self.service = None;
     }
 
-    /// Has the other process go on with what the owner left, if that sleeps: no event for him.
+    /// Requests service from the peer process: if its application thread sleeps, the service thread continues the work.
+    /// No event is raised.
     pub(crate) fn nudge(&self) {
         self.readiness.nudge(self.bit, || {
             if let Some(waker) = &self.service {

@@ -1,4 +1,4 @@
-//! A send request as it is executed, now or later, and what comes of that.
+//! A send request in the form in which it is executed, immediately or later, and the result of its execution.
 
 use farcall_shm::ring::{SOLICITED, WITH_IMM};
 use farcall_verbs::{Access, SendFlags, SendWr, Sge, WcOpcode, WcStatus, WrOpcode, WrTarget};
@@ -13,7 +13,7 @@ pub(crate) struct Request<'a> {
     pub(crate) imm_be: u32,
     pub(crate) remote_addr: u64,
     pub(crate) rkey: u32,
-    /// As posted; what an atomic works with.
+    /// Target as posted; contains the operands of an atomic.
     pub(crate) target: &'a WrTarget,
     pub(crate) sges: &'a [Sge],
     pub(crate) len_bytes: u64,
@@ -35,14 +35,14 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether its local elements are allowed.
+    /// Returns whether the regions named by its local elements permit the request.
     #[inline]
     pub(crate) fn is_allowed(&self, core: &QpCore) -> bool {
         let need = if self.opcode.returns_data() { Access::LOCAL_WRITE } else { Access::empty() };
         self.flags.contains(SendFlags::INLINE) || core.allows(self.sges, need)
     }
 
-    /// The flags of its record in the target's ring.
+    /// Returns the flags of its record in the target's ring.
     pub(crate) fn record_flags(&self) -> u8 {
         let imm = matches!(self.opcode, WrOpcode::SEND_WITH_IMM | WrOpcode::WRITE_WITH_IMM);
         let solicited = self.flags.contains(SendFlags::SOLICITED);
@@ -50,10 +50,10 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What came of executing a request.
+/// Result of executing a request.
 pub(crate) enum Step {
     Done,
-    /// It is at a target with shared receives, which has yet to accept it.
+    /// Sent to a target with shared receives, which has not accepted it yet.
     Published,
     Wait(Wait),
     Failed(WcStatus),

@@ -1,5 +1,5 @@
-//! The send side of a queue pair. Requests are executed in `post_send`, as far as they can be; those that must wait (no
-//! receive posted, ring full, peer not ready) stay in order in a queue and are continued by the next post or poll.
+//! Send side of a queue pair. Requests are executed in `post_send` where possible. Requests that must wait (no receive
+//! posted, ring full, peer not ready) stay in order in a queue, and the next post or poll continues them.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use super::{Connected, QpCore};
 use crate::host::flight::Event;
 use crate::host::state;
 
-/// Everything that posting needs. What every message does comes first: see [`QpCore`].
+/// State of the send side. The fields that every message uses come first: see [`QpCore`].
 #[repr(C)]
 pub(crate) struct SendSide {
     pub(crate) waiting: WaitQueue,
@@ -25,11 +25,11 @@ pub(crate) struct SendSide {
     pub(crate) way: Way,
     pub(crate) timers: Timers,
     pub(crate) drain: Option<Drain>,
-    /// What the oldest waiting request waits for, and when it gives up.
+    /// Wait reason of the oldest waiting request, and its timeout.
     pub(super) wait_limit: Option<WaitLimit>,
-    /// The wait that was last recorded.
+    /// Wait reason that was last recorded by the flight recorder.
     recorded: Option<Wait>,
-    /// When the target's process was last given up, over UC.
+    /// Time at which a request last timed out waiting for the target's process, over UC.
     pub(super) unanswered_since: Option<Instant>,
 }
 
@@ -53,17 +53,17 @@ impl SendSide {
         }
     }
 
-    /// Whether the target may be waited for, and told of errors.
+    /// Returns whether requests may wait for the target, and the target is notified of errors.
     pub(super) fn is_reliable(&self) -> bool {
         self.transport == Connected::Reliable
     }
 
-    /// Requests that wait.
+    /// Returns the number of requests that wait.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// The oldest request is at a target that has yet to accept it.
+    /// Records that the oldest request was sent to a target that has not accepted it yet.
     pub(super) fn set_published(&mut self) {
         if let Way::Host(initiator) = &mut self.way {
             initiator.in_flight.count = 1;
@@ -98,7 +98,7 @@ impl SendSide {
                             break;
                         }
                         if !self.is_reliable() {
-                            // Neither this one nor, for a while, those behind it wait any longer.
+                            // Neither this request nor, for a while, later ones wait any longer.
                             self.unanswered_since = Some(Instant::now());
                             continue;
                         }
@@ -107,7 +107,7 @@ impl SendSide {
                         }
                         wait.ends_in()
                     }
-                    // A peer that becomes ready but has no receive (or the reverse) begins a wait of its own.
+                    // A peer that becomes ready but has no receive (or the reverse) starts a new timeout.
                     _ => {
                         if self.begin_wait(core, wait) {
                             continue;
@@ -128,30 +128,31 @@ impl SendSide {
         self.leave(core);
     }
 
-    /// Executes the oldest request again, or looks whether the target has accepted it.
+    /// Executes the oldest request again, or checks whether the target has accepted it.
     fn retry_oldest(&mut self, core: &QpCore) -> Step {
         if self.is_in_flight()
             && let Way::Host(initiator) = &mut self.way
         {
             return initiator.confirm(core, &self.waiting);
         }
-        // The slot outlives the call: `execute` touches everything but `waiting`, so it is lent out meanwhile.
+        // `execute` uses everything but `waiting`, so the elements are taken out for the duration of the call.
         let sges = self.waiting.take_sges();
         let Some(parked) = self.waiting.front() else { return Step::Done };
         let target = parked.target;
         let request = parked.request(&target, &sges);
-        // SAFETY: the poster's promise holds until the request's completion.
+        // SAFETY: by the contract of `RawQp::post_send` the request's memory is valid until its completion is polled.
+        // Inline data is in the queue's slot, which is not changed during the call.
         let step = unsafe { self.execute(core, &request) };
         let step = self.judge(core, &request, step);
         self.waiting.put_sges(sges);
         if self.way.initiator_mut().is_some_and(|initiator| initiator.owner_request.take_progress()) {
-            // What is left may take as long again.
+            // Each part is allowed the full waiting time.
             self.wait_limit = None;
         }
         step
     }
 
-    /// After looking at what waits.
+    /// Finishes a pass over the waiting requests.
     fn leave(&mut self, core: &QpCore) {
         self.publish_more(core);
         self.ring();
@@ -167,7 +168,7 @@ impl SendSide {
         }
     }
 
-    /// Publishes small messages behind the one in flight, as many as fit.
+    /// Publishes small messages after the one in flight, as many as fit.
     pub(super) fn publish_more(&mut self, core: &QpCore) {
         if let Way::Host(initiator) = &mut self.way {
             let limit = self.drain.map_or(usize::MAX, |drain| drain.left);
@@ -175,31 +176,31 @@ impl SendSide {
         }
     }
 
-    /// Whether nobody but who polls has anything to do for what waits: it waits for a receive that the target's owner
-    /// will post, if for anything. Targets that match receives themselves, and those not ready, are asked by service
-    /// threads.
+    /// Returns whether only a polling thread can continue the waiting requests: they wait for a receive that the
+    /// target's application posts. Service threads send requests to targets that match shared receives, and to targets
+    /// that are not ready.
     pub(crate) fn needs_polls_only(&self) -> bool {
         let is_shared = self.way.initiator().is_none_or(|initiator| initiator.layout.shared);
         let waits_for = self.wait_limit.as_ref().map(|wait_limit| wait_limit.of);
         self.waiting.len() == 0 || (!is_shared && waits_for == Some(Wait::Receiver))
     }
 
-    /// As `resume`, for an owner who sleeps: the target tells from now on what it gives.
+    /// Like `resume`, for an application thread that sleeps: from now on the target notifies of credit.
     #[cold]
     pub(crate) fn ask_and_resume(&mut self, core: &QpCore) {
         let Way::Host(initiator) = &mut self.way else { return };
         if initiator.layout.shared {
             initiator.sleep_begins(core);
-            // It may have been accepted, and answered, before anybody else could see that it waits here.
+            // The message may have been accepted before another thread could see that it waits here.
             self.resume(core);
         } else if initiator.is_reliable && notify::request(initiator.inbound()) {
             core.stats.wakes_wanted.increment();
-            // What it gave before is not announced.
+            // Credit given before the request is not announced.
             self.resume(core);
         }
     }
 
-    /// Tells the target what was published since the last time.
+    /// Announces the records published since the last call to the target.
     #[inline]
     pub(crate) fn ring(&mut self) {
         if let Way::Host(initiator) = &mut self.way {
@@ -207,13 +208,14 @@ impl SendSide {
         }
     }
 
-    /// How long the target wants to be left alone if it has no receive.
+    /// Returns the RNR timer that the target has set.
     fn rnr_timer(&self) -> Duration {
         let code = self.way.initiator().map_or(0, |initiator| initiator.inbound().load(RNR_TIMER, Relaxed));
         RnrTimer(code as u8).duration()
     }
 
-    /// Returns whether the service thread hears of it now: what came before that, the caller must look for.
+    /// Begins a wait. Returns whether the service thread was informed only now; the caller must then check once more
+    /// for progress made before.
     #[cold]
     pub(super) fn begin_wait(&mut self, core: &QpCore, wait: Wait) -> bool {
         let after = match wait {
@@ -225,9 +227,9 @@ impl SendSide {
         core.stats.waits.increment();
         core.set_send_waits(true);
         let is_new = core.retry_later();
-        // Only who still seeks the way takes it.
+        // Only a queue pair without a connection consumes the readiness.
         let is_ready = matches!(self.way, Way::Sought(_)) && core.peer_was_ready();
-        // Who waits for the same again and again is recorded once.
+        // Repeated waits for the same reason are recorded once.
         if self.recorded.replace(wait) != Some(wait) || is_new {
             core.stats.record(Event::Wait as u64, wait as u64);
         }
@@ -241,13 +243,13 @@ impl SendSide {
         if self.is_reliable() {
             core.fail(None);
         } else {
-            // Receives go on (IBA 10.3.1).
+            // Receives are not affected (IBA 10.3.1).
             core.make_step(state::Step::SendFailed);
         }
         self.flush(core);
     }
 
-    /// Gives up the oldest request: no answer that still comes is for anything later.
+    /// Abandons the oldest request. A late reply is not taken for that of a later request.
     pub(super) fn abandon(&mut self) {
         self.wait_limit = None;
         match &mut self.way {
@@ -256,7 +258,7 @@ impl SendSide {
         }
     }
 
-    /// Ends everything that waits.
+    /// Flushes all waiting requests.
     #[cold]
     fn flush(&mut self, core: &QpCore) {
         self.drain = None;
@@ -270,7 +272,8 @@ impl SendSide {
         core.set_send_waits(false);
     }
 
-    /// Begins anew: drops everything that waits, without completions, and the way to the peer (RESET, destroy).
+    /// Resets the send side: drops all waiting requests without completions, and the connection to the peer (RESET,
+    /// destroy).
     pub(crate) fn renew(&mut self, core: &QpCore) {
         *self = Self::new(core.transport);
         core.forget_completions();

@@ -1,13 +1,14 @@
-//! The receive side of a queue pair whose receives are shared: what its peer sends meets the receives of the shared
-//! queue here, at the owner.
+//! Receive side of a queue pair whose receives are shared: the receiver's process matches the peer's messages with the
+//! receives of the shared queue.
 //!
-//! The peer puts small messages into the ring and asks for a place for large ones (`qp::shared_target`). A message is
-//! accepted by one compare and exchange of the count that the peer watches; the peer takes the same word to withdraw
-//! what it gives up. So a message is either received and sent successfully, or neither, whoever dies or stops in
-//! between.
+//! The peer puts small messages into the ring and requests a receive for large ones (`qp::shared_target`). The receiver
+//! accepts a message by one compare-and-swap of the count that the peer polls; the peer uses the same word to withdraw
+//! abandoned messages. A message is therefore either both received and successfully sent, or neither, even if a process
+//! exits or stops in between.
 //!
-//! Usually the thread that polls the completion queue matches. For owners that do something else the service thread
-//! does, asked by the peer, and keeps the completions until they are polled; a peer in the same process matches by itself.
+//! Usually the thread that polls the completion queue matches messages. If the application thread does other work, the
+//! service thread matches at the peer's request and stores the completions until they are polled. A peer in the same
+//! process matches messages itself.
 
 use std::hint::spin_loop;
 use std::sync::Arc;
@@ -24,19 +25,21 @@ use super::matching::{Matching, Turn};
 use crate::host::cq::Source;
 use crate::host::srq::SrqCore;
 
-/// A visit takes some microseconds, unless the visitor is kept from running; a yield may take milliseconds where more
-/// threads are runnable than there are cores.
+/// Number of spins on the lock before a yield. A helper thread holds the lock for some microseconds unless it is
+/// preempted; a yield may take milliseconds where more threads are runnable than there are cores.
 const SPINS_BEFORE_YIELD: u32 = 200;
 
-/// The matching, and who may do it: the poller of the receive completion queue is its resident, the service thread and
-/// the owner of the queue pair are visitors.
+/// Matching state and its lock. The thread that polls the receive completion queue enters as the owner of the
+/// `BiasedLock`. The service thread, local senders and the thread that owns the queue pair enter as revokers, one at a
+/// time.
 pub(crate) struct SharedSide {
     pub(crate) srq: Arc<SrqCore>,
     matching: BiasedLock<Matching>,
     visits: Mutex<()>,
-    /// Whether the peer may have a large message placed: by us, if it cannot reach the memory itself.
+    /// `true` if the peer may write a large message, or have the service thread write it if the peer cannot reach the
+    /// memory.
     is_offered: Arc<AtomicBool>,
-    /// How many completions the matching has stored.
+    /// Number of completions that the matching has stored.
     stored_count: Arc<AtomicUsize>,
 }
 
@@ -50,18 +53,19 @@ impl SharedSide {
         Self { srq, matching, visits: Mutex::new(()), is_offered, stored_count }
     }
 
-    /// Whether the peer may have a large message placed.
+    /// Returns whether the peer may write a large message.
     pub(crate) fn is_offered(&self) -> bool {
         self.is_offered.load(Acquire)
     }
 
-    /// Delivers what has come; called by the owner of the receive completion queue.
+    /// Delivers completions; called by the polling thread of the receive completion queue.
     pub(crate) fn poll(&self, core: &QpCore, wc: &mut [Wc]) -> usize {
         let mut spins = 0;
         loop {
-            // SAFETY: that owner is the resident.
+            // SAFETY: only the thread that polls the receive completion queue calls it, so `owner` has one caller.
             let polled = unsafe { self.matching.owner(|matching| matching.poll(core, wc)) };
-            // A visitor is at it. Whoever comes for an event that he made must not leave without its completion.
+            // Another thread is matching. A thread that polls because of an event raised by that thread must find its
+            // completion.
             match polled {
                 Some(taken) => return taken,
                 None if spins < SPINS_BEFORE_YIELD => {
@@ -73,32 +77,33 @@ impl SharedSide {
         }
     }
 
-    /// Whether a poll may find something; called by the same.
+    /// Returns whether a poll may find a completion; called by the polling thread of the receive completion queue.
     pub(crate) fn has_something(&self, core: &QpCore) -> bool {
-        // SAFETY: as in `poll`.
+        // SAFETY: only the thread that polls the receive completion queue calls it, so `owner` has one caller.
         unsafe { self.matching.owner(|matching| matching.has_something(core)) }.unwrap_or(true)
     }
 
     fn visit<R>(&self, work: impl FnOnce(&mut Matching) -> R) -> R {
         let _one_at_a_time = self.visits.lock();
-        // SAFETY: one visitor at a time by the lock; nothing that a resident does comes here.
+        // SAFETY: the lock `visits` is held, so `revoke` has one caller at a time, and no code inside `owner` calls
+        // `visit`.
         unsafe { self.matching.revoke(work) }
     }
 
-    /// Matches what has come and keeps the completions, for an owner that does not poll; returns whether one turn was
-    /// not enough. For the service thread.
+    /// Matches one quantum of messages and stores the completions while the application thread does not poll. Returns
+    /// whether more messages may wait. Called by the service thread.
     pub(crate) fn match_ahead(&self, core: &QpCore) -> bool {
         let turn = self.visit(|matching| matching.match_ahead(core));
         self.announce(core, &turn);
         turn.has_more
     }
 
-    /// As [`SharedSide::match_ahead`], by a sender of this process; does nothing while another thread is at it. One turn:
-    /// receives are shared with others.
+    /// Like [`SharedSide::match_ahead`], called by a sender of this process. Does nothing if another thread is
+    /// matching. Limited to one quantum, because other queue pairs use the same receives.
     pub(crate) fn try_match_ahead(&self, core: &QpCore) {
         let Some(one_at_a_time) = self.visits.try_lock() else { return };
-        // SAFETY: one visitor at a time by the lock; a sender comes here outside of its send side and of all receive
-        // sides.
+        // SAFETY: the lock `visits` is held, so `try_revoke` has one caller at a time. A sender calls it outside of its
+        // send side and of all receive sides, so not from within `owner`.
         let turn = unsafe { self.matching.try_revoke(|matching| matching.match_ahead(core)) };
         drop(one_at_a_time);
         if let Some(turn) = turn {
@@ -106,17 +111,17 @@ impl SharedSide {
         }
     }
 
-    /// After a turn that the owner did not make: tells the owner of what has completed.
+    /// Announces the completions of a quantum that a thread other than the polling thread matched.
     fn announce(&self, core: &QpCore, turn: &Turn) {
         if turn.has_completed {
-            // The peer accepted what it answers before it answered: the event of our send comes first, as on devices,
-            // whose acknowledgements precede it.
+            // The peer accepted this side's message before it sent its response. The event of the send therefore comes
+            // first, as on devices, whose acknowledgements precede responses.
             core.look_after_sends();
             core.announce_receives(turn.solicited, || self.stored_count.load(Acquire) > 0);
         }
     }
 
-    /// Begins a new life.
+    /// Begins a new incarnation.
     pub(crate) fn renew(&self, core: &QpCore, consumer: Consumer) {
         self.visit(|matching| {
             matching.discard(core);
@@ -125,14 +130,15 @@ impl SharedSide {
         });
     }
 
-    /// Ends the last life.
+    /// Ends the last incarnation.
     pub(crate) fn end(&self, core: &QpCore) {
         self.visit(|matching| matching.discard(core));
         self.srq.detach();
     }
 }
 
-/// A queue pair with shared receives at a completion queue, and which of its completions come there.
+/// A queue pair with shared receives attached to a completion queue, and the kinds of completion that it delivers
+/// there.
 pub(crate) struct Polled {
     qp: Arc<QpCore>,
     sends: bool,

@@ -1,9 +1,9 @@
-//! Messages to a target whose receives are shared with other queue pairs, so that only the target knows whether there
-//! is one (the other half is `qp::shared_receive`).
+//! Messages to a target whose receives are shared with other queue pairs, so that only the target can determine whether
+//! a receive is available (the receiver is in `qp::shared_receive`).
 //!
-//! Small messages go into the ring at once, several in flight; for a large one the target is asked for a place. All
-//! stay in the wait queue until the target has accepted them, in order: later requests of other kinds must not
-//! overtake them.
+//! Small messages are written to the ring immediately, several in flight. For a large message a receive is requested
+//! from the target. All messages stay in the wait queue until the target has accepted them in order, because later
+//! requests of other kinds must not overtake them.
 
 use std::sync::atomic::Ordering::Acquire;
 use std::time::Duration;
@@ -20,27 +20,27 @@ use super::wait_queue::{Wait, WaitQueue};
 use crate::life::is_service_thread;
 use crate::life::rendezvous::RequestBody;
 
-/// What is under way to a target with shared receives.
+/// Messages in flight to a target with shared receives.
 #[derive(Default)]
 pub(crate) struct InFlight {
-    /// Messages at the front of the wait queue that the target has not accepted yet.
+    /// Number of messages at the front of the wait queue that were published and not accepted yet.
     pub(crate) count: usize,
-    /// Messages that it has accepted.
+    /// Number of messages that the target has accepted.
     accepted: u64,
-    /// The request at the front has asked for a place.
+    /// `true` if the request at the front has requested a receive.
     offer_asked: bool,
-    /// How often it was looked in vain whether the target has accepted the oldest.
+    /// Number of polls that found the oldest message not accepted.
     looks: u32,
-    /// The target is a queue pair of this process, and its receives are to be matched by this thread.
+    /// `true` if the target is a queue pair of this process and this thread must match its receives.
     must_match: bool,
-    /// This thread was to match since a message was accepted last.
+    /// `true` if this thread had to match since the last message was accepted.
     has_matched: bool,
-    /// How many of the last messages were accepted after that, up to [`IMPATIENCE_MAX`].
+    /// Number of consecutive messages accepted only after this thread matched, up to [`IMPATIENCE_MAX`].
     impatience: u32,
 }
 
 impl InFlight {
-    /// The target has accepted the oldest message.
+    /// Records that the target has accepted the oldest message.
     fn accept(&mut self) {
         self.accepted += 1;
         self.count -= 1;
@@ -48,38 +48,38 @@ impl InFlight {
         if has_matched {
             self.impatience = (self.impatience + 1).min(IMPATIENCE_MAX);
         } else if looks > 0 {
-            // Another thread polls there.
+            // Another thread polls the target.
             self.impatience = 0;
         }
     }
 
-    /// Returns whether this thread is to match after another look without success.
+    /// Returns whether this thread must match after another poll without success.
     fn is_match_due(&self) -> bool {
         let first = LOOKS_BEFORE_MATCHING >> self.impatience;
         self.looks == first || self.looks.is_multiple_of(LOOKS_BEFORE_MATCHING)
     }
 }
 
-/// After so many looks in vain, and each time after as many more, a sender matches the receives of a target in its own
-/// process: longer than another thread that polls there takes, and not as long as a wake-up.
+/// Number of empty polls after which, and after each multiple of which, a sender matches the receives of a target in
+/// its own process. This is longer than another thread that polls the target takes, and shorter than a wake-up.
 const LOOKS_BEFORE_MATCHING: u32 = 64;
 
-/// How often the number of looks is halved, once for each message that no other thread has matched: a thread that owns
-/// both ends would otherwise look 64 times for each message.
+/// Maximum number of times that the number of polls is halved, once per message that no other thread matched. A thread
+/// that owns both queue pairs would otherwise poll 64 times for each message.
 const IMPATIENCE_MAX: u32 = 5;
 
-/// After so many looks in vain the target's owner is taken for one who does something else than poll. They take some
-/// tens of microseconds: as long as the wake-up of a thread, which is what asking costs.
+/// Number of empty polls after which the target's application thread is assumed not to poll. They take some tens of
+/// microseconds, which is about the cost of the thread wake-up that a request causes.
 const LOOKS_BEFORE_ASKING: u32 = 256;
 
-/// Or after so long, if looks take longer here, or whoever looks does something else in between.
+/// Time after which the same is assumed, if polls take longer or the polling thread does other work in between.
 const WAIT_BEFORE_ASKING: Duration = Duration::from_micros(50);
 
 impl Initiator {
-    /// Publishes the oldest message, as far as it can be.
+    /// Publishes the oldest message as far as possible.
     ///
     /// # Safety
-    /// See `execute`.
+    /// The contract of [`Initiator::execute`] applies.
     #[cold]
     pub(crate) unsafe fn shared_message(&mut self, request: &Request<'_>) -> Step {
         let flags = request.record_flags();
@@ -96,14 +96,14 @@ impl Initiator {
             return Step::Wait(Wait::Target);
         }
         if request.opcode == WrOpcode::WRITE_WITH_IMM {
-            // SAFETY: the poster's promise, passed on.
+            // SAFETY: by the contract of this function the request's memory is valid, as `write_and_publish` requires.
             return match unsafe { self.write_and_publish(request) } {
                 Step::Done => Step::Published,
                 step => step,
             };
         }
         if request.len_bytes <= EAGER_BYTES {
-            // SAFETY: the elements are the poster's promise; the ring has room.
+            // SAFETY: by the contract of this function the elements are readable.
             unsafe { self.publish_eager(request, flags) };
             return Step::Published;
         }
@@ -116,7 +116,8 @@ impl Initiator {
         }
         hazard::enter(self.inbound(), hazard::RECEIVES);
         let placed = if self.accepts().is_some() {
-            // SAFETY: the poster's promise, passed on; inside a hazard, with room for a record.
+            // SAFETY: by the contract of this function the elements are readable; the hazard is published, and the ring
+            // has a free slot.
             unsafe { place(self, request, flags) }
         } else {
             Some(Step::Wait(Wait::Peer))
@@ -124,7 +125,7 @@ impl Initiator {
         hazard::leave(self.inbound());
         let step = match placed {
             Some(step) => step,
-            // SAFETY: as above.
+            // SAFETY: by the contract of this function the request's memory is valid, as `place_private` requires.
             None => unsafe { self.place_private(request, flags) },
         };
         if let Step::Done = step {
@@ -134,7 +135,7 @@ impl Initiator {
         step
     }
 
-    /// What the target says of the oldest message that it has not accepted, if anything.
+    /// Returns the target's response to the oldest message that it has not accepted, if there is one.
     fn verdict(&self) -> Option<Step> {
         let (nak, next) = (self.inbound().load(NAK, Acquire), self.in_flight.accepted + 1);
         if nak >> 8 == next {
@@ -151,7 +152,7 @@ impl Initiator {
         (self.inbound().load(RNR, Acquire) == next).then_some(Step::Wait(Wait::Receiver))
     }
 
-    /// Whether the target has accepted the oldest message in flight.
+    /// Checks whether the target has accepted the oldest message in flight.
     pub(crate) fn confirm(&mut self, core: &QpCore, waiting: &WaitQueue) -> Step {
         let accepted = self.inbound().load(TAKEN, Acquire) & TAKEN_COUNT;
         if accepted > self.in_flight.accepted {
@@ -167,25 +168,26 @@ impl Initiator {
         self.verdict().unwrap_or(Step::Wait(Wait::Target))
     }
 
-    /// Takes back what is in flight and was not accepted, for ever; false if the target has accepted more meanwhile.
+    /// Withdraws all messages in flight that were not accepted, permanently. Returns `false` if the target has accepted
+    /// more in the meantime.
     pub(crate) fn withdraw(&mut self) -> bool {
         let accepted = self.in_flight.accepted;
         if !self.layout.shared {
             return true;
         }
-        // It may have given a place that nobody uses now.
+        // The target may have offered a receive that is not used now; the announcement makes it take the receive back.
         self.unannounced = true;
         self.inbound().compare_exchange(TAKEN, accepted, accepted | WITHDRAWN)
             || self.inbound().load(TAKEN, Acquire) & TAKEN_COUNT <= accepted
     }
 
-    /// Whether all that the oldest message lacks is that somebody looks at the target's shared receives.
+    /// Returns whether the oldest message waits only for a thread that matches the target's shared receives.
     fn is_unmatched(&self) -> bool {
         (self.in_flight.count > 0 || self.in_flight.offer_asked) && self.verdict().is_none()
     }
 
-    /// After a look at what has waited for so long: a target whose owner does something else has its service thread
-    /// match.
+    /// Called after a poll without success; the message has waited for `waited`. If the target's application thread
+    /// appears not to poll, requests that its service thread matches messages.
     pub(crate) fn look_ended(&mut self, core: &QpCore, waited: Duration) {
         if !self.is_unmatched() {
             self.in_flight.looks = 0;
@@ -209,19 +211,19 @@ impl Initiator {
         self.peer.tell(RequestBody::Match { dst_qpn: self.qpn });
     }
 
-    /// Whether the target is a queue pair of this process.
+    /// Returns whether the target is a queue pair of this process.
     fn is_own(&self, core: &QpCore) -> bool {
         self.peer.instance == core.host.process.instance
     }
 
-    /// The target in this process whose receives are to be matched, once the send side is left.
+    /// Returns the target in this process whose receives must be matched after the send side has been left.
     pub(crate) fn take_match(&mut self) -> Option<u32> {
         let is_due = std::mem::take(&mut self.in_flight.must_match);
         self.in_flight.has_matched |= is_due;
         is_due.then_some(self.qpn)
     }
 
-    /// As [`Initiator::look_ended`], for an owner who will not look again before he is woken.
+    /// Like [`Initiator::look_ended`], for an application thread that does not poll again before it is woken.
     pub(crate) fn sleep_begins(&mut self, core: &QpCore) {
         if self.is_unmatched() && self.in_flight.looks < LOOKS_BEFORE_ASKING {
             self.in_flight.looks = LOOKS_BEFORE_ASKING;
@@ -230,7 +232,7 @@ impl Initiator {
         }
     }
 
-    /// Publishes small messages behind the one in flight, as many as fit, but no more than `limit` in all.
+    /// Publishes small messages after the one in flight, as many as fit, but at most `limit` in total.
     pub(crate) fn publish_more(&mut self, core: &QpCore, waiting: &WaitQueue, limit: usize) {
         while self.in_flight.count > 0
             && self.in_flight.count < limit
@@ -239,7 +241,7 @@ impl Initiator {
             let request = parked.request(&parked.target, &parked.sges);
             let is_small_send = matches!(request.opcode, WrOpcode::SEND | WrOpcode::SEND_WITH_IMM)
                 && request.len_bytes <= EAGER_BYTES;
-            // What is not allowed fails when it is its turn.
+            // A request that is not permitted fails when it is the oldest.
             if !is_small_send || !request.is_allowed(core) {
                 break;
             }
@@ -247,7 +249,8 @@ impl Initiator {
                 break;
             }
             let flags = request.record_flags();
-            // SAFETY: the poster's promise holds until the request's completion; the ring has room.
+            // SAFETY: by the contract of `RawQp::post_send` the request's memory is readable until its completion is
+            // polled.
             unsafe { self.publish_eager(&request, flags) };
             self.in_flight.count += 1;
             self.unannounced = true;

@@ -1,4 +1,4 @@
-//! Moving payload between gather/scatter lists, rings and regions.
+//! Transfer of payload between scatter/gather lists, rings and regions.
 
 use farcall_shm::ring::Record;
 use farcall_shm::{SharedMem, copy_in_order, copy_out, copy_plain};
@@ -11,12 +11,13 @@ pub(super) fn pointer(sge: &Sge) -> *mut u8 {
 /// Gathers into contiguous memory of a peer (WRITE), final byte last.
 ///
 /// # Safety
-/// `dst` must be valid for the total length; the elements are the poster's promise.
+/// `dst` must be valid for the total length. The elements must be readable, and no reference to `dst` may exist.
 #[inline]
 pub(super) unsafe fn gather(mut dst: *mut u8, sges: &[Sge]) {
     for sge in sges {
         let len = sge.length as usize;
-        // SAFETY: the caller's promise, piece by piece.
+        // SAFETY: by the contract of this function the element is readable, and `dst` is valid for the elements that
+        // remain.
         unsafe {
             copy_in_order(dst, pointer(sge), len);
             dst = dst.add(len);
@@ -27,12 +28,13 @@ pub(super) unsafe fn gather(mut dst: *mut u8, sges: &[Sge]) {
 /// Scatters contiguous memory of a peer (READ), first word first.
 ///
 /// # Safety
-/// `src` must be valid for the total length; the elements are the poster's promise.
+/// `src` must be valid for the total length. The elements must be writable and unreferenced.
 #[inline]
 pub(super) unsafe fn scatter(mut src: *const u8, sges: &[Sge]) {
     for sge in sges {
         let len = sge.length as usize;
-        // SAFETY: the caller's promise, piece by piece.
+        // SAFETY: by the contract of this function the element is writable, and `src` is valid for the elements that
+        // remain.
         unsafe {
             copy_out(pointer(sge), src, len);
             src = src.add(len);
@@ -40,19 +42,19 @@ pub(super) unsafe fn scatter(mut src: *const u8, sges: &[Sge]) {
     }
 }
 
-/// Scatters bytes of our own into as much of the list as they fill.
+/// Scatters local bytes into as much of the list as they fill.
 ///
 /// # Safety
-/// The elements are the poster's promise.
+/// The elements must be writable and unreferenced.
 pub(crate) unsafe fn scatter_bytes(bytes: &[u8], sges: &[Sge]) {
-    // SAFETY: the caller's promise; the source is a slice.
+    // SAFETY: by the contract of this function the elements are writable; the source is a slice.
     unsafe { scatter_from(bytes.as_ptr(), bytes.len(), 0, sges) };
 }
 
-/// Scatters `len_bytes` at `src` into the list, beginning `skip` bytes into it, as far as it has room.
+/// Scatters `len_bytes` at `src` into the list, starting `skip` bytes into it, as far as there is space.
 ///
 /// # Safety
-/// `src` must be valid for `len_bytes`; the elements are the poster's promise.
+/// `src` must be valid for `len_bytes`. The elements must be writable and unreferenced.
 pub(crate) unsafe fn scatter_from(mut src: *const u8, mut len_bytes: usize, mut skip: usize, sges: &[Sge]) {
     for sge in sges {
         let room = sge.length as usize;
@@ -61,7 +63,8 @@ pub(crate) unsafe fn scatter_from(mut src: *const u8, mut len_bytes: usize, mut 
             continue;
         }
         let len = len_bytes.min(room - skip);
-        // SAFETY: the caller's promise; inside the element and the source by the computation above.
+        // SAFETY: by the contract of this function the element is writable and `src` valid; `skip` and `len` are within
+        // both.
         unsafe {
             copy_plain(pointer(sge).add(skip), src, len);
             src = src.add(len);
@@ -73,35 +76,35 @@ pub(crate) unsafe fn scatter_from(mut src: *const u8, mut len_bytes: usize, mut 
     }
 }
 
-/// Gathers into memory of our own, behind what is there.
+/// Appends the bytes of the elements to a local buffer.
 ///
 /// # Safety
-/// The elements must be readable; they are read once, now.
+/// The elements must be readable and must not change during the call.
 pub(crate) unsafe fn gather_to_vec(bytes: &mut Vec<u8>, sges: &[Sge]) {
     for sge in sges.iter().filter(|sge| sge.length > 0) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the element is readable and does not change.
         bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(pointer(sge), sge.length as usize) });
     }
 }
 
-/// Gathers into a record of a ring.
+/// Gathers into a record of a ring. `mem` checks its own bounds.
 ///
 /// # Safety
-/// The elements are the poster's promise. `mem` checks its own bounds.
+/// The elements must be readable.
 #[inline]
 pub(crate) unsafe fn gather_to_ring(mem: &SharedMem, mut offset: usize, sges: &[Sge]) {
     for sge in sges {
         let len = sge.length as usize;
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the element is readable.
         unsafe { mem.copy_in_raw(offset, pointer(sge), len) };
         offset += len;
     }
 }
 
-/// Scatters a record's payload into a receive; false, and nothing written, if it does not fit.
+/// Scatters a record's payload into a receive. Returns `false` and writes nothing if it does not fit.
 ///
 /// # Safety
-/// The elements are the poster's promise.
+/// The elements must be writable and unreferenced.
 #[inline]
 pub(super) unsafe fn scatter_from_ring(mem: &SharedMem, record: &Record, sges: &[Sge]) -> bool {
     let mut left = record.len_bytes as usize;
@@ -111,7 +114,7 @@ pub(super) unsafe fn scatter_from_ring(mem: &SharedMem, record: &Record, sges: &
     let mut offset = record.payload_at;
     for sge in sges {
         let len = left.min(sge.length as usize);
-        // SAFETY: the element is the poster's promise; `range` checks the ring's bounds.
+        // SAFETY: by the contract of this function the element is writable; `range` checks the ring's bounds.
         unsafe { copy_plain(pointer(sge), mem.range(offset, len).cast_const(), len) };
         offset += len;
         left -= len;
@@ -119,10 +122,10 @@ pub(super) unsafe fn scatter_from_ring(mem: &SharedMem, record: &Record, sges: &
     true
 }
 
-/// Moves the bytes of `from` to the pieces `to`, in order; both lists are walked together.
+/// Copies the bytes of `from` to the ranges `to`, in order.
 ///
 /// # Safety
-/// Every piece must be valid, and `to` hold at least as many bytes as `from`.
+/// Every range must be valid, those of `to` must be unreferenced, and `to` must hold at least as many bytes as `from`.
 pub(super) unsafe fn gather_to_pieces(from: &[Sge], to: &[(*mut u8, usize)]) {
     let mut pieces = to.iter().copied();
     let mut piece = pieces.next();
@@ -131,7 +134,7 @@ pub(super) unsafe fn gather_to_pieces(from: &[Sge], to: &[(*mut u8, usize)]) {
         while left > 0 {
             let Some((dst, room)) = piece else { return };
             let len = left.min(room);
-            // SAFETY: the caller's promise; `len` is inside both.
+            // SAFETY: by the contract of this function both ranges are valid; `len` is within both.
             unsafe {
                 copy_in_order(dst, src, len);
                 src = src.add(len);

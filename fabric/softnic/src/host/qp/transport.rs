@@ -1,14 +1,14 @@
-//! The transports that connect two queue pairs.
+//! Transports of connected queue pairs.
 
 use farcall_verbs::QpType;
 
-/// What connected queue pairs differ in. The numbers travel in requests to connect.
+/// Transport of a connected queue pair. Connect requests carry the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Connected {
-    /// RC: what cannot be done waits or fails.
+    /// RC: a request that cannot be executed waits or fails.
     Reliable = 0,
-    /// UC: what the target cannot take is dropped.
+    /// UC: a request that the target cannot accept is dropped.
     Unreliable = 1,
 }
 

@@ -1,4 +1,4 @@
-//! What becomes of a request over UC that the target did not take: nobody hears of it.
+//! Completion of UC requests that the target did not accept.
 
 use farcall_verbs::{Access, SendFlags, WcStatus};
 
@@ -6,8 +6,9 @@ use super::QpCore;
 use super::request::Request;
 use crate::host::flight::Event;
 
-/// How a UC request ends that was not executed. What the target cannot take is dropped silently, its memory and its
-/// receive untouched, the next message is judged anew (IBA 9.9.3, class D); only a fault of our own is told.
+/// Returns the status of a UC request that was not executed. A request that the target cannot accept is dropped
+/// silently; the target's memory and receive stay untouched, and the next message is independent of it (IBA 9.9.3,
+/// class D). Only a local fault is reported.
 #[cold]
 pub(super) fn end_of_dropped(core: &QpCore, request: &Request<'_>) -> WcStatus {
     let inline = request.flags.contains(SendFlags::INLINE);

@@ -1,4 +1,4 @@
-//! Requests that must wait for the peer or for a receive, in order, and how long they do.
+//! Queue of send requests that must wait for the peer or for a receive, and their timeouts.
 
 use std::time::Duration;
 
@@ -9,39 +9,39 @@ use super::USUAL_INLINE_BYTES;
 use super::request::Request;
 use super::transfer::gather_to_vec;
 
-/// How long a target may take at least to look at a message for its shared receives, and its process to answer what
-/// it was asked, whatever the timers say: a device would do it at once, while these must get a processor first. Over
-/// UC, also for how long nothing waits for an answer after one waited in vain.
+/// Minimum timeout for a target to match a message with its shared receives, and for its process to reply to a request,
+/// regardless of the timers. A device responds immediately, while these must be scheduled first. Over UC it is also the
+/// time after such a timeout for which no request waits for a reply.
 pub(crate) const TARGET_WAIT_MIN: Duration = Duration::from_secs(5);
 
-/// How long to keep trying.
+/// Timeouts of requests.
 #[derive(Clone, Copy)]
 pub(crate) struct Timers {
-    /// Transport timeout times retries; `None` is for ever.
+    /// Transport timeout times retries; `None` means no limit.
     pub(crate) transport: Option<Duration>,
-    /// How often the target's RNR timer may run out; `None` is for ever.
+    /// Number of RNR timer expirations allowed; `None` means no limit.
     pub(crate) rnr_retries: Option<u8>,
 }
 
-/// What a request waits for.
+/// Reason for which a request waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
     Receiver,
     Peer,
-    /// The target to look at what was sent: it matches shared receives itself.
+    /// The target must process a message: it matches shared receives itself.
     Target,
-    /// The target's process to answer what it was asked.
+    /// The target's process must reply to a request.
     Answer,
 }
 
 impl Wait {
-    /// Whether the target's process has something to do and must get a processor first: not to be taken for the silence
-    /// of a network.
+    /// Returns whether the target's process has work to do and must be scheduled first. Such time does not count as
+    /// silence of a network.
     const fn is_for_a_turn(self) -> bool {
         matches!(self, Self::Target | Self::Answer)
     }
 
-    /// How a request ends that has waited too long.
+    /// Returns the status of a request that has timed out.
     pub(crate) const fn ends_in(self) -> WcStatus {
         match self {
             Self::Receiver => WcStatus::RNR_RETRY_EXC_ERR,
@@ -50,16 +50,16 @@ impl Wait {
     }
 }
 
-/// How long the oldest request waits for something.
+/// Timeout of the oldest request.
 pub(crate) struct WaitLimit {
     pub(crate) of: Wait,
-    /// `None` is for ever.
+    /// `None` means no limit.
     limit: Option<Duration>,
-    /// From the first look on: a short wait reads no clock.
+    /// Time since the first poll. A short wait reads no clock.
     waited: WaitTime,
-    /// What it waited for at the last look.
+    /// Wait reason at the last poll.
     last: Wait,
-    /// How long of that the target's process had something to do.
+    /// Part of `waited` during which the target's process had work to do.
     for_turns: Duration,
 }
 
@@ -68,15 +68,15 @@ impl WaitLimit {
         Self { of, limit, waited: WaitTime::default(), last: of, for_turns: Duration::ZERO }
     }
 
-    /// Whether a wait is no other than this one. A peer that is not ready says so each time that it is asked: what
-    /// waits for it waits for its answers, too.
+    /// Returns whether `wait` continues this wait. A peer that is not ready replies so to each request, so waits for
+    /// the peer and for its replies are one.
     pub(crate) fn is_for(&self, wait: Wait) -> bool {
         let of_peer = |wait| matches!(wait, Wait::Peer | Wait::Answer);
         self.of == wait || (of_peer(self.of) && of_peer(wait))
     }
 
-    /// Looks whether it has waited long enough for what it waits for now. That a process needed long to say that it is
-    /// not ready is no reason to end at once when it has said so.
+    /// Returns whether the wait has timed out, given its current reason. Time that a process took to reply that it is
+    /// not ready does not count towards the transport timeout.
     pub(crate) fn is_over(&mut self, wait: Wait) -> bool {
         let before = self.waited.sum();
         let waited = self.waited.sample();
@@ -91,13 +91,13 @@ impl WaitLimit {
         }
     }
 
-    /// How long it had waited at the last look.
+    /// Returns the time waited at the last poll.
     pub(crate) const fn waited(&self) -> Duration {
         self.waited.sum()
     }
 }
 
-/// A request set aside; its buffers are reused.
+/// A queued request. Its buffers are reused.
 #[derive(Default)]
 pub(crate) struct Parked {
     pub(crate) wr_id: u64,
@@ -110,12 +110,12 @@ pub(crate) struct Parked {
 }
 
 impl Parked {
-    /// Payload bytes.
+    /// Returns the payload length in bytes.
     pub(crate) fn len_bytes(&self) -> u64 {
         self.sges.iter().map(|sge| u64::from(sge.length)).sum()
     }
 
-    /// As it is executed, with its elements.
+    /// Returns the request in the form in which it is executed, with its elements.
     pub(crate) fn request<'a>(&self, target: &'a WrTarget, sges: &'a [Sge]) -> Request<'a> {
         let rdma = target.rdma();
         Request {
@@ -157,7 +157,7 @@ impl WaitQueue {
             return;
         }
         slot.inline_data.clear();
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the inline elements are readable.
         unsafe { gather_to_vec(&mut slot.inline_data, wr.sges()) };
         let addr = slot.inline_data.as_ptr().expose_provenance() as u64;
         slot.sges.push(Sge { addr, length: slot.inline_data.len() as u32, lkey: 0 });
@@ -167,12 +167,12 @@ impl WaitQueue {
         self.len as usize
     }
 
-    /// The slot of the request that has `ahead` before it.
+    /// Returns the slot of the request that is preceded by `ahead` others.
     fn at(&self, ahead: usize) -> usize {
         (self.head as usize + ahead) % self.slots.len()
     }
 
-    /// Lends out the oldest request's elements, to be given back by `put_sges`.
+    /// Takes out the oldest request's elements, to be returned by `put_sges`.
     pub(crate) fn take_sges(&mut self) -> Vec<Sge> {
         std::mem::take(&mut self.slots[self.head as usize].sges)
     }
@@ -181,7 +181,7 @@ impl WaitQueue {
         self.slots[self.head as usize].sges = sges;
     }
 
-    /// The request that has `ahead` before it.
+    /// Returns the request that is preceded by `ahead` others.
     pub(crate) fn get(&self, ahead: usize) -> Option<&Parked> {
         (ahead < self.len()).then(|| &self.slots[self.at(ahead)])
     }
@@ -198,7 +198,7 @@ impl WaitQueue {
             *data = Vec::new();
         }
         self.len -= 1;
-        // What waits next in an empty queue finds buffers that have grown already: no allocation for each new slot.
+        // Restarting at slot 0 reuses buffers that have grown already, instead of allocating some for each slot.
         self.head = if self.len == 0 { 0 } else { self.at(1) as u32 };
         Some(popped)
     }
@@ -220,7 +220,7 @@ mod tests {
         let wr = SendWr::send(1, &sges).with_flags(SendFlags::INLINE);
         let mut queue = WaitQueue::default();
         let mut push_and_pop = || {
-            // SAFETY: the element is the byte above.
+            // SAFETY: the element is a local variable of this test.
             unsafe { queue.push(&wr, 4) };
             let waiting = queue.front().unwrap();
             let buffers = (waiting.sges.as_ptr(), waiting.inline_data.as_ptr());

@@ -1,5 +1,4 @@
-//! Which way a queue pair's requests take to their target. It is sought from RTR on, and by each request until it is
-//! found.
+//! Connection of a queue pair to its target. It is requested from RTR on, and by each request until it is established.
 
 use std::sync::Arc;
 
@@ -13,16 +12,16 @@ use crate::life::{Answer, Interest, Meeting, is_nobody};
 
 #[expect(clippy::large_enum_variant, reason = "what every message reads lies beside the queue")]
 pub(crate) enum Way {
-    /// The target's process has not answered yet, or there is no queue pair that would receive from this one.
+    /// The target's process has not replied yet, or it has no queue pair that would receive from this one.
     Sought(Sought),
-    /// The target is on this host, and its process has granted the way in.
+    /// The target is on this host, and its process has granted access.
     Host(Initiator),
 }
 
-/// What goes on while the way is sought.
+/// State of a connection attempt.
 #[derive(Default)]
 pub(crate) struct Sought {
-    /// With the target's process, until that has answered.
+    /// Handshake with the target's process; `None` once it has completed.
     pub(super) meeting: Option<Arc<Meeting>>,
     pub(super) interest: Interest,
 }
@@ -50,11 +49,11 @@ impl Way {
         }
     }
 
-    /// Turns to the target's process, if there is one. Whose it is comes from the kernel and before anything else:
-    /// whoever is not let in costs nothing more.
+    /// Starts the handshake with the target's process, if there is one. The kernel reports the process's owner, and it
+    /// is checked before anything else, so a process that is not authorized costs nothing more.
     ///
     /// # Errors
-    /// If it may not connect to us nor we to it.
+    /// Returns an error if either process is not authorized to connect to the other.
     pub(crate) fn turn_to_owner(&mut self, core: &QpCore) -> Result<()> {
         let Self::Sought(sought) = self else { return Ok(()) };
         match core.host.process.peer_of(core.dest_qpn(), &mut sought.meeting) {
@@ -63,15 +62,15 @@ impl Way {
         }
     }
 
-    /// Asks for the way, unless it is found; what must be waited for if it still is not.
+    /// Requests the connection unless it is established. Returns the wait reason if it still is not.
     ///
     /// # Errors
-    /// If this process may not have it, or cannot.
+    /// Returns an error if this process is not authorized, or cannot use the grant.
     #[cold]
     pub(crate) fn find(&mut self, core: &QpCore) -> Result<Option<Wait>> {
         let Self::Sought(sought) = self else { return Ok(None) };
         if core.takes_readiness() {
-            // What it still answers to an earlier question was true before.
+            // A reply to an earlier request describes the state before the peer became ready.
             sought.interest = Interest::default();
         }
         let answer = match Initiator::connect(core, sought) {
@@ -85,7 +84,7 @@ impl Way {
                 Ok(None)
             }
             Answer::NotYet => Ok(Some(Wait::Answer)),
-            // As on a network, where nobody says so: what is sent is not acknowledged, and its timer ends it.
+            // Handled as on a network, which sends no refusal: requests are not acknowledged, and time out.
             Answer::Refused(reason) => {
                 tracing::debug!("queue pair {:#x}, to {:#x}: {}", core.qpn, core.dest_qpn(), reason.text());
                 Ok(Some(Wait::Peer))

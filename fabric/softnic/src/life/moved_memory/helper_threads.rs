@@ -1,20 +1,20 @@
-//! Threads of Farcall's own, beside the service thread, that stand still while memory of the program moves: another
-//! library of ours may have one in the same process.
+//! Farcall threads, other than the service thread, that must pause while memory of the program moves. Another Farcall
+//! library in the same process may have such a thread.
 //!
-//! Such a thread works in turns. Between two of them it writes to its own stack only, so whoever keeps it from the
-//! next one keeps it from all memory that a program registers.
+//! Such a thread works in iterations. Between two iterations it writes only to its own stack. Delaying the next
+//! iteration therefore keeps it from all memory that a program registers.
 
 use std::sync::MutexGuard;
 
 use farcall_shm::Mutex;
 
-/// More threads than this work in turns all the same, but count as the program's.
+/// Maximum number of registered threads. Further ones work in the same way, but count as threads of the program.
 const MAX_KNOWN: usize = 4;
 
-/// The threads' numbers. In static memory, which no program registers: who waits for the lock writes to it.
+/// Thread ids. In static memory, which no program registers, because threads that wait for the lock write to it.
 static AT_WORK: Mutex<Numbers> = Mutex::new(Numbers([0; MAX_KNOWN]));
 
-/// Zero where there is none.
+/// Thread ids; zero in free entries.
 struct Numbers([u32; MAX_KNOWN]);
 
 impl Numbers {
@@ -27,35 +27,36 @@ impl Numbers {
     }
 }
 
-/// Runs a turn of the calling thread, while no memory of the program moves. From its first turn on the thread counts
-/// as Farcall's own: [`SoftNic::moving_registered_memory`](crate::SoftNic::moving_registered_memory) holds it still
-/// by letting its next turn wait.
+/// Runs an iteration of the calling thread while no memory of the program moves. From its first iteration on, the
+/// thread counts as a Farcall thread: [`SoftNic::moving_registered_memory`](crate::SoftNic::moving_registered_memory)
+/// pauses it by delaying its next iteration.
 ///
-/// The thread must live as long as the process and block all signals. Between turns it must not write to anything but
-/// its own stack; in a turn it must not use the device, nor fork: who waits for its end may hold what it would need.
+/// The thread must exist as long as the process, and block all signals. Between iterations it must write only to its
+/// own stack. In an iteration it must not use the device or fork, because the thread that waits for its end may hold
+/// locks that these need.
 pub fn helper_turn(run: impl FnOnce()) {
-    // A child must find the lock free, and the parent's threads forgotten.
+    // A forked child must find the lock free and the parent's threads removed.
     super::super::fork::install();
     let mut numbers = AT_WORK.lock();
     numbers.add(rustix::thread::gettid().as_raw_nonzero().get() as u32);
     run();
 }
 
-/// As long as it lives, no helper has a turn.
+/// Keeps all helper threads from starting an iteration until it is dropped.
 pub(crate) struct Paused(MutexGuard<'static, Numbers>);
 
-/// Waits until every helper has ended its turn, and keeps them from the next.
+/// Waits until every helper thread has ended its iteration, and keeps them from starting another.
 pub(crate) fn pause() -> Paused {
     Paused(AT_WORK.lock())
 }
 
 impl Paused {
-    /// Whether a thread is a helper.
+    /// Returns whether a thread is a registered helper.
     pub(super) fn contains(&self, thread: u32) -> bool {
         thread != 0 && self.0.0.contains(&thread)
     }
 
-    /// In a forked child: helpers are the parent's.
+    /// In a forked child: removes the helpers, which belong to the parent.
     pub(crate) fn detach(mut self) {
         self.0.0 = [0; MAX_KNOWN];
     }

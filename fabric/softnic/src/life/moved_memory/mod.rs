@@ -1,23 +1,25 @@
-//! Registered memory of the program, moved in place to where peers can map it.
+//! Registered memory of the program, moved in place to memfds that peers can map.
 //!
-//! Memory that a program registers from its heap cannot be mapped by others: every access to it is a system call. The
-//! whole pages inside of a region can be moved, though: their bytes go to a sealed memfd, which is mapped where they
-//! were. The program notices nothing, and peers of its user map the memfd as they map our own segments.
+//! Memory that a program registers from its heap cannot be mapped by other processes, so every access to it is a system
+//! call. The complete pages inside a region can be moved, though: their bytes are copied to a sealed memfd, which is
+//! mapped at their addresses. This is transparent to the program, and peers of its user map the memfd like the
+//! provider's own segments.
 //!
-//! That is right only as long as nobody else can write to the pages while they move, and as long as what the program
-//! may expect of private memory stays true. So:
+//! This is correct only if no other thread or process can write to the pages while they move, and if the properties
+//! that a program may expect of private memory are preserved. Hence:
 //!
-//! - Only whole pages inside the region move: nothing of a neighbour on the heap is shared, nor moved. What is left
-//!   at the edges is reached as before.
-//! - They move only while no other thread of the program exists ([`sole_thread`]; our own wait, [`helper_threads`]),
-//!   and nothing holds pages of it in the kernel.
-//! - Only private anonymous memory moves, neither stacks nor files, and none that another region of peers covers.
-//! - Deregistration gives them back: from then on they are private again ([`pages::SharedPages::give_back`]).
-//! - A forked child gets a copy, as of the fork ([`fork`]).
-//! - How much is moved is bounded, at a time and over a life, because moving and forking copy it.
+//! - Only complete pages inside the region move: no byte of adjacent heap memory is shared or moved. The partial pages
+//!   at the edges are accessed as before.
+//! - Pages move only while no other thread of the program exists ([`sole_thread`]; Farcall's own threads pause,
+//!   [`helper_threads`]), and while the kernel holds no references to pages of the process.
+//! - Only private anonymous memory moves, neither stacks nor files, and none that another region for peers covers.
+//! - Deregistration restores private memory ([`pages::SharedPages::give_back`]).
+//! - A forked child receives a copy as of the fork ([`fork`]).
+//! - The amount moved is bounded, both at a time and over the lifetime of the process, because moving and forking copy
+//!   it.
 //!
-//! What is not moved is reached by system calls, as ever. A process that registers memory of another kind, or has
-//! threads, loses speed and nothing else.
+//! Memory that is not moved is accessed by system calls as before. A process that registers other kinds of memory, or
+//! that has several threads, loses speed and nothing else.
 
 mod fork;
 mod helper_threads;
@@ -37,16 +39,17 @@ use crate::life::maps::{Mapped, Maps, Source};
 use farcall_shm::Mutex;
 use sole_thread::SoleThread;
 
-/// Each makes mappings of its own, of which a process has some ten thousand.
+/// Maximum number of moved ranges. Each creates mappings, of which a process has some ten thousand.
 const MAX_MOVED: usize = 1024;
 
-/// How often a process moves memory in its life: one that registers for every message would only lose.
+/// Maximum number of moves in the lifetime of a process. A program that registers memory for every message would only
+/// lose time.
 const MAX_MOVES: u32 = 10_000;
 
-/// How often over it may fill its limit in its life.
+/// Maximum number of moved bytes in the lifetime of a process, as a multiple of its limit at a time.
 const FILLS: u64 = 4;
 
-/// What part of a region peers map.
+/// Part of a region that peers map.
 #[derive(Clone)]
 pub(crate) struct Window {
     pub(crate) pages: Arc<SharedPages>,
@@ -57,14 +60,14 @@ pub(crate) struct Window {
 
 struct Moved {
     pages: Arc<SharedPages>,
-    /// Regions with a window of it.
+    /// Number of regions with a window of these pages.
     regions: u32,
 }
 
-/// All that is moved and not given back.
+/// Ranges that are moved and not restored.
 struct Table {
     moved: Vec<Moved>,
-    /// Given back in a way that leaves mappings of its own.
+    /// Number of ranges that were restored in a way that leaves mappings of their own.
     scattered: usize,
     moves: u32,
     moved_bytes: u64,
@@ -72,7 +75,7 @@ struct Table {
 
 static TABLE: Mutex<Table> = Mutex::new(Table { moved: Vec::new(), scattered: 0, moves: 0, moved_bytes: 0 });
 
-/// The mappings of `from..to`, cut to it.
+/// Returns the mappings in `from..to`, cut to that range.
 fn mapped_in(from: u64, to: u64) -> io::Result<Vec<Mapped>> {
     let mut found = Vec::new();
     for mapped in Maps::open()? {
@@ -85,7 +88,7 @@ fn mapped_in(from: u64, to: u64) -> io::Result<Vec<Mapped>> {
     Ok(found)
 }
 
-/// The whole pages inside of a region.
+/// Returns the range of complete pages inside a region.
 fn whole_pages(addr: u64, len_bytes: u64) -> Option<(u64, u64)> {
     let page = rustix::param::page_size() as u64;
     let from = addr.checked_next_multiple_of(page)?;
@@ -94,7 +97,7 @@ fn whole_pages(addr: u64, len_bytes: u64) -> Option<(u64, u64)> {
     (from < to).then_some((from, to))
 }
 
-/// The longest row of mappings that can be moved together; an empty range if there is none.
+/// Returns the longest contiguous range of mappings that can be moved; an empty range if there is none.
 fn longest_private(mapped: &[Mapped]) -> (u64, u64) {
     let (mut longest, mut run) = ((0, 0), (0, 0));
     for part in mapped {
@@ -111,7 +114,7 @@ fn longest_private(mapped: &[Mapped]) -> (u64, u64) {
 }
 
 impl Table {
-    /// The longest part of `mapped` that is of one memfd, in one piece.
+    /// Returns the longest contiguous part of `mapped` that belongs to one memfd.
     fn find(&mut self, mapped: &[Mapped]) -> Option<Window> {
         let mut longest: Option<(usize, Window)> = None;
         let mut last: Option<(usize, Window)> = None;
@@ -140,7 +143,7 @@ impl Table {
         Some(window)
     }
 
-    /// Whether `len_bytes` more are within the limits of a process that may have `limit_bytes` moved at a time.
+    /// Returns whether `len_bytes` more are within the limits of a process that may have `limit_bytes` moved at a time.
     fn has_room(&self, len_bytes: u64, limit_bytes: u64) -> bool {
         let now: u64 = self.moved.iter().map(|moved| moved.pages.len_bytes()).sum();
         now.saturating_add(len_bytes) <= limit_bytes
@@ -150,12 +153,11 @@ impl Table {
     }
 }
 
-/// Lets peers map what they can of a region that is about to be registered; moves its whole pages for that, if it may
-/// and no more than `limit_bytes` are moved then.
+/// Returns the part of a region that peers can map, for a region that is about to be registered. Moves its complete
+/// pages if permitted, up to a total of `limit_bytes` moved bytes.
 ///
 /// # Safety
-/// The region must be memory of the program that stays mapped until [`give_back`], and nobody may hold references to
-/// it.
+/// The region must be memory of the program that stays mapped until [`give_back`], and to which no references exist.
 pub(crate) unsafe fn share(process: &Process, addr: u64, len_bytes: u64, limit_bytes: u64) -> Option<Window> {
     let (from, to) = whole_pages(addr, len_bytes).filter(|_| limit_bytes > 0)?;
     let mut table = TABLE.lock();
@@ -166,14 +168,15 @@ pub(crate) unsafe fn share(process: &Process, addr: u64, len_bytes: u64, limit_b
     if !sole.is_dumpable() || sole_thread::kernel_holds_pages() {
         return None;
     }
-    // Not before everything is still: other threads may have changed it.
+    // Read only when all other threads are paused, because they might change the mappings.
     let (from, to) = longest_private(&mapped_in(from, to).ok()?);
     let len_bytes = to - from;
     if len_bytes == 0 || !table.has_room(len_bytes, limit_bytes) || process.regions.overlaps(from, to) {
         return None;
     }
-    // SAFETY: private memory of whole pages inside the region, readable and writable; no other thread runs, signals
-    // wait, and no peer reaches them, as no other region covers them.
+    // SAFETY: the range is private, readable and writable memory of complete pages inside the region. `sole` ensures
+    // that no other thread runs and that signals are blocked. No peer accesses the range, because no other region
+    // covers it.
     let pages = Arc::new(unsafe { SharedPages::take(from, len_bytes) }?);
     table.moves += 1;
     table.moved_bytes += len_bytes;
@@ -181,36 +184,37 @@ pub(crate) unsafe fn share(process: &Process, addr: u64, len_bytes: u64, limit_b
     Some(Window { pages, addr: from, len_bytes, file_offset: 0 })
 }
 
-/// Ends a region's use of what it shared. When no other uses it, the pages become private memory again; call when no
-/// peer is inside of the region any more, and before the program may take the memory for something else.
+/// Ends a region's use of a window. If no other region uses it, the pages become private memory again. Call it when no
+/// peer accesses the region any more, and before the program may reuse the memory.
 pub(crate) fn give_back(process: &Process, window: &Window) {
-    // Until all is done no fork may come between.
+    // Held to the end, so that no fork occurs in between.
     let mut table = TABLE.lock();
     let Some(at) = table.moved.iter().position(|moved| Arc::ptr_eq(&moved.pages, &window.pages)) else {
         return;
     };
     table.moved[at].regions -= 1;
     let is_last = table.moved[at].regions == 0;
-    // What pins memory now has the pages as they are.
+    // A pin that exists now refers to the pages as they are.
     if !is_last || sole_thread::kernel_holds_pages() {
         return;
     }
     let sole = SoleThread::hold(process);
     let Ok(mapped) = mapped_in(0, u64::MAX) else { return };
     let (mut is_all, mut is_scattered) = (true, false);
-    // A peer in this process has mappings of it, too.
+    // A peer in the same process has mappings of these pages, too.
     for part in
         mapped.iter().filter(|part| window.pages.is_at(part) && !farcall_shm::fork::is_ours(part.start))
     {
-        // The program keeps what it registered until we return. What it has of it elsewhere, its other threads may
-        // change at any time.
+        // The program keeps the registered range until this function returns. Other threads may change other mappings
+        // of it at any time.
         let own = match &sole {
             Some(_) => Some(*part),
             None => part.cut(window.addr, window.addr + window.len_bytes),
         };
         is_all &= own.is_some_and(|own| own.len_bytes() == part.len_bytes());
         let Some(own) = own else { continue };
-        // SAFETY: ours as the kernel says, and nobody else runs or it is inside of the region.
+        // SAFETY: `is_at` found the memfd's mapping at `own`, and either no other thread runs or `own` is inside the
+        // region, which the program keeps mapped.
         let done = unsafe {
             if sole.is_some() {
                 window.pages.give_back(&own)

@@ -8,8 +8,8 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::life::maps::{Mapped, Source};
 
-/// How far the file goes on behind the pages, as a hole: a program that enlarges its mapping later finds zeros there,
-/// as behind any anonymous memory, and no end of a file.
+/// Length of the hole in the file after the pages. A program that enlarges its mapping later finds zeros there, as
+/// after any anonymous memory, and not the end of a file.
 const BEYOND_BYTES: u64 = 1 << 40;
 
 pub(crate) struct SharedPages {
@@ -31,7 +31,7 @@ pub(super) fn prot_of(part: &Mapped) -> libc::c_int {
         | bit(part.executable, libc::PROT_EXEC)
 }
 
-/// Calls until `len_bytes` are moved; `call` is told how many are done and left.
+/// Repeats `call` until `len_bytes` are transferred. `call` receives the number of bytes done and left.
 fn all(len_bytes: u64, call: impl Fn(u64, usize) -> libc::ssize_t) -> bool {
     let mut done = 0;
     while done < len_bytes {
@@ -46,32 +46,35 @@ fn all(len_bytes: u64, call: impl Fn(u64, usize) -> libc::ssize_t) -> bool {
 }
 
 impl SharedPages {
-    /// Moves `len_bytes` of whole pages at `addr` to a new memfd, which is then mapped in their place. `None`, and
-    /// nothing changed, if the system does not let us.
+    /// Moves `len_bytes` of complete pages at `addr` to a new memfd, which is then mapped at their address. Returns
+    /// `None` and changes nothing if the system does not permit it.
     ///
     /// # Safety
-    /// The pages must be private anonymous memory, readable and writable, that nobody else accesses meanwhile.
+    /// The pages must be private anonymous memory, readable and writable, that no other thread or process accesses
+    /// during the call.
     pub(crate) unsafe fn take(addr: u64, len_bytes: u64) -> Option<Self> {
         let made = Self::create(len_bytes)?;
-        // SAFETY: the caller's pages, read by the kernel.
+        // SAFETY: by the contract of this function `len_bytes` at `addr` are mapped; the kernel reads them.
         if !unsafe { made.fill_from(addr) } {
             return None;
         }
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: replaces the caller's pages by a mapping of the same place, size and bytes.
+        // SAFETY: by the contract of this function no other thread accesses the pages. The call replaces them by a
+        // mapping of the same address, size and bytes.
         let result =
             unsafe { libc::mmap(pointer(addr), len_bytes as usize, prot, flags, made.fd.as_raw_fd(), 0) };
         if result == libc::MAP_FAILED {
-            // The kernel says so before it removes anything, but for the want of a few bytes of its own.
+            // The kernel reports an error before it removes a mapping, except if it lacks a few bytes of its own
+            // memory.
             return None;
         }
         Some(made)
     }
 
-    /// A sealed memfd of so many bytes, all of them allocated, and a hole behind.
+    /// Creates a sealed memfd of `len_bytes` bytes, all of them allocated, followed by a hole.
     fn create(len_bytes: u64) -> Option<Self> {
-        // A file beyond this limit would be a signal's death to the program.
+        // Writing beyond this limit would raise a signal that ends the program.
         if getrlimit(Resource::Fsize).current.is_some() {
             return None;
         }
@@ -89,7 +92,7 @@ impl SharedPages {
         self.len_bytes
     }
 
-    /// Whether a mapping shows it as it was moved; a private one of it is the program's own.
+    /// Returns whether a mapping is a shared one of this memfd. A private mapping of it belongs to the program.
     pub(crate) fn is_at(&self, part: &Mapped) -> bool {
         matches!(part.source, Source::File { major, minor, inode, .. }
             if part.shared && (major, minor, inode) == (self.major, self.minor, self.inode))
@@ -98,10 +101,10 @@ impl SharedPages {
     /// Copies the memory at `addr` into the file.
     ///
     /// # Safety
-    /// The memory must be there, as long as the file.
+    /// The memory must be mapped for the length of the file.
     unsafe fn fill_from(&self, addr: u64) -> bool {
         all(self.len_bytes, |done, left| {
-            // SAFETY: the caller's memory; the kernel checks.
+            // SAFETY: by the contract of this function the memory is mapped; the kernel reads it.
             unsafe { libc::pwrite(self.fd.as_raw_fd(), pointer(addr + done), left, done as libc::off_t) }
         })
     }
@@ -109,32 +112,34 @@ impl SharedPages {
     /// Copies a part of the file to the memory at `addr`.
     ///
     /// # Safety
-    /// The memory must be there, and nobody else access it.
+    /// The memory must be mapped, and no other thread or process may access it.
     pub(super) unsafe fn copy_to(&self, addr: u64, offset: u64, len_bytes: u64) -> bool {
         all(len_bytes, |done, left| {
             let (to, from) = (pointer(addr + done), (offset + done) as libc::off_t);
-            // SAFETY: the caller's memory; the kernel checks.
+            // SAFETY: by the contract of this function the memory is mapped and not accessed otherwise; the kernel
+            // writes to it.
             unsafe { libc::pread(self.fd.as_raw_fd(), to, left, from) }
         })
     }
 
-    /// Makes a mapping of it anonymous memory again, with the same bytes; false if the system does not let us.
+    /// Replaces a mapping of the file by anonymous memory with the same bytes. Returns `false` if the system does not
+    /// permit it.
     ///
     /// # Safety
-    /// `part` must be mapped as it says, and nobody else access it meanwhile.
+    /// `part` must describe an existing mapping, and no other thread or process may access it during the call.
     pub(crate) unsafe fn give_back(&self, part: &Mapped) -> bool {
         let Source::File { offset, .. } = part.source else { return false };
         let (place, len) = (pointer(part.start), part.len_bytes() as usize);
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        // SAFETY: replaces a mapping that the caller answers for by one of the same place and size; its bytes are put
-        // there before anybody sees it.
+        // SAFETY: by the contract of this function `part` is mapped and not accessed otherwise. The calls replace it by
+        // a mapping of the same address, size and bytes.
         unsafe {
             if libc::mmap(place, len, prot, flags, -1, 0) == libc::MAP_FAILED {
                 return false;
             }
             if !self.copy_to(part.start, offset, part.len_bytes()) {
-                // The bytes are in the file still: as if nothing had been done.
+                // The bytes are still in the file, so this restores the previous state.
                 let flags = libc::MAP_SHARED | libc::MAP_FIXED;
                 libc::mmap(place, len, prot_of(part), flags, self.fd.as_raw_fd(), offset as libc::off_t);
                 return false;
@@ -146,34 +151,35 @@ impl SharedPages {
         true
     }
 
-    /// As [`SharedPages::give_back`], while other threads access the memory: it becomes a private mapping of the
-    /// file, in one step for everybody, and then every page is copied by the kernel, as if it were written to.
-    /// Nothing that is written at any time is lost. False if something of it is left in the file.
+    /// Like [`SharedPages::give_back`], while other threads access the memory. It becomes a private mapping of the
+    /// file, in one step for all threads; then the kernel copies every page, as if each were written to. No write at
+    /// any time is lost. Returns `false` if part of it remains in the file.
     ///
     /// # Safety
-    /// `part` must be mapped as it says, and stay so meanwhile.
+    /// `part` must describe an existing mapping, which must remain during the call.
     pub(crate) unsafe fn give_back_among_others(&self, part: &Mapped) -> bool {
         let (place, len) = (pointer(part.start), part.len_bytes() as usize);
-        // SAFETY: the caller's promise; the kernel copies pages of it, and changes no byte.
+        // SAFETY: by the contract of this function `part` is mapped. The kernel copies its pages and changes no byte.
         unsafe { self.make_private(part) && libc::madvise(place, len, libc::MADV_POPULATE_WRITE) == 0 }
     }
 
-    /// Makes a mapping of it private: what is written there from then on is not seen in the file.
+    /// Makes a mapping of the file private: later writes to it do not change the file.
     ///
     /// # Safety
-    /// `part` must be mapped as it says, and stay so meanwhile.
+    /// `part` must describe an existing mapping, which must remain during the call.
     pub(super) unsafe fn make_private(&self, part: &Mapped) -> bool {
         let Source::File { offset, .. } = part.source else { return false };
         let (place, len) = (pointer(part.start), part.len_bytes() as usize);
         let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
-        // SAFETY: replaces a mapping that the caller answers for by one of the same place, size and bytes.
+        // SAFETY: by the contract of this function `part` is mapped. The call replaces it by a mapping of the same
+        // address, size and bytes.
         let result = unsafe {
             libc::mmap(place, len, prot_of(part), flags, self.fd.as_raw_fd(), offset as libc::off_t)
         };
         result != libc::MAP_FAILED
     }
 
-    /// Drops what is in the file: nobody needs it any more.
+    /// Frees the memory of the file, which is no longer needed.
     pub(crate) fn empty(&self) {
         let whole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         if let Err(error) = fs::fallocate(&self.fd, whole, 0, self.len_bytes + BEYOND_BYTES) {
@@ -191,11 +197,11 @@ mod tests {
         Maps::open().unwrap().map(Result::unwrap).find(|part| part.start <= addr && addr < part.end).unwrap()
     }
 
-    /// Anonymous pages of the test's own.
+    /// Returns the address of `count` anonymous pages for a test.
     fn pages(count: usize) -> u64 {
         let len = count * rustix::param::page_size();
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping aliases nothing.
+        // SAFETY: creates a mapping at an address that the kernel chooses, so it aliases no memory.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
         assert_ne!(base, libc::MAP_FAILED);
         base.expose_provenance() as u64
@@ -210,7 +216,7 @@ mod tests {
         let page = rustix::param::page_size() as u64;
         for among_others in [false, true] {
             let base = pages(6);
-            // SAFETY: the test's own pages, which only it accesses.
+            // SAFETY: the pages were mapped by this test, and no other code accesses them.
             unsafe {
                 word(base + page).write(7);
                 word(base + 4 * page).write(9);
@@ -232,7 +238,7 @@ mod tests {
                 assert_eq!(words, [0, 7, 8, 0, 9, 0]);
                 word(base + 2 * page).write(10);
                 assert_eq!(word(base + 2 * page).read(), 10);
-                // Freed and used again, it is zero, as anonymous memory is.
+                // After it is freed, it reads as zero, like anonymous memory.
                 assert_eq!(libc::madvise(pointer(base), 6 * page as usize, libc::MADV_DONTNEED), 0);
                 let words = [0, 1, 2, 3, 4, 5].map(|at| word(base + at * page).read());
                 assert_eq!(words, [0; 6]);
@@ -245,7 +251,7 @@ mod tests {
     fn protections_are_kept_on_the_way_back() {
         let page = rustix::param::page_size();
         let base = pages(1);
-        // SAFETY: the test's own page.
+        // SAFETY: the page was mapped by this test, and no other code accesses it.
         unsafe {
             let moved = SharedPages::take(base, page as u64).unwrap();
             libc::mprotect(pointer(base), page, libc::PROT_READ);
@@ -260,7 +266,7 @@ mod tests {
     fn a_mapping_that_grows_finds_zeros_and_no_end() {
         let page = rustix::param::page_size();
         let base = pages(1);
-        // SAFETY: the test's own page.
+        // SAFETY: the page was mapped by this test, and no other code accesses it.
         unsafe {
             let moved = SharedPages::take(base, page as u64).unwrap();
             word(base).write(3);

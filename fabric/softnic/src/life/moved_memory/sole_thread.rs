@@ -1,4 +1,4 @@
-//! Holding everything still that could write to the program's memory while it moves.
+//! Pausing of all threads that could write to the program's memory while it moves.
 
 use std::fs;
 use std::sync::MutexGuard;
@@ -6,7 +6,8 @@ use std::sync::MutexGuard;
 use super::helper_threads::{self, Paused};
 use crate::life::Process;
 
-/// As long as it lives, nothing of this process runs but the calling thread: our own threads wait, and so do signals.
+/// While it exists, no thread of this process runs except the calling one. Farcall's threads are paused, and signals
+/// are blocked.
 pub(super) struct SoleThread<'a> {
     _service: MutexGuard<'a, ()>,
     _helpers: Paused,
@@ -14,12 +15,14 @@ pub(super) struct SoleThread<'a> {
 }
 
 impl<'a> SoleThread<'a> {
-    /// `None` if the program has other threads, or we cannot tell. What it starts later it starts from this thread.
+    /// Pauses the process. Returns `None` if the program has other threads, or if that cannot be determined. New
+    /// threads can only be started by the calling thread.
     pub(super) fn hold(process: &'a Process) -> Option<Self> {
-        // First: while it is in its turn it may start something.
+        // Paused first, because the service thread may start a thread in its iteration.
         let service = process.service.pause();
         let helpers = helper_threads::pause();
-        // SAFETY: fills signal sets of ours and changes the mask of this thread.
+        // SAFETY: the signal sets are local variables; all bytes zero are a valid `sigset_t`. The call changes the mask
+        // of this thread only.
         let signals = unsafe {
             let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
             libc::sigfillset(&raw mut all);
@@ -27,26 +30,27 @@ impl<'a> SoleThread<'a> {
             before
         };
         let is_alone = is_alone(|thread| thread == process.service.thread_id() || helpers.contains(thread));
-        // Also if it is not: the signals get their way back.
+        // Created even if the process is not alone, so that its destructor restores the signal mask.
         let sole = Self { _service: service, _helpers: helpers, signals };
         is_alone.then_some(sole)
     }
 
-    /// Whether others of our user may look at this process's memory; if not, it gives them nothing to map either.
+    /// Returns whether other processes of the same user may read this process's memory. If not, they must not map it
+    /// either.
     pub(super) fn is_dumpable(&self) -> bool {
-        // SAFETY: reads an attribute of the process.
+        // SAFETY: `PR_GET_DUMPABLE` only reads an attribute of the process.
         unsafe { libc::prctl(libc::PR_GET_DUMPABLE) == 1 }
     }
 }
 
 impl Drop for SoleThread<'_> {
     fn drop(&mut self) {
-        // SAFETY: gives this thread its own mask back.
+        // SAFETY: `signals` is the mask that `hold` saved for this thread.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.signals, std::ptr::null_mut()) };
     }
 }
 
-/// Whether the process has no threads but this one and our own.
+/// Returns whether the process has no threads except this one and Farcall's own.
 fn is_alone(is_ours: impl Fn(u32) -> bool) -> bool {
     let Ok(tasks) = fs::read_dir("/proc/self/task") else { return false };
     let this = rustix::thread::gettid().as_raw_nonzero().get() as u32;
@@ -62,8 +66,8 @@ fn is_alone(is_ours: impl Fn(u32) -> bool) -> bool {
     found_this
 }
 
-/// Whether the program has locked memory, or something has pinned it (registered buffers of io_uring, devices in user
-/// space): that is about pages, not about addresses, so they must stay.
+/// Returns whether the program has locked memory, or memory is pinned (registered buffers of io_uring, devices in user
+/// space). Locks and pins refer to physical pages and not to addresses, so these pages must not be replaced.
 pub(super) fn kernel_holds_pages() -> bool {
     let Ok(status) = fs::read_to_string("/proc/self/status") else { return true };
     holds_pages(&status)

@@ -1,4 +1,4 @@
-//! Blocks of queue pair numbers, and where their sockets are.
+//! Blocks of queue pair numbers, and the paths of their sockets.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::OwnedFd;
@@ -15,44 +15,44 @@ use super::super::addresses::{WayChoice, device_addresses};
 use super::super::gids::SPACE;
 use super::place::{admit_group, rendezvous_directory};
 
-/// Queue pair numbers have 24 bits: 12 for the block, 12 inside it.
+/// Number of bits of the index in a block. Queue pair numbers have 24 bits: 12 for the block, 12 for the index.
 const INDEX_BITS: u32 = 12;
 
-/// Queue pairs in one block.
+/// Number of queue pairs in a block.
 pub(crate) const BLOCK_QPS: u32 = 1 << INDEX_BITS;
 
-/// Connections that may wait for the service thread: as many as the system lets (net.core.somaxconn).
+/// Maximum number of connections that wait for the service thread; the system reduces it to net.core.somaxconn.
 const BACKLOG: i32 = 4096;
 
-/// Numbers that are looked at for what the dead left there when one is claimed.
+/// Number of blocks that are searched for files of exited processes when a block is claimed.
 const SWEPT: u32 = 64;
 
-/// The block of a queue pair number.
+/// Returns the block of a queue pair number.
 pub(crate) const fn block_of(qpn: u32) -> u32 {
     qpn >> INDEX_BITS
 }
 
-/// A block that this process owns while it lives.
+/// A block that this process owns until it exits.
 pub(crate) struct Block {
     number: u32,
-    /// Its indices, in the order in which they are given out: a number does not follow from those before it.
+    /// Indices in the order of their assignment, which is random so that numbers cannot be predicted.
     order: Box<[u16]>,
     pub(crate) listener: DontForkFd,
-    /// What makes the socket's path ours.
+    /// Lock that makes this process the owner of the socket's path.
     _lock: DontForkFd,
 }
 
 impl Block {
-    /// The `nth` of its queue pair numbers, below [`BLOCK_QPS`].
+    /// Returns the `nth` queue pair number of the block; `nth` is below [`BLOCK_QPS`].
     pub(crate) fn qpn(&self, nth: u32) -> u32 {
         self.number << INDEX_BITS | u32::from(self.order[nth as usize % self.order.len()])
     }
 }
 
-/// All indices of a block, in random order.
+/// Returns all indices of a block in random order.
 fn shuffled() -> Box<[u16]> {
     let mut order: Box<[u16]> = (0..BLOCK_QPS as u16).collect();
-    // With keys that the system has chosen, the numbers of the hasher are not to be guessed.
+    // The hasher's keys are random, so its values cannot be predicted.
     let random = RandomState::new();
     for last in (1..order.len()).rev() {
         order.swap(last, (random.hash_one(last) % (last as u64 + 1)) as usize);
@@ -68,20 +68,20 @@ fn lock_path_in(directory: &Path, block: u32) -> PathBuf {
     directory.join(format!("softnic-v1-{block}.lock"))
 }
 
-/// Where the socket of a queue pair number's owner stands.
+/// Returns the path of the socket of the process that owns a queue pair number.
 ///
 /// # Errors
-/// If there is no place for rendezvous sockets.
+/// Returns an error if there is no directory for rendezvous sockets.
 pub fn rendezvous_path(qpn: u32) -> Result<PathBuf> {
     Ok(path_in(&rendezvous_directory()?, block_of(qpn)))
 }
 
-/// The name that a block's socket is bound by, and has until it stands at its path.
+/// Returns the path at which a block's socket is bound, before it is renamed to its final path.
 fn bound_path_in(directory: &Path, name: [u8; 4]) -> PathBuf {
     directory.join(format!("softnic-{:08x}.new", u32::from_ne_bytes(name)))
 }
 
-/// The address of a block's socket.
+/// Returns the address of a block's socket.
 pub(crate) fn socket_address(block: u32) -> Result<SocketAddrUnix> {
     to_address(&path_in(&rendezvous_directory()?, block))
 }
@@ -96,10 +96,10 @@ fn to_address(path: &Path) -> Result<SocketAddrUnix> {
     })
 }
 
-/// The GID of this rendezvous space: processes with the same one reach each other's sockets.
+/// Returns the GID of this rendezvous space. Processes with the same GID reach each other's sockets.
 ///
 /// # Errors
-/// If there is no place for rendezvous sockets.
+/// Returns an error if there is no directory for rendezvous sockets.
 pub(crate) fn gid() -> Result<Gid> {
     let directory = rendezvous_directory()?;
     let stat = fs::stat(&directory).map_err(|e| {
@@ -115,7 +115,7 @@ pub(crate) fn gid() -> Result<Gid> {
     Ok(Gid(gid))
 }
 
-/// FNV-1a: the same in every build, which the standard library's hashers do not promise.
+/// FNV-1a. It is the same in every build, which the standard library does not guarantee for its hashers.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, b| (hash ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -131,7 +131,7 @@ pub(crate) fn claim_block() -> Result<Block> {
     const OP: &str = "claim a block of queue pair numbers";
     let last = (1_u32 << (24 - INDEX_BITS)) - 1;
     let start = RandomState::new().build_hasher().finish() as u32;
-    // Block 0 holds the special queue pairs 0 and 1.
+    // Block 0 contains the special queue pairs 0 and 1.
     let nth = |i: u32| 1 + start.wrapping_add(i) % last;
     let directory = rendezvous_directory()?;
     for i in 0..last {
@@ -139,7 +139,7 @@ pub(crate) fn claim_block() -> Result<Block> {
         let listener = listen_socket()?;
         match bind_unlisted(&listener, &directory, &lock, nth(i))? {
             Ok(()) => {}
-            // Another user's, in a directory that both may change.
+            // The path belongs to another user, in a directory that both may change.
             Err(Errno::ADDRINUSE | Errno::EXIST | Errno::PERM | Errno::ACCESS | Errno::ISDIR) => continue,
             Err(e) => return Err(Error::os(OP, format!("bind a socket in {}", directory.display()), e)),
         }
@@ -161,12 +161,12 @@ pub(crate) fn claim_block() -> Result<Block> {
     })
 }
 
-/// Binds a socket at the path of a block. `/proc/net/unix` shows every user the name that a socket was bound by, so this
-/// one is bound by a random name and renamed: only users who may list the directory find the block. Until then the lock's
-/// file holds the name, for the process that cleans up after this one.
+/// Binds a socket at the path of a block. `/proc/net/unix` shows every user the path at which a socket was bound, so it
+/// is bound at a random path and renamed. Only users who may list the directory can then find the block. Until it is
+/// renamed, the lock file contains the random name, for the process that cleans up after this one.
 ///
 /// # Errors
-/// The inner error if the path is taken or cannot be made.
+/// Returns the inner error if the path is taken or cannot be created.
 fn bind_unlisted(
     listener: &OwnedFd,
     directory: &Path,
@@ -189,23 +189,23 @@ fn bind_unlisted(
 
 fn rename_unless_taken(from: &Path, to: &Path) -> rustix::io::Result<()> {
     match fs::renameat_with(fs::CWD, from, fs::CWD, to, fs::RenameFlags::NOREPLACE) {
-        // The file system does not know the flag. What was at the path is gone, and the lock is ours.
+        // The file system does not support the flag. The path was removed before, and this process holds the lock.
         Err(Errno::INVAL | Errno::NOSYS) => fs::rename(from, to),
         result => result,
     }
 }
 
-/// Writes the addresses of this process's network beside the socket: who has another network, but meets us here, finds
-/// that they lead to this host.
+/// Writes the addresses of this process's network into the lock file. A process in another network namespace that
+/// shares the directory finds that they lead to this host.
 fn tell_addresses(lock: &OwnedFd) {
     let addresses = WayChoice::configured().map(|way| device_addresses(way, &[])).unwrap_or_default();
     let bytes: Vec<u8> = addresses.iter().flat_map(|entry| entry.gid.0).collect();
-    // Without them we are met by those who share our network.
+    // Without them, only processes that share the network reach this one.
     let _ = fs::ftruncate(lock, 0);
     let _ = io::pwrite(lock, &bytes, 0);
 }
 
-/// Whether the owner of a lock lives and has told an address.
+/// Returns whether the owner of a lock exists and has published an address.
 fn tells(lock_path: &Path, address: Gid) -> bool {
     let Ok(lock) = open_lock(lock_path, OFlags::empty()) else { return false };
     let is_alive = fs::flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK);
@@ -214,7 +214,8 @@ fn tells(lock_path: &Path, address: Gid) -> bool {
     is_alive && bytes[..len_bytes].chunks_exact(16).any(|told| told == address.0)
 }
 
-/// Whether the process of a queue pair number is met here, and has this address; `is_here` if the address is ours.
+/// Returns whether the process that owns a queue pair number is reachable through this directory and has this address.
+/// `is_here` states that the address is one of this host.
 pub(crate) fn is_met_here(qpn: u32, address: Gid, is_here: bool) -> bool {
     let Ok(directory) = rendezvous_directory() else { return false };
     let block = block_of(qpn);
@@ -225,7 +226,7 @@ pub(crate) fn is_met_here(qpn: u32, address: Gid, is_here: bool) -> bool {
     }
 }
 
-/// Whether some process that is met here has this address.
+/// Returns whether a process that is reachable through this directory has this address.
 pub(crate) fn is_told_here(address: Gid) -> bool {
     let Ok(entries) = rendezvous_directory().and_then(|directory| {
         std::fs::read_dir(&directory)
@@ -237,7 +238,7 @@ pub(crate) fn is_told_here(address: Gid) -> bool {
     paths.filter(|path| path.extension().is_some_and(|end| end == "lock")).any(|path| tells(&path, address))
 }
 
-/// Locks a path and removes what a dead owner left there; `None` if it is another's.
+/// Locks a path and removes the files of an exited owner; `None` if another process owns the path.
 fn claim_path(directory: &Path, block: u32) -> Result<Option<OwnedFd>> {
     const OP: &str = "claim a socket path";
     let lock_path = lock_path_in(directory, block);
@@ -270,20 +271,20 @@ fn open_lock(path: &Path, create: OFlags) -> rustix::io::Result<OwnedFd> {
     fs::open(path, flags | create, Mode::RUSR | Mode::WUSR)
 }
 
-/// Locks a file; whether that makes its path ours: another may hold it, or have removed it with what he left.
+/// Locks a file. Returns whether this process now owns the path: another process may hold the lock, or may have removed
+/// the file when it cleaned up.
 fn is_ours(lock: &OwnedFd) -> bool {
     fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok()
         && fs::fstat(lock).is_ok_and(|stat| stat.st_nlink > 0 && stat.st_uid == process::geteuid().as_raw())
 }
 
-/// Whether a process listens at a number: one that lives may have lost its lock to those who remove old files from
-/// /tmp.
+/// Returns whether a process listens at a block. An existing process may have lost its lock file to a cleaner of /tmp.
 fn is_listened_at(directory: &Path, block: u32) -> bool {
     let Ok(address) = SocketAddrUnix::new(path_in(directory, block)) else { return false };
     listen_socket().is_ok_and(|socket| matches!(net::connect(&socket, &address), Ok(()) | Err(Errno::AGAIN)))
 }
 
-/// Removes the socket of an owner that ended before it stood at its path; `lock` is its lock, and ours now.
+/// Removes the socket of an owner that exited before the socket was renamed. This process holds its lock `lock`.
 fn remove_unfinished(directory: &Path, lock: &OwnedFd) {
     // Addresses are longer than a name.
     let mut noted = [0; 5];
@@ -293,7 +294,7 @@ fn remove_unfinished(directory: &Path, lock: &OwnedFd) {
     }
 }
 
-/// Removes what a dead owner left at a number, so that a directory holds little more than what lives.
+/// Removes the files of an exited owner, so that the directory holds little more than the files of existing processes.
 fn remove_dead(directory: &Path, block: u32) {
     let lock_path = lock_path_in(directory, block);
     if let Ok(lock) = open_lock(&lock_path, OFlags::empty())
@@ -321,7 +322,7 @@ mod tests {
         assert!(claim_path(&directory, number).unwrap().is_none() && path.exists());
         remove_dead(&directory, number);
         assert!(path.exists(), "what lives is left alone");
-        // As those do who remove old files.
+        // Like a program that removes old files.
         std::fs::remove_file(lock_path_in(&directory, number)).unwrap();
         assert!(claim_path(&directory, number).unwrap().is_none());
         remove_dead(&directory, number);
@@ -373,7 +374,7 @@ mod tests {
             (open_lock(&lock_path_in(&directory, 8), OFlags::CREATE).unwrap(), listen_socket().unwrap());
         let taken = bind_unlisted(&other.1, &directory, &other.0, 8).unwrap();
         assert_eq!(taken, Err(Errno::EXIST));
-        // An owner that ended before its socket stood at its path.
+        // An owner that exited before its socket was renamed.
         let name = *b"abcd";
         std::fs::write(lock_path_in(&directory, 9), name).unwrap();
         std::fs::write(bound_path_in(&directory, name), "").unwrap();

@@ -1,9 +1,10 @@
-//! How processes of one host find each other and hand over memory.
+//! Discovery of processes of one host, and transfer of memory between them.
 //!
-//! A queue pair number is a *block* (upper 12 bits) and an index in it. A process owns a block by holding the lock of
-//! the block's Unix socket, which the kernel gives to one process at a time and takes back when it dies; so a number
-//! leads to its process without pids or a daemon. The sockets stand in a directory of the user's own, or in one that
-//! several share. Over its socket a peer asks for what it was granted: a queue pair's inbound segment, a region.
+//! A queue pair number consists of a *block* (upper 12 bits) and an index in it. A process owns a block by holding the
+//! lock of the block's Unix socket. The kernel grants the lock to one process at a time and releases it when the
+//! process exits, so a number leads to its process without pids or a daemon. The sockets are in a directory of the
+//! user's own, or in one that several users or containers share. Over the socket a peer requests grants: a queue pair's
+//! inbound segment, a region.
 
 mod address;
 mod place;

@@ -1,4 +1,4 @@
-//! Where rendezvous sockets stand: in a directory that nobody but its user can fill, or in one that several share.
+//! Directories of rendezvous sockets: one that only its user can change, or one that is shared.
 
 use std::path::{Path, PathBuf};
 
@@ -10,19 +10,19 @@ use rustix::process;
 
 use super::trust::configured_group;
 
-/// Names a directory that is shared: by containers, or by the users of a group.
+/// Environment variable with a directory that containers or the users of a group share.
 const DIR_VARIABLE: &str = "FARCALL_SOCKET_DIR";
 
-/// The directory that is shared, if one is named.
+/// Returns the shared directory if one is configured.
 pub fn socket_directory() -> Option<PathBuf> {
     trusted_variable(DIR_VARIABLE).map(PathBuf::from)
 }
 
-/// The directory in which this process and its peers find each other: the shared one, or else one of the user's own,
-/// which does not depend on the environment.
+/// Returns the directory in which this process and its peers find each other: the shared one, otherwise one of the
+/// user's own, which does not depend on the environment.
 ///
 /// # Errors
-/// If there is no directory that this user alone can change.
+/// Returns an error if there is no directory that only this user can change.
 pub fn rendezvous_directory() -> Result<PathBuf> {
     if let Some(shared) = socket_directory() {
         return Ok(shared);
@@ -39,14 +39,16 @@ fn no_place(refused: String) -> Error {
     }
 }
 
-/// Lets members of the configured group at a socket of ours in the shared directory, and nobody else but its owner.
+/// Grants members of the configured group, in addition to the owner, access to a socket of this process in the shared
+/// directory.
 ///
 /// # Errors
-/// If it is not our socket, the owner is no member of the group, or the name of the group cannot be understood.
+/// Returns an error if the file is not a socket of this user, if the owner is no member of the group, or if the group
+/// name is invalid.
 pub fn admit_group(path: &Path) -> Result<()> {
     const OP: &str = "admit a group to a socket path";
     let fail = |e| Error::os(OP, format!("{} (are you a member of FARCALL_GROUP?)", path.display()), e);
-    // Not by its path: in a directory that others may change something else may stand there by now.
+    // Not changed by its path: in a directory that other users may change, the path may refer to another file by now.
     let socket =
         fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).map_err(fail)?;
     let stat = fs::fstat(&socket).map_err(fail)?;

@@ -1,4 +1,4 @@
-//! Frames and descriptors over a Unix socket, and who is at its other end.
+//! Messages and descriptors over a Unix socket, and the credentials of its other end.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,10 +16,10 @@ use rustix::process::{self, PidfdFlags};
 
 use super::wire::MAX_FRAME_BYTES;
 
-/// Descriptors that travel with one frame at most: those of a RoCEv2 port that processes share.
+/// Maximum number of descriptors per message: those of a RoCEv2 port that processes share.
 pub(crate) const MAX_FDS: usize = 66;
 
-/// Sends one frame.
+/// Sends one message.
 pub(crate) fn send_frame(
     socket: BorrowedFd<'_>,
     frame: &[u8],
@@ -33,7 +33,7 @@ pub(crate) fn send_frame(
     sendmsg(socket, &[IoSlice::new(frame)], &mut control, SendFlags::NOSIGNAL).map(drop)
 }
 
-/// Whether a frame can be sent: of any length, because a socket counts as full long before it is.
+/// Returns whether a message of any length can be sent: a socket counts as full long before it is.
 pub(crate) fn takes_frames(socket: BorrowedFd<'_>) -> bool {
     is_ready(socket, PollFlags::OUT)
 }
@@ -48,13 +48,13 @@ fn is_ready_within(fd: BorrowedFd<'_>, what: PollFlags, time: Duration) -> bool 
     matches!(poll(&mut fds, Some(&timeout)), Ok(n) if n > 0)
 }
 
-/// Waits until a frame, or the end of the stream, has come; false if that takes longer than `time`.
+/// Waits until a message or the end of the stream has arrived. Returns `false` if that takes longer than `time`.
 pub(crate) fn wait_for_frame(socket: BorrowedFd<'_>, time: Duration) -> bool {
     is_ready_within(socket, PollFlags::IN, time)
 }
 
-/// Receives one frame; `None` at the end of the stream. One that is too long comes back
-/// empty, which decodes to nothing.
+/// Receives one message; `None` at the end of the stream. A message that is too long is returned empty, which no
+/// decoder accepts.
 pub(crate) fn recv_frame(socket: BorrowedFd<'_>) -> rustix::io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     let mut bytes = [0; MAX_FRAME_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -70,12 +70,13 @@ pub(crate) fn recv_frame(socket: BorrowedFd<'_>) -> rustix::io::Result<Option<(V
     Ok((got.bytes > 0).then(|| (bytes[..len_bytes].to_vec(), fds)))
 }
 
-/// Who is at the other end: for a listener's client its creator, for a connected client the process that listens.
+/// Returns the credentials of the other end: for a listener's client its creator, for a connected client the process
+/// that listens.
 pub(super) fn credentials(socket: BorrowedFd<'_>) -> Result<libc::ucred> {
-    // Not rustix's, whose `Pid` cannot be the 0 that the kernel reports for a process of a foreign pid namespace.
+    // Does not use rustix, whose `Pid` cannot be the 0 that the kernel reports for a process of another pid namespace.
     let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes, a ucred, to `credentials`.
+    // SAFETY: the kernel writes at most `len` bytes to `credentials`, which has that size.
     let result = unsafe {
         let value = (&raw mut credentials).cast();
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, value, &raw mut len)
@@ -86,12 +87,12 @@ pub(super) fn credentials(socket: BorrowedFd<'_>) -> Result<libc::ucred> {
     Ok(credentials)
 }
 
-/// A descriptor that becomes readable when the process at the other end dies.
+/// Returns a pidfd of the process at the other end, which becomes readable when the process exits.
 pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
     const SO_PEERPIDFD: libc::c_int = 77;
     let mut fd: libc::c_int = -1;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes, an int, to `fd`.
+    // SAFETY: the kernel writes at most `len` bytes to `fd`, which has that size.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -102,12 +103,13 @@ pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
         )
     };
     if result == 0 && fd >= 0 {
-        // SAFETY: a fresh descriptor that is ours.
+        // SAFETY: the kernel has created the descriptor for this call, so no other code owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let _ = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC);
         return Ok(fd);
     }
-    // Before Linux 6.5. A pid could be reused between the two calls; the socket to its owner is open, so it lives.
+    // Before Linux 6.5. The pid could be reused between the two calls, but the socket to the process is open, so it
+    // exists.
     let pid = process::Pid::from_raw(credentials(socket)?.pid).ok_or_else(|| Error::Unsupported {
         operation: "watch a peer's life",
         provider: "softnic",
@@ -117,7 +119,7 @@ pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
         .map_err(|e| Error::os("pidfd_open", "watch a peer's life", e))
 }
 
-/// Whether a pidfd says that its process has ended.
+/// Returns whether a pidfd indicates that its process has exited.
 pub(crate) fn has_died(pidfd: &OwnedFd) -> bool {
     is_ready(pidfd.as_fd(), PollFlags::IN)
 }

@@ -1,6 +1,7 @@
-//! Whom we let in: processes of our user, and members of a group if one is configured. Nobody else.
+//! Authorization of peer processes: those of the same user, and members of a group if one is configured.
 //!
-//! A member shares what our user's processes share, except our address space: memory of `reg_mr` he reaches through us.
+//! A group member may use whatever processes of the same user share, except the address space: it accesses memory of
+//! `reg_mr` through this process.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
@@ -11,23 +12,23 @@ use rustix::process;
 
 use super::socket::credentials;
 
-/// Names a group, by name or number, whose members may connect to each other's processes.
+/// Environment variable with a group, by name or number, whose members may connect to each other's processes.
 const GROUP_VARIABLE: &str = "FARCALL_GROUP";
 
-/// Why other users are refused.
+/// Reason for which other users are refused.
 const ONE_USER: &str = "only processes of one user connect, unless FARCALL_GROUP names a group of both";
 
-/// What a user or group shows as that has no number in our user namespace.
+/// Number that the kernel reports for users and groups that have none in this user namespace.
 const OVERFLOW_ID: u32 = 65_534;
 
-/// What connects us with a process that we let in.
+/// Trust level of an authorized process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kinship {
     SameUser,
     SameGroup,
 }
 
-/// The number of a group in the text of `/etc/group`.
+/// Returns the number of a group from the text of `/etc/group`.
 fn find_group(groups: &str, name: &str) -> Option<u32> {
     groups.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -35,11 +36,11 @@ fn find_group(groups: &str, name: &str) -> Option<u32> {
     })
 }
 
-/// The number of the group that `FARCALL_GROUP` names, whose members may connect to each other's processes; `None` if
-/// it names none.
+/// Returns the number of the group that `FARCALL_GROUP` names, whose members may connect to each other's processes;
+/// `None` if the variable is not set.
 ///
 /// # Errors
-/// If there is no group of that name.
+/// Returns an error if there is no group of that name.
 pub fn configured_group() -> Result<Option<u32>> {
     static GROUP: OnceLock<Result<Option<u32>, String>> = OnceLock::new();
     let group = GROUP.get_or_init(|| {
@@ -58,25 +59,26 @@ pub fn configured_group() -> Result<Option<u32>> {
     })
 }
 
-/// Whether every user has a number here, so that none is mistaken for another.
+/// Returns whether every user has a number in this namespace, so that none is mistaken for another.
 fn all_users_are_mapped(map: &str) -> bool {
     let mut lines = map.lines();
     let first: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
     first == ["0", "0", "4294967295"]
 }
 
-/// Whether `theirs` is certainly the user or group `ours`.
+/// Returns whether `theirs` is certainly the same user or group as `ours`.
 fn is_same(theirs: u32, ours: u32, map: &str) -> bool {
     theirs == ours
         && (theirs != OVERFLOW_ID || all_users_are_mapped(&std::fs::read_to_string(map).unwrap_or_default()))
 }
 
-/// The groups of the other end beside its first.
+/// Returns the supplementary groups of the other end.
 fn groups_of(socket: BorrowedFd<'_>) -> Vec<u32> {
     const SO_PEERGROUPS: libc::c_int = 59;
     let mut groups = vec![0_u32; 65_536];
     let mut len = (groups.len() * size_of::<u32>()) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to `groups` and sets how many.
+    // SAFETY: the kernel writes at most `len` bytes to `groups`, which has that size, and stores the number of bytes in
+    // `len`.
     let result = unsafe {
         let place = groups.as_mut_ptr().cast();
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PEERGROUPS, place, &raw mut len)
@@ -85,10 +87,10 @@ fn groups_of(socket: BorrowedFd<'_>) -> Vec<u32> {
     groups
 }
 
-/// Checks that the other end may connect to us, and we to it.
+/// Checks that the process at the other end and this process are authorized to connect.
 ///
 /// # Errors
-/// Who it is, and what would let it in.
+/// Returns an error that names the other user and the remedy.
 pub(crate) fn judge(socket: BorrowedFd<'_>, peer: &str) -> Result<Kinship> {
     const OP: &str = "check a peer's credentials";
     let theirs = credentials(socket)?;
@@ -112,11 +114,11 @@ pub(crate) fn judge(socket: BorrowedFd<'_>, peer: &str) -> Result<Kinship> {
     refuse(format!("it is no member of the group {group} that FARCALL_GROUP names"))
 }
 
-/// Whether processes of a user may connect to us, as far as his number says: members of a group are judged by their
-/// sockets.
+/// Checks that processes of a user may connect, as far as the user number shows: members of a group are checked by
+/// their sockets.
 ///
 /// # Errors
-/// Who he is, and what would let him in.
+/// Returns an error that names the user and the remedy.
 pub(crate) fn judge_user(user: u32) -> Result<()> {
     let ours = process::geteuid().as_raw();
     if is_same(user, ours, "/proc/self/uid_map") || configured_group()?.is_some() {
@@ -131,11 +133,11 @@ pub(crate) fn is_own_user(user: u32) -> bool {
     is_same(user, process::geteuid().as_raw(), "/proc/self/uid_map")
 }
 
-/// Whether the process at the other end may talk to us; for those who bring processes of the software RNIC together
-/// over sockets of their own.
+/// Checks that the process at the other end of a socket is authorized. For code that connects processes of the software
+/// RNIC over sockets of its own.
 ///
 /// # Errors
-/// Who it is, and what would let it in.
+/// Returns an error that names the other user and the remedy.
 pub fn check_peer(socket: BorrowedFd<'_>, peer: &str) -> Result<()> {
     judge(socket, peer).map(drop)
 }

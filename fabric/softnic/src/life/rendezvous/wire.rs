@@ -1,55 +1,55 @@
-//! The frames of a rendezvous socket: a versioned header, then a body in postcard's form. Descriptors travel beside
-//! them.
+//! Messages of a rendezvous socket: a versioned header, then a body encoded by postcard. Descriptors are sent as
+//! ancillary data.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// Bytes of a frame at most.
+/// Maximum length of a message in bytes.
 pub(super) const MAX_FRAME_BYTES: usize = 96;
 
 const MAGIC: [u8; 4] = *b"fcrv";
 
-/// Version of the frames and of every segment layout behind them.
+/// Version of the messages and of all segment layouts that they refer to.
 const VERSION: u16 = 7;
 
-/// What a process asks of another.
+/// A request to another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Request {
-    /// Chosen by the asker, returned in the reply.
+    /// Chosen by the requester and returned in the reply.
     pub(crate) id: u32,
     pub(crate) body: RequestBody,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum RequestBody {
-    /// Who are you? `asymmetric`: whether the asker relies on membarrier.
+    /// Requests the identity of the process. `asymmetric`: the requester relies on membarrier.
     Hello { asymmetric: bool },
-    /// Give me the way into `dst_qpn`, for my `src_qpn` in the process `instance`, in its `life`: the number of its
-    /// resets. `transport`: see `Connected`. Descriptors: the completion queue where I wait for credit, then its event
-    /// descriptor if there is one.
+    /// Requests access to `dst_qpn` for the requester's `src_qpn` in the process `instance`. `life` is the incarnation
+    /// of `src_qpn`, the number of its resets; `transport` is a `Connected`. Descriptors: the completion queue at which
+    /// the requester waits for credit, then its event descriptor if there is one.
     Connect { instance: u64, src_qpn: u32, life: u32, dst_qpn: u32, transport: u32, credit: CqPlace },
-    /// Give me the region `rkey` as seen through `dst_qpn`; `receive`: to place messages into posted receives, not for
-    /// one-sided access.
+    /// Requests the region `rkey` as accessed through `dst_qpn`. `receive`: for writing messages to posted receives,
+    /// and not for one-sided access.
     MapRegion { dst_qpn: u32, rkey: u32, receive: bool },
-    /// Access memory for me that you grant nobody directly. Bytes travel in a sealed memfd, from its beginning, whose
-    /// descriptor comes along.
+    /// Requests an access to memory that is not granted to the requester. The bytes are transferred in a sealed memfd,
+    /// from its start, whose descriptor is attached.
     Access(Access),
-    /// Give me a way for datagrams into `dst_qpn`, for my `src_qpn` in the process `instance`. Asked again, it is a new
-    /// one, and the old one is closed.
+    /// Requests a ring for datagrams to `dst_qpn`, for the requester's `src_qpn` in the process `instance`. A repeated
+    /// request returns a new ring and closes the old one.
     OpenDatagrams { instance: u64, src_qpn: u32, dst_qpn: u32 },
-    /// Match what I have sent to `dst_qpn` with its shared receives; its owner seems to do something else. Or, if it
-    /// has receives of its own: I have sent the first message. No answer.
+    /// Requests that messages sent to `dst_qpn` are matched with its shared receives, because its application thread
+    /// appears to do other work. If the queue pair has receives of its own: announces the first message. No reply.
     Match { dst_qpn: u32 },
-    /// I have broken the rules of `dst_qpn` in my `life`. No answer.
+    /// Reports that the requester's queue pair, in incarnation `life`, has violated the rules of `dst_qpn`. No reply.
     Violated { dst_qpn: u32, life: u32, violation: Violation },
-    /// The peer of `dst_qpn` is ready to receive now. No answer.
+    /// Announces that the peer of `dst_qpn` is ready to receive now. No reply.
     Ready { dst_qpn: u32 },
-    /// Answer when you have taken more than `taken` datagrams out of the ring that you announced me at `bit`, or posted
-    /// more than `posted` receives to `dst_qpn`; `None`: those do not matter.
+    /// Requests a reply when more than `taken` datagrams were consumed from the ring announced at `bit`, or more than
+    /// `posted` receives were posted to `dst_qpn`. If `posted` is `None`, receives are irrelevant.
     AwaitPlace { dst_qpn: u32, bit: u32, taken: u64, posted: Option<u64> },
 }
 
-/// Where something is announced to a completion queue: where its words begin in the memfd that comes along, the bit, and
-/// whether an event descriptor follows.
+/// Location at which a completion queue is notified: offset of its words in the attached memfd, the bit, and whether an
+/// event descriptor follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CqPlace {
     pub(crate) offset: u32,
@@ -57,22 +57,23 @@ pub(crate) struct CqPlace {
     pub(crate) event: bool,
 }
 
-/// How an initiator broke the rules of a target.
+/// Kind of violation of a target's rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Violation {
-    /// It was not allowed to access memory.
+    /// The initiator was not permitted to access memory.
     Access,
-    /// Its request was not one that the target supports.
+    /// The target does not support the request.
     Request,
 }
 
-/// An access that the owner of memory executes.
+/// An access that the process that owns the memory executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Access {
     pub(crate) dst_qpn: u32,
-    /// The asker's life, as in [`RequestBody::Connect`]: what an earlier one left behind is not executed.
+    /// Incarnation of the requester's queue pair, as in [`RequestBody::Connect`]. Requests of an earlier one are not
+    /// executed.
     pub(crate) life: u32,
-    /// Tells it from the asker's other accesses.
+    /// Distinguishes it from other accesses of the requester.
     pub(crate) number: u32,
     pub(crate) rkey: u32,
     pub(crate) addr: u64,
@@ -80,22 +81,22 @@ pub(crate) struct Access {
     pub(crate) operation: Operation,
 }
 
-/// What an owner does with its memory.
+/// Operation on the memory of the executing process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Operation {
-    /// Memory to memfd.
+    /// Copies memory to the memfd.
     Read,
-    /// Memfd to memory, its final byte last.
+    /// Copies the memfd to memory, its final byte last.
     Write,
-    /// As `Write`, into a posted receive.
+    /// Like `Write`, to a posted receive.
     Place,
-    /// Adds to 8 bytes; the reply has what they were.
+    /// Adds to 8 bytes; the reply contains their previous value.
     FetchAdd { add: u64 },
-    /// Replaces 8 bytes if they equal `compare`; the reply has what they were.
+    /// Replaces 8 bytes if they equal `compare`; the reply contains their previous value.
     CompareSwap { compare: u64, swap: u64 },
 }
 
-/// An answer.
+/// A reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Reply {
     pub(crate) id: u32,
@@ -105,40 +106,40 @@ pub(crate) struct Reply {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ReplyBody {
     Refused(Refusal),
-    /// One descriptor: the table of region generations.
+    /// Descriptor: the table of region generations.
     Hello {
         instance: u64,
         asymmetric: bool,
     },
-    /// Descriptors: inbound segment, receive CQ, then its event descriptor if there is one. `ring`: where in its memfd
-    /// the segment begins, and its length.
+    /// Descriptors: inbound segment, receive completion queue, then its event descriptor if there is one. `ring`:
+    /// offset of the segment in its memfd, and its length.
     Connect {
         pd: u32,
         ring: (u64, u64),
         recv: CqPlace,
     },
     MapRegion(RegionGrant),
-    /// The access was executed. `value`: what an atomic found.
+    /// The access was executed. `value`: the previous value, for an atomic.
     Access {
         value: u64,
     },
-    /// Descriptors: the ring, the board, the receive CQ, then its event descriptor as the flag says.
+    /// Descriptors: ring, board, receive completion queue, then its event descriptor if the flag is set.
     OpenDatagrams {
         recv: CqPlace,
     },
-    /// What [`RequestBody::AwaitPlace`] waits for has come, or never comes.
+    /// The condition of [`RequestBody::AwaitPlace`] holds, or can never hold.
     Place,
 }
 
-/// A region, with the descriptors that `reach` names.
+/// A region, with the descriptors that `reach` specifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RegionGrant {
-    /// The address of its first byte in requests and receives.
+    /// Address of the first byte in requests and receives.
     pub(crate) addr: u64,
-    /// The address of its first byte in the address space of its owner.
+    /// Address of the first byte in the granting process.
     pub(crate) memory_addr: u64,
     pub(crate) len_bytes: u64,
-    /// Where in the memfd that begins which is mapped, and which bytes of the region that is.
+    /// Offset of the mapped part in the memfd, and its offset and length in the region.
     pub(crate) file_offset: u64,
     pub(crate) mapped_offset: u64,
     pub(crate) mapped_len_bytes: u64,
@@ -147,20 +148,20 @@ pub(crate) struct RegionGrant {
     pub(crate) reach: Reach,
 }
 
-/// How a granted region is reached.
+/// Kind of access to a granted region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Reach {
     /// The descriptor is a sealed memfd to be mapped.
     Mapped,
-    /// The descriptor is the owner's address space.
+    /// The descriptor is the address space of the granting process.
     AddressSpace,
-    /// No descriptor: by [`RequestBody::Access`].
+    /// No descriptor; accessed by [`RequestBody::Access`].
     Owner,
-    /// A part as `Mapped`, the rest as `AddressSpace`: two descriptors.
+    /// One part like `Mapped`, the rest like `AddressSpace`: two descriptors.
     Partly,
 }
 
-/// Why a request was refused.
+/// Reason for which a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Refusal {
     UnknownQp,
@@ -168,23 +169,23 @@ pub(crate) enum Refusal {
     UnknownKey,
     FencesDiffer,
     Malformed,
-    /// Not a final answer: the queue pair is not told yet whom to accept. Ask again.
+    /// Not final: the queue pair does not know yet which peer to accept. The request must be repeated.
     NotReady,
     Transport,
-    /// The memory is not there, or not as it was when it was registered.
+    /// The memory is not mapped, or its protection has changed since the registration.
     Fault,
-    /// The operation is malformed: alignment, length.
+    /// The operation is malformed: alignment or length.
     Invalid,
     NoRoom,
 }
 
 impl Refusal {
-    /// Whether who asks again is refused again.
+    /// Returns whether a repeated request would be refused again.
     pub(crate) const fn is_final(self) -> bool {
         !matches!(self, Self::NotReady | Self::Taken | Self::UnknownQp | Self::NoRoom)
     }
 
-    /// The reason in words.
+    /// Returns the reason as text.
     pub(crate) const fn text(self) -> &'static str {
         match self {
             Self::UnknownQp => "it has no such queue pair",
@@ -205,7 +206,7 @@ impl Refusal {
     }
 }
 
-/// What a frame holds; told in its header.
+/// Message kinds in the header.
 const REQUEST: u16 = 1;
 const REPLY: u16 = 2;
 
@@ -221,7 +222,7 @@ fn encode(kind: u16, content: &impl Serialize) -> Vec<u8> {
     postcard::to_extend(content, header(kind).to_vec()).expect("a vector takes everything")
 }
 
-/// All of a frame of our version and nothing else.
+/// Decodes a message of this version; `None` if any byte does not belong to it.
 fn decode<T: DeserializeOwned>(kind: u16, frame: &[u8]) -> Option<T> {
     let body = frame.strip_prefix(&header(kind)).filter(|_| frame.len() <= MAX_FRAME_BYTES)?;
     postcard::take_from_bytes(body).ok().and_then(|(content, rest)| rest.is_empty().then_some(content))
@@ -247,7 +248,7 @@ impl Reply {
     }
 }
 
-/// Feeds arbitrary bytes to the decoders and checks that what they accept encodes to itself. For fuzzing.
+/// Feeds arbitrary bytes to the decoders and checks that accepted bytes encode to themselves. For fuzzing.
 #[doc(hidden)]
 pub fn fuzz_frame(bytes: &[u8]) {
     if let Some(request) = Request::decode(bytes) {
@@ -262,7 +263,7 @@ pub fn fuzz_frame(bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    /// The longest of each kind, and others.
+    /// Returns the longest request of each kind, and others.
     fn requests() -> Vec<RequestBody> {
         let (word, long) = (u32::MAX, u64::MAX);
         let operation = Operation::CompareSwap { compare: long, swap: long };
@@ -349,7 +350,7 @@ mod tests {
         assert_eq!(Request::decode(&[0xFF; MAX_FRAME_BYTES]), None);
     }
 
-    /// Writes the fuzzer's first inputs anew, after a change of the frames: `cargo test ... -- --ignored`.
+    /// Rewrites the fuzzer's seed inputs after a change of the messages: `cargo test ... -- --ignored`.
     #[test]
     #[ignore = "writes files"]
     fn write_fuzz_seeds() {

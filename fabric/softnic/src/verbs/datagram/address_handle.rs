@@ -9,16 +9,16 @@ use crate::host::{Host, Place};
 use crate::net::{self, Path};
 use crate::verbs::require_port;
 
-/// The way of an address handle.
+/// Transport of an address handle, with its path.
 #[derive(Clone, Copy)]
 pub(crate) enum AddressWay {
-    /// To this host.
+    /// Shared memory, to a process of this host.
     Host(Route),
-    /// To another.
+    /// RoCEv2, to another host.
     Net(Path),
 }
 
-/// An address handle: who made it, which way it leads and what it asks for.
+/// An address handle: protection domain, service level and path.
 pub(crate) struct SoftAddressHandle {
     pd: u32,
     pub(crate) sl: u8,
@@ -45,12 +45,12 @@ impl SoftAddressHandle {
         Ok(Self { pd, sl: attr.sl & 0xF, way, _place: place })
     }
 
-    /// The handle behind a work request's pointer, if it is of the domain `pd`.
+    /// Returns the handle that a work request's pointer refers to, if it belongs to the domain `pd`.
     ///
     /// # Safety
-    /// `raw` must be null or of a handle of this provider that lives through `'a`.
+    /// `raw` must be null or refer to a handle of this provider that exists throughout `'a`.
     pub(super) unsafe fn from_raw<'a>(raw: *const (), pd: u32) -> Option<&'a Self> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function `raw` is null or refers to a handle that exists throughout `'a`.
         unsafe { raw.cast::<Self>().as_ref() }.filter(|handle| handle.pd == pd)
     }
 }

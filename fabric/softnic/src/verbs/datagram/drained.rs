@@ -1,11 +1,11 @@
-//! Requests that are posted while the send queue is drained (SQD, IBA 10.3.1.5): they wait for RTS.
+//! Requests that are posted while the send queue is drained (SQD, IBA 10.3.1.5). They wait for RTS.
 
 use farcall_verbs::{SendFlags, SendWr, Sge, WrOpcode};
 
 use super::AddressWay;
 use crate::host::qp::gather_to_vec;
 
-/// Where a datagram goes.
+/// Destination of a datagram.
 #[derive(Clone, Copy)]
 pub(super) struct Destination {
     pub(super) qpn: u32,
@@ -15,7 +15,7 @@ pub(super) struct Destination {
     pub(super) way: AddressWay,
 }
 
-/// A request whose form was checked.
+/// A send request whose form was checked.
 #[derive(Clone, Copy)]
 pub(super) struct Request<'sg> {
     pub(super) wr_id: u64,
@@ -34,7 +34,8 @@ impl<'sg> Request<'sg> {
     }
 }
 
-/// A request whose turn has not come. Inline data is gone by then and kept here; other payload is read when it is sent.
+/// A request posted in SQD. Inline data is copied, because it is not valid later; other payload is read when it is
+/// sent.
 pub(super) struct Drained {
     request: Request<'static>,
     sges: Vec<Sge>,
@@ -47,7 +48,7 @@ impl Drained {
     pub(super) unsafe fn new(request: &Request<'_>) -> Self {
         let (mut sges, mut inline) = (request.sges.to_vec(), Vec::new());
         if request.flags.contains(SendFlags::INLINE) {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of this function the elements of an inline request are readable.
             unsafe { gather_to_vec(&mut inline, request.sges) };
             sges.clear();
             let addr = inline.as_mut_ptr().expose_provenance() as u64;

@@ -1,4 +1,4 @@
-//! The owner's handle of a datagram queue pair.
+//! The program's handle of a datagram queue pair.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,19 +20,20 @@ use crate::net::{self, Datagram, NetDatagrams, Path};
 use crate::verbs::limits::qp_max;
 use crate::verbs::{PORT, parts_of, require_port};
 
-/// A Q_Key with this bit stands for the sender's own (IBA 10.2.5: controlled Q_Keys).
+/// If this bit is set in a request's Q_Key, the Q_Key of the queue pair is used instead (IBA 10.2.5: controlled
+/// Q_Keys).
 const OWN_QKEY: u32 = 1 << 31;
 
 pub(crate) struct DatagramQp {
     core: Arc<DatagramCore>,
     recv_queue: Arc<RecvQueue>,
     routes: Routes,
-    /// The way to other hosts, once something goes there.
+    /// RoCEv2 datagrams; opened at the first send to another host.
     abroad: Option<NetDatagrams>,
     send_rules: SendRules,
     recv_rules: RecvRules,
     qkey: u32,
-    /// Posted in SQD.
+    /// Requests posted in SQD.
     drained: VecDeque<Drained>,
     _place: Place,
 }
@@ -107,7 +108,7 @@ impl DatagramQp {
         self.end_drain();
         self.core.announce_flush();
         if self.core.shares_receives() && from != QpState::Err {
-            // None of the shared receives is ours any more.
+            // The queue pair holds no shared receive any more.
             self.core.raise(AsyncEventKind::QpLastWqeReached);
         }
     }
@@ -123,7 +124,7 @@ impl DatagramQp {
         self.core.make_step(Step::EndReset);
     }
 
-    /// Takes no datagrams any more, and gives up those that came.
+    /// Stops accepting datagrams, and discards those that were received but not delivered.
     fn close(&self) {
         self.core.close();
         net::forget(&self.core.host, self.core.qpn);
@@ -131,18 +132,18 @@ impl DatagramQp {
 
     // --- Sends -------------------------------------------------------------------------------------------------------
 
-    /// Requests that have a place in the send queue.
+    /// Returns the number of occupied send queue entries.
     fn queued(&self) -> usize {
         self.core.unpolled() + self.drained.len()
     }
 
-    /// Where a request goes.
+    /// Returns the destination of a request.
     ///
     /// # Safety
     /// See [`RawQp::post_send`].
     unsafe fn destination(&self, wr: &SendWr<'_>) -> Result<Destination> {
         let to = wr.ud();
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the address handle is null or one of this provider that exists.
         let Some(path) = (unsafe { SoftAddressHandle::from_raw(to.ah, self.core.pd) }) else {
             return Err(Error::invalid("post_send", "no address handle of the queue pair's domain"));
         };
@@ -150,7 +151,8 @@ impl DatagramQp {
         Ok(Destination { qpn: to.remote_qpn, qkey, sl: path.sl, way: path.way })
     }
 
-    /// Checks a request as one of datagrams; an operation that datagrams do not have fails later, when it is executed.
+    /// Checks a request by the rules for datagrams. An operation that datagrams do not have passes; it fails when it is
+    /// executed.
     fn check_send(&self, wr: &SendWr<'_>, queued: usize) -> Result<u64> {
         if wr.opcode.is_one_sided() {
             let mut send = *wr;
@@ -160,7 +162,7 @@ impl DatagramQp {
         self.send_rules.check(wr, queued)
     }
 
-    /// Takes one checked request, as the state says.
+    /// Handles one checked request according to the state.
     ///
     /// # Safety
     /// See [`RawQp::post_send`].
@@ -173,21 +175,22 @@ impl DatagramQp {
         let to = wr.ud();
         let is_send = matches!(wr.opcode, WrOpcode::SEND | WrOpcode::SEND_WITH_IMM);
         let is_foreign = || {
-            // SAFETY: the caller's promise, as it is a SEND.
+            // SAFETY: by the contract of this function the address handle of a SEND is null or one of this provider
+            // that exists.
             !to.ah.is_null() && unsafe { SoftAddressHandle::from_raw(to.ah, self.core.pd) }.is_none()
         };
         if !is_send || is_foreign() {
-            // No operation of datagrams, or an address handle of another domain (C10-10).
+            // The operation is not one of datagrams, or the address handle belongs to another domain (C10-10).
             self.fail(wr.wr_id, WcStatus::LOC_QP_OP_ERR);
             return Ok(());
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the request's address handle is valid, as `destination` requires.
         let request = Request::new(wr, unsafe { self.destination(wr) }?, len_bytes);
         if state == QpState::Rts {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of this function the request's memory is valid, as `send` requires.
             unsafe { self.send(&request) };
         } else {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of this function inline elements are readable, as `Drained::new` requires.
             self.drained.push_back(unsafe { Drained::new(&request) });
         }
         Ok(())
@@ -200,7 +203,8 @@ impl DatagramQp {
     unsafe fn send(&mut self, request: &Request<'_>) {
         let core = &*self.core;
         let inline = request.flags.contains(SendFlags::INLINE);
-        // As RNICs do. The specification would have it dropped without an error (C10-93.1.1), which helps nobody.
+        // RNICs report this error. According to the specification the request is dropped without one (C10-93.1.1),
+        // which would hide the fault from the program.
         if request.len_bytes > u64::from(core.host.process.port_mtu().bytes()) {
             return self.fail(request.wr_id, WcStatus::LOC_LEN_ERR);
         }
@@ -212,7 +216,7 @@ impl DatagramQp {
         let to = request.to;
         let route = match to.way {
             AddressWay::Host(route) => route,
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of this function the request's memory is valid, as `send_abroad` requires.
             AddressWay::Net(path) => return unsafe { self.send_abroad(request, path) },
         };
         let message = Message {
@@ -223,7 +227,7 @@ impl DatagramQp {
             imm_be: request.imm_be,
             qkey: to.qkey,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the elements are readable.
         match unsafe { self.routes.send(core, to.qpn, &message) } {
             None => core.complete_send(request.wr_id, request.flags, WcStatus::SUCCESS),
             Some(wait) => core.add_unended(request.wr_id, request.flags, wait),
@@ -239,7 +243,7 @@ impl DatagramQp {
         let core = &*self.core;
         let abroad = match &mut self.abroad {
             Some(abroad) => abroad,
-            // The address handle has opened the port.
+            // The port is open: creating the address handle has opened it.
             none => match NetDatagrams::open(&core.host, core.qpn) {
                 Ok(abroad) => none.insert(abroad),
                 Err(_) => return self.fail(request.wr_id, WcStatus::LOC_QP_OP_ERR),
@@ -254,13 +258,13 @@ impl DatagramQp {
             sges: request.sges,
             len_bytes: request.len_bytes as usize,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the elements are readable.
         unsafe { abroad.send(&datagram) };
         core.stats.offered(SendOutcome::Sent, request.len_bytes);
         core.complete_send(request.wr_id, request.flags, WcStatus::SUCCESS);
     }
 
-    /// Tells destinations of what was sent to them.
+    /// Announces the datagrams sent since the last call to their destinations.
     #[inline]
     fn ring(&mut self) {
         self.routes.ring();
@@ -269,12 +273,13 @@ impl DatagramQp {
         }
     }
 
-    /// Back in RTS: what waited goes on, in its order.
+    /// Called on the return to RTS: sends the requests posted in SQD, in order.
     fn end_drain(&mut self) {
         self.core.tell_drained(false);
         while let Some(next) = self.drained.pop_front() {
             if self.core.state() == QpState::Rts {
-                // SAFETY: the poster's promise, which lasts until the completion.
+                // SAFETY: by the contract of `RawQp::post_send` the request's memory is valid until its completion is
+                // polled.
                 unsafe { self.send(&next.request()) };
             } else {
                 self.core.complete_send(next.request().wr_id, SendFlags::SIGNALED, WcStatus::WR_FLUSH_ERR);
@@ -283,7 +288,7 @@ impl DatagramQp {
         self.ring();
     }
 
-    /// A fault of our own stops the send queue (IBA 10.3.1).
+    /// A local fault stops the send queue (IBA 10.3.1).
     #[cold]
     fn fail(&self, wr_id: u64, status: WcStatus) {
         self.core.complete_send(wr_id, SendFlags::SIGNALED, status);
@@ -292,7 +297,8 @@ impl DatagramQp {
 
     // --- Receives ----------------------------------------------------------------------------------------------------
 
-    /// Why nothing was posted: first of all, because the queue pair is another process's.
+    /// Returns the reason for which nothing was posted. That the queue pair belongs to another process takes
+    /// precedence.
     #[cold]
     fn refuse(&self, operation: &'static str, source: Error) -> PostError {
         let inherited = self.core.host.process.require_here(operation).err();
@@ -344,7 +350,7 @@ impl RawQp for DatagramQp {
         PostError::in_order(wrs, |posted, wr| {
             self.check_send(wr, queued + posted)?;
             let is_send = matches!(wr.opcode, WrOpcode::SEND | WrOpcode::SEND_WITH_IMM);
-            // What is flushed goes nowhere.
+            // Requests that are flushed need no destination.
             if matches!(state, QpState::Rts | QpState::Sqd) && is_send && wr.ud().ah.is_null() {
                 return Err(Error::invalid("post_send", "no address handle"));
             }
@@ -357,7 +363,8 @@ impl RawQp for DatagramQp {
         state.check_receives(self.core.qpn).map_err(|source| self.refuse("post_recv", source))?;
         let result = PostError::in_order(wrs, |_, wr| {
             self.recv_rules.check(wr, !self.recv_queue.is_full())?;
-            // SAFETY: `&mut self`; checked that it is not full and the list not too long.
+            // SAFETY: `&mut self` makes this the only producer. `check` found the queue not full and the list not too
+            // long.
             let _new_keys = unsafe { self.recv_queue.push(wr.wr_id, wr.sges(), true) };
             Ok(())
         });
@@ -373,7 +380,7 @@ impl RawQp for DatagramQp {
     }
 
     fn is_quiesced(&self) -> bool {
-        // Senders never touch our memory.
+        // Senders never access this process's memory.
         true
     }
 }

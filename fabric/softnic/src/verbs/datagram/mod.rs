@@ -1,4 +1,4 @@
-//! Datagram queue pairs (UD) and address handles as their owner holds them.
+//! Datagram queue pairs (UD) and address handles: the program's handles.
 
 mod address_handle;
 mod drained;

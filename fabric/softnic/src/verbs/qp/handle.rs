@@ -1,4 +1,4 @@
-//! The owner's handle of a queue pair.
+//! The program's handle of a connected queue pair.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
@@ -21,17 +21,17 @@ use crate::verbs::limits::qp_max;
 use crate::verbs::mr::Mr;
 use crate::verbs::parts_of;
 
-/// On one cache line.
+/// Connected queue pair, on one cache line.
 #[repr(align(64))]
 pub(crate) struct Qp {
     pub(super) core: Arc<QpCore>,
     pub(super) recv_queue: Arc<RecvQueue>,
     pub(super) inbound: SharedMem,
     pub(super) access: Access,
-    /// Code of the ACK timeout, and how often it may run out.
+    /// ACK timeout code, and number of retries.
     pub(super) timeout: u8,
     pub(super) retry_cnt: u8,
-    /// What it is made of while it goes to another host.
+    /// RoCEv2 queue pair, while the peer is on another host.
     pub(super) abroad: Option<NetPair>,
     _place: Place,
 }
@@ -76,14 +76,15 @@ impl Qp {
         })
     }
 
-    /// Why nothing was posted: first of all, because the queue pair is another process's.
+    /// Returns the reason for which nothing was posted. That the queue pair belongs to another process takes
+    /// precedence.
     #[cold]
     fn refuse(&self, operation: &'static str, source: Error) -> PostError {
         let inherited = self.core.host.process.require_here(operation).err();
         PostError::new(0, inherited.unwrap_or(source))
     }
 
-    /// Posts a lone one-sided request that earlier grants cover; false, and nothing done, otherwise.
+    /// Posts a single one-sided request that is covered by earlier grants. Otherwise returns `false` and does nothing.
     ///
     /// # Safety
     /// See [`RawQp::post_send`].
@@ -93,10 +94,11 @@ impl Qp {
         if core.send.has_pending() {
             return false;
         }
-        // SAFETY: `&mut self`: we are the one owner, and have no guard.
+        // SAFETY: `&mut self` makes this the only owner of the send side, and it holds no guard, as
+        // `PendingLock::owner` requires.
         let mut send = unsafe { core.send.owner() };
         let Some(initiator) = send.way.initiator_mut() else { return false };
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the request's memory is valid; no request waits, as checked above.
         unsafe { initiator.post_repeated(core, wr) }
     }
 
@@ -108,9 +110,10 @@ impl Qp {
     unsafe fn post_batch(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
         let core = &*self.core;
         core.state().check_sends(core.qpn).map_err(|source| self.refuse("post_send", source))?;
-        // SAFETY: `&mut self`: we are the one owner, and have no guard.
+        // SAFETY: `&mut self` makes this the only owner of the send side, and it holds no guard, as
+        // `PendingLock::owner` requires.
         let mut send = unsafe { core.send.owner() };
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the requests' memory is valid, as `SendSide::post_batch` requires.
         let result = unsafe { send.post_batch(core, wrs) };
         let waits = send.waiting() > 0;
         drop(send);
@@ -121,7 +124,7 @@ impl Qp {
     }
 }
 
-/// Puts a queue pair at its completion queues.
+/// Attaches a queue pair to its completion queues.
 pub(super) fn attach(core: &Arc<QpCore>) {
     let (send, recv) = (&core.send_slot, &core.recv_slot);
     let one_cq = send.is_same(recv);
@@ -138,7 +141,7 @@ pub(super) fn attach(core: &Arc<QpCore>) {
     }
 }
 
-/// The sizes that a queue pair gets.
+/// Checks the requested sizes and returns the actual ones.
 pub(crate) fn checked_cap(cap: &QpCap) -> Result<QpCap> {
     const OP: &str = "create_qp";
     let within = |value: u32, limit: u32, name: &str| {
@@ -190,16 +193,16 @@ impl RawQp for Qp {
     #[inline]
     unsafe fn post_send(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
         if let [wr] = wrs
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of this function the request's memory is valid, as `post_repeated` requires.
             && unsafe { self.post_repeated(wr) }
         {
             return Ok(());
         }
         if let Some(abroad) = &self.abroad {
-            // SAFETY: the caller's promise.
+            // SAFETY: the contract of this function is that of `NetPair::post_send`.
             return unsafe { abroad.post_send(wrs) };
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of this function the requests' memory is valid, as `post_batch` requires.
         unsafe { self.post_batch(wrs) }
     }
 
@@ -209,7 +212,8 @@ impl RawQp for Qp {
         }
         let core = &*self.core;
         core.state().check_sends(core.qpn).map_err(|source| self.refuse("post_send", source))?;
-        // SAFETY: `&mut self`: we are the one owner, and have no guard.
+        // SAFETY: `&mut self` makes this the only owner of the send side, and it holds no guard, as
+        // `PendingLock::owner` requires.
         let mut send = unsafe { core.send.owner() };
         if send.waiting() > 0 {
             send.resume(core);
@@ -225,18 +229,19 @@ impl RawQp for Qp {
         let state = self.core.state();
         state.check_receives(self.core.qpn).map_err(|source| self.refuse("post_recv", source))?;
         let cap = &self.core.cap;
-        // With shared receives the queue pair has room for none.
+        // A queue pair with shared receives has no capacity for its own.
         let rules = RecvRules::of_pair(cap, cap.max_recv_wr == 0);
         let result = PostError::in_order(wrs, |_, wr| {
             rules.check(wr, !self.recv_queue.is_full())?;
             let seq = self.recv_queue.next_seq();
             self.core.layout.write_advert(&self.inbound, seq, wr.sges());
-            // Elements that are not allowed fail the message that meets them (IBA 11.6.2).
+            // Elements that are not permitted fail the message that consumes them (IBA 11.6.2).
             let must_check = !self.core.allows(wr.sges(), Access::LOCAL_WRITE);
             if must_check {
                 self.core.require_checks(seq + 1);
             }
-            // SAFETY: `&mut self`; checked that it is not full and the list not too long.
+            // SAFETY: `&mut self` makes this the only producer. `check` found the queue not full and the list not too
+            // long.
             let new_keys = unsafe { self.recv_queue.push(wr.wr_id, wr.sges(), must_check) };
             if new_keys != 0 {
                 self.core.host.note_receive_keys(new_keys);

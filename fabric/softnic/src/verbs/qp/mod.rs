@@ -1,4 +1,4 @@
-//! Connected queue pairs (RC, UC) as their owner holds them.
+//! Connected queue pairs (RC, UC): the program's handles.
 
 mod handle;
 mod modify;

@@ -55,8 +55,9 @@ impl Qp {
         self.core.make_step(Step::BeginReset);
         self.core.close();
         self.core.remember_stopped_access();
-        // First the send side: a poll that continues requests there may be connecting us.
-        // SAFETY: we are the owner of the queue pair.
+        // The send side first, because a poll that continues requests may be establishing the connection.
+        // SAFETY: `&mut self` makes this the only owner of the send side, and it holds no guard, as
+        // `PendingLock::owner` requires.
         unsafe { self.core.send.owner() }.renew(&self.core);
         (self.recv_queue, self.inbound) = self.core.renew()?;
         self.core.make_step(Step::EndReset);
@@ -64,7 +65,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Tells the way that it goes.
+    /// Publishes the queue pair's transport in its counters.
     fn go(&self, way: PairWay) {
         self.core.stats.way.set(way as u64);
     }
@@ -85,7 +86,8 @@ impl Qp {
         }
         self.access = attr.access.unwrap_or(self.access);
         self.core.set_dest_qpn(dest_qpn);
-        // SAFETY: we are the owner of the queue pair.
+        // SAFETY: `&mut self` makes this the only owner of the send side, and it holds no guard, as
+        // `PendingLock::owner` requires.
         unsafe { self.core.send.owner() }.way.turn_to_owner(&self.core)?;
         self.make_step(QpState::Rtr)?;
         self.go(PairWay::SharedMemory);
@@ -95,10 +97,12 @@ impl Qp {
         Ok(())
     }
 
-    /// Turns to a peer on another host: with its receives, and with its places at the completion queues.
+    /// Connects to a peer on another host, and transfers the receives and completion queue bits to the RoCEv2 queue
+    /// pair.
     fn go_abroad(&mut self, rtr: &QpAttr) -> Result<()> {
         let core = &*self.core;
-        // SAFETY: we are the owner of the queue pair, which nobody receives from in INIT.
+        // SAFETY: in INIT no peer has access, so no poll consumes receives, and `&mut self` makes this the only
+        // consumer.
         let next_receive = || unsafe { self.recv_queue.pop(Receive::of) };
         let take_receives = || std::iter::from_fn(next_receive).collect();
         let parts = PairParts {
@@ -118,7 +122,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Forgets the peer on another host.
+    /// Closes the RoCEv2 queue pair.
     fn come_back(&mut self) {
         if let Some(abroad) = self.abroad.take() {
             abroad.close();
@@ -126,8 +130,8 @@ impl Qp {
         }
     }
 
-    /// What the peer may do from now on. An access that was allowed before and is under way is waited for, unless the
-    /// peer is stopped inside it.
+    /// Changes the peer's permissions. Waits for an access in progress that was admitted before, unless the peer is
+    /// stopped inside it.
     fn change_access(&mut self, access: Access) {
         self.access = access;
         self.core.open(Accept::new(self.core.dest_qpn(), access));
@@ -135,7 +139,7 @@ impl Qp {
         self.core.wait_clear(Instant::now() + HAZARD_WAIT, |hazard| hazard != 0);
     }
 
-    /// Within RTS only what may be changed; from SQD sends go on.
+    /// Enters RTS. From RTS it only changes attributes; from SQD it resumes sends.
     fn enter_rts(&mut self, attr: &QpAttr, from: QpState) -> Result<()> {
         self.change(attr);
         self.make_step(QpState::Rts)?;
@@ -143,14 +147,15 @@ impl Qp {
             self.core.want_greeting(false);
         }
         if from == QpState::Sqd {
-            // SAFETY: we are the owner of the queue pair.
+            // SAFETY: `&mut self` makes this the only owner of the send side, and it holds no guard, as
+            // `PendingLock::owner` requires.
             unsafe { self.core.send.owner() }.end_drain(&self.core);
             self.core.after_leaving_sends();
         }
         Ok(())
     }
 
-    /// What may be changed while it is connected.
+    /// Changes the attributes that may change while the queue pair is connected.
     fn change(&mut self, attr: &QpAttr) {
         if let Some(access) = attr.access {
             self.change_access(access);
@@ -160,7 +165,8 @@ impl Qp {
         }
         (self.timeout, self.retry_cnt) =
             (attr.timeout.unwrap_or(self.timeout), attr.retry_cnt.unwrap_or(self.retry_cnt));
-        // SAFETY: we are the owner of the queue pair.
+        // SAFETY: `&mut self` makes this the only owner of the send side, and it holds no guard, as
+        // `PendingLock::owner` requires.
         let mut send = unsafe { self.core.send.owner() };
         if attr.timeout.is_some() || attr.retry_cnt.is_some() {
             let one = Duration::from_nanos(4_096 << u32::from(self.timeout & 31));
@@ -171,10 +177,11 @@ impl Qp {
         }
     }
 
-    /// Lets what is under way end, and holds back what is posted from now on.
+    /// Enters SQD: outstanding requests complete, and requests posted from now on wait.
     fn enter_sqd(&mut self, attr: &QpAttr, from: QpState) -> Result<()> {
         if from == QpState::Rts {
-            // SAFETY: we are the owner of the queue pair.
+            // SAFETY: `&mut self` makes this the only owner of the send side, and it holds no guard, as
+            // `PendingLock::owner` requires.
             let mut send = unsafe { self.core.send.owner() };
             self.make_step(QpState::Sqd)?;
             send.begin_drain(&self.core, attr.en_sqd_async_notify == Some(true));

@@ -1,4 +1,4 @@
-//! What needs a look inside: a peer that is stopped in an access, played by a hazard that nobody clears.
+//! Tests that need internal state: a peer stopped inside an access is simulated by a hazard that is not cleared.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use crate::verbs::mr::Mr;
 const ACCESS: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
-/// Two connected pairs of one domain each.
+/// Two connected queue pairs, each in its own domain.
 struct Scene {
     host: Arc<Host>,
     a: Qp,
@@ -60,14 +60,14 @@ impl Scene {
         Box::new(mr)
     }
 
-    /// As if a peer had asked for it; what nobody was granted is not waited for.
+    /// Grants the region as if a peer had requested it; revocation does not wait for regions that were never granted.
     fn grant(&self, mr: &Mr, pd: u32) {
         for receive in [false, true] {
             self.host.process.regions.grant(mr.rkey(), pd, receive).unwrap();
         }
     }
 
-    /// The memory through which a peer of `b` says where it is.
+    /// Returns the memory in which a peer of `b` publishes its hazard.
     fn way_into_b(&self) -> SharedMem {
         self.b.core.inbound.lock().mem.clone()
     }
@@ -119,7 +119,7 @@ fn a_peer_inside_receives_of_another_domain_does_not_keep_a_region() {
 #[test]
 fn receives_are_flushed_only_when_nobody_can_be_inside_any_more() {
     let mut scene = Scene::new();
-    // The state shows the error before the pair is closed: a poll in between must not give receives back.
+    // The state changes to ERR before the queue pair is closed: a poll in between must not flush receives.
     // SAFETY: no memory is named.
     unsafe { scene.b.post_recv(&[farcall_verbs::RecvWr::new(1, &[])]) }.unwrap();
     let core = scene.b.core.clone();
@@ -138,7 +138,7 @@ fn memory_of_the_program_is_given_back_only_when_the_peer_has_left() {
         let scene = Scene::new();
         let mem = scene.way_into_b();
         let mut heap = [0_u64; 64];
-        // SAFETY: the heap outlives its region, and nobody is there.
+        // SAFETY: `heap` outlives its region, and no code accesses it until then.
         let mr = unsafe {
             Mr::register(&scene.host, scene.b_pd, MrMemory::new(heap.as_mut_ptr().cast(), 512), ACCESS, 0)
         };
@@ -163,17 +163,17 @@ fn memory_of_a_region_is_given_back_unless_a_peer_is_inside() {
     let scene = Scene::new();
     let mem = scene.way_into_b();
     for is_inside in [true, false] {
-        // One of its neighbours shares its descriptor and keeps the mapping of both.
+        // Its neighbours share its descriptor, and keep the mapping of both alive.
         let (_before, region, _after) = (scene.region(), scene.region(), scene.region());
         let at = region.addr();
-        // SAFETY: the region's own memory.
+        // SAFETY: the address is that of the region's own memory, which is mapped.
         unsafe { at.write_volatile(7) };
         if is_inside {
             hazard::enter(&mem, hazard::of_region(region.rkey()));
         }
         let (revoked, left) = if is_inside { (Revoked::Quarantined, 7) } else { (Revoked::Now, 0) };
         assert_eq!(region.dereg(), revoked);
-        // SAFETY: mapped, as said, and nobody's.
+        // SAFETY: the neighbours keep the memory mapped, and no other code accesses it.
         assert_eq!(unsafe { at.read_volatile() }, left);
         hazard::leave(&mem);
     }

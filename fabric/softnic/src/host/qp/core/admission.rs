@@ -1,4 +1,4 @@
-//! How a queue pair lets its peer in, and shuts it out: when it fails, is reset or ends.
+//! Access of the peer to a queue pair: how it is granted, and how it is revoked on failure, reset and destruction.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::life::rendezvous::{Refusal, ReplyBody, RequestBody};
 use crate::life::{Lifetime, Peer};
 
 impl QpCore {
-    /// Goes to the error state: nothing of the peer is executed any more, what is posted is flushed by later polls.
-    /// `why` is told by an event, unless the pair has failed already.
+    /// Enters the error state: no request of the peer is executed any more, and later polls flush the posted requests.
+    /// `why` is raised as an event unless the queue pair has failed already.
     #[cold]
     pub(crate) fn fail(&self, why: Option<AsyncEventKind>) {
         let fail = || self.make_step(Step::Fail);
@@ -34,7 +34,8 @@ impl QpCore {
         }
     }
 
-    /// Fails if the peer has noted that we refused it something: its request has failed, though nobody looked here yet.
+    /// Fails the queue pair if the peer has recorded a violation: the peer's request has failed, although no thread of
+    /// this process has polled since.
     pub(crate) fn notice_violation(&self) {
         if self.transport != Connected::Reliable || !self.state().responds() {
             return;
@@ -43,52 +44,52 @@ impl QpCore {
         match Kind::from_bits(violation as u8) {
             Some(Kind::AccessNak) => self.fail(Some(AsyncEventKind::QpAccessErr)),
             Some(Kind::InvalidNak) => self.fail(Some(AsyncEventKind::QpReqErr)),
-            // What that completes tells it.
+            // The completion of the receive reports the error.
             Some(Kind::TooLong | Kind::BadReceive) => self.fail(None),
             _ => {}
         }
     }
 
-    /// As [`QpCore::fail`], by the owner (`modify_qp` to ERR).
+    /// Enters the error state on behalf of the application thread (`modify_qp` to ERR).
     pub(crate) fn enter_error(&self) {
         if self.make_step(Step::Modify(QpState::Err)) {
             self.shut_out_peer();
         }
     }
 
-    /// Completes a failure.
+    /// Completes a transition to the error state by revoking the peer's access.
     #[cold]
     fn shut_out_peer(&self) {
         self.close();
         self.make_step(Step::PeerShutOut);
         if self.shares_receives() {
-            // What it holds of the shared receives is given back, also if nobody polls.
+            // The shared receives that it holds must be released even if no thread polls.
             self.set_flush_waits(true);
         }
         self.announce_locally(true);
     }
 
-    /// In RTR the peer tells its first message: nobody may poll before there is an event.
+    /// Requests a notification of the first message in RTR. The application may wait for that event without polling.
     pub(crate) fn want_greeting(&self, wanted: bool) {
         self.inbound.lock().mem.store(GREETING, wanted.into(), Ordering::Release);
     }
 
-    /// How long an initiator that finds no receive here waits (IBA 9.7.5.2.8).
+    /// Sets how long an initiator waits that finds no receive here (IBA 9.7.5.2.8).
     pub(crate) fn set_rnr_timer(&self, timer: RnrTimer) {
         self.inbound.lock().mem.store(RNR_TIMER, timer.0.into(), Ordering::Relaxed);
     }
 
-    /// The peer places into receives with sequence numbers below `until`, which checks their memory.
+    /// Requires the peer to check the memory of receives with sequence numbers below `until` before it writes to them.
     #[cold]
     pub(crate) fn require_checks(&self, until: u64) {
         let mem = &self.inbound.lock().mem;
-        // Under the lock: the thread that posts and threads that deregister come here.
+        // Under the lock, because the posting thread and deregistering threads call this concurrently.
         if mem.load(UNCHECKED_RECEIVES, Ordering::Relaxed) < until {
             mem.store(UNCHECKED_RECEIVES, until, Ordering::Release);
         }
     }
 
-    /// A region was revoked: receives that were posted with its key are checked when messages meet them.
+    /// Called when a region was revoked: receives posted with its key are checked when a message arrives for them.
     pub(crate) fn region_was_revoked(&self, lkey: u32) {
         let until = self.inbound.lock().posted_with(lkey);
         if until > 0 {
@@ -96,24 +97,24 @@ impl QpCore {
         }
     }
 
-    /// Revokes what the peer was granted through this pair.
+    /// Revokes all access that the peer was granted through this queue pair.
     pub(crate) fn close(&self) {
         self.inbound.lock().mem.store(ACCEPT, 0, Ordering::Release);
         fence::heavy();
-        // What the service thread does for the peer ends before it lets us in; later it finds the pair closed.
+        // Waits for an access that the service thread executes for the peer. Later ones find the queue pair closed.
         self.host.access_turn.wait();
     }
 
-    /// Lets the peer in, unless the pair has failed.
+    /// Opens the queue pair to its peer, unless it has failed.
     pub(crate) fn open(&self, accept: Accept) {
         let inbound = self.inbound.lock();
-        // Under the lock: who fails changes the state first and then closes.
+        // Checked under the lock: a thread that fails the queue pair changes the state first and then closes it.
         if self.state().responds() {
             inbound.mem.store(ACCEPT, accept.word(), Ordering::Release);
         }
     }
 
-    /// Whether no new access of the peer is admitted.
+    /// Returns whether no new access of the peer is admitted.
     pub(crate) fn is_closed(&self) -> bool {
         matches!(self.state.get(), State::Reset | State::Init | State::Err)
     }
@@ -122,23 +123,24 @@ impl QpCore {
         self.events.raise(AsyncEvent { kind, element: self.qpn });
     }
 
-    /// Waits until no access of the peer is under way that `concerns` selects by its hazard, but not beyond `deadline`,
-    /// for a stopped peer; returns whether there is none.
+    /// Waits until no access of the peer whose hazard `concerns` selects is in progress. Returns `false` if one still
+    /// is at `deadline`, because the peer is stopped.
     pub(crate) fn wait_clear(&self, deadline: Instant, concerns: impl Fn(u64) -> bool) -> bool {
         wait_until(deadline, || self.inbound.lock().is_clear(&concerns))
     }
 
-    /// After `close`: whether no access of the peer is left.
+    /// Returns, after `close`, whether no access of the peer is in progress.
     pub(crate) fn is_quiesced(&self) -> bool {
         self.inbound.lock().is_clear(|hazard| hazard != 0)
     }
 
-    /// Whether the process that was granted the way in has ended.
+    /// Returns whether the process that was granted access has exited.
     pub(crate) fn initiator_has_died(&self) -> bool {
         self.inbound.lock().initiator.as_ref().is_some_and(|life| life.has_ended())
     }
 
-    /// Ends a life, after `close`: whoever is still inside an access is remembered until he leaves or dies.
+    /// Ends an incarnation, after `close`. If the peer is stopped inside an access, stores the access until the peer
+    /// ends it or exits.
     pub(crate) fn remember_stopped_access(&self) {
         if !self.wait_clear(Instant::now() + HAZARD_WAIT, |hazard| hazard != 0) {
             tracing::warn!("queue pair {:#x}: its peer is stopped inside an access", self.qpn);
@@ -147,15 +149,16 @@ impl QpCore {
         }
     }
 
-    /// How often the pair was reset.
+    /// Returns the incarnation: the number of resets.
     pub(crate) fn life(&self) -> u32 {
         self.inbound.lock().life
     }
 
-    /// Grants the way in to the peer's queue pair, once: a ring has one producer, which begins at its beginning.
+    /// Grants the peer's queue pair access to the inbound segment. It is granted once per incarnation, because a ring
+    /// has one producer, which starts at its first slot.
     ///
     /// # Errors
-    /// The reason of refusal.
+    /// Returns the reason of refusal.
     pub(crate) fn grant_inbound<R>(
         &self,
         asker: Asker,
@@ -195,30 +198,30 @@ impl QpCore {
         Ok(send(ReplyBody::Connect { pd: self.pd, ring, recv }, &fds))
     }
 
-    /// The peer says that it is ready to receive: what it was not ready for before is asked again.
+    /// Handles the peer's message that it is ready to receive: a connect request that it refused before is repeated.
     pub(crate) fn peer_became_ready(&self) {
         self.stats.peer_became_ready.increment();
         self.peer_is_ready.store(true, Ordering::Relaxed);
-        // Who begins to wait looks here after that.
+        // A thread that begins to wait reads `peer_is_ready` after setting `send_waits`.
         atomic::fence(Ordering::SeqCst);
         if self.send_waits.load(Ordering::Acquire) {
             self.host.process.service.retry_now(self, &self.this);
         }
     }
 
-    /// Whether the peer said that it is ready, since this was last called.
+    /// Returns whether the peer has become ready since the last call.
     pub(crate) fn takes_readiness(&self) -> bool {
         self.peer_is_ready.swap(false, Ordering::AcqRel)
     }
 
-    /// After a wait began: whether the peer became ready before that, so that nobody will say so.
+    /// Returns, after a wait began, whether the peer became ready before it; no further notification would arrive.
     pub(crate) fn peer_was_ready(&self) -> bool {
         atomic::fence(Ordering::SeqCst);
         self.peer_is_ready.load(Ordering::Relaxed)
     }
 
-    /// Tells the peer that we are ready to receive: it may have asked too early. If its process has not answered yet
-    /// who it is, the service thread does it then.
+    /// Notifies the peer that this queue pair is ready to receive, because its connect request may have come too early.
+    /// If the handshake with its process has not completed, the service thread sends the notification afterwards.
     pub(crate) fn tell_ready(&self) {
         let dst_qpn = self.dest_qpn();
         let mut untold = self.untold.lock();
@@ -233,15 +236,15 @@ impl QpCore {
         }
     }
 
-    /// Whether nobody but `client` has the way in.
+    /// Returns whether no client other than `client` has been granted access.
     pub(crate) fn is_granted_to(&self, client: u64) -> bool {
         self.inbound.lock().client.is_none_or(|granted| granted == client)
     }
 
-    /// What is accepted from the peer that asks as `client` in its `life`.
+    /// Returns what the queue pair accepts from `client`, whose queue pair is in incarnation `life`.
     ///
     /// # Errors
-    /// The reason of refusal.
+    /// Returns the reason of refusal.
     pub(crate) fn accepts_from(&self, client: u64, life: u32) -> Result<Accept, Refusal> {
         let inbound = self.inbound.lock();
         if inbound.client != Some(client) || inbound.granted_to.is_none_or(|asker| asker.2 != life) {
@@ -251,27 +254,29 @@ impl QpCore {
         if accept.is_open() { Ok(accept) } else { Err(Refusal::NotReady) }
     }
 
-    /// It has reached its peer.
+    /// Records that the connection to the peer was established.
     pub(crate) fn connected(&self, peer: &Peer) {
         self.peer_instance.store(peer.instance, Ordering::Release);
         self.stats.record(Event::Connected as u64, self.dest_qpn().into());
     }
 
-    /// A process has ended: if it was our peer's, the owner looks here. Over an unreliable transport nobody hears of
-    /// it.
+    /// Called when a process has exited: if it was the peer's, the queue pair is announced to its completion queues. An
+    /// unreliable transport does not detect the loss of its peer.
     pub(crate) fn process_ended(&self, instance: u64) {
         if self.transport == Connected::Reliable && self.peer_instance.load(Ordering::Acquire) == instance {
             self.announce_locally(true);
         }
     }
 
-    /// Begins a new life: new inbound segment, new queues. The peer's mapping of the old segment leads nowhere.
+    /// Begins a new incarnation: a new inbound segment and new queues. The peer's mapping of the old segment has no
+    /// effect any more.
     pub(crate) fn renew(&self) -> Result<(Arc<RecvQueue>, SharedMem)> {
         let life = self.life().wrapping_add(1);
         let queue = Arc::new(RecvQueue::new(&self.layout));
         let fresh = Inbound::create(&self.host.pair_memory, &self.layout, life, queue.clone())?;
         let consumer = Consumer::new(fresh.mem.clone(), &self.layout);
-        // SAFETY: called by the owner of the queue pair.
+        // SAFETY: only the thread that owns the queue pair calls it, so `revoke` has one caller at a time, outside
+        // `owner`.
         unsafe { self.recv.revoke(|recv| *recv = RecvSide::new(consumer, queue.clone())) };
         if let Some(shared) = &self.shared {
             shared.renew(self, Consumer::new(fresh.mem.clone(), &self.layout));
@@ -282,13 +287,14 @@ impl QpCore {
         Ok((queue, mem))
     }
 
-    /// Leaves the completion queues. Afterwards no poll is inside our receives.
+    /// Detaches the queue pair from its completion queues. No poll accesses its receives afterwards.
     pub(crate) fn detach(&self) {
         CqSlot::release(&self.send_slot, &self.recv_slot);
-        // A poll that began before may still come in by its own copy of the list: it must find nothing to do.
-        // SAFETY: called by the owner of the queue pair.
+        // A poll that began earlier may still enter through its copy of the list. It must find nothing to do.
+        // SAFETY: only the thread that owns the queue pair calls it, and it holds no guard of the send side.
         unsafe { self.send.owner() }.renew(self);
-        // SAFETY: as above; visits wait for the resident.
+        // SAFETY: only the thread that owns the queue pair calls it, so `revoke` has one caller at a time, outside
+        // `owner`.
         unsafe { self.recv.revoke(RecvSide::end) };
         if let Some(shared) = &self.shared {
             shared.end(self);

@@ -1,4 +1,4 @@
-//! What polls find, and who looks after requests that wait.
+//! Polling of a queue pair, and continuation of requests that wait.
 
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
@@ -17,8 +17,8 @@ use crate::host::state::Step;
 use crate::life::is_service_thread;
 
 impl QpCore {
-    /// Delivers completions; called by the owner of a completion queue. Of a pair in error only what came before the
-    /// error: see [`QpCore::poll_failures`].
+    /// Delivers completions; called by the polling thread of a completion queue. In the error state it delivers only
+    /// completions from before the error: see [`QpCore::poll_failures`].
     #[inline]
     pub(crate) fn poll(&self, sends: bool, receives: bool, wc: &mut [Wc]) -> usize {
         if self.state() == QpState::Err {
@@ -26,10 +26,12 @@ impl QpCore {
         }
         let mut taken = if sends { self.take_sends(wc, |_| true) } else { 0 };
         if receives && taken < wc.len() {
-            // SAFETY: the owner of the one receive completion queue is the resident.
+            // SAFETY: only the thread that polls the receive completion queue calls `poll` with `receives`, so `owner`
+            // has one caller.
             taken += unsafe { self.recv.owner(|recv| recv.poll(self, &mut wc[taken..])) }.unwrap_or(0);
         }
-        // Last: a request that waited may fail now, and what the peer sent before comes first.
+        // Last, because a waiting request may fail now, and what the peer sent before the failure must be delivered
+        // first.
         if self.send.has_pending() {
             self.continue_sends();
             if self.state() == QpState::Err {
@@ -42,18 +44,18 @@ impl QpCore {
         taken
     }
 
-    /// Asks for the memory of the next look.
+    /// Prefetches the memory that the next poll reads.
     #[inline]
     pub(crate) fn prefetch_for_poll(&self) {
         prefetch(self, [offset_of!(Self, recv), offset_of!(Self, completions), offset_of!(Self, state)]);
     }
 
-    /// Takes completions of sends as long as `which` says so.
+    /// Delivers completions of sends as long as `which` returns `true`.
     #[inline]
     fn take_sends(&self, wc: &mut [Wc], which: impl Fn(&Wc) -> bool) -> usize {
         let mut taken = 0;
         while taken < wc.len()
-            // SAFETY: completions are taken by the owner of the one send completion queue only.
+            // SAFETY: only the thread that polls the send completion queue pops completions.
             && let Some(completion) = unsafe { self.completions.pop_if(&which) }
         {
             wc[taken] = completion;
@@ -62,8 +64,9 @@ impl QpCore {
         taken
     }
 
-    /// What succeeded before the pair failed. The queue asks for the failures when no pair has anything else, so that
-    /// they come in their place: after what the peer did before it died, on whatever pair.
+    /// Delivers what succeeded before the queue pair failed. The completion queue fetches the failures when no queue
+    /// pair has another completion. Failures are thus ordered after everything that the peer did before it exited, on
+    /// any queue pair.
     #[cold]
     fn poll_before_failures(&self, sends: bool, receives: bool, wc: &mut [Wc]) -> usize {
         let mut taken = if sends { self.take_sends(wc, |wc| wc.status.is_success()) } else { 0 };
@@ -73,13 +76,15 @@ impl QpCore {
         if receives {
             self.recv_slot.cq.hold_back();
             let rest = &mut wc[taken..];
-            // SAFETY: the owner of the one receive completion queue is the resident.
+            // SAFETY: only the thread that polls the receive completion queue calls it with `receives`, so `owner` has
+            // one caller.
             taken += unsafe { self.recv.owner(|recv| recv.poll_records(self, rest)) }.unwrap_or(0);
         }
         taken
     }
 
-    /// Delivers the failures of a pair in error: first that of a send, which says why, then what is flushed.
+    /// Delivers the failures of a queue pair in error: first that of a send, which states the reason, then flushed
+    /// requests.
     #[cold]
     pub(crate) fn poll_failures(&self, sends: bool, receives: bool, wc: &mut [Wc]) -> usize {
         if self.state() != QpState::Err {
@@ -90,19 +95,21 @@ impl QpCore {
         }
         let mut taken = if sends { self.take_sends(wc, |_| true) } else { 0 };
         if receives && taken < wc.len() {
-            // SAFETY: the owner of the one receive completion queue is the resident.
+            // SAFETY: only the thread that polls the receive completion queue calls it with `receives`, so `owner` has
+            // one caller.
             taken += unsafe { self.recv.owner(|recv| recv.poll(self, &mut wc[taken..])) }.unwrap_or(0);
         }
         taken
     }
 
-    /// A shared receive was posted: the peer is not told any more that its message, which found none, finds none.
+    /// Called when a shared receive was posted: withdraws the RNR NAK of `message`, which had found no receive.
     pub(crate) fn end_rnr(&self, message: u64) {
-        // A later message may have found none since.
+        // A later message may have been refused since.
         self.inbound.lock().mem.compare_exchange(RNR, message, 0);
     }
 
-    /// Matches messages with shared receives, for an owner who does something else. For the service thread.
+    /// Matches messages with shared receives while the application thread does other work. Called by the service
+    /// thread.
     pub(crate) fn continue_receives(&self) {
         if let Some(shared) = &self.shared
             && shared.match_ahead(self)
@@ -111,7 +118,7 @@ impl QpCore {
         }
     }
 
-    /// The peer says that it has sent something.
+    /// Handles the peer's notification that it has sent a message.
     pub(crate) fn message_came(&self) {
         if self.shared.is_none() {
             self.tell_establishment();
@@ -119,14 +126,15 @@ impl QpCore {
         self.continue_receives();
     }
 
-    /// A message has come; in RTR the first one is told by an event.
+    /// Called when a message has arrived: the first one in RTR raises an event.
     pub(crate) fn tell_establishment(&self) {
         if self.state() == QpState::Rtr && self.make_step(Step::MessageCame) {
             self.raise(AsyncEventKind::CommEst);
         }
     }
 
-    /// Continues requests that wait, unless somebody does already; called by who polls for their completions.
+    /// Continues waiting requests, unless another thread is doing so. Called by the thread that polls for their
+    /// completions.
     pub(crate) fn continue_sends(&self) {
         self.visit_sends(true);
     }
@@ -147,57 +155,59 @@ impl QpCore {
         }
     }
 
-    /// Matches messages with shared receives, for a sender of this process that waits for it.
+    /// Matches messages with shared receives on behalf of a sender of this process that waits for it.
     #[cold]
     fn match_for_sender(&self) {
         match &self.shared {
             Some(shared) if !is_service_thread() => shared.try_match_ahead(self),
-            // For a sender that does something else, as if it had asked.
+            // The sending thread does other work; handled as if its process had sent a request.
             _ => self.continue_receives(),
         }
     }
 
-    /// Goes on with what waits, for an owner who sleeps and was nudged; what completes makes its event.
+    /// Continues waiting requests while the application thread sleeps, after a service request. The completions raise
+    /// the event.
     #[cold]
     pub(crate) fn look_after_sends(&self) {
-        // Who is inside may have looked before that was given for which we were nudged.
+        // Waits for the lock: the thread inside may have checked before the delivery for which service was requested.
         let Some(mut send) = self.send.helper_after_wait() else { return };
         send.resume(self);
         drop(send);
         self.after_leaving_sends();
     }
 
-    /// To be called by whoever has left the send side, if something may wait there.
+    /// Must be called by every thread that has left the send side, if requests may wait there.
     pub(crate) fn after_leaving_sends(&self) {
         let CqSlot { cq, bit } = &self.send_slot;
         notify::after_leaving(&self.send, cq.readiness(), *bit, |send| send.ask_and_resume(self));
     }
 
-    /// Whether a poll may find something.
+    /// Returns whether a poll may find a completion.
     pub(crate) fn has_something(&self, sends: bool, receives: bool) -> bool {
         self.send.has_pending()
             || (sends && !self.completions.is_empty())
-            // SAFETY: as in `poll`: only the owner of the receive completion queue is the resident.
+            // SAFETY: only the thread that polls the receive completion queue calls it with `receives`, so `owner` has
+            // one caller.
             || (receives && unsafe { self.recv.owner(|recv| recv.has_something(self)) }.unwrap_or(true))
     }
 
-    /// The receive side, if its receives are shared.
+    /// Returns the receive side if the receives are shared.
     pub(crate) fn shared(&self) -> Option<&SharedSide> {
         self.shared.as_ref()
     }
 
-    /// Send completions not yet polled.
+    /// Returns the number of send completions that have not been polled.
     pub(crate) fn unpolled(&self) -> usize {
         self.completions.len()
     }
 
-    /// Drops send completions that were not polled; called with the send side held.
+    /// Drops send completions that were not polled. The caller holds the send side.
     pub(crate) fn forget_completions(&self) {
-        // SAFETY: only who holds the send side ends requests.
+        // SAFETY: completions are pushed only by the holder of the send side, which is the caller.
         unsafe { self.completions.forget() }
     }
 
-    /// Ends a send request that moved `len_bytes`; it makes a completion only if it is signalled.
+    /// Completes a send request that moved `len_bytes`. It generates a completion only if it is signalled.
     #[inline]
     pub(crate) fn complete_send(&self, wr_id: u64, opcode: WrOpcode, flags: SendFlags, len_bytes: u64) {
         if self.signal_all || flags.contains(SendFlags::SIGNALED) {
@@ -210,7 +220,7 @@ impl QpCore {
         }
     }
 
-    /// Ends a send request that failed.
+    /// Completes a send request that failed.
     #[cold]
     pub(crate) fn fail_send(&self, wr_id: u64, opcode: WrOpcode, status: WcStatus) {
         self.stats.send_errors.increment();
@@ -220,30 +230,33 @@ impl QpCore {
 
     #[inline]
     fn end_send(&self, completion: Wc) {
-        // SAFETY: called only from inside the send side, by one thread; posting keeps a place for every request.
+        // SAFETY: called only by the holder of the send side, so by one thread at a time; `post_send` reserved an entry
+        // for every request.
         unsafe { self.completions.push(completion) };
         self.send_slot.cq.announce(self.send_slot.bit, !completion.status.is_success());
     }
 
-    /// Makes the owner of the receive completion queue look here, or if it sleeps the service thread, which finds out
-    /// whether there is a completion.
+    /// Announces possible receives: to the receive completion queue's next poll or, if the application thread sleeps,
+    /// to the service thread, which determines whether there is a completion.
     pub(crate) fn look_at_receives(&self) {
         let service = &self.host.process.service;
         self.recv_slot.cq.readiness().nudge(self.recv_slot.bit, || service.wake());
     }
 
-    /// Makes the owner of the receive completion queue look here, if it has not yet.
+    /// Announces a completion to the receive completion queue, unless `is_due` returns that it has been delivered
+    /// already.
     pub(crate) fn announce_receives(&self, solicited: bool, is_due: impl Fn() -> bool) {
         self.recv_slot.cq.announce_due(self.recv_slot.bit, solicited, is_due);
     }
 
-    /// Makes the owners of both completion queues look here.
+    /// Announces the queue pair to both completion queues.
     pub(crate) fn announce_locally(&self, solicited: bool) {
         self.send_slot.cq.announce(self.send_slot.bit, solicited);
         self.recv_slot.cq.announce(self.recv_slot.bit, solicited);
     }
 
-    /// Lets the service thread look after us from time to time; returns whether it did not already.
+    /// Adds the queue pair to the list that the service thread processes at intervals. Returns whether it was not
+    /// listed yet.
     pub(crate) fn retry_later(&self) -> bool {
         self.host.process.service.retry(self, &self.this)
     }
@@ -252,25 +265,25 @@ impl QpCore {
         self.send_waits.store(waits, Ordering::Release);
     }
 
-    /// Receives cannot be flushed now (true), or were (false).
+    /// Records whether receives cannot be flushed at the moment.
     pub(crate) fn set_flush_waits(&self, waits: bool) {
         if self.flush_waits.swap(waits, Ordering::AcqRel) != waits && waits {
             self.host.process.service.retry_now(self, &self.this);
         }
     }
 
-    /// Whether local elements are allowed.
+    /// Returns whether the regions named by the scatter/gather elements permit `need`.
     #[inline]
     pub(crate) fn allows(&self, sges: &[Sge], need: Access) -> bool {
         self.host.process.regions.allows_all(sges, self.pd, need)
     }
 
-    /// Whether the first bytes of a receive's elements may take a message of `len_bytes`.
+    /// Returns whether the first bytes of the receive's scatter elements may take a message of `len_bytes`.
     pub(crate) fn allows_receive(&self, sges: &[Sge], len_bytes: u32) -> bool {
         self.host.process.regions.allows_first(sges, len_bytes.into(), self.pd, Access::LOCAL_WRITE)
     }
 
-    /// After posting receives or consuming records: wakes a peer that waits for that.
+    /// Called after receives were posted or records consumed: notifies a peer that waits for that.
     #[cold]
     pub(crate) fn give_credit(&self) {
         let inbound = self.inbound.lock();

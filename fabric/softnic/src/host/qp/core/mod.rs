@@ -1,4 +1,5 @@
-//! What a queue pair's owner, its completion queues' owners and the service thread share.
+//! State of a queue pair shared by the application thread, the polling threads of its completion queues and the service
+//! thread.
 
 mod admission;
 mod completions;
@@ -26,9 +27,11 @@ use farcall_shm::fork::{self, DisableInChild};
 use farcall_shm::ring::{Consumer, Layout};
 use farcall_shm::{BiasedLock, Mutex, PendingLock, SharedMem, WcRing};
 
-/// What a message touches comes first, as few cache lines as it fits in: of a thousand pairs in turn each line is a
-/// miss. The first is for messages and their counting, the second and third, with the fourth, for every look of a
-/// poll, and the third to the sixth for posting, which continue in [`SendSide`].
+/// State of a connected queue pair.
+///
+/// The fields are ordered by use, so that each operation touches few cache lines. A process that uses a thousand queue
+/// pairs in turn misses on each line. The first line serves messages and their counters. The second, third and fourth
+/// serve every poll. The third to the sixth serve posting, which continues in [`SendSide`].
 #[repr(C, align(64))]
 pub(crate) struct QpCore {
     pub(crate) stats: Block<QpCounters>,
@@ -46,23 +49,24 @@ pub(crate) struct QpCore {
     pub(crate) send: PendingLock<SendSide>,
     pub(crate) layout: Layout,
     pub(crate) transport: Connected,
-    /// Requests wait for the peer.
+    /// `true` if requests wait for the peer.
     send_waits: AtomicBool,
-    /// Changes whenever who polls continues them.
+    /// Incremented whenever a polling thread continues waiting requests.
     owner_visits: AtomicU32,
-    /// The peer is ready since it was last asked for the way.
+    /// `true` if the peer has become ready since the last connect request.
     peer_is_ready: AtomicBool,
-    /// Receives cannot be flushed yet, because the peer is inside one.
+    /// `true` if receives cannot be flushed yet, because the peer may be writing to one.
     flush_waits: AtomicBool,
-    /// In the service thread's list; changed under its lock.
+    /// `true` if it is in the service thread's list; changed under the lock of the list.
     is_listed: AtomicBool,
-    /// Instead of `recv`, if the receives are shared.
+    /// Replaces `recv` if the receives are shared.
     shared: Option<SharedSide>,
     pub(crate) inbound: Mutex<Inbound>,
     pub(crate) events: Arc<Events>,
-    /// The process at the other end; 0 before it was reached.
+    /// Instance of the peer's process; 0 before the connection was established.
     peer_instance: AtomicU64,
-    /// With the process that must be told that we are ready to receive, until it has answered who it is.
+    /// Handshake with the process that must be notified that this queue pair is ready to receive; `None` once it has
+    /// completed.
     untold: Mutex<Option<Arc<Meeting>>>,
     pub(crate) this: Weak<QpCore>,
 }
@@ -71,7 +75,7 @@ const _: () = {
     const LINE_BYTES: usize = 64;
     assert!(offset_of!(QpCore, recv_slot) < LINE_BYTES && offset_of!(QpCore, recv) == LINE_BYTES);
     assert!(offset_of!(QpCore, completions) / LINE_BYTES == 2);
-    // The fourth line ends with the beginning of the send side, whose lock polls try and posts take.
+    // The fourth line ends with the start of the send side, whose lock polls try and posts acquire.
     assert!(offset_of!(QpCore, send_slot) / LINE_BYTES == 3 && offset_of!(QpCore, state) / LINE_BYTES == 3);
     assert!(offset_of!(QpCore, cap) / LINE_BYTES == 3 && offset_of!(QpCore, send) / LINE_BYTES == 3);
     assert!(offset_of!(SendSide, way) < LINE_BYTES);
@@ -101,7 +105,7 @@ impl Retry for QpCore {
         if self.untold.lock().is_some() {
             self.tell_ready();
         }
-        // What ends is announced where it ends; an owner is not woken for nothing.
+        // Completions are announced where they occur. The application thread is not woken otherwise.
         self.visit_sends(false);
         self.continue_receives();
         if self.flush_waits.load(Ordering::Acquire) && self.is_quiesced() {
@@ -158,27 +162,27 @@ impl QpCore {
         Ok((core, queue, mem))
     }
 
-    /// The queue whose receives it shares.
+    /// Returns the shared receive queue that it uses.
     pub(crate) fn srq(&self) -> Option<Arc<SrqCore>> {
         self.shared.as_ref().map(|shared| shared.srq.clone())
     }
 
-    /// The domain whose memory the peer's messages may be placed into.
+    /// Returns the protection domain whose memory the peer's messages may be written to.
     pub(crate) fn receives_pd(&self) -> u32 {
         self.shared.as_ref().map_or(self.pd, |shared| shared.srq.pd)
     }
 
-    /// Whether receives come from a shared receive queue.
+    /// Returns whether the receives come from a shared receive queue.
     pub(crate) fn shares_receives(&self) -> bool {
         self.shared.is_some()
     }
 
-    /// Whether the peer may place into a receive now; one of its own is offered all the time.
+    /// Returns whether the peer may write to a receive now. Receives of the queue pair's own queue are always offered.
     pub(crate) fn offers_receive(&self) -> bool {
         self.shared.as_ref().is_none_or(SharedSide::is_offered)
     }
 
-    /// What posted sends must keep to.
+    /// Returns the rules that posted sends must satisfy.
     #[inline]
     pub(crate) fn send_rules(&self) -> SendRules {
         SendRules::new(crate::NAME, self.transport.qp_type(), &self.cap)
@@ -198,7 +202,7 @@ impl QpCore {
         self.state.get().shown()
     }
 
-    /// Makes a step of the state machine; false, and nothing changed, if it cannot be made now.
+    /// Applies a step of the state machine. Returns whether it was legal; otherwise the state is unchanged.
     pub(crate) fn make_step(&self, step: Step) -> bool {
         let Some((from, to)) = self.state.make(step, self.transport.qp_type()) else { return false };
         if from.shown() != to.shown() {
