@@ -94,9 +94,9 @@ options! {
 }
 
 options! {
-    /// How a client behaves.
+    /// Options of a client.
     pub struct CallerConfig {
-        /// The point of the design space, with the slots wished for.
+        /// The plan, including the requested slots.
         plan: Plan = Plan::default(),
         /// Which server thread to connect to; [`Hello::ANY_THREAD`]: the server chooses one with few connections.
         thread: u16 = Hello::ANY_THREAD,
@@ -104,18 +104,20 @@ options! {
         fetch_retries_max: u32 = 32,
         /// Bytes of one READ (F).
         fetch_bytes: u32 = 256,
-        /// Whether R and F follow the calls: sampled while running, chosen by enumeration.
+        /// Whether R and F are adapted: results are sampled while calls run, and R and F are chosen by enumeration.
         tune_while_running: bool = true,
-        /// Consecutive slow calls of one method before it turns to server-reply, and quick ones before it turns back.
+        /// Number of consecutive slow calls of a method before it switches to server-reply, and of quick calls before
+        /// it switches back.
         switch_after: u8 = 2,
         /// How long to wait for a response before waking the server; doubles each time.
         kick_after: Duration = Duration::from_micros(50),
-        /// Over UC and UD: how long no response may come, with calls outstanding, until the connection counts as lost.
-        /// A call that takes longer costs a reconnect, which waits for the server; raise it where that is usual.
+        /// Over UC and UD: time without a response, while calls are outstanding, after which the connection counts as
+        /// lost. A call that takes longer costs a reconnect, which waits for the server; increase the value if such
+        /// calls are common.
         silence_max: Duration = Duration::from_secs(5),
-        /// Whether to ask for a wake-up with every response: for clients that sleep rather than poll.
+        /// Whether to request a wake-up with every response: for clients that sleep rather than poll.
         notify: bool = false,
-        /// The longest result taken, in bytes.
+        /// Maximum length of a result in bytes.
         result_bytes_max: u32 = 16 << 20,
         /// Whether messages carry a checksum even where placement is in order.
         checksum: bool = false,

@@ -189,7 +189,7 @@ mod tests {
 
     const FIRST: Duration = Duration::from_micros(50);
 
-    /// When the timer is due, for so long as nothing comes.
+    /// Returns the first expiries of the timer while no response arrives, in microseconds.
     fn times(kicks: &mut Kicks, count: usize) -> Vec<u64> {
         let next = |_| {
             let at = kicks.at().unwrap();
@@ -222,7 +222,7 @@ mod tests {
         kicks.kicked(Seq(2));
         kicks.told_of_all();
         assert_eq!(kicks.at(), Some(Nanos(0) + FIRST + PAUSE_MAX));
-        // A message that it does not have.
+        // A message that the server has not received.
         let later = Nanos(10_000);
         kicks.sent(later);
         assert_eq!(kicks.at(), Some(later + FIRST));
@@ -256,7 +256,7 @@ mod tests {
         assert!(kicks.sleeps_at_once());
         let all: Vec<_> = (0..WAITS_PER_TRIAL).map(|_| call(&mut kicks, true)).collect();
         assert_eq!(all.iter().filter(|at| **at == at_once).count() as u32, WAITS_PER_TRIAL - 1);
-        // It polls again.
+        // The server polls again.
         assert_eq!([call(&mut kicks, false), call(&mut kicks, false)], [at_once, usual]);
     }
 
