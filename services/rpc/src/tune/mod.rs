@@ -98,8 +98,8 @@ impl Tuner {
         time_ns <= (u64::from(self.choice.retries_max) * self.read_ns()).max(TIME_UNIT_NS)
     }
 
-    /// Returns how many fetches of a result may fail before the client pauses between them: R, or more if they fit
-    /// into [`FETCHING_NS`].
+    /// Returns how many fetches of a result may fail before the client pauses between them: R, or more if they take
+    /// less than 7 µs together.
     #[inline]
     pub fn fetches_without_pause(&self) -> u32 {
         let in_time = self.profile.as_ref().map_or(0, |_| FETCHING_NS / self.read_ns());
