@@ -37,13 +37,13 @@ struct Outage {
 
 /// Next action of a client without a connection.
 pub(super) enum Repair {
-    /// None: calls have completed that the client should return first.
+    /// No action: calls have completed that the client should return first.
     None,
     /// Wait for this long.
     Pause(Duration),
     /// Try to connect with this timeout.
     Connect(Duration),
-    /// None: the reconnect timeout has expired, and all calls have ended.
+    /// No action: the reconnect timeout has expired, and all calls have ended.
     GivenUp,
 }
 

@@ -72,7 +72,7 @@ mod tests {
         BatchSize::new(BatchSizing::Automatic { latency_max_us: 10, tolerance_percent: 5 })
     }
 
-    /// Makes one decision after `late` of 1,000 calls were late.
+    /// Makes one decision, in which `late_per_mille` of 1,000 calls are late.
     fn decide(size: &mut BatchSize, late_per_mille: u32, is_full: bool) -> u16 {
         for call in 0..CALLS_PER_DECISION {
             let is_late = (call + 1) * late_per_mille / 1_000 > call * late_per_mille / 1_000;
