@@ -244,9 +244,9 @@ pub unsafe fn destroy_srq(id: *mut CmId) {
 }
 
 /// # Safety
-/// `id` must be live, and `pd` null or live.
+/// `id` and `attr` must be valid, and `pd` null or live.
 unsafe fn create_srq(id: *mut CmId, pd: *mut Pd, attr: *mut SrqInitAttr) -> Result<(), Errno> {
-    // SAFETY: contract of this function: `id` is live, and `pd` is null or live. The caller passes a valid `attr`.
+    // SAFETY: contract of this function: `id` and `attr` are valid, and `pd` is null or live.
     unsafe {
         let pd = if pd.is_null() { (*id).pd } else { pd };
         if pd.is_null() {
