@@ -153,7 +153,7 @@ fn check_values(attr: &QpAttr, attr_mask: c_int, limits: &Limits) -> Result<(), 
     match bad.iter().find(|(bit, is_bad, _)| attr_mask & *bit != 0 && *is_bad) {
         Some((bit, _, why)) => {
             if *bit == mask::AV {
-                // A common error of users who know only InfiniBand.
+                // A common error of programs written for InfiniBand.
                 errno::complain_once("ibv_modify_qp: ah_attr", format_args!("ibv_modify_qp: {why}"));
             }
             Err(errno::refused(libc::EINVAL, format_args!("{why}")))

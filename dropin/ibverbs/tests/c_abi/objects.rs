@@ -588,7 +588,7 @@ impl World {
         let verdict = if is_there && flags == 0 { 0 } else { EINVAL };
         self.expect(format!("ibv_query_gid_ex({port}, {index}, {flags})"), got, &[verdict]);
         let room = rng.below(gids + 1);
-        // SAFETY: room for so many entries.
+        // SAFETY: `entries` has at least `room` elements.
         let got = unsafe {
             (library._ibv_query_gid_table)(context, entries.as_mut_ptr(), room, flags, size_of::<GidEntry>())
         };

@@ -96,7 +96,7 @@ int main(int argc, char **argv)
 	pass(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
 	pd = ibv_alloc_pd(id->verbs);
 	CHECK(pd && rdma_create_qp(id, pd, &init) == 0);
-	// Without a listener: the connection manager's thread retries for a while, and then gives up.
+	// Without a listener: the connection manager's thread retries for a while, and then reports a rejection.
 	CHECK(rdma_connect(id, NULL) == 0);
 	if (threads) {
 		pthread_t thread;

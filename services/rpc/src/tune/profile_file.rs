@@ -77,7 +77,7 @@ pub enum ProfileError {
     /// The file is not a profile.
     #[error("the file is no profile: {0}")]
     NotOne(#[from] serde_json::Error),
-    /// The profile is valid for something else.
+    /// The profile is valid for another device, peer or version.
     #[error("it is of {what} {there:?}, this is {here:?}")]
     Other {
         /// Format, version, device or peer.
@@ -200,7 +200,7 @@ impl ProfileFile {
     /// Returns the measurements, if they are valid for `scope` and this version.
     ///
     /// # Errors
-    /// Returns an error if they are valid for something else, or the numbers are out of range.
+    /// Returns an error if they are valid for another device, peer or version, or the numbers are out of range.
     pub fn check(&self, scope: &Scope) -> Result<LinkProfile, ProfileError> {
         must_be("farcall", env!("CARGO_PKG_VERSION").to_owned(), self.version.clone())?;
         must_be("device", scope.device.clone(), self.device.clone())?;
