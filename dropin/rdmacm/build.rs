@@ -1,18 +1,18 @@
-//! Gives the library its name and its symbol versions.
+//! Sets the library's soname and symbol versions.
 
 use std::path::Path;
 use std::{env, fs};
 
 fn main() {
     println!("cargo:rerun-if-changed=versions.map");
-    // A copy among what is built: a build folder may outlive the checkout, and serve another.
+    // A copy in `OUT_DIR`: a build directory may outlive the checkout, and be used by another one.
     let versions = Path::new(&env::var_os("OUT_DIR").expect("cargo sets it")).join("versions.map");
     fs::copy("versions.map", &versions).expect("the map can be copied");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,librdmacm.so.1");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", versions.display());
-    // Its thread does not survive being unloaded.
+    // The library's thread would crash if the library were unloaded.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
-    // Rust gives the linker a map of its own, and GNU ld takes one alone. On x86-64 Rust links by lld anyway.
+    // rustc passes a version script of its own, and GNU ld accepts only one. On x86-64 rustc uses lld anyway.
     if env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch != "x86_64") {
         println!("cargo:rustc-cdylib-link-arg=-fuse-ld=lld");
     }

@@ -1,4 +1,4 @@
-//! Access flags (`enum ibv_access_flags`) of regions and of queue pairs, for all calls that take them.
+//! Access flags (`enum ibv_access_flags`) of regions and queue pairs, for all calls that accept them.
 
 use std::ffi::c_int;
 
@@ -11,17 +11,17 @@ pub const ZERO_BASED: u32 = 1 << 5;
 const ON_DEMAND: u32 = 1 << 6;
 const HUGETLB: u32 = 1 << 7;
 const FLUSH: u32 = 1 << 8 | 1 << 9;
-/// `IBV_ACCESS_OPTIONAL_RANGE`: what a device that does not know it ignores; relaxed ordering is one of them.
+/// `IBV_ACCESS_OPTIONAL_RANGE`: flags that a device ignores if it does not support them, such as relaxed ordering.
 const OPTIONAL: u32 = 0x3ff0_0000;
 
-/// What changes nothing here: a hint about pages, the permission to bind windows, and what is optional.
+/// Flags without an effect: the hint about pages, the permission to bind windows, and the optional flags.
 const IGNORED: u32 = MW_BIND | HUGETLB | OPTIONAL;
 
-/// What a region allows; [`ZERO_BASED`] concerns its addresses alone.
+/// Converts the access flags of a region; [`ZERO_BASED`] affects only its addresses.
 ///
 /// # Errors
-/// `EOPNOTSUPP` for what is not offered, as the kernel says of devices without the capability; `EINVAL` for bits that
-/// nobody knows.
+/// Returns `EOPNOTSUPP` for unsupported flags, as the kernel does for devices without the capability, and `EINVAL` for
+/// unknown bits.
 pub fn of_region(flags: u32) -> Result<Access, c_int> {
     let flags = flags & !IGNORED;
     require_known(flags)?;
@@ -34,10 +34,10 @@ pub fn of_region(flags: u32) -> Result<Access, c_int> {
     }
 }
 
-/// What a queue pair lets its peer do. The other known flags change nothing, as on the kernel's software RNIC.
+/// Converts the access flags of a queue pair. The other known flags have no effect, as on the kernel's software RNIC.
 ///
 /// # Errors
-/// `EINVAL` for bits that nobody knows.
+/// Returns `EINVAL` for unknown bits.
 pub fn of_pair(flags: u32) -> Result<Access, c_int> {
     require_known(flags & !IGNORED)?;
     Ok(Access::from_bits_truncate(flags))

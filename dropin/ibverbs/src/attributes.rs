@@ -1,4 +1,4 @@
-//! From the C structures' attributes to the provider's, and back.
+//! Conversion of attributes between the C structures and the provider's.
 
 use std::ffi::c_int;
 
@@ -8,20 +8,20 @@ use farcall_verbs::{Gid, Mtu, QpAttrMask, QpState, QpType, RnrTimer, Transition}
 use crate::{access, errno};
 use farcall_layout::{AhAttr, QpAttr, QpCap, mask};
 
-/// Automatic path migration is not offered.
+/// Automatic path migration is not supported.
 const NOT_OFFERED: c_int = mask::ALT_PATH | mask::PATH_MIG_STATE;
-/// Bits of masks of the future, and the rate limit of raw packets.
+/// Unknown bits of the mask, and the rate limit of raw packets.
 const UNKNOWN: c_int = !0x1f_ffff;
-/// Packet sequence numbers have so many bits; the kernel cuts longer ones.
+/// Packet sequence numbers have 24 bits; the kernel truncates longer ones.
 const PSN_MASK: u32 = 0xff_ffff;
 /// Codes of the ACK timeout and the RNR timer have five bits.
 const TIMER_CODE_MAX: u8 = 31;
 
-/// Checks the transition and its attributes, before anything is changed.
+/// Checks a transition and its attributes, before any change.
 fn check_transition(qp_type: QpType, from: QpState, to: QpState, attr_mask: c_int) -> Result<(), c_int> {
     let refused = |why| Err(errno::refused(libc::EINVAL, why));
-    // The specification has RESET to ERR, but Linux refuses it for every device: programs of libibverbs know nothing
-    // else.
+    // The specification permits RESET to ERR, but Linux refuses it for every device, so programs that use libibverbs
+    // do not expect it.
     let is_refused_by_linux = (from, to) == (QpState::Reset, QpState::Err);
     let Some(row) = Transition::of(qp_type, from, to).filter(|_| !is_refused_by_linux) else {
         return refused(format_args!("no transition of an {qp_type:?} queue pair leads from {from} to {to}"));
@@ -34,7 +34,7 @@ fn check_transition(qp_type: QpType, from: QpState, to: QpState, attr_mask: c_in
     }
 }
 
-/// A path. Without a GID there is none on Ethernet; the provider says so.
+/// Converts a path from C. Without a GID there is no path on Ethernet, which the provider reports.
 pub fn path(attr: &AhAttr) -> verbs::AhAttr {
     let dgid = if attr.is_global != 0 { Gid(attr.grh.dgid) } else { Gid::default() };
     verbs::AhAttr {
@@ -47,7 +47,7 @@ pub fn path(attr: &AhAttr) -> verbs::AhAttr {
     }
 }
 
-/// A path as C sees it; with a global route, or by LID alone.
+/// Converts a path to C, with a global route or only a LID.
 pub fn path_to_c(path: &verbs::AhAttr, is_global: bool) -> AhAttr {
     let mut attr = AhAttr { dlid: path.dlid, sl: path.sl, port_num: path.port_num, ..AhAttr::default() };
     if is_global {
@@ -62,16 +62,16 @@ pub fn path_to_c(path: &verbs::AhAttr, is_global: bool) -> AhAttr {
 
 /// Limits of the device and its port.
 pub struct Limits {
-    /// READs and atomics that a queue pair may have under way.
+    /// Maximum number of outstanding READs and atomics of a queue pair.
     pub max_rd_atomic: u8,
     pub gid_tbl_len: u32,
 }
 
-/// What a call of `ibv_modify_qp` changes.
+/// Returns the changes of a call of `ibv_modify_qp`.
 ///
 /// # Errors
-/// An error number, for a transition that there is not or that goes with other attributes, for values that mean
-/// nothing, and for what is not offered.
+/// Returns an error number for a transition that does not exist or requires other attributes, for invalid values, and
+/// for unsupported attributes.
 pub fn changes(
     attr: &QpAttr,
     attr_mask: c_int,
@@ -125,7 +125,7 @@ fn unknown(name: &str, value: u32) -> c_int {
     errno::refused(libc::EINVAL, format_args!("{name} {value}: unknown"))
 }
 
-/// Values that no device takes. Partition and port have one entry each.
+/// Checks for values that no device accepts. Partition and port have one entry each.
 fn check_values(attr: &QpAttr, attr_mask: c_int, limits: &Limits) -> Result<(), c_int> {
     let max_rd_atomic = limits.max_rd_atomic;
     let bad = [
@@ -153,7 +153,7 @@ fn check_values(attr: &QpAttr, attr_mask: c_int, limits: &Limits) -> Result<(), 
     match bad.iter().find(|(bit, is_bad, _)| attr_mask & *bit != 0 && *is_bad) {
         Some((bit, _, why)) => {
             if *bit == mask::AV {
-                // Whoever knows InfiniBand alone meets this first.
+                // A common error of programs written for InfiniBand.
                 errno::complain_once("ibv_modify_qp: ah_attr", format_args!("ibv_modify_qp: {why}"));
             }
             Err(errno::refused(libc::EINVAL, format_args!("{why}")))
@@ -162,17 +162,18 @@ fn check_values(attr: &QpAttr, attr_mask: c_int, limits: &Limits) -> Result<(), 
     }
 }
 
-/// Whether a path begins at our port and a GID of it; on Ethernet it has a global route (`man ibv_modify_qp`).
+/// Returns whether a path begins at the device's port and one of its GIDs. On Ethernet it has a global route (`man
+/// ibv_modify_qp`).
 fn is_valid_path(attr: &AhAttr, gid_tbl_len: u32) -> bool {
     attr.is_global != 0 && attr.port_num == 1 && u32::from(attr.grh.sgid_index) < gid_tbl_len
 }
 
-/// Attributes of a new queue pair.
+/// Returns the attributes of a new queue pair.
 pub fn fresh(cap: QpCap) -> QpAttr {
     QpAttr { cap, ..QpAttr::default() }
 }
 
-/// Keeps what was changed.
+/// Stores the changed attributes.
 pub fn remember(known: &mut QpAttr, changed: &QpAttr, attr_mask: c_int) {
     if attr_mask & mask::STATE != 0 && changed.qp_state == QpState::Reset as u32 {
         *known = fresh(known.cap);

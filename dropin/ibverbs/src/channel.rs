@@ -23,18 +23,19 @@ pub struct ChannelObject {
 }
 
 /// # Safety
-/// `channel` must come from [`ibv_create_comp_channel`].
+/// `channel` must have been created by [`ibv_create_comp_channel`] and be live.
 pub unsafe fn object<'a>(channel: *mut CompChannel) -> &'a ChannelObject {
-    // SAFETY: the C structure begins its object.
+    // SAFETY: contract of this function: `channel` is live. The C structure is the first field of its object
+    // (`repr(C)`).
     unsafe { &*channel.cast::<ChannelObject>() }
 }
 
 impl ChannelObject {
-    /// Waits for an event unless the program made the descriptor non-blocking.
+    /// Waits for an event, unless the program has made the descriptor non-blocking.
     fn next(&self) -> Result<u32, c_int> {
         loop {
-            // Before the provider looks: its read would block on a descriptor in the mode that programs find it in.
-            // SAFETY: the channel's descriptor.
+            // Before the provider polls: its read would block on a descriptor in the default mode.
+            // SAFETY: the descriptor is owned by the channel, which is borrowed for the duration of the call.
             unsafe { wait_readable(self.channel.fd)? };
             match self.provider.poll_cq_event() {
                 Ok(Some(id)) => return Ok(id),
@@ -45,9 +46,9 @@ impl ChannelObject {
     }
 }
 
-/// Programs find descriptors in blocking mode and change that if they like.
+/// Makes a descriptor blocking, as programs expect; they may change that.
 pub fn make_blocking(fd: c_int) {
-    // SAFETY: the descriptor is of an object that the caller holds.
+    // SAFETY: the caller holds the object that owns the descriptor.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     let _ = fcntl_getfl(fd).and_then(|flags| fcntl_setfl(fd, flags - OFlags::NONBLOCK));
 }
@@ -56,14 +57,14 @@ export! {
     "IBVERBS_1.0" {
         /// `man ibv_create_comp_channel`.
         fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel {
-            // SAFETY: the caller's context.
+            // SAFETY: contract of `ibv_create_comp_channel` (man page): `context` is open.
             match unsafe { context::object(context) }.provider.create_comp_channel() {
                 Ok(provider) => {
                     make_blocking(provider.fd());
                     let channel = CompChannel { context, fd: provider.fd(), refcnt: 0 };
                     let object = ChannelObject { channel, provider, uses: UseCount::default() };
                     let made: *mut CompChannel = Box::into_raw(Box::new(object)).cast();
-                    // SAFETY: just made.
+                    // SAFETY: `made` was just created.
                     unsafe { live::CHANNELS.insert(made) };
                     made
                 }
@@ -74,12 +75,13 @@ export! {
         /// `man ibv_destroy_comp_channel`.
         fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> c_int {
             let known = live::CHANNELS.check(channel);
-            // SAFETY: a live channel, if it is known.
+            // SAFETY: the closure runs only if `channel` is live (checked above).
             let is_free = known.and_then(|()| unsafe { object(channel) }.uses.check_none());
             if let Err(number) = is_free.and_then(|()| live::CHANNELS.remove(channel)) {
                 return number;
             }
-            // SAFETY: made above, and nothing uses it.
+            // SAFETY: `ibv_create_comp_channel` made it with `Box::into_raw`. No completion queue uses it, and
+            // `remove` succeeds only once.
             drop(unsafe { Box::from_raw(channel.cast::<ChannelObject>()) });
             0
         }
@@ -87,18 +89,19 @@ export! {
     "IBVERBS_1.1" {
         /// `man ibv_get_cq_event`.
         fn ibv_get_cq_event(channel: *mut CompChannel, cq: *mut *mut Cq, cq_context: *mut *mut c_void) -> c_int {
-            // SAFETY: the caller's channel.
+            // SAFETY: contract of `ibv_get_cq_event` (man page): `channel` is live.
             let channel = unsafe { object(channel) };
-            // SAFETY: contexts outlive their channels.
+            // SAFETY: contract of `ibv_close_device` (man page): a context outlives its channels.
             let registry = &unsafe { context::object(channel.channel.context) }.registry;
             loop {
                 let id = match channel.next() {
                     Ok(id) => id,
                     Err(number) => return errno::answer(Err(number)),
                 };
-                // The event may be of a queue that was destroyed meanwhile.
+                // The event may belong to a queue that was destroyed in the meantime.
                 if let Some(found) = registry.cqs.hand_out(id, |cq| &cq.events) {
-                    // SAFETY: the caller's variables; the queue lives, for the event is not acknowledged.
+                    // SAFETY: contract of `ibv_get_cq_event` (man page): the variables are valid. The queue is live,
+                    // because `ibv_destroy_cq` waits until the event is acknowledged.
                     unsafe {
                         *cq = found.cast::<Cq>();
                         *cq_context = (*found.cast::<Cq>()).cq_context;
@@ -110,7 +113,7 @@ export! {
 
         /// `man ibv_ack_cq_events`.
         fn ibv_ack_cq_events(cq: *mut Cq, events: u32) {
-            // SAFETY: the caller's queue.
+            // SAFETY: contract of `ibv_ack_cq_events` (man page): `cq` is live.
             unsafe { cq::object(cq.cast::<CqObject>()) }.events.acknowledge(events);
         }
     }

@@ -1,4 +1,4 @@
-//! An opened device: its function tables, its attributes, its events.
+//! An opened device: its function tables, attributes and events.
 
 use std::ffi::{c_int, c_uint};
 use std::mem::offset_of;
@@ -25,21 +25,22 @@ pub struct ContextObject {
     verbs: VerbsContext,
     pub provider: Arc<dyn farcall_verbs::Context>,
     pub registry: Registry,
-    /// Stands for the device node, which programs poll or close-on-exec.
+    /// Descriptor in place of the device node's, which programs poll or set to close-on-exec.
     _command: OwnedFd,
     guid_be: u64,
-    /// What attributes of queue pairs are held to.
+    /// Limits for the attributes of queue pairs.
     pub limits: Limits,
 }
 
 /// # Safety
-/// `context` must come from [`open`].
+/// `context` must have been returned by [`open`] and be open.
 pub unsafe fn object<'a>(context: *mut Context) -> &'a ContextObject {
-    // SAFETY: the context lies at the end of the `VerbsContext` that begins the object.
+    // SAFETY: contract of this function: `context` is open. It is the last field of the `VerbsContext` at the start of
+    // its `ContextObject` (`repr(C)`).
     unsafe { &*context.byte_sub(offset_of!(VerbsContext, context)).cast::<ContextObject>() }
 }
 
-/// Opens a device; null and `errno` if it cannot be.
+/// Opens a device. Returns null and sets `errno` on failure.
 pub fn open(device: *mut Device, of: &DeviceObject) -> *mut Context {
     let provider = match of.provider_device.open() {
         Ok(provider) => provider,
@@ -53,7 +54,7 @@ pub fn open(device: *mut Device, of: &DeviceObject) -> *mut Context {
         gid_tbl_len: provider.query_port(1).map_or(0, |port| port.gid_tbl_len),
     };
     let Ok(command) = eventfd(0, EventfdFlags::CLOEXEC) else { return errno::null(libc::EMFILE) };
-    // Without events of the device: a descriptor that never becomes readable.
+    // Without device events, use a descriptor that never becomes readable.
     let async_fd = provider.async_event_fd().unwrap_or(command.as_raw_fd());
     channel::make_blocking(async_fd);
     let mut verbs = tables(device, command.as_raw_fd(), async_fd);
@@ -68,7 +69,7 @@ pub fn open(device: *mut Device, of: &DeviceObject) -> *mut Context {
         guid_be: of.guid_be,
         limits,
     });
-    // SAFETY: the address of a field of what was just allocated; the box is taken back by `ibv_close_device`.
+    // SAFETY: the address of a field of the box that was just leaked; `ibv_close_device` frees it.
     unsafe { ptr::addr_of_mut!((*Box::into_raw(made)).verbs.context) }
 }
 
@@ -110,19 +111,19 @@ fn tables(device: *mut Device, cmd_fd: c_int, async_fd: c_int) -> VerbsContext {
     }
 }
 
-/// `IBV_ATOMIC_HCA`, as all devices that programs meet say. Atomics are the processor's own, which would be
-/// `IBV_ATOMIC_GLOB`; but that word makes UCX do without them.
+/// `IBV_ATOMIC_HCA`, which all common devices report. Atomics are the processor's own, which corresponds to
+/// `IBV_ATOMIC_GLOB`, but with that value UCX does not use them.
 const ATOMIC_HCA: c_int = 1;
 /// `IBV_DEVICE_SYS_IMAGE_GUID`, `IBV_DEVICE_RC_RNR_NAK_GEN`, `IBV_DEVICE_SRQ_RESIZE`.
 const CAP_FLAGS: u32 = 1 << 11 | 1 << 12 | 1 << 13;
 
-/// An OUI that is not assigned; programs take 0 for a device that failed to answer.
+/// An unassigned OUI; programs interpret 0 as a failed query.
 const NO_VENDOR: u32 = 0xff_ffff;
 
 fn fill_device(of: &ContextObject) -> Result<DeviceAttr, farcall_verbs::Error> {
     let attr = of.provider.query_device()?;
     let int = |value: u32| c_int::try_from(value).unwrap_or(c_int::MAX);
-    // SAFETY: plain numbers, for which zero is a value.
+    // SAFETY: a structure of integers, for which zero is valid.
     let mut filled: DeviceAttr = unsafe { std::mem::zeroed() };
     filled.fw_ver = copy_text(&attr.fw_ver);
     filled.node_guid = of.guid_be;
@@ -152,19 +153,20 @@ fn fill_device(of: &ContextObject) -> Result<DeviceAttr, farcall_verbs::Error> {
     Ok(filled)
 }
 
-/// As `man ibv_query_device_ex`. A newer header's larger structure is filled with zeros.
+/// See `man ibv_query_device_ex`. The larger structure of a newer header is filled with zeros.
 pub unsafe extern "C" fn query_device_ex(
     context: *mut Context,
     _input: *const c_uint,
     attr: *mut DeviceAttrEx,
     len_bytes: usize,
 ) -> c_int {
-    // SAFETY: the caller's context.
+    // SAFETY: contract of `ibv_query_device_ex` (man page): `context` is open.
     let filled = match fill_device(unsafe { object(context) }) {
         Ok(filled) => filled,
         Err(error) => return errno::number(&error),
     };
-    // SAFETY: the caller's structure of `len_bytes`; fields beyond it are not touched.
+    // SAFETY: contract of `ibv_query_device_ex` (man page): `attr` has `len_bytes` bytes; fields beyond them are not
+    // written.
     unsafe {
         ptr::write_bytes(attr.cast::<u8>(), 0, len_bytes);
         if len_bytes >= size_of::<DeviceAttr>() {
@@ -184,7 +186,7 @@ pub unsafe extern "C" fn query_device_ex(
 
 unsafe extern "C" fn query_rt_values(_context: *mut Context, values: *mut Values) -> c_int {
     const RAW_CLOCK: u32 = 1;
-    // SAFETY: the caller's structure.
+    // SAFETY: contract of `ibv_query_rt_values_ex` (man page): `values` is valid.
     unsafe {
         if (*values).comp_mask & !RAW_CLOCK != 0 {
             return errno::refused(libc::EOPNOTSUPP, format_args!("there is the raw clock alone"));
@@ -199,11 +201,11 @@ unsafe extern "C" fn query_rt_values(_context: *mut Context, values: *mut Values
 pub const PORT_CAP_FLAGS: u32 = 1 << 16 | 1 << 26;
 /// `IBV_QPF_GRH_REQUIRED`.
 const GRH_REQUIRED: u8 = 1;
-/// Four lanes of 25 Gb/s; nothing here has a speed.
+/// Four lanes of 25 Gb/s; the software RNIC has no fixed rate.
 const WIDTH_4X: u8 = 2;
 const SPEED_25: u8 = 32;
 pub const LANES: u32 = 4;
-/// Of a lane.
+/// Speed of a lane.
 pub const SPEED_GBPS: u32 = 25;
 const LINK_UP: u8 = 5;
 
@@ -213,7 +215,7 @@ pub unsafe extern "C" fn query_port(
     attr: *mut PortAttr,
     len_bytes: usize,
 ) -> c_int {
-    // SAFETY: the caller's context.
+    // SAFETY: contract of `ibv_query_port` (man page): `context` is open.
     let port = match unsafe { object(context) }.provider.query_port(port_num) {
         Ok(port) => port,
         Err(error) => return errno::number(&error),
@@ -235,7 +237,7 @@ pub unsafe extern "C" fn query_port(
         flags: if port.link_layer == LinkLayer::Ethernet { GRH_REQUIRED } else { 0 },
         ..PortAttr::default()
     };
-    // SAFETY: the caller's structure of `len_bytes`, filled as far as both know it.
+    // SAFETY: contract of `ibv_query_port`: `attr` has `len_bytes` bytes; at most that number is written.
     unsafe {
         ptr::write_bytes(attr.cast::<u8>(), 0, len_bytes);
         let known = len_bytes.min(size_of::<PortAttr>());
@@ -244,14 +246,15 @@ pub unsafe extern "C" fn query_port(
     0
 }
 
-/// The first fields of `struct ibv_port_attr`, which is all that programs of old headers have room for.
+/// Length of the first fields of `struct ibv_port_attr`: the complete structure of programs compiled with old headers.
 const OLD_PORT_ATTR_BYTES: usize = offset_of!(PortAttr, link_layer);
 
 export! {
     "IBVERBS_1.1" {
         /// `man ibv_close_device`.
         fn ibv_close_device(context: *mut Context) -> c_int {
-            // SAFETY: made by `open`; the program does not use it any more.
+            // SAFETY: `open` made it with `Box::into_raw`. Contract of `ibv_close_device` (man page): it is not used
+            // after the call.
             drop(unsafe {
                 Box::from_raw(context.byte_sub(offset_of!(VerbsContext, context)).cast::<ContextObject>())
             });
@@ -260,30 +263,30 @@ export! {
 
         /// `man ibv_query_device`.
         fn ibv_query_device(context: *mut Context, attr: *mut DeviceAttr) -> c_int {
-            // SAFETY: the caller's context and structure.
+            // SAFETY: contract of `ibv_query_device` (man page): `context` is open and `attr` is valid.
             errno::code(unsafe { fill_device(object(context)).map(|filled| attr.write(filled)) })
         }
 
-        /// `man ibv_query_port`, for programs whose header does not find the extended function.
+        /// `man ibv_query_port`, for programs whose header does not use the extended function.
         fn ibv_query_port(context: *mut Context, port_num: u8, attr: *mut PortAttr) -> c_int {
-            // SAFETY: the caller's context, and a structure of at least so many bytes.
+            // SAFETY: contract of `ibv_query_port` (man page): `context` is open, and `attr` has at least these bytes.
             unsafe { query_port(context, port_num, attr, OLD_PORT_ATTR_BYTES) }
         }
 
-        /// `man ibv_query_gid`: -1 if there is no such entry.
+        /// `man ibv_query_gid`: returns -1 if there is no such entry.
         fn ibv_query_gid(context: *mut Context, port_num: u8, index: c_int, gid: *mut [u8; 16]) -> c_int {
-            // SAFETY: the caller's context.
+            // SAFETY: contract of `ibv_query_gid` (man page): `context` is open.
             let found = unsafe { object(context) }.provider.query_gid(port_num, index as u32);
-            // SAFETY: the caller's variable.
+            // SAFETY: contract of `ibv_query_gid` (man page): `gid` is valid.
             errno::answer(found.map(|found| unsafe { gid.write(found.0) }).map_err(|error| errno::number(&error)))
         }
 
-        /// `man ibv_query_pkey`: the one table entry is the default partition.
+        /// `man ibv_query_pkey`: the only table entry is the default partition.
         fn ibv_query_pkey(_context: *mut Context, port_num: u8, index: c_int, pkey_be: *mut u16) -> c_int {
             if port_num != 1 || index != 0 {
                 return errno::answer(Err(errno::refused(libc::EINVAL, format_args!("port {port_num}, index {index}"))));
             }
-            // SAFETY: the caller's variable.
+            // SAFETY: contract of `ibv_query_pkey` (man page): `pkey_be` is valid.
             unsafe { *pkey_be = 0xffff };
             0
         }
@@ -305,17 +308,17 @@ export! {
             if let Err(number) = check_entry(flags, entry_bytes) {
                 return number;
             }
-            // SAFETY: the caller's context.
+            // SAFETY: contract of `ibv_query_gid_ex` (man page): `context` is open.
             let of = unsafe { object(context) };
             let port = u8::try_from(port_num).ok().and_then(|port| of.provider.query_port(port).ok());
-            // Beyond the table, in the kernel's words; an entry that is empty is another matter.
+            // An index beyond the table, for which the kernel returns `EINVAL`; an empty entry has a different error.
             if port.is_none_or(|port| index >= port.gid_tbl_len) {
                 return errno::refused(libc::EINVAL, format_args!("port {port_num}, index {index}"));
             }
             let table = gid_entries(of, port_num);
             match table.into_iter().find(|found| found.gid_index == index) {
                 Some(found) => {
-                    // SAFETY: the caller's structure.
+                    // SAFETY: contract of `ibv_query_gid_ex` (man page): `entry` is valid.
                     unsafe { entry.write(found) };
                     0
                 }
@@ -323,22 +326,24 @@ export! {
             }
         }
 
-        /// `man ibv_query_gid_table`: how many entries, or a negative error number; also if there is no room for all.
+        /// `man ibv_query_gid_table`: returns the number of entries, or a negative error number, also if there is no
+        /// room for all.
         fn _ibv_query_gid_table(
             context: *mut Context, entries: *mut GidEntry, max_entries: usize, flags: u32, entry_bytes: usize,
         ) -> isize {
             if let Err(number) = check_entry(flags, entry_bytes) {
                 return -(number as isize);
             }
-            // SAFETY: the caller's context.
+            // SAFETY: contract of `ibv_query_gid_table` (man page): `context` is open.
             let table = gid_entries(unsafe { object(context) }, 1);
-            // As the kernel has it: an array that is too short is an error, not a part of the table.
+            // Like the kernel: an array that is too short is an error, and not filled with a part of the table.
             if table.len() > max_entries {
                 let why = format_args!("{} entries, and room for {max_entries}", table.len());
                 return -(errno::refused(libc::EINVAL, why) as isize);
             }
             for (at, entry) in table.iter().enumerate() {
-                // SAFETY: the caller's array of `max_entries` elements of `entry_bytes`.
+                // SAFETY: contract of `ibv_query_gid_table` (man page): the array has `max_entries` elements of
+                // `entry_bytes` bytes; the table has at most `max_entries` (checked above).
                 unsafe { entries.byte_add(at * entry_bytes).write(*entry) };
             }
             table.len() as isize
@@ -346,7 +351,7 @@ export! {
     }
 }
 
-// There is no kernel object to import.
+// There are no kernel objects to import.
 not_offered! {
     "IBVERBS_1.10" {
         Null: ibv_import_device ibv_import_pd ibv_import_mr;
@@ -358,7 +363,7 @@ not_offered! {
     }
 }
 
-/// Whether a program's entries are of a form that we know.
+/// Checks that the format of a program's entries is supported.
 fn check_entry(flags: u32, entry_bytes: usize) -> Result<(), c_int> {
     if flags == 0 && entry_bytes >= size_of::<GidEntry>() {
         return Ok(());
@@ -366,14 +371,14 @@ fn check_entry(flags: u32, entry_bytes: usize) -> Result<(), c_int> {
     Err(errno::refused(libc::EINVAL, format_args!("flags {flags:#x}, entries of {entry_bytes} bytes")))
 }
 
-/// The number of a network device; 0 if there is none of that name.
+/// Returns the index of a network device; 0 if there is none with that name.
 fn ifindex(netdev: &str) -> u32 {
     let name = std::ffi::CString::new(netdev).unwrap_or_default();
-    // SAFETY: a C string.
+    // SAFETY: `name` is a C string that outlives the call.
     unsafe { libc::if_nametoindex(name.as_ptr()) }
 }
 
-/// The table of a port, empty if there is no such port.
+/// Returns the table of a port; empty if there is no such port.
 pub fn gid_entries(of: &ContextObject, port_num: u32) -> Vec<GidEntry> {
     let Ok(port) = u8::try_from(port_num) else { return Vec::new() };
     let table = of.provider.query_gid_table(port).unwrap_or_default();

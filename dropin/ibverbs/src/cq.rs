@@ -20,18 +20,19 @@ pub struct CqObject {
     pub events: Unacknowledged,
     pub async_events: Unacknowledged,
     pub uses: UseCount,
-    /// Counted when calls are shown.
+    /// Updated only while calls are traced.
     pub empty_polls: EmptyPolls,
     id: u32,
-    /// The completion that `ibv_start_poll` and `ibv_next_poll` stand at.
+    /// The current completion of `ibv_start_poll` and `ibv_next_poll`.
     pub current: Wc,
     pub current_ns: u64,
 }
 
 /// # Safety
-/// `cq` must come from [`create`].
+/// `cq` must have been created by [`create`] and be live.
 pub unsafe fn object<'a>(cq: *mut CqObject) -> &'a CqObject {
-    // SAFETY: the caller's promise. Fields that change are behind locks, or of the one thread that polls.
+    // SAFETY: contract of this function: `cq` is live. Fields that change are behind locks, or accessed only by the
+    // one thread that polls.
     unsafe { &*cq }
 }
 
@@ -42,7 +43,7 @@ impl CqObject {
 }
 
 /// # Safety
-/// The pointers must be the program's valid objects, or null where the man page allows.
+/// The pointers must be valid objects of the program, or null where the man page permits it.
 pub unsafe fn create(
     context: *mut Context,
     cqe: u32,
@@ -52,9 +53,9 @@ pub unsafe fn create(
     if !comp_channel.is_null() {
         live::CHANNELS.check(comp_channel)?;
     }
-    // SAFETY: the caller's objects.
+    // SAFETY: contract of this function: `context` is open.
     let of = unsafe { context::object(context) };
-    // SAFETY: as above.
+    // SAFETY: the channel, if not null, is live (checked above).
     let through = (!comp_channel.is_null()).then(|| unsafe { channel::object(comp_channel) });
     let attr = CqInitAttr { cqe, channel: through.map(|channel| &*channel.provider) };
     let provider = of.provider.create_cq(&attr).map_err(|error| errno::number(&error))?;
@@ -88,21 +89,21 @@ pub unsafe fn create(
         current: Wc::default(),
         current_ns: now_ns(),
     }));
-    // SAFETY: just made.
+    // SAFETY: `made` was just created.
     unsafe { live::COMPLETION_QUEUES.insert(made.cast::<Cq>()) };
     of.registry.cqs.insert(id, made);
     Ok(made)
 }
 
-/// As `man ibv_poll_cq`: how many, or negative if the queue overran.
+/// See `man ibv_poll_cq`: returns the number of completions, or a negative number if the queue overran.
 pub unsafe extern "C" fn poll(cq: *mut Cq, num_entries: c_int, wc: *mut Wc) -> c_int {
     let Ok(room) = usize::try_from(num_entries) else { return -1 };
     if room == 0 {
         return 0;
     }
-    // SAFETY: the program's array of `num_entries` elements; `Wc` is valid with any bytes.
+    // SAFETY: contract of `ibv_poll_cq` (man page): `wc` has `num_entries` elements. Any bytes are a valid `Wc`.
     let wcs = unsafe { std::slice::from_raw_parts_mut(wc, room) };
-    // SAFETY: the program's queue.
+    // SAFETY: contract of `ibv_poll_cq` (man page): `cq` is live.
     let polled = unsafe { object(cq.cast()) }.lock().poll(wcs);
     match polled {
         Ok(taken) => taken as c_int,
@@ -110,11 +111,11 @@ pub unsafe extern "C" fn poll(cq: *mut Cq, num_entries: c_int, wc: *mut Wc) -> c
     }
 }
 
-/// As `man ibv_req_notify_cq`. Without a channel there is no event, and the call fails: a program that waits for one
-/// would wait for ever.
+/// See `man ibv_req_notify_cq`. Without a channel there is no event, and the call fails: a program that waits for one
+/// would never wake up.
 pub unsafe extern "C" fn req_notify(cq: *mut Cq, solicited_only: c_int) -> c_int {
     let notify = if solicited_only != 0 { Notify::Solicited } else { Notify::Any };
-    // SAFETY: the program's queue.
+    // SAFETY: contract of `ibv_req_notify_cq` (man page): `cq` is live.
     errno::code(unsafe { object(cq.cast()) }.lock().req_notify(notify))
 }
 
@@ -127,7 +128,8 @@ export! {
             if cqe <= 0 || comp_vector != 0 {
                 return errno::null(errno::refused(libc::EINVAL, format_args!("cqe {cqe}, comp_vector {comp_vector}")));
             }
-            // SAFETY: the caller's objects.
+            // SAFETY: contract of `ibv_create_cq` (man page): `context` is open, and `channel` is null or an address
+            // that `create` checks.
             unsafe { create(context, cqe as u32, cq_context, channel) }.map_or_else(errno::null, <*mut _>::cast)
         }
 
@@ -137,26 +139,26 @@ export! {
             if let Err(number) = live::COMPLETION_QUEUES.check(cq) {
                 return number;
             }
-            // SAFETY: a live queue.
+            // SAFETY: the queue is live (checked above).
             let of = unsafe { object(address) };
             if let Err(number) = of.uses.check_none().and_then(|()| live::COMPLETION_QUEUES.remove(cq)) {
                 return number;
             }
-            // SAFETY: contexts outlive their queues.
+            // SAFETY: contract of `ibv_close_device` (man page): a context outlives its queues.
             unsafe { context::object(of.cq.base.context) }.registry.cqs.remove(of.id);
             of.events.wait();
             of.async_events.wait();
             if !of.cq.base.channel.is_null() {
-                // SAFETY: channels outlive their queues, because they are counted.
+                // SAFETY: the channel is live, because it cannot be destroyed while its use count is positive.
                 unsafe { channel::object(of.cq.base.channel) }.uses.remove();
             }
-            // SAFETY: made by `create`, and nothing uses it.
+            // SAFETY: `create` made it with `Box::into_raw`. No queue pair uses it, and `remove` succeeds only once.
             drop(unsafe { Box::from_raw(address) });
             0
         }
 
-        /// `man ibv_resize_cq`: completions wait at their queue pairs, which have a place for each, so a queue holds as
-        /// many as there can be, whatever it was made or resized to.
+        /// `man ibv_resize_cq`: completions wait at their queue pairs, which have room for each of them. A queue
+        /// therefore holds all possible completions, whatever its size.
         fn ibv_resize_cq(cq: *mut Cq, cqe: c_int) -> c_int {
             if cqe < 1 {
                 return errno::refused(libc::EINVAL, format_args!("cqe {cqe}"));
@@ -164,7 +166,7 @@ export! {
             if let Err(number) = live::COMPLETION_QUEUES.check(cq) {
                 return number;
             }
-            // SAFETY: a live queue.
+            // SAFETY: the queue is live (checked above).
             unsafe { ptr::addr_of_mut!((*cq).cqe).write(cqe) };
             0
         }

@@ -9,16 +9,16 @@ use crate::cq::{self, CqObject};
 use crate::errno;
 use farcall_layout::{ABSENT, Context, Cq, CqEx, CqInitAttrEx};
 
-/// What `wc_flags` may ask for: everything up to the completion's time stamps, without VLANs, flows and tag matching.
+/// Supported bits of `wc_flags`: everything up to the completion's time stamps, without VLANs, flows and tag matching.
 const OFFERED: u64 = 0b1000_1111_1111;
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS`.
 const MASK_FLAGS: u32 = 1;
-/// One thread, overrun ignored: both hold anyway.
+/// Single-threaded, overrun ignored: both are always the case.
 const FLAGS: u32 = 0b11;
 
-/// As `ibv_create_cq_ex`.
+/// See `ibv_create_cq_ex`.
 pub unsafe extern "C" fn create(context: *mut Context, attr: *mut CqInitAttrEx) -> *mut CqEx {
-    // SAFETY: the caller's structure.
+    // SAFETY: contract of `ibv_create_cq_ex` (man page): `attr` is valid.
     let attr = unsafe { &*attr };
     let flags = if attr.comp_mask & MASK_FLAGS != 0 { attr.flags } else { 0 };
     if attr.comp_mask & !MASK_FLAGS != 0 || attr.wc_flags & !OFFERED != 0 || flags & !FLAGS != 0 {
@@ -35,12 +35,12 @@ pub unsafe extern "C" fn create(context: *mut Context, attr: *mut CqInitAttrEx) 
             format_args!("cqe {cqe}, comp_vector {comp_vector}"),
         ));
     }
-    // SAFETY: the caller's objects.
+    // SAFETY: contract of `ibv_create_cq_ex` (man page): `context` and the objects in `attr` are valid.
     unsafe { cq::create(context, attr.cqe, attr.cq_context, attr.channel) }
         .map_or_else(errno::null, <*mut _>::cast)
 }
 
-/// A queue with its functions.
+/// Returns a queue with its functions.
 pub fn table(base: Cq) -> CqEx {
     CqEx {
         base,
@@ -68,19 +68,20 @@ pub fn table(base: Cq) -> CqEx {
     }
 }
 
-/// Takes the next completion; `ENOENT` if there is none.
+/// Polls the next completion; returns `ENOENT` if there is none.
 ///
 /// # Safety
-/// `cq` must be a queue of [`cq::create`] that no other thread polls at the same time, as the interface demands.
+/// `cq` must be a live queue of [`cq::create`] that no other thread polls concurrently, as the interface requires.
 unsafe fn advance(cq: *mut CqEx) -> c_int {
     let address = cq.cast::<CqObject>();
     let mut one = [Wc::default()];
-    // SAFETY: the program's queue.
+    // SAFETY: contract of this function: `cq` is live.
     let polled = unsafe { cq::object(address) }.lock().poll(&mut one);
     match polled {
         Ok(0) => libc::ENOENT,
         Ok(_) => {
-            // SAFETY: the one thread that polls.
+            // SAFETY: contract of this function: no other thread polls the queue, and only the polling thread accesses
+            // these fields.
             unsafe {
                 (*address).current = one[0];
                 (*address).current_ns = now_ns();
@@ -94,26 +95,27 @@ unsafe fn advance(cq: *mut CqEx) -> c_int {
 }
 
 pub unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut c_uint) -> c_int {
-    // SAFETY: the program's structure, if there is one.
+    // SAFETY: contract of `ibv_start_poll` (man page): `attr` is null or valid.
     if !attr.is_null() && unsafe { *attr } != 0 {
         return errno::refused(libc::EINVAL, format_args!("attributes of a poll: there are none"));
     }
-    // SAFETY: the program's queue.
+    // SAFETY: contract of `ibv_start_poll` (man page): `cq` is live, and no other thread polls it.
     unsafe { advance(cq) }
 }
 
 pub unsafe extern "C" fn next_poll(cq: *mut CqEx) -> c_int {
-    // SAFETY: the program's queue.
+    // SAFETY: contract of `ibv_next_poll` (man page): `cq` is live, and no other thread polls it.
     unsafe { advance(cq) }
 }
 
 unsafe extern "C" fn end_poll(_cq: *mut CqEx) {}
 
-/// Defines readers of the current completion.
+/// Defines functions that read the current completion.
 macro_rules! readers {
     ($($name:ident -> $ret:ty { $of:ident => $value:expr })*) => {
         $(unsafe extern "C" fn $name(cq: *mut CqEx) -> $ret {
-            // SAFETY: the program's queue, read by the one thread that polls.
+            // SAFETY: contract of `ibv_wc_read_*` (man page): `cq` is live, and only the polling thread calls these
+            // functions.
             let $of = unsafe { &*cq.cast::<CqObject>() };
             $value
         })*
@@ -135,7 +137,7 @@ readers! {
     read_completion_wallclock_ns -> u64 { of => of.current_ns.wrapping_add(wall_offset_ns()) }
 }
 
-/// From the monotonic clock to the time of day.
+/// Returns the offset from the monotonic clock to the time of day.
 fn wall_offset_ns() -> u64 {
     let wall = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     (wall.tv_sec as u64 * 1_000_000_000 + wall.tv_nsec as u64).wrapping_sub(now_ns())

@@ -13,11 +13,11 @@ use farcall_layout::{ABSENT, Context, Device};
 
 /// `IBV_NODE_CA`.
 const NODE_CA: c_int = 1;
-/// `IBV_TRANSPORT_IB`: RoCE devices say so too.
+/// `IBV_TRANSPORT_IB`, which RoCE devices report as well.
 const TRANSPORT_IB: c_int = 0;
 
-/// A device, and what we know of it. Some libraries look just past the end of `struct ibv_device` to see whose it is:
-/// they find zeros there.
+/// A device, and its state in this library. Some libraries read beyond the end of `struct ibv_device` to identify the
+/// driver, and find zeros there.
 #[repr(C)]
 pub struct DeviceObject {
     pub device: Device,
@@ -26,12 +26,12 @@ pub struct DeviceObject {
     pub provider_device: Arc<dyn farcall_verbs::Device>,
 }
 
-// SAFETY: the pointers inside are null; the rest is never changed.
+// SAFETY: the pointers in the structure are null, and the other fields never change.
 unsafe impl Send for DeviceObject {}
-// SAFETY: as above.
+// SAFETY: the pointers in the structure are null, and the other fields never change.
 unsafe impl Sync for DeviceObject {}
 
-/// Copies a text into a C array, cut to what it holds.
+/// Copies a text into a C array, truncated to its length.
 pub fn copy_text<const N: usize>(text: &str) -> [c_char; N] {
     let mut array = [0; N];
     for (to, from) in array.iter_mut().take(N - 1).zip(text.bytes()) {
@@ -60,10 +60,10 @@ impl DeviceObject {
     }
 }
 
-/// How much of the memory that a program registers is moved to where its peers can map it, in MiB; 0: none.
+/// Contains the amount of registered memory, in MiB, that is remapped so that peers can map it; 0: none.
 const MOVE_VARIABLE: &str = "FARCALL_MOVE_MIB";
 
-/// Without that variable. A fork copies what is moved.
+/// Default of that variable. A fork copies remapped memory.
 const MOVE_MIB: u64 = 256;
 
 fn moved_bytes_max() -> u64 {
@@ -77,7 +77,7 @@ fn moved_bytes_max() -> u64 {
     }
 }
 
-/// The devices: found once, valid as long as the process.
+/// Returns the devices, which are found once and remain valid until the process exits.
 fn devices() -> Result<&'static [DeviceObject], c_int> {
     static DEVICES: OnceLock<Result<Vec<DeviceObject>, c_int>> = OnceLock::new();
     let found = DEVICES.get_or_init(|| {
@@ -99,9 +99,10 @@ fn devices() -> Result<&'static [DeviceObject], c_int> {
 }
 
 /// # Safety
-/// `device` must come from [`ibv_get_device_list`].
+/// `device` must have been returned by [`ibv_get_device_list`].
 pub unsafe fn object<'a>(device: *mut Device) -> &'a DeviceObject {
-    // SAFETY: the device is the first field of its object, which lives as long as the process.
+    // SAFETY: contract of this function. The device is the first field of its object (`repr(C)`), which is never
+    // freed.
     unsafe { &*device.cast::<DeviceObject>() }
 }
 
@@ -113,17 +114,18 @@ export! {
                 Ok(devices) => devices,
                 Err(number) => return errno::null(number),
             };
-            // SAFETY: zeroed memory for the pointers and the null at their end; `ibv_free_device_list` frees it.
+            // SAFETY: allocates zeroed memory for the pointers and the terminating null; `ibv_free_device_list` frees
+            // it.
             let list = unsafe { libc::calloc(devices.len() + 1, size_of::<*mut Device>()) }.cast::<*mut Device>();
             if list.is_null() {
                 return errno::null(libc::ENOMEM);
             }
             for (at, device) in devices.iter().enumerate() {
-                // SAFETY: inside of what was allocated.
+                // SAFETY: `at` is less than the number of allocated elements.
                 unsafe { *list.add(at) = ptr::from_ref(&device.device).cast_mut() };
             }
             if !num_devices.is_null() {
-                // SAFETY: the caller's variable.
+                // SAFETY: contract of `ibv_get_device_list` (man page): `num_devices`, which is not null, is valid.
                 unsafe { *num_devices = devices.len() as c_int };
             }
             list
@@ -131,30 +133,31 @@ export! {
 
         /// `man ibv_get_device_list`.
         fn ibv_free_device_list(list: *mut *mut Device) {
-            // SAFETY: allocated by `calloc` above.
+            // SAFETY: contract of `ibv_free_device_list` (man page): `list` was returned by `ibv_get_device_list`,
+            // which allocates it by `calloc`.
             unsafe { libc::free(list.cast::<c_void>()) }
         }
 
         /// `man ibv_get_device_name`.
         fn ibv_get_device_name(device: *mut Device) -> *const c_char {
-            // SAFETY: the caller's device.
+            // SAFETY: contract of `ibv_get_device_name` (man page): `device` is valid.
             unsafe { (*device).name.as_ptr() }
         }
 
         /// `man ibv_get_device_guid`: big-endian.
         fn ibv_get_device_guid(device: *mut Device) -> u64 {
-            // SAFETY: the caller's device.
+            // SAFETY: contract of `ibv_get_device_guid` (man page): `device` is valid.
             unsafe { object(device) }.guid_be
         }
 
         /// `man ibv_open_device`.
         fn ibv_open_device(device: *mut Device) -> *mut Context {
-            // SAFETY: the caller's device.
+            // SAFETY: contract of `ibv_open_device` (man page): `device` is valid.
             crate::context::open(device, unsafe { object(device) })
         }
     }
     "IBVERBS_1.9" {
-        /// `man ibv_get_device_index`: that of the kernel, which does not know us.
+        /// `man ibv_get_device_index`: the index is assigned by the kernel, which does not know this device.
         fn ibv_get_device_index(_device: *mut Device) -> c_int {
             errno::answer(Err(libc::EOPNOTSUPP))
         }

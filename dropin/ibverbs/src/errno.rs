@@ -1,7 +1,7 @@
-//! Error numbers for typed errors. The text of an error goes to the trace; to standard error where the machine or a
-//! peer is the cause. `errno` has the number, too: [`refused`] sets it for functions of the tables, and exported
-//! functions once more when they return (`farcall_trace::errno::told`), because objects that go meanwhile may change
-//! it.
+//! Error numbers for typed errors. The text of an error is written to the trace, and also to standard error if the
+//! machine or a peer is the cause. `errno` contains the number as well. [`refused`] sets it for functions of the
+//! tables. Exported functions set it once more when they return (`farcall_trace::errno::told`), because dropping
+//! objects may change it.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 pub use farcall_trace::errno::{answer, get, null, refused, set};
 use farcall_verbs::{Error, Result};
 
-/// The error number of an error.
+/// Returns the error number of an error.
 pub fn number(error: &Error) -> c_int {
     let number = match error {
         Error::Unsupported { .. } => libc::EOPNOTSUPP,
@@ -25,13 +25,13 @@ pub fn number(error: &Error) -> c_int {
     refused(number, format_args!("{error}"))
 }
 
-/// 0, or the error number.
+/// Returns 0, or the error number.
 pub fn code(result: Result<()>) -> c_int {
     result.map_or_else(|error| number(&error), |()| 0)
 }
 
-/// Prints what an error number cannot say and the program may not have caused (a peer of another user, a missing
-/// folder), once for each subject.
+/// Prints an error that an error number cannot express and that the program may not have caused (a peer of another
+/// user, a missing directory), once for each subject.
 pub fn complain_once(subject: &'static str, why: fmt::Arguments<'_>) {
     static SAID: Mutex<Vec<&str>> = Mutex::new(Vec::new());
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);

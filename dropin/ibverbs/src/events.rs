@@ -10,7 +10,7 @@ use crate::symbols::export;
 use crate::{cq, errno, qp, srq};
 use farcall_layout::{AsyncEvent, Context, Element, event_of, event_type};
 
-/// An event as C sees it; `None` if its object is gone.
+/// Converts an event to C; `None` if its object does not exist any more.
 fn translate(of: &ContextObject, event: &farcall_verbs::AsyncEvent) -> Option<AsyncEvent> {
     let number = event.element;
     let (event_type, element) = event_type(event.kind)?;
@@ -25,18 +25,18 @@ fn translate(of: &ContextObject, event: &farcall_verbs::AsyncEvent) -> Option<As
 
 export! {
     "IBVERBS_1.1" {
-        /// `man ibv_get_async_event`: -1 and `errno`.
+        /// `man ibv_get_async_event`: returns -1 and sets `errno` on failure.
         fn ibv_get_async_event(context: *mut Context, event: *mut AsyncEvent) -> c_int {
-            // SAFETY: the caller's context.
+            // SAFETY: contract of `ibv_get_async_event` (man page): `context` is open.
             let (of, fd) = unsafe { (context::object(context), (*context).async_fd) };
             loop {
-                // SAFETY: the context's descriptor.
+                // SAFETY: the descriptor belongs to the context, which is open during the call.
                 if let Err(number) = unsafe { wait_readable(fd) } {
                     return errno::answer(Err(number));
                 }
                 while let Some(found) = of.provider.poll_async_event() {
                     if let Some(translated) = translate(of, &found) {
-                        // SAFETY: the caller's structure.
+                        // SAFETY: contract of `ibv_get_async_event` (man page): `event` is valid.
                         unsafe { event.write(translated) };
                         return 0;
                     }
@@ -46,7 +46,8 @@ export! {
 
         /// `man ibv_get_async_event`.
         fn ibv_ack_async_event(event: *mut AsyncEvent) {
-            // SAFETY: the caller's event, of an object that lives until this.
+            // SAFETY: contract of `ibv_ack_async_event` (man page): `event` was returned by `ibv_get_async_event`. Its
+            // object is live, because its destruction waits for this acknowledgement.
             unsafe {
                 let element = (*event).element;
                 match event_of((*event).event_type) {

@@ -1,10 +1,10 @@
-//! The faults that FARCALL_FAULTS asks for.
+//! The faults that FARCALL_FAULTS configures.
 
 use std::ffi::c_int;
 
 use farcall_faults::{Fault, Faults, VARIABLE};
 
-/// Shows a fault in the trace.
+/// Writes a fault to the trace.
 fn show(fault: &Fault) {
     farcall_trace::note("fault", |line| {
         line.key("kind").word(fault.key);
@@ -16,11 +16,11 @@ fn show(fault: &Fault) {
     });
 }
 
-/// The faults that are asked for.
+/// Returns the configured faults.
 ///
 /// # Errors
-/// `EINVAL`, with a text on standard error, if the variable is invalid: a program must not run without the faults
-/// unnoticed.
+/// Returns `EINVAL`, and prints the reason to standard error, if the variable is invalid: a program must not silently
+/// run without the faults.
 pub fn asked_for() -> Result<Option<Faults>, c_int> {
     Faults::from_env(Some(show)).map_err(|error| {
         crate::complain(format_args!("{VARIABLE}: {error}"));

@@ -1,5 +1,5 @@
-//! Fork (`man ibv_fork_init`). The software RNIC pins nothing: a child has its own copy of everything, and must not use
-//! what it inherited.
+//! Fork (`man ibv_fork_init`). The software RNIC pins no memory. A child has its own copy of everything, and must not
+//! use inherited objects.
 
 use std::ffi::{c_int, c_void};
 
@@ -15,12 +15,12 @@ export! {
             0
         }
 
-        /// Keeps a range out of children: not needed.
+        /// Excludes a range from children: not needed.
         fn ibv_dontfork_range(_base: *mut c_void, _len_bytes: usize) -> c_int {
             0
         }
 
-        /// The reverse.
+        /// Reverses `ibv_dontfork_range`.
         fn ibv_dofork_range(_base: *mut c_void, _len_bytes: usize) -> c_int {
             0
         }

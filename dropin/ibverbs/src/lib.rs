@@ -1,9 +1,8 @@
-//! A drop-in `libibverbs.so.1`: unmodified RDMA programs find the software RNIC where they look for the system's
-//! devices.
+//! A drop-in `libibverbs.so.1`: unmodified RDMA programs find the software RNIC among the devices of the system.
 //!
-//! This crate translates between C and the provider. Objects begin with the C structure that programs look into
-//! (`farcall_layout`) and go on with the provider's object behind a lock, because the C interface promises that threads
-//! may share them. Work requests and completions have the same layout on both sides and pass as they are.
+//! This crate converts between C and the provider. Objects begin with the C structure that programs read
+//! (`farcall_layout`), followed by the provider's object behind a lock, because the C interface permits threads to
+//! share objects. Work requests and completions have the same layout on both sides and are passed unchanged.
 //!
 //! | file | man pages |
 //! |---|---|
@@ -14,11 +13,11 @@
 //! | `qp_ex`, `posting` | ibv_wr_post |
 //! | `events`, `number_names`, `fork`, `sysfs` | ibv_get_async_event, ibv_event_type_str, ibv_fork_init |
 //! | `shown_files` | the kernel's files about devices, for programs that read them |
-//! | `faults` | the faults that `FARCALL_FAULTS` asks for |
-//! | `traced` | the functions in the tables when calls are shown |
-//! | `own_symbols` | functions that only our librdmacm calls |
+//! | `faults` | the faults that `FARCALL_FAULTS` configures |
+//! | `traced` | the functions of the tables while calls are traced |
+//! | `own_symbols` | functions that only Farcall's librdmacm calls |
 //! | `release_59` | functions of rdma-core 59 and later |
-//! | `private` | what drivers import, so that libmlx5 and libefa still load |
+//! | `private` | symbols that drivers import, so that libmlx5 and libefa can be loaded |
 #![allow(clippy::missing_safety_doc, reason = "the exported functions' contracts are the man pages'")]
 
 mod access;
@@ -53,7 +52,7 @@ mod sysfs;
 mod traced;
 mod use_count;
 
-/// Prints to standard error what an error number cannot say.
+/// Prints to standard error an error that an error number cannot express.
 fn complain(what: std::fmt::Arguments<'_>) {
     farcall_trace::errno::complain("libibverbs", what);
 }

@@ -1,5 +1,5 @@
-//! Which objects live, and by which handle. The kernel knows objects by the handles in them: a call with an object that
-//! was destroyed, or whose handle the program has changed, fails and touches nothing.
+//! The live objects and their handles. The kernel identifies objects by their handles: a call with an object that was
+//! destroyed, or whose handle the program has changed, fails without accessing the object.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -12,7 +12,7 @@ use crate::errno;
 
 /// A C structure that has a handle.
 pub trait Handled {
-    /// The handle, as the program may have changed it.
+    /// Returns the handle, which the program may have changed.
     fn handle(&self) -> u32;
 }
 
@@ -34,13 +34,13 @@ impl Handled for CompChannel {
     }
 }
 
-/// A handle for an object whose provider numbers none.
+/// Returns a handle for an object that has no number at the provider.
 pub fn new_handle() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The live objects of one kind in this process: their handles by their addresses.
+/// The live objects of one kind in this process. Key: address; value: handle.
 pub struct Live(Mutex<BTreeMap<usize, u32>>);
 
 impl Live {
@@ -48,29 +48,29 @@ impl Live {
         Self(Mutex::new(BTreeMap::new()))
     }
 
-    /// An object was made; its handle is what the structure holds now.
+    /// Adds a new object with the handle that its structure contains.
     ///
     /// # Safety
-    /// `object` must point to a structure that was just made.
+    /// `object` must point to a structure that was just created.
     pub unsafe fn insert<T: Handled>(&self, object: *const T) {
-        // SAFETY: the caller's promise.
+        // SAFETY: contract of this function: `object` is valid.
         let handle = unsafe { (*object).handle() };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(object.addr(), handle);
     }
 
-    /// Checks that an object lives and has its handle.
+    /// Checks that an object is live and has its handle.
     ///
     /// # Errors
-    /// `EINVAL` for null, `ENOENT` otherwise, as the kernel says of handles that it does not know.
+    /// Returns `EINVAL` for null, and `ENOENT` otherwise, as the kernel does for unknown handles.
     pub fn check<T: Handled>(&self, object: *const T) -> Result<(), c_int> {
         let live = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         is_known(&live, object)
     }
 
-    /// As [`Live::check`]; the object lives no longer if that succeeds. Of several threads one succeeds.
+    /// Checks an object like [`Live::check`] and removes it. Of several concurrent calls only one succeeds.
     ///
     /// # Errors
-    /// As [`Live::check`].
+    /// Returns the errors of [`Live::check`].
     pub fn remove<T: Handled>(&self, object: *const T) -> Result<(), c_int> {
         let mut live = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         is_known(&live, object)?;
@@ -86,7 +86,7 @@ fn is_known<T: Handled>(live: &BTreeMap<usize, u32>, object: *const T) -> Result
     let Some(handle) = live.get(&object.addr()) else {
         return Err(errno::refused(libc::ENOENT, format_args!("{object:p} is no live object")));
     };
-    // SAFETY: objects that are listed live: they are removed under the lock before they are freed.
+    // SAFETY: listed objects are live: before an object is freed, it is removed under the lock that is held here.
     let shown = unsafe { (*object).handle() };
     if shown == *handle {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Queue pair 1 for the connection manager, which is another library: see [`farcall_softnic::Management`]. Functions
-//! return 0 or a number, or a negative `errno`.
+//! Queue pair 1 for the connection manager, which is another library: see [`farcall_softnic::Management`]. The
+//! functions return 0 or a positive number, or a negative `errno`.
 
 use std::ffi::c_int;
 use std::net::Ipv6Addr;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use farcall_softnic::Management;
 
-/// With the process whose it is: a forked child opens its own.
+/// With the process that opened it: a forked child opens its own.
 static MANAGEMENT: Mutex<Option<(u32, Arc<Management>)>> = Mutex::new(None);
 
 fn opened() -> Option<Arc<Management>> {
@@ -21,22 +21,22 @@ fn negative(error: &farcall_verbs::Error) -> c_int {
     -crate::errno::number(error)
 }
 
-/// Opens it. Returns a descriptor that becomes readable when a datagram comes, and says which of the processes that
-/// share the port this one is.
+/// Opens queue pair 1. Returns a descriptor that becomes readable when a datagram arrives, and stores in `slot` the
+/// number of this process among those that share the port.
 ///
 /// # Safety
-/// `slot` must be writable.
+/// `slot` must be valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_management_open(slot: *mut u32) -> c_int {
     let mut known = MANAGEMENT.lock().unwrap_or_else(PoisonError::into_inner);
     let ours = known.as_ref().filter(|(pid, _)| *pid == process::id());
-    // Whoever opened it before goes on using its descriptor.
+    // If it is already open, its descriptor is returned again.
     let management = match ours.map_or_else(|| Management::open().map(Arc::new), |(_, open)| Ok(open.clone()))
     {
         Ok(management) => management,
         Err(error) => return negative(&error),
     };
-    // SAFETY: the caller's variable.
+    // SAFETY: contract of this function: `slot` is valid for writes.
     unsafe { slot.write(management.slot() as u32) };
     let descriptor = management.arrived().as_raw_fd();
     *known = Some((process::id(), management));
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn farcall_management_open(slot: *mut u32) -> c_int {
 }
 farcall_trace::symver!("FARCALL_1", farcall_management_open);
 
-/// Takes what comes, unless another process does: 1 if it is ours.
+/// Claims the receive side, unless another process has it. Returns 1 if this process has it.
 #[unsafe(no_mangle)]
 pub extern "C" fn farcall_management_claim() -> c_int {
     let Some(management) = opened() else { return -libc::ENODEV };
@@ -52,23 +52,23 @@ pub extern "C" fn farcall_management_claim() -> c_int {
 }
 farcall_trace::symver!("FARCALL_1", farcall_management_claim);
 
-/// Sends a datagram to the queue pair 1 of an address.
+/// Sends a datagram to queue pair 1 at an address.
 ///
 /// # Safety
-/// Both must be readable.
+/// Both pointers must be valid for reads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_management_send(dst: *const [u8; 16], bytes: *const [u8; 256]) -> c_int {
     let Some(management) = opened() else { return -libc::ENODEV };
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: both pointers are valid for reads.
     let sent = unsafe { management.send(Ipv6Addr::from(*dst), &*bytes) };
     sent.map_or_else(|error| negative(&error), |()| 0)
 }
 farcall_trace::symver!("FARCALL_1", farcall_management_send);
 
-/// Takes the next datagram: 1 if there was one.
+/// Receives the next datagram. Returns 1 if there was one.
 ///
 /// # Safety
-/// All must be writable.
+/// All pointers must be valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_management_take(
     src: *mut [u8; 16],
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn farcall_management_take(
     bytes: *mut [u8; 256],
 ) -> c_int {
     let Some(datagram) = opened().and_then(|management| management.take()) else { return 0 };
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: all pointers are valid for writes.
     unsafe {
         src.write(datagram.src.octets());
         dst.write(datagram.dst.octets());
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn farcall_management_take(
 }
 farcall_trace::symver!("FARCALL_1", farcall_management_take);
 
-/// Counts a connection of another host that was refused, as one too many.
+/// Counts a connection of another host that was refused because of a limit.
 #[unsafe(no_mangle)]
 pub extern "C" fn farcall_management_count_refused() {
     if let Some(management) = opened() {

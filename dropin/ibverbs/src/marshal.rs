@@ -1,5 +1,6 @@
-//! What the original librdmacm asks for: attributes as the kernel's connection manager writes them. Programs on the
-//! original librdmacm find no kernel manager to ask and fail there, with its own words; here the names are enough.
+//! Functions that the original librdmacm imports: conversion of attributes from the format of the kernel's connection
+//! manager. Programs that use the original librdmacm fail earlier, because there is no kernel manager; only the names
+//! are needed here.
 
 use crate::symbols::not_offered;
 

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int};
 
 use crate::symbols::export;
 
-/// By number; the last one for all others.
+/// Returns the name with index `number`, or `other` if there is none.
 fn name_of(names: &'static [&'static CStr], number: c_int, other: &'static CStr) -> *const c_char {
     usize::try_from(number).ok().and_then(|at| names.get(at)).unwrap_or(&other).as_ptr()
 }
@@ -126,7 +126,7 @@ export! {
             RATES.iter().find(|(number, ..)| *number == rate).map_or(-1, |(_, _, mbps)| *mbps)
         }
 
-        /// `man ibv_rate_to_mbps`: 0 (the maximum) if there is none.
+        /// `man ibv_rate_to_mbps`: returns 0 (the maximum) if there is none.
         fn mbps_to_ibv_rate(mbps: c_int) -> c_int {
             RATES.iter().find(|(_, _, known)| *known == mbps).map_or(0, |(rate, ..)| *rate)
         }

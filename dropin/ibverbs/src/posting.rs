@@ -1,4 +1,4 @@
-//! What posting to a queue pair needs, behind one lock.
+//! State for posting to a queue pair, behind one lock.
 
 use std::cell::{RefCell, RefMut};
 
@@ -12,11 +12,11 @@ pub struct Posting {
     pub batch: Batch,
 }
 
-/// The lock can be held from `ibv_wr_start` to `ibv_wr_complete`, over calls of C. The thread that holds it so may make
-/// other calls of the queue pair in between.
+/// Lock that can be held from `ibv_wr_start` to `ibv_wr_complete`, across calls from C. The thread that holds it may
+/// make other calls for the queue pair in between.
 pub struct PostLock(ReentrantMutex<RefCell<Posting>>);
 
-/// As long as it lives, other threads wait.
+/// Guard: other threads wait while it exists.
 pub struct Locked<'a>(ReentrantMutexGuard<'a, RefCell<Posting>>);
 
 impl PostLock {
@@ -28,27 +28,27 @@ impl PostLock {
         Locked(self.0.lock())
     }
 
-    /// Waits for other threads and begins a batch; until it ends they wait.
+    /// Waits for other threads and begins a batch; they wait until it ends.
     pub fn begin_batch(&self) {
         let locked = self.lock();
         locked.posting().batch.start();
-        // Held until the batch ends.
+        // The lock is held until the batch ends.
         std::mem::forget(locked);
     }
 
-    /// What a thread works on that builds a batch.
+    /// Returns the state for a thread that builds a batch.
     ///
     /// # Safety
-    /// The calling thread must have begun a batch.
+    /// The calling thread must have begun a batch, and not ended it.
     pub unsafe fn building(&self) -> RefMut<'_, Posting> {
-        // SAFETY: this thread holds the lock.
+        // SAFETY: contract of this function: this thread holds the lock since `begin_batch`.
         unsafe { (*self.0.data_ptr()).borrow_mut() }
     }
 
     /// # Safety
     /// The calling thread must have begun a batch, and not ended it.
     pub unsafe fn end_batch(&self) {
-        // SAFETY: the guard was forgotten when the batch began.
+        // SAFETY: contract of this function: this thread holds the lock, whose guard `begin_batch` has forgotten.
         unsafe { self.0.force_unlock() }
     }
 }

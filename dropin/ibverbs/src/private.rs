@@ -1,12 +1,12 @@
-//! What drivers (libmlx5, libefa, …) import from the original library. Programs link some of them and bind eagerly, so
-//! the names must be there; no driver is ever given a device, so none of these is ever of use.
+//! Symbols that drivers (libmlx5, libefa, …) import from the original library. Some programs link them and bind
+//! eagerly, so the symbols must exist. They are never used, because no driver ever receives a device.
 //!
-//! rdma-core names the node after a number that changed with releases 34 (Debian 12 and 13, Ubuntu 22.04 and 24.04,
-//! RHEL 9 up to 9.6), 57, 59, 64 and 65.
+//! rdma-core names the version node after a number that changed with releases 34 (Debian 12 and 13, Ubuntu 22.04 and
+//! 24.04, RHEL 9 up to 9.6), 57, 59, 64 and 65.
 
 use crate::symbols::not_offered;
 
-/// Puts a symbol under the private node of every release.
+/// Exports a symbol under the private node of every release.
 macro_rules! under_private_nodes {
     ($name:ident) => {
         farcall_trace::symver!(
@@ -31,7 +31,7 @@ pub static verbs_allow_disassociate_destroy: std::sync::atomic::AtomicBool =
     std::sync::atomic::AtomicBool::new(false);
 under_private_nodes!(verbs_allow_disassociate_destroy);
 
-// Drivers announce themselves by a function under the node of their own release; it forgets them.
+// Drivers register by a function under the node of their own release, which ignores them.
 not_offered! {
     ["IBVERBS_PRIVATE_34", "IBVERBS_PRIVATE_57", "IBVERBS_PRIVATE_59", "IBVERBS_PRIVATE_64", "IBVERBS_PRIVATE_65"] {
         Null: _verbs_init_and_alloc_context verbs_open_device ibv_dmabuf_heap_alloc ibv_wr_opcode_str;

@@ -22,27 +22,28 @@ use farcall_layout::{Pd, Qp, QpAttr, QpCap, QpEx, QpInitAttr};
 pub struct QpObject {
     pub qp: QpEx,
     pub posting: PostLock,
-    /// What `ibv_modify_qp` set, for `ibv_query_qp`.
+    /// The attributes that `ibv_modify_qp` has set, for `ibv_query_qp`.
     attr: Mutex<QpAttr>,
     pub events: Unacknowledged,
     cap: QpCap,
     sq_sig_all: c_int,
-    /// Made by `ibv_create_qp_ex`, as those are that may be used through `ibv_wr_*`.
+    /// `true` if created by `ibv_create_qp_ex`, which is required for `ibv_wr_*`.
     is_extended: bool,
 }
 
 /// # Safety
-/// `qp` must come from [`create`].
+/// `qp` must have been created by [`create`] and be live.
 pub unsafe fn object<'a>(qp: *mut Qp) -> &'a QpObject {
-    // SAFETY: the C structure begins its object. Fields that change are behind locks.
+    // SAFETY: contract of this function: `qp` is live. The C structure is the first field of its `QpObject`
+    // (`repr(C)`); fields that change are behind locks.
     unsafe { &*qp.cast::<QpObject>() }
 }
 
-/// Bytes of inline data that programs of this interface can ask for: about as many as devices have, which programs find
-/// out by trying.
+/// Maximum number of inline bytes that programs can request through this interface: similar to that of devices, which
+/// programs find by trying.
 const INLINE_BYTES_MAX: u32 = 4096;
 
-/// What a queue pair is made of, by `ibv_create_qp` or `ibv_create_qp_ex`.
+/// Parameters of a queue pair of `ibv_create_qp` or `ibv_create_qp_ex`.
 struct Wanted<'a> {
     pd: *mut Pd,
     init: &'a QpInitAttr,
@@ -54,7 +55,7 @@ fn transport(qp_type: u32) -> Result<QpType, c_int> {
         2 => Ok(QpType::Rc),
         3 => Ok(QpType::Uc),
         4 => Ok(QpType::Ud),
-        // Raw packets, XRC and drivers' own.
+        // Raw packets, XRC and driver-specific types.
         _ => Err(errno::refused(
             libc::EOPNOTSUPP,
             format_args!("qp_type {qp_type}: there are RC (2), UC (3) and UD (4)"),
@@ -62,15 +63,15 @@ fn transport(qp_type: u32) -> Result<QpType, c_int> {
     }
 }
 
-/// Makes a queue pair, or sets `errno` and returns null. The sizes become those that the pair has.
+/// Creates a queue pair, or sets `errno` and returns null. The sizes are set to those of the created queue pair.
 ///
 /// # Safety
-/// The pointers must be the program's valid objects.
+/// The pointers must be valid objects of the program.
 pub unsafe fn create(pd: *mut Pd, init: &mut QpInitAttr, is_extended: bool) -> *mut Qp {
-    // SAFETY: the caller's objects.
+    // SAFETY: contract of this function, which is that of `make`.
     match unsafe { make(&Wanted { pd, init, is_extended }) } {
         Ok(made) => {
-            // SAFETY: just made.
+            // SAFETY: `made` was just created.
             init.cap = unsafe { (*made).cap };
             made.cast()
         }
@@ -79,7 +80,7 @@ pub unsafe fn create(pd: *mut Pd, init: &mut QpInitAttr, is_extended: bool) -> *
 }
 
 /// # Safety
-/// As [`create`].
+/// The same as for [`create`].
 unsafe fn make(wanted: &Wanted<'_>) -> Result<*mut QpObject, c_int> {
     if wanted.pd.is_null() || wanted.init.send_cq.is_null() || wanted.init.recv_cq.is_null() {
         return Err(errno::refused(
@@ -99,7 +100,7 @@ unsafe fn make(wanted: &Wanted<'_>) -> Result<*mut QpObject, c_int> {
         let what = format_args!("max_inline_data {inline_bytes}; the device has {INLINE_BYTES_MAX}");
         return Err(errno::refused(libc::EINVAL, what));
     }
-    // SAFETY: the caller's objects.
+    // SAFETY: the domain and both queues are live (checked above).
     let (pd, send_cq, recv_cq) = unsafe {
         (
             memory::domain(wanted.pd),
@@ -107,12 +108,12 @@ unsafe fn make(wanted: &Wanted<'_>) -> Result<*mut QpObject, c_int> {
             cq::object(wanted.init.recv_cq.cast::<CqObject>()),
         )
     };
-    // SAFETY: as above.
+    // SAFETY: the shared receive queue, if not null, is live (checked above).
     let shared = (!wanted.init.srq.is_null()).then(|| unsafe { srq::object(wanted.init.srq) });
     let provider = {
         let mut cap = wanted.init.cap;
         if shared.is_some() {
-            // It has no receives of its own.
+            // The queue pair has no receives of its own.
             (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
         }
         let mut queues = LockedQueues::lock(send_cq, recv_cq);
@@ -134,7 +135,7 @@ unsafe fn make(wanted: &Wanted<'_>) -> Result<*mut QpObject, c_int> {
 
 fn wrap(wanted: &Wanted<'_>, provider: Box<dyn RawQp>) -> *mut QpObject {
     let qp_num = provider.qp_num();
-    // SAFETY: the caller's domain.
+    // SAFETY: the caller, `make`, has checked that the domain is live.
     let context = unsafe { (*wanted.pd).context };
     let base = Qp {
         context,
@@ -165,7 +166,7 @@ fn wrap(wanted: &Wanted<'_>, provider: Box<dyn RawQp>) -> *mut QpObject {
         sq_sig_all: wanted.init.sq_sig_all,
         is_extended: wanted.is_extended,
     }));
-    // SAFETY: just made, and the caller's context.
+    // SAFETY: `made` was just created, and the context of a live domain is open.
     unsafe {
         live::PAIRS.insert(made.cast::<Qp>());
         context::object(context).registry.qps.insert(qp_num, made);
@@ -173,14 +174,14 @@ fn wrap(wanted: &Wanted<'_>, provider: Box<dyn RawQp>) -> *mut QpObject {
     made
 }
 
-/// Both completion queues of a new pair, locked: once if they are one.
+/// Both completion queues of a new queue pair, locked; only once if they are the same.
 struct LockedQueues<'a> {
     send: std::sync::MutexGuard<'a, Box<dyn farcall_verbs::RawCq>>,
     recv: Option<std::sync::MutexGuard<'a, Box<dyn farcall_verbs::RawCq>>>,
 }
 
 impl<'a> LockedQueues<'a> {
-    /// In the order of their addresses, so that two threads do not wait for each other.
+    /// Locks in ascending order of addresses, so that two threads cannot deadlock.
     fn lock(send: &'a CqObject, recv: &'a CqObject) -> Self {
         if ptr::eq(send, recv) {
             return Self { send: send.lock(), recv: None };
@@ -199,60 +200,65 @@ impl<'a> LockedQueues<'a> {
     }
 }
 
-/// Requests posted as one doorbell.
+/// Maximum number of requests posted with one doorbell.
 const BATCH: usize = 16;
 
-/// As `man ibv_post_send`.
+/// See `man ibv_post_send`.
 pub unsafe extern "C" fn post_send(
     qp: *mut Qp,
     wr: *mut SendWr<'static>,
     bad_wr: *mut *mut SendWr<'static>,
 ) -> c_int {
-    // SAFETY: the program's pair.
+    // SAFETY: contract of `ibv_post_send` (man page): `qp` is live.
     let of = unsafe { object(qp) };
     let is_ud = of.qp.qp_base.qp_type == QpType::Ud as u32;
     let locked = of.posting.lock();
     let mut posting = locked.posting();
     if region_names::are_any() {
-        // SAFETY: contract of this function.
+        // SAFETY: contract of `ibv_post_send` (man page), which is that of `post_translated`.
         return unsafe { post_translated(&mut posting, is_ud, wr, bad_wr) };
     }
     let mut next = wr;
     while !next.is_null() {
         let mut at = [ptr::null_mut(); BATCH];
         let mut count = 0;
-        // A request alone is posted where it lies; a datagram's handle is translated in a copy.
-        // SAFETY: the program's chain.
+        // A single request is posted without a copy, unless the address handle of a datagram must be translated.
+        // SAFETY: contract of `ibv_post_send` (man page): `next`, which is not null, is an element of a valid chain.
         let (first, is_alone) = unsafe { (&*next, (*next).next.is_null()) };
         let result = if is_alone {
             at[0] = next;
             next = ptr::null_mut();
             let datagram;
             let request = if is_ud {
-                // SAFETY: datagrams name an address handle of ours.
+                // SAFETY: contract of `ibv_post_send` (man page): a datagram refers to a live address handle of this
+                // library.
                 datagram = unsafe { addressed(first) };
                 &datagram
             } else {
                 first
             };
-            // SAFETY: the program's promise (man ibv_post_send).
+            // SAFETY: contract of `ibv_post_send` (man page): the memory of the request stays valid until its
+            // completion, as `RawQp::post_send` requires.
             unsafe { posting.provider.post_send(std::slice::from_ref(request)) }
         } else {
             let mut batch = [*first; BATCH];
             while count < BATCH && !next.is_null() {
-                // SAFETY: the program's chain.
+                // SAFETY: contract of `ibv_post_send` (man page): `next`, which is not null, is an element of a valid
+                // chain.
                 let request = unsafe { &*next };
-                // SAFETY: as above; datagrams name an address handle of ours.
+                // SAFETY: contract of `ibv_post_send` (man page): a datagram refers to a live address handle of this
+                // library.
                 batch[count] = if is_ud { unsafe { addressed(request) } } else { *request };
                 at[count] = next;
                 next = request.next.cast_mut();
                 count += 1;
             }
-            // SAFETY: the program's promise (man ibv_post_send).
+            // SAFETY: contract of `ibv_post_send` (man page): the memory of the requests stays valid until their
+            // completions, as `RawQp::post_send` requires.
             unsafe { posting.provider.post_send(&batch[..count]) }
         };
         if let Err(error) = result {
-            // SAFETY: the program's variable.
+            // SAFETY: contract of `ibv_post_send` (man page): `bad_wr` is valid.
             unsafe { *bad_wr = at[error.posted.min(BATCH - 1)] };
             return errno::number(&error.source);
         }
@@ -260,10 +266,10 @@ pub unsafe extern "C" fn post_send(
     0
 }
 
-/// Posts a chain in a program that names memory by other addresses than its own, one request at a time.
+/// Posts a chain in a program that refers to memory by translated addresses, one request at a time.
 ///
 /// # Safety
-/// As [`post_send`]; `is_ud`: the pair sends datagrams.
+/// The same as for [`post_send`]; `is_ud`: the queue pair sends datagrams.
 #[cold]
 unsafe fn post_translated(
     posting: &mut Posting,
@@ -273,17 +279,18 @@ unsafe fn post_translated(
 ) -> c_int {
     let (mut next, mut elements) = (wr, Elements::default());
     while !next.is_null() {
-        // SAFETY: the program's chain.
+        // SAFETY: contract of this function: `next`, which is not null, is an element of a valid chain.
         let first = unsafe { &*next };
-        // SAFETY: datagrams name an address handle of ours.
+        // SAFETY: contract of this function: a datagram refers to a live address handle of this library.
         let mut request = if is_ud { unsafe { addressed(first) } } else { *first };
         // Inline data has no key.
         if !request.send_flags.contains(SendFlags::INLINE) {
             request = request.with_sges(elements.translated(request.sges()));
         }
-        // SAFETY: the program's promise (man ibv_post_send).
+        // SAFETY: contract of this function: the memory of the request stays valid until its completion, as
+        // `RawQp::post_send` requires.
         if let Err(error) = unsafe { posting.provider.post_send(&[request]) } {
-            // SAFETY: the program's variable.
+            // SAFETY: contract of this function: `bad_wr` is valid.
             unsafe { *bad_wr = next };
             return errno::number(&error.source);
         }
@@ -292,26 +299,27 @@ unsafe fn post_translated(
     0
 }
 
-/// Sets the field that programs read; several threads may ask for the state at once.
+/// Sets the state field that programs read. Several threads may query the state concurrently.
 ///
 /// # Safety
-/// `qp` must be a live pair of ours.
+/// `qp` must be a live queue pair of this library.
 unsafe fn show_state(qp: *mut Qp, state: u32) {
-    // SAFETY: a field of the pair, aligned; the library writes it here alone.
+    // SAFETY: contract of this function: `qp` is live. The field is aligned, and this library writes it only here,
+    // atomically.
     unsafe { AtomicU32::from_ptr(ptr::addr_of_mut!((*qp).state)) }.store(state, Ordering::Relaxed);
 }
 
-/// A datagram as the provider knows its address handle.
+/// Returns a datagram with the provider's address handle.
 ///
 /// # Safety
-/// If it sends, its handle must be null or of [`address`].
+/// If the request is a SEND, its handle must be null, or live and created by [`address`].
 unsafe fn addressed(request: &SendWr<'static>) -> SendWr<'static> {
     if !matches!(request.opcode, WrOpcode::SEND | WrOpcode::SEND_WITH_IMM) {
-        // Another arm of the union: there is no handle. The provider refuses the opcode.
+        // Another member of the union: there is no handle. The provider refuses the opcode.
         return *request;
     }
     let to = request.ud();
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: the handle, which is not null, is live and created by `address`.
     let ah = if to.ah.is_null() { ptr::null() } else { unsafe { address::raw(to.ah) } };
     let mut copy = SendWr::send_to(request.wr_id, request.sges(), UdTarget { ah, ..to });
     copy.opcode = request.opcode;
@@ -320,10 +328,10 @@ unsafe fn addressed(request: &SendWr<'static>) -> SendWr<'static> {
     copy
 }
 
-/// Posts a chain of receives through `post`; on a refusal tells which.
+/// Posts a chain of receives through `post`. If a receive is refused, stores it in `bad_wr`.
 ///
 /// # Safety
-/// `wr` must be a chain as `man ibv_post_recv` says.
+/// `wr` must be a chain as required by `man ibv_post_recv`, and `bad_wr` valid.
 pub unsafe fn post_receives(
     wr: *mut RecvWr<'static>,
     bad_wr: *mut *mut RecvWr<'static>,
@@ -331,28 +339,28 @@ pub unsafe fn post_receives(
 ) -> c_int {
     let mut next = wr;
     while !next.is_null() && region_names::are_any() {
-        // SAFETY: the program's chain.
+        // SAFETY: contract of this function: `next`, which is not null, is an element of a valid chain.
         let (first, mut elements) = (unsafe { *next }, Elements::default());
         if let Err(error) = post(&[RecvWr::new(first.wr_id, elements.translated(first.sges()))]) {
-            // SAFETY: the program's variable.
+            // SAFETY: contract of this function: `bad_wr` is valid.
             unsafe { *bad_wr = next };
             return errno::number(&error.source);
         }
         next = first.next.cast_mut();
     }
     while !next.is_null() {
-        // SAFETY: the program's chain.
+        // SAFETY: contract of this function: `next`, which is not null, is an element of a valid chain.
         let first = unsafe { *next };
         let (mut batch, mut at, mut count) = ([first; BATCH], [next; BATCH], 0);
         while count < BATCH && !next.is_null() {
-            // SAFETY: the program's chain.
+            // SAFETY: contract of this function: `next`, which is not null, is an element of a valid chain.
             batch[count] = unsafe { *next };
             at[count] = next;
             next = batch[count].next.cast_mut();
             count += 1;
         }
         if let Err(error) = post(&batch[..count]) {
-            // SAFETY: the program's variable.
+            // SAFETY: contract of this function: `bad_wr` is valid.
             unsafe { *bad_wr = at[error.posted.min(BATCH - 1)] };
             return errno::number(&error.source);
         }
@@ -360,24 +368,25 @@ pub unsafe fn post_receives(
     0
 }
 
-/// As `man ibv_post_recv`.
+/// See `man ibv_post_recv`.
 pub unsafe extern "C" fn post_recv(
     qp: *mut Qp,
     wr: *mut RecvWr<'static>,
     bad_wr: *mut *mut RecvWr<'static>,
 ) -> c_int {
-    // SAFETY: the program's pair.
+    // SAFETY: contract of `ibv_post_recv` (man page): `qp` is live.
     let locked = unsafe { object(qp) }.posting.lock();
     let mut posting = locked.posting();
-    // SAFETY: the program's chain, and its promise (man ibv_post_recv).
+    // SAFETY: contract of `ibv_post_recv` (man page): the chain is valid, and its memory stays valid until the
+    // completions, as `RawQp::post_recv` requires.
     unsafe { post_receives(wr, bad_wr, |batch| posting.provider.post_recv(batch)) }
 }
 
 export! {
     "IBVERBS_1.1" {
-        /// `man ibv_create_qp`: the sizes become those that the pair has.
+        /// `man ibv_create_qp`: the sizes are set to those of the created queue pair.
         fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
-            // SAFETY: the caller's objects and structure.
+            // SAFETY: contract of `ibv_create_qp` (man page): the structure and the objects in it are valid.
             unsafe { create(pd, &mut *attr, false) }
         }
 
@@ -386,9 +395,9 @@ export! {
             if let Err(number) = live::PAIRS.check(qp) {
                 return number;
             }
-            // SAFETY: a live pair, and the caller's structure.
+            // SAFETY: the queue pair is live (checked above). Contract of `ibv_modify_qp` (man page): `attr` is valid.
             let (of, wanted) = unsafe { (object(qp), &*attr) };
-            // SAFETY: contexts outlive their pairs.
+            // SAFETY: contract of `ibv_close_device` (man page): a context outlives its queue pairs.
             let limits = &unsafe { context::object((*qp).context) }.limits;
             let locked = of.posting.lock();
             let mut posting = locked.posting();
@@ -401,17 +410,17 @@ export! {
                 return errno::number(&error);
             }
             attributes::remember(&mut of.attr.lock().unwrap_or_else(PoisonError::into_inner), wanted, attr_mask);
-            // SAFETY: the caller's pair.
+            // SAFETY: the queue pair is live (checked above).
             unsafe { show_state(qp, posting.provider.state() as u32) };
             0
         }
 
-        /// `man ibv_query_qp`: everything, whatever the mask asks for.
+        /// `man ibv_query_qp`: returns all attributes, whatever the mask selects.
         fn ibv_query_qp(qp: *mut Qp, attr: *mut QpAttr, _attr_mask: c_int, init: *mut QpInitAttr) -> c_int {
             if let Err(number) = live::PAIRS.check(qp) {
                 return number;
             }
-            // SAFETY: a live pair.
+            // SAFETY: the queue pair is live (checked above).
             let of = unsafe { object(qp) };
             let state = of.posting.lock().posting().provider.state() as u32;
             let mut known = *of.attr.lock().unwrap_or_else(PoisonError::into_inner);
@@ -426,7 +435,8 @@ export! {
                 qp_type: base.qp_type,
                 sq_sig_all: of.sq_sig_all,
             };
-            // SAFETY: the caller's structures.
+            // SAFETY: contract of `ibv_query_qp` (man page): both structures are valid. The queue pair is live
+            // (checked above).
             unsafe {
                 attr.write(known);
                 init.write(made_with);
@@ -440,14 +450,15 @@ export! {
             if let Err(number) = live::PAIRS.remove(qp) {
                 return number;
             }
-            // SAFETY: it was live, and is no longer.
+            // SAFETY: the queue pair was live, `remove` succeeds only once, and it is freed only below.
             let of = unsafe { object(qp) };
             let base = &of.qp.qp_base;
-            // SAFETY: contexts outlive their pairs.
+            // SAFETY: contract of `ibv_close_device` (man page): a context outlives its queue pairs.
             unsafe { context::object(base.context) }.registry.qps.remove(base.qp_num);
             of.events.wait();
             let (pd, send_cq, recv_cq, srq) = (base.pd, base.send_cq, base.recv_cq, base.srq);
-            // SAFETY: made by `create`; the program does not use it any more. What it was made of outlives it.
+            // SAFETY: `create` made it with `Box::into_raw`. The domain and the queues are live, because they cannot
+            // be destroyed while their use counts are positive.
             unsafe {
                 drop(Box::from_raw(qp.cast::<QpObject>()));
                 memory::domain(pd).uses.remove();
@@ -461,23 +472,23 @@ export! {
         }
     }
     "IBVERBS_1.6" {
-        /// `man ibv_wr_post`: the extended pair, if it was made with `send_ops_flags`.
+        /// `man ibv_wr_post`: returns the extended queue pair if it was created by `ibv_create_qp_ex`.
         fn ibv_qp_to_qp_ex(qp: *mut Qp) -> *mut QpEx {
-            // SAFETY: the caller's pair.
+            // SAFETY: contract of `ibv_qp_to_qp_ex`: `qp` is live.
             if unsafe { object(qp) }.is_extended { qp.cast() } else { ptr::null_mut() }
         }
     }
     "IBVERBS_1.10" {
-        /// `man ibv_query_ece`: there is nothing to enhance.
+        /// `man ibv_query_ece`: no enhancements are supported.
         fn ibv_query_ece(_qp: *mut Qp, ece: *mut [u32; 3]) -> c_int {
-            // SAFETY: the caller's structure.
+            // SAFETY: contract of `ibv_query_ece` (man page): `ece` is valid.
             unsafe { ece.write([0; 3]) };
             0
         }
 
         /// `man ibv_set_ece`.
         fn ibv_set_ece(_qp: *mut Qp, ece: *mut [u32; 3]) -> c_int {
-            // SAFETY: the caller's structure.
+            // SAFETY: contract of `ibv_set_ece` (man page): `ece` is valid.
             match unsafe { *ece } {
                 [0, 0, _] => 0,
                 _ => errno::refused(libc::EOPNOTSUPP, format_args!("there is nothing to enhance")),
@@ -485,7 +496,7 @@ export! {
         }
     }
     "IBVERBS_1.14" {
-        /// `man ibv_query_qp_data_in_order`: no promise for memory of any kind.
+        /// `man ibv_query_qp_data_in_order`: no guarantee for any kind of memory.
         fn ibv_query_qp_data_in_order(_qp: *mut Qp, _opcode: c_int, _flags: u32) -> c_int {
             0
         }

@@ -10,7 +10,7 @@ use crate::posting::Posting;
 use crate::{address, errno, qp, region_names};
 use farcall_layout::{ABSENT, Ah, Context, DataBuf, Qp, QpEx, QpInitAttr, QpInitAttrEx};
 
-/// What a request does and where; its elements or bytes lie in the batch.
+/// Operation of a request and its target; its elements or inline bytes are in the batch.
 #[derive(Clone)]
 enum Kind {
     Send,
@@ -27,25 +27,25 @@ struct Pending {
     kind: Kind,
     to: Option<UdTarget>,
     sges: Range<usize>,
-    /// Where inline bytes begin; their length is known from the next request's.
+    /// Range of the inline bytes in the batch.
     inline_at: Option<Range<usize>>,
 }
 
-/// The requests between `ibv_wr_start` and `ibv_wr_complete`. Its room is used again.
+/// The requests between `ibv_wr_start` and `ibv_wr_complete`. Its memory is reused.
 #[derive(Default)]
 pub struct Batch {
     pending: Vec<Pending>,
     sges: Vec<Sge>,
     inline_bytes: Vec<u8>,
-    /// All of them, while they are posted.
+    /// All requests, while they are posted.
     chain: Vec<SendWr<'static>>,
     error: Option<c_int>,
-    /// Begun, and not ended.
+    /// `true` if the batch was begun and not ended.
     is_open: bool,
 }
 
 impl Batch {
-    /// Begins a batch. If one is open already, both fail: neither is posted.
+    /// Begins a batch. If one is already open, both fail, and none is posted.
     pub fn start(&mut self) {
         self.pending.clear();
         self.sges.clear();
@@ -63,12 +63,12 @@ impl Batch {
             return;
         };
         let sges = self.sges.len()..self.sges.len();
-        // Whether a request is inline is said by how its data is set.
+        // The function that sets the data determines whether a request is inline.
         let flags = flags - SendFlags::INLINE;
         self.pending.push(Pending { wr_id, flags, imm_be, kind, to: None, sges, inline_at: None });
     }
 
-    /// The requests as they will be posted, for a trace.
+    /// Returns the requests as they will be posted, for a trace.
     pub fn requests(&mut self) -> impl Iterator<Item = SendWr<'_>> {
         self.place_inline();
         self.pending.iter().map(|pending| pending.request(&self.sges))
@@ -94,11 +94,11 @@ impl Batch {
     }
 
     /// # Safety
-    /// The buffers must be readable.
+    /// The buffers must be valid for reads.
     unsafe fn set_inline(&mut self, buffers: &[DataBuf]) {
         let from = self.inline_bytes.len();
         for buffer in buffers.iter().filter(|buffer| buffer.length > 0) {
-            // SAFETY: the caller's promise.
+            // SAFETY: contract of this function: the buffer is valid for reads.
             let bytes = unsafe { std::slice::from_raw_parts(buffer.addr.cast::<u8>(), buffer.length) };
             self.inline_bytes.extend_from_slice(bytes);
         }
@@ -109,7 +109,7 @@ impl Batch {
         }
     }
 
-    /// Inline bytes have found their place: gives each inline request its one element.
+    /// Creates the element of each inline request, after the buffer of inline bytes has stopped growing.
     fn place_inline(&mut self) {
         for pending in &mut self.pending {
             if let Some(bytes) = pending.inline_at.take() {
@@ -142,7 +142,7 @@ impl Pending {
 }
 
 impl Posting {
-    /// Posts the batch; an error number, and nothing posted, if one request is refused.
+    /// Posts the batch. Returns an error number, and posts nothing, if one request is refused.
     pub fn complete(&mut self) -> c_int {
         if !std::mem::take(&mut self.batch.is_open) {
             return errno::refused(libc::EINVAL, format_args!("no batch was begun"));
@@ -154,17 +154,19 @@ impl Posting {
         let Self { provider, batch } = self;
         let posted = match &batch.pending[..] {
             [] => Ok(()),
-            // SAFETY: the program's promise (man ibv_wr_post); inline bytes live in the batch until this returns.
+            // SAFETY: contract of `ibv_wr_complete` (man page): the memory of the request stays valid until its
+            // completion. Inline bytes are in the batch until this function returns.
             [alone] => unsafe { provider.post_send(&[alone.request(&batch.sges)]) },
             all => {
                 batch.chain.clear();
                 batch.chain.extend(all.iter().map(|pending| {
                     let request = pending.request(&batch.sges);
-                    // SAFETY: only the lifetime is longer: nothing reads it after this, and the elements stay until
-                    // `clear`.
+                    // SAFETY: extends only the lifetime. The copy is read only in this function, and the elements in
+                    // `batch.sges` are not changed before `start` clears them.
                     unsafe { std::mem::transmute::<SendWr<'_>, SendWr<'static>>(request) }
                 }));
-                // SAFETY: as above.
+                // SAFETY: contract of `ibv_wr_complete` (man page): the memory of the requests stays valid until their
+                // completions. Inline bytes are in the batch until this function returns.
                 unsafe { provider.check_sends(&batch.chain).and_then(|()| provider.post_send(&batch.chain)) }
             }
         };
@@ -177,7 +179,7 @@ const MASK_PD: u32 = 1;
 const MASK_CREATE_FLAGS: u32 = 1 << 2;
 const MASK_SEND_OPS_FLAGS: u32 = 1 << 6;
 
-/// The operations of `enum ibv_qp_create_send_ops_flags` that a transport has (`man ibv_wr_post`).
+/// Returns the operations of `enum ibv_qp_create_send_ops_flags` that a transport supports (`man ibv_wr_post`).
 fn operations(qp_type: u32) -> u64 {
     const WRITES: u64 = 0b11;
     const SENDS: u64 = 0b1100;
@@ -189,9 +191,9 @@ fn operations(qp_type: u32) -> u64 {
     }
 }
 
-/// As `man ibv_create_qp_ex`.
+/// See `man ibv_create_qp_ex`.
 pub unsafe extern "C" fn create(_context: *mut Context, attr: *mut QpInitAttrEx) -> *mut Qp {
-    // SAFETY: the caller's structure.
+    // SAFETY: contract of `ibv_create_qp_ex` (man page): `attr` is valid.
     let init = unsafe { &*attr };
     let known = MASK_PD | MASK_CREATE_FLAGS | MASK_SEND_OPS_FLAGS;
     let has = |bit: u32| init.comp_mask & bit != 0;
@@ -208,11 +210,12 @@ pub unsafe extern "C" fn create(_context: *mut Context, attr: *mut QpInitAttrEx)
         ));
     }
     let pd = if has(MASK_PD) { init.pd } else { std::ptr::null_mut() };
-    // SAFETY: the caller's objects; the structure begins like the plain one.
+    // SAFETY: contract of `ibv_create_qp_ex` (man page): the objects in `attr` are valid. The structure begins with
+    // the fields of the plain one.
     unsafe { qp::create(pd, &mut *attr.cast::<QpInitAttr>(), true) }
 }
 
-/// A queue pair with its functions.
+/// Returns a queue pair with its functions.
 pub fn table(qp_base: Qp) -> QpEx {
     QpEx {
         qp_base,
@@ -244,39 +247,41 @@ pub fn table(qp_base: Qp) -> QpEx {
     }
 }
 
-/// The batch that a thread builds.
+/// Returns the batch that the calling thread builds.
 ///
 /// # Safety
-/// The calling thread must be between `wr_start` and `wr_complete` or `wr_abort` of `qp`: it holds the lock.
+/// The calling thread must be between `wr_start` and `wr_complete` or `wr_abort` of `qp`, so that it holds the lock.
 pub unsafe fn building<'a>(qp: *mut QpEx) -> RefMut<'a, Batch> {
-    // SAFETY: the program's pair, whose lock the caller holds.
+    // SAFETY: contract of this function: `qp` is live, and this thread has begun a batch.
     RefMut::map(unsafe { qp::object(qp.cast()).posting.building() }, |posting| &mut posting.batch)
 }
 
 /// # Safety
-/// As [`building`].
+/// The same as for [`building`].
 unsafe fn begin(qp: *mut QpEx, kind: Kind, imm_be: Option<u32>) {
-    // SAFETY: the caller's promise; the two fields are the program's to set.
+    // SAFETY: contract of this function: this thread has begun a batch of `qp`, and only this thread sets the two
+    // fields.
     unsafe { building(qp).begin((*qp).wr_id, (*qp).wr_flags, kind, imm_be) }
 }
 
 unsafe extern "C" fn wr_start(qp: *mut QpEx) {
-    // SAFETY: the program's pair.
+    // SAFETY: contract of `ibv_wr_start` (man page): `qp` is live.
     unsafe { qp::object(qp.cast()) }.posting.begin_batch();
 }
 
 pub unsafe extern "C" fn wr_complete(qp: *mut QpEx) -> c_int {
-    // SAFETY: the program's pair.
+    // SAFETY: contract of `ibv_wr_complete` (man page): `qp` is live.
     let of = unsafe { qp::object(qp.cast()) };
-    // SAFETY: begun by `wr_start`.
+    // SAFETY: contract of `ibv_wr_complete` (man page): this thread has called `ibv_wr_start`.
     let number = unsafe { of.posting.building() }.complete();
-    // SAFETY: as above.
+    // SAFETY: contract of `ibv_wr_complete` (man page): this thread has called `ibv_wr_start`, and the batch has not
+    // ended.
     unsafe { of.posting.end_batch() };
     number
 }
 
 pub unsafe extern "C" fn wr_abort(qp: *mut QpEx) {
-    // SAFETY: the program's pair, whose batch `wr_start` began.
+    // SAFETY: contract of `ibv_wr_abort` (man page): `qp` is live, and this thread has called `ibv_wr_start`.
     unsafe {
         building(qp).abandon();
         qp::object(qp.cast()).posting.end_batch();
@@ -284,71 +289,73 @@ pub unsafe extern "C" fn wr_abort(qp: *mut QpEx) {
 }
 
 unsafe extern "C" fn wr_send(qp: *mut QpEx) {
-    // SAFETY: between start and complete.
+    // SAFETY: contract of `ibv_wr_send` (man page): this thread has called `ibv_wr_start`.
     unsafe { begin(qp, Kind::Send, None) }
 }
 
 unsafe extern "C" fn wr_send_imm(qp: *mut QpEx, imm_be: u32) {
-    // SAFETY: between start and complete.
+    // SAFETY: contract of `ibv_wr_send_imm` (man page): this thread has called `ibv_wr_start`.
     unsafe { begin(qp, Kind::Send, Some(imm_be)) }
 }
 
 unsafe extern "C" fn wr_rdma_write(qp: *mut QpEx, rkey: u32, remote_addr: u64) {
-    // SAFETY: between start and complete.
+    // SAFETY: contract of `ibv_wr_rdma_write` (man page): this thread has called `ibv_wr_start`.
     unsafe { begin(qp, Kind::Write { remote_addr, rkey }, None) }
 }
 
 unsafe extern "C" fn wr_rdma_write_imm(qp: *mut QpEx, rkey: u32, remote_addr: u64, imm_be: u32) {
-    // SAFETY: between start and complete.
+    // SAFETY: contract of `ibv_wr_rdma_write_imm` (man page): this thread has called `ibv_wr_start`.
     unsafe { begin(qp, Kind::Write { remote_addr, rkey }, Some(imm_be)) }
 }
 
 unsafe extern "C" fn wr_rdma_read(qp: *mut QpEx, rkey: u32, remote_addr: u64) {
-    // SAFETY: between start and complete.
+    // SAFETY: contract of `ibv_wr_rdma_read` (man page): this thread has called `ibv_wr_start`.
     unsafe { begin(qp, Kind::Read { remote_addr, rkey }, None) }
 }
 
 unsafe extern "C" fn wr_atomic_cmp_swp(qp: *mut QpEx, rkey: u32, remote_addr: u64, compare: u64, swap: u64) {
     let target = AtomicTarget { remote_addr, compare_add: compare, swap, rkey };
-    // SAFETY: between start and complete.
+    // SAFETY: contract of `ibv_wr_atomic_cmp_swp` (man page): this thread has called `ibv_wr_start`.
     unsafe { begin(qp, Kind::Atomic { opcode: WrOpcode::ATOMIC_CMP_AND_SWP, target }, None) }
 }
 
 unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut QpEx, rkey: u32, remote_addr: u64, add: u64) {
     let target = AtomicTarget { remote_addr, compare_add: add, swap: 0, rkey };
-    // SAFETY: between start and complete.
+    // SAFETY: contract of `ibv_wr_atomic_fetch_add` (man page): this thread has called `ibv_wr_start`.
     unsafe { begin(qp, Kind::Atomic { opcode: WrOpcode::ATOMIC_FETCH_AND_ADD, target }, None) }
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut QpEx, ah: *mut Ah, remote_qpn: u32, remote_qkey: u32) {
-    // SAFETY: the program's address handle.
+    // SAFETY: contract of `ibv_wr_set_ud_addr` (man page): `ah` is live.
     let ah = unsafe { address::raw(ah.cast_const().cast()) };
-    // SAFETY: between start and complete.
+    // SAFETY: contract of `ibv_wr_set_ud_addr` (man page): this thread has called `ibv_wr_start`.
     if let Some(last) = unsafe { building(qp) }.last() {
         last.to = Some(UdTarget { ah, remote_qpn, remote_qkey });
     }
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut QpEx, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: between start and complete.
+    // SAFETY: contract of `ibv_wr_set_sge` (man page): this thread has called `ibv_wr_start`.
     unsafe { building(qp) }.set_sges(&[Sge { addr, length, lkey }]);
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut QpEx, num_sge: usize, sges: *const Sge) {
-    // SAFETY: the program's array.
+    // SAFETY: contract of `ibv_wr_set_sge_list` (man page): `sges` has `num_sge` elements.
     let sges = if num_sge == 0 { &[] } else { unsafe { std::slice::from_raw_parts(sges, num_sge) } };
-    // SAFETY: between start and complete.
+    // SAFETY: contract of `ibv_wr_set_sge_list` (man page): this thread has called `ibv_wr_start`.
     unsafe { building(qp) }.set_sges(sges);
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut QpEx, addr: *mut c_void, length: usize) {
-    // SAFETY: between start and complete; the program's bytes.
+    // SAFETY: contract of `ibv_wr_set_inline_data` (man page): this thread has called `ibv_wr_start`, and `addr` has
+    // `length` bytes.
     unsafe { building(qp).set_inline(&[DataBuf { addr, length }]) };
 }
 
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut QpEx, num_buf: usize, buffers: *const DataBuf) {
-    // SAFETY: the program's array.
+    // SAFETY: contract of `ibv_wr_set_inline_data_list` (man page): `buffers` has `num_buf` elements.
     let buffers = if num_buf == 0 { &[] } else { unsafe { std::slice::from_raw_parts(buffers, num_buf) } };
-    // SAFETY: between start and complete; the program's bytes.
+    // SAFETY: contract of `ibv_wr_set_inline_data_list` (man page): this thread has called `ibv_wr_start`, and the
+    // buffers are valid for reads.
     unsafe { building(qp).set_inline(buffers) };
 }

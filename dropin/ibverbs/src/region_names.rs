@@ -1,6 +1,6 @@
-//! Regions whose bytes requests name by other addresses than those of the memory: zero-based regions, and those of
-//! `ibv_reg_mr_iova`. Local elements name them in the same way. The provider knows local memory by its own addresses, so
-//! elements are translated when they are posted, in programs that have such regions.
+//! Regions to which requests refer by other addresses than those of the memory: zero-based regions, and those of
+//! `ibv_reg_mr_iova`. Local elements use the same addresses. The provider addresses local memory by its own addresses,
+//! so elements are translated when they are posted, in programs that have such regions.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,14 +8,14 @@ use std::sync::{PoisonError, RwLock};
 
 use farcall_verbs::{RawMr, Sge};
 
-/// Elements of a request at most: the provider refuses requests with more.
+/// Maximum number of elements of a request: the provider refuses requests with more.
 const ELEMENTS_MAX: usize = 16;
 
-/// By local key, the difference from the address in a request to that of the memory.
+/// Key: local key; value: difference from the address in a request to that of the memory.
 static DIFFERENCES: RwLock<BTreeMap<u32, u64>> = RwLock::new(BTreeMap::new());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Notes how requests name a region that was registered.
+/// Records the addresses by which requests refer to a registered region.
 pub fn note(mr: &dyn RawMr) {
     let difference = (mr.addr() as u64).wrapping_sub(mr.remote_addr());
     change(|differences| match difference {
@@ -24,7 +24,7 @@ pub fn note(mr: &dyn RawMr) {
     });
 }
 
-/// Forgets a region before its key can be given to another.
+/// Removes a region before its key can be reused.
 pub fn forget(lkey: u32) {
     if are_any() {
         change(|differences| differences.remove(&lkey));
@@ -43,7 +43,7 @@ pub fn are_any() -> bool {
     COUNT.load(Ordering::Acquire) != 0
 }
 
-/// Gives elements the addresses of the memory that they name.
+/// Replaces the addresses in elements by those of the memory.
 pub fn translate(sges: &mut [Sge]) {
     let differences = DIFFERENCES.read().unwrap_or_else(PoisonError::into_inner);
     for sge in sges {
@@ -52,7 +52,7 @@ pub fn translate(sges: &mut [Sge]) {
     }
 }
 
-/// Room for the translated elements of one request.
+/// Buffer for the translated elements of one request.
 #[derive(Default)]
 pub struct Elements([Sge; ELEMENTS_MAX]);
 

@@ -1,4 +1,4 @@
-//! Which C object an event is about.
+//! Lookup of the C object that an event belongs to.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,13 +9,13 @@ use crate::cq::CqObject;
 use crate::qp::QpObject;
 use crate::srq::SrqObject;
 
-/// An address of an object. Only compared and handed back to the program.
+/// Address of an object. Only compared, and returned to the program.
 struct Address<T>(*mut T);
 
-// SAFETY: an address; code that follows it takes the object's locks.
+// SAFETY: only an address; code that dereferences it takes the object's locks.
 unsafe impl<T> Send for Address<T> {}
 
-/// The objects of one kind, by the numbers that the provider calls them.
+/// The objects of one kind. Key: the provider's number.
 pub struct Objects<T>(Mutex<HashMap<u32, Address<T>>>);
 
 impl<T> Default for Objects<T> {
@@ -29,16 +29,17 @@ impl<T> Objects<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(number, Address(object));
     }
 
-    /// To be called before the object dies.
+    /// Removes an object. Must be called before the object is freed.
     pub fn remove(&self, number: u32) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
     }
 
-    /// The object an event is about, which then waits for the acknowledgement.
+    /// Returns the object of an event, and counts the event as unacknowledged.
     pub fn hand_out(&self, number: u32, events: impl Fn(&T) -> &Unacknowledged) -> Option<*mut T> {
         let objects = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = objects.get(&number)?.0;
-        // SAFETY: registered objects live: they are removed under this lock before they die.
+        // SAFETY: registered objects are live: before an object is freed, it is removed under the lock that is held
+        // here.
         events(unsafe { &*found }).handed_out();
         Some(found)
     }

@@ -1,5 +1,5 @@
 //! Functions of rdma-core 59 and later. Programs of newer systems link them, so the names must exist. The objects that
-//! they make (handles for direct memory access, buffers, completion counters) are not offered.
+//! they create (handles for direct memory access, buffers, completion counters) are not supported.
 
 use std::ffi::{c_int, c_void};
 
@@ -11,16 +11,16 @@ use crate::symbols::{export, not_offered};
 
 export! {
     "IBVERBS_1.16" {
-        /// `man ibv_query_port_speed`: what `ibv_query_port` says, in units of 100 Mb/s.
+        /// `man ibv_query_port_speed`: the speed of `ibv_query_port`, in units of 100 Mb/s.
         fn ibv_query_port_speed(context: *mut Context, port_num: u32, speed: *mut c_void) -> c_int {
             let Ok(port_num) = u8::try_from(port_num) else {
                 return errno::refused(libc::EINVAL, format_args!("port {port_num}"));
             };
-            // SAFETY: the caller's context.
+            // SAFETY: contract of `ibv_query_port_speed` (man page): `context` is open.
             if let Err(error) = unsafe { object(context) }.provider.query_port(port_num) {
                 return errno::number(&error);
             }
-            // SAFETY: the caller's number of 64 bits.
+            // SAFETY: contract of `ibv_query_port_speed` (man page): `speed` points to a 64-bit integer.
             unsafe { speed.cast::<u64>().write(u64::from(context::LANES * context::SPEED_GBPS) * 10) };
             0
         }
@@ -29,7 +29,7 @@ export! {
 
 not_offered! {
     "IBVERBS_1.15" {
-        // `ibv_reg_mr` and the other registrations are offered.
+        // `ibv_reg_mr` and the other registrations are supported.
         Null: ibv_alloc_dmah ibv_reg_mr_ex;
         Number: ibv_dealloc_dmah;
     }

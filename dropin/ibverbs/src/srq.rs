@@ -21,9 +21,10 @@ pub struct SrqObject {
 }
 
 /// # Safety
-/// `srq` must come from [`ibv_create_srq`].
+/// `srq` must have been created by [`ibv_create_srq`] and be live.
 pub unsafe fn object<'a>(srq: *mut Srq) -> &'a SrqObject {
-    // SAFETY: the C structure begins its object. Fields that change are behind locks.
+    // SAFETY: contract of this function: `srq` is live. The C structure is the first field of its object (`repr(C)`);
+    // fields that change are behind locks.
     unsafe { &*srq.cast::<SrqObject>() }
 }
 
@@ -33,31 +34,33 @@ impl SrqObject {
     }
 }
 
-/// As `man ibv_post_srq_recv`.
+/// See `man ibv_post_srq_recv`.
 pub unsafe extern "C" fn post_recv(
     srq: *mut Srq,
     wr: *mut RecvWr<'static>,
     bad_wr: *mut *mut RecvWr<'static>,
 ) -> c_int {
-    // SAFETY: the program's queue.
+    // SAFETY: contract of `ibv_post_srq_recv` (man page): `srq` is live.
     let mut provider = unsafe { object(srq) }.lock();
-    // SAFETY: the program's chain, and its promise (man ibv_post_srq_recv).
+    // SAFETY: contract of `ibv_post_srq_recv` (man page): the chain is valid, and its memory stays valid until the
+    // completions, as `RawSrq::post_recv` requires.
     unsafe { qp::post_receives(wr, bad_wr, |batch| provider.post_recv(batch)) }
 }
 
-/// As `ibv_create_srq_ex`: what the header does not map to `ibv_create_srq` (XRC, tag matching) is not offered.
+/// See `ibv_create_srq_ex`: the queues that the header does not map to `ibv_create_srq` (XRC, tag matching) are not
+/// supported.
 pub unsafe extern "C" fn create_ex(_context: *mut Context, _attr: *mut SrqInitAttrEx) -> *mut Srq {
     errno::null(errno::refused(libc::EOPNOTSUPP, format_args!("no XRC and no tag matching")))
 }
 
 export! {
     "IBVERBS_1.1" {
-        /// `man ibv_create_srq`: the sizes become those that the queue has.
+        /// `man ibv_create_srq`: the sizes are set to those of the created queue.
         fn ibv_create_srq(pd: *mut Pd, attr: *mut SrqInitAttr) -> *mut Srq {
             if let Err(number) = live::DOMAINS.check(pd) {
                 return errno::null(number);
             }
-            // SAFETY: a live domain, and the caller's structure.
+            // SAFETY: the domain is live (checked above). Contract of `ibv_create_srq` (man page): `attr` is valid.
             let (domain, init) = unsafe { (memory::domain(pd), &mut *attr) };
             let wanted = verbs::SrqInitAttr { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge };
             let made = domain.provider.create_srq(&wanted).and_then(|provider| {
@@ -70,7 +73,7 @@ export! {
             };
             (init.attr.max_wr, init.attr.max_sge) = (cap.max_wr, cap.max_sge);
             let srq_num = provider.srq_num();
-            // SAFETY: the caller's domain.
+            // SAFETY: the domain is live (checked above).
             let context = unsafe { (*pd).context };
             let srq = Srq {
                 context,
@@ -88,7 +91,7 @@ export! {
                 events: Unacknowledged::default(),
                 uses: UseCount::default(),
             }));
-            // SAFETY: just made, and the caller's context.
+            // SAFETY: `made` was just created, and the context of a live domain is open.
             unsafe {
                 live::RECEIVE_QUEUES.insert(made.cast::<Srq>());
                 context::object(context).registry.srqs.insert(srq_num, made);
@@ -104,13 +107,13 @@ export! {
             if let Err(number) = live::RECEIVE_QUEUES.check(srq) {
                 return number;
             }
-            // SAFETY: the caller's structure.
+            // SAFETY: contract of `ibv_modify_srq` (man page): `attr` is valid.
             let wanted = unsafe { &*attr };
             let changes = verbs::SrqAttr {
                 max_wr: (attr_mask & srq_mask::MAX_WR != 0).then_some(wanted.max_wr),
                 srq_limit: (attr_mask & srq_mask::LIMIT != 0).then_some(wanted.srq_limit),
             };
-            // SAFETY: the caller's queue.
+            // SAFETY: the queue is live (checked above).
             errno::code(unsafe { object(srq) }.lock().modify(&changes))
         }
 
@@ -119,10 +122,10 @@ export! {
             if let Err(number) = live::RECEIVE_QUEUES.check(srq) {
                 return number;
             }
-            // SAFETY: a live queue.
+            // SAFETY: the queue is live (checked above).
             errno::code(unsafe { object(srq) }.lock().query().map(|cap| {
                 let filled = SrqAttr { max_wr: cap.max_wr, max_sge: cap.max_sge, srq_limit: cap.srq_limit };
-                // SAFETY: the caller's structure.
+                // SAFETY: contract of `ibv_query_srq` (man page): `attr` is valid.
                 unsafe { attr.write(filled) }
             }))
         }
@@ -132,16 +135,17 @@ export! {
             if let Err(number) = live::RECEIVE_QUEUES.check(srq) {
                 return number;
             }
-            // SAFETY: a live queue.
+            // SAFETY: the queue is live (checked above).
             let of = unsafe { object(srq) };
             if let Err(number) = of.uses.check_none().and_then(|()| live::RECEIVE_QUEUES.remove(srq)) {
                 return number;
             }
-            // SAFETY: contexts outlive their queues.
+            // SAFETY: contract of `ibv_close_device` (man page): a context outlives its queues.
             unsafe { context::object(of.srq.context) }.registry.srqs.remove(of.srq.handle);
             of.events.wait();
             let pd = of.srq.pd;
-            // SAFETY: made above, and nothing uses it; domains outlive their queues.
+            // SAFETY: `ibv_create_srq` made it with `Box::into_raw`. No queue pair uses it, and `remove` succeeds only
+            // once. The domain is live, because its use count is positive.
             unsafe {
                 drop(Box::from_raw(srq.cast::<SrqObject>()));
                 memory::domain(pd).uses.remove();

@@ -1,4 +1,4 @@
-//! Files of the kernel that some programs read through the library.
+//! Kernel files that some programs read through the library.
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::io::Read;
@@ -10,10 +10,10 @@ use crate::symbols::export;
 use crate::{context, errno, shown_files};
 use farcall_layout::{Context, Device};
 
-/// Reads a file into a C buffer, without the newline at its end; how many bytes, or -1.
+/// Reads a file into a C buffer, without the newline at its end. Returns the number of bytes, or -1.
 ///
 /// # Safety
-/// `buffer` must have room for `len_bytes`.
+/// `buffer` must have `len_bytes` bytes.
 unsafe fn read_into(path: &Path, buffer: *mut c_char, len_bytes: usize) -> c_int {
     let mut bytes = Vec::new();
     let opened =
@@ -25,7 +25,8 @@ unsafe fn read_into(path: &Path, buffer: *mut c_char, len_bytes: usize) -> c_int
         bytes.pop();
     }
     bytes.truncate(len_bytes.saturating_sub(1));
-    // SAFETY: the caller's buffer has room for the bytes and the zero after them.
+    // SAFETY: contract of this function: `buffer` has `len_bytes` bytes. The file's bytes are truncated so that the
+    // terminating zero fits.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast::<u8>(), bytes.len());
         if len_bytes > 0 {
@@ -36,16 +37,16 @@ unsafe fn read_into(path: &Path, buffer: *mut c_char, len_bytes: usize) -> c_int
 }
 
 /// # Safety
-/// Both must be C strings.
+/// Both pointers must be C strings.
 unsafe fn joined(dir: *const c_char, file: *const c_char) -> std::path::PathBuf {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: both pointers are C strings.
     let (dir, file) = unsafe { (CStr::from_ptr(dir), CStr::from_ptr(file)) };
     shown_files::place(Path::new(OsStr::from_bytes(dir.to_bytes())).join(OsStr::from_bytes(file.to_bytes())))
 }
 
 export! {
     "IBVERBS_1.0" {
-        /// Where the kernel's files are.
+        /// Returns the path of the kernel's files.
         fn ibv_get_sysfs_path() -> *const c_char {
             c"/sys".as_ptr()
         }
@@ -54,13 +55,14 @@ export! {
         fn ibv_read_sysfs_file(
             dir: *const c_char, file: *const c_char, buffer: *mut c_char, len_bytes: usize,
         ) -> c_int {
-            // SAFETY: the caller's strings and buffer.
+            // SAFETY: contract of the original function: `dir` and `file` are C strings, and `buffer` has `len_bytes`
+            // bytes.
             unsafe { read_into(&joined(dir, file), buffer, len_bytes) }
         }
     }
 }
 
-/// What `ibv_devinfo` asks for: 0 RoCEv1 (or InfiniBand), 1 RoCEv2.
+/// Queried by `ibv_devinfo`: 0 is RoCEv1 (or InfiniBand), 1 RoCEv2.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_gid_type(
     context: *mut Context,
@@ -68,12 +70,12 @@ pub unsafe extern "C" fn ibv_query_gid_type(
     index: u32,
     gid_type: *mut c_int,
 ) -> c_int {
-    // SAFETY: the caller's context.
+    // SAFETY: contract of the original function: `context` is open.
     let table = context::gid_entries(unsafe { context::object(context) }, port_num.into());
     let Some(found) = table.iter().find(|entry| entry.gid_index == index) else {
         return errno::answer(Err(libc::ENODATA));
     };
-    // SAFETY: the caller's variable.
+    // SAFETY: contract of the original function: `gid_type` is valid.
     unsafe { *gid_type = c_int::from(found.gid_type == 2) };
     0
 }
@@ -87,7 +89,8 @@ pub unsafe extern "C" fn ibv_read_ibdev_sysfs_file(
     device: *mut Device,
     file: *const c_char,
 ) -> c_int {
-    // SAFETY: the caller's device, string and buffer.
+    // SAFETY: contract of the original function: `device` is valid, `file` is a C string, and `buffer` has `len_bytes`
+    // bytes.
     unsafe { read_into(&joined((*device).ibdev_path.as_ptr(), file), buffer, len_bytes) }
 }
 under_private_nodes!(ibv_read_ibdev_sysfs_file);

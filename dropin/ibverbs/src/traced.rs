@@ -1,5 +1,5 @@
-//! What programs call through tables in the objects, when calls are shown. Without a trace the tables hold the
-//! functions themselves, so it costs nothing.
+//! Functions that programs call through tables in the objects, while calls are traced. Without a trace the tables
+//! contain the functions themselves, so there is no cost.
 
 use std::ffi::{c_int, c_uint};
 
@@ -12,12 +12,12 @@ use farcall_layout::{
     Context, Cq, CqEx, CqInitAttrEx, DeviceAttrEx, PortAttr, Qp, QpEx, QpInitAttrEx, Srq, VerbsContext,
 };
 
-/// Whether calls are shown, for [`farcall_trace::export`].
+/// Returns whether calls are traced, for [`farcall_trace::export`].
 pub fn begin() -> Option<()> {
     farcall_trace::is_on().then_some(())
 }
 
-/// Puts the functions that show into a context's tables.
+/// Stores the tracing functions in a context's tables.
 pub fn context_table(tables: &mut VerbsContext) {
     tables.query_port = query_port;
     tables.query_device_ex = query_device_ex;
@@ -31,13 +31,13 @@ pub fn context_table(tables: &mut VerbsContext) {
     ops.post_srq_recv = Some(post_srq_recv);
 }
 
-/// Puts the functions that show into an extended queue pair.
+/// Stores the tracing functions in an extended queue pair.
 pub fn qp_table(qp: &mut QpEx) {
     qp.wr_complete = wr_complete;
     qp.wr_abort = wr_abort;
 }
 
-/// Puts the functions that show into an extended completion queue.
+/// Stores the tracing functions in an extended completion queue.
 pub fn cq_table(cq: &mut CqEx) {
     cq.start_poll = start_poll;
     cq.next_poll = next_poll;
@@ -49,7 +49,7 @@ unsafe extern "C" fn query_port(
     attr: *mut PortAttr,
     len_bytes: usize,
 ) -> c_int {
-    // SAFETY: the program's objects.
+    // SAFETY: contract of `ibv_query_port` (man page), which is that of `context::query_port`.
     let run = || unsafe { context::query_port(context, port_num, attr, len_bytes) };
     shown!(ibv_query_port(context, port_num, attr), run)
 }
@@ -60,33 +60,33 @@ unsafe extern "C" fn query_device_ex(
     attr: *mut DeviceAttrEx,
     len_bytes: usize,
 ) -> c_int {
-    // SAFETY: the program's objects.
+    // SAFETY: contract of `ibv_query_device_ex` (man page), which is that of `context::query_device_ex`.
     let run = || unsafe { context::query_device_ex(context, input, attr, len_bytes) };
     shown!(ibv_query_device_ex(context, len_bytes), run)
 }
 
 unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAttrEx) -> *mut Qp {
-    // SAFETY: the program's objects.
+    // SAFETY: contract of `ibv_create_qp_ex` (man page), which is that of `qp_ex::create`.
     let run = || unsafe { qp_ex::create(context, attr) };
     shown!(ibv_create_qp_ex(context, attr), run)
 }
 
 unsafe extern "C" fn create_cq_ex(context: *mut Context, attr: *mut CqInitAttrEx) -> *mut CqEx {
-    // SAFETY: the program's objects.
+    // SAFETY: contract of `ibv_create_cq_ex` (man page), which is that of `cq_ex::create`.
     let run = || unsafe { cq_ex::create(context, attr) };
     shown!(ibv_create_cq_ex(context, attr), run)
 }
 
-/// Shows an object as an argument.
+/// Writes an object as an argument.
 fn shows(call: &mut Call, name: &'static str, object: impl Argument) {
     call.shows(name, |line| {
         let hint = Hint { call: "", name, others: OtherArguments::default(), phase: Phase::Given };
-        // SAFETY: the program's object.
+        // SAFETY: the callers pass integers, or objects that are live by the man page of the call.
         unsafe { object.show(line, &hint) }
     });
 }
 
-/// The handle of a queue, and its empty polls until now.
+/// Writes the completions of a poll, and the number of empty polls before it.
 fn poll_result(call: &mut Call, of: &CqObject, wcs: &[Wc]) {
     if !wcs.is_empty() {
         call.result("wc", |line| farcall_trace::completions(line, wcs));
@@ -99,20 +99,20 @@ fn poll_result(call: &mut Call, of: &CqObject, wcs: &[Wc]) {
 
 unsafe extern "C" fn poll_cq(cq: *mut Cq, num_entries: c_int, wc: *mut Wc) -> c_int {
     let began_ns = now_ns();
-    // SAFETY: the program's queue and array.
+    // SAFETY: contract of `ibv_poll_cq` (man page): `cq` is live, and `wc` has `num_entries` elements.
     let (taken, of) = unsafe { (cq::poll(cq, num_entries, wc), cq::object(cq.cast())) };
     if taken == 0 {
-        // SAFETY: as above.
+        // SAFETY: contract of `ibv_poll_cq` (man page): `cq` is live.
         of.empty_polls.add(unsafe { (*cq).handle });
         return 0;
     }
     let Some(mut call) = Call::begun_at("ibv_poll_cq", began_ns) else { return taken };
     shows(&mut call, "cq", cq);
     shows(&mut call, "num_entries", num_entries);
-    // SAFETY: a number.
+    // SAFETY: the result is an integer, which satisfies `Returned::show_result`.
     unsafe { call.returned(taken) };
     let wcs = match usize::try_from(taken) {
-        // SAFETY: so many were written.
+        // SAFETY: `cq::poll` has written `taken` elements.
         Ok(taken) => unsafe { std::slice::from_raw_parts(wc, taken) },
         Err(_) => &[],
     };
@@ -121,14 +121,14 @@ unsafe extern "C" fn poll_cq(cq: *mut Cq, num_entries: c_int, wc: *mut Wc) -> c_
     taken
 }
 
-/// A poll of one completion by `ibv_start_poll` or `ibv_next_poll`.
+/// Traces a poll of one completion by `ibv_start_poll` or `ibv_next_poll`.
 ///
 /// # Safety
-/// `cq` must be the program's queue, polled by the calling thread.
+/// `cq` must be a live queue of the program, polled by the calling thread.
 unsafe fn poll_one(name: &'static str, cq: *mut CqEx, advance: impl FnOnce() -> c_int) -> c_int {
     let began_ns = now_ns();
     let number = advance();
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `cq` is live.
     let of = unsafe { cq::object(cq.cast::<CqObject>()) };
     if number == libc::ENOENT {
         of.empty_polls.add(of.cq.base.handle);
@@ -136,7 +136,7 @@ unsafe fn poll_one(name: &'static str, cq: *mut CqEx, advance: impl FnOnce() -> 
     }
     let Some(mut call) = Call::begun_at(name, began_ns) else { return number };
     shows(&mut call, "cq", cq);
-    // SAFETY: a number.
+    // SAFETY: the result is an integer, which satisfies `Returned::show_result`.
     unsafe { call.returned(number) };
     let wcs = std::slice::from_ref(&of.current);
     poll_result(&mut call, of, if number == 0 { wcs } else { &[] });
@@ -145,17 +145,18 @@ unsafe fn poll_one(name: &'static str, cq: *mut CqEx, advance: impl FnOnce() -> 
 }
 
 unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut c_uint) -> c_int {
-    // SAFETY: the program's queue and structure.
+    // SAFETY: contract of `ibv_start_poll` (man page): `cq` is live, only this thread polls it, and `attr` is null or
+    // valid.
     unsafe { poll_one("ibv_start_poll", cq, || cq_ex::start_poll(cq, attr)) }
 }
 
 unsafe extern "C" fn next_poll(cq: *mut CqEx) -> c_int {
-    // SAFETY: the program's queue.
+    // SAFETY: contract of `ibv_next_poll` (man page): `cq` is live, and only this thread polls it.
     unsafe { poll_one("ibv_next_poll", cq, || cq_ex::next_poll(cq)) }
 }
 
 unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_int {
-    // SAFETY: the program's queue.
+    // SAFETY: contract of `ibv_req_notify_cq` (man page): `cq` is live.
     let run = || unsafe { cq::req_notify(cq, solicited_only) };
     shown!(ibv_req_notify_cq(cq, solicited_only), run)
 }
@@ -166,45 +167,45 @@ unsafe extern "C" fn post_send(
     bad_wr: *mut *mut SendWr<'static>,
 ) -> c_int {
     let Some(mut call) = Call::begin("ibv_post_send") else {
-        // SAFETY: the program's pair and chain.
+        // SAFETY: contract of `ibv_post_send` (man page), which is that of `qp::post_send`.
         return unsafe { qp::post_send(qp, wr, bad_wr) };
     };
     shows(&mut call, "qp", qp);
-    // SAFETY: the program's pair and chain, also below.
+    // SAFETY: contract of `ibv_post_send` (man page): `qp` is live.
     let is_datagram = unsafe { (*qp).qp_type } == QpType::Ud as u32;
-    // SAFETY: as above.
+    // SAFETY: contract of `ibv_post_send` (man page): the chain is valid.
     call.shows("wr", |line| unsafe { requests(line, wr, is_datagram) });
     call.executes();
-    // SAFETY: as above.
+    // SAFETY: contract of `ibv_post_send` (man page), which is that of `qp::post_send`.
     let number = unsafe { qp::post_send(qp, wr, bad_wr) };
-    // SAFETY: a number.
+    // SAFETY: the result is an integer, which satisfies `Returned::show_result`.
     unsafe { call.returned(number) };
     if number != 0 {
-        // SAFETY: the variable was set to the request that was refused.
+        // SAFETY: on failure `qp::post_send` has stored the refused request in `bad_wr`.
         call.result("bad_wr_id", |line| line.hex(unsafe { (**bad_wr).wr_id }));
     }
     call.end();
     number
 }
 
-/// Shows a call that posts receives.
+/// Traces a call that posts receives.
 ///
 /// # Safety
-/// The arguments must be what `man ibv_post_recv` asks for.
+/// The arguments must be valid by `man ibv_post_recv`.
 unsafe fn post_receives(
     mut call: Call,
     wr: *mut RecvWr<'static>,
     bad_wr: *mut *mut RecvWr<'static>,
     post: impl FnOnce() -> c_int,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: the chain is valid.
     call.shows("wr", |line| unsafe { receives(line, wr) });
     call.executes();
     let number = post();
-    // SAFETY: a number.
+    // SAFETY: the result is an integer, which satisfies `Returned::show_result`.
     unsafe { call.returned(number) };
     if number != 0 {
-        // SAFETY: the variable was set to the receive that was refused.
+        // SAFETY: on failure `post` has stored the refused receive in `bad_wr`.
         call.result("bad_wr_id", |line| line.hex(unsafe { (**bad_wr).wr_id }));
     }
     call.end();
@@ -216,11 +217,11 @@ unsafe extern "C" fn post_recv(
     wr: *mut RecvWr<'static>,
     bad_wr: *mut *mut RecvWr<'static>,
 ) -> c_int {
-    // SAFETY: the program's pair and chain.
+    // SAFETY: contract of `ibv_post_recv` (man page), which is that of `qp::post_recv`.
     let run = || unsafe { qp::post_recv(qp, wr, bad_wr) };
     let Some(mut call) = Call::begin("ibv_post_recv") else { return run() };
     shows(&mut call, "qp", qp);
-    // SAFETY: as above.
+    // SAFETY: contract of `ibv_post_recv` (man page): `wr` and `bad_wr` are valid.
     unsafe { post_receives(call, wr, bad_wr, run) }
 }
 
@@ -229,36 +230,36 @@ unsafe extern "C" fn post_srq_recv(
     wr: *mut RecvWr<'static>,
     bad_wr: *mut *mut RecvWr<'static>,
 ) -> c_int {
-    // SAFETY: the program's queue and chain.
+    // SAFETY: contract of `ibv_post_srq_recv` (man page), which is that of `srq::post_recv`.
     let run = || unsafe { srq::post_recv(srq, wr, bad_wr) };
     let Some(mut call) = Call::begin("ibv_post_srq_recv") else { return run() };
     shows(&mut call, "srq", srq);
-    // SAFETY: as above.
+    // SAFETY: contract of `ibv_post_srq_recv` (man page): `wr` and `bad_wr` are valid.
     unsafe { post_receives(call, wr, bad_wr, run) }
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut QpEx) -> c_int {
-    // SAFETY: the program's pair, whose batch this thread builds since `ibv_wr_start`.
+    // SAFETY: contract of `ibv_wr_complete` (man page): `qp` is live, and this thread has called `ibv_wr_start`.
     let run = || unsafe { qp_ex::wr_complete(qp) };
     let Some(mut call) = Call::begin("ibv_wr_complete") else { return run() };
     shows(&mut call, "qp", qp);
-    // SAFETY: as above.
+    // SAFETY: contract of `ibv_wr_complete` (man page): `qp` is live.
     let is_datagram = unsafe { (*qp).qp_base.qp_type } == QpType::Ud as u32;
     call.shows("wr", |line| {
-        // SAFETY: as above.
+        // SAFETY: contract of `ibv_wr_complete` (man page): this thread has called `ibv_wr_start`.
         let mut batch = unsafe { qp_ex::building(qp) };
         line.list(batch.requests(), |line, request| farcall_trace::request(line, &request, is_datagram));
     });
     call.executes();
     let number = run();
-    // SAFETY: a number.
+    // SAFETY: the result is an integer, which satisfies `Returned::show_result`.
     unsafe { call.returned(number) };
     call.end();
     number
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut QpEx) {
-    // SAFETY: the program's pair, whose batch this thread builds since `ibv_wr_start`.
+    // SAFETY: contract of `ibv_wr_abort` (man page): `qp` is live, and this thread has called `ibv_wr_start`.
     let run = || unsafe { qp_ex::wr_abort(qp) };
     shown!(ibv_wr_abort(qp), run)
 }

@@ -1,4 +1,4 @@
-//! How many objects were made of another: it cannot be destroyed before they are.
+//! Number of objects that depend on another one, which cannot be destroyed before them.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +17,7 @@ impl UseCount {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// `EBUSY` if there are any, as the kernel says.
+    /// Returns `EBUSY` if there are any, like the kernel.
     pub fn check_none(&self) -> Result<(), c_int> {
         match self.0.load(Ordering::Acquire) {
             0 => Ok(()),

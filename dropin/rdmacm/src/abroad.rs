@@ -1,6 +1,6 @@
-//! Connections with other hosts. Their messages go through queue pair 1, which all processes of a user share: one of
-//! them, elected, takes what comes, and hands each message to the process that it is for: a request to who listens
-//! there, all else to the process that the communication ID names.
+//! Connections with other hosts. Their messages are sent over queue pair 1, which all processes of a user share. One
+//! elected process receives its messages and forwards each one to its destination: a request to the process that
+//! listens at the address, any other message to the process that the communication ID identifies.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -20,40 +20,42 @@ use crate::noted::{Connections, Place};
 use crate::port::{self, Reached};
 use crate::service;
 
-/// The numbers of what this waits for.
+/// Tokens of the descriptors that are watched here.
 pub const ARRIVED: Token = Token::MAX;
 pub const HANDED: Token = Token::MAX - 1;
 pub const ELECTION: Token = Token::MAX - 2;
 
-/// Messages that one turn takes.
+/// Maximum number of messages handled in one turn.
 const MESSAGES_A_TURN: usize = 64;
-/// A communication ID has the process above, the end below.
+/// A communication ID contains the process above this bit, and the endpoint below.
 const SLOT_SHIFT: u32 = 25;
-/// How long the program of a request may take, as its peer is told: 4.096 µs × 2 to this power, 17 s.
+/// Service timeout announced to the peer of a request: 4.096 µs × 2 to this power, 17 s.
 const SERVICE_TIMEOUT: u8 = 22;
 
-/// The way to other hosts.
+/// State for connections with other hosts.
 pub struct Abroad {
     pub management: Management,
-    /// What our peers are to be told of when we are killed.
+    /// Journal of the connections whose peers must be notified if this process is killed.
     pub connections: Connections,
-    /// Where the elected process hands us our messages.
+    /// Socket by which the elected process forwards messages to this process.
     pub handed: OwnedFd,
     requests: RequestRate,
     began: Instant,
-    /// Our first communication ID: nobody can guess it, and who had our number before had others.
+    /// First communication ID. It is random, so that it cannot be guessed and differs from those of an earlier process
+    /// with the same slot.
     first_id: u32,
 }
 
-/// An end whose peer is on another host.
+/// State of an endpoint whose peer is on another host.
 pub struct Far {
     pub peer: Ipv6Addr,
     exchange: Exchange,
-    /// Where it is noted.
+    /// Its slot in the journal.
     pub place: Option<Place>,
-    /// If its peer began: its names for that, of the communication and the transaction.
+    /// If the peer sent the request: the peer's communication ID and transaction ID.
     pub asked: Option<(u32, u64)>,
-    /// Whether its program has destroyed it, or its process has died: it says DREQ until that is answered.
+    /// `true` if the program has destroyed the endpoint, or its process has exited: the DREQ is repeated until it is
+    /// answered.
     pub is_left: bool,
 }
 
@@ -62,14 +64,14 @@ impl Far {
         Self { peer, exchange: Exchange::default(), place: None, asked: None, is_left: false }
     }
 
-    /// The end of who was asked.
+    /// Creates the state of an endpoint that received a request.
     pub fn asked(peer: Ipv6Addr, question: Mad) -> Self {
         let asked = Some((question.local_comm_id, question.transaction_id));
         Self { exchange: Exchange::asked(question), asked, ..Self::new(peer) }
     }
 }
 
-/// An address as GIDs have it.
+/// Returns an address in the form that GIDs have.
 pub fn mapped(address: &IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -78,10 +80,10 @@ pub fn mapped(address: &IpAddr) -> Ipv6Addr {
 }
 
 impl ConnectionManager {
-    /// Opens the way to other hosts.
+    /// Opens queue pair 1 and the journal.
     ///
     /// # Errors
-    /// What libibverbs or the kernel says.
+    /// Returns the error of libibverbs or of the kernel.
     pub fn go_abroad(&mut self) -> Result<(), Errno> {
         if self.abroad.is_some() {
             return Ok(());
@@ -108,14 +110,14 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// What an end calls its connection.
+    /// Returns the communication ID of an endpoint.
     pub fn comm_id(&self, token: Token) -> u32 {
         let known = self.abroad.as_ref();
         let (slot, first_id) = known.map_or((0, 0), |abroad| (abroad.management.slot, abroad.first_id));
         slot << SLOT_SHIFT | first_id.wrapping_add(token as u32) & ((1 << SLOT_SHIFT) - 1)
     }
 
-    /// Messages came, or are handed to us; whether that is what the token stands for.
+    /// Handles messages that arrived or were forwarded. Returns whether `token` stands for one of their descriptors.
     pub fn foreign_readable(&mut self, token: Token) -> bool {
         match token {
             ARRIVED => {
@@ -133,9 +135,9 @@ impl ConnectionManager {
         true
     }
 
-    /// Gives a message to whom it is for.
+    /// Forwards a message to its destination.
     fn sort(&mut self, foreign: &Foreign) {
-        // Its form was checked where it was counted.
+        // Its format was checked when it was received.
         let Ok(mad) = Mad::decode(&foreign.bytes) else { return };
         if matches!(mad.message, Message::Req(_) | Message::SidrReq(_)) && !self.may_ask(foreign.src) {
             return;
@@ -149,12 +151,12 @@ impl ConnectionManager {
             _ => {
                 let slot = mad.remote_comm_id >> SLOT_SHIFT;
                 let is_own = self.abroad.as_ref().is_some_and(|abroad| abroad.management.slot == slot);
-                // Of those that we speak for, too.
+                // Also if this process disconnects on behalf of an exited process.
                 if is_own || self.find(foreign.src, mad.remote_comm_id).is_some() {
                     return self.hear(foreign.src, mad);
                 }
                 match port::reach_process(slot) {
-                    // What is not taken comes again.
+                    // A message that is not accepted is repeated by its sender.
                     Ok(socket) => drop(hand(&socket, foreign)),
                     Err(libc::ECONNREFUSED | libc::ENOENT) => self.answer_for_nobody(foreign.src, &mad),
                     Err(error) => tracing::debug!("process {slot} cannot be reached: error {error}"),
@@ -163,7 +165,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Returns whether a host does not ask too often. A request that is dropped comes again.
+    /// Returns whether a host stays below the request rate limit. A dropped request is repeated by its sender.
     fn may_ask(&mut self, host: Ipv6Addr) -> bool {
         let Some(abroad) = &mut self.abroad else { return false };
         let may_ask = abroad.requests.take(host, abroad.began.elapsed());
@@ -182,12 +184,12 @@ impl ConnectionManager {
         match port::reach(&socket, route.port_space, &route.to) {
             Ok(Reached::Yes) => drop(hand(&socket, foreign)),
             Ok(Reached::Nobody) => self.answer_for_nobody(foreign.src, question),
-            // It comes again.
+            // The request is repeated by its sender.
             Ok(Reached::Busy) | Err(_) => {}
         }
     }
 
-    /// Answers what is for nobody here.
+    /// Replies to a message without a destination on this host.
     fn answer_for_nobody(&self, peer: Ipv6Addr, mad: &Mad) {
         let private_data = Vec::new();
         let answer = match &mad.message {
@@ -214,7 +216,7 @@ impl ConnectionManager {
         self.send_abroad(peer, &CommunicationIds::asked(mad.remote_comm_id, mad).mad(answer));
     }
 
-    /// Sends a message that may be lost.
+    /// Sends a message, which may be lost.
     pub fn send_abroad(&self, peer: Ipv6Addr, mad: &Mad) {
         if !self.abroad.as_ref().is_some_and(|abroad| abroad.management.send(peer, &mad.encode())) {
             tracing::debug!("no way to {peer}");
@@ -225,14 +227,14 @@ impl ConnectionManager {
         self.abroad.as_ref().map_or(Duration::ZERO, |abroad| abroad.began.elapsed())
     }
 
-    /// The end that a peer's message is for.
+    /// Returns the endpoint that a peer's message is for.
     fn find(&self, peer: Ipv6Addr, comm_id: u32) -> Option<Token> {
         let is_it =
             |end: &End| end.far.as_ref().is_some_and(|far| far.peer == peer && end.ids.local() == comm_id);
         self.ends.iter().find(|(_, end)| is_it(end)).map(|(token, _)| *token)
     }
 
-    /// A message for one of our ends.
+    /// Handles a message for an endpoint of this process.
     pub fn hear(&mut self, peer: Ipv6Addr, mad: Mad) {
         let now = self.now();
         let Some(token) = self.find(peer, mad.remote_comm_id) else {
@@ -255,8 +257,8 @@ impl ConnectionManager {
         }
     }
 
-    /// Whether a request came before: then it is answered as it was, or its peer told to wait. One that was held up on
-    /// its way until its peer had said more is nothing.
+    /// Returns whether a request was received before. Such a request gets the same reply again, or its peer is
+    /// requested to wait (MRA). A request that was delayed until its peer had sent later messages is ignored.
     pub fn is_known(&mut self, peer: Ipv6Addr, question: &Mad) -> bool {
         let now = self.now();
         let mut ends = self.ends.values_mut();
@@ -278,7 +280,7 @@ impl ConnectionManager {
         true
     }
 
-    /// Sends a message of a far end; whether it is one.
+    /// Sends a message of an endpoint. Returns `false` if its peer is not on another host.
     pub fn send_far(&mut self, token: Token, message: &Message) -> bool {
         let now = self.now();
         let Some(end) = self.ends.get_mut(&token) else { return false };
@@ -291,7 +293,7 @@ impl ConnectionManager {
         true
     }
 
-    /// Has a far end's timer ring when it must say something again.
+    /// Sets the timer of an endpoint with a remote peer for its next retransmission.
     fn plan(&mut self, token: Token) {
         let due = self.ends.get(&token).and_then(|end| end.far.as_ref()?.exchange.due());
         if let (Some(due), Some(abroad)) = (due, &self.abroad) {
@@ -299,7 +301,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Says again what a far end's peer has not answered.
+    /// Retransmits a message that the peer of an endpoint has not answered.
     pub fn repeat(&mut self, token: Token) {
         let now = self.now();
         let Some(end) = self.ends.get_mut(&token) else { return };
@@ -320,7 +322,7 @@ impl ConnectionManager {
     }
 }
 
-/// Hands a message on; whether it was taken.
+/// Forwards a message. Returns whether it was accepted.
 fn hand(socket: &OwnedFd, foreign: &Foreign) -> bool {
     send(socket, &foreign.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
 }

@@ -1,4 +1,4 @@
-//! Addresses of C, and whose they are.
+//! C socket addresses, and properties of addresses.
 
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
@@ -8,30 +8,31 @@ use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 use crate::abroad::mapped;
 use crate::errno::{Errno, invalid, refused, system};
 
-/// The address that C points to.
+/// Reads a C socket address.
 ///
 /// # Errors
-/// `EINVAL` for null, `EAFNOSUPPORT` for other families than IP.
+/// Returns `EINVAL` for null, and `EAFNOSUPPORT` for other families than IP.
 ///
 /// # Safety
-/// It must be null, or as long as its family says.
+/// `address` must be null, or point to a structure of the length that its family requires.
 pub unsafe fn read(address: *const sockaddr) -> Result<SocketAddr, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `address` is null or has the length of its family, as `ip` requires.
     unsafe { ip(address) }.ok_or_else(|| match address.is_null() {
         true => invalid("the address is null"),
         false => refused(libc::EAFNOSUPPORT, format_args!("the address is neither AF_INET nor AF_INET6")),
     })
 }
 
-/// The address that C points to, if it is one of IP.
+/// Reads a C socket address, if it is an IP address.
 ///
 /// # Safety
-/// As [`read`].
+/// The same as for [`read`].
 pub unsafe fn ip(address: *const sockaddr) -> Option<SocketAddr> {
     if address.is_null() {
         return None;
     }
-    // SAFETY: the caller's promise; programs' structures may lie anywhere.
+    // SAFETY: `address` is not null (checked above), so by the contract of this function it has the length of its
+    // family. The reads are unaligned, because programs may place the structure at any address.
     unsafe {
         match i32::from((&raw const (*address).sa_family).read_unaligned()) {
             libc::AF_INET => {
@@ -49,7 +50,7 @@ pub unsafe fn ip(address: *const sockaddr) -> Option<SocketAddr> {
     }
 }
 
-/// An address as C sees it, and its length in bytes.
+/// Converts an address to C. Returns it with its length in bytes.
 pub fn to_c(address: &SocketAddr) -> (sockaddr_storage, usize) {
     // SAFETY: plain numbers, for which zero is a value.
     let mut storage: sockaddr_storage = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -61,7 +62,7 @@ pub fn to_c(address: &SocketAddr) -> (sockaddr_storage, usize) {
                 sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
                 sin_zero: [0; 8],
             };
-            // SAFETY: the storage has room and alignment for every family.
+            // SAFETY: `sockaddr_storage` has size and alignment for every family.
             unsafe { (&raw mut storage).cast::<sockaddr_in>().write(c) };
             size_of::<sockaddr_in>()
         }
@@ -73,7 +74,7 @@ pub fn to_c(address: &SocketAddr) -> (sockaddr_storage, usize) {
                 sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
                 sin6_scope_id: v6.scope_id(),
             };
-            // SAFETY: as above.
+            // SAFETY: `sockaddr_storage` has size and alignment for every family.
             unsafe { (&raw mut storage).cast::<sockaddr_in6>().write(c) };
             size_of::<sockaddr_in6>()
         }
@@ -81,20 +82,20 @@ pub fn to_c(address: &SocketAddr) -> (sockaddr_storage, usize) {
     (storage, len_bytes)
 }
 
-/// Any address, of the family of another.
+/// Returns the unspecified address of the family of `address`.
 pub fn any_like(address: &SocketAddr) -> SocketAddr {
     let ip: IpAddr =
         if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     SocketAddr::new(ip, 0)
 }
 
-/// Whether it is an address of this host, or none in particular. A socket can have others, too, where
-/// `net.ipv4.ip_nonlocal_bind` permits it.
+/// Returns whether an address belongs to this host, or is unspecified. With `net.ipv4.ip_nonlocal_bind`, sockets can
+/// have other addresses as well.
 pub fn is_local(address: &SocketAddr) -> bool {
     address.ip().is_unspecified() || farcall_softnic::is_of_this_host(mapped(&address.ip()))
 }
 
-/// Where an address leads: no address at all is this host itself.
+/// Returns the destination for an address: the unspecified address stands for this host.
 pub fn destination(to: SocketAddr) -> SocketAddr {
     if !to.ip().is_unspecified() {
         return to;
@@ -103,14 +104,14 @@ pub fn destination(to: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, to.port())
 }
 
-/// The address from which the kernel would reach another.
+/// Returns the address from which the kernel would reach `to`.
 ///
 /// # Errors
-/// What the kernel says when there is no way.
+/// Returns the kernel's error if there is no route.
 pub fn source_towards(to: &SocketAddr) -> Result<IpAddr, Errno> {
     let way = || {
         let socket = UdpSocket::bind(any_like(to))?;
-        // Nothing is sent; any port leads there.
+        // Nothing is sent, so any port will do.
         let mut somewhere = *to;
         somewhere.set_port(9);
         socket.connect(somewhere)?;

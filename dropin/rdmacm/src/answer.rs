@@ -1,4 +1,4 @@
-//! Answering who asks for a connection or for the queue pair that serves datagrams.
+//! Accepting or rejecting requests for a connection, or for the queue pair of a datagram service.
 
 use std::ffi::{c_int, c_void};
 
@@ -15,9 +15,10 @@ use crate::service::connection_manager;
 use crate::symbols::export;
 
 /// # Safety
-/// As `man rdma_accept` says.
+/// The same as for `rdma_accept` (man page).
 unsafe fn serve(of: &IdObject, param: Option<&ConnParam>) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `param` is valid by `man rdma_accept`, and the program does not destroy the
+    // endpoint's queue pair during the call.
     let (qp, data) = unsafe {
         let data = data_of(param, private_data::SIDR_REP_BYTES_MAX)?;
         (own_qp(of, &of.own(), param)?.0, data)
@@ -26,20 +27,21 @@ unsafe fn serve(of: &IdObject, param: Option<&ConnParam>) -> Result<(), Errno> {
 }
 
 /// # Safety
-/// As `man rdma_accept` says.
+/// The same as for `rdma_accept` (man page).
 unsafe fn accept(of: &IdObject, param: Option<&ConnParam>) -> Result<(), Errno> {
     require_asked(of)?;
     let (reply, reads_in, reads_out) = {
         let own = of.own();
         let peer = own.peer()?;
         let nic = device::device()?;
-        // Without a word as many as the peer wants, and at most what the device can.
+        // Without a value from the program: as many as the peer requests, limited to the device's maximum.
         let said = |said: Option<u8>, wanted: u8| {
             said.filter(|said| *said != AS_MANY_AS_POSSIBLE).unwrap_or(wanted).min(nic.max_rd_atomic)
         };
         let reads_in = said(param.map(|param| param.responder_resources), peer.reads_in);
         let reads_out = said(param.map(|param| param.initiator_depth), peer.reads_out);
-        // SAFETY: the caller's promise.
+        // SAFETY: contract of this function: `param` is valid by `man rdma_accept`, and the program does not destroy
+        // the endpoint's queue pair during the call.
         let ((qp, srq), data) = unsafe {
             let data = data_of(param, private_data::REP_BYTES_MAX)?;
             (own_qp(of, &own, param)?, data)
@@ -51,8 +53,8 @@ unsafe fn accept(of: &IdObject, param: Option<&ConnParam>) -> Result<(), Errno> 
             reads_out,
         )
     };
-    // Before the peer may use it.
-    // SAFETY: the program's queue pair, which it does not destroy meanwhile.
+    // Before the peer may use the queue pair.
+    // SAFETY: contract of this function: the program does not destroy the queue pair during the call.
     unsafe { qp::to_ready(of, Some(reads_in), Some(reads_out))? };
     connection_manager()?.step(of.token, |connection| connection.accept(reply).map(Some))
 }
@@ -66,10 +68,10 @@ fn require_asked(of: &IdObject) -> Result<(), Errno> {
 }
 
 /// # Safety
-/// `data` must have `len` bytes.
+/// `data` must point to `len` bytes.
 unsafe fn reject(of: &IdObject, data: *const c_void, len: u8) -> Result<(), Errno> {
     let max = if of.is_datagram() { private_data::SIDR_REP_BYTES_MAX } else { private_data::REJ_BYTES_MAX };
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `data` has `len` bytes.
     let data = unsafe { bytes_of(data, len, max)? };
     connection_manager()?.step(of.token, |connection| connection.reject(data).map(Some))
 }
@@ -78,7 +80,8 @@ export! {
     "RDMACM_1.0" {
         /// `man rdma_accept`.
         fn rdma_accept(id: *mut CmId, param: *mut ConnParam) -> c_int {
-            // SAFETY: the caller's identifier and structure.
+            // SAFETY: contract of `rdma_accept` (man page): `id` is a live identifier of this library, and `param` is
+            // null or valid.
             answer(unsafe {
                 let of = id::object(id);
                 if of.is_datagram() {
@@ -91,15 +94,17 @@ export! {
 
         /// `man rdma_reject`.
         fn rdma_reject(id: *mut CmId, private_data: *const c_void, len_bytes: u8) -> c_int {
-            // SAFETY: the caller's identifier and bytes.
+            // SAFETY: contract of `rdma_reject` (man page): `id` is a live identifier, and `private_data` has
+            // `len_bytes` bytes.
             answer(unsafe { reject(id::object(id), private_data, len_bytes) })
         }
     }
     "RDMACM_1.3" {
-        /// `man rdma_set_local_ece`: a refusal for the options of enhanced connection establishment; there are none to
-        /// refuse here.
+        /// `man rdma_set_local_ece`: a rejection for the options of enhanced connection establishment. This library
+        /// never rejects for that reason.
         fn rdma_reject_ece(id: *mut CmId, private_data: *const c_void, len_bytes: u8) -> c_int {
-            // SAFETY: the caller's identifier and bytes.
+            // SAFETY: contract of `rdma_reject` (man page): `id` is a live identifier, and `private_data` has
+            // `len_bytes` bytes.
             answer(unsafe { reject(id::object(id), private_data, len_bytes) })
         }
     }

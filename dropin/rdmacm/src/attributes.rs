@@ -1,4 +1,4 @@
-//! Attributes of queue pairs that follow from what both ends said (man `rdma_init_qp_attr`).
+//! Queue pair attributes negotiated by both endpoints (man `rdma_init_qp_attr`).
 
 use std::ffi::c_int;
 
@@ -19,29 +19,29 @@ pub const RTS: u32 = 3;
 /// `IBV_QPS_ERR`.
 pub const ERR: u32 = 6;
 
-/// `IBV_ACCESS_LOCAL_WRITE`, `REMOTE_WRITE`, `REMOTE_READ`, `REMOTE_ATOMIC`: what a peer may do is decided by the
+/// `IBV_ACCESS_LOCAL_WRITE`, `REMOTE_WRITE`, `REMOTE_READ`, `REMOTE_ATOMIC`: the access of a peer is limited by the
 /// regions.
 const ACCESS: u32 = 1 | 2 | 4 | 8;
-/// 0.64 ms: how long a peer waits when it finds no receive.
+/// 0.64 ms: how long a peer waits if it finds no receive.
 const RNR_TIMER: u8 = 12;
-/// Nothing here is routed; a hop limit of a global route must not be zero.
+/// Nothing is routed, but the hop limit of a global route must not be zero.
 const HOPS: u8 = 64;
 
-/// The path to a port.
+/// Returns the path to a port.
 pub fn path_to(gid: &[u8; 16], traffic_class: u8) -> AhAttr {
     let grh = GlobalRoute { dgid: *gid, hop_limit: HOPS, traffic_class, ..GlobalRoute::default() };
     AhAttr { grh, is_global: 1, port_num: device::PORT, ..AhAttr::default() }
 }
 
-/// No attributes but a state.
+/// Returns attributes with only a state.
 pub fn state(state: u32) -> QpAttr {
     QpAttr { qp_state: state, ..QpAttr::default() }
 }
 
-/// What brings an end's queue pair to a state.
+/// Returns the attributes and their mask for moving an endpoint's queue pair to a state.
 ///
 /// # Errors
-/// `EINVAL` for a state that needs a peer while there is none, and for other states.
+/// Returns `EINVAL` for a state that needs a peer while there is none, and for other states.
 pub fn towards(wanted: u32, of: &IdObject) -> Result<(QpAttr, c_int), Errno> {
     let mut attr = state(wanted);
     let own = of.own();
@@ -83,7 +83,7 @@ fn ready_to_receive(attr: &mut QpAttr, own: &Own, peer: &PeerTerms, nic: &NicDev
 }
 
 fn ready_to_send(attr: &mut QpAttr, peer: &PeerTerms, nic: &NicDevice) -> c_int {
-    // Each end says what the other begins with (IBA 12.7.31).
+    // Each endpoint specifies the PSN with which the other one begins (IBA 12.7.31).
     attr.sq_psn = peer.qp.psn;
     attr.timeout = peer.ack_timeout;
     attr.retry_cnt = peer.retry_count;
@@ -94,9 +94,10 @@ fn ready_to_send(attr: &mut QpAttr, peer: &PeerTerms, nic: &NicDevice) -> c_int 
 
 export! {
     "RDMACM_1.2" {
-        /// `man rdma_init_qp_attr`: towards the state in the structure.
+        /// `man rdma_init_qp_attr`: attributes for the state in the structure.
         fn rdma_init_qp_attr(id: *mut CmId, attr: *mut QpAttr, attr_mask: *mut c_int) -> c_int {
-            // SAFETY: the caller's identifier, structure and variable.
+            // SAFETY: contract of `rdma_init_qp_attr` (man page): `id` is a live identifier, and the structure and the
+            // variable are valid.
             answer(unsafe {
                 towards((*attr).qp_state, id::object(id)).map(|(filled, filled_mask)| {
                     attr.write(filled);

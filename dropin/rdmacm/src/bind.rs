@@ -1,4 +1,4 @@
-//! Addresses of ends: their own, and where they go.
+//! Local and remote addresses of endpoints.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -17,13 +17,13 @@ use crate::service::connection_manager;
 use crate::symbols::export;
 use crate::{address, device, port, shared};
 
-/// The backlog of a program that gives none, and the largest: as the kernel's connection manager has it.
+/// Default and maximum backlog: that of the kernel's connection manager.
 const BACKLOG_MAX: usize = 1024;
 
-/// 1024 bytes: what every link of Ethernet takes, and the kernel's software RNIC offers on them.
+/// 1024 bytes: supported by every Ethernet link, and offered there by the kernel's software RNIC.
 pub const FAR_MTU: u8 = 3;
 
-/// Gives an end an address of its own, and its port.
+/// Assigns a local address and its port to an endpoint.
 fn bind(of: &IdObject, own: &mut Own, wanted: SocketAddr) -> Result<(), Errno> {
     own.require(Stage::New)?;
     if !address::is_local(&wanted) {
@@ -31,7 +31,7 @@ fn bind(of: &IdObject, own: &mut Own, wanted: SocketAddr) -> Result<(), Errno> {
         return Err(refused(libc::EADDRNOTAVAIL, why));
     }
     let (port, bound) = match port::reserve(of.space, &wanted) {
-        // The port belongs to another end that shares it; only that end can listen there.
+        // The port belongs to another endpoint that shares it; only that endpoint can listen at it.
         Err(libc::EADDRINUSE) if own.is_shared => (None, wanted),
         reserved => reserved.map(|(port, bound)| (Some(port), bound))?,
     };
@@ -48,7 +48,7 @@ fn bind(of: &IdObject, own: &mut Own, wanted: SocketAddr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Finds out how an end would go to an address; what it is told when it cannot.
+/// Resolves the route of an endpoint to an address. Returns the error to report if there is none.
 fn find_way(of: &IdObject, own: &mut Own, to: SocketAddr) -> Result<(), Errno> {
     let to = address::destination(to);
     let is_far = !address::is_local(&to) && !shared::leads_to(&to);
@@ -62,14 +62,15 @@ fn find_way(of: &IdObject, own: &mut Own, to: SocketAddr) -> Result<(), Errno> {
     of.attach()?;
     of.show_remote(own, to);
     let gid = if is_far { mapped(&to.ip()).octets() } else { device::device()?.gid };
-    // SAFETY: our field of the program's structure.
+    // SAFETY: `of.c()` points into `of`, which is live. The program reads this field only after the call or the event
+    // that reports the resolved address.
     unsafe { (*of.c()).route.addr.ib.dgid = gid };
     own.is_far = is_far;
     own.stage = Stage::AddressResolved;
     Ok(())
 }
 
-/// An end goes to another host.
+/// Prepares an endpoint for a peer on another host.
 fn go_abroad(of: &IdObject, to: &SocketAddr) -> Result<(), Errno> {
     let mut manager = connection_manager()?;
     if let Err(number) = manager.go_abroad() {
@@ -107,7 +108,8 @@ fn resolve_route(of: &IdObject) -> Result<(), Errno> {
     let mut own = of.own();
     own.require(Stage::AddressResolved)?;
     let path = Box::into_raw(Box::new(path_of(of, &own)?));
-    // SAFETY: our fields of the program's structure; freed with it.
+    // SAFETY: `of.c()` points into `of`, which is live. Only this library writes these fields; `id::destroy` frees the
+    // record.
     unsafe {
         (*of.c()).route.path_rec = path;
         (*of.c()).route.num_paths = 1;
@@ -118,10 +120,10 @@ fn resolve_route(of: &IdObject) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The path from the device to itself, or to another host's.
+/// Returns the path from the device to itself, or to another host's device.
 fn path_of(of: &IdObject, own: &Own) -> Result<PathRecord, Errno> {
     let nic = device::device()?;
-    // Selectors say "exactly" (2).
+    // Selector 2 means "exactly".
     Ok(PathRecord {
         dgid: of.resolved_gid(),
         sgid: nic.gid,
@@ -151,7 +153,7 @@ fn listen(of: &IdObject, backlog: c_int) -> Result<(), Errno> {
         bind(of, &mut own, SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), 0))?;
     }
     own.require(Stage::Bound)?;
-    // Whoever comes meets a device.
+    // Requests are only accepted if there is a device.
     device::device()?;
     let backlog = usize::try_from(backlog).ok().filter(|count| (1..BACKLOG_MAX).contains(count));
     let listening = Listening::new(backlog.unwrap_or(BACKLOG_MAX), own.is_v6_only, of.is_datagram());
@@ -181,18 +183,19 @@ export! {
     "RDMACM_1.0" {
         /// `man rdma_bind_addr`.
         fn rdma_bind_addr(id: *mut CmId, addr: *mut sockaddr) -> c_int {
-            // SAFETY: the caller's identifier and address.
+            // SAFETY: contract of `rdma_bind_addr` (man page): `id` is a live identifier, and `addr` is a valid
+            // address.
             answer(unsafe {
                 let of = id::object(id);
                 address::read(addr).and_then(|wanted| bind(of, &mut of.own(), wanted))
             })
         }
 
-        /// `man rdma_resolve_addr`: it takes no time.
+        /// `man rdma_resolve_addr`: returns without delay.
         fn rdma_resolve_addr(
             id: *mut CmId, src_addr: *mut sockaddr, dst_addr: *mut sockaddr, _timeout_ms: c_int,
         ) -> c_int {
-            // SAFETY: the caller's identifier and addresses.
+            // SAFETY: contract of `rdma_resolve_addr` (man page): `id` is live; addresses are null or valid.
             answer(unsafe {
                 let from = if src_addr.is_null() { Ok(None) } else { address::read(src_addr).map(Some) };
                 let resolved = from.and_then(|from| resolve(id::object(id), from, address::read(dst_addr)?));
@@ -200,15 +203,15 @@ export! {
             })
         }
 
-        /// `man rdma_resolve_route`: it takes no time.
+        /// `man rdma_resolve_route`: returns without delay.
         fn rdma_resolve_route(id: *mut CmId, _timeout_ms: c_int) -> c_int {
-            // SAFETY: the caller's identifier.
+            // SAFETY: contract of `rdma_resolve_route` (man page): `id` is a live identifier.
             answer(unsafe { resolve_route(id::object(id)).and_then(|()| complete(id)) })
         }
 
         /// `man rdma_listen`.
         fn rdma_listen(id: *mut CmId, backlog: c_int) -> c_int {
-            // SAFETY: the caller's identifier.
+            // SAFETY: contract of `rdma_listen` (man page): `id` is a live identifier.
             answer(listen(unsafe { id::object(id) }, backlog))
         }
     }

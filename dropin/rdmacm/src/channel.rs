@@ -1,4 +1,4 @@
-//! Event channels: a descriptor that is readable while there are events.
+//! Event channels: descriptors that are readable while there are events.
 
 use std::os::fd::AsRawFd;
 use std::ptr;
@@ -19,15 +19,16 @@ pub struct ChannelObject {
 }
 
 /// # Safety
-/// `channel` must come from [`create`] and not be destroyed.
+/// `channel` must have been returned by [`create`] and must not be destroyed.
 pub unsafe fn object<'a>(channel: *mut EventChannel) -> &'a ChannelObject {
-    // SAFETY: the C structure begins its object, which nothing changes.
+    // SAFETY: contract of this function: `channel` was returned by `create` and is live. The C structure is the first
+    // field of its `ChannelObject` (`repr(C)`), which is never modified.
     unsafe { &*channel.cast::<ChannelObject>() }
 }
 
-/// Makes a channel.
+/// Creates a channel.
 pub fn create() -> Result<*mut EventChannel, Errno> {
-    // In blocking mode, as programs find it: they change that if they like. It is read only while it counts.
+    // Blocking, as programs expect; a program may change that. The library reads it only while its count is positive.
     let count = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE);
     let count = count.map_err(errno::system("no descriptor for an event channel"))?;
     let channel = EventChannel { fd: count.as_raw_fd() };
@@ -36,9 +37,9 @@ pub fn create() -> Result<*mut EventChannel, Errno> {
 }
 
 /// # Safety
-/// `channel` must come from [`create`]; nothing uses it any more.
+/// `channel` must have been returned by [`create`], and must not be used after this call.
 pub unsafe fn destroy(channel: *mut EventChannel) {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `create` made `channel` with `Box::into_raw`, and it is not used any more.
     let channel = unsafe { Box::from_raw(channel.cast::<ChannelObject>()) };
     if let Ok(mut manager) = connection_manager() {
         manager.remove_queue(channel.queue);
@@ -46,9 +47,10 @@ pub unsafe fn destroy(channel: *mut EventChannel) {
 }
 
 impl ChannelObject {
-    /// Waits until there is an event; `EAGAIN` if there is none and the program made the descriptor non-blocking.
+    /// Waits until there is an event. Returns `EAGAIN` if there is none and the program made the descriptor
+    /// non-blocking.
     pub fn wait(&self) -> Result<(), Errno> {
-        // SAFETY: the descriptor is the channel's, which the caller uses.
+        // SAFETY: the descriptor is owned by the channel, which is borrowed for the duration of the call.
         unsafe { farcall_trace::wait_readable(self.channel.fd) }
     }
 }
@@ -62,7 +64,8 @@ export! {
 
         /// `man rdma_destroy_event_channel`.
         fn rdma_destroy_event_channel(channel: *mut EventChannel) {
-            // SAFETY: the caller's channel.
+            // SAFETY: contract of `rdma_destroy_event_channel` (man page): the channel is live and not used after this
+            // call.
             unsafe { destroy(channel) }
         }
 
@@ -73,24 +76,26 @@ export! {
     }
 }
 
-/// Acknowledges the last event of a synchronous end, and waits for the next.
+/// Acknowledges the last event of a synchronous endpoint, and waits for the next one.
 ///
 /// # Safety
-/// `id` must be the program's, and synchronous.
+/// `id` must be a live identifier of the program, and synchronous.
 pub unsafe fn next_event(id: *mut CmId) -> Result<*mut CmEvent, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `id` is live and synchronous, so its channel is one of this library that
+    // lives as long as the identifier.
     unsafe {
         acknowledge_last(id);
         event::next((*id).channel)
     }
 }
 
-/// Acknowledges the event that a synchronous end shows, if there is one.
+/// Acknowledges the event stored in a synchronous endpoint, if there is one.
 ///
 /// # Safety
-/// `id` must be the program's.
+/// `id` must be a live identifier of the program.
 pub unsafe fn acknowledge_last(id: *mut CmId) {
-    // SAFETY: the caller's promise; a synchronous end's last event is ours to acknowledge.
+    // SAFETY: contract of this function: `id` is live. The library, not the program, acknowledges the event stored in
+    // a synchronous endpoint, and it is removed before.
     unsafe {
         let last = ptr::replace(&raw mut (*id).event, ptr::null_mut());
         if !last.is_null() {
@@ -99,12 +104,13 @@ pub unsafe fn acknowledge_last(id: *mut CmId) {
     }
 }
 
-/// What a call that leads to an event returns: at once, or when the event is there if the end is synchronous.
+/// Completes a call that causes an event: returns at once, or after the event if the endpoint is synchronous.
 ///
 /// # Safety
-/// `id` must be the program's.
+/// `id` must be a live identifier of the program.
 pub unsafe fn complete(id: *mut CmId) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `id` is live. `next_event` is called only if it is synchronous, and returns
+    // an event that is not acknowledged.
     unsafe {
         if !id::object(id).own().is_sync {
             return Ok(());

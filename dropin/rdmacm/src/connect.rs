@@ -1,4 +1,4 @@
-//! Asking for a connection, and ending it.
+//! Requesting a connection, and ending it.
 
 use std::ffi::{c_int, c_void};
 
@@ -17,10 +17,10 @@ use crate::qp;
 use crate::service::connection_manager;
 use crate::symbols::export;
 
-/// The bytes of a program, at most `max`.
+/// Copies private data of a program, at most `max` bytes.
 ///
 /// # Safety
-/// `data` must have `len` bytes.
+/// `data` must point to `len` bytes.
 pub unsafe fn bytes_of(data: *const c_void, len: u8, max: usize) -> Result<Vec<u8>, Errno> {
     let len = usize::from(len);
     if len == 0 || data.is_null() {
@@ -29,20 +29,20 @@ pub unsafe fn bytes_of(data: *const c_void, len: u8, max: usize) -> Result<Vec<u
     if len > max {
         return Err(refused(libc::EINVAL, format_args!("{len} bytes of private data; at most {max}")));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `data` has `len` bytes.
     Ok(unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) }.to_vec())
 }
 
-/// The private data of a call, at most `max` bytes; none without parameters.
+/// Copies the private data of a call, at most `max` bytes; empty without parameters.
 ///
 /// # Safety
-/// The parameters must be as the call's man page says.
+/// The parameters must be valid by the call's man page.
 pub unsafe fn data_of(param: Option<&ConnParam>, max: usize) -> Result<Vec<u8>, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `private_data` has `private_data_len` bytes.
     param.map_or(Ok(Vec::new()), |param| unsafe { bytes_of(param.private_data, param.private_data_len, max) })
 }
 
-/// What an end offers or accepts.
+/// Returns the parameters that an endpoint offers or accepts.
 pub fn terms(param: Option<&ConnParam>, responder_resources: u8, initiator_depth: u8, srq: bool) -> Terms {
     Terms {
         responder_resources,
@@ -53,16 +53,18 @@ pub fn terms(param: Option<&ConnParam>, responder_resources: u8, initiator_depth
     }
 }
 
-/// The queue pair of an end: its own, or one that the program has beside it.
+/// Returns the queue pair of an endpoint: that of the identifier, or one that the program created separately and names
+/// in `param`.
 ///
 /// # Safety
-/// The end's queue pair, if there is one, must live.
+/// The endpoint's queue pair, if there is one, must not be destroyed during the call.
 pub unsafe fn own_qp(
     of: &IdObject,
     own: &Own,
     param: Option<&ConnParam>,
 ) -> Result<(QueuePair, bool), Errno> {
-    // SAFETY: the program's field, and the caller's promise.
+    // SAFETY: `of.c()` points into `of`, which is live. Contract of this function: the queue pair in its field is null
+    // or live.
     let (qp_num, srq) = unsafe {
         let qp = (*of.c()).qp;
         if qp.is_null() {
@@ -76,27 +78,28 @@ pub unsafe fn own_qp(
     Ok((QueuePair { qp_num, psn: own.psn }, srq))
 }
 
-/// As many READs and atomics as the program says, or the device can.
+/// Returns the number of READs and atomics that the program specifies, or the device's maximum.
 fn reads(said: Option<u8>, nic: &NicDevice) -> u8 {
     said.filter(|said| *said != AS_MANY_AS_POSSIBLE).unwrap_or(nic.max_rd_atomic).min(nic.max_rd_atomic)
 }
 
-/// The address of an end's port: to other hosts it is an IP address.
+/// Returns the GID of an endpoint's port. For peers on other hosts it is an IP address.
 fn own_gid(own: &Own, nic: &NicDevice) -> [u8; 16] {
     own.local.filter(|_| own.is_far).map_or(nic.gid, |local| mapped(&local.ip()).octets())
 }
 
-/// From where an end asks whom.
+/// Returns the addresses of an endpoint's request.
 fn route(of: &IdObject, own: &Own) -> Result<IpRoute, Errno> {
     let (from, to) = own.addresses()?;
     Ok(IpRoute { port_space: of.space, from, to })
 }
 
 /// # Safety
-/// As `man rdma_connect` says.
+/// The same as for `rdma_connect` (man page).
 unsafe fn request(of: &IdObject, own: &mut Own, param: Option<&ConnParam>) -> Result<Request, Errno> {
     let nic = device::device()?;
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `param` is valid by `man rdma_connect`, and the program does not destroy the
+    // endpoint's queue pair during the call.
     let ((qp, srq), data) = unsafe {
         let data = data_of(param, private_data::REQ_BYTES_MAX)?;
         (own_qp(of, own, param)?, data)
@@ -111,7 +114,7 @@ unsafe fn request(of: &IdObject, own: &mut Own, param: Option<&ConnParam>) -> Re
         ca_guid: nic.ca_guid,
         gid: own_gid(own, nic),
         peer_gid: of.resolved_gid(),
-        // SAFETY: set when the identifier was made.
+        // SAFETY: `of.c()` points into `of`, which is live; the field is set when the identifier is created.
         qp_type: unsafe { (*of.c()).qp_type } as u8,
         mtu: if own.is_far { nic.mtu.min(FAR_MTU) } else { nic.mtu },
         retry_count: param.map_or(7, |param| param.retry_count.min(7)),
@@ -125,7 +128,7 @@ unsafe fn request(of: &IdObject, own: &mut Own, param: Option<&ConnParam>) -> Re
         ece: own.local_ece,
         private_data: data,
     };
-    // Until the reply says more, what we asked for is what both do.
+    // The requested parameters apply until the reply contains others.
     own.peer = Some(PeerTerms {
         qp: QueuePair::default(),
         gid: request.peer_gid,
@@ -140,20 +143,20 @@ unsafe fn request(of: &IdObject, own: &mut Own, param: Option<&ConnParam>) -> Re
 }
 
 /// # Safety
-/// As `man rdma_connect` says.
+/// The same as for `rdma_connect` (man page).
 unsafe fn connect(of: &IdObject, param: Option<&ConnParam>) -> Result<(), Errno> {
     let mut own = of.own();
     own.require(Stage::RouteResolved)?;
     let (connection, message) = if of.is_datagram() {
         let max = private_data::SIDR_REQ_BYTES_MAX;
         let data = match param {
-            // SAFETY: the caller's promise.
+            // SAFETY: contract of this function: `param` is valid by `man rdma_connect`.
             Some(_) => unsafe { data_of(param, max)? },
             None => std::mem::take(&mut own.connect_data),
         };
         Connection::resolve_service(ServiceRequest { route: route(of, &own)?, private_data: data })
     } else {
-        // SAFETY: the caller's promise.
+        // SAFETY: contract of this function, which is that of `request`.
         Connection::request(unsafe { request(of, &mut own, param)? })
     };
     own.stage = Stage::Connecting;
@@ -161,7 +164,7 @@ unsafe fn connect(of: &IdObject, param: Option<&ConnParam>) -> Result<(), Errno>
     connection_manager()?.send_request(of.token, connection, message)
 }
 
-/// Ends a connection; whether an event about its end will come or waits to be taken.
+/// Ends a connection. Returns whether an event about its end will occur or is already queued.
 fn disconnect(of: &IdObject) -> Result<bool, Errno> {
     if of.is_datagram() {
         return Err(invalid("datagrams have no connection"));
@@ -184,13 +187,13 @@ export! {
     "RDMACM_1.0" {
         /// `man rdma_connect`.
         fn rdma_connect(id: *mut CmId, param: *mut ConnParam) -> c_int {
-            // SAFETY: the caller's identifier and structure.
+            // SAFETY: contract of `rdma_connect` (man page): `id` is a live identifier, and `param` is null or valid.
             answer(unsafe { connect(id::object(id), param.as_ref()).and_then(|()| complete(id)) })
         }
 
-        /// `man rdma_disconnect`: also ends what the queue pair has under way.
+        /// `man rdma_disconnect`: also flushes the queue pair's outstanding requests.
         fn rdma_disconnect(id: *mut CmId) -> c_int {
-            // SAFETY: the caller's identifier.
+            // SAFETY: contract of `rdma_disconnect` (man page): `id` is a live identifier.
             answer(unsafe {
                 let of = id::object(id);
                 let is_told = qp::to_error(of).and_then(|()| disconnect(of));
@@ -199,9 +202,9 @@ export! {
         }
     }
     "RDMACM_1.2" {
-        /// `man rdma_establish`: for ends whose queue pair the program moves itself.
+        /// `man rdma_establish`: for identifiers whose queue pair the program moves through its states itself.
         fn rdma_establish(id: *mut CmId) -> c_int {
-            // SAFETY: the caller's identifier.
+            // SAFETY: contract of `rdma_establish` (man page): `id` is a live identifier.
             answer(unsafe { if (*id).qp.is_null() { establish(id::object(id)) } else { Err(invalid("for identifiers without a queue pair")) } })
         }
     }

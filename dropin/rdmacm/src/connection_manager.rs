@@ -1,5 +1,5 @@
-//! The connection manager of this process: its ends, and the events that their programs have not taken yet. One lock
-//! guards all of it: nothing here is frequent.
+//! The connection manager of this process: its endpoints, and the events that programs have not received yet. One lock
+//! guards all of it, because none of its operations is frequent.
 
 mod messages;
 
@@ -22,22 +22,22 @@ use crate::port::Port;
 use crate::shared::Published;
 pub use messages::send_message;
 
-/// A number in this process: of an end, an accepted socket, a queue of events.
+/// Number of an object in this process: an endpoint, an accepted socket or an event queue.
 pub type Token = u64;
 
-/// An address of a program's object. Followed only by the program's own calls.
+/// Address of a program's identifier. Only calls by the program dereference it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Id(pub *mut IdObject);
 
-// SAFETY: an address; see above.
+// SAFETY: only an address. The code that dereferences it ensures that the object is live.
 unsafe impl Send for Id {}
 
-/// An event that waits for its program.
+/// An event that the program has not received yet.
 pub enum Notice {
     AddressResolved,
     AddressError(Errno),
     RouteResolved,
-    /// A peer's request came; the new end that will answer it.
+    /// A peer's request arrived; `end` is the new endpoint that will reply to it.
     Request {
         end: Token,
         _slot: Slot,
@@ -45,14 +45,14 @@ pub enum Notice {
     Connection(Event),
 }
 
-/// What a peer asks for.
+/// A peer's request.
 pub enum IncomingRequest {
     Connection(Request),
     Service(ServiceRequest),
 }
 
 impl IncomingRequest {
-    /// `None` for a message that asks for nothing.
+    /// Returns `None` for a message that is not a request.
     pub fn of(message: Message) -> Option<Self> {
         match message {
             Message::Req(request) => Some(Self::Connection(request)),
@@ -61,7 +61,7 @@ impl IncomingRequest {
         }
     }
 
-    /// From and for whom it is.
+    /// Returns the addresses of the request.
     pub fn route(&self) -> &IpRoute {
         match self {
             Self::Connection(request) => &request.route,
@@ -69,7 +69,7 @@ impl IncomingRequest {
         }
     }
 
-    /// The answer that refuses it.
+    /// Returns the message that rejects it.
     pub fn refused(&self, reason: u16, status: u8) -> Message {
         let private_data = Vec::new();
         match self {
@@ -82,29 +82,29 @@ impl IncomingRequest {
     }
 }
 
-/// One end: what is behind an `rdma_cm_id`.
+/// An endpoint: the connection manager's state of an `rdma_cm_id`.
 #[derive(Default)]
 pub struct End {
-    /// None until the program took the event of the peer's request that made it.
+    /// `None` until the program has received the event of the peer's request that created the endpoint.
     pub id: Option<Id>,
-    /// Where its events go.
+    /// The queue for its events.
     pub queue: Token,
     pub socket: Option<OwnedFd>,
-    /// The port of its address; none if it shares another end's.
+    /// The port of its address; `None` if it shares another endpoint's.
     pub port: Option<Port>,
-    /// A listener's socket for other networks.
+    /// A listener's socket for other network namespaces.
     pub published: Option<Published>,
     pub listening: Option<Listening>,
     pub connection: Option<Connection>,
-    /// What its connection is called.
+    /// The communication IDs of its connection.
     pub ids: CommunicationIds,
     /// Set if its peer is on another host.
     pub far: Option<Far>,
     pub incoming: Option<IncomingRequest>,
-    /// A request that no listener has taken yet, and since when it is there.
+    /// A request that no listener has accepted yet, and the time of its first attempt.
     unsent: Option<(Message, Instant)>,
     deadline: Option<Instant>,
-    /// When the program is told that the peer ended the connection.
+    /// When to notify the program that the peer ended the connection.
     disconnect_report: Option<Instant>,
 }
 
@@ -114,13 +114,13 @@ impl End {
     }
 }
 
-/// Events that wait for one channel. Its eventfd counts them.
+/// Queued events of one channel, whose eventfd counts them.
 struct Queue {
     count: OwnedFd,
     waiting: VecDeque<(Token, Notice)>,
 }
 
-/// An event as it is handed out.
+/// An event that is being returned to the program.
 pub struct Taken {
     pub id: Id,
     pub notice: Notice,
@@ -129,7 +129,7 @@ pub struct Taken {
 pub struct ConnectionManager {
     pub(crate) ends: HashMap<Token, End>,
     pub(crate) accepted: HashMap<Token, Accepted>,
-    /// The way to other hosts, once one of the ends needs it.
+    /// State for other hosts, once an endpoint needs it.
     pub(crate) abroad: Option<Abroad>,
     queues: HashMap<Token, Queue>,
     timers: BTreeSet<(Instant, Token)>,
@@ -138,7 +138,7 @@ pub struct ConnectionManager {
     wake: Arc<OwnedFd>,
 }
 
-/// The number of the descriptor that wakes the thread.
+/// Token of the descriptor that wakes the thread.
 pub const WAKE: Token = 0;
 
 impl ConnectionManager {
@@ -160,7 +160,7 @@ impl ConnectionManager {
         self.last_token
     }
 
-    /// A new queue of events, counted by an eventfd.
+    /// Adds a queue of events, counted by an eventfd.
     pub fn add_queue(&mut self, count: OwnedFd) -> Token {
         let token = self.token();
         self.queues.insert(token, Queue { count, waiting: VecDeque::new() });
@@ -178,17 +178,17 @@ impl ConnectionManager {
     }
 
     /// # Errors
-    /// `ENODEV` if it is not of this process: a forked child's, from before.
+    /// Returns `ENODEV` if the endpoint does not belong to this process: it was inherited by a fork.
     pub fn end(&mut self, token: Token) -> Result<&mut End, Errno> {
         self.ends
             .get_mut(&token)
             .ok_or_else(|| refused(libc::ENODEV, format_args!("the identifier is one of the parent process")))
     }
 
-    /// Does one step of an end's connection: says what `step` answers, if anything.
+    /// Applies one step to an endpoint's connection, and sends the message that `step` returns, if any.
     ///
     /// # Errors
-    /// `EINVAL` without a connection, or one in a state that has no such step.
+    /// Returns `EINVAL` without a connection, or if its state does not permit the step.
     pub fn step(
         &mut self,
         token: Token,
@@ -201,16 +201,16 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Removes an end, its events that were not taken, and the accepted sockets of a listener.
+    /// Removes an endpoint, its queued events, and the accepted sockets of a listener.
     ///
-    /// An end that must still tell its peer stays until it has.
+    /// An endpoint that must still notify its peer remains until that is done.
     pub fn remove_end(&mut self, token: Token) {
         if !self.part(token) {
             self.drop_end(token);
         }
     }
 
-    /// Removes an end whose request the program has not been told of, and the event that would tell it.
+    /// Removes an endpoint whose request the program has not received yet, and the event for it.
     pub(crate) fn remove_end_and_notice(&mut self, token: Token) {
         if let Some(queue) = self.ends.get(&token).map(|end| end.queue) {
             let is_about =
@@ -235,7 +235,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Moves an end and its events to another channel.
+    /// Moves an endpoint and its events to another channel.
     pub fn migrate(&mut self, token: Token, queue: Token) -> Result<(), Errno> {
         let before = std::mem::replace(&mut self.end(token)?.queue, queue);
         let mut moved = vec![token];
@@ -255,10 +255,10 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Watches a socket for what arrives.
+    /// Watches a socket for readability.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the kernel's error.
     pub fn watch(&self, socket: BorrowedFd<'_>, token: Token) -> Result<(), Errno> {
         let data = epoll::EventData::new_u64(token);
         epoll::add(&self.poll, socket, data, epoll::EventFlags::IN).map_err(system("epoll_ctl"))
@@ -267,12 +267,12 @@ impl ConnectionManager {
     fn push(&mut self, queue: Token, of: Token, notice: Notice) {
         if let Some(queue) = self.queues.get_mut(&queue) {
             queue.waiting.push_back((of, notice));
-            // Its count is far below what would make it block.
+            // Never blocks: the count is far below the maximum of an eventfd.
             let _ = rustix::io::write(&queue.count, &1_u64.to_ne_bytes());
         }
     }
 
-    /// Tells an end's program.
+    /// Queues an event of an endpoint.
     pub fn tell(&mut self, token: Token, notice: Notice) {
         if let Some(queue) = self.ends.get(&token).map(|end| end.queue) {
             self.push(queue, token, notice);
@@ -296,7 +296,7 @@ impl ConnectionManager {
         taken
     }
 
-    /// Drops what an end's program has not heard, with the ends that it was to hear of.
+    /// Drops the queued events of an endpoint, together with the new endpoints in them.
     pub(crate) fn drop_notices(&mut self, queue: Token, token: Token) {
         for (_, notice) in self.take_all(queue, |of, _| of == token) {
             if let Notice::Request { end, .. } = notice {
@@ -305,27 +305,29 @@ impl ConnectionManager {
         }
     }
 
-    /// Whether an end's program has something to hear.
+    /// Returns whether an endpoint has queued events.
     pub fn has_notice(&self, token: Token) -> bool {
         let queue = self.ends.get(&token).and_then(|end| self.queues.get(&end.queue));
         queue.is_some_and(|queue| queue.waiting.iter().any(|(of, _)| *of == token))
     }
 
-    /// Tells an end's program that the peer ended the connection: after the delay, or when the program ends it, too.
+    /// Queues the event that the peer ended the connection, unless that was done: after the delay, or when the program
+    /// ends the connection as well.
     pub fn report_disconnect(&mut self, token: Token) {
         if self.ends.get_mut(&token).is_some_and(|end| end.disconnect_report.take().is_some()) {
             self.tell(token, Notice::Connection(Event::Disconnected));
         }
     }
 
-    /// The next event of a channel. Its end's program acknowledges it.
+    /// Removes the next event of a channel. The program must acknowledge it on the endpoint's identifier.
     pub fn take(&mut self, queue: Token) -> Option<Taken> {
         loop {
             let queue = self.queues.get_mut(&queue)?;
             let (token, notice) = queue.waiting.pop_front()?;
             count_down(&queue.count);
             if let Some(id) = self.ends.get(&token).and_then(|end| end.id) {
-                // SAFETY: objects live as long as their ends, which are removed under the lock that we hold.
+                // SAFETY: an identifier is freed only after `remove_end` has removed its endpoint, which requires the
+                // lock that is held here. The endpoint is still present, so its identifier is live.
                 unsafe { &*id.0 }.reported.handed_out();
                 return Some(Taken { id, notice });
             }
@@ -333,7 +335,7 @@ impl ConnectionManager {
     }
 }
 
-/// Takes one from a semaphore that is not zero.
+/// Decrements a semaphore, which must not be zero.
 fn count_down(count: &OwnedFd) {
     let _ = rustix::io::read(count, &mut [0_u8; 8]);
 }

@@ -15,31 +15,33 @@ use crate::verbs::verbs;
 /// The port of the device.
 pub const PORT: u8 = 1;
 
-/// An opened device. It stays open as long as the process (man `rdma_get_devices`).
+/// The opened device. It remains open until the process exits (man `rdma_get_devices`).
 pub struct NicDevice {
     pub context: *mut Context,
-    /// For programs that bring none of their own.
+    /// For programs that provide none.
     pub pd: *mut Pd,
     pub gid: [u8; 16],
     /// The GUID of its channel adapter.
     pub ca_guid: u64,
-    /// The largest packet, a number of `enum ibv_mtu`.
+    /// The maximum packet length, as a value of `enum ibv_mtu`.
     pub mtu: u8,
-    /// READs and atomics that a queue pair can have under way, and accept.
+    /// Maximum number of outstanding READs and atomics of a queue pair, as requester and as responder.
     pub max_rd_atomic: u8,
-    /// Whose it is: a forked child opens its own.
+    /// The process that opened it: a forked child opens its own.
     pid: u32,
 }
 
-// SAFETY: the context and the domain may be used by any thread (libibverbs' promise); nothing here changes.
+// SAFETY: libibverbs permits the use of a context and a protection domain in any thread, and the other fields never
+// change.
 unsafe impl Send for NicDevice {}
-// SAFETY: as above.
+// SAFETY: libibverbs permits the concurrent use of a context and a protection domain, and the other fields never
+// change.
 unsafe impl Sync for NicDevice {}
 
-/// The device of this process, opened when it is first asked for.
+/// Returns the device of this process, which is opened on first use.
 ///
 /// # Errors
-/// `ENODEV` when libibverbs has none; what it says when it cannot be opened.
+/// Returns `ENODEV` if libibverbs has no device, or its error if the device cannot be opened.
 pub fn device() -> Result<&'static NicDevice, Errno> {
     static DEVICE: Mutex<Option<&'static NicDevice>> = Mutex::new(None);
     let mut known = DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,7 +54,8 @@ pub fn device() -> Result<&'static NicDevice, Errno> {
 }
 
 fn open(verbs: &Functions) -> Result<NicDevice, Errno> {
-    // SAFETY: a list of devices, null at its end, which is freed once; the context stays open.
+    // SAFETY: `get_device_list` returns a list that ends with null and is freed once. The opened context does not
+    // depend on the list (man `ibv_get_device_list`).
     unsafe {
         let list = made((verbs.get_device_list)(ptr::null_mut()))?;
         let first = *list;
@@ -71,7 +74,8 @@ fn open(verbs: &Functions) -> Result<NicDevice, Errno> {
 unsafe fn describe(verbs: &Functions, context: *mut Context) -> Result<NicDevice, Errno> {
     let (mut attr, mut port) = (MaybeUninit::zeroed(), MaybeUninit::zeroed());
     let mut gid = [0; 16];
-    // SAFETY: the caller's context; the structures are whole, plain numbers, for which zero is a value.
+    // SAFETY: contract of this function: `context` is open. The structures consist of integers, for which zero is
+    // valid.
     unsafe {
         check((verbs.query_device)(context, attr.as_mut_ptr()))?;
         check((verbs.query_port)(context, PORT, port.as_mut_ptr()))?;
@@ -100,17 +104,18 @@ export! {
                 Err(libc::ENODEV) => None,
                 Err(number) => return errno::null(number),
             };
-            // SAFETY: zeroed memory for a pointer and the null at the end; `rdma_free_devices` frees it.
+            // SAFETY: allocates zeroed memory for one pointer and the terminating null; `rdma_free_devices` frees it.
             let list = unsafe { libc::calloc(2, size_of::<*mut Context>()) }.cast::<*mut Context>();
             if list.is_null() {
                 return errno::null(refused(libc::ENOMEM, format_args!("no memory for the list")));
             }
             if let Some(context) = found {
-                // SAFETY: inside of what was allocated.
+                // SAFETY: the first of two allocated elements.
                 unsafe { *list = context };
             }
             if !num_devices.is_null() {
-                // SAFETY: the caller's variable.
+                // SAFETY: contract of `rdma_get_devices` (man page): `num_devices`, which is not null, points to a
+                // variable.
                 unsafe { *num_devices = found.is_some().into() };
             }
             list
@@ -118,7 +123,8 @@ export! {
 
         /// `man rdma_free_devices`.
         fn rdma_free_devices(list: *mut *mut Context) {
-            // SAFETY: allocated by `calloc` above.
+            // SAFETY: contract of `rdma_free_devices` (man page): `list` was returned by `rdma_get_devices`, which
+            // allocates it by `calloc`.
             unsafe { libc::free(list.cast()) }
         }
     }

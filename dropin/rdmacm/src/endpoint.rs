@@ -1,4 +1,4 @@
-//! Identifiers with all that belongs to them, made and waited for in one call.
+//! Identifiers that are created together with all their resources, and accepted in one call.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -13,20 +13,20 @@ use crate::errno::{Errno, answer, check, invalid};
 use crate::symbols::export;
 use crate::{event, id, qp};
 
-/// How long to look for an address and a route, which takes no time.
+/// Timeout of the resolution of an address and of a route, which return without delay.
 const RESOLVE_MS: c_int = 2000;
 
-/// Prepares an end that listens.
+/// Prepares a listening endpoint.
 ///
 /// # Safety
-/// As `man rdma_create_ep` says.
+/// The same as for `rdma_create_ep` (man page).
 unsafe fn prepare_passive(
     id: *mut CmId,
     at: &AddrInfo,
     pd: *mut Pd,
     init: Option<QpInitAttr>,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `id` is live and the addresses in `at` are valid (`man rdma_create_ep`).
     unsafe {
         check(rdma_bind_addr(id, at.ai_src_addr))?;
         if !pd.is_null() {
@@ -37,17 +37,18 @@ unsafe fn prepare_passive(
     Ok(())
 }
 
-/// Prepares an end that connects.
+/// Prepares a connecting endpoint.
 ///
 /// # Safety
-/// As `man rdma_create_ep` says.
+/// The same as for `rdma_create_ep` (man page).
 unsafe fn prepare_active(
     id: *mut CmId,
     to: &AddrInfo,
     pd: *mut Pd,
     init: *mut QpInitAttr,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `id` is live, and the addresses in `to`, `pd` and `init` are valid or null
+    // (`man rdma_create_ep`).
     unsafe {
         check(rdma_resolve_addr(id, to.ai_src_addr, to.ai_dst_addr, RESOLVE_MS))?;
         check(rdma_resolve_route(id, RESOLVE_MS))?;
@@ -63,10 +64,11 @@ unsafe fn prepare_active(
 }
 
 /// # Safety
-/// As `man rdma_create_ep` says.
+/// The same as for `rdma_create_ep` (man page).
 unsafe fn create(at: &AddrInfo, pd: *mut Pd, init: *mut QpInitAttr) -> Result<*mut CmId, Errno> {
     let space = id::space_of(at.ai_port_space as u32)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: its arguments are valid by `man rdma_create_ep`. `id` was just created, and
+    // is destroyed only on an error, when the program does not have it.
     unsafe {
         let id: *mut CmId = id::create(ptr::null_mut(), ptr::null_mut(), space, at.ai_qp_type as u32)?.cast();
         let prepared = if at.ai_flags & addr_flags::PASSIVE != 0 {
@@ -85,9 +87,9 @@ unsafe fn create(at: &AddrInfo, pd: *mut Pd, init: *mut QpInitAttr) -> Result<*m
 }
 
 /// # Safety
-/// `id` must be the program's, who does not use it any more.
+/// `id` must be a live identifier that is not used after this call.
 unsafe fn destroy(id: *mut CmId) {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `id` is live and not used after the call.
     unsafe {
         qp::destroy(id);
         qp::destroy_srq(id);
@@ -97,12 +99,13 @@ unsafe fn destroy(id: *mut CmId) {
     }
 }
 
-/// A request, with a queue pair as `rdma_create_ep` was told.
+/// Waits for a request. Its endpoint gets a queue pair as specified in `rdma_create_ep`.
 ///
 /// # Safety
-/// `listener` must be the program's.
+/// `listener` must be a live identifier of the program.
 unsafe fn next_request(listener: *mut CmId) -> Result<*mut CmId, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `listener` is live. `event` and its identifier are live until the event is
+    // acknowledged.
     unsafe {
         let of = id::object(listener);
         if !of.own().is_sync {
@@ -124,9 +127,10 @@ unsafe fn next_request(listener: *mut CmId) -> Result<*mut CmId, Errno> {
 }
 
 /// # Safety
-/// `listener` and `event` must be the program's.
+/// `listener` must be a live identifier, and `event` an event of it that is not acknowledged.
 unsafe fn equip(listener: *mut CmId, event: *mut CmEvent) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `listener` is live and `event` is not acknowledged, so its identifier is
+    // live.
     unsafe {
         event::outcome(event)?;
         if (*event).event != kind::CONNECT_REQUEST {
@@ -144,19 +148,20 @@ export! {
     "RDMACM_1.0" {
         /// `man rdma_create_ep`.
         fn rdma_create_ep(id: *mut *mut CmId, res: *mut AddrInfo, pd: *mut Pd, attr: *mut QpInitAttr) -> c_int {
-            // SAFETY: the caller's objects.
+            // SAFETY: contract of `rdma_create_ep` (man page): `res` is valid, `pd` and `attr` are null or valid, and
+            // `id` points to a variable.
             answer(unsafe { create(&*res, pd, attr).map(|made| *id = made) })
         }
 
         /// `man rdma_destroy_ep`.
         fn rdma_destroy_ep(id: *mut CmId) {
-            // SAFETY: the caller's identifier.
+            // SAFETY: contract of `rdma_destroy_ep` (man page): `id` is live and not used after the call.
             unsafe { destroy(id) }
         }
 
         /// `man rdma_get_request`.
         fn rdma_get_request(listener: *mut CmId, id: *mut *mut CmId) -> c_int {
-            // SAFETY: the caller's identifier and variable.
+            // SAFETY: contract of `rdma_get_request` (man page): `listener` is live, and `id` points to a variable.
             answer(unsafe { next_request(listener).map(|new| *id = new) })
         }
     }

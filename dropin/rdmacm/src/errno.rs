@@ -7,12 +7,12 @@ pub use farcall_trace::errno::{answer, get, null, refused, tell_why};
 /// An error number.
 pub type Errno = c_int;
 
-/// `EINVAL`; the trace says why.
+/// Returns `EINVAL`; the trace contains the reason.
 pub fn invalid(why: impl std::fmt::Display) -> Errno {
     refused(libc::EINVAL, format_args!("{why}"))
 }
 
-/// What the kernel says to something that a call needs, for `map_err`; the trace says what that was.
+/// Returns a function for `map_err` that converts a system error in the operation `what`. The trace contains both.
 pub fn system<E: Into<std::io::Error>>(what: &str) -> impl Fn(E) -> Errno {
     move |error| {
         let error = error.into();
@@ -20,17 +20,17 @@ pub fn system<E: Into<std::io::Error>>(what: &str) -> impl Fn(E) -> Errno {
     }
 }
 
-/// What a function of libibverbs returns: 0 or an error number.
+/// Converts the result of a libibverbs function: 0 or an error number.
 pub fn check(number: c_int) -> Result<(), Errno> {
     match number {
         0 => Ok(()),
-        // Some say -1 and set `errno`.
+        // Some functions return -1 and set `errno`.
         -1 => Err(get()),
         other => Err(other.abs()),
     }
 }
 
-/// An object that a function of libibverbs made, or why not.
+/// Converts the result of a libibverbs function that creates an object: null means that `errno` contains the error.
 pub fn made<T>(object: *mut T) -> Result<*mut T, Errno> {
     if object.is_null() { Err(get()) } else { Ok(object) }
 }

@@ -1,4 +1,4 @@
-//! Events: from what the manager says to what C sees, and what an event leads to.
+//! Events: conversion of the manager's notices to C structures, and their effects on endpoints.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -19,35 +19,36 @@ use crate::service::connection_manager;
 use crate::symbols::export;
 use crate::{channel, migrate, qp};
 
-/// More private data than any message has.
+/// Upper limit of the private data of any message.
 const DATA_BYTES: usize = 256;
 
-/// An event, and what it needs as long as the program looks at it.
+/// An event, and data that it refers to until it is acknowledged.
 #[repr(C)]
 struct EventObject {
     event: CmEvent,
-    /// Which end waits for the acknowledgement.
+    /// The endpoint that waits for the acknowledgement.
     counted_on: *mut IdObject,
     data: [u8; DATA_BYTES],
 }
 
 impl EventObject {
     fn new(id: *mut IdObject, event: u32, status: c_int) -> Box<Self> {
-        // SAFETY: numbers and pointers, for which zero is a value.
+        // SAFETY: a union of structures of integers and pointers, for which zero is valid.
         let param: Param = unsafe { std::mem::zeroed() };
         let event = CmEvent { id: id.cast(), listen_id: ptr::null_mut(), event, status, param };
         Box::new(Self { event, counted_on: id, data: [0; DATA_BYTES] })
     }
 
-    /// Keeps a peer's bytes. As with the kernel's manager, programs see all the room that the message has, with zeros
-    /// behind (man `rdma_get_cm_event`).
+    /// Stores a peer's private data. Like the kernel's manager, it presents the full capacity of the message to
+    /// programs, padded with zeros (man `rdma_get_cm_event`).
     fn keep(&mut self, data: &[u8], room: usize) -> (*const c_void, u8) {
         let len = data.len().min(room);
         self.data[..len].copy_from_slice(&data[..len]);
         (self.data.as_ptr().cast(), room as u8)
     }
 
-    /// What a peer offers or accepts, as this end sees it: what it reads, we answer.
+    /// Stores the parameters that a peer offers or accepts, from the view of this endpoint: the peer's initiator depth
+    /// is this side's responder resources.
     fn show_terms(&mut self, terms: &Terms, qp_num: u32, retry_count: u8, data: &[u8], room: usize) {
         let param = ConnParam {
             responder_resources: terms.initiator_depth,
@@ -73,18 +74,19 @@ impl EventObject {
     }
 }
 
-/// The next event of a channel; waits for it if the program has not made the descriptor non-blocking.
+/// Returns the next event of a channel. Waits for it, unless the program has made the descriptor non-blocking.
 ///
 /// # Safety
-/// `channel` must be the program's.
+/// `channel` must be a live channel of the program.
 pub unsafe fn next(channel: *mut EventChannel) -> Result<*mut CmEvent, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `channel` is live.
     let of = unsafe { channel::object(channel) };
     loop {
         of.wait()?;
-        // Another thread may have been faster, or the event's end be gone.
+        // Another thread may have taken the event, or its endpoint may have been removed.
         let Some((taken, incoming)) = take(of.queue)? else { continue };
-        // SAFETY: the end lives until the event is acknowledged.
+        // SAFETY: `take` has counted the event as handed out, and `id::destroy` waits until it is acknowledged before
+        // it frees the identifier.
         let about = unsafe { &*taken.id.0 };
         match digest(about, taken, incoming) {
             Some(event) => return Ok(Box::into_raw(event).cast()),
@@ -93,22 +95,24 @@ pub unsafe fn next(channel: *mut EventChannel) -> Result<*mut CmEvent, Errno> {
     }
 }
 
-/// A new end, and what its peer asks for.
+/// A new endpoint, and its peer's request.
 struct NewEnd {
     id: *mut IdObject,
     incoming: IncomingRequest,
 }
 
-/// Takes an event; for a request makes what the program will hold of the new end.
+/// Takes an event. For a request, creates the identifier of the new endpoint.
 fn take(queue: Token) -> Result<Option<(Taken, Option<NewEnd>)>, Errno> {
     let mut manager = connection_manager()?;
     let Some(taken) = manager.take(queue) else { return Ok(None) };
     let Notice::Request { end: token, .. } = taken.notice else { return Ok(Some((taken, None))) };
-    // SAFETY: the listener lives until the event is acknowledged.
+    // SAFETY: the event is counted as handed out, and `id::destroy` waits until it is acknowledged before it frees the
+    // listener's identifier.
     let listener = unsafe { &*taken.id.0 };
     let end = manager.end(token)?;
     let Some(incoming) = end.incoming.take() else { return Ok(None) };
-    // SAFETY: fields that are set when an identifier is made, or migrated by its user.
+    // SAFETY: `listener.c()` points into the live listener. The fields are set when the identifier is created; only
+    // `rdma_migrate_id` changes the channel, which the program must not call concurrently.
     let (channel, context, ps, qp_type) = unsafe {
         let c = listener.c();
         ((*c).channel, (*c).context, (*c).ps, (*c).qp_type)
@@ -119,7 +123,8 @@ fn take(queue: Token) -> Result<Option<(Taken, Option<NewEnd>)>, Errno> {
     Ok(Some((taken, Some(NewEnd { id, incoming }))))
 }
 
-/// The event as the program sees it, after its effects here; `None` if the program must not get it.
+/// Returns the event for the program, after applying its effects on this side; `None` if the program must not receive
+/// it.
 fn digest(about: &IdObject, taken: Taken, new_end: Option<NewEnd>) -> Option<Box<EventObject>> {
     let plain = |event, status| Some(EventObject::new(taken.id.0, event, status));
     match taken.notice {
@@ -138,9 +143,9 @@ fn digest(about: &IdObject, taken: Taken, new_end: Option<NewEnd>) -> Option<Box
     }
 }
 
-/// A request: a new end, with the device, addresses and what the peer said.
+/// Converts a request: attaches the device to the new endpoint, and sets its addresses and the peer's parameters.
 fn introduce(listener: &IdObject, new_end: &NewEnd) -> Option<Box<EventObject>> {
-    // SAFETY: made by `take`; only this thread uses it until the program gets the event.
+    // SAFETY: `take` created the identifier, and only this thread uses it until the program receives the event.
     let new = unsafe { &*new_end.id };
     if let Err(number) = new.attach() {
         tracing::debug!("a request without a device: error {number}");
@@ -174,7 +179,8 @@ fn introduce(listener: &IdObject, new_end: &NewEnd) -> Option<Box<EventObject>> 
     }
     drop(own);
     if listener.own().is_sync {
-        // SAFETY: ours until the program gets the event.
+        // SAFETY: `take` created the identifier; the program does not have it before it receives the event, and it is
+        // not synchronous yet.
         if let Err(number) = unsafe { migrate::to_own_channel(new.c()) } {
             event.event.status = -number;
         }
@@ -195,8 +201,8 @@ fn terms_of(request: &Request) -> PeerTerms {
     }
 }
 
-/// The peer accepts: an end with a queue pair becomes ready and says so; one without asks its program
-/// (man `rdma_establish`).
+/// Handles the peer's acceptance. An endpoint with a queue pair becomes ready and notifies the peer; without one, the
+/// program must do so (man `rdma_establish`).
 fn respond(about: &IdObject, reply: &Reply) -> Box<EventObject> {
     {
         let mut own = about.own();
@@ -216,7 +222,8 @@ fn respond(about: &IdObject, reply: &Reply) -> Box<EventObject> {
         own.remote_ece = reply.ece;
     }
     let id = ptr::from_ref(about).cast_mut();
-    // SAFETY: the program's own field.
+    // SAFETY: `about.c()` points into `about`, which is live; the field is set only by `rdma_create_qp` and
+    // `rdma_destroy_qp`, which the program does not call concurrently.
     let has_qp = unsafe { !(*about.c()).qp.is_null() };
     let mut event = if has_qp {
         match become_ready(about) {
@@ -238,9 +245,9 @@ fn over() -> Errno {
     refused(libc::ENOTCONN, format_args!("the connection is over"))
 }
 
-/// Moves the queue pair to RTS and tells the peer, or refuses.
+/// Moves the queue pair to RTS and notifies the peer, or rejects the connection if that fails.
 fn become_ready(about: &IdObject) -> Result<(), Errno> {
-    // SAFETY: the program's queue pair, which it does not destroy while it waits for this event.
+    // SAFETY: the program does not destroy its queue pair while it waits for this event.
     let readied = unsafe { qp::to_ready(about, None, None) };
     let mut manager = connection_manager()?;
     let Some(connection) = &mut manager.end(about.token)?.connection else { return Err(over()) };
@@ -252,12 +259,12 @@ fn become_ready(about: &IdObject) -> Result<(), Errno> {
     readied
 }
 
-/// The peer refuses, or is gone before there was a connection.
+/// Handles a rejection, or the peer's exit before the connection was established.
 fn refuse(about: &IdObject, rejection: &Rejection) -> Option<Box<EventObject>> {
     if about.own().has_failed {
         return None;
     }
-    // SAFETY: the program's queue pair, if it has one.
+    // SAFETY: the program does not destroy its queue pair while it waits for this event.
     if let Err(number) = unsafe { qp::to_error(about) } {
         tracing::debug!("a refused queue pair stays as it is: error {number}");
     }
@@ -267,7 +274,7 @@ fn refuse(about: &IdObject, rejection: &Rejection) -> Option<Box<EventObject>> {
     Some(event)
 }
 
-/// A queue pair that serves datagrams, or why there is none.
+/// Converts the reply with a datagram service's queue pair, or the reason why there is none.
 fn serve(about: &IdObject, reply: &ServiceReply) -> Box<EventObject> {
     let id = ptr::from_ref(about).cast_mut();
     let (event, qkey) = match reply.status {
@@ -280,12 +287,12 @@ fn serve(about: &IdObject, reply: &ServiceReply) -> Box<EventObject> {
     event
 }
 
-/// What an event means for the call that waited for it.
+/// Returns the result of the call that waited for an event.
 ///
 /// # Safety
-/// `event` must be one of ours that is not acknowledged.
+/// `event` must be an event of this library that is not acknowledged.
 pub unsafe fn outcome(event: *mut CmEvent) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `event` is not acknowledged, so it is live.
     let (event, status) = unsafe { ((*event).event, (*event).status) };
     match status {
         0 => Ok(()),
@@ -302,9 +309,10 @@ pub unsafe fn outcome(event: *mut CmEvent) -> Result<(), Errno> {
 }
 
 /// # Safety
-/// `event` must be one of ours; the program does not use it any more.
+/// `event` must be an event of this library, which is not used after this call.
 pub unsafe fn acknowledge(event: *mut CmEvent) {
-    // SAFETY: the caller's promise; the end that it counts on waits for this.
+    // SAFETY: contract of this function: `next` made `event` with `Box::into_raw`, and it is not used any more. Its
+    // endpoint's identifier is live, because `id::destroy` waits for this acknowledgement.
     unsafe {
         let event = Box::from_raw(event.cast::<EventObject>());
         (*event.counted_on).reported.acknowledge(1);
@@ -318,7 +326,7 @@ export! {
             if channel.is_null() || event.is_null() {
                 return answer(Err(invalid("no channel, or no place for the event")));
             }
-            // SAFETY: the caller's channel and variable.
+            // SAFETY: contract of `rdma_get_cm_event` (man page): `channel` is live, and `event` points to a variable.
             answer(unsafe { next(channel).map(|next| *event = next) })
         }
 
@@ -327,18 +335,19 @@ export! {
             if event.is_null() {
                 return answer(Err(invalid("no event")));
             }
-            // SAFETY: the caller's event.
+            // SAFETY: contract of `rdma_ack_cm_event` (man page): `event` was returned by `rdma_get_cm_event`, and is
+            // not used after the call.
             unsafe { acknowledge(event) };
             0
         }
 
-        /// `man rdma_notify`: a peer is using the connection before its RTU is here.
+        /// `man rdma_notify`: a peer uses the connection before its RTU has arrived.
         fn rdma_notify(id: *mut CmId, event: u32) -> c_int {
             const COMM_EST: u32 = 4;
             if event != COMM_EST {
                 return answer(Err(invalid(format_args!("event {event}: only COMM_EST (4) is for an identifier"))));
             }
-            // SAFETY: the caller's identifier.
+            // SAFETY: contract of `rdma_notify` (man page): `id` is a live identifier.
             let token = unsafe { id::object(id) }.token;
             answer(connection_manager().and_then(|mut manager| {
                 let connection = manager.end(token)?.connection.as_mut();

@@ -1,4 +1,4 @@
-//! Identifiers: what programs hold of an end.
+//! Identifiers: the programs' handles of endpoints.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -24,51 +24,51 @@ pub const UD: u32 = 4;
 
 #[repr(C)]
 pub struct IdObject {
-    /// What programs look into, and change.
+    /// The structure that programs read and modify.
     c: UnsafeCell<CmId>,
     pub token: Token,
     pub space: PortSpace,
-    /// Events that the program has not acknowledged.
+    /// Number of events that the program has not acknowledged.
     pub reported: Unacknowledged,
     own: Mutex<Own>,
 }
 
-/// How far an end has come.
+/// State of an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
     #[default]
     New,
-    /// It has an address of its own.
+    /// It has a local address.
     Bound,
-    /// It has one to go to.
+    /// It has a remote address.
     AddressResolved,
     RouteResolved,
     Listening,
-    /// It asked, or was asked.
+    /// It has sent or received a request.
     Connecting,
 }
 
-/// What a peer said of itself.
+/// Parameters of the peer.
 #[derive(Clone, Copy)]
 pub struct PeerTerms {
     pub qp: QueuePair,
-    /// Its port's address.
+    /// GID of its port.
     pub gid: [u8; 16],
     pub mtu: u8,
     pub retry_count: u8,
     pub rnr_retry_count: u8,
     pub ack_timeout: u8,
-    /// READs and atomics that the peer will have under way.
+    /// Number of READs and atomics that the peer will have outstanding.
     pub reads_in: u8,
-    /// READs and atomics that it accepts.
+    /// Number of READs and atomics that the peer accepts.
     pub reads_out: u8,
 }
 
-/// What an end knows beside what programs see.
+/// State of an endpoint in addition to the fields that programs see.
 #[derive(Default)]
 pub struct Own {
     pub stage: Stage,
-    /// Whether calls wait for the event that they lead to (man `rdma_create_id`, on a channel of null).
+    /// Whether calls wait for the event that they cause (man `rdma_create_id`, with a null channel).
     pub is_sync: bool,
     pub local: Option<SocketAddr>,
     pub remote: Option<SocketAddr>,
@@ -82,25 +82,26 @@ pub struct Own {
     pub is_shared: bool,
     /// `RDMA_OPTION_ID_AFONLY`.
     pub is_v6_only: bool,
-    /// The number of the first packet that we expect; of a datagram queue pair, that it sends.
+    /// The number of the first packet that the peer sends; for a datagram queue pair, of the first packet that this
+    /// side sends.
     pub psn: u32,
     pub peer: Option<PeerTerms>,
-    /// Of `rdma_create_ep`: private data for `rdma_connect`.
+    /// From `rdma_create_ep`: private data for `rdma_connect`.
     pub connect_data: Vec<u8>,
-    /// Of `rdma_create_ep`: what the queue pairs of requests are like.
+    /// From `rdma_create_ep`: attributes of the queue pairs of requests.
     pub passive_qp: Option<QpInitAttr>,
     pub local_ece: Ece,
     pub remote_ece: Ece,
-    /// The program was told that the connection failed: it is not also told that it was refused.
+    /// The program was notified that the connection failed, so that it is not also notified of a rejection.
     pub has_failed: bool,
 }
 
-/// About one second: a peer that is busy, or waits for a processor, is not gone.
+/// About one second: a peer that is busy or not scheduled must not count as exited.
 pub const ACK_TIMEOUT: u8 = 18;
 
 impl Own {
     /// # Errors
-    /// `EINVAL`, if the end has come further, or not so far.
+    /// Returns `EINVAL` if the endpoint is in another state.
     pub fn require(&self, stage: Stage) -> Result<(), Errno> {
         if self.stage == stage {
             return Ok(());
@@ -109,19 +110,19 @@ impl Own {
         Err(errno::refused(libc::EINVAL, why))
     }
 
-    /// What the peer said.
+    /// Returns the peer's parameters.
     ///
     /// # Errors
-    /// `EINVAL`, as long as it said nothing.
+    /// Returns `EINVAL` while there are none.
     pub fn peer(&self) -> Result<PeerTerms, Errno> {
         self.peer
             .ok_or_else(|| errno::invalid("the identifier has no peer yet: no request and no reply came"))
     }
 
-    /// Where it is, and where it goes to.
+    /// Returns the local and the remote address.
     ///
     /// # Errors
-    /// `EINVAL`, as long as one of them is open.
+    /// Returns `EINVAL` while one of them is unset.
     pub fn addresses(&self) -> Result<(SocketAddr, SocketAddr), Errno> {
         let both = self.local.zip(self.remote);
         both.ok_or_else(|| errno::invalid("the identifier has no address, or its peer has none"))
@@ -134,14 +135,15 @@ impl Own {
 }
 
 /// # Safety
-/// `id` must come from [`make`] and not be destroyed.
+/// `id` must have been created by [`make`] and must not be destroyed.
 pub unsafe fn object<'a>(id: *mut CmId) -> &'a IdObject {
-    // SAFETY: the C structure begins its object. Fields that change are behind a lock, or in the cell.
+    // SAFETY: contract of this function: `id` is live. The C structure is the first field of its `IdObject`
+    // (`repr(C)`). Fields that change are behind a lock, or in the `UnsafeCell`.
     unsafe { &*id.cast::<IdObject>() }
 }
 
 impl IdObject {
-    /// What programs see.
+    /// Returns the structure that programs see.
     pub fn c(&self) -> *mut CmId {
         self.c.get()
     }
@@ -151,35 +153,38 @@ impl IdObject {
     }
 
     pub fn is_datagram(&self) -> bool {
-        // SAFETY: set when it was made.
+        // SAFETY: `self.c()` points into `self`; the field is set when the identifier is created and never changes.
         unsafe { (*self.c()).qp_type == UD }
     }
 
-    /// Sets the address that programs see as its own.
+    /// Sets the local address that programs see.
     pub fn show_local(&self, own: &mut Own, address: SocketAddr) {
         own.local = Some(address);
-        // SAFETY: our field of the program's structure, which it reads when a call or an event tells it to.
+        // SAFETY: `self.c()` points into `self`. The program reads this field only after the call or the event that
+        // reports the address.
         unsafe { (*self.c()).route.addr.src_storage = address::to_c(&address).0 };
     }
 
-    /// Sets the address that programs see as its peer's.
+    /// Sets the peer's address that programs see.
     pub fn show_remote(&self, own: &mut Own, address: SocketAddr) {
         own.remote = Some(address);
-        // SAFETY: as above.
+        // SAFETY: `self.c()` points into `self`. The program reads this field only after the call or the event that
+        // reports the address.
         unsafe { (*self.c()).route.addr.dst_storage = address::to_c(&address).0 };
     }
 
-    /// The address of the port that its peer's address was resolved to.
+    /// Returns the GID to which the peer's address was resolved.
     pub fn resolved_gid(&self) -> [u8; 16] {
-        // SAFETY: our field of the program's structure.
+        // SAFETY: `self.c()` points into `self`; only this library writes the field, in calls for this identifier.
         unsafe { (*self.c()).route.addr.ib.dgid }
     }
 
-    /// Gives it the device.
+    /// Sets the device in the structure that programs see.
     pub fn attach(&self) -> Result<(), Errno> {
         let nic = device::device()?;
         let id = self.c();
-        // SAFETY: as above.
+        // SAFETY: `self.c()` points into `self`. The program reads these fields only after the call or the event that
+        // attaches the device.
         unsafe {
             (*id).verbs = nic.context;
             (*id).port_num = device::PORT;
@@ -193,10 +198,10 @@ impl IdObject {
     }
 }
 
-/// The port space that a program names.
+/// Returns the port space of a number.
 ///
 /// # Errors
-/// `EPROTONOSUPPORT` for a number that is none.
+/// Returns `EPROTONOSUPPORT` for an unknown number.
 pub fn space_of(ps: u32) -> Result<PortSpace, Errno> {
     PortSpace::of(ps).ok_or_else(|| {
         let why = format_args!(
@@ -206,7 +211,7 @@ pub fn space_of(ps: u32) -> Result<PortSpace, Errno> {
     })
 }
 
-/// The transport of a port space's queue pairs.
+/// Returns the transport of a port space's queue pairs.
 pub fn transport(space: PortSpace) -> u32 {
     match space {
         PortSpace::Udp | PortSpace::IpOverIb => UD,
@@ -214,7 +219,7 @@ pub fn transport(space: PortSpace) -> u32 {
     }
 }
 
-/// Makes the object of an end.
+/// Creates the identifier of an endpoint.
 pub fn make(
     token: Token,
     channel: *mut EventChannel,
@@ -222,7 +227,7 @@ pub fn make(
     space: PortSpace,
     qp_type: u32,
 ) -> Box<IdObject> {
-    // SAFETY: numbers and pointers, for which zero is a value.
+    // SAFETY: a structure of integers and pointers, for which zero is valid.
     let mut c: CmId = unsafe { std::mem::zeroed() };
     c.channel = channel;
     c.context = context;
@@ -237,10 +242,10 @@ pub fn make(
     })
 }
 
-/// Makes an end on a channel, or with one of its own.
+/// Creates an endpoint on a channel, or with a channel of its own.
 ///
 /// # Safety
-/// `channel` must be null or one of ours.
+/// `channel` must be null, or a live channel of this library.
 pub unsafe fn create(
     channel: *mut EventChannel,
     context: *mut c_void,
@@ -249,26 +254,28 @@ pub unsafe fn create(
 ) -> Result<*mut IdObject, Errno> {
     let is_sync = channel.is_null();
     let channel = if is_sync { channel::create()? } else { channel };
-    // SAFETY: the caller's channel, or ours.
+    // SAFETY: contract of this function: the channel is live, or was just created.
     let queue = unsafe { channel::object(channel) }.queue;
     let mut manager = connection_manager()?;
     let token = manager.add_end(End::new(None, queue));
     let made = Box::into_raw(make(token, channel, context, space, qp_type));
     manager.end(token)?.id = Some(Id(made));
     drop(manager);
-    // SAFETY: just made.
+    // SAFETY: `made` was just created.
     unsafe { &*made }.own().is_sync = is_sync;
     Ok(made)
 }
 
 /// # Safety
-/// `id` must be the program's, who does not use it any more.
+/// `id` must be a live identifier that is not used after this call.
 pub unsafe fn destroy(id: *mut CmId) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `id` is live.
     let of = unsafe { object(id) };
     let is_sync = of.own().is_sync;
     connection_manager()?.remove_end(of.token);
-    // SAFETY: the caller's object, which it uses in no other thread.
+    // SAFETY: contract of this function: `id` is live, and no other thread uses it. `reported.wait` returns when all
+    // its events are acknowledged. The channel and the path record were made with `Box::into_raw`, and are freed only
+    // here.
     unsafe {
         channel::acknowledge_last(id);
         of.reported.wait();
@@ -288,27 +295,27 @@ export! {
     "RDMACM_1.0" {
         /// `man rdma_create_id`.
         fn rdma_create_id(channel: *mut EventChannel, id: *mut *mut CmId, context: *mut c_void, ps: u32) -> c_int {
-            // SAFETY: the caller's channel.
+            // SAFETY: contract of `rdma_create_id` (man page): `channel` is null or live.
             let made = space_of(ps).and_then(|space| unsafe { create(channel, context, space, transport(space)) });
-            // SAFETY: the caller's variable.
+            // SAFETY: contract of `rdma_create_id` (man page): `id` points to a variable.
             answer(made.map(|made| unsafe { *id = made.cast() }))
         }
 
         /// `man rdma_destroy_id`: waits until its events are acknowledged.
         fn rdma_destroy_id(id: *mut CmId) -> c_int {
-            // SAFETY: the caller's identifier.
+            // SAFETY: contract of `rdma_destroy_id` (man page): `id` is live and not used after the call.
             answer(unsafe { destroy(id) })
         }
 
         /// `man rdma_get_src_port`: big-endian.
         fn rdma_get_src_port(id: *mut CmId) -> u16 {
-            // SAFETY: the caller's identifier.
+            // SAFETY: contract of `rdma_get_src_port` (man page): `id` is a live identifier.
             unsafe { object(id) }.own().local.map_or(0, |address| address.port().to_be())
         }
 
         /// `man rdma_get_dst_port`: big-endian.
         fn rdma_get_dst_port(id: *mut CmId) -> u16 {
-            // SAFETY: the caller's identifier.
+            // SAFETY: contract of `rdma_get_dst_port` (man page): `id` is a live identifier.
             unsafe { object(id) }.own().remote.map_or(0, |address| address.port().to_be())
         }
     }

@@ -1,4 +1,4 @@
-//! Names to addresses (man `rdma_getaddrinfo`).
+//! Resolution of names to addresses (man `rdma_getaddrinfo`).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -12,15 +12,16 @@ use crate::errno::{answer, invalid, tell_why};
 use crate::id::{UD, transport};
 use crate::symbols::export;
 
-/// A copy in memory that [`rdma_freeaddrinfo`] frees; null for nothing.
+/// Copies bytes to memory that [`rdma_freeaddrinfo`] frees; returns null if there are none.
 ///
 /// # Safety
-/// `from` must be null or have `len` bytes.
+/// `from` must be null or point to `len` bytes.
 unsafe fn copy(from: *const c_void, len: usize) -> *mut c_void {
     if from.is_null() || len == 0 {
         return ptr::null_mut();
     }
-    // SAFETY: fresh memory of that size, if there is any.
+    // SAFETY: contract of this function: `from` has `len` bytes. `to` is newly allocated with that length, and checked
+    // for null.
     unsafe {
         let to = libc::malloc(len);
         if !to.is_null() {
@@ -30,7 +31,7 @@ unsafe fn copy(from: *const c_void, len: usize) -> *mut c_void {
     }
 }
 
-/// What the program wants, with what it left open.
+/// The program's hints, completed with defaults.
 struct Wishes {
     flags: c_int,
     family: c_int,
@@ -56,7 +57,7 @@ impl Wishes {
     }
 
     fn for_libc(&self) -> addrinfo {
-        // SAFETY: numbers and pointers, for which zero is a value.
+        // SAFETY: a structure of integers and pointers, for which zero is valid.
         let mut hints: addrinfo = unsafe { MaybeUninit::zeroed().assume_init() };
         hints.ai_family = self.family;
         hints.ai_socktype = if self.qp_type == UD as c_int { libc::SOCK_DGRAM } else { libc::SOCK_STREAM };
@@ -70,10 +71,10 @@ impl Wishes {
     }
 }
 
-/// Where an address belongs: to whom listens, or to whom is gone to.
+/// Stores an address as the local one of a listener, or as the remote one of a connecting endpoint.
 ///
 /// # Safety
-/// The pointers must be null or as long as said.
+/// The pointers must be null, or point to `len` bytes and to a C string.
 unsafe fn place(
     info: &mut AddrInfo,
     is_passive: bool,
@@ -81,7 +82,7 @@ unsafe fn place(
     len: socklen_t,
     canonname: *const c_char,
 ) {
-    // SAFETY: the caller's promise; a canonical name is a C string.
+    // SAFETY: contract of this function: `address` is null or has `len` bytes, and `canonname` is null or a C string.
     let (address, name) = unsafe {
         let name_len = if canonname.is_null() { 0 } else { libc::strlen(canonname) + 1 };
         (copy(address.cast(), len as usize).cast(), copy(canonname.cast(), name_len).cast())
@@ -94,7 +95,7 @@ unsafe fn place(
 }
 
 /// # Safety
-/// As `man rdma_getaddrinfo` says.
+/// The same as for `rdma_getaddrinfo` (man page).
 unsafe fn find(
     node: *const c_char,
     service: *const c_char,
@@ -108,7 +109,8 @@ unsafe fn find(
         ai_port_space: wishes.port_space,
         ..AddrInfo::default()
     };
-    // SAFETY: the caller's strings and hints; the list is freed once.
+    // SAFETY: contract of this function: the strings and hints are null or valid. `getaddrinfo` returned `found`
+    // without an error, and it is freed once.
     unsafe {
         if !node.is_null() || !service.is_null() {
             let (wanted, mut found) = (wishes.for_libc(), ptr::null_mut());
@@ -137,14 +139,16 @@ unsafe fn find(
 
 export! {
     "RDMACM_1.0" {
-        /// `man rdma_getaddrinfo`: one address; 0, -1 and `errno`, or a number for `gai_strerror`.
+        /// `man rdma_getaddrinfo`: returns one address. The result is 0, -1 with `errno`, or a number for
+        /// `gai_strerror`.
         fn rdma_getaddrinfo(
             node: *const c_char, service: *const c_char, hints: *const AddrInfo, res: *mut *mut AddrInfo,
         ) -> c_int {
             if node.is_null() && service.is_null() && hints.is_null() {
                 return answer(Err(invalid("neither a node, a service nor hints")));
             }
-            // SAFETY: the caller's strings, structure and variable.
+            // SAFETY: contract of `rdma_getaddrinfo` (man page): strings and structure are null or valid, and `res`
+            // points to a variable.
             unsafe {
                 match find(node, service, hints.as_ref()) {
                     Ok(info) => {
@@ -160,7 +164,8 @@ export! {
         fn rdma_freeaddrinfo(first: *mut AddrInfo) {
             let mut next = first;
             while !next.is_null() {
-                // SAFETY: made above, each part by `malloc` or null.
+                // SAFETY: `rdma_getaddrinfo` made the structure with `Box::into_raw`, and each part is null or was
+                // allocated by `malloc`.
                 unsafe {
                     let info = Box::from_raw(next);
                     for part in [

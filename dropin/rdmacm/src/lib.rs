@@ -1,28 +1,29 @@
-//! A drop-in `librdmacm.so.1`: programs that connect through the RDMA connection manager do so over the software RNIC,
-//! with no kernel module.
+//! A drop-in `librdmacm.so.1`: programs that use the RDMA connection manager connect over the software RNIC, without a
+//! kernel module.
 //!
-//! Its verbs objects are those of the `libibverbs.so.1` that the program uses. Ends connect over Unix sockets whose
-//! names stand for addresses and ports of one network namespace, in the directory in which processes of the user meet;
-//! they take no port of TCP or UDP. A folder that containers share has further names. `farcall_wire::cm` has the
+//! Its verbs objects are those of the `libibverbs.so.1` that the program uses. Endpoints connect over Unix sockets,
+//! whose names represent addresses and ports of one network namespace, in the user's rendezvous directory; they use no
+//! TCP or UDP ports. A directory that containers share contains additional names. `farcall_wire::cm` defines the
 //! messages and the states of a connection.
 //!
-//! | file | man pages, or what it does |
+//! | file | man pages, or purpose |
 //! |---|---|
 //! | `id`, `endpoint`, `options`, `migrate` | rdma_create_id, rdma_create_ep, rdma_set_option, rdma_migrate_id |
 //! | `bind` | rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route, rdma_listen |
 //! | `connect`, `answer` | rdma_connect, rdma_disconnect; rdma_accept, rdma_reject |
 //! | `channel`, `event` | rdma_create_event_channel, rdma_get_cm_event |
 //! | `qp`, `attributes`, `device` | rdma_create_qp, rdma_create_srq; rdma_init_qp_attr; rdma_get_devices |
-//! | `info`, `multicast`, `rsocket` | rdma_getaddrinfo; functions that are not offered |
-//! | `verbs`, `own_libibverbs` | the functions of libibverbs; those that only Farcall's has |
-//! | `traced` | what `FARCALL_TRACE` shows |
-//! | `connection_manager` | the ends of this process, their events, messages and timers |
+//! | `info`, `multicast`, `rsocket` | rdma_getaddrinfo; functions that are not supported |
+//! | `verbs`, `own_libibverbs` | functions of libibverbs; functions that only Farcall's libibverbs has |
+//! | `traced` | output of `FARCALL_TRACE` |
+//! | `connection_manager` | endpoints of this process, their events, messages and timers |
 //! | `listener`, `service` | accepted connections and their requests; the thread that waits for sockets |
-//! | `port`, `port_locks`, `address` | ports and their sockets; whose they are; addresses of C |
-//! | `abroad`, `management` | connections with other hosts; queue pair 1, by which they are made |
-//! | `parting`, `noted` | their end, also of processes that were killed; what is noted for that |
-//! | `limits`, `byte_lock` | how many other hosts may cause; locks in files |
-//! | `shared` | listeners in a folder that containers with networks of their own share |
+//! | `port`, `port_locks`, `address` | ports and their sockets; their owners; C socket addresses |
+//! | `abroad`, `management` | connections with other hosts; queue pair 1, over which they are established |
+//! | `parting`, `noted` | disconnection, also on behalf of killed processes; the journal of connections for that
+//! purpose |
+//! | `limits`, `byte_lock` | limits on the requests of other hosts; locks in files |
+//! | `shared` | listeners in a directory that containers with separate network namespaces share |
 #![allow(clippy::missing_safety_doc, reason = "the exported functions' contracts are the man pages'")]
 
 mod abroad;
@@ -59,7 +60,7 @@ mod symbols;
 mod traced;
 mod verbs;
 
-/// Prints to standard error what an error number cannot say.
+/// Prints an error to standard error that an error number cannot express.
 fn complain(what: std::fmt::Arguments<'_>) {
     farcall_trace::errno::complain("librdmacm", what);
 }

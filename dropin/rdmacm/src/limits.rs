@@ -1,4 +1,4 @@
-//! Which connections of other hosts give way to new ones, and which new ones are refused.
+//! Limits on connections of other hosts: which ones are replaced by new ones, and which new ones are refused.
 
 use std::net::Ipv6Addr;
 
@@ -7,7 +7,7 @@ use farcall_wire::cm::{Connection, Count, Room, State, first_to_give_way, host_n
 use crate::connection_manager::{ConnectionManager, End, Token};
 
 impl ConnectionManager {
-    /// Makes room for one more request of a peer. Returns whether there is.
+    /// Makes room for another request of a peer. Returns whether there is room.
     pub fn make_room_for(&mut self, peer: Ipv6Addr) -> bool {
         let (mut of_host, mut of_all) = (Count::default(), Count::default());
         let network = host_network(peer);
@@ -23,7 +23,7 @@ impl ConnectionManager {
             Room::Free => true,
             Room::None => false,
             Room::IfOneGivesWay => {
-                // Ends are numbered in the order of their requests.
+                // Tokens ascend in the order of the requests.
                 let waiting: Vec<_> = self.ends.iter().filter_map(can_give_way).collect();
                 let Some(token) = first_to_give_way(&waiting, of_host.half_open()) else { return false };
                 self.give_way(token);
@@ -32,7 +32,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Ends a connection that its peer has not confirmed, or that the program has not been told of.
+    /// Ends a connection that its peer has not confirmed, or whose request the program has not received yet.
     fn give_way(&mut self, token: Token) {
         if self.ends.get(&token).is_some_and(|end| end.id.is_none()) {
             return self.remove_end_and_notice(token);
@@ -44,7 +44,7 @@ impl ConnectionManager {
     }
 }
 
-/// A request whose program has nothing to do with it now: it has answered, or has not been told.
+/// Selects a request that the program is not working on: the program has answered it, or has not received it yet.
 fn can_give_way((token, end): (&Token, &End)) -> Option<(u128, Token)> {
     let far = end.far.as_ref().filter(|far| far.asked.is_some())?;
     let connection = end.connection.as_ref().filter(|connection| connection.is_half_open())?;

@@ -1,4 +1,4 @@
-//! Listening ends: connections accepted, and the requests that come over them.
+//! Listening endpoints: accepted connections, and the requests that arrive over them.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -12,24 +12,24 @@ use crate::abroad::{Far, HANDED};
 use crate::connection_manager::{ConnectionManager, End, IncomingRequest, Notice, Token, send_message};
 use crate::management::{FOREIGN_BYTES, Foreign};
 
-/// How long a request may take to come after its connection was accepted.
+/// How long a request may take to arrive after its connection was accepted.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Accepted connections without a request, at a time.
+/// Maximum number of accepted connections without a request.
 const ACCEPTED_MAX: usize = 1024;
 
-/// The place of a request in a backlog.
+/// Place of a request in a backlog.
 #[derive(Clone, Default)]
 pub struct Slot(Arc<()>);
 
-/// What listens.
+/// State of a listening endpoint.
 pub struct Listening {
-    /// Requests that may wait for the program.
+    /// Maximum number of requests that wait for the program.
     backlog: usize,
-    /// The first of the slots; the others are the requests that it has not received of.
+    /// Reference count of the slots: each waiting request holds a clone.
     slots: Slot,
-    /// Whether IPv4 is not for it.
+    /// Whether it accepts no IPv4 connections.
     is_v6_only: bool,
-    /// Whether it is incoming for queue pairs that serve datagrams, not for connections.
+    /// Whether it accepts requests for the queue pairs of datagram services rather than for connections.
     is_datagram: bool,
 }
 
@@ -43,28 +43,28 @@ impl Listening {
     }
 }
 
-/// An accepted connection whose request has not come.
+/// An accepted connection whose request has not arrived.
 pub struct Accepted {
-    /// Or [`HANDED`], if another process hands on a message.
+    /// The listener, or [`HANDED`] if another process forwards a message.
     pub listener: Token,
     socket: OwnedFd,
     deadline: Instant,
 }
 
-/// What was received from a socket.
+/// Result of receiving from a socket.
 pub enum Arrived {
     Nothing,
     Message(Box<Mad>),
-    /// A message of another host, from the process that has queue pair 1.
+    /// A message of another host, from the process that owns queue pair 1.
     Foreign(Box<Foreign>),
-    /// The peer is gone, or sent what is no message.
+    /// The peer has closed the connection, or sent an invalid message.
     Closed,
 }
 
 impl Arrived {
-    /// Takes one message from a socket.
+    /// Receives one message from a socket.
     pub fn at(socket: &OwnedFd) -> Self {
-        // One byte more than any message: a longer one is seen.
+        // One byte more than any message, to detect longer ones.
         let mut bytes = [0; FOREIGN_BYTES + 1];
         let mut was_reset = false;
         loop {
@@ -83,7 +83,7 @@ impl Arrived {
                 Ok(_) => Self::Closed,
                 Err(OsError::AGAIN) => Self::Nothing,
                 Err(OsError::INTR) => continue,
-                // Said once, before what the peer had sent before it left.
+                // Reported once, before the messages that the peer sent before it closed the connection.
                 Err(OsError::CONNRESET) if !was_reset => {
                     was_reset = true;
                     continue;
@@ -95,7 +95,7 @@ impl Arrived {
 }
 
 impl ConnectionManager {
-    /// The next connection at one of a listener's sockets.
+    /// Accepts the next connection at one of a listener's sockets.
     fn accept_next(&self, listener: Token) -> Option<OwnedFd> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let end = self.ends.get(&listener);
@@ -107,7 +107,7 @@ impl ConnectionManager {
         sockets.into_iter().flatten().find_map(|socket| accept_with(socket, flags).ok())
     }
 
-    /// Accepts the connections that came.
+    /// Accepts the pending connections.
     pub fn accept_all(&mut self, listener: Token) {
         while let Some(socket) = self.accept_next(listener) {
             let may_connect = farcall_softnic::check_peer(socket.as_fd(), "a caller").is_ok();
@@ -169,7 +169,7 @@ impl ConnectionManager {
         let (Some((mut ids, incoming)), Some((queue, listening))) = (incoming, listening) else {
             return self.close(Some(accepted.socket));
         };
-        // Before the slot is taken, which fills the backlog.
+        // Before the clone of the slot below, which counts for the backlog.
         let refused_by_listener = listening.refusal(&incoming);
         let slot = listening.slots.clone();
         let refusal = refused_by_listener.or_else(|| {
@@ -191,7 +191,7 @@ impl ConnectionManager {
             IncomingRequest::Connection(request) => Connection::requested(request),
             IncomingRequest::Service(request) => Connection::service_requested(request),
         };
-        // The socket keeps its number: it is watched under it.
+        // The socket keeps its token, under which it is watched.
         let mut made = End::new(None, queue);
         match far {
             Some(far) => {
@@ -209,7 +209,7 @@ impl ConnectionManager {
 }
 
 impl Listening {
-    /// What to answer to a request that is not for this listener, or that it has no room for.
+    /// Returns the rejection of a request that does not match this listener, or for which the backlog has no room.
     fn refusal(&self, incoming: &IncomingRequest) -> Option<Message> {
         let is_datagram = matches!(incoming, IncomingRequest::Service(_));
         let route = incoming.route();

@@ -1,5 +1,5 @@
-//! Queue pair 1, which libibverbs has: the way to connection managers of other hosts. With a library that is not ours,
-//! or older, there is none.
+//! Queue pair 1 of Farcall's libibverbs, over which connection managers of other hosts are reached. Other or older
+//! libraries do not provide it.
 
 use std::ffi::c_int;
 use std::net::Ipv6Addr;
@@ -30,7 +30,7 @@ fn functions() -> Option<&'static Functions> {
     FUNCTIONS
         .get_or_init(|| {
             let library = verbs::library().as_ref().ok()?;
-            // SAFETY: the names are ours alone, and always of these types.
+            // SAFETY: only Farcall's libibverbs exports these names, always with these types.
             unsafe {
                 Some(Functions {
                     open: *library.get(b"farcall_management_open\0").ok()?,
@@ -44,14 +44,14 @@ fn functions() -> Option<&'static Functions> {
         .as_ref()
 }
 
-/// A message of another host, as it came and as processes of this host hand it on.
+/// A message of another host, as received and as forwarded between processes of this host.
 pub struct Foreign {
     pub src: Ipv6Addr,
     pub dst: Ipv6Addr,
     pub bytes: [u8; MESSAGE_BYTES],
 }
 
-/// What a foreign message takes when it is handed on: both addresses, then the message.
+/// Length of a forwarded message in bytes: both addresses, then the message.
 pub const FOREIGN_BYTES: usize = 32 + MESSAGE_BYTES;
 
 impl Foreign {
@@ -68,55 +68,55 @@ impl Foreign {
     }
 }
 
-/// Queue pair 1, opened.
+/// Queue pair 1.
 pub struct Management {
     functions: &'static Functions,
-    /// Which of the processes that share it this one is.
+    /// Number of this process among those that share the queue pair.
     pub slot: u32,
-    /// Readable when a message came.
+    /// Readable when a message has arrived.
     pub arrived: BorrowedFd<'static>,
 }
 
 impl Management {
     /// # Errors
-    /// What libibverbs says; `EOPNOTSUPP` if it has no such thing.
+    /// Returns the error of libibverbs; `EOPNOTSUPP` if it does not provide queue pair 1.
     pub fn open() -> Result<Self, Errno> {
         let none = || refused(libc::EOPNOTSUPP, format_args!("libibverbs offers no way to other hosts"));
         let functions = functions().ok_or_else(none)?;
         let mut slot = 0;
-        // SAFETY: the function gets what it was made for.
+        // SAFETY: the function writes to `slot`, which outlives the call.
         let descriptor = unsafe { (functions.open)(&raw mut slot) };
         if descriptor < 0 {
             return Err(refused(-descriptor, format_args!("queue pair 1 cannot be opened")));
         }
-        // SAFETY: libibverbs keeps it open as long as the process lives.
+        // SAFETY: libibverbs keeps the descriptor open until the process exits.
         let arrived = unsafe { BorrowedFd::borrow_raw(descriptor) };
         Ok(Self { functions, slot, arrived })
     }
 
-    /// Takes what comes for the queue pair, unless another process does. Whether it is ours.
+    /// Claims the receive side of the queue pair, unless another process has it. Returns whether this process has it.
     pub fn claim(&self) -> bool {
-        // SAFETY: it has no arguments.
+        // SAFETY: the function has no arguments and no preconditions.
         unsafe { (self.functions.claim)() == 1 }
     }
 
-    /// Sends a message, which may be lost; whether there is a way.
+    /// Sends a message, which may be lost. Returns whether there is a route.
     pub fn send(&self, dst: Ipv6Addr, bytes: &[u8; MESSAGE_BYTES]) -> bool {
         let dst = dst.octets();
-        // SAFETY: both live through the call.
+        // SAFETY: both pointers are valid for the duration of the call.
         unsafe { (self.functions.send)(&raw const dst, bytes) == 0 }
     }
 
-    /// Counts a connection that was refused as one too many.
+    /// Counts a connection that was refused because of a limit.
     pub fn count_refused(&self) {
-        // SAFETY: it has no arguments.
+        // SAFETY: the function has no arguments and no preconditions.
         unsafe { (self.functions.count_refused)() }
     }
 
-    /// The next message that came.
+    /// Receives the next message.
     pub fn take(&self) -> Option<Foreign> {
         let (mut src, mut dst, mut bytes) = ([0; 16], [0; 16], [0; MESSAGE_BYTES]);
-        // SAFETY: all live through the call.
+        // SAFETY: the three pointers are valid for the duration of the call.
         let taken = unsafe { (self.functions.take)(&raw mut src, &raw mut dst, &raw mut bytes) };
         (taken == 1).then(|| Foreign { src: src.into(), dst: dst.into(), bytes })
     }

@@ -1,4 +1,4 @@
-//! From one event channel to another.
+//! Migration of endpoints between event channels.
 
 use std::ffi::c_int;
 
@@ -9,12 +9,13 @@ use crate::service::connection_manager;
 use crate::symbols::export;
 use crate::{channel, id};
 
-/// Moves an end and its events.
+/// Moves an endpoint and its events to another channel.
 ///
 /// # Safety
-/// `id` and `to` must be the program's, or ours.
+/// `id` and `to` must be live objects of this library.
 unsafe fn migrate(id: *mut CmId, to: *mut EventChannel, is_sync: bool) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `id` and `to` are live. A synchronous endpoint's channel belongs to this
+    // library, and is not used after it is destroyed here.
     unsafe {
         let of = id::object(id);
         connection_manager()?.migrate(of.token, channel::object(to).queue)?;
@@ -24,19 +25,20 @@ unsafe fn migrate(id: *mut CmId, to: *mut EventChannel, is_sync: bool) -> Result
             channel::destroy((*id).channel);
         }
         (*id).channel = to;
-        // Events of the old channel are over when this returns.
+        // When this returns, all events of the old channel have been acknowledged.
         of.reported.wait();
     }
     Ok(())
 }
 
-/// Makes an end synchronous.
+/// Makes an endpoint synchronous.
 ///
 /// # Safety
-/// `id` must be ours or the program's, and not synchronous yet.
+/// `id` must be live, and not synchronous yet.
 pub unsafe fn to_own_channel(id: *mut CmId) -> Result<(), Errno> {
     let to = channel::create()?;
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `id` is live. `to` was just created, and is destroyed only if the migration
+    // failed.
     unsafe { migrate(id, to, true).inspect_err(|_| channel::destroy(to)) }
 }
 
@@ -44,9 +46,9 @@ export! {
     "RDMACM_1.0" {
         /// `man rdma_migrate_id`: to a channel, or to synchronous calls.
         fn rdma_migrate_id(id: *mut CmId, channel: *mut EventChannel) -> c_int {
-            // SAFETY: the caller's identifier and channel.
+            // SAFETY: contract of `rdma_migrate_id` (man page): `id` is live, and `channel` is null or live.
             answer(unsafe {
-                // Not in the match, which would hold the lock.
+                // Not inside the `match`, which would hold the lock.
                 let is_sync = id::object(id).own().is_sync;
                 match (is_sync, channel.is_null()) {
                     (true, true) => Err(invalid("the identifier is synchronous already")),

@@ -1,7 +1,7 @@
-//! The connections with other hosts that the processes of a user have, noted in a file that outlives each of them: so
-//! the peers of a process that was killed can be told by another one.
+//! Journal of the connections with other hosts of all processes of a user. It is a file that outlives the processes,
+//! so that another process can notify the peers of a killed process.
 //!
-//! Each process has a part of the file, and a lock that ends with it.
+//! Each process has a section of the file, and a lock that is released when the process exits.
 
 use std::fs::File;
 use std::io;
@@ -12,22 +12,23 @@ use std::time::{Duration, Instant};
 
 use crate::byte_lock::{self, Holder};
 
-/// Processes that share the port at most.
+/// Maximum number of processes that share the port.
 const PROCESSES: usize = 1 << 7;
-/// Connections of one process that are noted. Of more, nobody is told when it is killed.
+/// Maximum number of journaled connections of one process. The peers of further connections are not notified if it is
+/// killed.
 const CONNECTIONS_MAX: usize = 4_096;
 const BYTES: usize = 32;
-/// The parts of the processes, behind the bytes that say which of them are used.
+/// Offset of the sections. The bytes before them indicate which sections are used.
 const PARTS_AT: usize = 4_096;
-/// How long another process may take to read the part of the one that had it before.
+/// How long another process may take to read the section of its predecessor.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// A connection whose peer waits to be told of its end.
+/// A connection whose peer must be notified of its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Noted {
     pub peer: Ipv6Addr,
-    /// Its communication IDs at both ends.
+    /// The communication IDs of both endpoints.
     pub local: u32,
     pub remote: u32,
     /// The peer's queue pair.
@@ -45,7 +46,7 @@ impl Noted {
         bytes
     }
 
-    /// `None` where nothing is noted.
+    /// Returns `None` for an empty record.
     fn decode(bytes: &[u8; BYTES]) -> Option<Self> {
         let number = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let peer: [u8; 16] = bytes[..16].try_into().expect("sixteen bytes");
@@ -58,11 +59,11 @@ impl Noted {
     }
 }
 
-/// Where a connection of this process is noted.
+/// Position of a connection in the section of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place(usize);
 
-/// The file, as the process sees it that is `slot` among those that share the port.
+/// The journal, opened by the process with number `slot` among those that share the port.
 pub struct Connections {
     file: File,
     slot: usize,
@@ -70,10 +71,11 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Opens the file. Also returns what the process had noted that was this slot before, and died.
+    /// Opens the journal. Also returns the records of the previous process with this slot, if it exited without
+    /// removing them.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the kernel's error.
     pub fn open(path: &Path, slot: u32) -> io::Result<(Self, Vec<(Place, Noted)>)> {
         let slot = slot as usize % PROCESSES;
         let mut this = Self { file: byte_lock::open(path)?, slot, free: Vec::new() };
@@ -91,14 +93,14 @@ impl Connections {
         Ok((this, left))
     }
 
-    /// Notes a connection; `None` if there is no place.
+    /// Records a connection. Returns `None` if the section is full.
     pub fn add(&mut self, noted: &Noted) -> Option<Place> {
         let place = self.free.pop()?;
         self.write(place, &noted.encode());
         Some(place)
     }
 
-    /// Forgets a connection.
+    /// Removes the record of a connection.
     pub fn remove(&mut self, place: Place) {
         self.write(place, &[0; BYTES]);
         self.free.push(place);
@@ -110,7 +112,7 @@ impl Connections {
         }
     }
 
-    /// The next process that died, and what it had noted. It is kept for us until [`Connections::forget`].
+    /// Returns the next exited process that left records, and the records. It is locked until [`Connections::forget`].
     pub fn next_dead(&self) -> Option<(usize, Vec<Noted>)> {
         let mut used = [0; PROCESSES];
         let len_bytes = self.file.read_at(&mut used, 0).ok()?;
@@ -120,7 +122,7 @@ impl Connections {
         Some((dead, left.into_iter().map(|(_, noted)| noted).collect()))
     }
 
-    /// Forgets a process that died.
+    /// Removes the records of an exited process.
     pub fn forget(&self, dead: usize) {
         for (place, _) in self.part(dead).unwrap_or_default() {
             let _ = self.file.write_all_at(&[0; BYTES], at(dead, place));
@@ -129,7 +131,8 @@ impl Connections {
         let _ = self.lock(dead, libc::F_UNLCK);
     }
 
-    /// What a process has noted. Another process of our user wrote it, or died while it did.
+    /// Reads the records of a process. Another process of this user wrote them, and may have been killed while
+    /// writing.
     fn part(&self, slot: usize) -> io::Result<Vec<(Place, Noted)>> {
         let mut bytes = vec![0; CONNECTIONS_MAX * BYTES];
         let len_bytes = self.file.read_at(&mut bytes, at(slot, Place(0)))?;

@@ -1,4 +1,4 @@
-//! Options of ends.
+//! Options of endpoints.
 
 use std::ffi::{c_int, c_void};
 
@@ -10,21 +10,22 @@ use crate::id::{self, Own, Stage};
 use crate::symbols::export;
 
 /// # Safety
-/// `value` must have `len_bytes`.
+/// `value` must point to `len_bytes` bytes.
 unsafe fn read<T: Copy>(value: *const c_void, len_bytes: usize) -> Result<T, Errno> {
     if value.is_null() || len_bytes != size_of::<T>() {
         let size = size_of::<T>();
         return Err(invalid(format_args!("{len_bytes} bytes at {value:p}: the option has {size}")));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `value` has `len_bytes` bytes, which is the size of `T` (checked above). `T`
+    // is an integer type.
     Ok(unsafe { value.cast::<T>().read_unaligned() })
 }
 
 /// # Safety
-/// As [`read`].
+/// The same as for [`read`].
 unsafe fn set(own: &mut Own, name: c_int, value: *const c_void, len_bytes: usize) -> Result<(), Errno> {
     let is_bound = own.stage != Stage::New;
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function, which is that of `read`.
     unsafe {
         match name {
             option::TOS => own.tos = read(value, len_bytes)?,
@@ -48,14 +49,15 @@ unsafe fn set(own: &mut Own, name: c_int, value: *const c_void, len_bytes: usize
 
 export! {
     "RDMACM_1.0" {
-        /// `man rdma_set_option`. Routes cannot be set: there is one.
+        /// `man rdma_set_option`. Routes cannot be set, because there is only one.
         fn rdma_set_option(
             id: *mut CmId, level: c_int, optname: c_int, value: *mut c_void, len_bytes: usize,
         ) -> c_int {
             if level != option::LEVEL_ID {
                 return answer(Err(refused(libc::ENOSYS, format_args!("options of level {level} are not offered"))));
             }
-            // SAFETY: the caller's identifier and value.
+            // SAFETY: contract of `rdma_set_option` (man page): `id` is a live identifier, and `value` has `len_bytes`
+            // bytes.
             answer(unsafe { set(&mut id::object(id).own(), optname, value, len_bytes) })
         }
     }
@@ -65,7 +67,7 @@ export! {
             if id.is_null() || ece.is_null() {
                 return answer(Err(invalid("no identifier, or no structure")));
             }
-            // SAFETY: the caller's identifier and structure.
+            // SAFETY: contract of `rdma_set_local_ece` (man page): `id` is live and `ece` is valid; both are not null.
             unsafe {
                 let [vendor_id, options, ..] = *ece;
                 id::object(id).own().local_ece = Ece { vendor_id, options };
@@ -78,7 +80,8 @@ export! {
             if id.is_null() || ece.is_null() {
                 return answer(Err(invalid("no identifier, or no structure")));
             }
-            // SAFETY: the caller's identifier and structure.
+            // SAFETY: contract of `rdma_get_remote_ece` (man page): `id` is live and `ece` is valid; both are not
+            // null.
             unsafe {
                 let Ece { vendor_id, options } = id::object(id).own().remote_ece;
                 *ece = [vendor_id, options, 0];

@@ -1,4 +1,4 @@
-//! Functions that only Farcall's libibverbs has. With the system's, or an older one, they are absent.
+//! Functions that only Farcall's libibverbs has. With the system's library, or an older one, they are absent.
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
@@ -21,7 +21,7 @@ fn own_symbols() -> &'static OwnSymbols {
     static OWN: OnceLock<OwnSymbols> = OnceLock::new();
     OWN.get_or_init(|| {
         let Ok(library) = verbs::library() else { return OwnSymbols::default() };
-        // SAFETY: the names are ours alone, and always of these types.
+        // SAFETY: only Farcall's libibverbs exports these names, always with these types.
         unsafe {
             OwnSymbols {
                 helper_turn: library.get(b"farcall_helper_turn\0").ok().map(|found| *found),
@@ -32,34 +32,35 @@ fn own_symbols() -> &'static OwnSymbols {
     })
 }
 
-/// Looks for it now: later, the thread that waits for what arrives must not.
+/// Looks up the functions now, because the connection manager's thread must not do so later.
 pub fn find() {
     own_symbols();
 }
 
-/// Runs a turn of the thread that waits for what arrives. While libibverbs moves registered memory of the program, the
-/// turn waits; between its turns the thread writes to nothing but its own stack.
+/// Runs a turn of the connection manager's thread. While libibverbs remaps registered memory of the program, the turn
+/// waits; between turns the thread writes only to its own stack.
 pub fn turn<F: FnMut()>(mut run: F) {
     extern "C" fn call<F: FnMut()>(run: *mut c_void) {
-        // SAFETY: the closure below, which waits for this.
+        // SAFETY: `run` points to the closure of the enclosing function, which waits for this call.
         unsafe { (*run.cast::<F>())() }
     }
     match own_symbols().helper_turn {
-        // SAFETY: the function gets what it was made for.
+        // SAFETY: `call::<F>` receives the pointer to `run`, which is of type `F` and outlives the call.
         Some(helper_turn) => unsafe { helper_turn(call::<F>, (&raw mut run).cast()) },
         None => run(),
     }
 }
 
-/// When the trace of libibverbs began, in nanoseconds of the machine's monotonic clock: 0 if there can be none, `None`
-/// if it does not say.
+/// Returns when the trace of libibverbs began, in nanoseconds of the monotonic clock: 0 if it cannot trace, `None` if
+/// the library does not provide the time.
 pub fn trace_began_ns() -> Option<u64> {
-    // SAFETY: it has no arguments.
+    // SAFETY: the function has no arguments and no preconditions.
     own_symbols().trace_began_ns.map(|began_ns| unsafe { began_ns() })
 }
 
-/// Whether libibverbs takes this thread's calls for ours instead of the program's; returns what was.
+/// Sets whether libibverbs attributes this thread's calls to this library instead of the program. Returns the previous
+/// value.
 pub fn hide_verbs(is_hidden: bool) -> bool {
-    // SAFETY: it takes a number.
+    // SAFETY: the function takes an integer and has no preconditions.
     own_symbols().trace_inside.is_some_and(|inside| unsafe { inside(is_hidden.into()) } != 0)
 }

@@ -1,6 +1,6 @@
-//! The end of connections with other hosts. What tells of it may be lost: so the DREQ of an end whose program has
-//! destroyed it goes again until it is answered, and a process that ends in order waits for that. For a process that
-//! was killed, the one that has queue pair 1 says it.
+//! Disconnection from other hosts. Messages may be lost, so the DREQ of an endpoint that its program has destroyed is
+//! repeated until it is answered, and a process that exits normally waits for that. On behalf of a killed process, the
+//! process that owns queue pair 1 sends the DREQ.
 
 use std::time::{Duration, Instant};
 
@@ -10,15 +10,16 @@ use crate::abroad::{ELECTION, Far};
 use crate::connection_manager::{ConnectionManager, End, Token};
 use crate::noted::{Noted, Place};
 
-/// How often who is not elected looks whether the elected process lives.
+/// Interval at which other processes check whether the elected process still exists.
 const ELECTION_EVERY: Duration = Duration::from_millis(50);
-/// How often the elected process looks whether the others live.
+/// Interval at which the elected process checks whether the others still exist.
 const DEATH_EVERY: Duration = Duration::from_millis(250);
-/// The queue of events that nobody waits for.
+/// Queue for events that are discarded.
 const NOBODY: Token = 0;
 
 impl ConnectionManager {
-    /// Takes over what comes for queue pair 1 if nobody does, and speaks for the dead then; looks again soon.
+    /// Claims the receive side of queue pair 1 if no process has it, and then disconnects for exited processes. Sets a
+    /// timer for the next attempt.
     pub fn elect(&mut self) {
         let Some(abroad) = &self.abroad else { return };
         let is_elected = abroad.management.claim();
@@ -35,14 +36,15 @@ impl ConnectionManager {
             for noted in left {
                 self.speak_for(&noted, None);
             }
-            // Only now, when what it had is noted as ours: we may be killed as well.
+            // Only after the records are in this process's section, because this process may be killed as well.
             if let Some(abroad) = &self.abroad {
                 abroad.connections.forget(dead);
             }
         }
     }
 
-    /// Tells the peer of a connection whose process has died; `place` is where that is noted, if it is ours.
+    /// Notifies the peer of a connection whose process has exited. `place` is the connection's record, if it is in
+    /// this process's section.
     pub fn speak_for(&mut self, noted: &Noted, place: Option<Place>) {
         let (connection, dreq) = Connection::abandoned(noted.qp_num);
         let mut end = End::new(None, NOBODY);
@@ -56,8 +58,8 @@ impl ConnectionManager {
         self.send_far(token, &dreq);
     }
 
-    /// The last word of a far end that its program destroys. Whether the end stays, without its program, until its peer
-    /// has answered.
+    /// Sends the last message of an endpoint that its program destroys. Returns whether the endpoint remains, without
+    /// its program, until its peer has replied.
     pub fn part(&mut self, token: Token) -> bool {
         let Some(End { far: Some(_), connection: Some(connection), .. }) = self.ends.get_mut(&token) else {
             return false;
@@ -76,12 +78,12 @@ impl ConnectionManager {
         (end.id, end.port) = (None, None);
         let queue = std::mem::replace(&mut end.queue, NOBODY);
         self.drop_notices(queue, token);
-        // It is over when its DREQ was answered, or sent often enough.
+        // It ends when its DREQ has been answered, or repeated the maximum number of times.
         self.wait_until(token, None);
         true
     }
 
-    /// The process ends: so do its connections with other hosts.
+    /// Ends the connections with other hosts because the process exits.
     pub fn leave(&mut self) {
         let far = self.ends.iter().filter(|(_, end)| end.far.is_some());
         let tokens: Vec<Token> = far.map(|(token, _)| *token).collect();
@@ -90,12 +92,12 @@ impl ConnectionManager {
         }
     }
 
-    /// Whether a peer has not confirmed the end of its connection.
+    /// Returns whether a peer has not confirmed the end of its connection.
     pub fn is_leaving(&self) -> bool {
         self.ends.values().any(|end| end.far.as_ref().is_some_and(|far| far.is_left))
     }
 
-    /// Notes a far end as long as its peer must be told of its end.
+    /// Updates the journal: an endpoint is recorded while its peer must be notified of its end.
     pub fn note(&mut self, token: Token) {
         let Some(abroad) = &mut self.abroad else { return };
         let Some(End { far: Some(far), connection, ids, .. }) = self.ends.get_mut(&token) else { return };

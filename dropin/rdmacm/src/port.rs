@@ -1,5 +1,5 @@
-//! Ports: whose they are, and the sockets of those who listen. Both stand in the directory in which processes of this
-//! user meet, where no stranger can take them first.
+//! Ports: their owners, and the sockets of listeners. Both are in the user's rendezvous directory, where other users
+//! cannot create them first.
 
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -20,17 +20,17 @@ use crate::noted::{Connections, Noted, Place};
 use crate::port_locks::PortLocks;
 use crate::{address, shared};
 
-/// Ports that are given out, as IANA reserves them.
+/// First ephemeral port, by IANA's assignment.
 const EPHEMERAL_FIRST: u16 = 49_152;
-/// How many.
+/// Number of ephemeral ports.
 const EPHEMERAL_COUNT: u16 = 16_384;
-/// Connections that wait to be accepted.
+/// Backlog of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// A socket without a name.
+/// Creates an unnamed socket.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's error.
 pub fn socket() -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -50,7 +50,7 @@ fn locks() -> MutexGuard<'static, Option<Locks>> {
     LOCKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The locks of this process, made when they are first asked for.
+/// Runs `run` with the locks of this process, which are created on first use.
 fn with_locks<T>(run: impl FnOnce(&mut Locks) -> Result<T, Errno>) -> Result<T, Errno> {
     let mut known = locks();
     let pid = std::process::id();
@@ -71,14 +71,14 @@ fn directory() -> Result<PathBuf, Errno> {
     })
 }
 
-/// The network namespace that we are in.
+/// Returns the inode of the network namespace.
 fn network() -> u64 {
     fs::metadata("/proc/self/ns/net").map_or(0, |namespace| namespace.ino())
 }
 
-/// A port that is ours until this is dropped.
+/// A port that this process owns until this is dropped.
 pub struct Port {
-    /// Of its address, and of every address of the family if that is another.
+    /// Name of its address; and of the unspecified address of the family, if that is another one.
     name: String,
     shared: Option<String>,
     path: PathBuf,
@@ -98,10 +98,10 @@ impl Drop for Port {
     }
 }
 
-/// Makes a port ours. Port 0 stands for any that is free; what it became is returned.
+/// Reserves a port. Port 0 means any free port; the reserved address is returned.
 ///
 /// # Errors
-/// `EADDRINUSE` when it is another's.
+/// Returns `EADDRINUSE` if the port is in use.
 pub fn reserve(space: PortSpace, address: &SocketAddr) -> Result<(Port, SocketAddr), Errno> {
     with_locks(|locks| {
         let network = network();
@@ -133,7 +133,7 @@ impl Locks {
     fn take(&mut self, network: u64, space: PortSpace, address: &SocketAddr) -> io::Result<Option<Port>> {
         let name = place::name(network, space, address);
         let path = self.directory.join(&name);
-        // In a directory that users share.
+        // Another user's file, in a directory that users share.
         if is_anothers(&path) || !self.of.take(&name)? {
             return Ok(None);
         }
@@ -148,7 +148,7 @@ impl Locks {
         }
     }
 
-    /// Removes the sockets of the dead: those whose names nobody holds.
+    /// Removes the sockets of exited processes: those whose names are not locked.
     fn sweep(&mut self) {
         let prefix = place::network_prefix(network());
         let Ok(entries) = fs::read_dir(&self.directory) else { return };
@@ -163,7 +163,7 @@ impl Locks {
     }
 }
 
-/// Whether another user's file stands at a path.
+/// Returns whether the file at a path belongs to another user.
 fn is_anothers(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|file| file.uid() != rustix::process::geteuid().as_raw())
 }
@@ -172,14 +172,14 @@ impl Port {
     /// Listens at the port.
     ///
     /// # Errors
-    /// What the kernel says; `EINVAL` if the path is too long for a socket.
+    /// Returns the kernel's error; `EINVAL` if the path is too long for a socket.
     pub fn listen(&mut self, socket: &OwnedFd) -> Result<(), Errno> {
         let path = &self.path;
         let name = SocketAddrUnix::new(path)
             .map_err(|_| invalid(format_args!("{} is too long for a socket (107 bytes)", path.display())))?;
         with_locks(|locks| {
             locks.sweep();
-            // The port is ours, so what stands there is nobody's.
+            // The port is reserved, so a file at this path is stale.
             let _ = fs::remove_file(path);
             Ok(())
         })?;
@@ -190,16 +190,17 @@ impl Port {
     }
 }
 
-/// The socket where the other processes of this user hand on what is for the process that is `slot` among those that
-/// share the RoCEv2 port. It is no name of a port: those are removed when nobody holds their lock.
+/// Returns the path of the socket where other processes of this user forward messages to the process with number
+/// `slot` among those that share the RoCEv2 port. It is not named like a port, because such files are removed when
+/// their lock is free.
 fn process_path(slot: u32) -> Result<PathBuf, Errno> {
     Ok(directory()?.join(format!("mad-v1-net{}-process-{slot}.sock", network())))
 }
 
-/// Listens for what is handed on to us. The slot is ours alone, so what stands there is nobody's.
+/// Listens for forwarded messages. This process owns the slot, so a file at this path is stale.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's error.
 pub fn listen_as(slot: u32) -> Result<OwnedFd, Errno> {
     let (socket, path) = (socket()?, process_path(slot)?);
     let _ = fs::remove_file(&path);
@@ -209,21 +210,21 @@ pub fn listen_as(slot: u32) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Where the processes of this user note their connections with other hosts: what our process, which is `slot`, is to
-/// say for those of the process that was it before.
+/// Opens the journal of the connections with other hosts of this user's processes. Also returns the records of the
+/// previous process with this slot.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's error.
 pub fn noted_connections(slot: u32) -> Result<(Connections, Vec<(Place, Noted)>), Errno> {
     let user = rustix::process::geteuid().as_raw();
     let path = directory()?.join(format!("mad-v1-net{}-{user}.connections", network()));
     Connections::open(&path, slot).map_err(system(&format!("no connections are noted in {}", path.display())))
 }
 
-/// Connects with another process.
+/// Connects to another process.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's error.
 pub fn reach_process(slot: u32) -> Result<OwnedFd, Errno> {
     let (socket, path) = (socket()?, process_path(slot)?);
     let name = SocketAddrUnix::new(&path).map_err(OsError::raw_os_error)?;
@@ -231,20 +232,20 @@ pub fn reach_process(slot: u32) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// What became of an attempt to reach a listener.
+/// Result of an attempt to reach a listener.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Reached {
     Yes,
-    /// Nobody listens.
+    /// No listener.
     Nobody,
     /// A listener is there, and its backlog is full.
     Busy,
 }
 
-/// Connects a socket with the listener at an address.
+/// Connects a socket to the listener at an address.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's error.
 pub fn reach(socket: &OwnedFd, space: PortSpace, to: &SocketAddr) -> Result<Reached, Errno> {
     let here = || -> Result<Vec<_>, Errno> {
         let directory = directory()?;

@@ -1,4 +1,4 @@
-//! Whose a port is: locks on bytes of a file that processes of one user share, one byte a name. A port costs no
+//! Ownership of ports: locks on bytes of a file that processes of one user share, one byte per name. A port costs no
 //! descriptor.
 
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::byte_lock::{self, Holder};
 
-/// The locks of this process. The kernel knows one holder, the file; who in the process holds what is counted here.
+/// The locks of this process. The kernel knows only one holder, the file; holders within the process are counted here.
 pub struct PortLocks {
     file: File,
     held: HashMap<i64, Held>,
@@ -21,12 +21,12 @@ enum Held {
 
 impl PortLocks {
     /// # Errors
-    /// If the file cannot be made or opened.
+    /// Returns an error if the file cannot be created or opened.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { file: byte_lock::open(path)?, held: HashMap::new() })
     }
 
-    /// Takes a name for one holder; whether nobody has it.
+    /// Acquires a name exclusively. Returns `false` if it has another holder.
     pub fn take(&mut self, name: &str) -> io::Result<bool> {
         let byte = byte_of(name);
         let is_free = !self.held.contains_key(&byte) && self.lock(byte, libc::F_WRLCK)?;
@@ -36,7 +36,7 @@ impl PortLocks {
         Ok(is_free)
     }
 
-    /// Takes a name that several may hold, none of them alone; whether nobody holds it alone.
+    /// Acquires a name that several holders may share. Returns `false` if it is held exclusively.
     pub fn share(&mut self, name: &str) -> io::Result<bool> {
         let byte = byte_of(name);
         let holders = match self.held.get(&byte) {
@@ -49,13 +49,13 @@ impl PortLocks {
         Ok(true)
     }
 
-    /// Gives a name back that was taken or shared.
+    /// Releases a name that was acquired exclusively or shared.
     pub fn give_back(&mut self, name: &str) {
         let byte = byte_of(name);
         if let Some(Held::Together(holders @ 2..)) = self.held.get_mut(&byte) {
             *holders -= 1;
         } else if self.held.remove(&byte).is_some() {
-            // It can only fail where locking had failed.
+            // Unlocking cannot fail after locking has succeeded.
             let _ = self.lock(byte, libc::F_UNLCK);
         }
     }
@@ -65,12 +65,12 @@ impl PortLocks {
     }
 }
 
-/// The byte that stands for a name: FNV-1a, the same in every build. Two names with one byte would be in each other's
-/// way, nothing worse.
+/// Returns the byte for a name: FNV-1a, which is the same in every build. Two names with the same byte exclude each
+/// other, without further harm.
 fn byte_of(name: &str) -> i64 {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    // Neither negative nor at the end of what a file can have.
+    // Neither negative nor beyond the maximum length of a file.
     (hash >> 2) as i64
 }

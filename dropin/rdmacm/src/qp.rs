@@ -1,4 +1,4 @@
-//! Queue pairs of ends: made with what programs leave out, and moved through their states.
+//! Queue pairs of endpoints: creation with defaults for omitted objects, and state transitions.
 
 use std::ffi::c_int;
 use std::mem::size_of;
@@ -22,19 +22,19 @@ const SRQ_HAS_PD: u32 = 2;
 const BASIC: u32 = 0;
 
 /// # Safety
-/// `qp` must be a queue pair.
+/// `qp` must be a live queue pair.
 unsafe fn modify(qp: *mut Qp, mut attr: QpAttr, attr_mask: c_int) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `qp` is live.
     check(unsafe { (verbs()?.modify_qp)(qp, &raw mut attr, attr_mask) })
 }
 
-/// Brings the queue pair of an end, if it has one, to a connection with its peer. The program may have said how many
-/// READs and atomics it accepts, and how many it will have under way.
+/// Moves an endpoint's queue pair, if it has one, to a connection with its peer. The program may have specified how
+/// many READs and atomics it accepts, and how many it will have outstanding.
 ///
 /// # Safety
-/// The end's queue pair must not be destroyed meanwhile.
+/// The endpoint's queue pair must not be destroyed during the call.
 pub unsafe fn to_ready(of: &IdObject, reads_in: Option<u8>, reads_out: Option<u8>) -> Result<(), Errno> {
-    // SAFETY: the program's field.
+    // SAFETY: `of.c()` points into `of`, which is live.
     let qp = unsafe { (*of.c()).qp };
     if qp.is_null() {
         return Ok(());
@@ -44,47 +44,49 @@ pub unsafe fn to_ready(of: &IdObject, reads_in: Option<u8>, reads_out: Option<u8
     if let Some(reads) = reads_in.filter(is_said) {
         attr.max_dest_rd_atomic = reads;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: the queue pair, which is not null, is not destroyed during the call.
     unsafe { modify(qp, attr, attr_mask)? };
     let (mut attr, attr_mask) = towards(RTS, of)?;
     if let Some(reads) = reads_out.filter(is_said) {
         attr.max_rd_atomic = reads;
     }
-    // SAFETY: as above.
+    // SAFETY: contract of this function: the queue pair, which is not null, is not destroyed during the call.
     unsafe { modify(qp, attr, attr_mask) }
 }
 
-/// Ends what an end's queue pair, if it has one, has under way.
+/// Moves an endpoint's queue pair, if it has one, to the error state, which flushes its outstanding requests.
 ///
 /// # Safety
-/// As [`to_ready`].
+/// The same as for [`to_ready`].
 pub unsafe fn to_error(of: &IdObject) -> Result<(), Errno> {
-    // SAFETY: the program's field, and the caller's promise.
+    // SAFETY: `of.c()` points into `of`, which is live. Contract of this function: the queue pair, if not null, is not
+    // destroyed during the call.
     unsafe {
         let qp = (*of.c()).qp;
         if qp.is_null() { Ok(()) } else { modify(qp, state(ERR), mask::STATE) }
     }
 }
 
-/// A new queue pair, as far as it can go alone: it takes receives, and datagrams to send.
+/// Moves a new queue pair to the last state that requires no peer: it accepts receives, and a datagram queue pair also
+/// sends.
 unsafe fn prepare(of: &IdObject, qp: *mut Qp) -> Result<(), Errno> {
     let states: &[u32] = if of.is_datagram() { &[INIT, RTR, RTS] } else { &[INIT] };
     for wanted in states {
         let (attr, attr_mask) = towards(*wanted, of)?;
-        // SAFETY: the caller's queue pair.
+        // SAFETY: `adopt`, the only caller, passes a queue pair that was just created.
         unsafe { modify(qp, attr, attr_mask)? };
     }
     Ok(())
 }
 
-/// Makes the completion queues that a program left out, with channels of their own, for `rdma_get_send_comp` and
-/// `rdma_get_recv_comp`. A size of 0: none.
+/// Creates the completion queues that a program left out, with their own channels, for `rdma_get_send_comp` and
+/// `rdma_get_recv_comp`. A size of 0 creates none.
 ///
 /// # Safety
-/// `id` must be the program's, with a device.
+/// `id` must be a live identifier of the program, with a device.
 unsafe fn make_cqs(id: *mut CmId, send_wrs: u32, recv_wrs: u32) -> Result<(), Errno> {
     let verbs = verbs()?;
-    // SAFETY: the caller's identifier; objects of its device.
+    // SAFETY: contract of this function: `id` is live, and `verbs` in it is an open context.
     unsafe {
         for (wrs, cq, channel) in [
             (recv_wrs, &raw mut (*id).recv_cq, &raw mut (*id).recv_cq_channel),
@@ -99,13 +101,14 @@ unsafe fn make_cqs(id: *mut CmId, send_wrs: u32, recv_wrs: u32) -> Result<(), Er
     Ok(())
 }
 
-/// Destroys the completion queues that we made: those with channels in the identifier.
+/// Destroys the completion queues that this library created, which are those with channels in the identifier.
 ///
 /// # Safety
-/// `id` must be the program's; nothing uses its queues.
+/// `id` must be a live identifier of the program, whose queues are not used any more.
 unsafe fn destroy_cqs(id: *mut CmId) {
     let Ok(verbs) = verbs() else { return };
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `id` is live and its queues are not used any more. A queue is set to null
+    // when it is destroyed.
     unsafe {
         for (cq, channel) in [
             (&raw mut (*id).recv_cq, &raw mut (*id).recv_cq_channel),
@@ -126,12 +129,13 @@ unsafe fn destroy_cqs(id: *mut CmId) {
 
 const OTHER_DOMAIN: &str = "no protection domain of the identifier's device";
 
-/// What a queue pair is to be made of, where `ibv_create_qp` and `ibv_create_qp_ex` agree: both structures begin alike.
+/// Completes the attributes of a queue pair, for `ibv_create_qp` and `ibv_create_qp_ex`: both structures begin with
+/// the same fields.
 ///
 /// # Safety
-/// `id` and its domain must be the program's.
+/// `id` and its protection domain must be live.
 unsafe fn complete_wishes(id: *mut CmId, attr: &mut QpInitAttr) -> Result<(), Errno> {
-    // SAFETY: the caller's identifier.
+    // SAFETY: contract of this function: `id` is live.
     unsafe {
         if (*id).verbs.is_null() || !(*id).qp.is_null() {
             return Err(invalid("the identifier has no device yet, or a queue pair already"));
@@ -161,12 +165,12 @@ unsafe fn complete_wishes(id: *mut CmId, attr: &mut QpInitAttr) -> Result<(), Er
     Ok(())
 }
 
-/// Gives an identifier its queue pair, or undoes what was made for it.
+/// Stores a queue pair in an identifier, or undoes the creation of its objects.
 ///
 /// # Safety
-/// `id` must be the program's.
+/// `id` must be a live identifier of the program.
 unsafe fn adopt(id: *mut CmId, qp: Result<*mut Qp, Errno>) -> Result<(), Errno> {
-    // SAFETY: the caller's identifier; a queue pair just made.
+    // SAFETY: contract of this function: `id` is live. `qp` was just created.
     unsafe {
         let prepared = qp.and_then(|qp| match prepare(id::object(id), qp) {
             Ok(()) => Ok(qp),
@@ -192,9 +196,9 @@ unsafe fn adopt(id: *mut CmId, qp: Result<*mut Qp, Errno>) -> Result<(), Errno> 
 /// `man rdma_create_qp`.
 ///
 /// # Safety
-/// As the man page says.
+/// The same as for `rdma_create_qp` (man page).
 pub unsafe fn create(id: *mut CmId, pd: *mut Pd, attr: &mut QpInitAttr) -> Result<(), Errno> {
-    // SAFETY: the caller's objects.
+    // SAFETY: contract of this function: `id` is live, and `pd` is null or live (man page).
     unsafe {
         let pd = if pd.is_null() { (*id).pd } else { pd };
         if pd.is_null() || (*pd).context != (*id).verbs {
@@ -205,13 +209,14 @@ pub unsafe fn create(id: *mut CmId, pd: *mut Pd, attr: &mut QpInitAttr) -> Resul
     }
 }
 
-/// Destroys the queue pair of an identifier, and what was made with it.
+/// Destroys the queue pair of an identifier, and the queues that were created with it.
 ///
 /// # Safety
-/// `id` must be the program's.
+/// `id` must be a live identifier of the program.
 pub unsafe fn destroy(id: *mut CmId) {
     let Ok(verbs) = verbs() else { return };
-    // SAFETY: the caller's identifier and its queue pair.
+    // SAFETY: contract of this function: `id` is live; its queue pair is null or live, and set to null when it is
+    // destroyed.
     unsafe {
         if !(*id).qp.is_null() {
             (verbs.destroy_qp)((*id).qp);
@@ -221,13 +226,14 @@ pub unsafe fn destroy(id: *mut CmId) {
     }
 }
 
-/// Destroys the shared receive queue of an identifier, and what was made with it.
+/// Destroys the shared receive queue of an identifier, and the queues that were created with it.
 ///
 /// # Safety
-/// `id` must be the program's.
+/// `id` must be a live identifier of the program.
 pub unsafe fn destroy_srq(id: *mut CmId) {
     let Ok(verbs) = verbs() else { return };
-    // SAFETY: the caller's identifier and its queue.
+    // SAFETY: contract of this function: `id` is live; its shared receive queue is null or live, and set to null when
+    // it is destroyed.
     unsafe {
         if !(*id).srq.is_null() {
             (verbs.destroy_srq)((*id).srq);
@@ -238,9 +244,9 @@ pub unsafe fn destroy_srq(id: *mut CmId) {
 }
 
 /// # Safety
-/// `id` and `pd` must be the program's.
+/// `id` and `attr` must be valid, and `pd` null or live.
 unsafe fn create_srq(id: *mut CmId, pd: *mut Pd, attr: *mut SrqInitAttr) -> Result<(), Errno> {
-    // SAFETY: the caller's objects.
+    // SAFETY: contract of this function: `id` and `attr` are valid, and `pd` is null or live.
     unsafe {
         let pd = if pd.is_null() { (*id).pd } else { pd };
         if pd.is_null() {
@@ -254,7 +260,7 @@ unsafe fn create_srq(id: *mut CmId, pd: *mut Pd, attr: *mut SrqInitAttr) -> Resu
     Ok(())
 }
 
-// The extended structures begin like the plain ones.
+// The extended structures begin with the fields of the plain ones.
 const _: () = assert!(
     std::mem::offset_of!(QpInitAttrEx, comp_mask)
         == std::mem::offset_of!(QpInitAttr, sq_sig_all) + size_of::<c_int>()
@@ -264,15 +270,16 @@ const _: () =
 
 export! {
     "RDMACM_1.0" {
-        /// `man rdma_create_qp`: the sizes become those that the pair has.
+        /// `man rdma_create_qp`: the sizes are set to those of the created queue pair.
         fn rdma_create_qp(id: *mut CmId, pd: *mut Pd, attr: *mut QpInitAttr) -> c_int {
-            // SAFETY: the caller's objects.
+            // SAFETY: contract of `rdma_create_qp` (man page): `id` and `attr` are valid, and `pd` is null or live.
             answer(unsafe { create(id, pd, &mut *attr) })
         }
 
-        /// `man rdma_create_qp`, by `ibv_create_qp_ex`.
+        /// `man rdma_create_qp`, with the attributes of `ibv_create_qp_ex`.
         fn rdma_create_qp_ex(id: *mut CmId, attr: *mut QpInitAttrEx) -> c_int {
-            // SAFETY: the caller's objects; the structure begins like the plain one.
+            // SAFETY: contract of `rdma_create_qp_ex` (man page): `id` and `attr` are valid. The structure begins with
+            // the fields of the plain one (asserted above).
             answer(unsafe {
                 if (*attr).comp_mask & HAS_PD == 0 || (*attr).pd.is_null() {
                     (*attr).comp_mask |= HAS_PD;
@@ -294,19 +301,19 @@ export! {
 
         /// `man rdma_destroy_qp`.
         fn rdma_destroy_qp(id: *mut CmId) {
-            // SAFETY: the caller's identifier.
+            // SAFETY: contract of `rdma_destroy_qp` (man page): `id` is a live identifier.
             unsafe { destroy(id) }
         }
 
         /// `man rdma_create_srq`.
         fn rdma_create_srq(id: *mut CmId, pd: *mut Pd, attr: *mut SrqInitAttr) -> c_int {
-            // SAFETY: the caller's objects.
+            // SAFETY: contract of `rdma_create_srq` (man page): `id` and `attr` are valid, and `pd` is null or live.
             answer(unsafe { create_srq(id, pd, attr) })
         }
 
-        /// `man rdma_create_srq`: basic queues; XRC is not offered.
+        /// `man rdma_create_srq`: basic queues only; XRC is not supported.
         fn rdma_create_srq_ex(id: *mut CmId, attr: *mut SrqInitAttrEx) -> c_int {
-            // SAFETY: the caller's objects.
+            // SAFETY: contract of `rdma_create_srq_ex` (man page): `id` and `attr` are valid.
             answer(unsafe {
                 let given = (*attr).comp_mask;
                 if given & SRQ_HAS_TYPE == 0 {
@@ -325,7 +332,7 @@ export! {
 
         /// `man rdma_destroy_srq`.
         fn rdma_destroy_srq(id: *mut CmId) {
-            // SAFETY: the caller's identifier.
+            // SAFETY: contract of `rdma_destroy_srq` (man page): `id` is a live identifier.
             unsafe { destroy_srq(id) }
         }
     }

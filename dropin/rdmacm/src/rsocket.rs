@@ -1,5 +1,5 @@
-//! Sockets over RDMA (man `rsocket`): not offered. The names are here so that programs that link them start; they say
-//! `EOPNOTSUPP`.
+//! Sockets over RDMA (man `rsocket`), which are not supported. The functions exist so that programs linked with them
+//! start; they fail with `EOPNOTSUPP`.
 
 use crate::symbols::not_offered;
 

@@ -1,5 +1,5 @@
-//! The thread that waits for what arrives. It blocks: while nothing happens it costs nothing. It works in turns
-//! ([`own_libibverbs::turn`]), so that it does not count as a thread of the program's.
+//! The thread that waits for messages. It blocks, so it costs nothing while there are none. It works in turns
+//! ([`own_libibverbs::turn`]), so that it does not count as a thread of the program.
 
 use std::os::fd::OwnedFd;
 use std::process;
@@ -13,29 +13,29 @@ use crate::connection_manager::{ConnectionManager, WAKE};
 use crate::errno::{Errno, system};
 use crate::own_libibverbs;
 
-/// A stack for what is shallow.
+/// Stack size of the thread, whose calls are not deeply nested.
 const STACK_BYTES: usize = 256 << 10;
 
-/// How long a process that ends waits for its peers on other hosts to confirm that.
+/// How long an exiting process waits until its peers on other hosts have confirmed that.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 struct Service {
     manager: Mutex<ConnectionManager>,
     wake: Arc<OwnedFd>,
-    /// The process ends: the thread tells its peers.
+    /// Set when the process exits: the thread then disconnects from its peers.
     is_ending: AtomicBool,
-    /// They have confirmed it.
+    /// Set when the peers have confirmed it.
     has_left: AtomicBool,
-    /// Whose it is: a forked child has no thread of its parent's, and starts anew.
+    /// The process that started it: a forked child does not have its parent's thread, and starts another one.
     pid: u32,
 }
 
 static SERVICE: Mutex<Option<&'static Service>> = Mutex::new(None);
 
-/// The ends of this process; its thread is started when they are first asked for.
+/// Locks the connection manager of this process, whose thread is started on first use.
 ///
 /// # Errors
-/// What the kernel says when there are no descriptors or threads to be had.
+/// Returns the kernel's error if no descriptor or thread can be created.
 pub fn connection_manager() -> Result<MutexGuard<'static, ConnectionManager>, Errno> {
     let mut known = SERVICE.lock().unwrap_or_else(PoisonError::into_inner);
     let service = match known.filter(|service| service.pid == process::id()) {
@@ -77,21 +77,21 @@ fn start() -> Result<&'static Service, Errno> {
     });
     drop(signals);
     started.map_err(system("no thread for the connection manager"))?;
-    // Waits for the first turn: libibverbs then knows the thread as Farcall's own. A new thread also maps and unmaps
-    // memory, and a program that believes it has one thread may be patching those functions (libfabric's memory monitor
-    // does): a thread inside of them would crash.
+    // Wait for the first turn, after which libibverbs knows the thread as Farcall's own. A new thread also maps and
+    // unmaps memory, and a program that believes that it has only one thread may be patching those functions
+    // (libfabric's memory monitor does). A thread inside of them would crash.
     let _ = told.recv();
     Ok(service)
 }
 
-/// Waits, and does what there is to do; returns when it must look again.
+/// Waits for events and handles them. Returns the deadline of the next timer.
 fn wait_and_work(service: &Service, poll: &OwnedFd, deadline: Option<Instant>) -> Option<Instant> {
     let timeout = deadline.map(|deadline| {
         let left = deadline.saturating_duration_since(Instant::now());
         Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
     });
     let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 32];
-    // An interrupted wait is a short one.
+    // An interrupted wait is treated as a timeout.
     let ready: &[_] = epoll::wait(poll, &mut events[..], timeout.as_ref()).map_or(&[], |(ready, _)| ready);
     let mut next = None;
     own_libibverbs::turn(|| {
@@ -112,21 +112,23 @@ fn wait_and_work(service: &Service, poll: &OwnedFd, deadline: Option<Instant>) -
     next
 }
 
-/// Has this process, when it ends in order, tell its peers on other hosts, and wait until they have confirmed it.
+/// Makes this process disconnect from its peers on other hosts when it exits normally, and wait until they have
+/// confirmed it.
 pub fn leave_at_exit() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the function is there as long as the process: the library is never unloaded.
+        // SAFETY: `leave` exists until the process exits, because the library is never unloaded (`-z nodelete`).
         if unsafe { libc::atexit(leave) } != 0 {
             tracing::warn!("peers on other hosts are not told when this process ends");
         }
     });
 }
 
-/// The thread does it: whoever ends the program may have any lock, and the ends of its thread's variables behind it.
+/// The thread disconnects, because the exiting thread may hold any lock, and its thread-local variables may already be
+/// destroyed.
 extern "C" fn leave() {
     let Ok(Some(service)) = SERVICE.try_lock().map(|known| *known) else { return };
-    // Not in a forked child, whose connections are its parent's.
+    // Not in a forked child, whose connections belong to its parent.
     if service.pid != process::id() {
         return;
     }
@@ -138,12 +140,12 @@ extern "C" fn leave() {
     }
 }
 
-/// Keeps the program's signals away from a thread that is started while this lives.
+/// Blocks all signals for threads that are started while this exists.
 struct Signals(libc::sigset_t);
 
 impl Signals {
     fn block() -> Self {
-        // SAFETY: sets of signals are plain numbers, filled by the calls.
+        // SAFETY: signal sets are plain integers, and initialized by the calls.
         unsafe {
             let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
             libc::sigfillset(&raw mut all);
@@ -155,7 +157,7 @@ impl Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        // SAFETY: the set that was there before.
+        // SAFETY: `self.0` is the initialized set that `block` has saved.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
     }
 }

@@ -1,5 +1,6 @@
-//! A folder that containers with networks of their own share (`FARCALL_SOCKET_DIR`): a listener is found there under
-//! the addresses that others reach it by. Abstract names end at the network namespace; a file does not.
+//! A directory that containers with separate network namespaces share (`FARCALL_SOCKET_DIR`). Listeners are found
+//! there under the addresses by which other containers reach them. Abstract socket names are limited to a network
+//! namespace; files are not.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::ErrorKind;
@@ -15,10 +16,10 @@ use rustix::net::{self, SocketAddrUnix};
 use crate::errno::Errno;
 use crate::{address, port};
 
-/// Connections that wait to be accepted.
+/// Backlog of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// A listener as others find it in the folder. Dropped, it is there no more.
+/// A listener that is published in the directory until this is dropped.
 pub struct Published {
     pub socket: OwnedFd,
     paths: Vec<PathBuf>,
@@ -32,26 +33,28 @@ impl Drop for Published {
     }
 }
 
-/// The folder; `None` if none is named, or everything is to go by the network, which leads out of the host.
+/// Returns the directory; `None` if none is configured, or all traffic must use the network, which leads to other
+/// hosts.
 fn folder() -> Option<PathBuf> {
     socket_directory().filter(|_| !is_network_forced())
 }
 
-/// Whether an address that is none of this network namespace may be another container's.
+/// Returns whether an address outside of this network namespace may belong to another container.
 pub fn leads_to(to: &SocketAddr) -> bool {
     folder().is_some() && !to.ip().is_loopback()
 }
 
-/// The name of a listener at an address of another network.
+/// Returns the socket name of a listener at an address of another network namespace.
 ///
 /// # Errors
-/// `ENAMETOOLONG`. `None`: no folder is shared.
+/// Returns `ENAMETOOLONG`. `None` if no directory is shared.
 pub fn name(space: PortSpace, to: &SocketAddr) -> Option<Result<SocketAddrUnix, Errno>> {
     let path = folder()?.join(place::file_name(space, to));
     Some(SocketAddrUnix::new(&path).map_err(|error| error.raw_os_error()))
 }
 
-/// Makes a listener known in the folder; `None` if there is no folder, or no other network can reach it.
+/// Publishes a listener in the directory. `None` if there is no directory, or no other network namespace can reach the
+/// listener.
 pub fn publish(space: PortSpace, bound: &SocketAddr, is_v6_only: bool) -> Option<Published> {
     let folder = folder()?;
     let addresses = addresses_of(bound, is_v6_only);
@@ -69,7 +72,7 @@ pub fn publish(space: PortSpace, bound: &SocketAddr, is_v6_only: bool) -> Option
 }
 
 fn publish_in(folder: &Path, space: PortSpace, addresses: &[SocketAddr]) -> io::Result<Published> {
-    // A socket has one name; the others, under which it is looked for, are links to that.
+    // A socket has only one name; the names by which it is found are links to it.
     let unique = RandomState::new().build_hasher().finish() as u32;
     let first = folder.join(format!("cm-v1-{}-{unique:08x}.sock", process::id()));
     let socket = port::socket().map_err(io::Error::from_raw_os_error)?;
@@ -87,7 +90,7 @@ fn publish_in(folder: &Path, space: PortSpace, addresses: &[SocketAddr]) -> io::
     Ok(published)
 }
 
-/// Links a name to our socket, and replaces what a dead process left.
+/// Links a name to this process's socket, and replaces a link of an exited process.
 fn claim(socket: &Path, name: &Path) -> io::Result<()> {
     for _ in 0..3 {
         match fs::hard_link(socket, name) {
@@ -106,7 +109,7 @@ fn claim(socket: &Path, name: &Path) -> io::Result<()> {
     Err(ErrorKind::AddrInUse.into())
 }
 
-/// Whether a process listens at a name. It sees a connection that is closed at once.
+/// Returns whether a process listens at a name. That process sees a connection that is closed at once.
 fn has_owner(name: &Path) -> io::Result<bool> {
     let visitor = port::socket().map_err(io::Error::from_raw_os_error)?;
     Ok(!matches!(
@@ -115,7 +118,7 @@ fn has_owner(name: &Path) -> io::Result<bool> {
     ))
 }
 
-/// Under which addresses others reach a listener: its own, or all of this network namespace.
+/// Returns the addresses by which others reach a listener: its own, or all of this network namespace.
 fn addresses_of(bound: &SocketAddr, is_v6_only: bool) -> Vec<SocketAddr> {
     let is_outer = |ip: &IpAddr| match ip {
         IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
@@ -129,25 +132,26 @@ fn addresses_of(bound: &SocketAddr, is_v6_only: bool) -> Vec<SocketAddr> {
     ips.into_iter().map(|ip| SocketAddr::new(ip, bound.port())).collect()
 }
 
-/// The addresses of this network namespace's interfaces.
+/// Returns the addresses of this network namespace's interfaces.
 fn own_addresses() -> Vec<IpAddr> {
     let mut first: *mut libc::ifaddrs = ptr::null_mut();
-    // SAFETY: fills the variable with a list, or says that it cannot.
+    // SAFETY: `getifaddrs` initializes `first` with a list, or returns an error.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
         return Vec::new();
     }
     let mut ips = Vec::new();
-    // SAFETY: the list that was just made, of which nothing has been freed.
+    // SAFETY: `getifaddrs` returned the list, which is freed after the loop.
     let mut next = unsafe { first.as_ref() };
     while let Some(of) = next {
-        // SAFETY: as above; an address is as long as its family says, or null.
+        // SAFETY: elements are valid until `freeifaddrs` below. An address is null, or has the length of its family,
+        // as `address::ip` requires.
         unsafe {
-            // Others than IP are none to listen at.
+            // Only IP addresses can be listened at.
             ips.extend(address::ip(of.ifa_addr).map(|address| address.ip()));
             next = of.ifa_next.as_ref();
         }
     }
-    // SAFETY: made above; nothing of it is in use.
+    // SAFETY: `getifaddrs` returned the list, and it is not used any more.
     unsafe { libc::freeifaddrs(first) };
     ips
 }

@@ -1,4 +1,4 @@
-//! Symbol versions: which node of the original library a function is found under.
+//! Symbol versions: the version node of the original library under which a function is exported.
 
 /// [`farcall_trace::export`] with this library's trace.
 macro_rules! export {

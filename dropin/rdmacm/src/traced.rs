@@ -1,16 +1,16 @@
-//! One trace for both libraries: times count from the same moment, and what this library calls of verbs is no call of
-//! the program's.
+//! A common trace for both libraries: times have the same origin, and calls from this library to libibverbs do not
+//! count as calls by the program.
 
 use std::sync::Once;
 
 use crate::own_libibverbs;
 
-/// A call of the program's: while it lives, this thread's calls of libibverbs are not shown.
+/// A call by the program: while it exists, this thread's calls of libibverbs are not traced.
 pub struct Within {
     was_inside: bool,
 }
 
-/// If calls are shown, hides this thread's calls of libibverbs; for [`farcall_trace::export`].
+/// If calls are traced, hides this thread's calls of libibverbs; for [`farcall_trace::export`].
 pub fn begin() -> Option<Within> {
     static JOINED: Once = Once::new();
     JOINED.call_once(|| {

@@ -1,6 +1,6 @@
-//! The functions of libibverbs: those of the very library that the program uses, for its objects are shared with it.
-//! The loader knows a library by its name and hands out the one that is there; only a program without one has it loaded
-//! here.
+//! The functions of libibverbs, from the library instance that the program uses, because its objects are shared. The
+//! dynamic loader identifies a library by its name and returns the loaded instance; it is loaded here only if the
+//! program has none.
 
 use std::sync::OnceLock;
 
@@ -8,7 +8,7 @@ use farcall_layout::{Context, EXTENDED, Functions, Qp, QpInitAttrEx, VerbsContex
 
 use crate::errno::{Errno, refused};
 
-/// The library of this process, which stays loaded.
+/// Returns the library of this process, which remains loaded.
 pub fn library() -> &'static Result<libloading::Library, String> {
     static LIBRARY: OnceLock<Result<libloading::Library, String>> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -17,16 +17,16 @@ pub fn library() -> &'static Result<libloading::Library, String> {
     })
 }
 
-/// Its functions.
+/// Returns the library's functions.
 ///
 /// # Errors
-/// `ENODEV` when there is none.
+/// Returns `ENODEV` if there is no library.
 pub fn verbs() -> Result<&'static Functions, Errno> {
     static VERBS: OnceLock<Result<Functions, String>> = OnceLock::new();
     VERBS
         .get_or_init(|| {
             let library = library().as_ref().map_err(String::clone)?;
-            // SAFETY: the name is libibverbs'; the library stays loaded.
+            // SAFETY: `library` is libibverbs, which exports these names with these types and remains loaded.
             unsafe { Functions::find(library) }.map_err(|error| error.to_string())
         })
         .as_ref()
@@ -36,17 +36,18 @@ pub fn verbs() -> Result<&'static Functions, Errno> {
         })
 }
 
-/// The header's `ibv_create_qp_ex`: by the context's table.
+/// The header's inline function `ibv_create_qp_ex`, which calls through the context's table.
 ///
 /// # Safety
-/// As `man ibv_create_qp_ex` says.
+/// The same as for `ibv_create_qp_ex` (man page).
 pub unsafe fn create_qp_ex(context: *mut Context, attr: *mut QpInitAttrEx) -> Result<*mut Qp, Errno> {
-    // SAFETY: the caller's context.
+    // SAFETY: contract of this function: `context` is open.
     let is_extended = unsafe { (*context).abi_compat } == EXTENDED;
     if !is_extended {
         return Err(refused(libc::EOPNOTSUPP, format_args!("the device has no extended calls")));
     }
-    // SAFETY: such a context lies at the end of its `verbs_context` (verbs.h); the caller's structure.
+    // SAFETY: a context with this `abi_compat` is the last field of a `verbs_context` (verbs.h). Contract of this
+    // function: `attr` is valid.
     let made = unsafe {
         let verbs = context.byte_sub(std::mem::offset_of!(VerbsContext, context)).cast::<VerbsContext>();
         ((*verbs).create_qp_ex)(context, attr)

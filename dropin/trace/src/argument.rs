@@ -1,4 +1,4 @@
-//! How arguments and results look.
+//! Formatting of arguments and results.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -9,29 +9,29 @@ use crate::cm;
 use crate::line::{Format, Line};
 use crate::names;
 
-/// When a structure is shown.
+/// When a structure is formatted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Before the call: what the program wants.
+    /// Before the call: the values that the program passes.
     Given,
-    /// After the call, which filled it.
+    /// After the call, which filled the structure.
     Filled,
-    /// After the call, which changed what was wanted to what there is.
+    /// After the call, which replaced requested values by granted ones.
     Granted,
 }
 
-/// Arguments that say how others are to be read.
+/// Values of arguments that determine how others are formatted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OtherArguments {
-    /// `attr_mask`: what of a structure counts.
+    /// `attr_mask`: which fields of a structure are valid.
     pub mask: c_int,
-    /// `level`: whose option it is.
+    /// `level`: the level of an option.
     pub level: c_int,
-    /// `len_bytes`: of what a pointer to bytes points to.
+    /// `len_bytes`: the length of the memory that an untyped pointer refers to.
     pub len_bytes: usize,
 }
 
-/// What is known about an argument besides its type.
+/// Context of an argument in addition to its type.
 pub struct Hint {
     /// The function.
     pub call: &'static str,
@@ -39,53 +39,53 @@ pub struct Hint {
     pub name: &'static str,
     /// The call's other arguments.
     pub others: OtherArguments,
-    /// When it is shown.
+    /// When it is formatted.
     pub phase: Phase,
 }
 
 /// An argument of a verbs call.
 pub trait Argument: Copy {
-    /// Shows it.
+    /// Formats the argument.
     ///
     /// # Safety
-    /// A pointer must be null or point to what the function's man page asks for.
+    /// A pointer must be null, or point to an object that the function's man page requires.
     unsafe fn show(self, line: &mut Line, hint: &Hint);
 
-    /// Its value as a number.
+    /// Returns its value as a number.
     fn number(self) -> Option<i64> {
         None
     }
 
-    /// Whether it says nothing: sizes of structures, unused buffers.
+    /// Returns whether it is omitted: sizes of structures, unused buffers.
     fn is_hidden(self, _name: &str) -> bool {
         false
     }
 }
 
-/// What a verbs call returns.
+/// The result of a verbs call.
 pub trait Returned: Copy {
-    /// Shows it, with the error number if it failed.
+    /// Formats the result, with the error number if the call failed.
     ///
     /// # Safety
-    /// A pointer must be null or what a verbs function just returned.
+    /// A pointer must be null, or have just been returned by a verbs function.
     unsafe fn show_result(self, call: &str, errno: c_int, line: &mut Line);
 
-    /// Whether it did what was asked.
+    /// Returns whether the call succeeded.
     fn succeeded(self, call: &str) -> bool;
 
-    /// The error number that it is; 0 if it is none, or tells it by `errno` alone.
+    /// Returns the error number that the result is; 0 if it is none, or only `errno` contains the error.
     fn error_number(self, _call: &str) -> c_int {
         0
     }
 }
 
-/// Begins the result: ` = ` or a member.
+/// Begins the result: ` = ` or a JSON member.
 fn begin_result(line: &mut Line) {
     let begin = if line.format() == Format::Text { " = " } else { ",\"ret\":" };
     line.raw(format_args!("{begin}"));
 }
 
-/// The error number's name, or the number.
+/// Formats the name of an error number, or the number.
 fn show_errno(number: c_int, line: &mut Line) {
     let name = names::errno(number);
     match (line.format(), name) {
@@ -96,13 +96,13 @@ fn show_errno(number: c_int, line: &mut Line) {
     }
 }
 
-/// Objects by what programs and tools call them.
+/// Objects, formatted by the number or name that programs and tools use.
 macro_rules! objects {
     ($($Object:ident as $kind:literal |$object:ident, $line:ident| $show:expr;)*) => {
         $(
             impl Argument for *mut $Object {
                 unsafe fn show(self, line: &mut Line, _hint: &Hint) {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: contract of `Argument::show`: the pointer is null or points to a live object.
                     match unsafe { self.as_ref() } {
                         Some($object) => { let $line = line; $show }
                         None => line.null(),
@@ -113,7 +113,8 @@ macro_rules! objects {
             impl Returned for *mut $Object {
                 unsafe fn show_result(self, _call: &str, errno: c_int, line: &mut Line) {
                     begin_result(line);
-                    // SAFETY: what a function just made, or null.
+                    // SAFETY: contract of `Returned::show_result`: the pointer is null or was just returned by a verbs
+                    // function.
                     match unsafe { self.as_ref() } {
                         Some($object) => line.object(|line| {
                             let $line = line.key($kind);
@@ -150,18 +151,18 @@ objects! {
     Qp as "qp" |object, line| line.qpn(object.qp_num);
     QpEx as "qp" |object, line| line.qpn(object.qp_base.qp_num);
     Device as "device" |object, line| {
-        // SAFETY: an array of the device's that ends with a zero.
+        // SAFETY: the name is an array in the live device that ends with a zero byte.
         let name = unsafe { CStr::from_ptr(object.name.as_ptr()) };
         line.text(&name.to_string_lossy());
     };
 }
 
-/// What functions read or fill through a pointer: shown by what it points to.
+/// Variables that functions read or fill through a pointer, formatted by their contents.
 macro_rules! variables {
     ($($Type:ty as |$value:ident, $line:ident, $hint:ident| $show:expr;)*) => {
         $(impl Argument for *mut $Type {
             unsafe fn show(self, $line: &mut Line, $hint: &Hint) {
-                // SAFETY: the caller's promise.
+                // SAFETY: contract of `Argument::show`: the pointer is null or points to a live variable.
                 match unsafe { self.as_ref() } {
                     Some($value) => $show,
                     None => $line.null(),
@@ -174,7 +175,7 @@ macro_rules! variables {
 pub(crate) use variables;
 
 variables! {
-    // SAFETY: the queue that the function filled in.
+    // SAFETY: the function has stored a live completion queue in the variable.
     *mut Cq as |value, line, hint| unsafe { value.show(line, hint) };
     *mut c_void as |value, line, _hint| line.hex(value.addr() as u64);
     c_int as |value, line, hint| match hint.name {
@@ -187,19 +188,19 @@ variables! {
     [u32; 3] as |value, line, _hint| line.list(value, |line, word| line.hex((*word).into()));
 }
 
-/// A GID as an IPv6 address.
+/// Formats a GID as an IPv6 address.
 pub(crate) fn show_gid(gid: [u8; 16], line: &mut Line) {
     line.word_fmt(format_args!("{}", std::net::Ipv6Addr::from(gid)));
 }
 
 impl Argument for *const [u8; 16] {
     unsafe fn show(self, line: &mut Line, hint: &Hint) {
-        // SAFETY: the caller's promise.
+        // SAFETY: contract of `Argument::show`, which is the same for the mutable pointer.
         unsafe { self.cast_mut().show(line, hint) }
     }
 }
 
-/// Addresses that are not looked behind.
+/// Addresses that are not dereferenced.
 macro_rules! addresses {
     ($($Type:ty),*) => {
         $(impl Argument for $Type {
@@ -210,7 +211,7 @@ macro_rules! addresses {
     };
 }
 
-// One of i8 and u8 is `c_char`, by the processor.
+// One of `i8` and `u8` is `c_char`, depending on the architecture.
 addresses!(*mut i8, *mut u8, *mut (), *mut *mut Device, *mut *mut Context);
 
 impl Argument for *const c_char {
@@ -218,13 +219,13 @@ impl Argument for *const c_char {
         if self.is_null() {
             line.null();
         } else {
-            // SAFETY: the caller's promise.
+            // SAFETY: contract of `Argument::show`: the pointer, which is not null, points to a C string.
             line.text(&unsafe { CStr::from_ptr(self) }.to_string_lossy());
         }
     }
 }
 
-/// Numbers, some of which are bits.
+/// Numbers, some of which are bit masks.
 macro_rules! numbers {
     ($($Type:ty),*) => {
         $(impl Argument for $Type {
@@ -262,7 +263,8 @@ numbers!(c_int, u8, u16, u32, u64, usize);
 impl Argument for *mut c_void {
     unsafe fn show(self, line: &mut Line, hint: &Hint) {
         if cm::is_read(hint.call, hint.name) && !self.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: contract of `Argument::show`: the pointer, which is not null, points to the `len_bytes` bytes of
+            // the call.
             unsafe { cm::show_value(line, self, hint) };
         } else if self.is_null() {
             line.null();
@@ -274,7 +276,7 @@ impl Argument for *mut c_void {
 
 impl Argument for *const c_void {
     unsafe fn show(self, line: &mut Line, hint: &Hint) {
-        // SAFETY: the caller's promise.
+        // SAFETY: contract of `Argument::show`, which is the same for the mutable pointer.
         unsafe { self.cast_mut().show(line, hint) }
     }
 }
@@ -284,7 +286,7 @@ impl Returned for c_int {
         begin_result(line);
         line.number(self);
         if self != 0 && !self.succeeded(call) {
-            // ibv_rereg_mr returns what has become of the region; the reason is in errno.
+            // ibv_rereg_mr returns the state of the region; the reason is in errno.
             let is_in_errno = self == -1 || call == "ibv_rereg_mr";
             show_errno(if is_in_errno { errno } else { self.abs() }, line);
         }
@@ -317,7 +319,7 @@ impl Returned for isize {
     }
 }
 
-/// A port in network order, as `rdma_get_src_port` returns it.
+/// A port in network byte order, as `rdma_get_src_port` returns it.
 impl Returned for u16 {
     unsafe fn show_result(self, _call: &str, _errno: c_int, line: &mut Line) {
         begin_result(line);
@@ -348,7 +350,7 @@ impl Returned for () {
     }
 }
 
-/// Other pointers that are returned.
+/// Other returned pointers.
 macro_rules! returned_addresses {
     ($($Type:ty),*) => {
         $(impl Returned for $Type {
@@ -378,7 +380,8 @@ impl Returned for *const c_char {
             line.null();
             show_errno(errno, line);
         } else {
-            // SAFETY: a name that the library returns.
+            // SAFETY: contract of `Returned::show_result`: the library returned the pointer, which is not null, to a
+            // static C string.
             line.text(&unsafe { CStr::from_ptr(self) }.to_string_lossy());
         }
     }

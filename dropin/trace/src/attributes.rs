@@ -1,4 +1,4 @@
-//! Structures that programs fill in or have filled.
+//! Structures that are filled in by programs, or for them.
 
 use std::ffi::CStr;
 
@@ -12,7 +12,7 @@ use crate::argument::{Argument, Hint, Phase, show_gid, variables};
 use crate::line::Line;
 use crate::names;
 
-/// A word if the number has one.
+/// Formats the name of a number if there is one, and the number otherwise.
 pub(crate) fn word_or_number(line: &mut Line, word: Option<&str>, number: impl std::fmt::Display) {
     match word {
         Some(word) => line.word(word),
@@ -55,7 +55,7 @@ pub(crate) fn show_path(line: &mut Line, path: &AhAttr) {
     });
 }
 
-/// The members of a queue pair's attributes that a mask names.
+/// Formats the members of a queue pair's attributes that a mask selects.
 fn show_qp_attr(line: &mut Line, attr: &QpAttr, attr_mask: i32) {
     macro_rules! members {
         ($line:ident, $($bit:expr => $name:ident: $show:expr;)*) => {
@@ -107,11 +107,11 @@ fn show_qp_attr(line: &mut Line, attr: &QpAttr, attr_mask: i32) {
     });
 }
 
-/// What both ways to make a queue pair have in common.
+/// The common part of both functions that create a queue pair.
 macro_rules! show_init {
     ($line:ident, $hint:ident, $attr:ident) => {{
         word_or_number($line.key("qp_type"), names::qp_type($attr.qp_type), $attr.qp_type);
-        // SAFETY: the program's queues, or null.
+        // SAFETY: contract of `Argument::show`: the structure's queues are null or live.
         unsafe {
             $attr.send_cq.show($line.key("send_cq"), $hint);
             $attr.recv_cq.show($line.key("recv_cq"), $hint);
@@ -130,10 +130,11 @@ fn show_srq_attr(line: &mut Line, attr: &SrqAttr) {
     });
 }
 
-// Structures, each shown as an object or in another form.
+// Structures, formatted as objects or otherwise.
 variables! {
     QpAttr as |attr, line, hint| {
-        // ibv_query_qp fills everything, whatever was asked for; it is asked for by a mask all the same.
+        // ibv_query_qp fills all members, but only those in the mask are formatted, because the program requested
+        // them.
         let is_wish = hint.call == "rdma_init_qp_attr";
         show_qp_attr(line, attr, if is_wish { mask::STATE } else { hint.others.mask });
     };
@@ -157,7 +158,7 @@ variables! {
     };
     CqInitAttrEx as |attr, line, hint| line.object(|line| {
         line.key("cqe").number(attr.cqe);
-        // SAFETY: the program's channel, or null.
+        // SAFETY: contract of `Argument::show`: the structure's channel is null or live.
         unsafe { attr.channel.show(line.key("channel"), hint) };
         line.key("wc_flags").hex(attr.wc_flags);
     });
@@ -166,7 +167,7 @@ variables! {
     SrqAttr as |attr, line, _hint| show_srq_attr(line, attr);
     AhAttr as |attr, line, _hint| show_path(line, attr);
     DeviceAttr as |attr, line, _hint| line.object(|line| {
-        // SAFETY: an array that the library filled and ended with a zero.
+        // SAFETY: the library has filled the array with a string that ends with a zero byte.
         line.key("fw_ver").text(&unsafe { CStr::from_ptr(attr.fw_ver.as_ptr()) }.to_string_lossy());
         line.numbers([
             ("max_qp", attr.max_qp),
@@ -199,7 +200,7 @@ variables! {
 fn show_event(line: &mut Line, event: &AsyncEvent) {
     line.object(|line| {
         word_or_number(line.key("event"), names::event(event.event_type as u32), event.event_type);
-        // SAFETY: the object that the event's type says, alive until the event is acknowledged.
+        // SAFETY: the element has the type that the event's type implies, and is live until the event is acknowledged.
         unsafe {
             match event_of(event.event_type) {
                 Some((_, Element::Qp)) => line.key("qp").qpn((*event.element.cast::<Qp>()).qp_num),

@@ -1,4 +1,4 @@
-//! A call, from its begin to its end.
+//! A call from its beginning to its end.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -9,15 +9,16 @@ use crate::target::{now_ns, target};
 use crate::{errno, names};
 
 thread_local! {
-    /// Whether this thread is in a call already: what the library calls for it is no call of the program's.
+    /// `true` if this thread is already inside a call: calls that the library makes for it are not calls by the
+    /// program.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A call under way. Arguments are shown before it is executed, because it may destroy them.
+/// A call in progress. Arguments are formatted before it is executed, because it may destroy them.
 pub struct Call {
     line: Line,
     name: &'static str,
-    /// When the library took over: showing arguments is none of its work.
+    /// When the library began to execute the call. The time for formatting arguments does not count.
     executes_ns: u64,
     took_ns: u64,
     others: OtherArguments,
@@ -41,12 +42,12 @@ fn begin_line(format: Format, at_ns: u64, began_ns: u64) -> Line {
 }
 
 impl Call {
-    /// Begins a call of the program; `None` if it is not shown.
+    /// Begins a call by the program; `None` if it is not traced.
     pub fn begin(name: &'static str) -> Option<Self> {
         Self::begun_at(name, now_ns())
     }
 
-    /// A call that began at [`now_ns`], before it was known to be worth a line.
+    /// Begins a call that began at `began_ns` (by [`now_ns`]), before it was known to be worth a line.
     pub fn begun_at(name: &'static str, began_ns: u64) -> Option<Self> {
         let target = target()?;
         if names::is_silent(name) {
@@ -66,7 +67,7 @@ impl Call {
         Some(Self { line, name, executes_ns, took_ns, others, succeeded: false, has_outputs: false })
     }
 
-    /// Looks at an argument that others may need; all of them, before the first is shown.
+    /// Reads an argument that determines the format of others. Called for all arguments before the first is formatted.
     pub fn look(&mut self, name: &'static str, argument: impl Argument) {
         let number = || argument.number().unwrap_or(0);
         match name.trim_start_matches('_') {
@@ -77,7 +78,7 @@ impl Call {
         }
     }
 
-    /// Shows an argument, unless the call is to fill it.
+    /// Formats an argument, unless the call fills it.
     ///
     /// # Safety
     /// See [`Argument::show`].
@@ -87,21 +88,21 @@ impl Call {
             return;
         }
         let hint = Hint { call: self.name, name, others: self.others, phase: Phase::Given };
-        // SAFETY: the caller's promise.
+        // SAFETY: contract of this function, which is that of `Argument::show`.
         unsafe { argument.show(self.line.key(name), &hint) };
     }
 
-    /// Shows a further argument in words of its own.
+    /// Formats a further argument with `show`.
     pub fn shows(&mut self, name: &str, show: impl FnOnce(&mut Line)) {
         show(self.line.key(name));
     }
 
-    /// The arguments are shown: the library is about to do what was asked.
+    /// Called after the arguments are formatted, immediately before the call is executed.
     pub fn executes(&mut self) {
         self.executes_ns = now_ns();
     }
 
-    /// The call has been executed.
+    /// Called after the call has been executed.
     ///
     /// # Safety
     /// See [`Returned::show_result`].
@@ -111,11 +112,11 @@ impl Call {
         let closed = if self.line.format() == Format::Text { ')' } else { '}' };
         self.line.raw(format_args!("{closed}"));
         self.succeeded = value.succeeded(self.name);
-        // SAFETY: the caller's promise.
+        // SAFETY: contract of this function, which is that of `Returned::show_result`.
         unsafe { value.show_result(self.name, errno, &mut self.line) };
     }
 
-    /// Shows what the call filled, if it did.
+    /// Formats an argument that the call filled, if the call succeeded.
     ///
     /// # Safety
     /// See [`Argument::show`].
@@ -128,12 +129,12 @@ impl Call {
         let phase = if is_granted { Phase::Granted } else { Phase::Filled };
         let hint = Hint { call: self.name, name, others: self.others, phase };
         self.result(name, |line| {
-            // SAFETY: the caller's promise.
+            // SAFETY: contract of this function, which is that of `Argument::show`.
             unsafe { argument.show(line, &hint) }
         });
     }
 
-    /// Shows a further result.
+    /// Formats a further result.
     pub fn result(&mut self, name: &str, show: impl FnOnce(&mut Line)) {
         if !self.has_outputs {
             let open = if self.line.format() == Format::Text { " {" } else { ",\"out\":{" };
@@ -144,7 +145,7 @@ impl Call {
         show(self.line.key(name));
     }
 
-    /// Writes the line. Leaves errno as it is.
+    /// Writes the line. Preserves `errno`.
     pub fn end(mut self) {
         let errno = errno::get();
         if self.has_outputs {
@@ -169,13 +170,13 @@ impl Drop for Call {
     }
 }
 
-/// Says whether this thread is in a call of the program's already, and returns what was said before: for another
-/// library, whose calls of ours are no calls of the program's.
+/// Sets whether this thread counts as inside a call, and returns the previous value. For another library that calls
+/// this one on its own behalf.
 pub fn set_inside(is_inside: bool) -> bool {
     INSIDE.replace(is_inside)
 }
 
-/// A line about something that is no call.
+/// Writes a line about an event that is not a call.
 pub fn note(kind: &str, fill: impl FnOnce(&mut Line)) {
     let Some(target) = target() else { return };
     let errno = errno::get();
@@ -196,7 +197,7 @@ pub fn note(kind: &str, fill: impl FnOnce(&mut Line)) {
     errno::set(errno);
 }
 
-/// A call begins to wait for something: what a program hangs in is the last thing to be seen of it.
+/// Writes that a call begins to wait: if a program hangs, this is its last line.
 pub fn waits(what: &str, fill: impl FnOnce(&mut Line)) {
     note("waits", |line| {
         line.key("for").word(what);

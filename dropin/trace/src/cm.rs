@@ -1,4 +1,4 @@
-//! How identifiers, addresses and events of the connection manager look.
+//! Formatting of identifiers, addresses and events of the connection manager.
 
 use std::ffi::{c_int, c_void};
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::attributes::{show_path, word_or_number};
 use crate::line::Line;
 use crate::{cm_names, names};
 
-/// Words for numbers that only the connection manager's functions take.
+/// Returns the name of a number that only the connection manager's functions take.
 pub(crate) fn word_of(hint: &Hint, number: i64) -> Option<&'static str> {
     match (hint.call, hint.name) {
         ("rdma_create_id", "ps") => cm_names::port_space(number),
@@ -24,7 +24,7 @@ pub(crate) fn word_of(hint: &Hint, number: i64) -> Option<&'static str> {
     }
 }
 
-/// Whether an untyped pointer is looked behind: it points to `len_bytes`.
+/// Returns whether an untyped pointer is dereferenced: it points to `len_bytes` bytes.
 pub(crate) fn is_read(call: &str, argument: &str) -> bool {
     matches!(
         (call, argument),
@@ -32,13 +32,13 @@ pub(crate) fn is_read(call: &str, argument: &str) -> bool {
     )
 }
 
-/// Shows an option's value, or private data.
+/// Formats an option's value, or private data.
 ///
 /// # Safety
-/// `value` must have the call's `len_bytes`.
+/// `value` must point to the call's `len_bytes` bytes.
 pub(crate) unsafe fn show_value(line: &mut Line, value: *const c_void, hint: &Hint) {
     let len_bytes = hint.others.len_bytes;
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `value` has `len_bytes` bytes.
     unsafe {
         match (hint.name, len_bytes) {
             ("value", 1) => line.number(value.cast::<u8>().read()),
@@ -48,10 +48,10 @@ pub(crate) unsafe fn show_value(line: &mut Line, value: *const c_void, hint: &Hi
     }
 }
 
-/// The first bytes in hexadecimal, and how many more there are.
+/// The first bytes in hexadecimal, and the number of further bytes.
 struct Bytes<'a>(&'a [u8]);
 
-/// As much as tells a person what it is.
+/// Maximum number of bytes shown: enough for a user to recognize the data.
 const BYTES_SHOWN: usize = 32;
 
 impl fmt::Display for Bytes<'_> {
@@ -65,24 +65,24 @@ impl fmt::Display for Bytes<'_> {
 }
 
 /// # Safety
-/// `bytes` must be null or have so many.
+/// `bytes` must be null, or point to `len_bytes` bytes.
 unsafe fn show_bytes(line: &mut Line, bytes: *const c_void, len_bytes: usize) {
     if bytes.is_null() {
         line.null();
     } else {
-        // SAFETY: the caller's promise.
+        // SAFETY: contract of this function: `bytes`, which is not null, has `len_bytes` bytes.
         let bytes = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), len_bytes) };
         line.word_fmt(format_args!("{}", Bytes(bytes)));
     }
 }
 
 /// # Safety
-/// `address` must be null or have what its family says.
+/// `address` must be null, or have the length of its family.
 unsafe fn show_address(line: &mut Line, address: *const sockaddr) {
     if address.is_null() {
         return line.null();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `address`, which is not null, has the length of its family.
     let shown: SocketAddr = unsafe {
         match c_int::from((*address).sa_family) {
             libc::AF_INET => {
@@ -101,31 +101,31 @@ unsafe fn show_address(line: &mut Line, address: *const sockaddr) {
 
 impl Argument for *mut sockaddr {
     unsafe fn show(self, line: &mut Line, _hint: &Hint) {
-        // SAFETY: the caller's promise.
+        // SAFETY: contract of `Argument::show`: the pointer is null or points to a complete address.
         unsafe { show_address(line, self) }
     }
 }
 
 impl Argument for *mut CmId {
     unsafe fn show(self, line: &mut Line, hint: &Hint) {
-        // SAFETY: the caller's promise.
+        // SAFETY: contract of `Argument::show`: the pointer is null or points to a live identifier.
         match unsafe { self.as_ref() } {
             None => line.null(),
-            // SAFETY: as above.
+            // SAFETY: contract of `Argument::show`: the objects of a live identifier are live.
             Some(id) if hint.phase == Phase::Granted => unsafe { show_id(line, id, hint) },
             Some(_) => line.hex(self.addr() as u64),
         }
     }
 }
 
-/// What an identifier has got by a call.
+/// Formats the values that a call has set in an identifier.
 ///
 /// # Safety
-/// Its objects must live.
+/// The identifier's objects must be live.
 unsafe fn show_id(line: &mut Line, id: &CmId, hint: &Hint) {
     let is_address = matches!(hint.call, "rdma_bind_addr" | "rdma_listen");
     line.object(|line| {
-        // SAFETY: the caller's promise.
+        // SAFETY: contract of this function: the identifier's objects are null or live.
         unsafe {
             if is_address {
                 show_address(line.key("src_addr"), (&raw const id.route.addr.src_storage).cast());
@@ -165,7 +165,8 @@ fn show_info(line: &mut Line, info: &AddrInfo) {
             [("src_addr", info.ai_src_len, info.ai_src_addr), ("dst_addr", info.ai_dst_len, info.ai_dst_addr)]
         {
             if len > 0 {
-                // SAFETY: an address of the program's, or of the library's, which the length says is there.
+                // SAFETY: the program or the library has stored the address, and its length is greater than zero, so
+                // it is complete.
                 unsafe { show_address(line.key(name), address) };
             }
         }
@@ -174,7 +175,7 @@ fn show_info(line: &mut Line, info: &AddrInfo) {
 
 impl Argument for *const AddrInfo {
     unsafe fn show(self, line: &mut Line, hint: &Hint) {
-        // SAFETY: the caller's promise.
+        // SAFETY: contract of `Argument::show`, which is the same for the mutable pointer.
         unsafe { self.cast_mut().show(line, hint) }
     }
 }
@@ -187,7 +188,7 @@ fn show_event(line: &mut Line, of: &CmEvent, hint: &Hint) {
                 line.key(name).hex(id.addr() as u64);
             }
         }
-        // SAFETY: the identifier lives until the event is acknowledged.
+        // SAFETY: the identifier is live until the event is acknowledged.
         let is_datagram = !of.id.is_null() && cm_names::is_datagram(unsafe { (*of.id).ps });
         if of.status != 0 {
             show_status(line.key("status"), of, is_datagram);
@@ -196,10 +197,10 @@ fn show_event(line: &mut Line, of: &CmEvent, hint: &Hint) {
             return;
         }
         if matches!(of.event, event::ADDR_RESOLVED | event::CONNECT_REQUEST) && !of.id.is_null() {
-            // SAFETY: as above.
+            // SAFETY: the identifier is live until the event is acknowledged.
             let between = unsafe { &(*of.id).route.addr };
             for (name, address) in [("src_addr", &between.src_storage), ("dst_addr", &between.dst_storage)] {
-                // SAFETY: room for an address of any family.
+                // SAFETY: the storage has the length of any family's address.
                 unsafe { show_address(line.key(name), ptr::from_ref(address).cast()) };
             }
         }
@@ -210,7 +211,7 @@ fn show_event(line: &mut Line, of: &CmEvent, hint: &Hint) {
         if !says {
             return;
         }
-        // SAFETY: which of the two it is follows from the port space; the library filled it.
+        // SAFETY: the port space determines which member of the union the library has filled.
         unsafe {
             if is_datagram {
                 show_datagrams(line.key("ud"), &of.param.ud);
@@ -221,7 +222,7 @@ fn show_event(line: &mut Line, of: &CmEvent, hint: &Hint) {
     });
 }
 
-/// An error number with a minus, or the peer's reason.
+/// Formats a negative error number, or the peer's reason.
 fn show_status(line: &mut Line, of: &CmEvent, is_datagram: bool) {
     match of.status {
         status if status < 0 => match names::errno(-status) {
@@ -233,10 +234,10 @@ fn show_status(line: &mut Line, of: &CmEvent, is_datagram: bool) {
     }
 }
 
-/// The private data of an event or of a call's parameters, if there is any.
+/// Formats the private data of an event or of a call's parameters, if there is any.
 fn show_private_data(line: &mut Line, bytes: *const c_void, len_bytes: u8) {
     if len_bytes > 0 {
-        // SAFETY: the structure says how many bytes there are.
+        // SAFETY: the structure contains the length of its private data.
         unsafe { show_bytes(line.key("private_data"), bytes, len_bytes.into()) };
     }
 }
@@ -266,13 +267,13 @@ fn show_datagrams(line: &mut Line, param: &UdParam) {
 }
 
 variables! {
-    // SAFETY: the identifier that the function filled in.
+    // SAFETY: the function has stored a live identifier in the variable.
     *mut CmId as |id, line, hint| unsafe { id.show(line, hint) };
     AddrInfo as |info, line, _hint| show_info(line, info);
-    // SAFETY: what the function found.
+    // SAFETY: the function has stored the address information that it found in the variable.
     *mut AddrInfo as |first, line, hint| unsafe { first.show(line, hint) };
     CmEvent as |of, line, hint| show_event(line, of, hint);
-    // SAFETY: the event that the function filled in.
+    // SAFETY: the function has stored an event that is not acknowledged in the variable.
     *mut CmEvent as |of, line, hint| unsafe { of.show(line, hint) };
     ConnParam as |param, line, _hint| show_connection(line, param);
 }
@@ -299,7 +300,7 @@ mod tests {
         assert_eq!(Bytes(&[1; 40]).to_string(), "01".repeat(32) + "+8");
         let others = OtherArguments { len_bytes: 2, ..OtherArguments::default() };
         let bytes = [0xab_u8, 0xcd];
-        // SAFETY: two bytes.
+        // SAFETY: `bytes` has two bytes, as `len_bytes` states.
         let shown = text(|line| unsafe {
             bytes.as_ptr().cast::<c_void>().show(line, &hint("rdma_reject", "private_data", others));
         });
@@ -310,7 +311,7 @@ mod tests {
     fn options_have_words_and_values() {
         let others = OtherArguments { level: 0, len_bytes: 4, mask: 0 };
         let mut value: c_int = 1;
-        // SAFETY: the value has four bytes.
+        // SAFETY: `value` has four bytes, as `len_bytes` states.
         let shown = text(|line| unsafe {
             1_i32.show(line, &hint("rdma_set_option", "optname", others));
             line.raw(format_args!(" "));
@@ -321,23 +322,23 @@ mod tests {
 
     #[test]
     fn addresses_of_every_family() {
-        // SAFETY: plain numbers.
+        // SAFETY: a structure of integers, for which zero is valid.
         let mut v6: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
         v6.sin6_family = libc::AF_INET6 as u16;
         v6.sin6_port = 7174_u16.to_be();
         v6.sin6_addr.s6_addr = Ipv6Addr::LOCALHOST.octets();
-        // SAFETY: an address as its family has it.
+        // SAFETY: `v6` has the length of its family.
         assert_eq!(text(|line| unsafe { show_address(line, (&raw const v6).cast()) }), "[::1]:7174");
         v6.sin6_family = 27;
-        // SAFETY: as above.
+        // SAFETY: `v6` is longer than the family field, and nothing else is read for an unknown family.
         assert_eq!(text(|line| unsafe { show_address(line, (&raw const v6).cast()) }), "family 27");
-        // SAFETY: nothing is there.
+        // SAFETY: `show_address` accepts null.
         assert_eq!(text(|line| unsafe { show_address(line, std::ptr::null()) }), "NULL");
     }
 
     #[test]
     fn an_event_says_what_happened_and_why() {
-        // SAFETY: numbers and pointers, for which zero is a value.
+        // SAFETY: structures of integers and pointers, for which zero is valid.
         let (mut id, mut of): (CmId, CmEvent) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
         id.ps = 0x106;
         let data = [7_u8];
@@ -351,7 +352,7 @@ mod tests {
         };
         let filled =
             Hint { phase: Phase::Filled, ..hint("rdma_get_cm_event", "event", OtherArguments::default()) };
-        // SAFETY: an event with its identifier.
+        // SAFETY: `of` is a complete event, and its identifier `id` is live.
         let shown = text(|line| unsafe { (&raw mut of).show(line, &filled) });
         assert!(
             shown.starts_with("{event=REJECTED, id=0x") && shown.ends_with(", private_data=07}}"),
@@ -359,7 +360,7 @@ mod tests {
         );
         assert!(shown.contains(", status=CONSUMER_REJECT, conn={responder_resources=0,"), "{shown}");
         (of.event, of.status) = (event::UNREACHABLE, -libc::ETIMEDOUT);
-        // SAFETY: as above.
+        // SAFETY: `of` is a complete event, and its identifier `id` is live.
         let shown = text(|line| unsafe { (&raw mut of).show(line, &filled) });
         assert!(shown.ends_with(", status=-ETIMEDOUT}"), "{shown}");
     }

@@ -1,4 +1,4 @@
-//! Words for the connection manager's numbers.
+//! Names of the connection manager's numbers.
 
 use farcall_layout::rdmacm::{addr_flags, event, option};
 
@@ -26,7 +26,7 @@ pub(crate) fn port_space(number: i64) -> Option<&'static str> {
     })
 }
 
-/// Whether the queue pairs of a port space are of datagrams.
+/// Returns whether a port space uses datagram queue pairs.
 pub(crate) fn is_datagram(port_space: u32) -> bool {
     matches!(port_space, 0x02 | 0x111)
 }
@@ -52,7 +52,7 @@ pub(crate) fn option(level: i32, number: i64) -> Option<&'static str> {
     }
 }
 
-/// Why a REJ refuses (InfiniBand specification, volume 1, table "REJ reason").
+/// Returns the reason of a REJ (InfiniBand specification, volume 1, table "REJ reason").
 pub(crate) fn rejection(reason: i32) -> Option<&'static str> {
     Some(match reason {
         1 => "NO_QP",
@@ -70,7 +70,7 @@ pub(crate) fn rejection(reason: i32) -> Option<&'static str> {
     })
 }
 
-/// Why a SIDR REP has no queue pair.
+/// Returns the reason why a SIDR REP contains no queue pair.
 pub(crate) fn service_status(status: i32) -> Option<&'static str> {
     match status {
         1 => Some("SERVICE_NOT_SUPPORTED"),
@@ -80,7 +80,7 @@ pub(crate) fn service_status(status: i32) -> Option<&'static str> {
     }
 }
 
-/// What a function fills.
+/// Returns whether a function fills an argument.
 pub(crate) fn is_output(call: &str, argument: &str) -> bool {
     matches!(
         (call, argument),
@@ -93,7 +93,7 @@ pub(crate) fn is_output(call: &str, argument: &str) -> bool {
     )
 }
 
-/// What a function reads and then fills.
+/// Returns whether a function reads and then fills an argument.
 pub(crate) fn is_granted(call: &str, argument: &str) -> bool {
     matches!(
         (call, argument),

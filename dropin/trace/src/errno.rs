@@ -1,4 +1,4 @@
-//! The thread's `errno`, and how C functions fail.
+//! The thread's `errno`, and how C functions report errors.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -6,26 +6,26 @@ use std::io::Write;
 
 use crate::argument::Returned;
 
-/// The thread's `errno`.
+/// Returns the thread's `errno`.
 pub fn get() -> c_int {
-    // SAFETY: the thread's own variable.
+    // SAFETY: `__errno_location` returns a valid pointer to the calling thread's own variable.
     unsafe { *libc::__errno_location() }
 }
 
 /// Sets `errno`.
 pub fn set(number: c_int) {
-    // SAFETY: the thread's own variable.
+    // SAFETY: `__errno_location` returns a valid pointer to the calling thread's own variable.
     unsafe { *libc::__errno_location() = number }
 }
 
-/// Sets `errno` and returns null: how functions that make objects fail.
+/// Sets `errno` and returns null, as functions that create objects do on failure.
 pub fn null<T>(number: c_int) -> *mut T {
     set(number);
     std::ptr::null_mut()
 }
 
-/// What an exported function returns: if it is an error number, `errno` is, too, as after the kernel's calls below the
-/// original libraries.
+/// Sets `errno` to the result of an exported function if that is an error number, as the original libraries' system
+/// calls do.
 #[inline]
 pub fn told<R: Returned>(call: &str, returned: R) -> R {
     match returned.error_number(call) {
@@ -35,7 +35,7 @@ pub fn told<R: Returned>(call: &str, returned: R) -> R {
     returned
 }
 
-/// 0, or -1 and `errno`.
+/// Converts a result to 0, or to -1 with `errno` set.
 pub fn answer(result: Result<(), c_int>) -> c_int {
     result.map_or_else(
         |number| {
@@ -46,7 +46,7 @@ pub fn answer(result: Result<(), c_int>) -> c_int {
     )
 }
 
-/// Returns `number`, which is `errno` from here on, and shows its reason in the trace if there is one.
+/// Sets `errno` to `number` and returns it. Writes the reason to the trace if there is one.
 #[cold]
 pub fn refused(number: c_int, why: fmt::Arguments<'_>) -> c_int {
     set(number);
@@ -54,7 +54,7 @@ pub fn refused(number: c_int, why: fmt::Arguments<'_>) -> c_int {
     number
 }
 
-/// Shows in the trace, if there is one, why a call fails whose result is no error number.
+/// Writes to the trace, if there is one, why a call fails whose result is not an error number.
 #[cold]
 pub fn tell_why(why: fmt::Arguments<'_>) {
     if crate::is_on() {
@@ -64,8 +64,9 @@ pub fn tell_why(why: fmt::Arguments<'_>) {
     }
 }
 
-/// Prints to standard error what an error number cannot say: a line in one piece, also beside other processes' lines.
+/// Prints to standard error an error that an error number cannot express. The line is written at once, so that it does
+/// not mix with those of other processes.
 pub fn complain(library: &str, what: fmt::Arguments<'_>) {
-    // Nothing can be done if it does not take it.
+    // A failure to write it cannot be reported.
     let _ = std::io::stderr().write_all(format!("farcall: {library}: {what}\n").as_bytes());
 }

@@ -1,4 +1,4 @@
-//! Waiting for events, and for their acknowledgement. What a program waits for is shown.
+//! Waiting for events, and for their acknowledgement. Waits are traced.
 
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
@@ -12,12 +12,12 @@ use crate::call::waits;
 /// Waits until a descriptor is readable.
 ///
 /// # Errors
-/// `EAGAIN` if it is not and the program made it non-blocking, `EINTR`, or what the kernel says.
+/// Returns `EAGAIN` if it is not readable and the program made it non-blocking, `EINTR`, or the kernel's error.
 ///
 /// # Safety
 /// `fd` must be open.
 pub unsafe fn wait_readable(fd: c_int) -> Result<(), c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `fd` is open, and remains so during the call.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     let readable = |timeout: Option<&Timespec>| {
         let ready = poll(&mut [PollFd::new(&borrowed, PollFlags::IN)], timeout);
@@ -33,8 +33,8 @@ pub unsafe fn wait_readable(fd: c_int) -> Result<(), c_int> {
     readable(None).map(drop)
 }
 
-/// Events handed to the program and not acknowledged yet: an object is not destroyed before they are (man
-/// `ibv_get_cq_event`, `ibv_get_async_event`, `rdma_destroy_id`).
+/// Count of the events that were returned to the program and are not acknowledged yet. An object is not destroyed
+/// before they are (man `ibv_get_cq_event`, `ibv_get_async_event`, `rdma_destroy_id`).
 #[derive(Debug, Default)]
 pub struct Unacknowledged {
     count: Mutex<u32>,
@@ -42,12 +42,12 @@ pub struct Unacknowledged {
 }
 
 impl Unacknowledged {
-    /// An event goes to the program.
+    /// Counts an event that is returned to the program.
     pub fn handed_out(&self) {
         *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
     }
 
-    /// The program acknowledges events.
+    /// Records that the program acknowledges events.
     pub fn acknowledge(&self, events: u32) {
         let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
         *count = count.saturating_sub(events);

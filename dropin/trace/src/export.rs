@@ -1,4 +1,4 @@
-//! How a drop-in library exports its functions: under the original library's symbol versions, shown if there is a
+//! Exported functions of a drop-in library: under the original library's symbol versions, and traced if there is a
 //! trace.
 
 use std::ffi::{c_int, c_void};
@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use crate::call::Call;
 use crate::errno;
 
-/// Puts a function under a version node of the original library. Of several nodes the first is the default version.
+/// Exports a function under a version node of the original library. Of several nodes the first is the default version.
 #[macro_export]
 macro_rules! symver {
     ([$node:literal $(, $older:literal)*], $name:ident) => {
@@ -18,8 +18,8 @@ macro_rules! symver {
     ($node:literal, $name:ident) => { $crate::symver!([$node], $name); };
 }
 
-/// Exports C functions, each under its version node. A path begins it: of a function that says whether there is a trace
-/// and returns what lives as long as the call.
+/// Exports C functions, each under its version node. The first argument is the path of a function that returns `Some`
+/// if there is a trace, with a value that is dropped at the end of the call.
 #[macro_export]
 macro_rules! export {
     ($trace:path; $($node:literal {
@@ -40,7 +40,7 @@ macro_rules! export {
     };
 }
 
-/// How a function that is not offered says so.
+/// How an unsupported function reports that.
 #[derive(Clone, Copy, Debug)]
 pub enum Refusal {
     /// It returns `EOPNOTSUPP` and sets `errno` to it.
@@ -53,15 +53,15 @@ pub enum Refusal {
     Nothing,
 }
 
-/// What a function that is not offered returns, in whatever register its type has. Shows the call without its
-/// arguments.
+/// Returns the result of an unsupported function, in the register that its return type uses. Traces the call without
+/// its arguments.
 pub fn refuse(name: &'static str, refusal: Refusal, is_shown: bool) -> isize {
     let call = if is_shown { Call::begin(name) } else { None };
     if !matches!(refusal, Refusal::Nothing) {
         errno::refused(libc::EOPNOTSUPP, format_args!("{name} is not offered"));
     }
     if let Some(mut call) = call {
-        // SAFETY: numbers, or null.
+        // SAFETY: the results are integers or null, which satisfies `Returned::show_result`.
         unsafe {
             match refusal {
                 Refusal::Number => call.returned(libc::EOPNOTSUPP),
@@ -79,13 +79,13 @@ pub fn refuse(name: &'static str, refusal: Refusal, is_shown: bool) -> isize {
     }
 }
 
-/// Exports functions that programs link and that are not offered, by version node and by how they refuse. They take no
-/// arguments here: a C function may be called with more than it looks at.
+/// Exports functions that programs link but that are not supported, by version node and kind of refusal. They are
+/// declared without arguments: a C function may be called with more arguments than it reads.
 #[macro_export]
 macro_rules! not_offered {
     ($trace:path; $($node:tt { $($refusal:ident: $($name:ident)*;)* })*) => {
         $($($(
-            /// Not offered.
+            /// Not supported.
             #[unsafe(no_mangle)]
             pub extern "C" fn $name() -> isize {
                 let traced = $trace();

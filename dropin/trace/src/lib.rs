@@ -1,19 +1,19 @@
-//! Calls of verbs and of the connection manager as lines, decoded, with times: what `FARCALL_TRACE` shows of a program
-//! on the drop-in libibverbs and librdmacm.
+//! Traces of verbs and connection manager calls, decoded and with times: the output of `FARCALL_TRACE` for programs
+//! that use the drop-in libibverbs and librdmacm.
 //!
-//! A [`Call`] is begun before the library does what was asked and ended after it; it is one line, written at once and
-//! unbuffered, so that nothing is lost when the program aborts and lines of threads and processes do not mix. Nothing
-//! is allocated and nothing locked for it. Without a trace a call costs [`is_on`] alone.
+//! A [`Call`] begins before the library executes the call and ends after it. It is one line, written at once and
+//! unbuffered, so that no line is lost when the program aborts, and lines of threads and processes do not mix. It
+//! neither allocates memory nor takes a lock. Without a trace a call costs only [`is_on`].
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
-//! | `target` | where lines go: the variables, the file |
+//! | `target` | destination of the lines: the variables, the file |
 //! | `line` | one line of text or JSON in a bounded buffer |
-//! | `call` | a call from its begin to its end |
-//! | `argument`, `attributes`, `work` | how arguments, attributes and work requests look |
-//! | `cm` | how identifiers, addresses and events of the connection manager look |
-//! | `names`, `cm_names` | words for numbers |
-//! | `export`, `errno` | how both libraries export their functions, and how these fail |
+//! | `call` | a call from its beginning to its end |
+//! | `argument`, `attributes`, `work` | formatting of arguments, attributes and work requests |
+//! | `cm` | formatting of identifiers, addresses and events of the connection manager |
+//! | `names`, `cm_names` | names of numbers |
+//! | `export`, `errno` | how both libraries export functions, and how these report errors |
 //! | `events` | waiting for events and their acknowledgement |
 
 mod argument;
@@ -39,20 +39,20 @@ pub use polls::EmptyPolls;
 pub use target::{FORMAT_VARIABLE, TARGET_VARIABLE, TargetError, began_ns, follow, is_on, is_wanted, now_ns};
 pub use work::{completions, receives, request, requests};
 
-/// Runs a function (a closure without arguments) and shows the call; returns from the function around it if calls are
-/// not shown.
+/// Executes a function (a closure without arguments) and traces the call. Returns from the enclosing function if calls
+/// are not traced.
 #[macro_export]
 macro_rules! shown {
     ($name:ident($($arg:ident),*), $run:ident) => {{
         let Some(mut call) = $crate::Call::begin(stringify!($name)) else { return $run() };
         $(call.look(stringify!($arg), $arg);)*
-        // SAFETY: the arguments are what the man page asks for, or null.
+        // SAFETY: arguments satisfy `Argument::show`: they are null or valid by the man page of the call.
         $(unsafe { call.argument(stringify!($arg), $arg) };)*
         call.executes();
         let returned = $run();
-        // SAFETY: what the function returned.
+        // SAFETY: the function has just returned the value.
         unsafe { call.returned(returned) };
-        // SAFETY: as above; only what the call filled is looked at.
+        // SAFETY: arguments satisfy `Argument::show`; only those that the call has filled are read.
         $(unsafe { call.output(stringify!($arg), $arg) };)*
         call.end();
         returned

@@ -1,47 +1,47 @@
-//! One line, as text for people or JSON for programs, in a buffer that does not grow.
+//! One line, as text for users or JSON for programs, in a buffer of fixed size.
 
 use std::fmt::{self, Write};
 
-/// How lines look.
+/// Format of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `name(key=value, …) = result`.
     Text,
-    /// One JSON object a line. What text shows in hexadecimal is a string there.
+    /// One JSON object per line. Numbers that text shows in hexadecimal are strings.
     Json,
 }
 
-/// A pipe takes so much at once, unmixed with what others write (`PIPE_BUF`).
+/// Maximum number of bytes that a pipe accepts without mixing them with other writes (`PIPE_BUF`).
 const ROOM: usize = 4096;
-/// Kept free by lists for what closes a line: result, outputs, duration.
+/// Bytes that lists leave free for the end of a line: result, outputs, duration.
 const TAIL: usize = 512;
 
-/// A line that is being written. What does not fit is left out; lists end with how many elements were.
+/// A line being written. Elements that do not fit are left out; a list ends with their number.
 pub struct Line {
     bytes: [u8; ROOM],
     len: usize,
     format: Format,
-    /// Whether something precedes the next key or element in its object or list.
+    /// `true` if another key or element precedes the next one in its object or list.
     follows: bool,
 }
 
 impl Line {
-    /// An empty line.
+    /// Creates an empty line.
     pub fn new(format: Format) -> Self {
         Self { bytes: [0; ROOM], len: 0, format, follows: false }
     }
 
-    /// What was written.
+    /// Returns the line.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    /// How it looks.
+    /// Returns the format.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// Writes as it is. The buffer takes what it has room for.
+    /// Writes text without escaping. Bytes that exceed the buffer are dropped.
     pub fn raw(&mut self, text: fmt::Arguments<'_>) {
         let _ = self.write_fmt(text);
     }
@@ -55,7 +55,7 @@ impl Line {
         self.follows = true;
     }
 
-    /// Begins a member of an object; its value follows.
+    /// Begins a member of an object, whose value follows.
     pub fn key(&mut self, name: &str) -> &mut Self {
         self.element();
         match self.format {
@@ -65,19 +65,19 @@ impl Line {
         self
     }
 
-    /// Members of an object that are numbers.
+    /// Writes members of an object that are numbers.
     pub fn numbers<'a>(&mut self, members: impl IntoIterator<Item = (&'a str, impl fmt::Display)>) {
         for (name, value) in members {
             self.key(name).number(value);
         }
     }
 
-    /// An object; `fill` writes its members.
+    /// Writes an object; `fill` writes its members.
     pub fn object(&mut self, fill: impl FnOnce(&mut Self)) {
         self.enclosed('{', '}', fill);
     }
 
-    /// What stands between two brackets.
+    /// Writes text between two brackets.
     pub fn enclosed(&mut self, open: char, close: char, fill: impl FnOnce(&mut Self)) {
         self.raw(format_args!("{open}"));
         self.follows = false;
@@ -86,12 +86,12 @@ impl Line {
         self.follows = true;
     }
 
-    /// Begins members of an object that is closed elsewhere.
+    /// Begins the members of an object that is closed elsewhere.
     pub(crate) fn begin_members(&mut self) {
         self.follows = false;
     }
 
-    /// A list; elements without room are counted at its end.
+    /// Writes a list; elements that do not fit are counted at its end.
     pub fn list<T>(&mut self, items: impl IntoIterator<Item = T>, mut show: impl FnMut(&mut Self, T)) {
         self.enclosed('[', ']', |line| {
             let mut left_out = 0_usize;
@@ -114,27 +114,27 @@ impl Line {
         });
     }
 
-    /// A number.
+    /// Writes a number.
     pub fn number(&mut self, value: impl fmt::Display) {
         self.raw(format_args!("{value}"));
     }
 
-    /// An address, a key, a mask.
+    /// Writes an address, a key or a mask.
     pub fn hex(&mut self, value: u64) {
         self.word_fmt(format_args!("{value:#x}"));
     }
 
-    /// A queue pair's number, as rdma-core's programs print it.
+    /// Writes a queue pair number in the format of rdma-core's programs.
     pub fn qpn(&mut self, number: u32) {
         self.word_fmt(format_args!("{number:#08x}"));
     }
 
-    /// A word of the specification's.
+    /// Writes a name from the specification.
     pub fn word(&mut self, word: &str) {
         self.word_fmt(format_args!("{word}"));
     }
 
-    /// A word made of parts that need no escaping.
+    /// Writes a name composed of parts that need no escaping.
     pub fn word_fmt(&mut self, word: fmt::Arguments<'_>) {
         match self.format {
             Format::Text => self.raw(word),
@@ -142,7 +142,7 @@ impl Line {
         }
     }
 
-    /// Somebody's text, quoted, cut to 500 characters.
+    /// Writes arbitrary text, quoted, truncated to 500 characters.
     pub fn text(&mut self, text: &str) {
         self.raw(format_args!("\""));
         for character in text.chars().take(500) {
@@ -155,7 +155,7 @@ impl Line {
         self.raw(format_args!("\""));
     }
 
-    /// Bits by name, those without one in hexadecimal.
+    /// Writes bits by name, and those without a name in hexadecimal.
     pub fn flags(&mut self, bits: u64, names: &[(u64, &str)]) {
         let quote = if self.format == Format::Json { "\"" } else { "" };
         self.raw(format_args!("{quote}"));
@@ -172,13 +172,13 @@ impl Line {
         self.raw(format_args!("{quote}"));
     }
 
-    /// Something that may not be there.
+    /// Writes a missing value.
     pub fn null(&mut self) {
         let null = if self.format == Format::Text { "NULL" } else { "null" };
         self.raw(format_args!("{null}"));
     }
 
-    /// Ends the line, whatever there was room for.
+    /// Ends the line, even if the buffer is full.
     pub fn end(&mut self) {
         self.len = self.len.min(ROOM - 1);
         self.raw(format_args!("\n"));

@@ -1,4 +1,4 @@
-//! Words for numbers.
+//! Names of numbers.
 
 use farcall_verbs::{QpAttrMask, WcOpcode, WrOpcode};
 
@@ -39,7 +39,7 @@ pub(crate) const SEND_FLAGS: [(u64, &str); 5] =
 pub(crate) const WC_FLAGS: [(u64, &str); 4] =
     [(1, "GRH"), (1 << 1, "WITH_IMM"), (1 << 2, "IP_CSUM_OK"), (1 << 3, "WITH_INV")];
 
-/// The n-th word; nothing for a number without one.
+/// Returns the name with index `number`; `None` if there is none.
 fn nth(names: &'static [&'static str], number: u64) -> Option<&'static str> {
     usize::try_from(number).ok().and_then(|at| names.get(at)).copied().filter(|name| !name.is_empty())
 }
@@ -54,7 +54,7 @@ pub(crate) fn qp_type(qp_type: u32) -> Option<&'static str> {
     nth(&["", "", "RC", "UC", "UD", "", "", "", "RAW_PACKET", "XRC_SEND", "XRC_RECV"], qp_type.into())
 }
 
-/// `enum ibv_mtu`, in bytes.
+/// Converts `enum ibv_mtu` to bytes.
 pub(crate) fn mtu_bytes(mtu: u32) -> Option<u32> {
     (1..=5).contains(&mtu).then(|| 128 << mtu)
 }
@@ -158,7 +158,7 @@ pub(crate) fn errno(number: i32) -> Option<&'static str> {
     })
 }
 
-/// Functions that return a number, not an error number.
+/// Functions that return a number rather than an error number.
 pub(crate) const COUNTING: [&str; 11] = [
     "ibv_poll_cq",
     "ibv_get_device_index",
@@ -173,7 +173,7 @@ pub(crate) const COUNTING: [&str; 11] = [
     "mbps_to_ibv_rate",
 ];
 
-/// Functions that only turn numbers into words, or into other numbers.
+/// Returns whether a function only converts numbers to names or to other numbers.
 pub(crate) fn is_silent(call: &str) -> bool {
     call.ends_with("_str")
         || call.contains("_rate")
@@ -181,7 +181,7 @@ pub(crate) fn is_silent(call: &str) -> bool {
         || matches!(call, "ibv_get_device_name" | "ibv_qp_to_qp_ex")
 }
 
-/// What a function fills.
+/// Returns whether a function fills an argument.
 pub(crate) fn is_output(call: &str, argument: &str) -> bool {
     matches!(
         (call, argument),
@@ -200,7 +200,7 @@ pub(crate) fn is_output(call: &str, argument: &str) -> bool {
     ) || cm_names::is_output(call, argument)
 }
 
-/// What a function reads and then fills.
+/// Returns whether a function reads and then fills an argument.
 pub(crate) fn is_granted(call: &str, argument: &str) -> bool {
     matches!((call, argument), ("ibv_create_qp" | "ibv_create_qp_ex" | "ibv_create_srq", "attr"))
         || cm_names::is_granted(call, argument)

@@ -1,14 +1,14 @@
-//! Polls that found nothing: counted, not shown.
+//! Empty polls, which are counted rather than traced.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::call::note;
 use crate::target::now_ns;
 
-/// Who polls in vain is shown after so long, and then after twice as long each time.
+/// Time of empty polling after which a line is written; the next ones follow after twice the time each.
 const FIRST_NOTE_NS: u64 = 1_000_000_000;
 
-/// The empty polls of a completion queue since the last completion.
+/// The number of empty polls of a completion queue since its last completion.
 #[derive(Debug, Default)]
 pub struct EmptyPolls {
     count: AtomicU64,
@@ -17,7 +17,8 @@ pub struct EmptyPolls {
 }
 
 impl EmptyPolls {
-    /// One more. Says so from time to time, that a program that hangs can be told from one that does not look.
+    /// Counts an empty poll. Writes a line from time to time, so that a hanging program that polls can be
+    /// distinguished from one that does not.
     pub fn add(&self, cq: u32) {
         let now_ns = now_ns();
         let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
@@ -43,7 +44,7 @@ impl EmptyPolls {
         }
     }
 
-    /// How many there were; begins anew.
+    /// Returns the number of empty polls and resets it.
     pub fn take(&self) -> u64 {
         self.count.swap(0, Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Where lines go.
+//! Destination of the lines.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -15,41 +15,41 @@ use thiserror::Error;
 
 use crate::line::{Format, Line};
 
-/// Names the file, or `-` or `stderr`.
+/// Contains the path of the file, or `-` or `stderr`.
 pub const TARGET_VARIABLE: &str = "FARCALL_TRACE";
-/// `text` or `json`.
+/// Contains `text` or `json`.
 pub const FORMAT_VARIABLE: &str = "FARCALL_TRACE_FORMAT";
 
-/// Why there is no trace although one was asked for.
+/// Why there is no trace although it was requested.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TargetError {
     /// The file cannot be written.
     #[error("{TARGET_VARIABLE}: cannot open {path}: {source} (links are not followed)")]
     Open {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// The system's answer.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// A device, a pipe, a folder.
+    /// The path is a device, a pipe or a directory.
     #[error("{TARGET_VARIABLE}: {path} is no regular file (for standard error: {TARGET_VARIABLE}=-)")]
     NoFile {
-        /// Which.
+        /// The path.
         path: PathBuf,
     },
-    /// A file that a stranger put there: he would read the trace, or have it written into a file of ours.
+    /// The file was created by another user, who could read the trace, or redirect it into another file of this user.
     #[error(
         "{TARGET_VARIABLE}: {path} belongs to another user or has other names: remove it, or name another file"
     )]
     NotOwn {
-        /// Which.
+        /// The path.
         path: PathBuf,
     },
-    /// A format that does not exist.
+    /// The format does not exist.
     #[error("{FORMAT_VARIABLE}: no format {word:?}; there are text and json")]
     Format {
-        /// What was asked for.
+        /// The requested format.
         word: OsString,
     },
 }
@@ -57,7 +57,7 @@ pub enum TargetError {
 /// A file, or standard error.
 enum Output {
     StandardError,
-    /// With its device and number: programs that close all descriptors may have given ours to another file.
+    /// With its device and inode: if a program closes all descriptors, this one may be reused for another file.
     File {
         fd: OwnedFd,
         identity: (u64, u64),
@@ -67,7 +67,7 @@ enum Output {
 pub(crate) struct Target {
     output: Output,
     pub(crate) format: Format,
-    /// What times are counted from.
+    /// Origin of the times.
     pub(crate) began_ns: u64,
 }
 
@@ -77,7 +77,7 @@ const ON: u8 = 2;
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 static TARGET: OnceLock<Option<Target>> = OnceLock::new();
 
-/// Whether calls are shown; the variables are read once.
+/// Returns whether calls are traced. The variables are read once.
 #[inline]
 pub fn is_on() -> bool {
     match STATE.load(Ordering::Relaxed) {
@@ -94,27 +94,27 @@ fn start() -> bool {
     is_on
 }
 
-/// Whether somebody asked for a trace, whether or not there can be one.
+/// Returns whether a trace was requested, even if it cannot be written.
 pub fn is_wanted() -> bool {
     trusted_variable(TARGET_VARIABLE).is_some()
 }
 
-/// When the trace began, in nanoseconds of the machine's monotonic clock; `None` if there is none.
+/// Returns when the trace began, in nanoseconds of the monotonic clock; `None` if there is none.
 pub fn began_ns() -> Option<u64> {
     target().map(|target| target.began_ns)
 }
 
-/// The trace of another library of this process, which began then.
+/// When the trace of another library of this process began.
 static FOLLOWED: OnceLock<u64> = OnceLock::new();
 
-/// Makes this trace a part of one that another library of the process began then: times count from there, and the first
-/// line is written. 0: that library cannot write a trace and said why; neither does this one. To be called before
-/// anything is shown.
+/// Makes this trace a part of one that another library of the process began at `began_ns`: times have that origin, and
+/// the first line is already written. 0 means that the other library cannot write a trace and has reported the reason;
+/// this one does not write one either. Must be called before any call is traced.
 pub fn follow(began_ns: u64) {
     let _ = FOLLOWED.set(began_ns);
 }
 
-/// Where lines go, if anywhere.
+/// Returns the destination of the lines, if there is one.
 pub(crate) fn target() -> Option<&'static Target> {
     TARGET
         .get_or_init(|| {
@@ -135,13 +135,13 @@ pub(crate) fn target() -> Option<&'static Target> {
         .as_ref()
 }
 
-/// Nanoseconds of the machine's monotonic clock.
+/// Returns the monotonic clock's time in nanoseconds.
 pub fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// The path with `%p` as this process.
+/// Returns the path with `%p` replaced by the process id.
 fn expand(wanted: &OsString) -> PathBuf {
     match wanted.to_str() {
         Some(text) => text.replace("%p", &process::id().to_string()).into(),
@@ -168,7 +168,7 @@ impl Target {
         Ok(Self { output, format, began_ns: FOLLOWED.get().copied().unwrap_or_else(now_ns) })
     }
 
-    /// The first line: who, and when by the time of day.
+    /// Writes the first line: the command, and the time of day.
     fn introduce(&self) {
         let wall = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         let command = std::fs::read("/proc/self/cmdline").unwrap_or_default();
@@ -190,7 +190,7 @@ impl Target {
         self.write(line.bytes());
     }
 
-    /// Writes a line at once. What cannot be written is lost: the program has better things to do.
+    /// Writes a line at once. A line that cannot be written is lost, so that the program is not disturbed.
     pub(crate) fn write(&self, line: &[u8]) {
         let fd = match &self.output {
             Output::StandardError => rustix::stdio::stderr(),
@@ -213,13 +213,13 @@ fn is_still(fd: BorrowedFd<'_>, identity: (u64, u64)) -> bool {
 }
 
 impl Output {
-    /// Opens a file to append to: processes may share it, a line is written at once.
+    /// Opens a file for appending: processes may share it, because each line is written at once.
     fn file(path: &Path) -> Result<Self, TargetError> {
         let opened = OpenOptions::new()
             .append(true)
             .create(true)
             .mode(0o600)
-            // Nobody waits for the reader of a pipe that has that name.
+            // Opening must not block if the path is a pipe without a reader.
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
             .open(path);
         let fail = |source| TargetError::Open { path: path.into(), source };
@@ -270,7 +270,7 @@ mod tests {
         assert!(refused(&own) && refused(&other_name), "it may be any file of ours");
         std::fs::remove_file(&other_name).unwrap();
         assert!(!refused(&own));
-        // Only root can give files away.
+        // Only root can change the owner of a file.
         if std::os::unix::fs::chown(&own, Some(65534), None).is_ok() {
             assert!(refused(&own));
         }
@@ -299,7 +299,7 @@ mod tests {
         let target = Target::open(&folder.join("trace").into(), None).unwrap();
         let other = std::fs::File::create(folder.join("other")).unwrap();
         let Output::File { fd, .. } = &target.output else { panic!("a file was asked for") };
-        // As a program does that closes everything and opens its own files.
+        // Like a program that closes all descriptors and opens files of its own.
         let mut taken = fd.try_clone().unwrap();
         rustix::io::dup2(&other, &mut taken).unwrap();
         let (_, identity) = match &target.output {

@@ -18,7 +18,7 @@ fn elements(line: &mut Line, sges: &[Sge], has_keys: bool) {
     });
 }
 
-/// A send request. On a datagram queue pair with its destination.
+/// Formats a send request, with its destination on a datagram queue pair.
 pub fn request(line: &mut Line, request: &SendWr<'_>, is_datagram: bool) {
     line.object(|line| {
         line.key("wr_id").hex(request.wr_id);
@@ -52,14 +52,14 @@ fn target(line: &mut Line, remote_addr: u64, rkey: u32) {
     line.key("rkey").hex(rkey.into());
 }
 
-/// A chain of send requests.
+/// Formats a chain of send requests.
 ///
 /// # Safety
-/// `first` must be null or the chain that `man ibv_post_send` asks for.
+/// `first` must be null, or a chain as required by `man ibv_post_send`.
 pub unsafe fn requests(line: &mut Line, first: *const SendWr<'_>, is_datagram: bool) {
     let mut next = first;
     let chain = std::iter::from_fn(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: contract of this function: each element of the chain is valid, and the last one's `next` is null.
         let found = unsafe { next.as_ref() }?;
         next = found.next.cast();
         Some(found)
@@ -67,14 +67,14 @@ pub unsafe fn requests(line: &mut Line, first: *const SendWr<'_>, is_datagram: b
     line.list(chain, |line, found| request(line, found, is_datagram));
 }
 
-/// A chain of receives.
+/// Formats a chain of receives.
 ///
 /// # Safety
-/// `first` must be null or the chain that `man ibv_post_recv` asks for.
+/// `first` must be null, or a chain as required by `man ibv_post_recv`.
 pub unsafe fn receives(line: &mut Line, first: *const RecvWr<'_>) {
     let mut next = first;
     let chain = std::iter::from_fn(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: contract of this function: each element of the chain is valid, and the last one's `next` is null.
         let found = unsafe { next.as_ref() }?;
         next = found.next.cast();
         Some(found)
@@ -87,7 +87,7 @@ pub unsafe fn receives(line: &mut Line, first: *const RecvWr<'_>) {
     });
 }
 
-/// A completion. Of one that failed, what the specification says is valid.
+/// Formats a completion. If it failed, only the fields that the specification declares valid.
 pub fn completion(line: &mut Line, wc: &Wc) {
     line.object(|line| {
         line.key("wr_id").hex(wc.wr_id);
@@ -116,7 +116,7 @@ pub fn completion(line: &mut Line, wc: &Wc) {
     });
 }
 
-/// Completions that a poll took.
+/// Formats the completions that a poll returned.
 pub fn completions(line: &mut Line, wcs: &[Wc]) {
     line.list(wcs, completion);
 }
@@ -162,10 +162,10 @@ mod tests {
         let second = SendWr::send(2, &[]);
         let mut first = SendWr::send(1, &[]);
         first.next = &raw const second;
-        // SAFETY: a chain of two.
+        // SAFETY: a chain of two requests that are live.
         let shown = text(|line| unsafe { requests(line, &raw const first, false) });
         assert!(shown.starts_with("[{wr_id=0x1,") && shown.contains("{wr_id=0x2,"), "{shown}");
-        // SAFETY: a chain of none.
+        // SAFETY: null is an empty chain.
         assert_eq!(text(|line| unsafe { receives(line, std::ptr::null()) }), "[]");
     }
 

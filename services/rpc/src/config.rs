@@ -1,11 +1,11 @@
-//! All limits and knobs in one place.
+//! Limits and options of both endpoints.
 
 use std::time::Duration;
 
 use farcall_link::bootstrap::Hello;
 use farcall_link::{Geometry, PRESETS, Plan, Preset};
 
-/// Declares a struct of options: each field with its default, and a setter of the same name to chain.
+/// Declares a struct of options: each field with its default, and a chainable setter of the same name.
 macro_rules! options {
     (
         $(#[$meta:meta])*
@@ -43,47 +43,50 @@ pub(crate) use options;
 options! {
     /// Limits of a server thread.
     pub struct ResponderConfig {
-        /// The presets offered; a client that asks for another is refused.
+        /// The presets offered; a client that requests another one is refused.
         presets: Vec<&'static Preset> = PRESETS.iter().collect(),
-        /// Connections at once.
+        /// Maximum number of concurrent connections.
         connections_max: usize = 1_024,
-        /// Largest numbers a client may ask for.
+        /// Largest window and slot sizes that a client may request.
         geometry_max: Geometry = Geometry {
             window: 256,
             request_slot_bytes: 64 << 10,
             response_slot_bytes: 64 << 10,
         },
-        /// Messages a client may have in flight: the credits it is given. Never more than its window.
+        /// Credits of a client: the number of messages that it may have in flight. Limited to its window.
         credits: u16 = 256,
         /// The longest request, in bytes.
         request_bytes_max: u32 = 16 << 20,
         /// The longest result, in bytes.
         result_bytes_max: u32 = 16 << 20,
-        /// Bytes of results kept for one client beyond its slots; calls that come while it holds more are not executed.
+        /// Maximum bytes of results stored for one client in addition to its slots. While it holds more, further calls
+        /// are not executed.
         retained_bytes_max: usize = 64 << 20,
-        /// The same for all clients of the thread, and requests that have come in part: calls that would take more are
-        /// not executed.
+        /// Maximum bytes of such results, and of partially received requests, for all clients of the thread. Calls
+        /// that would exceed it are not executed.
         buffers_bytes_max: usize = 256 << 20,
-        /// Calls of one client that are answered later, at once; a handler that would defer more is refused.
+        /// Maximum number of concurrent deferred calls of one client; a handler that would defer more is refused.
         deferred_of_client_max: usize = 4_096,
-        /// The same for all clients of the thread. A call counts until its answer is collected and its token is gone.
+        /// Maximum number of deferred calls of all clients of the thread. A call counts until its answer is collected
+        /// and its token is dropped.
         deferred_max: usize = 65_536,
-        /// How long a draining server waits for handlers that answer later, and for clients to collect what they said.
+        /// How long a draining server waits for deferred answers, and for clients to collect them.
         deferred_grace: Duration = Duration::from_secs(10),
-        /// Memory of the slots of all sessions of the thread, in bytes. Sessions without a connection give way.
+        /// Maximum bytes of the slots of all sessions of the thread. Sessions without a connection are discarded
+        /// first.
         slots_bytes_max: usize = 1 << 30,
-        /// Messages of one connection taken in before the next has its turn.
+        /// Maximum number of messages accepted from one connection before the next connection is served.
         burst: u32 = 16,
         /// How long a session outlives its connection.
         session_linger: Duration = Duration::from_secs(10),
-        /// Sessions without a connection that are kept at most; the oldest go first.
+        /// Maximum number of sessions without a connection; the oldest are discarded first.
         sessions_parked_max: usize = 256,
-        /// How long a draining server goes on answering (with "going away") after everything that had come was
+        /// How long a draining server continues to reply (with "going away") after all received calls have been
         /// finished.
         drain_grace: Duration = Duration::from_millis(20),
-        /// How many server threads there are, for clients to choose from.
+        /// Number of server threads that clients can choose from.
         threads: u16 = 1,
-        /// Which of them this is.
+        /// Index of this thread.
         thread: u16 = 0,
         /// Whether messages carry a checksum even where placement is in order.
         checksum: bool = false,
@@ -91,9 +94,9 @@ options! {
 }
 
 options! {
-    /// How a client behaves.
+    /// Options of a client.
     pub struct CallerConfig {
-        /// The point of the design space, with the slots wished for.
+        /// The plan, including the requested slots.
         plan: Plan = Plan::default(),
         /// Which server thread to connect to; [`Hello::ANY_THREAD`]: the server chooses one with few connections.
         thread: u16 = Hello::ANY_THREAD,
@@ -101,18 +104,20 @@ options! {
         fetch_retries_max: u32 = 32,
         /// Bytes of one READ (F).
         fetch_bytes: u32 = 256,
-        /// Whether R and F follow the calls: sampled while running, chosen by enumeration.
+        /// Whether R and F are adapted: results are sampled while calls run, and R and F are chosen by enumeration.
         tune_while_running: bool = true,
-        /// Consecutive slow calls of one method before it turns to server-reply, and quick ones before it turns back.
+        /// Number of consecutive slow calls of a method before it switches to server-reply, and of quick calls before
+        /// it switches back.
         switch_after: u8 = 2,
         /// How long to wait for a response before waking the server; doubles each time.
         kick_after: Duration = Duration::from_micros(50),
-        /// Over UC and UD: how long no response may come, with calls outstanding, until the connection counts as lost.
-        /// A call that takes longer costs a reconnect, which waits for the server; raise it where that is usual.
+        /// Over UC and UD: time without a response, while calls are outstanding, after which the connection counts as
+        /// lost. A call that takes longer costs a reconnect, which waits for the server; increase the value if such
+        /// calls are common.
         silence_max: Duration = Duration::from_secs(5),
-        /// Whether to ask for a wake-up with every response: for clients that sleep rather than poll.
+        /// Whether to request a wake-up with every response: for clients that sleep rather than poll.
         notify: bool = false,
-        /// The longest result taken, in bytes.
+        /// Maximum length of a result in bytes.
         result_bytes_max: u32 = 16 << 20,
         /// Whether messages carry a checksum even where placement is in order.
         checksum: bool = false,

@@ -1,13 +1,14 @@
-//! What happened, in numbers: one writer, any number of readers.
+//! Counters of an endpoint: one writer, any number of readers.
 
 farcall_stats::counters! {
-    /// Counters of one endpoint. Its owner is the only writer; `farcall stats` reads them, also after it died.
+    /// Counters of one endpoint. Its driver thread is the only writer; `farcall stats` reads them, also after the
+    /// process has exited.
     pub struct Counters {
         /// Calls submitted (client) or executed (server).
         calls,
-        /// Messages sent (client) or taken in (server); a long call takes several.
+        /// Messages sent (client) or accepted (server); a long call takes several.
         messages,
-        /// Messages of compact form that were sent (client) or taken in (server).
+        /// Messages of compact form that were sent (client) or accepted (server).
         compact,
         /// Messages that carried a batch of calls.
         batches,
@@ -15,25 +16,25 @@ farcall_stats::counters! {
         request_bytes,
         /// Payload bytes of results.
         result_bytes,
-        /// Results fetched by READ (client) or left for it (server).
+        /// Results fetched by READ (client) or stored for fetching (server).
         fetched,
-        /// Results that came (client) or went (server) by WRITE or SEND.
+        /// Results received (client) or sent (server) by WRITE or SEND.
         replied,
-        /// Results that came or went by WRITE with a wake-up.
+        /// Results received or sent by WRITE with a wake-up.
         notified,
         /// READs posted.
         reads,
-        /// READs that found no result yet.
+        /// READs that found no result.
         failed_fetches,
         /// Second READs, for results longer than the fetch size.
         second_reads,
-        /// Methods that turned to server-reply.
+        /// Methods that switched to server-reply.
         switches_to_reply,
-        /// Methods that turned back to fetching.
+        /// Methods that switched back to fetching.
         switches_to_fetch,
         /// Wake-ups sent (client) or received (server).
         kicks,
-        /// How often the owner was about to sleep.
+        /// Times that the endpoint was armed before sleeping.
         arms,
         /// Calls that failed with the server's error.
         errors,
@@ -41,50 +42,50 @@ farcall_stats::counters! {
         panics,
         /// Calls whose deadline passed.
         deadlines_exceeded,
-        /// Calls given up by their caller.
+        /// Calls cancelled by their caller.
         cancelled,
         /// Calls whose outcome is unknown.
         outcomes_unknown,
         /// Messages sent again: after a reconnect, or over UC and UD when no response came.
         resent,
-        /// Sessions that went on after a reconnect.
+        /// Sessions that were resumed after a reconnect.
         sessions_resumed,
         /// Connections opened.
         connections_opened,
         /// Connections closed.
         connections_closed,
-        /// Connections closed because the peer broke the protocol.
+        /// Connections closed because the peer violated the protocol.
         violations,
-        /// Messages not taken in because the send queue had no room for the answer.
+        /// Messages not accepted because the send queue had no free slot for the response.
         stalls,
-        /// Datagrams with a result (client) that has come before, or a request (server) that was executed before.
+        /// Duplicate datagrams: results received before (client), or requests executed before (server).
         repeated,
-        /// Datagrams that no server (client) or client (server) of a session here sent, or not so: dropped.
+        /// Datagrams dropped because they do not belong to a session of this endpoint, or are malformed.
         strangers,
-        /// SENDs that told of results, to be fetched.
+        /// SENDs that announced results to be fetched.
         notices,
-        /// Calls that were answered later.
+        /// Deferred calls.
         deferred,
-        /// Calls whose handler would answer later and was refused.
+        /// Calls whose handler wanted to defer and was refused.
         deferrals_refused,
-        /// Messages that asked for answers that came later.
+        /// Messages that requested deferred answers.
         collects,
-        /// Wake-ups for such answers: sent (server) or received (client).
+        /// Wake-ups for deferred answers: sent (server) or received (client).
         answers_told,
     }
 }
 
 impl Counters {
-    /// Round trips of a client's calls: every verb of either end for them. That is each request and wake-up of the
-    /// client, each READ, those that found no result included, and each result, or notice of one, that the server wrote
-    /// or sent, and each wake-up of the server for an answer that came later.
+    /// Returns the number of verbs that both ends issued for a client's calls. These are the requests and wake-ups of
+    /// the client, its READs, including those that found no result, the results and notices of results that the server
+    /// wrote or sent, and the server's wake-ups for deferred answers.
     pub fn verbs(&self) -> u64 {
         let requests = self.messages.get() + self.resent.get() + self.kicks.get();
         let wakes = self.notices.get() + self.answers_told.get();
         requests + self.reads.get() + self.replied.get() + self.notified.get() + wakes
     }
 
-    /// READs that brought no result.
+    /// Returns the number of READs that found no result.
     pub fn empty_reads(&self) -> u64 {
         self.reads.get().saturating_sub(self.fetched.get() + self.second_reads.get())
     }

@@ -1,4 +1,4 @@
-//! How a call can fail, and whether it was executed then.
+//! Errors of calls, and whether the failed call was executed.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use thiserror::Error;
 
 use crate::wire::Status;
 
-/// Whether the handler ran.
+/// Whether the handler of a call ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Executed {
-    /// It ran to its end, well or not.
+    /// It ran to completion, successfully or not.
     Yes,
-    /// It did not and will not: calling again is safe.
+    /// It did not run and will not: repeating the call is safe.
     No,
-    /// It may have run, once at most.
+    /// It may have run, at most once.
     Unknown,
 }
 
@@ -27,28 +27,28 @@ pub enum Broken {
     /// A work request failed.
     #[error("a work request failed: {0}")]
     Completion(WcStatus),
-    /// The bootstrap connection hung up: the peer's process is gone or closed it.
+    /// The bootstrap connection was closed: the peer's process has exited, or it closed the connection.
     #[error("the peer hung up")]
     HungUp,
-    /// Over UC and UD: no response came for so long.
+    /// Over UC and UD: no response arrived for this duration.
     #[error("no response came for {0:?}")]
     Silent(Duration),
-    /// The server refused to go on.
+    /// The server refused to continue.
     #[error("{0}")]
     Refused(Refusal),
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     #[error("the peer broke the protocol: {0}")]
     Protocol(String),
     /// A verbs call failed.
     #[error("a verbs call failed: {0}")]
     Verbs(String),
-    /// There is none: the server cannot be reached, or refuses.
+    /// There is no connection: the server cannot be reached, or refuses it.
     #[error("cannot connect: {0}")]
     Unreachable(String),
-    /// We closed it.
+    /// This side closed the connection.
     #[error("closed")]
     Closed,
-    /// The client came to this process by a fork; the connection is the parent's.
+    /// The client was inherited by a fork; the connection belongs to the parent process.
     #[error("the client belongs to the process that made it, of which this one is a fork")]
     Forked,
 }
@@ -63,7 +63,7 @@ pub enum UnknownBecause {
     /// The server restarted, or forgot the session.
     #[error("the server restarted or forgot the session after the request was sent")]
     ServerRestarted,
-    /// The connection broke and could not be made again in time.
+    /// The connection was lost and could not be re-established in time.
     #[error("the connection was lost after the request was sent: {0}")]
     Disconnected(Broken),
 }
@@ -72,18 +72,18 @@ pub enum UnknownBecause {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// The handler refused it.
+    /// The handler refused the call.
     #[error("the handler refused the call (code {code}): {message}")]
     Application {
         /// The handler's code.
         code: u16,
-        /// The handler's words.
+        /// The handler's message.
         message: String,
     },
-    /// The server answered with an error of its own; [`Status::executed`] says whether the handler ran.
+    /// The server replied with an error of its own; [`Status::executed`] indicates whether the handler ran.
     #[error("{status}: {message}")]
     Server {
-        /// Which.
+        /// The status.
         status: Status,
         /// Details.
         message: String,
@@ -91,13 +91,13 @@ pub enum CallError {
     /// The deadline passed before the call was sent. It was not executed.
     #[error("the deadline passed before the call was sent; it was not executed")]
     DeadlineExceeded,
-    /// The call was sent, and there is no way to know whether it was executed.
+    /// The call was sent, and it is not known whether it was executed.
     #[error("the outcome is unknown: {0}; if the call is idempotent, call again")]
     OutcomeUnknown(UnknownBecause),
-    /// The connection is lost and the call was never sent.
+    /// The connection was lost before the call was sent.
     #[error("not sent: {0}; connect again")]
     NotSent(Broken),
-    /// The request is longer than the server takes.
+    /// The request exceeds the server's limit.
     #[error("a request of {len_bytes} bytes; this server takes {max_bytes} at most")]
     RequestTooLarge {
         /// The request's length.
@@ -105,7 +105,7 @@ pub enum CallError {
         /// The limit.
         max_bytes: usize,
     },
-    /// The result is longer than this client takes. The call was executed.
+    /// The result exceeds this client's limit. The call was executed.
     #[error("a result of {len_bytes} bytes; this client takes {max_bytes} at most; raise its limit")]
     ResultTooLarge {
         /// The result's length.
@@ -113,16 +113,16 @@ pub enum CallError {
         /// The limit.
         max_bytes: usize,
     },
-    /// The result's checksum does not match, however often it is fetched. The call was executed.
+    /// The checksum of the result did not match in any of several fetches. The call was executed.
     #[error(
         "the result is corrupt: its checksum did not match in {fetches} fetches; the call was executed; if it is \
          idempotent, call again, and check the memory of both machines"
     )]
     CorruptResult {
-        /// How often it was fetched, or written anew.
+        /// How often it was fetched or rewritten.
         fetches: u32,
     },
-    /// As many calls as the window holds are outstanding, or were given up and not answered yet.
+    /// The window is full: its calls are outstanding, or were cancelled and have no response yet.
     #[error(
         "all {window} calls of the window are outstanding, or given up and not answered yet; take completions first"
     )]
@@ -133,7 +133,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// What a status other than OK and its text mean.
+    /// Returns the error for a status other than OK and its text.
     #[cold]
     pub(crate) fn of_status(status: Status, text: &[u8]) -> Self {
         let message = String::from_utf8_lossy(text).into_owned();
@@ -143,7 +143,7 @@ impl CallError {
         }
     }
 
-    /// Whether the handler ran.
+    /// Returns whether the handler ran.
     pub const fn executed(&self) -> Executed {
         match self {
             Self::Application { .. } | Self::ResultTooLarge { .. } | Self::CorruptResult { .. } => {
@@ -156,35 +156,35 @@ impl CallError {
     }
 }
 
-/// Why there is no connection.
+/// Why a connection could not be established.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The bootstrap address cannot be reached.
     #[error("cannot reach {address}: {source}; is the server running?")]
     Unreachable {
-        /// Which address.
+        /// The address.
         address: String,
-        /// The system's words.
+        /// The operating system's error.
         #[source]
         source: std::io::Error,
     },
     /// The handshake failed.
     #[error(transparent)]
     Handshake(#[from] BootstrapError),
-    /// The plan is not one that runs.
+    /// The plan cannot be run.
     #[error(transparent)]
     Plan(#[from] PlanRefused),
     /// A verbs call failed.
     #[error(transparent)]
     Verbs(#[from] farcall_verbs::Error),
-    /// The server's answer does not fit our request.
+    /// The server's welcome does not match the request.
     #[error("the server's welcome is impossible: {0}")]
     BadWelcome(String),
 }
 
 impl ConnectError {
-    /// Whether the server refused because it serves on another provider than ours.
+    /// Returns whether the server refused because it uses another provider than the client.
     pub fn is_other_provider(&self) -> bool {
         match self {
             Self::Handshake(BootstrapError::Refused(refusal)) => refusal.kind == RefusalKind::Provider,

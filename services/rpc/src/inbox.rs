@@ -1,39 +1,39 @@
-//! The receives of one connection: slots that SENDs land in, or none, where only wake-ups come.
+//! The posted receives of one connection: slots for SENDs, or receives without bytes that only signal wake-ups.
 
 use std::collections::VecDeque;
 
 use farcall_link::{Piece, PostRefused, QueuePair, Receive, ReceiveChain, RegionId};
 use farcall_verbs::Error;
 
-/// Receives that are posted, and the slots of those that a SEND has completed, in the order of their completions. A
-/// receive is posted again when its message is taken, so who sends no more than he was given credits for always finds
-/// one.
+/// Posted receives, and the slots of receives that a SEND has completed, in the order of their completions. The
+/// receive of a slot is posted again when its message is consumed. A peer that sends no more messages than its credits
+/// therefore always finds a receive.
 pub(crate) struct Inbox {
-    /// A receive for each slot, tagged with its number; none if receives have no bytes.
+    /// One receive per slot, tagged with the slot's number; `None` if receives have no bytes.
     slots: Option<ReceiveChain>,
     slot_bytes: usize,
     arrived: VecDeque<u16>,
 }
 
 impl Inbox {
-    /// No receives.
+    /// Returns an inbox without receives.
     pub const fn none() -> Self {
         Self { slots: None, slot_bytes: 0, arrived: VecDeque::new() }
     }
 
-    /// Posts `count` receives of no bytes.
+    /// Posts `count` receives without bytes.
     ///
     /// # Errors
-    /// If the queue pair refuses.
+    /// Returns the queue pair's error if it rejects the receives.
     pub fn of_wakes(pair: &mut QueuePair, count: u32) -> Result<Self, Error> {
         pair.post_empty_receives(count)?;
         Ok(Self::none())
     }
 
-    /// Posts a receive for each of `count` slots of a region.
+    /// Posts a receive for each of the first `count` slots of a region.
     ///
     /// # Errors
-    /// If the queue pair refuses.
+    /// Returns the queue pair's error if it rejects the receives.
     pub fn of_slots(
         pair: &mut QueuePair,
         region: RegionId,
@@ -53,25 +53,25 @@ impl Inbox {
         Ok(Self { slots: Some(slots), slot_bytes, arrived: VecDeque::with_capacity(count) })
     }
 
-    /// Whether no message has arrived.
+    /// Returns whether there is no unconsumed message.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.arrived.is_empty()
     }
 
-    /// Where, in the region, the oldest message that has arrived is.
+    /// Returns the offset, in the region, of the oldest unconsumed message.
     #[inline]
     pub fn front(&self) -> Option<usize> {
         self.arrived.front().map(|slot| self.offset(usize::from(*slot)))
     }
 
-    /// Where, in the region, a slot is.
+    /// Returns the offset of a slot in the region.
     #[inline]
     pub const fn offset(&self, slot: usize) -> usize {
         slot * self.slot_bytes
     }
 
-    /// A receive was completed. Returns whether that only woke us: it is posted again then.
+    /// Records a completed receive. Returns whether it was only a wake-up, whose receive is posted again at once.
     #[inline]
     pub fn received(&mut self, pair: &mut QueuePair, tag: u64, imm: Option<u32>) -> bool {
         let is_message = self.slots.is_some() && imm.is_none();
@@ -83,7 +83,7 @@ impl Inbox {
         !is_message
     }
 
-    /// The oldest message was taken: its slot is for another one.
+    /// Removes the oldest message, which has been consumed, and posts the receive of its slot again.
     #[inline]
     pub fn give_back(&mut self, pair: &mut QueuePair) {
         if let Some(slot) = self.arrived.pop_front() {
@@ -91,7 +91,8 @@ impl Inbox {
         }
     }
 
-    /// Posts the receive of a slot. One that cannot be posted again means a queue pair in error: its flushes report that.
+    /// Posts the receive of a slot. If posting fails, the queue pair is in the error state, and its flushed work
+    /// requests report that.
     #[inline]
     pub fn post(&self, pair: &mut QueuePair, slot: usize) {
         match &self.slots {

@@ -1,8 +1,9 @@
-//! Remote calls over RDMA verbs: RF-RPC, server-reply, and SENDs either way.
+//! Remote calls over RDMA verbs: RF-RPC, server-reply, and SENDs in either direction.
 //!
-//! The request goes in by RDMA WRITE; the server computes and leaves the result in its own memory; the client fetches
-//! it by RDMA READ (RF-RPC), or has it written to it for methods that take long, or always (server-reply). The server's
-//! NIC only does in-bound work for quick methods, and its CPU none for sending.
+//! The client writes the request by RDMA WRITE. The server executes the call and leaves the result in its own memory,
+//! and the client fetches the result by RDMA READ (RF-RPC). For methods that take long, or always (server-reply), the
+//! server writes the result to the client instead. For quick methods the server's NIC does only in-bound work, and its
+//! CPU spends no time on sending.
 //!
 //! ```
 //! use farcall_rpc::{Call, Client, ClientOptions, Reply, Server};
@@ -28,10 +29,10 @@
 //! ```
 //!
 //! # Layers
-//! * [`Server`] and [`Client`]: threads, sockets, waiting, reconnection. What most users need. [`StaticClient`] is the
-//!   same with the response path fixed when the program is compiled.
-//! * [`Responder`] and [`Caller`]: the endpoints below, without thread, clock or socket.
-//! * [`tune`]: R and F, and the rules by which a client that was told no preset takes one.
+//! * [`Server`] and [`Client`]: threads, sockets, waiting, reconnection. Most programs need only these.
+//!   [`StaticClient`] is a client whose response path is fixed at compile time.
+//! * [`Responder`] and [`Caller`]: the endpoints of the server and of the client, without thread, clock or socket.
+//! * [`tune`]: R and F, and the rules by which a client without a configured preset selects one.
 //! * [`wire`]: headers, slots, tails.
 
 #![forbid(unsafe_code)]

@@ -11,11 +11,11 @@ use farcall_rpc::*;
 use farcall_softnic::SoftNic;
 use tokio::sync::Semaphore;
 
-/// How long anything may take before a test calls it lost.
+/// Deadline of every wait: afterwards a test fails.
 const LOST: Duration = Duration::from_secs(60);
 
 const ECHO: u16 = 1;
-/// Waits until the test lets it go on.
+/// Waits until the test allows it to continue.
 const WAIT: u16 = 2;
 const REFUSE: u16 = 3;
 const PANIC: u16 = 4;
@@ -25,11 +25,11 @@ const TRACE: u16 = 5;
 struct Service {
     go: Arc<Semaphore>,
     begun: Arc<AtomicU64>,
-    /// Futures that were dropped before their end.
+    /// Number of futures that were dropped before their end.
     dropped: Arc<AtomicU64>,
 }
 
-/// Counts unless it is forgotten.
+/// Counts when dropped, unless it is forgotten.
 struct Dropped(Arc<AtomicU64>);
 
 impl Drop for Dropped {
@@ -101,12 +101,12 @@ async fn a_future_that_waits_holds_up_no_other_under_any_preset() {
     }
 }
 
-/// Presets over transports that lose nothing: over others a wake-up may be lost, and clients ask from time to time.
+/// Presets over reliable transports. Over others a wake-up may be lost, so clients repeat their requests periodically.
 fn reliable_presets() -> impl Iterator<Item = &'static Preset> {
     PRESETS.iter().filter(|preset| preset.plan.transport.is_reliable())
 }
 
-/// A task that waits sleeps: it neither asks nor wakes, until the answer wakes it.
+/// A waiting task sleeps: it sends neither requests nor wake-ups until the answer wakes it.
 #[tokio::test]
 async fn a_task_that_waits_for_an_answer_sleeps_until_it_is_woken() {
     for preset in reliable_presets().map(|preset| preset.name) {
@@ -128,7 +128,7 @@ async fn a_task_that_waits_for_an_answer_sleeps_until_it_is_woken() {
         loop {
             tokio::time::sleep(Duration::from_millis(100)).await;
             let after = look().await;
-            // The looks wake it, too.
+            // `look` wakes it as well.
             if before[0] == after[0] && after[1] - before[1] <= 3 {
                 break;
             }
@@ -138,12 +138,12 @@ async fn a_task_that_waits_for_an_answer_sleeps_until_it_is_woken() {
         service.go.add_permits(1);
         assert_eq!(waits.await.unwrap().unwrap(), b"at last", "{preset}");
         let told = client.inspect(|counters| (counters.answers_told.get(), counters.collects.get())).await;
-        // Two if the server told while the client asked once more.
+        // Two if the server sent a wake-up while the client sent another request.
         assert!(matches!(told, Some((1 | 2, asked)) if asked <= before[0] + 2), "{preset}: {told:?}");
     }
 }
 
-/// The same for a client that blocks.
+/// The same for a blocking client.
 #[tokio::test]
 async fn a_blocking_client_that_waits_for_an_answer_is_woken() {
     for preset in reliable_presets().map(|preset| preset.name) {
@@ -160,12 +160,12 @@ async fn a_blocking_client_that_waits_for_an_answer_is_woken() {
             [counters.answers_told.get(), counters.collects.get(), counters.arms.get()]
         });
         eventually("it does not begin", || service.begun.load(Ordering::SeqCst) == 1).await;
-        // Fifty times the longest pause between two questions of who is not told.
+        // Fifty times the longest pause between two requests of a client that is not woken.
         tokio::time::sleep(Duration::from_millis(500)).await;
         service.go.add_permits(1);
         let [told, asked, armed] = blocked.await.unwrap();
         assert!((1..=2).contains(&told), "{preset}: told {told} times");
-        // Who is not told asks ninety times.
+        // A client that is not woken sends ninety requests.
         assert!(asked <= 40 && armed <= 80, "{preset}: {asked} questions, {armed} times about to sleep");
     }
 }
@@ -192,12 +192,12 @@ async fn a_future_is_dropped_when_nobody_waits_for_it() {
     let service = Service::new();
     let server = service.serve();
     let client = connect(&server, ClientOptions::default()).await;
-    // By the call's own deadline.
+    // Cancelled by the call's own deadline.
     let options = PerCall::default().timeout(Duration::from_millis(10));
     let late = client.call_with(WAIT, b"", options).await;
     assert_eq!(late, Err(CallError::OutcomeUnknown(UnknownBecause::Deadline)));
     eventually("the late one goes on", || service.dropped.load(Ordering::SeqCst) == 1).await;
-    // By a client that drops its own.
+    // Cancelled by a client that drops its own future.
     let waits = tokio::spawn({
         let client = client.clone();
         async move { client.call(WAIT, b"").await }
@@ -205,7 +205,7 @@ async fn a_future_is_dropped_when_nobody_waits_for_it() {
     eventually("it does not begin", || service.begun.load(Ordering::SeqCst) == 2).await;
     waits.abort();
     eventually("the one given up goes on", || service.dropped.load(Ordering::SeqCst) == 2).await;
-    // By a client that is gone.
+    // Cancelled because its client no longer exists.
     let waits = tokio::spawn({
         let client = client.clone();
         async move { client.call(WAIT, b"").await }

@@ -9,7 +9,7 @@ fn preset(name: &str) -> &'static Preset {
     PRESETS.iter().find(|preset| preset.name == name).unwrap()
 }
 
-/// A server that offers these presets only.
+/// Starts a server that offers only these presets.
 fn server_of(presets: &[&str]) -> Server {
     let presets = presets.iter().map(|name| preset(name)).collect();
     let echo = |call: &Call<'_>, reply: &mut Reply<'_>| {
@@ -36,7 +36,7 @@ fn echoes(client: &mut Client) {
     }
 }
 
-/// Costs under which a READ is the cheaper way, so that `rf-rpc` is chosen; or a reply, so that `server-reply` is.
+/// Returns costs for which `rf-rpc` is chosen because a READ is cheaper, or `server-reply` because a reply is cheaper.
 fn profile_for(preset: &str) -> LinkProfile {
     let reply_ns = if preset == "rf-rpc" { 700 } else { 50 };
     let reads = [(64, 100), (256, 100), (4_096, 900)];
@@ -50,7 +50,7 @@ fn a_client_that_was_told_nothing_chooses_and_says_why() {
     let mut client = connect(&server, ClientOptions::default()).unwrap();
     let decision = client.decision().unwrap();
     assert!(PRESETS.iter().any(|preset| preset.name == decision.preset()), "{decision}");
-    // By a profile of this user's, or by the usual costs: either way it says so.
+    // The reason names either a profile of the current user, or the default costs.
     assert!(decision.because.contains("costs"), "{decision}");
     echoes(&mut client);
 }
@@ -69,7 +69,7 @@ fn a_client_chooses_by_the_profile_that_it_is_given() {
         let memory = decision.plan.memory;
         assert_eq!((memory.inline_max_bytes, memory.signal_every), (64, 4));
         echoes(&mut client);
-        // On a busy machine rf-rpc may turn to server-reply; server-reply never fetches.
+        // On a busy machine rf-rpc may switch to server-reply; server-reply never fetches.
         let fetched = client.counters().fetched.get();
         assert!(name == "rf-rpc" || fetched == 0, "{fetched} results fetched");
     }
@@ -108,7 +108,7 @@ fn a_preset_that_was_named_is_taken_or_refused() {
     echoes(&mut client);
     let refused = connect(&server, ClientOptions::preset("fetch").unwrap()).err().unwrap().to_string();
     assert!(refused.contains("fetch is not offered here; there are: server-reply"), "{refused}");
-    // What else fails is no reason to try another preset.
+    // Other failures do not cause an attempt with another preset.
     let nobody = ClientOptions::default().thread(9);
     assert!(connect(&server, nobody).err().unwrap().to_string().contains("thread 9"));
 }

@@ -11,7 +11,7 @@ use farcall_softnic::SoftNic;
 use farcall_verbs::{Endpoint, Next};
 use support::{ECHO, LOST, MAKE, PANIC, Patience, REFUSE, World, pattern};
 
-/// What a call came to.
+/// Outcome of a call.
 type Outcome = (CallId, Result<Vec<u8>, CallError>);
 
 fn config(batch: BatchConfig) -> CallerConfig {
@@ -25,7 +25,7 @@ fn client<P: Path>(world: &mut World, batch: BatchConfig) -> BatchCaller<P> {
 fn client_on<P: Path>(world: &mut World, batch: BatchConfig, nic: Nic) -> BatchCaller<P> {
     let mut client = BatchCaller::new(nic, config(batch)).unwrap();
     world.connect(&mut client).unwrap();
-    // From now on a request arrives with the turn that posts it.
+    // From now on a request arrives in the iteration that posts it.
     let call = submit(world, &mut client, ECHO, b"known");
     client.flush(world.now());
     assert_eq!(finish(world, &mut client, 1), [(call, Ok(b"known".to_vec()))]);
@@ -36,7 +36,7 @@ fn submit<P: Path>(world: &World, client: &mut BatchCaller<P>, method: u16, payl
     client.submit(method, payload, CallOptions::default(), world.now()).unwrap()
 }
 
-/// Turns until so many calls have ended.
+/// Makes iterations until `count` calls have completed.
 fn finish<P: Path>(world: &mut World, client: &mut BatchCaller<P>, count: usize) -> Vec<Outcome> {
     let (mut ended, mut patience) = (Vec::new(), Patience::new());
     while ended.len() < count {
@@ -55,12 +55,12 @@ fn turn<P: Path>(world: &mut World, client: &mut BatchCaller<P>) {
     let now = world.now();
     let server = world.server.progress(now);
     if let Next::Idle { .. } = server.merge(client.progress(now)) {
-        // The device's service thread may have to do something, and this time does not wait for it.
+        // The device's service thread may need the processor; virtual time does not wait for it.
         std::thread::yield_now();
     }
 }
 
-/// Messages and batches that were sent since.
+/// Returns the numbers of messages and batches sent since `before`.
 fn sent<P: Path>(client: &BatchCaller<P>, before: (u64, u64)) -> (u64, u64) {
     let counters = client.counters();
     (counters.messages.get() - before.0, counters.batches.get() - before.1)
@@ -109,7 +109,7 @@ fn a_batch_is_sent_when_it_is_full_or_long_or_has_waited_or_on_request() {
     let mut world = World::new();
     let batch = BatchConfig::fixed(10).bytes_max(100).wait_us(1_000);
     let mut client = client::<ServerReply>(&mut world, batch);
-    // Batches sent by so many calls.
+    // Returns the number of batches that `calls` calls cause to be sent.
     let sends = |world: &World, client: &mut BatchCaller<ServerReply>, calls: usize, payload: &[u8]| {
         let before = client.counters().batches.get();
         for _ in 0..calls {
@@ -118,7 +118,7 @@ fn a_batch_is_sent_when_it_is_full_or_long_or_has_waited_or_on_request() {
         client.counters().batches.get() - before
     };
     assert_eq!((sends(&world, &mut client, 9, b""), sends(&world, &mut client, 1, b"")), (0, 1));
-    // Five of them take 120 bytes.
+    // Five of them occupy 120 bytes.
     assert_eq!((sends(&world, &mut client, 4, &[7; 16]), sends(&world, &mut client, 1, &[7; 16])), (0, 1));
     let batches = client.counters().batches.get();
     assert_eq!(sends(&world, &mut client, 1, b"alone"), 0);
@@ -196,7 +196,7 @@ fn anything_is_lost<P: Path>() {
         let (mut ended, mut patience) = (Vec::new(), Patience::new());
         while ended.len() < 10 {
             assert!(!patience.is_over(), "no call ends; client {:?}", client.counters());
-            // Pauses between tries are long beside a turn.
+            // Pauses between retries are long compared with an iteration.
             world.time.0.advance(Duration::from_micros(5));
             turn(&mut world, &mut client);
             while let Some(done) = client.next_completion() {
@@ -230,7 +230,7 @@ fn a_call_that_was_given_up_has_no_outcome_and_a_batch_of_them_is_not_sent() {
     assert!(!client.cancel(calls[1]) && !client.cancel(calls[2]));
     assert_eq!(client.next_completion().unwrap().call, calls[3]);
     assert!(client.next_completion().is_none() && !client.cancel(calls[3]));
-    // All of a batch, before it was sent.
+    // All calls of a batch, before it is sent.
     let before = sent(&client, (0, 0));
     let calls = [b"i", b"j"].map(|payload| submit(&world, &mut client, ECHO, payload));
     assert!(!client.cancel(calls[0]));
@@ -282,13 +282,13 @@ fn of_a_server_that_restarted_sent_batches_are_unknown_and_gathered_calls_go_to_
             (call, Err(CallError::OutcomeUnknown(UnknownBecause::ServerRestarted)))
         );
     }
-    // What is still gathered does not go on by itself.
+    // The open batch is not sent automatically.
     turn(&mut world, &mut client);
     let full = submit(&world, &mut client, ECHO, b"d");
     let ended = finish(&mut world, &mut client, 2);
     assert_eq!(ended, [(gathered, Ok(b"c".to_vec())), (full, Ok(b"d".to_vec()))]);
     assert_eq!(world.server.handler().executed, 2);
-    // Without a further connection gathered calls end as never sent.
+    // Without another connection, the calls of the open batch end as never sent.
     let gathered = submit(&world, &mut client, ECHO, b"e");
     client.break_off(Broken::Closed);
     client.fail_all(&Broken::Closed);

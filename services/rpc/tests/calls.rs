@@ -22,7 +22,7 @@ fn echo_all_sizes<P: Path>() {
     assert_eq!(world.server.handler().executed, SIZES.len() as u64);
 }
 
-/// An acknowledged call was executed once, and its result is whole, whatever its size.
+/// An acknowledged call was executed once, and its result is complete, for all sizes.
 #[test]
 fn echo_of_all_sizes_by_fetching() {
     echo_all_sizes::<FetchThenReply>();
@@ -127,7 +127,7 @@ fn many_outstanding_calls_by_notices() {
     windows::<BySend<NoticeThenFetch>>();
 }
 
-/// A notice says how long its result is, so one READ brings all of it; none finds nothing.
+/// A notice contains the length of its result, so one READ fetches all of it, and no READ finds nothing.
 #[test]
 fn a_result_that_was_told_of_takes_one_read_whatever_its_length() {
     let mut world = World::new();
@@ -160,7 +160,7 @@ fn small_slots_carry_large_calls() {
     check::<OverUd<DatagramReply>>();
 }
 
-/// One stalled client costs the others nothing.
+/// One stalled client does not affect the others.
 #[test]
 fn many_connections_and_one_that_never_takes_its_results() {
     one_is_stalled::<ServerReply>();
@@ -237,7 +237,7 @@ fn a_handler_learns_which_connection_ended() {
     let now = world.now();
     world.server.hang_up(id, true, now);
     assert_eq!(world.server.handler().closed, [first_connection]);
-    // Whoever comes back does so over another one.
+    // A client that reconnects does so over another connection.
     world.connect(&mut first).unwrap();
     world.call(&mut first, ECHO, b"again").unwrap();
     assert_ne!(world.server.handler().last_connection, first_connection);

@@ -1,4 +1,4 @@
-//! Requests without the words that the server knows.
+//! Requests without the words that the server already knows.
 
 mod support;
 
@@ -9,7 +9,7 @@ use farcall_rpc::*;
 use farcall_verbs::Nanos;
 use support::{ECHO, MAKE, World, pattern};
 
-/// Calls, and checks that server and client mean the same call. Returns how many compact messages that took.
+/// Makes a call, and checks that server and client agree on its number. Returns the number of compact messages.
 fn call<P: Path>(
     world: &mut World,
     client: &mut Caller<P>,
@@ -30,7 +30,7 @@ fn call<P: Path>(
     client.counters().compact.get() - before
 }
 
-/// Short calls, traced ones, and those of several messages, one after the other.
+/// Short calls, traced calls, and calls of several messages, one after another.
 fn calls_keep_their_numbers<P: Path>() {
     let mut world = World::new();
     let mut client = world.client::<P>();
@@ -40,7 +40,7 @@ fn calls_keep_their_numbers<P: Path>() {
     }
     assert_eq!(call(&mut world, &mut client, ECHO, b"traced", 7), 0);
     assert_eq!(call(&mut world, &mut client, ECHO, b"not traced", 0), 1);
-    // Its pieces are asked for, by the number of the call, in messages of full form; so the next is compact again.
+    // Its segments are requested by the call's number in messages of full form, so the next message is compact again.
     let length = 20_000u32.to_le_bytes();
     assert_eq!(call(&mut world, &mut client, MAKE, &length, 0), 1);
     assert_eq!(call(&mut world, &mut client, ECHO, b"after pieces", 0), 1);
@@ -67,7 +67,7 @@ fn a_call_given_up_before_it_was_sent_leaves_a_gap_in_the_numbers() {
     let submit = |client: &mut Caller<ServerReply>, payload: &[u8]| {
         client.submit(ECHO, payload, CallOptions::default(), Nanos::default()).unwrap()
     };
-    // It waits behind a request that is sent in parts.
+    // It waits for a request that is sent in parts.
     submit(&mut client, &pattern(100_000));
     let given_up = submit(&mut client, b"never sent");
     assert!(client.cancel(given_up));
@@ -94,7 +94,7 @@ fn datagrams_name_their_session() {
     }
 }
 
-/// Requests of compact form wait for a new connection; the server goes on with the session.
+/// Requests of compact form wait for a new connection; the server resumes the session.
 fn a_session_goes_on<P: Path>() {
     let mut world = World::new();
     let mut client = world.client::<P>();

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 const KEY: TailKey = TailKey(77);
 
-/// Answers whatever it is asked with a result that is whole but for its checksum.
+/// Answers every request with a result that is correct except for its checksum.
 struct Corrupt {
     qp: Connection,
     cq: Box<dyn RawCq>,
@@ -27,7 +27,7 @@ struct Corrupt {
     response: ResponsePath,
     is_reliable: bool,
     datagrams: Option<(Datagrams, AddressId)>,
-    /// Over unreliable transports what was handed over is asked for again.
+    /// The last result, which is sent again on request over unreliable transports.
     last: Option<Piece>,
 }
 
@@ -94,13 +94,13 @@ impl Corrupt {
         )
     }
 
-    /// Leaves a result for message `seq` in its slot, and writes or sends it to the client, too, or tells of it.
+    /// Stores a result for message `seq` in its slot, and also writes, sends or announces it to the client.
     fn answer(&mut self, seq: Seq, crc_is_wrong: bool) {
         let piece = self.place(seq, crc_is_wrong);
         self.hand_over(piece);
     }
 
-    /// Leaves a result for message `seq` in its slot.
+    /// Stores a result for message `seq` in its slot.
     fn place(&self, seq: Seq, crc_is_wrong: bool) -> Piece {
         let at = self.slots.offset(seq);
         let payload = b"sixteen bytes ok";
@@ -123,7 +123,7 @@ impl Corrupt {
         Piece { region: self.results_id, offset: at, len_bytes }
     }
 
-    /// Leaves the head of a message of so many bytes in its slot, and writes or sends it to the client, too.
+    /// Stores the head of a message of `len_bytes` bytes in its slot, and also writes or sends it to the client.
     fn claim(&mut self, seq: Seq, len_bytes: u32) {
         let at = self.slots.offset(seq);
         self.results.store_relaxed(at, FirstWord { seq, len_bytes, form: Form::Full }.encode());
@@ -146,7 +146,7 @@ impl Corrupt {
         posted.unwrap();
     }
 
-    /// Tells of a result, whatever is in its slot.
+    /// Announces a result, whatever its slot contains.
     fn tell(&mut self, seq: Seq, len_bytes: u32) {
         let unused = self.slots.offset(Seq::FIRST.before());
         self.results.store_relaxed(unused, FirstWord { seq, len_bytes, form: Form::Full }.encode());
@@ -160,7 +160,7 @@ impl Corrupt {
         for wc in &wcs[..got] {
             match &mut self.datagrams {
                 Some((pair, _)) if pair.qp_num() == wc.qp_num => drop(pair.complete(wc)),
-                // A wake-up, or the request once more.
+                // A wake-up, or a repeated request.
                 _ => is_asked |= matches!(self.qp.complete(wc), Completed::Received { .. }),
             }
         }
@@ -170,7 +170,7 @@ impl Corrupt {
     }
 }
 
-/// Receives for so many short datagrams.
+/// Posts `count` receives for short datagrams.
 fn post_receives(qp: &mut Connection, region: RegionId, count: u32) {
     const BYTES: usize = 256;
     let piece = |at| [Piece { region, offset: at * BYTES, len_bytes: BYTES }];
@@ -180,7 +180,7 @@ fn post_receives(qp: &mut Connection, region: RegionId, count: u32) {
     qp.post_receives(&chain, 0..receives.len()).unwrap();
 }
 
-/// Calls once; the result is in its slot by then.
+/// Makes a call whose result is already in its slot.
 fn call<P: Path>(
     client: &mut Caller<P>,
     server: &mut Corrupt,
@@ -219,7 +219,7 @@ fn results_that_stay_corrupt<P: Path>() {
     let error = call(&mut client, &mut server, &mut now).unwrap_err();
     assert!(matches!(error, CallError::CorruptResult { .. }), "{error}");
     assert_eq!(error.executed(), Executed::Yes);
-    // The connection goes on.
+    // The connection remains open.
     server.answer(Seq::FIRST.next(), false);
     assert_eq!(call(&mut client, &mut server, &mut now).unwrap(), b"sixteen bytes ok");
     assert!(client.is_open());
@@ -237,7 +237,7 @@ fn a_result_whose_checksum_never_matches_ends_its_call_and_no_other() {
     results_that_stay_corrupt::<BySend<NoticeThenFetch>>();
 }
 
-/// Questions of the client, or the answers to them, are lost: no other corrupt result comes.
+/// The client's requests, or the replies to them, are lost: no other corrupt result arrives.
 #[test]
 fn a_corrupt_result_over_uc_counts_once_however_often_it_is_asked_for() {
     let nic = Nic::open(&farcall_softnic::SoftNic::new()).unwrap();
@@ -246,7 +246,7 @@ fn a_corrupt_result_over_uc_counts_once_however_often_it_is_asked_for() {
     let (mut server, welcome) = Corrupt::accept(&nic, &client.hello().unwrap());
     let mut now = Nanos(1);
     client.welcome(welcome, now).unwrap();
-    // From then on the two pairs know each other, and a WRITE is there at once.
+    // From then on the two queue pairs are connected, and a WRITE arrives at once.
     server.answer(Seq::FIRST, false);
     assert_eq!(call(&mut client, &mut server, &mut now).unwrap(), b"sixteen bytes ok");
     client.submit(support::ECHO, b"", CallOptions::default(), now).unwrap();
@@ -265,8 +265,8 @@ fn a_corrupt_result_over_uc_counts_once_however_often_it_is_asked_for() {
     assert_eq!(finish(&mut client, &mut server, &mut now).unwrap(), b"sixteen bytes ok");
 }
 
-/// As a server of the wrong kind would: the first word claims more than a slot holds.
-/// Turns of both until the client ends the connection: why.
+/// Makes iterations of both sides until the client ends the connection, and returns the reason. The server claims in
+/// the first word a length that exceeds a slot.
 fn ending<P: Path>(client: &mut Caller<P>, server: &mut Corrupt, mut now: Nanos) -> String {
     let mut patience = support::Patience::new();
     while client.is_open() {
@@ -351,13 +351,13 @@ fn a_notice_of_a_message_that_waits_for_none_ends_the_connection() {
         let why = ending(&mut client, &mut server, now);
         assert!(why.contains("a notice of"), "{why}");
     }
-    // Told of twice.
+    // Announced twice.
     check(|server| {
         server.answer(Seq::FIRST, false);
         server.tell(Seq::FIRST, 16);
     });
     // Not sent yet.
     check(|server| server.tell(Seq::FIRST.plus(2), 16));
-    // No number at all.
+    // No number.
     check(|server| server.hand_over(Piece { region: server.results_id, offset: 64, len_bytes: 8 }));
 }

@@ -1,4 +1,5 @@
-//! Requests as datagrams: from strangers, in any order, more than once; and what their clients leave at the server.
+//! Requests as datagrams: from other senders, in any order, more than once; and the state that their clients leave at
+//! the server.
 
 mod support;
 
@@ -16,17 +17,18 @@ use support::*;
 
 type UdRpc = OverUd<DatagramReply>;
 
-/// Receives that a server thread posts for all its clients.
+/// Number of receives that a server thread posts for all its clients.
 const RECEIVES: u64 = 1_024;
 const PAYLOAD_BYTES: usize = 16;
 const WHOLE: usize = REQUEST_HEADER_BYTES + PAYLOAD_BYTES + TAIL_BYTES;
 
-/// Sends a request, or the first bytes of one.
+/// Sends a request, or its first bytes.
 fn send(sender: &mut Sender, header: RequestHeader, key: TailKey, len_bytes: usize) {
     sender.send_first(&header.encode(), &[7; PAYLOAD_BYTES], key.tail(header.seq), len_bytes);
 }
 
-/// A client whose requests a test composes; its endpoint takes the responses, and counts them as none of its own.
+/// A client whose requests are composed by the test. Its endpoint receives the responses, and counts them as
+/// duplicates.
 struct Rogue {
     sender: Sender,
     client: Caller<UdRpc>,
@@ -70,7 +72,7 @@ impl Rogue {
         send(&mut self.sender, header, self.key, WHOLE);
     }
 
-    /// Turns of its endpoint until so many responses came.
+    /// Makes iterations of its endpoint until it has received `count` responses.
     fn until_answered(&mut self, world: &mut World, count: u64) {
         let start = Instant::now();
         while self.client.counters().repeated.get() < count {
@@ -84,7 +86,7 @@ impl Rogue {
     }
 }
 
-/// Turns of the server until it has executed, got again and dropped so many requests.
+/// Makes iterations of the server until it has executed, received again, and dropped these numbers of requests.
 fn until(world: &mut World, executed: u64, repeated: u64, strangers: u64) {
     let start = Instant::now();
     loop {
@@ -108,9 +110,9 @@ fn what_another_than_the_client_sends_is_dropped_counted_and_never_executed() {
     stranger.aim(&world.nic, &rogue.welcome.qp);
     let (good, key) = (rogue.header(1), rogue.key);
     let mut strangers = 0;
-    // More than there are receives: each is posted again.
+    // More than there are receives: each one is posted again.
     while strangers <= RECEIVES {
-        // Of the right session, but from another queue pair than its client's.
+        // Of the correct session, but from another queue pair than its client's.
         send(&mut stranger, good, key, WHOLE);
         for (header, key, len_bytes) in [
             (RequestHeader { session: !good.session, ..good }, key, WHOLE),
@@ -118,7 +120,7 @@ fn what_another_than_the_client_sends_is_dropped_counted_and_never_executed() {
             (good, key, WHOLE - 1),
             (good, key, 8),
             (RequestHeader { len_bytes: 1 << 29, ..good }, key, WHOLE),
-            // Further than its window reaches.
+            // Beyond its window.
             (rogue.header(17), key, WHOLE),
         ] {
             send(&mut rogue.sender, header, key, len_bytes);
@@ -142,7 +144,7 @@ fn requests_as_datagrams_are_executed_once_and_in_order_however_they_come() {
     rogue.send(1);
     until(&mut world, 3, 0, 0);
     rogue.until_answered(&mut world, 3);
-    // Executed already: answered once more, each from its slot.
+    // Already executed: answered again, each from its slot.
     for (repeated, seq) in (1..).zip([2, 1, 3, 3]) {
         rogue.send(seq);
         until(&mut world, 3, repeated, 0);
@@ -171,13 +173,13 @@ fn what_an_earlier_datagram_left_in_a_receive_completes_no_other() {
     let mut world = World::new();
     let mut rogue = Rogue::connect(&mut world);
     let request = rogue.header(1);
-    // Whole, with the tail of the request, but of another session.
+    // Complete, with the tail of the request, but of another session.
     for strangers in 1..=RECEIVES {
         let header = RequestHeader { session: !request.session, ..request };
         send(&mut rogue.sender, header, rogue.key, WHOLE);
         until(&mut world, 0, 0, strangers);
     }
-    // The first receive's turn again: the tail that it holds is behind this one's end.
+    // The first receive is used again. It still holds the tail, after the end of this datagram.
     send(&mut rogue.sender, request, rogue.key, WHOLE - TAIL_BYTES);
     until(&mut world, 0, 0, RECEIVES + 1);
 }
@@ -188,14 +190,15 @@ fn a_client_that_sends_too_much_keeps_no_receives_from_the_others() {
     let mut rogue = Rogue::connect(&mut world);
     let mut client = world.client::<UdRpc>();
     assert_eq!(world.call(&mut client, ECHO, b"before").unwrap(), b"before");
-    // As many as there are receives, and none of them can be executed: the first one is missing.
+    // As many as there are receives. None of them can be executed, because the first message is missing.
     for at in 0..RECEIVES as u32 {
         rogue.send(2 + at % 15);
     }
     assert_eq!(world.call(&mut client, ECHO, b"beside").unwrap(), b"beside");
     assert_eq!(world.server.handler().executed, 2);
     rogue.send(1);
-    // The other client may have sent a request again while the device looked for its way: such a copy is no stranger's.
+    // The other client may have sent a request again while the device resolved its path: such a copy belongs to a
+    // session.
     world.serve(2 + 16);
     assert_eq!(world.server.counters().strangers.get(), 0);
 }
@@ -225,7 +228,7 @@ fn what_breaks_the_protocol_is_answered_and_ends_its_senders_connection_only() {
     let Some(ResponderEvent::Closed { tell, .. }) = world.server.poll_event() else { panic!("it is open") };
     assert!(tell.unwrap().to_string().contains("incarnation"));
     assert_eq!((world.server.connections(), world.server.sessions_parked()), (1, 0));
-    // It has no session any more.
+    // The session has ended.
     rogue.send(1);
     until(&mut world, 0, 0, 1);
     assert_eq!(world.call(&mut client, ECHO, b"beside").unwrap(), b"beside");
@@ -237,7 +240,7 @@ fn datagrams_of_an_earlier_connection_are_a_strangers() {
     let mut rogue = Rogue::connect(&mut world);
     rogue.send(1);
     until(&mut world, 1, 0, 0);
-    // The same session over another connection, of another queue pair.
+    // The same session over another connection, with another queue pair.
     let hello = rogue.client.hello().unwrap();
     let now = world.now();
     let (_, welcome) = world.server.accept(&hello, now).unwrap();
@@ -255,7 +258,7 @@ fn sessions_of_one_thread_differ_by_their_tags() {
     let mut session = || {
         let mut client = Caller::<UdRpc>::new(world.nic.clone(), CallerConfig::default()).unwrap();
         let hello = client.hello().unwrap();
-        // Random numbers that have been before.
+        // Repeats earlier random numbers.
         *stream.lock().unwrap() = SplitMix64::new(2);
         let now = world.now();
         world.server.accept(&hello, now).unwrap().1.session.tag()

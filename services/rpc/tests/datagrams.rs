@@ -1,4 +1,4 @@
-//! Results as datagrams: from strangers, in any order, more than once; and who may have them.
+//! Results as datagrams: from other senders, in any order, more than once; and authorization of their receivers.
 
 mod support;
 
@@ -14,10 +14,10 @@ use support::*;
 
 type Herd = OverUc<DatagramReply>;
 
-/// Receives that a client of the default window posts.
+/// Number of receives that a client of the default window posts.
 const RECEIVES: usize = 32;
 
-/// Sends a response with a result of 16 bytes, or the first bytes of one.
+/// Sends a response with a result of 16 bytes, or its first bytes.
 fn send(sender: &mut Sender, seq: Seq, key: TailKey, result: u8, len_bytes: usize) {
     let header =
         ResponseHeader { seq, len_bytes: 16, total_len_bytes: 16, credits: 16, ..ResponseHeader::default() };
@@ -26,7 +26,7 @@ fn send(sender: &mut Sender, seq: Seq, key: TailKey, result: u8, len_bytes: usiz
 
 const WHOLE: usize = RESPONSE_HEADER_BYTES + 16 + TAIL_BYTES;
 
-/// A client, its key, and somebody who sends to it.
+/// Returns a client, its key, and a sender of datagrams to it.
 fn client_and_sender(world: &mut World) -> (Caller<Herd>, TailKey, Sender) {
     let mut client = Caller::<Herd>::new(world.nic.clone(), CallerConfig::default()).unwrap();
     let hello = client.hello().unwrap();
@@ -39,7 +39,7 @@ fn client_and_sender(world: &mut World) -> (Caller<Herd>, TailKey, Sender) {
     (client, key, sender)
 }
 
-/// Turns of the client alone until so many datagrams came that it did not take.
+/// Makes iterations of the client alone until it has dropped these numbers of datagrams.
 fn until_dropped(world: &World, client: &mut Caller<Herd>, repeated: u64, strangers: u64) {
     let start = Instant::now();
     loop {
@@ -60,7 +60,7 @@ fn what_another_than_the_server_sends_is_dropped_and_counted() {
     let (mut client, key, mut sender) = client_and_sender(&mut world);
     let call = client.submit(ECHO, b"mine", CallOptions::default(), world.now()).unwrap();
     let mut strangers = 0;
-    // More than there are receives: each is posted again.
+    // More than there are receives: each one is posted again.
     for _ in 0..RECEIVES {
         for (seq, key, len_bytes) in [
             (Seq::FIRST, TailKey(!key.0), WHOLE),
@@ -108,14 +108,14 @@ fn results_as_datagrams_are_taken_once_and_in_order_however_they_come() {
 fn what_an_earlier_datagram_left_in_a_receive_completes_no_other() {
     let mut world = World::new();
     let (mut client, key, mut sender) = client_and_sender(&mut world);
-    // Whole, but of no message in flight.
+    // Complete, but not for a message in flight.
     send(&mut sender, Seq::FIRST, key, 1, WHOLE);
     until_dropped(&world, &mut client, 1, 0);
     for strangers in 1..RECEIVES as u64 {
         send(&mut sender, Seq(77), TailKey(!key.0), 0, WHOLE);
         until_dropped(&world, &mut client, 1, strangers);
     }
-    // The first receive's turn again: the tail that it holds is behind this one's end.
+    // The first receive is used again. It still holds the tail, after the end of this datagram.
     let call = client.submit(ECHO, b"mine", CallOptions::default(), world.now()).unwrap();
     send(&mut sender, Seq::FIRST, key, 2, WHOLE - TAIL_BYTES);
     until_dropped(&world, &mut client, 1, RECEIVES as u64);

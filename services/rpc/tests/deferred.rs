@@ -1,4 +1,4 @@
-//! Calls that are answered later.
+//! Deferred calls.
 
 mod support;
 
@@ -18,7 +18,7 @@ fn submit<P: Path>(world: &World, client: &mut Caller<P>, method: u16, payload: 
     client.submit(method, payload, CallOptions::default(), world.now()).unwrap()
 }
 
-/// Steps until the server holds so many tokens.
+/// Makes steps until the server holds `count` tokens.
 fn wait_for_tokens<P: Path>(world: &mut World, client: &mut Caller<P>, count: usize) {
     let mut patience = Patience::new();
     while world.server.handler().later.len() < count {
@@ -109,7 +109,7 @@ fn tokens_are_answered_from_another_thread() {
     elsewhere.join().unwrap();
 }
 
-/// A token that is dropped is an error, and errors of the application arrive as they were said.
+/// Dropping a token is an error, and errors of the application arrive unchanged.
 #[test]
 fn a_dropped_token_is_a_typed_error_and_a_refusal_arrives() {
     let mut world = World::new();
@@ -124,7 +124,7 @@ fn a_dropped_token_is_a_typed_error_and_a_refusal_arrives() {
     submit(&world, &mut client, LATER, b"");
     wait_for_tokens(&mut world, &mut client, 1);
     let (token, _) = world.server.handler().later.pop().unwrap();
-    // Longer than a slot: its beginning arrives.
+    // Longer than a slot: only its beginning arrives.
     let text = "ä".repeat(10_000);
     token.refuse(&HandlerError::new(0x7fff, text.clone()));
     match world.finish(&mut client).1 {
@@ -133,7 +133,7 @@ fn a_dropped_token_is_a_typed_error_and_a_refusal_arrives() {
         }
         other => panic!("{other:?}"),
     }
-    // An error that the handler returns counts, not its token.
+    // The error that the handler returns counts, not its token.
     assert!(matches!(world.call(&mut client, LATER_NOT, b""), Err(CallError::Application { code: 7, .. })));
     let (token, _) = world.server.handler().later.pop().unwrap();
     assert!(token.is_cancelled());
@@ -163,7 +163,7 @@ fn more_than_the_limit_is_refused_in_words_and_counted() {
         (Status::NOT_DEFERRED, "3 calls of this server thread are to be answered later; at most 3")
     );
     assert_eq!(world.server.counters().deferrals_refused.get(), 2);
-    // An answer that was collected makes room.
+    // Collecting an answer frees a place.
     let (token, payload) = world.server.handler().later.remove(0);
     token.answer(&payload);
     assert_eq!(world.finish(&mut client), (first, Ok(b"first".to_vec())));
@@ -186,7 +186,7 @@ fn a_client_that_cannot_collect_is_never_told_to() {
     assert!(text.contains("version"), "{text}");
 }
 
-/// Steps until the oldest token knows that nobody waits.
+/// Makes steps until the oldest token is cancelled.
 fn wait_for_cancellation<P: Path>(world: &mut World, client: &mut Caller<P>) {
     let mut patience = Patience::new();
     while !world.server.handler().later[0].0.is_cancelled() {
@@ -199,7 +199,7 @@ fn wait_for_cancellation<P: Path>(world: &mut World, client: &mut Caller<P>) {
 fn a_handler_learns_that_nobody_waits_for_its_answer() {
     let mut world = World::new();
     let mut client = world.client::<FetchThenReply>();
-    // Given up.
+    // Cancelled by the client.
     let call = submit(&world, &mut client, LATER, b"");
     wait_for_tokens(&mut world, &mut client, 1);
     assert!(!world.server.handler().later[0].0.is_cancelled());
@@ -207,7 +207,7 @@ fn a_handler_learns_that_nobody_waits_for_its_answer() {
     wait_for_cancellation(&mut world, &mut client);
     answer_all(&mut world);
 
-    // Its deadline passed.
+    // Cancelled because the deadline passed.
     let deadline = Some(world.now() + Duration::from_millis(1));
     let options = CallOptions { deadline, ..CallOptions::default() };
     client.submit(LATER, b"", options, world.now()).unwrap();
@@ -218,7 +218,7 @@ fn a_handler_learns_that_nobody_waits_for_its_answer() {
     wait_for_cancellation(&mut world, &mut client);
     answer_all(&mut world);
 
-    // The client is gone for good.
+    // Cancelled because the client does not reconnect.
     submit(&world, &mut client, LATER, b"");
     wait_for_tokens(&mut world, &mut client, 1);
     let id = ConnectionId(world.server.handler().last_connection);
@@ -252,7 +252,7 @@ fn who_awaits_the_cancellation_is_woken() {
     waits.join().unwrap();
 }
 
-/// It is told of an answer over the connection that is open then.
+/// The client receives the wake-up for an answer over the connection that is open then.
 #[test]
 fn who_waits_is_woken_over_a_later_connection() {
     let mut world = World::new();
@@ -276,7 +276,7 @@ fn survives_a_reconnect<P: Path>() {
     let calls =
         [&b"answered before"[..], b"answered after"].map(|text| submit(&world, &mut client, LATER, text));
     wait_for_tokens(&mut world, &mut client, 2);
-    // The client knows that both are answered later, or not: both are right.
+    // The client may or may not know that both calls are deferred: both cases are correct.
     client.break_off(Broken::HungUp);
     let (token, payload) = world.server.handler().later.remove(0);
     token.answer(&payload);
@@ -351,7 +351,7 @@ fn a_batch_ends_when_the_last_of_its_calls_is_answered() {
     assert_eq!(world.server.counters().deferred.get(), 2);
 }
 
-/// Lets time pass.
+/// Advances the time.
 fn wait<P: Path>(world: &mut World, client: &mut Caller<P>, seconds: u32) {
     for _ in 0..2_000 * seconds {
         world.time.0.advance(Duration::from_micros(500));
@@ -359,27 +359,28 @@ fn wait<P: Path>(world: &mut World, client: &mut Caller<P>, seconds: u32) {
     }
 }
 
-/// How often the client asked, was told, and how often the server told.
+/// Returns the client's numbers of collect requests and received wake-ups, and the server's number of sent wake-ups.
 fn asked_and_told<P: Path>(world: &World, client: &Caller<P>) -> [u64; 3] {
     let (ours, theirs) = (client.counters(), world.server.counters());
     [ours.collects.get(), ours.answers_told.get(), theirs.answers_told.get()]
 }
 
-/// Whether an endpoint that sleeps would wake.
+/// Returns whether an endpoint that sleeps would wake.
 fn would_wake(endpoint: &impl Endpoint) -> bool {
     let mut set = WaitSet::default();
     endpoint.wait_set(&mut set);
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     let is_ready = |fd: &i32| {
-        // SAFETY: the endpoint, which is lent for as long, keeps it open.
+        // SAFETY: the descriptor is open for the lifetime of `endpoint`, which is borrowed until the end of this
+        // function.
         let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(*fd) };
         rustix::event::poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&now)).unwrap() == 1
     };
     set.fds().iter().any(is_ready)
 }
 
-/// `is_lossy`: it asks from time to time, all the same; and a response that it made come again, because the first was
-/// late, tells it as well.
+/// `is_lossy`: the client also repeats requests periodically, and a response that it requested again, because the
+/// first one was late, is a wake-up as well.
 fn who_waits_is_woken<P: Path>(is_lossy: bool) {
     let mut world = World::new();
     let mut client = world.client::<P>();
@@ -389,7 +390,7 @@ fn who_waits_is_woken<P: Path>(is_lossy: bool) {
         let [before, ..] = asked_and_told(&world, &client);
         wait(&mut world, &mut client, 1);
         let [asked, ..] = asked_and_told(&world, &client);
-        // Who fetches asks R times first, and once more to be told.
+        // A client that fetches sends R requests first, and another one that requests a wake-up.
         let r = if P::Response::FETCHES { u64::from(client.tuning().0) + 1 } else { 0 };
         let most = if is_lossy { 80 } else { r + 1 };
         assert!(asked > 0 && asked - before <= most, "{} questions, at most {most}", asked - before);
@@ -424,7 +425,7 @@ fn who_waits_for_an_answer_is_woken_and_need_not_ask_under_any_preset() {
     who_waits_is_woken::<OverUd<DatagramReply>>(true);
 }
 
-/// Arms, and looks once more, until that finds nothing.
+/// Arms the endpoint and makes another iteration, until that finds nothing.
 fn fall_asleep(endpoint: &mut impl Endpoint, now: Nanos) -> Option<Nanos> {
     let mut patience = Patience::new();
     loop {
@@ -437,7 +438,7 @@ fn fall_asleep(endpoint: &mut impl Endpoint, now: Nanos) -> Option<Nanos> {
     }
 }
 
-/// The server is woken by the thread that answers, the client by the server, whatever it fetches.
+/// The answering thread wakes the server, and the server wakes the client, on every response path.
 fn sleepers_are_woken<P: Path>() {
     let mut world = World::new();
     let mut client = world.client::<P>();
@@ -445,7 +446,7 @@ fn sleepers_are_woken<P: Path>() {
         let call = submit(&world, &mut client, LATER, b"wake");
         wait_for_tokens(&mut world, &mut client, 1);
         wait(&mut world, &mut client, 1);
-        // The client falls asleep last: what it says wakes the server, which takes it and sleeps again.
+        // The client falls asleep last: its push request wakes the server, which handles it and sleeps again.
         let now = world.now();
         fall_asleep(&mut client, now);
         fall_asleep(&mut world.server, now);
@@ -474,7 +475,7 @@ fn a_server_and_a_client_that_sleep_are_woken_by_an_answer() {
     sleepers_are_woken::<BySend<NoticeThenFetch>>();
 }
 
-/// What is answered before the client says that it sleeps wakes it as well.
+/// An answer that precedes the client's push request also causes a wake-up.
 #[test]
 fn an_answer_before_the_client_sleeps_is_told_of() {
     let mut world = World::new();
@@ -494,8 +495,8 @@ fn an_answer_before_the_client_sleeps_is_told_of() {
     assert_eq!(world.finish(&mut client), (call, Ok(b"before".to_vec())));
 }
 
-/// Answers without end, of many calls at once: as many wake-ups as questions at most, so that a wake-up always finds a
-/// receive.
+/// A continuous series of answers to many concurrent calls causes at most as many wake-ups as collect requests, so
+/// that a wake-up always finds a receive.
 #[test]
 fn a_client_is_told_once_for_a_question() {
     let mut world = World::new();
@@ -520,7 +521,7 @@ fn a_client_is_told_once_for_a_question() {
     assert!(client.broken().is_none());
 }
 
-/// Connects to a server that does not say that it tells of answers.
+/// Connects to a server that does not offer wake-ups for answers.
 fn connect_to_earlier<P: Path>(world: &mut World) -> Caller<P> {
     let mut client = Caller::<P>::new(world.nic.clone(), CallerConfig::default()).unwrap();
     let mut hello = client.hello().unwrap();
@@ -533,7 +534,8 @@ fn connect_to_earlier<P: Path>(world: &mut World) -> Caller<P> {
     client
 }
 
-/// With a server of an earlier version: in a second a question in ten milliseconds, and those before that.
+/// With a server of an earlier version: at most one request per ten milliseconds within a second, in addition to the
+/// first ones.
 #[test]
 fn who_is_not_told_asks_ever_more_rarely() {
     let mut world = World::new();
@@ -548,7 +550,7 @@ fn who_is_not_told_asks_ever_more_rarely() {
     assert_eq!(asked_and_told(&world, &client)[1..], [0, 0]);
 }
 
-/// Slots as short as they may be.
+/// With slots of the minimum length.
 #[test]
 fn answers_come_through_the_shortest_slots() {
     let mut world = World::new();
@@ -585,7 +587,7 @@ fn a_drain_waits_for_answers() {
     }
 }
 
-/// The codes of applications have 15 bits; all of them arrive.
+/// Application codes have 15 bits; all of them arrive.
 #[test]
 fn application_codes_of_the_full_range_arrive_unchanged() {
     for code in 0..=0x7fff {

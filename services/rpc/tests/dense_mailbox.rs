@@ -1,4 +1,4 @@
-//! Requests that a byte tells of: the server polls the bytes alone, and believes none of them.
+//! Requests announced by a byte: the server polls only the bytes, and trusts none of them.
 
 mod support;
 
@@ -44,19 +44,19 @@ fn a_byte_that_comes_before_its_message_is_believed_until_that_is_there() {
     world.serve(2);
 }
 
-/// On one host, and by the key on any RNIC, who may write one byte may write those of others.
+/// On one host, and with the key also on any RNIC, a client that may write one byte can also write those of others.
 #[test]
 fn bytes_that_a_client_writes_for_others_cost_looks_and_lose_no_call() {
     let mut world = World::new();
     let mut rogue = Rogue::connect(&mut world, "l5");
     let mut honest: Vec<Caller<L5>> = (0..9).map(|_| world.client()).collect();
     for round in 0..20_u8 {
-        // Of words in which nobody has a byte, too.
+        // Also in words without a byte of any connection.
         rogue.tell(0, &[round.wrapping_mul(37); 64]);
         for client in &mut honest {
             let now = world.now();
             client.submit(ECHO, &[round], CallOptions::default(), now).unwrap();
-            // As if the message had come before it.
+            // As if the byte had arrived after the message.
             rogue.tell(0, &[round; 64]);
             assert_eq!(world.finish(client).1.unwrap(), [round]);
         }

@@ -10,10 +10,10 @@ use farcall_rpc::*;
 use farcall_softnic::SoftNic;
 
 const ECHO: u16 = 1;
-/// Answers when the test says so.
+/// Answers when the test allows it.
 const HELD: u16 = 2;
 
-/// Which connections called which thread.
+/// Pairs of a thread and a connection that called it.
 type Seen = Arc<Mutex<BTreeSet<(u16, u32)>>>;
 
 struct Service {
@@ -37,7 +37,7 @@ impl Handler for Service {
 struct World {
     server: Server,
     seen: Seen,
-    /// Lets a held call go on.
+    /// Allows a held call to continue.
     go: mpsc::Sender<()>,
 }
 
@@ -67,7 +67,7 @@ fn answer(thread: u16, payload: &[u8]) -> Vec<u8> {
     [&thread.to_le_bytes()[..], payload].concat()
 }
 
-/// Each of several threads calls each of several server threads, with several calls under way.
+/// Several threads each call several server threads, with several calls in flight.
 fn calls_of_all_threads(options: ClientOptions) {
     const REQUESTERS: u32 = 6;
     const THREADS: u16 = 3;
@@ -81,7 +81,7 @@ fn calls_of_all_threads(options: ClientOptions) {
                 let mut expected = Vec::new();
                 for round in 0..ROUNDS {
                     let to = ((requester + round) % u32::from(THREADS)) as u16;
-                    // Some are longer than a slot.
+                    // Some exceed a slot.
                     let payload = format!("{requester} {round} ").repeat(1 + (round as usize % 7) * 200);
                     let call = own.submit(to, ECHO, payload.as_bytes()).unwrap();
                     expected.push((call, answer(to, payload.as_bytes())));
@@ -148,7 +148,7 @@ fn a_server_that_ends_ends_only_calls_to_it() {
     requester.call(0, ECHO, b"known", &mut reply).unwrap();
     drop(gone);
     let lost = requester.submit(0, ECHO, b"lost").unwrap();
-    // While the dispatcher tries to connect again.
+    // While the dispatcher tries to reconnect.
     for _ in 0..100 {
         let other = requester.submit(1, ECHO, b"other").unwrap();
         let (mut done, mut error) = (false, None);
@@ -184,7 +184,7 @@ fn a_server_that_comes_back_is_connected_to_again() {
         Server::builder().address(address.to_string()).start(&SoftNic::new(), move |_| echo).unwrap();
     match requester.wait().unwrap().result {
         Ok(result) => assert_eq!(result, b"after"),
-        // It was on its way when the first one ended.
+        // It was in flight when the first server ended.
         Err(error) => assert_eq!(error.executed(), Executed::Unknown),
     }
     reply.clear();

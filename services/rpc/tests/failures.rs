@@ -1,4 +1,4 @@
-//! What is promised when something goes wrong, each sentence in docs/semantics/remote-calls.md.
+//! Guarantees in case of failures; each is a sentence in docs/semantics/remote-calls.md.
 
 mod support;
 
@@ -78,7 +78,7 @@ fn a_deadline_that_passes_after_sending_leaves_the_outcome_unknown_and_the_slot_
     let mut world = World::new();
     let mut client = fetching(&mut world);
     let options = CallOptions { deadline: Some(world.now() + Duration::from_micros(5)), trace_id: 0 };
-    // The server does nothing meanwhile.
+    // The server does nothing in the meantime.
     for _ in 0..16 {
         client.submit(ECHO, b"old", options, world.now()).unwrap();
     }
@@ -89,7 +89,7 @@ fn a_deadline_that_passes_after_sending_leaves_the_outcome_unknown_and_the_slot_
         let done = client.next_completion().unwrap();
         assert_eq!(done.result, Err(CallError::OutcomeUnknown(UnknownBecause::Deadline)));
     }
-    // All slots still belong to the old calls: a new one waits for them, and gets its own result.
+    // All slots still belong to the old calls: a new call waits for them, and gets its own result.
     assert!(matches!(
         client.submit(ECHO, b"new", CallOptions::default(), world.now()),
         Err(CallError::WindowFull { .. })
@@ -112,7 +112,7 @@ fn a_cancelled_call_is_drained_before_its_slot_is_used_again() {
     let mut world = World::new();
     let mut client = fetching(&mut world);
     for round in 0..40u8 {
-        // Long ones as well: their results are kept by the server until it is told to forget them.
+        // Including long ones, whose results the server stores until it is notified to release them.
         let size = if round % 3 == 0 { 9_000u32 } else { 9 };
         let call = client.submit(MAKE, &size.to_le_bytes(), CallOptions::default(), world.now()).unwrap();
         for _ in 0..round % 5 {
@@ -121,14 +121,14 @@ fn a_cancelled_call_is_drained_before_its_slot_is_used_again() {
         client.cancel(call);
         assert_eq!(world.call(&mut client, ECHO, &[round]).unwrap(), [round]);
     }
-    // What was cancelled holds no memory of the server: as many long results again are no overload.
+    // Cancelled calls hold no memory of the server: the same number of long results again does not overload it.
     for _ in 0..20 {
         world.step(&mut client);
     }
     assert_eq!(world.call(&mut client, MAKE, &100_000u32.to_le_bytes()).unwrap(), pattern(100_000));
 }
 
-/// Breaks the connection after `steps` turns of a full window, reconnects, and takes all results.
+/// Breaks the connection after `steps` iterations with a full window, reconnects, and receives all results.
 fn reconnect_after<P: Path>(steps: u32, method: u16, size: u32) {
     let mut world = World::new();
     let mut client = world.client::<P>();
@@ -191,7 +191,7 @@ fn what_the_server_executed_before_the_break_is_answered_from_its_slot() {
     let mut world = World::new();
     let mut client = fetching(&mut world);
     client.submit(ECHO, b"once", CallOptions::default(), world.now()).unwrap();
-    // The server executes; the client does not look.
+    // The server executes; the client does not poll.
     world.serve(1);
     client.break_off(Broken::HungUp);
     world.connect(&mut client).unwrap();
@@ -203,7 +203,7 @@ fn what_the_server_executed_before_the_break_is_answered_from_its_slot() {
 fn slots_that_an_earlier_connection_used_are_free_in_the_next() {
     let mut world = World::new();
     let mut client = fetching(&mut world);
-    // Too long to go inline: each slot is free once its request has left our memory, which a completion says.
+    // Too long to be sent inline: each slot is free when a completion shows that the NIC has read its request.
     let long = [7; 2_000];
     for _ in 0..200 {
         assert_eq!(world.call(&mut client, ECHO, &long).unwrap(), long);
@@ -251,7 +251,7 @@ fn a_session_is_kept_for_a_while_and_then_forgotten() {
     assert_eq!(world.finish(&mut client).1, Err(CallError::OutcomeUnknown(UnknownBecause::ServerRestarted)));
 }
 
-/// The server keeps the session meanwhile: it may not even have noticed.
+/// The server retains the session: it may not have noticed the loss.
 #[test]
 fn a_client_that_gave_its_calls_up_connects_later_and_begins_another_session() {
     let mut world = World::new();
@@ -273,7 +273,7 @@ fn a_client_that_gave_its_calls_up_connects_later_and_begins_another_session() {
         assert_eq!(world.call(&mut client, ECHO, b"after").unwrap(), b"after");
     }
     assert_eq!(world.server.handler().executed, 41);
-    // That one goes on.
+    // The new session can be resumed.
     client.break_off(Broken::HungUp);
     world.connect(&mut client).unwrap();
     assert_eq!(client.counters().sessions_resumed.get(), 1);
@@ -319,13 +319,13 @@ fn impossible_hellos_are_refused_one_by_one_and_change_nothing() {
 fn a_drain_finishes_what_came_and_refuses_what_comes() {
     let mut world = World::new();
     let mut client = fetching(&mut world);
-    // From now on a request arrives with the turn that posts it.
+    // From now on a request arrives in the iteration that posts it.
     world.call(&mut client, ECHO, b"known").unwrap();
     client.submit(ECHO, b"came before", CallOptions::default(), world.now()).unwrap();
     client.progress(world.now());
     world.server.drain();
     assert_eq!(world.finish(&mut client).1.unwrap(), b"came before");
-    // A turn that finds nothing: what had come is finished.
+    // An iteration that finds nothing: all received messages are finished.
     world.step(&mut client);
     let error = world.call(&mut client, ECHO, b"comes after").unwrap_err();
     assert_eq!(error.executed(), Executed::No);
@@ -363,11 +363,11 @@ fn what_is_kept_for_all_clients_together_is_bounded_and_nobody_is_executed_beyon
     let mut world = World::with(config);
     let (mut first, mut second) = (fetching(&mut world), fetching(&mut world));
     let overloaded = |outcome: &Result<Vec<u8>, CallError>| matches!(outcome, Err(CallError::Server { status, .. }) if *status == wire::Status::OVERLOADED);
-    // A request in parts that never fits is refused as a whole, and the connection goes on.
+    // A request in parts that never fits is refused as a whole, and the connection remains open.
     assert!(overloaded(&world.call(&mut first, ECHO, &pattern(30_000))));
     assert_eq!(world.call(&mut first, ECHO, &pattern(18_000)).unwrap(), pattern(18_000));
     assert_eq!(world.server.handler().executed, 1);
-    // Results that one client leaves there count for the other.
+    // Results that one client leaves at the server count for the other client.
     for _ in 0..3 {
         first.submit(MAKE, &8_000u32.to_le_bytes(), CallOptions::default(), world.now()).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Calls over a device on which what real fabrics do happens, by seed.
+//! Calls over a device with injected faults that occur in real fabrics, by seed.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,10 +11,10 @@ use farcall_rpc::{
 };
 use farcall_softnic::SoftNic;
 
-/// Connections that were broken.
+/// Number of connections that were broken.
 static BROKEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns what it gets.
+/// Returns its request.
 struct Echo;
 
 impl Handler for Echo {
@@ -24,7 +24,7 @@ impl Handler for Echo {
     }
 }
 
-/// Makes calls of all sizes, server and client with faults; returns how many had no answer.
+/// Makes calls of all sizes, with faults at server and client. Returns how many had no answer.
 fn unanswered(spec: &str, preset: &str, calls: usize) -> usize {
     let count: Observer = |fault| {
         BROKEN.fetch_add(usize::from(fault.key == "kill_qp"), Ordering::Relaxed);
@@ -76,7 +76,7 @@ fn messages_that_are_lost_are_sent_again_and_answers_stay_right() {
     assert_eq!(unanswered("drop=0.05", "ud-rpc", 300), 0);
 }
 
-/// What was executed, in order: the connection that the caller chose, and the number of the call there.
+/// The executed calls in order: the connection that the caller chose, and the number of the call there.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<(u16, u32)>>>);
 
@@ -91,7 +91,7 @@ impl Handler for Log {
     }
 }
 
-/// Several queue pairs to one peer: a dispatcher that names a server thread more than once.
+/// Several queue pairs to one peer: a dispatcher that lists a server thread more than once.
 #[test]
 fn calls_over_several_connections_to_one_thread_run_once_and_in_order_on_each() {
     const CONNECTIONS: u16 = 4;

@@ -1,8 +1,8 @@
-//! A client and a server in two processes: the server is killed, stopped, or only the connection breaks, while calls
-//! that must not run twice are under way.
+//! A client and a server in two processes. The server is killed or stopped, or only the connection breaks, while calls
+//! are in flight that must not run twice.
 //!
-//! 60 disturbances in release, 12 in debug. `FARCALL_TEST_SEED` replays a run's choices, `FARCALL_TEST_KILLS` sets the
-//! number.
+//! 60 disturbances in release, 12 in debug. `FARCALL_TEST_SEED` repeats the choices of a run; `FARCALL_TEST_KILLS`
+//! sets the number of disturbances.
 
 #[path = "support/relay.rs"]
 mod relay;
@@ -23,11 +23,11 @@ use relay::Relay;
 use rustix::process::{Pid, Signal, kill_process};
 
 const LOG: &str = "FARCALL_TEST_LOG";
-/// Appends the request's number to the log and answers how many it has appended in this life.
+/// Appends the request's number to the log, and answers with the number of entries appended in this incarnation.
 const NOTE: u16 = 1;
 const WINDOW: usize = 8;
 
-/// In the other process: a server that notes what it executes, in a file that outlives it.
+/// In the other process: a server that logs executed calls in a file that outlives it.
 #[test]
 fn child_entry() {
     let Ok(log) = std::env::var(LOG) else { return };
@@ -42,7 +42,7 @@ fn child_entry() {
             Ok(())
         }
     };
-    // Nobody forgets a session because the machine is slow.
+    // No session expires because the machine is slow.
     let config = ResponderConfig::default().session_linger(Duration::from_secs(3_600));
     let server = Server::builder().config(config).start(&SoftNic::new(), service).unwrap();
     println!("serving on <{}>", server.address());
@@ -87,7 +87,7 @@ impl Drop for Other {
     }
 }
 
-/// What servers executed, over all their lives.
+/// The calls that servers executed, in all their incarnations.
 struct Log(PathBuf);
 
 impl Log {
@@ -97,7 +97,7 @@ impl Log {
         Self(path)
     }
 
-    /// How often each call was executed.
+    /// Returns how often each call was executed.
     fn executions(&self) -> HashMap<u64, u32> {
         let mut bytes = Vec::new();
         File::open(&self.0).unwrap().read_to_end(&mut bytes).unwrap();
@@ -117,7 +117,7 @@ impl Drop for Log {
     }
 }
 
-/// A client that keeps a window of calls under way, and what became of each.
+/// A client that keeps a window of calls in flight, and the outcome of each.
 struct Load {
     client: Client,
     next: u64,
@@ -137,7 +137,7 @@ impl Load {
         Self { client, next: 0, under_way: HashMap::new(), outcomes: HashMap::new() }
     }
 
-    /// Begins a call, unless calls that were given up still have their places.
+    /// Begins a call, unless cancelled calls still occupy the window.
     fn submit(&mut self) -> bool {
         match self.client.submit(NOTE, &self.next.to_le_bytes()) {
             Ok(id) => {
@@ -160,7 +160,7 @@ impl Load {
         self.outcomes.insert(number, outcome);
     }
 
-    /// Calls until told to stop, then waits for what is under way.
+    /// Makes calls until `stop` is set, then waits for those in flight.
     fn run(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             while self.under_way.len() < WINDOW && self.submit() {}
@@ -175,7 +175,7 @@ impl Load {
         }
     }
 
-    /// Whether each call was executed as often as the client was told.
+    /// Checks that each call was executed as often as its outcome implies.
     fn check(&self, log: &Log) {
         let executions = log.executions();
         assert_eq!(self.outcomes.len() as u64, self.next, "every call ends");
@@ -198,7 +198,7 @@ impl Load {
     }
 }
 
-/// What happens to a server or its connection.
+/// A disturbance of a server or its connection.
 enum Disturbance {
     Cut,
     Stop,
@@ -231,7 +231,7 @@ fn pause(rng: &mut SplitMix64, max_us: u64) {
     std::thread::sleep(Duration::from_micros(rng.below(max_us)));
 }
 
-/// Every call succeeds, and the counter's values show that each ran once: exactly 1 to their number.
+/// Every call succeeds, and the counter's values, exactly 1 to their number, show that each ran once.
 #[test]
 fn a_connection_that_breaks_costs_no_call_while_the_server_lives() {
     let mut rng = SplitMix64::new(seed());
@@ -262,7 +262,8 @@ fn a_connection_that_breaks_costs_no_call_while_the_server_lives() {
     }
 }
 
-/// What a kill leaves open is said to be unknown; nothing runs twice, also not in the next life of the server.
+/// Calls that a kill leaves open have an unknown outcome. No call runs twice, including in the next incarnation of the
+/// server.
 #[test]
 fn calls_run_at_most_once_whatever_happens_to_the_server() {
     let mut rng = SplitMix64::new(seed());
@@ -272,7 +273,7 @@ fn calls_run_at_most_once_whatever_happens_to_the_server() {
     let mut load = Load::connect(&relay, "rf-rpc", Some(Duration::from_millis(200)));
     let stop = AtomicBool::new(false);
     let (mut kills, first_life) = (0, load.client.server_incarnation());
-    // Servers die with the thread that started them, so this one disturbs and another one calls.
+    // Servers are killed when the thread that started them exits, so this thread disturbs and another one makes calls.
     std::thread::scope(|scope| {
         scope.spawn(|| load.run(&stop));
         for number in 0..disturbances() {
@@ -281,7 +282,7 @@ fn calls_run_at_most_once_whatever_happens_to_the_server() {
                 Disturbance::Cut => relay.cut(),
                 Disturbance::Stop => {
                     server.signal(Signal::STOP);
-                    // Sometimes longer than calls may take, sometimes with the connection lost meanwhile.
+                    // Sometimes longer than calls may take; sometimes the connection is lost in the meantime.
                     pause(&mut rng, 400_000);
                     if rng.below(2) == 0 {
                         relay.cut();
@@ -301,7 +302,7 @@ fn calls_run_at_most_once_whatever_happens_to_the_server() {
         pause(&mut rng, 20_000);
         stop.store(true, Ordering::Relaxed);
     });
-    // The last life serves.
+    // The last incarnation serves.
     while !matches!(load.outcomes.get(&load.next.wrapping_sub(1)), Some(Ok(_))) {
         if load.submit() {
             load.finish_one();

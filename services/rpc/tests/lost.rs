@@ -1,4 +1,4 @@
-//! Over UC and UD messages are lost, and nobody is told.
+//! Over UC and UD messages are lost without notification.
 
 mod support;
 
@@ -17,7 +17,7 @@ type UdRpc = OverUd<DatagramReply>;
 
 const CALLS: u64 = 300;
 
-/// A device that loses so many of the messages that are sent by it.
+/// Opens a device that loses `share` of the messages that it sends.
 fn losing(share: &str) -> Nic {
     let faults = Faults::new(format!("seed=5,drop={share}").parse().unwrap(), None);
     Nic::open(&faults.around_all(SoftNic::new())).unwrap()
@@ -29,7 +29,7 @@ fn client_on<P: Path>(world: &mut World, nic: Nic) -> Caller<P> {
     client
 }
 
-/// Calls of all sizes, several at a time; each ends with its own result, and ran once.
+/// Makes calls of all sizes, several at a time. Each returns its own result, and ran once.
 fn calls_end_well<P: Path>(world: &mut World, client: &mut Caller<P>) {
     for round in 0..CALLS / 6 {
         let sizes = [1, 50, 3_000, 7 * round as usize, 4_000, 10_000];
@@ -40,7 +40,7 @@ fn calls_end_well<P: Path>(world: &mut World, client: &mut Caller<P>) {
         let mut patience = Patience::new();
         while ended.len() < sizes.len() {
             assert!(!patience.is_over(), "no call ends; client {:?}", client.counters());
-            // Pauses between tries are long beside a turn.
+            // Pauses between retries are long compared with an iteration.
             world.time.0.advance(Duration::from_micros(5));
             world.step(client);
             while let Some(done) = client.next_completion() {
@@ -98,7 +98,7 @@ fn anything_is_lost<P: Path>() {
     calls_end_well(&mut world, &mut client);
 }
 
-/// Turns of the client alone, over so much time.
+/// Makes iterations of the client alone, for `time`.
 fn wait<P: Path>(world: &World, client: &mut Caller<P>, time: Duration) {
     let end = world.now() + time;
     while world.now() < end {
@@ -136,11 +136,11 @@ fn little_is_sent_again_to_a_server_that_is_slow() {
     is_slow::<UdRpc>();
 }
 
-/// Nothing is lost; every answer takes long, and several calls wait.
+/// No message is lost; every answer takes long, and several calls wait.
 fn is_slow<P: Path>() {
     const CALLS: u64 = 100;
     const WINDOW: u64 = 8;
-    // One message with each of its turns.
+    // One message per iteration.
     let mut world = World::with(ResponderConfig::default().burst(1));
     let mut client = world.client::<P>();
     let (mut submitted, mut ended) = (0, 0);
@@ -161,7 +161,7 @@ fn is_slow<P: Path>() {
     }
     assert_eq!(world.server.handler().executed, CALLS);
     let resent = client.counters().resent.get();
-    // With each question one; before an answer comes, there are seven.
+    // One per repeated request, of which there are seven before an answer arrives.
     assert!(resent < 8 * CALLS, "{resent} were sent again for {CALLS} calls");
 }
 
@@ -175,7 +175,7 @@ fn a_call_that_was_given_up_is_sent_again_as_given_up() {
 fn is_given_up<P: Path>() {
     let mut world = World::new();
     let mut client = world.client::<P>();
-    // From now on a request arrives with the turn that posts it.
+    // From now on a request arrives in the iteration that posts it.
     world.call(&mut client, ECHO, b"known").unwrap();
     let deadline = Some(world.now() + Duration::from_millis(1));
     client.submit(ECHO, b"late", CallOptions { deadline, trace_id: 0 }, world.now()).unwrap();
@@ -211,7 +211,7 @@ fn is_silent_for_long<P: Path>() {
 
 #[test]
 fn a_result_that_comes_again_as_a_datagram_is_not_taken_again() {
-    // Who asks for one that was lost gets all of its window again.
+    // A client that requests a lost result receives all of its window again.
     let mut world = World::on(losing("0.2"), ResponderConfig::default());
     let mut client = client_on::<Herd>(&mut world, Nic::open(&SoftNic::new()).unwrap());
     calls_end_well(&mut world, &mut client);

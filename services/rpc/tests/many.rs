@@ -1,7 +1,7 @@
-//! A thousand connections to one server: what they cost it and their owner, that nobody works for those who do nothing,
-//! and that a client that is stopped costs the others nothing. The server and the client to be stopped have processes
-//! of their own; what a process holds is counted, so this is the file's one test. `FARCALL_CONNECTIONS` asks for another
-//! number of them.
+//! A thousand connections to one server: their cost for the server and for the client; idle connections cost no
+//! processor time; and a stopped client costs the others nothing. The server and the client to be stopped have
+//! processes of their own. Resources of the process are counted, so this is the file's only test.
+//! `FARCALL_CONNECTIONS` sets another number of connections.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -14,15 +14,15 @@ use farcall_shm::raise_descriptor_limit;
 use farcall_softnic::SoftNic;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// That the server takes.
+/// Maximum number of connections that the server accepts.
 const CONNECTIONS_MAX: usize = 10_100;
 const ROLE: &str = "FARCALL_TEST_ROLE";
-/// Connections of the client that is stopped, and its calls on each.
+/// Number of connections of the client that is stopped; and of its calls on each.
 const STOPPED: usize = 8;
 const WINDOW: usize = 16;
-/// Calls on each connection while that client is stopped.
+/// Number of calls on each connection while that client is stopped.
 const ROUNDS: u64 = 3;
-/// How long anything may take before it is called lost. Not a measurement.
+/// Deadline of every wait: afterwards a test fails. Not a measurement.
 const LOST: Duration = Duration::from_secs(300);
 
 /// In the other processes.
@@ -54,7 +54,7 @@ fn connect(address: &str) -> Client {
     Client::connect(&SoftNic::new(), address, options).unwrap()
 }
 
-/// Begins as many calls as it may, and takes their results when it is told to.
+/// Begins as many calls as it may, and receives their results on command.
 fn call_when_told(address: &str) {
     let mut clients: Vec<Client> = (0..STOPPED).map(|_| connect(address)).collect();
     for client in &mut clients {
@@ -93,7 +93,7 @@ impl Other {
         Self { process, input, output: BufReader::new(output) }
     }
 
-    /// What it says next.
+    /// Returns its next message.
     fn hear(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -116,11 +116,11 @@ impl Drop for Other {
     }
 }
 
-/// What a process holds.
+/// Resources of a process.
 struct Held {
     descriptors: usize,
     mappings: usize,
-    /// Bytes of the memfds that it has open, by their inodes.
+    /// Lengths in bytes of its open memfds, by inode.
     memory: HashMap<u64, u64>,
 }
 
@@ -140,21 +140,21 @@ impl Held {
     }
 }
 
-/// Bytes of all memfds that two processes have open.
+/// Returns the bytes of all memfds that two processes have open.
 fn memory_bytes(one: &Held, other: &Held) -> u64 {
     let mut memory = one.memory.clone();
     memory.extend(&other.memory);
     memory.values().sum()
 }
 
-/// How often the kernel has given a processor to a thread of the process.
+/// Returns how often the kernel has scheduled a thread of the process.
 fn runs(pid: u32) -> u64 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     let runs_of = |schedstat: String| schedstat.split_whitespace().nth(2)?.parse::<u64>().ok();
     threads.filter_map(|thread| runs_of(std::fs::read_to_string(thread.path().join("schedstat")).ok()?)).sum()
 }
 
-/// Waits for a stretch in which no thread of the process runs: whatever has a period ends this never.
+/// Waits for an interval in which no thread of the process runs. A periodic activity would never end this wait.
 fn until_at_rest(pid: u32) {
     const STRETCH: Duration = Duration::from_millis(300);
     let start = Instant::now();
@@ -168,7 +168,7 @@ fn until_at_rest(pid: u32) {
     }
 }
 
-/// A call on every connection at once.
+/// Makes a call on every connection concurrently.
 fn call_all(clients: &mut [Client], payload: u64) {
     for client in &mut *clients {
         client.submit(1, &payload.to_le_bytes()).unwrap();
@@ -181,7 +181,7 @@ fn call_all(clients: &mut [Client], payload: u64) {
 
 #[test]
 fn a_thousand_connections_cost_little_and_a_stopped_client_costs_the_others_nothing() {
-    // Where fewer descriptors are allowed there are fewer connections.
+    // If fewer descriptors are allowed, there are fewer connections.
     let most = raise_descriptor_limit().saturating_sub(256) / 2 * 16 / 17;
     let wanted = std::env::var("FARCALL_CONNECTIONS").map_or(1_000, |count| count.parse().unwrap());
     let count = most.min(wanted) as usize;
@@ -199,7 +199,7 @@ fn a_thousand_connections_cost_little_and_a_stopped_client_costs_the_others_noth
     for (who, before, after) in
         [("server", &server_before, &server_after), ("client", &own_before, &own_after)]
     {
-        // The bootstrap connection and what wakes the client; memory shares descriptors and what maps them.
+        // The bootstrap connection and the descriptor that wakes the client; regions share memfds and mappings.
         let descriptors = after.descriptors - before.descriptors;
         assert!(
             descriptors <= 2 * more + more / 16,
@@ -211,7 +211,7 @@ fn a_thousand_connections_cost_little_and_a_stopped_client_costs_the_others_noth
     let memory = memory_bytes(&server_after, &own_after) - memory_bytes(&server_before, &own_before);
     assert!(memory <= more as u64 * (64 << 10), "{memory} bytes of shared memory for {more} connections");
 
-    // Nobody calls: nothing runs, however many are connected.
+    // Without calls no thread runs, whatever the number of connections.
     until_at_rest(server_pid);
 
     let mut stopped = Other::start(&address);

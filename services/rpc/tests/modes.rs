@@ -15,7 +15,7 @@ fn slow_methods_turn_to_server_reply_and_back_when_they_get_quick() {
     let mut client = world.client_with::<FetchThenReply>(config);
     world.call(&mut client, ECHO, b"known").unwrap();
     world.server.handler().slow = Duration::from_micros(100);
-    // A server that takes long is not looked at while it works: the client's turns go by.
+    // A slow server is not polled while it works: the client makes iterations.
     let slow_call = |world: &mut World, client: &mut Caller<FetchThenReply>, method| {
         client.submit(method, b"x", CallOptions::default(), world.now()).unwrap();
         for _ in 0..10 {
@@ -34,7 +34,7 @@ fn slow_methods_turn_to_server_reply_and_back_when_they_get_quick() {
     // Another method of the same client still fetches.
     assert_eq!(world.call(&mut client, ECHO, b"z").unwrap(), b"z");
     assert_eq!(client.counters().replied.get(), replied + 1);
-    // The reported time gets short.
+    // The reported time becomes short.
     world.server.handler().slow = Duration::from_nanos(200);
     for _ in 0..2 {
         assert_eq!(client.counters().switches_to_fetch.get(), 0);
@@ -46,10 +46,10 @@ fn slow_methods_turn_to_server_reply_and_back_when_they_get_quick() {
     assert_eq!(client.counters().fetched.get(), fetched + 1);
 }
 
-/// Puts the server to sleep by the driver's rule.
+/// Puts the server to sleep in the same way as the driver.
 fn put_to_sleep(world: &mut World) {
     let now = world.now();
-    // Completions of its own sends may still come.
+    // Completions of its own sends may still arrive.
     let sleeps = (0..100).any(|_| {
         world.server.arm().unwrap();
         matches!(world.server.progress(now), Next::Idle { .. })
@@ -68,7 +68,7 @@ fn readable(fd: i32) -> bool {
 }
 
 fn is_readable_within(time: Duration, fd: i32) -> bool {
-    // SAFETY: the descriptor belongs to an endpoint that lives.
+    // SAFETY: the descriptor belongs to an endpoint's channel, and the endpoint outlives this call.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
     let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
     let timeout = time.try_into().unwrap();
@@ -84,7 +84,7 @@ fn a_fetching_client_sees_that_the_server_sleeps_and_wakes_it() {
 fn kicks_a_sleeper<P: Path>() {
     let mut world = World::new();
     let mut client = world.client::<P>();
-    // From now on a request arrives with the turn that posts it.
+    // From now on a request arrives in the iteration that posts it.
     world.call(&mut client, ECHO, b"known").unwrap();
     let before = client.counters().kicks.get();
     for round in 0..40u8 {
@@ -108,7 +108,7 @@ fn a_client_that_does_not_fetch_wakes_a_silent_server_after_a_while() {
 fn wakes_after_a_while<P: Path>() {
     let mut world = World::new();
     let mut client = world.client::<P>();
-    // The first call may take longer than `kick_after`: the two pairs have yet to meet.
+    // The first call may take longer than `kick_after`, because the two queue pairs are not connected yet.
     world.call(&mut client, ECHO, b"known").unwrap();
     let before = client.counters().kicks.get();
     put_to_sleep(&mut world);
@@ -122,7 +122,8 @@ fn wakes_after_a_while<P: Path>() {
     assert_eq!(world.finish(&mut client).1.unwrap(), b"x");
 }
 
-/// A client that goes to sleep asks for its response, which wakes the server; its timer does not wake it again.
+/// A client that goes to sleep requests its response, which wakes the server; its timer does not wake the server
+/// again.
 #[test]
 fn wakes_a_sleeping_server_once_for_each_call() {
     let mut world = World::new();
@@ -134,7 +135,7 @@ fn wakes_a_sleeping_server_once_for_each_call() {
         client.submit(ECHO, &[round], CallOptions::default(), world.now()).unwrap();
         client.progress(world.now());
         client.arm().unwrap();
-        // The server gets no processor for a long time.
+        // The server does not run for a long time.
         for _ in 0..20 {
             world.time.0.advance(CallerConfig::default().kick_after);
             client.progress(world.now());
@@ -166,7 +167,7 @@ fn wakes_by_itself<P: Path>(verbs_per_call: u64) {
         assert_eq!(world.finish(&mut client).1.unwrap(), [round]);
     }
     let counters = client.counters();
-    // A datagram may have been sent again before the server had its turn.
+    // A datagram may have been sent again before the server ran.
     let verbs = counters.verbs() - counters.resent.get();
     assert_eq!((counters.kicks.get(), verbs), (0, 41 * verbs_per_call));
 }
@@ -183,7 +184,7 @@ fn a_sleeping_client_is_woken<P: Path>(executed_first: bool) {
             let now = world.now();
             world.server.progress(now);
         }
-        // The client sleeps without having looked.
+        // The client sleeps without having polled.
         client.arm().unwrap();
         let now = world.now();
         let asleep = matches!(client.progress(now), Next::Idle { .. });
@@ -191,7 +192,8 @@ fn a_sleeping_client_is_woken<P: Path>(executed_first: bool) {
         let mut set = farcall_verbs::WaitSet::default();
         client.wait_set(&mut set);
         let start = Instant::now();
-        // What the device's service thread takes for the server meanwhile, a later turn of the server finds.
+        // Events that the device's service thread handles for the server in the meantime are found by a later
+        // iteration of the server.
         while asleep && !is_readable_within(Duration::ZERO, set.fds()[0]) {
             assert!(start.elapsed() < LOST, "not woken in round {round}");
             world.server.progress(now);
@@ -230,12 +232,12 @@ fn a_client_that_goes_to_sleep_is_woken_by_its_results() {
 fn a_slot_whose_response_was_pushed_once_is_free_again_without_further_pushes() {
     let mut world = World::new();
     let mut client = world.client::<FetchThenReply>();
-    // Longer than what goes inline: the push reads the slot until its completion.
+    // Too long to be sent inline: the push reads the slot until its completion.
     let long = pattern(1_000);
     client.submit(ECHO, &long, CallOptions::default(), world.now()).unwrap();
     client.arm().unwrap();
     assert_eq!(world.finish(&mut client).1.unwrap(), long);
-    // Twice around the window, fetched: nothing more is posted by the server.
+    // Twice the window, fetched: the server posts no more requests.
     for i in 0..64_u8 {
         assert_eq!(world.call(&mut client, ECHO, &[i]).unwrap(), [i]);
     }
@@ -276,7 +278,7 @@ fn a_client_that_asked_for_a_push_fetches_ever_more_seldom() {
         let (before, end) = (client.counters().reads.get(), world.now() + Duration::from_secs(1));
         while world.now() < end {
             let next = client.progress(world.now());
-            // A sleeper's next turn is at its timer, or when a READ has landed.
+            // The next iteration of a sleeping client is when its timer expires, or when a READ has completed.
             let Next::Idle { until: Some(until) } = next else { continue };
             world
                 .time

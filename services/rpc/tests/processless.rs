@@ -78,7 +78,7 @@ fn clients_of_many_threads_reach_the_thread_they_ask_for() {
     assert!(matches!(refused.err(), Some(ConnectError::Handshake(_))));
 }
 
-/// Clients that name no thread are spread over all, and come back to the one that has their session.
+/// Clients that name no thread are distributed over all threads, and reconnect to the thread that has their session.
 #[test]
 fn connections_are_spread_over_the_threads_by_themselves() {
     let service = |thread: u16| {
@@ -98,7 +98,7 @@ fn connections_are_spread_over_the_threads_by_themselves() {
         of_thread
     };
     assert_eq!(count(&mut clients), [2, 2, 2]);
-    // Clients that leave make room: those that come take their places. Which leave first does not matter.
+    // Clients that disconnect leave places for new ones. It does not matter which disconnect first.
     clients.drain(..3);
     let start = Instant::now();
     while {
@@ -106,7 +106,7 @@ fn connections_are_spread_over_the_threads_by_themselves() {
         clients.extend((0..3).map(|_| connect(&server, ClientOptions::default())));
         count(&mut clients) != [2, 2, 2]
     } {
-        // The server may not have noticed yet that they left.
+        // The server may not have noticed yet that they disconnected.
         assert!(start.elapsed() < Duration::from_secs(60), "{:?}", count(&mut clients));
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -121,7 +121,7 @@ fn a_drained_server_ends_and_its_clients_learn_why() {
     assert_eq!(call(&mut client, b"before").unwrap(), b"before");
     server.drain();
     server.join();
-    // Longer than the pause after which a client looks whether its server is still there.
+    // Longer than the pause after which a client checks whether its server still exists.
     std::thread::sleep(Duration::from_millis(20));
     let error = call(&mut client, b"after").unwrap_err();
     assert_eq!(error.executed(), Executed::No, "{error}");
@@ -139,7 +139,7 @@ fn a_client_finds_a_restarted_server_by_itself() {
     let incarnation = client.server_incarnation();
     drop(server);
     let (_server, executed) = echo_server(Server::builder().address(address));
-    // The call after the restart may have been sent into the void; then its outcome is unknown, and said so.
+    // The call after the restart may have been sent to the exited server; then its outcome is reported as unknown.
     let outcomes: Vec<_> = (0..3).map(|_| call(&mut client, b"two")).collect();
     assert!(outcomes[1..].iter().all(|outcome| outcome.as_deref() == Ok(b"two")), "{outcomes:?}");
     if let Err(error) = &outcomes[0] {
@@ -166,19 +166,19 @@ fn calls_given_up_keep_their_places_until_the_server_answers() {
     let options = ClientOptions::default().probe(false).window(2);
     let mut client = connect(&server, options.call_timeout(Duration::from_millis(50)));
     let executed = |error: Result<Vec<u8>, CallError>| error.unwrap_err().executed();
-    // On a busy machine the time of a call may be over before it is sent: it is not executed and takes no place.
+    // On a busy machine the deadline of a call may pass before it is sent: it is not executed and occupies no slot.
     let mut outcomes =
         (0..1000).map(|_| executed(call(&mut client, b""))).filter(|known| *known != Executed::No);
     assert_eq!([outcomes.next(), outcomes.next()], [Some(Executed::Unknown); 2]);
     drop(outcomes);
-    // Both places are taken: a call waits for one, and is not sent; one that would not wait is told so.
+    // Both slots are occupied: a call waits for one, and is not sent; `submit`, which does not wait, reports that.
     assert_eq!(executed(call(&mut client, b"")), Executed::No);
     assert_eq!(client.submit(1, b"").unwrap_err(), CallError::WindowFull { window: 2 });
     gate.store(1, Ordering::Release);
     while call(&mut client, b"").is_err() {}
 }
 
-/// Nothing is left to wait for then, so nothing would wake it.
+/// No call is pending then, so no event would wake it.
 #[test]
 fn a_client_does_not_sleep_when_what_was_given_up_is_answered_already() {
     let [gate, entered, answered] = [0; 3].map(|zero| Arc::new(AtomicU64::new(zero)));
@@ -196,11 +196,11 @@ fn a_client_does_not_sleep_when_what_was_given_up_is_answered_already() {
     };
     let server = Server::builder().start(&SoftNic::new(), service).unwrap();
     let options = ClientOptions::default().probe(false).window(2);
-    // It sleeps at once, and results come without a wake-up.
+    // It sleeps at once, and results arrive without a wake-up.
     let waiting = Waiting::Adaptive { max_retry: 0 };
     let mut client = connect(&server, options.wait_by(waiting));
     let calls = [client.submit(1, b"").unwrap(), client.submit(1, b"").unwrap()];
-    // A server that slept already is woken by a client that makes progress alone.
+    // A server that sleeps already is woken by the client's driver iterations alone.
     while entered.load(Ordering::Acquire) == 0 {
         client.progress();
     }
@@ -209,7 +209,7 @@ fn a_client_does_not_sleep_when_what_was_given_up_is_answered_already() {
     while answered.load(Ordering::Acquire) < 2 {
         std::thread::yield_now();
     }
-    // The answers are in their slots a moment later; before that there is something to wait for.
+    // The answers are in their slots a moment later; before that there is an event to wait for.
     std::thread::sleep(Duration::from_millis(20));
     call(&mut client, b"").unwrap();
 }

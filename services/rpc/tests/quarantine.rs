@@ -1,4 +1,4 @@
-//! Reconnects while the old peer is stopped inside an access: it may still touch the old memory, which is therefore
+//! Reconnects while the old peer is stopped inside an access. It may still access the old memory, which is therefore
 //! replaced.
 
 mod support;
@@ -13,7 +13,7 @@ use farcall_softnic::SoftNic;
 use farcall_verbs::*;
 use support::*;
 
-/// The software RNIC, whose queue pairs say that somebody is inside as long as the test says so.
+/// The software RNIC with queue pairs that report, while the test requires it, that a peer is inside an access.
 struct Haunted {
     pd: Arc<dyn ProtectionDomain>,
     is_inside: Arc<AtomicBool>,
@@ -39,7 +39,8 @@ impl ProtectionDomain for Haunted {
     }
 
     unsafe fn reg_mr(&self, addr: *mut u8, len_bytes: usize, access: Access) -> Result<Box<dyn RawMr>> {
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: contract of this function (`ProtectionDomain::reg_mr`), which is that of the inner domain: the
+        // memory stays mapped until the region, which is returned unchanged, is deregistered.
         unsafe { self.pd.reg_mr(addr, len_bytes, access) }
     }
 
@@ -78,12 +79,14 @@ impl RawQp for HauntedQp {
     }
 
     unsafe fn post_send(&mut self, wrs: &[SendWr<'_>]) -> std::result::Result<(), PostError> {
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: contract of this function (`RawQp::post_send`): the memory of `wrs` stays valid until the
+        // completion. The inner queue pair, to which the requests are passed unchanged, requires the same.
         unsafe { self.qp.post_send(wrs) }
     }
 
     unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> std::result::Result<(), PostError> {
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: contract of this function (`RawQp::post_recv`): the memory of `wrs` stays valid until the
+        // completion. The inner queue pair, to which the requests are passed unchanged, requires the same.
         unsafe { self.qp.post_recv(wrs) }
     }
 
@@ -96,7 +99,8 @@ impl RawQp for HauntedQp {
     }
 }
 
-/// A client with one call executed and not looked at, and one that the server has not seen; then the connection breaks.
+/// A client with one executed call whose response it has not polled, and one that the server has not received; then
+/// the connection breaks.
 fn break_with_calls_under_way(world: &mut World, client: &mut Caller<FetchThenReply>) {
     client.submit(ECHO, b"executed", CallOptions::default(), world.now()).unwrap();
     world.serve(1);
@@ -104,7 +108,7 @@ fn break_with_calls_under_way(world: &mut World, client: &mut Caller<FetchThenRe
     client.break_off(Broken::HungUp);
 }
 
-/// Connects again; returns the two keys that go over the wire.
+/// Reconnects. Returns the two keys that are exchanged.
 fn reconnect(world: &mut World, client: &mut Caller<FetchThenReply>) -> (u32, u32) {
     let hello: Hello = client.hello().unwrap();
     let now = world.now();

@@ -1,8 +1,7 @@
-//! Falling asleep and being woken, over and over, between two processes: a million rounds in release, two thousand in
-//! debug.
+//! A million rounds (two thousand in debug) of falling asleep and being woken, between two processes.
 //!
-//! No timer helps: a client that waits never wakes the server because it is late, so a wake-up that is lost ends the
-//! test. `FARCALL_TEST_ROUNDS` sets the number.
+//! No timer helps: a waiting client never wakes the server because a response is late, so a lost wake-up ends the
+//! test. `FARCALL_TEST_ROUNDS` sets the number of rounds.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -15,9 +14,9 @@ use farcall_softnic::SoftNic;
 
 const ROLE: &str = "FARCALL_TEST_ROLE";
 const SERVER: &str = "server";
-/// A server whose poller looks while it sleeps, and sleeps itself in between.
+/// A server whose poller polls while it sleeps, and itself sleeps in between.
 const COVERED: &str = "covered server";
-/// Longer than any call takes, shorter than anybody waits.
+/// Longer than any call takes, shorter than any wait.
 const LOST: Duration = Duration::from_secs(120);
 const NEVER: Duration = Duration::from_secs(1 << 20);
 
@@ -26,7 +25,7 @@ fn rounds() -> u32 {
     asked.unwrap_or(if cfg!(debug_assertions) { 2_000 } else { 1_000_000 })
 }
 
-/// In the other process: an echo server that sleeps whenever there is nothing to do.
+/// In the other process: an echo server that sleeps whenever it is idle.
 #[test]
 fn child_entry() {
     if std::env::var(ROLE).is_err() {
@@ -85,7 +84,7 @@ fn no_wake_up_is_lost_between_two_processes() {
 
 #[test]
 fn no_wake_up_is_lost_between_pollers_and_events() {
-    // Pauses that pollers look through, and longer ones.
+    // Pauses that pollers poll through, and longer ones.
     call_over_and_over(COVERED, |round| match round % 400 {
         0 => std::thread::sleep(Duration::from_millis(4)),
         1..20 => std::thread::sleep(Duration::from_micros(100)),
@@ -93,11 +92,11 @@ fn no_wake_up_is_lost_between_pollers_and_events() {
     });
 }
 
-/// Returns how many KICKs that took, with the way of waiting that took fewest.
+/// Returns the number of KICKs, for the wait strategy with the fewest.
 fn call_over_and_over(role: &str, pause: impl Fn(u32)) -> u64 {
     let mut kicks = u64::MAX;
     let (_server, address) = Other::start(role);
-    // Fetches until the response is there; or fetches a little, then sleeps until it is woken.
+    // Fetches until the response is there; or fetches a few times and then sleeps until it is woken.
     for waiting in [Waiting::Busy, Waiting::Adaptive { max_retry: 16 }] {
         let options = ClientOptions::preset("rf-rpc").unwrap().probe(false).reconnect(false);
         let mut options = options.wait_by(waiting);

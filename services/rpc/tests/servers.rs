@@ -10,15 +10,15 @@ use farcall_softnic::SoftNic;
 
 /// Answers with its name.
 const NAME: u16 = 1;
-/// Answers after so many milliseconds.
+/// Answers after the requested number of milliseconds.
 const SLOW: u16 = 2;
 const FAIL: u16 = 3;
 /// Answers with the number of the connection.
 const CONNECTION: u16 = 4;
-/// Counts, and answers never.
+/// Counts its calls, and never answers.
 const STUCK: u16 = 5;
 
-/// Calls of [`STUCK`] that were executed, by all servers.
+/// Number of executed calls of [`STUCK`], at all servers.
 static STUCK_CALLS: AtomicU32 = AtomicU32::new(0);
 
 fn start(name: u8) -> Server {
@@ -50,7 +50,7 @@ fn options() -> ClientOptions {
         .connect_timeout(Duration::from_secs(20))
 }
 
-/// Calls, and how many each server answered.
+/// Makes calls, and returns how many each server answered.
 async fn names(client: &AsyncServers, calls: usize) -> HashMap<u8, usize> {
     let mut names = HashMap::new();
     for _ in 0..calls {
@@ -64,7 +64,7 @@ async fn calls_go_to_all_servers_in_turn() {
     let servers = [start(0), start(1), start(2)];
     let client = AsyncServers::new(SoftNic::new(), addresses(&servers), options(), Spread::RoundRobin);
     assert_eq!(names(&client, 30).await, HashMap::from([(0, 10), (1, 10), (2, 10)]));
-    // An error of the handler is an outcome: nobody else is asked.
+    // An error of the handler is an outcome: no other server is called.
     assert!(matches!(client.call(FAIL, b"").await, Err(CallError::Application { code: 1, .. })));
 }
 
@@ -96,7 +96,7 @@ async fn the_least_loaded_server_is_called() {
         })
         .collect();
     let mut busy = busy.into_iter();
-    // Each has one; without one of the calls one server has none, and gets all that follow.
+    // Each server has one call. After one of the calls ends, its server has none, and gets all that follow.
     drop(busy.next());
     let names = names(&client, 10).await;
     assert_eq!(names.values().copied().collect::<Vec<_>>(), [10], "{names:?}");
@@ -106,7 +106,7 @@ async fn the_least_loaded_server_is_called() {
 async fn a_call_that_was_not_executed_goes_to_the_next_server() {
     let mut servers = vec![start(0), start(1)];
     let mut addresses = addresses(&servers);
-    // Nobody listens there.
+    // No server listens there.
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     addresses.push(nobody.to_string());
     let client = AsyncServers::new(SoftNic::new(), addresses.clone(), options(), Spread::RoundRobin);
@@ -126,7 +126,7 @@ async fn a_call_that_was_not_executed_goes_to_the_next_server() {
                 assert_eq!(name, [1]);
                 answered += 1;
             }
-            // Sent before the client learnt that the server is gone.
+            // Sent before the client noticed that the server had exited.
             Err(error) => {
                 assert_eq!(error.executed(), Executed::Unknown, "{error}");
                 unknown += 1;
@@ -134,7 +134,7 @@ async fn a_call_that_was_not_executed_goes_to_the_next_server() {
             }
         }
     }
-    // None is left.
+    // No server is left.
     servers.clear();
     let only = AsyncServers::new(SoftNic::new(), [nobody.to_string()], options(), Spread::RoundRobin);
     let error = only.call(NAME, b"").await.unwrap_err();
@@ -153,12 +153,12 @@ async fn a_call_waits_for_a_server_as_its_policy_says() {
     };
     let hasty = AsyncServers::new(SoftNic::new(), [address.to_string()], options(), Spread::RoundRobin);
     let client = hasty.clone().retry(patient);
-    // Nobody is there: the time ends, or the rounds do; either way it was not executed.
+    // No server exists: the timeout expires, or the rounds end. In both cases the call was not executed.
     let hurried = PerCall::default().timeout(Duration::from_millis(30));
     assert_eq!(client.call_with(NAME, b"", hurried).await, Err(CallError::DeadlineExceeded));
     let twice = hasty.clone().retry(Retry { rounds: 2, ..patient });
     assert!(matches!(twice.call(NAME, b"").await, Err(CallError::NotSent(_))));
-    // Somebody comes.
+    // A server starts.
     let call = tokio::spawn(async move { client.call(NAME, b"").await });
     let error = hasty.call(NAME, b"").await.unwrap_err();
     assert_eq!(error.executed(), Executed::No, "{error}");
@@ -177,7 +177,7 @@ async fn a_call_whose_outcome_is_unknown_is_not_made_again() {
     let hurried = PerCall::default().timeout(Duration::from_millis(20));
     let late = client.call_with(SLOW, b"", hurried).await;
     assert_eq!(late, Err(CallError::OutcomeUnknown(UnknownBecause::Deadline)));
-    // The next one goes to the other server, which ends under it.
+    // The next call goes to the other server, which is stopped during the call.
     let call = tokio::spawn(async move { client.call(STUCK, b"").await });
     while STUCK_CALLS.load(Ordering::Relaxed) == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -189,7 +189,7 @@ async fn a_call_whose_outcome_is_unknown_is_not_made_again() {
     assert_eq!(STUCK_CALLS.load(Ordering::Relaxed), 1);
 }
 
-/// The software RNIC's servers listen on 127.0.0.1, which is what the name means, perhaps beside ::1.
+/// The software RNIC's servers listen on 127.0.0.1, to which the name resolves, perhaps in addition to ::1.
 #[tokio::test]
 async fn a_name_stands_for_all_its_addresses() {
     let server = start(7);
@@ -245,7 +245,7 @@ async fn a_file_of_addresses_is_read_again_when_it_changes() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(names(&client, 3).await, HashMap::from([(1, 3)]));
-    // Nothing can be read: the list stays.
+    // The file cannot be read: the list remains unchanged.
     std::fs::remove_file(&path).unwrap();
     let until = std::time::Instant::now() + Duration::from_millis(2_500);
     while std::time::Instant::now() < until {

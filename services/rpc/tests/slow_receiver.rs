@@ -1,4 +1,4 @@
-//! A client that makes calls and hardly takes their results, beside one that does.
+//! A client that makes calls and rarely receives their results, concurrently with one that receives them normally.
 
 mod support;
 
@@ -10,16 +10,16 @@ use farcall_rpc::*;
 use farcall_verbs::{Access, CqInitAttr, Endpoint, RawCq, Wc};
 use support::*;
 
-/// Of the other client, one at a time. Their results are too long to go inline: the next one waits until the one before
-/// was sent.
+/// Number of calls of the other client, one at a time. Their results are too long to be sent inline: the next one
+/// waits until the previous one has been sent.
 const CALLS: usize = 400;
-/// Fewer receives than that are posted meanwhile.
+/// Maximum number of receives posted in the meantime.
 const RECEIVES_MAX: usize = 100;
 const WINDOW: u16 = 256;
 
 type Herd = OverUc<DatagramReply>;
 
-/// A queue pair for results, with a receive now and then.
+/// A queue pair for results that posts a receive at intervals.
 struct Lazy {
     every: Duration,
     pair: Datagrams,
@@ -49,7 +49,7 @@ impl Lazy {
         Self { every, pair, cq, receive, posted: 0, last: Instant::now() }
     }
 
-    /// Posts a receive if it is time, and takes what has come.
+    /// Posts a receive if one is due, and polls completions.
     fn step(&mut self) {
         let mut wc = [Wc::default()];
         while self.cq.poll(&mut wc).unwrap() == 1 {
@@ -113,6 +113,6 @@ fn a_client_that_takes_no_results_does_not_hold_up_others() {
 
 #[test]
 fn a_client_that_takes_a_result_now_and_then_does_not_hold_up_others() {
-    // Before the device gives up waiting for one that does nothing.
+    // Before the device times out for a receiver that does nothing.
     others_are_not_held_up(Duration::from_millis(100));
 }

@@ -65,14 +65,15 @@ async fn a_server_that_ends_ends_the_calls() {
     assert!(client.call(1, b"y").await.is_err());
 }
 
-/// Results come to tasks in the same way as to threads.
+/// Results reach tasks in the same way as threads.
 #[tokio::test]
 async fn a_task_fetches_its_results() {
     const CALLS: u64 = 50;
     for preset in PRESETS.iter().map(|preset| preset.name) {
         let server = server();
         let address = server.address().to_string();
-        // Fast calls on a busy machine may look slow: no number of failed fetches makes rf-rpc turn to server-reply.
+        // Fast calls on a busy machine may appear slow: no number of failed fetches makes rf-rpc switch to
+        // server-reply.
         let mut options = ClientOptions::preset(preset).unwrap().probe(false);
         options.config.fetch_retries_max = u32::MAX;
         options.config.tune_while_running = false;
@@ -92,7 +93,7 @@ async fn a_task_fetches_its_results() {
     }
 }
 
-/// A task that waits long sleeps; what it waits for is pushed.
+/// A task that waits long sleeps; its result is pushed.
 #[tokio::test]
 async fn a_task_that_waits_long_does_not_fetch_all_the_time() {
     let slow = |call: &Call<'_>, reply: &mut Reply<'_>| {
@@ -104,7 +105,8 @@ async fn a_task_that_waits_long_does_not_fetch_all_the_time() {
     let options = ClientOptions::preset("fetch").unwrap();
     let address = server.address().to_string();
     let client = AsyncClient::connect(&SoftNic::new(), address, options).await.unwrap();
-    // The sleeper also looks for itself, seldom: its look and the push may meet, and either brings the result.
+    // The sleeping client also fetches at long intervals: its fetch and the push may coincide, and either delivers the
+    // result.
     for calls in 1..=20 {
         assert_eq!(client.call(1, b"x").await.unwrap(), b"x");
         let (reads, notified) =
@@ -117,10 +119,10 @@ async fn a_task_that_waits_long_does_not_fetch_all_the_time() {
     panic!("nothing was pushed to the sleeper");
 }
 
-/// Turns of a task that always wants to run, while another waits for a call.
+/// Number of polls of a task that is always runnable, while another one waits for a call.
 const TURNS_BESIDE: u32 = 600;
 
-/// How often fetches of a call failed, and how often its task asked to be woken, in so many turns.
+/// Returns how many fetches of a call failed, and how often its task was armed, during these polls.
 async fn fetch_in_vain(retries_max: u32) -> (u64, u64) {
     let release = Arc::new(AtomicBool::new(false));
     let released = release.clone();
@@ -139,7 +141,7 @@ async fn fetch_in_vain(retries_max: u32) -> (u64, u64) {
     let client = AsyncClient::connect(&SoftNic::new(), address, options).await.unwrap();
     let mut turns = 0;
     let beside = tokio::spawn(std::future::poll_fn(move |context| {
-        // Longer than a pause between fetches: who fetches whenever it is its turn does so each time.
+        // Longer than a pause between fetches: a client that fetches whenever its task is polled does so each time.
         std::thread::sleep(Duration::from_micros(100));
         turns += 1;
         if turns == TURNS_BESIDE {
@@ -154,10 +156,10 @@ async fn fetch_in_vain(retries_max: u32) -> (u64, u64) {
     client.inspect(|counters| (counters.failed_fetches.get(), counters.arms.get())).await.unwrap()
 }
 
-/// R says how often a task fetches in vain before it sleeps, not how often it is its turn.
+/// R determines how often a task fetches without a result before it sleeps, independently of how often it is polled.
 #[tokio::test]
 async fn a_task_fetches_r_times_and_then_sleeps_to_be_pushed() {
-    // A sleeper looks for itself ever more seldom.
+    // A sleeping client fetches at increasing intervals.
     const LOOKS_MAX: u64 = TURNS_BESIDE as u64 / 2;
     for retries_max in [1, 30, 100] {
         let (failed, arms) = fetch_in_vain(retries_max).await;

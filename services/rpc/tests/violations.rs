@@ -1,4 +1,4 @@
-//! A client that breaks the protocol: one clear error, its connection closed, nothing else changed.
+//! A client that violates the protocol gets one clear error, its connection is closed, and no other state changes.
 
 mod support;
 
@@ -11,7 +11,7 @@ use farcall_verbs::{Endpoint, Wc};
 use support::rogue::Rogue;
 use support::*;
 
-/// Turns of the server until it closes a connection: why, and what it tells the client.
+/// Makes iterations of the server until it closes a connection. Returns the reason, and the refusal for the client.
 fn closing(world: &mut World) -> (String, Option<Refusal>) {
     let (start, now) = (Instant::now(), world.now());
     let event = loop {
@@ -19,7 +19,7 @@ fn closing(world: &mut World) -> (String, Option<Refusal>) {
         if let Some(event) = world.server.poll_event() {
             break event;
         }
-        // The device's service thread may have a SEND, and hand it over a moment later.
+        // The device's service thread may still hold a SEND, and pass it on a moment later.
         assert!(start.elapsed() < LOST, "the connection stays open");
     };
     match event {
@@ -28,7 +28,7 @@ fn closing(world: &mut World) -> (String, Option<Refusal>) {
     }
 }
 
-/// Sends one message; returns what the server says to the client and to its owner.
+/// Sends one message. Returns the server's error for the client and its event for the driver.
 fn violate_by(preset: &str, words: impl FnOnce(&Rogue) -> [u64; 6], tail: bool) -> (Status, String) {
     let mut world = World::new();
     let mut honest = world.client::<FetchThenReply>();
@@ -46,7 +46,7 @@ fn violate_by(preset: &str, words: impl FnOnce(&Rogue) -> [u64; 6], tail: bool) 
     (status, text)
 }
 
-/// Under both ways of requests.
+/// Sends the message under both request paths.
 fn violate(words: impl Fn(&Rogue) -> [u64; 6]) -> (Status, String) {
     let written = violate_by("server-reply", &words, true);
     assert_eq!(written.0, violate_by("send-write", words, true).0);
@@ -132,7 +132,7 @@ fn wrong_wake_ups_are_harmless() {
         rogue.qp.kick(&rogue.welcome.grants.messages, imm).unwrap();
     }
     let (start, now) = (Instant::now(), world.now());
-    // One after the other, each when the receive of the one before was found.
+    // One after another, each after the receive of the previous one was consumed.
     while world.server.counters().kicks.get() < 3 {
         assert!(start.elapsed() < LOST, "{} wake-ups came", world.server.counters().kicks.get());
         world.server.progress(now);
@@ -166,7 +166,7 @@ fn a_request_whose_checksum_never_matches_gets_a_clear_error() {
     let words = RequestHeader { flags, crc: 12_345, ..rogue.header() }.encode();
     rogue.send(words, true);
     let now = world.now();
-    // For a while it may be that not all of it is placed yet.
+    // For a while the server assumes that the message is not completely placed yet.
     for _ in 0..1_000 {
         world.server.progress(now);
     }
@@ -186,7 +186,7 @@ fn a_request_whose_checksum_never_matches_gets_a_clear_error() {
 fn two_that_break_the_protocol_in_one_turn_are_both_closed() {
     let mut world = World::new();
     let mut honest = world.client::<Fetch>();
-    // WRITEs are there when they have ended; a SEND may come a turn later.
+    // WRITEs have been placed when they complete; a SEND may arrive one iteration later.
     let presets = ["server-reply", "send-write", "server-reply"];
     let mut rogues = presets.map(|preset| Rogue::connect(&mut world, preset));
     for rogue in &mut rogues {

@@ -1,7 +1,7 @@
-//! The C library's functions that name a file, as programs call them.
+//! The C library's functions with path arguments, as called by programs.
 //!
-//! `open` and functions like it take the mode as a variable argument; on the architectures that we build for it comes
-//! where a third or fourth fixed argument would, and is not read if the caller gave none.
+//! `open` and similar functions take the mode as a variable argument. On the supported architectures it is passed like
+//! a third or fourth fixed argument, and is not used if the caller passed none.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -13,9 +13,9 @@ use super::next::{Next, OLDEST};
 use super::{redirected, tree};
 use crate::errno;
 
-/// Functions in front of the C library's: the argument that names a file is redirected into the tree if the tree has
-/// that file, and a path that comes back is led through `then`. An unwinding may leave them, because a thread can be
-/// cancelled inside of `open`.
+/// Functions that precede the C library's. The path argument is redirected into the tree if the tree contains that
+/// file, and a returned path is converted by `then`. They may unwind, because a thread can be cancelled inside of
+/// `open`.
 macro_rules! interpose {
     ($(
         $(#[$version:ident])?
@@ -29,7 +29,7 @@ macro_rules! interpose {
         }
 
         $(
-            /// See its manual page; files of RDMA devices are ours.
+            /// See the manual page; files of RDMA devices are redirected.
             #[unsafe(no_mangle)]
             pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
                 let next = next::$name.address();
@@ -38,20 +38,20 @@ macro_rules! interpose {
                     return $failed;
                 }
                 type Function = unsafe extern "C-unwind" fn($($ty),*) -> $ret;
-                // SAFETY: the function of that name has this type.
+                // SAFETY: the C library's function with this name has this type.
                 let next = unsafe { mem::transmute::<*mut c_void, Function>(next) };
-                // SAFETY: the caller's string.
+                // SAFETY: contract of the interposed function: the path is null or a C string.
                 let ours = unsafe { redirected($path) };
                 let $path = ours.as_ref().map_or($path, |ours| ours.as_ptr());
-                // SAFETY: the caller's arguments, with another string that lives through the call.
+                // SAFETY: the caller's arguments are valid for this function; the replaced path outlives the call.
                 let returned = unsafe { next($($arg),*) };
-                // SAFETY: what comes back is the caller's.
+                // SAFETY: the returned path is null or a C string that belongs to the caller.
                 $(let returned = if ours.is_some() { unsafe { $then(returned) } } else { returned };)?
                 returned
             }
         )*
 
-        /// Finds all of them before the program begins.
+        /// Looks up all functions before the program begins.
         extern "C" fn find_all() {
             $(next::$name.find();)*
         }
@@ -89,7 +89,7 @@ interpose! {
     fn readlink(path: *const c_char, into: *mut c_char, len: usize) -> ssize_t, or -1, at path;
     fn readlinkat(dir: c_int, path: *const c_char, into: *mut c_char, len: usize) -> ssize_t, or -1, at path;
     fn __readlink_chk(path: *const c_char, into: *mut c_char, len: usize, room: usize) -> ssize_t, or -1, at path;
-    // Asked for by `ls -l`, about access control lists.
+    // Called by `ls -l` for access control lists.
     fn getxattr(path: *const c_char, name: *const c_char, into: *mut c_void, len: usize) -> ssize_t, or -1, at path;
     fn lgetxattr(path: *const c_char, name: *const c_char, into: *mut c_void, len: usize) -> ssize_t, or -1, at path;
     fn listxattr(path: *const c_char, into: *mut c_char, len: usize) -> ssize_t, or -1, at path;
@@ -114,17 +114,18 @@ interpose! {
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = find_all;
 
-/// Takes the tree's own place away from the front of a resolved path: the program asked for the kernel's file.
+/// Removes the tree's path from the front of a resolved path, because the program passed the kernel's path.
 ///
 /// # Safety
-/// `path` must be null or a C string that may be changed.
+/// `path` must be null or a C string that may be modified.
 unsafe fn as_the_kernels(path: *mut c_char) -> *mut c_char {
     let Some(root) = tree::root().filter(|_| !path.is_null()) else { return path };
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: `path`, which is not null, is a C string.
     let resolved = unsafe { CStr::from_ptr(path) }.to_bytes_with_nul();
     let Some(rest) = resolved.strip_prefix(root.as_os_str().as_bytes()) else { return path };
     if rest.first() == Some(&b'/') {
-        // SAFETY: from inside of the string to its beginning, with its zero.
+        // SAFETY: `rest` is the end of the string at `path`, including the terminating zero; `ptr::copy` permits the
+        // overlap.
         unsafe { ptr::copy(rest.as_ptr(), path.cast::<u8>(), rest.len()) };
     }
     path

@@ -1,9 +1,10 @@
-//! The kernel's files about RDMA devices, shown to programs as they would be for the software RNIC.
+//! The kernel's files about RDMA devices, presented to programs as they would be for the software RNIC.
 //!
-//! UCX asks for a character device of the name that the library told, many read link layers and GID attributes. When
-//! the library is preloaded, calls that name such a file are redirected to a tree of real files; everything else
-//! passes, for the price of comparing a few bytes. Mounting the tree over the kernel's instead would need a user
-//! namespace, which containers and current distributions refuse, and in which peers no longer see the same user.
+//! UCX requires a character device with the name that the library returned, and many programs read link layers and GID
+//! attributes. If the library is preloaded, calls with the path of such a file are redirected to a tree of real files.
+//! All other calls are passed on, at the cost of comparing a few bytes. Mounting the tree over the kernel's would
+//! require a user namespace, which containers and current distributions refuse, and in which peers would no longer see
+//! the same user.
 
 mod interposed;
 mod next;
@@ -15,7 +16,7 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::errno;
 
-/// What the tree stands for, with all below.
+/// Paths that the tree replaces, including everything below them.
 const SHOWN: [&str; 5] = [
     "/sys/class/infiniband",
     "/sys/class/infiniband_verbs",
@@ -24,7 +25,7 @@ const SHOWN: [&str; 5] = [
     "/dev/infiniband",
 ];
 
-/// Whether a path is one that the tree stands for.
+/// Returns whether the tree replaces a path.
 fn is_shown(path: &[u8]) -> bool {
     SHOWN.iter().any(|redirected| match path.strip_prefix(redirected.as_bytes()) {
         Some(rest) => rest.is_empty() || (rest[0] == b'/' && stays_below(rest)),
@@ -32,7 +33,7 @@ fn is_shown(path: &[u8]) -> bool {
     })
 }
 
-/// Whether a path never leaves the folder that it begins in.
+/// Returns whether a path never leaves the directory in which it begins.
 fn stays_below(rest: &[u8]) -> bool {
     let mut depth = 0_i32;
     Path::new(OsStr::from_bytes(rest)).components().all(|component| {
@@ -45,27 +46,28 @@ fn stays_below(rest: &[u8]) -> bool {
     })
 }
 
-/// Whether the first two bytes are those of a path of ours.
+/// Returns whether the first two bytes are those of a path that the tree replaces.
 ///
 /// # Safety
 /// `path` must be a C string.
 #[inline]
 unsafe fn begins_like_ours(path: *const c_char) -> bool {
-    // SAFETY: the caller's string; its second byte is read only if the first is not its end.
+    // SAFETY: contract of this function: `path` is a C string. The second byte is read only if the first is not the
+    // terminating zero.
     unsafe { *path as u8 == b'/' && matches!(*path.add(1) as u8, b's' | b'd') }
 }
 
-/// Where a path leads; `None` if it is none of ours, or there is no tree. Keeps `errno`.
+/// Returns the replacement of a path; `None` if the tree does not replace it, or there is no tree. Preserves `errno`.
 ///
 /// # Safety
 /// `path` must be null or a C string.
 unsafe fn redirected(path: *const c_char) -> Option<CString> {
-    // Nearly every path ends here.
-    // SAFETY: the caller's string.
+    // Nearly every path is excluded here.
+    // SAFETY: contract of this function: `path`, which is not null, is a C string.
     if path.is_null() || !unsafe { begins_like_ours(path) } {
         return None;
     }
-    // SAFETY: the caller's string.
+    // SAFETY: contract of this function: `path`, which is not null, is a C string.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
     if !is_shown(path) {
         return None;
@@ -82,7 +84,7 @@ fn in_tree(path: &[u8]) -> Option<CString> {
     CString::new(whole).ok()
 }
 
-/// Where the library itself finds a file of the kernel.
+/// Returns the path at which the library itself finds a kernel file.
 pub fn place(path: PathBuf) -> PathBuf {
     let bytes = path.as_os_str().as_bytes();
     match is_shown(bytes).then(|| in_tree(bytes)).flatten() {

@@ -1,7 +1,8 @@
-//! The tree: as the kernel shows a virtual device, in a folder of this user's that only they may enter.
+//! The tree: the files that the kernel would provide for a virtual device, in a directory that only this user may
+//! access.
 //!
-//! One for each user, network and version, named by what is in it and made in one step, so that processes share it. It
-//! lies in memory, is a few kilobytes, and goes with the system's next start.
+//! There is one tree for each user, network and version. Its name is derived from its contents and it is created in
+//! one step, so that processes share it. It is in memory, has a few kilobytes, and is lost when the system restarts.
 
 use std::fs::{self, DirBuilder};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,14 +16,14 @@ use farcall_verbs::GidEntry;
 
 use crate::context::{LANES, PORT_CAP_FLAGS, SPEED_GBPS};
 
-/// What a name in the tree is.
+/// Contents of a path in the tree.
 #[derive(Hash)]
 enum Entry {
     File(String),
     Link(String),
 }
 
-/// Where the tree is; `None` if it cannot be made, which is said once.
+/// Returns the path of the tree; `None` if it cannot be created, which is reported once.
 pub fn root() -> Option<&'static Path> {
     static ROOT: OnceLock<Option<PathBuf>> = OnceLock::new();
     ROOT.get_or_init(|| match make() {
@@ -47,7 +48,7 @@ fn make() -> Result<PathBuf, Box<dyn std::error::Error>> {
         let made = fill(&beside, &entries).and_then(|()| fs::rename(&beside, &root));
         if let Err(error) = made {
             let _ = fs::remove_dir_all(&beside);
-            // Another process may have been faster.
+            // Another process may have created it first.
             if !root.is_dir() {
                 return Err(error.into());
             }
@@ -70,7 +71,7 @@ fn fill(root: &Path, entries: &[(String, Entry)]) -> io::Result<()> {
     Ok(())
 }
 
-/// The names below the root, and what they are.
+/// Returns the paths below the root and their contents.
 fn entries(name: &str, gids: &[GidEntry]) -> Vec<(String, Entry)> {
     let guid = gids.first().map(|entry| quads(&entry.gid.0[8..])).unwrap_or_default();
     let device = format!("sys/devices/virtual/infiniband/{name}");
@@ -124,8 +125,9 @@ fn quads(bytes: &[u8]) -> String {
     quads.join(":")
 }
 
-/// A character device that everybody may open, for programs that only ask whether there is one. One that refuses to be
-/// written to, if possible: a program that speaks the kernel's interface must not take silence for success.
+/// Returns the target of the character device, for programs that only check whether there is one. Any user may open
+/// it. If possible it is one that refuses writes: a program that uses the kernel's interface must not mistake silence
+/// for success.
 fn character_device() -> &'static str {
     if Path::new("/dev/full").exists() { "/dev/full" } else { "/dev/null" }
 }

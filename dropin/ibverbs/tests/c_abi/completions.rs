@@ -1,4 +1,4 @@
-//! What happens to requests: the model's side of it, and what polling finds.
+//! Execution of requests: the model's side of it, and the results of polling.
 
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::traffic::Planned;
 use crate::world::{Action, Done, Effect, RECEIVE, Rng, SendRecord, UD, World, state, status};
 
 const GRH_BYTES: u64 = 40;
-/// How long anything may take on a machine with better things to do; less when a failure is looked into.
+/// Deadline of a wait on a busy machine; shorter while a failure is being minimized.
 fn patience() -> Duration {
     let text = std::env::var("FARCALL_ABI_PATIENCE_MS").unwrap_or_default();
     Duration::from_millis(text.parse().unwrap_or(30_000))
@@ -23,7 +23,7 @@ const RECV: u32 = 128;
 const RECV_WITH_IMM: u32 = 129;
 
 impl World {
-    /// A completion is there for both or either side of a pair: armed queues must tell.
+    /// Handles new completions of a pair: armed queues must raise an event.
     pub fn arrived(&mut self, qp: usize) {
         let (send_cq, recv_cq) = (self.qps[qp].send_cq, self.qps[qp].recv_cq);
         let pair = &mut self.qps[qp];
@@ -37,14 +37,14 @@ impl World {
         }
     }
 
-    /// Executes what a connected pair can execute.
+    /// Executes the requests that a connected pair can execute.
     pub fn progress(&mut self, qp: usize) {
         let Some(other) = self.partner(qp) else { return };
         while self.qps[qp].state == state::RTS && !self.qps[qp].loose && !self.qps[other].loose {
             let Some(send) = self.qps[qp].sends.front().cloned() else { break };
             let consumes = send.action == Action::Send || send.imm.is_some();
             if let Some(statuses) = send.bad {
-                // Whether the target first looks for a receive or at the key differs.
+                // It is not specified whether the target first needs a receive or checks the key.
                 let is_local = statuses == status::LOC_PROT;
                 return if consumes && !is_local { self.loosen(qp) } else { self.fail(qp, statuses) };
             }
@@ -64,7 +64,7 @@ impl World {
     fn complete(&mut self, qp: usize, send: &SendRecord, late: bool) {
         if !send.signaled {
             if late {
-                // Silent, unless it is flushed before its turn comes.
+                // Without a completion, unless it is flushed before it is executed.
                 self.qps[qp].send_done.push_back(Done::maybe(Some(send.wr_id), send.seq));
             }
             return;
@@ -81,7 +81,7 @@ impl World {
         self.qps[qp].send_done.push_back(done);
     }
 
-    /// Gives a message to the other end's oldest receive; false if there is none.
+    /// Delivers a message to the other end's oldest receive. Returns false if there is none.
     fn deliver(&mut self, from: usize, to: usize, send: &SendRecord, late: bool) -> bool {
         let is_write = send.action == Action::Write;
         let with_grh = self.qps[from].qp_type == UD;
@@ -109,14 +109,14 @@ impl World {
         true
     }
 
-    /// A request fails: its status is sure, what follows has no fixed time.
+    /// Fails a request: its status is certain, but the time of the following events is not.
     fn fail(&mut self, qp: usize, statuses: &'static [u32]) {
         let Some(send) = self.qps[qp].sends.pop_front() else { return };
         let done = Done { late: true, ..Done::with(Some(send.wr_id), send.seq, statuses) };
         self.qps[qp].send_done.push_back(done);
         self.has_failed = true;
         self.loosen(qp);
-        // It is sure to come.
+        // It is certain to occur.
         if let Some(sure) = self.qps[qp].send_done.iter_mut().find(|done| done.seq == send.seq) {
             (sure.must, sure.statuses) = (true, statuses);
         }
@@ -126,14 +126,14 @@ impl World {
     pub fn datagram(&mut self, qp: usize, planned: Planned) {
         let (record, Some((_, target, _, qkey))) = (planned.record, planned.ud) else { return };
         if self.qps[qp].state != state::RTS || (record.bad.is_some() && self.qps[qp].lags) {
-            // It is held until sending goes on, and what becomes of it then has no fixed time.
+            // It is held until sending resumes, and the time of its execution is not determined.
             self.loosen(qp);
             self.qps[qp].send_done.push_back(Done::maybe(Some(record.wr_id), record.seq));
             (self.qps[qp].lags, self.qps[target].early) = (true, true);
             return self.doubt_datagrams(target);
         }
         if let Some(statuses) = record.bad {
-            // A fault of its own stops the send queue (IBA 10.3.1).
+            // Its error stops the send queue (IBA 10.3.1).
             self.qps[qp].state = state::SQE;
             self.qps[qp].send_done.push_back(Done::with(Some(record.wr_id), record.seq, statuses));
             return self.arrived(qp);
@@ -143,7 +143,8 @@ impl World {
         let (is_wanted, lags) = (listens && other.attr.qkey == qkey, self.qps[qp].lags);
         let is_taken = is_wanted && !lags && self.deliver(qp, target, &record, false);
         if !is_taken {
-            // A datagram may wait for a slow receiver, and others behind it: nothing is sure until this pair is reset.
+            // A datagram may wait for a slow receiver, and others behind it: nothing is certain until this pair is
+            // reset.
             (self.qps[qp].lags, self.qps[target].early) = (true, true);
             self.qps[qp].send_done.push_back(Done::maybe(Some(record.wr_id), record.seq));
             if is_wanted {
@@ -155,14 +156,14 @@ impl World {
         if record.signaled {
             self.complete(qp, &record, false);
         } else {
-            // Silent, unless it is flushed before it is on its way.
+            // Without a completion, unless it is flushed before it is sent.
             self.qps[qp].send_done.push_back(Done::maybe(Some(record.wr_id), record.seq));
         }
         self.arrived(qp);
         self.arrived(target);
     }
 
-    /// Which datagrams a pair gets is no longer sure.
+    /// Marks the datagrams that a pair receives as uncertain.
     pub fn doubt_datagrams(&mut self, qp: usize) {
         self.loosen(qp);
         for done in self.qps[qp].recv_done.iter_mut() {
@@ -170,8 +171,8 @@ impl World {
         }
     }
 
-    /// A datagram finds no receive in a shared queue. Between pairs there is no order: it may have come before what
-    /// other pairs were to receive there, and have taken their receives.
+    /// A datagram finds no receive in a shared queue. There is no order between pairs: it may have arrived before the
+    /// messages of other pairs, and have consumed their receives.
     fn doubt_rivals(&mut self, qp: usize) {
         let Some(srq) = self.qps[qp].srq else { return };
         for rival in self.live_qps().into_iter().filter(|other| *other != qp) {
@@ -189,7 +190,7 @@ impl World {
         self.poll_some(cq, room, rng.one_in(2));
     }
 
-    /// Polls once, up to `room`; returns how many there were.
+    /// Polls once for up to `room` completions. Returns their number.
     fn poll_some(&mut self, cq: usize, room: usize, by_calls: bool) -> usize {
         let ptr = self.cqs[cq].ptr;
         let mut wcs = [Wc::default(); 8];
@@ -294,20 +295,21 @@ impl World {
         }
     }
 
-    /// Datagrams of one sender come in order; those of several may come in any. The receives they take are in order.
+    /// Datagrams of one sender arrive in order; those of several may be interleaved. The receives that they consume
+    /// are in order.
     fn bring_to_front(&mut self, qp: usize, src_qp: u32) {
         let dones = &mut self.qps[qp].recv_done;
         let Some(at) = dones.iter().position(|done| done.src_qp == src_qp) else { return };
         let receives: Vec<_> = dones.iter().map(|done| (done.wr_id, done.buffer)).collect();
         let Some(came) = dones.remove(at) else { return };
         dones.insert(0, came);
-        // The receives stay where they were.
+        // The receives keep their order.
         for (done, receive) in dones.iter_mut().zip(receives) {
             (done.wr_id, done.buffer) = receive;
         }
     }
 
-    /// Polls everything until what must come has come, and then finds no more.
+    /// Polls everything until all certain completions have arrived, and then checks that there are no more.
     pub fn settle(&mut self) {
         let began = Instant::now();
         loop {
@@ -345,10 +347,10 @@ impl World {
         queue.must_event = queue.must_event && queue.armed;
     }
 
-    /// Takes what events there are from a channel; what must have come has come.
+    /// Takes the pending events of a channel; all certain events must have arrived.
     pub fn take_events(&mut self, rng: &mut Rng) {
         let Some(channel) = rng.pick(&self.live_channels()) else { return };
-        // What waits for a poll to be executed is executed.
+        // Requests that wait for a poll are executed.
         self.settle();
         let began = Instant::now();
         loop {
@@ -363,7 +365,7 @@ impl World {
                 assert_eq!(self.cqs[found].channel, Some(channel), "an event on another channel");
                 // SAFETY: a live queue.
                 assert_eq!(tag, unsafe { (*cq).cq_context }, "the queue's context");
-                // SAFETY: as above.
+                // SAFETY: a live queue.
                 unsafe { (self.library.ack_cq_events)(cq, 1) };
                 (self.cqs[found].armed, self.cqs[found].must_event) = (false, false);
                 continue;
@@ -379,12 +381,12 @@ impl World {
         }
     }
 
-    /// Takes the asynchronous events of every context. All are of objects that live.
+    /// Takes the asynchronous events of every context. All belong to live objects.
     pub fn take_async_events(&mut self) {
         const SRQ_LIMIT_REACHED: i32 = 15;
         for ctx in self.open_ctxs() {
             loop {
-                // SAFETY: zero is a value of every field.
+                // SAFETY: zero is valid for every field.
                 let mut event: AsyncEvent = unsafe { zeroed() };
                 let ptr = self.ctxs[ctx].ptr;
                 // SAFETY: an open context whose descriptor does not block.
@@ -404,7 +406,7 @@ impl World {
                         let srq = self.live_srqs().into_iter().find(of).expect("a queue that lives");
                         match self.limits_due.iter().position(|due| *due == srq) {
                             Some(at) => drop(self.limits_due.remove(at)),
-                            // The receive was taken before its completion is polled.
+                            // The receive was consumed before its completion is polled.
                             None => self.srqs[srq].limit = 0,
                         }
                     }
@@ -416,7 +418,7 @@ impl World {
         }
     }
 
-    /// Everything that must have come has come: completions, then the events they cause.
+    /// Waits until all certain completions and then their events have arrived.
     pub fn settle_events(&mut self) {
         self.settle();
         self.take_async_events();
@@ -434,7 +436,7 @@ fn check_status(done: &Done, wc: &Wc) {
 }
 
 fn check_effect(effect: Option<Effect>) {
-    // SAFETY: memory of the world, which no request under way names.
+    // SAFETY: memory of the world, which no outstanding request refers to.
     unsafe {
         match effect {
             Some(Effect::Bytes { addr, len, pattern }) => {
@@ -453,14 +455,14 @@ fn check_effect(effect: Option<Effect>) {
     }
 }
 
-/// `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll`: as many as there is room for.
+/// `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll`: up to the length of `wcs`.
 ///
 /// # Safety
 /// `cq` must be a live extended queue that no other thread polls.
 unsafe fn poll_by_calls(cq: *mut CqEx, wcs: &mut [Wc]) -> i32 {
     let mut attr = 0_u32;
     let mut count = 0;
-    // SAFETY: the caller's; the functions of fields that the queue was made with.
+    // SAFETY: contract of this function: the queue is live. It was created with these functions.
     unsafe {
         while count < wcs.len() {
             let got = if count == 0 { ((*cq).start_poll)(cq, &raw mut attr) } else { ((*cq).next_poll)(cq) };

@@ -1,4 +1,4 @@
-//! Calls that return an error number also leave it in `errno`, as the kernel's calls below the original library do.
+//! Calls that return an error number also set `errno`, as the system calls of the original library do.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -9,7 +9,7 @@ use libc::{EBUSY, EINVAL, EOPNOTSUPP};
 use crate::library::{clear_errno, errno, inline, zeroed};
 use crate::refusals::Opened;
 
-/// Every call that can return an error number, made to do so.
+/// Makes every call fail that can return an error number.
 #[test]
 fn every_error_number_that_a_call_returns_is_in_errno() {
     let opened = Opened::new();
@@ -21,7 +21,7 @@ fn every_error_number_that_a_call_returns_is_in_errno() {
         assert!(got == number || got == -1, "{name} returned {got}");
         assert_eq!(errno(), number, "{name}: errno");
     };
-    // SAFETY: live objects, whole structures, and arguments that are refused before they are looked behind.
+    // SAFETY: live objects, complete structures, and arguments that are refused before they are dereferenced.
     unsafe {
         let mut init: SrqInitAttr = zeroed();
         (init.attr.max_wr, init.attr.max_sge) = (4, 1);
@@ -95,7 +95,7 @@ fn every_error_number_that_a_call_returns_is_in_errno() {
         check("ibv_post_recv", &mut || inline::post_recv(qp, &raw mut wr, &raw mut bad), EINVAL);
         let sges = [farcall_verbs::Sge { addr: 0, length: 8, lkey: 7 }; 64];
         let mut wr = farcall_verbs::RecvWr::new(1, &sges);
-        // The elements live as long as the call.
+        // The elements outlive the call.
         let wr: *mut farcall_verbs::RecvWr<'static> = (&raw mut wr).cast();
         check("ibv_post_srq_recv", &mut || inline::post_srq_recv(srq, wr, &raw mut bad), EINVAL);
         let extended = opened.pair(|attr| (attr.comp_mask, attr.send_ops_flags) = (1 | 1 << 6, 1));

@@ -1,5 +1,5 @@
-//! The library as a C program meets it: exported functions found by name, and the header's inline functions,
-//! which go through the tables in the objects.
+//! The library as used by a C program: exported functions found by name, and the header's inline functions, which call
+//! through the tables in the objects.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Deref;
@@ -13,7 +13,7 @@ use farcall_layout::{
 };
 use farcall_verbs::{RecvWr, SendWr, Wc};
 
-/// Where cargo put the library that it built beside these tests.
+/// Returns the path of the library that cargo built for these tests.
 fn path() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let folder = test.parent().and_then(std::path::Path::parent).unwrap();
@@ -34,8 +34,8 @@ macro_rules! exported {
 
         impl Library {
             fn load() -> Self {
-                // SAFETY: a library whose constructors do nothing that matters here; functions have these signatures in
-                // `infiniband/verbs.h`.
+                // SAFETY: the library's constructors have no effect that matters here. `infiniband/verbs.h` declares
+                // the functions with these signatures.
                 unsafe {
                     let library = libloading::Library::new(path()).unwrap();
                     let found = Self {
@@ -82,7 +82,7 @@ exported! {
 }
 
 impl Library {
-    /// The library, loaded once.
+    /// Returns the library, which is loaded once.
     pub fn get() -> &'static Self {
         static LIBRARY: OnceLock<Library> = OnceLock::new();
         LIBRARY.get_or_init(Self::load)
@@ -97,27 +97,27 @@ impl Deref for Library {
     }
 }
 
-/// The thread's `errno`.
+/// Returns the thread's `errno`.
 pub fn errno() -> c_int {
-    // SAFETY: the thread's own variable.
+    // SAFETY: `__errno_location` returns a valid pointer to the calling thread's own variable.
     unsafe { *libc::__errno_location() }
 }
 
-/// Sets `errno`, to see that a call does.
+/// Clears `errno`, to detect whether a call sets it.
 pub fn clear_errno() {
-    // SAFETY: the thread's own variable.
+    // SAFETY: `__errno_location` returns a valid pointer to the calling thread's own variable.
     unsafe { *libc::__errno_location() = 0 }
 }
 
 // --- The header's inline functions ---
-// Their safety is that of the C functions: pointers are the program's own objects, structures are whole.
+// Their contracts are those of the C functions: pointers are live objects of the program, and structures are complete.
 #[allow(clippy::missing_safety_doc, reason = "the contracts are the man pages'")]
 pub mod inline {
     use super::*;
 
     /// `verbs_get_ctx`: the extended context around a context.
     pub unsafe fn extended(context: *mut Context) -> *mut VerbsContext {
-        // SAFETY: our contexts are extended: the caller's context lies in one.
+        // SAFETY: contract of the C function: `context` is open. This library's contexts are part of a `VerbsContext`.
         unsafe {
             assert_eq!((*context).abi_compat as usize, usize::MAX);
             let around = context.byte_sub(std::mem::offset_of!(VerbsContext, context)).cast::<VerbsContext>();
@@ -127,18 +127,18 @@ pub mod inline {
     }
 
     pub unsafe fn query_port(context: *mut Context, port_num: u8, attr: *mut PortAttr) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: contract of the C function: the objects are live and the structures complete.
         unsafe { ((*extended(context)).query_port)(context, port_num, attr, size_of::<PortAttr>()) }
     }
 
     pub unsafe fn create_cq_ex(context: *mut Context, attr: *mut CqInitAttrEx) -> *mut CqEx {
-        // SAFETY: the caller's.
+        // SAFETY: contract of the C function: the objects are live and the structures complete.
         unsafe { ((*extended(context)).create_cq_ex)(context, attr) }
     }
 
     pub unsafe fn create_qp_ex(context: *mut Context, attr: *mut QpInitAttrEx) -> *mut Qp {
         const PD_ALONE: u32 = 1;
-        // SAFETY: the caller's.
+        // SAFETY: contract of the C function: the objects are live and the structures complete.
         unsafe {
             if (*attr).comp_mask == PD_ALONE {
                 return (Library::get().create_qp)((*attr).pd, attr.cast());
@@ -148,22 +148,22 @@ pub mod inline {
     }
 
     pub unsafe fn poll_cq(cq: *mut Cq, wcs: &mut [Wc]) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: contract of the C function: the queue is live.
         unsafe { ((*(*cq).context).ops.poll_cq)(cq, wcs.len() as c_int, wcs.as_mut_ptr()) }
     }
 
     pub unsafe fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: contract of the C function: the queue is live.
         unsafe { ((*(*cq).context).ops.req_notify_cq)(cq, solicited_only) }
     }
 
     pub unsafe fn post_send(qp: *mut Qp, wr: *mut SendWr<'static>, bad: *mut *mut SendWr<'static>) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: contract of the C function: the pair is live and the chain valid.
         unsafe { ((*(*qp).context).ops.post_send)(qp, wr, bad) }
     }
 
     pub unsafe fn post_recv(qp: *mut Qp, wr: *mut RecvWr<'static>, bad: *mut *mut RecvWr<'static>) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: contract of the C function: the pair is live and the chain valid.
         unsafe { ((*(*qp).context).ops.post_recv)(qp, wr, bad) }
     }
 
@@ -172,16 +172,16 @@ pub mod inline {
         wr: *mut RecvWr<'static>,
         bad: *mut *mut RecvWr<'static>,
     ) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: contract of the C function: the queue is live and the chain valid.
         unsafe { ((*(*srq).context).ops.post_srq_recv.unwrap())(srq, wr, bad) }
     }
 }
 
-/// The one device.
+/// Returns the only device.
 pub fn device() -> *mut Device {
     let mut count = 0;
     let library = Library::get();
-    // SAFETY: as the man page shows it; devices live on after the list.
+    // SAFETY: the order of calls is that of the man page; devices outlive the list.
     unsafe {
         let list = (library.get_device_list)(&raw mut count);
         assert!(!list.is_null() && count == 1);
@@ -192,11 +192,11 @@ pub fn device() -> *mut Device {
     }
 }
 
-/// Structures of plain numbers and pointers, all zero, as C programs begin with.
+/// Returns a structure of integers and pointers that are all zero, as C programs initialize them.
 ///
 /// # Safety
-/// Zero must be a value of every field.
+/// Zero must be valid for every field.
 pub unsafe fn zeroed<T>() -> T {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract of this function: zero is valid for every field.
     unsafe { std::mem::zeroed() }
 }

@@ -1,5 +1,5 @@
-//! The library's C interface, called as C programs call it: by exported name, by the tables that the header's
-//! inline functions go through, with the header's structures.
+//! The library's C interface, used like a C program does: exported names, the tables that the header's inline
+//! functions use, and the header's structures.
 
 mod completions;
 mod errors;

@@ -1,4 +1,4 @@
-//! Making, changing and destroying everything but queue pairs, and asking the device.
+//! Creating, modifying and destroying all objects except queue pairs, and querying the device.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -10,10 +10,10 @@ use libc::{EBUSY, EFAULT, EINVAL, EOPNOTSUPP};
 use crate::library::{clear_errno, errno, inline, zeroed};
 use crate::world::{AhModel, ChannelModel, ContextModel, CqModel, MrModel, PdModel, Rng, SrqModel, World};
 
-/// Room for all entries of a port's GID table.
+/// Upper limit of the entries of a port's GID table.
 const GIDS_MAX: usize = 16;
 
-/// Bytes of each region's buffer.
+/// Length of each region's buffer in bytes.
 pub const BUFFER: usize = 32 << 10;
 /// `IBV_ACCESS_*`.
 const LOCAL_WRITE: u32 = 1;
@@ -25,7 +25,7 @@ const HUGETLB: u32 = 1 << 7;
 const RELAXED_ORDERING: u32 = 1 << 20;
 
 impl World {
-    /// A call that makes an object: the pointer or `errno`, against what it should be (0: an object).
+    /// Checks a call that creates an object: the pointer or `errno` against the allowed errors (0: an object).
     #[track_caller]
     pub fn expect_made<T>(&mut self, call: String, made: *mut T, allowed: &[c_int]) -> bool {
         let got = if made.is_null() { errno() } else { 0 };
@@ -47,7 +47,8 @@ impl World {
         }
     }
 
-    /// Only without objects: closing with some is defined (they are gone with the context), but using them then is not.
+    /// Closes only contexts without objects: closing others is defined (their objects are destroyed as well), but
+    /// using these objects afterwards is not.
     pub fn close(&mut self, rng: &mut Rng) {
         let free: Vec<usize> = self.open_ctxs().into_iter().filter(|ctx| !self.has_objects(*ctx)).collect();
         let Some(ctx) = rng.pick(&free) else { return };
@@ -87,7 +88,7 @@ impl World {
 
     // --- Memory regions ----------------------------------------------------------------------------------------------
 
-    /// What registering with an access mask gives: IBA 10.6.3.1, and the kernel's check of unknown bits.
+    /// Returns the result of registering with an access mask: IBA 10.6.3.1, and the kernel's check of unknown bits.
     fn access_verdict(access: u32) -> c_int {
         const KNOWN: u32 = 0xf | MW_BIND | ZERO_BASED | HUGETLB | 0x3ff0_0000;
         const NOT_OFFERED: u32 = 1 << 6 | 1 << 8 | 1 << 9;
@@ -121,7 +122,7 @@ impl World {
         let (mut addr, mut len) = (buffer.as_mut_ptr() as u64, BUFFER as u64);
         self.memory.push(buffer);
         match rng.below(16) {
-            // A length of 0, which names no byte; an address that is not mapped, one that wraps.
+            // A length of 0, which addresses no byte; an address that is not mapped; one that wraps around.
             0 => len = 0,
             1 => (addr, verdict) = (4096, if verdict == 0 { EFAULT } else { verdict }),
             2 => (addr, verdict) = (u64::MAX - 100, if verdict == 0 { EINVAL } else { verdict }),
@@ -134,7 +135,7 @@ impl World {
         // SAFETY: a live domain; where registering succeeds, memory of the world, which outlives the region.
         let ptr = unsafe {
             match how {
-                // As the header's macro decides: optional flags go by the second function.
+                // Like the header's macro: optional flags require the second function.
                 0 | 1 if access & 0x3ff0_0000 == 0 => {
                     (library.reg_mr)(pd_ptr, at, len as usize, access as c_int)
                 }
@@ -142,7 +143,7 @@ impl World {
                 _ => (library.ibv_reg_mr_iova2)(pd_ptr, at, len as usize, iova, access),
             }
         };
-        // Nothing is sent to or from regions that are named by other addresses than their memory's.
+        // No messages use regions with other addresses than those of their memory.
         let is_renamed = iova != addr || access & ZERO_BASED != 0;
         let allowed = [verdict];
         let call = format!("mr{} = ibv_reg_mr(pd{pd}, {addr:#x}, {len}, {access:#x})", self.mrs.len());
@@ -161,7 +162,8 @@ impl World {
         }
     }
 
-    /// `man ibv_rereg_mr`: with bad input the region is as it was; refused by the device it can only be deregistered.
+    /// `man ibv_rereg_mr`: with invalid input the region is unchanged; if the device refuses, it can only be
+    /// deregistered.
     pub fn rereg_mr(&mut self, rng: &mut Rng) {
         const TRANSLATION: c_int = 1;
         const PD: c_int = 2;
@@ -249,7 +251,7 @@ impl World {
         self.expect(format!("ibv_dereg_mr(mr{mr})"), got, &[0]);
     }
 
-    /// A piece of a region that was not given out before.
+    /// Returns a range of a region that was not returned before.
     pub fn slot(&mut self, mr: usize, len: u64) -> Option<u64> {
         let region = &mut self.mrs[mr];
         let at = region.cursor;
@@ -303,13 +305,13 @@ impl World {
         let tag = ptr::without_provenance_mut(0x1000 + self.cqs.len());
         clear_errno();
         let ptr = if extended {
-            // SAFETY: zero is a value of every field.
+            // SAFETY: zero is valid for every field.
             let mut attr: CqInitAttrEx = unsafe { zeroed() };
             (attr.cqe, attr.cq_context, attr.channel) = (cqe as u32, tag, channel_ptr);
             attr.comp_vector = vector as u32;
             attr.wc_flags = 0x7f;
             match rng.below(12) {
-                // VLANs, flow tags; flags and masks of the future.
+                // VLANs, flow tags; unknown flags and masks.
                 0 => (attr.wc_flags, verdict) = (1 << 8, EOPNOTSUPP),
                 1 => (attr.wc_flags, verdict) = (1 << 40, EOPNOTSUPP),
                 2 => (attr.comp_mask, verdict) = (1 << 5, EINVAL),
@@ -317,7 +319,7 @@ impl World {
                 4 => (attr.comp_mask, attr.flags) = (1, 1),
                 _ => {}
             }
-            // SAFETY: an open context, a whole structure.
+            // SAFETY: an open context, a complete structure.
             unsafe { inline::create_cq_ex(ctx_ptr, &raw mut attr).cast() }
         } else {
             // SAFETY: an open context; a live channel or null.
@@ -372,7 +374,7 @@ impl World {
         let mut attr =
             SrqInitAttr { srq_context: ptr::null_mut(), attr: SrqAttr { max_wr, max_sge, srq_limit: 0 } };
         clear_errno();
-        // SAFETY: a live domain, a whole structure.
+        // SAFETY: a live domain, a complete structure.
         let ptr = unsafe { (self.library.create_srq)(self.pds[pd].ptr, &raw mut attr) };
         let call = format!("srq{} = ibv_create_srq(pd{pd}, {max_wr}, {max_sge})", self.srqs.len());
         if self.expect_made(call, ptr, &[verdict]) {
@@ -403,7 +405,7 @@ impl World {
                 }
                 if attr.max_wr == 1 && model.posted.len() > 1 {
                     if held <= 1 || model.loose {
-                        // Whether messages under way have taken theirs already is not fixed.
+                        // It is not determined whether messages in flight have already consumed their receives.
                         return;
                     }
                     verdict = EINVAL;
@@ -412,7 +414,7 @@ impl World {
             0 => {}
             _ => verdict = EINVAL,
         }
-        // SAFETY: a live queue, a whole structure.
+        // SAFETY: a live queue, a complete structure.
         let got = unsafe { (self.library.modify_srq)(self.srqs[srq].ptr, &raw mut attr, mask) };
         let (wr, limit) = (attr.max_wr, attr.srq_limit);
         self.expect(format!("ibv_modify_srq(srq{srq}, wr {wr}, limit {limit}, {mask:#x})"), got, &[verdict]);
@@ -428,7 +430,7 @@ impl World {
         self.check_limit(srq);
     }
 
-    /// The limit event comes once fewer are left than the limit (IBA 10.2.9.3).
+    /// The limit event occurs when fewer receives than the limit are left (IBA 10.2.9.3).
     pub fn check_limit(&mut self, srq: usize) {
         let model = &mut self.srqs[srq];
         if model.limit > 0 && model.posted.len() < model.limit as usize {
@@ -442,7 +444,7 @@ impl World {
     pub fn query_srq(&mut self, rng: &mut Rng) {
         let Some(srq) = rng.pick(&self.live_srqs()) else { return };
         let mut attr = SrqAttr { max_wr: 0, max_sge: 0, srq_limit: 0 };
-        // SAFETY: a live queue, a whole structure.
+        // SAFETY: a live queue, a complete structure.
         let got = unsafe { (self.library.query_srq)(self.srqs[srq].ptr, &raw mut attr) };
         self.expect(format!("ibv_query_srq(srq{srq})"), got, &[0]);
         let model = &self.srqs[srq];
@@ -467,7 +469,7 @@ impl World {
 
     // --- Address handles ---------------------------------------------------------------------------------------------
 
-    /// A path to this host itself.
+    /// Returns a path to this host.
     pub fn own_path(&self, ctx: usize) -> AhAttr {
         let mut attr = AhAttr::default();
         let mut gid = [0_u8; 16];
@@ -491,18 +493,18 @@ impl World {
             _ => {}
         }
         clear_errno();
-        // SAFETY: a live domain, a whole structure.
+        // SAFETY: a live domain, a complete structure.
         let ptr = unsafe { (self.library.create_ah)(self.pds[pd].ptr, &raw mut attr) };
         if self.expect_made(format!("ah{} = ibv_create_ah(pd{pd})", self.ahs.len()), ptr, &[verdict]) {
             self.ahs.push(AhModel { ptr, pd, live: true });
         }
     }
 
-    /// The way back from a completion without a GRH, which on Ethernet leads nowhere.
+    /// The path to the sender of a completion without a GRH, which does not exist on Ethernet.
     fn paths_back(&mut self, ctx: usize, pd: Option<usize>) {
         let mut wc = Wc::default();
         let mut attr = AhAttr::default();
-        // SAFETY: an open context, whole structures; without a GRH nothing is read of it.
+        // SAFETY: an open context, complete structures; without a GRH nothing is read of it.
         let got = unsafe {
             let context = self.ctxs[ctx].ptr;
             (self.library.ibv_init_ah_from_wc)(context, 1, &raw mut wc, ptr::null_mut(), &raw mut attr)
@@ -511,7 +513,7 @@ impl World {
         assert_eq!((attr.is_global, attr.port_num), (0, 1));
         let Some(pd) = pd else { return };
         clear_errno();
-        // SAFETY: a live domain, a whole structure.
+        // SAFETY: a live domain, a complete structure.
         let made = unsafe {
             (self.library.ibv_create_ah_from_wc)(self.pds[pd].ptr, &raw mut wc, ptr::null_mut(), 1)
         };
@@ -532,17 +534,17 @@ impl World {
     // --- The device --------------------------------------------------------------------------------------------------
 
     pub fn limits(&self, ctx: usize) -> DeviceAttr {
-        // SAFETY: zero is a value of every field.
+        // SAFETY: zero is valid for every field.
         let mut attr: DeviceAttr = unsafe { zeroed() };
-        // SAFETY: an open context, a whole structure.
+        // SAFETY: an open context, a complete structure.
         assert_eq!(unsafe { (self.library.query_device)(self.ctxs[ctx].ptr, &raw mut attr) }, 0);
         attr
     }
 
-    /// How many entries the table of the port has here.
+    /// Returns the number of entries of the port's table.
     fn gids_of(ctx: &ContextModel) -> usize {
         let mut attr = PortAttr::default();
-        // SAFETY: an open context, a whole structure.
+        // SAFETY: an open context, a complete structure.
         assert_eq!(unsafe { inline::query_port(ctx.ptr, 1, &raw mut attr) }, 0);
         attr.gid_tbl_len as usize
     }
@@ -556,29 +558,29 @@ impl World {
         let index = rng.of(&[0, 0, 1, 2, 15, 1000, -1]);
         let is_port = port == 1;
         let mut attr = PortAttr::default();
-        // SAFETY: an open context, whole structures.
+        // SAFETY: an open context, complete structures.
         let got = unsafe { inline::query_port(context, port, &raw mut attr) };
         self.expect(format!("ibv_query_port({port})"), got, &[if is_port { 0 } else { EINVAL }]);
         let gids = Self::gids_of(&self.ctxs[ctx]);
         let mut gid = [0_u8; 16];
-        // SAFETY: as above.
+        // SAFETY: an open context, a valid variable.
         let got = unsafe { (library.query_gid)(context, port, index, &raw mut gid) };
         let is_there = is_port && (index as u32) < gids as u32;
         self.expect(format!("ibv_query_gid({port}, {index})"), got, &[if is_there { 0 } else { -1 }]);
         let mut pkey = 0_u16;
-        // SAFETY: as above.
+        // SAFETY: an open context, a valid variable.
         let got = unsafe { (library.ibv_query_pkey)(context, port, index, &raw mut pkey) };
         let is_partition = is_port && index == 0;
         self.expect(format!("ibv_query_pkey({port}, {index})"), got, &[if is_partition { 0 } else { -1 }]);
         let wanted = rng.of(&[0xffff_u16, 0x1234]);
-        // SAFETY: as above.
+        // SAFETY: an open context.
         let got = unsafe { (library.ibv_get_pkey_index)(context, port, wanted) };
         let found = is_port && wanted == 0xffff;
         self.expect(format!("ibv_get_pkey_index({port})"), got, &[if found { 0 } else { -1 }]);
-        // SAFETY: zero is a value of every field.
+        // SAFETY: zero is valid for every field.
         let mut entries: [GidEntry; GIDS_MAX] = unsafe { zeroed() };
         let flags = rng.of(&[0, 0, 1]);
-        // SAFETY: an open context, a whole structure.
+        // SAFETY: an open context, a complete structure.
         let got = unsafe {
             let size = size_of::<GidEntry>();
             (library._ibv_query_gid_ex)(context, port.into(), index as u32, entries.as_mut_ptr(), flags, size)
@@ -586,7 +588,7 @@ impl World {
         let verdict = if is_there && flags == 0 { 0 } else { EINVAL };
         self.expect(format!("ibv_query_gid_ex({port}, {index}, {flags})"), got, &[verdict]);
         let room = rng.below(gids + 1);
-        // SAFETY: room for so many entries.
+        // SAFETY: `entries` has at least `room` elements.
         let got = unsafe {
             (library._ibv_query_gid_table)(context, entries.as_mut_ptr(), room, flags, size_of::<GidEntry>())
         };

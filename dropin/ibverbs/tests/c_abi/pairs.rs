@@ -1,4 +1,4 @@
-//! Queue pairs: making, every transition, asking, destroying.
+//! Queue pairs: creation, every transition, queries, destruction.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -11,7 +11,7 @@ use crate::library::{clear_errno, inline, zeroed};
 use crate::table;
 use crate::world::{Done, QpModel, RC, Rng, UC, UD, World, state, status};
 
-/// Names of states, for people.
+/// Names of states, for messages.
 pub const STATES: [&str; 8] = ["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR", "?"];
 
 const MAX_RD_ATOMIC: u8 = 128;
@@ -40,7 +40,7 @@ impl World {
             max_inline_data: rng.below(64) as u32,
         };
         match rng.below(24) {
-            // Raw packets, XRC, drivers' own, nonsense.
+            // Raw packets, XRC, driver-specific types, invalid types.
             0 => (qp_type, verdict) = (rng.of(&[8, 9, 10, 0xff, 1, 77]), EOPNOTSUPP),
             1 => (cap.max_send_wr, verdict) = (limits.max_qp_wr as u32 + 1, EINVAL),
             2 => (cap.max_send_sge, verdict) = (limits.max_sge as u32 + 1, EINVAL),
@@ -50,7 +50,7 @@ impl World {
             _ => {}
         }
         let signal_all = rng.one_in(2);
-        // SAFETY: zero is a value of every field.
+        // SAFETY: zero is valid for every field.
         let mut attr: QpInitAttrEx = unsafe { zeroed() };
         (attr.qp_context, attr.qp_type) = (ptr::without_provenance_mut(self.qps.len() + 1), qp_type);
         (attr.send_cq, attr.recv_cq) = (self.cqs[send_cq].ptr, self.cqs[recv_cq].ptr);
@@ -70,7 +70,7 @@ impl World {
                 _ => 0xc,
             };
             verdict = self.spoil_extended(rng, &mut attr, verdict);
-            // SAFETY: an open context, a whole structure of live objects.
+            // SAFETY: an open context, a complete structure of live objects.
             unsafe { inline::create_qp_ex(self.ctxs[ctx].ptr, &raw mut attr) }
         } else {
             // SAFETY: a live domain; the extended structure begins like the plain one.
@@ -105,11 +105,11 @@ impl World {
                 (*ptr).send_cq == attr.send_cq && (*ptr).recv_cq == attr.recv_cq && (*ptr).srq == attr.srq
             );
             assert_eq!((*ptr).qp_context, attr.qp_context);
-            // The extended pair is there for those who asked for its operations (man ibv_wr_post).
+            // The extended pair exists only if its operations were requested (man ibv_wr_post).
             assert_eq!((self.library.ibv_qp_to_qp_ex)(ptr).is_null(), !extended);
             (*ptr).qp_num
         };
-        // SAFETY: zero is a value of every field.
+        // SAFETY: zero is valid for every field.
         let fresh: QpAttr = unsafe { zeroed() };
         self.qps.push(QpModel {
             ptr,
@@ -141,13 +141,13 @@ impl World {
         });
     }
 
-    /// Now and then asks for something that is not offered.
+    /// Sometimes requests an unsupported feature.
     fn spoil_extended(&mut self, rng: &mut Rng, attr: &mut QpInitAttrEx, verdict: c_int) -> c_int {
         if verdict != 0 {
             return verdict;
         }
         match rng.below(16) {
-            // Masks and flags of the future, hash functions, multicast loopback, memory windows.
+            // Unknown masks and flags, hash functions, multicast loopback, memory windows.
             0 => attr.comp_mask |= 1 << 20,
             1 => attr.comp_mask |= 1 << 5,
             2 => (attr.comp_mask, attr.create_flags) = (attr.comp_mask | 1 << 2, 1 << 1),
@@ -161,7 +161,7 @@ impl World {
 
     // --- States ------------------------------------------------------------------------------------------------------
 
-    /// Attributes that are good for `bits` towards `dest`.
+    /// Returns attributes that are valid for `bits` and the peer `dest`.
     fn good_attributes(&self, qp: usize, to: u32, dest: u32, rng: &mut Rng) -> QpAttr {
         let mut attr = QpAttr { qp_state: to, cur_qp_state: self.qps[qp].state, ..QpAttr::default() };
         (attr.port_num, attr.pkey_index, attr.qp_access_flags) = (1, 0, 0xf);
@@ -175,10 +175,10 @@ impl World {
         attr
     }
 
-    /// Calls `ibv_modify_qp` and tells the model.
+    /// Calls `ibv_modify_qp` and updates the model.
     fn modify(&mut self, qp: usize, attr: &mut QpAttr, bits: c_int, allowed: &[c_int]) -> bool {
         let from = self.qps[qp].state;
-        // SAFETY: a live pair, a whole structure.
+        // SAFETY: a live pair, a complete structure.
         let got = unsafe { (self.library.modify_qp)(self.qps[qp].ptr, attr, bits) };
         let to = if bits & mask::STATE != 0 { attr.qp_state } else { from };
         let (from_name, to_name) = (STATES[from as usize], STATES[to.min(7) as usize]);
@@ -194,7 +194,7 @@ impl World {
         got == 0
     }
 
-    /// What a transition does to what was posted.
+    /// Applies a transition to the posted requests.
     fn entered(&mut self, qp: usize, from: u32, to: u32) {
         match to {
             state::RESET => {
@@ -223,22 +223,22 @@ impl World {
                 self.arrived(qp);
             }
             state::RTR if self.qps[qp].early => self.doubt_datagrams(qp),
-            // What is under way may end, and nothing tells how far that is.
+            // Outstanding requests may complete, and their progress is unknown.
             state::SQD if !self.qps[qp].sends.is_empty() => self.loosen(qp),
             state::RTS if from == state::SQD => self.progress(qp),
             _ => {}
         }
     }
 
-    /// The connection ends here: what the other end meets has no fixed time. What was under way through a shared queue,
-    /// or as a datagram, may or may not have arrived.
+    /// The connection ends: the time of the other end's failure is not determined. Messages in flight through a shared
+    /// queue, or as datagrams, may or may not have arrived.
     fn cut(&mut self, qp: usize) {
         let other = self.qps[qp].link.take().filter(|other| *other != qp);
         if let Some(other) = other {
             self.qps[other].link = None;
         }
         if self.qps[qp].qp_type == UD {
-            // Datagrams that were not taken may be lost with their sender, and leave the receive to another.
+            // Datagrams that were not received may be lost with their sender, and leave their receive to another one.
             for other in self.live_qps().into_iter().filter(|other| *other != qp) {
                 if self.qps[other].qp_type == UD && !self.qps[other].recv_done.is_empty() {
                     self.doubt_datagrams(other);
@@ -281,15 +281,15 @@ impl World {
         }
     }
 
-    /// Any transition, with the attributes it takes, or with one too few, one too many or a bad one.
+    /// Any transition, with the required attributes, or with a missing, a superfluous or an invalid one.
     pub fn modify_qp(&mut self, rng: &mut Rng) {
         let Some(qp) = rng.pick(&self.live_qps()) else { return };
         let (from, qp_type) = (self.qps[qp].state, self.qps[qp].qp_type);
         if self.qps[qp].loose && from != state::ERR {
-            // It may have failed meanwhile, so that no answer is certain.
+            // It may have failed in the meantime, so no result is certain.
             return self.query(qp);
         }
-        // Mostly where it can go.
+        // Usually a permitted transition.
         let ways: Vec<u32> = (0..7).filter(|to| table::row(qp_type, from, *to).is_some()).collect();
         let mut to = if rng.one_in(4) { rng.below(8) as u32 } else { rng.of(&ways) };
         if to == state::RESET && rng.one_in(2) {
@@ -325,12 +325,12 @@ impl World {
         }
         if self.modify(qp, &mut attr, bits, &allowed) && to == state::RTR {
             self.qps[qp].dest = dest;
-            // Its partner may be connected already, or never: a random peer gives no fixed times.
+            // Its partner may be connected already, or never: a random peer causes failures at undetermined times.
             self.qps[qp].loose = qp_type != UD;
         }
     }
 
-    /// Connects two fresh pairs of one transport, as programs do.
+    /// Connects two new pairs of one transport, like programs do.
     pub fn connect(&mut self, rng: &mut Rng) {
         let fresh = |world: &Self, qp: &usize| world.qps[*qp].state == state::RESET;
         let free: Vec<usize> = self.live_qps().into_iter().filter(|qp| fresh(self, qp)).collect();
@@ -358,7 +358,7 @@ impl World {
         }
     }
 
-    /// To ERR or RESET on purpose: always allowed, but for a fresh pair.
+    /// Moves to ERR or RESET: always permitted, except for a new pair.
     pub fn shut(&mut self, rng: &mut Rng) {
         let Some(qp) = rng.pick(&self.live_qps()) else { return };
         let to = rng.of(&[state::ERR, state::RESET]);
@@ -370,9 +370,9 @@ impl World {
 
     /// `ibv_query_qp` agrees with the model.
     pub fn query(&mut self, qp: usize) {
-        // SAFETY: zero is a value of every field.
+        // SAFETY: zero is valid for every field.
         let (mut attr, mut init): (QpAttr, QpInitAttr) = unsafe { (zeroed(), zeroed()) };
-        // SAFETY: a live pair, whole structures.
+        // SAFETY: a live pair, complete structures.
         let got = unsafe { (self.library.query_qp)(self.qps[qp].ptr, &raw mut attr, -1, &raw mut init) };
         assert_eq!(got, 0, "ibv_query_qp(qp{qp})");
         let model = &mut self.qps[qp];

@@ -1,5 +1,5 @@
-//! What is not offered says so: each function with the errno that its man page or the header gives, and no flag or mask
-//! that the library does not know is taken in silence.
+//! Unsupported features are refused: each function with the errno of its man page or of the header, and no unknown
+//! flag or mask is silently accepted.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
@@ -40,14 +40,14 @@ impl Opened {
     }
 
     pub fn pair(&self, extended: impl FnOnce(&mut QpInitAttrEx)) -> *mut Qp {
-        // SAFETY: zero is a value of every field.
+        // SAFETY: zero is valid for every field.
         let mut attr: QpInitAttrEx = unsafe { zeroed() };
         (attr.send_cq, attr.recv_cq, attr.qp_type, attr.pd, attr.comp_mask) =
             (self.cq, self.cq, 2, self.pd, 1);
         (attr.cap.max_send_wr, attr.cap.max_recv_wr, attr.cap.max_send_sge) = (4, 4, 1);
         extended(&mut attr);
         clear_errno();
-        // SAFETY: live objects, a whole structure.
+        // SAFETY: live objects, a complete structure.
         unsafe { inline::create_qp_ex(self.context, &raw mut attr) }
     }
 }
@@ -63,7 +63,7 @@ impl Drop for Opened {
     }
 }
 
-/// The header's inline functions look for null in the tables, and then say `EOPNOTSUPP` themselves: memory windows,
+/// The header's inline functions check for null in the tables, and return `EOPNOTSUPP` themselves: memory windows,
 /// flows, counters, device memory, parent and thread domains, XRC, work queues, null regions, advice, moderation,
 /// packet pacing.
 #[test]
@@ -117,7 +117,7 @@ fn functions_that_are_not_offered_say_so() {
         let mut srq: SrqInitAttrEx = zeroed();
         (srq.comp_mask, srq.srq_type, srq.pd, srq.attr.max_wr) = (0b11, 1, pd, 4);
         for srq_type in [1, 2, 7] {
-            // XRC, tag matching, nonsense.
+            // XRC, tag matching, invalid types.
             srq.srq_type = srq_type;
             clear_errno();
             let made = ((*opened.tables()).create_srq_ex)(context, &raw mut srq);
@@ -126,14 +126,14 @@ fn functions_that_are_not_offered_say_so() {
         let mut values: Values = zeroed();
         values.comp_mask = 1 << 4;
         assert_eq!(((*opened.tables()).query_rt_values)(context, &raw mut values), EOPNOTSUPP);
-        // Drivers find their own devices by name; ours is none of theirs.
+        // Drivers identify their own devices by name; this device has a different one.
         let name = CStr::from_ptr((library.get_device_name)(device())).to_str().unwrap();
         assert!(!name.starts_with("mlx") && !name.starts_with("efa"), "{name}");
         assert_ne!((library.ibv_get_device_guid)(device()), 0);
     }
 }
 
-/// Four lanes of 25 Gb/s, as `ibv_query_port` says by its codes.
+/// Four lanes of 25 Gb/s, as reported by the codes of `ibv_query_port`.
 #[test]
 fn the_speed_of_a_port_is_told_for_the_port_that_there_is() {
     let opened = Opened::new();
@@ -149,12 +149,13 @@ fn the_speed_of_a_port_is_told_for_the_port_that_there_is() {
     }
 }
 
-/// All queries of the GID table say the same. What is at index 1 is an IPv4 address, on a network device that has it.
+/// All queries of the GID table return the same. The entry at index 1 is an IPv4 address, with a network device that
+/// has it.
 #[test]
 fn gids_are_the_same_in_every_query() {
     let opened = Opened::new();
     let (library, context) = (opened.library, opened.context);
-    // SAFETY: an open context; whole structures, for which zero is a value.
+    // SAFETY: an open context; complete structures, for which zero is a value.
     unsafe {
         let mut port: farcall_layout::PortAttr = zeroed();
         assert_eq!(inline::query_port(context, 1, &raw mut port), 0);
@@ -171,7 +172,7 @@ fn gids_are_the_same_in_every_query() {
             let of = |entry: &farcall_layout::GidEntry| (entry.gid, entry.gid_type, entry.ndev_ifindex);
             assert_eq!((of(entry), gid), (of(&alone), entry.gid));
             assert_eq!((entry.gid_index, entry.port_num, entry.gid_type), (index as u32, 1, 2));
-            // Three that stay here; then those of the network devices.
+            // Three entries of the loopback device; then those of the network devices.
             let loopback = libc::if_nametoindex(c"lo".as_ptr());
             assert_eq!(entry.ndev_ifindex == loopback, index < 3, "{index}");
             assert_ne!(entry.ndev_ifindex, 0);
@@ -181,7 +182,7 @@ fn gids_are_the_same_in_every_query() {
     }
 }
 
-/// Every type of queue pair and every bit of the extended masks and flags.
+/// Tests every type of queue pair, and every bit of the extended masks and flags.
 #[test]
 fn unknown_types_masks_and_flags_of_queue_pairs_are_refused() {
     let opened = Opened::new();
@@ -208,17 +209,17 @@ fn unknown_types_masks_and_flags_of_queue_pairs_are_refused() {
     refused("no domain", opened.pair(|attr| (attr.comp_mask, attr.send_ops_flags) = (1 << 6, 1)), EINVAL);
 }
 
-/// Every bit of an extended completion queue.
+/// Tests every bit of an extended completion queue.
 #[test]
 fn unknown_masks_and_flags_of_completion_queues_are_refused() {
     let opened = Opened::new();
     let refused = |what: &str, change: &dyn Fn(&mut CqInitAttrEx)| {
-        // SAFETY: zero is a value of every field.
+        // SAFETY: zero is valid for every field.
         let mut attr: CqInitAttrEx = unsafe { zeroed() };
         (attr.cqe, attr.comp_mask) = (4, 1);
         change(&mut attr);
         clear_errno();
-        // SAFETY: an open context, a whole structure.
+        // SAFETY: an open context, a complete structure.
         let made = unsafe { inline::create_cq_ex(opened.context, &raw mut attr) };
         assert!(made.is_null() && errno() == EOPNOTSUPP, "{what}: errno {}", errno());
     };
@@ -233,14 +234,14 @@ fn unknown_masks_and_flags_of_completion_queues_are_refused() {
     }
 }
 
-/// Every bit of a region's access, and of a request's flags.
+/// Tests every bit of a region's access, and of a request's flags.
 #[test]
 fn unknown_access_and_send_flags_are_refused() {
     let opened = Opened::new();
     let mut bytes = [0_u8; 64];
     for bit in [6].into_iter().chain(8..20).chain([30, 31]) {
         clear_errno();
-        // SAFETY: a live domain, memory that lives.
+        // SAFETY: a live domain, memory that outlives the region.
         let made: *mut Mr = unsafe {
             (opened.library.ibv_reg_mr_iova2)(
                 opened.pd,
@@ -254,20 +255,20 @@ fn unknown_access_and_send_flags_are_refused() {
         assert!(made.is_null() && errno() == known, "access bit {bit}: errno {}", errno());
     }
     let qp = opened.pair(|_| ());
-    // A pair in error takes requests, and flushes them.
+    // A pair in the error state accepts requests, and flushes them.
     to_error(&opened, qp);
     for bit in 4..32 {
         let mut wr = SendWr::send(1, &[]);
         wr.send_flags = SendFlags::from_bits_retain(1 << bit);
         let mut bad = ptr::null_mut();
-        // SAFETY: a live pair, a whole chain.
+        // SAFETY: a live pair, a complete chain.
         let got = unsafe { inline::post_send(qp, &raw mut wr, &raw mut bad) };
         assert!(got == EOPNOTSUPP && ptr::eq(bad, &raw const wr), "flag {bit}: {got}");
         let mut last = SendWr::send(2, &[]);
         last.send_flags = SendFlags::from_bits_retain(1 << bit);
         let mut first = SendWr::send(1, &[]);
         first.next = &raw const last;
-        // SAFETY: as above.
+        // SAFETY: a live pair, a complete chain.
         let got = unsafe { inline::post_send(qp, &raw mut first, &raw mut bad) };
         assert!(got == EOPNOTSUPP && ptr::eq(bad, &raw const last), "flag {bit} in a chain: {got}");
         let mut wcs = [farcall_verbs::Wc::default(); 4];
@@ -281,8 +282,7 @@ fn unknown_access_and_send_flags_are_refused() {
     assert_eq!(unsafe { (opened.library.destroy_qp)(qp) }, 0);
 }
 
-/// What a device may ignore is ignored: of a region, and of what a queue pair lets its peer do. `ibv_query_qp` tells
-/// what the program said.
+/// Optional access flags are ignored for regions and for queue pairs. `ibv_query_qp` returns the program's flags.
 #[test]
 fn optional_access_is_taken_by_regions_and_queue_pairs() {
     let opened = Opened::new();
@@ -290,7 +290,7 @@ fn optional_access_is_taken_by_regions_and_queue_pairs() {
     let addr = bytes.as_mut_ptr();
     // MW_BIND, HUGETLB, RELAXED_ORDERING and the rest of the optional range.
     for bit in [4, 7].into_iter().chain(20..30) {
-        // SAFETY: a live domain, memory that lives.
+        // SAFETY: a live domain, memory that outlives the region.
         unsafe {
             let made =
                 (opened.library.ibv_reg_mr_iova2)(opened.pd, addr.cast(), 64, addr as u64, 1 | 1 << bit);
@@ -302,7 +302,7 @@ fn optional_access_is_taken_by_regions_and_queue_pairs() {
     let qp = opened.pair(|_| ());
     for bit in 0..32 {
         let is_known = bit <= 9 || (20..30).contains(&bit);
-        // SAFETY: zero is a value of every field; a live pair.
+        // SAFETY: zero is valid for every field; a live pair.
         let (got, told) = unsafe {
             let (mut attr, mut made_with): (QpAttr, QpInitAttr) = (zeroed(), zeroed());
             attr.qp_state = 0;
@@ -320,7 +320,7 @@ fn optional_access_is_taken_by_regions_and_queue_pairs() {
 }
 
 fn to_error(opened: &Opened, qp: *mut Qp) {
-    // SAFETY: zero is a value of every field; a live pair.
+    // SAFETY: zero is valid for every field; a live pair.
     unsafe {
         let mut attr: QpAttr = zeroed();
         (attr.qp_state, attr.port_num) = (1, 1);
@@ -331,14 +331,14 @@ fn to_error(opened: &Opened, qp: *mut Qp) {
     }
 }
 
-/// Calls that destroy an object, or make one of it, know it by its handle, as the kernel does; a second call finds
-/// nothing.
+/// Calls that destroy an object, or create one from it, identify it by its handle, like the kernel does. A second call
+/// finds no object.
 #[test]
 fn refuses_wrong_handles_and_objects_that_are_gone() {
     let opened = Opened::new();
     let (library, context, pd, cq) = (opened.library, opened.context, opened.pd, opened.cq);
     let mut memory = vec![0_u8; 4096];
-    // SAFETY: live objects, whose handles are put right again; what is gone is not touched by the library.
+    // SAFETY: live objects, whose handles are restored; the library does not access destroyed objects.
     unsafe {
         let mut path: AhAttr = zeroed();
         (path.is_global, path.port_num) = (1, 1);
@@ -375,7 +375,7 @@ fn refuses_wrong_handles_and_objects_that_are_gone() {
                 assert_eq!(($destroy(object), errno()), (ENOENT, ENOENT), "{} again", $what);
             }};
         }
-        // Nothing is made of a domain or queue with a wrong handle.
+        // Creating objects fails with a wrong handle of a domain or queue.
         (*own_pd).handle = !(*own_pd).handle;
         assert!((library.reg_mr)(own_pd, addr, len, 1).is_null() && errno() == ENOENT);
         assert!((library.create_srq)(own_pd, &raw mut init).is_null() && errno() == ENOENT);

@@ -1,4 +1,4 @@
-//! Regions that requests name by other addresses than those of their memory.
+//! Regions that requests address by other addresses than those of their memory.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -19,7 +19,7 @@ const ZERO_BASED: u32 = 1 << 5;
 const TRANSLATION: c_int = 1;
 const ACCESS: c_int = 4;
 
-/// How a program names a region's first byte.
+/// How a program addresses a region's first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Name {
     Own,
@@ -32,7 +32,7 @@ impl Name {
         match self {
             Self::Own => addr,
             Self::Zero => 0,
-            // The kernel asks for the same offset in a page.
+            // The kernel requires the same offset within a page.
             Self::Iova(page) => page * 4096 + addr % 4096,
         }
     }
@@ -42,7 +42,7 @@ impl Name {
     unsafe fn register(self, opened: &Opened, memory: &mut [u8]) -> *mut Mr {
         let (addr, library) = (memory.as_mut_ptr(), opened.library);
         let name = self.of(addr as u64);
-        // SAFETY: a live domain, and the caller's memory.
+        // SAFETY: a live domain; contract of this function: the memory outlives the region.
         let made = unsafe {
             match self {
                 Self::Iova(_) => {
@@ -63,7 +63,7 @@ impl Name {
     }
 }
 
-/// The completions of `count` requests, which come in any order.
+/// Waits for the completions of `count` requests, in any order.
 fn wait(opened: &Opened, count: usize) -> Vec<Wc> {
     let (mut found, deadline) = (Vec::new(), Instant::now() + Duration::from_secs(60));
     while found.len() < count {
@@ -77,7 +77,7 @@ fn wait(opened: &Opened, count: usize) -> Vec<Wc> {
     found
 }
 
-/// A list whose life is spelled longer for the C type alone.
+/// Extends the lifetime of a list for the C type.
 fn list(sge: &Sge) -> &'static [Sge] {
     // SAFETY: tests keep the element until the post has returned.
     unsafe { std::slice::from_raw_parts(sge, 1) }
@@ -85,11 +85,11 @@ fn list(sge: &Sge) -> &'static [Sge] {
 
 fn post(qp: *mut Qp, wr: &mut SendWr<'static>) {
     let mut bad = ptr::null_mut();
-    // SAFETY: a live pair, a whole chain, memory that lives.
+    // SAFETY: a live pair, a complete chain, memory that outlives the requests.
     assert_eq!(unsafe { inline::post_send(qp, wr, &raw mut bad) }, 0);
 }
 
-/// Sends and writes from `from` to `to`, each named in its way, by structures and by calls.
+/// Sends and writes from `from` to `to`, each addressed by its name, by structures and by builder calls.
 fn messages(opened: &Opened, [a, b]: [*mut Qp; 2], [from, to]: [Name; 2]) {
     let (mut source, mut target) = (vec![0_u8; LEN], vec![0_u8; LEN]);
     let what = format!("{from:?} to {to:?}");
@@ -107,7 +107,7 @@ fn messages(opened: &Opened, [a, b]: [*mut Qp; 2], [from, to]: [Name; 2]) {
     let (mut first, last) = (RecvWr::new(1, list(&into[0])), RecvWr::new(2, list(&into[1])));
     first.next = &raw const last;
     let mut bad = ptr::null_mut();
-    // SAFETY: a live pair, a whole chain, memory that lives.
+    // SAFETY: a live pair, a complete chain, memory that outlives the requests.
     assert_eq!(unsafe { inline::post_recv(b, &raw mut first, &raw mut bad) }, 0, "{what}");
     let out = [sge(here + 7, 100, local.lkey), sge(here + 107, 100, local.lkey)];
     let last = SendWr::send(4, list(&out[1])).with_flags(SendFlags::SIGNALED);
@@ -117,20 +117,20 @@ fn messages(opened: &Opened, [a, b]: [*mut Qp; 2], [from, to]: [Name; 2]) {
     let done = wait(opened, 4);
     assert!(done.iter().all(|wc| wc.status.is_success()), "{what}: {done:?}");
     assert_eq!((&target[100..200], &target[300..400]), (&source[7..107], &source[107..207]), "{what}");
-    // WRITE, then READ of what was written, to another place.
+    // WRITE, then READ of the written bytes, to another offset.
     post(a, &mut SendWr::write(5, list(&out[0]), there + 1000, remote.rkey).with_flags(SendFlags::SIGNALED));
     let back = sge(here + 2000, 100, local.lkey);
     post(a, &mut SendWr::read(6, list(&back), there + 1000, remote.rkey).with_flags(SendFlags::SIGNALED));
     assert!(wait(opened, 2).iter().all(|wc| wc.status.is_success()), "{what}");
     assert_eq!((&target[1000..1100], &source[2000..2100]), (&source[7..107], &source[7..107]), "{what}");
-    // Inline data is named by its own address, whatever the key in its element.
+    // Inline data is addressed by its own address, whatever the key in its element.
     let mut small = *b"inline";
     let inline_sge = sge(small.as_mut_ptr() as u64, 6, local.lkey);
     let wr = SendWr::write(7, list(&inline_sge), there, remote.rkey);
     post(a, &mut wr.with_flags(SendFlags::SIGNALED | SendFlags::INLINE));
     assert!(wait(opened, 1)[0].status.is_success(), "{what}");
     assert_eq!(&target[..6], b"inline", "{what}");
-    // By calls.
+    // By builder calls.
     let extended: *mut QpEx = a.cast();
     // SAFETY: a live extended pair.
     unsafe {
@@ -171,7 +171,7 @@ fn names_regions_from_zero_and_from_other_addresses() {
     }
     let mut memory = vec![0_u8; LEN];
     clear_errno();
-    // SAFETY: a live domain, memory that lives.
+    // SAFETY: a live domain, memory that outlives the region.
     let made = unsafe {
         let iova = memory.as_ptr() as u64 + 1;
         (opened.library.ibv_reg_mr_iova2)(opened.pd, memory.as_mut_ptr().cast(), LEN, iova, 1)
@@ -181,7 +181,7 @@ fn names_regions_from_zero_and_from_other_addresses() {
     pairs.into_iter().for_each(|pair| assert_eq!(unsafe { (opened.library.destroy_qp)(pair) }, 0));
 }
 
-/// A region that is registered anew is named as its access flags say then.
+/// The addresses of a re-registered region depend on its new access flags.
 #[test]
 fn renames_a_region_that_is_registered_anew() {
     let opened = Opened::new();
@@ -193,7 +193,7 @@ fn renames_a_region_that_is_registered_anew() {
         unsafe { (Name::Own.register(&opened, &mut source), Name::Zero.register(&opened, &mut places[0])) };
     let plain = LOCAL_AND_REMOTE as c_int;
     let zero_based = (LOCAL_AND_REMOTE | ZERO_BASED) as c_int;
-    // The place, how it is named, and the change that leads there.
+    // The memory, its addresses, and the change that leads there.
     for (value, place, is_zero_based, flags, access) in [
         (1, 0, true, 0, 0),
         (2, 1, true, TRANSLATION, 0),
@@ -202,7 +202,7 @@ fn renames_a_region_that_is_registered_anew() {
         (5, 0, true, ACCESS, zero_based),
     ] {
         let at = places[place].as_mut_ptr();
-        // SAFETY: live objects, memory that lives.
+        // SAFETY: live objects, memory that outlives the region.
         let (lkey, target) = unsafe {
             if flags != 0 {
                 let rereg = opened.library.ibv_rereg_mr;

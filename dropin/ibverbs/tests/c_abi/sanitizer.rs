@@ -1,5 +1,5 @@
-//! Under AddressSanitizer or ThreadSanitizer a program's mistake ends it with a report. That shows that the library is
-//! built with it, too: otherwise the other tests would find nothing.
+//! Under AddressSanitizer or ThreadSanitizer, an error of the program terminates it with a report. This shows that the
+//! library is built with the sanitizer as well; otherwise the other tests would detect nothing.
 
 use std::ffi::c_int;
 use std::process::{Command, Stdio};
@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::library::{Library, device};
 
-/// Set to `address` or `thread` by whoever builds these tests and the library with that sanitizer.
+/// Set to `address` or `thread` if these tests and the library are built with that sanitizer.
 const SANITIZER: &str = "FARCALL_ABI_SANITIZER";
-/// For the process that makes a mistake: which.
+/// Contains the error that a child process makes.
 const MISTAKE: &str = "FARCALL_ABI_MISTAKE";
 
-/// A domain, freed by the library and given to it again.
+/// Frees a domain twice.
 fn domain_freed_twice() {
     let library = Library::get();
-    // SAFETY: none. The process is to end here.
+    // SAFETY: none. The process is expected to terminate here.
     unsafe {
         let context = (library.open_device)(device());
         let pd = (library.alloc_pd)(context);
@@ -24,25 +24,25 @@ fn domain_freed_twice() {
     }
 }
 
-/// Room for one byte where the library writes an `int`.
+/// Passes one byte where the library writes an `int`.
 fn count_too_short() {
     let byte = Box::into_raw(Box::new(0_u8));
-    // SAFETY: none. The process is to end here.
+    // SAFETY: none. The process is expected to terminate here.
     unsafe { (Library::get().get_device_list)(byte.cast::<c_int>()) };
 }
 
-/// Two threads take an answer in one place.
+/// Two threads receive a result in the same buffer.
 fn answer_shared_by_threads() {
-    /// Where threads put what they must not.
+    /// Buffer that the threads must not share.
     struct Place(*mut u8);
-    // SAFETY: none. The process is to end badly.
+    // SAFETY: none. The process is expected to terminate.
     unsafe impl Sync for Place {}
     let library = Library::get();
-    // SAFETY: as the man page shows it.
+    // SAFETY: the order of calls is that of the man page.
     let context = unsafe { (library.open_device)(device()) } as usize;
     let place = Place(Box::leak(Box::new([0_u8; 16])).as_mut_ptr());
-    // Both live all the time, for of threads that have ended the sanitizer forgets what they did; and nothing orders
-    // them.
+    // Both threads exist all the time, because the sanitizer forgets the accesses of threads that have ended; and
+    // nothing orders their accesses.
     let (begun, ended) = (AtomicU32::new(0), AtomicU32::new(0));
     let meet = |at: &AtomicU32| {
         at.fetch_add(1, Ordering::Relaxed);
@@ -54,7 +54,7 @@ fn answer_shared_by_threads() {
         let place = &place;
         meet(&begun);
         for _ in 0..100 {
-            // SAFETY: none, as above.
+            // SAFETY: none. The process is expected to terminate.
             unsafe { (library.query_gid)(context as *mut _, 1, 0, place.0.cast()) };
         }
         meet(&ended);

@@ -1,5 +1,5 @@
-//! A thousand random sequences of calls, each against the reference model. A sequence runs in a process of its own, so
-//! that a crash or a hang is told like any other failure, with its seed and the fewest calls that show it.
+//! A thousand random sequences of calls, each compared with the reference model. A sequence runs in a process of its
+//! own, so that a crash or a hang is reported like any other failure, with its seed and a minimal sequence of calls.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use crate::world::{Rng, World, state};
 
 const SEED: &str = "FARCALL_ABI_SEED";
 const COUNT: &str = "FARCALL_ABI_SEQUENCES";
-/// For the process that runs sequences: the first, how many, and which calls of the only one to keep.
+/// For the process that runs sequences: the first one, their number, and which calls of a single one to keep.
 const CHILD: &str = "FARCALL_ABI_CHILD";
 
 type Call = fn(&mut World, &mut Rng);
@@ -50,12 +50,13 @@ const CALLS: [(Call, usize); 32] = [
     (|world, _| world.settle_events(), 4),
 ];
 
-/// The calls of a sequence: each by its place in the table and a seed of its own, so that any may be left out.
+/// Returns the calls of a sequence: each by its index in the table and with a seed of its own, so that any of them may
+/// be left out.
 fn sequence(seed: u64) -> Vec<(usize, u64)> {
     let mut rng = Rng(seed);
     let total: usize = CALLS.iter().map(|(_, weight)| weight).sum();
     let length = 60 + rng.below(140);
-    // To begin with, what nearly everything needs.
+    // Begin with the objects that nearly everything needs.
     let mut calls: Vec<(usize, u64)> =
         [0, 2, 4, 4, 7, 9, 9, 16, 19, 19, 19, 19, 20].iter().map(|at| (*at, rng.next())).collect();
     for _ in 0..length {
@@ -70,7 +71,7 @@ fn sequence(seed: u64) -> Vec<(usize, u64)> {
     calls
 }
 
-/// So many of the last calls are told with a failure.
+/// Number of last calls that are printed for a failure.
 const TOLD: usize = 60;
 
 fn run(calls: &[(usize, u64)], aloud: bool) -> Result<(), String> {
@@ -94,7 +95,7 @@ fn run(calls: &[(usize, u64)], aloud: bool) -> Result<(), String> {
     })
 }
 
-/// Destroys everything in a random order that first tries what is still in use.
+/// Destroys all objects in a random order, which first tries objects that are still in use.
 fn tear_down(world: &mut World) {
     let mut rng = Rng(world.next_wr);
     let steps: [Call; 8] = [
@@ -163,7 +164,7 @@ fn child() {
 /// How long a sequence may take before it counts as hung.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Runs sequences in a process of their own: what it said, if it failed.
+/// Runs sequences in a process of their own. Returns its output if it failed.
 fn in_child(first: u64, count: u64, kept: Option<&[usize]>, aloud: bool) -> Option<String> {
     let mut work = format!("{first} {count}");
     if let Some(kept) = kept {
@@ -206,7 +207,7 @@ fn in_child(first: u64, count: u64, kept: Option<&[usize]>, aloud: bool) -> Opti
     }
 }
 
-/// Leaves out calls as long as it fails, and tells what is left.
+/// Leaves out calls while the sequence still fails, and returns the remaining ones.
 fn shrink(seed: u64, why: String) -> String {
     let mut kept: Vec<usize> = (0..sequence(seed).len()).collect();
     let mut piece = kept.len() / 2;
@@ -235,7 +236,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// Of each call, errno and state as the specification and the man pages say; of each transfer, the bytes.
+/// Checks errno and state after each call against the specification and the man pages, and the bytes of each transfer.
 #[test]
 fn random_sequences_of_calls_do_what_the_specification_says() {
     let (first, count) = match number(SEED) {

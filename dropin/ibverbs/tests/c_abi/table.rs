@@ -1,4 +1,4 @@
-//! Transitions as programs meet them with every device of rdma-core, and the attributes that `ibv_query_qp` must tell.
+//! Transitions as implemented by every device of rdma-core, and the attributes that `ibv_query_qp` must return.
 
 use std::ffi::c_int;
 
@@ -13,11 +13,12 @@ use mask::{
 
 const ALT_PATH: c_int = 1 << 14;
 const PATH_MIG: c_int = 1 << 18;
-/// Automatic path migration: it has its places in the table, and is not offered.
+/// Automatic path migration: it is part of the table, but not supported.
 pub const OTHER_PATH: c_int = ALT_PATH | PATH_MIG;
 
-/// What a transition needs and what it takes besides, without the state itself; `None` if there is no such transition.
-/// The table that `farcall-verbs` tests against the specification's, without RESET to ERR, which Linux does not have.
+/// Returns the attributes that a transition requires, and those that it also accepts, without the state itself; `None`
+/// if there is no such transition. The table is the one that `farcall-verbs` compares with the specification's,
+/// without RESET to ERR, which Linux does not permit.
 pub fn row(qp_type: u32, from: u32, to: u32) -> Option<(c_int, c_int)> {
     if (from, to) == (state::RESET, state::ERR) {
         return None;
@@ -32,7 +33,7 @@ pub fn row(qp_type: u32, from: u32, to: u32) -> Option<(c_int, c_int)> {
     Some((row.required.bits() as c_int, row.optional.bits() as c_int))
 }
 
-/// Makes one attribute of `bits` one that no device takes; false if there is none to spoil.
+/// Makes one attribute of `bits` invalid. Returns false if there is none.
 pub fn spoil(rng: &mut Rng, attr: &mut QpAttr, bits: c_int, max_rd_atomic: u8) -> bool {
     type Spoiler = fn(&mut QpAttr, u8);
     let spoilers: [(c_int, Spoiler); 11] = [
@@ -55,10 +56,10 @@ pub fn spoil(rng: &mut Rng, attr: &mut QpAttr, bits: c_int, max_rd_atomic: u8) -
     true
 }
 
-/// What `ibv_query_qp` must tell from now on.
+/// Stores the attributes that `ibv_query_qp` must return.
 pub fn remember(known: &mut QpAttr, changed: &QpAttr, bits: c_int) {
     if bits & mask::STATE != 0 && changed.qp_state == state::RESET {
-        // SAFETY: plain numbers, for which zero is a value.
+        // SAFETY: a structure of integers, for which zero is valid.
         *known = QpAttr { cap: known.cap, ..unsafe { crate::library::zeroed() } };
         return;
     }
@@ -84,7 +85,7 @@ pub fn remember(known: &mut QpAttr, changed: &QpAttr, bits: c_int) {
     }
 }
 
-/// Compares all that a program can have set.
+/// Compares all attributes that a program can set.
 pub fn check_remembered(qp: usize, model: &QpAttr, told: &QpAttr) {
     macro_rules! same {
         ($($field:ident)*) => {

@@ -1,4 +1,4 @@
-//! Threads share objects, as libibverbs promises: they post, poll, ask, change, make and destroy at the same time.
+//! Threads share objects, as libibverbs permits: they post, poll, query, modify, create and destroy concurrently.
 
 use std::collections::HashSet;
 use std::ptr;
@@ -13,10 +13,10 @@ use crate::library::{Library, device, inline, zeroed};
 const MESSAGES_EACH: u64 = 400;
 const POSTERS: u64 = 3;
 const MESSAGE_BYTES: u64 = 64;
-/// Messages to send from; each is received into a place of its own.
+/// Number of messages to send from; each is received into a buffer of its own.
 const SLOTS: u64 = 64;
 
-/// What the threads share. The C interface says that they may.
+/// Objects that the threads share, as the C interface permits.
 struct Shared {
     library: &'static Library,
     context: *mut Context,
@@ -28,12 +28,12 @@ struct Shared {
     lkey: u32,
 }
 
-// SAFETY: the objects may be used by several threads (man ibv_post_send and all others).
+// SAFETY: several threads may use the objects concurrently (man ibv_post_send and all others).
 unsafe impl Sync for Shared {}
 
-/// Brings a pair to RTS, with a pair of the same device as its peer.
+/// Moves a pair to RTS, with a pair of the same device as its peer.
 pub fn connect(library: &Library, context: *mut Context, qp: *mut Qp, peer: *mut Qp) {
-    // SAFETY: zero is a value of every field; live objects.
+    // SAFETY: zero is valid for every field; live objects.
     unsafe {
         let mut attr: QpAttr = zeroed();
         let mut gid = [0_u8; 16];
@@ -60,7 +60,7 @@ pub fn connect(library: &Library, context: *mut Context, qp: *mut Qp, peer: *mut
 
 impl Shared {
     fn pair(&self) -> *mut Qp {
-        // SAFETY: zero is a value of every field; live objects.
+        // SAFETY: zero is valid for every field; live objects.
         unsafe {
             let mut attr: QpInitAttr = zeroed();
             (attr.send_cq, attr.recv_cq, attr.qp_type) = (self.cq, self.cq, 2);
@@ -76,7 +76,7 @@ impl Shared {
         connect(self.library, self.context, qp, peer);
     }
 
-    /// Posts one message and a receive for it, to the other half of the memory; again while the queue is full.
+    /// Posts one message, and a receive for it in the other half of the memory. Retries while the queue is full.
     fn post(&self, wr_id: u64) {
         let slot = |number: u64| {
             [Sge {
@@ -86,12 +86,12 @@ impl Shared {
             }]
         };
         let (from, into) = (slot(wr_id % SLOTS), slot(SLOTS + wr_id));
-        // SAFETY: the lists live until the posts have returned; their life is spelled longer for the C type alone.
+        // SAFETY: the lists outlive the posts; only the C type requires the longer lifetime.
         let lists: [&'static [Sge]; 2] =
             unsafe { [&from, &into].map(|list| std::slice::from_raw_parts(list.as_ptr(), 1)) };
         let (mut recv, mut send) = (RecvWr::new(wr_id | 1 << 63, lists[1]), SendWr::send(wr_id, lists[0]));
         send.send_flags = SendFlags::SIGNALED;
-        // SAFETY: live pairs, memory that lives.
+        // SAFETY: live pairs, memory that outlives the requests.
         unsafe {
             let (mut bad_recv, mut bad_send) = (ptr::null_mut(), ptr::null_mut());
             patiently(|| inline::post_recv(self.to, &raw mut recv, &raw mut bad_recv));
@@ -99,9 +99,9 @@ impl Shared {
         }
     }
 
-    /// Makes, asks and destroys what the others do not know.
+    /// Creates, queries and destroys objects that other threads do not use.
     fn make_and_destroy(&self) {
-        // SAFETY: zero is a value of every field; live objects of this thread, in a live domain and queue.
+        // SAFETY: zero is valid for every field; live objects of this thread, in a live domain and queue.
         unsafe {
             let (mut attr, mut init): (QpAttr, QpInitAttr) = (zeroed(), zeroed());
             let mine = self.pair();
@@ -124,7 +124,7 @@ impl Shared {
     }
 }
 
-/// Until there is room.
+/// Retries until there is room.
 fn patiently(mut post: impl FnMut() -> i32) {
     loop {
         match post() {
@@ -137,7 +137,7 @@ fn patiently(mut post: impl FnMut() -> i32) {
 
 fn open() -> Shared {
     let library = Library::get();
-    // SAFETY: as the man pages show it; the memory is leaked.
+    // SAFETY: the order of calls is that of the man pages; the memory is leaked.
     unsafe {
         let context = (library.open_device)(device());
         let pd = (library.alloc_pd)(context);
@@ -156,8 +156,8 @@ fn open() -> Shared {
     }
 }
 
-/// Three threads post over one pair, two poll its completion queue, two make, ask, change and destroy. Every completion
-/// comes once, to one of the pollers.
+/// Three threads post to one pair, two poll its completion queue, and two create, query, modify and destroy. Every
+/// completion is returned once, to one of the pollers.
 #[test]
 fn threads_share_objects() {
     let shared = open();

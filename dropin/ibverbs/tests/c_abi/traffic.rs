@@ -1,4 +1,4 @@
-//! Posting, by structures and by calls, valid and invalid.
+//! Posting of valid and invalid requests, by structures and by builder calls.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -14,10 +14,10 @@ use crate::world::{
 
 const LOCAL_WRITE: u32 = 1;
 const GRH_BYTES: u64 = 40;
-/// Every receive has room for every message.
+/// Every receive is long enough for every message.
 const RECV_BYTES: u64 = 256 + GRH_BYTES;
 
-/// A request with what its post must say: the errors it may be refused with, none if it is good.
+/// A request with the errors that posting it may return; none if it is valid.
 pub struct Planned {
     pub record: SendRecord,
     pub sges: Vec<Sge>,
@@ -40,7 +40,7 @@ impl World {
     }
 
     fn word_at(addr: u64, value: u64) {
-        // SAFETY: as above, aligned to 64.
+        // SAFETY: a slot of the world's memory that nothing else uses, aligned to 64 bytes.
         unsafe { (addr as *mut u64).write(value) }
     }
 
@@ -52,8 +52,8 @@ impl World {
         Some((RecvRecord { wr_id: self.wr_id() | RECEIVE, addr, len: RECV_BYTES }, self.mrs[mr].lkey))
     }
 
-    /// Posts a chain of receives, of which one may have too many elements. Their keys and bounds are not checked before a
-    /// message meets them.
+    /// Posts a chain of receives, one of which may have too many elements. Their keys and bounds are not checked
+    /// before a message arrives.
     fn post_receives(
         &mut self,
         rng: &mut Rng,
@@ -77,7 +77,7 @@ impl World {
         }
         let mut wrs: Vec<RecvWr<'static>> = Vec::new();
         for (list, record) in lists.iter().zip(&records) {
-            // SAFETY: the lists live until the post has returned; their life is spelled longer for the C type alone.
+            // SAFETY: the lists outlive the post; only the C type requires the longer lifetime.
             let list: &'static [Sge] = unsafe { std::slice::from_raw_parts(list.as_ptr(), list.len()) };
             wrs.push(RecvWr::new(record.wr_id, list));
         }
@@ -114,7 +114,7 @@ impl World {
         let free = (model.cap.max_recv_wr as usize).saturating_sub(held);
         let room = Room { usable, free, max_sge: model.cap.max_recv_sge };
         let (ptr, pd) = (model.ptr, model.pd);
-        // SAFETY: a live pair; the chain is whole.
+        // SAFETY: a live pair; the chain is complete.
         let post = |wr, bad| unsafe { inline::post_recv(ptr, wr, bad) };
         let Some(records) = self.post_receives(rng, &format!("qp{qp}"), pd, room, post) else { return };
         let is_flushed = self.qps[qp].state == state::ERR;
@@ -137,13 +137,13 @@ impl World {
         let Some(srq) = rng.pick(&self.live_srqs()) else { return };
         let model = &self.srqs[srq];
         if model.loose || model.claimed > 0 {
-            // When those who were promised a receive take it is not fixed, so neither is how many places are free.
+            // It is not determined when the waiting messages consume their receives, and therefore how many are free.
             return;
         }
         let free = (model.max_wr as usize).saturating_sub(model.posted.len());
         let room = Room { usable: true, free, max_sge: model.max_sge };
         let (ptr, pd) = (model.ptr, model.pd);
-        // SAFETY: a live queue; the chain is whole.
+        // SAFETY: a live queue; the chain is complete.
         let post = |wr, bad| unsafe { inline::post_srq_recv(ptr, wr, bad) };
         let Some(records) = self.post_receives(rng, &format!("srq{srq}"), pd, room, post) else { return };
         self.srqs[srq].posted.extend(records);
@@ -155,7 +155,7 @@ impl World {
             .filter(|sender| !self.qps[*sender].sends.is_empty())
             .collect();
         if hungry.len() > 1 {
-            // Which of them is served first is not fixed.
+            // It is not determined which of them is served first.
             hungry.iter().for_each(|sender| self.loosen(*sender));
         } else if let Some(sender) = hungry.first() {
             self.progress(*sender);
@@ -164,7 +164,7 @@ impl World {
 
     // --- Sends -------------------------------------------------------------------------------------------------------
 
-    /// A request that suits the pair, or has one defect.
+    /// A request that is valid for the pair, or has one defect.
     fn plan_send(&mut self, rng: &mut Rng, qp: usize) -> Option<Planned> {
         let (qp_type, pd, cap) = (self.qps[qp].qp_type, self.qps[qp].pd, self.qps[qp].cap);
         let action = match qp_type {
@@ -220,7 +220,7 @@ impl World {
         Some(planned)
     }
 
-    /// Where a one-sided request goes, and what must be there afterwards.
+    /// Selects the target of a one-sided request, and its expected contents.
     fn plan_remote(&mut self, rng: &mut Rng, qp: usize, local: u64, planned: &mut Planned) -> Option<()> {
         let target = self.partner(qp).unwrap_or(qp);
         let (len, pattern, action) = (planned.record.len, planned.record.pattern, planned.record.action);
@@ -279,7 +279,7 @@ impl World {
         Some(())
     }
 
-    /// Now and then one defect that posting finds, or that the request fails from.
+    /// Sometimes adds one defect that posting detects, or that makes the request fail.
     fn plan_defect(&mut self, rng: &mut Rng, qp: usize, planned: &mut Planned) {
         let cap = self.qps[qp].cap;
         match rng.below(24) {
@@ -291,7 +291,7 @@ impl World {
                 planned.sges[0].length = cap.max_inline_data + 1;
                 planned.defect = Some(&[EINVAL, ENOMEM]);
             }
-            // Where data is brought the target's refusal comes first.
+            // If the request returns data, the target's refusal takes precedence.
             2 if !planned.inline
                 && planned.record.len > 0
                 && (planned.record.bad.is_none() || !planned.opcode.returns_data()) =>
@@ -300,7 +300,7 @@ impl World {
                 planned.record.bad = Some(status::LOC_PROT);
             }
             3 => {
-                // Memory windows, invalidation, segmentation, drivers' own, nonsense.
+                // Memory windows, invalidation, segmentation, driver-specific and invalid opcodes.
                 planned.opcode = WrOpcode(rng.of(&[7, 8, 9, 10, 11, 55]));
                 planned.defect = Some(&[EOPNOTSUPP, EINVAL]);
             }
@@ -309,7 +309,7 @@ impl World {
                 planned.remote = (0x10, 0x20, 0, 0);
                 planned.record.bad = Some(status::LOC_QP_OP);
             }
-            // Flushed requests are not looked into.
+            // Flushed requests are not checked.
             5 if self.qps[qp].qp_type == UD && self.qps[qp].state == state::RTS => {
                 if let Some(ud) = &mut planned.ud {
                     ud.0 = ptr::null_mut();
@@ -325,7 +325,7 @@ impl World {
     }
 
     fn request(planned: &Planned) -> SendWr<'static> {
-        // SAFETY: the list lives until the post has returned; its life is spelled longer for the C type alone.
+        // SAFETY: the list outlives the post; only the C type requires the longer lifetime.
         let sges: &'static [Sge] =
             unsafe { std::slice::from_raw_parts(planned.sges.as_ptr(), planned.sges.len()) };
         let id = planned.record.wr_id;
@@ -349,7 +349,7 @@ impl World {
             ),
         };
         if planned.ud.is_some() && planned.opcode == WrOpcode::WRITE {
-            // The union holds another thing than an address handle.
+            // The union does not contain an address handle.
             wr = SendWr::write(id, sges, remote_addr, rkey);
         }
         wr.opcode = planned.opcode;
@@ -363,7 +363,8 @@ impl World {
         wr
     }
 
-    /// How many of the requests must be taken and how many can be, and what the first refused one may be refused with.
+    /// Returns how many of the requests must be accepted, how many can be, and the possible errors of the first
+    /// refused one.
     fn verdict(&self, qp: usize, planned: &[Planned]) -> (usize, usize) {
         let model = &self.qps[qp];
         if !matches!(model.state, state::RTS | state::SQD | state::SQE | state::ERR) {
@@ -371,11 +372,11 @@ impl World {
         }
         let cap = model.cap.max_send_wr as usize;
         let good = planned.iter().position(|one| one.defect.is_some()).unwrap_or(planned.len());
-        // A place is surely taken by what has not ended or was not polled, and surely free after a later completion
-        // was.
+        // A slot is certainly occupied by a request that has not completed or was not polled, and certainly free after
+        // a later completion was polled.
         let surely_taken = model.sends.len() + model.send_done.iter().filter(|done| done.must).count();
         let maybe_taken = (model.posted_sends - model.retired_sends) as usize;
-        // What ends well and silently may have freed its place at once.
+        // A request that succeeds without a completion may have freed its slot at once.
         let is_flushed = matches!(model.state, state::ERR | state::SQE);
         let mut taken = surely_taken;
         let may = planned.iter().take(good).take_while(|one| {
@@ -398,7 +399,7 @@ impl World {
                 self.datagram(qp, one);
             } else if self.qps[qp].qp_type == UC || self.partner(qp).is_none_or(|other| self.qps[other].loose)
             {
-                // What arrives over an unreliable connection is the conformance suite's to check.
+                // Delivery over an unreliable connection is checked by the conformance suite.
                 let done = Done::maybe(Some(one.record.wr_id), one.record.seq);
                 self.qps[qp].send_done.push_back(done);
                 self.loosen(qp);
@@ -418,7 +419,7 @@ impl World {
         let planned: Option<Vec<Planned>> = (0..count).map(|_| self.plan_send(rng, qp)).collect();
         let Some(mut planned) = planned else { return };
         if self.qps[qp].qp_type == UD {
-            // What comes after a datagram that fails is flushed, and not looked into.
+            // Requests after a failing datagram are flushed without being checked.
             let failing = planned.iter().position(|one| one.record.bad.is_some());
             planned.truncate(failing.map_or(planned.len(), |at| at + 1));
         }
@@ -432,7 +433,7 @@ impl World {
             wrs[i - 1].next = &raw const wrs[i];
         }
         let mut bad: *mut SendWr<'static> = ptr::null_mut();
-        // SAFETY: a live pair; the chain is whole, and its memory is the world's.
+        // SAFETY: a live pair; the chain is complete, and its memory is the world's.
         let got = unsafe { inline::post_send(self.qps[qp].ptr, wrs.as_mut_ptr(), &raw mut bad) };
         let taken = if got == 0 {
             count
@@ -468,20 +469,20 @@ impl World {
 
     /// `man ibv_wr_post`: all or nothing.
     fn post_by_calls(&mut self, rng: &mut Rng, qp: usize, mut planned: Vec<Planned>) {
-        // What has no call cannot be asked for.
+        // Only operations that have a builder call can be requested.
         planned.retain(|one| one.opcode.0 <= 6 && !(one.ud.is_some() && one.opcode == WrOpcode::WRITE));
         planned.retain(|one| one.ud.is_none_or(|ud| !ud.0.is_null()));
         let (must, may) = self.verdict(qp, &planned);
         let (library, count) = (self.library, planned.len());
         let is_aborted = rng.one_in(6);
-        // SAFETY: a live extended pair, one thread; lists and bytes live until the critical region ends.
+        // SAFETY: a live extended pair, used by one thread; lists and bytes outlive the critical region.
         let got = unsafe {
             let ex = (library.ibv_qp_to_qp_ex)(self.qps[qp].ptr);
             ((*ex).wr_start)(ex);
             for one in &planned {
                 build(ex, one, rng);
                 if rng.one_in(8) {
-                    // Other calls are free in between.
+                    // Other calls are permitted in between.
                     self.query(qp);
                 }
             }
@@ -510,7 +511,7 @@ impl World {
     }
 }
 
-/// Free places of a receive queue, and whether it can be posted to at all.
+/// Number of free slots of a receive queue, and whether it can be posted to.
 struct Room {
     usable: bool,
     free: usize,
@@ -536,14 +537,14 @@ fn describe(planned: &Planned) -> String {
     words
 }
 
-/// One request by the builder and its setters.
+/// Builds one request by the builder and its setters.
 ///
 /// # Safety
-/// Within the critical region of `ex`.
+/// Must be called within the critical region of `ex`.
 unsafe fn build(ex: *mut QpEx, planned: &Planned, rng: &mut Rng) {
     let (remote_addr, rkey, compare_add, swap) = planned.remote;
     let imm_be = planned.record.imm.unwrap_or(0).to_be();
-    // SAFETY: the caller's; the operations are among those the pair was made with.
+    // SAFETY: contract of this function: this thread has begun a batch. The pair was created with these operations.
     unsafe {
         (*ex).wr_id = planned.record.wr_id;
         (*ex).wr_flags = if planned.record.signaled { 2 } else { 0 };

@@ -1,4 +1,4 @@
-//! What a sequence has made so far, beside what the specification says about it: the reference model.
+//! The objects that a sequence has created, and their expected state by the specification: the reference model.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -7,7 +7,7 @@ use farcall_layout::{Ah, CompChannel, Context, Cq, Device, Mr, Pd, Qp, QpAttr, Q
 
 use crate::library::{Library, device};
 
-/// A small generator of its own, so that a seed means the same for ever (SplitMix64).
+/// A small generator, so that a seed has the same meaning in every version (SplitMix64).
 pub struct Rng(pub u64);
 
 impl Rng {
@@ -31,7 +31,7 @@ impl Rng {
         (!among.is_empty()).then(|| among[self.below(among.len())])
     }
 
-    /// As `pick`, from what cannot be empty.
+    /// Like `pick`, for non-empty lists.
     pub fn of<T: Copy>(&mut self, among: &[T]) -> T {
         among[self.below(among.len())]
     }
@@ -57,7 +57,7 @@ pub struct MrModel {
     pub len: u64,
     pub lkey: u32,
     pub rkey: u32,
-    /// Slots are handed out once each.
+    /// Each slot is returned only once.
     pub cursor: u64,
 }
 
@@ -74,7 +74,7 @@ pub struct CqModel {
     pub extended: bool,
     pub live: bool,
     pub armed: bool,
-    /// A completion came after it was armed, so an event must be there.
+    /// A completion arrived after it was armed, so there must be an event.
     pub must_event: bool,
 }
 
@@ -86,9 +86,9 @@ pub struct SrqModel {
     pub max_sge: u32,
     pub limit: u32,
     pub posted: Vec<RecvRecord>,
-    /// Of those, taken by messages whose completions are still to be polled.
+    /// Number of receives consumed by messages whose completions are not polled yet.
     pub claimed: usize,
-    /// What it holds is no longer known exactly.
+    /// Its exact contents are unknown.
     pub loose: bool,
 }
 
@@ -106,7 +106,7 @@ pub struct RecvRecord {
     pub len: u64,
 }
 
-/// What a send does, as far as its outcome depends on it.
+/// The operation of a send, as far as its outcome depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     Send,
@@ -126,40 +126,41 @@ pub struct SendRecord {
     pub signaled: bool,
     pub len: u64,
     pub pattern: u8,
-    /// Statuses it must end in, if it is not good.
+    /// Statuses with which it must complete, if it is not valid.
     pub bad: Option<&'static [u32]>,
-    /// What must be in memory afterwards.
+    /// Expected contents of memory afterwards.
     pub effect: Option<Effect>,
 }
 
-/// Bytes that an operation leaves behind.
+/// Expected bytes after an operation.
 #[derive(Clone, Copy)]
 pub enum Effect {
     Bytes { addr: u64, len: u64, pattern: u8 },
     Words { result_at: u64, result: u64, target_at: u64, target: u64 },
 }
 
-/// A completion to come.
+/// An expected completion.
 #[derive(Clone)]
 pub struct Done {
     pub wr_id: Option<u64>,
     pub seq: u64,
-    /// It must come; otherwise it may.
+    /// `true` if it must arrive; otherwise it may.
     pub must: bool,
-    /// The request may wait, for the other end or its memory's owner, and then is executed when the initiator polls.
+    /// The request may wait for the other end or the owner of its memory, and is then executed when the initiator
+    /// polls.
     pub late: bool,
-    /// No armed queue was told of it yet.
+    /// No armed queue has raised an event for it yet.
     pub fresh: bool,
-    /// One of these; anything if empty.
+    /// Allowed statuses; any status if empty.
     pub statuses: &'static [u32],
     pub opcode: u32,
     pub byte_len: Option<u64>,
-    /// Who sent it.
+    /// The sender.
     pub src_qp: u32,
     pub imm: Option<u32>,
     pub pattern: Option<u8>,
     pub effect: Option<Effect>,
-    /// The receive's buffer, if it is not of a shared queue.
+    /// The receive's buffer, unless it belongs to a shared queue.
     pub buffer: Option<(u64, u64)>,
 }
 
@@ -178,21 +179,22 @@ pub struct QpModel {
     pub live: bool,
     pub state: u32,
     pub attr: QpAttr,
-    /// Connected with each other, and nothing went wrong since.
+    /// The connected pair, while no error has occurred.
     pub link: Option<usize>,
-    /// Whom it was told to reach, whether or not that pair knows.
+    /// The pair that it was connected to, which may not be connected to it.
     pub dest: u32,
-    /// Something happened whose consequences have no fixed time; only what must hold always is checked.
+    /// Events have occurred whose consequences have no determined time; only invariants are checked.
     pub loose: bool,
     pub sends: VecDeque<SendRecord>,
     pub recvs: VecDeque<RecvRecord>,
     pub send_done: VecDeque<Done>,
     pub recv_done: VecDeque<Done>,
-    /// Of before the last reset: devices differ in whether completions that were there already are still found.
+    /// From before the last reset: devices differ in whether earlier completions are still found.
     pub stale: Vec<u64>,
     /// Datagrams wait for a slow receiver, and later ones behind them.
     pub lags: bool,
-    /// Datagrams were sent to it that it could not take at once: they are lost or late, or come in its next life.
+    /// Datagrams were sent to it that it could not receive at once: they are lost or late, or arrive in its next
+    /// incarnation.
     pub early: bool,
     pub posted_sends: u64,
     pub retired_sends: u64,
@@ -219,19 +221,19 @@ pub mod status {
     pub const LOC_QP_OP: &[u32] = &[2];
     pub const FLUSH: &[u32] = &[5];
     pub const REM_ACCESS: &[u32] = &[10];
-    /// The pair does not take such requests at all: RNICs differ, and so do the specification's readers.
+    /// The pair does not accept such requests at all: RNICs, and interpretations of the specification, differ.
     pub const NOT_ACCEPTED: &[u32] = &[9, 10];
     pub const ANY: &[u32] = &[];
 }
 
-/// What marks the `wr_id` of a receive.
+/// Marks the `wr_id` of a receive.
 pub const RECEIVE: u64 = 1 << 63;
 
 pub struct World {
     pub library: &'static Library,
     pub device: *mut Device,
     pub log: Vec<String>,
-    /// Every call is told at once, because the process may not survive it.
+    /// Every call is printed at once, because the process may not survive it.
     pub aloud: bool,
     pub ctxs: Vec<ContextModel>,
     pub pds: Vec<PdModel>,
@@ -243,13 +245,13 @@ pub struct World {
     pub ahs: Vec<AhModel>,
     pub memory: Vec<Box<[u8]>>,
     pub next_wr: u64,
-    /// A request fails: what it ends in is looked at before anything else can fail.
+    /// A request fails: its outcome is checked before any other request can fail.
     pub has_failed: bool,
-    /// Limit events of shared receive queues that must come.
+    /// Limit events of shared receive queues that must occur.
     pub limits_due: Vec<usize>,
 }
 
-/// Indices of the live ones.
+/// Indices of live objects.
 macro_rules! live {
     ($($name:ident of $field:ident;)*) => {
         $(pub fn $name(&self) -> Vec<usize> {
@@ -301,7 +303,7 @@ impl World {
         self.log.push(what);
     }
 
-    /// The result of a call, against what it may be.
+    /// Checks the result of a call against the allowed ones.
     #[track_caller]
     pub fn expect(&mut self, call: String, got: c_int, allowed: &[c_int]) {
         self.say(format!("{call} = {got}"));
@@ -313,12 +315,12 @@ impl World {
         self.next_wr
     }
 
-    /// Pairs of queue pairs connected with each other, as seen from one.
+    /// Returns the pair that is connected with `qp`, if the connection is mutual.
     pub fn partner(&self, qp: usize) -> Option<usize> {
         self.qps[qp].link.filter(|other| self.qps[*other].link == Some(qp))
     }
 
-    /// From now on only what always holds is checked: the order of completions, and that each is of something posted.
+    /// Reduces the checks to invariants: the order of completions, and that each belongs to a posted request.
     pub fn loosen(&mut self, qp: usize) {
         self.loosen_alone(qp);
         if let Some(other) = self.qps[qp].link {
@@ -341,7 +343,7 @@ impl World {
         for recv in std::mem::take(&mut pair.recvs) {
             pair.recv_done.push_back(Done::maybe(Some(recv.wr_id), 0));
         }
-        // What waits for a poll to be executed, or for the owner of a shared receive to look, may fail with the rest.
+        // Requests that wait for a poll, or for the owner of a shared receive queue, may fail with the others.
         let receives = pair.recv_done.iter_mut().filter(|done| done.late || is_shared);
         let sends = pair.send_done.iter_mut().filter(|done| done.late || is_target_shared);
         for done in receives.chain(sends) {
@@ -349,14 +351,14 @@ impl World {
         }
     }
 
-    /// What was to come at its queues may not come any more, and so no event.
+    /// Completions may not arrive any more, and therefore no event either.
     pub fn excuse_events(&mut self, qp: usize) {
         for cq in [self.qps[qp].send_cq, self.qps[qp].recv_cq] {
             self.cqs[cq].must_event = false;
         }
     }
 
-    /// Whether anything is posted anywhere that names memory.
+    /// Returns whether no posted request refers to memory.
     pub fn is_idle(&self) -> bool {
         self.qps.iter().filter(|qp| qp.live).all(|qp| {
             qp.sends.is_empty() && qp.recvs.is_empty() && qp.send_done.is_empty() && qp.recv_done.is_empty()

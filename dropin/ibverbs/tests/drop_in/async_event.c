@@ -1,4 +1,4 @@
-// Runs the example of `man ibv_get_async_event`, once for each of several events, which happen while it waits.
+// Runs the example of `man ibv_get_async_event` once for each of several events, which occur while it waits.
 #include "pair.h"
 #include <fcntl.h>
 #include <poll.h>
@@ -24,7 +24,7 @@ static void drain(void)
     CHECK(!ibv_modify_qp(sender, &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY));
 }
 
-// A WRITE with a key that nobody gave away.
+// A WRITE with a key that was never granted.
 static void trespass(void)
 {
     struct ibv_sge sge = bytes(8);
@@ -40,7 +40,7 @@ static void give_up_receiver(void)
     CHECK(!ibv_modify_qp(receiver, &attr, IBV_QP_STATE));
 }
 
-// Of two receives one is left, and the limit is two.
+// One of two receives is left, and the limit is two.
 static void use_receive(void)
 {
     struct ibv_sge sge = bytes(8);
@@ -57,7 +57,7 @@ static void use_receive(void)
 static void (*cause)(void);
 static int polls;
 
-// The first two times there is nothing to be had.
+// The first two times there is no event.
 static int wait_ms(void)
 {
     if (++polls == 3)
@@ -91,7 +91,7 @@ static void run(void (*what)(void), enum ibv_event_type type)
         CHECK(async_event.element.srq == srq);
     else
         CHECK(async_event.element.qp == (what == drain ? sender : receiver));
-    // Wait until their events were acknowledged.
+    // These wait until their events have been acknowledged.
     CHECK(!ibv_destroy_qp(sender) && !ibv_destroy_qp(receiver));
     struct ibv_async_event more;
     CHECK(ibv_get_async_event(ctx, &more) == -1);

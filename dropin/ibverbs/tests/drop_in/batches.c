@@ -1,6 +1,6 @@
-// A program of libibverbs, as any user would write it: one process, two connected queue pairs.
-// Batches of the extended queue pair are posted all or not at all; a completion queue holds all completions there are;
-// memory that was registered is the program's own after a fork.
+// An ordinary program that uses libibverbs: one process, two connected queue pairs. A batch of the extended queue pair
+// is posted completely or not at all; a completion queue holds all possible completions; registered memory is private
+// to the process after a fork.
 #include "pair.h"
 #include <errno.h>
 #include <string.h>
@@ -44,7 +44,7 @@ static int completions(void)
     return all;
 }
 
-// A batch of WRITEs of one byte each, one beside the other.
+// A batch of WRITEs of one byte each, at consecutive addresses.
 static void write_bytes(struct ibv_qp_ex *qp, struct ibv_mr *mr, int count)
 {
     char *to = (char *)mr->addr + PAGE;
@@ -72,7 +72,7 @@ int main(void)
     connect_to(&qp->qp_base, other->qp_base.qp_num);
     connect_to(&other->qp_base, qp->qp_base.qp_num);
 
-    // One that is refused, for each reason, behind good ones. Sizes may have been rounded up.
+    // A refused request, for each reason, after valid ones. Sizes may have been rounded up.
     struct ibv_qp_attr attr;
     struct ibv_qp_init_attr init;
     CHECK(!ibv_query_qp(&qp->qp_base, &attr, IBV_QP_CAP, &init));
@@ -91,7 +91,7 @@ int main(void)
                 buffers[i] = (struct ibv_data_buf){.addr = large, .length = sizeof large};
             ibv_wr_set_inline_data_list(qp, 32, buffers);
         } else {
-            // More than it has places for.
+            // More requests than the queue has slots.
             write_bytes(qp, mr, init.cap.max_send_wr);
         }
         CHECK(ibv_wr_complete(qp));
@@ -101,7 +101,7 @@ int main(void)
     ibv_wr_start(qp);
     CHECK(!ibv_wr_complete(qp));
 
-    // Other calls of the same pair in between; what they post comes first.
+    // Other calls for the same pair in between; requests that they post come first.
     ibv_wr_start(qp);
     write_bytes(qp, mr, 3);
     CHECK(!ibv_query_qp(&qp->qp_base, &attr, IBV_QP_STATE, &init) && attr.qp_state == IBV_QPS_RTS);
@@ -129,7 +129,8 @@ int main(void)
     CHECK(!ibv_wr_complete(qp));
     CHECK(completions() == 3 && memory[PAGE + 2] == 'a' && memory[PAGE + 3] == 0);
 
-    // A batch within a batch is an error of both, and nothing of them is posted; the next is as any other.
+    // A batch within a batch is an error of both, and none of their requests is posted. The next batch is not
+    // affected.
     ibv_wr_start(qp);
     write_bytes(qp, mr, 5);
     ibv_wr_start(qp);
@@ -141,7 +142,7 @@ int main(void)
     ibv_wr_abort(qp);
     memset(memory + PAGE, 0, 2 * PAGE);
 
-    // All of them, at a completion queue that was made for one.
+    // All of them, at a completion queue that was created for one entry.
     ibv_wr_start(qp);
     write_bytes(qp, mr, MANY);
     CHECK(!ibv_wr_complete(qp));
@@ -154,7 +155,7 @@ int main(void)
     CHECK(!ibv_wr_complete(qp));
     CHECK(completions() == MANY);
 
-    // Parent and child have memory of their own, though peers can map the parent's.
+    // Parent and child have separate memory, although peers can map the parent's.
     char line[512];
     int is_moved = 0;
     FILE *maps = fopen("/proc/self/maps", "r");

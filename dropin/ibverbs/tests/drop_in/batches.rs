@@ -1,4 +1,4 @@
-//! Programs in C, against the system's header, on the library in the place of the system's.
+//! C programs, compiled with the system's header, that use this library instead of the system's.
 
 use crate::compile::{can_compile, compile};
 use crate::support::{Folder, Running, words};

@@ -1,11 +1,11 @@
-//! Programs in C, against the system's header.
+//! C programs, compiled with the system's header.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::support::{Folder, has, words};
 
-/// Whether there is a compiler and a header; says what is skipped if not.
+/// Returns whether there are a compiler and the header; prints what is skipped otherwise.
 pub fn can_compile() -> bool {
     if !Path::new("/usr/include/infiniband/verbs.h").exists() {
         eprintln!("SKIPPED: no infiniband/verbs.h on this machine (Debian: apt-get install libibverbs-dev)");
@@ -14,12 +14,12 @@ pub fn can_compile() -> bool {
     has("cc", "gcc")
 }
 
-/// Compiles a program of these tests, which may include files of that folder; where it is then.
+/// Compiles a program of these tests, which may include files of that directory. Returns its path.
 pub fn compile(folder: &Folder, name: &str) -> String {
     compile_with(folder, name, &[])
 }
 
-/// [`compile`], with libraries besides.
+/// Like [`compile`], with additional libraries.
 pub fn compile_with(folder: &Folder, name: &str, libraries: &[&str]) -> String {
     let source = format!("{}/tests/drop_in/{name}.c", env!("CARGO_MANIFEST_DIR"));
     let program = folder.path(name);

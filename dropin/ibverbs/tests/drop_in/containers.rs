@@ -1,10 +1,10 @@
-//! Foreign programs in containers: each in user, process, mount and IPC namespaces of its own, on one network.
+//! Unmodified programs in containers: each in its own user, process, mount and IPC namespaces, on one network.
 
 use std::process::Command;
 
 use crate::support::{self, Folder, has, has_containers, pair_of};
 
-/// A program in a container, with the library in front.
+/// Returns the command of a program in a container, with the library preloaded.
 fn contained(folder: &Folder, program: &str) -> Command {
     let mut command = support::contained(folder.preloaded("unshare"));
     command.arg(program);

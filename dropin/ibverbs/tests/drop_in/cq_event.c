@@ -1,5 +1,5 @@
 // Runs the examples of `man ibv_get_cq_event`: the first waits for a completion by blocking, the second by polling the
-// channel's descriptor. What they take for granted is here: a channel, queue pairs, and somebody who sends.
+// channel's descriptor. The objects that they presuppose are created here: a channel, queue pairs, and a sender.
 #include "pair.h"
 #include <fcntl.h>
 #include <poll.h>
@@ -17,7 +17,7 @@ static char memory[128];
 static struct ibv_cq *senders_cq;
 static struct ibv_qp *sender, *receiver;
 
-// The next message; the receiver has a place for it.
+// Sends the next message; the receiver has a receive for it.
 static void send_message(void)
 {
     struct ibv_sge sge = {.addr = (uintptr_t)memory, .length = 5, .lkey = mr->lkey};
@@ -34,7 +34,7 @@ static void await_message(uint64_t wr_id)
 
 static void *sending(void *nothing)
 {
-    // Most likely the example waits by then; it has to do if it does not.
+    // Most likely the example waits by then; it must also work if it does not.
     usleep(20000);
     send_message();
     return nothing;
@@ -42,7 +42,7 @@ static void *sending(void *nothing)
 
 static pthread_t thread;
 
-// Where the example has dots: its completion queue is armed by now.
+// The part that the example marks with dots: its completion queue is armed by now.
 static void between(void)
 {
     receiver = make_qp(pd, cq, NULL);
@@ -69,7 +69,7 @@ static int blocking(void)
     return 0;
 }
 
-// How often the second example was about to poll. The first two times there is nothing to be had.
+// Number of times that the second example was about to poll. The first two times there is no event.
 static int polls;
 
 static int wait_ms(void)
@@ -109,11 +109,11 @@ int main(void)
     strcpy(memory, "hello");
 
     CHECK(blocking() == 0);
-    // The first example armed the queue again at its end, so the second can wait.
+    // The first example has armed the queue again at its end, so the second one can wait.
     CHECK(polling() == 0);
 
     CHECK(!ibv_destroy_qp(sender) && !ibv_destroy_qp(receiver));
-    // Waits until all its events were acknowledged.
+    // Waits until all its events have been acknowledged.
     CHECK(!ibv_destroy_cq(cq) && !ibv_destroy_cq(senders_cq));
     CHECK(!ibv_destroy_comp_channel(channel) && !ibv_dereg_mr(mr) && !ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
     puts("done");

@@ -1,11 +1,11 @@
-//! FARCALL_FAULTS: what programs meet.
+//! Effects of FARCALL_FAULTS on programs.
 
 use crate::roles::role;
 use crate::support::{Folder, Running, free_port, has, pair_in, words};
 
 const VARIABLE: &str = "FARCALL_FAULTS";
 
-/// A server that waits for ever, and what its client said.
+/// Starts a server that never exits, and returns the output of its client.
 fn client_says(folder: &Folder, faults: &str, arguments: &[&str]) -> String {
     let port = free_port();
     let command = |host: &[&str]| {
@@ -16,7 +16,7 @@ fn client_says(folder: &Folder, faults: &str, arguments: &[&str]) -> String {
     let mut server = Running::start(command(&[]));
     loop {
         let client = Running::start(command(&["127.0.0.1"])).finish();
-        // Else the server does not listen yet.
+        // Otherwise the server does not listen yet.
         if !words(&client).contains("ouldn't connect") || server.has_ended() {
             assert!(!client.status.success(), "{}", words(&client));
             return words(&client);
@@ -61,7 +61,7 @@ fn ping_pongs_survive_receivers_that_are_not_ready_and_late_completions() {
     }
 }
 
-/// What a trace tells of the faults of a run, without what a run chooses by itself.
+/// Returns the faults in the trace of a run, without values that differ between runs.
 fn faults_met(folder: &Folder, seed: u32, run: usize) -> Vec<Vec<String>> {
     let ending = format!(".{seed}-{run}");
     let (file, text) = (folder.path(&format!("%p{ending}")), format!("seed={seed},rnr=0.2"));
@@ -71,7 +71,7 @@ fn faults_met(folder: &Folder, seed: u32, run: usize) -> Vec<Vec<String>> {
         let lines = trace.lines().filter_map(|line| line.split_once("-- fault "));
         lines.map(|(_, fault)| format!("{} {}", &fault[..10], fault.split_once("pair=").unwrap().1)).collect()
     };
-    // Clients that came too early did nothing.
+    // Clients that started too early did nothing.
     let traces = folder.texts(&ending).into_iter().filter(|trace| trace.contains("ibv_destroy_qp"));
     traces.map(|trace| faults(&trace)).collect()
 }

@@ -1,8 +1,8 @@
-//! What programs read beside the library, seen by programs that know nothing of RDMA.
+//! Files that programs read in addition to the library, as seen by programs without RDMA.
 
 use crate::support::{Folder, Running, words};
 
-/// What a shell says when it does something where the device has files.
+/// Returns the output of a shell script in an environment where the device has files.
 fn shell(folder: &Folder, script: &str) -> String {
     let mut command = folder.preloaded("sh");
     command.args(["-ec", script]);
@@ -22,11 +22,11 @@ fn programs_find_the_device_where_the_kernel_shows_devices() {
         "RoCE v2\nlo\n"
     );
     assert_eq!(shell(&folder, "cat /sys/class/infiniband_verbs/uverbs0/ibdev"), "softnic0\n");
-    // Where it leads is said in the kernel's words, and leads on.
+    // Links are resolved to the kernel's paths, which can be followed.
     let whole = shell(&folder, "readlink -f /sys/class/infiniband/softnic0");
     assert_eq!(whole, "/sys/devices/virtual/infiniband/softnic0\n");
     assert_eq!(shell(&folder, &format!("cat {}/node_type", whole.trim())), "1: CA\n");
-    // UCX asks exactly this.
+    // UCX makes exactly this check.
     shell(
         &folder,
         "test -c /dev/infiniband/uverbs0 -a -r /dev/infiniband/uverbs0 -a -w /dev/infiniband/uverbs0",
@@ -60,7 +60,7 @@ fn the_files_and_the_library_say_the_same() {
     }
 }
 
-/// A link, as a stranger may put it: what is there is not touched.
+/// A link that another user may have created: its target is not modified.
 #[test]
 fn the_files_stand_elsewhere_when_a_stranger_was_first_at_their_place() {
     let folder = Folder::new("files-squatted");
@@ -75,7 +75,7 @@ fn the_files_stand_elsewhere_when_a_stranger_was_first_at_their_place() {
     assert_eq!(std::fs::read_dir(&strangers).unwrap().count(), 0);
 }
 
-/// Programs filter on names.
+/// Programs filter by names.
 #[test]
 fn the_device_has_the_name_that_its_user_gives_it() {
     if !crate::support::has("ibv_devinfo", "ibverbs-utils") {
@@ -104,7 +104,7 @@ fn other_files_are_what_they_were() {
     })
     .finish();
     assert_eq!(shell(&folder, script), words(&without));
-    // Neither does a child of a child, or a program that loads the library only.
+    // A child of a child finds the files as well; a program that only loads the library does not.
     assert_eq!(shell(&folder, "sh -c 'sh -c \"cat /sys/class/infiniband/softnic0/node_type\"'"), "1: CA\n");
     let mut unloaded = folder.program("ls");
     unloaded.arg("/sys/class/infiniband/softnic0");

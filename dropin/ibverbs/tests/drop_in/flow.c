@@ -1,6 +1,6 @@
-// Takes the rule of `man ibv_create_flow` to a device that steers nothing by rules, and goes the way of
-// `man ibv_read_counters` as far as it leads. That page's own example is not C: a macro of several lines without
-// continuation, a variable that is not declared, a constant by its former name.
+// Passes the rule of `man ibv_create_flow` to a device without flow steering, and follows `man ibv_read_counters` as
+// far as possible. That page's own example is not valid C: a macro of several lines without continuation, an
+// undeclared variable, a constant by its former name.
 #include "pair.h"
 #include <errno.h>
 

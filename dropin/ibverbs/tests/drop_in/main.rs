@@ -1,4 +1,4 @@
-//! The library in the place of the system's.
+//! The library as a replacement of the system's.
 
 mod batches;
 mod compile;

@@ -1,4 +1,4 @@
-//! The examples of the man pages, as they are printed, in programs that have what the examples take for granted.
+//! The examples of the man pages, as printed, in programs that provide what the examples presuppose.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use crate::compile::{can_compile, compile};
 use crate::roff;
 use crate::support::{Folder, Running, has, words};
 
-/// The source of an installed page; says what is skipped if it is not there.
+/// Returns the source of an installed page; prints what is skipped if it is not there.
 fn page(name: &str) -> Option<String> {
     let path = format!("/usr/share/man/man3/{name}.3.gz");
     if !Path::new(&path).exists() {
@@ -24,7 +24,7 @@ fn page(name: &str) -> Option<String> {
     Some(String::from_utf8(unpacked.stdout).unwrap())
 }
 
-/// Dots in lines of their own are where the reader's program goes on.
+/// Removes lines of dots, where the reader's program continues.
 fn as_c(example: &str) -> String {
     let mut lines: Vec<&str> = Vec::new();
     for line in example.lines() {
@@ -37,7 +37,7 @@ fn as_c(example: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Compiles a program together with a page's examples, of which there have to be so many, and runs it on the library.
+/// Compiles a program together with a page's examples, whose number must be `count`, and runs it on the library.
 fn run(page_name: &str, count: usize, program: &str) {
     if !can_compile() {
         return;
@@ -69,7 +69,7 @@ fn man_page_example_of_batches_runs() {
     run("ibv_wr_post", 1, "wr_post");
 }
 
-/// The device has no rules and no counters, and says so.
+/// The device supports neither rules nor counters, and reports that.
 #[test]
 fn man_page_example_of_flows_compiles_and_is_refused() {
     run("ibv_create_flow", 1, "flow");

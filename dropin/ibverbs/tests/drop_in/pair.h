@@ -1,4 +1,4 @@
-// What programs of the tests have in common: checks, and reliable queue pairs that are connected within the process.
+// Common functions of the tests' programs: checks, and reliable queue pairs that are connected within the process.
 #ifndef PAIR_H
 #define PAIR_H
 
@@ -55,7 +55,8 @@ static inline void connect_to(struct ibv_qp *qp, uint32_t dest_qp_num)
                              IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
-// In INIT, with an entry or two of everything. Without a shared receive queue it has one of its own.
+// Creates a queue pair in INIT with one or two entries of each kind. Without a shared receive queue it has one of its
+// own.
 static inline struct ibv_qp *make_qp(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_srq *srq)
 {
     struct ibv_qp_init_attr init = {

@@ -1,4 +1,4 @@
-//! Programs of the system that never heard of us, unmodified, between two processes.
+//! Unmodified programs of the system, between two processes.
 
 use crate::support::{Folder, Running, has, pair, words};
 
@@ -20,8 +20,8 @@ fn listing_programs_find_the_device() {
     }
 }
 
-/// Every transport, by polling and by events; `-c` checks the bytes, `-N` posts by the extended queue pair, `-t` takes
-/// time stamps from the extended completion queue.
+/// Every transport, by polling and by events. `-c` checks the bytes, `-N` posts by the extended queue pair, and `-t`
+/// reads time stamps from the extended completion queue.
 #[test]
 fn ping_pongs_of_rdma_core() {
     if !has("ibv_rc_pingpong", "ibverbs-utils") {
@@ -30,7 +30,7 @@ fn ping_pongs_of_rdma_core() {
     let folder = Folder::new("pingpong");
     for transport in ["rc", "uc", "ud", "srq"] {
         let program = format!("ibv_{transport}_pingpong");
-        // Datagrams are at most an MTU, polling is left to idle machines.
+        // Datagrams are at most an MTU; polling is suitable only for idle machines.
         for arguments in [
             ["-g", "0", "-n", "100", "-s", "1024", "-e"].as_slice(),
             &["-g", "1", "-n", "10", "-s", "64", "-c", "-e"],
@@ -39,7 +39,7 @@ fn ping_pongs_of_rdma_core() {
             assert!(server.contains("iters in") && client.contains("iters in"), "{server}{client}");
         }
     }
-    // With -t the program takes an event without a completion for an error, so it polls.
+    // With -t the program treats an event without a completion as an error, so it polls.
     for extended in [["-N", "-e"].as_slice(), &["-t"]] {
         let arguments = [&["-g", "0", "-n", "20", "-s", "64"], extended].concat();
         let (_, client) = pair(&folder, "ibv_rc_pingpong", &arguments);
@@ -60,7 +60,7 @@ fn perftest_measures(folder: &str, runs: &[(&str, &[&str])]) {
     }
 }
 
-// Where a program can sleep it does: polling is left to idle machines.
+// Programs sleep where possible: polling is suitable only for idle machines.
 #[test]
 fn perftest_measures_messages() {
     let runs: [(&str, &[&str]); 12] = [
@@ -71,7 +71,7 @@ fn perftest_measures_messages() {
         ("ib_send_lat", &["-e", "--use-srq", "-s", "65536"]),
         ("ib_send_bw", &["-e", "-q", "4"]),
         ("ib_send_bw", &["-e", "-c", "UC"]),
-        // Nothing gets lost, or its receiver would wait for ever: more datagrams than it has receives.
+        // No datagram may be lost, or the receiver would never finish: more datagrams than it has receives.
         ("ib_send_bw", &["-e", "-c", "UD", "-n", "1000"]),
         ("ib_send_bw", &["-c", "UD", "-b", "-s", "64"]),
         ("ib_send_bw", &["-e", "--use-srq", "-q", "4"]),

@@ -1,5 +1,5 @@
-//! The tests of rdma-core's own Python bindings, as Debian packages them: written for RNICs, by people who never heard
-//! of us.
+//! The tests of rdma-core's own Python bindings, as packaged by Debian: written for RNICs, without knowledge of this
+//! library.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -9,19 +9,20 @@ use serde_json::Value;
 
 use crate::support::{Folder, Running, words};
 
-/// Where python3-pyverbs puts them, some of them compressed.
+/// Directory of the python3-pyverbs package, whose tests are partly compressed.
 const PACKAGED: &str = "/usr/share/doc/rdma-core/tests";
 
-/// Tests that fail: a completion queue contains what its queue pairs hold, so it cannot overrun, and may also be resized
-/// to fewer entries than it has completions.
+/// Expected failures: a completion queue contains the completions that its queue pairs hold, so it cannot overrun, and
+/// may also be resized to fewer entries than it has completions.
 const OTHERWISE: [&str; 1] = ["test_resize_cq"];
 
-/// The names of tests that ended in such a way.
+/// Returns the names of tests with the result `how`.
 fn ended<'a>(said: &'a str, how: &'a str) -> impl Iterator<Item = &'a str> {
     said.lines().filter_map(move |line| line.strip_prefix(how)?.split_whitespace().next())
 }
 
-/// Runs them with variables in their environment; the folder keeps what they wrote. `None`: they are not there.
+/// Runs the tests with variables in their environment. Returns the directory of their output; `None` if they are not
+/// installed.
 fn pass(name: &str, variables: &[(&str, &str)], otherwise: &[&str]) -> Option<Folder> {
     if !Path::new(PACKAGED).join("base.py.gz").exists() {
         eprintln!("SKIPPED: no tests of rdma-core on this machine (Debian: apt-get install python3-pyverbs)");
@@ -39,7 +40,7 @@ fn pass(name: &str, variables: &[(&str, &str)], otherwise: &[&str]) -> Option<Fo
     let copied = Running::start(copy).finish();
     assert!(copied.status.success(), "{}", words(&copied));
 
-    // Debian's modules belong to Debian's interpreter, which need not be the first in the path.
+    // Debian's modules require Debian's interpreter, which need not be the first one in the path.
     let mut command = folder.preloaded("/usr/bin/python3");
     command
         .arg(format!("{tests}/run_tests.py"))
@@ -60,7 +61,7 @@ fn the_tests_of_rdma_core_pass() {
     pass("pyverbs", &[], &OTHERWISE);
 }
 
-/// Whatever they call is shown, and what they get comes late: they notice neither.
+/// Their calls are traced, and their completions are delayed: neither affects them.
 #[test]
 fn the_tests_of_rdma_core_pass_while_they_are_watched_and_disturbed() {
     let variables = [

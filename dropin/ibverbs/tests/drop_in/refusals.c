@@ -1,4 +1,4 @@
-// Asks for what is refused; the trace says why.
+// Makes calls that are refused; the trace contains the reasons.
 #include "pair.h"
 #include <errno.h>
 
@@ -16,7 +16,7 @@ int main(void)
         .dest_qp_num = qp->qp_num,
         .max_dest_rd_atomic = 1,
         .min_rnr_timer = 12,
-        // What programs that know InfiniBand alone say.
+        // The attributes of programs written only for InfiniBand.
         .ah_attr = {.is_global = 0, .dlid = 1, .port_num = 1},
     };
     int connected = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |

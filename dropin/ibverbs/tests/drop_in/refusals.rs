@@ -1,4 +1,4 @@
-//! What is refused is refused with its reason, and by drivers' own interfaces too.
+//! Refused calls report their reason, also those through driver interfaces.
 
 use crate::compile::{can_compile, compile, compile_with};
 use crate::support::{Folder, Running, system_library, words};
@@ -27,7 +27,7 @@ fn refusals_say_why() {
         let is_said = trace.lines().any(|line| line.contains("-- refused {why=") && line.contains(why));
         assert!(is_said, "no {why:?} in:\n{trace}");
     }
-    // The one that programs of InfiniBand meet first is told without a trace, once.
+    // The most common error of programs written for InfiniBand is reported once, without a trace.
     assert_eq!(said.matches("on Ethernet a path has").count(), 1, "{said}");
 }
 

@@ -1,4 +1,5 @@
-// A program of libibverbs: a region is registered anew, each property by itself and all at once, and in ways that fail.
+// A program that uses libibverbs: a region is re-registered, each property separately and all together, and in ways
+// that fail.
 #include "pair.h"
 #include <errno.h>
 #include <string.h>
@@ -9,12 +10,12 @@
 
 static struct ibv_context *context;
 static struct ibv_cq *cq;
-// What is written, registered in every domain.
+// The written bytes, registered in every domain.
 static char source[8] = "written";
-// Of the region.
+// Keys of the region.
 static uint32_t rkey, lkey;
 
-// Writes to memory of a domain from a queue pair of that domain: what it completes with.
+// Writes to memory of a domain from a queue pair of that domain. Returns the completion status.
 static enum ibv_wc_status write_to(struct ibv_pd *pd, const void *addr, uint32_t rkey)
 {
     struct ibv_qp *qp = make_qp(pd, cq, NULL), *other = make_qp(pd, cq, NULL);
@@ -41,7 +42,7 @@ static enum ibv_wc_status write_to(struct ibv_pd *pd, const void *addr, uint32_t
     return wc.status;
 }
 
-// The region of a domain takes what is written to it by its keys.
+// Checks that the region of a domain can be written by its keys.
 static void works(struct ibv_pd *pd, struct ibv_mr *mr)
 {
     memset(mr->addr, 0, sizeof source);
@@ -64,14 +65,14 @@ int main(void)
     lkey = mr->lkey;
     works(pd, mr);
 
-    // Access: less, then as before. The keys stay, whatever is changed.
+    // Access: less, then as before. The keys are preserved by every change.
     CHECK(!ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE));
     CHECK(mr->addr == a && mr->length == 4 * PAGE && mr->pd == pd && mr->context == context);
     CHECK(write_to(pd, a, mr->rkey) == IBV_WC_REM_ACCESS_ERR);
     CHECK(!ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, FULL));
     works(pd, mr);
 
-    // Place.
+    // Memory.
     CHECK(!ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, b, 8 * PAGE, 0));
     CHECK(mr->addr == b && mr->length == 8 * PAGE);
     works(pd, mr);
@@ -83,20 +84,20 @@ int main(void)
     CHECK(write_to(pd, b, mr->rkey) == IBV_WC_REM_ACCESS_ERR);
     CHECK(ibv_dealloc_pd(other_pd) == EBUSY);
 
-    // Everything at once, to a part of the same memory.
+    // Everything together, to a part of the same memory.
     CHECK(!ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS, pd,
                         b + PAGE, PAGE, FULL));
     works(pd, mr);
     CHECK(!ibv_dealloc_pd(other_pd));
 
-    // Bad input: the region is as it was.
+    // Invalid input: the region is unchanged.
     CHECK(ibv_rereg_mr(mr, 8, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT && errno == EINVAL);
     CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, NULL, PAGE, 0) == IBV_REREG_MR_ERR_INPUT);
     CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, a, 0, 0) == IBV_REREG_MR_ERR_INPUT);
     CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, pd, NULL, 0, FULL) == IBV_REREG_MR_ERR_INPUT);
     works(pd, mr);
 
-    // What the device refuses: nothing reaches the region any more, and it is deregistered as any other.
+    // The device refuses: no request can access the region any more, and it is deregistered normally.
     char *gone = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(gone != MAP_FAILED && !munmap(gone, PAGE));
     CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, gone, PAGE, 0) == IBV_REREG_MR_ERR_CMD);

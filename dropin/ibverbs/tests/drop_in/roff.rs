@@ -1,7 +1,7 @@
-//! Examples out of the source of a man page, as text: as much of roff as such pages use, without groff, which may be
-//! missing.
+//! Extraction of examples from the source of a man page, as text: the subset of roff that such pages use, without
+//! groff, which may be missing.
 
-/// What is printed as it stands (from `.nf` to `.fi`, or `.EX` to `.EE`) in the sections EXAMPLE or EXAMPLES, in order.
+/// Returns the verbatim text (from `.nf` to `.fi`, or `.EX` to `.EE`) in the sections EXAMPLE or EXAMPLES, in order.
 pub fn examples(page: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let (mut is_example, mut is_verbatim) = (false, false);
@@ -12,7 +12,7 @@ pub fn examples(page: &str) -> Vec<String> {
                 is_example = parts.next().is_some_and(|name| name.trim_matches('"').starts_with("EXAMPLE"));
                 is_verbatim = false;
             }
-            // Some pages say it once more instead of ending it.
+            // Some pages repeat it instead of ending it.
             Some(".nf" | ".EX") if is_example && !is_verbatim => {
                 is_verbatim = true;
                 found.push(String::new());
@@ -20,7 +20,7 @@ pub fn examples(page: &str) -> Vec<String> {
             Some(".fi" | ".EE") => is_verbatim = false,
             Some(_) | None if is_verbatim => {
                 let text = found.last_mut().expect("pushed where this began");
-                // Other requests are about space: paragraphs, indentation.
+                // Other requests concern spacing: paragraphs, indentation.
                 if !line.starts_with(['.', '\'']) {
                     text.push_str(&plain(line));
                 }
@@ -32,7 +32,7 @@ pub fn examples(page: &str) -> Vec<String> {
     found
 }
 
-/// A line without its escapes.
+/// Returns a line without its escapes.
 fn plain(line: &str) -> String {
     let mut text = String::new();
     let mut rest = line;
@@ -48,7 +48,7 @@ fn plain(line: &str) -> String {
                 text.push('\\');
                 after
             }
-            // Nothing wide.
+            // Zero width.
             "&" | "|" | "^" | "" => after,
             "f" => name(after).1,
             "[" | "(" => {
@@ -62,12 +62,12 @@ fn plain(line: &str) -> String {
     text + rest
 }
 
-/// The first character, if there is one, and what follows.
+/// Splits off the first character, if there is one.
 fn first(text: &str) -> (&str, &str) {
     text.split_at(text.chars().next().map_or(0, char::len_utf8))
 }
 
-/// A name as `x`, `(xy` or `[any]`, and what follows.
+/// Splits off a name of the form `x`, `(xy` or `[any]`.
 fn name(text: &str) -> (&str, &str) {
     if let Some(long) = text.strip_prefix('[') {
         return long.split_once(']').expect("a name in brackets ends");
@@ -78,7 +78,7 @@ fn name(text: &str) -> (&str, &str) {
     }
 }
 
-/// A character of C that roff has a name for.
+/// Returns a character of C for which roff has a name.
 fn glyph(name: &str) -> char {
     match name {
         "dq" => '"',

@@ -1,5 +1,5 @@
-//! Programs that tests run: this test program again, in another process, on the library as the system's. Written
-//! against libibverbs' own interface (`farcall_ibv` loads it by its name).
+//! Programs that tests run: this test program again, in another process, with this library as the system's. Written
+//! for libibverbs' own interface (`farcall_ibv` loads it by its name).
 
 use std::process::Command;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use farcall_verbs::{
 
 use crate::support::Folder;
 
-/// What a role may be told.
+/// Argument of a role.
 const ARGUMENT: &str = "FARCALL_TEST_ARGUMENT";
 
-/// This program in one of the roles below.
+/// Returns the command that runs this program in one of the roles below.
 pub fn role(folder: &Folder, name: &str, argument: &str) -> Command {
     let mut command = folder.program(std::env::current_exe().unwrap().to_str().unwrap());
     command.args(["--ignored", "--exact", &format!("roles::{name}"), "--nocapture"]).env(ARGUMENT, argument);
@@ -25,7 +25,7 @@ fn argument() -> String {
     std::env::var(ARGUMENT).expect("run by a test")
 }
 
-/// The drop-in library's device.
+/// Returns the drop-in library's device.
 fn device() -> Arc<dyn Device> {
     farcall_ibv::Ibv::new().devices().unwrap().remove(0)
 }
@@ -34,7 +34,7 @@ fn context() -> Arc<dyn Context> {
     device().open().unwrap()
 }
 
-/// Threads that make and destroy things at the same time.
+/// Threads create and destroy objects concurrently.
 #[test]
 #[ignore = "a role"]
 fn threads_register_memory() {
@@ -52,7 +52,7 @@ fn threads_register_memory() {
     });
 }
 
-/// A program that registers memory of no bytes through the provider over libibverbs.
+/// A program that registers a region of zero bytes through the provider for libibverbs.
 #[test]
 #[ignore = "a role"]
 fn registers_no_bytes() {
@@ -63,7 +63,7 @@ fn registers_no_bytes() {
     let empty = unsafe { domain.reg_mr(addr, 0, access) }.unwrap();
     assert_eq!((empty.addr(), empty.len_bytes()), (addr, 0));
     assert!(domain.alloc_mr(0, access).is_err(), "there is no memory of no bytes");
-    // SAFETY: as above.
+    // SAFETY: the memory outlives its region.
     let zero_based = unsafe { domain.reg_mr_at(MrMemory::new(addr, 64).named_from(0), access) };
     assert!(zero_based.is_err_and(|error| error.to_string().contains("reg_mr_at")));
 }
@@ -76,11 +76,11 @@ fn aborts() {
     std::process::abort();
 }
 
-/// A program that wants to know the devices, by the C interface itself.
+/// A program that lists the devices through the C interface itself.
 #[test]
 #[ignore = "a role"]
 fn asks_for_devices() {
-    // SAFETY: the drop-in library, with libibverbs' own signatures.
+    // SAFETY: the drop-in library exports the functions with libibverbs' own signatures.
     unsafe {
         let library = libloading::Library::new("libibverbs.so.1").unwrap();
         type GetList = unsafe extern "C" fn(*mut i32) -> *mut *mut std::ffi::c_void;
@@ -94,12 +94,12 @@ fn asks_for_devices() {
                 println!("{count} devices");
             }
         }
-        // It has threads.
+        // It has threads, so it must not be unloaded.
         std::mem::forget(library);
     }
 }
 
-/// A program that sends itself messages, says so and waits until it is killed.
+/// A program that sends itself messages, reports that, and waits until it is killed.
 #[test]
 #[ignore = "a role"]
 fn sends_and_stays() {
@@ -137,7 +137,7 @@ fn sends_and_stays() {
     };
     // Three that arrive, and one for which there is no receive.
     for number in 0..4 {
-        // SAFETY: the region lives to the end.
+        // SAFETY: the region outlives the requests.
         unsafe {
             if number < 3 {
                 other.post_recv(&[RecvWr::new(number, &sges)]).unwrap();

@@ -1,4 +1,4 @@
-//! Counters of programs that never heard of us.
+//! Counters of unmodified programs.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ fn counters(block: &BlockReport) -> HashMap<&str, u64> {
     block.counters.iter().map(|(name, value)| (name.as_str(), *value)).collect()
 }
 
-/// The provider over the system's library registers what the library does.
+/// The provider for the system's library registers what the library permits.
 #[test]
 fn registers_a_region_of_no_bytes_over_libibverbs() {
     let folder = Folder::new("no-bytes");
@@ -32,7 +32,7 @@ fn counters_of_a_program_that_runs_tell_what_its_queue_pairs_did() {
     let one = report.blocks.iter().find(of_one).unwrap_or_else(|| panic!("no {number} in {report:?}"));
     let counted = counters(one);
     assert_eq!((counted["messages_sent"], counted["bytes_initiated"]), (3, 300), "{counted:?}");
-    // The first may wait for its way, the fourth finds no receive.
+    // The first may wait for its route; the fourth finds no receive.
     assert!(matches!((counted["waits"], counted["send_errors"]), (1 | 2, 1)), "{counted:?}");
     let told: Vec<FlightEvent> =
         one.records.iter().filter_map(|record| FlightEvent::of(record.code, record.argument)).collect();

@@ -1,4 +1,4 @@
-//! The library as programs find it, and programs of the system, which may not be there.
+//! The library as found by programs, and programs of the system, which may not be installed.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-/// A folder of its own with the library under the system's name; gone when dropped.
+/// A temporary directory that contains the library under the system's name; removed when dropped.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -19,26 +19,26 @@ impl Folder {
         Self(folder)
     }
 
-    /// A file in it.
+    /// Returns the path of a file in the directory.
     pub fn path(&self, name: &str) -> String {
         self.0.join(name).to_str().unwrap().to_owned()
     }
 
-    /// What is in its files whose names end so.
+    /// Returns the contents of the files whose names end with `ending`.
     pub fn texts(&self, ending: &str) -> Vec<String> {
         let entries = std::fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path());
         let wanted = entries.filter(|path| path.to_str().is_some_and(|path| path.ends_with(ending)));
         wanted.map(|path| std::fs::read_to_string(path).unwrap()).collect()
     }
 
-    /// A program that finds the library.
+    /// Returns the command of a program that finds the library.
     pub fn program(&self, name: &str) -> Command {
         let mut command = Command::new(name);
         command.env("LD_LIBRARY_PATH", &self.0).stdin(Stdio::null());
         command
     }
 
-    /// A program that also finds the device's files, because the library is loaded before all others.
+    /// Returns the command of a program that also finds the device's files, because the library is preloaded.
     pub fn preloaded(&self, name: &str) -> Command {
         let mut command = self.program(name);
         command.env("LD_PRELOAD", self.0.join("libibverbs.so.1"));
@@ -52,17 +52,17 @@ impl Drop for Folder {
     }
 }
 
-/// The library that was built beside these tests.
+/// Returns the path of the library that was built with these tests.
 pub fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let folder = test.parent().and_then(Path::parent).unwrap();
-    // Tests build it among their dependencies only.
+    // For tests, cargo builds it only in the directory of dependencies.
     let library = folder.join("deps/libfarcall_ibverbs.so");
     assert!(library.exists(), "{} was not built", library.display());
     library
 }
 
-/// Whether a program of the system is there; says what is skipped if not.
+/// Returns whether a program is installed; prints what is skipped otherwise.
 pub fn has(program: &str, package: &str) -> bool {
     let found = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).exists()));
@@ -72,18 +72,18 @@ pub fn has(program: &str, package: &str) -> bool {
     found
 }
 
-/// A port that nobody listens on, nor will: it is handed out once, and below those that the kernel gives to
-/// connections.
+/// Returns a port on which no process listens, now or later: each is returned only once, and is below those that the
+/// kernel assigns to connections.
 pub fn free_port() -> String {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Tests that run side by side begin at different ports.
+    // Concurrent tests begin at different ports.
     let first = 10_000 + (std::process::id() % 20_000) as u16;
     let mut ports = std::iter::repeat_with(|| first + NEXT.fetch_add(1, Ordering::Relaxed));
     ports.find(|port| TcpListener::bind(("0.0.0.0", *port)).is_ok()).unwrap().to_string()
 }
 
-/// How long a pair of programs may take, on a machine with better things to do: perftest computes for six seconds, and
-/// may get a hundredth of the machine.
+/// How long a pair of programs may take on a busy machine: perftest computes for six seconds, and may get a hundredth
+/// of the machine.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A program that does not outlive its test.
@@ -94,31 +94,31 @@ impl Running {
         Self(Some(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()))
     }
 
-    /// Its number.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.0.as_ref().expect("it runs").id()
     }
 
-    /// Whether it has ended.
+    /// Returns whether it has exited.
     pub fn has_ended(&mut self) -> bool {
         self.0.as_mut().is_none_or(|child| child.try_wait().unwrap().is_some())
     }
 
-    /// Reads its standard output up to a line in which this stands.
+    /// Reads its standard output up to a line that contains `words`.
     pub fn line_with(&mut self, words: &str) -> String {
         let output = self.0.as_mut().and_then(|child| child.stdout.take()).expect("read once");
         let mut lines = BufReader::new(output).lines().map(Result::unwrap);
         lines.find(|line| line.contains(words)).unwrap_or_else(|| panic!("ended without {words:?}"))
     }
 
-    /// Ends it, if it has not ended yet.
+    /// Kills it, if it has not exited yet.
     pub fn stop(mut self) -> Output {
         let mut child = self.0.take().unwrap();
         let _ = child.kill();
         child.wait_with_output().unwrap()
     }
 
-    /// Waits for its end.
+    /// Waits for its exit.
     pub fn finish(mut self) -> Output {
         let began = Instant::now();
         let mut child = self.0.take().unwrap();
@@ -142,18 +142,18 @@ impl Drop for Running {
     }
 }
 
-/// What a program said.
+/// Returns the output of a program.
 pub fn words(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Runs a program as server and as client against each other; both must succeed. Returns what they said. The client
-/// comes again as long as the server does not listen yet.
+/// Runs a program as server and as client against each other; both must succeed. Returns their output. The client is
+/// started again while the server does not listen yet.
 pub fn pair(folder: &Folder, program: &str, arguments: &[&str]) -> (String, String) {
     pair_in(folder, program, arguments, &[])
 }
 
-/// [`pair`], with variables in the environment of both.
+/// Like [`pair`], with variables in the environment of both.
 pub fn pair_in(
     folder: &Folder,
     program: &str,
@@ -168,7 +168,7 @@ pub fn pair_in(
     pair_of(&prepared, arguments)
 }
 
-/// As [`pair`], of a program that is prepared otherwise.
+/// Like [`pair`], for a program with another command.
 pub fn pair_of(program: &dyn Fn() -> Command, arguments: &[&str]) -> (String, String) {
     let port = free_port();
     let command = || {
@@ -192,7 +192,7 @@ pub fn pair_of(program: &dyn Fn() -> Command, arguments: &[&str]) -> (String, St
         }
         std::thread::sleep(Duration::from_millis(50));
     };
-    // The server waits for ever if nobody came.
+    // Without a client the server would never exit.
     let server = if client.status.success() { server.finish() } else { server.stop() };
     assert!(
         client.status.success() && server.status.success(),
@@ -206,7 +206,7 @@ pub fn pair_of(program: &dyn Fn() -> Command, arguments: &[&str]) -> (String, St
     (words(&server), words(&client))
 }
 
-/// The system's own library, if it has one; says what is skipped if not.
+/// Returns the system's own library, if it is installed; prints what is skipped otherwise.
 pub fn system_library(name: &str, package: &str) -> Option<PathBuf> {
     let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"];
     let found = folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists());
@@ -216,12 +216,13 @@ pub fn system_library(name: &str, package: &str) -> Option<PathBuf> {
     found
 }
 
-/// `name@@version` of everything that a library defines for programs that are linked now.
+/// Returns `name@@version` of all symbols that a library defines for newly linked programs.
 pub fn defined(library: &Path) -> BTreeSet<String> {
     versioned(library).into_iter().filter(|name| name.contains("@@")).collect()
 }
 
-/// `name@version` of everything that a library defines, also for programs that were linked with other releases.
+/// Returns `name@version` of all symbols that a library defines, including those for programs linked with other
+/// releases.
 pub fn exported(library: &Path) -> BTreeSet<String> {
     versioned(library).into_iter().map(|name| name.replace("@@", "@")).collect()
 }
@@ -238,11 +239,11 @@ fn versioned(library: &Path) -> Vec<String> {
         .collect()
 }
 
-/// A name that a library exports in some releases.
+/// A name that a library exports since some release.
 pub struct Exported {
     pub name: String,
     pub node: String,
-    /// The release that it came with.
+    /// The release that introduced it.
     pub since: u32,
 }
 
@@ -264,14 +265,14 @@ pub fn releases(text: &str) -> Vec<Exported> {
     names
 }
 
-/// `unshare`, to run a program in namespaces of its own: all but the network's.
+/// `unshare`, to run a program in its own namespaces, except for the network's.
 pub fn contained(mut unshare: Command) -> Command {
     let all = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child=SIGKILL"];
     unshare.args(all).args(["--ipc", "--mount", "--mount-proc"]);
     unshare
 }
 
-/// Whether programs can be contained here; says what is skipped if not.
+/// Returns whether containers can be created here; prints what is skipped otherwise.
 pub fn has_containers() -> bool {
     let mut command = contained(Command::new("unshare"));
     command.args(["--net", "true"]);

@@ -1,5 +1,5 @@
-//! The names that programs link: everything that the system's library offers, and those of other systems, under the
-//! same versions.
+//! The names that programs link: all symbols of the system's library, and those of other systems, under the same
+//! versions.
 
 use std::collections::BTreeSet;
 
@@ -15,11 +15,11 @@ fn everything_the_system_library_offers_is_here() {
     assert!(missing.is_empty(), "not offered: {missing:#?}");
 }
 
-/// What drivers import is under a node of their releases: its number, and the last of the releases.
+/// Symbols for drivers are under a node of their releases: its number, and the last of the releases.
 const PRIVATE_NODES: [(u32, u32); 5] = [(34, 56), (57, 58), (59, 63), (64, 64), (65, u32::MAX)];
 
-/// The interface of 2006, with other structures, which programs got until libibverbs 1.1: those that were linked then
-/// are told by the loader that it is not here. The rest of its node is in use.
+/// The interface of 2006, with other structures, for which programs were linked until libibverbs 1.1: the dynamic
+/// loader reports to them that it is missing. The rest of its node is in use.
 const OF_2006: &str = "IBVERBS_1.0";
 
 #[test]

@@ -1,4 +1,4 @@
-//! FARCALL_TRACE: what is shown of a program.
+//! FARCALL_TRACE: the trace of a program.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::roles::role;
 use crate::support::{Folder, Running, has, pair_in, words};
 
-/// The lines of a trace as JSON.
+/// Parses the lines of a trace as JSON.
 fn parsed(trace: &str) -> Vec<Value> {
     trace.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
 }
@@ -48,7 +48,7 @@ fn a_ping_pong_is_shown_call_by_call() {
     }
 }
 
-/// `-N` posts by `ibv_wr_complete`, `-t` polls by `ibv_start_poll`; empty polls are counted.
+/// `-N` posts by `ibv_wr_complete`, and `-t` polls by `ibv_start_poll`; empty polls are counted.
 #[test]
 fn the_extended_interfaces_are_shown_too_as_json() {
     if !has("ibv_rc_pingpong", "ibverbs-utils") {
@@ -73,7 +73,7 @@ fn the_extended_interfaces_are_shown_too_as_json() {
     assert!(lines.iter().all(|line| line["ret"] != 0 || line["call"] != "ibv_poll_cq"));
 }
 
-/// Lines of threads do not mix, none is lost, and what each thread did keeps its order.
+/// Lines of threads do not mix, none is lost, and each thread's lines keep their order.
 #[test]
 fn threads_share_a_trace() {
     const ROUNDS: usize = 50;

@@ -1,8 +1,8 @@
-//! UCX, with the transports that are made of verbs alone.
+//! UCX, with the transports that use only verbs.
 
 use crate::support::{Folder, Running, has, pair_of, words};
 
-/// Its two ends over these transports of this device and no other.
+/// Runs both ends over these transports of only this device.
 fn run(folder: &Folder, transports: &str, arguments: &[&str]) {
     let program = || {
         let mut command = folder.preloaded("ucx_perftest");

@@ -1,4 +1,4 @@
-// Drivers' own interfaces load beside the library, find none of their devices, and say so.
+// Driver interfaces can be loaded together with the library, find none of their devices, and report that.
 #include "pair.h"
 #include <errno.h>
 #include <infiniband/efadv.h>

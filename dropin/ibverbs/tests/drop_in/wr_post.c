@@ -1,5 +1,5 @@
-// Runs the example of `man ibv_wr_post`. It is C only with help: it leaves out `struct`, passes a structure where a
-// pointer belongs, names a function that does not exist, and posts before the queue pair is connected.
+// Runs the example of `man ibv_wr_post`. It needs help to be valid C: it omits `struct`, passes a structure where a
+// pointer is required, names a function that does not exist, and posts before the queue pair is connected.
 #include "pair.h"
 #include <arpa/inet.h>
 #include <string.h>
@@ -58,7 +58,7 @@ int main(void)
 #include "ibv_wr_post-1.inc"
     CHECK(ret == 0);
 
-    // Only the second is signalled, and only it takes a receive.
+    // Only the second one is signaled, and only it consumes a receive.
     struct ibv_wc wc[2];
     int count;
     while ((count = ibv_poll_cq(cq, 2, wc)) == 0)

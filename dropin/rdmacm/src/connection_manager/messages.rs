@@ -1,4 +1,4 @@
-//! Messages between the ends of a connection: sending, receiving, and timers.
+//! Messages between connected endpoints: sending, receiving, and timers.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -13,24 +13,24 @@ use crate::listener::Arrived;
 use crate::port::{Reached, reach};
 use crate::{abroad, address};
 
-/// How long a peer may take to answer a request: what the kernel's connection manager gives it, too.
+/// How long a peer may take to answer a request: the value of the kernel's connection manager.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(68);
 /// How long a peer may take to answer a DREQ.
 const DREP_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a queue pair rests after its connection.
+/// How long a queue pair stays in TimeWait after its connection.
 const TIMEWAIT: Duration = Duration::from_secs(1);
-/// How long a request waits for its listener to listen. Between hosts a request takes longer to come than here, and
-/// programs rely on it: they tell their peer by other means to connect, then listen.
+/// How long a request waits until its destination listens. Between hosts a request takes longer to arrive than on one
+/// host, and some programs rely on it: they request their peer by other means to connect, and listen afterwards.
 const LISTEN_WAIT: Duration = Duration::from_millis(200);
-/// How much later than the end of a connection its program is told that the peer ended it. Between hosts the DREQ
-/// arrives after the last message, and there are programs that close their end at once without polling for that message
-/// (libfabric's rxm: it polls for messages, then for events).
+/// Delay between the end of a connection and the event that the peer ended it. Between hosts the DREQ arrives after
+/// the last message. Some programs close their endpoint on that event without polling for that message (libfabric's
+/// rxm polls for messages first, and then for events).
 const DISCONNECT_REPORT_DELAY: Duration = Duration::from_millis(50);
-/// When to try again to reach a listener that has no time, or is not there yet.
+/// Interval between attempts to reach a listener that is busy, or does not exist yet.
 const RETRY_AFTER: Duration = Duration::from_millis(10);
 
 impl ConnectionManager {
-    /// Sends a request, now or when the listener has time.
+    /// Sends a request, now or when the listener can accept it.
     pub fn send_request(
         &mut self,
         token: Token,
@@ -90,7 +90,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Watches an end's socket.
+    /// Watches an endpoint's socket.
     pub fn watch_end(&self, token: Token) -> Result<(), Errno> {
         let socket = self
             .ends
@@ -100,7 +100,7 @@ impl ConnectionManager {
         self.watch(socket.as_fd(), token)
     }
 
-    /// Sends what a call leads to. That a peer is gone is told by an event.
+    /// Sends the message of a call. If the peer has exited, an event reports that.
     pub fn send(&mut self, token: Token, message: Message) {
         if self.send_far(token, &message) {
             return self.watch_time(token);
@@ -114,7 +114,7 @@ impl ConnectionManager {
         self.watch_time(token);
     }
 
-    /// Does what follows from a step of an end's connection.
+    /// Sends the message and queues the event of a step of an endpoint's connection.
     pub fn take_step(&mut self, token: Token, step: Step) {
         if let Some(message) = step.message {
             self.send(token, message);
@@ -125,7 +125,8 @@ impl ConnectionManager {
         self.finish(token);
     }
 
-    /// As [`ConnectionManager::take_step`], for what a peer does: the end of the connection is told after a delay.
+    /// Like [`ConnectionManager::take_step`], for a peer's action: the end of the connection is reported after a
+    /// delay.
     pub(crate) fn take_peer_step(&mut self, token: Token, mut step: Step, was_leaving: bool) {
         if step.event == Some(Event::Disconnected) && !was_leaving {
             step.event = None;
@@ -138,7 +139,7 @@ impl ConnectionManager {
         self.take_step(token, step);
     }
 
-    /// Closes the socket of a connection that is over, and sets its timer. An end without a program is over with it.
+    /// Closes the socket of a connection that has ended, and sets its timer. An endpoint without a program is removed.
     fn finish(&mut self, token: Token) {
         self.watch_time(token);
         self.note(token);
@@ -154,7 +155,8 @@ impl ConnectionManager {
         }
     }
 
-    /// Closes a socket, also where a forked child still holds it. The peer reads what it was told, then the end.
+    /// Closes a socket, even if a forked child still holds it. The peer reads the messages sent before, and then the
+    /// end of the stream.
     pub(crate) fn close(&self, socket: Option<OwnedFd>) {
         if let Some(socket) = socket {
             self.end_socket(&socket);
@@ -168,7 +170,7 @@ impl ConnectionManager {
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
     }
 
-    /// Sets an end's timer for the state that it is in.
+    /// Sets an endpoint's timer according to its state.
     fn watch_time(&mut self, token: Token) {
         let Some(end) = self.ends.get(&token) else { return };
         let timeout = match end.connection.as_ref().map(Connection::state) {
@@ -201,17 +203,17 @@ impl ConnectionManager {
         }
     }
 
-    /// Has the thread look at the timers.
+    /// Makes the thread check the timers.
     fn wake(&self) {
         let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
     }
 
-    /// When the thread must look again.
+    /// Returns when the next timer expires.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.timers.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Does what is due.
+    /// Handles expired timers.
     pub fn run_timers(&mut self, now: Instant) {
         while let Some((deadline, token)) = self.timers.first().copied().filter(|(due, _)| *due <= now) {
             self.timers.remove(&(deadline, token));
@@ -245,7 +247,7 @@ impl ConnectionManager {
         self.take_step(token, step);
     }
 
-    /// A socket is readable.
+    /// Handles a readable socket.
     pub fn readable(&mut self, token: Token) {
         if self.abroad.is_some() && self.foreign_readable(token) {
         } else if self.accepted.contains_key(&token) {
@@ -265,10 +267,10 @@ impl ConnectionManager {
             let step = match Arrived::at(socket) {
                 Arrived::Nothing => return,
                 Arrived::Message(mad) if end.ids.admits(&mad) => connection.received(mad.message),
-                // A socket has one connection.
+                // A socket has only one connection.
                 _ => connection.peer_closed(),
             };
-            // The end of a peer is the end of the connection, whatever its state, and of the socket.
+            // Closing the socket ends the connection in every state.
             self.take_peer_step(token, step, was_leaving);
         }
     }
@@ -280,13 +282,14 @@ impl ConnectionManager {
     }
 }
 
-/// Sends one message; whether the peer can still read it. It never waits: a peer that does not read even these is
-/// treated as gone.
+/// Sends one message. Returns whether the peer can still read it. Never blocks: a peer that does not read even these
+/// few messages is treated as exited.
 pub fn send_message(socket: &OwnedFd, mad: &Mad) -> bool {
     send(socket, &mad.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
 }
 
-/// Whether the software RNIC would connect us with the listener at the other end; says why not on standard error.
+/// Returns whether the software RNIC would authorize a connection with the listener at the other end. Prints the
+/// reason to standard error if not.
 fn may_connect(socket: &OwnedFd, peer: &str) -> bool {
     let judged = farcall_softnic::check_peer(socket.as_fd(), peer);
     if let Err(error) = &judged {

@@ -1,11 +1,11 @@
-//! Programs in containers: in namespaces of their own.
+//! Programs in containers, in their own namespaces.
 
 use std::process::Command;
 
 use crate::meeting::{folder, listening_at, meet};
 use crate::support::{self, Folder, Running, free_port, has, has_containers, words};
 
-/// A program in a container.
+/// Returns the command of a program in a container.
 fn contained(folder: &Folder, more: &[&str], program: &[&str]) -> Command {
     let mut command = support::contained(folder.program("unshare"));
     command.args(more).args(program);
@@ -32,7 +32,7 @@ fn programs_in_a_container_with_a_network_of_its_own_meet() {
     if !has("rping", "rdmacm-utils") || !has("ip", "iproute2") || !has_containers() {
         return;
     }
-    // The port is nobody else's there. Between processes of one host no UDP socket opens.
+    // The port is free there. Between processes of one host no UDP socket is opened.
     let script = "ip link set lo up
         rping -s -V -C 5 -a 127.0.0.1 -p 7174 &
         until grep -q -e -tcp-127.0.0.1:7174.sock /proc/net/unix; do sleep 0.02; done
@@ -43,8 +43,8 @@ fn programs_in_a_container_with_a_network_of_its_own_meet() {
     assert!(output.status.success() && said.contains("rdma-ping-4"), "{said}");
 }
 
-/// Two network namespaces with a cable between them, as two containers of a bridge have; `SERVER` and `CLIENT` run in
-/// them, and the server's address is 192.0.2.2, 2001:db8::2. The server's process is `$server`.
+/// Two network namespaces connected by a virtual cable, like two containers with a bridge. `SERVER` and `CLIENT` run
+/// in them, and the server's addresses are 192.0.2.2 and 2001:db8::2. The server's process is `$server`.
 const TWO_NETWORKS: &str = "set -e
     ip link set lo up
     ip link add here type veth peer name there
@@ -66,8 +66,8 @@ const TWO_NETWORKS: &str = "set -e
     echo > ready
     CLIENT";
 
-/// What was said in two networks of a container by a server and a client that share a folder; `None` if there can be
-/// none here.
+/// Returns the output of a server and a client in two networks of a container that share a directory; `None` if there
+/// can be none here.
 fn in_two_networks(name: &str, server: &str, client: &str) -> Option<String> {
     let (folder, mut command) = two_networks(name, server, client)?;
     let shared = folder.path("shared");
@@ -85,7 +85,7 @@ fn in_two_networks(name: &str, server: &str, client: &str) -> Option<String> {
     Some(said)
 }
 
-/// The folder and the command of a server and a client in two networks of a container.
+/// Returns the directory and the command of a server and a client in two networks of a container.
 pub fn two_networks(name: &str, server: &str, client: &str) -> Option<(Folder, Command)> {
     if !has("rping", "rdmacm-utils") || !has("ip", "iproute2") || !has_containers() {
         return None;
@@ -134,7 +134,7 @@ fn datagrams_go_between_containers_with_networks_of_their_own() {
 
 #[test]
 fn what_a_dead_container_left_in_the_folder_is_in_nobodys_way_and_nobody_listens_is_said() {
-    // A server that is killed leaves its name; the client is refused, and the next server takes the name.
+    // A killed server leaves its name; the client is refused, and the next server replaces the name.
     let server = "rping -s -V -C 5 -a 192.0.2.2 -p 7174 & first=$!
         until [ -e shared/cm-v1-tcp-192.0.2.2:7174.sock ]; do sleep 0.02; done
         kill -9 $first; wait $first || true

@@ -1,4 +1,4 @@
-// What a program hears from the connection manager: `program CASE PORT [ADDRESS]`. Ends with "ok" or says which check failed.
+// Events of the connection manager: `program CASE PORT [ADDRESS]`. Prints "ok" at the end, or the check that failed.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -30,7 +30,7 @@ static struct sockaddr_in at(const char *ip)
 	return address;
 }
 
-// The next event, of which it must be. Acknowledged by the caller.
+// Takes the next event, which must be `wanted`. The caller acknowledges it.
 static struct rdma_cm_event *next(struct rdma_event_channel *channel, enum rdma_cm_event_type wanted)
 {
 	struct rdma_cm_event *event;
@@ -90,7 +90,7 @@ static struct rdma_cm_id *listener(struct rdma_event_channel *channel, enum rdma
 	return id;
 }
 
-// Nobody listens: refused, reason 8 (invalid service identifier); for datagrams status 1 (not supported).
+// No listener: refused, reason 8 (invalid service identifier); for datagrams status 1 (not supported).
 static void nobody(void)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -110,7 +110,7 @@ static void nobody(void)
 	rdma_destroy_event_channel(channel);
 }
 
-// An address of another host, where those are forbidden: no device leads there.
+// An address of another host, where those are forbidden: there is no device for it.
 static void elsewhere(void)
 {
 	setenv("FARCALL_WAY", "host", 1);
@@ -139,7 +139,7 @@ static int starts_with(const void *data, unsigned len, const char *text, unsigne
 	return 1;
 }
 
-// A refusal of the program: reason 28, and its private data.
+// A rejection by the program: reason 28, and its private data.
 static void refused(void)
 {
 	struct rdma_event_channel *here = rdma_create_event_channel(), *there = rdma_create_event_channel();
@@ -161,7 +161,7 @@ static void refused(void)
 	CHECK(rdma_destroy_id(listening) == 0);
 }
 
-// What travels in a request and in its answer, then a message, then both ends leave.
+// Private data of a request and of its reply, then a message, then both ends disconnect.
 static void private_data(void)
 {
 	struct rdma_event_channel *here = rdma_create_event_channel(), *there = rdma_create_event_channel();
@@ -226,7 +226,8 @@ static void private_data(void)
 	rdma_destroy_event_channel(there);
 }
 
-// Another process that connects, and waits for its end. It begins before this one has used the library.
+// Starts another process that connects, and waits for the end of the connection. It starts before this one has used
+// the library.
 static pid_t start_peer(int may_use[2])
 {
 	pid_t child;
@@ -275,7 +276,7 @@ static void killed(void)
 	CHECK(rdma_destroy_id(id) == 0 && rdma_destroy_id(listening) == 0);
 }
 
-// A peer that is killed before it is answered: it cannot be accepted any more.
+// A peer that is killed before it gets a reply: it cannot be accepted any more.
 static void killed_early(void)
 {
 	int may_use[2];
@@ -295,7 +296,7 @@ static void killed_early(void)
 	CHECK(rdma_destroy_id(id) == 0 && rdma_destroy_id(listening) == 0);
 }
 
-// Looking up who serves datagrams.
+// Resolves a datagram service.
 static void datagrams(void)
 {
 	struct rdma_event_channel *here = rdma_create_event_channel(), *there = rdma_create_event_channel();
@@ -323,7 +324,7 @@ static void datagrams(void)
 	(void) listening;
 }
 
-// A port belongs to one end at a time, unless both agree; 0 is any that is free.
+// A port belongs to one end at a time, unless both agree to share it; 0 means any free port.
 static void ports(void)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -345,7 +346,7 @@ static void ports(void)
 	CHECK(((struct sockaddr_in *) rdma_get_local_addr(second))->sin_port == rdma_get_src_port(second));
 }
 
-// Synchronous calls, between two threads' worth of ends in one: a listener made by rdma_create_ep, moved to a channel.
+// Synchronous calls, with the ends of two threads in one: a listener created by rdma_create_ep, moved to a channel.
 static void sync_calls(void)
 {
 	struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP }, *found;
@@ -353,7 +354,7 @@ static void sync_calls(void)
 	struct rdma_event_channel *channel = rdma_create_event_channel();
 	struct rdma_cm_id *listening, *id, *peer;
 	struct sockaddr_in away = at("203.0.113.7");
-	// Other hosts are forbidden: no device leads there.
+	// Other hosts are forbidden: there is no device for them.
 	setenv("FARCALL_WAY", "host", 1);
 	CHECK(rdma_getaddrinfo("127.0.0.1", port, &hints, &found) == 0);
 	CHECK(found->ai_src_addr && !found->ai_dst_addr && found->ai_qp_type == IBV_QPT_RC);
@@ -383,7 +384,7 @@ static void sync_calls(void)
 	rdma_destroy_ep(listening);
 }
 
-// Calls out of turn, and what is not offered.
+// Calls in a wrong state, and unsupported functions.
 static void errors(void)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -418,7 +419,7 @@ static void errors(void)
 	rdma_destroy_event_channel(channel);
 }
 
-// One connection from another process, which leaves.
+// Serves one connection from another process, which disconnects.
 static void serve(void)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -448,13 +449,13 @@ static void visit(void)
 	CHECK(rdma_destroy_id(id) == 0);
 }
 
-// A visitor who ends in order without a word.
+// A client that exits normally without disconnecting.
 static void end(void)
 {
 	connected(rdma_create_event_channel());
 }
 
-// A visitor who destroys his end without a word, and stays.
+// A client that destroys its end without disconnecting, and continues to run.
 static void destroy(void)
 {
 	struct rdma_cm_id *id = connected(rdma_create_event_channel());
@@ -463,7 +464,7 @@ static void destroy(void)
 	pause();
 }
 
-// A visitor who stays; the file says that he is there.
+// A client that stays connected; the file indicates that.
 static void stay(void)
 {
 	connected(rdma_create_event_channel());
@@ -471,7 +472,7 @@ static void stay(void)
 	pause();
 }
 
-// Takes every request, and answers none.
+// Takes every request without replying.
 static void hoard(void)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();

@@ -1,4 +1,4 @@
-//! What programs hear in all sorts of trouble: a C program against the system's headers, in both roles.
+//! Events of programs in error cases: a C program, compiled with the system's headers, in both roles.
 
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, send, sock
 use crate::meeting::{compile, folder, listening_at, path_of, wait_for};
 use crate::support::{Folder, Running, free_port, words};
 
-/// Runs a case of the program.
+/// Runs a case of the program. Returns its output.
 fn run(folder: &Folder, program: &str, arguments: &[&str]) -> String {
     let mut command = folder.program(program);
     command.args(arguments);
@@ -42,7 +42,7 @@ fn events_are_those_of_the_man_pages() {
     }
 }
 
-/// Whoever talks nonsense, says nothing or leaves at once harms nobody: the next client is served.
+/// A peer that sends garbage, sends nothing, or disconnects at once has no effect: the next client is served.
 #[test]
 fn garbage_at_a_port_does_no_harm() {
     let folder = folder("garbage");
@@ -55,7 +55,7 @@ fn garbage_at_a_port_does_no_harm() {
     let path = path_of(&listening);
     let name = SocketAddrUnix::new(&path).unwrap();
     let mut silent = Vec::new();
-    // A REQ's header, of a management datagram of 256 bytes.
+    // The header of a REQ, in a management datagram of 256 bytes.
     let mut header = [0; 24];
     header[..4].copy_from_slice(&[1, 7, 2, 3]);
     header[17] = 0x10;
@@ -77,11 +77,11 @@ fn garbage_at_a_port_does_no_harm() {
         if bytes.is_empty() {
             silent.push(stranger);
         } else {
-            // The end may have hung up after an earlier packet.
+            // The end may have closed the connection after an earlier packet.
             let _ = send(&stranger, &bytes, rustix::net::SendFlags::NOSIGNAL);
         }
     }
-    // Of another kind of socket: refused by the kernel.
+    // From another kind of socket: refused by the kernel.
     if let Ok(mut stream) = std::os::unix::net::UnixStream::connect(&path) {
         let _ = stream.write_all(b"hello");
     }
@@ -90,7 +90,7 @@ fn garbage_at_a_port_does_no_harm() {
     assert!(said.status.success() && words(&said).contains("ok"), "{}", words(&said));
 }
 
-/// No stranger can take a port first, and what a killed process left is in nobody's way.
+/// Other users cannot create a port's file first, and files of a killed process do not block other processes.
 #[test]
 fn ports_stand_in_the_users_own_directory_and_outlive_nobody() {
     let folder = folder("places");

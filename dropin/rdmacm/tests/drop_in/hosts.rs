@@ -1,14 +1,14 @@
-//! Programs on two hosts: two networks of a container, with nothing in common but a cable.
+//! Programs on two hosts: two networks of a container that share only a cable.
 
 use crate::containers::two_networks;
 use crate::meeting::{compile, folder};
 use crate::support::{Running, has, words};
 
-/// What a cable does to packets that is not good.
+/// Faults of an unreliable cable.
 const BAD_CABLE: &str = "loss=0.1,duplicate=0.05,reorder=0.05,corrupt=0.05";
 
-/// What was said in two networks by a server and a client that have nothing in common but the cable, which does with
-/// packets what `faults` says.
+/// Returns the output of a server and a client in two networks that share only the cable, with `faults` injected into
+/// its packets.
 pub fn on_two_hosts(name: &str, faults: &str, server: &str, client: &str) -> Option<String> {
     let (_folder, mut command) = two_networks(name, server, client)?;
     command.env("FARCALL_WAY", "net").env("FARCALL_WIRE_FAULTS", faults);
@@ -18,7 +18,7 @@ pub fn on_two_hosts(name: &str, faults: &str, server: &str, client: &str) -> Opt
     Some(said)
 }
 
-/// Programs on two hosts connect; the client tries until its server listens.
+/// Programs on two hosts connect; the client retries until its server listens.
 #[test]
 fn programs_on_two_hosts_meet() {
     for (name, faults) in [("hosts", String::new()), ("hosts-lossy", format!("seed=3,{BAD_CABLE}"))] {
@@ -30,7 +30,7 @@ fn programs_on_two_hosts_meet() {
     }
 }
 
-/// `FARCALL_WAY=net` says more than a folder that the other host does not share.
+/// `FARCALL_WAY=net` takes precedence over a directory that the other host does not share.
 #[test]
 fn meets_another_host_although_a_folder_is_named() {
     let server = "exec rping -s -v -C 5 -a 192.0.2.2 -p 7174";
@@ -41,7 +41,7 @@ fn meets_another_host_although_a_folder_is_named() {
     assert_eq!(said.matches("rdma-ping-4").count(), 2, "{said}");
 }
 
-/// Where sockets may have addresses of other hosts, these are no addresses of this host all the same.
+/// If sockets may have addresses of other hosts, these still do not count as addresses of this host.
 #[test]
 fn knows_other_hosts_where_sockets_may_have_any_address() {
     let server = "exec rping -s -v -C 5 -a 192.0.2.2 -p 7174";
@@ -54,7 +54,7 @@ fn knows_other_hosts_where_sockets_may_have_any_address() {
     assert!(said.contains("Cannot assign requested address"), "an address of another host: {said}");
 }
 
-/// One process has queue pair 1 for both. Its death takes no connection of the other, and who comes then is served.
+/// One process owns queue pair 1 for both. Its exit ends no connection of the other one, and later clients are served.
 #[test]
 fn who_has_queue_pair_1_hands_on_and_is_succeeded() {
     let server = "rping -s -C 5 -a 192.0.2.2 -p 7174 & first=$!
@@ -78,8 +78,8 @@ fn who_has_queue_pair_1_hands_on_and_is_succeeded() {
     assert_eq!(said.matches("ping data: rdma-ping-4").count(), 2, "{said}");
 }
 
-/// The process that has queue pair 1 for both is stopped. The other takes it over, and who comes then is served; the
-/// first one is continued, and serves its clients again.
+/// The process that owns queue pair 1 for both is stopped. The other one takes it over, and new clients are served.
+/// The first one is continued, and serves its clients again.
 #[test]
 fn a_stopped_holder_of_queue_pair_1_is_succeeded() {
     let server = "rping -s -P -C 5 -a 192.0.2.2 -p 7174 & first=$!
@@ -118,7 +118,7 @@ fn datagram_services_of_other_hosts_are_found() {
     assert!(said.contains("data transfers complete"), "{said}");
 }
 
-/// Who asks for what nobody offers is told at once, by the processes that are there.
+/// A request without a listener is rejected at once by the existing processes.
 #[test]
 fn nobody_listens_at_another_hosts_port() {
     let server = "rping -s -v -C 5 -a 192.0.2.2 -p 7174 & server=$!
@@ -132,8 +132,8 @@ fn nobody_listens_at_another_hosts_port() {
     assert!(said.contains("RDMA_CM_EVENT_REJECTED") && said.contains("rdma-ping-4"), "{said}");
 }
 
-/// Runs a case of the C program on one host, and its server on the other: that waits for the end of the connection,
-/// whatever the cable loses.
+/// Runs a case of the C program on one host, and its server on the other, which waits for the end of the connection,
+/// whatever packets the cable loses.
 fn ends_are_told(name: &str, seed: u32, client: &str) {
     let folder = folder(name);
     let Some(program) = compile("ends.c", &folder) else { return };
@@ -149,7 +149,7 @@ fn ends_are_told(name: &str, seed: u32, client: &str) {
     assert!(said.contains("ok"), "{faults}: {said}");
 }
 
-/// A process that ends in order tells its peers, and waits until they have heard it.
+/// A process that exits normally disconnects from its peers, and waits for their confirmation.
 #[test]
 fn who_ends_in_order_is_missed_by_his_peer() {
     for seed in 1..=8 {
@@ -158,7 +158,8 @@ fn who_ends_in_order_is_missed_by_his_peer() {
     }
 }
 
-/// An end that its program destroys says so until its peer has heard it, while the program does something else.
+/// An end that its program destroys repeats the disconnection until its peer has confirmed it, while the program
+/// continues.
 #[test]
 fn an_end_that_is_destroyed_is_missed_by_its_peer() {
     for seed in 1..=4 {
@@ -169,8 +170,8 @@ fn an_end_that_is_destroyed_is_missed_by_its_peer() {
     }
 }
 
-/// For a process that is killed, another of its user says it: whether it had queue pair 1 before or has it then, or is
-/// started later.
+/// On behalf of a killed process, another process of its user disconnects: whether it owned queue pair 1 before, owns
+/// it afterwards, or is started later.
 #[test]
 fn who_is_killed_is_spoken_for() {
     let stay = "PROGRAM stay 7174 192.0.2.2 & client=$!

@@ -1,4 +1,4 @@
-//! libfabric's verbs provider, which connects by the connection manager, and the providers that it builds on it.
+//! libfabric's verbs provider, which connects through the connection manager, and the providers on top of it.
 
 use crate::meeting::{folder, wait_for};
 use crate::support::{Running, free_port, has, words};
@@ -17,11 +17,11 @@ fn libfabric_lists_the_device_with_all_its_endpoint_types() {
     }
 }
 
-/// Messages of all sizes, their bytes checked: over connections, as datagrams, and through the two layers that make
-/// reliable datagrams of each.
+/// Messages of all sizes with checked bytes: over connections, as datagrams, and through the two layers that implement
+/// reliable datagrams on each of them.
 ///
-/// An end of `ofi_rxm` closes its connection at the word that the peer left. If it was kept from the processor until
-/// then, it never sees the peer's last message, on any device, and waits for ever after all was checked.
+/// An end of `ofi_rxm` closes its connection when its peer disconnects. If it was not scheduled until then, it never
+/// receives the peer's last message, on any device, and waits forever after all bytes were checked.
 #[test]
 fn libfabric_plays_ping_pong_over_every_endpoint_type() {
     if !has("fi_pingpong", "libfabric-bin") {
@@ -38,7 +38,7 @@ fn libfabric_plays_ping_pong_over_every_endpoint_type() {
     for (provider, endpoint, own) in runs {
         let port = free_port();
         let may_miss_the_last = provider == "verbs;ofi_rxm";
-        // Without an end of its own only where that may be; the small datagrams of ofi_rxd have many turns to wait for.
+        // A shorter limit only where that may happen; the small datagrams of ofi_rxd need many iterations.
         let patience_s = if may_miss_the_last { "60" } else { "500" };
         let both =
             [&[patience_s, "fi_pingpong", "-p", provider, "-e", endpoint, "-I", "10", "-c"], own].concat();
@@ -47,7 +47,7 @@ fn libfabric_plays_ping_pong_over_every_endpoint_type() {
             command.args(&both).args(own);
             command
         });
-        // Both ends first agree by TCP what to do.
+        // Both ends first negotiate over TCP.
         let server = wait_for(Running::start(server), &format!("port {port}"));
         let ends = [Running::start(client).finish(), server.finish()];
         let failed = ends.iter().filter(|end| !end.status.success()).count();

@@ -1,4 +1,4 @@
-//! The library in the place of the system's, beside our libibverbs.
+//! The library as a replacement of the system's, together with Farcall's libibverbs.
 
 mod containers;
 mod ends;

@@ -1,4 +1,4 @@
-//! Programs that meet through the connection manager.
+//! Programs that connect through the connection manager.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,21 +6,21 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Folder, Running, library, words};
 
-/// The library that was built beside these tests.
+/// Returns the path of the library that was built with these tests.
 pub fn connection_manager() -> PathBuf {
     let library = library().with_file_name("libfarcall_rdmacm.so");
     assert!(library.exists(), "{} was not built", library.display());
     library
 }
 
-/// A folder with both libraries under the system's names.
+/// Returns a directory that contains both libraries under the system's names.
 pub fn folder(name: &str) -> Folder {
     let folder = Folder::new(&format!("cm-{name}"));
     std::os::unix::fs::symlink(connection_manager(), folder.path("librdmacm.so.1")).unwrap();
     folder
 }
 
-/// The name of a listening end, as the kernel lists it. Beside it `port PORT` is one of TCP.
+/// Returns the name of a listening end in the kernel's list. `port PORT` instead means a TCP port.
 pub fn listening_at(space: &str, address: &str) -> String {
     format!("-{space}-{address}.sock")
 }
@@ -37,14 +37,14 @@ pub fn wait_for(mut server: Running, listening: &str) -> Running {
     server
 }
 
-/// Where the socket of who listens stands.
+/// Returns the path of a listener's socket.
 pub fn path_of(listening: &str) -> String {
     let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
     let line = sockets.lines().find(|line| line.ends_with(listening)).expect("a socket that listens");
     line.split_whitespace().last().unwrap().to_owned()
 }
 
-/// Whether the kernel lists a socket that accepts connections.
+/// Returns whether the kernel lists a socket that accepts connections.
 fn is_there(listening: &str) -> bool {
     let holds =
         |list: &str, is_it: &dyn Fn(&str) -> bool| std::fs::read_to_string(list).unwrap().lines().any(is_it);
@@ -57,12 +57,12 @@ fn is_there(listening: &str) -> bool {
     holds("/proc/net/unix", &|line| line.ends_with(listening) && line.contains(" 00010000 "))
 }
 
-/// Runs a server, then, as soon as it listens, its client; both must succeed. Returns what they said.
+/// Runs a server and, as soon as it listens, its client; both must succeed. Returns their output.
 pub fn meet(server: Command, client: Command, listening: &str) -> (String, String) {
     let described = format!("{client:?}");
     let server = wait_for(Running::start(server), listening);
     let client = Running::start(client).finish();
-    // The server waits for ever if its client failed.
+    // Without a successful client the server would never exit.
     let server = if client.status.success() { server.finish() } else { server.stop() };
     let (heard, said) = (words(&server), words(&client));
     assert!(
@@ -74,7 +74,7 @@ pub fn meet(server: Command, client: Command, listening: &str) -> (String, Strin
     (heard, said)
 }
 
-/// Builds a C program against the system's headers; none if there is no compiler or no header.
+/// Compiles a C program with the system's headers; `None` if there is no compiler or no header.
 pub fn compile(source: &str, folder: &Folder) -> Option<String> {
     let header = Path::new("/usr/include/rdma/rdma_cma.h");
     if !header.exists() {

@@ -1,5 +1,5 @@
-// Where memory lies that a program registers beside the connection manager, whose thread has begun:
-// `program alone|threads`. Ends with "ok" or says which check failed.
+// Location of memory that a program registers after the connection manager's thread has started: `program
+// alone|threads`. Prints "ok" at the end, or the check that failed.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
@@ -23,7 +23,7 @@
 
 enum { LEN = 64 * 1024, ROUNDS = 50 };
 
-// Whether peers can map the page at an address.
+// Returns whether peers can map the page at an address.
 static int is_moved(const void *at)
 {
 	FILE *maps = fopen("/proc/self/maps", "r");
@@ -39,8 +39,8 @@ static int is_moved(const void *at)
 	return found;
 }
 
-// Whether the connection manager's thread has begun, which names itself then. What the system's library does for a
-// thread before, it does by functions that libfabric writes over.
+// Returns whether the connection manager's thread runs, which sets its name then. Before that, the system's library
+// prepares the thread by functions that libfabric patches.
 static int thread_has_begun(void)
 {
 	DIR *tasks = opendir("/proc/self/task");
@@ -96,7 +96,7 @@ int main(int argc, char **argv)
 	pass(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
 	pd = ibv_alloc_pd(id->verbs);
 	CHECK(pd && rdma_create_qp(id, pd, &init) == 0);
-	// Nobody listens there: the connection manager's thread tries again and again meanwhile, then gives up.
+	// Without a listener: the connection manager's thread retries for a while, and then reports a rejection.
 	CHECK(rdma_connect(id, NULL) == 0);
 	if (threads) {
 		pthread_t thread;

@@ -1,9 +1,9 @@
-//! Memory that programs register beside the connection manager, whose thread is none of theirs.
+//! Memory that programs register while the connection manager's thread runs, which is not a thread of the program.
 
 use crate::meeting::{compile, folder};
 use crate::support::{Running, words};
 
-/// The C program asks the kernel where its memory lies.
+/// The C program queries the kernel for the location of its memory.
 #[test]
 fn the_connection_managers_thread_does_not_keep_memory_in_its_place() {
     let folder = folder("moved");

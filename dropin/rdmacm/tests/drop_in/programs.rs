@@ -1,5 +1,4 @@
-//! Programs of the system that never heard of us, unmodified, between two processes. They check contents where they
-//! can.
+//! Unmodified programs of the system, between two processes. They check the contents where they can.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -7,7 +6,7 @@ use std::process::Command;
 use crate::meeting::{folder, listening_at, meet};
 use crate::support::{Folder, free_port, has};
 
-/// Runs a program with itself: arguments of both, and of the server and the client alone.
+/// Runs a program as server and client: arguments of both, and of each alone.
 fn with_itself(
     folder: &Folder,
     program: &str,
@@ -24,10 +23,10 @@ fn with_itself(
     [server, client]
 }
 
-/// An address of this host beside the loopback's, if it has one.
+/// Returns an address of this host other than the loopback address, if it has one.
 fn outer_address() -> Option<String> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    // Sends nothing; finds the way.
+    // Sends nothing; only resolves the route.
     socket.connect("192.0.2.1:9").ok()?;
     Some(socket.local_addr().ok()?.ip().to_string())
 }
@@ -72,7 +71,7 @@ fn udaddy_finds_datagram_services() {
         return;
     }
     let folder = folder("udaddy");
-    // Its port cannot be chosen.
+    // Its port is fixed.
     let listening = listening_at("udp", "127.0.0.1:7174");
     let both = ["-C", "10", "-S", "500"];
     let ends: [&[&str]; 2] = [&["-b", "127.0.0.1"], &["-s", "127.0.0.1"]];
@@ -114,7 +113,7 @@ fn perftest_connects_by_the_connection_manager() {
     for (program, own) in runs {
         let port = free_port();
         let both = [&["-R", "-F", "-n", "50", "-p", &port], own].concat();
-        // Whatever they measure, they first exchange what they have by a connection.
+        // Before every measurement, they exchange their parameters over a connection.
         let listening = listening_at("tcp", &format!("0.0.0.0:{port}"));
         let [_, client] = with_itself(&folder, program, &both, [&[], &["127.0.0.1"]], &listening);
         assert!(client.contains("#bytes"), "{program} {own:?}: {client}");

@@ -1,4 +1,4 @@
-// Calls everything that can fail with something that makes it fail; the trace says why.
+// Makes every function fail that can fail; the trace contains the reasons.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <rdma/rdma_cma.h>
@@ -32,8 +32,8 @@ static struct rdma_cm_id *make_id(struct rdma_event_channel *channel)
 	return id;
 }
 
-// No call that needs a descriptor gets one: in a process of its own, for the limit cannot be raised again. The device
-// is not open yet, the library and the trace are.
+// No call that needs a descriptor gets one: in a process of its own, because the limit cannot be raised again. The
+// device is not open yet; the library and the trace are.
 static void without_descriptors(void)
 {
 	struct ibv_device **devices = ibv_get_device_list(NULL);

@@ -1,9 +1,9 @@
-//! What fails says why in the trace.
+//! Failing calls write their reason to the trace.
 
 use crate::meeting::{compile, connection_manager, folder};
 use crate::support::{Running, defined, words};
 
-/// Calls that cannot fail, by their types or by what they do.
+/// Calls that cannot fail, by their types or by their function.
 const NEVER_FAIL: [&str; 12] = [
     "rdma_destroy_event_channel",
     "rdma_event_str",
@@ -15,7 +15,7 @@ const NEVER_FAIL: [&str; 12] = [
     "rdma_freeaddrinfo",
     "rdma_get_src_port",
     "rdma_get_dst_port",
-    // Of later releases than the headers that this is built against; refused like `rdma_join_multicast`.
+    // Functions of later releases than the headers that this is compiled with; refused like `rdma_join_multicast`.
     "rdma_resolve_addrinfo rdma_query_addrinfo",
     "rdma_write_cm_event",
 ];

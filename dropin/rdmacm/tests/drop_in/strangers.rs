@@ -1,4 +1,5 @@
-//! Who connects without end: a process on another host that has queue pair 1 for itself, and says what it likes.
+//! Clients that send requests without limit: a process on another host that has queue pair 1 to itself, and sends
+//! arbitrary messages.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,9 +14,9 @@ use crate::hosts::on_two_hosts;
 use crate::meeting::{compile, folder};
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
-/// The stranger's address.
+/// Address of the requesting process.
 const STRANGER: &str = "FARCALL_TEST_STRANGER";
-/// Requests of one host that may wait for an answer.
+/// Maximum number of requests of one host that may wait for a reply.
 const HALF_OPEN_MAX: usize = 128;
 const REQUESTS: u32 = 200;
 const LOST: Duration = Duration::from_secs(60);
@@ -48,14 +49,14 @@ fn say(stranger: &Management, mad: &Mad) {
     stranger.send(SERVER.to_ipv6_mapped(), &mad.encode()).unwrap();
 }
 
-/// What the server's processes have counted.
+/// Returns the counters of the server's processes.
 fn refused() -> u64 {
     let reports = farcall_stats::read_all().unwrap();
     let counters = reports.iter().flat_map(|report| &report.blocks).flat_map(|block| &block.counters);
     counters.filter(|(name, _)| name == "connections_refused").map(|(_, count)| count).sum()
 }
 
-/// Asks again until each request was answered, if only by word that it waits.
+/// Repeats requests until each has a reply, if only an MRA.
 fn ask_without_end(stranger: &Management, from: Ipv4Addr) -> HashMap<u32, Message> {
     let (mut answers, began) = (HashMap::new(), Instant::now());
     while answers.len() < REQUESTS as usize {
@@ -77,7 +78,7 @@ fn ask_without_end(stranger: &Management, from: Ipv4Addr) -> HashMap<u32, Messag
 fn be_strange(from: Ipv4Addr) {
     let stranger = Management::open().unwrap();
     assert!(stranger.claim().unwrap());
-    // Messages about nothing, and bytes that are no message.
+    // Messages without a connection, and bytes that are not a message.
     for message in [Message::Rtu, Message::Drep, Message::Dreq { remote_qp_num: 1 }] {
         for remote_comm_id in [0, 1, u32::MAX] {
             say(&stranger, &Mad { remote_comm_id, ..mad(REQUESTS + 1, message.clone()) });
@@ -93,7 +94,7 @@ fn be_strange(from: Ipv4Addr) {
     assert!(refused() >= u64::from(REQUESTS) - HALF_OPEN_MAX as u64);
 }
 
-/// Of each host so many requests wait; the rest is refused, and counted.
+/// A limited number of requests of each host may wait; the others are refused and counted.
 #[test]
 fn a_host_that_asks_without_end_is_refused() {
     if let Ok(from) = std::env::var(STRANGER) {
@@ -118,7 +119,7 @@ fn a_host_that_asks_without_end_is_refused() {
     assert_eq!(said.matches("1 passed").count(), 2, "{said}");
 }
 
-/// Asks until an answer comes that is wanted.
+/// Repeats a request until an accepted reply arrives.
 fn ask(stranger: &Management, question: &Mad, is_wanted: impl Fn(&Message) -> bool) -> Mad {
     let began = Instant::now();
     while began.elapsed() < LOST {
@@ -147,7 +148,7 @@ fn be_late(from: Ipv4Addr) {
     ask(&stranger, &dreq, |message| *message == Message::Drep);
 }
 
-/// The network may hold a request up until its connection is there: the program is not asked again.
+/// The network may delay a request until its connection is established: the program does not receive it again.
 #[test]
 fn a_request_that_comes_late_is_no_second_one() {
     if let Ok(from) = std::env::var(STRANGER) {
@@ -167,7 +168,7 @@ fn a_request_that_comes_late_is_no_second_one() {
     assert!(said.contains("ok"), "{said}");
 }
 
-/// Asks from an address of the server's own host, for whatever process has queue pair 1 to hand on.
+/// Sends requests from an address of the server's own host, to be forwarded by the process that owns queue pair 1.
 fn be_at_home(own: Ipv4Addr) {
     let stranger = Management::open().unwrap();
     for id in 1..=50 {
@@ -176,8 +177,8 @@ fn be_at_home(own: Ipv4Addr) {
     }
 }
 
-/// The process that has queue pair 1 may admit a request that the listener's own environment does not: then no program is
-/// asked, which could not accept it and would end.
+/// The process that owns queue pair 1 may admit a request that the listener's own configuration does not permit: then
+/// no program receives it, because it could not accept it and would exit.
 #[test]
 fn a_request_from_an_own_address_reaches_no_program() {
     if let Ok(own) = std::env::var(STRANGER) {

@@ -1,5 +1,5 @@
-//! The names that programs link: everything that the system's library offers, and those of other systems, under the
-//! same versions.
+//! The names that programs link: all symbols of the system's library, and those of other systems, under the same
+//! versions.
 
 use crate::meeting::connection_manager;
 use crate::support::{defined, exported, releases, system_library};

@@ -1,4 +1,4 @@
-//! FARCALL_TRACE: what is shown of the connection manager.
+//! FARCALL_TRACE: the trace of the connection manager.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::meeting::{compile, folder, listening_at, meet};
 use crate::support::{Folder, Running, free_port, has, words};
 
-/// The one trace of those in the folder in which this stands.
+/// Returns the only trace in the directory that contains `what`.
 fn trace_with(folder: &Folder, what: &str) -> String {
     let mut found = folder.texts(".trace").into_iter().filter(|trace| trace.contains(what));
     found.next().unwrap_or_else(|| panic!("no trace has {what:?}"))
@@ -28,7 +28,7 @@ fn a_connection_is_shown_call_by_call_and_event_by_event() {
         command
     };
     meet(end("-s"), end("-c"), &listening_at("tcp", &address));
-    // Whether the last event is still heard, and whether somebody sleeps, is a matter of time.
+    // Whether the last event is still received, and whether a process sleeps, depends on timing.
     let both = [
         "rdma_create_event_channel() = {channel=",
         ", ps=TCP) = 0 {id=0x",
@@ -56,14 +56,14 @@ fn a_connection_is_shown_call_by_call_and_event_by_event() {
         for expected in both.iter().chain(expected) {
             assert!(trace.contains(expected), "no {expected:?} in:\n{trace}");
         }
-        // What the connection manager calls for the program is none of the program's calls.
+        // Calls of the connection manager on behalf of the program do not count as the program's calls.
         assert!(!trace.contains("ibv_create_qp") && !trace.contains("ibv_modify_qp"), "{trace}");
         assert_eq!(trace.matches("# process ").count(), 1, "one trace for both libraries: {trace}");
         in_order(&trace);
     }
 }
 
-/// Times count from the same moment in both libraries: no call of a thread begins before the one that it made before.
+/// Times have the same origin in both libraries: no call of a thread begins before the previous one.
 fn in_order(trace: &str) {
     let mut last: BTreeMap<&str, f64> = BTreeMap::new();
     for line in trace.lines().skip(1).filter(|line| !line.contains(" -- ")) {
@@ -118,7 +118,7 @@ fn a_trace_that_cannot_be_written_is_said_once_for_both_libraries() {
     }
     let folder = folder("trace-refused");
     let mut command = folder.program("rping");
-    // Nobody listens there.
+    // There is no listener.
     command.args(["-c", "-C", "1", "-a", "127.0.0.1", "-p", &free_port()]);
     command.env("FARCALL_TRACE", folder.path("librdmacm.so.1"));
     let said = words(&Running::start(command).finish());

@@ -17,34 +17,34 @@ use crate::wire::batch::{
 };
 use crate::wire::{RequestFlags, Status};
 
-/// A [`Caller`] that gathers calls and sends them in batches: when there are as many as its size, as many bytes as its
-/// limit, when the first has waited for long enough, or when it is told to. Several batches are under way at once: as
-/// many as the window has slots.
+/// A [`Caller`] that collects calls and sends them in batches. A batch is sent when it has reached its number of calls
+/// or its limit of bytes, when its first call has waited for the configured time, or on [`BatchCaller::flush`].
+/// Several batches are in flight at once: up to the number of slots of the window.
 ///
-/// A batch is executed at most once, as a whole: its calls in the order in which they were made, none before all of the
-/// batch has come. A call that alone exceeds the limit of bytes, or has a trace, is sent by itself. The calls of a batch
-/// share the earliest of their deadlines.
+/// A batch is executed at most once as a unit: its calls run in submission order, and none runs before all of the
+/// batch has arrived. A call that alone exceeds the limit of bytes, or has a trace, is sent by itself. The calls of a
+/// batch share the earliest of their deadlines.
 pub struct BatchCaller<P: Path> {
     caller: Caller<P>,
     config: BatchConfig,
     wait: Duration,
     size: BatchSize,
-    /// For each record of the caller: the batch that it is.
+    /// The batch of each of the caller's records.
     batches: Box<[Batch]>,
-    /// The record of the batch that takes calls.
+    /// The record of the batch that accepts calls.
     open: Option<u16>,
-    /// The batch whose outcomes are being told.
+    /// The batch whose outcomes are being returned.
     told: Told,
-    /// The time of the last turn.
+    /// The time of the last driver iteration.
     now: Nanos,
 }
 
 /// The calls of a batch.
 #[derive(Default)]
 struct Batch {
-    /// The number of the first; the others follow.
+    /// Id of the first call; the others follow consecutively.
     first: CallId,
-    /// How many it takes.
+    /// Maximum number of calls.
     size: u16,
     calls: Vec<BatchedCall>,
 }
@@ -55,16 +55,16 @@ struct BatchedCall {
     is_given_up: bool,
 }
 
-/// A batch that ended.
+/// A batch that has completed.
 #[derive(Default)]
 struct Told {
     batch: Batch,
-    /// Calls whose outcome was taken.
+    /// Number of calls whose outcome has been returned.
     count: usize,
-    /// The results, and how far they were taken.
+    /// The results, and the number of bytes already returned.
     reply: Vec<u8>,
     taken_bytes: usize,
-    /// Why there are none.
+    /// The error of the batch, if it has no results.
     error: Option<CallError>,
 }
 
@@ -85,10 +85,10 @@ impl<P: Path> DerefMut for BatchCaller<P> {
 }
 
 impl<P: Path> BatchCaller<P> {
-    /// As [`Caller::new`], with the plan's batches, or else the usual ones.
+    /// Like [`Caller::new`], with the batches of the plan, or the default ones.
     ///
     /// # Errors
-    /// As [`Caller::new`].
+    /// Returns the errors of [`Caller::new`].
     pub fn new(nic: Nic, caller: CallerConfig) -> VerbsResult<Self> {
         let config = match caller.plan.batching {
             Batching::Calls(config) => config,
@@ -102,10 +102,10 @@ impl<P: Path> BatchCaller<P> {
         Ok(Self { caller, config, wait, size, batches, open: None, told: Told::default(), now: Nanos(0) })
     }
 
-    /// Begins a call, as [`Caller::submit`]. It travels with the batch.
+    /// Begins a call like [`Caller::submit`]. The call is sent with its batch.
     ///
     /// # Errors
-    /// If as many batches as the window holds are not over, or the request is longer than the server takes.
+    /// Returns an error if the window is full of incomplete batches, or the request exceeds the server's limit.
     #[inline]
     pub fn submit(
         &mut self,
@@ -115,7 +115,7 @@ impl<P: Path> BatchCaller<P> {
         now: Nanos,
     ) -> Result<CallId, CallError> {
         if entry_bytes(payload.len()) > self.config.bytes_max as usize || options.trace_id != 0 {
-            // Calls are executed in the order in which they were made.
+            // Calls are executed in submission order.
             self.flush(now);
             return self.caller.submit(method, payload, options, now);
         }
@@ -138,7 +138,7 @@ impl<P: Path> BatchCaller<P> {
         Ok(id)
     }
 
-    /// The record of the batch that takes calls, unless it ended meanwhile.
+    /// Returns the record of the batch that accepts calls, unless the batch has ended in the meantime.
     #[inline]
     fn open_batch(&mut self) -> Option<u16> {
         let at = self.open?;
@@ -154,20 +154,20 @@ impl<P: Path> BatchCaller<P> {
         let at = calls.begin(method, CallOptions::default())?;
         let record = calls.get(at);
         (record.flags, record.is_open) = (RequestFlags::BATCH, true);
-        // Its place; how many there are is known at the end.
+        // Placeholder: the number of calls is known when the batch is sent.
         record.request.extend_from_slice(&batch_head(0));
         let id = record.id;
         let batch = &mut self.batches[usize::from(at)];
         batch.size = self.size.get();
         batch.first = id;
-        // The first has the batch's own number.
+        // The first call has the id of the batch.
         calls.reserve_ids(batch.size - 1);
         batch.calls.clear();
         self.open = Some(at);
         Ok(at)
     }
 
-    /// Sends the calls that wait for others.
+    /// Sends the open batch.
     pub fn flush(&mut self, now: Nanos) {
         let Some(at) = self.open_batch() else { return };
         self.open = None;
@@ -181,7 +181,7 @@ impl<P: Path> BatchCaller<P> {
         state.pump::<P::Response, P::Request>(path, now);
     }
 
-    /// The next call that ended.
+    /// Returns the next call that has completed.
     #[inline]
     pub fn next_completion(&mut self) -> Option<Completion<'_>> {
         while !self.told.has_next() {
@@ -196,7 +196,7 @@ impl<P: Path> BatchCaller<P> {
         Some(self.told.next())
     }
 
-    /// Takes over the batch that ended first.
+    /// Takes the results of the batch that completed first.
     fn begin_to_tell(&mut self) {
         let Some((at, record)) = self.caller.state.calls.next_done() else { return };
         let told = &mut self.told;
@@ -211,13 +211,13 @@ impl<P: Path> BatchCaller<P> {
         self.told.skip_given_up();
     }
 
-    /// Whether [`BatchCaller::next_completion`] would give something.
+    /// Returns whether [`BatchCaller::next_completion`] would return a call.
     #[inline]
     pub fn has_completion(&self) -> bool {
         self.told.has_next() || self.caller.has_completion()
     }
 
-    /// How many calls can be begun now, if none is too long for a batch.
+    /// Returns how many calls can be submitted now, if none is too long for a batch.
     pub fn available(&self) -> usize {
         let room = |at| {
             let batch: &Batch = &self.batches[usize::from(at)];
@@ -226,15 +226,15 @@ impl<P: Path> BatchCaller<P> {
         self.open.map_or(0, room) + self.caller.available() * usize::from(self.size.get())
     }
 
-    /// How many calls have no outcome yet.
+    /// Returns the number of calls without an outcome.
     pub fn pending(&self) -> usize {
         let records = self.caller.calls.records.iter().zip(&self.batches);
         let pending = records.filter(|(record, _)| record.state == State::Pending);
         pending.map(|(record, batch)| if record.is_batch() { batch.wanted().count() } else { 1 }).sum()
     }
 
-    /// Gives a call up: its outcome will not be told. Returns whether it is certain that the call was and will not be
-    /// executed. In a batch with others it never is: the batch travels as a whole.
+    /// Cancels a call: its outcome is not returned. Returns whether the call certainly was not and will not be
+    /// executed. For a call in a batch with others this is never certain, because the batch is sent as a unit.
     pub fn cancel(&mut self, call: CallId) -> bool {
         if self.told.give_up(call) {
             self.caller.counters.cancelled.increment();
@@ -248,7 +248,7 @@ impl<P: Path> BatchCaller<P> {
             let Some(given_up) = batch.find(call) else { continue };
             given_up.is_given_up = true;
             if batch.wanted().next().is_none() {
-                // Nobody wants any of it.
+                // All calls of the batch are cancelled.
                 let whole = record.id;
                 return self.caller.cancel(whole);
             }
@@ -263,7 +263,7 @@ impl<P: Path> BatchCaller<P> {
         self.caller.probe(clock);
     }
 
-    /// How many calls a batch takes now.
+    /// Returns the current number of calls of a batch.
     pub fn batch_size(&self) -> u16 {
         self.size.get()
     }
@@ -296,7 +296,7 @@ impl<P: Path> Endpoint for BatchCaller<P> {
 }
 
 impl Batch {
-    /// Whether it took as many calls as it could.
+    /// Returns whether the batch has as many calls as it may.
     fn is_full(&self) -> bool {
         self.calls.len() == usize::from(self.size)
     }
@@ -305,7 +305,7 @@ impl Batch {
         self.calls.get_mut(usize::try_from(call.0.checked_sub(self.first.0)?).ok()?)
     }
 
-    /// Those whose outcomes somebody waits for.
+    /// Returns the calls that are not cancelled.
     fn wanted(&self) -> impl Iterator<Item = &BatchedCall> {
         self.calls.iter().filter(|call| !call.is_given_up)
     }
@@ -317,12 +317,12 @@ impl Told {
         self.count < self.batch.calls.len()
     }
 
-    /// The call whose outcome is next.
+    /// Returns the call whose outcome is next.
     fn call(&self) -> BatchedCall {
         self.batch.calls[self.count]
     }
 
-    /// Whether there is a result for each call, and nothing else.
+    /// Returns whether there is exactly one result for each call.
     fn is_whole(&self) -> bool {
         let mut rest = &self.reply[..];
         self.batch.calls.iter().all(|_| take_result(&mut rest).is_ok()) && rest.is_empty()
@@ -336,18 +336,18 @@ impl Told {
         true
     }
 
-    /// To the next call that somebody waits for.
+    /// Skips cancelled calls.
     fn skip_given_up(&mut self) {
         let mut rest = &self.reply[self.taken_bytes..];
         while self.has_next() && self.call().is_given_up {
-            // All are whole, or there is an error and nothing to skip.
+            // All results are valid, or there is an error and nothing to skip.
             let _ = take_result(&mut rest);
             self.count += 1;
         }
         self.taken_bytes = self.reply.len() - rest.len();
     }
 
-    /// The next outcome.
+    /// Returns the next outcome.
     #[inline]
     fn next(&mut self) -> Completion<'_> {
         let call = CallId(self.batch.first.0 + self.count as u64);

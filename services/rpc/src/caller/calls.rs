@@ -1,4 +1,4 @@
-//! The calls of a client: a slab of records, reused without allocation.
+//! The calls of a client: a slab of records, which are reused without allocation.
 
 use std::collections::VecDeque;
 
@@ -11,25 +11,26 @@ use crate::wire::RequestFlags;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId(pub u64);
 
-/// What comes with a call besides method and payload.
+/// Options of a call in addition to method and payload.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallOptions {
-    /// When to give up, by the clock of the client's driver.
+    /// When the call expires, by the clock of the client's driver.
     pub deadline: Option<Nanos>,
-    /// The trace it belongs to; 0: none.
+    /// The trace that the call belongs to; 0: none.
     pub trace_id: u64,
 }
 
-/// Where a record is in its life.
+/// State of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
     #[default]
     Free,
-    /// Its outcome is not known yet.
+    /// There is no outcome yet.
     Pending,
-    /// Its outcome waits to be taken.
+    /// The outcome has not been returned yet.
     Done,
-    /// Its outcome was taken, or nobody wants it: free as soon as no message of it is in flight.
+    /// The outcome has been returned, or the call was cancelled. Becomes free when no message of the call is in
+    /// flight.
     Over,
 }
 
@@ -41,36 +42,36 @@ pub(crate) struct Record {
     pub options: CallOptions,
     /// The payload, if it could not be sent at once.
     pub request: Vec<u8>,
-    /// Bytes of it that were sent.
+    /// Bytes of the payload that have been sent.
     pub sent_bytes: usize,
-    /// What its requests are flagged with: a batch.
+    /// Flags of its requests, if it is a batch.
     pub flags: RequestFlags,
-    /// Whether more may be added to the payload: it is not to be sent yet.
+    /// `true` if the payload may still grow, so that it is not sent yet.
     pub is_open: bool,
-    /// Whether the message was sent that makes the server execute it.
+    /// `true` if the message has been sent that makes the server execute the call.
     pub may_be_executed: bool,
-    /// Whether the server said that the answer comes later: it is to be collected.
+    /// `true` if the server deferred the call, so that the answer is to be collected.
     pub is_deferred: bool,
-    /// Messages in flight.
+    /// Number of messages in flight.
     pub in_flight: u32,
-    /// The result so far.
+    /// The bytes of the result received so far.
     pub reply: Vec<u8>,
-    /// The whole result's length, once known.
+    /// Length of the complete result, once known.
     pub total_bytes: usize,
-    /// Bytes of the result that were asked for.
+    /// Bytes of the result that have been requested.
     pub asked_bytes: usize,
     pub error: Option<CallError>,
 }
 
 impl Record {
-    /// Whether it is a batch of calls.
+    /// Returns whether the record is a batch of calls.
     #[inline]
     pub fn is_batch(&self) -> bool {
         self.flags.contains(RequestFlags::BATCH)
     }
 }
 
-/// How much memory an idle record keeps for the next call.
+/// Maximum memory in bytes that an idle record retains for the next call.
 const KEEP_BYTES: usize = 64 << 10;
 
 pub(crate) struct Calls {
@@ -79,9 +80,9 @@ pub(crate) struct Calls {
     done: VecDeque<u16>,
     lent: Option<u16>,
     next_id: u64,
-    /// No deadline is earlier than this one.
+    /// Lower bound of all deadlines.
     pub earliest_deadline: Option<Nanos>,
-    /// Calls whose answers are to be collected.
+    /// Number of calls whose answers are to be collected.
     pub deferred: usize,
 }
 
@@ -98,7 +99,7 @@ impl Calls {
         }
     }
 
-    /// Starts a record.
+    /// Allocates a record.
     #[inline]
     pub fn begin(&mut self, method: u16, options: CallOptions) -> Result<u16, CallError> {
         if self.free.is_empty() {
@@ -128,7 +129,7 @@ impl Calls {
         Ok(at)
     }
 
-    /// A call is to end at `deadline`, unless it is to end before.
+    /// Sets the deadline of a call to `deadline` if that is earlier.
     #[inline]
     pub fn shorten_deadline(&mut self, at: u16, deadline: Option<Nanos>) {
         let own = &mut self.records[usize::from(at)].options.deadline;
@@ -136,7 +137,7 @@ impl Calls {
         self.earliest_deadline = Nanos::earlier(self.earliest_deadline, deadline);
     }
 
-    /// Takes `count` numbers that no call has, from the one returned on.
+    /// Reserves `count` call ids. Returns the first of them.
     pub fn reserve_ids(&mut self, count: u16) -> CallId {
         let first = CallId(self.next_id + 1);
         self.next_id += u64::from(count);
@@ -148,14 +149,14 @@ impl Calls {
         &mut self.records[usize::from(at)]
     }
 
-    /// The record of a call whose outcome was not taken yet.
+    /// Returns the record of a call whose outcome has not been returned yet.
     pub fn find(&self, id: CallId) -> Option<u16> {
         let is_open = |r: &Record| matches!(r.state, State::Pending | State::Done) && r.id == id;
         let at = self.records.iter().position(is_open).filter(|at| self.lent != Some(*at as u16))?;
         u16::try_from(at).ok()
     }
 
-    /// Ends a pending call; its outcome waits to be taken.
+    /// Completes a pending call; its outcome waits to be returned.
     #[inline]
     pub fn finish(&mut self, at: u16, error: Option<CallError>) {
         let record = self.get(at);
@@ -167,7 +168,7 @@ impl Calls {
         }
     }
 
-    /// The answer of a call comes later.
+    /// Marks a call as deferred by the server.
     #[cold]
     pub fn defer(&mut self, at: u16) {
         let record = self.get(at);
@@ -177,7 +178,7 @@ impl Calls {
         }
     }
 
-    /// The answer has come, or nobody waits for it.
+    /// Unmarks a deferred call whose answer has arrived, or that was cancelled.
     #[inline]
     pub fn no_longer_deferred(&mut self, at: u16) {
         if std::mem::take(&mut self.get(at).is_deferred) {
@@ -185,13 +186,13 @@ impl Calls {
         }
     }
 
-    /// The record of a call whose answer comes later.
+    /// Returns the record of a pending deferred call.
     pub fn find_deferred(&self, call_id: u64) -> Option<u16> {
         let is_it = |r: &Record| r.is_deferred && r.state == State::Pending && r.id.0 == call_id;
         self.records.iter().position(is_it).and_then(|at| u16::try_from(at).ok())
     }
 
-    /// Ends a call that nobody waits for.
+    /// Ends a cancelled call.
     pub fn forget(&mut self, at: u16) {
         self.done.retain(|done| *done != at);
         self.no_longer_deferred(at);
@@ -199,7 +200,7 @@ impl Calls {
         self.settle(at);
     }
 
-    /// A message of the call is no longer in flight.
+    /// Records that a message of the call is no longer in flight.
     #[inline]
     pub fn message_over(&mut self, at: u16) {
         let record = self.get(at);
@@ -231,7 +232,7 @@ impl Calls {
         }
     }
 
-    /// The next call that ended; it is lent until the next one is asked for.
+    /// Returns the next completed call. The record remains borrowed until the next one is requested.
     #[inline]
     pub fn next_done(&mut self) -> Option<(u16, &mut Record)> {
         self.reclaim_lent();
@@ -240,24 +241,24 @@ impl Calls {
         Some((at, self.get(at)))
     }
 
-    /// Whether the next call that ended is a batch of them; `None`: none has ended.
+    /// Returns whether the next completed call is a batch; `None` if there is none.
     #[inline]
     pub fn next_is_batch(&self) -> Option<bool> {
         self.done.front().map(|at| self.records[usize::from(*at)].is_batch())
     }
 
-    /// Whether outcomes wait to be taken.
+    /// Returns whether there are completed calls.
     #[inline]
     pub fn has_done(&self) -> bool {
         !self.done.is_empty()
     }
 
-    /// Calls that are not over.
+    /// Returns the number of calls without an outcome.
     pub fn pending(&self) -> usize {
         self.records.iter().filter(|r| r.state == State::Pending).count()
     }
 
-    /// Records that can be begun now.
+    /// Returns the number of records that can be allocated now.
     pub fn available(&self) -> usize {
         self.free.len()
             + usize::from(self.lent.is_some_and(|at| self.records[usize::from(at)].in_flight == 0))

@@ -1,10 +1,11 @@
-//! Answers that come later: asked for, in one message for all of them, while calls wait for such.
+//! Collection of deferred answers: one request for all of them, while any call is deferred.
 //!
-//! A question whose response the server writes or sends also says: tell me of the next answer. The server then wakes
-//! the client once, and the client asks again. A client that fetches asks like that after R questions in vain (RF-RPC),
-//! or is told because it says that it is about to sleep. Until then, with a server of an earlier version, and over a
-//! transport that may lose the wake-up, it asks after pauses. These grow with the time that they have taken together, so
-//! that an answer is late by a quarter of the time that its call took, at most by the longest pause.
+//! A collect request whose response the server writes or sends also requests a wake-up for the next answer. The server
+//! then wakes the client once, and the client sends another request. A client that fetches responses requests the
+//! wake-up after R requests without an answer (RF-RPC), or with the push request that it sends before it sleeps. Until
+//! then, with a server of an earlier version, and over a transport that may lose the wake-up, it repeats the request
+//! after pauses. These grow with their sum, so that an answer is late by a quarter of the time that its call took, at
+//! most by the longest pause.
 
 use std::time::Duration;
 
@@ -18,71 +19,71 @@ use crate::wire::{
     take_collected,
 };
 
-/// The first pause.
+/// The shortest pause between collect requests.
 const PAUSE_MIN: Duration = Duration::from_micros(20);
-/// The longest.
+/// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(10);
 
-/// The longest where the server tells of answers, and that may be lost.
+/// The longest pause if the server announces answers over a transport that may lose the announcement.
 const PAUSE_TOLD_MAX: Duration = Duration::from_millis(100);
 
-/// When to ask.
+/// Schedule of the collect requests.
 #[derive(Debug, Default)]
 pub(super) struct Collecting {
-    /// When the next question is due, unless one is under way.
+    /// When the next request is due; `None` if one is in flight or the server will wake the client.
     next: Option<Nanos>,
     pause: Duration,
-    /// Questions in vain since the last news.
+    /// Requests without an answer since the last answer or wake-up.
     pub in_vain: u32,
-    /// Whether the question under way asks to be told, over this connection.
+    /// `true` if the request in flight requests a wake-up, over this connection.
     asks_to_be_told: bool,
-    /// Whether the server tells of the next answer.
+    /// `true` if the server will wake the client for the next answer.
     pub is_told: bool,
-    /// Whether it told since the last question was sent.
+    /// `true` if the server has woken the client since the last request was sent.
     is_woken: bool,
     pub news: News,
-    /// What the last question brought; here so that its memory is used again.
+    /// Payload of the last response. Kept to reuse its memory.
     entries: Vec<u8>,
 }
 
-/// What the turn brought.
+/// Event of a driver iteration that affects the schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum News {
-    /// Nothing.
+    /// No event.
     #[default]
     None,
-    /// A call that is answered later.
+    /// The server deferred a call.
     Deferred,
-    /// A response without an answer.
+    /// A collect response contained no answer.
     NoAnswer,
-    /// Answers: there may be more.
+    /// A collect response contained answers; there may be more.
     Answers,
-    /// That there is an answer.
+    /// The server announced an answer.
     Told,
-    /// A connection over which nobody was asked yet.
+    /// A new connection, over which no request has been sent yet.
     Connection,
 }
 
 impl Collecting {
-    /// Whether a question is due.
+    /// Returns whether a request is due.
     #[inline]
     pub fn is_due(&self, now: Nanos) -> bool {
         self.next.is_some_and(|at| now >= at)
     }
 
-    /// When the next one is.
+    /// Returns when the next request is due.
     #[inline]
     pub const fn next(&self) -> Option<Nanos> {
         self.next
     }
 
-    /// A question is under way.
+    /// Records that a request was sent.
     pub fn asked(&mut self, asks_to_be_told: bool) {
         (self.next, self.is_woken) = (None, false);
         self.asks_to_be_told = asks_to_be_told;
     }
 
-    /// The server woke us for an answer.
+    /// Records that the server announced an answer.
     pub fn woken(&mut self) {
         (self.is_told, self.is_woken) = (false, true);
         if self.news == News::None {
@@ -90,26 +91,26 @@ impl Collecting {
         }
     }
 
-    /// The server was told that we are about to sleep.
+    /// Records that the client's push request has requested a wake-up for the next answer.
     pub fn told_from_now_on(&mut self, is_reliable: bool) {
         self.is_told = true;
         self.next = self.next.filter(|_| !is_reliable);
     }
 
-    /// What was said over an earlier connection does not count.
+    /// Discards the wake-ups that were requested over an earlier connection.
     pub fn connected(&mut self) {
         (self.asks_to_be_told, self.is_told, self.is_woken) = (false, false, false);
         self.news = News::Connection;
     }
 
-    /// The session, and what was under way, is gone.
+    /// Discards the state of a session that has ended.
     pub fn restart(&mut self) {
         *self = Self { entries: std::mem::take(&mut self.entries), ..Self::default() };
     }
 }
 
 impl CallerState {
-    /// After a turn with news: when to ask next.
+    /// Schedules the next collect request after an iteration with news.
     #[cold]
     pub(super) fn plan_to_collect(&mut self, now: Nanos) {
         let is_reliable = self.is_reliable();
@@ -133,14 +134,14 @@ impl CallerState {
             _ => now + collecting.pause,
         };
         collecting.next = match news {
-            // Its response brings news.
+            // The response to the request in flight will cause a new schedule.
             _ if is_collecting => None,
             News::None | News::NoAnswer | News::Deferred if collecting.is_told && is_reliable => None,
             _ => Nanos::earlier(collecting.next, Some(at)),
         };
     }
 
-    /// A response came once more.
+    /// Records a repeated response, by which the server announces a deferred answer.
     #[cold]
     pub(crate) fn told_again(&mut self) {
         if self.calls.deferred > 0 {
@@ -149,13 +150,13 @@ impl CallerState {
         }
     }
 
-    /// Takes the answers of a response. Those to calls that were given up are forgotten.
+    /// Delivers the answers of a collect response. Answers to cancelled calls are discarded.
     #[cold]
     pub(super) fn deliver_collected(&mut self, seq: Seq, header: &ResponseHeader, source: Source) {
         let collecting = &mut self.collecting;
         collecting.news = News::NoAnswer;
         collecting.in_vain = collecting.in_vain.saturating_add(1);
-        // If it told meanwhile, it does so no more.
+        // A wake-up that arrived in the meantime has used up the requested one.
         collecting.is_told |= std::mem::take(&mut collecting.asks_to_be_told) && !collecting.is_woken;
         if header.flags.contains(ResponseFlags::ERROR) || self.end.is_none() {
             return;
@@ -202,8 +203,8 @@ impl CallerState {
         }
     }
 
-    /// What was collected is corrupt, however often it is fetched, and the server has forgotten it: which calls it was
-    /// about, nobody knows.
+    /// Ends all deferred calls: the collected answers stay corrupt however often they are fetched, and the server has
+    /// discarded them. It is not known which calls they belong to.
     pub(crate) fn lose_collected(&mut self) {
         let why = Broken::Protocol("answers that came later stay corrupt".into());
         for at in 0..self.calls.records.len() as u16 {

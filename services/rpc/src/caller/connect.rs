@@ -1,4 +1,4 @@
-//! How a client's connection begins, and how a session goes on over a new one.
+//! Connecting a client, and resuming a session over a new connection.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::inbox::Inbox;
 use crate::paths::{Arrivals, NOTICE_SLOT_BYTES};
 use crate::wire::{REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, Seq, Slots, TailKey};
 
-/// Local memory (requests, then landing places of READs) and memory for replies.
+/// Allocates the local memory (requests, then the targets of READs) and the memory for replies.
 pub(super) fn regions(nic: &Nic, plan: &Plan) -> Result<(Arc<Region>, Arc<Region>), Error> {
     let geometry = plan.geometry;
     let local_bytes = geometry.mailbox_bytes() + geometry.responses_bytes();
@@ -31,22 +31,23 @@ pub(super) fn regions(nic: &Nic, plan: &Plan) -> Result<(Arc<Region>, Arc<Region
     Ok((Arc::new(local), Arc::new(replies)))
 }
 
-/// Receives, where responses or notices of them are sent: one for each message, and for the wake-ups for answers that
-/// come later. One may be on the way before the response to the last question, one behind it.
+/// Number of receives where responses or notices of them are sent: one for each message, and two for the wake-ups for
+/// deferred answers. One wake-up may be in flight before the response to the last collect request, and one after it.
 const fn reply_slots(geometry: Geometry) -> usize {
     geometry.window as usize + 2
 }
 
-/// Wake-ups that the server may have on the way, of responses and of pushes.
+/// Maximum number of wake-ups in flight from the server, for responses and pushes.
 const fn wakes(geometry: Geometry) -> u32 {
     2 * geometry.window as u32 + 16
 }
 
 impl CallerState {
-    /// Makes a queue pair and says hello. With an earlier connection, asks to go on with its session.
+    /// Creates a queue pair and returns the hello message. After an earlier connection, it requests to resume its
+    /// session.
     ///
     /// # Errors
-    /// If a queue pair or memory cannot be had, or the old connection does not drain.
+    /// Returns an error if a queue pair or memory cannot be allocated, or the old connection does not drain.
     pub fn hello(&mut self) -> Result<Hello, ConnectError> {
         self.config.plan.preset()?;
         self.break_off(Broken::Closed);
@@ -89,7 +90,7 @@ impl CallerState {
         Ok(hello)
     }
 
-    /// The queue pair that takes datagrams, if results come so.
+    /// Creates the queue pair that receives datagrams, if results arrive as datagrams.
     fn new_datagrams(&self) -> Result<Option<(Datagrams, RegionId)>, Error> {
         if self.config.plan.response != ResponsePath::Datagram {
             return Ok(None);
@@ -107,8 +108,8 @@ impl CallerState {
         Ok(Some((pair, region)))
     }
 
-    /// Waits, a bounded number of looks, for the end of old connections' work requests. Memory that a stopped server
-    /// may still touch is replaced.
+    /// Waits, for a bounded number of polls, until the work requests of old connections have ended. Memory that a
+    /// stopped server may still access is replaced.
     fn drain_old(&mut self) -> Result<(), ConnectError> {
         const LOOKS: u32 = 100_000;
         for _ in 0..LOOKS {
@@ -138,11 +139,13 @@ impl CallerState {
         Ok(())
     }
 
-    /// Takes the server's welcome: connects, and goes on with the session if the server does. If it does not (it
-    /// restarted, or forgot), calls that may have been executed end with an unknown outcome; the others are sent now.
+    /// Handles the server's welcome: connects, and resumes the session if the server did. Otherwise (it restarted, or
+    /// discarded the session), calls that may have been executed end with an unknown outcome, and the others are sent
+    /// now.
     ///
     /// # Errors
-    /// If the welcome is impossible or the queue pair does not connect; say hello again then.
+    /// Returns an error if the welcome is invalid or the queue pair does not connect; the caller must send a new hello
+    /// then.
     pub fn welcome(&mut self, welcome: Welcome, now: Nanos) -> Result<(), ConnectError> {
         let Some(Fresh { mut connection, local_id, replies_id, datagrams }) = self.fresh.take() else {
             return Err(ConnectError::BadWelcome("nobody said hello".into()));
@@ -180,7 +183,7 @@ impl CallerState {
         match welcome.resumed {
             Some(resumed) => self.resume_from(Seq(resumed.next_seq)),
             None => {
-                // Nothing of an earlier session goes on.
+                // The earlier session has ended.
                 self.forget_messages(geometry.window);
                 self.credits = u32::from(geometry.window);
                 self.to_release.clear();
@@ -202,7 +205,7 @@ impl CallerState {
         Ok(())
     }
 
-    /// A foreign welcome is checked before anything is changed.
+    /// Checks the untrusted welcome before any state changes.
     fn check(&self, welcome: &Welcome) -> Result<Geometry, ConnectError> {
         let bad = |why: String| Err(ConnectError::BadWelcome(why));
         let (geometry, ours) = (welcome.plan.geometry, self.config.plan.geometry);
@@ -240,8 +243,9 @@ impl CallerState {
         Ok(geometry)
     }
 
-    /// Messages below `server_next` were executed: their responses wait in the server's slots, to be fetched under any
-    /// preset over RC; without READs they are asked for when their time comes. The others are sent again.
+    /// Resumes the session. Messages below `server_next` have been executed, and their responses are in the server's
+    /// slots. Over RC they are fetched under any preset; without READs they are requested when their timer expires.
+    /// The other messages are sent again.
     fn resume_from(&mut self, server_next: Seq) {
         self.counters.sessions_resumed.increment();
         self.messages.forget_tickets();

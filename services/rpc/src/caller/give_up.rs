@@ -1,4 +1,4 @@
-//! How calls end without a result, and how a connection ends.
+//! Calls that end without a result, and the end of a connection.
 
 use farcall_verbs::Nanos;
 
@@ -9,8 +9,8 @@ use crate::error::{Broken, CallError, UnknownBecause};
 use crate::paths::{ResponsePath, ServerReply};
 
 impl CallerState {
-    /// Gives a call up: its outcome will not be told. Its slot is used again only after the server has answered.
-    /// Returns whether it is certain that the call was and will not be executed.
+    /// Cancels a call: its outcome is not returned. Its slot is reused only after the server has responded. Returns
+    /// whether the call certainly was not and will not be executed.
     pub fn cancel(&mut self, call: CallId) -> bool {
         let Some(at) = self.calls.find(call) else { return false };
         self.counters.cancelled.increment();
@@ -20,7 +20,7 @@ impl CallerState {
         never_sent
     }
 
-    /// Ends the calls whose deadline has come.
+    /// Ends the calls whose deadline has passed.
     #[inline]
     pub(super) fn expire(&mut self, now: Nanos) {
         if self.calls.earliest_deadline.is_some_and(|earliest| now >= earliest) {
@@ -47,7 +47,7 @@ impl CallerState {
         self.calls.earliest_deadline = earliest;
     }
 
-    /// Ends a call: with `unknown` if its request was sent, else with `not_sent`.
+    /// Completes a call with `unknown` if its request was sent, or else with `not_sent`.
     fn end_without_result(&mut self, at: u16, not_sent: CallError, unknown: UnknownBecause) {
         let error = if self.calls.get(at).may_be_executed {
             self.counters.outcomes_unknown.increment();
@@ -58,8 +58,8 @@ impl CallerState {
         self.calls.finish(at, Some(error));
     }
 
-    /// Ends all calls, and with them the session: its messages are forgotten here, and the server may have kept it.
-    /// What connects later begins another one.
+    /// Completes all calls with an error, and ends the session: its messages are discarded here, although the server
+    /// may still hold the session. The next connection begins a new one.
     pub fn fail_all(&mut self, why: &Broken) {
         self.to_send.clear();
         self.to_release.clear();
@@ -75,7 +75,7 @@ impl CallerState {
         }
     }
 
-    /// Ends the calls that an earlier session may have executed; the others are sent over the connection that follows.
+    /// Completes the calls that an earlier session may have executed; the others are sent over the next connection.
     pub(super) fn end_what_was_sent(&mut self) {
         let mut again: Vec<u16> = Vec::new();
         for at in 0..self.calls.records.len() as u16 {
@@ -92,13 +92,13 @@ impl CallerState {
                 again.push(at);
             }
         }
-        // In the order in which they were begun.
+        // In submission order.
         again.sort_by_key(|at| self.calls.get(*at).id);
         self.to_send.clear();
         self.to_send.extend(again);
     }
 
-    /// No message is in flight any more: the session they belong to is gone.
+    /// Discards the messages in flight, because their session has ended.
     pub(super) fn forget_messages(&mut self, window: u16) {
         for seq in self.messages.numbers() {
             let message = *self.messages.at(seq);
@@ -110,26 +110,27 @@ impl CallerState {
         self.collecting.restart();
     }
 
-    /// No further message of a call is sent.
+    /// Sends no further message of a call.
     pub(crate) fn stop_sending(&mut self, at: u16) {
         let record = self.calls.get(at);
         if record.total_bytes > record.reply.len() || record.is_deferred {
-            // It was receiving a long result, of which the server keeps the rest, or its answer comes later.
+            // The server stores the rest of its long result, or its answer is deferred: the server must release it.
             self.to_release.push_back(record.id.0);
         }
         self.to_send.retain(|waiting| *waiting != at);
     }
 
-    /// The connection ended. Calls stay: those that were sent wait for the session to go on, the others for any
-    /// connection.
+    /// Ends the connection. Calls are retained: those that were sent wait until the session is resumed, the others
+    /// wait for any connection.
     pub fn break_off(&mut self, why: Broken) {
         if self.end.is_none() || self.broken.is_some() {
             return;
         }
         self.counters.connections_closed.increment();
-        // From here on, what goes wrong besides changes nothing.
+        // Further errors of this connection do not change the reason.
         self.broken = Some(why);
-        // The server's last act may have been to send or write results. Modes and tuning learn nothing from them.
+        // The server may have sent or written results just before the connection ended. Modes and tuning do not learn
+        // from them.
         for _ in 0..self.messages.window() {
             if !self.poll_completions() {
                 break;

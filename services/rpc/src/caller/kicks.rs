@@ -1,4 +1,4 @@
-//! When a server that does not answer is woken, or asked again.
+//! Wake-ups and repeated requests for a server that does not respond.
 
 use std::time::Duration;
 
@@ -6,46 +6,48 @@ use farcall_verbs::Nanos;
 
 use crate::wire::Seq;
 
-/// The longest pause between wake-ups of a server that does not answer.
+/// The longest pause between wake-ups of a server that does not respond.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
-/// The first pause at a server that sleeps at once: it polls no longer than a client that is about to sleep.
+/// The first pause for a server that sleeps at once: it polls no longer than a client that is about to sleep.
 const PAUSE_OF_SLEEPER: Duration = Duration::from_micros(1);
-/// One in so many waits for such a server has the usual first pause: the server may poll again.
+/// One in this many waits for such a server has the default first pause, to detect whether the server polls again.
 const WAITS_PER_TRIAL: u32 = 64;
-/// Wake-ups without a response beyond one for each message: the server keeps receives for as many.
+/// Maximum number of wake-ups without a response in excess of one for each message: the server posts receives for as
+/// many.
 const UNANSWERED_MAX: u32 = 12;
 
-/// The timer: pauses double until a response comes. Its clock is its owner's.
+/// Timer of the wake-ups: its pauses double until a response arrives. The driver supplies the time.
 ///
-/// A server that was woken after all messages were sent has them, if messages are placed in order: what it does then
-/// takes its time, and further wake-ups would only take processor time from it. So the next is [`PAUSE_MAX`] later.
+/// If messages are placed in order, a server that was woken after all messages were sent has received them. Further
+/// wake-ups would only cost it processor time while it executes them. The next one therefore follows after
+/// [`PAUSE_MAX`].
 ///
-/// A server that sleeps at once, as under contention for processors, answers only after a wake-up. A client that has
-/// seen that wakes it without the usual first pause.
+/// A server that sleeps at once, as under contention for processors, responds only after a wake-up. A client that has
+/// observed this wakes it without the default first pause.
 pub(super) struct Kicks {
-    /// When to wake the server next if nothing comes; nothing if no message waits for a response.
+    /// When to wake the server next if no response arrives; `None` if no message waits for a response.
     at: Option<Nanos>,
-    /// The pause after that.
+    /// The pause that follows.
     pause: Duration,
     /// The first pause.
     first_pause: Duration,
-    /// Since when messages wait and no response has come.
+    /// Time since which messages have waited without a response.
     silent_since: Nanos,
     /// Wake-ups since the last response.
     unanswered: u32,
-    /// Messages before this one are known to the server: it was woken after they were sent.
+    /// The server was woken after all messages before this one were sent.
     covered: Seq,
-    /// Whether the server was woken after all messages were sent, and has them.
+    /// `true` if the server was woken after all messages were sent, and has received them.
     is_told_of_all: bool,
-    /// Whether the timer woke the server since the last response.
+    /// `true` if the timer has woken the server since the last response.
     was_due: bool,
-    /// Whether the server answered only after the timer had woken it, when that was tried last.
+    /// `true` if the last trial showed that the server responds only after a wake-up by the timer.
     sleeps_at_once: bool,
-    /// Times that the timer was set at such a server.
+    /// Number of times that the timer was set for such a server.
     waits: u32,
-    /// Whether this time is a trial.
+    /// `true` if the current wait is a trial.
     is_trial: bool,
-    /// Whether the owner is about to sleep, or sleeps.
+    /// `true` if the application thread is about to sleep, or sleeps.
     pub is_armed: bool,
 }
 
@@ -67,7 +69,7 @@ impl Kicks {
         }
     }
 
-    /// Nothing of an earlier connection counts; messages before `covered` have not been sent over this one.
+    /// Discards the state of an earlier connection; messages before `covered` have not been sent over this one.
     pub const fn restart(&mut self, covered: Seq) {
         self.covered = covered;
         self.at = None;
@@ -75,7 +77,7 @@ impl Kicks {
         self.was_due = false;
     }
 
-    /// A message was sent.
+    /// Records that a message was sent.
     #[inline]
     pub fn sent(&mut self, now: Nanos) {
         if self.at.is_none() {
@@ -88,17 +90,17 @@ impl Kicks {
         }
     }
 
-    /// The first pause at a server that sleeps at once, unless it is tried whether it still does.
+    /// Returns the first pause for a server that sleeps at once. A trial uses the default pause.
     fn pause_of_sleeper(&mut self) -> Duration {
         self.waits = self.waits.wrapping_add(1);
         self.is_trial = self.waits.is_multiple_of(WAITS_PER_TRIAL);
         if self.is_trial { self.pause } else { PAUSE_OF_SLEEPER.min(self.pause) }
     }
 
-    /// The server lives; `more` messages wait for their responses.
+    /// Records a response; if `more` is set, other messages still wait for theirs.
     #[inline]
     pub fn answered(&mut self, more: bool, now: Nanos) {
-        // A response without any wake-up comes from a server that polls.
+        // A response without a wake-up comes from a server that polls.
         self.sleeps_at_once = self.was_due || (self.sleeps_at_once && self.unanswered > 0);
         self.was_due = false;
         self.unanswered = 0;
@@ -108,75 +110,74 @@ impl Kicks {
         self.silent_since = now;
     }
 
-    /// The server was woken after all messages before `next` were sent.
+    /// Records a wake-up after all messages before `next` were sent.
     pub const fn kicked(&mut self, next: Seq) {
         self.unanswered += 1;
         self.covered = next;
     }
 
-    /// With that wake-up the server has all messages.
+    /// Records that with this wake-up the server has received all messages.
     pub fn told_of_all(&mut self) {
         if !std::mem::replace(&mut self.is_told_of_all, true) {
             self.at = self.at.map(|at| at + PAUSE_MAX);
         }
     }
 
-    /// The next time comes after the longest pause.
+    /// Sets the timer to the longest pause.
     pub fn longest_pause(&mut self, now: Nanos) {
-        // Unless nothing waits any more.
+        // `None` if no message waits any more.
         self.at = self.at.map(|_| now + PAUSE_MAX);
     }
 
-    /// Whether no message was sent since.
+    /// Returns whether the server has received all messages.
     pub const fn is_told_of_all(&self) -> bool {
         self.is_told_of_all
     }
 
-    /// The timer is due, and wakes the server.
+    /// Records that the timer has expired and wakes the server.
     pub const fn was_due(&mut self) {
         self.was_due = true;
     }
 
-    /// Whether the server is to be woken without the usual first pause.
+    /// Returns whether the server is to be woken without the default first pause.
     pub const fn sleeps_at_once(&self) -> bool {
         self.sleeps_at_once && !self.is_trial
     }
 
-    /// Whether the server was woken after all messages before `next` were sent.
+    /// Returns whether the server was woken after all messages before `next` were sent.
     pub fn covers(&self, next: Seq) -> bool {
         self.covered == next
     }
 
-    /// Whether the server was woken since the last response.
+    /// Returns whether the server was woken since the last response.
     pub const fn has_asked(&self) -> bool {
         self.unanswered > 0
     }
 
-    /// Whether a further wake-up could find no receive.
+    /// Returns whether a further wake-up might find no receive.
     pub const fn is_enough(&self) -> bool {
         self.unanswered >= UNANSWERED_MAX
     }
 
-    /// When to wake the server next.
+    /// Returns when to wake the server next.
     #[inline]
     pub const fn at(&self) -> Option<Nanos> {
         self.at
     }
 
-    /// Whether it is time for that.
+    /// Returns whether the timer has expired.
     #[inline]
     pub fn is_due(&self, now: Nanos) -> bool {
         self.at.is_some_and(|at| now >= at)
     }
 
-    /// The next time comes after twice the pause.
+    /// Doubles the pause and sets the timer.
     pub fn next_pause(&mut self, now: Nanos) {
         self.pause = (self.pause * 2).min(PAUSE_MAX);
-        // Unless nothing waits any more.
         self.at = self.at.map(|_| now + self.pause);
     }
 
-    /// For how long messages wait and no response has come.
+    /// Returns how long messages have waited without a response.
     pub fn silence(&self, now: Nanos) -> Duration {
         now.since(self.silent_since)
     }
@@ -188,7 +189,7 @@ mod tests {
 
     const FIRST: Duration = Duration::from_micros(50);
 
-    /// When the timer is due, for so long as nothing comes.
+    /// Returns the first expiries of the timer while no response arrives, in microseconds.
     fn times(kicks: &mut Kicks, count: usize) -> Vec<u64> {
         let next = |_| {
             let at = kicks.at().unwrap();
@@ -221,7 +222,7 @@ mod tests {
         kicks.kicked(Seq(2));
         kicks.told_of_all();
         assert_eq!(kicks.at(), Some(Nanos(0) + FIRST + PAUSE_MAX));
-        // A message that it does not have.
+        // A message that the server has not received.
         let later = Nanos(10_000);
         kicks.sent(later);
         assert_eq!(kicks.at(), Some(later + FIRST));
@@ -255,7 +256,7 @@ mod tests {
         assert!(kicks.sleeps_at_once());
         let all: Vec<_> = (0..WAITS_PER_TRIAL).map(|_| call(&mut kicks, true)).collect();
         assert_eq!(all.iter().filter(|at| **at == at_once).count() as u32, WAITS_PER_TRIAL - 1);
-        // It polls again.
+        // The server polls again.
         assert_eq!([call(&mut kicks, false), call(&mut kicks, false)], [at_once, usual]);
     }
 

@@ -1,40 +1,40 @@
-//! The messages in flight: a ring, one place for each slot.
+//! The messages in flight: a ring with one entry per slot.
 
 use farcall_link::Ticket;
 
 use crate::wire::{CallBase, Mode, Seq};
 
-/// What a message is for.
+/// Purpose of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// A whole request, or its last part: the response is the call's.
+    /// A complete request, or its last part: the response belongs to the call.
     Execute,
-    /// A part that is not the last: the response acknowledges it.
+    /// A part that is not the last one: the response acknowledges it.
     Part,
-    /// Asks for a piece of the result.
+    /// Requests a segment of the result.
     Continue,
-    /// Makes the server forget a result. It belongs to no call.
+    /// Makes the server release a result. It belongs to no call.
     Release,
-    /// Asks for answers that came later. It belongs to no call.
+    /// Requests deferred answers. It belongs to no call.
     Collect,
 }
 
 impl Purpose {
-    /// Whether its message belongs to a call.
+    /// Returns whether the message belongs to a call.
     #[inline]
     pub(crate) const fn is_of_call(self) -> bool {
         !matches!(self, Self::Release | Self::Collect)
     }
 }
 
-/// How far a fetch is.
+/// State of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FetchState {
-    /// None is under way.
+    /// No READ is in flight.
     None,
-    /// A READ is under way; so many bytes of the slot will be there.
+    /// A READ is in flight, after which this many bytes of the slot are present.
     Posted(usize),
-    /// So many bytes of the slot are there.
+    /// This many bytes of the slot are present.
     Landed(usize),
 }
 
@@ -44,19 +44,19 @@ pub struct Message {
     pub(crate) call: u16,
     pub(crate) method: u16,
     pub(crate) purpose: Purpose,
-    /// As its request was sent.
+    /// Mode with which the request was sent.
     pub(crate) mode: Mode,
-    /// Whether the server was asked, after the request, to push its response.
+    /// `true` if the server was requested, after the message, to push its response.
     pub(crate) is_pushed: bool,
     pub(crate) fetch: FetchState,
-    /// READs that brought no response; over UC, corrupt responses that came.
+    /// READs that found no response; over UC, corrupt responses received.
     pub(crate) failed_fetches: u32,
-    /// Looks at a response whose checksum did not match.
+    /// Number of checks of the response in which the checksum did not match.
     pub(crate) corrupt_looks: u32,
-    /// The WRITE that read the request slot.
+    /// The WRITE that reads the request slot.
     pub(crate) sent: Ticket,
-    /// The last READ into the landing place of its response. Completions of earlier ones say nothing: one may have been
-    /// posted for the message that had the slot before.
+    /// The last READ into the buffer of its response. Completions of earlier READs are ignored: one may have been
+    /// posted for the previous message of the slot.
     pub(crate) read: Ticket,
 }
 
@@ -74,24 +74,25 @@ impl Message {
         read: Ticket::NONE,
     };
 
-    /// Whether the response is to be READ. One that is pushed may be READ, too, before it is.
+    /// Returns whether the response is fetched by READ. A pushed response may also be fetched before it is pushed.
     #[inline]
     pub(crate) fn is_fetched(&self) -> bool {
         self.mode == Mode::Fetch
     }
 
-    /// Whether the server writes the response.
+    /// Returns whether the server writes the response.
     #[inline]
     pub(crate) fn is_written(&self) -> bool {
         self.mode != Mode::Fetch || self.is_pushed
     }
 
-    /// What a READ brought is no response: the next one brings it, also of what is READ once it was told of.
+    /// Discards a READ that found no response; the response will be fetched by another READ, also if a notice
+    /// announced it.
     pub(crate) fn fetch_again(&mut self) {
         (self.mode, self.fetch) = (Mode::Fetch, FetchState::None);
     }
 
-    /// The response is to be READ, whatever was asked for.
+    /// Makes the response be fetched by READ, whatever mode was requested.
     pub(crate) fn fetch_from_now_on(&mut self) {
         (self.mode, self.is_pushed) = (Mode::Fetch, false);
     }
@@ -102,9 +103,9 @@ pub(crate) struct Messages {
     ring: Box<[Message]>,
     pub head: Seq,
     pub next: Seq,
-    /// Messages `resend..next` are to be sent again.
+    /// Messages `resend..next` must be sent again.
     pub resend: Seq,
-    /// By the last request of full form.
+    /// Taken from the last request of full form.
     pub call_base: Option<CallBase>,
 }
 
@@ -120,7 +121,7 @@ impl Messages {
         &mut self.ring[seq.0 as usize & mask]
     }
 
-    /// The first without a response.
+    /// Returns the oldest message without a response.
     pub fn oldest(&self) -> Option<&Message> {
         let mask = self.ring.len() - 1;
         (!self.is_empty()).then(|| &self.ring[self.head.0 as usize & mask])
@@ -131,7 +132,7 @@ impl Messages {
         self.ring.get_mut(usize::from(slot))
     }
 
-    /// The oldest message has its response.
+    /// Removes the oldest message, whose response has been received.
     #[inline]
     pub fn pop(&mut self) {
         self.head = self.head.next();
@@ -140,13 +141,13 @@ impl Messages {
         }
     }
 
-    /// Whether a message has no response.
+    /// Returns whether the message has no response yet.
     #[inline]
     pub const fn contains(&self, seq: Seq) -> bool {
         !seq.is_before(self.head) && seq.is_before(self.next)
     }
 
-    /// Messages without a response.
+    /// Returns the number of messages without a response.
     #[inline]
     pub fn outstanding(&self) -> u32 {
         self.next.distance_from(self.head)
@@ -162,13 +163,13 @@ impl Messages {
         self.ring.len() as u32
     }
 
-    /// Tickets are the old queue pair's, which has drained: nothing of ours is being sent. A new pair counts from the
-    /// start.
+    /// Clears the tickets of the old queue pair, which has drained, so no slot is being read. The new queue pair
+    /// counts its tickets from the start.
     pub fn forget_tickets(&mut self) {
         self.ring.iter_mut().for_each(|message| message.sent = Ticket::NONE);
     }
 
-    /// The numbers of the messages without a response.
+    /// Returns the numbers of the messages without a response.
     pub fn numbers(&self) -> impl Iterator<Item = Seq> + use<> {
         let head = self.head;
         (0..self.outstanding()).map(move |i| head.plus(i))

@@ -1,12 +1,13 @@
-//! The client endpoint: writes requests into the server's mailbox and fetches, or is sent, the results.
+//! The client endpoint: writes requests into the server's mailbox, and fetches or receives the results.
 //!
-//! A turn ([`Caller::progress`](farcall_verbs::Endpoint::progress)) reads: give up what is late, send what may be sent,
-//! post READs, take completions, take responses, wake the server if it seems to sleep. Messages are numbered; message n
-//! uses slot n mod window in both directions; the server answers a connection's messages in order.
+//! A driver iteration ([`Caller::progress`](farcall_verbs::Endpoint::progress)) has these steps: end expired calls,
+//! send what may be sent, post READs, poll completions, handle responses, wake the server if it seems to sleep.
+//! Messages are numbered; message n uses slot n mod window in both directions; the server replies to a connection's
+//! messages in order.
 //!
-//! A file for each phase of a call: [`calls`] (begun), [`send`], [`messages`] (in flight), [`receive`], [`give_up`];
-//! [`kicks`] is when the server is woken, or asked again.
-//! What differs between the paths of a plan is in [`crate::paths`].
+//! Each phase of a call has a file: [`calls`] (begun), [`send`], [`messages`] (in flight), [`receive`], [`give_up`].
+//! [`kicks`] decides when the server is woken, or requests are repeated. The differences between the paths of a plan
+//! are in [`crate::paths`].
 
 mod batch;
 mod calls;
@@ -45,20 +46,20 @@ use messages::Messages;
 pub(crate) use messages::{FetchState, Message, Purpose};
 pub(crate) use receive::{Look, Source};
 
-/// A call that ended.
+/// A completed call.
 #[derive(Debug)]
 pub struct Completion<'a> {
-    /// Which.
+    /// The call.
     pub call: CallId,
-    /// Its result, lent until the next one is asked for, or why there is none.
+    /// Its result, which remains valid until the next completion is requested, or its error.
     pub result: Result<&'a [u8], CallError>,
 }
 
-/// The client's end of the connection that is open now.
+/// The client's end of the open connection.
 pub struct ClientEnd {
     pub(crate) connection: Connection,
     pub(crate) inbox: Inbox,
-    /// Where responses come from, if they come as datagrams.
+    /// Source of the responses, if they arrive as datagrams.
     pub(crate) arrivals: Option<Arrivals>,
     /// See [`CallerState::local`].
     pub(crate) local: Arc<Region>,
@@ -68,22 +69,22 @@ pub struct ClientEnd {
     pub(crate) welcome: Welcome,
     pub(crate) tail_key: TailKey,
     pub(crate) checksum: bool,
-    /// Whether the server takes requests of compact form.
+    /// `true` if the server accepts requests of compact form.
     pub(crate) compact: bool,
-    /// Whether the server tells of answers that come later.
+    /// `true` if the server announces deferred answers.
     pub(crate) is_told_of_answers: bool,
     pub(crate) requests: Slots,
     pub(crate) responses: Slots,
-    /// Where the slots begin, in the local region, that READs land in.
+    /// Offset, in the local region, of the slots that READs fill.
     pub(crate) fetch_base: usize,
 }
 
-/// Queue pairs that are made but not connected, and their names of our regions.
+/// Queue pairs that are created but not connected, with their ids of the local regions.
 struct Fresh {
     connection: Connection,
     local_id: RegionId,
     replies_id: RegionId,
-    /// With its name of the memory for replies.
+    /// With its id of the memory for replies.
     datagrams: Option<(Datagrams, RegionId)>,
 }
 
@@ -95,34 +96,34 @@ pub struct Caller<P: Path> {
     path: P::Response,
 }
 
-/// What a [`Caller`] is whatever its paths.
+/// The part of a [`Caller`] that does not depend on its paths.
 pub struct CallerState {
     nic: Nic,
     cq: Box<dyn RawCq>,
     channel: Arc<dyn CompChannel>,
     config: CallerConfig,
-    /// Requests are composed and READs land here: nobody else's.
+    /// Requests are composed here, and READs are stored here. No peer has access to it.
     local: Arc<Region>,
-    /// The server may WRITE here, and what it SENDs lands here.
+    /// The server may WRITE here, and its SENDs are stored here.
     replies: Arc<Region>,
     fresh: Option<Fresh>,
     pub(crate) end: Option<ClientEnd>,
     pub(crate) broken: Option<Broken>,
-    /// Kept to go on with the session, unless that is over.
+    /// Retained to resume the session, unless the session has ended.
     last_welcome: Option<Welcome>,
     session_is_over: bool,
     closing: Vec<QueuePair>,
     pub(crate) messages: Messages,
     pub(crate) calls: Calls,
-    /// Calls with messages still to be sent.
+    /// Calls with messages that have not been sent.
     to_send: VecDeque<u16>,
-    /// Results that the server may forget.
+    /// Calls whose results the server may release.
     to_release: VecDeque<u64>,
     collecting: Collecting,
     pub(crate) tuner: Tuner,
     kicks: Kicks,
     pub(crate) next_fetch: Option<Nanos>,
-    /// How many messages to fetch at once.
+    /// Maximum number of messages to fetch at once.
     pub(crate) fetch_ahead: u32,
     pub(crate) reads_in_flight: u32,
     credits: u32,
@@ -149,21 +150,21 @@ impl<P: Path> DerefMut for Caller<P> {
 }
 
 impl<P: Path> Caller<P> {
-    /// A client endpoint on a device. It is connected by [`CallerState::hello`] and [`CallerState::welcome`].
+    /// Creates a client endpoint on a device. [`CallerState::hello`] and [`CallerState::welcome`] connect it.
     ///
     /// # Errors
-    /// If memory, completion queue or channel cannot be had.
+    /// Returns an error if memory, completion queue or channel cannot be allocated.
     pub fn new(nic: Nic, mut config: CallerConfig) -> Result<Self, farcall_verbs::Error> {
         config.plan = P::plan(config.plan).with_mtu(nic.mtu());
         let path = P::Response::new(&config);
         Ok(Self { state: CallerState::new(nic, config)?, path })
     }
 
-    /// Begins a call. The payload is copied at once; the outcome comes from [`CallerState::next_completion`]. Calls
-    /// made while the connection is broken wait for the next one.
+    /// Begins a call. The payload is copied at once; [`CallerState::next_completion`] returns the outcome. Calls that
+    /// begin while there is no connection wait for the next one.
     ///
     /// # Errors
-    /// If as many calls as the window holds are not over, or the request is longer than the server takes.
+    /// Returns an error if the window is full of incomplete calls, or the request exceeds the server's limit.
     #[inline]
     pub fn submit(
         &mut self,
@@ -232,7 +233,7 @@ impl CallerState {
         })
     }
 
-    /// The next call that ended.
+    /// Returns the next completed call.
     #[inline]
     pub fn next_completion(&mut self) -> Option<Completion<'_>> {
         let (_, record) = self.calls.next_done()?;
@@ -243,69 +244,69 @@ impl CallerState {
         Some(Completion { call: record.id, result })
     }
 
-    /// Whether [`CallerState::next_completion`] would give something.
+    /// Returns whether [`CallerState::next_completion`] would return a call.
     #[inline]
     pub fn has_completion(&self) -> bool {
         self.calls.has_done()
     }
 
-    /// How many calls can be begun now.
+    /// Returns how many calls can begin now.
     pub fn available(&self) -> usize {
         self.calls.available()
     }
 
-    /// How many calls have no outcome yet.
+    /// Returns the number of calls without an outcome.
     pub fn pending(&self) -> usize {
         self.calls.pending()
     }
 
-    /// When the first of the calls under way may have to be given up; each turn looks at it.
+    /// Returns the earliest time at which a pending call may expire. Each driver iteration checks it.
     pub fn earliest_deadline(&self) -> Option<Nanos> {
         self.calls.earliest_deadline
     }
 
-    /// What happened so far.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// R and F as they are now.
+    /// Returns the current R and F.
     pub fn tuning(&self) -> (u32, u32) {
         let choice = self.tuner.choice();
         (choice.retries_max, choice.fetch_bytes)
     }
 
-    /// Gives the tuner what a probe measured.
+    /// Passes the measurements of a probe to the tuner.
     pub fn set_profile(&mut self, profile: crate::tune::LinkProfile) {
         self.tuner.set_profile(profile);
     }
 
-    /// Why there is no connection, if there is none.
+    /// Returns the reason if there is no connection.
     pub fn broken(&self) -> Option<&Broken> {
         self.broken.as_ref()
     }
 
-    /// Whether the transport brings what was sent. Then it has READs, too.
+    /// Returns whether the transport delivers all messages. If so, it also supports READs.
     pub(crate) const fn is_reliable(&self) -> bool {
         self.config.plan.transport.is_reliable()
     }
 
-    /// Whether there is a connection.
+    /// Returns whether there is a connection.
     pub fn is_open(&self) -> bool {
         self.end.is_some()
     }
 
-    /// The server's welcome of the last connection.
+    /// Returns the server's welcome of the last connection.
     pub fn last_welcome(&self) -> Option<&Welcome> {
         self.last_welcome.as_ref()
     }
 
-    /// The session that may go on over another connection.
+    /// Returns the session that can be resumed over another connection.
     fn session(&self) -> Option<&Welcome> {
         self.last_welcome.as_ref().filter(|_| !self.session_is_over)
     }
 
-    /// The server said, over the bootstrap channel, that it drains.
+    /// Records that the server drains, as it announced over the bootstrap connection.
     pub fn set_going_away(&mut self) {
         self.going_away = true;
     }

@@ -1,4 +1,4 @@
-//! The one-time probe of a connection: time and rate of READs, by size, and what a reply costs who posts it.
+//! One-time measurement of a connection: latency and rate of READs by size, and the cost of posting a reply.
 
 use std::time::Duration;
 
@@ -9,20 +9,21 @@ use super::{Caller, CallerState, ClientEnd};
 use crate::paths::{Path, ResponsePath};
 use crate::tune::{IN_A_ROW, LinkProfile, Probe};
 
-/// What takes longer tells nothing.
+/// Timeout of one measurement; also its result if a request cannot be posted or does not complete in time.
 const GIVE_UP: Duration = Duration::from_millis(100);
-/// READs one after the other: one alone may be shorter than what the clock can tell apart.
+/// Number of consecutive READs averaged into one latency sample. A single READ may be shorter than the clock
+/// resolution.
 const ONE_BY_ONE: u32 = 8;
-/// Each figure is the best of so many or more.
+/// Minimum number of rounds. Each result is the shortest time of all rounds.
 const ROUNDS_MIN: u32 = 16;
-/// Bytes of the reply that is measured: a small result.
+/// Length of the measured reply in bytes; represents a small result.
 const REPLY_BYTES: usize = 64;
 
 const READ_SIZES: [u32; 8] = [64, 128, 256, 512, 1_024, 2_048, 3_072, 4_096];
 
 impl<P: Path> Caller<P> {
-    /// Measures READs and WRITEs of this connection, and gives the times to the tuner. Takes about three thousand READs
-    /// and three hundred WRITEs; does nothing where results are never fetched, without a connection, or with calls
+    /// Measures READs and WRITEs on this connection and passes the profile to the tuner. Issues about 3,000 READs and
+    /// 300 WRITEs. Does nothing if the response path never fetches results, if there is no connection, or if calls are
     /// outstanding.
     pub fn probe(&mut self, clock: &impl Clock) {
         if P::Response::FETCHES
@@ -34,8 +35,9 @@ impl<P: Path> Caller<P> {
 }
 
 impl CallerState {
-    /// Measures READs and WRITEs of this connection, at least so long. `None` without a connection, or with calls
-    /// outstanding.
+    /// Measures READs and WRITEs on this connection for at least `at_least`. Returns `None` if there is no connection,
+    /// if calls are outstanding, if the connection is lost during the measurement, or if the times do not form a valid
+    /// profile.
     pub fn measure(&mut self, at_least: Duration, clock: &impl Clock) -> Option<LinkProfile> {
         if self.end.is_none() || !self.messages.is_empty() {
             return None;
@@ -54,7 +56,7 @@ impl CallerState {
         profile.filter(|_| self.end.is_some())
     }
 
-    /// The mean of a few READs, one after the other.
+    /// Returns the mean latency of [`ONE_BY_ONE`] consecutive READs.
     fn one_by_one(&mut self, len_bytes: u32, clock: &impl Clock) -> Duration {
         let start = clock.now();
         for _ in 0..ONE_BY_ONE {
@@ -66,7 +68,8 @@ impl CallerState {
     }
 
     fn replies(&mut self, clock: &impl Clock) -> Duration {
-        // The last message sent, or an empty slot, once more into the slot where it is: nothing changes there.
+        // Rewrite the slot of the last message (empty if there was none) with its own bytes, so that the server's
+        // memory does not change.
         let seq = self.messages.next.before();
         self.together(IN_A_ROW, READ_SIZES[0], clock, |end| {
             let offset = end.requests.offset(seq);
@@ -76,7 +79,8 @@ impl CallerState {
         })
     }
 
-    /// The time of `count` requests posted together, and of a READ behind them: it ends when they have ended.
+    /// Returns the time from posting `count` requests back to back until a READ posted after them completes. Requests
+    /// of a queue pair complete in order, so all of them have completed by then.
     fn together(
         &mut self,
         count: u32,
@@ -96,7 +100,7 @@ impl CallerState {
         }
     }
 
-    /// One READ; whether it came in time.
+    /// Posts one READ and polls for its completion. Returns whether it completed within [`GIVE_UP`] of `start`.
     fn read_and_wait(&mut self, len_bytes: u32, start: Nanos, clock: &impl Clock) -> bool {
         let posted = self.end.as_mut().and_then(|end| post_read(end, len_bytes as usize));
         let Some(ticket) = posted else { return false };
@@ -111,7 +115,7 @@ impl CallerState {
     }
 }
 
-/// Posts a READ of the results' first bytes.
+/// Posts a READ of the first `len_bytes` bytes of the result region. Returns `None` if it cannot be posted.
 fn post_read(end: &mut ClientEnd, len_bytes: usize) -> Option<Ticket> {
     let piece = Piece { region: end.local_id, offset: end.fetch_base, len_bytes };
     let from = Remote { grant: &end.welcome.grants.results, offset: 0 };

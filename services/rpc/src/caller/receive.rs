@@ -1,4 +1,4 @@
-//! From responses to results. Where responses come from is in [`crate::paths`].
+//! Conversion of responses to results. The sources of responses are in [`crate::paths`].
 
 use farcall_link::Region;
 use farcall_verbs::Nanos;
@@ -13,39 +13,39 @@ use crate::wire::{
     FirstWord, RESPONSE_HEADER_BYTES, ResponseFlags, ResponseHeader, Seq, Status, TAIL_BYTES, TailKey,
 };
 
-/// Where a response is read from.
+/// Memory that a response is read from.
 #[derive(Clone, Copy)]
 pub(crate) enum Source {
-    /// Our READs' slots.
+    /// The slots that READs fill.
     Fetched,
     /// The slots that the server writes.
     Written,
-    /// The same memory, where a SEND has landed.
+    /// A receive slot in the same memory, filled by a SEND.
     Sent {
-        /// Where that is.
+        /// Offset of the response.
         at: usize,
     },
 }
 
-/// What a look at a response came to.
+/// Result of checking a response slot.
 pub(crate) enum Look {
-    /// Not there, or not whole.
+    /// The response has not arrived, or is incomplete.
     NotYet {
-        /// Whether the server says that it sleeps.
+        /// `true` if the server's sleep flag is set.
         server_sleeps: bool,
     },
-    /// There, but longer than what was fetched: so many bytes are needed.
+    /// The response has arrived, but exceeds the fetched bytes: this many bytes are needed.
     Longer(usize),
-    /// There.
+    /// The response is complete.
     Whole(ResponseHeader),
-    /// All of it seems to be there, and its checksum does not match: not all of it is placed yet, or it is corrupt.
+    /// The tail matches, but the checksum does not: the response is not completely placed yet, or corrupt.
     Corrupt,
-    /// Nothing that a server sends.
+    /// The slot contains no valid response.
     Impossible(String),
 }
 
 impl CallerState {
-    /// Takes the responses that are there, oldest first. Returns whether there was any.
+    /// Handles the responses that have arrived, oldest first. Returns whether there was any.
     #[inline]
     pub(super) fn receive<P: ResponsePath>(&mut self, path: &mut P, now: Nanos) -> bool {
         let mut any = false;
@@ -67,13 +67,13 @@ impl CallerState {
 
     #[cold]
     pub(crate) fn break_off_at(&mut self, seq: Seq, why: &str) {
-        // While the connection ends, responses are looked at once more.
+        // While the connection ends, responses are checked once more.
         if self.broken.is_none() {
             self.break_off(Broken::Protocol(format!("response {}: {why}", seq.0)));
         }
     }
 
-    /// Looks at a response slot: each word once, then checks.
+    /// Checks a response slot. Reads each word once before it is checked.
     #[inline]
     pub(crate) fn look(&self, seq: Seq, source: Source, bytes_there: usize) -> Look {
         let Some(end) = &self.end else { return Look::NotYet { server_sleeps: false } };
@@ -102,7 +102,7 @@ impl CallerState {
         }
         let words = [first_word, region.load_relaxed(at + 8), region.load_relaxed(at + 16)];
         match ResponseHeader::decode(&words) {
-            // Without order among the bytes, only the checksum tells whether the words themselves are there.
+            // Without ordered placement, only the checksum shows whether the header words have been placed.
             Err(_) if end.checksum => Look::Corrupt,
             Ok(header) if end.checksum && !is_intact(end.tail_key, &words, &header, region, at) => {
                 Look::Corrupt
@@ -112,7 +112,7 @@ impl CallerState {
         }
     }
 
-    /// Takes a whole response over: its payload to its call, what it teaches to the path, its slot free.
+    /// Handles a complete response: delivers its payload to its call, updates the path, and frees its slot.
     #[inline]
     pub(crate) fn take<P: ResponsePath>(
         &mut self,
@@ -137,7 +137,7 @@ impl CallerState {
             } else if message.purpose == Purpose::Execute
                 && (header.flags.contains(ResponseFlags::MORE) || header.status == Status::DEFERRED)
             {
-                // Nobody wants the rest of it, or its answer.
+                // The call was cancelled: the server can release the rest of the result, or the deferred answer.
                 let call_id = self.calls.get(message.call).id.0;
                 self.to_release.push_back(call_id);
             }
@@ -178,7 +178,7 @@ impl CallerState {
         }
     }
 
-    /// A result that comes in several pieces, of which the first may be here.
+    /// Begins a result of several segments, of which the first may have been received.
     #[cold]
     pub(super) fn begin_long_result(&mut self, call: u16, total_bytes: usize) {
         let max_bytes = self.config.result_bytes_max as usize;
@@ -192,7 +192,7 @@ impl CallerState {
         record.total_bytes = total_bytes;
         record.asked_bytes = record.reply.len();
         record.reply.reserve_exact(total_bytes.saturating_sub(record.reply.len()));
-        // Before calls that have not begun, since it holds the server's memory; after results that came before.
+        // Before calls that have not begun, since the result occupies the server's memory; after earlier long results.
         let records = &self.calls.records;
         let begun = self.to_send.iter().take_while(|at| records[usize::from(**at)].total_bytes > 0).count();
         self.to_send.insert(begun, call);

@@ -1,4 +1,4 @@
-//! From a call to messages in the server's mailbox.
+//! Splitting calls into messages and sending them to the server's mailbox.
 
 use farcall_verbs::Nanos;
 
@@ -9,12 +9,12 @@ use crate::error::Broken;
 use crate::paths::{RequestPath, ResponsePath};
 use crate::wire::{CallBase, FirstWord, Form, Mode, RequestFlags, RequestHeader, Seq};
 
-/// Bytes of the two numbers in front of a part or continuation.
+/// Bytes of the two numbers at the start of a part or of a request for a segment.
 const NUMBERS_BYTES: usize = 8;
-/// Free places in the send queue that READs and wake-ups need while requests are sent.
+/// Number of send queue slots reserved for READs and wake-ups while requests are sent.
 const ROOM_FOR_OTHERS: u32 = 16;
 
-/// What one message says, besides its payload.
+/// Contents of a message except its payload.
 struct Draft {
     call: u16,
     call_id: u64,
@@ -27,7 +27,7 @@ struct Draft {
 }
 
 impl CallerState {
-    /// Whether one more message may be sent.
+    /// Returns whether one more message may be sent.
     #[inline]
     fn may_send(&mut self) -> bool {
         let Some(end) = &self.end else { return false };
@@ -35,20 +35,21 @@ impl CallerState {
         if self.messages.outstanding() >= allowed || end.connection.room() <= ROOM_FOR_OTHERS {
             return false;
         }
-        // The slot's last request must have left our memory.
+        // The NIC must have read the previous request of the slot.
         let next = self.messages.next;
         let sent = self.messages.at(next).sent;
         end.connection.is_done(sent)
     }
 
-    /// Whether a message can be sent again: it is composed anew where the last WRITE of it read.
+    /// Returns whether a message can be sent again: its last WRITE must have completed, because the message is
+    /// composed in the same memory.
     fn may_send_again(&mut self, seq: Seq) -> bool {
         let sent = self.messages.at(seq).sent;
         let ready = |end: &ClientEnd| end.connection.room() > ROOM_FOR_OTHERS && end.connection.is_done(sent);
         self.end.as_ref().is_some_and(ready)
     }
 
-    /// Sends a short request without keeping a copy of it, if nothing waits before it.
+    /// Sends a short request without a copy of it, if no other message waits to be sent.
     #[inline]
     pub(super) fn send_at_once<P: ResponsePath, Q: RequestPath>(
         &mut self,
@@ -82,7 +83,7 @@ impl CallerState {
         }
     }
 
-    /// Sends what may be sent. Returns whether anything was.
+    /// Sends all messages that may be sent. Returns whether there were any.
     #[inline]
     pub(super) fn pump<P: ResponsePath, Q: RequestPath>(&mut self, path: &mut P, now: Nanos) -> bool {
         if self.to_send.is_empty()
@@ -115,11 +116,11 @@ impl CallerState {
                     && self.calls.get(at).total_bytes == 0
                     && self.calls.get(at).sent_bytes == 0
                 {
-                    // It waits for another connection.
+                    // The call waits for another connection.
                     break;
                 }
                 if self.send_next_of::<P, Q>(path, at, now) {
-                    // Not always the first any more: if the connection broke, long results may have begun.
+                    // It may no longer be the first: if the connection broke, long results may have begun before it.
                     self.stop_waiting(at);
                 }
             } else {
@@ -151,7 +152,7 @@ impl CallerState {
             self.send::<P, Q>(path, &draft, &[], now);
             return is_last;
         }
-        // Moved out so that it can be sent while the records are borrowed; no copy.
+        // Moved out without a copy, because sending borrows the records.
         let request = std::mem::take(&mut record.request);
         let is_last = if request.len() <= capacity {
             record.may_be_executed = true;
@@ -206,13 +207,14 @@ impl CallerState {
         self.send_in::<Q>(mode, &draft, &[], now);
     }
 
-    /// Whether a question for answers that come later is under way.
+    /// Returns whether a collect request is in flight.
     pub(super) fn is_collecting(&mut self) -> bool {
         let messages = &mut self.messages;
         messages.numbers().any(|seq| messages.at(seq).purpose == Purpose::Collect)
     }
 
-    /// The form of a message; one of full form says from where on calls and messages are numbered alike.
+    /// Selects the form of a message. A message of full form defines the distance between call ids and message numbers
+    /// for the messages after it.
     #[inline]
     fn form<Q: RequestPath>(&mut self, draft: &Draft) -> Form {
         let knows_it_all = self.end.as_ref().is_some_and(|end| end.compact)
@@ -228,7 +230,7 @@ impl CallerState {
         Form::Full
     }
 
-    /// Composes a message in its slot and posts it. [`CallerState::may_send`] must have said yes.
+    /// Composes a message in its slot and posts it. Requires that [`CallerState::may_send`] returned `true`.
     #[inline]
     fn send<P: ResponsePath, Q: RequestPath>(
         &mut self,
@@ -296,7 +298,7 @@ impl CallerState {
         }
     }
 
-    /// Sends the oldest message again, unless all are sent again.
+    /// Sends the oldest message again, unless a complete retransmission is in progress.
     pub(super) fn send_oldest_again<Q: RequestPath>(&mut self, now: Nanos) {
         let oldest = self.messages.head;
         if self.messages.resend == self.messages.next && self.may_send_again(oldest) {
@@ -304,11 +306,12 @@ impl CallerState {
         }
     }
 
-    /// Sends a message again: over a new connection, if the server never executed it; over UC and UD, if no response
-    /// came. A call that nobody waits for any more is sent as given up.
+    /// Sends a message again: over a new connection if the server never executed it, or over UC and UD if no response
+    /// arrived. A call that was cancelled in the meantime is sent with the cancel flag.
     ///
-    /// The server may read the slot while the second WRITE lands on the first. Number, length and payload are the same;
-    /// deadline and flags are a word each, of one or the other, and a checksum that covers both does not match then.
+    /// The server may read the slot while the second WRITE overwrites the first. Number, length and payload are equal.
+    /// Deadline and flags are one word each, with the old or the new value; a checksum that covers both does not match
+    /// then.
     fn send_again<Q: RequestPath>(&mut self, seq: Seq, now: Nanos) {
         self.counters.resent.increment();
         let message = *self.messages.at(seq);
@@ -335,7 +338,7 @@ impl CallerState {
     }
 }
 
-/// Microseconds left, rounded up; at least 1 if there is a deadline, because 0 means none.
+/// Returns the microseconds until the deadline, rounded up; at least 1 if there is a deadline, because 0 means none.
 #[inline]
 fn remaining_us(options: CallOptions, now: Nanos) -> u32 {
     options.deadline.map_or(0, |deadline| {

@@ -1,4 +1,4 @@
-//! The client as an endpoint: its turn, and how it and the server wake each other.
+//! The client's [`Endpoint`] implementation, and wake-ups between client and server.
 
 use farcall_link::{Completed, PostRefused};
 use farcall_verbs::{Endpoint, Nanos, Next, Notify, Result, WaitSet, Wc, WcStatus};
@@ -10,18 +10,18 @@ use crate::error::Broken;
 use crate::paths::{Path, RequestPath, ResponsePath};
 use crate::wire::{Imm, Mode};
 
-/// Turns between looks at the completion queue when nothing in it is waited for.
+/// Number of iterations between polls of the completion queue while no completion is expected.
 const TURNS_PER_POLL: u32 = 16;
 
 impl CallerState {
-    /// The server says that it sleeps: wakes it, unless that was done since the last message was sent.
+    /// Wakes the server, which has set its sleep flag, unless it was woken after the last message was sent.
     pub(crate) fn kick_sleeper(&mut self) {
         if !self.kicks.covers(self.messages.next) {
             self.kick(Imm::Kick);
         }
     }
 
-    /// Returns whether a wake-up was sent.
+    /// Wakes the server. Returns whether a wake-up was sent.
     fn kick(&mut self, imm: Imm) -> bool {
         // Over UC a wake-up that finds no receive is dropped.
         if self.is_reliable() && self.kicks.is_enough() {
@@ -30,7 +30,8 @@ impl CallerState {
         let Some(end) = self.end.as_mut() else { return false };
         match end.connection.kick(&end.welcome.grants.messages, imm.encode()) {
             Ok(_) => {
-                // What is placed in order was placed before the wake-up came; a checksum is there where it may not be.
+                // With ordered placement, all messages are placed before the wake-up is delivered. Messages have a
+                // checksum if placement may be unordered.
                 let has_all = !end.checksum && self.config.plan.transport.is_reliable();
                 self.kicks.kicked(self.messages.next);
                 if has_all {
@@ -45,7 +46,7 @@ impl CallerState {
         false
     }
 
-    /// Wakes a server that has not answered for long: it may sleep, and not every client looks at its flag.
+    /// Wakes a server that has not responded for some time: it may sleep, and not every client reads its sleep flag.
     #[inline]
     fn kick_if_late<Q: RequestPath>(&mut self, now: Nanos) {
         if !self.kicks.is_due(now) {
@@ -62,8 +63,8 @@ impl CallerState {
         self.kicks.next_pause(now);
     }
 
-    /// Over a transport that loses messages, silence may mean a lost response or a lost request. The server executes only
-    /// the next number, so that none runs twice.
+    /// Repeats requests over a transport that loses messages, because the silence may be due to a lost response or a
+    /// lost request. The server executes only the next number, so that no request runs twice.
     #[cold]
     fn ask_again<Q: RequestPath>(&mut self, now: Nanos) {
         if self.end_if_corrupt_again() {
@@ -75,9 +76,10 @@ impl CallerState {
         Q::ask(self, now);
     }
 
-    /// Asks the server for what it has executed; it answers from its slots. If it stays silent, the oldest request or
-    /// the question may be lost: that request is sent again, too. Those behind it are not: a server that is slow has
-    /// them, and what is lost of them is the oldest in its turn.
+    /// Requests the responses of executed messages, which the server sends from its slots. If the server has not
+    /// responded to an earlier request, the oldest message or that request may be lost, so the oldest message is sent
+    /// again as well. Later messages are not: a slow server has received them, and a lost one among them is sent again
+    /// when it becomes the oldest.
     pub(crate) fn ask_for_responses<Q: RequestPath>(&mut self, now: Nanos) {
         let asked_before = self.kicks.has_asked();
         self.ask_to_push();
@@ -86,20 +88,21 @@ impl CallerState {
         }
     }
 
-    /// The oldest request, once more, is the question.
+    /// Repeats the oldest message, which also requests its response.
     pub(crate) fn ask_by_oldest<Q: RequestPath>(&mut self, now: Nanos) {
         self.send_oldest_again::<Q>(now);
         self.kicks.kicked(self.messages.next);
     }
 
-    /// Asks the server to push what is outstanding. Returns whether that was sent.
+    /// Requests the server to push all outstanding responses. Returns whether the request was sent.
     pub(crate) fn ask_to_push(&mut self) -> bool {
         let (head, count) = (self.messages.head, self.messages.outstanding() as u16);
         self.kick(Imm::Push { oldest_low: head.0 as u16, count })
     }
 
-    /// Before the owner sleeps: asks the server to push what is outstanding, with a wake-up, unless all of it will come
-    /// like that. What is pushed is fetched ever more seldom, so that hardly any timer wakes a sleeper for it.
+    /// Called before the client sleeps. Requests the server to push all outstanding responses with a wake-up, unless
+    /// all of them will be sent like that anyway. Pushed responses are fetched at increasing intervals, so that a
+    /// timer rarely wakes the sleeping client for them.
     fn ask_for_pushes(&mut self) {
         let mut numbers = self.messages.numbers();
         let messages = &mut self.messages;
@@ -107,7 +110,7 @@ impl CallerState {
             numbers.all(|seq| messages.at(seq).mode == Mode::ReplyNotify || messages.at(seq).is_pushed);
         let waits_for_answers = self.waits_to_be_told();
         if are_told_of && !waits_for_answers {
-            // Without a question that wakes it, the server would be woken by the timer.
+            // No push request wakes the server here, so only the timer would.
             if self.kicks.sleeps_at_once() && !self.messages.is_empty() && self.is_reliable() {
                 self.kick_sleeper();
             }
@@ -123,19 +126,20 @@ impl CallerState {
         }
     }
 
-    /// Whether calls are answered later and nobody tells of that: neither the server nor the response to a question.
+    /// Returns whether calls are deferred and no wake-up for their answers has been requested, neither from the server
+    /// directly nor by a collect request.
     fn waits_to_be_told(&mut self) -> bool {
         self.calls.deferred > 0 && self.end_tells() && !self.collecting.is_told && !self.is_collecting()
     }
 
-    /// Whether the server tells of answers that come later.
+    /// Returns whether the server announces deferred answers.
     pub(super) fn end_tells(&self) -> bool {
         self.end.as_ref().is_some_and(|end| end.is_told_of_answers)
     }
 
     #[inline]
     fn until<P: Path>(&self) -> Option<Nanos> {
-        // What is due already goes with the next free slot.
+        // A collect request that is already due is sent with the next free slot.
         let may_ask = self.messages.outstanding() < self.messages.window();
         let ask = self.collecting.next().filter(|_| may_ask);
         let deadline = Nanos::earlier(self.calls.earliest_deadline, ask);
@@ -146,7 +150,7 @@ impl CallerState {
         Nanos::earlier(deadline, Nanos::earlier(self.next_fetch, wake))
     }
 
-    /// Takes completions: READs that landed, free places in the send queue, wake-ups, failures.
+    /// Handles completions: completed READs, free send queue slots, wake-ups, failures.
     pub(super) fn poll_completions(&mut self) -> bool {
         let Ok(got) = self.cq.poll(&mut self.wcs).map_err(|e| self.break_off(Broken::Verbs(e.to_string())))
         else {
@@ -157,14 +161,14 @@ impl CallerState {
             let wc = self.wcs[at];
             broken = broken.or(self.completed(&wc));
         }
-        // Only now: it takes the completions that are left, to where these were.
+        // After the loop, because ending the connection polls more completions into the same array.
         if let Some(status) = broken {
             self.break_off(Broken::Completion(status));
         }
         got > 0
     }
 
-    /// Returns what the connection has broken of.
+    /// Handles a completion. Returns the status that has broken the connection.
     #[inline]
     fn completed(&mut self, wc: &Wc) -> Option<WcStatus> {
         let Some(end) = self.end.as_mut().filter(|end| end.connection.qp_num() == wc.qp_num) else {
@@ -193,7 +197,7 @@ impl CallerState {
         None
     }
 
-    /// Of datagrams, or of a queue pair that ends.
+    /// Handles a completion of the datagram queue pair, or of a queue pair that is closing.
     fn completed_elsewhere(&mut self, wc: &Wc) -> Option<WcStatus> {
         let arrivals = self.end.as_mut().and_then(|end| end.arrivals.as_mut());
         let Some(arrivals) = arrivals.filter(|arrivals| arrivals.pair.qp_num() == wc.qp_num) else {
@@ -250,7 +254,8 @@ impl<P: Path> Endpoint for Caller<P> {
         let state = &mut self.state;
         state.counters.arms.increment();
         while let Ok(Some(_)) = state.channel.poll_cq_event() {}
-        // What is sent wakes; what is fetched all the same has been executed, and its READ wakes.
+        // SENDs wake the client by themselves. A response that is fetched nevertheless belongs to an executed message,
+        // so the completion of its READ wakes the client.
         if !P::Response::SENDS {
             state.ask_for_pushes();
         }

@@ -1,29 +1,30 @@
-//! Where the addresses of several servers come from.
+//! Sources of the addresses of several servers.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::ToSocketAddrs;
 use std::path::PathBuf;
 
-/// Servers of one client at most.
+/// Maximum number of servers of one client.
 pub(super) const SERVERS_MAX: usize = 64;
-/// Bytes of a file of addresses at most.
+/// Maximum length of a file of addresses in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// Addresses that may change.
+/// A source of addresses that may change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Addresses {
-    /// All addresses of a name, `HOST:PORT`, as the system's resolver gives them.
+    /// All addresses of a name, `HOST:PORT`, from the system's resolver.
     Name(String),
-    /// The lines of a file, `HOST:PORT` each. Empty lines, and what follows a `#`, do not count.
+    /// The lines of a file, `HOST:PORT` each. Empty lines, and text after a `#`, are ignored.
     File(PathBuf),
 }
 
 impl Addresses {
-    /// The addresses now, in an order that does not change by itself. This may wait for the resolver or a disk.
+    /// Returns the current addresses, in an order that is stable while they do not change. May block on the resolver
+    /// or a disk.
     ///
     /// # Errors
-    /// If there are none, too many, or the source cannot be read; the error names it.
+    /// Returns an error that names the source if it has no addresses, too many, or cannot be read.
     pub(super) fn read(&self) -> io::Result<Vec<String>> {
         let (source, read) = match self {
             Self::Name(name) => (name.clone(), resolve(name)),

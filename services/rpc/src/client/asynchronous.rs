@@ -20,21 +20,22 @@ use crate::counters::Counters;
 use crate::error::{Broken, CallError, ConnectError};
 use crate::tune::Decision;
 
-/// A connection to one server thread, for tasks. Clones share it; calls of all of them are outstanding together.
+/// A connection to one server thread, for tasks. Clones share it, and their calls are outstanding concurrently.
 ///
-/// It is [`super::Client`] in all but waiting: results are fetched or written as the preset says. While there are none
-/// the task yields to others, and sleeps after as many idle turns as the options' way of waiting says; where results are
-/// fetched, already after R fetches in vain, or 7 µs of them, with the server asked to push the result. So it fetches as
-/// fast as a thread while the runtime has nothing else to run, and as often when the runtime has.
+/// It behaves like [`super::Client`] except for waiting: results are fetched or written according to the preset. While
+/// there are no results, the task yields to other tasks. It sleeps after the number of idle turns of the options' wait
+/// strategy. Where results are fetched, it sleeps already after R fetches without a result, or 7 µs of them, and
+/// requests the server to push the result. It therefore fetches as often as a thread while the runtime has no other
+/// tasks to run, and as often as the runtime permits otherwise.
 ///
-/// A future that is dropped gives its call up: a handler that answers later is told, the result is thrown away when it
-/// comes, and only then is the call's slot used again. Whether it was executed stays unknown.
+/// Dropping a future cancels its call. A handler that has deferred the call is notified. The result is discarded when
+/// it arrives, and only then is the call's slot reused. It remains unknown whether the call was executed.
 #[derive(Clone)]
 pub struct AsyncClient {
     handle: Arc<Handle>,
 }
 
-/// The last one to go ends the task.
+/// Dropping the last handle ends the task.
 struct Handle {
     inbox: WakeQueue<Message>,
     call_timeout: Option<Duration>,
@@ -44,7 +45,7 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // The descriptor that wakes the task is shared with the parent of a forked child.
+        // A forked child shares the descriptor that wakes the task with its parent.
         if !self.made_in.is_inherited() {
             self.inbox.push(Message::End);
         }
@@ -53,14 +54,14 @@ impl Drop for Handle {
 
 enum Message {
     Call(Waiting),
-    /// Somebody waits no longer for a call.
+    /// A caller has dropped a future.
     GivenUp,
-    /// To be called with the counters.
+    /// A function to call with the counters.
     Inspect(Box<dyn FnOnce(&Counters) + Send>),
     End,
 }
 
-/// Tells the task when a future is dropped before its call has ended.
+/// Notifies the task if a future is dropped before its call has ended.
 struct GivesUp<'a>(Option<&'a Handle>);
 
 impl Drop for GivesUp<'_> {
@@ -71,7 +72,7 @@ impl Drop for GivesUp<'_> {
     }
 }
 
-/// A call that somebody awaits.
+/// A call that is awaited.
 struct Waiting {
     method: u16,
     request: Vec<u8>,
@@ -84,10 +85,10 @@ impl AsyncClient {
     /// Connects to a server's bootstrap address, and spawns the task that drives the connection on the current runtime.
     ///
     /// # Errors
-    /// As [`super::Client::connect`].
+    /// Returns the errors of [`super::Client::connect`].
     ///
     /// # Panics
-    /// Outside of a tokio runtime with IO and time enabled.
+    /// Panics outside of a tokio runtime with IO and time enabled.
     pub async fn connect(
         provider: &dyn Provider,
         address: impl Into<String>,
@@ -111,7 +112,7 @@ impl AsyncClient {
         Ok(Self { handle: Arc::new(Handle { inbox, call_timeout, made_in, decision }) })
     }
 
-    /// As [`super::ClientOf::decision`].
+    /// See [`super::ClientOf::decision`].
     pub fn decision(&self) -> Option<&Decision> {
         self.handle.decision.as_ref()
     }
@@ -119,16 +120,16 @@ impl AsyncClient {
     /// Calls and awaits the result.
     ///
     /// # Errors
-    /// As [`super::Client::call`].
+    /// Returns the errors of [`super::Client::call`].
     pub async fn call(&self, method: u16, request: &[u8]) -> std::result::Result<Vec<u8>, CallError> {
         self.call_with(method, request, PerCall::default()).await
     }
 
-    /// As [`AsyncClient::call`], with a timeout and a trace of the caller's own. The timeout counts from the moment when
-    /// the connection's task takes the call.
+    /// Calls like [`AsyncClient::call`], with a timeout and a trace specified by the caller. The timeout starts when
+    /// the connection's task dequeues the call.
     ///
     /// # Errors
-    /// As [`super::Client::call`].
+    /// Returns the errors of [`super::Client::call`].
     pub async fn call_with(
         &self,
         method: u16,
@@ -144,13 +145,13 @@ impl AsyncClient {
         let usual_timeout = self.handle.call_timeout;
         let waiting = Waiting { method, request: request.to_vec(), options, usual_timeout, outcome };
         self.handle.inbox.push(Message::Call(waiting));
-        // A task that is gone took the call with it: the runtime shut down.
+        // If the runtime shut down, the task was dropped together with the call.
         let outcome = ended.await.unwrap_or(Err(CallError::NotSent(Broken::Closed)));
         gives_up.0 = None;
         outcome
     }
 
-    /// Runs `look` on what happened so far, in the task. `None` if the task has ended.
+    /// Runs `look` on the counters, in the task. Returns `None` if the task has ended.
     pub async fn inspect<R: Send + 'static>(
         &self,
         look: impl FnOnce(&Counters) -> R + Send + 'static,
@@ -187,7 +188,7 @@ impl SharedCall for Waiting {
     }
 }
 
-/// What the driver runs.
+/// The endpoint that the driver runs.
 struct Task {
     shared: SharedSession<Waiting>,
     inbox: WakeQueue<Message>,
@@ -254,7 +255,7 @@ impl Task {
             }
             let over = |task: &mut Self| task.ended || !task.shared.session.caller.is_open();
             if driver.run_until(&mut self, over).await.is_err() {
-                // The reactor is gone, and the runtime with it.
+                // The reactor, and with it the runtime, has shut down.
                 return;
             }
         }
@@ -264,14 +265,14 @@ impl Task {
     async fn connect(&mut self, timeout: Duration) -> std::result::Result<(), ConnectError> {
         let hello = self.shared.session.caller.hello()?;
         let address = self.shared.session.address.clone();
-        // The handshake is a few hundred bytes; it blocks a thread that is made for that.
+        // The handshake is a few hundred bytes. It blocks a thread of the runtime's blocking pool.
         let opened = tokio::task::spawn_blocking(move || Bootstrap::open(&address, &hello, timeout)).await;
         let (bootstrap, welcome) =
             opened.map_err(|_| ConnectError::BadWelcome("the runtime shuts down".into()))??;
         self.shared.session.connected(bootstrap, welcome)
     }
 
-    /// One step towards the next connection. When the time for it is over, all calls end.
+    /// Makes one step towards the next connection. After the reconnect timeout all calls end.
     async fn repair(&mut self) {
         let now = self.shared.session.clock.now();
         self.progress(now);

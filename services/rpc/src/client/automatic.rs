@@ -1,4 +1,4 @@
-//! A client that was told no preset: what it tries, one after the other.
+//! Presets that a client without a configured preset tries in sequence.
 
 use farcall_link::bootstrap::{BootstrapError, Hello, RefusalKind};
 use farcall_link::{PRESETS, Plan, Preset};
@@ -9,19 +9,19 @@ use crate::error::ConnectError;
 use crate::tune::choose::choose;
 use crate::tune::{Decision, Peer, Scope, look_up};
 
-/// What to connect with now, and the presets to try if the server does not offer that.
+/// The current options, and the presets to try if the server does not offer the current one.
 pub(super) struct Attempts {
     options: ClientOptions,
     decision: Option<Decision>,
-    /// The nearest first.
+    /// Nearest first.
     left: std::vec::IntoIter<&'static Preset>,
 }
 
 impl Attempts {
-    /// Chooses, if that was left to us.
+    /// Selects the first preset if the options do not specify one.
     ///
     /// # Errors
-    /// If the provider has no device.
+    /// Returns an error if the provider has no device.
     pub fn new(provider: &dyn Provider, address: &str, options: ClientOptions) -> Result<Self, Error> {
         let mut attempts = Self { options, decision: None, left: Vec::new().into_iter() };
         if attempts.options.verbs == Verbs::OfPlan {
@@ -37,7 +37,7 @@ impl Attempts {
         Ok(attempts)
     }
 
-    /// Connects by `connect`, preset after preset, until one can be had.
+    /// Calls `connect` with one preset after another until it succeeds.
     pub fn run<T>(
         mut self,
         mut connect: impl FnMut(ClientOptions) -> Result<T, ConnectError>,
@@ -59,10 +59,10 @@ impl Attempts {
         self.decision
     }
 
-    /// Takes the next preset, if there is one and this failure is one of the preset.
+    /// Selects the next preset, if there is one and `error` is due to the preset.
     pub fn goes_on_after(&mut self, error: &ConnectError) -> bool {
         if names_no_thread(&self.options, error) {
-            // A server of an earlier version, whose clients name a thread.
+            // A server of an earlier version requires that clients name a thread.
             self.options.config.thread = 0;
             return true;
         }
@@ -88,14 +88,15 @@ fn with_paths_of(preset: &Preset, plan: Plan) -> Plan {
     Plan { request, response, transport, ..plan }
 }
 
-/// All but the one chosen, the nearest first, among equals in the order of the table.
+/// Returns all presets except the chosen one, nearest first; equal distances in the order of the table.
 fn others_by_distance(chosen: &Plan) -> Vec<&'static Preset> {
     let mut others: Vec<&Preset> = PRESETS.iter().filter(|preset| preset.plan.distance(chosen) > 0).collect();
     others.sort_by_key(|preset| preset.plan.distance(chosen));
     others
 }
 
-/// Whether another preset may do better: the server does not offer it, or our device cannot do it.
+/// Returns whether another preset may succeed: the server does not offer this one, or the local device does not
+/// support it.
 fn is_of_preset(error: &ConnectError) -> bool {
     match error {
         ConnectError::Handshake(BootstrapError::Refused(refusal)) => refusal.kind == RefusalKind::Plan,
@@ -104,7 +105,7 @@ fn is_of_preset(error: &ConnectError) -> bool {
     }
 }
 
-/// Whether a server refuses clients that leave the choice of the thread to it.
+/// Returns whether the server refuses clients that do not name a thread.
 pub(super) fn names_no_thread(options: &ClientOptions, error: &ConnectError) -> bool {
     let ConnectError::Handshake(BootstrapError::Refused(refusal)) = error else { return false };
     refusal.kind == RefusalKind::NoSuchThread && options.config.thread == Hello::ANY_THREAD

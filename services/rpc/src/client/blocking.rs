@@ -1,4 +1,4 @@
-//! The client that waits: blocking calls, windows of outstanding calls.
+//! The blocking client: blocking calls, and windows of outstanding calls.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,10 +21,10 @@ use crate::paths::Path;
 use crate::tune::{Decision, LinkProfile};
 use crate::wire::Status;
 
-/// A pause between calls after which the bootstrap connection is looked at first.
+/// Pause between calls after which the bootstrap connection is checked before the next call.
 const LOOK_AFTER_PAUSE: Duration = Duration::from_millis(5);
 
-/// A connection to one server thread, with everything around it: waits, wakes, reconnects.
+/// A connection to one server thread, including waiting, wake-ups and reconnection.
 ///
 /// ```
 /// # use farcall_rpc::{Call, Client, ClientOptions, Reply, Server};
@@ -45,20 +45,20 @@ const LOOK_AFTER_PAUSE: Duration = Duration::from_millis(5);
 /// ```
 pub type Client = ClientOf<dyn AnyCaller>;
 
-/// A [`Client`] whose paths are fixed when the program is compiled: no dynamic call on the way of a message.
+/// A [`Client`] whose paths are fixed at compile time: there is no dynamic call on a message's path.
 pub type StaticClient<P> = ClientOf<Caller<P>>;
 
 /// A [`StaticClient`] that sends calls in batches: see [`BatchCaller`].
 pub type BatchClient<P> = ClientOf<BatchCaller<P>>;
 
-/// What [`Client`] and [`StaticClient`] have in common: all but the way to the endpoint.
+/// Common implementation of [`Client`] and [`StaticClient`], which differ in how they call the endpoint.
 pub struct ClientOf<C: AnyCaller + ?Sized> {
     pub(super) now: Nanos,
     pub(super) idle_turns: IdleTurns,
     pub(super) set: WaitSet,
     pub(super) next_look: Nanos,
     turns_to_clock: u32,
-    /// Outcomes of submitted calls that ended while [`Client::call`] waited for its own.
+    /// Outcomes of submitted calls that completed while [`Client::call`] waited for its own call.
     ended_meanwhile: VecDeque<(CallId, Result<Vec<u8>, CallError>)>,
     lent: Vec<u8>,
     made_in: Generation,
@@ -67,10 +67,12 @@ pub struct ClientOf<C: AnyCaller + ?Sized> {
 }
 
 impl Client {
-    /// Connects to a server's bootstrap address; which verbs are used the options say, or leave to the rules.
+    /// Connects to a server's bootstrap address. The options specify which verbs are used, or leave the choice to the
+    /// rules.
     ///
     /// # Errors
-    /// If the plan does not run, the server cannot be reached or refuses, or resources cannot be had.
+    /// Returns an error if the plan cannot be run, the server cannot be reached or refuses, or resources cannot be
+    /// allocated.
     pub fn connect(
         provider: &dyn Provider,
         address: impl Into<String>,
@@ -88,10 +90,10 @@ impl Client {
 }
 
 impl<P: Path> StaticClient<P> {
-    /// Connects to a server's bootstrap address. The plan's paths and transport are the type's: nothing is chosen.
+    /// Connects to a server's bootstrap address. The type determines the plan's paths and transport.
     ///
     /// # Errors
-    /// As [`Client::connect`].
+    /// Returns the errors of [`Client::connect`].
     pub fn connect(
         provider: &dyn Provider,
         address: impl Into<String>,
@@ -102,11 +104,11 @@ impl<P: Path> StaticClient<P> {
 }
 
 impl<P: Path> BatchClient<P> {
-    /// Connects to a server's bootstrap address. The plan's paths and transport are the type's; batches are as the
-    /// options' configuration says, or else the usual ones.
+    /// Connects to a server's bootstrap address. The type determines the plan's paths and transport; batches are those
+    /// of the options' configuration, or the default ones.
     ///
     /// # Errors
-    /// As [`Client::connect`].
+    /// Returns the errors of [`Client::connect`].
     pub fn connect(
         provider: &dyn Provider,
         address: impl Into<String>,
@@ -115,7 +117,7 @@ impl<P: Path> BatchClient<P> {
         Self::connect_by::<P>(provider, address, options, BatchCaller::new)
     }
 
-    /// How many calls a batch takes now.
+    /// Returns the current number of calls of a batch.
     pub fn batch_size(&self) -> u16 {
         self.session.caller.batch_size()
     }
@@ -136,7 +138,7 @@ impl<C: AnyCaller> ClientOf<C> {
             Self::start(Box::new(caller), address.clone(), options)
         };
         match start(options.clone()) {
-            // A server of an earlier version, whose clients name a thread.
+            // A server of an earlier version requires that clients name a thread.
             Err(error) if names_no_thread(&options, &error) => start(options.thread(0)),
             outcome => outcome,
         }
@@ -164,23 +166,23 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         })
     }
 
-    /// Calls and waits. The result is appended to `reply`. The deadline is the options' `call_timeout`.
+    /// Makes a call and waits. The result is appended to `reply`. The deadline is the options' `call_timeout`.
     ///
     /// A call that the server certainly did not execute, because it drains or the connection broke before sending, is
-    /// made again by itself while there is time.
+    /// repeated automatically until the deadline.
     ///
     /// # Errors
-    /// See [`CallError`]; [`CallError::executed`] says what is known about the call.
+    /// See [`CallError`]; [`CallError::executed`] indicates whether the call was executed.
     pub fn call(&mut self, method: u16, request: &[u8], reply: &mut Vec<u8>) -> Result<(), CallError> {
         self.begin()?;
         let options = self.usual_options();
         self.call_begun(method, request, reply, options)
     }
 
-    /// As [`Client::call`], with a deadline (by [`Client::now`]) and a trace of the caller's own.
+    /// Calls like [`Client::call`], with a deadline (by [`Client::now`]) and a trace specified by the caller.
     ///
     /// # Errors
-    /// As [`Client::call`].
+    /// Returns the errors of [`Client::call`].
     pub fn call_with(
         &mut self,
         method: u16,
@@ -210,8 +212,7 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         }
     }
 
-    /// Submits; if the window is full of calls that were given up and have not been answered yet, waits for one of
-    /// those.
+    /// Submits a call. If the window is full of cancelled calls without a response, waits for one of them.
     fn submit_in_time(
         &mut self,
         method: u16,
@@ -248,8 +249,8 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
     /// Begins a call without waiting for it.
     ///
     /// # Errors
-    /// If the window is full, or the request too large. Calls that were given up keep their place until the server has
-    /// answered them.
+    /// Returns an error if the window is full, or the request too large. Cancelled calls occupy the window until the
+    /// server has responded to them.
     #[inline]
     pub fn submit(&mut self, method: u16, request: &[u8]) -> Result<CallId, CallError> {
         self.begin()?;
@@ -257,10 +258,10 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         self.session.caller.submit(method, request, options, self.now)
     }
 
-    /// As [`Client::submit`], with a deadline and a trace of the caller's own.
+    /// Submits like [`Client::submit`], with a deadline and a trace specified by the caller.
     ///
     /// # Errors
-    /// As [`Client::submit`].
+    /// Returns the errors of [`Client::submit`].
     pub fn submit_with(
         &mut self,
         method: u16,
@@ -271,7 +272,7 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         self.session.caller.submit(method, request, options, self.now)
     }
 
-    /// Options of a call that begins now, as `options` say; what they leave open is as usual.
+    /// Returns the options of a call that begins now, from `options` and the client's defaults.
     pub fn options(&self, options: PerCall) -> CallOptions {
         options.from(self.session.clock.now(), self.session.options.call_timeout)
     }
@@ -282,10 +283,11 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         CallOptions { deadline, trace_id: 0 }
     }
 
-    /// Before a call. After a pause the server may have gone: a call that is not sent to nobody has a known outcome.
+    /// Prepares a call. After a pause the server may have exited: a call that is not sent to an exited server has a
+    /// known outcome.
     ///
     /// # Errors
-    /// If the client came by a fork.
+    /// Returns an error if the client was inherited by a fork.
     #[inline]
     fn begin(&mut self) -> Result<(), CallError> {
         if self.made_in.is_inherited() {
@@ -299,7 +301,7 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         Ok(())
     }
 
-    /// In a forked child no call has an outcome: all end. Returns whether this is one.
+    /// In a forked child, ends all calls, which have no outcome there. Returns whether this process is a forked child.
     #[inline]
     pub(super) fn ends_in_child(&mut self) -> bool {
         let is_inherited = self.made_in.is_inherited();
@@ -309,8 +311,8 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         is_inherited
     }
 
-    /// The next submitted call that ended, if there is one now. Does what can be done without waiting, as
-    /// [`Client::progress`].
+    /// Returns the next completed call, if there is one. Drives the connection like [`Client::progress`], without
+    /// waiting.
     pub fn poll(&mut self) -> Option<Completion<'_>> {
         if self.ended_meanwhile.is_empty() && !self.session.caller.has_completion() {
             self.progress();
@@ -318,8 +320,8 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         self.next_completion()
     }
 
-    /// Makes one turn. Never waits for results; without a connection it makes an attempt to connect whenever the time
-    /// for one has come.
+    /// Makes one driver iteration. Never waits for results. Without a connection, makes an attempt to connect when one
+    /// is due.
     #[inline]
     pub fn progress(&mut self) {
         self.session.caller.turns(1, self.now);
@@ -339,17 +341,17 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         }
     }
 
-    /// Sends the calls that wait for others to travel with, if this client sends batches.
+    /// Sends the open batch, if this client sends batches.
     #[inline]
     pub fn flush(&mut self) {
         self.session.caller.flush(self.now);
     }
 
-    /// Waits for the next submitted call to end. Nothing more can be submitted meanwhile, so calls that wait for others
-    /// to travel with are sent.
+    /// Waits for the next submitted call to complete. The open batch is sent first, because no further calls can be
+    /// submitted during the wait.
     ///
     /// # Errors
-    /// If none is outstanding.
+    /// Returns an error if no call is outstanding.
     pub fn wait(&mut self) -> Result<Completion<'_>, NothingOutstanding> {
         self.flush();
         while self.ended_meanwhile.is_empty() && !self.session.caller.has_completion() {
@@ -361,7 +363,7 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         self.next_completion().ok_or(NothingOutstanding)
     }
 
-    /// The next submitted call that is known to have ended.
+    /// Returns the next submitted call that is known to have completed.
     #[inline]
     pub fn next_completion(&mut self) -> Option<Completion<'_>> {
         if let Some((call, result)) = self.ended_meanwhile.pop_front() {
@@ -372,67 +374,67 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
             return Some(Completion { call, result });
         }
         if self.session.caller.has_completion() {
-            // Whoever answers is there.
+            // The server has responded, so it exists.
             self.next_look = self.now + LOOK_PERIOD;
         }
         self.session.caller.next_completion()
     }
 
-    /// Gives a submitted call up: its outcome will not be told. Returns whether it certainly was not and will not be
-    /// executed.
+    /// Cancels a submitted call: its outcome is not returned. Returns whether the call certainly was not and will not
+    /// be executed.
     pub fn cancel(&mut self, call: CallId) -> bool {
         self.session.caller.cancel(call)
     }
 
-    /// How many calls may be submitted now.
+    /// Returns how many calls may be submitted now.
     pub fn available(&self) -> usize {
         self.session.caller.available()
     }
 
-    /// How many submitted calls have no outcome yet.
+    /// Returns the number of submitted calls without an outcome.
     pub fn pending(&self) -> usize {
         self.session.caller.pending()
     }
 
-    /// Whether there is a connection, as far as is known.
+    /// Returns whether there is a connection, as far as is known.
     #[inline]
     pub fn is_connected(&self) -> bool {
         self.session.caller.is_open()
     }
 
-    /// How many threads (partitions) the server has; a client talks to one of them.
+    /// Returns the number of threads (partitions) of the server; a client is connected to one of them.
     pub fn server_threads(&self) -> u16 {
         self.session.caller.last_welcome().map_or(0, |welcome| welcome.threads)
     }
 
-    /// The server's incarnation: another number after each start.
+    /// Returns the server's incarnation, which differs after each start.
     pub fn server_incarnation(&self) -> u64 {
         self.session.caller.last_welcome().map_or(0, |welcome| welcome.incarnation)
     }
 
-    /// What was chosen when the client connected, and why, if that was left to the library.
+    /// Returns which preset the library chose when the client connected, and why; `None` if the options specified it.
     pub fn decision(&self) -> Option<&Decision> {
         self.decision.as_ref()
     }
 
-    /// What happened so far.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         self.session.caller.counters()
     }
 
-    /// R and F as they are now.
+    /// Returns the current R and F.
     pub fn tuning(&self) -> (u32, u32) {
         self.session.caller.tuning()
     }
 
-    /// Measures READs and WRITEs of the connection, at least so long. `None` without a connection, or with calls
-    /// outstanding.
+    /// Measures READs and WRITEs on the connection for at least `at_least`. Returns `None` without a connection, or
+    /// with calls outstanding.
     pub fn measure(&mut self, at_least: Duration) -> Option<LinkProfile> {
         let clock = self.session.clock;
         self.session.caller.measure(at_least, &clock)
     }
 
-    /// The time by this client's clock, for deadlines.
+    /// Returns the time by this client's clock, for deadlines.
     pub fn now(&self) -> Nanos {
         self.session.clock.now()
     }

@@ -1,4 +1,4 @@
-//! The client's end of the bootstrap connection: the handshake, and what the server says besides calls.
+//! The client's end of the bootstrap connection: the handshake and the notices of the server.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -9,13 +9,13 @@ use farcall_link::bootstrap::{BootstrapError, Hello, Initiator, Notice, VersionR
 
 use crate::error::{Broken, ConnectError};
 
-/// The connection over which the handshake went. It stays open: when it hangs up, the server is gone.
+/// The connection over which the handshake took place. It stays open: when it is closed, the server has exited.
 pub(super) struct Bootstrap {
     socket: TcpStream,
     machine: Initiator,
 }
 
-/// What the server said since the last look.
+/// Result of reading the bootstrap connection.
 pub(super) enum Heard {
     Nothing,
     GoingAway,
@@ -23,7 +23,7 @@ pub(super) enum Heard {
 }
 
 impl Bootstrap {
-    /// Connects and shakes hands within `timeout`.
+    /// Connects and completes the handshake within `timeout`.
     pub fn open(address: &str, hello: &Hello, timeout: Duration) -> Result<(Self, Welcome), ConnectError> {
         let until = Instant::now() + timeout;
         let unreachable = |error: io::Error| {
@@ -52,7 +52,7 @@ impl Bootstrap {
         Ok((Self { socket, machine }, welcome))
     }
 
-    /// Looks, without waiting, at what the server said.
+    /// Reads the server's notices, without blocking.
     pub fn look(&mut self) -> Heard {
         let mut buffer = [0u8; 1_024];
         match self.socket.read(&mut buffer) {
@@ -82,9 +82,9 @@ impl Bootstrap {
         heard
     }
 
-    /// Says that the session is not needed any more.
+    /// Notifies the server that the session is no longer needed.
     pub fn say_goodbye(&mut self) {
-        // If it does not arrive, the session expires by itself.
+        // If the notice is lost, the session expires.
         let _ = self.socket.write(&self.machine.notice(Notice::Goodbye));
     }
 
@@ -106,7 +106,7 @@ fn read_welcome(
     let mut buffer = [0u8; 1_024];
     loop {
         socket.set_read_timeout(Some(left(until)?))?;
-        // What follows the welcome belongs to later, and stays in the socket.
+        // Bytes after the welcome are left in the socket for later reads.
         match socket.peek(&mut buffer) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(got) => match machine.feed_welcome(&buffer[..got]) {

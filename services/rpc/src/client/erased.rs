@@ -1,4 +1,4 @@
-//! A caller whose paths are no part of the type: one dynamic call for a batch of turns.
+//! A caller whose paths are not part of its type: one dynamic call for several driver iterations.
 
 use std::ops::DerefMut;
 
@@ -10,7 +10,8 @@ use crate::config::CallerConfig;
 use crate::error::{CallError, ConnectError};
 use crate::paths::{Path, for_plan};
 
-/// What of a caller depends on its paths and on whether it sends batches. Sealed: [`Caller`] and [`BatchCaller`] are all.
+/// Operations of a caller that depend on its paths and on batching. Sealed: implemented only by [`Caller`] and
+/// [`BatchCaller`].
 pub trait AnyCaller: Endpoint + DerefMut<Target = CallerState> + Send {
     /// See [`Caller::submit`].
     fn submit(
@@ -21,7 +22,7 @@ pub trait AnyCaller: Endpoint + DerefMut<Target = CallerState> + Send {
         now: Nanos,
     ) -> Result<CallId, CallError>;
 
-    /// Up to `turns` turns, until a call ends.
+    /// Makes up to `turns` driver iterations, until a call completes.
     #[inline]
     fn turns(&mut self, turns: u32, now: Nanos) -> Next {
         let mut next = self.progress(now);
@@ -143,10 +144,10 @@ impl<P: Path> AnyCaller for BatchCaller<P> {
     }
 }
 
-/// Makes the caller of the paths of `config`'s plan, which sends batches if the plan does.
+/// Creates the caller for the paths of `config`'s plan, which sends batches if the plan does.
 ///
 /// # Errors
-/// When the plan is no variant of a preset, or the RNIC refuses.
+/// Returns an error if the plan is not a variant of a preset, or the RNIC cannot create the resources.
 pub fn any_caller(nic: Nic, config: CallerConfig) -> Result<Box<dyn AnyCaller>, ConnectError> {
     let preset = config.plan.preset()?;
     let made = for_plan!(preset.plan, |P| match config.plan.batching {

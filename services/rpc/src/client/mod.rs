@@ -1,9 +1,9 @@
-//! The clients that users hold: calls and windows of outstanding calls, waiting, reconnection.
+//! The clients of applications: calls and windows of outstanding calls, waiting, reconnection.
 //!
-//! `blocking` is the interface of the one that waits, `waiting` how it does; `asynchronous` runs under tokio. Both hold
-//! a `session`, and so do the connections of a `dispatcher`, which makes the calls of many threads; what they have in
-//! common where several callers use one session is in `shared`. `automatic` is what a client does that may choose its
-//! verbs.
+//! `blocking` is the interface of the blocking client and `waiting` its wait loop; `asynchronous` is the client for
+//! tokio. Both hold a `session`, as do the connections of a `dispatcher`, which makes the calls of many threads.
+//! `shared` is the common part where several callers use one session. `automatic` selects the verbs of a client
+//! without a configured preset.
 
 #[cfg(feature = "tokio")]
 mod addresses;
@@ -32,5 +32,5 @@ pub use options::{ClientOptions, PerCall, Verbs};
 #[cfg(feature = "tokio")]
 pub use servers::{AsyncServers, Retry, Spread};
 
-/// Turns of the endpoint between two decisions on waiting.
+/// Driver iterations between two decisions on waiting.
 const TURNS: u32 = 16;

@@ -14,36 +14,36 @@ use super::{AsyncClient, ClientOptions, PerCall};
 use crate::error::{Broken, CallError};
 use crate::wire::Status;
 
-/// How calls are spread over servers.
+/// How calls are distributed over servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// One after the other.
+    /// One server after another.
     RoundRobin,
-    /// To the one with the fewest calls of this client under way.
+    /// The server with the fewest calls of this client in flight.
     LeastLoaded,
 }
 
-/// What becomes of a call that none of the servers executed. By default its error is returned.
+/// Handling of a call that none of the servers executed. By default its error is returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retry {
     /// How often all servers are tried again.
     pub rounds: u32,
-    /// The longest first pause. Pauses are drawn at random, and the longest one doubles each time.
+    /// Maximum of the first pause. Pauses are random, and their maximum doubles each time.
     pub pause_first_max: Duration,
-    /// No pause is longer than this.
+    /// Upper limit of the maximum pause.
     pub pause_max: Duration,
 }
 
-/// A server that failed is asked again after so long, while others serve.
+/// Time for which other servers are preferred to one that failed.
 const REST: Duration = Duration::from_secs(1);
-/// While calls are made, addresses that may change are read so often.
+/// Interval between reads of addresses that may change, while calls are made.
 const READ_PERIOD: Duration = Duration::from_secs(1);
 
-/// Connections to servers that do the same, made when they are first needed. Clones share them.
+/// Connections to equivalent servers, established when they are first needed. Clones share them.
 ///
-/// A call that a server certainly did not execute, because it could not be reached, drains, or has no room, is made
-/// again by the next one, each once: no call is executed by two. When all have been tried, [`Retry`] says whether to
-/// begin anew. One whose outcome is unknown is not made again.
+/// A call that a server certainly did not execute, because it could not be reached, drains, or has no capacity, is
+/// made again at the next server, at most once at each: no call is executed by two servers. When all have been tried,
+/// [`Retry`] determines whether to try them again. A call whose outcome is unknown is not repeated.
 #[derive(Clone)]
 pub struct AsyncServers {
     shared: Arc<Shared>,
@@ -54,14 +54,14 @@ struct Shared {
     provider: Box<dyn Provider>,
     options: ClientOptions,
     spread: Spread,
-    /// Replaced as a whole: a call keeps the list that it began with.
+    /// Replaced as a unit: a call uses the list that was current when it began.
     members: RwLock<Members>,
-    /// Where the addresses come from, if they may change.
+    /// Source of the addresses, if they may change.
     source: Option<Addresses>,
-    /// When they are to be read next, in milliseconds.
+    /// When the addresses must be read next, in milliseconds since `epoch`.
     next_read_ms: AtomicU64,
     next: AtomicUsize,
-    /// From when on times are counted.
+    /// Reference point of all times.
     epoch: Instant,
 }
 
@@ -71,11 +71,11 @@ struct Member {
     address: String,
     client: Mutex<Option<AsyncClient>>,
     under_way: AtomicUsize,
-    /// Until when others are preferred, in milliseconds; 0: it works.
+    /// Time until which other servers are preferred, in milliseconds since `epoch`; 0: the server works.
     rests_until_ms: AtomicU64,
 }
 
-/// A call is under way at a member.
+/// Counts a call in flight at a member.
 struct UnderWay<'a>(&'a Member);
 
 impl<'a> UnderWay<'a> {
@@ -92,12 +92,12 @@ impl Drop for UnderWay<'_> {
 }
 
 impl AsyncServers {
-    /// Servers, at most 64; nothing is connected yet. An address that is named several times gets so many connections,
-    /// over which calls are spread as over servers. How long a call may wait for a server that is gone is the options'
-    /// `connect_timeout` and `reconnect_timeout`.
+    /// Creates a client of up to 64 servers without connecting to them. An address that is listed several times gets
+    /// that number of connections, and calls are distributed over them as over different servers. The options'
+    /// `connect_timeout` and `reconnect_timeout` limit how long a call may wait for an exited server.
     ///
     /// # Panics
-    /// Without an address, or with more than 64.
+    /// Panics without an address, or with more than 64.
     pub fn new(
         provider: impl Provider + 'static,
         addresses: impl IntoIterator<Item = impl Into<String>>,
@@ -110,11 +110,12 @@ impl AsyncServers {
         Self::with(Box::new(provider), addresses, None, options, spread)
     }
 
-    /// The same with addresses that may change. They are read now, and while calls are made once a second, on a thread
-    /// where that may wait. A server that is there no more gets no new calls; if nothing can be read, the list stays.
+    /// Creates a client whose addresses may change. They are read now, and once a second while calls are made, on a
+    /// thread that may block. A server that is no longer listed gets no new calls. If the addresses cannot be read,
+    /// the list remains unchanged.
     ///
     /// # Errors
-    /// If they cannot be read now, there are none, or more than 64.
+    /// Returns an error if they cannot be read now, or if there are none or more than 64.
     pub async fn from_source(
         provider: impl Provider + 'static,
         source: Addresses,
@@ -145,25 +146,26 @@ impl AsyncServers {
         Self { shared: Arc::new(shared), retry: Retry::default() }
     }
 
-    /// The same servers, for calls of which none is lost to a short outage of all.
+    /// Sets the retries, so that a short outage of all servers loses no call.
     #[must_use]
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self
     }
 
-    /// Calls one of the servers.
+    /// Makes a call at one of the servers.
     ///
     /// # Errors
-    /// As [`AsyncClient::call`]; of the last server, if none could be called.
+    /// Returns the errors of [`AsyncClient::call`]; that of the last server, if none could be called.
     pub async fn call(&self, method: u16, request: &[u8]) -> Result<Vec<u8>, CallError> {
         self.call_with(method, request, PerCall::default()).await
     }
 
-    /// As [`AsyncServers::call`], with a timeout, for all attempts together, and a trace of the caller's own.
+    /// Calls like [`AsyncServers::call`], with a timeout for all attempts together, and a trace specified by the
+    /// caller.
     ///
     /// # Errors
-    /// As [`AsyncServers::call`].
+    /// Returns the errors of [`AsyncServers::call`].
     pub async fn call_with(
         &self,
         method: u16,
@@ -191,11 +193,11 @@ impl AsyncServers {
         }
     }
 
-    /// Calls the server that a key belongs to: the same one whichever client asks, as long as the list of addresses is
-    /// the same; of a list that changed, other keys keep their servers. The call is not made elsewhere.
+    /// Makes a call at the server that a key maps to. This server is the same for all clients with the same list of
+    /// addresses. If the list changes, most keys keep their servers. The call is not made at another server.
     ///
     /// # Errors
-    /// As [`AsyncClient::call`].
+    /// Returns the errors of [`AsyncClient::call`].
     pub async fn call_by_key(
         &self,
         key: &[u8],
@@ -207,13 +209,13 @@ impl AsyncServers {
         self.shared.call_at(&members[of_key(&members, key)], method, request, options).await
     }
 
-    /// Which of the addresses a key belongs to.
+    /// Returns the address that a key maps to.
     pub fn address_of_key(&self, key: &[u8]) -> String {
         let members = self.shared.members();
         members[of_key(&members, key)].address.clone()
     }
 
-    /// The servers of a call that begins now. Begins to read their addresses again if that is due.
+    /// Returns the servers for a call that begins now, and starts reading the addresses again if that is due.
     fn members(&self) -> Members {
         let shared = &self.shared;
         if let Some(source) = &shared.source
@@ -225,7 +227,7 @@ impl AsyncServers {
     }
 }
 
-/// Reads addresses where that may wait.
+/// Reads addresses on a thread that may block.
 async fn read(source: Addresses) -> io::Result<(Addresses, io::Result<Vec<String>>)> {
     let read = move || {
         let addresses = source.read();
@@ -239,7 +241,7 @@ impl Shared {
         Arc::clone(&self.members.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether the addresses are to be read: one caller is told so.
+    /// Returns whether the addresses must be read again. Of concurrent callers only one gets `true`.
     #[inline]
     fn is_read_due(&self) -> bool {
         let (now_ms, due_ms) = (self.now_ms(), self.next_read_ms.load(Ordering::Relaxed));
@@ -249,7 +251,7 @@ impl Shared {
         now_ms >= due_ms && exchange().is_ok()
     }
 
-    /// Servers that stay keep their connections.
+    /// Reads the addresses again. Servers that stay in the list keep their connections.
     async fn read_again(self: Arc<Self>, source: Addresses) {
         let addresses = match read(source).await {
             Ok((_, Ok(addresses))) => addresses,
@@ -273,7 +275,7 @@ impl Shared {
         self.epoch.elapsed().as_millis() as u64
     }
 
-    /// The best of those that were not tried: one that works rather than one that rests.
+    /// Returns the best server that was not tried. Servers without a recent failure are preferred.
     fn choose(&self, members: &[Arc<Member>], first: usize, tried: u64) -> usize {
         let (count, now_ms) = (members.len(), self.now_ms());
         let left = (0..count).map(|i| (first + i) % count).filter(|at| tried & 1 << at == 0);
@@ -288,7 +290,7 @@ impl Shared {
         left.min_by_key(cost).unwrap_or(first % count)
     }
 
-    /// Calls the servers one after the other, until one executes the call, or may have.
+    /// Calls one server after another, until one has executed the call, or may have.
     async fn call_any(
         &self,
         members: &[Arc<Member>],
@@ -334,7 +336,7 @@ impl Shared {
         outcome
     }
 
-    /// The connection to a member; made if there is none.
+    /// Returns the connection to a member, which is established if there is none.
     async fn client_of(&self, member: &Member) -> Result<AsyncClient, CallError> {
         let mut client = member.client.lock().await;
         if let Some(client) = &*client {
@@ -364,7 +366,7 @@ impl Member {
     }
 }
 
-/// The highest of the hashes of key and address: rendezvous hashing.
+/// Returns the index with the highest hash of key and address: rendezvous hashing.
 fn of_key(members: &[Arc<Member>], key: &[u8]) -> usize {
     let weight = |at: &usize| {
         let address = members[*at].address.as_bytes();
@@ -377,7 +379,7 @@ fn of_key(members: &[Arc<Member>], key: &[u8]) -> usize {
     (0..members.len()).max_by_key(weight).unwrap_or(0)
 }
 
-/// Whether the call certainly was not executed, and for a reason that is the server's.
+/// Returns whether the call certainly was not executed, for a reason that is specific to the server.
 fn may_go_elsewhere(error: &CallError) -> bool {
     match error {
         CallError::NotSent(_) => true,

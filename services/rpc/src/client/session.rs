@@ -1,5 +1,5 @@
-//! What the blocking and the asynchronous client share: a caller, the bootstrap connection over which its connection
-//! was made, and the rules for making it again.
+//! The common part of the blocking and the asynchronous client: a caller, the bootstrap connection over which it
+//! connected, and the rules for reconnecting.
 
 use std::time::Duration;
 
@@ -13,10 +13,11 @@ use super::erased::AnyCaller;
 use super::{ClientOptions, TURNS};
 use crate::error::{Broken, ConnectError};
 
-/// An attempt to connect may outlast the earliest deadline by so much: a shorter one could never succeed.
+/// Minimum timeout of an attempt to connect, even if the earliest deadline is sooner: a shorter attempt could never
+/// succeed.
 const CONNECT_TIMEOUT_MIN: Duration = Duration::from_millis(10);
 
-/// A client's session with a server thread, over one connection after the other.
+/// A client's session with a server thread, over successive connections.
 pub(super) struct Session<C: ?Sized> {
     pub bootstrap: Option<Bootstrap>,
     pub address: String,
@@ -27,22 +28,22 @@ pub(super) struct Session<C: ?Sized> {
     pub caller: Box<C>,
 }
 
-/// The time without a connection.
+/// A period without a connection.
 #[derive(Clone, Copy)]
 struct Outage {
     give_up_at: Nanos,
     retry_at: Nanos,
 }
 
-/// What to do without a connection.
+/// Next action of a client without a connection.
 pub(super) enum Repair {
-    /// Nothing: calls have ended that the owner should take first.
+    /// No action: calls have completed that the client should return first.
     None,
-    /// Wait for so long.
+    /// Wait for this long.
     Pause(Duration),
-    /// Make an attempt that takes no longer than this.
+    /// Try to connect with this timeout.
     Connect(Duration),
-    /// Nothing: the time for all attempts is over, and all calls have ended.
+    /// No action: the reconnect timeout has expired, and all calls have ended.
     GivenUp,
 }
 
@@ -53,7 +54,7 @@ impl<C: AnyCaller + ?Sized> Session<C> {
         Self { bootstrap: None, address, options, clock, backoff, outage: None, caller }
     }
 
-    /// By the profile given, or else by a probe.
+    /// Sets the caller's profile from the options, or measures it with a probe.
     pub fn learn_what_it_can_do(&mut self) {
         match &self.options.profile {
             Some(profile) => self.caller.set_profile(profile.clone()),
@@ -62,7 +63,7 @@ impl<C: AnyCaller + ?Sized> Session<C> {
         }
     }
 
-    /// Takes in what the server says besides calls. A system call.
+    /// Handles the server's notices. Costs a system call.
     #[cold]
     pub fn look(&mut self) {
         match self.bootstrap.as_mut().map(Bootstrap::look) {
@@ -72,16 +73,16 @@ impl<C: AnyCaller + ?Sized> Session<C> {
         }
     }
 
-    /// One attempt to connect. Waits.
+    /// Makes one attempt to connect. Blocks.
     pub fn connect(&mut self, timeout: Duration) -> Result<(), ConnectError> {
-        // Under contention the handshake, too, is a wait for a peer.
+        // Under contention for processors, the handshake also waits for a peer process.
         contention::sample_if_due();
         let hello = self.caller.hello()?;
         let (bootstrap, welcome) = Bootstrap::open(&self.address, &hello, timeout)?;
         self.connected(bootstrap, welcome)
     }
 
-    /// An attempt succeeded so far.
+    /// Completes an attempt whose handshake succeeded.
     pub fn connected(&mut self, bootstrap: Bootstrap, welcome: Welcome) -> Result<(), ConnectError> {
         self.caller.welcome(welcome, self.clock.now())?;
         self.bootstrap = Some(bootstrap);
@@ -91,14 +92,15 @@ impl<C: AnyCaller + ?Sized> Session<C> {
         Ok(())
     }
 
-    /// An attempt failed.
+    /// Records that an attempt failed.
     pub fn failed(&mut self) {
         if let Some(outage) = &mut self.outage {
             outage.retry_at = self.clock.now() + self.backoff.next_delay();
         }
     }
 
-    /// Without a connection: ends the calls whose deadline has passed; all of them, when the time to connect is over.
+    /// Called without a connection: ends the calls whose deadline has passed, or all of them after the reconnect
+    /// timeout.
     #[cold]
     pub fn repair(&mut self, now: Nanos) -> Repair {
         self.bootstrap = None;
@@ -125,7 +127,7 @@ impl<C: AnyCaller + ?Sized> Session<C> {
         Repair::Connect(self.options.connect_timeout.min(left.max(CONNECT_TIMEOUT_MIN)))
     }
 
-    /// Why there is no connection.
+    /// Returns why there is no connection.
     pub fn why_broken(&self) -> Broken {
         self.caller.broken().cloned().unwrap_or(Broken::Closed)
     }
@@ -138,7 +140,7 @@ impl<C: AnyCaller + ?Sized> Session<C> {
         self.caller.break_off(Broken::Closed);
     }
 
-    /// Turns before the owner decides on waiting.
+    /// Makes the driver iterations that precede a decision on waiting.
     #[inline]
     pub fn turns(&mut self, now: Nanos) -> farcall_verbs::Next {
         self.caller.turns(TURNS, now)

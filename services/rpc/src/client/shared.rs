@@ -1,4 +1,5 @@
-//! A session whose calls several callers make: they wait in turn for a place in the window, and each gets its outcome.
+//! A session that several callers share: their calls queue for free slots of the window, and each caller gets its
+//! outcome.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,10 +11,10 @@ use crate::caller::{CallId, CallOptions};
 use crate::error::{Broken, CallError};
 use crate::wire::Status;
 
-/// Rounds of turns between two looks at the bootstrap connection, besides those after sleeping.
+/// Rounds of driver iterations between two checks of the bootstrap connection, in addition to those after sleeping.
 const TURNS_PER_LOOK: u32 = 256;
 
-/// A call of one of them.
+/// A call of one of the callers.
 pub(super) trait SharedCall {
     fn method(&self) -> u16;
 
@@ -21,14 +22,14 @@ pub(super) trait SharedCall {
 
     fn options(&self, now: Nanos) -> CallOptions;
 
-    /// Whether anybody still waits for the outcome.
+    /// Returns whether a caller still waits for the outcome.
     fn is_wanted(&self) -> bool;
 
-    /// The outcome is known. Whoever waited for it may be gone.
+    /// Delivers the outcome. The caller may no longer exist.
     fn end(self, outcome: std::result::Result<&[u8], CallError>);
 }
 
-/// The session, and those who wait for its calls.
+/// The session, and the callers that wait for its calls.
 pub(super) struct SharedSession<W> {
     pub session: Session<dyn AnyCaller>,
     queue: VecDeque<W>,
@@ -41,7 +42,7 @@ impl<W: SharedCall> SharedSession<W> {
         Self { session, queue: VecDeque::new(), waiting: HashMap::new(), turns_to_look: TURNS_PER_LOOK }
     }
 
-    /// A call for the next free place of the window.
+    /// Queues a call for the next free slot of the window.
     pub fn push(&mut self, call: W) {
         self.queue.push_back(call);
     }
@@ -60,7 +61,7 @@ impl<W: SharedCall> SharedSession<W> {
                 Err(error) => call.end(Err(error)),
             }
         }
-        // What came together travels together; waiting for more would only be waiting.
+        // Send the batch: calls submitted together are sent together, and waiting for more would only add latency.
         self.session.caller.flush(now);
     }
 
@@ -70,7 +71,7 @@ impl<W: SharedCall> SharedSession<W> {
             any = true;
             let Some(call) = self.waiting.remove(&done.call) else { continue };
             match done.result {
-                // Certainly not executed: it is made again when there is a connection.
+                // Certainly not executed: it is repeated when there is a new connection.
                 Err(CallError::Server { status: Status::GOING_AWAY, .. }) => self.queue.push_back(call),
                 outcome => call.end(outcome),
             }
@@ -78,7 +79,8 @@ impl<W: SharedCall> SharedSession<W> {
         any
     }
 
-    /// Gives up the calls that nobody waits for any more: a future can be dropped, a mailbox cannot.
+    /// Cancels the calls that no caller waits for any more. This happens with futures, which can be dropped, but not
+    /// with mailboxes.
     #[cfg(feature = "tokio")]
     pub fn cancel_unwanted(&mut self) {
         let Self { session, waiting, .. } = self;
@@ -96,7 +98,7 @@ impl<W: SharedCall> SharedSession<W> {
         self.session.look();
     }
 
-    /// There will be no connection: those whose calls were not sent are told why.
+    /// Ends the queued calls, because there will be no connection.
     pub fn give_up(&mut self, why: &Broken) {
         self.deliver();
         for call in self.queue.drain(..) {
@@ -113,13 +115,13 @@ impl<W: SharedCall> Endpoint for SharedSession<W> {
         if self.turns_to_look == 0 {
             self.look();
         }
-        // A place may be free again without anything to deliver: of a call that was given up.
+        // A slot may be free again although no call completed: that of a cancelled call.
         let may_submit = !self.queue.is_empty() && self.session.caller.available() > 0;
         if self.deliver() || may_submit { Next::Again } else { next }
     }
 
     fn arm(&mut self) -> Result<()> {
-        // The next turn is the last one before sleeping, the one after it the first one after: both look.
+        // Check the bootstrap connection in the last iteration before sleeping and in the first one after it.
         self.look();
         self.turns_to_look = 2;
         self.session.caller.arm()

@@ -1,4 +1,4 @@
-//! How a blocking client waits: turns, looks at the bootstrap connection, sleep, reconnection.
+//! The wait loop of a blocking client: driver iterations, checks of the bootstrap connection, sleeping, reconnection.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use super::ClientOf;
 use super::erased::AnyCaller;
 use super::session::Repair;
 
-/// Without results, the bootstrap connection is looked at so often: a look is a system call.
+/// Interval between checks of the bootstrap connection while there are no results. A check costs a system call.
 pub(super) const LOOK_PERIOD: Duration = Duration::from_millis(1);
 
 impl<C: AnyCaller + ?Sized> ClientOf<C> {
-    /// Some turns; waits as the plan says if there is nothing, but not beyond `deadline`.
+    /// Makes several driver iterations. If no call completes, waits according to the plan, at most until `deadline`.
     pub(super) fn turn_until(&mut self, deadline: Option<Nanos>) {
         if self.ends_in_child() {
             return;
@@ -62,8 +62,8 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
             return;
         }
         if self.session.caller.pending() == 0 && self.session.caller.available() > 0 {
-            // What was waited for is a place, of calls that were given up: that they are answered makes no event of
-            // ours.
+            // The client waits for a slot of a cancelled call. The response to such a call raises no event at the
+            // client.
             return;
         }
         let until = Nanos::earlier(until, deadline);
@@ -72,15 +72,14 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         if let Some(bootstrap) = &self.session.bootstrap {
             self.set.insert(bootstrap.fd());
         }
-        // A system that cannot sleep on descriptors makes us poll; nothing is lost.
+        // If the system cannot sleep on descriptors, the client polls; only processor time is lost.
         let _ = sleep_on(self.set.fds(), until.map(|until| until.since(self.now)));
         self.idle_turns.woke();
         self.now = self.session.clock.now();
         self.look_if_due();
     }
 
-    /// Without a connection: makes an attempt to connect if the time for one has come. Returns how long there is
-    /// nothing to do.
+    /// Called without a connection: tries to connect if an attempt is due. Returns how long there is nothing to do.
     #[cold]
     pub(super) fn repair(&mut self) -> Option<Duration> {
         match self.session.repair(self.now) {

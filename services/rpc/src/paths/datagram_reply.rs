@@ -1,7 +1,7 @@
 //! Responses by SEND of a datagram, from the one queue pair of the server thread (HERD, section 4.3).
 //!
-//! A datagram may be lost, come twice, or overtake another one. Its number says which message it answers; its tail,
-//! that the server of this session sent it. What is lost is asked for, as whatever is lost over UC.
+//! A datagram may be lost, duplicated, or overtake another one. Its number identifies the message that it responds to,
+//! and its tail proves that the server of this session sent it. Lost responses are requested again, as over UC.
 
 use farcall_link::{Datagrams, Geometry, Piece, RegionId};
 use farcall_verbs::Error;
@@ -60,40 +60,40 @@ impl ResponsePath for DatagramReply {
     }
 }
 
-/// The client's queue pair for datagrams, and the responses that have come by it.
+/// The client's queue pair for datagrams, and the responses received by it.
 pub(crate) struct Arrivals {
     pub pair: Datagrams,
     receives: Inbox,
-    /// By response slot: what waits until it is the oldest message's turn.
+    /// Indexed by response slot: responses that wait until their message is the oldest.
     waiting: Box<[Option<Arrived>]>,
 }
 
-/// A response that was looked at.
+/// A response that has been checked.
 struct Arrived {
     receive: usize,
     header: ResponseHeader,
 }
 
-/// Bytes of a receive.
+/// Length of a receive in bytes.
 const fn receive_bytes(geometry: Geometry) -> usize {
     Datagrams::HEADER_BYTES + geometry.response_slot_bytes as usize
 }
 
 impl Arrivals {
-    /// Receives: one for each message in flight, and as many for what comes again.
+    /// Number of receives: one for each message in flight, and as many for duplicates.
     pub const fn receives(geometry: Geometry) -> usize {
         2 * geometry.window as usize
     }
 
-    /// Bytes of all receives.
+    /// Length of all receives in bytes.
     pub const fn bytes(geometry: Geometry) -> usize {
         Self::receives(geometry) * receive_bytes(geometry)
     }
 
-    /// Posts the receives, into a region of the pair, and begins to take datagrams.
+    /// Posts the receives in a region of the queue pair, and enables reception of datagrams.
     ///
     /// # Errors
-    /// If the queue pair refuses.
+    /// Returns the queue pair's error if it rejects the receives.
     pub fn start(mut pair: Datagrams, region: RegionId, geometry: Geometry) -> Result<Self, Error> {
         let bytes = receive_bytes(geometry) as u32;
         let receives = Inbox::of_slots(&mut pair, region, bytes, Self::receives(geometry))?;
@@ -101,12 +101,12 @@ impl Arrivals {
         Ok(Self { pair, receives, waiting: (0..geometry.window).map(|_| None).collect() })
     }
 
-    /// Where, in the region, the datagram of a receive begins.
+    /// Returns the offset, in the region, of the datagram of a receive.
     const fn offset(&self, receive: usize) -> usize {
         self.receives.offset(receive) + Datagrams::HEADER_BYTES
     }
 
-    /// Takes in the response to message `seq`, unless it has come before.
+    /// Stores the response to message `seq`. Returns `false` if it is a duplicate.
     fn put(&mut self, slots: &Slots, seq: Seq, arrived: Arrived) -> bool {
         let place = &mut self.waiting[slots.index(seq)];
         if place.is_some() {
@@ -121,10 +121,10 @@ impl Arrivals {
     }
 }
 
-/// The client's half.
+/// The client's part.
 impl CallerState {
-    /// A datagram has landed in a receive. It waits for its turn if it is the response to a message in flight, and the
-    /// first one; else its receive is posted again.
+    /// Handles a received datagram. The first response to a message in flight is stored until its message is the
+    /// oldest; otherwise the receive is posted again.
     #[inline]
     pub(crate) fn datagram_arrived(&mut self, receive: usize, len_bytes: u32) {
         let is_kept = self.keep_datagram(receive, len_bytes as usize);
@@ -138,7 +138,8 @@ impl CallerState {
         let Some(arrivals) = &end.arrivals else { return false };
         let at = arrivals.offset(receive);
         let bytes = len_bytes.saturating_sub(Datagrams::HEADER_BYTES);
-        // What a receive holds beyond what has come is of an earlier datagram: the tail must not be found there.
+        // Bytes of the receive beyond the datagram's length are those of an earlier datagram, where the tail must not
+        // be found.
         let seq = FirstWord::decode(end.replies.load_acquire(at)).map(|first| first.seq);
         let looked = seq.map(|seq| (seq, self.look(seq, Source::Sent { at }, bytes)));
         match looked {
@@ -147,7 +148,7 @@ impl CallerState {
                     self.messages.contains(seq) && self.put_arrived(seq, Arrived { receive, header });
                 if !is_first {
                     self.counters.repeated.increment();
-                    // Over UD that is how the server tells of answers that came later.
+                    // Over UD a duplicate is also the server's announcement of a deferred answer.
                     self.told_again();
                 }
                 is_first
@@ -176,7 +177,7 @@ impl CallerState {
         self.end.as_mut()?.arrivals.as_mut()
     }
 
-    /// Takes the oldest message's response if it has arrived. Returns whether it did.
+    /// Delivers the oldest message's response if it has arrived. Returns whether it did.
     #[inline]
     pub(crate) fn receive_datagram<P: ResponsePath>(&mut self, path: &mut P) -> bool {
         let seq = self.messages.head;

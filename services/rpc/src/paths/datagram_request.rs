@@ -1,10 +1,10 @@
-//! Requests by SEND of a datagram, to the one queue pair of the server thread.
+//! Requests by SEND of a datagram to the one queue pair of the server thread.
 //!
-//! A datagram may be lost, come twice, or overtake another one. Its session's tag says whose it is; its source and its
-//! tail, that the client of this session sent it. It is copied into its slot of the client's mailbox, and waits there
-//! for its turn as a WRITE does, so that the receive, which all clients share, is free at once. Only the next number is
-//! executed: a request that was executed before is answered again, from the slot of its response. So the client has no
-//! other question to ask than its oldest request, once more.
+//! A datagram may be lost, duplicated, or overtake another one. Its session tag identifies the session; its source and
+//! its tail prove that the client of this session sent it. It is copied into its slot of the client's mailbox, where
+//! it waits like a WRITE until it is the next message. The receive, which all clients share, is therefore free at
+//! once. Only the next number is executed: a request that was executed before is answered again from the slot of its
+//! response. A client therefore requests a missing response by repeating its oldest request.
 
 use farcall_link::{PostRefused, Ticket};
 use farcall_verbs::Nanos;
@@ -21,7 +21,7 @@ pub struct DatagramRequest;
 impl RequestPath for DatagramRequest {
     const AXIS: farcall_link::RequestPath = farcall_link::RequestPath::Datagram;
     const WAKES: bool = true;
-    /// A datagram has to say of which session it is.
+    /// A datagram must name its session, because all clients share the queue pair.
     const NAMES_SESSION: bool = true;
 
     #[inline]
@@ -40,35 +40,36 @@ impl RequestPath for DatagramRequest {
     }
 }
 
-/// What a datagram is to a session.
+/// Result of handling a datagram in its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrived {
-    /// A request that is to be executed: it is in its slot.
+    /// A request to be executed; it has been copied into its slot.
     Waiting,
     /// A request that was executed before.
     Again(Seq),
-    /// Nothing that its client sends.
+    /// Not a valid message of the session's client.
     Strange,
 }
 
 impl Datagram<'_> {
-    /// The session that it says it is of.
+    /// Returns the session tag that the datagram contains.
     #[inline]
     pub(crate) fn session_tag(&self) -> u32 {
         self.memory.load_relaxed(self.at + RequestHeader::SESSION_AT) as u32
     }
 }
 
-/// The server's half.
+/// The server's part.
 impl ServerEnd {
-    /// A datagram has come that names this session. `message` is private memory for a copy.
+    /// Handles a datagram that names this session. `message` is private memory for a copy.
     #[inline]
     pub(crate) fn arrived(&mut self, datagram: &Datagram<'_>, message: &mut Vec<u8>) -> Arrived {
         let Datagram { memory, at, len_bytes: came_bytes } = *datagram;
         let (session, slots) = (&self.session, &self.session.requests);
         let Some(first) = FirstWord::decode(memory.load_relaxed(at)) else { return Arrived::Strange };
         let (seq, whole_bytes) = (first.seq, first.request_bytes());
-        // What a receive holds beyond what has come is of an earlier datagram: the tail must not be found there.
+        // Bytes of the receive beyond the datagram's length are those of an earlier datagram, where the tail must not
+        // be found.
         let is_whole = first.form == Form::Full
             && first.len_bytes as usize <= slots.capacity()
             && whole_bytes <= came_bytes

@@ -1,12 +1,12 @@
-//! Requests by WRITE into a mailbox, told of by a second WRITE of one byte.
+//! Requests by WRITE into a mailbox, announced by a second WRITE of one byte.
 //!
-//! A server thread has one byte for each client, side by side (`responder/dense_bytes.rs`): 64 mailboxes without a
-//! message cost it one cache line, where each costs a line of its own under [`WriteMailbox`]. The client pays with a
+//! A server thread has an array with one byte for each client (`responder/dense_bytes.rs`). 64 mailboxes without a
+//! message cost it one cache line, whereas under [`WriteMailbox`] each costs a line of its own. The client pays with a
 //! second WRITE (RDMA communication patterns, section 8, on L5).
 //!
-//! The byte is the low one of the message's number. It is a hint: what counts is the message, which is taken and checked
-//! as any. So the byte may come first, late, or be wrong; a client that hears nothing wakes the server, which then looks
-//! at every mailbox.
+//! The byte is the low byte of the message's number. It is only a hint: the message itself is read and checked as
+//! under [`WriteMailbox`]. The byte may therefore arrive before the message, arrive late, or be wrong. A client that
+//! receives no response wakes the server, which then polls every mailbox.
 
 use farcall_link::{Piece, PostRefused, Remote, Ticket};
 
@@ -15,7 +15,7 @@ use crate::caller::ClientEnd;
 use crate::responder::ServerEnd;
 use crate::wire::{FirstWord, RequestHeader};
 
-/// Each client has a mailbox as under [`WriteMailbox`], and a byte among those of all.
+/// Each client has a mailbox as under [`WriteMailbox`], and one byte in the array of all clients.
 #[derive(Debug)]
 pub struct DenseMailbox;
 
@@ -23,7 +23,8 @@ impl RequestPath for DenseMailbox {
     const AXIS: farcall_link::RequestPath = farcall_link::RequestPath::DenseMailbox;
     const WAKES: bool = false;
 
-    /// The message, then its number's low byte, from where the message begins: the slot keeps both until they have left.
+    /// Writes the message, and then the low byte of its number, from the start of the message. The slot is retained
+    /// until both WRITEs have completed.
     #[inline]
     fn post(end: &mut ClientEnd, message: FirstWord) -> Result<Ticket, PostRefused> {
         let written = WriteMailbox::post(end, message)?;

@@ -1,4 +1,4 @@
-//! Responses left in the server's memory, which the client READs (RF-RPC, section 3.2).
+//! Responses stored in the server's memory, from which the client READs them (RF-RPC, section 3.2).
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::responder::{ServerEnd, ThreadPair};
 use crate::tune::Tuner;
 use crate::wire::{Mode, ResponseHeader, Seq};
 
-/// `fetch`: the client READs every result. Only to a client that sleeps, and has asked for that, is one written.
+/// `fetch`: the client READs every result. The server writes a result only to a sleeping client that has requested it.
 #[derive(Debug)]
 pub struct Fetch;
 
@@ -46,20 +46,22 @@ impl ResponsePath for Fetch {
     }
 }
 
-/// Most messages fetched at once.
+/// Maximum number of messages fetched at once.
 const FETCH_AHEAD_MAX: u32 = 8;
-/// Pause after the first fetch beyond those without ([`Tuner::fetches_without_pause`]); doubles.
+/// Pause after the first fetch in excess of those without a pause ([`Tuner::fetches_without_pause`]); doubles each
+/// time.
 const PAUSE: Duration = Duration::from_micros(1);
 const PAUSE_DOUBLINGS_MAX: u32 = 6;
-/// The same where the server was asked to push the response: from 1 ms, so that whoever asked sleeps, to 131 ms.
+/// The same if the server was requested to push the response: from 1 ms, so that the client that requested it sleeps,
+/// to 131 ms.
 const PUSHED_PAUSE_DOUBLINGS_MORE: u32 = 9;
 const PUSHED_PAUSE_DOUBLINGS_MAX: u32 = 17;
-/// Fetches of one response whose checksum does not match, before its call ends.
+/// Number of fetches of a response with a wrong checksum before its call ends.
 const CORRUPT_FETCHES_MAX: u32 = 64;
 
-/// The client's half. The server's is to leave the response where it is.
+/// The client's part. The server leaves the response in its slot.
 impl CallerState {
-    /// Posts READs for messages that are to be fetched and have none under way.
+    /// Posts READs for messages that are to be fetched and have none in flight.
     #[inline]
     pub(crate) fn post_fetches(&mut self, now: Nanos) {
         if self.messages.is_empty() || self.next_fetch.is_some_and(|at| now < at) {
@@ -107,7 +109,7 @@ impl CallerState {
         }
     }
 
-    /// Takes the oldest message's response if it was fetched. Returns whether it did.
+    /// Handles the fetched response of the oldest message. Returns whether there was one.
     #[inline]
     pub(crate) fn receive_fetched<P: ResponsePath>(&mut self, path: &mut P, now: Nanos) -> bool {
         let seq = self.messages.head;
@@ -132,7 +134,7 @@ impl CallerState {
 
     fn fetch_failed(&mut self, seq: Seq, server_sleeps: bool, now: Nanos) {
         self.counters.failed_fetches.increment();
-        // The server answers in order: what was fetched ahead came too early as well.
+        // The server replies in order, so the responses fetched ahead were not ready either.
         for i in 0..self.messages.outstanding().min(FETCH_AHEAD_MAX) {
             let message = self.messages.at(seq.plus(i));
             if matches!(message.fetch, FetchState::Landed(_)) {
@@ -157,7 +159,8 @@ impl CallerState {
         }
     }
 
-    /// Whether more fetches of the oldest message failed than are made without a pause: its call takes long.
+    /// Returns whether more fetches of the oldest message have failed than are made without a pause: its call takes
+    /// long.
     pub(crate) fn fetches_in_vain(&self) -> bool {
         let without_pause = self.tuner.fetches_without_pause();
         let oldest = self.messages.oldest();
@@ -168,7 +171,8 @@ impl CallerState {
         self.next_fetch = Some(now + PAUSE * (1 << doublings));
     }
 
-    /// Fetches again, a bounded number of times; then the call ends, and with it the message. Returns whether it did.
+    /// Repeats a fetch up to [`CORRUPT_FETCHES_MAX`] times; then ends the call and its message. Returns whether it
+    /// ended.
     #[cold]
     fn fetched_corrupt(&mut self, seq: Seq, now: Nanos) -> bool {
         let message = self.messages.at(seq);
@@ -183,7 +187,7 @@ impl CallerState {
         true
     }
 
-    /// Ends the call of the oldest message: its response stays corrupt.
+    /// Ends the call of the oldest message, because its response stays corrupt.
     pub(crate) fn end_corrupt(&mut self, seq: Seq, fetches: u32) {
         let message = *self.messages.at(seq);
         self.messages.pop();

@@ -11,7 +11,7 @@ use crate::responder::{ServerEnd, ThreadPair};
 use crate::tune::Tuner;
 use crate::wire::{Mode, ResponseHeader, Seq};
 
-/// `rf-rpc`: the client READs results; for methods that take long it asks the server to write them.
+/// `rf-rpc`: the client READs results; for methods that take long it requests the server to write them.
 #[derive(Debug)]
 pub struct FetchThenReply(Modes);
 
@@ -69,14 +69,14 @@ impl ResponsePath for FetchThenReply {
 #[derive(Clone, Copy, Debug)]
 struct MethodMode {
     mode: Mode,
-    /// Consecutive calls that speak for the other mode.
+    /// Number of consecutive calls that favour the other mode.
     streak: u8,
 }
 
-/// The mode flags of one client. Only it changes them; the server learns them from each request's header.
+/// The mode flags of one client. Only the client changes them; each request's header contains the flag for the server.
 #[derive(Debug)]
 struct Modes {
-    /// Small method numbers, at hand at once.
+    /// Modes of small method numbers, indexed by number.
     low: Box<[MethodMode; LOW]>,
     high: HashMap<u16, MethodMode>,
     first: MethodMode,
@@ -86,7 +86,8 @@ struct Modes {
 const LOW: usize = 64;
 
 impl Modes {
-    /// All methods begin as `first`. `switch_after` consecutive calls change that: one unexpectedly long call does not.
+    /// Creates flags in which all methods begin as `first`. `switch_after` consecutive calls change a mode, so that a
+    /// single slow call does not.
     fn new(first: Mode, switch_after: u8) -> Self {
         let first = MethodMode { mode: first, streak: 0 };
         Self { low: Box::new([first; LOW]), high: HashMap::new(), first, switch_after: switch_after.max(1) }
@@ -100,12 +101,12 @@ impl Modes {
         }
     }
 
-    /// Counts a call that was made in `mode`; the method's new mode if that changes it.
+    /// Counts a call that was made in `mode`. Returns the method's new mode if the call changes it.
     #[inline]
     fn count(&mut self, method: u16, mode: Mode, speaks_for_change: bool) -> Option<Mode> {
         let switch_after = self.switch_after;
         let current = self.method(method);
-        // Calls of a window may end after the mode changed: they say nothing about the new one.
+        // Calls in flight may end after the mode has changed; they do not count for the new mode.
         if current.mode != mode {
             return None;
         }

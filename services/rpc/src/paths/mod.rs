@@ -1,9 +1,9 @@
 //! The request paths and response paths of a [`Plan`](farcall_link::Plan), one file each, with the client's and the
-//! server's half.
+//! server's part.
 //!
 //! [`Caller`](crate::Caller) and [`Responder`](crate::Responder) are generic over both, so per-message code has no
-//! branch on configuration; [`for_plan!`] is the one place that goes from a plan to types, once a connection at the
-//! client and once a batch at the server.
+//! branch on configuration. [`for_plan!`] is the only conversion from a plan to types. It is evaluated once per
+//! connection at the client and once per batch at the server.
 
 mod datagram_reply;
 mod datagram_request;
@@ -43,17 +43,17 @@ pub use write_mailbox::WriteMailbox;
 
 /// How requests reach the server.
 pub trait RequestPath: Send + 'static {
-    /// The axis' value.
+    /// Value of the plan's axis.
     const AXIS: farcall_link::RequestPath;
-    /// Whether a request wakes a server that sleeps.
+    /// Whether a request wakes a sleeping server.
     const WAKES: bool;
-    /// Whether every request has to name its session, so that none is of compact form.
+    /// Whether every request must name its session, so that none is of compact form.
     const NAMES_SESSION: bool = false;
 
-    /// Client: ends the message that was composed in its slot, and hands it to the server.
+    /// Client: completes the message that was composed in its slot, and posts it.
     fn post(end: &mut ClientEnd, message: FirstWord) -> Result<Ticket, PostRefused>;
 
-    /// Client, over a transport that loses messages: asks for the responses that have not come.
+    /// Client, over a transport that loses messages: requests the missing responses.
     fn ask(caller: &mut CallerState, now: Nanos)
     where
         Self: Sized,
@@ -61,36 +61,39 @@ pub trait RequestPath: Send + 'static {
         caller.ask_for_responses::<Self>(now);
     }
 
-    /// Server: copies the next message to `message` if it is whole; else `None`. An error is a breach of the protocol.
+    /// Server: copies the next message to `message` if it is complete; otherwise returns `None`. An error is a
+    /// violation of the protocol.
     fn take(end: &mut ServerEnd, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String>;
 }
 
-/// How results come back.
+/// How results reach the client.
 pub trait ResponsePath: Send + 'static {
-    /// The axis' value.
+    /// Value of the plan's axis.
     const AXIS: farcall_link::ResponsePath;
-    /// Whether results are fetched by READ, so that R and F mean something.
+    /// Whether results are fetched by READ, so that R and F apply.
     const FETCHES: bool;
-    /// Whether results, or notices of them, come as SENDs: completions tell of them, and wake a client that sleeps.
+    /// Whether results, or notices of them, arrive as SENDs, whose completions announce them and wake a sleeping
+    /// client.
     const SENDS: bool = false;
 
-    /// Client: the state of a new caller.
+    /// Client: creates the path's state for a new caller.
     fn new(config: &CallerConfig) -> Self;
 
-    /// Client: the mode flag of a method's next request.
+    /// Client: returns the mode flag of a method's next request.
     fn mode(&mut self, method: u16) -> Mode;
 
-    /// Client: the mode flag of a question for answers that come later. `is_in_vain`: more than R were in vain.
+    /// Client: returns the mode flag of a collect request. `is_in_vain`: more than R requests found no answer.
     #[inline]
     fn mode_of_question(&mut self, _is_in_vain: bool) -> Mode {
         self.mode(0)
     }
 
-    /// Client: what a result teaches about its method, and about R and F.
+    /// Client: updates the state of the method, and of R and F, from a result.
     #[inline]
     fn learn(&mut self, _: &Message, _: &ResponseHeader, _: &mut Tuner, _: &Counters) {}
 
-    /// Client: takes the oldest message's response, one that is not fetched, if it is there. Returns whether it did.
+    /// Client: delivers the oldest message's response if it has arrived other than by a fetch. Returns whether
+    /// it did.
     #[inline]
     fn receive(&mut self, caller: &mut CallerState) -> bool
     where
@@ -99,14 +102,14 @@ pub trait ResponsePath: Send + 'static {
         caller.receive_written(self)
     }
 
-    /// Server: whether slot `seq` and a send queue have room for a response.
+    /// Server: returns whether slot `seq` and a send queue have room for a response.
     #[inline]
     fn can_respond(end: &ServerEnd, _: &ThreadPair, seq: Seq) -> bool {
         end.can_answer(seq)
     }
 
-    /// Server: hands over the response in slot `seq`. `mode` is the request's flag; `push`: the client sleeps and has
-    /// asked to be woken, or it asks once more.
+    /// Server: sends or stores the response in slot `seq`. `mode` is the request's flag. `push` is `true` if the
+    /// client sleeps and has requested a wake-up, or repeats its request.
     fn respond(
         end: &mut ServerEnd,
         thread_pair: &mut ThreadPair,
@@ -117,20 +120,20 @@ pub trait ResponsePath: Send + 'static {
     );
 }
 
-/// A request path and a response path. [`ServerReply`], [`SendReply`], [`Fetch`] and [`FetchThenReply`] alone stand for
-/// requests by WRITE and results in this way; [`BySend`] of one of them for requests by SEND, [`ByByte`] for requests
-/// that a byte tells of; [`OverUc`] for UC, [`OverUd`] for UD.
+/// A request path and a response path. [`ServerReply`], [`SendReply`], [`Fetch`] and [`FetchThenReply`] alone mean
+/// requests by WRITE with that response path. [`BySend`] of one of them means requests by SEND, [`ByByte`] requests
+/// announced by a byte. [`OverUc`] means UC, [`OverUd`] UD.
 pub trait Path: Send + 'static {
     /// The transport of the queue pairs.
     const TRANSPORT: Transport;
     /// How requests reach the server.
     type Request: RequestPath;
-    /// How results come back.
+    /// How results reach the client.
     type Response: ResponsePath;
-    /// Whether the client has to end a silence: the server may sleep, or messages may be lost.
+    /// Whether the client has a timer for silence: the server may sleep, or messages may be lost.
     const MINDS_SILENCE: bool = !Self::Request::WAKES || !Self::TRANSPORT.is_reliable();
 
-    /// A plan with these paths and this transport.
+    /// Returns `plan` with these paths and this transport.
     #[must_use]
     fn plan(plan: Plan) -> Plan {
         let (request, response) = (Self::Request::AXIS, Self::Response::AXIS);
@@ -144,7 +147,7 @@ impl<P: ResponsePath> Path for P {
     type Response = P;
 }
 
-/// Requests by SEND, results as `P` says.
+/// Requests by SEND, results by `P`.
 #[derive(Debug)]
 pub struct BySend<P>(PhantomData<P>);
 
@@ -154,7 +157,7 @@ impl<P: ResponsePath> Path for BySend<P> {
     type Response = P;
 }
 
-/// Requests by WRITE and told of by a byte, results as `P` says.
+/// Requests by WRITE, announced by a byte; results by `P`.
 #[derive(Debug)]
 pub struct ByByte<P>(PhantomData<P>);
 
@@ -174,7 +177,7 @@ impl<P: Path> Path for OverUc<P> {
     type Response = P::Response;
 }
 
-/// Requests as datagrams, results as `P` says.
+/// Requests as datagrams, results by `P`.
 #[derive(Debug)]
 pub struct OverUd<P>(PhantomData<P>);
 
@@ -184,7 +187,7 @@ impl<P: ResponsePath> Path for OverUd<P> {
     type Response = P;
 }
 
-/// Evaluates `$body` with `$path` as the type of a plan's paths.
+/// Evaluates `$body` with `$path` as the type of the plan's paths.
 macro_rules! for_plan {
     ($plan:expr, |$path:ident| $body:expr) => {
         $crate::paths::for_plan!(@table $plan, $path, $body,

@@ -1,7 +1,8 @@
-//! Responses left in the server's memory, of which a SEND tells the client, who then READs them (RDMA-Memcached, as
-//! RF-RPC, section 5.1, describes it).
+//! Responses stored in the server's memory and announced by a SEND, after which the client READs them (RDMA-Memcached,
+//! as described in RF-RPC, section 5.1).
 //!
-//! A notice is the first word of a response: the number of its message, and its length. So one READ brings all of it.
+//! A notice is the first word of a response: the number of its message, and its length. One READ therefore fetches the
+//! complete response.
 
 use farcall_link::Piece;
 
@@ -12,13 +13,13 @@ use crate::counters::Counters;
 use crate::responder::{ServerEnd, ThreadPair};
 use crate::wire::{FirstWord, Form, Mode, RESPONSE_HEADER_BYTES, Seq, message_bytes};
 
-/// The server tells of every result; the client READs it.
+/// The server announces every result; the client READs it.
 #[derive(Debug)]
 pub struct NoticeThenFetch;
 
-/// Bytes of a notice.
+/// Length of a notice in bytes.
 const NOTICE_BYTES: usize = 8;
-/// Bytes of a receive: a cache line each.
+/// Length of a receive in bytes: one cache line.
 pub(crate) const NOTICE_SLOT_BYTES: u32 = 64;
 
 impl ResponsePath for NoticeThenFetch {
@@ -35,7 +36,7 @@ impl ResponsePath for NoticeThenFetch {
         Mode::Reply
     }
 
-    /// What was told of is taken when its READ has landed.
+    /// Posts READs for announced responses. They are delivered when their READs have completed.
     #[inline]
     fn receive(&mut self, caller: &mut CallerState) -> bool {
         caller.read_what_was_told_of();
@@ -53,10 +54,10 @@ impl ResponsePath for NoticeThenFetch {
     }
 }
 
-/// The client's half.
+/// The client's part.
 impl CallerState {
-    /// READs what notices tell of, several responses at a time. How long a response is says its own header, in the end:
-    /// a notice only says how much to READ.
+    /// READs the announced responses, several at a time. The length in a notice only determines how much to READ; the
+    /// response's own header determines its length.
     #[inline]
     fn read_what_was_told_of(&mut self) {
         while let Some(notice) = self.next_notice() {
@@ -73,7 +74,7 @@ impl CallerState {
         }
     }
 
-    /// The oldest notice, if there is room for a READ.
+    /// Returns the oldest notice, if the send queue has room for a READ.
     #[inline]
     fn next_notice(&self) -> Option<u64> {
         let end = self.end.as_ref().filter(|end| end.connection.room() > 0)?;

@@ -9,7 +9,7 @@ use crate::counters::Counters;
 use crate::responder::{ServerEnd, ThreadPair};
 use crate::wire::{Mode, Seq};
 
-/// The server sends every result. A completion tells the client that it is there, and wakes a client that sleeps.
+/// The server sends every result. A completion announces it to the client, and wakes a sleeping client.
 #[derive(Debug)]
 pub struct SendReply;
 
@@ -42,10 +42,10 @@ impl ResponsePath for SendReply {
     }
 }
 
-/// The client's half.
+/// The client's part.
 impl CallerState {
-    /// Takes the oldest message's response if it has arrived. Returns whether it did. One whose checksum does not match
-    /// is fetched: the server's own copy may be right.
+    /// Delivers the oldest message's response if it has arrived. Returns whether it did. A response with a wrong
+    /// checksum is fetched instead: the server's own copy may be correct.
     #[inline]
     pub(crate) fn receive_sent<P: ResponsePath>(&mut self, path: &mut P) -> bool {
         let Some(at) = self.end.as_ref().and_then(|end| end.inbox.front()) else { return false };

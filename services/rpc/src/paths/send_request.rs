@@ -7,8 +7,7 @@ use crate::caller::ClientEnd;
 use crate::responder::ServerEnd;
 use crate::wire::{FirstWord, RequestHeader};
 
-/// Each client's mailbox is posted as receives: a completion tells that a message is there, and wakes a server that
-/// sleeps.
+/// Each client's mailbox is posted as receives. A completion announces a message, and wakes a sleeping server.
 #[derive(Debug)]
 pub struct SendRequest;
 
@@ -22,7 +21,7 @@ impl RequestPath for SendRequest {
         end.connection.send(piece)
     }
 
-    /// What has arrived is all there: if it is not the next message, and whole, it never will be.
+    /// A received SEND is complete: if it is not the next message, or is truncated, it never will be.
     #[inline]
     fn take(end: &mut ServerEnd, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String> {
         let Some(at) = end.inbox.front() else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! Responses by WRITE into a slot of the client, which polls it.
+//! Responses by WRITE into a slot at the client, which polls it.
 
 use super::ResponsePath;
 use crate::caller::{CallerState, Look, Source};
@@ -40,9 +40,9 @@ impl ResponsePath for ServerReply {
     }
 }
 
-/// The server's half.
+/// The server's part.
 impl ServerEnd {
-    /// WRITEs the response in its slot to the client, and wakes the client if asked.
+    /// WRITEs the response in its slot to the client, with a wake-up if `wake` is set.
     #[inline]
     pub(crate) fn write_response(&mut self, seq: Seq, wake: bool, counters: &Counters) {
         let Some(len_bytes) = self.response_bytes(seq) else { return };
@@ -60,7 +60,7 @@ impl ServerEnd {
         self.posted_response(seq, posted);
     }
 
-    /// Bytes of the response in slot `seq`, if it is there.
+    /// Returns the length in bytes of the response in slot `seq`, if it is there.
     #[inline]
     pub(crate) fn response_bytes(&self, seq: Seq) -> Option<usize> {
         let offset = self.session.responses.offset(seq);
@@ -68,12 +68,13 @@ impl ServerEnd {
         (first.seq == seq).then(|| message_bytes(RESPONSE_HEADER_BYTES, first.len_bytes as usize))
     }
 
-    /// Keeps the slot of a response until it has been read.
+    /// Retains the slot of a response until the NIC has read it.
     #[inline]
     pub(crate) fn posted_response(&mut self, seq: Seq, posted: Result<Ticket, PostRefused>) {
         match posted {
             Ok(ticket) => self.tickets[self.session.responses.index(seq)] = ticket,
-            // There was room; anything else is a queue pair in error, which its completions report.
+            // The send queue had room; any other error means a queue pair in the error state, which its completions
+            // report.
             Err(error) => {
                 let is_full =
                     |own: &OwnPair| own.connection.failure().is_none() && own.connection.room() == 0;
@@ -83,14 +84,14 @@ impl ServerEnd {
     }
 }
 
-/// Looks at a written response whose checksum does not match, before it is fetched instead.
+/// Number of checks of a written response with a wrong checksum before it is fetched instead.
 const CORRUPT_LOOKS_MAX: u32 = 64;
-/// Responses over UC whose checksum does not match, to one request, before its call ends.
+/// Number of responses with a wrong checksum to one request over UC before its call ends.
 const CORRUPT_WRITES_MAX: u32 = 8;
 
-/// The client's half.
+/// The client's part.
 impl CallerState {
-    /// Takes the oldest message's response if the server has written it. Returns whether it did.
+    /// Delivers the oldest message's response if the server has written it. Returns whether it did.
     #[inline]
     pub(crate) fn receive_written<P: ResponsePath>(&mut self, path: &mut P) -> bool {
         let seq = self.messages.head;
@@ -109,7 +110,8 @@ impl CallerState {
         false
     }
 
-    /// The server's own copy may be right where ours is not.
+    /// Counts a corrupt response. After [`CORRUPT_LOOKS_MAX`] checks it is fetched, because the server's own copy may
+    /// be correct.
     #[cold]
     fn written_corrupt(&mut self, seq: Seq) {
         let is_reliable = self.is_reliable();
@@ -121,8 +123,9 @@ impl CallerState {
         }
     }
 
-    /// Over UC a response is not READ, but written again whenever the server is asked. Before that: whether the oldest
-    /// one is corrupt, a bounded number of times; then its call has ended.
+    /// Over UC a response cannot be READ, but the server writes it again on every request. Called before such a
+    /// request: checks whether the oldest response is corrupt, and ends its call after [`CORRUPT_WRITES_MAX`] corrupt
+    /// responses. Returns whether it ended the call.
     pub(crate) fn end_if_corrupt_again(&mut self) -> bool {
         let seq = self.messages.head;
         let message = self.messages.at(seq);
@@ -139,7 +142,8 @@ impl CallerState {
         is_enough
     }
 
-    /// The question or its answer may be lost: what is there already must not count as a second corrupt response.
+    /// Clears the response slot. The request or the new response may be lost, and the old response must not count
+    /// again.
     fn forget_written(&mut self, seq: Seq) {
         if let Some(end) = self.end.as_ref().filter(|end| end.arrivals.is_none()) {
             end.replies.store_relaxed(end.responses.offset(seq), 0);

@@ -1,4 +1,4 @@
-//! Requests by WRITE into a mailbox of slots that the server polls.
+//! Requests by WRITE into a mailbox of slots, which the server polls.
 
 use farcall_link::{Piece, PostRefused, Remote, Ticket};
 
@@ -9,7 +9,7 @@ use crate::wire::{
     COMPACT_HEADER_BYTES, FirstWord, Form, REQUEST_HEADER_BYTES, RequestFlags, RequestHeader, TAIL_BYTES,
 };
 
-/// Each client has a mailbox in the server's memory, one slot for each message of its window.
+/// Each client has a mailbox in the server's memory, with one slot for each message of its window.
 #[derive(Debug)]
 pub struct WriteMailbox;
 
@@ -17,7 +17,7 @@ impl RequestPath for WriteMailbox {
     const AXIS: farcall_link::RequestPath = farcall_link::RequestPath::WriteMailbox;
     const WAKES: bool = false;
 
-    /// One WRITE of exactly the message.
+    /// Posts one WRITE of exactly the message.
     #[inline]
     fn post(end: &mut ClientEnd, message: FirstWord) -> Result<Ticket, PostRefused> {
         let piece = end.seal(message);
@@ -25,8 +25,7 @@ impl RequestPath for WriteMailbox {
         end.connection.write(piece, to)
     }
 
-    /// First word and tail are looked at once each, then checked; what the client writes after the copy changes
-    /// nothing.
+    /// First word and tail are read once each and then checked. Later changes by the client do not affect the copy.
     #[inline]
     fn take(end: &mut ServerEnd, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String> {
         let seq = end.session.expect;
@@ -38,12 +37,12 @@ impl RequestPath for WriteMailbox {
     }
 }
 
-/// Looks at a message whose checksum does not match, before its client is told that it is corrupt.
+/// Number of checks of a message with a wrong checksum before the client is informed that it is corrupt.
 const CORRUPT_LOOKS_MAX: u32 = 10_000;
 
-/// The server's half.
+/// The server's part.
 impl ServerEnd {
-    /// Copies the next message, whose first word is known, from `at` in the mailbox if it is whole.
+    /// Copies the next message, whose first word has been read, from offset `at` of the mailbox if it is complete.
     #[inline]
     pub(crate) fn take_at(
         &mut self,
@@ -66,7 +65,7 @@ impl ServerEnd {
         let header_bytes = first.request_header_bytes();
         session.mailbox.append_to(at, header_bytes + len_bytes, message);
         let mut words = words_of(message, first.form);
-        // The first word was checked before; the copy of it may be another one.
+        // The first word has been checked; the client may have changed it before the copy.
         words[0] = first.encode();
         if self.checksum {
             return self.check_message(&words, &message[header_bytes..]);
@@ -74,22 +73,22 @@ impl ServerEnd {
         RequestHeader::decode(&words).map(Some).map_err(|why| format!("message {}: {why}", seq.0))
     }
 
-    /// Whether the next slot holds the next message, or one has arrived by SEND.
+    /// Returns whether the next slot holds the next message, or a message has arrived by SEND.
     #[inline]
     pub(crate) fn has_mail(&self) -> bool {
-        // The number is in the low half; the status bit is looked at when the message is taken.
+        // The number is in the low half; the status bit is checked when the message is read.
         self.watch.load_acquire() as u32 == self.session.expect.0 || !self.inbox.is_empty()
     }
 
-    /// Goes to the next message.
+    /// Advances to the next message.
     #[inline]
     pub(crate) fn advance(&mut self) {
         self.session.expect = self.session.expect.next();
         self.watch.move_to(self.session.requests.offset(self.session.expect));
     }
 
-    /// The header of a message, if its checksum matches. Where bytes are placed in any order only that tells whether
-    /// all of it is there, but not for ever.
+    /// Returns the header of a message if its checksum matches. With unordered placement a mismatch may mean that the
+    /// message is incomplete, but only for a bounded number of checks.
     #[cold]
     fn check_message(&mut self, words: &[u64; 6], payload: &[u8]) -> Result<Option<RequestHeader>, String> {
         if let Some(header) = self.intact(words, payload) {
@@ -104,14 +103,14 @@ impl ServerEnd {
         Err(format!("message {seq}: its checksum did not match in {CORRUPT_LOOKS_MAX} looks"))
     }
 
-    /// The header of a message, if its checksum matches.
+    /// Returns the header of a message if its checksum matches.
     fn intact(&self, words: &[u64; 6], payload: &[u8]) -> Option<RequestHeader> {
         let header = RequestHeader::decode(words).ok()?;
         let crc = || self.session.tail_key.checksum(&RequestHeader::checked_words(words), payload);
         (header.flags.contains(RequestFlags::CHECKSUM) && header.crc == crc()).then_some(header)
     }
 
-    /// Whether the checksum matches of a private copy of a message.
+    /// Returns whether the checksum of a private copy of a message matches.
     #[cold]
     pub(crate) fn is_intact(&self, message: &[u8], first: FirstWord) -> bool {
         let payload = &message[first.request_header_bytes()..][..first.len_bytes as usize];
@@ -119,7 +118,7 @@ impl ServerEnd {
     }
 }
 
-/// The words of a message's header; those that its form lacks are 0.
+/// Returns the words of a message's header; those that its form lacks are 0.
 #[inline]
 fn words_of(message: &[u8], form: Form) -> [u64; 6] {
     match form {
@@ -137,9 +136,10 @@ fn first_words<const BYTES: usize>(message: &[u8]) -> [u64; 6] {
     words
 }
 
-/// The client's half.
+/// The client's part.
 impl ClientEnd {
-    /// Ends the message that was composed in its slot: checksum, then tail. Where it lies in the local region.
+    /// Completes the message that was composed in its slot with its checksum and its tail. Returns its location in the
+    /// local region.
     #[inline]
     pub(crate) fn seal(&self, message: FirstWord) -> Piece {
         let (at, len_bytes) = (self.requests.offset(message.seq), message.request_bytes());
@@ -150,7 +150,7 @@ impl ClientEnd {
         Piece { region: self.local_id, offset: at, len_bytes }
     }
 
-    /// The words in front of a message's payload.
+    /// Returns the words in front of a message's payload.
     pub(crate) fn header_words(&self, at: usize, message: FirstWord) -> [u64; 6] {
         let mut words = [0u64; 6];
         for (i, word) in words.iter_mut().enumerate().take(message.form.request_words()) {
@@ -167,7 +167,7 @@ impl ClientEnd {
         self.store_words(at, message.form, &RequestHeader::with_crc(&words, crc));
     }
 
-    /// Stores a header where its message is composed.
+    /// Stores a header in the slot of its message.
     #[inline]
     pub(crate) fn store_header(&self, at: usize, header: &RequestHeader) {
         self.store_words(at, header.form, &header.encode());

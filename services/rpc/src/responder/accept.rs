@@ -1,4 +1,4 @@
-//! How a connection begins: a client's hello in, a welcome or a refusal out.
+//! Accepting a connection: a client's hello is answered with a welcome or a refusal.
 
 use std::sync::Arc;
 
@@ -21,16 +21,17 @@ use crate::inbox::Inbox;
 use crate::paths::for_plan;
 use crate::wire::TailKey;
 
-/// Wake-ups that a client may have on the way beyond one for each message.
+/// Maximum number of wake-ups in flight from a client in excess of one for each message.
 const SPARE_WAKES: u32 = 16;
 
-/// Slots of a mailbox. What wakes takes a receive, and so a slot, where requests are received.
+/// Returns the number of slots of a mailbox. Where requests are received by SEND, a wake-up also consumes a receive,
+/// and therefore a slot.
 const fn mailbox_slots(plan: &Plan) -> usize {
     let spare = if matches!(plan.request, RequestPath::Send) { SPARE_WAKES } else { 0 };
     plan.geometry.window as usize + spare as usize
 }
 
-/// How a client is reached, and where its messages are to come.
+/// Resources of a connection: how the client is reached, and where its messages arrive.
 struct Reached {
     own: Option<OwnPair>,
     inbox: Inbox,
@@ -39,17 +40,16 @@ struct Reached {
     qp: QpInfo,
 }
 
-/// Turns a failure of ours into a refusal.
+/// Converts a local failure into a refusal.
 fn no_resources(what: &str) -> impl Fn(farcall_verbs::Error) -> Refusal + '_ {
     move |error| RefusalKind::Resources.because(format!("{what}: {error}"))
 }
 
 impl<H: Handler, C: Clock> Responder<H, C> {
-    /// Opens a connection, or goes on with a session over a new one. Nothing of the hello is believed before it is
-    /// checked.
+    /// Opens a connection, or resumes a session over a new one. All fields of the hello are checked before use.
     ///
     /// # Errors
-    /// What to tell the client; nothing is changed then.
+    /// Returns the refusal for the client. Nothing has changed then.
     pub fn accept(&mut self, hello: &Hello, now: Nanos) -> Result<(ConnectionId, Welcome), Refusal> {
         let plan = self.check(hello)?;
         let Some(turns) = for_plan!(plan, |P| Engine::<H, C>::turns::<P>()) else {
@@ -65,7 +65,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             },
             None => (self.new_session(plan)?, None),
         };
-        // A session keeps the slots it began with.
+        // A session keeps the slots with which it began.
         let plan = Plan { geometry: session.geometry, ..plan };
         let expect = session.expect;
         match self.connect(hello, plan, session) {
@@ -142,7 +142,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                 config.thread
             )));
         }
-        // Before any memory is reserved for it, and before it is told anything.
+        // Before memory is allocated for the client, and before anything is disclosed to it.
         self.nic.context.check_owner(hello.qp.gid(), hello.qp.qp_num).map_err(no_resources("client"))?;
         let plan = Plan { geometry, ..hello.plan };
         if plan.response != ResponsePath::Datagram {
@@ -153,23 +153,23 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                 RefusalKind::Malformed.because("results as datagrams, and no queue pair that takes them")
             );
         };
-        // As above, of the queue pair that is sent to.
+        // The same check for the queue pair that results are sent to.
         self.nic.context.check_owner(client.gid(), client.qp_num).map_err(no_resources("client"))?;
         Ok(plan.with_mtu(self.nic.mtu().min(client.mtu())))
     }
 
-    /// The session that a client wants to go on with; `None` if it is unknown here (forgotten, or of an earlier start).
+    /// Returns the session that a client wants to resume; `None` if it is unknown (discarded, or of an earlier start).
     fn take_session(&mut self, resume: &Resume, now: Nanos) -> Result<Option<Session>, Refusal> {
         if resume.incarnation != self.incarnation {
             return Ok(None);
         }
-        // The client may have noticed the break before we did.
+        // The client may have noticed the loss of the connection before the server.
         let live = self.connections.iter().position(|open| open.end.session.id == resume.session);
         if let Some(at) = live {
             same_secret(&self.connections[at].end.session, resume)?;
             self.end(at, Broken::HungUp, None, Some(now));
         }
-        // What is flushed may come only after everything else.
+        // Flushed work requests may complete after all others.
         while self.still_drains(resume) && self.poll_completions(now) {}
         if self.still_drains(resume) {
             return Err(RefusalKind::Resources.because("the old connection still drains"));
@@ -183,7 +183,8 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         Ok(Some(session))
     }
 
-    /// A name whose tag no other session here has: datagrams carry no more of it.
+    /// Creates a session id with a tag that no other session of this thread has, because datagrams contain only the
+    /// tag.
     fn new_session_id(&self) -> Result<SessionId, Refusal> {
         let ends = self.connections.iter().map(|open| &open.end).chain(&self.closing);
         let parked = self.parked.iter().map(|parked| &parked.session);
@@ -205,7 +206,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         self.closing.iter().any(|closing| closing.session.id == resume.session)
     }
 
-    /// Makes room for a session's slots: sessions that wait for their client to come back give way.
+    /// Frees memory for a session's slots by discarding sessions that wait for their client.
     fn make_room(&mut self, slots_bytes: usize) -> Result<(), Refusal> {
         let open = self.connections.iter().map(|open| &open.end).chain(&self.closing);
         let open_bytes: usize = open.map(|end| end.session.slots_bytes()).sum();
@@ -235,7 +236,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         Ok(Session::new(id, secret, tail_key, geometry, regions))
     }
 
-    /// Where a client's results go as datagrams, if they do.
+    /// Returns the destination of results that are sent as datagrams, if the plan uses them.
     fn reply_to(
         &mut self,
         hello: &Hello,
@@ -257,8 +258,8 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         added.map(Some).map_err(no_resources("datagrams"))
     }
 
-    /// Makes the queue pair and connects it, or has the client share the thread's. On failure the session is given
-    /// back.
+    /// Creates and connects the queue pair, or makes the client share the thread's. On failure the session is
+    /// returned.
     fn connect(
         &mut self,
         hello: &Hello,
@@ -312,7 +313,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         let results_id = connection.attach(Arc::clone(&session.results));
         let inbox = if plan.request == RequestPath::Send {
             let slot_bytes = session.geometry.request_slot_bytes;
-            // A session that began under another preset may have fewer.
+            // A session that began under another preset may have fewer slots.
             let count = mailbox_slots(plan).min(session.mailbox.len_bytes() / slot_bytes as usize);
             Inbox::of_slots(&mut connection, mailbox_id, slot_bytes, count)?
         } else {
@@ -383,7 +384,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     }
 }
 
-/// Compares in a time that does not depend on where the secrets differ.
+/// Compares the secrets in constant time.
 fn same_secret(session: &Session, resume: &Resume) -> Result<(), Refusal> {
     let difference = session.secret.iter().zip(&resume.secret.0).fold(0, |all, (a, b)| all | (a ^ b));
     if difference == 0 {

@@ -1,9 +1,11 @@
-//! How a server thread learns of answers that came later, from any thread, and tells the clients that wait for them.
+//! Notification of a server thread about deferred answers, which any thread may give, and of the clients that wait for
+//! them.
 //!
-//! Who answers leaves the tag of the session, and wakes the server thread if it sleeps. A client that wants to be told
-//! (it asked in vain for its result to be written, or it is about to sleep) is woken once, with [`Imm::Answered`], and
-//! then asks. What was answered before it wanted to be told is found when it says so; what is answered after that leaves
-//! its tag. So no order of the two loses the wake-up.
+//! A thread that answers a call pushes the tag of the session, and wakes the server thread if it sleeps. A client
+//! requests a wake-up if an earlier collect request found no answer, or when it is about to sleep. It is woken once,
+//! with [`Imm::Answered`], and then sends a collect request. The request for a wake-up checks for answers that were
+//! given before it; an answer that is given after it pushes its tag. The wake-up is therefore not lost in either
+//! order.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +18,8 @@ use super::{Handler, OwnPair, Responder, ServerEnd};
 use crate::paths::{DatagramReply, ResponsePath};
 use crate::wire::{Imm, Mode};
 
-/// Sessions of which calls were answered since the server thread looked, and what it sleeps on.
+/// Tags of sessions with calls that were answered since the server thread last checked, and the object that it sleeps
+/// on.
 #[derive(Debug)]
 pub(super) struct Answered {
     tags: Mutex<Vec<u32>>,
@@ -26,7 +29,7 @@ pub(super) struct Answered {
 
 impl Answered {
     /// # Errors
-    /// If the system has no descriptor to sleep on.
+    /// Returns an error if the system has no free descriptor.
     pub fn new() -> Result<Self> {
         let failed = |error| Error::os("make", "a descriptor that answers wake", error);
         let sleeper = Sleeper::new().map_err(failed)?;
@@ -37,25 +40,25 @@ impl Answered {
         self.tags.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A call of this session was answered.
+    /// Records that a call of this session was answered.
     pub fn push(&self, session_tag: u32) {
         let mut tags = self.tags();
         if tags.last() != Some(&session_tag) {
             tags.push(session_tag);
         }
-        // Inside the lock, so that who takes the tags cannot clear the flag of a newer one.
+        // Inside the lock, so that a thread that takes the tags cannot clear the flag of a newer tag.
         self.has_any.store(true, Ordering::Release);
         drop(tags);
         self.sleeper.wake_if_asleep();
     }
 
-    /// Whether there is anything: one load.
+    /// Returns whether there are any tags: one load.
     #[inline]
     pub fn has_any(&self) -> bool {
         self.has_any.load(Ordering::Acquire)
     }
 
-    /// Exchanges what came for an empty list, whose memory is used next.
+    /// Swaps the tags with an empty list, whose memory is used next.
     fn take(&self, empty: &mut Vec<u32>) {
         let mut tags = self.tags();
         std::mem::swap(&mut *tags, empty);
@@ -64,12 +67,12 @@ impl Answered {
 }
 
 impl ServerEnd {
-    /// The client wants to be told of answers from now on.
+    /// Records that the client requests a wake-up for the next answer.
     pub(super) const fn tell_from_now_on(&mut self) {
         self.tells = self.can_tell;
     }
 
-    /// Owes the client a wake-up if it wants to be told, and there is something to tell of.
+    /// Marks a wake-up as due if the client has requested one and there is an answer.
     pub(super) fn look_for_answers(&mut self) {
         self.must_tell |= self.tells && self.session.has_answers();
         self.tells &= !self.must_tell;
@@ -77,8 +80,8 @@ impl ServerEnd {
 }
 
 impl<H: Handler, C: Clock> Engine<H, C> {
-    /// Wakes the client if that is owed. Over UD the newest response once more is the wake-up. Returns whether there
-    /// was room.
+    /// Wakes the client if a wake-up is due. Over UD the wake-up is a repetition of the newest response. Returns
+    /// `false` if the send queue had no room.
     pub(super) fn wake_for_answers(&mut self, end: &mut ServerEnd) -> bool {
         if !end.must_tell {
             return true;
@@ -88,7 +91,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
             if connection.room() == 0 {
                 return false;
             }
-            // What is refused all the same is a queue pair in error, which its completions report.
+            // An error here means a queue pair in the error state, which its completions report.
             let _ = connection.kick(replies, Imm::Answered.encode());
         } else {
             if !DatagramReply::can_respond(end, &self.thread_pair, newest) {
@@ -103,7 +106,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
 }
 
 impl<H: Handler, C: Clock> Responder<H, C> {
-    /// Tells those whose calls were answered, and who want to be told.
+    /// Wakes the clients whose calls were answered and that have requested a wake-up.
     #[cold]
     pub(super) fn tell_of_answers(&mut self) {
         let mut tags = std::mem::take(&mut self.answered_tags);

@@ -1,8 +1,9 @@
-//! A model of an answer that comes later, checked by loom: whoever waits for it is woken, whatever comes first.
+//! A loom model of a deferred answer: the waiting client is woken in every order of events.
 //!
-//! Three threads: one answers; the client says that it is about to sleep, and waits; the server thread takes both in
-//! the order of [`super::Responder`] and of the driver: a turn; if it finds nothing, arm, one more turn; if that finds
-//! nothing either, sleep. What the client sends is a message on a queue pair, which loses nothing by itself.
+//! Three threads: one answers; the client sends the push request before it sleeps, and waits; the server thread
+//! handles both in the order of [`super::Responder`] and of the driver. It makes an iteration; if that finds nothing,
+//! it arms and makes another iteration; if that finds nothing either, it sleeps. The client's message is sent over a
+//! queue pair, which does not lose messages.
 
 use loom::sync::atomic::{AtomicBool, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex};
@@ -11,9 +12,9 @@ use loom::thread;
 #[derive(Default)]
 struct Event {
     is_readable: bool,
-    /// The client's message, until it is taken.
+    /// The client's message, until it is handled.
     push: bool,
-    /// Whether what comes on the queue pair makes the event readable.
+    /// Whether a message on the queue pair makes the event readable.
     is_cq_armed: bool,
 }
 
@@ -27,11 +28,11 @@ struct World {
     is_told: AtomicBool,
 }
 
-/// What the server looks at when the client says that it sleeps.
+/// What the server checks when it handles the client's push request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Looks {
     AtAnswers,
-    /// Wrong: the tag of an answer that came before was taken, and nobody wanted to be told.
+    /// Wrong: the tag of an earlier answer was taken when no wake-up was requested.
     AtTagsAlone,
 }
 
@@ -70,7 +71,7 @@ impl World {
         }
     }
 
-    /// A turn of the server. Returns whether it found anything.
+    /// Makes an iteration of the server. Returns whether it found anything.
     fn turn(&self, tells: &mut bool, looks: Looks) -> bool {
         let is_pushed = std::mem::take(&mut self.event.lock().unwrap().push);
         *tells |= is_pushed;
@@ -95,7 +96,7 @@ impl World {
             }
             let mut event = self.event.lock().unwrap();
             (event.is_readable, event.is_cq_armed) = (false, true);
-            // What came before is found by the look that follows.
+            // Earlier events are found by the iteration that follows.
             drop(event);
             self.is_armed.store(true, Ordering::Relaxed);
             fence(Ordering::SeqCst);
@@ -113,7 +114,7 @@ impl World {
 
 fn check(looks: Looks) {
     let mut model = loom::model::Builder::new();
-    // More in release, where it takes no longer.
+    // A larger bound in release builds, where it takes no longer.
     model.preemption_bound = Some(if cfg!(debug_assertions) { 2 } else { 3 });
     model.check(move || {
         let world = Arc::new(World::new());
@@ -131,7 +132,7 @@ fn no_answer_is_slept_through() {
     check(Looks::AtAnswers);
 }
 
-/// The model sees what it is there for.
+/// Checks that the model detects the fault.
 #[test]
 #[should_panic(expected = "exceeded maximum")]
 fn a_server_that_looks_at_tags_alone_sleeps_through_an_answer() {

@@ -1,4 +1,4 @@
-//! A batch of calls: the handler executes one after the other, their results are the batch's.
+//! A batch of calls: the handler executes one call after another, and their results form the batch's result.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,13 +8,14 @@ use crate::counters::Counters;
 use crate::wire::Status;
 use crate::wire::batch::{BatchedCalls, ENTRY_HEAD_BYTES};
 
-/// What a call of a batch may take besides its result: its head, and padding.
+/// Maximum bytes that a call of a batch occupies in addition to its result: its head, and padding.
 const ENTRY_COST_BYTES: usize = ENTRY_HEAD_BYTES + 8;
 
-/// Executes `calls`, which came as `whole`. One that fails has its error as its result; the others go on.
+/// Executes `calls`, which arrived as the message `whole`. A call that fails has its error as its result; the others
+/// are still executed.
 ///
 /// # Errors
-/// If not even their errors would fit into the result. Nothing was executed then.
+/// Returns an error if not even the calls' errors would fit into the result. No call was executed then.
 pub(super) fn execute<H: Handler>(
     handler: &mut H,
     counters: &Counters,
@@ -51,7 +52,7 @@ pub(super) fn execute<H: Handler>(
     Ok(())
 }
 
-/// The error's text becomes the entry's result, if there is room for it.
+/// Makes the error's text the entry's result, if there is room for it.
 #[cold]
 fn refuse(counters: &Counters, reply: &mut Reply<'_>, status: Status, text: &str) -> Status {
     counters.errors.increment();

@@ -1,17 +1,17 @@
-//! Bytes that a server thread keeps for its clients beyond their slots, counted together.
+//! Accounting of the bytes that a server thread stores for its clients in addition to their slots.
 
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What all clients of a thread take. Those that answer calls later write it from theirs.
+/// Total of all clients of a thread. Threads that answer deferred calls update it as well.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BufferedTotal(Arc<Totals>);
 
 #[derive(Debug, Default)]
 struct Totals {
     bytes: AtomicUsize,
-    /// The most since it was last asked for.
+    /// Maximum since [`BufferedTotal::take_peak_bytes`] was last called.
     peak_bytes: AtomicUsize,
 }
 
@@ -21,7 +21,7 @@ impl BufferedTotal {
         self.0.bytes.load(Ordering::Relaxed)
     }
 
-    /// Counts `bytes` from now on.
+    /// Counts `bytes` until they are dropped.
     pub fn keep(&self, bytes: Vec<u8>) -> Buffered {
         self.add(bytes.len());
         Buffered { bytes, total: self.clone() }
@@ -32,13 +32,13 @@ impl BufferedTotal {
         self.0.peak_bytes.fetch_max(now_bytes, Ordering::Relaxed);
     }
 
-    /// The most that was kept since this was last asked.
+    /// Returns the maximum total since the last call of this function.
     pub fn take_peak_bytes(&self) -> usize {
         self.0.peak_bytes.swap(0, Ordering::Relaxed)
     }
 }
 
-/// Bytes that are counted as long as they are kept.
+/// Bytes that are counted until they are dropped.
 #[derive(Debug)]
 pub(crate) struct Buffered {
     bytes: Vec<u8>,

@@ -1,8 +1,8 @@
-//! The answers that came later: kept until the client collects them.
+//! Deferred answers, stored until the client collects them.
 //!
-//! The message of such a call is answered at once, with [`Status::DEFERRED`], so that those behind it are executed. Its
-//! result the client asks for by a message of its own. As any response it then stays in its slot until the client has
-//! it, so it survives the loss of a connection, and no call is executed twice.
+//! The message of a deferred call is answered at once with [`Status::DEFERRED`], so that later messages are executed.
+//! The client requests the result by another message. Like any response, the result then stays in its slot until the
+//! client has received it. It therefore survives the loss of a connection, and no call is executed twice.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use crate::wire::{
     push_collected,
 };
 
-/// A call, or a batch with such calls, that is answered later.
+/// A deferred call, or a batch with deferred calls.
 pub(crate) struct DeferredCall {
     pub call_id: u64,
-    /// When the client gives it up.
+    /// When the call expires.
     pub deadline: Option<Nanos>,
     answers: Answers,
 }
@@ -31,11 +31,11 @@ pub(crate) struct DeferredCall {
 enum Answers {
     One(Arc<Pending>),
     Batch {
-        /// The results so far; those that are to come are empty, with [`Status::DEFERRED`].
+        /// The results so far; those of deferred calls are empty, with [`Status::DEFERRED`].
         results: Vec<u8>,
         late: Vec<Arc<Pending>>,
     },
-    /// All of it is there.
+    /// The complete outcome.
     There(Outcome),
 }
 
@@ -56,12 +56,12 @@ impl DeferredCall {
         }
     }
 
-    /// How many calls count as deferred.
+    /// Returns how many calls count as deferred.
     pub fn calls(&self) -> usize {
         self.pending().len().max(1)
     }
 
-    /// What is there of it.
+    /// Returns the outcome, if it is complete.
     fn into_outcome(mut self) -> Option<Outcome> {
         match std::mem::replace(&mut self.answers, Answers::Batch { results: Vec::new(), late: Vec::new() }) {
             Answers::There(outcome) => Some(outcome),
@@ -69,17 +69,17 @@ impl DeferredCall {
         }
     }
 
-    /// Nobody waits for it any more.
+    /// Notifies the handlers that no caller waits for the answer any more.
     pub fn cancel(&self) {
         self.pending().iter().for_each(|pending| pending.cancel());
     }
 
-    /// Whether it is over.
+    /// Returns whether all answers have been given.
     fn is_answered(&self) -> bool {
         self.pending().iter().all(|pending| pending.is_answered())
     }
 
-    /// How it ended, if it has.
+    /// Returns the outcome if all answers have been given.
     fn outcome(&mut self, buffered: &BufferedTotal, result_bytes_max: usize) -> Option<&Outcome> {
         if !self.is_answered() {
             return None;
@@ -108,11 +108,11 @@ impl Drop for DeferredCall {
     }
 }
 
-/// The results of a batch, with those that came later in their places.
+/// Inserts the deferred answers into the results of a batch.
 fn put_together(results: &[u8], late: &[Arc<Pending>], result_bytes_max: usize) -> Vec<u8> {
     let mut late = late.iter();
     let (mut rest, mut whole) = (results, Vec::with_capacity(results.len()));
-    // They were written by this thread: each is whole.
+    // This thread has encoded the results, so each is complete.
     while let Ok((status, bytes)) = take_result(&mut rest) {
         if status != Status::DEFERRED {
             push_entry(&mut whole, status.0, bytes);
@@ -130,17 +130,17 @@ fn put_together(results: &[u8], late: &[Arc<Pending>], result_bytes_max: usize) 
 }
 
 impl Session {
-    /// Calls that are to be answered later, or were and are not collected.
+    /// Returns the number of deferred calls that are not answered, or not collected.
     pub fn deferred_calls(&self) -> usize {
         self.deferred.iter().map(DeferredCall::calls).sum()
     }
 
-    /// Whether a call was answered whose answer is not collected.
+    /// Returns whether there is an answer that is not collected.
     pub fn has_answers(&self) -> bool {
         self.deferred.iter().any(DeferredCall::is_answered)
     }
 
-    /// The client wants no answer to a call any more.
+    /// Discards a deferred call that the client has cancelled.
     pub fn cancel_deferred(&mut self, call_id: u64) -> bool {
         let at = self.deferred.iter().position(|deferred| deferred.call_id == call_id);
         at.map(|at| self.deferred.remove(at)).is_some()
@@ -148,7 +148,7 @@ impl Session {
 }
 
 impl<H: Handler, C: Clock> Engine<H, C> {
-    /// What the handler did about the call at hand, which is not over with its return.
+    /// Returns the state of the current call if the handler has deferred it.
     #[cold]
     pub(super) fn take_at_hand(&mut self) -> Option<Arc<Pending>> {
         match std::mem::take(&mut self.deferring.at_hand) {
@@ -161,7 +161,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         }
     }
 
-    /// Keeps a call until it is answered and collected.
+    /// Stores a call until it is answered and collected.
     #[cold]
     pub(super) fn keep_deferred(&mut self, end: &mut ServerEnd, call: DeferredCall) -> Answer {
         self.counters.deferred.add(call.calls() as u64);
@@ -170,14 +170,14 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         Answer { status: Status::DEFERRED, ..Answer::ACK }
     }
 
-    /// Gives the results of calls that were answered meanwhile, as many as fit into the slot.
+    /// Returns the results of answered calls, as many as fit into the slot.
     #[cold]
     pub(super) fn collect(&mut self, end: &mut ServerEnd, header: &RequestHeader) -> Result<Answer, String> {
         if header.len_bytes > 0 {
             return Err(format!("message {}: collects, with a payload", header.seq.0));
         }
         if header.mode() != Mode::Fetch {
-            // Of what is not here yet. Answers for which there is no room are asked for at once.
+            // For answers that are not given yet. Answers that do not fit are requested again at once.
             end.tell_from_now_on();
         }
         let result_bytes_max = self.config.result_bytes_max as usize;
@@ -215,7 +215,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
     }
 }
 
-/// What fits: a result always does; of an error's text its beginning.
+/// Truncates `bytes` to the slot: a result always fits, an error's text may be cut.
 fn cut(bytes: &[u8], room: usize) -> &[u8] {
     let longest = (room - collected_bytes(0)) & !7;
     let mut len_bytes = bytes.len().min(longest);

@@ -1,4 +1,4 @@
-//! Datagrams: results that were sent, requests that came.
+//! Completions of datagrams: sent results and received requests.
 
 use farcall_link::Completed;
 use farcall_verbs::{Clock, Nanos, WcStatus};
@@ -8,7 +8,7 @@ use crate::error::Broken;
 use crate::paths::Arrived;
 
 impl<H: Handler, C: Clock> Responder<H, C> {
-    /// Of the thread's queue pair.
+    /// Handles a completion of the thread's queue pair.
     pub(super) fn completed_datagram(&mut self, completed: Completed, source_qp: u32, now: Nanos) {
         match completed {
             Completed::Received { tag, len_bytes, .. } => {
@@ -20,7 +20,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         self.release_closing();
     }
 
-    /// The connections of all who use it end.
+    /// Ends the connections of all clients that use the thread's queue pair.
     #[cold]
     fn close_thread_pair(&mut self, status: WcStatus, now: Nanos) {
         self.engine.thread_pair.close();
@@ -31,7 +31,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         }
     }
 
-    /// A datagram has landed in a receive. That is posted again at once: nobody keeps what all share.
+    /// Handles a received datagram. Its receive is posted again at once, because all clients share the receives.
     #[inline]
     fn arrived(&mut self, receive: usize, filled_bytes: u32, source_qp: u32) {
         let Some(datagram) = self.engine.thread_pair.datagram(receive, filled_bytes) else { return };

@@ -1,4 +1,4 @@
-//! Calls that are answered later: the token that a handler keeps, and what a server thread knows of it.
+//! Deferred calls: the token that a handler holds, and the state of the server thread.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,10 +14,11 @@ use super::session::Session;
 use crate::config::ResponderConfig;
 use crate::wire::Status;
 
-/// The right, and the duty, to answer a call after its handler has returned: see [`super::Reply::defer`]. It may go to
-/// another thread or task. Dropped without an answer it ends the call with an error ([`Status::ANSWER_DROPPED`]).
+/// The right and the duty to answer a call after its handler has returned: see [`super::Reply::defer`]. It may be
+/// moved to another thread or task. Dropping it without an answer ends the call with an error
+/// ([`Status::ANSWER_DROPPED`]).
 ///
-/// The first answer counts; one to a call that was given up goes nowhere.
+/// Only the first answer counts. An answer to a cancelled call is discarded.
 #[derive(Debug)]
 pub struct Deferred(Arc<Pending>);
 
@@ -32,16 +33,16 @@ impl Deferred {
         self.0.end(error.status, error.message.as_bytes());
     }
 
-    /// Whether nobody waits for the answer any more: the client gave the call up, its deadline passed, or its session
-    /// ended. A client that lost its connection may come back until the session ends.
+    /// Returns whether no caller waits for the answer any more: the client cancelled the call, its deadline passed, or
+    /// its session ended. A client that lost its connection may reconnect until the session ends.
     pub fn is_cancelled(&self) -> bool {
         self.0.is_cancelled.load(Ordering::Acquire)
     }
 
-    /// Ends when nobody waits for the answer any more. One task at a time can wait for it.
+    /// Completes when no caller waits for the answer any more. Only one task at a time can wait for it.
     pub async fn cancelled(&self) {
         poll_fn(|context| {
-            // Stored first, then looked at: who cancels does it in the other order.
+            // The waker is stored before the flag is checked. [`Pending::cancel`] uses the opposite order.
             self.0.state().waker = Some(context.waker().clone());
             if self.is_cancelled() { Poll::Ready(()) } else { Poll::Pending }
         })
@@ -57,7 +58,7 @@ impl Drop for Deferred {
     }
 }
 
-/// What the token and the server thread share of a call.
+/// State of a call that the token and the server thread share.
 #[derive(Debug)]
 pub(crate) struct Pending {
     state: Mutex<State>,
@@ -65,9 +66,9 @@ pub(crate) struct Pending {
     is_cancelled: AtomicBool,
     limits: Limits,
     buffered: BufferedTotal,
-    /// Calls of the thread that have such a thing: as long as it lives, it counts.
+    /// Number of such calls of the thread. This object counts until it is dropped.
     open: Arc<AtomicUsize>,
-    /// Where the server thread learns of the answer, and of whose call it is.
+    /// Where the server thread is notified of the answer, and the tag of the call's session.
     answered: Arc<Answered>,
     session_tag: u32,
 }
@@ -78,7 +79,7 @@ struct State {
     waker: Option<Waker>,
 }
 
-/// How a call ended.
+/// Outcome of a call.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub status: Status,
@@ -122,12 +123,12 @@ impl Pending {
         (status, bytes)
     }
 
-    /// The outcome, once.
+    /// Takes the outcome, once.
     pub fn take_outcome(&self) -> Option<Outcome> {
         self.state().outcome.take()
     }
 
-    /// Nobody waits for it any more.
+    /// Records that no caller waits for the answer any more.
     pub fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Release);
         let waker = {
@@ -143,12 +144,12 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        // With what was left of the answer: see `Deferring::may_be_answered`.
+        // After the answer's other effects: see `Deferring::may_be_answered`.
         self.open.fetch_sub(1, Ordering::Release);
     }
 }
 
-/// What a server thread knows of all calls that it answers later.
+/// State of a server thread for all its deferred calls.
 pub(super) struct Deferring {
     open: Arc<AtomicUsize>,
     open_max: usize,
@@ -157,19 +158,19 @@ pub(super) struct Deferring {
     buffered: BufferedTotal,
     pub at_hand: AtHand,
     pub answered: Arc<Answered>,
-    /// No deadline of such a call is earlier.
+    /// Lower bound of the deadlines of deferred calls.
     pub next_deadline: Option<Nanos>,
 }
 
-/// What the handler did about the call at hand.
+/// Whether the handler has deferred the current call.
 #[derive(Debug, Default)]
 pub(super) enum AtHand {
-    /// Nothing: it answers it now.
+    /// Not deferred: the handler answers it directly.
     #[default]
     Now,
-    /// It will be answered later.
+    /// Deferred.
     Later(Arc<Pending>),
-    /// It was to be answered later, and that was refused.
+    /// The handler tried to defer it, and was refused.
     Refused,
 }
 
@@ -190,15 +191,15 @@ impl Deferring {
         }
     }
 
-    /// Whether an answer may still come. Without any, all that came before is visible to the caller.
+    /// Returns whether an answer may still be given. If not, all earlier answers are visible to the caller.
     pub fn may_be_answered(&self) -> bool {
         self.open.load(Ordering::Acquire) > 0
     }
 
-    /// The token of the call at hand. `of_batch`: calls of its batch that were deferred before.
+    /// Creates the token of the current call. `of_batch`: number of calls of its batch that were deferred before.
     ///
     /// # Errors
-    /// In words, if there are too many, or the client cannot collect it.
+    /// Returns an error with a message if there are too many deferred calls, or the client cannot collect answers.
     #[cold]
     pub fn defer(&mut self, session: &Session, of_batch: usize) -> Result<Deferred, HandlerError> {
         if let Err(message) = self.may_defer(session, of_batch) {

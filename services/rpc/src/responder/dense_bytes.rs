@@ -1,4 +1,4 @@
-//! The bytes by which clients tell of requests, side by side: one load looks at eight mailboxes.
+//! The array of bytes by which clients announce requests: one load polls eight mailboxes.
 
 use std::sync::Arc;
 
@@ -10,36 +10,36 @@ use crate::wire::Seq;
 
 const BYTES_OF_WORD: usize = 8;
 
-/// A byte of a connection.
+/// Index of a connection's byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DenseByte(u32);
 
-/// All of them. Clients may write any byte of the region, at any time, also those of others: a byte only says that a
-/// mailbox is worth a look.
+/// All bytes. Clients may write any byte of the region at any time, including those of other clients: a byte is only a
+/// hint that a mailbox should be polled.
 #[derive(Default)]
 pub(crate) struct DenseBytes {
-    /// Registered for the first client that needs one.
+    /// Registered for the first client that uses it.
     region: Option<Arc<Region>>,
-    /// As the bytes are while no mailbox holds a message.
+    /// The values of the bytes while no mailbox holds a message.
     quiet: Vec<u64>,
-    /// The place of the connection that has the byte.
+    /// Index of the connection that uses each byte.
     owners: Vec<Option<u32>>,
 }
 
 impl DenseBytes {
-    /// Words in which there are bytes of connections.
+    /// Returns the number of words that contain bytes of connections.
     #[inline]
     pub fn words(&self) -> usize {
         self.quiet.len()
     }
 
-    /// Which bytes of a word tell of messages: those that are not 0.
+    /// Returns a word whose non-zero bytes announce messages.
     #[inline]
     pub fn told(&self, word: usize) -> u64 {
         self.region.as_ref().map_or(0, |region| region.load_acquire(BYTES_OF_WORD * word) ^ self.quiet[word])
     }
 
-    /// Takes the first byte of `told`, and leaves the others. Whose it is, if it is anybody's.
+    /// Clears the first non-zero byte of `told`. Returns its index and its connection, if a connection uses it.
     #[inline]
     pub fn next(&mut self, word: usize, told: &mut u64) -> Option<(DenseByte, usize)> {
         let at = told.trailing_zeros() as usize / BYTES_OF_WORD;
@@ -50,24 +50,25 @@ impl DenseBytes {
         match self.owners[byte] {
             Some(owner) => Some((DenseByte(byte as u32), owner as usize)),
             None => {
-                // Written after its connection ended.
+                // Written after the connection ended.
                 self.quiet[word] ^= came;
                 None
             }
         }
     }
 
-    /// The connection has taken all messages before `expect`.
+    /// Records that the connection has handled all messages before `expect`.
     #[inline]
     pub fn follow(&mut self, byte: DenseByte, expect: Seq) {
         let (word, shift) = Self::place(byte);
         self.quiet[word] = self.quiet[word] & !(0xff << shift) | u64::from(last_before(expect)) << shift;
     }
 
-    /// A byte for the connection at place `owner`, with `most` of them at most, and what its client needs to write it.
+    /// Allocates a byte for the connection with index `owner`, of at most `most` bytes. Returns it with the access
+    /// that its client needs.
     ///
     /// # Errors
-    /// If there is no memory for them.
+    /// Returns a refusal if there is no memory.
     pub fn add(
         &mut self,
         nic: &Nic,
@@ -105,7 +106,7 @@ impl DenseBytes {
         Ok((byte, RemoteRegion { addr: all.addr + at as u64, len_bytes: 1, rkey: all.rkey }))
     }
 
-    /// The connection at place `owner` is gone; those behind it move up.
+    /// Removes the connection with index `owner`; the indexes of later connections decrease by one.
     pub fn remove(&mut self, owner: usize) {
         for place in &mut self.owners {
             *place = match *place {
@@ -121,7 +122,7 @@ impl DenseBytes {
     }
 }
 
-/// What the byte is while the next message has not come.
+/// Returns the value of the byte while the next message has not arrived.
 #[inline]
 const fn last_before(expect: Seq) -> u8 {
     expect.0.wrapping_sub(1) as u8

@@ -1,4 +1,4 @@
-//! Going away gracefully: finish what came, refuse what comes, then close.
+//! Graceful shutdown: finish the received messages, refuse later ones, then close.
 
 use farcall_link::Geometry;
 use farcall_link::bootstrap::RefusalKind;
@@ -7,24 +7,24 @@ use farcall_verbs::{Clock, Nanos, Next};
 use super::{Handler, Responder};
 use crate::error::Broken;
 
-/// Where a responder is in its life.
+/// Lifecycle phase of a responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Executes what comes.
+    /// Executes received messages.
     Serving,
-    /// Was told to stop; executes what had come by then, for so many more turns under load or until a turn finds
-    /// nothing.
+    /// Was requested to stop. Executes the messages received until then, until an iteration finds nothing or the
+    /// number of iterations is used up.
     Finishing {
-        /// Turns left.
+        /// Remaining iterations.
         turns: u32,
     },
-    /// Answers what comes with "going away", without executing it, until the time has come.
+    /// Replies to messages with "going away" without executing them, until a point in time.
     Refusing {
-        /// When to close, or to look again whether clients wait for answers that come later.
+        /// When to close, or to check again whether clients wait for deferred answers.
         until: Nanos,
-        /// When to close whoever waits.
+        /// When to close even if clients wait.
         latest: Nanos,
-        /// Whether clients waited at the last look: they may not have fetched yet what they collected since.
+        /// `true` if clients waited at the last check: they may not have fetched yet what they have collected since.
         owed: bool,
     },
     /// All connections are closed.
@@ -32,22 +32,23 @@ pub(super) enum Phase {
 }
 
 impl<H: Handler, C: Clock> Responder<H, C> {
-    /// Starts a graceful end: no new connections, what came is finished, what comes is answered with "going away"
-    /// (never executed), then everything is closed. [`Responder::is_drained`] tells when.
+    /// Starts a graceful shutdown: accepts no new connections, finishes the messages received so far, replies to later
+    /// ones with "going away" (without executing them), then closes everything. [`Responder::is_drained`] returns
+    /// whether it has finished.
     pub fn drain(&mut self) {
         if self.phase == Phase::Serving {
-            // So many turns take in a full window of every connection.
+            // This number of iterations handles a full window of every connection.
             let turns = u32::from(Geometry::WINDOW_MAX).div_ceil(self.engine.config.burst.max(1));
             self.phase = Phase::Finishing { turns };
         }
     }
 
-    /// Whether a drain has ended.
+    /// Returns whether a drain has finished.
     pub fn is_drained(&self) -> bool {
         self.phase == Phase::Drained
     }
 
-    /// Called after a turn; `any` is whether it found something.
+    /// Continues a drain after an iteration; `any` is whether it found work.
     pub(super) fn progress_drain(&mut self, any: bool, now: Nanos) -> Next {
         match self.phase {
             Phase::Serving | Phase::Drained => Next::IDLE,
@@ -56,7 +57,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                 Next::Again
             }
             Phase::Finishing { .. } => {
-                // Everything that had come is finished.
+                // All messages received before the drain are finished.
                 let until = now + self.engine.config.drain_grace;
                 let latest = until + self.engine.config.deferred_grace;
                 self.phase = Phase::Refusing { until, latest, owed: false };

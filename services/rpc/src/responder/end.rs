@@ -10,11 +10,11 @@ use super::thread_pair::ReplyTo;
 use crate::inbox::Inbox;
 use crate::wire::{Imm, ResponseHeader, Seq};
 
-/// A queue pair that is connected to one client. Over UD he has none: all share the thread's.
+/// A queue pair that is connected to one client. Over UD clients have none and share the thread's.
 pub(crate) struct OwnPair {
     pub connection: Connection,
     pub results_id: RegionId,
-    /// Where the client takes replies.
+    /// Where the client receives replies.
     pub replies: RemoteRegion,
 }
 
@@ -23,38 +23,39 @@ pub struct ServerEnd {
     pub(crate) watch: Watch,
     pub(crate) id: ConnectionId,
     pub(crate) session: Session,
-    /// The queue pair that is this client's alone.
+    /// The client's own queue pair, if it has one.
     pub(crate) own: Option<OwnPair>,
     pub(crate) inbox: Inbox,
-    /// By which the client tells of requests, if it does.
+    /// The byte by which the client announces requests, if it uses one.
     pub(crate) byte: Option<DenseByte>,
     /// The number of the client's queue pair.
     pub(crate) source_qp: u32,
     pub(crate) checksum: bool,
-    /// Looks at the next message while its checksum did not match.
+    /// Number of checks of the next message in which its checksum did not match.
     pub(crate) corrupt_looks: u32,
-    /// Where results go that are sent as datagrams.
+    /// Destination of results that are sent as datagrams.
     pub(crate) reply_to: Option<ReplyTo>,
-    /// Per response slot: the WRITE or SEND that reads it.
+    /// Indexed by response slot: the WRITE or SEND that reads the slot.
     pub(crate) tickets: Box<[Ticket]>,
-    /// Messages before this one are answered with a wake-up, whatever their own flag says: the client sleeps.
+    /// Messages before this one are answered with a wake-up, independently of their own flag, because the client
+    /// sleeps.
     pub(crate) push_end: Seq,
-    /// Responses that a client asked to be pushed and that found no room yet.
+    /// Responses that the client has requested to be pushed, and that are not sent yet.
     pub(crate) owed: Option<(Seq, Seq)>,
-    /// Whether the client can be told of answers that come later.
+    /// `true` if the client supports wake-ups for deferred answers.
     pub(crate) can_tell: bool,
-    /// Whether it is to be told of the next one.
+    /// `true` if the client is to be woken for the next answer.
     pub(crate) tells: bool,
-    /// Whether there is one, and it was not told yet.
+    /// `true` if a wake-up for an answer is due.
     pub(crate) must_tell: bool,
-    /// Why it has to be closed.
+    /// Why the connection must be closed.
     pub(crate) violation: Option<String>,
-    /// Since when its session is to be kept, if it is.
+    /// Time from which on the session is retained; `None` if it is not.
     pub(crate) keep_from: Option<Nanos>,
 }
 
 impl ServerEnd {
-    /// Whether the slot of a response, and the connection's send queue, are free.
+    /// Returns whether the slot of a response, and the connection's send queue, are free.
     #[inline]
     pub fn can_answer(&self, seq: Seq) -> bool {
         let is_free =
@@ -62,14 +63,13 @@ impl ServerEnd {
         self.own.as_ref().is_some_and(is_free)
     }
 
-    /// Of the last request that read the slot of a response.
+    /// Returns the ticket of the last request that read the slot of a response.
     #[inline]
     pub(crate) fn ticket_of(&self, seq: Seq) -> Ticket {
         self.tickets[self.session.responses.index(seq)]
     }
 
-    /// Sets or clears the flag that says that the server sleeps, in the slot where this client looks for its next
-    /// response.
+    /// Sets or clears the flag that the server sleeps, in the slot that this client checks for its next response.
     pub fn mark_sleeping(&self, sleeping: bool) {
         let at = self.session.responses.offset(self.session.expect) + 8;
         let word = self.session.results.load_relaxed(at) & !ResponseHeader::SLEEPING_BIT;
@@ -77,10 +77,10 @@ impl ServerEnd {
         self.session.results.store_relaxed(at, word | flag);
     }
 
-    /// The client woke us.
+    /// Handles a wake-up from the client.
     pub fn kicked(&mut self, imm: u32) {
         if let Imm::Push { oldest_low, count } = Imm::decode(imm) {
-            // It is about to sleep.
+            // The client is about to sleep.
             self.tell_from_now_on();
             self.look_for_answers();
             let window = self.session.geometry.window;
@@ -92,7 +92,7 @@ impl ServerEnd {
         }
     }
 
-    /// The client sent a request that was executed before: its response is to be pushed, if it is still there.
+    /// Handles a repeated request that was executed before: its response is pushed, if it is still in its slot.
     pub fn asked_again(&mut self, seq: Seq) {
         if self.session.expect.distance_from(seq) <= u32::from(self.session.geometry.window) {
             let (from, end) = self.owed.unwrap_or((seq, seq.next()));
@@ -102,13 +102,13 @@ impl ServerEnd {
         }
     }
 
-    /// Whether responses are to be pushed, or the client is to be told of answers.
+    /// Returns whether responses are to be pushed, or a wake-up for an answer is due.
     pub const fn owes(&self) -> bool {
         self.owed.is_some() || self.must_tell
     }
 
-    /// What is kept of a connection whose queue pair is drained. Memory that a stopped process may still touch is not
-    /// reused: the responses are copied to fresh memory.
+    /// Returns the session of a connection whose queue pair is drained. Memory that a stopped process may still access
+    /// is not reused: the responses are copied to new memory.
     pub(super) fn into_session(self, nic: &Nic) -> Option<Session> {
         let mut session = self.session;
         if self.own.is_some_and(|own| !own.connection.is_quiesced()) {

@@ -1,4 +1,4 @@
-//! How connections end and are drained; how their sessions wait for the client, and expire as calls do.
+//! The end of connections: draining them, retaining their sessions for their clients, and expiring sessions and calls.
 
 use farcall_link::bootstrap::{Refusal, RefusalKind};
 use farcall_verbs::{Clock, Error, Nanos};
@@ -7,15 +7,15 @@ use super::{ConnectionId, Handler, Open, Parked, Responder, ResponderEvent, Serv
 use crate::error::Broken;
 
 impl<H: Handler, C: Clock> Responder<H, C> {
-    /// The client's process is gone, or said goodbye: its connection ends. Its session is kept for a while if it may
-    /// come back.
+    /// Ends a connection whose client process has exited, or has sent a close notification. If `may_come_back` is set,
+    /// its session is retained for a while.
     pub fn hang_up(&mut self, id: ConnectionId, may_come_back: bool, now: Nanos) {
         if let Some(at) = self.position(id) {
             self.end(at, Broken::HungUp, None, may_come_back.then_some(now));
         }
     }
 
-    /// Ends a connection; parks its session if `keep_from` says since when.
+    /// Ends a connection. If `keep_from` is set, retains its session from that time on.
     pub(super) fn end(&mut self, at: usize, why: Broken, tell: Option<Refusal>, keep_from: Option<Nanos>) {
         let Open { mut end, turns } = self.connections.remove(at);
         self.lookout.remove(at);
@@ -31,7 +31,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         self.release_closing();
     }
 
-    /// Lets go of connections that are drained, and of their memory once nobody can touch it.
+    /// Releases connections that are drained, and their memory when no peer can access it any more.
     pub(super) fn release_closing(&mut self) {
         let mut at = 0;
         while at < self.closing.len() {
@@ -65,7 +65,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         }
     }
 
-    /// Ends the calls that are answered later and whose clients gave them up by now.
+    /// Ends the deferred calls whose deadline has passed.
     pub(super) fn expire_deferred(&mut self, now: Nanos) {
         if self.engine.deferring.next_deadline.is_none_or(|deadline| now < deadline) {
             return;
@@ -92,7 +92,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             };
             self.engine.counters.violations.increment();
             let tell = Some(RefusalKind::Malformed.because(why.clone()));
-            // Its session is not kept: nothing more of that stream can be trusted.
+            // The session is not retained: its messages cannot be trusted any more.
             self.end(at, Broken::Protocol(why), tell, None);
         }
     }

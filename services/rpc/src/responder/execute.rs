@@ -1,4 +1,4 @@
-//! A call that was taken: executed by the handler, answered in its response slot.
+//! Executing a call by the handler and writing the answer into its response slot.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::wire::{
     TIME_UNIT_NS,
 };
 
-/// Of so many calls one is timed, for the histogram and for clients that fetch.
+/// One call in this many is timed, for the histogram and for clients that fetch.
 const CALLS_PER_TIMED: u32 = 8;
 
-/// How a call ended, before it is written into its slot.
+/// Outcome of a call before it is written into its slot.
 pub(super) struct Answer {
     pub status: Status,
     pub flags: ResponseFlags,
@@ -41,10 +41,10 @@ impl Answer {
 }
 
 impl<H: Handler, C: Clock> Engine<H, C> {
-    /// Executes a call, or a batch of them, whose payload is the message at hand, or `whole`.
+    /// Executes a call or a batch, whose payload is that of the current message, or of the assembled request `whole`.
     ///
     /// # Errors
-    /// How it breaks the protocol.
+    /// Returns a description of the violation if the message violates the protocol.
     #[inline]
     pub(super) fn execute(
         &mut self,
@@ -101,7 +101,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
             (_, false) => None,
             (Ok(Ok(())), true) => self.later(end, call, late, in_slot),
             (_, true) => {
-                // What the handler says now counts, and its token leads nowhere.
+                // The handler's error counts, and answers by its token are discarded.
                 self.take_at_hand().iter().for_each(|pending| pending.cancel());
                 None
             }
@@ -123,7 +123,8 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         Ok(answer)
     }
 
-    /// What is answered now to a call, or a batch with such calls, whose answer comes later; `None` if none does.
+    /// Returns the immediate answer to a deferred call, or to a batch with deferred calls; `None` if no call is
+    /// deferred.
     #[cold]
     fn later(
         &mut self,
@@ -146,7 +147,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         Some(self.keep_deferred(end, DeferredCall::batch(call_id, deadline, results, late)))
     }
 
-    /// Whether a call may be executed.
+    /// Checks whether a call may be executed.
     #[inline]
     fn admit(
         &self,
@@ -176,7 +177,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         Ok(())
     }
 
-    /// Leaves in the slot what fits, keeps the rest.
+    /// Leaves as much of the result in the slot as fits, and stores the rest.
     #[inline]
     fn finish(&mut self, end: &mut ServerEnd, call_id: u64, in_slot: usize) -> Answer {
         if self.spill.is_empty() {
@@ -195,7 +196,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         Answer { flags: ResponseFlags::MORE, ..Answer::ok(len_bytes, total_bytes) }
     }
 
-    /// An error and its text instead of a result.
+    /// Writes an error and its text instead of a result.
     #[cold]
     pub(super) fn refuse(&mut self, end: &ServerEnd, status: Status, text: &str) -> Answer {
         self.spill.clear();
@@ -210,7 +211,8 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         Answer { status, flags: ResponseFlags::ERROR, ..Answer::ok(len_bytes, len_bytes) }
     }
 
-    /// Writes the header of an answer whose payload is in its slot, publishes it, and hands it over as the path says.
+    /// Completes an answer whose payload is in its slot: writes its header, publishes it, and passes it to the
+    /// response path.
     #[inline]
     pub(super) fn answer<S: ResponsePath>(
         &mut self,
@@ -251,14 +253,14 @@ impl<H: Handler, C: Clock> Engine<H, C> {
     }
 }
 
-/// Whether the handler's time is to be measured: always for a client that waits for it to become short, and often
-/// enough for one that collects samples. Two clock reads cost as much as the rest of a short call.
+/// Returns whether the handler's time is measured: always for a client that waits for it to become short, and often
+/// enough for a client that collects samples. Two clock reads cost as much as the rest of a short call.
 #[inline]
 fn is_timed(header: &RequestHeader) -> bool {
     header.mode() != Mode::Fetch || is_sampled(header)
 }
 
-/// Whether it is one of those that are timed under every mode. A message that carries a batch counts as one.
+/// Returns whether the message is one of those that are timed in every mode. A message with a batch counts as one.
 #[inline]
 fn is_sampled(header: &RequestHeader) -> bool {
     header.seq.0.is_multiple_of(CALLS_PER_TIMED)

@@ -1,4 +1,4 @@
-//! What a service implements.
+//! The interface of a service.
 
 use std::io;
 use std::sync::Arc;
@@ -12,18 +12,19 @@ use super::session::Session;
 use crate::wire::batch::{ENTRY_HEAD_BYTES, entry_head};
 use crate::wire::{Status, padded};
 
-/// A service: answers calls. It runs on a server thread, one call at a time, and so needs no locks of its own.
+/// A service, which answers calls. It runs on a server thread, one call at a time, and therefore needs no locks.
 pub trait Handler {
-    /// Answers one call: reads the request, appends the result to `reply`.
+    /// Answers one call: reads the request and appends the result to `reply`.
     ///
-    /// A panic is caught: the caller gets an error, the server goes on. What the handler had changed stays changed.
+    /// A panic is caught: the caller gets an error, and the server continues. Earlier changes by the handler are not
+    /// undone.
     ///
     /// # Errors
-    /// What the caller gets instead of a result.
+    /// Returns the error that the caller receives instead of a result.
     fn handle(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError>;
 
-    /// A connection ended, whose number calls had ([`Call::connection`]): nothing more comes over it. A client that
-    /// comes back does so over another one. It must not panic.
+    /// Called when a connection has ended, with the number that its calls had ([`Call::connection`]): no more calls
+    /// arrive over it. A client that reconnects has another number. It must not panic.
     fn closed(&mut self, _connection: u32) {}
 }
 
@@ -36,7 +37,7 @@ where
     }
 }
 
-/// A handler's refusal.
+/// An error returned by a handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandlerError {
     pub(crate) status: Status,
@@ -44,18 +45,18 @@ pub struct HandlerError {
 }
 
 impl HandlerError {
-    /// An application's own error. The caller sees `code` (15 bits) and the message.
+    /// Creates an application's own error. The caller receives `code` (15 bits) and the message.
     pub fn new(code: u16, message: impl Into<String>) -> Self {
         Self { status: Status::application(code), message: message.into() }
     }
 
-    /// There is no such method.
+    /// Creates the error for a method that does not exist.
     pub fn unknown_method(method: u16) -> Self {
         Self { status: Status::UNKNOWN_METHOD, message: format!("method {method}") }
     }
 }
 
-/// One call, as its handler sees it.
+/// One call, as passed to its handler.
 #[derive(Debug)]
 pub struct Call<'a> {
     pub(crate) method: u16,
@@ -68,48 +69,48 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Which method.
+    /// Returns the method.
     pub const fn method(&self) -> u16 {
         self.method
     }
 
-    /// The request: a private copy, so the caller cannot change it any more.
+    /// Returns the request. It is a private copy, so the caller cannot change it any more.
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// The call's number, unique in its session.
+    /// Returns the call's number, unique in its session.
     pub const fn call_id(&self) -> u64 {
         self.call_id
     }
 
-    /// The caller's trace; 0 if it has none.
+    /// Returns the caller's trace; 0 if it has none.
     pub const fn trace_id(&self) -> u64 {
         self.trace_id
     }
 
-    /// When the caller gives up, by the clock of the server thread.
+    /// Returns the caller's deadline, by the clock of the server thread.
     pub const fn deadline(&self) -> Option<Nanos> {
         self.deadline
     }
 
-    /// When the server began to take the call in.
+    /// Returns when the server began to receive the call.
     pub const fn arrived(&self) -> Nanos {
         self.arrived
     }
 
-    /// The connection it came over: a number that is unique while the connection lives.
+    /// Returns the number of the connection over which the call arrived. It is unique while the connection exists.
     pub const fn connection(&self) -> u32 {
         self.connection
     }
 }
 
-/// Where a result is written: in place, in the slot that the client fetches it from; longer ones go to memory that is
-/// kept until the client has all of it.
+/// The result of a call. It is written directly to the slot that the client fetches it from. A longer result is
+/// written to memory that is retained until the client has received all of it.
 pub struct Reply<'a> {
     session: &'a Session,
     deferring: &'a mut Deferring,
-    /// Calls of the batch at hand that are answered later.
+    /// Deferred calls of the current batch.
     late: Vec<Arc<Pending>>,
     slot: &'a Region,
     payload_at: usize,
@@ -118,11 +119,11 @@ pub struct Reply<'a> {
     spill: &'a mut Vec<u8>,
     max_bytes: usize,
     overflow: bool,
-    /// Where the result of the call at hand begins, behind those of the calls of its batch before it.
+    /// Where the result of the current call begins, after the results of earlier calls of its batch.
     begins_at: usize,
 }
 
-/// Where a result may go.
+/// Where a result may be written.
 pub(super) struct Place {
     pub payload_at: usize,
     pub capacity: usize,
@@ -155,22 +156,22 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Leaves the answer for later: the handler returns, other calls are executed, and whoever holds the token answers
-    /// when it is time, from any thread. What was appended to the result is forgotten. If the handler returns an error
-    /// all the same, the call ends with it at once.
+    /// Defers the answer: the handler returns, other calls are executed, and the holder of the token answers later,
+    /// from any thread. Bytes that were appended to the result are discarded. If the handler returns an error
+    /// nevertheless, the call ends with that error at once.
     ///
-    /// The calls of a batch end together, with the last of them.
+    /// The calls of a batch end together, when the last of them is answered.
     ///
     /// # Errors
-    /// If too many calls of this client or of this thread are to be answered later
-    /// ([`crate::ResponderConfig::deferred_of_client_max`], [`crate::ResponderConfig::deferred_max`]), if this one
-    /// was deferred before, or if the client is of a version that takes no such answers.
+    /// Returns an error if too many calls of this client or of this thread are deferred
+    /// ([`crate::ResponderConfig::deferred_of_client_max`], [`crate::ResponderConfig::deferred_max`]), if this call
+    /// was deferred before, or if the client's version does not support deferred answers.
     pub fn defer(&mut self) -> Result<Deferred, HandlerError> {
         self.deferring.defer(self.session, self.late.len())
     }
 
-    /// Whether the call at hand is answered later; if it is one of a batch, its token is kept here. An error takes the
-    /// token back: it leads nowhere then.
+    /// Returns whether the current call is deferred. If it belongs to a batch, its token's state is stored here. If
+    /// the handler returned an error, the token is cancelled.
     #[inline]
     pub(super) fn end_call_of_batch(&mut self, is_ok: bool) -> bool {
         if matches!(self.deferring.at_hand, AtHand::Now) {
@@ -194,7 +195,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// The calls of the batch that are answered later.
+    /// Returns the deferred calls of the batch.
     #[inline]
     pub(super) fn take_late(&mut self) -> Vec<Arc<Pending>> {
         std::mem::take(&mut self.late)
@@ -214,7 +215,8 @@ impl<'a> Reply<'a> {
     #[cold]
     fn extend_beyond(&mut self, bytes: &[u8]) {
         if self.end() + bytes.len() > self.max_bytes {
-            // Remembered, and answered with an error when the handler is done; nothing is kept that will not be sent.
+            // The handler's caller answers with an error when the handler returns; bytes that will not be sent are not
+            // stored.
             self.overflow = true;
             return;
         }
@@ -230,7 +232,7 @@ impl<'a> Reply<'a> {
         self.spill.extend_from_slice(bytes);
     }
 
-    /// Forgets what was appended.
+    /// Discards the appended bytes.
     pub fn clear(&mut self) {
         if self.spill.is_empty() {
             self.in_slot = self.begins_at;
@@ -240,36 +242,36 @@ impl<'a> Reply<'a> {
         self.overflow = false;
     }
 
-    /// Bytes appended so far.
+    /// Returns the number of appended bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.end() - self.begins_at
     }
 
-    /// Bytes of all results so far.
+    /// Returns the number of bytes of all results so far.
     #[inline]
     fn end(&self) -> usize {
         self.in_slot + self.spill.len()
     }
 
-    /// Whether nothing was appended.
+    /// Returns whether nothing was appended.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How long the result may become.
+    /// Returns the maximum length of the result.
     pub const fn max_bytes(&self) -> usize {
         self.max_bytes.saturating_sub(self.begins_at)
     }
 
-    /// Keeps room beyond what results may take. `false`: there is not as much.
+    /// Reserves bytes that results may not use. Returns `false` if there are not as many.
     pub(super) fn reserve(&mut self, len_bytes: usize) -> bool {
         let left = self.max_bytes.checked_sub(len_bytes);
         self.max_bytes = left.unwrap_or(self.max_bytes);
         left.is_some()
     }
 
-    /// Begins the result of a call of a batch. Returns where its head is to be.
+    /// Begins the result of a call of a batch. Returns the offset of its head.
     #[inline]
     pub(super) fn begin_entry(&mut self) -> usize {
         let at = self.end();
@@ -278,7 +280,7 @@ impl<'a> Reply<'a> {
         at
     }
 
-    /// Ends it.
+    /// Ends the result of a call of a batch.
     #[inline]
     pub(super) fn end_entry(&mut self, head_at: usize, status: Status) {
         let len_bytes = self.len();
@@ -291,7 +293,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Appends what was reserved.
+    /// Appends bytes that were reserved.
     #[inline]
     fn append_reserved(&mut self, bytes: &[u8]) {
         if self.spill.is_empty() && bytes.len() <= self.capacity - self.in_slot {
@@ -302,12 +304,12 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Whether more was appended than is allowed.
+    /// Returns whether more was appended than is allowed.
     pub(crate) const fn is_overflown(&self) -> bool {
         self.overflow
     }
 
-    /// Bytes of the result that are in the slot; the rest of it, if any, is all in the spill.
+    /// Returns the number of bytes of the result that are in the slot. If there are more, all bytes are in the spill.
     pub(crate) const fn in_slot(&self) -> usize {
         self.in_slot
     }

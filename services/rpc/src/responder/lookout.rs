@@ -1,4 +1,4 @@
-//! Where the server looks for the next message of each connection.
+//! The table of mailboxes that the server polls.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,21 +8,22 @@ use farcall_verbs::Probe;
 use super::ServerEnd;
 use super::dense_bytes::DenseBytes;
 
-/// In the order of the connections, and apart from all else that they hold: of a thousand in turn each cache line is a
-/// miss, and one that has no message costs one line of its mailbox and a third of one here. Those whose clients tell of
-/// requests by a byte have no place: their bytes are looked at.
+/// Entries are in the order of the connections, and separate from their other state. With a thousand connections each
+/// access to a cache line is a miss; a mailbox without a message costs one line of the mailbox and a third of a line
+/// of this table. Clients that announce requests by a byte have no entry, because their bytes are polled.
 #[derive(Default)]
 pub(super) struct Lookout {
     places: Vec<Place>,
     pub bytes: DenseBytes,
-    /// Whether mailboxes are to be looked at whatever their bytes say: a client has waited in vain, or the server sleeps.
+    /// `true` if mailboxes are polled independently of their bytes: a client has received no response, or the server
+    /// sleeps.
     pub distrusts_bytes: bool,
     covered: Arc<CoveredMailboxes>,
 }
 
 struct Place {
     mailbox: Mailbox,
-    /// Which connection.
+    /// Index of the connection.
     owner: u32,
 }
 
@@ -33,7 +34,8 @@ struct Mailbox {
     expected: u32,
 }
 
-/// The mailboxes of all connections, as they were when the server went to sleep, for the poller that covers it.
+/// The mailboxes of all connections as of the time when the server went to sleep, for the poller that polls them in
+/// the meantime.
 #[derive(Default)]
 pub(super) struct CoveredMailboxes(Mutex<Vec<Mailbox>>);
 
@@ -42,7 +44,8 @@ impl Mailbox {
         Self { watch: end.watch.clone(), expected: end.session.expect.0 }
     }
 
-    /// The number is in the low half of a message's first word; the status bit is looked at when it is taken.
+    /// Returns whether the next message is there. The number is in the low half of a message's first word; the status
+    /// bit is checked when the message is read.
     #[inline]
     fn has_message(&self) -> bool {
         self.watch.load_acquire() as u32 == self.expected
@@ -59,31 +62,31 @@ impl Mailbox {
 }
 
 impl Lookout {
-    /// How many mailboxes are looked at.
+    /// Returns the number of entries.
     #[inline]
     pub fn places(&self) -> usize {
         self.places.len()
     }
 
-    /// Whose mailbox it is.
+    /// Returns the connection of an entry.
     #[inline]
     pub fn owner(&self, place: usize) -> usize {
         self.places[place].owner as usize
     }
 
-    /// Whether the next message of a connection is in its mailbox.
+    /// Returns whether the mailbox of an entry holds the next message.
     #[inline]
     pub fn sees(&self, place: usize) -> bool {
         self.places[place].mailbox.has_message()
     }
 
-    /// The connection has taken messages.
+    /// Updates an entry after messages were handled.
     #[inline]
     pub fn follow(&mut self, place: usize, end: &ServerEnd) {
         self.places[place].mailbox.follow(end);
     }
 
-    /// Looks for messages of the connection at place `owner`, the last one, from now on.
+    /// Adds the connection with index `owner`, which must be the last one.
     pub fn push(&mut self, owner: usize, end: &ServerEnd) {
         self.covered.mailboxes().push(Mailbox::of(end));
         if end.byte.is_none() {
@@ -91,7 +94,7 @@ impl Lookout {
         }
     }
 
-    /// The connection at place `owner` is gone; those behind it move up.
+    /// Removes the connection with index `owner`; the indexes of later connections decrease by one.
     pub fn remove(&mut self, owner: usize) {
         self.covered.mailboxes().remove(owner);
         self.places.retain(|place| place.owner as usize != owner);
@@ -101,12 +104,12 @@ impl Lookout {
         self.bytes.remove(owner);
     }
 
-    /// What a poller looks at.
+    /// Returns the mailboxes for a poller.
     pub fn covered(&self) -> Arc<CoveredMailboxes> {
         Arc::clone(&self.covered)
     }
 
-    /// Tells the poller where the connections' next messages are expected.
+    /// Updates the poller's mailboxes to the connections' next messages.
     pub fn tell_poller<'a>(&self, ends: impl Iterator<Item = &'a ServerEnd>) {
         for (mailbox, end) in self.covered.mailboxes().iter_mut().zip(ends) {
             mailbox.follow(end);

@@ -1,10 +1,10 @@
-//! The server endpoint: polls the mailboxes of many connections, executes what comes, and leaves results where clients
-//! fetch them, or writes them to those who asked for that.
+//! The server endpoint: polls the mailboxes of many connections, executes received messages, and stores results where
+//! clients fetch them, or writes them to clients that have requested that.
 //!
-//! A turn ([`Responder::progress`](farcall_verbs::Endpoint::progress)) reads: look at completions now and then, serve
-//! each connection that has a message, let sessions expire. An empty mailbox costs one load. A file for each phase of a
-//! message: [`accept`] (connected), [`serve`] (taken), [`parts`] (put together), [`execute`] (executed and answered).
-//! What differs between the paths of a plan is in [`crate::paths`].
+//! A driver iteration ([`Responder::progress`](farcall_verbs::Endpoint::progress)) has these steps: poll completions
+//! from time to time, serve each connection that has a message, and expire sessions. An empty mailbox costs one load.
+//! Each phase of a message has a file: [`accept`] (connected), [`serve`] (received), [`parts`] (assembled),
+//! [`execute`] (executed and answered). The differences between the paths of a plan are in [`crate::paths`].
 
 mod accept;
 mod answered;
@@ -54,37 +54,38 @@ use session::Session;
 use sleep::Sleep;
 pub(crate) use thread_pair::{Datagram, ThreadPair};
 
-/// A connection of a responder. Never used twice.
+/// Number of a connection of a responder. Numbers are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u32);
 
-/// What a responder tells its owner.
+/// An event for the thread that runs a responder.
 #[derive(Debug)]
 pub enum ResponderEvent {
-    /// A connection ended; its bootstrap channel should say why, if there is a reason for the client, and be closed.
+    /// A connection ended. The thread should send the reason over its bootstrap connection, if there is one for the
+    /// client, and close it.
     Closed {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
-        /// Why.
+        /// The reason.
         why: Broken,
-        /// What to tell the client.
+        /// The refusal to send to the client.
         tell: Option<Refusal>,
     },
 }
 
-/// A connection that is open.
+/// An open connection.
 struct Open<H, C> {
     end: ServerEnd,
     turns: Turns<H, C>,
 }
 
-/// A session whose connection is gone.
+/// A session without a connection.
 struct Parked {
     session: Session,
     expires: Nanos,
 }
 
-/// What came of a turn.
+/// Result of a driver iteration.
 #[derive(Default)]
 struct Turn {
     served: bool,
@@ -102,21 +103,23 @@ impl Turn {
     }
 }
 
-/// Places in the completion queue for each connection: wake-ups, mostly. (Requests by SEND take turns at credits.)
+/// Completion queue entries for each connection, mostly for wake-ups. (Requests by SEND are limited by credits.)
 const COMPLETIONS_OF_CONNECTION: usize = 16;
-/// Places at least: datagrams, too, need some.
+/// Minimum number of completion queue entries, since datagrams also need some.
 const COMPLETIONS_MIN: usize = 16_384;
 const COMPLETIONS_AT_ONCE: usize = 32;
-/// Looks at the completion queue in a turn, at most: who sends without end does not keep the others waiting.
+/// Maximum number of polls of the completion queue in an iteration, so that a client that sends without pause does not
+/// delay the others.
 const LOOKS_A_TURN: u32 = 64;
-/// So many mailboxes are one look of an idle turn: a thousand clients do not make the server poll on for longer.
+/// Number of mailboxes that count as one poll of an idle iteration, so that a thousand clients do not make the server
+/// poll for longer.
 const CONNECTIONS_A_LOOK: usize = 64;
-/// Turns between looks at the completion queue while there is work: its completions only tell of free places in send
-/// queues, and of clients that want to sleep.
+/// Number of iterations between polls of the completion queue while there is work. Its completions then only indicate
+/// free send queue entries, and clients that want to sleep.
 const TURNS_PER_POLL: u32 = 8;
 
-/// The server endpoint. Generic over the service and over the clock that measures how long the service takes (RF-RPC's
-/// two-byte processing time); all decisions in time use the `now` that its driver gives.
+/// The server endpoint. Generic over the service, and over the clock that measures how long the service takes
+/// (RF-RPC's two-byte processing time). All decisions that depend on time use the driver's `now`.
 pub struct Responder<H, C> {
     nic: Nic,
     cq: Box<dyn RawCq>,
@@ -125,7 +128,7 @@ pub struct Responder<H, C> {
     connections: Vec<Open<H, C>>,
     lookout: Lookout,
     by_qp: HashMap<u32, ConnectionId>,
-    /// By the session's tag.
+    /// Key: the session's tag.
     by_tag: HashMap<u32, ConnectionId>,
     next_id: u32,
     closing: Vec<ServerEnd>,
@@ -136,20 +139,21 @@ pub struct Responder<H, C> {
     sleep: Sleep,
     wcs: [Wc; COMPLETIONS_AT_ONCE],
     turns_to_poll: u32,
-    /// Connections whose requests are told of by completions.
+    /// Number of connections whose requests are announced by completions.
     receiving: usize,
-    /// Connections with responses to push, or of answers to tell, that found no room.
+    /// Number of connections with responses to push or wake-ups to send that found no room.
     owing: usize,
-    /// Here so that its memory is used again.
+    /// Kept to reuse its memory.
     answered_tags: Vec<u32>,
     kept_memory: KeptMemory,
 }
 
 impl<H: Handler, C: Clock> Responder<H, C> {
-    /// A server thread's endpoint on a device. `incarnation` must differ from that of any earlier start of the server.
+    /// Creates a server thread's endpoint on a device. `incarnation` must differ from that of any earlier start of the
+    /// server.
     ///
     /// # Errors
-    /// If the device gives no completion queue or channel.
+    /// Returns an error if the completion queue or the channel cannot be created.
     pub fn new(nic: Nic, config: ResponderConfig, incarnation: u64, handler: H, clock: C) -> Result<Self> {
         let channel = nic.context.create_comp_channel()?;
         let most = config.connections_max.saturating_mul(COMPLETIONS_OF_CONNECTION);
@@ -180,32 +184,32 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         })
     }
 
-    /// What happened so far.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         &self.engine.counters
     }
 
-    /// Connections that are open.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
 
-    /// Sessions that wait for their client to come back.
+    /// Returns the number of sessions that wait for their client to reconnect.
     pub fn sessions_parked(&self) -> usize {
         self.parked.len()
     }
 
-    /// The service.
+    /// Returns the service.
     pub fn handler(&mut self) -> &mut H {
         &mut self.engine.handler
     }
 
-    /// What the owner should know.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<ResponderEvent> {
         self.events.pop_front()
     }
 
-    /// Serves every connection once; returns whether there was anything.
+    /// Serves every connection once. Returns whether any had a message.
     fn serve_all(&mut self, now: Nanos) -> bool {
         let mut turn = Turn::default();
         let is_told = self.receiving > 0;
@@ -243,7 +247,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         came
     }
 
-    /// Serves those of whose messages no byte tells, as it should.
+    /// Serves clients whose messages should have been announced by a byte, but were not.
     #[cold]
     fn serve_untold(&mut self, turn: &mut Turn, now: Nanos) {
         self.lookout.distrusts_bytes = false;
@@ -255,7 +259,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         }
     }
 
-    /// Takes completions: free places in send queues, wake-ups, failures.
+    /// Handles completions: free send queue entries, wake-ups, failures.
     fn poll_completions(&mut self, now: Nanos) -> bool {
         self.turns_to_poll = if self.receiving == 0 { TURNS_PER_POLL } else { 0 };
         let mut any = false;
@@ -323,16 +327,16 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     }
 
     fn position(&self, id: ConnectionId) -> Option<usize> {
-        // Ids only grow and removal keeps the order.
+        // Ids only grow, and removal preserves the order.
         self.connections.binary_search_by_key(&id, |open| open.end.id).ok()
     }
 
-    /// Whether a client waits for an answer that comes later.
+    /// Returns whether a client waits for a deferred answer.
     fn owes_answers(&self) -> bool {
         self.connections.iter().any(|open| !open.end.session.deferred.is_empty())
     }
 
-    /// What comes by completions, requests by SEND too, makes events.
+    /// Arms the completion queue. All work that completions announce, including requests by SEND, raises an event.
     fn arm_completions(&mut self) -> Result<()> {
         let kept_bytes = self.engine.buffered.bytes();
         self.kept_memory.saw(self.engine.buffered.take_peak_bytes());
@@ -386,8 +390,8 @@ impl<H: Handler, C: Clock> Endpoint for Responder<H, C> {
     }
 
     fn arm_covered(&mut self) -> Result<()> {
-        // Clients see a server that is awake: nobody sends a KICK. The poller looks at mailboxes, not at bytes that others
-        // can disturb, so the look before sleep does, too.
+        // The sleep flag stays clear, so no client sends a KICK. The poller polls mailboxes, and not bytes, which
+        // other clients can overwrite. The last poll before sleeping must do the same.
         self.lookout.tell_poller(self.connections.iter().map(|open| &open.end));
         self.lookout.distrusts_bytes = true;
         self.arm_completions()

@@ -1,4 +1,4 @@
-//! Requests that come in parts, and results that are asked for in pieces.
+//! Requests that arrive in parts, and results that are returned in segments.
 
 use farcall_verbs::{Clock, Nanos};
 
@@ -8,16 +8,16 @@ use super::session::Assembly;
 use super::{Handler, ServerEnd};
 use crate::wire::{RESPONSE_HEADER_BYTES, RequestFlags, RequestHeader, ResponseFlags, Status};
 
-/// What a part of a request came to.
+/// Result of handling a part of a request.
 pub(super) enum Part {
-    /// It is acknowledged or refused.
+    /// The part is acknowledged or refused.
     Answer(Answer),
-    /// The request is whole.
+    /// The request is complete.
     Last(Assembly),
 }
 
 impl<H: Handler, C: Clock> Engine<H, C> {
-    /// Takes in a part of a long request.
+    /// Handles a part of a long request.
     pub(super) fn take_part(
         &mut self,
         end: &mut ServerEnd,
@@ -55,7 +55,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         assembly.came_bytes += bytes.len();
         let buffered = self.buffered.bytes() + bytes.len();
         if assembly.is_refused || buffered > self.config.buffers_bytes_max {
-            // The rest may be on its way: it belongs to this request until all of it has come.
+            // Further parts may be in flight: they belong to this request until all of it has arrived.
             (assembly.is_refused, assembly.bytes) = (true, self.buffered.keep(Vec::new()));
             session.assembly = (assembly.came_bytes < total_bytes).then_some(assembly);
             let text = format!("{buffered} bytes are kept for all clients");
@@ -69,7 +69,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         Ok(Part::Answer(Answer::ACK))
     }
 
-    /// Gives a piece of a result that is kept, or forgets it.
+    /// Returns a segment of a stored result, or releases the result.
     pub(super) fn go_on(&mut self, end: &mut ServerEnd, header: &RequestHeader) -> Result<Answer, String> {
         let (offset, longest, rest) = part_numbers(&self.message[header.first().request_header_bytes()..])?;
         if !rest.is_empty() {
@@ -98,7 +98,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         session.results.copy_in(at, &bytes[offset..offset + len_bytes]);
         let is_last = offset + len_bytes == total_bytes;
         if is_last {
-            // The last pieces are in slots, which keep them until the client has them.
+            // The last segments are in slots, which retain them until the client has received them.
             session.release(kept);
         }
         let flags = if is_last { ResponseFlags::empty() } else { ResponseFlags::MORE };
@@ -106,7 +106,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
     }
 }
 
-/// The two numbers in front of a part or continuation.
+/// Decodes the two numbers at the start of a part or of a request for a segment.
 fn part_numbers(payload: &[u8]) -> Result<(usize, usize, &[u8]), String> {
     let Some((numbers, rest)) = payload.split_first_chunk::<8>() else {
         return Err("a part or continuation without its numbers".into());

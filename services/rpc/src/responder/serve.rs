@@ -1,4 +1,4 @@
-//! One connection's turn: its messages are taken, dealt with and answered, up to a bound.
+//! Service of one connection: a bounded number of its messages is read, executed and answered.
 
 use std::sync::Arc;
 
@@ -17,24 +17,24 @@ use crate::counters::Counters;
 use crate::paths::{DatagramReply, Path, RequestPath, ResponsePath, ServerReply};
 use crate::wire::{CallBase, Form, Mode, RequestFlags, RequestHeader, Status};
 
-/// What a connection's turn came to.
+/// Result of serving a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Served {
     /// Messages were answered.
     Some,
-    /// There is no whole message.
+    /// There is no complete message.
     Nothing,
-    /// There is one, and no room for its answer yet.
+    /// There is a message, but no room for its answer yet.
     Stalled,
-    /// The stream cannot be trusted any more; the reason is in the connection.
+    /// The client violated the protocol; the reason is stored in the connection.
     Violation,
 }
 
-/// A connection's turns, compiled for the paths of its plan: one call through a pointer a batch.
+/// The functions that serve a connection, compiled for the paths of its plan: one indirect call per batch.
 pub(super) struct Turns<H, C> {
     pub serve_burst: fn(&mut Engine<H, C>, &mut ServerEnd, Nanos) -> Served,
     pub push_owed: fn(&mut Engine<H, C>, &mut ServerEnd) -> bool,
-    /// Whether completions tell of its requests.
+    /// `true` if completions announce its requests.
     pub is_told: bool,
 }
 
@@ -43,21 +43,21 @@ pub(super) struct Engine<H, C> {
     pub config: ResponderConfig,
     pub handler: H,
     pub counters: Block<Counters>,
-    /// Of one call in eight: how long the handler took.
+    /// How long the handler took, for one call in eight.
     pub times: Block<Times>,
     pub going_away: bool,
     pub clock: C,
     incarnation: u32,
-    /// The message at hand: header and payload, private.
+    /// The current message: a private copy of header and payload.
     pub message: Vec<u8>,
-    /// The part of a result that its slot does not hold.
+    /// A result that does not fit into its slot.
     pub spill: Vec<u8>,
     pub buffered: BufferedTotal,
     pub thread_pair: ThreadPair,
     pub deferring: Deferring,
 }
 
-/// Flags of messages that are not a whole call.
+/// Flags of messages that are not a complete call.
 const NO_WHOLE_CALL: RequestFlags =
     RequestFlags::CONTINUE.union(RequestFlags::PART).union(RequestFlags::COLLECT);
 
@@ -96,7 +96,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         }
     }
 
-    /// Serves what has come, up to a bound.
+    /// Serves up to `burst` messages of a connection.
     fn serve_burst<P: Path>(&mut self, end: &mut ServerEnd, now: Nanos) -> Served {
         let mut served = Served::Nothing;
         for _ in 0..self.config.burst {
@@ -152,8 +152,8 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         Served::Some
     }
 
-    /// Pushes what is executed and owed, each with a wake-up; returns whether all of it is. What is not executed yet is
-    /// pushed when it is.
+    /// Pushes the requested responses of executed messages, each with a wake-up. Returns whether all are sent. Those
+    /// of other messages are pushed after their execution.
     fn push_owed<P: Path>(&mut self, end: &mut ServerEnd) -> bool {
         let is_told = self.wake_for_answers(end);
         let Some((mut seq, stop)) = end.owed else { return is_told };
@@ -169,7 +169,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         is_told
     }
 
-    /// A message that is not a whole call.
+    /// Handles a message that is not a complete call.
     #[cold]
     fn serve_piece(
         &mut self,
@@ -208,8 +208,8 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         self.violated(end, Status::BAD_REQUEST, why)
     }
 
-    /// Answers a message that breaks the protocol, once and clearly, by WRITE, or as a datagram where all results are;
-    /// the connection is then closed.
+    /// Replies once to a message that violates the protocol, by WRITE, or as a datagram if all results are datagrams.
+    /// The connection is then closed.
     #[cold]
     fn violated(&mut self, end: &mut ServerEnd, status: Status, why: String) -> Served {
         let answer = self.refuse(end, status, &why);

@@ -1,4 +1,5 @@
-//! What outlives a connection: the slots, how far execution came, and results that are still to be fetched.
+//! State that outlives a connection: the slots, the number of the next message, and results that have not been
+//! fetched.
 
 use std::sync::Arc;
 
@@ -11,12 +12,12 @@ use super::collect::DeferredCall;
 
 use crate::wire::{CallBase, REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, Seq, Slots, TailKey};
 
-/// The state that makes calls at-most-once: a message below `expect` was executed, its response is in its slot until
-/// the client, by reusing the slot, says that it has it.
+/// The state that makes calls at-most-once. A message below `expect` has been executed. Its response is in its slot
+/// until the client reuses the slot, which implies that it has received the response.
 pub(crate) struct Session {
     pub id: SessionId,
     pub secret: [u8; 16],
-    /// Of the session, not of the connection: responses that wait in their slots stay readable over the next one.
+    /// Belongs to the session, not the connection: responses in their slots stay readable over the next connection.
     pub tail_key: TailKey,
     pub geometry: Geometry,
     pub requests: Slots,
@@ -25,29 +26,29 @@ pub(crate) struct Session {
     pub results: Arc<Region>,
     /// The next message to execute.
     pub expect: Seq,
-    /// By the last request of full form.
+    /// Taken from the last request of full form.
     pub call_base: Option<CallBase>,
     pub assembly: Option<Assembly>,
     pub retained: Vec<Retained>,
     pub retained_bytes: usize,
-    /// Whether the client collects answers that come later.
+    /// `true` if the client supports deferred answers.
     pub can_defer: bool,
     pub deferred: Vec<DeferredCall>,
 }
 
-/// A request that comes in parts.
+/// A request that arrives in parts.
 pub(crate) struct Assembly {
     pub call_id: u64,
     pub total_bytes: usize,
-    /// What came of it; nothing if it was refused.
+    /// The bytes received so far; empty if the request was refused.
     pub bytes: Buffered,
-    /// How far it came.
+    /// Number of bytes received.
     pub came_bytes: usize,
     pub is_refused: bool,
     pub began: Nanos,
 }
 
-/// A result that is fetched in pieces.
+/// A result that is fetched in segments.
 pub(crate) struct Retained {
     pub call_id: u64,
     pub bytes: Buffered,
@@ -83,11 +84,12 @@ impl Session {
         }
     }
 
-    /// Memory for a mailbox and for results: one registration, because each costs the server a descriptor. So a client
-    /// may write to its results and read its mailbox, which tells it nothing and harms nobody else.
+    /// Allocates memory for a mailbox and for results in one registration, because each registration costs the server
+    /// a descriptor. A client may therefore write to its results and read its mailbox, which discloses nothing and
+    /// affects no other client.
     ///
-    /// Each connection's slots begin at another line of a page: a server looks at all mailboxes in turn, and the caches
-    /// have few places for what lies at the same line of a thousand pages.
+    /// The slots of consecutive connections begin at different cache lines of a page. The server polls all mailboxes
+    /// in turn, and a cache has few sets for the same line of a thousand pages.
     pub fn regions(
         nic: &Nic,
         connection: u32,
@@ -101,29 +103,29 @@ impl Session {
         Ok((Arc::new(mailbox), Arc::new(results)))
     }
 
-    /// Memory of the slots.
+    /// Returns the memory of the slots in bytes.
     pub fn slots_bytes(&self) -> usize {
         self.mailbox.len_bytes() + self.results.len_bytes()
     }
 
-    /// Keeps the rest of a result.
+    /// Stores the rest of a result.
     pub fn retain(&mut self, call_id: u64, bytes: Buffered) {
         self.retained_bytes += bytes.len();
         self.retained.push(Retained { call_id, bytes });
     }
 
-    /// The place of a kept result.
+    /// Returns the index of a stored result.
     pub fn find_retained(&self, call_id: u64) -> Option<usize> {
         self.retained.iter().position(|retained| retained.call_id == call_id)
     }
 
-    /// Forgets a kept result.
+    /// Releases a stored result.
     pub fn release(&mut self, at: usize) {
         let retained = self.retained.swap_remove(at);
         self.retained_bytes -= retained.bytes.len();
     }
 
-    /// Makes sure that nothing the old connection left in the mailbox is taken for a message of the new one.
+    /// Clears the mailbox, so that no message of the old connection is taken for one of the new connection.
     pub fn forget_mailbox(&self) {
         self.mailbox.fill(0, self.mailbox.len_bytes(), 0);
     }

@@ -1,9 +1,12 @@
-//! How a server goes to sleep without losing a request.
+//! The protocol by which a server goes to sleep without losing a request.
 //!
-//! A WRITE wakes nobody. So the server says that it sleeps where clients look: in the flags of each connection's *next*
-//! response slot. Then it arms its completion queue and looks at all mailboxes once more. A client that wrote its
-//! request too late to be seen by that look finds the flag, at the latest with its second fetch, and sends a KICK. (A
-//! client that does not fetch kicks when no response comes within a bound.)
+//! A WRITE does not wake the server. Before it sleeps, the server takes these steps:
+//! 1. It sets the sleep flag in each connection's *next* response slot, which clients check.
+//! 2. It arms its completion queue.
+//! 3. It polls all mailboxes once more.
+//!
+//! A client whose request is too late for the last poll finds the flag, at the latest with its second fetch, and sends
+//! a KICK. (A client that does not fetch sends a KICK when no response arrives in time.)
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -11,46 +14,47 @@ use farcall_verbs::Clock;
 
 use super::{Handler, Responder};
 
-/// Where the server is between waking and sleeping.
+/// State between waking and sleeping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sleep {
-    /// No client believes that it sleeps.
+    /// The sleep flags are clear.
     Awake,
-    /// It said that it sleeps; the look that follows is the last one before.
+    /// The sleep flags are set, and the poll that follows is the last one before sleeping.
     Published,
-    /// It may sleep or just have woken.
+    /// The server may sleep, or has just woken.
     Asleep,
 }
 
 impl Sleep {
-    /// Where it is after a turn that found something to do, or nothing.
+    /// Returns the state after an iteration; `any` is whether it found work.
     pub(super) const fn after_turn(self, any: bool) -> Self {
         match (self, any) {
             (Self::Published, false) => Self::Asleep,
-            // A turn after sleep is awake, whatever it found.
+            // An iteration after sleeping makes the server awake, whether it found work or not.
             _ => Self::Awake,
         }
     }
 }
 
 impl<H: Handler, C: Clock> Responder<H, C> {
-    /// Says to all clients that the server sleeps, before it looks at the mailboxes for the last time.
+    /// Sets the sleep flags of all clients, before the last poll of the mailboxes.
     pub(super) fn publish_sleep(&mut self) {
         self.engine.counters.arms.increment();
         for open in &self.connections {
             open.end.mark_sleeping(true);
         }
-        // Crosses with a client's request and its look at the flag: each side stores first, then loads (Dekker).
+        // Pairs with a client that writes a request and then checks the flag: each side stores first and then loads
+        // (Dekker).
         fence(Ordering::SeqCst);
         self.sleep = Sleep::Published;
     }
 
-    /// Takes the events that woke us off the channel: they only say "poll".
+    /// Drains the channel: its events only mean that the completion queue must be polled.
     pub(super) fn drop_events(&mut self) {
         while let Ok(Some(_)) = self.channel.poll_cq_event() {}
     }
 
-    /// Keeps the flag true while it sleeps, and takes it back once it is awake.
+    /// Updates the state after an iteration, and clears the sleep flags when the server is awake.
     pub(super) fn after_turn(&mut self, any: bool) {
         let before = self.sleep;
         self.sleep = before.after_turn(any);

@@ -1,10 +1,10 @@
-//! A model of falling asleep and KICK, checked by loom: every interleaving, and every value that a load may see.
+//! A loom model of the sleep protocol and KICK: every interleaving, and every value that a load may return.
 //!
-//! The server is the real state machine ([`Sleep`]) in the order of the driver and of [`super::Responder`]: a turn; if
-//! it finds nothing, mark, take old events off, arm, one more turn; if that finds nothing either, sleep. The client
-//! writes a request and fetches until the response is there; it kicks once for a message, when a fetch shows the mark.
-//! The completion queue is one that loses nothing by itself: what arrives while it is armed is an event, what arrives
-//! before is found by polling.
+//! The server is the real state machine ([`Sleep`]) in the order of the driver and of [`super::Responder`]. It makes
+//! an iteration; if that finds nothing, it sets the flag, drains old events, arms, and makes another iteration; if
+//! that finds nothing either, it sleeps. The client writes a request and fetches until the response is there. It sends
+//! one KICK per message, when a fetch finds the flag. The completion queue does not lose completions: one that arrives
+//! while it is armed raises an event, and an earlier one is found by polling.
 
 use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex};
@@ -20,11 +20,11 @@ struct CompletionQueue {
 }
 
 struct World {
-    /// The newest request, by its number.
+    /// Number of the newest request.
     mailbox: AtomicU32,
-    /// The newest response.
+    /// Number of the newest response.
     response: AtomicU32,
-    /// In the next response's slot.
+    /// The flag in the next response's slot.
     is_marked: AtomicBool,
     cq: Mutex<CompletionQueue>,
     event: Condvar,
@@ -34,7 +34,7 @@ struct World {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Arming {
     BeforeTheLastLook,
-    /// Wrong: a KICK between them is found by nobody.
+    /// Wrong: a KICK between the poll and arming is not found.
     AfterTheLastLook,
 }
 
@@ -53,8 +53,8 @@ impl World {
         }
     }
 
-    /// A turn of the server: completions, if it is not awake for certain, then the mailbox. Returns whether it found
-    /// anything.
+    /// Makes an iteration of the server: polls completions unless it is certainly awake, then the mailbox. Returns
+    /// whether it found anything.
     fn turn(&self, sleep: &mut Sleep, expect: &mut u32) -> bool {
         let mut any = false;
         if *sleep != Sleep::Awake {
@@ -114,7 +114,7 @@ impl World {
 
 fn check(messages: u32, arming: Arming) {
     let mut model = loom::model::Builder::new();
-    // More in release, where it takes no longer.
+    // A larger bound in release builds, where it takes no longer.
     model.preemption_bound = Some(if cfg!(debug_assertions) { 2 } else { 3 });
     model.check(move || {
         let world = Arc::new(World {
@@ -138,7 +138,7 @@ fn no_request_is_slept_through() {
     check(2, Arming::BeforeTheLastLook);
 }
 
-/// The model sees what it is there for.
+/// Checks that the model detects the fault.
 #[test]
 #[should_panic(expected = "exceeded maximum")]
 fn a_server_that_arms_too_late_sleeps_through_a_request() {

@@ -1,5 +1,5 @@
-//! The one queue pair by which a server thread sends results as datagrams, and takes requests that are datagrams: of
-//! all its clients.
+//! The queue pair by which a server thread sends results as datagrams to all its clients, and receives their requests
+//! that are datagrams.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use farcall_verbs::{Access, Error, RawCq, Wc};
 
 use crate::inbox::Inbox;
 
-/// Sends outstanding, of all clients.
+/// Maximum number of outstanding sends of all clients.
 const SEND_DEPTH: u32 = 4_096;
-/// Receives that all clients share. Each is posted again with the turn that finds it completed; a request that finds
-/// none is lost, and sent again.
+/// Number of receives that all clients share. Each is posted again in the iteration that polls its completion. A
+/// request that finds no receive is lost, and the client sends it again.
 const RECEIVES: u32 = 1_024;
 
-/// There is none before the first client wants it.
+/// The queue pair is created for the first client that needs it.
 #[derive(Default)]
 pub struct ThreadPair(Option<Open>);
 
 struct Open {
     pair: Datagrams,
-    /// None before the first client sends requests as datagrams.
+    /// `None` before the first client sends requests as datagrams.
     receives: Option<Receives>,
 }
 
@@ -32,28 +32,28 @@ struct Receives {
     memory: Arc<Region>,
 }
 
-/// Where a connection's results go, and which memory they are in.
+/// Destination of a connection's results, and the region that holds them.
 pub(crate) struct ReplyTo {
     pub results_id: RegionId,
     peer: AddressId,
-    /// Of the last send that reads the memory.
+    /// Ticket of the last send that reads the region.
     last: Ticket,
 }
 
-/// What has landed in a receive.
+/// A received datagram.
 pub(crate) struct Datagram<'a> {
     pub memory: &'a Region,
-    /// Where, in the memory, it begins.
+    /// Offset of the datagram in the memory.
     pub at: usize,
-    /// How much came; behind that is what an earlier one left.
+    /// Length of the datagram. The bytes after it are those of an earlier datagram.
     pub len_bytes: usize,
 }
 
 impl ThreadPair {
-    /// Adds a client's queue pair, and the memory of his results.
+    /// Adds a client's queue pair, and the memory of its results.
     ///
     /// # Errors
-    /// If a queue pair cannot be had, or the client's be reached.
+    /// Returns an error if the queue pair cannot be created, or the client's cannot be reached.
     pub(crate) fn add(
         &mut self,
         nic: &Nic,
@@ -68,10 +68,10 @@ impl ThreadPair {
         Ok(ReplyTo { results_id, peer, last: Ticket::NONE })
     }
 
-    /// Takes requests from now on, if it has not done so before. Where they are to be sent.
+    /// Starts receiving requests, unless it has already started. Returns the address of the queue pair.
     ///
     /// # Errors
-    /// If a queue pair or memory cannot be had.
+    /// Returns an error if the queue pair or memory cannot be allocated.
     pub(crate) fn listen(
         &mut self,
         nic: &Nic,
@@ -92,7 +92,7 @@ impl ThreadPair {
         }
     }
 
-    /// Takes a client away.
+    /// Removes a client.
     pub(crate) fn remove(&mut self, to: &ReplyTo) {
         if let Some(Open { pair, .. }) = &mut self.0 {
             pair.remove_peer(to.peer);
@@ -100,30 +100,31 @@ impl ThreadPair {
         }
     }
 
-    /// Whether a send or receive of it was completed, and if it failed.
+    /// Handles a completion of this queue pair. Returns `None` for other queue pairs.
     #[inline]
     pub(crate) fn complete(&mut self, wc: &Wc) -> Option<Completed> {
         let open = self.0.as_mut().filter(|open| open.pair.qp_num() == wc.qp_num)?;
         Some(open.pair.complete(wc))
     }
 
-    /// Gives the queue pair up, and with it what is under way.
+    /// Destroys the queue pair and abandons its outstanding requests.
     pub(crate) fn close(&mut self) {
         self.0 = None;
     }
 
-    /// Whether one more result can be sent whose slot was last read by the request of this ticket.
+    /// Returns whether another result can be sent, whose slot was last read by the request of this ticket.
     #[inline]
     pub(crate) fn has_room_for(&self, ticket: Ticket) -> bool {
         self.0.as_ref().is_some_and(|Open { pair, .. }| pair.room() > 0 && pair.is_done(ticket))
     }
 
-    /// Whether the memory of a connection's results is not read any more.
+    /// Returns whether no outstanding send reads the memory of a connection's results.
     pub(crate) fn is_done(&self, to: &ReplyTo) -> bool {
         self.0.as_ref().is_none_or(|open| open.pair.is_done(to.last))
     }
 
-    /// Sends a result. There was room; what fails all the same is a queue pair in error, which its completions report.
+    /// Sends a result. The send queue has room; an error means a queue pair in the error state, which its completions
+    /// report.
     #[inline]
     pub(crate) fn send(&mut self, piece: Piece, to: &mut ReplyTo) -> Option<Ticket> {
         let ticket = self.0.as_mut()?.pair.send(piece, to.peer).ok()?;
@@ -131,7 +132,7 @@ impl ThreadPair {
         Some(ticket)
     }
 
-    /// What has landed in a receive, of which so many bytes are said to be filled.
+    /// Returns the datagram in a receive, of which `filled_bytes` bytes were reported as received.
     #[inline]
     pub(crate) fn datagram(&self, receive: usize, filled_bytes: u32) -> Option<Datagram<'_>> {
         let Receives { inbox, memory } = self.0.as_ref()?.receives.as_ref()?;
@@ -165,7 +166,7 @@ impl Open {
 }
 
 impl Receives {
-    /// Each for the longest datagram.
+    /// Posts the receives, each for a datagram of maximum length.
     fn post(pair: &mut Datagrams, nic: &Nic) -> Result<Self, Error> {
         let count = RECEIVES.min(nic.attr.max_qp_wr) as usize;
         let bytes = Datagrams::HEADER_BYTES + nic.mtu().bytes() as usize;

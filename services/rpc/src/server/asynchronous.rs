@@ -1,4 +1,4 @@
-//! Services whose handlers are futures: tasks answer.
+//! Services whose handlers are futures, run as tasks.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -11,10 +11,10 @@ use tokio::runtime::Handle;
 use super::{Server, ServerBuilder, ServerError};
 use crate::responder::{Call, Handler, HandlerError, Reply};
 
-/// A call that a task has.
+/// A call as passed to a task.
 #[derive(Clone, Debug)]
 pub struct OwnedCall {
-    /// Which method.
+    /// The method.
     pub method: u16,
     /// The request.
     pub payload: Vec<u8>,
@@ -22,9 +22,9 @@ pub struct OwnedCall {
     pub call_id: u64,
     /// The caller's trace; 0 if it has none.
     pub trace_id: u64,
-    /// When the caller gives up, by the clock of the server thread.
+    /// When the caller's deadline is, by the clock of the server thread.
     pub deadline: Option<Nanos>,
-    /// The connection it came over.
+    /// The connection over which the call arrived.
     pub connection: u32,
 }
 
@@ -41,10 +41,10 @@ impl From<&Call<'_>> for OwnedCall {
     }
 }
 
-/// A service whose answers are futures: see [`ServerBuilder::start_async`]. A closure is one.
+/// A service whose answers are futures: see [`ServerBuilder::start_async`]. Implemented by closures.
 pub trait AsyncHandler: Send + Sync + 'static {
-    /// Answers one call. Dropped when nobody waits for the answer any more. If it panics, the client gets
-    /// [`crate::wire::Status::ANSWER_DROPPED`].
+    /// Answers one call. The future is dropped when no caller waits for the answer any more. If it panics, the client
+    /// gets [`crate::wire::Status::ANSWER_DROPPED`].
     fn handle(&self, call: OwnedCall) -> impl Future<Output = Result<Vec<u8>, HandlerError>> + Send;
 }
 
@@ -58,7 +58,7 @@ where
     }
 }
 
-/// Makes a task of each call.
+/// Spawns a task for each call.
 struct ByTasks<S> {
     service: Arc<S>,
     runtime: Handle,
@@ -71,10 +71,10 @@ impl<S: AsyncHandler> Handler for ByTasks<S> {
     }
 }
 
-/// Spawns a future that answers the call at hand. It is dropped when nobody waits for the answer any more.
+/// Spawns a future that answers the current call. It is dropped when no caller waits for the answer any more.
 ///
 /// # Errors
-/// As [`Reply::defer`].
+/// Returns the errors of [`Reply::defer`].
 pub(crate) fn answer_by_task<F>(
     runtime: &Handle,
     reply: &mut Reply<'_>,
@@ -105,15 +105,15 @@ where
 }
 
 impl ServerBuilder {
-    /// Starts a server whose calls are answered by tasks of the current tokio runtime: a call that waits holds up no
-    /// other. All threads share `service`. A call costs a task; methods that never wait are quicker as
-    /// [`ServerBuilder::start`] runs them.
+    /// Starts a server whose calls are answered by tasks of the current tokio runtime, so that a waiting call does not
+    /// block others. All threads share `service`. Each call costs a task; methods that never wait run faster with
+    /// [`ServerBuilder::start`].
     ///
     /// # Errors
-    /// As [`ServerBuilder::start`].
+    /// Returns the errors of [`ServerBuilder::start`].
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Panics outside of a tokio runtime.
     pub fn start_async<S: AsyncHandler>(
         self,
         provider: &dyn Provider,

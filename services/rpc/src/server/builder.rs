@@ -1,4 +1,4 @@
-//! How a server is described and started.
+//! Configuring and starting a server.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -19,24 +19,24 @@ use crate::responder::Handler;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// The address cannot be used.
+    /// The server cannot listen on the address.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// Which.
+        /// The address.
         address: String,
-        /// The system's words.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// The device gives no resources.
+    /// A verbs resource could not be allocated.
     #[error(transparent)]
     Verbs(#[from] farcall_verbs::Error),
-    /// The system gives no thread, descriptor or random number.
+    /// A thread, descriptor or random number could not be obtained.
     #[error("cannot start a server thread: {0}")]
     System(#[from] io::Error),
 }
 
-/// Describes a server.
+/// Configuration of a server.
 #[derive(Clone, Debug)]
 pub struct ServerBuilder {
     address: String,
@@ -63,67 +63,68 @@ impl ServerBuilder {
         }
     }
 
-    /// Where clients connect; by default a free port on the loopback interface. Anyone who can reach the address can
-    /// call: bind others only on networks you trust.
+    /// Sets the address that clients connect to; by default a free port on the loopback interface. Any host that can
+    /// reach the address can make calls: use other addresses only on trusted networks.
     #[must_use]
     pub fn address(mut self, address: impl Into<String>) -> Self {
         self.address = address.into();
         self
     }
 
-    /// How many threads, each with its own service and connections. One by default.
+    /// Sets the number of threads, each with its own service and connections. One by default.
     #[must_use]
     pub fn threads(mut self, threads: u16) -> Self {
         self.threads = threads.max(1);
         self
     }
 
-    /// The cores that threads are kept on, in turn. None by default.
+    /// Sets the cores that threads are pinned to, in rotation. None by default.
     #[must_use]
     pub fn cores(mut self, cores: impl Into<Vec<usize>>) -> Self {
         self.cores = cores.into();
         self
     }
 
-    /// How threads wait. By default they poll for a while, then sleep.
+    /// Sets how threads wait. By default they poll for a while and then sleep.
     #[must_use]
     pub fn waiting(mut self, waiting: Waiting) -> Self {
         self.waiting = waiting;
         self
     }
 
-    /// Who looks for requests while threads sleep (BPEV). By default nobody: clients wake a thread that sleeps.
+    /// Sets the pollers that poll for requests while threads sleep (BPEV). By default there are none: clients wake a
+    /// sleeping thread.
     #[must_use]
     pub fn pollers(mut self, pollers: Pollers) -> Self {
         self.pollers = Some(pollers);
         self
     }
 
-    /// Limits.
+    /// Sets the limits.
     #[must_use]
     pub fn config(mut self, config: ResponderConfig) -> Self {
         self.config = config;
         self
     }
 
-    /// Limits of the bootstrap listener.
+    /// Sets the limits of the bootstrap listener.
     #[must_use]
     pub fn listen(mut self, listen: ListenConfig) -> Self {
         self.listen = listen;
         self
     }
 
-    /// Drains on SIGTERM or SIGINT; a second signal ends the program at once.
+    /// Drains on SIGTERM or SIGINT; a second signal terminates the program at once.
     #[must_use]
     pub fn drain_on_signals(mut self) -> Self {
         self.drain_on_signals = true;
         self
     }
 
-    /// Starts the server. `service` makes the service of each thread, in that thread.
+    /// Starts the server. `service` creates the service of each thread, in that thread.
     ///
     /// # Errors
-    /// If the address cannot be used, or resources cannot be had.
+    /// Returns an error if the address cannot be used, or resources cannot be allocated.
     pub fn start<H, F>(self, provider: &dyn Provider, service: F) -> Result<Server, ServerError>
     where
         H: Handler + 'static,
@@ -135,10 +136,11 @@ impl ServerBuilder {
         })
     }
 
-    /// Starts the server. `endpoint` makes what each thread runs, in that thread: a responder with something beside it.
+    /// Starts the server. `endpoint` creates the endpoint of each thread, in that thread: a responder together with
+    /// other endpoints.
     ///
     /// # Errors
-    /// As [`ServerBuilder::start`].
+    /// Returns the errors of [`ServerBuilder::start`].
     pub fn start_endpoints<E, F>(self, provider: &dyn Provider, endpoint: F) -> Result<Server, ServerError>
     where
         E: ThreadEndpoint + 'static,
@@ -179,7 +181,7 @@ impl ServerBuilder {
                 run(start, |parts| endpoint(parts), &started);
             })?;
             server.threads.push(handle);
-            // Dropping the server on an error stops the threads that run already.
+            // On an error, dropping the server stops the threads that have already started.
             has_started.recv().map_err(|_| io::Error::other("a server thread ended at its start"))??;
         }
         if self.drain_on_signals {

@@ -1,4 +1,4 @@
-//! A server as users start it: threads, each with its endpoint and its service, behind one bootstrap address.
+//! A running server: threads, each with its endpoint and its service, behind one bootstrap address.
 
 #[cfg(feature = "tokio")]
 mod asynchronous;
@@ -27,7 +27,7 @@ pub struct Server {
     address: SocketAddr,
 }
 
-/// What ends a server, from anywhere.
+/// Shared state to stop or drain a server from any thread.
 struct Shared {
     drain: AtomicBool,
     inboxes: Vec<WakeQueue<BootstrapEvent>>,
@@ -42,7 +42,7 @@ impl DrainHandle {
     /// See [`Server::drain`].
     pub fn drain(&self) {
         self.0.drain.store(true, Ordering::Release);
-        // The threads may sleep: a wake-up with nothing is enough.
+        // The threads may sleep: a wake-up without an event makes them check the flag.
         for inbox in &self.0.inboxes {
             inbox.wake();
         }
@@ -50,18 +50,18 @@ impl DrainHandle {
 }
 
 impl Server {
-    /// Starts to describe a server.
+    /// Returns a builder for a server.
     pub fn builder() -> ServerBuilder {
         ServerBuilder::new()
     }
 
-    /// Where clients connect.
+    /// Returns the address that clients connect to.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Starts a graceful end: no new connections; what came is finished; what comes is answered "going away", never
-    /// executed; then the threads end.
+    /// Starts a graceful shutdown. The server accepts no new connections, finishes the calls received so far, and
+    /// replies to later ones with "going away" without executing them. Then the threads end.
     pub fn drain(&self) {
         if let Some(listener) = &self.listener {
             listener.stop_accepting();
@@ -69,12 +69,13 @@ impl Server {
         self.drain_handle().drain();
     }
 
-    /// What drains this server from elsewhere: a signal handler's thread, say.
+    /// Returns a handle that drains this server from another thread, such as that of a signal handler.
     pub fn drain_handle(&self) -> DrainHandle {
         DrainHandle(Arc::clone(&self.shared))
     }
 
-    /// Whether all threads run. One that ended without a drain has said why on standard error.
+    /// Returns whether all threads are running. A thread that ended without a drain has printed the reason on standard
+    /// error.
     pub fn is_serving(&self) -> bool {
         !self.threads.iter().any(JoinHandle::is_finished)
     }
@@ -86,7 +87,7 @@ impl Server {
 
     fn join_threads(&mut self) {
         for thread in self.threads.drain(..) {
-            // A panic outside of a handler was printed by its thread; the others end all the same.
+            // The thread has printed a panic outside of a handler; the other threads end nevertheless.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! One server thread: a responder, what its owner runs beside it, and the bootstrap connections of its clients.
+//! One server thread: a responder, the endpoints that run next to it, and the bootstrap connections of its clients.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use super::Shared;
 use crate::config::ResponderConfig;
 use crate::responder::{ConnectionId, Handler, Responder, ResponderEvent};
 
-/// What a thread starts with.
+/// Parameters of a thread.
 pub(super) struct Start {
     pub parts: ResponderParts,
     pub waiting: Waiting,
@@ -23,19 +23,19 @@ pub(super) struct Start {
     pub listener: BootstrapSender,
 }
 
-/// What runs in a server thread: a [`Responder`] alone, or an endpoint of the owner's that contains one, with the
-/// sockets of other protocols or whatever else belongs to the same thread.
+/// The endpoint of a server thread: a [`Responder`] alone, or an application's endpoint that contains one, for example
+/// together with the sockets of other protocols.
 pub trait ThreadEndpoint: Endpoint {
     /// The service.
     type Handler: Handler;
 
-    /// The responder inside.
+    /// Returns the responder.
     fn responder(&mut self) -> &mut Responder<Self::Handler, MonotonicClock>;
 
-    /// The server drains: begin nothing new. The responder's own drain is begun by the server.
+    /// Called when the server drains: the endpoint must begin nothing new. The server itself drains the responder.
     fn drain(&mut self, _now: Nanos) {}
 
-    /// Whether, after [`ThreadEndpoint::drain`], all that is not the responder's is finished.
+    /// Returns whether, after [`ThreadEndpoint::drain`], all work outside of the responder is finished.
     fn is_drained(&self) -> bool {
         true
     }
@@ -50,7 +50,7 @@ impl<H: Handler> ThreadEndpoint for Responder<H, MonotonicClock> {
     }
 }
 
-/// What a thread's responder is made of, but for its service.
+/// The parts of a thread's responder, without its service.
 pub struct ResponderParts {
     pub(super) nic: Nic,
     pub(super) config: ResponderConfig,
@@ -59,21 +59,21 @@ pub struct ResponderParts {
 }
 
 impl ResponderParts {
-    /// Which server thread it is for.
+    /// Returns the index of the server thread.
     pub fn thread(&self) -> u16 {
         self.config.thread
     }
 
-    /// The responder of this thread.
+    /// Creates the responder of this thread.
     ///
     /// # Errors
-    /// As [`Responder::new`].
+    /// Returns the errors of [`Responder::new`].
     pub fn with<H: Handler>(self, handler: H) -> Result<Responder<H, MonotonicClock>> {
         Responder::new(self.nic, self.config, self.incarnation, handler, self.clock)
     }
 }
 
-/// Runs a thread to its end; tells first whether it started.
+/// Runs a thread until it ends. First reports whether it started.
 pub(super) fn run<E: ThreadEndpoint>(
     start: Start,
     make: impl FnOnce(ResponderParts) -> Result<E>,
@@ -99,7 +99,7 @@ pub(super) fn run<E: ThreadEndpoint>(
         ServerThread { endpoint, thread, shared, listener, connections: HashMap::new(), draining: false };
     let _ = started.send(Ok(()));
     let mut driver = Driver::with_pollers(clock, waiting, pollers, stop);
-    // An error here means that the system cannot sleep on a descriptor: the thread cannot go on.
+    // An error here means that the system cannot sleep on a descriptor, so the thread cannot continue.
     if let Err(error) = driver.run_until(&mut thread_loop, ServerThread::is_drained) {
         tracing::error!(thread, "the server thread ended: {error}");
     }
@@ -193,7 +193,7 @@ impl<E: ThreadEndpoint> Endpoint for ServerThread<E> {
         }
         let next = self.endpoint.progress(now);
         if next != Next::Again {
-            // Rare things are looked at when there is a moment.
+            // Rare events are checked only when the thread is idle.
             self.tell_events();
             if !self.draining && self.shared.drain.load(Ordering::Acquire) {
                 self.begin_drain(now);
@@ -204,7 +204,7 @@ impl<E: ThreadEndpoint> Endpoint for ServerThread<E> {
     }
 
     fn arm(&mut self) -> Result<()> {
-        // Before the last look: a drain that is asked for from now on makes the descriptor readable again.
+        // Before the last poll: a drain that is requested after this makes the descriptor readable again.
         self.shared.inboxes[self.thread].clear_wake();
         self.endpoint.arm()
     }

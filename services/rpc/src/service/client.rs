@@ -1,4 +1,4 @@
-//! The blocking client's side.
+//! The blocking client of a typed service.
 
 use std::convert::Infallible;
 use std::marker::PhantomData;
@@ -17,25 +17,25 @@ use crate::client::{Client, ClientOptions, PerCall};
 use crate::error::{CallError, ConnectError, Executed};
 use crate::wire::Status;
 
-/// Why a call of a method brought no value.
+/// Why a call of a method returned no value.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum Failed<E> {
-    /// The method says so.
+    /// The method returned an error.
     #[error("the method failed: {0:?}")]
     Service(E),
-    /// The call failed; [`CallError::executed`] says whether the method ran.
+    /// The call failed; [`CallError::executed`] indicates whether the method ran.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// An argument has no form as bytes. Nothing was sent.
+    /// An argument cannot be encoded. No request was sent.
     #[error("an argument cannot be encoded: {0}")]
     Arguments(String),
-    /// The method ran, and what it sent is no such result.
+    /// The method ran, but its result cannot be decoded.
     #[error("what the server sent cannot be decoded: {0}")]
     Undecodable(String),
 }
 
 impl<E> Failed<E> {
-    /// Whether the method ran.
+    /// Returns whether the method ran.
     pub const fn executed(&self) -> Executed {
         match self {
             Self::Service(_) | Self::Undecodable(_) => Executed::Yes,
@@ -45,23 +45,23 @@ impl<E> Failed<E> {
     }
 }
 
-/// Why there is no client of a service.
+/// Why a client of a service could not be created.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServiceError {
-    /// There is no connection.
+    /// The connection could not be established.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The server could not be asked what it serves.
+    /// The request for the server's description failed.
     #[error("the server cannot be asked what it serves: {0}")]
     Call(#[from] CallError),
-    /// It serves something else.
+    /// The server provides a different service.
     #[error("{0}; use a client and a server of one version of the service")]
     OtherService(String),
 }
 
 impl ServiceError {
-    /// A server that has no description serves bytes.
+    /// Converts the error of the request for a description. A server without a description serves untyped calls.
     pub(super) fn of_describing(error: CallError) -> Self {
         match error {
             CallError::Server { status: Status::UNKNOWN_METHOD, .. } | CallError::Application { .. } => {
@@ -72,7 +72,7 @@ impl ServiceError {
     }
 }
 
-/// A [`Client`] that calls methods of a service. The attribute makes one with methods out of it.
+/// A [`Client`] that calls the methods of a service. The attribute generates a type with methods that contains it.
 pub struct TypedClient {
     client: Client,
     request: Vec<u8>,
@@ -95,10 +95,10 @@ impl DerefMut for TypedClient {
 }
 
 impl TypedClient {
-    /// Connects, and asks the server what it serves.
+    /// Connects, and requests the server's description.
     ///
     /// # Errors
-    /// As [`Client::connect`]; if the server serves something else, in words.
+    /// Returns the errors of [`Client::connect`], or the differences if the server provides a different service.
     pub fn connect(
         provider: &dyn Provider,
         address: impl Into<String>,
@@ -112,7 +112,7 @@ impl TypedClient {
         Ok(Self { client, request: Vec::new(), reply, options: PerCall::default() })
     }
 
-    /// Options of all further calls.
+    /// Sets the options of all further calls.
     pub fn set_options(&mut self, options: PerCall) {
         self.options = options;
     }
@@ -133,7 +133,7 @@ impl TypedClient {
         decode::<Result<T, E>>(&self.reply).map_err(Failed::Undecodable)?.map_err(Failed::Service)
     }
 
-    /// Sends the request; its result is in `reply` then.
+    /// Sends the request and receives its result into `reply`.
     #[inline]
     fn exchange(&mut self, method: u16) -> Result<(), CallError> {
         self.reply.clear();
@@ -166,10 +166,10 @@ impl TypedClient {
     }
 }
 
-/// A page that came, and how far its items were taken.
+/// A received page, and the position of the next item.
 #[derive(Debug, Default)]
 pub(super) struct Page {
-    /// 0: there are no more pages.
+    /// Id of the stream; 0: there are no more pages.
     pub stream: u32,
     items: Vec<u8>,
     taken_bytes: usize,
@@ -177,14 +177,14 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// The first page, behind whether the method began a stream at all.
+    /// Decodes the first page, which follows the result of beginning the stream.
     pub fn begin<E: DeserializeOwned>(&mut self, reply: &[u8]) -> Result<(), Failed<E>> {
         let mut rest = reply;
         take::<Result<(), E>>(&mut rest).map_err(Failed::Undecodable)?.map_err(Failed::Service)?;
         self.turn(rest).map_err(Failed::Undecodable)
     }
 
-    /// The next page.
+    /// Decodes the next page.
     pub fn turn(&mut self, page: &[u8]) -> Result<(), String> {
         let (stream, count, items) = read_head(page)?;
         self.items.clear();
@@ -193,7 +193,7 @@ impl Page {
         Ok(())
     }
 
-    /// The next item of this page.
+    /// Returns the next item of this page.
     pub fn take<T: DeserializeOwned>(&mut self) -> Option<Result<T, String>> {
         self.left = self.left.checked_sub(1)?;
         let mut rest = &self.items[self.taken_bytes..];
@@ -206,8 +206,8 @@ impl Page {
     }
 }
 
-/// A stream of results: fetches the next page when the last one was taken. Dropped early, it tells the server. A lost
-/// connection ends it with an error.
+/// A stream of results. Fetches the next page after the last item of a page. Dropping it early notifies the server. A
+/// lost connection ends it with an error.
 pub struct Pages<'a, T> {
     client: &'a mut TypedClient,
     page: Page,
@@ -225,7 +225,7 @@ impl<T: DeserializeOwned> Iterator for Pages<'_, T> {
             if self.page.stream == 0 {
                 return None;
             }
-            // An error is the end of it.
+            // An error ends the stream.
             let stream = std::mem::take(&mut self.page.stream);
             self.client.request.clear();
             self.client.request.extend_from_slice(&stream.to_le_bytes());
@@ -245,7 +245,7 @@ impl<T> Drop for Pages<'_, T> {
             return;
         }
         let client = &mut self.client.client;
-        // Nobody waits for the outcome: a server that does not get this forgets the stream with the connection.
+        // The outcome is not needed: a server that does not receive this discards the stream with the connection.
         if let Ok(call) = client.submit(CLOSE_STREAM, &self.page.stream.to_le_bytes()) {
             client.flush();
             client.cancel(call);

@@ -1,10 +1,10 @@
-//! Values as bytes: postcard, appended to memory that is used again.
+//! Encoding of values: postcard, appended to reusable memory.
 
 use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Bytes of a fingerprint, in front of the arguments.
+/// Length of a fingerprint in bytes, in front of the arguments.
 pub const FINGERPRINT_BYTES: usize = 4;
 
 struct Appended<'a>(&'a mut Vec<u8>);
@@ -32,16 +32,16 @@ impl Flavor for Appended<'_> {
 /// Appends a value.
 ///
 /// # Errors
-/// If it has no form: a sequence of unknown length, say.
+/// Returns an error if the value cannot be encoded, such as a sequence of unknown length.
 #[inline]
 pub fn encode<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), String> {
     postcard::serialize_with_flavor(value, Appended(out)).map_err(|error| error.to_string())
 }
 
-/// The value that `bytes` are, all of them.
+/// Decodes a value from all of `bytes`.
 ///
 /// # Errors
-/// If they are none.
+/// Returns an error if the bytes are not one encoded value.
 #[inline]
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     let mut rest = bytes;
@@ -49,10 +49,10 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     if rest.is_empty() { Ok(value) } else { Err(format!("{} bytes too many", rest.len())) }
 }
 
-/// Takes the first value off `rest`.
+/// Removes the first value of `rest` and returns it.
 ///
 /// # Errors
-/// If there is none.
+/// Returns an error if `rest` does not begin with a value.
 #[inline]
 pub fn take<T: DeserializeOwned>(rest: &mut &[u8]) -> Result<T, String> {
     let (value, after) = postcard::take_from_bytes(rest).map_err(|error| error.to_string())?;
@@ -60,7 +60,7 @@ pub fn take<T: DeserializeOwned>(rest: &mut &[u8]) -> Result<T, String> {
     Ok(value)
 }
 
-/// A request: the fingerprint, then the arguments. `out` is emptied before.
+/// Encodes a request into `out`, which is cleared first: the fingerprint, then the arguments.
 #[inline]
 pub fn request<T: Serialize>(fingerprint: u32, arguments: &T, out: &mut Vec<u8>) -> Result<(), String> {
     out.clear();

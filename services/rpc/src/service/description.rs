@@ -1,15 +1,15 @@
-//! What a service is, as both ends know it.
+//! Description of a service, by which client and server are compared.
 
 use serde::{Deserialize, Serialize};
 
 use super::codec;
 
-/// A service, as the attribute describes it.
+/// A service as described by the attribute.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Description {
     /// Its name.
     pub name: &'static str,
-    /// Its version, as its author numbers them.
+    /// Its version, as chosen by its author.
     pub version: u32,
     /// Its methods.
     pub methods: &'static [Method],
@@ -22,13 +22,13 @@ pub struct Method {
     pub number: u16,
     /// Its name.
     pub name: &'static str,
-    /// Its arguments and results, for people.
+    /// Its arguments and results, for users.
     pub signature: &'static str,
-    /// Of all that both ends must agree on.
+    /// Hash of everything that both ends must agree on.
     pub fingerprint: u32,
 }
 
-/// A description that came from a server.
+/// A description received from a server.
 #[derive(Debug, Deserialize)]
 struct Foreign {
     name: String,
@@ -45,10 +45,10 @@ struct ForeignMethod {
 }
 
 impl Description {
-    /// Whether a server that describes itself so has all of these methods. It may have more.
+    /// Checks that a server with this description has all methods of the service. It may have more.
     ///
     /// # Errors
-    /// What differs.
+    /// Returns a description of the difference.
     pub(super) fn check(&self, described: &[u8]) -> Result<(), String> {
         let foreign: Foreign = codec::decode(described)
             .map_err(|error| format!("the server does not describe its service ({error})"))?;

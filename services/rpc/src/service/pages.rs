@@ -1,6 +1,6 @@
-//! Streams of results, page by page: what the server keeps between two pages, and what a page looks like.
+//! Streams of results in pages: the server's state between two pages, and the format of a page.
 //!
-//! A page is: the stream's number u32, 0 if this is its last page; the number of items u32; the items.
+//! A page consists of the stream's number u32, 0 if this is its last page; the number of items u32; the items.
 
 use std::collections::HashMap;
 
@@ -10,32 +10,32 @@ use super::codec::encode;
 use crate::responder::HandlerError;
 use crate::wire::Status;
 
-/// Items of a page, at most.
+/// Maximum number of items of a page.
 const PAGE_ITEMS: u32 = 256;
-/// A page that has so many bytes is sent.
+/// Number of bytes at which a page is sent.
 const PAGE_BYTES: usize = 16 << 10;
-/// Streams of one client, and of all of a server thread, that wait for the client to ask for more.
+/// Maximum number of open streams of one client, and of all clients of a server thread.
 const STREAMS_OF_CLIENT_MAX: usize = 64;
 const STREAMS_MAX: usize = 4_096;
-/// Bytes in front of a page's items.
+/// Length in bytes of a page's head, in front of its items.
 pub const PAGE_HEAD_BYTES: usize = 8;
 
-/// Appends the next item; `false` if there is none.
+/// Appends the next item; returns `false` if there is none.
 type NextItem = Box<dyn FnMut(&mut Vec<u8>) -> Result<bool, String> + Send>;
 
 /// The streams of a server thread.
 #[derive(Default)]
 pub struct Streams {
-    /// By connection and number.
+    /// Key: connection and stream number.
     open: HashMap<(u32, u32), NextItem>,
     last: u32,
 }
 
 impl Streams {
-    /// Whether a client may begin one more.
+    /// Checks that a client may begin another stream.
     ///
     /// # Errors
-    /// In words. The method has not run then.
+    /// Returns an error with a message if it may not. The method has not run then.
     pub fn may_begin(&self, connection: u32) -> Result<(), HandlerError> {
         let refused = |message| Err(HandlerError { status: Status::OVERLOADED, message });
         if self.open.len() >= STREAMS_MAX {
@@ -48,10 +48,10 @@ impl Streams {
         Ok(())
     }
 
-    /// Appends the first page; keeps the rest of the stream.
+    /// Appends the first page, and stores the rest of the stream.
     ///
     /// # Errors
-    /// If an item has no form.
+    /// Returns an error if an item cannot be encoded.
     pub fn begin<I>(&mut self, connection: u32, items: I, page: &mut Vec<u8>) -> Result<(), String>
     where
         I: Iterator + Send + 'static,
@@ -73,7 +73,7 @@ impl Streams {
     /// Appends the next page of a stream.
     ///
     /// # Errors
-    /// `None` if there is no such stream; else why an item has no form.
+    /// Returns `None` if there is no such stream; otherwise the reason why an item cannot be encoded.
     pub fn next(&mut self, connection: u32, number: u32, page: &mut Vec<u8>) -> Result<(), Option<String>> {
         let next = self.open.remove(&(connection, number)).ok_or(None)?;
         self.fill((connection, number), next, page).map_err(Some)
@@ -98,18 +98,18 @@ impl Streams {
         Ok(())
     }
 
-    /// The client wants no more of a stream.
+    /// Discards a stream that the client does not need any more.
     pub fn end(&mut self, connection: u32, number: u32) {
         self.open.remove(&(connection, number));
     }
 
-    /// The connection is gone, and its streams with it.
+    /// Discards the streams of a closed connection.
     pub fn closed(&mut self, connection: u32) {
         self.open.retain(|(of, _), _| *of != connection);
     }
 }
 
-/// A page's head, and its items.
+/// Decodes a page's head, and returns its items.
 pub fn read_head(page: &[u8]) -> Result<(u32, u32, &[u8]), String> {
     let (head, items) = page.split_first_chunk::<PAGE_HEAD_BYTES>().ok_or("a page without a head")?;
     let head = u64::from_le_bytes(*head);

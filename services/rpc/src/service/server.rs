@@ -1,4 +1,4 @@
-//! The server's side: from a call to a method.
+//! The server's side of a typed service: dispatching calls to methods.
 
 use farcall_verbs::Provider;
 use serde::Serialize;
@@ -12,17 +12,17 @@ use crate::responder::{Call, Handler, HandlerError, Reply};
 use crate::server::{Server, ServerBuilder, ServerError};
 use crate::wire::Status;
 
-/// A service with types. The attribute implements it; its clones are one service.
+/// A typed service. The attribute implements it; all clones share one service.
 pub trait Service: Clone + Send + Sync + 'static {
-    /// What it is.
+    /// Description of the service.
     const DESCRIPTION: Description;
     /// Whether any of its methods is an `async fn`.
     const IS_ASYNC: bool;
 
-    /// Runs the method that is called.
+    /// Runs the called method.
     ///
     /// # Errors
-    /// What the client gets instead of a result.
+    /// Returns the error that the client receives instead of a result.
     fn dispatch(&self, incoming: Incoming<'_, '_>) -> Result<(), HandlerError>;
 }
 
@@ -32,13 +32,13 @@ pub struct Typed<S> {
     rooms: Rooms,
 }
 
-/// Where methods run that are an `async fn`.
+/// Runtime of methods that are an `async fn`.
 #[cfg(feature = "tokio")]
 type Runtime = Option<tokio::runtime::Handle>;
 #[cfg(not(feature = "tokio"))]
 type Runtime = Option<NoRuntime>;
 
-/// Without tokio there is none.
+/// There is no runtime without tokio.
 #[cfg(not(feature = "tokio"))]
 #[derive(Clone, Debug)]
 enum NoRuntime {}
@@ -50,10 +50,10 @@ fn current_runtime() -> Runtime {
     None
 }
 
-/// What a thread keeps between calls.
+/// State that a thread retains between calls.
 #[derive(Default)]
 struct Rooms {
-    /// Results are encoded here.
+    /// Buffer for encoding results.
     result: Vec<u8>,
     streams: Streams,
     #[cfg_attr(not(feature = "tokio"), allow(dead_code))]
@@ -61,7 +61,7 @@ struct Rooms {
 }
 
 impl<S: Service> Typed<S> {
-    /// A handler for one server thread. Methods that are an `async fn` run on the current tokio runtime.
+    /// Creates a handler for one server thread. Methods that are an `async fn` run on the current tokio runtime.
     pub fn new(service: S) -> Self {
         Self::with(service, current_runtime())
     }
@@ -88,11 +88,12 @@ impl<S: Service> Handler for Typed<S> {
 }
 
 impl ServerBuilder {
-    /// Starts a server of a service with types. All threads share it; methods that are no `async fn`, and iterators of
-    /// streams, run on them and hold up the other calls of their thread.
+    /// Starts a server of a typed service, which all threads share. Methods that are not an `async fn`, and iterators
+    /// of streams, run on these threads and delay the other calls of their thread.
     ///
     /// # Errors
-    /// As [`ServerBuilder::start`]; if methods are an `async fn` and there is no tokio runtime.
+    /// Returns the errors of [`ServerBuilder::start`], or an error if methods are an `async fn` and there is no tokio
+    /// runtime.
     pub fn serve<S: Service>(self, provider: &dyn Provider, service: S) -> Result<Server, ServerError> {
         let runtime = current_runtime();
         if S::IS_ASYNC && runtime.is_none() {
@@ -105,7 +106,7 @@ impl ServerBuilder {
     }
 }
 
-/// A call on its way to its method.
+/// A call that is being dispatched to its method.
 pub struct Incoming<'a, 'r> {
     call: &'a Call<'a>,
     reply: &'a mut Reply<'r>,
@@ -117,15 +118,16 @@ fn refused(status: Status, message: String) -> HandlerError {
 }
 
 impl Incoming<'_, '_> {
-    /// The number of the method.
+    /// Returns the number of the method.
     pub fn method(&self) -> u16 {
         self.call.method()
     }
 
-    /// The arguments.
+    /// Decodes the arguments.
     ///
     /// # Errors
-    /// If the client's method is another one, or they are none. The method does not run then.
+    /// Returns an error if the client's method is a different one, or the arguments cannot be decoded. The method does
+    /// not run then.
     #[inline]
     pub fn arguments<T: DeserializeOwned>(&self, fingerprint: u32) -> Result<T, HandlerError> {
         let Some((theirs, arguments)) = self.call.payload().split_first_chunk::<FINGERPRINT_BYTES>() else {
@@ -139,10 +141,10 @@ impl Incoming<'_, '_> {
             .map_err(|why| refused(Status::BAD_ARGUMENTS, format!("method {}: {why}", self.method())))
     }
 
-    /// Answers.
+    /// Answers the call.
     ///
     /// # Errors
-    /// If the result has no form.
+    /// Returns an error if the result cannot be encoded.
     #[inline]
     pub fn answer<T: Serialize, E: Serialize>(self, result: &Result<T, E>) -> Result<(), HandlerError> {
         self.append(|rooms| encode(result, &mut rooms.result))
@@ -156,10 +158,10 @@ impl Incoming<'_, '_> {
         Ok(())
     }
 
-    /// Runs the method as a task, which answers. A client that gives the call up ends the task.
+    /// Runs the method as a task, which answers the call. If the client cancels the call, the task ends.
     ///
     /// # Errors
-    /// If too many calls are answered later.
+    /// Returns an error if too many calls are deferred.
     #[cfg(feature = "tokio")]
     pub fn spawn<T, E, F>(self, method: F) -> Result<(), HandlerError>
     where
@@ -178,10 +180,10 @@ impl Incoming<'_, '_> {
         })
     }
 
-    /// Answers with the first page of a stream.
+    /// Answers the call with the first page of a stream.
     ///
     /// # Errors
-    /// If the client has too many streams, or an item has no form.
+    /// Returns an error if the client has too many streams, or an item cannot be encoded.
     pub fn stream<I, E>(self, method: impl FnOnce() -> Result<I, E>) -> Result<(), HandlerError>
     where
         I: Iterator + Send + 'static,
@@ -222,10 +224,10 @@ impl Incoming<'_, '_> {
         Ok(())
     }
 
-    /// There is no such method.
+    /// Refuses the call because there is no such method.
     ///
     /// # Errors
-    /// Always.
+    /// Always returns an error.
     pub fn unknown(self) -> Result<(), HandlerError> {
         Err(HandlerError::unknown_method(self.method()))
     }

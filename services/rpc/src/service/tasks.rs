@@ -1,4 +1,4 @@
-//! The side of a client for tasks.
+//! The asynchronous client of a typed service.
 
 use std::convert::Infallible;
 use std::marker::PhantomData;
@@ -13,7 +13,8 @@ use super::description::Description;
 use super::{CLOSE_STREAM, DESCRIBE, NEXT_PAGE};
 use crate::client::{AsyncClient, ClientOptions, PerCall};
 
-/// An [`AsyncClient`] that calls methods of a service. The attribute makes one with methods out of it.
+/// An [`AsyncClient`] that calls the methods of a service. The attribute generates a type with methods that contains
+/// it.
 #[derive(Clone)]
 pub struct TypedAsyncClient {
     client: AsyncClient,
@@ -21,10 +22,10 @@ pub struct TypedAsyncClient {
 }
 
 impl TypedAsyncClient {
-    /// Connects, and asks the server what it serves.
+    /// Connects, and requests the server's description.
     ///
     /// # Errors
-    /// As [`AsyncClient::connect`]; if the server serves something else, in words.
+    /// Returns the errors of [`AsyncClient::connect`], or the differences if the server provides a different service.
     pub async fn connect(
         provider: &dyn Provider,
         address: impl Into<String>,
@@ -37,7 +38,7 @@ impl TypedAsyncClient {
         Ok(Self { client, options: PerCall::default() })
     }
 
-    /// The same client, whose calls have other options.
+    /// Returns this client with other options for its calls.
     #[must_use]
     pub fn with_options(&self, options: PerCall) -> Self {
         Self { client: self.client.clone(), options }
@@ -82,7 +83,7 @@ impl TypedAsyncClient {
     }
 }
 
-/// A stream of results for a task: as [`super::Pages`].
+/// A stream of results for a task, like [`super::Pages`].
 pub struct AsyncPages<T> {
     client: TypedAsyncClient,
     page: Page,
@@ -90,10 +91,11 @@ pub struct AsyncPages<T> {
 }
 
 impl<T: DeserializeOwned> AsyncPages<T> {
-    /// The next item; `None` at the end. If it is dropped while it waits for a page, the stream ends with an error.
+    /// Returns the next item; `None` at the end. If the future is dropped while it waits for a page, the stream ends
+    /// with an error.
     ///
     /// # Errors
-    /// If a page cannot be had; that is the end of the stream.
+    /// Returns an error if a page cannot be fetched, which ends the stream.
     pub async fn next(&mut self) -> Option<Result<T, Failed<Infallible>>> {
         loop {
             if let Some(item) = self.page.take() {
@@ -122,7 +124,7 @@ impl<T> Drop for AsyncPages<T> {
             return;
         }
         let (client, stream) = (self.client.client.clone(), self.page.stream);
-        // Without a runtime there is no connection any more, and with it the server forgets the stream.
+        // Without a runtime the connection has ended, and the server discards the stream with it.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move { client.call(CLOSE_STREAM, &stream.to_le_bytes()).await });
         }

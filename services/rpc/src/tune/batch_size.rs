@@ -1,20 +1,20 @@
-//! How many calls a batch takes: RF-RPC, section 4.2, equation 3.
+//! Number of calls of a batch: RF-RPC, section 4.2, equation 3.
 
 use std::time::Duration;
 
 use farcall_link::{BatchConfig, BatchSizing};
 
-/// Calls between two decisions: enough to see a tenth of a tolerance of 5 % (one late call in 200) twice.
+/// Number of calls between two decisions: enough to detect a tenth of a tolerance of 5 % (one late call in 200) twice.
 const CALLS_PER_DECISION: u32 = 512;
 
-/// The size, and the calls made with it.
+/// The current batch size, and statistics of the calls made with it.
 #[derive(Debug)]
 pub(crate) struct BatchSize {
     sizing: BatchSizing,
     size: u16,
     seen: u32,
     late: u32,
-    /// Those in batches that took as many calls as they could.
+    /// Calls in full batches.
     in_full: u32,
 }
 
@@ -32,11 +32,11 @@ impl BatchSize {
         self.size
     }
 
-    /// A call took `latency` in a batch of at most `size` calls, which was full or not.
+    /// Counts a call that took `latency` in a batch of at most `size` calls.
     #[inline]
     pub fn sample(&mut self, latency: Duration, size: u16, is_full: bool) {
         let BatchSizing::Automatic { latency_max_us, tolerance_percent } = self.sizing else { return };
-        // What was sent with another size says nothing about this one.
+        // Calls of batches with an earlier size do not count.
         if size != self.size {
             return;
         }
@@ -50,7 +50,8 @@ impl BatchSize {
 
     fn decide(&mut self, tolerance: f64) {
         let late = f64::from(self.late) / f64::from(self.seen);
-        // Where calls come too seldom to fill a batch, a larger one changes nothing, until they come often: too large.
+        // If calls are too rare to fill a batch, a larger size has no effect now, and would be too large when calls
+        // become frequent.
         let is_filled = 2 * self.in_full >= self.seen;
         if late > tolerance {
             self.size = (self.size - 1).max(1);
@@ -71,7 +72,7 @@ mod tests {
         BatchSize::new(BatchSizing::Automatic { latency_max_us: 10, tolerance_percent: 5 })
     }
 
-    /// One decision, with so many of 1,000 calls late.
+    /// Makes one decision, in which `late_per_mille` of 1,000 calls are late.
     fn decide(size: &mut BatchSize, late_per_mille: u32, is_full: bool) -> u16 {
         for call in 0..CALLS_PER_DECISION {
             let is_late = (call + 1) * late_per_mille / 1_000 > call * late_per_mille / 1_000;
@@ -106,7 +107,7 @@ mod tests {
         assert_eq!(decide(&mut size, 0, true), 7);
     }
 
-    /// With a latency that grows with the size, it settles where the limit is, also after the load has changed.
+    /// With a latency that grows with the size, the size settles at the limit, also after the load has changed.
     #[test]
     fn it_follows_the_load() {
         let mut size = automatic();

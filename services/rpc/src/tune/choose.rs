@@ -1,4 +1,4 @@
-//! What a client takes that was told nothing: the rules.
+//! Rules by which a client without a configured preset is set up.
 //!
 //! | what | with a profile | without one, software RNIC | without one, RNIC |
 //! |---|---|---|---|
@@ -9,8 +9,8 @@
 //! | inline limit | the largest size that is no slower inline | 256 B | 256 B |
 //! | signalled | the smallest interval that costs next to nothing | one in 8 | one in 8 |
 //!
-//! What a plan holds that is not the default stays: somebody chose it. Under `rf-rpc` each method goes on adapting: it
-//! turns to server-reply, and back, by its processing times (RF-RPC, section 3.2).
+//! Fields of the plan that differ from the default are kept, because the user has set them. Under `rf-rpc` each method
+//! still adapts: it switches to server-reply and back according to its processing times (RF-RPC, section 3.2).
 
 use std::fmt;
 
@@ -18,31 +18,31 @@ use farcall_link::{MemoryPolicy, Plan, Waiting};
 
 use super::{LinkProfile, Posting};
 
-/// What was chosen for a client, and why.
+/// The plan chosen for a client, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What it uses.
+    /// The plan.
     pub plan: Plan,
-    /// The costs that were known.
+    /// The measured costs, if there are any.
     pub profile: Option<LinkProfile>,
-    /// The rule and where its numbers come from, in words.
+    /// The rule, and the source of its numbers, as text.
     pub because: String,
 }
 
-/// The provider whose READs and WRITEs are copies by the processor that posts them.
+/// Name of the provider whose READs and WRITEs are copies by the posting processor.
 const SOFTWARE_RNIC: &str = "softnic";
 
-/// Nanoseconds of the server's side that one result takes.
+/// Cost of one result at the server, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ResultCost {
-    /// A READ at full rate, of the size below which READs get no faster.
+    /// Cost of a READ at full rate, of the largest size for which READs are as fast as possible.
     read_ns: u64,
-    /// A reply, by who posts it.
+    /// Cost of posting a reply.
     reply_ns: u64,
 }
 
 impl ResultCost {
-    /// As `farcall tune` finds it between two processes; the two numbers move together from machine to machine.
+    /// As measured by `farcall tune` between two processes. Both numbers vary proportionally between machines.
     const SOFTWARE_RNIC: Self = Self { read_ns: 38, reply_ns: 31 };
     /// RF-RPC, section 2.2: 11.26 million READs in-bound a second, 2.11 million WRITEs out-bound (ConnectX-3).
     const RNIC: Self = Self { read_ns: 89, reply_ns: 474 };
@@ -62,7 +62,8 @@ impl ResultCost {
     }
 }
 
-/// Applies the rules to what a client wishes. `source` says where the profile comes from, or why there is none.
+/// Applies the rules to the plan that the client requests. `source` states the source of the profile, or why there is
+/// none.
 pub(crate) fn choose(wished: &Plan, provider: &str, profile: Option<LinkProfile>, source: &str) -> Decision {
     let cost = ResultCost::of(provider, profile.as_ref());
     let preset = Plan::named(cost.preset()).unwrap_or_default();
@@ -78,7 +79,7 @@ pub(crate) fn choose(wished: &Plan, provider: &str, profile: Option<LinkProfile>
     Decision { plan, profile, because }
 }
 
-/// Inline limit, signalling and waiting, where the plan has the default's.
+/// Sets inline limit, signalling and waiting where the plan has the default values.
 fn with_posting(wished: Plan, posting: Option<Posting>) -> Plan {
     let Some(posting) = posting else { return wished };
     let usual = Plan::default();
@@ -91,13 +92,13 @@ fn with_posting(wished: Plan, posting: Option<Posting>) -> Plan {
         ),
         signal_every: unless_set(signal_every, usual.memory.signal_every, posting.signal_every),
     };
-    // Who polls as long as a wake-up takes waits at most twice as long as who knew how long it will be.
+    // Polling for the duration of a wake-up waits at most twice as long as the optimum with known waiting times.
     let turns = (posting.wake_ns / posting.idle_turn_ns).clamp(TURNS_MIN, TURNS_MAX);
     let waiting = unless_set(wished.waiting, usual.waiting, Waiting::Adaptive { max_retry: turns as u32 });
     Plan { memory, waiting, ..wished }
 }
 
-/// Turns in vain before a client sleeps: not at once, and not after seconds, whatever a profile says.
+/// Limits of the empty turns before a client sleeps: neither immediately nor after seconds, for any profile.
 const TURNS_MIN: u64 = 64;
 const TURNS_MAX: u64 = 1_000_000;
 
@@ -106,7 +107,7 @@ fn unless_set<T: PartialEq>(wished: T, usual: T, chosen: T) -> T {
 }
 
 impl Decision {
-    /// The preset's name.
+    /// Returns the preset's name.
     pub fn preset(&self) -> &'static str {
         self.plan.preset().map_or("none", |preset| preset.name)
     }
@@ -146,7 +147,8 @@ mod tests {
             (LinkProfile::of_connectx3(), "rf-rpc"),
             (of_herd(), "server-reply"),
             (of_softnic(), "server-reply"),
-            // As much as a READ: no READ that finds nothing, and one round trip.
+            // As expensive as a READ: `server-reply`, because it has no READs without a result, and a single round
+            // trip.
             (profile(&[(64, 100, 50)], 50), "server-reply"),
             (profile(&[(64, 100, 50)], 51), "rf-rpc"),
         ] {

@@ -3,50 +3,51 @@
 use super::{LinkProfile, ReadCost};
 use crate::wire::{RESPONSE_HEADER_BYTES, message_bytes};
 
-/// One result.
+/// Size and processing time of one result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// Its size in bytes.
+    /// Size in bytes.
     pub result_bytes: u32,
-    /// How long the server worked on it, in nanoseconds.
+    /// Processing time at the server, in nanoseconds.
     pub time_ns: u64,
 }
 
 /// R and F.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// R: fetches that may fail before a call counts as slow.
+    /// R: number of fetches that may fail before a call counts as slow.
     pub retries_max: u32,
-    /// F: bytes of a fetch.
+    /// F: number of bytes of a fetch.
     pub fetch_bytes: u32,
 }
 
-/// F is tried in steps of a cache line.
+/// F is a multiple of a cache line.
 const STEP_BYTES: u32 = 64;
 
-/// Chooses R and F; keeps its memory from one choice to the next.
+/// Selects R and F. Retains its memory between calls.
 #[derive(Debug)]
 pub struct Chooser {
     candidates: Vec<u32>,
-    /// For each sample: the fetches that fail, and what fetching gains over a reply.
+    /// For each sample: the number of fetches that fail, and the gain of fetching compared with a reply.
     gains: Vec<(u64, f64)>,
 }
 
 impl Chooser {
-    /// A chooser that allocates nothing for up to `samples` samples and profiles of up to 16 sizes.
+    /// Creates a chooser that allocates no further memory for up to `samples` samples and profiles of up to 16 sizes.
     pub fn new(samples: usize) -> Self {
         const SIZES_AND_LOW: usize = 17;
         Self { candidates: Vec::with_capacity(samples + SIZES_AND_LOW), gains: Vec::with_capacity(samples) }
     }
 
-    /// The R and F that maximise equation 2 over the samples: the sum of each result's rate, halved where F is shorter
-    /// than the message. The rate I(R, F) of a result whose process time makes k fetches fail is that of k + 1 READs of
-    /// F bytes if k ≤ R, else that of a reply. Among equals the smallest F (fewer bytes) and the largest R (no needless
-    /// switch) win.
+    /// Returns the R and F that maximise equation 2 over the samples: the sum of each result's rate, halved where F is
+    /// shorter than the message. The rate I(R, F) of a result whose processing time makes k fetches fail is that of k
+    /// + 1 READs of F bytes if k ≤ R, and that of a reply otherwise. Among equal sums the smallest F (fewer bytes) and
+    /// the largest R (no unnecessary switch) are preferred.
     ///
-    /// Only pairs that can win are tried: F matters only where it begins to hold some message or to cost more (a slower
-    /// READ may fail once less), R only where a sample's k is passed. How many fetches fail follows from the time of a
-    /// READ alone, the rates from those at full rate.
+    /// Only pairs that can be optimal are tried. F matters only where it reaches the length of a message, or where
+    /// READs become more expensive (a slower READ may fail once less). R matters only where it passes a sample's k.
+    /// The number of failing fetches is computed from the latency of a single READ, the rates from the cost at full
+    /// rate.
     pub fn choose(&mut self, profile: &LinkProfile, samples: &[Sample]) -> Choice {
         let mut best = Choice { retries_max: profile.retries_bound, fetch_bytes: profile.low_bytes };
         let mut best_rate = 0.0;
@@ -54,7 +55,7 @@ impl Chooser {
         for at in 0..self.candidates.len() {
             let fetch_bytes = self.candidates[at];
             let (retries_max, rate) = self.best_retries(profile, samples, fetch_bytes);
-            // A difference in the last digits is none.
+            // Differences within rounding errors do not count.
             if rate > best_rate * (1.0 + 1e-9) {
                 (best, best_rate) = (Choice { retries_max, fetch_bytes }, rate);
             }
@@ -62,7 +63,8 @@ impl Chooser {
         best
     }
 
-    /// L, and between L and H every message's length and every size at which READs begin to cost more, ascending.
+    /// Collects L and, between L and H, all message lengths and all sizes at which READs become more expensive, in
+    /// ascending order.
     fn find_candidates(&mut self, profile: &LinkProfile, samples: &[Sample]) {
         let (low, high) = (profile.low_bytes, profile.high_bytes);
         let lengths =
@@ -75,7 +77,7 @@ impl Chooser {
         self.candidates.dedup();
     }
 
-    /// The best R for an F, and equation 2's sum with it, per nanosecond.
+    /// Returns the best R for an F, and the sum of equation 2 with it, per nanosecond.
     fn best_retries(&mut self, profile: &LinkProfile, samples: &[Sample], fetch_bytes: u32) -> (u32, f64) {
         let bound = u64::from(profile.retries_bound);
         let reply = 1.0 / profile.reply_ns() as f64;
@@ -91,7 +93,7 @@ impl Chooser {
         self.gains.sort_unstable_by_key(|(failed, _)| *failed);
         let mut rate = reply * samples.len() as f64 + self.gains.iter().map(|(_, gain)| gain).sum::<f64>();
         let mut best = (profile.retries_bound, rate);
-        // From the largest R down: R just below a sample's k makes that sample a reply.
+        // In descending order of R: with R just below a sample's k, that sample becomes a reply.
         while let Some((failed, gain)) = self.gains.pop() {
             rate -= gain;
             let settled = self.gains.last().is_none_or(|(next, _)| *next < failed);
@@ -103,8 +105,8 @@ impl Chooser {
     }
 }
 
-/// Results a nanosecond that READs at full rate bring. On the mean P / (time of one alone) of them fail: rounded down,
-/// a longer F would seem to save one.
+/// Returns the results per nanosecond that READs at full rate fetch. On average P / (latency of one READ) of them
+/// fail. Rounding this number down would make a longer F seem to save a READ.
 fn rate_of_fetching(sample: &Sample, read: ReadCost) -> f64 {
     let failed = sample.time_ns as f64 / read.alone_ns as f64;
     1.0 / ((failed + 1.0) * read.each_ns as f64)
@@ -134,7 +136,8 @@ mod tests {
         // a second, so a call takes them 364 ns.
         let choice = choose(&LinkProfile::of_connectx3(), &samples(&[32; 100], 364));
         assert_eq!(choice, Choice { retries_max: 5, fetch_bytes: 256 });
-        // What the paper's N comes from there: at R > N a reply is better. Four fetches may fail, at the fifth it is.
+        // The paper's N follows from this: at R > N a reply is better. Four fetches may fail; at the fifth, a reply is
+        // better.
         let slow = |failed: u64| {
             let times = samples(&[32; 100], failed * 2_486);
             choose(&LinkProfile::of_connectx3(), &times).retries_max
@@ -151,7 +154,7 @@ mod tests {
         assert_eq!(few.fetch_bytes, 256, "one long result in eight does not pay");
     }
 
-    /// Equation 2 as it stands, over every pair.
+    /// Evaluates equation 2 directly, for every pair.
     fn enumerate_all(profile: &LinkProfile, samples: &[Sample]) -> f64 {
         let rate = |sample: &Sample, retries_max: u32, fetch_bytes: u32| {
             let read = profile.read(fetch_bytes);
@@ -188,7 +191,8 @@ mod tests {
 
     #[test]
     fn r_lies_where_a_reply_costs_less_than_the_fetches_of_a_call() {
-        // A provider whose READ takes 100 ns and whose reply costs 650: seven READs are dearer than a reply.
+        // A provider whose READ takes 100 ns and whose reply costs 650 ns: seven READs are more expensive than a
+        // reply.
         let profile = LinkProfile::of_times(&[(64, 100)], 650);
         assert_eq!(profile.retries_bound, 6);
         let mut mixed = samples(&[16; 10], 120);

@@ -1,11 +1,11 @@
 //! R and F: how many fetches may fail, and how many bytes each fetches (RF-RPC, section 3.2, equations 1 and 2).
 //!
-//! A one-time probe of the connection ([`LinkProfile::measure`]) gives time and rate of READs by size and the cost of a
-//! reply, and from them the range [L, H] of F and the bound N of R. Results are sampled while the client runs; from
-//! time to time R and F are chosen by enumeration over the samples.
+//! A one-time probe of the connection ([`LinkProfile::measure`]) measures latency and rate of READs by size, and the
+//! cost of a reply. The range [L, H] of F and the bound N of R are derived from these. Results are sampled while the
+//! client runs; periodically, R and F are chosen by enumeration over the samples.
 //!
-//! [`choose`] holds the rules by which a client that was told no preset takes one; [`ProfileFile`] is what a probe at
-//! length found, kept for it.
+//! [`choose`] contains the rules by which a client without a configured preset selects one. [`ProfileFile`] stores the
+//! results of a longer probe for these rules.
 
 mod batch_size;
 pub mod choose;
@@ -23,15 +23,16 @@ pub use profile::{IN_A_ROW, InvalidProfile, LinkProfile, Posting, Probe, ReadCos
 pub(crate) use profile_file::look_up;
 pub use profile_file::{Peer, ProfileError, ProfileFile, Scope};
 
-/// Samples kept; old ones make room.
+/// Number of retained samples; new samples replace the oldest.
 const SAMPLES: usize = 128;
-/// Calls before the first choice; it is repeated each time their number has doubled, up to every million calls.
+/// Number of calls before the first choice. The choice is repeated when the number has doubled, and at least every
+/// million calls.
 const FIRST_CHOICE: u64 = 512;
 const CHOICE_EVERY_MAX: u64 = 1 << 20;
-/// A client fetches so long without a pause: as long as the paper's client, until it turns to server-reply.
+/// Time for which a client fetches without a pause: that of the paper's client before it switches to server-reply.
 const FETCHING_NS: u64 = Duration::from_micros(7).as_nanos() as u64;
 
-/// Samples calls and keeps R and F.
+/// Samples calls and adapts R and F.
 #[derive(Debug)]
 pub struct Tuner {
     profile: Option<LinkProfile>,
@@ -41,15 +42,15 @@ pub struct Tuner {
     choice: Choice,
     chooser: Chooser,
     slot_bytes: u32,
-    /// Whether R and F follow the calls.
+    /// `true` if R and F are adapted while calls run.
     pub while_running: bool,
 }
 
-/// What a READ is taken to cost before the connection was probed, in nanoseconds.
+/// Assumed latency of a READ before the connection is probed, in nanoseconds.
 const READ_NS_UNPROBED: u64 = 200;
 
 impl Tuner {
-    /// Starts with given R and F; F is kept within a slot.
+    /// Creates a tuner with initial R and F; F is limited to a slot.
     pub fn new(retries_max: u32, fetch_bytes: u32, slot_bytes: u32) -> Self {
         Self {
             profile: None,
@@ -63,7 +64,7 @@ impl Tuner {
         }
     }
 
-    /// Takes over what a probe measured. R and F begin at its bounds N and L.
+    /// Uses the measurements of a probe. R and F are set to its bounds N and L.
     pub fn set_profile(&mut self, profile: LinkProfile) {
         self.choice = Choice {
             retries_max: profile.retries_bound,
@@ -72,32 +73,33 @@ impl Tuner {
         self.profile = Some(profile);
     }
 
-    /// F.
+    /// Returns F.
     #[inline]
     pub const fn fetch_bytes(&self) -> usize {
         self.choice.fetch_bytes as usize
     }
 
-    /// R and F.
+    /// Returns R and F.
     pub const fn choice(&self) -> Choice {
         self.choice
     }
 
-    /// Whether a call was slow: more than R fetches failed, and not because its request travelled or waited.
+    /// Returns whether a call was slow: more than R fetches failed, and not because of the request's latency or
+    /// queueing.
     #[inline]
     pub fn is_slow(&self, failed_fetches: u32, time_ns: Option<u64>) -> bool {
         failed_fetches > self.choice.retries_max && !time_ns.is_some_and(|time_ns| self.is_short(time_ns))
     }
 
-    /// Whether a processing time is short: not more than R fetches fail during it. Headers tell no shorter time than
-    /// their unit.
+    /// Returns whether a processing time is short: at most R fetches fail during it. Times up to the unit of the
+    /// header's field are always short, because the header cannot express shorter ones.
     #[inline]
     pub fn is_short(&self, time_ns: u64) -> bool {
         time_ns <= (u64::from(self.choice.retries_max) * self.read_ns()).max(TIME_UNIT_NS)
     }
 
-    /// How many fetches of a result may fail before the client pauses between them: R, or more while that is no
-    /// burden.
+    /// Returns how many fetches of a result may fail before the client pauses between them: R, or more if they take
+    /// less than 7 µs together.
     #[inline]
     pub fn fetches_without_pause(&self) -> u32 {
         let in_time = self.profile.as_ref().map_or(0, |_| FETCHING_NS / self.read_ns());
@@ -108,7 +110,7 @@ impl Tuner {
         self.profile.as_ref().map_or(READ_NS_UNPROBED, |p| p.read(self.choice.fetch_bytes).alone_ns)
     }
 
-    /// Takes a result's size and processing time into account.
+    /// Samples a result's size and processing time.
     #[inline]
     pub fn sample(&mut self, header: &ResponseHeader) {
         if let Some(time_ns) = header.time_ns()
@@ -175,7 +177,7 @@ mod tests {
         assert!(!tuner.is_slow(2, Some(5_000)), "no more than R failed");
         assert!(tuner.is_slow(3, Some(256)) && tuner.is_slow(3, None));
         assert!(tuner.is_short(200) && !tuner.is_short(201));
-        // READs shorter than the unit of processing times: a call that takes no time stays a short one.
+        // READs shorter than the unit of processing times: a call that takes no time remains short.
         tuner.set_profile(LinkProfile::of_times(&[(64, 10)], 10));
         assert!(tuner.is_short(64) && !tuner.is_short(128));
     }

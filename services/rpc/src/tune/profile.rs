@@ -1,21 +1,21 @@
-//! What a connection can do, measured once.
+//! Performance profile of a connection, measured once.
 
 use std::time::Duration;
 
 use farcall_link::Geometry;
 
-/// What READs of one size cost.
+/// Costs of READs of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadCost {
     /// The size in bytes.
     pub len_bytes: u32,
-    /// Nanoseconds that one takes, with no other under way: so long a client waits for a fetch.
+    /// Latency in nanoseconds of a READ while no other is in flight: the time that a client waits for a fetch.
     pub alone_ns: u64,
-    /// Nanoseconds from one to the next at full rate: the in-bound rate of the server.
+    /// Nanoseconds between READs at full rate, which is limited by the in-bound rate of the server.
     pub each_ns: u64,
 }
 
-/// What a connection can do, and the ranges of R and F that follow from it.
+/// Performance of a connection, and the ranges of R and F derived from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkProfile {
     reads: Vec<ReadCost>,
@@ -26,40 +26,41 @@ pub struct LinkProfile {
     posting: Option<Posting>,
 }
 
-/// What posting and waiting cost on a device: too long to measure for one connection, but not for a profile.
+/// Costs of posting and waiting on a device. Measuring them takes too long for a single connection, but not for a
+/// profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Posting {
-    /// Up to so many bytes it is no slower to copy a message into its work request.
+    /// Largest message in bytes for which copying it into its work request is no slower.
     pub inline_max_bytes: u32,
-    /// Signalling one work request in so many costs next to nothing.
+    /// Smallest signalling interval, in work requests, whose cost is negligible.
     pub signal_every: u16,
-    /// Nanoseconds that a turn takes which finds nothing.
+    /// Duration of an idle turn in nanoseconds.
     pub idle_turn_ns: u64,
-    /// Nanoseconds that a message takes longer to who sleeps than to who polls.
+    /// Additional latency of a message, in nanoseconds, if the receiver sleeps and does not poll.
     pub wake_ns: u64,
 }
 
-/// What a probe measures.
+/// A measurement of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// How long one READ takes.
+    /// Latency of one READ.
     Read {
         /// Its length.
         len_bytes: u32,
     },
-    /// How long [`IN_A_ROW`] READs take that are posted together.
+    /// Duration of [`IN_A_ROW`] READs that are posted together.
     Reads {
         /// The length of each.
         len_bytes: u32,
     },
-    /// How long [`IN_A_ROW`] replies take who posts them, and the shortest READ behind them.
+    /// Duration of posting [`IN_A_ROW`] replies and of a READ of the smallest size posted after them.
     Replies,
 }
 
-/// Requests of a probe that are posted together.
+/// Number of requests that a probe posts together.
 pub const IN_A_ROW: u32 = 16;
 
-/// Why costs are those of no connection.
+/// Why costs are not those of a valid connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidProfile {
     /// There is no READ.
@@ -74,32 +75,33 @@ pub enum InvalidProfile {
     /// A number of [`Posting`] is out of range.
     #[error("{what} {value} is out of range: {min} to {max}")]
     Posting {
-        /// Which.
+        /// The name of the number.
         what: &'static str,
-        /// What was found.
+        /// Its value.
         value: u64,
-        /// The least.
+        /// The minimum.
         min: u64,
-        /// The most.
+        /// The maximum.
         max: u64,
     },
 }
 
-/// No request takes longer, in nanoseconds.
+/// Upper limit of the duration of a request, in nanoseconds.
 pub const TIME_NS_MAX: u64 = 1_000_000_000;
 
 /// L is the largest size whose rate is at least this share of the smallest size's, in percent.
 const LOW_RATE_PERCENT: u64 = 90;
 /// H is the smallest size whose bandwidth is at least this share of the best, in percent.
 const HIGH_BANDWIDTH_PERCENT: u128 = 90;
-/// N is never larger.
+/// Upper limit of N.
 const RETRIES_BOUND_MAX: u64 = 1_000;
 
 impl LinkProfile {
-    /// Derives a profile from what READs cost, by ascending size, and what a reply costs who posts it, in nanoseconds.
+    /// Derives a profile from the costs of READs, in ascending order of size, and the cost in nanoseconds of posting a
+    /// reply.
     ///
     /// # Errors
-    /// If these are the costs of no connection.
+    /// Returns [`InvalidProfile`] if the costs are not those of a valid connection.
     pub fn new(reads: Vec<ReadCost>, reply_ns: u64) -> Result<Self, InvalidProfile> {
         let smallest = *reads.first().ok_or(InvalidProfile::NoRead)?;
         let mut below = 0;
@@ -125,10 +127,10 @@ impl LinkProfile {
         })
     }
 
-    /// The same, with what posting and waiting cost.
+    /// Adds the costs of posting and waiting.
     ///
     /// # Errors
-    /// If these are the costs of no device.
+    /// Returns [`InvalidProfile`] if a cost is out of range.
     pub fn with_posting(self, posting: Posting) -> Result<Self, InvalidProfile> {
         let Posting { inline_max_bytes, signal_every, idle_turn_ns, wake_ns } = posting;
         let ranges = [
@@ -143,11 +145,12 @@ impl LinkProfile {
         }
     }
 
-    /// Measures a connection: `probe` says how long something takes; the shortest of several answers counts. Sizes take
-    /// turns, so that a disturbance meets all of them alike; `again` is told how many rounds there were, and ends them.
+    /// Measures a connection. `probe` makes one measurement and returns its duration; the shortest of several
+    /// durations counts. Each round measures all sizes, so that a disturbance affects all of them equally. `again`
+    /// receives the number of rounds so far, and returns whether to make another one.
     ///
     /// # Errors
-    /// If the sizes do not ascend, or there are none.
+    /// Returns [`InvalidProfile`] if the sizes do not ascend, or there are none.
     pub fn measure(
         sizes: &[u32],
         mut again: impl FnMut(u32) -> bool,
@@ -166,7 +169,8 @@ impl LinkProfile {
             }
             shortest(Probe::Replies, &mut replies_ns);
         }
-        // Of requests posted together the last one takes as long as alone, the others from one to the next.
+        // Of requests posted together, the last one takes the latency of a single request; each of the others adds the
+        // interval at full rate.
         let each =
             |whole_ns: u64, last_ns: u64, others: u64| (whole_ns.saturating_sub(last_ns) / others).max(1);
         let cost = |(len_bytes, alone_ns, together_ns): (u32, u64, u64)| {
@@ -179,44 +183,44 @@ impl LinkProfile {
         Self::new(reads, reply_ns)
     }
 
-    /// What READs cost, by ascending size.
+    /// Returns the costs of READs, in ascending order of size.
     pub fn reads(&self) -> &[ReadCost] {
         &self.reads
     }
 
-    /// Nanoseconds that a result written by the server costs it: a WRITE at full rate.
+    /// Returns the cost in nanoseconds of a result that the server writes: a WRITE at full rate.
     pub const fn reply_ns(&self) -> u64 {
         self.reply_ns
     }
 
-    /// L, in bytes: below this size READs do not get faster.
+    /// Returns L in bytes: the size below which READs do not get faster.
     pub const fn low_bytes(&self) -> u32 {
         self.low_bytes
     }
 
-    /// H, in bytes: from this size on bandwidth rules.
+    /// Returns H in bytes: the size from which on bandwidth limits the rate.
     pub const fn high_bytes(&self) -> u32 {
         self.high_bytes
     }
 
-    /// N: so many fetches fail until the rate of fetching has fallen to that of replying.
+    /// Returns N: the number of failed fetches at which the rate of fetching has decreased to that of replying.
     pub const fn retries_bound(&self) -> u32 {
         self.retries_bound
     }
 
-    /// What posting and waiting cost, if that was measured.
+    /// Returns the costs of posting and waiting, if they were measured.
     pub const fn posting(&self) -> Option<Posting> {
         self.posting
     }
 
-    /// What a READ of so many bytes costs: as the next size measured.
+    /// Returns the cost of a READ of `len_bytes` bytes: that of the next measured size.
     pub fn read(&self, len_bytes: u32) -> ReadCost {
         let at = self.reads.partition_point(|read| read.len_bytes < len_bytes);
         self.reads[at.min(self.reads.len() - 1)]
     }
 }
 
-/// H: longer READs take longer in proportion.
+/// Returns H: the size from which on the duration of READs is proportional to their size.
 fn bandwidth_rules_from(reads: &[ReadCost]) -> u32 {
     let best = reads.iter().max_by(|a, b| {
         let (of_a, of_b) = (u128::from(a.len_bytes), u128::from(b.len_bytes));
@@ -231,13 +235,14 @@ fn bandwidth_rules_from(reads: &[ReadCost]) -> u32 {
     first.map_or(0, |read| read.len_bytes)
 }
 
-/// N: a result that k fetches missed costs k + 1 READs; the first k with which that is no less than a reply.
+/// Returns N: a result after k failed fetches costs k + 1 READs; N is the first k for which this is at least the cost
+/// of a reply.
 fn fetches_that_pay(read_ns: u64, reply_ns: u64) -> u32 {
     (reply_ns.div_ceil(read_ns) - 1).clamp(1, RETRIES_BOUND_MAX) as u32
 }
 
-/// The network of the paper's evaluation, by the rates that its text states. Figure 1 itself is a picture: between 256 B
-/// and 1 KB no rate is known, and L and H enter as section 3.2 states them.
+/// The network of the paper's evaluation, from the rates stated in its text. Figure 1 is only a picture: between 256 B
+/// and 1 KB no rate is known, and L and H are those stated in section 3.2.
 #[cfg(test)]
 impl LinkProfile {
     pub(super) fn of_connectx3() -> Self {
@@ -259,7 +264,7 @@ impl LinkProfile {
         Self::new(reads, out_bound_ns.round() as u64).unwrap()
     }
 
-    /// The same where a READ takes as long alone as among others.
+    /// Creates a profile in which a READ takes as long alone as among others.
     pub(super) fn of_times(times: &[(u32, u64)], reply_ns: u64) -> Self {
         let cost = |&(len_bytes, ns)| ReadCost { len_bytes, alone_ns: ns, each_ns: ns };
         Self::new(times.iter().map(cost).collect(), reply_ns).unwrap()
@@ -306,7 +311,7 @@ mod tests {
         assert_eq!(costs.collect::<Vec<_>>(), [(64, 2_064, 90), (4_096, 6_096, 90)]);
         assert_eq!(profile.reply_ns(), 470);
         assert_eq!(LinkProfile::measure(&[], |_| false, |_| Duration::ZERO), Err(InvalidProfile::NoRead));
-        // A clock that stands still, and a connection that gives no answer: a profile all the same.
+        // A stopped clock, or a connection that never responds, still results in a profile.
         for answer in [Duration::ZERO, Duration::MAX] {
             assert_eq!(
                 LinkProfile::measure(&[64], |rounds| rounds < 1, |_| answer).unwrap().retries_bound(),

@@ -1,4 +1,4 @@
-//! The file of a profile: what it holds, where it is, what is refused.
+//! The file of a profile: its contents, its path, and its validation.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,31 +13,31 @@ use thiserror::Error;
 
 use super::{InvalidProfile, LinkProfile, Posting, ReadCost};
 
-/// The layout below.
+/// Version of the layout below.
 const FORMAT: u32 = 2;
-/// No profile is longer.
+/// Maximum length of a profile.
 const LEN_BYTES_MAX: u64 = 64 << 10;
 
-/// Where the other end is: a way to this host's own RNIC costs something else than one over a network.
+/// Location of the other end: the path through this host's own RNIC has other costs than a path over a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Peer {
-    /// On this host.
+    /// This host.
     ThisHost,
-    /// On another one.
+    /// Another host.
     AnotherHost,
 }
 
-/// What a profile holds for, besides the version that measured it.
+/// Validity of a profile, in addition to the version that measured it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
     /// `provider/device`.
     pub device: String,
-    /// The other end.
+    /// Location of the other end.
     pub peer: Peer,
 }
 
-/// A profile with what it holds for.
+/// A profile with its validity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProfileFile {
@@ -67,36 +67,36 @@ struct PostingLine {
     wake_ns: u64,
 }
 
-/// Why a file is of no use.
+/// Why a file cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// The system's words.
+    /// The file cannot be read.
     #[error("cannot read the profile: {0}")]
     Unreadable(#[from] std::io::Error),
-    /// It is something else.
+    /// The file is not a profile.
     #[error("the file is no profile: {0}")]
     NotOne(#[from] serde_json::Error),
-    /// It holds for something else.
+    /// The profile is valid for another device, peer or version.
     #[error("it is of {what} {there:?}, this is {here:?}")]
     Other {
         /// Format, version, device or peer.
         what: &'static str,
-        /// The file's.
+        /// The value in the file.
         there: String,
-        /// What was asked for.
+        /// The requested value.
         here: String,
     },
-    /// Its numbers are those of no connection.
+    /// The numbers are not those of a valid connection.
     #[error(transparent)]
     Invalid(#[from] InvalidProfile),
 }
 
 impl Peer {
-    /// Where the server of an address is. Names other than `localhost` count as other hosts.
+    /// Returns the location of the server at an address. Names other than `localhost` count as other hosts.
     pub fn at(address: &str) -> Self {
         let is_here = match address.parse::<SocketAddr>() {
-            // Only an address of this host can be bound to.
+            // `bind` succeeds only for addresses of this host.
             Ok(address) => UdpSocket::bind((address.ip(), 0)).is_ok(),
             Err(_) => address.rsplit_once(':').is_some_and(|(host, _)| host == "localhost"),
         };
@@ -112,10 +112,10 @@ impl Peer {
 }
 
 impl Scope {
-    /// That of a provider's first device.
+    /// Returns the scope of a provider's first device.
     ///
     /// # Errors
-    /// If it has none, or does not say.
+    /// Returns an error if the provider has no device, or cannot list its devices.
     pub fn of(provider: &dyn Provider, peer: Peer) -> Result<Self, Error> {
         let devices = provider.devices()?;
         let name = provider.name();
@@ -124,8 +124,8 @@ impl Scope {
         Ok(Self { device: format!("{name}/{}", device.name()), peer })
     }
 
-    /// Where its profile is looked for: in `$XDG_CACHE_HOME/farcall`, or `~/.cache/farcall`. `None` where neither
-    /// variable is set, or the program has more rights than who started it.
+    /// Returns the default path of the profile: in `$XDG_CACHE_HOME/farcall`, or `~/.cache/farcall`. `None` if neither
+    /// variable is set, or the process has more privileges than the user that started it.
     pub fn usual_place(&self) -> Option<PathBuf> {
         let folder = |name| trusted_variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let cache = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")))?;
@@ -139,7 +139,7 @@ impl Scope {
 }
 
 impl ProfileFile {
-    /// For writing.
+    /// Creates the contents of a file.
     pub fn new(scope: &Scope, profile: &LinkProfile) -> Self {
         let line = |read: &ReadCost| ReadLine {
             len_bytes: read.len_bytes,
@@ -163,33 +163,33 @@ impl ProfileFile {
         }
     }
 
-    /// Its text.
+    /// Returns the contents as JSON.
     ///
     /// # Errors
-    /// None of its own: numbers and words are always JSON.
+    /// Never returns an error in practice: numbers and strings can always be represented in JSON.
     pub fn to_json(&self) -> Result<String, ProfileError> {
         Ok(serde_json::to_string_pretty(self)? + "\n")
     }
 
-    /// What a file's bytes say.
+    /// Parses the contents of a file.
     ///
     /// # Errors
-    /// If they are no profile.
+    /// Returns an error if they are not a profile.
     pub fn parse(bytes: &[u8]) -> Result<Self, ProfileError> {
         #[derive(Deserialize)]
         struct Format {
             farcall_profile: u32,
         }
-        // First of all: another format has other fields.
+        // Checked first, because other formats have other fields.
         let Format { farcall_profile } = serde_json::from_slice(bytes)?;
         must_be("format", FORMAT.to_string(), farcall_profile.to_string())?;
         Ok(serde_json::from_slice(bytes)?)
     }
 
-    /// Reads a file; never waits for one that is a pipe or a device.
+    /// Reads a file. Never blocks on a pipe or a device.
     ///
     /// # Errors
-    /// If it cannot be read, or is no profile.
+    /// Returns an error if it cannot be read, or is not a profile.
     pub fn read(path: &Path) -> Result<Self, ProfileError> {
         let file = File::options().read(true).custom_flags(O_NONBLOCK).open(path)?;
         let mut bytes = Vec::new();
@@ -197,10 +197,10 @@ impl ProfileFile {
         Self::parse(&bytes)
     }
 
-    /// What was measured, if it holds for `scope` and this version.
+    /// Returns the measurements, if they are valid for `scope` and this version.
     ///
     /// # Errors
-    /// If it holds for something else, or its numbers are impossible.
+    /// Returns an error if they are valid for another device, peer or version, or the numbers are out of range.
     pub fn check(&self, scope: &Scope) -> Result<LinkProfile, ProfileError> {
         must_be("farcall", env!("CARGO_PKG_VERSION").to_owned(), self.version.clone())?;
         must_be("device", scope.device.clone(), self.device.clone())?;
@@ -224,7 +224,7 @@ fn must_be(what: &'static str, here: String, there: String) -> Result<(), Profil
     if here == there { Ok(()) } else { Err(ProfileError::Other { what, there, here }) }
 }
 
-/// The profile that a client takes by itself, if there is one, and in words where it is, or why it takes none.
+/// Returns the profile that a client uses by default, if there is one, and as text its path, or why there is none.
 pub(crate) fn look_up(scope: &Scope) -> (Option<LinkProfile>, String) {
     let Some(path) = scope.usual_place() else {
         return (None, "the usual costs, for there is no directory where a profile could be".into());
@@ -305,7 +305,7 @@ mod tests {
             let (known, why) = look_at(&path, &here());
             assert!(known.is_none() && why.contains("ignored") && why.contains(reason), "{reason}: {why}");
         }
-        // A pipe that nobody writes to: it is not waited for.
+        // A pipe without a writer: reading does not block on it.
         std::fs::remove_file(&path).unwrap();
         let mode = rustix::fs::Mode::RUSR;
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
@@ -322,7 +322,7 @@ mod tests {
         for (address, peer) in [
             ("127.0.0.1:9", Peer::ThisHost),
             ("localhost:9", Peer::ThisHost),
-            // Reserved for documents: no host has it.
+            // Reserved for documentation: no host has it.
             ("192.0.2.1:9", Peer::AnotherHost),
             ("elsewhere.example:9", Peer::AnotherHost),
             ("", Peer::AnotherHost),

@@ -1,9 +1,11 @@
-//! Version 1 of a batch's payload: calls, or their results, one behind the other (RF-RPC, section 4.1).
+//! Version 1 of a batch's payload: consecutive calls, or their results (RF-RPC, section 4.1).
 //!
-//! As in the paper each entry stands behind its size in 32 bits. What differs: the header and tail are the message's own,
-//! so that its number makes a batch at-most-once; an entry names its method or status; the number of entries stands in
-//! front of a batch of calls; a batch of results answers just one batch of calls, and comes in pieces as any long result
-//! does, so the server needs no batch size of its own.
+//! As in the paper, each entry follows its size in 32 bits. There are four differences:
+//! * The header and tail are those of the message. Its number ensures that a batch is executed at most once.
+//! * An entry contains its method or status.
+//! * A batch of calls begins with the number of its entries.
+//! * A batch of results belongs to exactly one batch of calls, and is returned in segments like any long result. The
+//!   server therefore needs no batch size of its own.
 
 use farcall_link::BatchConfig;
 use thiserror::Error;
@@ -13,41 +15,41 @@ use super::layout::padded;
 
 /// The version of the layout.
 pub const BATCH_VERSION: u8 = 1;
-/// Bytes in front of the entries of a batch of calls: version u8, 0 u8, entries u16, 0 u32.
+/// Bytes of a batch's head, in front of its calls: version u8, 0 u8, entries u16, 0 u32.
 pub const BATCH_HEAD_BYTES: usize = 8;
-/// Bytes in front of each entry: its length u32, its method or status u16, 0 u16. Entries are padded to words.
+/// Bytes of an entry's head: its length u32, its method or status u16, 0 u16. Entries are padded to 8 bytes.
 pub const ENTRY_HEAD_BYTES: usize = 8;
 
-/// Why a batch is impossible.
+/// Why a batch is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BatchError {
-    /// Another version.
+    /// An unsupported version.
     #[error("batch version {0}; this side speaks {BATCH_VERSION}")]
     Version(u8),
-    /// Bits that mean nothing.
+    /// Reserved bits are set.
     #[error("a batch or entry with unknown bits")]
     UnknownBits,
-    /// Its entries are not as many as it says, or none, or too many.
+    /// The number of entries differs from the head, or is zero, or exceeds the maximum.
     #[error("a batch of {0} entries by its head; 1 to {max}, and as many as follow", max = BatchConfig::CALLS_MAX)]
     Entries(u16),
-    /// An entry reaches beyond the end.
+    /// An entry extends beyond the end of the batch.
     #[error("an entry reaches beyond the end of its batch")]
     Cut,
 }
 
-/// The word in front of a batch of `entries` calls.
+/// Returns the head of a batch of `entries` calls.
 #[inline]
 pub const fn batch_head(entries: u16) -> [u8; BATCH_HEAD_BYTES] {
     (BATCH_VERSION as u64 | (entries as u64) << 16).to_le_bytes()
 }
 
-/// The word in front of an entry.
+/// Returns the head of an entry.
 #[inline]
 pub const fn entry_head(len_bytes: u32, word: u16) -> [u8; ENTRY_HEAD_BYTES] {
     (len_bytes as u64 | (word as u64) << 32).to_le_bytes()
 }
 
-/// Bytes that an entry takes.
+/// Returns the number of bytes that an entry occupies.
 #[inline]
 pub const fn entry_bytes(payload_bytes: usize) -> usize {
     ENTRY_HEAD_BYTES + padded(payload_bytes)
@@ -62,10 +64,10 @@ pub fn push_entry(batch: &mut Vec<u8>, method: u16, payload: &[u8]) {
     batch.resize(end, 0);
 }
 
-/// Takes the first entry off `rest`: its method or status, and its bytes.
+/// Removes the first entry of `rest` and returns its method or status, and its bytes.
 ///
 /// # Errors
-/// If it is none.
+/// Returns [`BatchError`] if `rest` does not begin with a valid entry.
 #[inline]
 pub fn take_entry<'a>(rest: &mut &'a [u8]) -> Result<(u16, &'a [u8]), BatchError> {
     let (head, after) = rest.split_first_chunk::<ENTRY_HEAD_BYTES>().ok_or(BatchError::Cut)?;
@@ -87,10 +89,10 @@ pub struct BatchedCalls<'a> {
 }
 
 impl<'a> BatchedCalls<'a> {
-    /// The calls of a batch, all of which was looked at: each is whole.
+    /// Decodes a batch of calls. All entries are checked here, so iteration cannot fail.
     ///
     /// # Errors
-    /// If any of it is impossible; nothing of it may be executed then.
+    /// Returns [`BatchError`] if any part of the batch is malformed; none of its calls may be executed then.
     pub fn decode(batch: &'a [u8]) -> Result<Self, BatchError> {
         let (head, rest) = batch.split_first_chunk::<BATCH_HEAD_BYTES>().ok_or(BatchError::Cut)?;
         let head = u64::from_le_bytes(*head);
@@ -129,10 +131,10 @@ impl<'a> Iterator for BatchedCalls<'a> {
 
 impl ExactSizeIterator for BatchedCalls<'_> {}
 
-/// Takes the first result off `rest`.
+/// Removes the first result of `rest`.
 ///
 /// # Errors
-/// If it is none.
+/// Returns [`BatchError`] if `rest` does not begin with a valid result.
 #[inline]
 pub fn take_result<'a>(rest: &mut &'a [u8]) -> Result<(Status, &'a [u8]), BatchError> {
     take_entry(rest).map(|(status, bytes)| (Status(status), bytes))

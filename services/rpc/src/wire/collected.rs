@@ -1,7 +1,8 @@
-//! Version 1 of what a client collects: results of calls that the server answered later, one behind the other.
+//! Version 1 of the payload with which a client collects the results of deferred calls: consecutive entries.
 //!
-//! An entry is 16 bytes, call id u64, length u32, status u16, flags u16, and the result, padded to words. A result that
-//! is longer than a slot is not in its entry: the server keeps it, and it is asked for in pieces as any long one.
+//! An entry is 16 bytes, call id u64, length u32, status u16, flags u16, and the result, padded to 8 bytes. A result
+//! that exceeds a slot is not in its entry: the server stores it, and the client requests it in segments like any long
+//! result.
 
 use thiserror::Error;
 
@@ -11,41 +12,41 @@ use super::layout::padded;
 /// Bytes in front of each result.
 pub const COLLECTED_HEAD_BYTES: usize = 16;
 
-/// The result is kept by the server: no bytes of it follow.
+/// Flag: the server stores the result, and the entry contains no bytes of it.
 const KEPT: u16 = 1;
 
-/// How a call ended that was answered later.
+/// Outcome of a deferred call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Collected<'a> {
-    /// Which call.
+    /// The call.
     pub call_id: u64,
-    /// How it ended.
+    /// Its status.
     pub status: Status,
-    /// Its result, or why there is none.
+    /// Its result, or the text of its error.
     pub result: CollectedResult<'a>,
 }
 
-/// Where the result of such a call is.
+/// Where the result of a deferred call is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectedResult<'a> {
-    /// Here.
+    /// In the entry.
     Here(&'a [u8]),
-    /// With the server; so many bytes.
+    /// At the server, with this length in bytes.
     Kept(u32),
 }
 
-/// Why an entry is impossible.
+/// Why an entry is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CollectedError {
-    /// Bits that mean nothing.
+    /// Reserved bits are set.
     #[error("a collected result with unknown flags {0:#06x}")]
     UnknownFlags(u16),
-    /// It reaches beyond the end.
+    /// The entry extends beyond the end of the message.
     #[error("a collected result reaches beyond the end of its message")]
     Cut,
 }
 
-/// Bytes that an entry takes.
+/// Returns the number of bytes that an entry occupies.
 #[inline]
 pub const fn collected_bytes(result_bytes: usize) -> usize {
     COLLECTED_HEAD_BYTES + padded(result_bytes)
@@ -66,10 +67,10 @@ pub fn push_collected(entries: &mut Vec<u8>, collected: &Collected<'_>) {
     entries.resize(end, 0);
 }
 
-/// Takes the first entry off `rest`.
+/// Removes the first entry of `rest` and returns it.
 ///
 /// # Errors
-/// If it is none.
+/// Returns [`CollectedError`] if `rest` does not begin with a valid entry.
 pub fn take_collected<'a>(rest: &mut &'a [u8]) -> Result<Collected<'a>, CollectedError> {
     let (head, after) = rest.split_first_chunk::<COLLECTED_HEAD_BYTES>().ok_or(CollectedError::Cut)?;
     let head = u128::from_le_bytes(*head);

@@ -1,4 +1,4 @@
-//! Version 1 of the headers, as words in little-endian order.
+//! Version 1 of the headers, as little-endian 64-bit words.
 
 use bitflags::bitflags;
 use thiserror::Error;
@@ -8,36 +8,36 @@ use super::{Seq, Status, message_bytes};
 /// The version of the headers.
 pub const VERSION: u8 = 1;
 
-/// Bytes of a request's header.
+/// Length of a request header in bytes.
 pub const REQUEST_HEADER_BYTES: usize = 48;
 
-/// Bytes of a request's header of compact form.
+/// Length of a compact request header in bytes.
 pub const COMPACT_HEADER_BYTES: usize = 24;
 
-/// Bytes of a response's header.
+/// Length of a response header in bytes.
 pub const RESPONSE_HEADER_BYTES: usize = 24;
 
-/// What the two-byte processing time of a response counts: it saturates at 4.19 ms.
+/// Unit of the two-byte processing time of a response, which saturates at 4.19 ms.
 pub const TIME_UNIT_NS: u64 = 64;
 
 const READY: u64 = 1 << 63;
 const COMPACT: u64 = 1 << 62;
 const LEN_MASK: u64 = 0x3fff_ffff;
 
-/// How much of its header a message has.
+/// Form of a message's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Form {
-    /// All of it. Every response; of the requests the first of a session, and those that need it.
+    /// All words. Used by every response, by the first request of a session, and by requests that need all words.
     #[default]
     Full,
-    /// A request without the words that the server knows: session and incarnation are the connection's, the trace is
-    /// none, and the call's number is as far from the message's as it was in the last request of full form. With up to
-    /// 32 bytes of payload it is one cache line.
+    /// A request without the words that the server already knows. Session and incarnation are those of the connection,
+    /// there is no trace, and the call's number has the same distance to the message's number as in the last request
+    /// of full form. With up to 32 bytes of payload the message is one cache line.
     Compact,
 }
 
 impl Form {
-    /// Bytes of a request's header.
+    /// Returns the length of a request header in bytes.
     #[inline]
     pub const fn request_header_bytes(self) -> usize {
         match self {
@@ -46,13 +46,13 @@ impl Form {
         }
     }
 
-    /// Words of a request's header.
+    /// Returns the length of a request header in words.
     #[inline]
     pub const fn request_words(self) -> usize {
         self.request_header_bytes() / 8
     }
 
-    /// Which word of a request's header holds its deadline and CRC.
+    /// Returns the index of the word of a request header that holds the deadline and the CRC.
     #[inline]
     const fn crc_word(self) -> usize {
         match self {
@@ -63,7 +63,7 @@ impl Form {
 }
 
 /// The first word of a message: its number, its payload's length in 30 bits, its form, and a status bit that is set in
-/// every message and in no fresh memory.
+/// every message and clear in zeroed memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstWord {
     /// The message's number.
@@ -75,7 +75,7 @@ pub struct FirstWord {
 }
 
 impl FirstWord {
-    /// As it travels.
+    /// Encodes the word.
     #[inline]
     pub const fn encode(self) -> u64 {
         let form = match self.form {
@@ -85,7 +85,7 @@ impl FirstWord {
         READY | form | (self.len_bytes as u64 & LEN_MASK) << 32 | self.seq.0 as u64
     }
 
-    /// As it came; `None` if the status bit is not set.
+    /// Decodes the word; `None` if the status bit is not set.
     #[inline]
     pub const fn decode(word: u64) -> Option<Self> {
         if word & READY == 0 {
@@ -95,28 +95,28 @@ impl FirstWord {
         Some(Self { seq: Seq(word as u32), len_bytes: (word >> 32 & LEN_MASK) as u32, form })
     }
 
-    /// Bytes in front of the payload, if it is a request.
+    /// Returns the number of bytes in front of the payload, if the message is a request.
     #[inline]
     pub const fn request_header_bytes(self) -> usize {
         self.form.request_header_bytes()
     }
 
-    /// Bytes of the whole message, if it is a request.
+    /// Returns the length of the message in bytes, if it is a request.
     #[inline]
     pub const fn request_bytes(self) -> usize {
         message_bytes(self.request_header_bytes(), self.len_bytes as usize)
     }
 }
 
-/// How a client wants its response: the mode flag of RF-RPC, section 3.2.
+/// How the server returns the response to a client: the mode flag of RF-RPC, section 3.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// It will READ it.
+    /// The client fetches it by READ.
     #[default]
     Fetch,
-    /// WRITE it to me: I poll.
+    /// The server writes it; the client polls.
     Reply,
-    /// WRITE it to me and wake me.
+    /// The server writes it and wakes the client.
     ReplyNotify,
 }
 
@@ -126,19 +126,19 @@ bitflags! {
     pub struct RequestFlags: u8 {
         /// WRITE the response instead of keeping it for a READ.
         const REPLY = 1;
-        /// Wake the client with it. Only with `REPLY`.
+        /// Wake the client with the response. Only with `REPLY`.
         const NOTIFY = 1 << 1;
-        /// A part of a request: the payload begins with its offset and the total length (two u32).
+        /// One part of a request: the payload begins with its offset and the total length (two u32).
         const PART = 1 << 2;
-        /// Asks for a piece of a result: the payload is its offset and longest length (two u32).
+        /// Requests a segment of a result: the payload is its offset and maximum length (two u32).
         const CONTINUE = 1 << 3;
-        /// Given up: do not execute (a request), or forget the result (`CONTINUE`).
+        /// Cancelled: do not execute (a request), or release the result (`CONTINUE`).
         const CANCEL = 1 << 4;
         /// The CRC is valid.
         const CHECKSUM = 1 << 5;
-        /// The payload is a batch of calls: see [`super::batch`]. The header's method means nothing.
+        /// The payload is a batch of calls: see [`super::batch`]. The header's method is not used.
         const BATCH = 1 << 6;
-        /// Asks for the results of calls that were answered later: see [`super::collected`]. Nothing follows.
+        /// Requests the results of deferred calls: see [`super::collected`]. There is no payload.
         const COLLECT = 1 << 7;
     }
 }
@@ -147,33 +147,33 @@ bitflags! {
     /// Flags of a response.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct ResponseFlags: u8 {
-        /// The result is longer than this payload; `total_len_bytes` says how long.
+        /// The result is longer than this payload; `total_len_bytes` is its length.
         const MORE = 1;
         /// The call failed: the payload is a text.
         const ERROR = 1 << 1;
-        /// The server sleeps. Set in the slot of the *next* response, beside whatever that slot still holds.
+        /// The server sleeps. Set in the slot of the *next* response, in addition to the slot's previous contents.
         const SLEEPING = 1 << 2;
         /// The CRC is valid.
         const CHECKSUM = 1 << 3;
     }
 }
 
-/// Why a header is impossible.
+/// Why a header is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum HeaderError {
-    /// Another version.
+    /// An unsupported version.
     #[error("header version {0}; this side speaks {VERSION}")]
     Version(u8),
-    /// Bits that mean nothing.
+    /// Unknown flags are set.
     #[error("flags {0:#04x} contain unknown bits")]
     UnknownFlags(u8),
-    /// Bits that exclude each other.
+    /// The flags are mutually exclusive.
     #[error("flags {0:#04x} contradict each other")]
     Contradiction(u8),
     /// The first word's status bit is missing.
     #[error("the status bit is not set")]
     NotReady,
-    /// A response has one form.
+    /// A response has compact form, which only requests have.
     #[error("a response of compact form")]
     CompactResponse,
 }
@@ -196,13 +196,13 @@ pub struct RequestHeader {
     pub seq: Seq,
     /// Bytes of payload in this slot.
     pub len_bytes: u32,
-    /// Its form. What the compact one lacks is 0 here until the server says what it is.
+    /// Its form. Fields that the compact form lacks are 0 until the server fills them in.
     pub form: Form,
     /// The method called.
     pub method: u16,
     /// Flags.
     pub flags: RequestFlags,
-    /// All responses before this number were consumed.
+    /// All responses with lower numbers have been consumed.
     pub consumed: Seq,
     /// The call, unique in its session.
     pub call_id: u64,
@@ -210,25 +210,25 @@ pub struct RequestHeader {
     pub session: u32,
     /// Low half of the server's incarnation.
     pub incarnation: u32,
-    /// Microseconds until the caller gives up; 0: never.
+    /// Microseconds until the caller's deadline; 0: none.
     pub deadline_us: u32,
     /// CRC-32C, if flagged.
     pub crc: u32,
-    /// The caller's trace.
+    /// The caller's trace id.
     pub trace_id: u64,
 }
 
 impl RequestHeader {
-    /// Where a header of full form names its session, in bytes.
+    /// Offset of the session in a header of full form, in bytes.
     pub const SESSION_AT: usize = 24;
 
-    /// The first word of it.
+    /// Returns the first word.
     #[inline]
     pub const fn first(&self) -> FirstWord {
         FirstWord { seq: self.seq, len_bytes: self.len_bytes, form: self.form }
     }
 
-    /// As it travels: [`Form::request_words`] of these.
+    /// Encodes the header; the first [`Form::request_words`] words are sent.
     #[inline]
     pub const fn encode(&self) -> [u64; 6] {
         let first = self.first().encode();
@@ -250,10 +250,10 @@ impl RequestHeader {
         }
     }
 
-    /// As it came; words beyond those of its form mean nothing.
+    /// Decodes a header. Words that its form does not have are ignored.
     ///
     /// # Errors
-    /// If no endpoint of this version sends such a header.
+    /// Returns [`HeaderError`] if no endpoint of this version sends such a header.
     #[inline]
     pub fn decode(words: &[u64; 6]) -> Result<Self, HeaderError> {
         let Some(FirstWord { seq, len_bytes, form }) = FirstWord::decode(words[0]) else {
@@ -293,7 +293,7 @@ impl RequestHeader {
         })
     }
 
-    /// The words that a checksum covers: all of its form, with the CRC zeroed. The others are 0.
+    /// Returns the words that the checksum covers: all words of the form, with the CRC zeroed. The others are 0.
     pub fn checked_words(words: &[u64; 6]) -> [u64; 6] {
         let form = FirstWord::decode(words[0]).map_or(Form::Full, |first| first.form);
         let mut checked = *words;
@@ -302,7 +302,7 @@ impl RequestHeader {
         checked
     }
 
-    /// A header as it travels, with this CRC.
+    /// Returns an encoded header with its CRC replaced by `crc`.
     pub fn with_crc(words: &[u64; 6], crc: u32) -> [u64; 6] {
         let form = FirstWord::decode(words[0]).map_or(Form::Full, |first| first.form);
         let mut words = Self::checked_words(words);
@@ -310,7 +310,7 @@ impl RequestHeader {
         words
     }
 
-    /// How the client wants its response.
+    /// Returns how the server is to return the response.
     #[inline]
     pub fn mode(&self) -> Mode {
         match (self.flags.contains(RequestFlags::REPLY), self.flags.contains(RequestFlags::NOTIFY)) {
@@ -322,7 +322,7 @@ impl RequestHeader {
 }
 
 impl Mode {
-    /// As flags of a request.
+    /// Returns the request flags of the mode.
     #[inline]
     pub const fn flags(self) -> RequestFlags {
         match self {
@@ -346,26 +346,26 @@ pub struct ResponseHeader {
     pub seq: Seq,
     /// Bytes of payload in this slot.
     pub len_bytes: u32,
-    /// How long the handler worked, in [`TIME_UNIT_NS`], rounded up; 0 is "not measured", `u16::MAX` "that long or
+    /// Processing time of the handler in [`TIME_UNIT_NS`], rounded up; 0 is "not measured", `u16::MAX` "that long or
     /// longer".
     pub time_units: u16,
     /// Flags.
     pub flags: ResponseFlags,
-    /// How the call ended.
+    /// Outcome of the call.
     pub status: Status,
-    /// How many messages the client may have in flight.
+    /// Number of messages that the client may have in flight.
     pub credits: u16,
-    /// Bytes of the whole result.
+    /// Length of the complete result in bytes.
     pub total_len_bytes: u32,
     /// CRC-32C, if flagged.
     pub crc: u32,
 }
 
 impl ResponseHeader {
-    /// The bit of word 1 that says that the server sleeps.
+    /// The bit of word 1 that indicates that the server sleeps.
     pub const SLEEPING_BIT: u64 = (ResponseFlags::SLEEPING.bits() as u64) << 24;
 
-    /// As it travels.
+    /// Encodes the header.
     #[inline]
     pub const fn encode(&self) -> [u64; 3] {
         [
@@ -379,10 +379,10 @@ impl ResponseHeader {
         ]
     }
 
-    /// As it came.
+    /// Decodes a header.
     ///
     /// # Errors
-    /// If no endpoint of this version sends such a header.
+    /// Returns [`HeaderError`] if no endpoint of this version sends such a header.
     #[inline]
     pub fn decode(words: &[u64; 3]) -> Result<Self, HeaderError> {
         let Some(FirstWord { seq, len_bytes, form }) = FirstWord::decode(words[0]) else {
@@ -408,13 +408,13 @@ impl ResponseHeader {
         })
     }
 
-    /// The words that a checksum covers: all, with the CRC and the sleep flag zeroed (the server may go to sleep after
-    /// it answered).
+    /// Returns the words that the checksum covers: all, with the CRC and the sleep flag zeroed (the server may set
+    /// that flag after it sent the response).
     pub fn checked_words(words: &[u64; 3]) -> [u64; 3] {
         [words[0], words[1] & !Self::SLEEPING_BIT, words[2] & 0xffff_ffff]
     }
 
-    /// The processing time in nanoseconds.
+    /// Returns the processing time in nanoseconds; `None` if it was not measured.
     pub const fn time_ns(&self) -> Option<u64> {
         match self.time_units {
             0 => None,

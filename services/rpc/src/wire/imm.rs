@@ -1,14 +1,14 @@
-//! The 32 bits of immediate data that wake a sleeper (KICK).
+//! The 32 bits of immediate data of a wake-up (KICK).
 
 use super::Seq;
 
-/// What a wake-up says.
+/// Contents of a wake-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Imm {
-    /// Client to server: look at my mailbox.
+    /// Client to server: poll this client's mailbox.
     Kick,
-    /// Client to server: look at my mailbox, and push to me the responses of the `count` messages from the one whose
-    /// number ends in `oldest_low`: I am going to sleep.
+    /// Client to server: poll this client's mailbox, and write to it the responses of `count` messages, beginning with
+    /// the one whose number ends in `oldest_low`. The client sends it before it sleeps.
     Push {
         /// Low 16 bits of the number of the oldest message without a response.
         oldest_low: u16,
@@ -17,9 +17,9 @@ pub enum Imm {
     },
     /// Server to client: responses were placed.
     Placed,
-    /// Server to client: a call that is answered later was answered; collect that.
+    /// Server to client: a deferred call has been answered, and the answer can be collected.
     Answered,
-    /// Something a later version says; look at everything.
+    /// A value that this version does not know; the receiver checks all of its state.
     Unknown,
 }
 
@@ -28,7 +28,7 @@ const COUNT_SHIFT: u32 = 16;
 const COUNT_MASK: u32 = 0xfff;
 
 impl Imm {
-    /// As it travels.
+    /// Encodes the immediate data.
     pub const fn encode(self) -> u32 {
         match self {
             Self::Unknown => 0,
@@ -41,7 +41,7 @@ impl Imm {
         }
     }
 
-    /// As it came.
+    /// Decodes the immediate data.
     pub const fn decode(imm: u32) -> Self {
         match imm >> KIND_SHIFT {
             1 => Self::Kick,
@@ -52,18 +52,18 @@ impl Imm {
         }
     }
 
-    /// The numbers `[from, end)` that a push names and whose responses the client may lack, seen from a server that
-    /// executes `next` next; `None` if there are none, or the numbers are impossible.
+    /// Returns the numbers `[from, end)` of the messages that a push names and whose responses the client may lack,
+    /// for a server whose next message is `next`. `None` if there are none, or the numbers are invalid.
     pub const fn push_range(oldest_low: u16, count: u16, next: Seq, window: u16) -> Option<(Seq, Seq)> {
-        // The oldest message without a response was `next` or came before it. It may lie more than a window back: the
-        // server executes what the client sent after the push before it takes the push's completion.
+        // The oldest message without a response is not newer than `next`. It may be more than a window older: messages
+        // that the client sent after the push may be executed before the server consumes the completion of the push.
         let behind = (next.0 as u16).wrapping_sub(oldest_low);
         if behind > u16::MAX / 2 || count > window {
             return None;
         }
         let oldest = Seq(next.0.wrapping_sub(behind as u32));
         let end = oldest.plus(count as u32);
-        // The client has the response of everything before the last window: it used those slots again.
+        // The client has received the responses before the last window, because it has reused their slots.
         let from = if behind > window { Seq(next.0.wrapping_sub(window as u32)) } else { oldest };
         if from.is_before(end) { Some((from, end)) } else { None }
     }
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_push_that_the_next_requests_overtook_names_what_may_be_missing() {
-        // Asked for 34 to 48; the client took 34 and sent 49 and 50, which were executed first.
+        // The client requested 34 to 48. It then received 34 and sent 49 and 50, which were executed before the push.
         assert_eq!(Imm::push_range(34, 15, Seq(51), 16), Some((Seq(35), Seq(49))));
         assert_eq!(Imm::push_range(34, 15, Seq(66), 16), None);
     }

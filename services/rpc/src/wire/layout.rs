@@ -1,17 +1,17 @@
-//! Where things are in a region of slots.
+//! Layout of a region of slots.
 
 use super::Seq;
 
 /// Bytes of a tail.
 pub const TAIL_BYTES: usize = 8;
 
-/// The next multiple of a word.
+/// Rounds up to a multiple of 8 bytes.
 #[inline]
 pub const fn padded(len_bytes: usize) -> usize {
     (len_bytes + 7) & !7
 }
 
-/// Bytes of a whole message.
+/// Returns the length of a complete message in bytes.
 #[inline]
 pub const fn message_bytes(header_bytes: usize, payload_bytes: usize) -> usize {
     padded(header_bytes + payload_bytes) + TAIL_BYTES
@@ -31,13 +31,13 @@ impl Slots {
         Self { window: window as u32, slot_bytes: slot_bytes as usize, header_bytes }
     }
 
-    /// Which slot a message uses.
+    /// Returns the index of the slot of a message.
     #[inline]
     pub const fn index(&self, seq: Seq) -> usize {
         (seq.0 & (self.window - 1)) as usize
     }
 
-    /// Where that slot begins.
+    /// Returns the offset of the slot of a message, in bytes.
     #[inline]
     pub const fn offset(&self, seq: Seq) -> usize {
         self.index(seq) * self.slot_bytes
@@ -49,13 +49,13 @@ impl Slots {
         self.slot_bytes
     }
 
-    /// Bytes of payload that fit into one slot.
+    /// Returns the number of payload bytes that fit into one slot.
     #[inline]
     pub const fn capacity(&self) -> usize {
         self.slot_bytes - self.header_bytes - TAIL_BYTES - (self.header_bytes & 7)
     }
 
-    /// Where, in its slot, the tail of a message is.
+    /// Returns the offset of a message's tail in its slot.
     #[inline]
     pub const fn tail_at(&self, payload_bytes: usize) -> usize {
         padded(self.header_bytes + payload_bytes)

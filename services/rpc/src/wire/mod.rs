@@ -1,8 +1,9 @@
-//! What travels: slots, headers, tails, immediate data.
+//! Formats on the wire: slots, headers, tails, immediate data.
 //!
-//! A message is `[header][payload][padding to 8][tail]` at the start of a slot. The first word of the header says which
-//! message it is and how long; the tail is a keyed function of the connection and the sequence number, so stale payload
-//! cannot pass for one. A message is complete when both match; WRITEs that are placed in order store the tail last.
+//! A message is `[header][payload][padding to 8][tail]` at the start of a slot. The first word of the header contains
+//! the message's number and length. The tail is a keyed function of the connection and the sequence number, so stale
+//! payload cannot be mistaken for it. A message is complete when both match; WRITEs that are placed in order store the
+//! tail last.
 
 pub mod batch;
 pub mod collected;

@@ -1,57 +1,57 @@
 //! Sequence numbers of the messages of one session.
 
-/// Counts messages of a session from 1 and wraps around. Slots are reused every `window` (a power of two) numbers, so a
-/// number and the one a whole turn of 2³² earlier are never in flight together.
+/// Number of a message of a session. Numbers begin at 1 and wrap around. Slots are reused every `window` (a power of
+/// two) numbers, so two messages whose numbers coincide after 2³² messages are never in flight together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
 #[repr(transparent)]
 pub struct Seq(pub u32);
 
 impl Seq {
-    /// The first message's.
+    /// The number of the first message.
     pub const FIRST: Self = Self(1);
 
-    /// The following number.
+    /// Returns the following number.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.wrapping_add(1))
     }
 
-    /// The number before it.
+    /// Returns the preceding number.
     #[must_use]
     pub const fn before(self) -> Self {
         Self(self.0.wrapping_sub(1))
     }
 
-    /// The number `count` later.
+    /// Returns the number that is `count` later.
     #[must_use]
     pub const fn plus(self, count: u32) -> Self {
         Self(self.0.wrapping_add(count))
     }
 
-    /// How many numbers lie from `earlier` to this one.
+    /// Returns the distance from `earlier` to this number.
     pub const fn distance_from(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0)
     }
 
-    /// Whether this number comes before `other`, seen from within half a turn.
+    /// Returns whether this number precedes `other`. The two must be less than 2³¹ apart.
     pub const fn is_before(self, other: Self) -> bool {
         (self.0.wrapping_sub(other.0) as i32) < 0
     }
 }
 
-/// How far the numbers of calls are from those of their messages, by the last request of full form: requests of compact
-/// form carry no number of their call.
+/// Distance between a call's number and its message's number, from the last request of full form: requests of compact
+/// form do not contain the call's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallBase(u64);
 
 impl CallBase {
-    /// The distance in this message.
+    /// Returns the distance in this message.
     #[inline]
     pub const fn of(seq: Seq, call_id: u64) -> Self {
         Self(call_id.wrapping_sub(seq.0 as u64))
     }
 
-    /// The number of the call in a message of compact form.
+    /// Returns the number of the call in a message of compact form.
     #[inline]
     pub const fn call_id(self, seq: Seq) -> u64 {
         self.0.wrapping_add(seq.0 as u64)

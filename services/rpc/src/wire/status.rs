@@ -1,4 +1,4 @@
-//! How the server ended a call.
+//! Outcomes of calls.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ macro_rules! statuses {
         impl Status {
             $($(#[$doc])* pub const $name: Self = Self($value);)*
 
-            /// For people.
+            /// Describes the status for users.
             pub const fn meaning(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
@@ -21,7 +21,8 @@ macro_rules! statuses {
                 }
             }
 
-            /// Whether the handler ran. An unknown status leaves it open, so it counts as run.
+            /// Returns whether the handler ran. An unknown status counts as executed, because the handler may have
+            /// run.
             pub const fn executed(self) -> bool {
                 match self { $(Self::$name => $executed,)* _ => true }
             }
@@ -32,7 +33,7 @@ macro_rules! statuses {
 const APPLICATION_FIRST: u16 = 0x8000;
 
 statuses! {
-    /// Done.
+    /// The call succeeded.
     OK = 0, executed true, "done";
     /// No handler for the method.
     UNKNOWN_METHOD = 1, executed true, "the server has no such method";
@@ -40,48 +41,48 @@ statuses! {
     PANICKED = 2, executed true, "the handler panicked; what it changed before is not undone";
     /// The deadline had passed before execution.
     DEADLINE_EXCEEDED = 3, executed false, "the deadline had passed before the server could execute the call";
-    /// The request is longer than the server takes.
+    /// The request exceeds the server's limit.
     REQUEST_TOO_LARGE = 4, executed false,
         "the request is longer than the server accepts; send less or raise its limit";
-    /// The result is longer than the server gives.
+    /// The result exceeds the server's limit.
     RESULT_TOO_LARGE = 5, executed true, "the result is longer than the server gives; ask for less or raise its limit";
-    /// The server has no room for it.
+    /// The server has no memory for the result.
     OVERLOADED = 6, executed false, "the server holds too many results for this client; fetch them first";
     /// The server is draining.
     GOING_AWAY = 7, executed false, "the server is shutting down; call another one or later";
-    /// The message breaks the protocol.
+    /// The message violates the protocol.
     BAD_REQUEST = 8, executed false, "the message breaks the protocol; the connection is closed";
-    /// The message is of another session or another life of the server.
+    /// The message belongs to another session or another incarnation of the server.
     WRONG_SESSION = 9, executed false, "the message is of another session or incarnation; the connection is closed";
-    /// The client had given the call up.
+    /// The client had cancelled the call.
     CANCELLED = 10, executed false, "the call had been given up";
-    /// The rest of a result is asked for that the server does not hold.
+    /// The client requested the rest of a result that the server does not store.
     RESULT_GONE = 11, executed true, "the rest of the result is no longer there";
-    /// The handler answers later: the result is to be collected. No outcome.
+    /// The handler answers later: the client collects the result. This is not an outcome.
     DEFERRED = 12, executed true, "the call is answered later";
-    /// The handler would answer later, and the server keeps no more such calls.
+    /// The handler wanted to defer the call, but the server accepts no more deferred calls.
     NOT_DEFERRED = 13, executed true,
         "the handler wanted to answer later, which is not possible; call again when fewer calls are outstanding";
-    /// The handler went away without an answer.
+    /// The handler dropped the call without an answer.
     ANSWER_DROPPED = 14, executed true,
         "the handler dropped the call without an answer; what it changed before is not undone";
-    /// The client's method of this number is another one.
+    /// The client's method with this number is a different one.
     OTHER_METHOD = 15, executed false, "the client's method is another one than the server's";
-    /// The arguments are none.
+    /// The server cannot decode the arguments.
     BAD_ARGUMENTS = 16, executed false, "the server cannot decode the arguments";
-    /// The result has no form.
+    /// The server cannot encode the result.
     BAD_RESULT = 17, executed true, "the server cannot encode the result";
-    /// A page of a stream is asked for that the server does not hold.
+    /// The client requested a page of a stream that the server does not store.
     STREAM_GONE = 18, executed true, "the stream of results is no longer there; begin it again";
 }
 
 impl Status {
-    /// An application's status: `code` with the top bit set.
+    /// Returns an application's status: `code` with the top bit set.
     pub const fn application(code: u16) -> Self {
         Self(code | APPLICATION_FIRST)
     }
 
-    /// The application's code, if it is one.
+    /// Returns the application's code if this is an application's status.
     pub const fn application_code(self) -> Option<u16> {
         if self.0 >= APPLICATION_FIRST { Some(self.0 & !APPLICATION_FIRST) } else { None }
     }

@@ -1,4 +1,4 @@
-//! What ends a message, and the optional checksum.
+//! The tail of a message, and the optional checksum.
 
 use farcall_link::{Region, SplitMix64};
 
@@ -9,23 +9,23 @@ use super::Seq;
 pub struct TailKey(pub u64);
 
 impl TailKey {
-    /// The tail of a message: 64 bits that payload holds by chance once in 2⁶⁴, since the key is random and never part
-    /// of a payload.
+    /// Returns the tail of a message. A payload contains these 64 bits by chance with a probability of 2⁻⁶⁴, since the
+    /// key is random and never part of a payload.
     #[inline]
     pub const fn tail(self, seq: Seq) -> u64 {
         SplitMix64::mix(self.0 ^ (seq.0 as u64 | (seq.0 as u64) << 32))
     }
 
-    /// CRC-32C of a message: the key, its header words (the CRC's own half zeroed) and its payload. The key is covered
-    /// because a slot may still hold an earlier session's message of the same number and length: without order among
-    /// the bytes, the new tail may be placed behind it first.
+    /// Returns the CRC-32C of a message: of the key, the header words (with the CRC zeroed) and the payload. The key
+    /// is covered because a slot may still hold a message of an earlier session with the same number and length.
+    /// Without ordered placement, the new tail may be visible before the rest of the new message.
     pub fn checksum(self, header: &[u64], payload: &[u8]) -> u32 {
         let key = crc32c::crc32c(&self.0.to_le_bytes());
         let crc = header.iter().fold(key, |crc, word| crc32c::crc32c_append(crc, &word.to_le_bytes()));
         crc32c::crc32c_append(crc, payload)
     }
 
-    /// [`TailKey::checksum`] of a message whose payload lies in a region, without a copy of its length.
+    /// Returns [`TailKey::checksum`] of a message whose payload lies in a region, without copying the payload.
     pub fn checksum_in(self, header: &[u64], region: &Region, offset: usize, len_bytes: usize) -> u32 {
         let mut crc = self.checksum(header, &[]);
         let mut piece = [0; 512];

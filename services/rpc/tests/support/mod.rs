@@ -13,11 +13,11 @@ use farcall_rpc::*;
 use farcall_softnic::SoftNic;
 use farcall_verbs::{Clock, Endpoint, Nanos, Next, VirtualClock};
 
-/// How long anything may take before a test calls it lost. Not a measurement.
+/// Deadline of every wait: afterwards a test fails. Not a measurement.
 pub const LOST: Duration = Duration::from_secs(20);
 
-/// How long a test waits for something: [`LOST`], and at least so many turns as should be enough if the device's
-/// service thread had a processor meanwhile.
+/// Limit of a wait: [`LOST`], and at least a number of iterations that suffices if the device's service thread could
+/// run in the meantime.
 pub struct Patience {
     start: Instant,
     turns: u32,
@@ -28,7 +28,7 @@ impl Patience {
         Self { start: Instant::now(), turns: 0 }
     }
 
-    /// Counts a turn; whether it was one too many.
+    /// Counts an iteration. Returns whether the limit is exceeded.
     pub fn is_over(&mut self) -> bool {
         self.turns += 1;
         self.turns > 500_000 && self.start.elapsed() > LOST
@@ -49,14 +49,14 @@ pub const ECHO: u16 = 1;
 pub const SLOW: u16 = 2;
 pub const PANIC: u16 = 3;
 pub const REFUSE: u16 = 4;
-/// Answers with as many bytes as the request's u32 says.
+/// Answers with the number of bytes that the request's u32 contains.
 pub const MAKE: u16 = 5;
-/// Leaves its answer, the request, to the test.
+/// Defers its answer, which is the request, to the test.
 pub const LATER: u16 = 6;
-/// The same, but ends with an error at once.
+/// The same, but returns an error at once.
 pub const LATER_NOT: u16 = 7;
 
-/// The service of the tests: counts what it executes.
+/// The service of the tests, which counts executed calls.
 pub struct Service {
     pub time: Time,
     pub executed: u64,
@@ -64,11 +64,11 @@ pub struct Service {
     pub last_connection: u32,
     /// The number and the trace of the last call.
     pub last_call: (u64, u64),
-    /// By when it was to end.
+    /// The deadline of the last call.
     pub last_deadline: Option<Nanos>,
     pub closed: Vec<u32>,
     pub slow: Duration,
-    /// Calls that are to be answered.
+    /// Calls to be answered.
     pub later: Vec<(Deferred, Vec<u8>)>,
 }
 
@@ -92,7 +92,7 @@ impl Handler for Service {
             REFUSE => return Err(HandlerError::new(42, "no")),
             MAKE => {
                 let len = u32::from_le_bytes(call.payload().try_into().unwrap()) as usize;
-                // In uneven pieces, across the border between slot and spill.
+                // In uneven pieces, across the boundary between slot and spill.
                 pattern(len).chunks(1_000).for_each(|piece| reply.extend_from_slice(piece));
             }
             LATER => {
@@ -131,7 +131,7 @@ impl World {
         Self::on(Nic::open(&SoftNic::new()).unwrap(), config)
     }
 
-    /// On a device of the test's own.
+    /// Creates a world on the test's own device.
     pub fn on(nic: Nic, config: ResponderConfig) -> Self {
         let time = Time::default();
         let server = Self::start(&nic, &time, config, 1);
@@ -152,7 +152,7 @@ impl World {
         Responder::new(nic.clone(), config, incarnation, service, time.clone()).unwrap()
     }
 
-    /// A new life of the server: sessions are forgotten.
+    /// Starts another incarnation of the server, which has no sessions.
     pub fn restart(&mut self) {
         self.server = Self::start(&self.nic, &self.time, ResponderConfig::default(), 2);
     }
@@ -171,7 +171,7 @@ impl World {
         client
     }
 
-    /// Connects, or goes on with the client's session.
+    /// Connects, or resumes the client's session.
     pub fn connect(&mut self, client: &mut CallerState) -> Result<ConnectionId, Refusal> {
         let hello = client.hello().unwrap();
         let now = self.now();
@@ -180,21 +180,21 @@ impl World {
         Ok(id)
     }
 
-    /// One turn of both; time moves on by 100 ns.
+    /// Makes one iteration of both; advances the time by 100 ns.
     pub fn step<P: Path>(&mut self, client: &mut Caller<P>) -> Next {
         self.time.0.advance(Duration::from_nanos(100));
         let now = self.now();
         let server = self.server.progress(now);
         let next = server.merge(client.progress(now));
         if let Next::Idle { .. } = next {
-            // The device's service thread may have to do something, and this time does not wait for it.
+            // The device's service thread may need the processor; virtual time does not wait for it.
             std::thread::yield_now();
         }
         next
     }
 
-    /// Turns of the server alone until it has executed so many calls. The first request of a connection may have to
-    /// wait for the device's service thread.
+    /// Makes iterations of the server alone until it has executed `executed` calls. The first request of a connection
+    /// may have to wait for the device's service thread.
     pub fn serve(&mut self, executed: u64) {
         let start = Instant::now();
         while self.server.handler().executed < executed {
@@ -206,7 +206,7 @@ impl World {
         assert_eq!(self.server.handler().executed, executed);
     }
 
-    /// Steps until a call ends.
+    /// Makes steps until a call completes.
     pub fn finish<P: Path>(&mut self, client: &mut Caller<P>) -> (CallId, Result<Vec<u8>, CallError>) {
         let (start, mut steps) = (Instant::now(), 0);
         loop {
@@ -216,14 +216,14 @@ impl World {
             }
             steps += 1;
             if steps > 200_000 {
-                // That should have been enough, if the device's service thread had a processor meanwhile.
+                // Sufficient if the device's service thread could run in the meantime.
                 assert!(start.elapsed() < LOST, "no call ended; client {:?}", client.counters());
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
     }
 
-    /// One call.
+    /// Makes one call.
     pub fn call<P: Path>(
         &mut self,
         client: &mut Caller<P>,

@@ -1,5 +1,5 @@
-//! A relay between clients and a server's bootstrap address: its connections can be cut, and the server behind it
-//! replaced, without clients seeing another address. Calls do not pass through it.
+//! A relay between clients and a server's bootstrap address. Its connections can be cut, and the server behind it can
+//! be replaced, while clients keep using the same address. Calls do not pass through it.
 #![allow(dead_code)]
 
 use std::io;
@@ -26,7 +26,7 @@ impl Relay {
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let server = relaying.lock().unwrap().server;
-                // A server that is gone hangs up at once.
+                // If the server has exited, the client's connection is closed at once.
                 let Ok(server) = TcpStream::connect(server) else { continue };
                 join(&client, &server);
                 relaying.lock().unwrap().open.extend([client, server]);
@@ -35,7 +35,7 @@ impl Relay {
         Self { address, shared }
     }
 
-    /// Connections from now on go to another server.
+    /// Directs later connections to another server.
     pub fn redirect(&self, server: SocketAddr) {
         self.shared.lock().unwrap().server = server;
     }
@@ -48,7 +48,7 @@ impl Relay {
     }
 }
 
-/// Copies both ways until either end closes, then closes both.
+/// Copies in both directions until either end closes, then closes both.
 fn join(a: &TcpStream, b: &TcpStream) {
     for (from, to) in [(a, b), (b, a)] {
         let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());

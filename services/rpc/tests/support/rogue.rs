@@ -1,4 +1,4 @@
-//! A client that breaks the protocol.
+//! A client that violates the protocol.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use farcall_verbs::{Access, CqInitAttr, Endpoint, RawCq, Wc};
 
 use super::{ECHO, LOST, World};
 
-/// A client that writes whatever it is told into its mailbox, or sends it.
+/// A client that writes or sends arbitrary messages to its mailbox.
 pub struct Rogue {
     pub qp: Connection,
     pub cq: Box<dyn RawCq>,
@@ -18,13 +18,14 @@ pub struct Rogue {
     pub replies: Arc<Region>,
     pub memory_id: RegionId,
     pub welcome: Welcome,
-    /// Of its next message.
+    /// Number of its next message.
     pub seq: Seq,
     pub sends: bool,
 }
 
 impl Rogue {
-    /// One that was honest once: so both ends reach each other's memory without asking for it.
+    /// Creates a client that sends one valid message first, so that both ends can access each other's memory without a
+    /// handshake.
     pub fn connect(world: &mut World, preset: &str) -> Self {
         let mut rogue = Self::connect_with(world, preset, Features::KICK);
         rogue.send(rogue.header().encode(), true);
@@ -75,7 +76,7 @@ impl Rogue {
         Self { qp, cq, memory, replies, memory_id, welcome, seq: Seq::FIRST, sends }
     }
 
-    /// Where its message, and the answer to it, begins.
+    /// Returns the offset of its message, and of the answer to it.
     pub fn slot(&self) -> usize {
         Slots::new(16, 4_224, REQUEST_HEADER_BYTES).offset(self.seq)
     }
@@ -91,9 +92,9 @@ impl Rogue {
         }
     }
 
-    /// Hands over header words and, where the length claims it, a tail; returns when they are in the mailbox.
+    /// Posts header words and, where the length requires it, a tail. Returns when they are in the mailbox.
     pub fn send(&mut self, words: [u64; 6], tail: bool) {
-        // What follows the header is zeros.
+        // Zeros follow the header.
         for (i, word) in words.into_iter().chain([0; 4]).enumerate() {
             self.memory.store_relaxed(8 * i, word);
         }
@@ -110,7 +111,7 @@ impl Rogue {
         self.wait_for(posted.unwrap());
     }
 
-    /// Writes among the bytes that tell of requests, so far from its own.
+    /// Writes into the array of announcement bytes, at an offset from its own byte.
     pub fn tell(&mut self, beyond: usize, bytes: &[u8]) {
         let mut grant = self.welcome.mailbox_byte.unwrap();
         grant.addr += beyond as u64;

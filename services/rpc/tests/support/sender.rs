@@ -1,4 +1,4 @@
-//! Somebody who sends datagrams of his own making.
+//! A sender of arbitrary datagrams.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,12 +35,12 @@ impl Sender {
         Self { pair, cq, memory, memory_id, to: None }
     }
 
-    /// What it sends goes there from now on.
+    /// Sets the destination of later datagrams.
     pub fn aim(&mut self, nic: &Nic, to: &QpInfo) {
         self.to = Some(self.pair.add_peer(nic, to).unwrap());
     }
 
-    /// Sends the first `len_bytes` of header, payload and tail. Returns when the memory is free again.
+    /// Sends the first `len_bytes` of header, payload and tail. Returns when the buffer may be reused.
     pub fn send_first(&mut self, header: &[u64], payload: &[u8], tail: u64, len_bytes: usize) {
         for (at, word) in header.iter().enumerate() {
             self.memory.store_relaxed(8 * at, *word);

@@ -1,4 +1,4 @@
-//! One of the dispatcher's connections: a session that is made again while the others go on.
+//! One of the dispatcher's connections: a session that reconnects without blocking the others.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
@@ -14,18 +14,18 @@ use super::super::shared::SharedSession;
 use super::mailbox::LocalCall;
 use crate::error::{Broken, ConnectError};
 
-/// What a thread that connects comes to.
+/// Result of a thread that connects.
 type Attempt = std::result::Result<(Bootstrap, Welcome), ConnectError>;
 
 pub(super) struct Connection {
     pub shared: SharedSession<LocalCall>,
-    /// An attempt to connect waits for the server, so another thread makes it.
+    /// An attempt to connect blocks on the server, so another thread makes it.
     attempt: Option<Receiver<Attempt>>,
     sleeper: Arc<Sleeper>,
 }
 
 impl Connection {
-    /// `sleeper` is the dispatcher's.
+    /// Creates a connection. `sleeper` is the dispatcher's.
     pub fn new(session: Session<dyn AnyCaller>, sleeper: Arc<Sleeper>) -> Self {
         Self { shared: SharedSession::new(session), attempt: None, sleeper }
     }
@@ -37,7 +37,7 @@ impl Connection {
         self.shared.give_up(&Broken::Closed);
     }
 
-    /// One step towards the next connection.
+    /// Makes one step towards the next connection.
     #[cold]
     fn repair(&mut self, now: Nanos) -> Next {
         if let Some(attempt) = &self.attempt {
@@ -77,7 +77,7 @@ impl Connection {
         let (tell, attempt) = mpsc::channel();
         let sleeper = Arc::clone(&self.sleeper);
         let connect = move || {
-            // Nobody listens any more if the dispatcher has ended.
+            // The receiver no longer exists if the dispatcher has ended.
             let _ = tell.send(Bootstrap::open(&address, &hello, timeout));
             sleeper.wake_if_asleep();
         };

@@ -1,4 +1,4 @@
-//! The local mailbox between a thread that makes calls and the dispatcher: two rings, each with one writer.
+//! The local mailbox between a thread that makes calls and the dispatcher: two rings, each with a single writer.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,18 +12,18 @@ use super::super::shared::SharedCall;
 use crate::caller::{CallId, CallOptions};
 use crate::error::CallError;
 
-/// A call as a requester leaves it.
+/// A call from a requester.
 pub(super) struct Request {
     pub call: CallId,
-    /// Which of the dispatcher's connections it is for.
+    /// Index of the dispatcher's connection.
     pub to: u16,
     pub method: u16,
     pub options: CallOptions,
-    /// The request; memory for the result afterwards.
+    /// The request. Its memory is reused for the result.
     pub bytes: Vec<u8>,
 }
 
-/// What it came to.
+/// Outcome of a call.
 pub(super) struct Outcome {
     pub call: CallId,
     pub error: Option<CallError>,
@@ -45,14 +45,14 @@ pub(super) struct DispatcherEnd {
     pub outcomes: Outcomes,
 }
 
-/// Where a requester's outcomes go.
+/// The sending end of a requester's outcomes.
 pub(super) struct Outcomes {
     ring: Producer<Outcome>,
     sleeper: Arc<Sleeper>,
 }
 
 impl Outcomes {
-    /// A requester has no more calls under way than the ring has places.
+    /// Never exceeds the ring: a requester has no more calls in flight than the ring has slots.
     fn push(&mut self, outcome: Outcome) {
         let is_full = self.ring.push(outcome).is_err();
         debug_assert!(!is_full, "an outcome for each request");
@@ -61,15 +61,15 @@ impl Outcomes {
 }
 
 impl Drop for Outcomes {
-    /// The dispatcher ends: a requester that sleeps is woken, and finds that.
+    /// Wakes a sleeping requester, which then finds that the dispatcher has ended.
     fn drop(&mut self) {
-        // In place of the ring, so that it is gone when the requester wakes.
+        // Replaced rather than dropped later, so that the requester finds the ring abandoned when it wakes.
         self.ring = RingBuffer::new(0).0;
         self.sleeper.wake_if_asleep();
     }
 }
 
-/// A mailbox for so many calls under way.
+/// Creates a mailbox for up to `window` calls in flight.
 pub(super) fn mailbox(window: usize) -> std::io::Result<(RequesterEnd, DispatcherEnd)> {
     let (requests, taken) = RingBuffer::new(window);
     let (ring, outcomes) = RingBuffer::new(window);
@@ -78,7 +78,7 @@ pub(super) fn mailbox(window: usize) -> std::io::Result<(RequesterEnd, Dispatche
     Ok((requester, DispatcherEnd { requests: taken, outcomes: Outcomes { ring, sleeper } }))
 }
 
-/// A call that was taken out of its mailbox.
+/// A call that was dequeued from its mailbox.
 pub(super) struct LocalCall {
     pub request: Request,
     pub outcomes: Rc<RefCell<Outcomes>>,

@@ -1,9 +1,10 @@
 //! Calls of many threads over few connections (RDMA communication patterns, section 4.1, design 2).
 //!
-//! The dispatcher is a thread that owns one connection to each server thread. Threads that make calls leave them in
-//! local mailboxes, one for each, and take the outcomes from there. So the number of connections does not grow with the
-//! number of threads, calls of all threads fill one window, and with [`ClientOptions::batch`] they travel together. It
-//! costs two hand-overs between threads and a copy: the paper's requesters compose their messages in registered memory.
+//! The dispatcher is a thread that owns one connection to each server thread. Each thread that makes calls has a local
+//! mailbox, in which it enqueues calls and receives their outcomes. The number of connections is therefore independent
+//! of the number of threads. Calls of all threads share one window, and with [`ClientOptions::batch`] they are sent in
+//! common batches. The costs are two transfers between threads and a copy: the paper's requesters compose their
+//! messages in registered memory.
 
 mod connection;
 mod mailbox;
@@ -29,7 +30,7 @@ use super::session::Session;
 use super::shared::SharedCall;
 use crate::error::{Broken, CallError, ConnectError};
 
-/// Requests that are taken from one mailbox before the next one is looked at.
+/// Maximum number of requests taken from one mailbox before the next one is polled.
 const REQUESTS_PER_LOOK: usize = 16;
 
 /// A server thread that a dispatcher connects to.
@@ -37,11 +38,11 @@ const REQUESTS_PER_LOOK: usize = 16;
 pub struct ServerThread {
     /// The server's bootstrap address.
     pub address: String,
-    /// Which of its threads.
+    /// Index of the thread.
     pub thread: u16,
 }
 
-/// The thread that makes the calls of many threads. Dropping it ends the thread; calls under way end with an unknown
+/// The thread that makes the calls of many threads. Dropping it ends the thread; calls in flight end with an unknown
 /// outcome.
 ///
 /// ```
@@ -77,14 +78,14 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Connects to each server thread, in this order, and starts the thread. One that is named several times gets so many
-    /// connections; which of them a call takes, its requester says.
+    /// Connects to each server thread, in this order, and starts the dispatcher thread. A server thread that is listed
+    /// several times gets that number of connections. The requester specifies the connection of each call.
     ///
     /// # Errors
-    /// As [`crate::Client::connect`]; or no thread or descriptor can be had.
+    /// Returns the errors of [`crate::Client::connect`], or an error if no thread or descriptor can be allocated.
     ///
     /// # Panics
-    /// If there are more than 65,535 server threads.
+    /// Panics if there are more than 65,535 server threads.
     pub fn start(
         provider: &dyn Provider,
         servers: &[ServerThread],
@@ -110,7 +111,7 @@ impl Dispatcher {
             let connections = sessions.into_iter().map(|session| Connection::new(session, Arc::clone(&own)));
             let connections = connections.collect();
             let mut task = Task { connections, mailboxes: Vec::new(), joining: queue, sleeper: own };
-            // A system that cannot sleep on descriptors ends it: requesters see that it is gone.
+            // The task ends if the system cannot sleep on descriptors; requesters find the mailboxes abandoned.
             let _ = driver.run(&mut task);
             ended.request();
             task.close();
@@ -121,14 +122,15 @@ impl Dispatcher {
         Ok(Self { joining, sleeper, stop, thread, clock, options, connections, made_in })
     }
 
-    /// A mailbox for a thread that makes calls, with up to `window` under way at a time.
+    /// Creates a mailbox for a thread that makes calls, with up to `window` calls in flight.
     ///
     /// # Errors
-    /// If the system has no descriptor for it, or the thread has ended because it could not sleep.
+    /// Returns an error if the system has no free descriptor, or the dispatcher thread has ended because it could not
+    /// sleep.
     pub fn requester(&self, window: usize) -> std::io::Result<Requester> {
         let (end, other) = mailbox(window)?;
         self.joining.push(other);
-        // The thread says that it ends, and then looks at this queue for the last time.
+        // The dispatcher thread sets the stop flag before it drains this queue for the last time.
         if self.stop.is_requested() {
             return Err(std::io::Error::other("the dispatcher's thread has ended: start another one"));
         }
@@ -151,14 +153,14 @@ impl Dispatcher {
 impl Drop for Dispatcher {
     fn drop(&mut self) {
         let thread = self.thread.take();
-        // In a forked child the thread is the parent's, and so are its descriptors.
+        // In a forked child the thread and its descriptors belong to the parent.
         if self.made_in.is_inherited() {
             std::mem::forget(thread);
             return;
         }
         self.stop.request();
         if let Some(thread) = thread {
-            // A panic of it was told on standard error.
+            // A panic of the thread has been printed on standard error.
             let _ = thread.join();
         }
     }
@@ -173,24 +175,24 @@ fn connect(
     let caller = any_caller(nic.clone(), options.config.clone())?;
     let timeout = options.connect_timeout;
     let mut session = Session::new(caller, address.to_owned(), options);
-    // Requesters count deadlines by it.
+    // Requesters compute deadlines with this clock.
     session.clock = clock;
     session.connect(timeout)?;
     session.learn_what_it_can_do();
     Ok(session)
 }
 
-/// A mailbox, as the dispatcher's thread has it.
+/// A mailbox in the dispatcher thread.
 struct Mailbox {
     requests: rtrb::Consumer<mailbox::Request>,
     outcomes: Rc<RefCell<Outcomes>>,
 }
 
 impl Mailbox {
-    /// Takes no more calls. Those that are in it are not sent.
+    /// Closes the mailbox. The calls that it contains are not sent.
     fn close(mut self) {
         let requests = std::iter::from_fn(|| self.requests.pop().ok()).collect::<Vec<_>>();
-        // Before the requester hears of the first end.
+        // Before the requester receives the first outcome.
         drop(self.requests);
         for request in requests {
             let outcomes = Rc::clone(&self.outcomes);
@@ -198,12 +200,12 @@ impl Mailbox {
         }
     }
 
-    /// Whether its requester is gone.
+    /// Returns whether the requester no longer exists.
     fn is_abandoned(&self) -> bool {
         self.requests.is_abandoned() && self.requests.is_empty()
     }
 
-    /// Hands its calls over to their connections, up to a bound. Returns whether there were any.
+    /// Passes a bounded number of calls to their connections. Returns whether there were any.
     fn take(&mut self, connections: &mut [Connection]) -> bool {
         for taken in 0..REQUESTS_PER_LOOK {
             let Ok(request) = self.requests.pop() else { return taken > 0 };
@@ -214,7 +216,7 @@ impl Mailbox {
     }
 }
 
-/// What the thread runs.
+/// The endpoint that the dispatcher thread runs.
 struct Task {
     connections: Vec<Connection>,
     mailboxes: Vec<Mailbox>,
@@ -223,7 +225,7 @@ struct Task {
 }
 
 impl Task {
-    /// Ends all calls, after no mailbox takes any more.
+    /// Ends all calls, after all mailboxes are closed.
     fn close(mut self) {
         self.take_new_mailboxes();
         self.mailboxes.into_iter().for_each(Mailbox::close);

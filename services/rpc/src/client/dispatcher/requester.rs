@@ -12,7 +12,7 @@ use crate::caller::{CallId, CallOptions, Completion};
 use crate::client::NothingOutstanding;
 use crate::error::{Broken, CallError, UnknownBecause};
 
-/// Makes calls through a [`Dispatcher`](super::Dispatcher): one for each thread that makes any.
+/// Makes calls through a [`Dispatcher`](super::Dispatcher). Each thread that makes calls has its own.
 pub struct Requester {
     pub(super) end: RequesterEnd,
     pub(super) dispatcher: Arc<Sleeper>,
@@ -21,7 +21,7 @@ pub struct Requester {
     pub(super) idle_turns: IdleTurns,
     pub(super) made_in: Generation,
     pub(super) connections: u16,
-    /// Memory of calls that are over.
+    /// Memory of completed calls.
     pub(super) spare: Vec<Vec<u8>>,
     pub(super) pending: Vec<CallId>,
     pub(super) last_call: u64,
@@ -29,14 +29,14 @@ pub struct Requester {
 }
 
 impl Requester {
-    /// Calls the server at the other end of a connection, one of those that the dispatcher was started with, and waits.
+    /// Makes a call over a connection, given by its index in the list that the dispatcher was started with, and waits.
     /// The result is appended to `reply`. The deadline is the options' `call_timeout`.
     ///
     /// # Errors
-    /// As [`crate::Client::call`].
+    /// Returns the errors of [`crate::Client::call`].
     ///
     /// # Panics
-    /// If there is no such connection, or calls of this requester are outstanding.
+    /// Panics if there is no such connection, or calls of this requester are outstanding.
     pub fn call(
         &mut self,
         to: u16,
@@ -53,10 +53,10 @@ impl Requester {
     /// Begins a call without waiting for it.
     ///
     /// # Errors
-    /// If as many as the window holds are outstanding, or the dispatcher has ended.
+    /// Returns an error if the window is full of outstanding calls, or the dispatcher has ended.
     ///
     /// # Panics
-    /// If there is no such connection.
+    /// Panics if there is no such connection.
     pub fn submit(&mut self, to: u16, method: u16, request: &[u8]) -> Result<CallId, CallError> {
         assert!(to < self.connections, "connection {to} of {}", self.connections);
         if self.made_in.is_inherited() {
@@ -81,7 +81,7 @@ impl Requester {
         Ok(call)
     }
 
-    /// The next submitted call that has ended, if there is one now.
+    /// Returns the next completed call, if there is one.
     pub fn poll(&mut self) -> Option<Completion<'_>> {
         let Outcome { call, error, bytes } = self.end.outcomes.pop().ok().or_else(|| self.lost())?;
         self.pending.retain(|pending| *pending != call);
@@ -93,10 +93,10 @@ impl Requester {
         Some(Completion { call, result })
     }
 
-    /// Waits for the next submitted call to end.
+    /// Waits for the next submitted call to complete.
     ///
     /// # Errors
-    /// If none is outstanding.
+    /// Returns an error if no call is outstanding.
     pub fn wait(&mut self) -> Result<Completion<'_>, NothingOutstanding> {
         if self.pending.is_empty() {
             return Err(NothingOutstanding);
@@ -112,12 +112,12 @@ impl Requester {
         self.poll().ok_or(NothingOutstanding)
     }
 
-    /// How many calls may be submitted now.
+    /// Returns how many calls may be submitted now.
     pub fn available(&self) -> usize {
         self.spare.len()
     }
 
-    /// How many submitted calls have no outcome yet.
+    /// Returns the number of submitted calls without an outcome.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
@@ -127,21 +127,21 @@ impl Requester {
         let sleeper = &self.end.sleeper;
         sleeper.arm();
         if self.end.outcomes.is_empty() && !self.is_lost() {
-            // A system that cannot sleep on descriptors makes us poll; nothing is lost.
+            // If the system cannot sleep on descriptors, the requester polls; only processor time is lost.
             let _ = sleep_on(&[sleeper.fd()], None);
         }
         sleeper.disarm();
         self.idle_turns.woke();
     }
 
-    /// Whether the dispatcher has ended, or is the parent's.
+    /// Returns whether the dispatcher has ended, or belongs to the parent process.
     fn is_lost(&self) -> bool {
         self.end.outcomes.is_abandoned() || self.made_in.is_inherited()
     }
 
-    /// The outcome of a call that nobody will tell.
+    /// Returns the outcome of a call that the dispatcher will not complete.
     fn lost(&mut self) -> Option<Outcome> {
-        // What was told before is in the ring.
+        // Outcomes delivered before the dispatcher ended are still in the ring.
         if !self.is_lost() || !self.end.outcomes.is_empty() {
             return None;
         }
