@@ -14,7 +14,7 @@ farcall_stats::counters! {
     struct Counters {
         /// Requests that found the receiver not ready at least once.
         receiver_not_ready,
-        /// Of UC and UD, messages lost; of RC, requests sent again.
+        /// Messages lost over UC and UD, and requests retransmitted over RC.
         dropped,
         /// Connections broken.
         qps_killed,
@@ -24,9 +24,9 @@ farcall_stats::counters! {
         posts_refused,
         /// Registrations of memory refused.
         regions_refused,
-        /// Queue pairs not made.
+        /// Queue pairs refused.
         qps_refused,
-        /// Completion queues not made.
+        /// Completion queues refused.
         cqs_refused,
     }
 }

@@ -7,19 +7,19 @@ crate::counters! {
     /// One connection; its block's label is `tcp LOCAL PEER connected` or `accepted` under `farcall run`, and
     /// `stream LOCAL PEER connected` or `accepted` for a stream of Farcall's own.
     pub struct Connection {
-        /// Why it goes the way it goes: a [`Why`].
+        /// Reason for its current transport: a [`Why`].
         why,
-        /// Bytes of its ring to the peer, or of the ring that a stream reads from; 0 if it never had one.
+        /// Size in bytes of its ring to the peer, or of the ring that a stream reads from; 0 if it never had one.
         ring_bytes,
         /// Bytes sent through shared memory, or by a stream.
         sent_bytes,
         /// Bytes received through shared memory, or by a stream.
         received_bytes,
-        /// How often a thread slept until something came through it; of a stream, was about to.
+        /// Times that a thread slept until bytes arrived through it; for a stream, times that a thread was about to sleep.
         sleeps,
         /// Bytes sent by TCP, counted when the connection or its process ends.
         tcp_sent_bytes,
-        /// Bytes received by TCP, as `tcp_sent_bytes`.
+        /// Bytes received by TCP, counted when the connection or its process ends.
         tcp_received_bytes,
     }
 }

@@ -11,49 +11,51 @@ farcall_stats::counters! {
     pub(crate) struct PortCounters {
         /// Packets sent.
         packets_sent,
-        /// Packets sent behind others in one message.
+        /// Packets sent after others in one message to the kernel.
         sent_in_trains,
-        /// Acknowledgements that waited for what their owner posted next.
+        /// Acknowledgements delayed until the application thread posted its next request.
         acknowledgements_kept,
-        /// Packets that could not be sent: as if they were lost on the way.
+        /// Packets that the kernel refused to send; they count as lost.
         packets_not_sent,
-        /// Packets taken in.
+        /// Packets received.
         packets_received,
-        /// Datagrams that came behind others in one message.
+        /// Datagrams received after others in one message from the kernel.
         received_in_trains,
-        /// Datagrams for another process that came behind those of a known peer in one message: for a while each comes
-        /// for itself then.
+        /// Datagrams for another process that arrived in one message after those of a known peer: for a while each
+        /// datagram then arrives in its own message.
         trains_for_several,
-        /// Datagrams whose CRC is wrong.
+        /// Datagrams dropped because their ICRC is wrong.
         dropped_crc,
-        /// Datagrams that are no packet.
+        /// Datagrams dropped because they are no RoCEv2 packet.
         dropped_malformed,
-        /// Packets for a queue pair that is not here.
+        /// Packets dropped because this process has no such queue pair.
         dropped_unknown,
-        /// Packets from another address or UDP port than the queue pair's peer has, or to another address than ours.
+        /// Packets dropped because their address or UDP port is not that of the queue pair's peer, or their
+        /// destination is not this host's.
         dropped_foreign,
-        /// Packets from an address of this host: of a process that is not known to be of this user, or where RoCEv2 is
-        /// not forced to this host.
+        /// Packets dropped because they come from an address of this host, and from a process that is not known to be
+        /// this user's, or where RoCEv2 is not forced for this host.
         dropped_local,
-        /// Datagrams for a queue pair that takes none, with this Q_Key not, or has too many that nobody polled.
+        /// Datagrams dropped because their queue pair receives none, has another Q_Key, or has too many unpolled ones.
         dropped_unwanted,
-        /// Connections that other hosts asked for, and that one host, or all, may not have.
+        /// Connection requests of other hosts that were refused because one host, or all together, had too many.
         connections_refused,
-        /// Times that no acknowledgement came in time.
+        /// Acknowledgement time-outs.
         ack_timeouts,
-        /// Times that packets were sent again.
+        /// Retransmissions.
         resent,
-        /// Times that the peer had no receive.
+        /// RNR NAKs: the peer had no receive.
         not_ready,
-        /// Requests that came before one that was missing.
+        /// Requests that arrived before one that was missing.
         out_of_sequence,
-        /// Packets that came with the mark of congestion (ECN's CE).
+        /// Packets received with the mark of congestion (ECN CE).
         packets_marked,
-        /// Congestion notifications sent: once in 50 us to the peer of a queue pair to which marked packets come.
+        /// Congestion notifications sent: at most one in 50 us to the peer of each queue pair that receives marked
+        /// packets.
         cnps_sent,
-        /// Congestion notifications that came: the queue pair sends slower for a while.
+        /// Congestion notifications received: the queue pair sends slower for a while.
         cnps_received,
-        /// Packets that FARCALL_WIRE_FAULTS has lost, doubled, held up, corrupted or marked.
+        /// Packets that FARCALL_WIRE_FAULTS dropped, duplicated, delayed, corrupted or marked.
         faults,
     }
 }
@@ -62,26 +64,25 @@ farcall_stats::counters! {
     /// Counters of a queue pair with a peer on another host; written under the port's lock. The fields that change with
     /// each packet come first, on one cache line.
     pub(crate) struct PairCounters {
-        /// Packets sent for it, and taken in.
+        /// Packets sent, and received.
         packets_sent,
         packets_received,
-        /// Packets to it from, or to, another address than those of its label, or from another UDP port than its peer's;
-        /// they were dropped.
+        /// Packets dropped because an address is not that of its label, or the UDP port is not its peer's.
         dropped_foreign,
-        /// Of packets taken in, those with the mark of congestion; notifications of it, sent and taken in.
+        /// Packets received with the mark of congestion; congestion notifications sent, and received.
         packets_marked,
         cnps_sent,
         cnps_received,
-        /// Times that no acknowledgement came in time.
+        /// Acknowledgement time-outs.
         ack_timeouts,
-        /// Times that packets were sent again.
+        /// Retransmissions.
         resent,
-        /// Times that the peer had no receive.
+        /// RNR NAKs: the peer had no receive.
         not_ready,
-        /// Requests that came before one that was missing.
+        /// Requests that arrived before one that was missing.
         out_of_sequence,
-        /// Its transport, as `ibv_qp_type` numbers them, its state, as `ibv_qp_state` does, the number of the queue
-        /// pair that it goes to, and how many bytes of payload a packet has at most.
+        /// Transport (numbered as in `ibv_qp_type`), state (as in `ibv_qp_state`), number of the peer queue pair, and
+        /// maximum payload of a packet in bytes.
         transport,
         state,
         peer_qp_num,

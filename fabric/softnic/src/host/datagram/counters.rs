@@ -5,10 +5,10 @@ farcall_stats::counters! {
     /// end in `_late`, the holder of the lock of the outstanding sends those that end in `_after_wait`, and the polling
     /// thread of the receive completion queue those of receives.
     pub(crate) struct Counters {
-        /// Datagrams put on their way, and their payload bytes.
+        /// Datagrams sent, and their payload bytes.
         sent,
         bytes_sent,
-        /// Datagrams kept until the way to their destination was found.
+        /// Datagrams kept until the path to their destination was found.
         queued,
         /// Datagrams dropped: too many were kept for one destination.
         dropped_queue_full,
@@ -20,33 +20,34 @@ farcall_stats::counters! {
         dropped_no_receive,
         /// Datagrams dropped: the ring to the destination was full.
         dropped_no_room,
-        /// Datagrams that held the send queue up, and what became of them: put on their way, and dropped because the
-        /// destination did nothing for too long.
+        /// Datagrams that blocked the send queue; of these, datagrams sent, and datagrams dropped because the
+        /// destination made no progress for too long.
         held,
         sent_after_wait,
         dropped_after_wait,
-        /// Questions to destinations that held it up, for an owner who sleeps, and how often an answer let some go on.
+        /// Requests to destinations that blocked the send queue, made for an application thread that sleeps, and
+        /// replies that unblocked datagrams.
         places_asked,
         places_told,
         /// Sends that failed or were flushed.
         send_errors,
-        /// Ways asked for.
+        /// Paths requested from destinations.
         ways_asked,
-        /// Ways found, and given up because the destination refused or does not exist.
+        /// Paths found, and paths abandoned because the destination refused or does not exist.
         ways_found_late,
         ways_lost_late,
-        /// Of the datagrams kept: put on their way, and dropped.
+        /// Kept datagrams that were sent later, and that were dropped.
         sent_late,
         dropped_late,
         /// Datagrams delivered into receives, and their payload bytes.
         received,
         bytes_received,
-        /// Datagrams that came and were dropped: no receive, or one that was too short.
+        /// Datagrams that arrived and were dropped, because there was no receive, or because it was too short.
         receive_dropped_no_receive,
         receive_dropped_too_long,
         /// Receives flushed.
         receives_flushed,
-        /// Its state, as `ibv_qp_state` numbers them.
+        /// State, numbered as in `ibv_qp_state`.
         state,
     }
 }

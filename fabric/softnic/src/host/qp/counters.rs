@@ -18,28 +18,27 @@ farcall_stats::counters! {
         bytes_initiated,
         /// Times that requests had to wait for a receive, for ring space or for the peer.
         waits,
-        /// Times that an owner who sleeps had the peer asked to wake it.
+        /// Times that an application thread that sleeps requested a wake-up from the peer.
         wakes_wanted,
-        /// Times that the target's process was asked to match a message with its shared receives, because nobody did.
+        /// Requests to the target's service thread to match a message with its shared receives, which no thread polled.
         matches_asked,
-        /// Times that the peer said that it is ready to receive now.
+        /// Times that the peer announced that it is ready to receive.
         peer_became_ready,
-        /// Requests over an unreliable transport that the target could not take.
+        /// Requests over an unreliable transport that the target could not receive.
         dropped,
         /// Requests that failed or were flushed.
         send_errors,
         /// Receives filled.
         messages_received,
-        /// Their payload bytes.
+        /// Payload bytes of the filled receives.
         bytes_received,
         /// Receives that failed or were flushed.
         receive_errors,
-        /// Its transport, as `ibv_qp_type` numbers them; its state, as `ibv_qp_state` does; and the number of the queue
-        /// pair that it goes to.
+        /// Transport (numbered as in `ibv_qp_type`), state (as in `ibv_qp_state`), and number of the peer queue pair.
         transport,
         state,
         peer_qp_num,
-        /// A [`farcall_stats::PairWay`].
+        /// Path of its messages: a [`farcall_stats::PairWay`].
         way,
     }
 }
