@@ -16,10 +16,10 @@ pub const SESSIONS: &str = "remio session";
 farcall_stats::counters! {
     /// Counters of one thread that serves the kernel.
     pub struct Transfers {
-        /// Requests of the kernel to read pages, usually one page each.
+        /// Requests of the kernel to read pages in: as a rule one page.
         reads,
         bytes_read,
-        /// Requests to write pages, usually several each.
+        /// Requests to write pages out: as a rule several.
         writes,
         bytes_written,
         /// Requests that ended with an I/O error.
