@@ -1,8 +1,9 @@
-//! What happened to a tree, in files that outlive the process: so that the next process has the same tree, and answers
-//! what the last one had done as that would have.
+//! Journal of the changes of a tree, in files that outlive the process: the next process of the mount restores the
+//! same tree, and repeats the replies of the last one to resent requests.
 //!
-//! Two files, usually memfds that somebody else holds. The one with the higher generation counts: a checkpoint, then
-//! records in the order in which they changed the tree. When it has grown long the other one begins anew.
+//! There are two files, usually memfds that another process holds open. The one with the higher generation is valid.
+//! It contains a checkpoint, followed by records in the order in which they changed the tree. When it has become long,
+//! the other file is started with a new checkpoint.
 //!
 //! ```text
 //! generation, u64 | then, again and again: length, u32 | checksum, u64 | bytes
@@ -25,12 +26,12 @@ use crate::tree::{Allocate, BadImage, Result, Time, Tree, WritePlan};
 
 const GENERATION_BYTES: u64 = 8;
 const HEAD_BYTES: usize = 12;
-/// A journal begins anew when it is so long, and longer than what it begins with.
+/// Length in bytes from which on a journal is restarted, provided that it is longer than twice its checkpoint.
 const LONG_BYTES: u64 = 32 << 20;
-/// Answers that may not have reached the kernel: the newest, together.
+/// Maximum total size in bytes of retained replies, the newest ones. They may not have reached the kernel.
 const REPLIES_BYTES_MAX: usize = 4 << 20;
 
-/// What a file's bytes are to be.
+/// A requested change of a file's data.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Wish {
     Write { ino: u64, offset: u64, len_bytes: usize },
@@ -56,10 +57,10 @@ impl Wish {
     }
 }
 
-/// What happened.
+/// A change of the tree.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Record<'a> {
-    /// A request of the kernel's that the tree alone answers.
+    /// A request of the kernel that was executed on the tree alone.
     Asked {
         now: Time,
         request: &'a [u8],
@@ -72,7 +73,7 @@ pub(crate) enum Record<'a> {
         ino: u64,
         lookups: u64,
     },
-    /// Stores were planned; they are under way.
+    /// Stores were planned and are in progress.
     Planned {
         number: u64,
         wish: Wish,
@@ -82,7 +83,7 @@ pub(crate) enum Record<'a> {
         is_stored: bool,
         now: Time,
     },
-    /// A write ended privileges of a file.
+    /// A write removed privileges of a file.
     PrivilegesDropped {
         ino: u64,
         set_ids: bool,
@@ -90,7 +91,7 @@ pub(crate) enum Record<'a> {
     },
 }
 
-/// An answer: an error number, or none, and the body.
+/// A reply: error number (0 for success) and body.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Reply {
     errno: i32,
@@ -103,34 +104,35 @@ struct Checkpoint {
     replies: BTreeMap<u64, Reply>,
 }
 
-/// See above.
+/// The journal; see the module documentation.
 pub struct Journal {
     files: [File; 2],
     log: Option<Arc<Log>>,
     generation: u64,
     end: u64,
     checkpoint_bytes: u64,
-    /// What the last process did, by the kernel's number.
+    /// Replies of the last process, by the kernel's request number.
     replies: BTreeMap<u64, Reply>,
     era: u16,
-    /// Another mount has changed the tree since the last process had it.
+    /// `true` if another mount has changed the tree since the last process held it.
     is_restarted: bool,
     is_broken: bool,
 }
 
 impl Journal {
-    /// Reads what the last process wrote, if one did, and the tree that it had.
+    /// Opens the journal. Returns the tree of the last process if it wrote one.
     ///
     /// # Errors
-    /// If it cannot be read, or is damaged.
+    /// Returns an error if the files cannot be read or are damaged.
     pub fn open(files: [File; 2]) -> io::Result<(Self, Option<Tree>)> {
         Self::open_in_era(files, 0)
     }
 
-    /// The same in a later era: other mounts have changed the tree so often since this one began.
+    /// Like [`Journal::open`], in an era: the number of times that other mounts have changed the tree since this one
+    /// began.
     ///
     /// # Errors
-    /// As [`Journal::open`].
+    /// Returns the errors of [`Journal::open`].
     pub fn open_in_era(files: [File; 2], era: u16) -> io::Result<(Self, Option<Tree>)> {
         let generations = [generation_of(&files[0])?, generation_of(&files[1])?];
         let mut journal = Self {
@@ -162,7 +164,7 @@ impl Journal {
         &self.files[(self.generation % 2) as usize]
     }
 
-    /// `None` if its checkpoint was not finished.
+    /// Returns `None` if the checkpoint of the current file is incomplete.
     fn replay(&mut self) -> io::Result<Option<Tree>> {
         let mut bytes = vec![0; self.file().metadata()?.len() as usize];
         self.file().read_exact_at(&mut bytes, 0)?;
@@ -172,7 +174,8 @@ impl Journal {
         Ok(Some(found.tree))
     }
 
-    /// Has it begin in another era, with the tree that another mount left: what the last process answered is forgotten.
+    /// Restarts the journal in another era, with the tree that another mount left. The replies of the last process are
+    /// discarded.
     #[must_use]
     pub fn restarted(self, era: u16) -> Self {
         Self { replies: BTreeMap::new(), era, is_restarted: true, ..self }
@@ -186,7 +189,7 @@ impl Journal {
         self.is_restarted
     }
 
-    /// Has all that happens from now on go to a log, too.
+    /// Writes all further records to `log` as well.
     #[must_use]
     pub fn with_log(self, log: Arc<Log>) -> Self {
         Self { log: Some(log), ..self }
@@ -196,11 +199,11 @@ impl Journal {
         self.log.as_ref()
     }
 
-    /// Begins anew with this tree: nothing is under way.
+    /// Restarts the journal with a checkpoint of this tree. No plan may be in progress.
     pub(crate) fn begin(&mut self, tree: &Tree) {
         let bytes = checkpoint(tree.to_checkpoint(), self.replies.clone());
         if let Some(log) = &self.log {
-            // Another mount has another kernel, which asks for nothing again.
+            // Without replies: the kernel of another mount resends no requests of this one.
             log.begin(&checkpoint(tree.to_checkpoint(), BTreeMap::new()));
         }
         let earlier = (self.generation % 2) as usize;
@@ -214,9 +217,10 @@ impl Journal {
         self.wrote(written.and_then(|()| self.files[earlier].set_len(0)));
     }
 
-    /// Adds what has happened: while the tree is held, before anybody hears of it.
+    /// Appends a record. Must be called while the tree is locked, before the effect of the change becomes visible to a
+    /// client.
     pub(crate) fn add(&mut self, record: &Record<'_>) {
-        // Vectors grow: serialising plain data into one cannot fail.
+        // Serialising plain data into a growing vector cannot fail.
         let bytes = postcard::to_allocvec(record).unwrap_or_default();
         if let Some(log) = &self.log {
             log.append(&bytes);
@@ -232,14 +236,15 @@ impl Journal {
         is_long || self.log.as_ref().is_some_and(|log| log.is_long())
     }
 
-    /// What the last process answered to this request, if it had done it.
+    /// Returns the reply of the last process to this request, if it had executed it.
     pub(crate) fn earlier(&self, unique: u64, body: &mut Vec<u8>) -> Option<Result<()>> {
         let reply = self.replies.get(&unique)?;
         body.extend_from_slice(&reply.body);
         Some(if reply.errno == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(reply.errno)) })
     }
 
-    /// A journal that misses something is worth nothing to the next process, and says so.
+    /// Handles the result of a write. An incomplete journal is useless to the next process, so a failure invalidates
+    /// both files.
     fn wrote(&mut self, written: io::Result<()>) {
         if let Err(error) = written
             && !self.is_broken
@@ -253,13 +258,14 @@ impl Journal {
     }
 }
 
-/// What records lead to.
+/// Result of a replay.
 pub(crate) struct Replayed {
     pub tree: Tree,
     replies: BTreeMap<u64, Reply>,
 }
 
-/// What a checkpoint and the records behind it lead to; `None` if there is no checkpoint. Replies are of an era.
+/// Replays a checkpoint and the records after it. Returns `None` if there is no complete checkpoint. Replies are
+/// encoded in era `era`.
 pub(crate) fn replay(records: &[u8], generation: u64, era: u16) -> io::Result<Option<Replayed>> {
     let mut rest = records;
     let Some(first) = next_record(&mut rest, generation) else { return Ok(None) };
@@ -270,7 +276,7 @@ pub(crate) fn replay(records: &[u8], generation: u64, era: u16) -> io::Result<Op
     for (unique, reply) in checkpoint.replies {
         replay.remember(unique, reply);
     }
-    // What was being written when the process ended is not whole: nobody was told that it had happened.
+    // An incomplete record at the end was being written when the process exited. Its effect had not become visible.
     while let Some(record) = next_record(&mut rest, generation) {
         let record = postcard::from_bytes(record).map_err(|error| bad(&error.to_string()))?;
         replay.run(&mut tree, record);
@@ -280,7 +286,7 @@ pub(crate) fn replay(records: &[u8], generation: u64, era: u16) -> io::Result<Op
     Ok(Some(Replayed { tree, replies }))
 }
 
-/// How many bytes of records are whole.
+/// Returns the length in bytes of the valid records at the beginning.
 pub(crate) fn whole_bytes(records: &[u8], generation: u64) -> usize {
     let (mut rest, mut left) = (records, records.len());
     while next_record(&mut rest, generation).is_some() {
@@ -290,7 +296,7 @@ pub(crate) fn whole_bytes(records: &[u8], generation: u64) -> usize {
 }
 
 fn checkpoint(tree: Vec<u8>, replies: BTreeMap<u64, Reply>) -> Vec<u8> {
-    // As above.
+    // Serialising plain data into a growing vector cannot fail.
     postcard::to_allocvec(&Checkpoint { tree, replies }).unwrap_or_default()
 }
 
@@ -320,14 +326,14 @@ impl Replay {
                 tree.drop_privileges(ino, set_ids, now);
             }
             Record::Planned { number, wish } => {
-                // It failed before as it does now, and may have changed the tree all the same.
+                // A plan that fails here failed in the original execution, too, and may still have changed the tree.
                 if let Ok(plan) = wish.plan(tree) {
                     self.plans.insert(number, plan);
                 }
             }
             Record::Finished { number, is_stored, now } => {
                 if let Some(plan) = self.plans.remove(&number) {
-                    // As above.
+                    // A failure here also occurred in the original execution.
                     let _ = tree.finish_write(plan, is_stored, now);
                 }
             }
@@ -344,11 +350,11 @@ impl Replay {
         }
     }
 
-    /// The kernel asks again for what was under way.
+    /// Ends the plans that were in progress, as failures. The kernel resends their requests.
     fn give_up_plans(&mut self, tree: &mut Tree) {
         let mut plans: Vec<_> = self.plans.drain().collect();
         plans.sort_unstable_by_key(|(number, _)| *number);
-        // A file that is gone needs no plan.
+        // `finish_write` fails for a file that no longer exists, which is harmless.
         for (_, plan) in plans {
             let _ = tree.finish_write(plan, false, Time::default());
         }
@@ -372,7 +378,7 @@ fn next_record<'a>(rest: &mut &'a [u8], generation: u64) -> Option<&'a [u8]> {
     is_whole.then_some(bytes)
 }
 
-/// 0: nothing was written yet.
+/// Returns the generation of a file; 0 if it was never written.
 fn generation_of(file: &File) -> io::Result<u64> {
     let mut bytes = [0; 8];
     match file.read_at(&mut bytes, 0)? {

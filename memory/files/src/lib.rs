@@ -1,16 +1,18 @@
 //! A file system over memory nodes, mounted by FUSE.
 //!
-//! * [`Tree`]: the metadata, without I/O: operations in, what to load and to store out.
-//! * [`Volume`]: a tree together with the [`Memory`] that its bytes are in, usually a
+//! * [`Tree`]: the metadata, without I/O: operations return the loads and stores to execute.
+//! * [`Volume`]: a tree together with the [`Memory`] that contains its blocks, usually a
 //!   [`RemoteMemory`](farcall_memory::RemoteMemory).
-//! * [`Mount`]: a volume at a directory.
-//! * [`Supervisor`]: a volume at a directory, served by a process that is replaced when it dies; [`Worker`] is its end.
-//! * [`serve_by_workers`]: such processes, one after another, for who mounts something else.
-//! * [`Lineage`]: what the processes of a mount hand on of their claims of a volume.
-//! * [`Journal`]: what a process after this one needs to go on with a volume; [`Log`]: what a mount on another machine
-//!   needs.
-//! * [`mount_one_file`], [`serve_one_file`]: one file over such a memory, by two processes; what is paged goes there.
-//! * [`save`], [`restore`]: a volume to a file, and back.
+//! * [`Mount`]: a volume mounted at a directory.
+//! * [`Supervisor`]: a volume mounted at a directory, served by a worker process that is replaced after a crash;
+//!   [`Worker`] is the worker's end.
+//! * [`serve_by_workers`]: runs such processes one after another, for programs that mount another file system.
+//! * [`Lineage`]: record of the claims of a volume, passed between the processes of a mount.
+//! * [`Journal`]: state from which the next process of this mount resumes; [`Log`]: state from which a mount on
+//!   another machine resumes.
+//! * [`mount_one_file`], [`serve_one_file`]: a file system of one file over such a memory, mounted and served by two
+//!   processes; the target of paging.
+//! * [`save`], [`restore`]: copy a volume to a file, and back.
 
 #![forbid(unsafe_code)]
 

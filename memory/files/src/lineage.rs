@@ -1,7 +1,7 @@
-//! What a mount's processes hand on of their claims of a volume: by what nodes know them, which marks they gave, and
-//! whether the tree that the last one left is the volume's.
+//! Record of the claims of a volume, passed between the processes of a mount: the identity that nodes know, the
+//! membership views ([`Mark`]) that were proposed, and whether the tree in the journal is current.
 //!
-//! It is at the begin of the file of the memory's client, which volumes have no other use for:
+//! It is at the beginning of the memory client's file, whose other contents are unused with volumes:
 //!
 //! ```text
 //! holder, 16 bytes | from 4,096 on two areas, in turn: length, u64 | checksum, u64 | bytes
@@ -23,26 +23,27 @@ use crate::journal::bad;
 
 const HOLDER_BYTES: usize = 16;
 const AREA_AT: u64 = 4096;
-/// Bytes of an area: more than marks of as many nodes as a volume may have take.
+/// Length of an area in bytes: sufficient for the views of the maximum number of nodes.
 const AREA_BYTES: u64 = 1 << 20;
 const HEAD_BYTES: usize = 16;
-/// Maximum number of claims, and of proposed marks, that are kept. Without the older ones a successor believes less.
+/// Maximum number of claims, and of proposed views, that are retained. Without the older ones a successor accepts
+/// fewer copies of nodes as its own.
 const KEPT_MAX: usize = 32;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Recorded {
     generation: u64,
-    /// How often the tree was taken from the volume since another client had changed it.
+    /// Number of times that the tree was read from the volume because another client had changed it.
     era: u16,
-    /// The journal has the volume's tree, with all that happened since.
+    /// `true` if the journal contains the volume's tree and all its changes.
     is_tree_current: bool,
-    /// Epochs of this mount, of which no other client's is between.
+    /// Consecutive epochs of this mount: no epoch of another client lies between them.
     epochs: Vec<u64>,
     committed: Option<Mark>,
     proposed: Vec<Mark>,
 }
 
-/// See above.
+/// The record; see the module documentation.
 pub struct Lineage {
     file: File,
     holder: [u8; HOLDER_BYTES],
@@ -50,10 +51,10 @@ pub struct Lineage {
 }
 
 impl Lineage {
-    /// Reads what the last process recorded, or begins.
+    /// Reads the record of the last process, or begins a new one.
     ///
     /// # Errors
-    /// If it cannot be read or written, or the system gives no random number.
+    /// Returns an error if the file cannot be read or written, or if the kernel provides no random number.
     pub fn open(file: File) -> io::Result<Self> {
         let mut holder = [0; HOLDER_BYTES];
         if file.read_at(&mut holder, 0)? < holder.len() {
@@ -65,37 +66,37 @@ impl Lineage {
         Ok(Self { file, holder, recorded: Mutex::new(recorded.unwrap_or_default()) })
     }
 
-    /// What this mount proves to nodes that it is the same by, whichever process serves it.
+    /// Returns the identity that this mount presents to nodes, independent of the process that serves it.
     pub const fn holder(&self) -> [u8; HOLDER_BYTES] {
         self.holder
     }
 
-    /// How often the tree was taken from the volume since another client had changed it.
+    /// Returns the number of times that the tree was read from the volume because another client had changed it.
     pub fn era(&self) -> u16 {
         self.recorded().era
     }
 
-    /// Whether a process of this mount has claimed the volume.
+    /// Returns whether a process of this mount has claimed the volume.
     pub fn has_claimed(&self) -> bool {
         !self.recorded().epochs.is_empty()
     }
 
-    /// Whether the tree that the journal has is the volume's, with all that happened since: no other client has changed
-    /// it.
+    /// Returns whether the journal contains the volume's tree and all its changes: no other client has changed the
+    /// volume.
     pub fn is_tree_current(&self) -> bool {
         self.recorded().is_tree_current
     }
 
-    /// Records that the journal has the volume's tree.
+    /// Records that the journal contains the volume's tree.
     ///
     /// # Errors
-    /// If it is not recorded.
+    /// Returns an error if the record cannot be written.
     pub fn tree_is_current(&self) -> io::Result<()> {
         self.change(|recorded| recorded.is_tree_current = true)
     }
 
     fn recorded(&self) -> MutexGuard<'_, Recorded> {
-        // A panic leaves what was recorded last.
+        // After a panic the value is the one recorded last.
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -104,13 +105,14 @@ impl Lineage {
         let mut changed = recorded.clone();
         change(&mut changed);
         changed.generation += 1;
-        // Vectors grow: serialising plain data into one cannot fail.
+        // Serialising plain data into a growing vector cannot fail.
         let bytes = postcard::to_allocvec(&changed).unwrap_or_default();
         let head = [bytes.len() as u64, rapidhash_v3(&bytes)].map(u64::to_le_bytes);
         if (HEAD_BYTES + bytes.len()) as u64 > AREA_BYTES {
             return Err(bad("there are too many marks to be recorded"));
         }
-        // A process that is killed meanwhile leaves a torn area, which the checksum shows; the other one counts then.
+        // A process that is killed during the write leaves a torn area, which its checksum reveals; the other area is
+        // valid then.
         self.file.write_all_at(&[head.as_flattened(), &bytes].concat(), area_at(changed.generation % 2))?;
         *recorded = changed;
         Ok(())
@@ -142,7 +144,8 @@ impl MarkHistory for Lineage {
                 recorded.epochs.remove(0);
             }
             if recorded.proposed.len() > KEPT_MAX {
-                // What was sent to whom is not known any more: nothing is vouched for before the next commit.
+                // It is no longer known which view was sent to which node, so none is vouched for before the next
+                // commit.
                 recorded.committed = None;
                 recorded.proposed.remove(0);
             }
@@ -197,23 +200,23 @@ mod tests {
         assert!(!first.has_claimed() && !first.is_tree_current());
         first.propose(None, &mark(1, 0)).unwrap();
         first.commit(&mark(1, 0));
-        // It may end here: the journal has no tree.
+        // The process may exit here: the journal has no tree.
         assert!(next().has_claimed() && !next().is_tree_current());
         first.tree_is_current().unwrap();
         first.propose(Some(&mark(1, 0)), &mark(1, 1)).unwrap();
         let second = next();
         assert_eq!(second.holder(), first.holder());
         assert_eq!(second.marks(), (Some(mark(1, 0)), vec![mark(1, 1)]));
-        // A claim that ended before any node had its mark.
+        // A claim that ended before any node had stored its view.
         second.propose(Some(&mark(1, 1)), &mark(2, 0)).unwrap();
         second.propose(Some(&mark(1, 1)), &mark(3, 0)).unwrap();
         second.commit(&mark(3, 0));
         assert!(next().is_tree_current() && next().era() == 0);
-        // Another client's mark is there.
+        // The nodes have a view of another client.
         let third = next();
         third.propose(Some(&mark(4, 0)), &mark(5, 0)).unwrap();
         assert!(!next().is_tree_current() && next().era() == 1);
-        // A process that ends before it has taken the tree leaves that to the next one.
+        // A process that exits before it has read the tree leaves that to the next one.
         next().propose(Some(&mark(5, 0)), &mark(6, 0)).unwrap();
         assert!(!next().is_tree_current() && next().era() == 1);
         next().tree_is_current().unwrap();

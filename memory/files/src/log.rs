@@ -1,9 +1,9 @@
-//! What happened to a tree, as memory nodes have it: so that a mount on another machine has the same tree when this one
-//! is gone.
+//! Log of the changes of a tree on memory nodes: a mount on another machine restores the same tree after this one has
+//! failed.
 //!
-//! Two halves of the notes of a volume, in turn. What is in the one with the higher generation counts: a checkpoint,
-//! then records in the order in which they changed the tree, as in a [`Journal`](crate::Journal). When it has grown
-//! long the other half begins anew.
+//! It alternates between the two halves of a volume's metadata. The half with the higher generation is valid. It
+//! contains a checkpoint, followed by records in the order in which they changed the tree, as in a
+//! [`Journal`](crate::Journal). When it has become long, the other half is started with a new checkpoint.
 //!
 //! ```text
 //! magic with version, u64 | generation, u64 | then, again and again: length, u32 | checksum, u64 | bytes
@@ -23,17 +23,17 @@ use crate::volume::errno;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farlog01");
 const HEAD_BYTES: usize = 16;
-/// What nobody asks to be synced is synced all the same, so long after it has happened.
+/// Maximum delay after which a change is synced without a request.
 const SYNC_PERIOD: Duration = Duration::from_secs(1);
-/// Room for one half, by the size of the volume: from the smallest to the largest.
+/// Minimum and maximum length of one half in bytes; it depends on the size of the volume.
 const HALF_BYTES: [u64; 2] = [1 << 20, 64 << 20];
 
-/// Where a log is kept.
+/// Storage of a log.
 pub trait Notes: Send + Sync {
-    /// Writes: done when a mount on another machine would read it.
+    /// Writes to the storage. Returns when a mount on another machine is certain to read these bytes.
     ///
     /// # Errors
-    /// If it may not have been done.
+    /// Returns an error if the write may not have been executed.
     fn note(&self, offset: u64, bytes: &[u8]) -> Result<()>;
 }
 
@@ -45,14 +45,14 @@ impl Notes for RemoteMemory {
 
 struct State {
     generation: u64,
-    /// Where the next record goes, in its half.
+    /// Offset of the next record in its half.
     end: usize,
     checkpoint_bytes: usize,
-    /// What is not noted yet.
+    /// Records that are not written yet.
     records: Vec<u8>,
-    /// Why no more is noted.
+    /// Reason why the log is no longer written.
     broken: Option<Errno>,
-    /// There was no room, and somebody wanted to sync since: it is tried again to begin anew.
+    /// `true` if the log is out of space and a sync was requested since: restarting it is tried again.
     is_wanted_anew: bool,
 }
 
@@ -63,28 +63,28 @@ impl State {
     }
 }
 
-/// See above.
+/// The log; see the module documentation.
 pub struct Log {
     notes: Arc<dyn Notes>,
     half_bytes: usize,
     state: Mutex<State>,
-    /// Held by who notes; taken before the state.
+    /// Held by the thread that writes the log. Lock order: before `state`.
     turn: Mutex<()>,
-    /// There is something to be noted.
+    /// Notifies the background thread that there are records to write.
     has_more: SyncSender<()>,
 }
 
 impl Log {
-    /// Bytes of notes for a volume of so many bytes.
+    /// Returns the length in bytes of the metadata area of a volume of `size_bytes` bytes.
     pub fn notes_bytes(size_bytes: u64) -> u64 {
         2 * (size_bytes / 128).clamp(HALF_BYTES[0], HALF_BYTES[1]).next_multiple_of(BLOCK_BYTES)
     }
 
-    /// A log over notes that an earlier mount may have left, as each node has them, and the tree that it had: all that
-    /// it had synced.
+    /// Opens a log over the metadata that an earlier mount may have left; `found` contains the copy of each node.
+    /// Returns the tree that this mount had synced, if there is one.
     ///
     /// # Errors
-    /// If what is there is damaged, or there are no threads.
+    /// Returns an error if the metadata is damaged or no thread can be started.
     pub fn open(
         notes: Arc<dyn Notes>,
         size_bytes: u64,
@@ -102,25 +102,25 @@ impl Log {
         Ok((log, tree))
     }
 
-    /// The tree that an earlier mount left, without a log for changes of it.
+    /// Returns the tree that an earlier mount left, without opening a log for changes.
     ///
     /// # Errors
-    /// If what is there is damaged.
+    /// Returns an error if the metadata is damaged.
     pub fn read(size_bytes: u64, found: &[Vec<u8>]) -> io::Result<Option<Tree>> {
         let half_bytes = (Self::notes_bytes(size_bytes) / 2) as usize;
         Ok(read_log(found, half_bytes, size_bytes / BLOCK_BYTES)?.1)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // What a panic left is whole.
+        // The state is consistent even after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds what has happened. It is noted by the next [`Log::sync`].
+    /// Appends a record. The next [`Log::sync`] writes it.
     pub(crate) fn append(&self, record: &[u8]) {
         let mut state = self.state();
         if state.records.is_empty() {
-            // One wish is enough.
+            // A full channel already contains a notification.
             let _ = self.has_more.try_send(());
         }
         if state.broken.is_none() {
@@ -129,10 +129,11 @@ impl Log {
         }
     }
 
-    /// All that was added is noted.
+    /// Writes all appended records.
     ///
     /// # Errors
-    /// If it is not. Without room nothing will be before it begins anew with a smaller tree, otherwise never.
+    /// Returns an error if they cannot be written. After `ENOSPC` the log stays unusable until it is restarted with a
+    /// smaller tree, after other errors for good.
     pub fn sync(&self) -> Result<()> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, records) = {
@@ -154,7 +155,7 @@ impl Log {
         noted.inspect_err(|errno| self.break_off(*errno))
     }
 
-    /// Begins anew with a checkpoint. Nothing is added meanwhile.
+    /// Restarts the log with a checkpoint. No record may be appended concurrently.
     pub(crate) fn begin(&self, checkpoint: &[u8]) {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let generation = self.state().generation + 1;
@@ -164,7 +165,7 @@ impl Log {
             return self.break_off(Errno::NOSPC);
         }
         let (at, head) = (self.half(generation), [MAGIC, generation].map(u64::to_le_bytes));
-        // Until its head is there the other half counts.
+        // The other half stays valid until the header of this one is written.
         let noted = self.notes.note(at + HEAD_BYTES as u64, &record);
         match noted.and_then(|()| self.notes.note(at, head.as_flattened())) {
             Ok(()) => *self.state() = State::new(generation, end),
@@ -172,7 +173,7 @@ impl Log {
         }
     }
 
-    /// Whether it is time to begin anew.
+    /// Returns whether the log should be restarted.
     pub(crate) fn is_long(&self) -> bool {
         let state = self.state();
         let len_bytes = state.end + state.records.len();
@@ -188,7 +189,7 @@ impl Log {
 
     fn break_off(&self, errno: Errno) {
         let mut state = self.state();
-        // It may be tried again each second.
+        // Logged only once, because restarting may be tried every second.
         if state.broken.is_none() {
             tracing::error!("what another mount would need to go on is not noted any more: {errno}");
         }
@@ -197,20 +198,21 @@ impl Log {
     }
 }
 
-/// Syncs what nobody asks to be synced, until there is no log.
+/// Syncs records for which no sync is requested, until the log is dropped.
 fn sync_now_and_then(log: &Weak<Log>, wanted: &Receiver<()>) {
     while wanted.recv().is_ok() {
         std::thread::sleep(SYNC_PERIOD);
-        // Who asks hears of what went wrong.
+        // A later requested sync returns the error.
         let _ = log.upgrade().map(|log| log.sync());
     }
 }
 
-/// The generation of a log, and the tree that it leads to: without what has no name, since nobody has that open any
-/// more. Of several nodes' the one counts in which most is whole: what was synced is in all of them.
+/// Returns the generation of a log and the tree that it contains, without unlinked files: no process has them open any
+/// more. Of the copies of several nodes, the one with the most valid records is used, because synced records are in
+/// all copies.
 ///
 /// # Errors
-/// If it is damaged.
+/// Returns an error if all copies are damaged.
 fn read_log(notes: &[Vec<u8>], half_bytes: usize, blocks: u64) -> io::Result<(u64, Option<Tree>)> {
     let halves = notes.iter().flat_map(|notes| notes.chunks(half_bytes).take(2)).filter_map(read_head);
     let whole = |(generation, records)| (generation, whole_bytes(records, generation), records);
@@ -251,7 +253,7 @@ mod tests {
     const BLOCKS: u64 = 64;
     const SIZE_BYTES: u64 = BLOCKS * BLOCK_BYTES;
 
-    /// What outlives a machine: bytes of blocks, and notes.
+    /// State that outlives a machine: blocks and metadata.
     struct Nodes {
         bytes: Mutex<Vec<u8>>,
         notes: Mutex<Vec<u8>>,
@@ -272,7 +274,7 @@ mod tests {
             self.notes.lock().unwrap()[offset..][..bytes.len()].copy_from_slice(bytes);
         }
 
-        /// A volume on a machine of its own.
+        /// Mounts the volume on another machine.
         fn mount(self: &Arc<Self>) -> Volume {
             let (log, tree) = self.open();
             let memfd = || memfd_create("journal", MemfdFlags::CLOEXEC).unwrap().into();
@@ -315,12 +317,12 @@ mod tests {
         }
     }
 
-    /// All that has a name: its path, inode, length, mode and how many names it has.
+    /// Returns all named inodes: path, inode number, length, mode and link count.
     fn shape(volume: &Volume) -> Vec<(String, u64, u64, u32, u32)> {
         let (tree, mut shape, mut next) = (volume.tree(), Vec::new(), vec![(String::new(), ROOT)]);
         while let Some((path, ino)) = next.pop() {
             let Attributes { size, mode, nlink, .. } = tree.attributes(ino).unwrap();
-            // The size of a directory says nothing.
+            // The size of a directory is not significant.
             let size = if mode & KIND_BITS == DIRECTORY { 0 } else { size };
             for line in tree.entries(ino, 0).into_iter().flatten().skip(2) {
                 next.push((format!("{path}/{}", String::from_utf8_lossy(line.name)), line.ino));
@@ -331,7 +333,7 @@ mod tests {
         shape
     }
 
-    /// What files held at a moment, by inode.
+    /// Contents of files at a moment, by inode number.
     type Contents = BTreeMap<u64, Vec<u8>>;
 
     fn contents(volume: &Volume) -> Contents {
@@ -344,7 +346,7 @@ mod tests {
         (ROOT..ROOT + 60).filter_map(file).collect()
     }
 
-    /// A byte of a file that is found is one that the file had there at one of these moments.
+    /// Checks that each byte of each file was at its offset at one of these moments.
     fn check(found: &Contents, moments: &[Contents]) {
         for (ino, bytes) in found {
             for (at, byte) in bytes.iter().enumerate() {
@@ -426,7 +428,7 @@ mod tests {
         }
         nodes.put(0, &after);
         assert!(is_there());
-        // The other half: before its head is there, whatever of the rest is.
+        // The other half is not valid before its header is written, whatever it contains.
         journal.begin(&Tree::new(BLOCKS, Caller::default(), Time::default()));
         assert!(!is_there());
         let half = Log::notes_bytes(SIZE_BYTES) as usize / 2;
@@ -471,7 +473,7 @@ mod tests {
         };
         make("before");
         volume.sync().unwrap();
-        // As if the tree had become so large.
+        // Simulates a tree that has become too large.
         volume.log().unwrap().begin(&vec![1; Log::notes_bytes(SIZE_BYTES) as usize / 2]);
         make("meanwhile");
         let is_there = |name: &str| nodes.open().1.unwrap().lookup(ROOT, name.as_bytes()).is_ok();
@@ -489,7 +491,7 @@ mod tests {
         let bytes = create(2, ROOT, "name");
         let (request, mut reply) = (Request::parse(&bytes).unwrap(), Vec::new());
         crate::fuse::answer_to(&volume, &request, &mut reply).unwrap();
-        // As long as it takes: a test that hangs is lost.
+        // Without a deadline: the test harness ends a test that hangs.
         while nodes.open().1.unwrap().lookup(ROOT, b"name").is_err() {
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -505,7 +507,7 @@ mod tests {
         let found = nodes.notes.lock().unwrap().clone();
         let open = |found: &[Vec<u8>]| Log::open(Arc::clone(&nodes) as _, SIZE_BYTES, found);
         assert!(open(std::slice::from_ref(&found)).is_err());
-        // Another node has what one has lost.
+        // The copy of another node is complete.
         let (_, tree) = open(&[found, notes]).unwrap();
         assert!(tree.unwrap().attributes(ROOT).is_ok());
     }

@@ -1,4 +1,4 @@
-//! What is mounted where (proc(5), mountinfo).
+//! The list of mounts (proc(5), mountinfo).
 
 use std::ffi::OsString;
 use std::io;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 pub struct Mounted {
     /// Device number of the file system: major, colon, minor.
     pub device: String,
-    /// The directory.
+    /// Mount point.
     pub at: PathBuf,
     /// The type of the file system, with its subtype.
     pub kind: String,
@@ -19,39 +19,39 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Whether it is a file system of this library.
+    /// Returns whether it is a file system of this library.
     pub fn is_of_farcall(&self) -> bool {
         self.kind == "fuse.farcall"
     }
 }
 
-/// The file system of this library that is on top at a directory, if there is one. The file system is not accessed: its
-/// process may have ended, or wait.
+/// Returns the topmost file system at a directory if it is one of this library. The file system is not accessed,
+/// because its process may have exited or may be waiting.
 ///
 /// # Errors
-/// If the path above the directory does not exist, or /proc cannot be read.
+/// Returns an error if the parent directory does not exist or /proc cannot be read.
 pub fn farcall_mounted_at(dir: &Path) -> io::Result<Option<Mounted>> {
     let dir = mount_point(dir)?;
     let top = mounts()?.into_iter().rfind(|mounted| mounted.at == dir);
     Ok(top.filter(Mounted::is_of_farcall))
 }
 
-/// The path of a directory without symbolic links.
+/// Returns the path of a directory without symbolic links.
 fn mount_point(dir: &Path) -> io::Result<PathBuf> {
     let Some(name) = dir.file_name() else { return dir.canonicalize() };
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let direct = parent.canonicalize()?.join(name);
-    // A symbolic link is not a mount point: reading it accesses the file system above.
+    // A symbolic link is not a mount point: readlink accesses only the file system of its parent directory.
     match std::fs::read_link(&direct) {
         Ok(_) => direct.canonicalize(),
         Err(_) => Ok(direct),
     }
 }
 
-/// All mounts, in their order: what is mounted over another comes later.
+/// Returns all mounts in mount order: a mount over another one is later in the list.
 ///
 /// # Errors
-/// If /proc cannot be read.
+/// Returns an error if /proc cannot be read.
 pub fn mounts() -> io::Result<Vec<Mounted>> {
     let text = std::fs::read_to_string("/proc/self/mountinfo")?;
     Ok(text.lines().filter_map(parse).collect())
@@ -68,7 +68,7 @@ fn parse(line: &str) -> Option<Mounted> {
     Some(Mounted { device, at, kind, options })
 }
 
-/// Spaces and the like are written as a backslash with three octal digits.
+/// Decodes special characters such as spaces, written as a backslash with three octal digits.
 fn unescape(text: &str) -> PathBuf {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();

@@ -1,11 +1,11 @@
-//! A volume as a file: its tree, then the bytes of its files, each part with a checksum.
+//! A volume in a file: its tree, then the data of its files, each part with a checksum.
 //!
 //! ```text
 //! magic, 8 bytes | version, u32 | length of the tree, u64 | tree | checksum, u64
 //! then, for the runs of blocks that were stored, in order, in pieces of at most 256 blocks: bytes | checksum, u64
 //! ```
 //!
-//! Numbers are little-endian. The file may come from anybody: it is refused if anything does not fit.
+//! Numbers are little-endian. The file is untrusted input: it is rejected if any part is inconsistent.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -21,32 +21,32 @@ use crate::volume::{Memory, Volume};
 
 const MAGIC: [u8; 8] = *b"farfiles";
 const VERSION: u32 = 1;
-/// Blocks of one piece.
+/// Maximum number of blocks in one chunk.
 const PIECE_BLOCKS: u64 = 256;
-/// The longest tree.
+/// Maximum length of a tree in bytes.
 const TREE_BYTES_MAX: u64 = 1 << 34;
 
-/// Why a volume is not saved, or not restored.
+/// Error of saving or restoring a volume.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// The file, or memory, cannot be read or written.
+    /// The file or the memory cannot be read or written.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It is no snapshot, or one of another version.
+    /// The file is not a snapshot, or one of another version.
     #[error("it is no snapshot that this build knows: {0}")]
     Foreign(&'static str),
-    /// It was damaged.
+    /// The snapshot is damaged.
     #[error("it is damaged: {0}")]
     Damaged(&'static str),
-    /// Its tree is none.
+    /// The tree in the snapshot is invalid.
     #[error(transparent)]
     Tree(#[from] BadImage),
 }
 
 type Result<T, E = SnapshotError> = std::result::Result<T, E>;
 
-/// Pieces of runs of blocks.
+/// Splits runs of blocks into chunks.
 fn pieces(runs: Vec<Blocks>) -> impl Iterator<Item = Blocks> {
     runs.into_iter().flat_map(|Blocks { start, len }| {
         (0..len.div_ceil(PIECE_BLOCKS)).map(move |piece| {
@@ -56,18 +56,18 @@ fn pieces(runs: Vec<Blocks>) -> impl Iterator<Item = Blocks> {
     })
 }
 
-/// Writes a volume to a file that its owner alone can read: the whole of it, or what was there before stays. The volume
-/// must not change meanwhile: unmount it first.
+/// Writes a volume to a file that only its owner can read. An existing file is replaced only when the new one is
+/// complete. The volume must not change in the meantime: unmount it first.
 ///
 /// # Errors
-/// If bytes cannot be had from memory nodes, or the file cannot be written.
+/// Returns an error if blocks cannot be read from memory nodes or the file cannot be written.
 pub fn save(volume: &Volume, path: &Path) -> Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));
     let fresh = path.with_file_name(name);
     let saved = save_to(volume, &fresh).and_then(|()| Ok(std::fs::rename(&fresh, path)?));
     saved.inspect_err(|_| {
-        // What is left of it is of no use; that it cannot be removed changes nothing.
+        // The incomplete file is useless; failing to remove it is harmless.
         let _ = std::fs::remove_file(&fresh);
     })
 }
@@ -92,24 +92,24 @@ fn save_to(volume: &Volume, path: &Path) -> Result<()> {
         to.write_all(&rapidhash_v3(&bytes).to_le_bytes())?;
     }
     to.flush()?;
-    // Here it is worth power failures, too.
+    // The snapshot must also survive a power failure.
     to.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
     Ok(())
 }
 
-/// Fills a memory that holds nothing yet from a file, and returns its tree.
+/// Restores a snapshot into an empty memory, and returns its tree.
 ///
 /// # Errors
-/// If the file is no snapshot, was damaged, or does not fit; or if memory nodes do not take its bytes.
+/// Returns an error if the file is not a snapshot, is damaged or too large, or if memory nodes cannot store its data.
 pub fn restore(path: &Path, memory: &RemoteMemory) -> Result<Tree> {
     let file = File::open(path)?;
     restore_from(BufReader::with_capacity(1 << 20, file), memory, memory.size_bytes() / BLOCK_BYTES)
 }
 
-/// The same from any bytes, into any memory of so many blocks.
+/// Like [`restore`], from any reader into any memory of `blocks` blocks.
 ///
 /// # Errors
-/// As [`restore`].
+/// Returns the errors of [`restore`].
 pub fn restore_from(mut from: impl Read, memory: &dyn Memory, blocks: u64) -> Result<Tree> {
     if array(&mut from)? != MAGIC {
         return Err(SnapshotError::Foreign("it begins with other bytes"));
@@ -135,7 +135,7 @@ fn array<const N: usize>(from: &mut impl Read) -> Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Bytes and the checksum behind them. No more memory is taken than there are bytes.
+/// Reads bytes and the checksum after them. Allocates no more memory than the input contains.
 fn checked(from: &mut impl Read, len_bytes: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(len_bytes).read_to_end(&mut bytes)?;

@@ -1,8 +1,8 @@
-//! Who holds a mounted file system while the process that serves it comes and goes.
+//! Supervisor of the worker processes that serve a mounted file system.
 //!
-//! The supervisor holds /dev/fuse and what a worker needs to go on: a file of the memory's client, two of the journal. It
-//! does nothing else, so it has little to die of. When a worker ends that was not told to, the next one takes over:
-//! programs wait, and requests that were not answered are made again (FUSE_NOTIFY_RESEND, Linux 6.9).
+//! The supervisor holds /dev/fuse and the state from which a worker resumes: a file of the memory client and two of
+//! the journal. It does nothing else, so that it has few reasons to fail. When a worker exits unexpectedly, the next
+//! one takes over: programs wait, and the kernel resends unanswered requests (FUSE_NOTIFY_RESEND, Linux 6.9).
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -22,68 +22,68 @@ use thiserror::Error;
 
 use crate::fuse::{MountError, MountOptions, ask_again, create_volume_mount, detach, detach_ours, unmount};
 
-/// Workers that may end, one after another, before they serve.
+/// Maximum number of consecutive workers that exit before they serve.
 const ATTEMPTS_MAX: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(100);
-/// The longest line that a worker says.
+/// Maximum length in bytes of a line of status that a worker sends.
 const SAID_BYTES_MAX: u64 = 64 << 10;
-/// What a line of a worker begins with that does not serve yet: behind it is what it waits for.
+/// Prefix of a worker's line before it serves; the text after it names what the worker waits for.
 const WAITS: &str = "waits: ";
-/// What is waited for when a worker has ended.
+/// Reported as the reason for waiting after a worker has exited.
 const REPLACED: &str = "another process takes the files over";
 
-/// What outlives workers.
+/// State that outlives workers.
 pub struct State {
-    /// Of the memory's client.
+    /// File of the memory client.
     pub memory: File,
-    /// Of the tree.
+    /// Files of the tree's journal.
     pub journal: [File; 2],
 }
 
 impl State {
-    /// Empty files, which children inherit.
+    /// Creates empty files, which children inherit.
     fn create() -> io::Result<[OwnedFd; 3]> {
         let memfd = |name| memfd_create(name, MemfdFlags::empty());
         Ok([memfd("farcall memory")?, memfd("farcall tree")?, memfd("farcall tree")?])
     }
 
-    /// Those that a worker inherited, by their numbers.
+    /// Opens the files that a worker inherited, by their descriptor numbers.
     ///
     /// # Errors
-    /// If they are not there.
+    /// Returns an error if a descriptor does not exist.
     pub fn inherited([memory, first, second]: [i32; 3]) -> io::Result<Self> {
         let open = |number| File::options().read(true).write(true).open(format!("/proc/self/fd/{number}"));
         Ok(Self { memory: open(memory)?, journal: [open(first)?, open(second)?] })
     }
 }
 
-/// Why a file system is not served, or is no more.
+/// Error of serving a file system.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SupervisorError {
-    /// Nothing was mounted.
+    /// Mounting failed.
     #[error(transparent)]
     Mount(#[from] MountError),
-    /// A worker ended by itself; it has said why. With its exit code.
+    /// A worker exited after reporting an error. Contains its exit code.
     #[error("the process that serves the files ended; it says why above")]
     Worker(i32),
-    /// Workers end before they serve.
+    /// Workers exit before they serve.
     #[error(
         "{ATTEMPTS_MAX} processes that were to serve the files ended, one after another, the last by {0}"
     )]
     Workers(ExitStatus),
-    /// A worker was killed, and none can take over.
+    /// A worker was killed and cannot be replaced.
     #[error("the process that serves the files ended ({0}), and none can take over")]
     Last(ExitStatus),
-    /// A worker does not begin to serve.
+    /// A worker does not begin to serve in time.
     #[error("the process that is to serve the files does not begin")]
     Late,
-    /// The system refuses something.
+    /// A system call failed.
     #[error("cannot supervise: {0}")]
     System(#[from] io::Error),
 }
 
-/// A mounted file system, and the process that serves it. Dropping it takes it off.
+/// A mounted file system and the process that serves it. Dropping it unmounts the directory.
 pub struct Supervisor {
     dir: PathBuf,
     said: String,
@@ -92,23 +92,24 @@ pub struct Supervisor {
     present: Arc<Present>,
 }
 
-/// How far a mount is.
+/// Progress of a mount.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// No worker has served: the directory shows what it contained.
+    /// No worker has served yet: the directory shows its original contents.
     Unattached,
     Attached,
-    /// No worker serves any more. It is attached no longer, or was never.
+    /// No worker serves any more. The file system is detached, or was never attached.
     Ended,
 }
 
 impl Supervisor {
-    /// Creates a file system, waits until a first worker serves it, and attaches it to the directory. `worker` returns the command of a worker, given the directory of the
-    /// file system and the numbers of the descriptors that the worker inherits. The standard input of a worker is
-    /// /dev/fuse, its standard output leads here ([`Worker`]).
+    /// Creates a file system, waits until a first worker serves it, and attaches it to the directory. `worker` returns
+    /// the command of a worker, given the directory of the file system and the numbers of the descriptors that the
+    /// worker inherits. The standard input of a worker is /dev/fuse, and its standard output is a connection to this
+    /// supervisor ([`Worker`]).
     ///
     /// # Errors
-    /// If nothing can be mounted, or no worker serves.
+    /// Returns an error if the file system cannot be mounted or no worker serves it.
     pub fn start(
         dir: &Path,
         options: MountOptions<'_>,
@@ -132,7 +133,7 @@ impl Supervisor {
             let ended = serve_by_workers(&device, || Some(worker(&dir, numbers)), &sender, &present);
             let before = std::mem::replace(&mut *lock(&stage), Stage::Ended);
             if ended.is_err() && before == Stage::Attached {
-                // What is in use has only errors then. It may be off already.
+                // Open files return errors then. The file system may already be unmounted.
                 let _ = detach_ours(&dir);
             }
             ended
@@ -151,48 +152,48 @@ impl Supervisor {
         Ok(mounted)
     }
 
-    /// Where it is.
+    /// Returns the directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// What the first worker said of itself.
+    /// Returns the status line of the first worker.
     pub fn said(&self) -> &str {
         &self.said
     }
 
-    /// Whether it is mounted. Not, after `umount`.
+    /// Returns whether it is mounted; `false` after `umount`.
     pub fn is_serving(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// What programs wait for, if no worker serves now.
+    /// Returns what programs wait for, if no worker serves at present.
     pub fn waits_for(&self) -> Option<String> {
         self.present.waits_for()
     }
 
-    /// Unmounts.
+    /// Unmounts the file system.
     ///
     /// # Errors
-    /// `EBUSY` if something there is in use.
+    /// Returns `EBUSY` if a file there is in use.
     pub fn unmount(&self) -> io::Result<()> {
         unmount(&self.dir)
     }
 
-    /// Takes it off its directory although something is in use. It is served on until nothing is.
+    /// Detaches the file system from its directory even if files are in use. It is served until none is.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// Returns the error of umount(2).
     pub fn detach(&self) -> io::Result<()> {
         detach(&self.dir)
     }
 
-    /// Waits until it is unmounted and the last worker has ended.
+    /// Waits until the file system is unmounted and the last worker has exited.
     ///
     /// # Errors
-    /// If a worker ended by itself before, or could not do what was left to be done.
+    /// Returns an error if a worker exited before that, or could not complete its remaining work.
     pub fn wait(&mut self) -> Result<(), SupervisorError> {
-        // A panic was printed by its thread.
+        // A panic of the thread was printed by the panic hook.
         self.thread.take().map_or(Ok(()), |thread| thread.join().unwrap_or(Ok(())))
     }
 }
@@ -200,61 +201,61 @@ impl Supervisor {
 impl Drop for Supervisor {
     fn drop(&mut self) {
         if self.is_serving() && *lock(&self.stage) == Stage::Attached {
-            // What is in use is served on until this process ends.
+            // Files in use are served until this process exits.
             let _ = self.detach();
         }
     }
 }
 
 fn lock(stage: &Mutex<Stage>) -> MutexGuard<'_, Stage> {
-    // A panic leaves a stage that the mount had.
+    // After a panic the value is a valid stage.
     stage.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The worker of the present, for who wants it to be the last.
+/// The current worker, and the means to make it the last one.
 #[derive(Default)]
 pub struct Present {
     serving: Mutex<Serving>,
-    /// How long one may take until it serves.
+    /// Maximum time until a worker serves.
     patience: Option<Duration>,
 }
 
 #[derive(Default)]
 struct Serving {
-    /// Its process: also when that has ended, and its number is another's.
+    /// Its process. The descriptor stays valid after the process has exited and its number is reused.
     process: Option<OwnedFd>,
     is_last: bool,
-    /// What it waits for, if it does not serve.
+    /// What it waits for; `None` while it serves.
     waits_for: Option<String>,
 }
 
 impl Present {
-    /// One that does not serve within so long is the last.
+    /// Limits the time until a worker serves. A worker that exceeds it is killed and is the last one.
     pub fn with_patience(patience: Duration) -> Self {
         Self { patience: Some(patience), ..Self::default() }
     }
 
-    /// Kills it, and none takes over.
+    /// Kills the current worker; no other takes over.
     pub fn end(&self) {
         let mut serving = self.lock();
         serving.is_last = true;
         if let Some(process) = &serving.process {
-            // It may have ended by itself.
+            // The process may already have exited.
             let _ = pidfd_send_signal(process, Signal::KILL);
         }
     }
 
-    /// What the worker waits for, if it does not serve now.
+    /// Returns what the worker waits for, if it does not serve at present.
     pub fn waits_for(&self) -> Option<String> {
         self.lock().waits_for.clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, Serving> {
-        // What a panic left is whole.
+        // The state is consistent even after a panic.
         self.serving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts one, unless there was a last one.
+    /// Starts a worker, unless the last one was ended.
     fn start(&self, command: Command, device: &OwnedFd) -> io::Result<Option<(Child, UnixStream)>> {
         let mut serving = self.lock();
         if serving.is_last {
@@ -267,11 +268,11 @@ impl Present {
     }
 }
 
-/// One worker after another, until one ends because all is done, or there is no command for another one. What the first
-/// one says when it serves is sent to `first`.
+/// Runs one worker after another, until one exits because all work is done, or there is no command for another one.
+/// The status line of the first worker that serves is sent to `first`.
 ///
 /// # Errors
-/// Why no worker serves any more.
+/// Returns the reason why no worker serves any more.
 pub fn serve_by_workers(
     device: &OwnedFd,
     mut command: impl FnMut() -> Option<Command>,
@@ -286,33 +287,33 @@ pub fn serve_by_workers(
         };
         let Some((mut child, supervisor)) = present.start(command, device)? else { return Ok(()) };
         let (said, heard) = hear(&supervisor, |waits_for| {
-            // It waits for what is not ours to be mended: that is no failure.
+            // Waiting for an external condition is not a failure of the worker.
             failed = 0;
             present.lock().waits_for = Some(waits_for);
         });
         if heard.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
-            // It is not waited for: it may wait for what only a worker brings.
+            // The child is not reaped: it may wait for a request that only a worker would serve.
             present.end();
             return Err(SupervisorError::Late);
         }
         if heard.is_ok() && said.ends_with('\n') {
             failed = 0;
             present.lock().waits_for = None;
-            // Only the first one is waited for.
+            // Only the first line is received.
             let _ = first.try_send(said.trim_end().to_owned());
         }
-        // It waits in the kernel, by nothing that has to be looked at again and again.
+        // Blocks in the kernel without polling.
         let ended = child.wait()?;
         present.lock().waits_for = Some(REPLACED.to_owned());
         if last.is_some() || !said.is_empty() {
-            // A program whose request was taken, and is not made again, could not be killed. The next worker says if the
-            // kernel cannot.
+            // A program whose request was read by the exited worker, and is not resent, could not be killed. The next
+            // worker reports an error if the kernel cannot resend.
             let _ = ask_again(device);
         }
         match ended.code() {
             Some(0) => return Ok(()),
             Some(Worker::LOST) => {}
-            // A panic is a bug of ours that was printed; the next one may not meet it.
+            // 101 is the exit code of a panic, which was printed. The next worker may not encounter it.
             Some(code) if code != 101 => return Err(SupervisorError::Worker(code)),
             _ => {}
         }
@@ -328,7 +329,7 @@ pub fn serve_by_workers(
     }
 }
 
-/// Reads what a worker says until it serves, or ends. Returns its last line.
+/// Reads lines of a worker until it serves or exits. Returns the last line.
 fn hear(supervisor: &UnixStream, mut waits: impl FnMut(String)) -> (String, io::Result<()>) {
     let mut lines = BufReader::new(supervisor);
     loop {
@@ -343,7 +344,7 @@ fn hear(supervisor: &UnixStream, mut waits: impl FnMut(String)) -> (String, io::
 
 fn start(mut command: Command, device: &OwnedFd) -> io::Result<(Child, UnixStream)> {
     let (supervisor, of_worker) = UnixStream::pair()?;
-    // A group of its own: Ctrl-C is for the supervisor.
+    // In its own process group: Ctrl-C is handled by the supervisor.
     let child = command
         .stdin(device.try_clone()?)
         .stdout(Stdio::from(OwnedFd::from(of_worker)))
@@ -352,38 +353,38 @@ fn start(mut command: Command, device: &OwnedFd) -> io::Result<(Child, UnixStrea
     Ok((child, supervisor))
 }
 
-/// A worker's end: what it was given by its supervisor.
+/// A worker's end: the objects passed by its supervisor.
 pub struct Worker {
     device: OwnedFd,
     supervisor: UnixStream,
 }
 
 impl Worker {
-    /// Takes over the standard input and output.
+    /// Duplicates the standard input and output.
     ///
     /// # Errors
-    /// If they are not there.
+    /// Returns an error if they are closed.
     pub fn of_standard_streams() -> io::Result<Self> {
         let device = io::stdin().as_fd().try_clone_to_owned()?;
         let supervisor = UnixStream::from(io::stdout().as_fd().try_clone_to_owned()?);
         Ok(Self { device, supervisor })
     }
 
-    /// The exit code of a worker to which its volume is lost, and that another one is to follow.
+    /// Exit code of a worker that has lost its volume and must be replaced.
     pub const LOST: i32 = 75;
 
-    /// Says what is waited for before files are served, and pauses. Returns whether there is any use in waiting: not if the
-    /// file system was unmounted, or the supervisor has ended, in which case it is taken off.
+    /// Reports what the worker waits for before it serves, and pauses. Returns `false` if further waiting is useless:
+    /// the file system was unmounted, or the supervisor has exited (the file system is then detached).
     ///
     /// # Errors
-    /// If the supervisor does not hear it, or the system does not wait.
+    /// Returns an error if the line cannot be sent or poll(2) fails.
     pub fn waits(&self, waits_for: &str, dir: &Path, pause: Duration) -> io::Result<bool> {
         let mut supervisor = &self.supervisor;
         if let Err(error) = writeln!(supervisor, "{WAITS}{}", waits_for.replace('\n', "; ")) {
             detach_ours(dir)?;
             return Err(error);
         }
-        // Errors and hang-ups are told whatever is asked for.
+        // Errors and hang-ups are reported for every event mask.
         let mut ends = [self.device.as_fd(), self.supervisor.as_fd()]
             .map(|end| PollFd::from_borrowed_fd(end, PollFlags::empty()));
         let timeout = Timespec::try_from(pause).unwrap_or_default();
@@ -395,16 +396,16 @@ impl Worker {
         Ok(!is_unmounted && !is_alone)
     }
 
-    /// Tells that files are served, with a line of one's own. From now on the file system is taken off when the
-    /// supervisor ends: nobody would replace this process, and nothing be left but errors.
+    /// Reports that files are served, with a status line. From now on the file system is detached when the supervisor
+    /// exits: no process would replace this one, and later requests would fail.
     ///
     /// # Errors
-    /// If the supervisor is gone.
+    /// Returns an error if the supervisor has exited or no thread can be started.
     pub fn serves(&self, line: &str, dir: PathBuf) -> io::Result<()> {
         let mut supervisor = self.supervisor.try_clone()?;
         writeln!(supervisor, "{line}")?;
         std::thread::Builder::new().name("mount-supervisor".into()).spawn(move || {
-            // It says nothing: what comes is its end.
+            // The supervisor sends no data: the read returns when it exits.
             let _ = supervisor.read(&mut [0]);
             tracing::error!("the supervisor of {} is gone: it is taken off", dir.display());
             if let Err(error) = detach_ours(&dir) {
@@ -414,10 +415,10 @@ impl Worker {
         Ok(())
     }
 
-    /// /dev/fuse.
+    /// Returns a duplicate of the /dev/fuse descriptor.
     ///
     /// # Errors
-    /// If the system gives no descriptor.
+    /// Returns an error if the descriptor cannot be duplicated.
     pub fn device(&self) -> io::Result<OwnedFd> {
         self.device.try_clone()
     }
@@ -427,7 +428,7 @@ impl Worker {
 mod tests {
     use super::*;
 
-    /// Serves nothing by shells, one after another.
+    /// Runs shell scripts as workers, one after another.
     fn serve(scripts: &[&str], present: &Present) -> (Result<(), SupervisorError>, Option<String>) {
         let device = File::open("/dev/null").unwrap().into();
         let (first, said) = mpsc::sync_channel(1);

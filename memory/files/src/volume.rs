@@ -1,4 +1,4 @@
-//! A tree together with the memory that its bytes are in: operations that wait for memory.
+//! A tree together with the memory of its blocks: operations that wait for memory.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -13,31 +13,33 @@ use crate::journal::{Journal, Record, Wish};
 use crate::log::Log;
 use crate::tree::{Allocate, Attributes, Load, Result, Store, Time, Tree};
 
-/// Locks over the bytes of files: files that share one wait for each other now and then.
+/// Number of locks for the data of files. Files that share a lock sometimes wait for each other.
 const LOCKS: usize = 128;
-/// Interval between two checks whether the volume is ours again.
+/// Interval between two checks whether this process holds the volume again.
 const HELD_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Where the bytes of blocks are.
+/// Storage of blocks.
 pub trait Memory: Send + Sync {
-    /// Reads `len_bytes` from `at` on, and appends them.
+    /// Reads `len_bytes` bytes from offset `at` on, and appends them to `bytes`.
     ///
     /// # Errors
-    /// If the bytes cannot be had: never others. What was read before them is appended.
+    /// Returns an error if the bytes cannot be read. Wrong bytes are never appended, but correct ones before the
+    /// failure may be.
     fn read(&self, at: u64, len_bytes: usize, bytes: &mut Vec<u8>) -> Result<()>;
 
-    /// Writes: done when it would survive what the memory promises to survive.
+    /// Writes bytes. Returns when they are as durable as the memory guarantees.
     ///
     /// # Errors
-    /// If it may not have been done.
+    /// Returns an error if the write may not have been executed.
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()>;
 
-    /// For how long it is ours for sure, if it is: nobody else changes it meanwhile.
+    /// Returns the time for which this process is certain to hold the memory, so that no other client changes it;
+    /// `None` if it is not certain to hold it.
     fn held_for(&self) -> Option<Duration> {
         Some(Duration::MAX)
     }
 
-    /// Whether it is not ours, and never will be again.
+    /// Returns whether this process has lost the memory for good.
     fn is_lost(&self) -> bool {
         false
     }
@@ -79,7 +81,7 @@ impl Memory for RemoteMemory {
     }
 }
 
-/// Programs see a number; the reason is for who looks after them.
+/// Converts an error for programs, and logs its reason for operators.
 pub(crate) fn errno(at: u64, error: IoError) -> Errno {
     tracing::warn!(at, "bytes on memory nodes: {error}");
     match error {
@@ -94,22 +96,22 @@ pub(crate) fn errno(at: u64, error: IoError) -> Errno {
 pub struct Volume {
     tree: Mutex<Tree>,
     memory: Box<dyn Memory>,
-    /// By inode. Shared while bytes are read, exclusive while they change: no block is given to another file while
-    /// somebody reads it.
+    /// Locks of file data, by inode. Shared while data is read, exclusive while it changes. Invariant: no block is
+    /// given to another file while it is being read.
     locks: [RwLock<()>; LOCKS],
-    /// For a process after this one; taken after the tree.
+    /// Journal for the next process. Lock order: after `tree`.
     journal: Option<Mutex<Journal>>,
-    /// The same at memory nodes, for a mount after this one.
+    /// Log on memory nodes, for a later mount.
     log: Option<Arc<Log>>,
     era: u16,
     is_restarted: bool,
-    /// Shared from when a request is begun until it is answered.
+    /// Held shared from the begin of a request until its reply is sent.
     answering: RwLock<()>,
     last_plan: AtomicU64,
 }
 
 impl Volume {
-    /// Puts them together.
+    /// Creates a volume from a tree and its memory.
     pub fn new(tree: Tree, memory: Box<dyn Memory>) -> Self {
         Self {
             tree: Mutex::new(tree),
@@ -124,23 +126,24 @@ impl Volume {
         }
     }
 
-    /// Puts them together so that another process can go on with both, if it can with the memory.
+    /// Creates a volume with a journal, from which another process can resume if it can resume the memory.
     pub fn kept(tree: Tree, memory: Box<dyn Memory>, mut journal: Journal) -> Self {
         journal.begin(&tree);
         let (log, era, is_restarted) = (journal.log().cloned(), journal.era(), journal.is_restarted());
         Self { journal: Some(Mutex::new(journal)), log, era, is_restarted, ..Self::new(tree, memory) }
     }
 
-    /// All that has happened so far is at memory nodes, for a mount after this one.
+    /// Writes all changes so far to memory nodes, for a later mount.
     ///
     /// # Errors
-    /// If it is not: `ENOSPC` if their notes are full, `ENOTCONN` if another mount may have the volume.
+    /// Returns an error if this fails: `ENOSPC` if the metadata area is full, `ENOTCONN` if another mount may hold the
+    /// volume.
     pub fn sync(&self) -> Result<()> {
         self.log.as_ref().map_or(Ok(()), |log| log.sync())
     }
 
-    /// Waits until it is known that the volume is ours, and returns for how long it is for sure; `None` if it never will
-    /// be again. What was read before is right: nobody else had it meanwhile.
+    /// Waits until this process is certain to hold the volume, and returns the time for which it is; `None` if it has
+    /// lost the volume for good. Data read before is valid: no other client held the volume in the meantime.
     pub(crate) fn wait_until_held(&self) -> Option<Duration> {
         loop {
             match self.memory.held_for() {
@@ -151,17 +154,17 @@ impl Volume {
         }
     }
 
-    /// Whether the volume is lost to this process: another one, here or elsewhere, may have it.
+    /// Returns whether this process has lost the volume: another process, here or elsewhere, may hold it.
     pub fn is_lost(&self) -> bool {
         self.memory.is_lost()
     }
 
-    /// The era in which the kernel's requests are answered.
+    /// Returns the era in which the kernel's requests are answered.
     pub(crate) const fn era(&self) -> u16 {
         self.era
     }
 
-    /// Whether another mount changed the tree after the process before this one had it.
+    /// Returns whether another mount changed the tree after the previous process held it.
     pub(crate) const fn is_restarted(&self) -> bool {
         self.is_restarted
     }
@@ -172,7 +175,7 @@ impl Volume {
     }
 
     fn journal(&self) -> Option<MutexGuard<'_, Journal>> {
-        // As below.
+        // A panic is a bug and was printed. The journal stays usable, like the tree.
         self.journal.as_ref().map(|journal| journal.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -182,10 +185,10 @@ impl Volume {
         }
     }
 
-    /// A request is begun; what is returned is held until it was answered.
+    /// Called at the begin of a request. The returned guard must be held until the reply is sent.
     pub(crate) fn answering(&self) -> RwLockReadGuard<'_, ()> {
         if self.journal().is_some_and(|journal| journal.is_long()) {
-            // All that is in the journal was answered then.
+            // Exclusive: all requests in the journal have been answered then.
             let _alone = self.answering.write().unwrap_or_else(PoisonError::into_inner);
             let tree = self.tree();
             if let Some(mut journal) = self.journal().filter(|journal| journal.is_long()) {
@@ -195,7 +198,7 @@ impl Volume {
         self.answering.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the tree alone answer a request.
+    /// Executes a request on the tree alone.
     pub(crate) fn ask(&self, request: &Request<'_>, reply: &mut Vec<u8>) -> Result<()> {
         let (mut tree, now) = (self.tree(), now());
         let outcome = ask(&mut tree, request, now, reply);
@@ -205,12 +208,12 @@ impl Volume {
         outcome
     }
 
-    /// As [`Volume::ask`], when blocks may go to other files.
+    /// Like [`Volume::ask`], for requests that may free blocks for other files.
     pub(crate) fn ask_alone(&self, request: &Request<'_>, reply: &mut Vec<u8>) -> Result<()> {
         self.alone(request.node, || self.ask(request, reply))
     }
 
-    /// What the process before this one answered to a request that the kernel makes again, if it had done it.
+    /// Appends the reply of the previous process to a resent request, if it had executed it.
     pub(crate) fn earlier(&self, unique: u64, reply: &mut Vec<u8>) -> Option<Result<()>> {
         self.journal()?.earlier(unique, reply)
     }
@@ -222,9 +225,9 @@ impl Volume {
         }
     }
 
-    /// The tree. It is never held while memory is waited for.
+    /// Locks the tree. The lock is never held while the volume waits for memory.
     pub fn tree(&self) -> MutexGuard<'_, Tree> {
-        // A panic inside is a bug of ours that was printed; each operation checks what it finds.
+        // A panic is a bug and was printed. The tree stays usable: each operation validates the state that it finds.
         self.tree.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -232,16 +235,16 @@ impl Volume {
         &self.locks[(ino % LOCKS as u64) as usize]
     }
 
-    /// Runs alone with a file's bytes.
+    /// Calls `work` with exclusive access to the data of a file.
     fn alone<T>(&self, ino: u64, work: impl FnOnce() -> T) -> T {
         let _guard = self.lock(ino).write().unwrap_or_else(PoisonError::into_inner);
         work()
     }
 
-    /// Appends what a file has in a range.
+    /// Reads a range of a file and appends it to `bytes`.
     ///
     /// # Errors
-    /// `EIO` if memory nodes do not have it.
+    /// Returns `EIO` if memory nodes cannot supply the data.
     pub fn read(&self, ino: u64, offset: u64, len_bytes: usize, bytes: &mut Vec<u8>) -> Result<()> {
         let _guard = self.lock(ino).read().unwrap_or_else(PoisonError::into_inner);
         let loads = {
@@ -258,24 +261,24 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes.
+    /// Writes to a file.
     ///
     /// # Errors
-    /// `ENOSPC`, `EFBIG`, `EIO`: the file is as long as it was; what was overwritten holds what it held, or what was
-    /// written.
+    /// Returns `ENOSPC`, `EFBIG` or `EIO`. The length of the file is unchanged then, and each overwritten byte has its
+    /// old or its new value.
     pub fn write(&self, ino: u64, offset: u64, bytes: &[u8]) -> Result<Attributes> {
         self.store(Wish::Write { ino, offset, len_bytes: bytes.len() }, bytes)
     }
 
-    /// Gives a file another length.
+    /// Changes the length of a file.
     ///
     /// # Errors
-    /// As [`Volume::write`].
+    /// Returns the errors of [`Volume::write`].
     pub fn resize(&self, ino: u64, len_bytes: u64) -> Result<Attributes> {
         self.store(Wish::Resize { ino, len_bytes }, &[])
     }
 
-    /// Removes what a file must not have any more when it is written to. Returns whether anything has changed.
+    /// Removes the privileges of a file that a write ends. Returns whether it had any.
     pub(crate) fn drop_privileges(&self, ino: u64, set_ids: bool) -> bool {
         let (mut tree, now) = (self.tree(), now());
         let has_changed = tree.drop_privileges(ino, set_ids, now);
@@ -296,7 +299,7 @@ impl Volume {
         self.store(Wish::Allocate { ino, offset, len_bytes, how, keep_size }, &[])
     }
 
-    /// The kernel knows an inode less often: the file may go, and its blocks to others.
+    /// Handles the kernel's release of references to an inode. The file may be removed, and its blocks reused.
     pub(crate) fn forget(&self, ino: u64, lookups: u64) {
         self.alone(ino, || {
             let mut tree = self.tree();
@@ -335,13 +338,13 @@ impl Volume {
         self.memory.write(store.at, &padded)
     }
 
-    /// Where its bytes are.
+    /// Returns the memory of the blocks.
     pub(crate) fn memory(&self) -> &dyn Memory {
         &*self.memory
     }
 }
 
-/// The time of day.
+/// Returns the wall-clock time.
 pub(crate) fn now() -> Time {
     let time = clock_gettime(ClockId::Realtime);
     Time { seconds: time.tv_sec, nanos: u32::try_from(time.tv_nsec).unwrap_or(0) }

@@ -1,5 +1,5 @@
-//! Anything that can be done to the bytes of a file, at random, against a vector: reads, writes, lengths, holes,
-//! reservations, mappings. Needs root and /dev/fuse.
+//! Random operations on the data of a file, compared with a vector: reads, writes, lengths, holes, reservations,
+//! mappings. Needs root and /dev/fuse.
 
 mod support;
 
@@ -24,7 +24,7 @@ impl Program {
         self.rng.below(bound as u64) as usize
     }
 
-    /// Mostly inside of the file, sometimes at the borders of blocks.
+    /// Returns a range, mostly inside the file, sometimes at block boundaries.
     fn range(&mut self) -> (usize, usize) {
         let longest = [100, 5_000, 70_000][self.below(3)];
         let (offset, len_bytes) = (self.below(FILE_BYTES_MAX), 1 + self.below(longest));
@@ -85,7 +85,7 @@ impl Program {
         assert!(bytes[..found] == *self.model.get(offset..end).unwrap_or_default(), "other bytes are read");
     }
 
-    /// Reads all, and writes a part, through a mapping of the file.
+    /// Reads the file and writes a part of it through a mapping.
     fn map(&mut self, offset: usize, len_bytes: usize) {
         let all = self.model.len();
         let (offset, end) = (offset.min(all), (offset + len_bytes).min(all));
@@ -94,14 +94,16 @@ impl Program {
         }
         let written = self.random(end - offset);
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping of the whole file; nobody else has the file, and so nobody makes it shorter meanwhile.
+        // SAFETY: a null hint lets the kernel choose an unused range, so no existing mapping is replaced. Only this
+        // test uses the file, so it is not truncated while it is mapped.
         let mapped =
             unsafe { mmap(std::ptr::null_mut(), all, prot, MapFlags::SHARED, &self.file, 0).unwrap() };
-        // SAFETY: as long as the file, mapped above and unmapped below; no other reference is made of it.
+        // SAFETY: `mapped` is a mapping of `all` bytes of the file, made above and unmapped below, and no other
+        // reference into it exists.
         let bytes = unsafe { std::slice::from_raw_parts_mut(mapped.cast::<u8>(), all) };
         let is_same = bytes == self.model;
         bytes[offset..end].copy_from_slice(&written);
-        // SAFETY: the mapping from above; `bytes` is not used any more.
+        // SAFETY: the range is the mapping made above, and `bytes` is not used after this point.
         unsafe {
             msync(mapped, all, MsyncFlags::SYNC).unwrap();
             munmap(mapped, all).unwrap();
@@ -110,7 +112,7 @@ impl Program {
         self.model[offset..end].copy_from_slice(&written);
     }
 
-    /// What is said to be a hole holds zeros.
+    /// Checks that reported holes contain zeros.
     fn seek(&self, offset: usize) {
         let Ok(hole) = seek(&self.file, SeekFrom::Hole(offset as u64)) else {
             assert!(offset >= self.model.len(), "no hole, though the end is one");

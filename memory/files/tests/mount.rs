@@ -1,5 +1,5 @@
-//! A file system that is mounted, as programs see it. Its bytes are in memory of this process, so that they can be made
-//! unreadable; that needs root and /dev/fuse.
+//! A mounted file system, as programs see it. Its blocks are in memory of this process, so that tests can make them
+//! unreadable. Needs root and /dev/fuse.
 
 mod support;
 
@@ -43,7 +43,7 @@ fn files_directories_and_links_are_what_programs_made() {
         .collect();
     names.sort();
     assert_eq!(names, ["a", "again", "c", "link"]);
-    // A file that is open is there after its last name has gone.
+    // An open file exists after its last name was removed.
     let mut held = File::open(path("again")).unwrap();
     fs::remove_file(path("again")).unwrap();
     fs::remove_dir_all(path("c")).unwrap();
@@ -64,7 +64,7 @@ fn bytes_that_nobody_wrote_are_zeros() {
     assert!(bytes[..1_000_000].iter().all(|byte| *byte == 0));
     assert_eq!(&bytes[1_000_000..], b"end");
     assert!(fs::metadata(mounted.path("file")).unwrap().blocks() < 100, "the hole takes room");
-    // What was cut off does not come back.
+    // Truncated data does not reappear.
     file.write_all_at(&[5; 10_000], 0).unwrap();
     file.set_len(4_100).unwrap();
     file.set_len(10_000).unwrap();
@@ -115,7 +115,7 @@ fn bytes_that_cannot_be_had_are_an_error_and_a_full_file_system_is_one() {
     mounted.unmount();
 }
 
-/// Capabilities as they are stored: version 2, CAP_NET_RAW.
+/// Stored capabilities: version 2, CAP_NET_RAW.
 const CAPABILITIES: [u8; 20] = [0, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// Runs a command of the shell as a user without privileges.
@@ -131,7 +131,7 @@ fn removes_privileges_when_another_user_changes_a_file() {
     let Some(mounted) = Mounted::new("privileges") else { return };
     let path = mounted.path("program");
     let mode = || {
-        // This field alone: the kernel may have it from its cache.
+        // Requests only this field, because the kernel may cache it.
         let status = statx(CWD, &path, AtFlags::empty(), StatxFlags::MODE).unwrap();
         status.stx_mode & 0o7_777
     };
@@ -157,18 +157,18 @@ fn removes_privileges_when_another_user_changes_a_file() {
         run_as_other_user(&mounted.dir, change);
         assert_eq!((mode(), capabilities()), (0o777, Err(Errno::NODATA)), "{change}");
     }
-    // Without execute permission of the group, set-group-ID is no privilege.
+    // Without execute permission of the group, set-group-ID is not a privilege.
     privileged(0o6_767);
     run_as_other_user(&mounted.dir, "echo more >> program");
     assert_eq!((mode(), capabilities()), (0o2_767, Err(Errno::NODATA)));
-    // A program with CAP_FSETID keeps the bits; capabilities are removed all the same.
+    // A writer with CAP_FSETID keeps the bits; the capabilities are still removed.
     privileged(0o6_777);
     OpenOptions::new().append(true).open(&path).unwrap().write_all(b"more").unwrap();
     assert_eq!((mode(), capabilities()), (0o6_777, Err(Errno::NODATA)));
     privileged(0o6_777);
     chown(&path, Some(1), Some(1)).unwrap();
     assert_eq!((mode(), capabilities()), (0o777, Err(Errno::NODATA)));
-    // Its owner gives it to a group of its own.
+    // The owner changes the group to one of its own groups.
     privileged(0o6_777);
     chown(&path, Some(65_534), None).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o6_777)).unwrap();
@@ -177,7 +177,7 @@ fn removes_privileges_when_another_user_changes_a_file() {
     mounted.unmount();
 }
 
-/// Generic/736 of xfstests.
+/// Test generic/736 of xfstests.
 #[test]
 fn ends_readdir_while_every_name_it_reads_is_renamed() {
     const FILES: usize = 2_000;
@@ -218,7 +218,7 @@ fn a_snapshot_holds_all_of_it() {
     fs::remove_file(image).unwrap();
 }
 
-/// What other people's programs make of it: a repository with its history, checked by its checksums.
+/// Tests the use by an independent program: a git repository with its history, verified by its checksums.
 #[test]
 fn a_repository_is_cloned_and_sound() {
     let Some(mounted) = Mounted::new("git") else { return };

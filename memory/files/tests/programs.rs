@@ -1,5 +1,5 @@
-//! Programs that check what they have written themselves, on a mounted file system: SQLite and fio, where they are
-//! installed (Debian: apt-get install sqlite3 fio). Needs root and /dev/fuse.
+//! Programs that verify the data that they write, on a mounted file system: SQLite and fio, if they are installed
+//! (Debian: apt-get install sqlite3 fio). Needs root and /dev/fuse.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use support::Mounted;
 
-/// What a program said; nothing, with the reason, where there is none.
+/// Returns the output of a program; if it is not installed, prints the reason and returns `None`.
 fn run(mounted: &Mounted, program: &str, arguments: &[&str]) -> Option<Output> {
     match Command::new(program).current_dir(&mounted.dir).args(arguments).output() {
         Ok(output) => Some(output),
@@ -23,7 +23,7 @@ fn run(mounted: &Mounted, program: &str, arguments: &[&str]) -> Option<Output> {
 #[test]
 fn a_database_is_whole() {
     let Some(mounted) = Mounted::new("sqlite") else { return };
-    // Write-ahead logs are mapped; a journal is made, cut and removed again and again.
+    // A write-ahead log is mapped; a rollback journal is created, truncated and removed repeatedly.
     for mode in ["wal", "delete", "truncate"] {
         let fill = "WITH RECURSIVE numbers(number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM numbers LIMIT 5000) \
                     INSERT INTO t SELECT number, randomblob(number % 700) FROM numbers;";
@@ -35,7 +35,7 @@ fn a_database_is_whole() {
         let file = format!("{mode}.db");
         let Some(said) = run(&mounted, "sqlite3", &[&file, &script]) else { break };
         let text = String::from_utf8_lossy(&said.stdout);
-        // 5,000 less a third, and 5,000 more.
+        // 5,000 minus a third, plus 5,000.
         assert!(said.status.success() && text.ends_with("ok\n8334\n"), "{mode}: {said:?}");
         let again =
             run(&mounted, "sqlite3", &[&file, "PRAGMA integrity_check; SELECT count(*) FROM t;"]).unwrap();

@@ -1,5 +1,5 @@
-//! The tree over a memory that fails at random and never forgets: whatever blocks held before, a file shows what was
-//! written to it, or zeros.
+//! Tests the tree over a memory that fails at random and keeps old contents: whatever its blocks contained before, a
+//! file shows only written data or zeros.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ const BLOCKS: u64 = 24;
 const NAMES: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
 const NOW: Time = Time { seconds: 1, nanos: 2 };
 
-/// One step. Offsets and lengths are in eighths of a block, so that edges meet and miss.
+/// A step. Offsets and lengths are in eighths of a block, so that block boundaries are both hit and missed.
 #[derive(Clone, Debug)]
 enum Step {
     Make { name: usize },
@@ -42,24 +42,24 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The tree, its memory, and what files must hold.
+/// The tree, its memory, and the expected contents of files.
 struct World {
     tree: Tree,
     memory: Vec<u8>,
-    /// By name: which file; by file: its bytes.
+    /// Expected inode by name, and expected data by inode.
     names: BTreeMap<usize, u64>,
     files: BTreeMap<u64, Vec<u8>>,
 }
 
 impl World {
     fn new() -> Self {
-        // Blocks hold another's bytes from the start.
+        // All blocks initially contain other data.
         let memory = vec![0xee; (BLOCKS * BLOCK_BYTES) as usize];
         let tree = Tree::new(BLOCKS, Caller::default(), NOW);
         Self { tree, memory, names: BTreeMap::new(), files: BTreeMap::new() }
     }
 
-    /// Stores a plan; of one that fails, `before` stores whole and half of the next.
+    /// Executes a plan. If it fails, executes its first `fails_at` stores completely and half of the next.
     fn store(&mut self, plan: WritePlan, bytes: &[u8], fails_at: Option<usize>) -> bool {
         for (at, store) in plan.stores.iter().enumerate() {
             let mut stored = vec![0; store.zeros_before];
@@ -103,7 +103,7 @@ impl World {
         new.resize(old.len().max(offset as usize + bytes.len()), 0);
         new[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
         if !is_done {
-            // As long as it was; what was overwritten is old or new.
+            // The length is unchanged; each overwritten byte has its old or its new value.
             new.truncate(old.len());
             let found = self.read(ino);
             assert_eq!(found.len(), old.len());
@@ -218,7 +218,7 @@ fn directories_stay_a_tree() {
     tree.rename((upper, b"lower"), (ROOT, b"lower"), Exchange::Replace, NOW).unwrap();
     assert_eq!((tree.attributes(ROOT).unwrap().nlink, tree.attributes(upper).unwrap().nlink), (4, 2));
     assert_eq!(tree.lookup(lower, b"..").unwrap().ino, ROOT);
-    // Open, it lives on without a name, and nothing new comes into it.
+    // While open, it exists without a name, and no inode can be created in it.
     tree.open(upper).unwrap();
     tree.rmdir(ROOT, b"upper", NOW).unwrap();
     let made = tree.make(upper, b"late", REGULAR, 0, Caller::default(), NOW);
@@ -245,7 +245,7 @@ fn a_reader_of_a_directory_sees_every_name_once_while_others_go() {
         let Some((last, _)) = lines.last() else { break };
         position = *last;
         for (_, name) in lines {
-            // What was seen goes, as rm -r does it.
+            // Removes the entries read, like `rm -r`.
             let _ = tree.unlink(ROOT, &name, NOW);
             seen.push(name);
         }
@@ -254,7 +254,7 @@ fn a_reader_of_a_directory_sees_every_name_once_while_others_go() {
     assert_eq!(tree.entries(ROOT, 0).unwrap().count(), 2);
 }
 
-/// Reads a directory by several lines at a time, as `readdir` does, and calls `then` for each name.
+/// Reads a directory several entries at a time, like `readdir`, and calls `then` for each name.
 fn scan(tree: &mut Tree, mut then: impl FnMut(&mut Tree, &[u8])) -> Vec<Vec<u8>> {
     let (mut position, mut seen) = (0, Vec::new());
     while seen.len() < 1_000 {
@@ -315,7 +315,7 @@ fn reads_a_name_once_while_it_is_renamed_or_replaced() {
     let mut has_begun = false;
     let seen = scan(&mut tree, |tree, _| {
         if !std::mem::replace(&mut has_begun, true) {
-            // The scan has read `a` only. `c` gets another name, and `d` another file.
+            // The scan has read only `a`. `c` is renamed, and `d` is replaced by another file.
             tree.rename((ROOT, b"c"), (ROOT, b"moved"), Exchange::Replace, NOW).unwrap();
             tree.make(ROOT, b"new", REGULAR, 0, Caller::default(), NOW).unwrap();
             tree.rename((ROOT, b"new"), (ROOT, b"d"), Exchange::Replace, NOW).unwrap();

@@ -1,19 +1,20 @@
-//! What a pager counts, in shared memory: `farcall page status` and `farcall stats` read it.
+//! Counters of a pager in shared memory: `farcall page status` and `farcall stats` read them.
 
 use farcall_files::Transfer;
 use farcall_memory::{LinkStatus, SpaceStatus};
 use farcall_stats::{Block, Times};
 
-/// Labels of the blocks: three of each thread, with its number; one of the pager, with that of its keeper.
+/// Labels of the counter blocks. Each thread has the first three, followed by its number; the pager has the last one,
+/// followed by the process id of its supervisor.
 pub const TRANSFERS: &str = "page transfers";
 pub const READS: &str = "page reads";
 pub const WRITES: &str = "page writes";
 pub const REPLICAS: &str = "page replicas";
-/// Of the sessions with memory nodes, which count for themselves.
+/// Label of the blocks of the sessions with memory nodes, which maintain their own counters.
 pub const SESSIONS: &str = "remio session";
 
 farcall_stats::counters! {
-    /// Of one thread that serves the kernel.
+    /// Counters of one thread that serves the kernel.
     pub struct Transfers {
         /// Requests of the kernel to read pages in: as a rule one page.
         reads,
@@ -27,7 +28,7 @@ farcall_stats::counters! {
 }
 
 farcall_stats::counters! {
-    /// How the pages' replicas stand.
+    /// State of the replicas of the pages.
     pub struct Replicas {
         nodes,
         nodes_up,
@@ -43,7 +44,7 @@ farcall_stats::counters! {
     }
 }
 
-/// The blocks of one thread.
+/// The counter blocks of one thread.
 pub struct OfThread {
     transfers: Block<Transfers>,
     reads: Block<Times>,
@@ -75,7 +76,7 @@ impl OfThread {
     }
 }
 
-/// Tells how replicas stand.
+/// Publishes the state of the replicas.
 pub fn tell(replicas: &Block<Replicas>, status: &SpaceStatus) {
     let up = status.nodes.iter().filter(|node| node.link != LinkStatus::Down).count();
     replicas.nodes.set(status.nodes.len() as u64);

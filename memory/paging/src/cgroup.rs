@@ -1,4 +1,4 @@
-//! A cgroup with a limit of memory, of version 1 or 2 (cgroups(7)).
+//! A cgroup with a memory limit, version 1 or 2 (cgroups(7)).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 use farcall_files::mounts;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How often processes are looked for that were not there before.
+/// Maximum number of passes that search for new processes.
 const PASSES: usize = 1_000;
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// Which interface the machine has for memory.
+/// Version of the memory controller's interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     One,
     Two,
 }
 
-/// Where cgroups with a memory controller are made.
+/// The hierarchy in which cgroups with a memory controller are created.
 #[derive(Clone, Debug)]
 pub struct Hierarchy {
     root: PathBuf,
@@ -28,10 +28,10 @@ pub struct Hierarchy {
 }
 
 impl Hierarchy {
-    /// The machine's; `None` if it has none.
+    /// Returns the hierarchy of this machine; `None` if it has none.
     ///
     /// # Errors
-    /// If mounts cannot be read.
+    /// Returns an error if the list of mounts cannot be read.
     pub fn find() -> io::Result<Option<Self>> {
         let mounts = mounts()?;
         let has_memory = |list: &str, separator: char| list.split(separator).any(|name| name == "memory");
@@ -46,18 +46,19 @@ impl Hierarchy {
         Ok(two.map(|mounted| Self { root: mounted.at, version: Version::Two }))
     }
 
-    /// Whether it counts what is swapped: without that nothing of a cgroup is swapped by its limit.
+    /// Returns whether the kernel accounts swap: otherwise the limit of a cgroup causes no swapping.
     pub fn counts_swap(&self) -> bool {
         match self.version {
             Version::One => self.root.join("memory.memsw.usage_in_bytes").exists(),
-            // The root of version 2 has no such file; its children have it, and so has a kernel with that counting.
+            // In version 2 the root has no such file. Its children have it in a kernel that accounts swap, which is
+            // the default.
             Version::Two => {
                 fs::read_to_string("/proc/cmdline").is_ok_and(|line| !line.contains("swapaccount=0"))
             }
         }
     }
 
-    /// One of a name: it may be there or not.
+    /// Returns the cgroup of this name, which may or may not exist.
     pub fn cgroup(&self, name: &str) -> Cgroup {
         Cgroup { path: self.root.join(name), version: self.version }
     }
@@ -71,10 +72,10 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes it, with a limit of resident memory.
+    /// Creates the cgroup with a limit of resident memory.
     ///
     /// # Errors
-    /// If it is there, or the system refuses.
+    /// Returns an error if it exists, or if the kernel rejects it.
     pub fn create(&self, limit_bytes: u64) -> io::Result<()> {
         if let (Version::Two, Some(root)) = (self.version, self.path.parent()) {
             fs::write(root.join("cgroup.subtree_control"), "+memory")?;
@@ -90,17 +91,17 @@ impl Cgroup {
         })
     }
 
-    /// The file that takes processes.
+    /// Returns the file to which processes are written to move them into the cgroup.
     pub fn processes_file(&self) -> PathBuf {
         self.path.join("cgroup.procs")
     }
 
-    /// Whether it is there.
+    /// Returns whether the cgroup exists.
     pub fn exists(&self) -> bool {
         self.path.exists()
     }
 
-    /// Where it is.
+    /// Returns the directory of the cgroup.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -110,18 +111,19 @@ impl Cgroup {
         text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).collect()
     }
 
-    /// Sends SIGKILL to all its processes: none of them executes an instruction after that. They may still be there.
+    /// Sends SIGKILL to all processes of the cgroup. They execute no further instruction in user mode, but may still
+    /// exist.
     pub fn kill_all(&self) {
         let mut killed = BTreeSet::new();
         for _ in 0..PASSES {
-            // Who has a signal to die by makes no child any more: this ends.
+            // A process with a pending SIGKILL creates no child, so the loop terminates.
             let fresh: Vec<i32> = self.processes().difference(&killed).copied().collect();
             if fresh.is_empty() {
                 return;
             }
             for pid in fresh {
                 if let Some(process) = Pid::from_raw(pid) {
-                    // It may have ended by itself.
+                    // The process may have exited in the meantime.
                     let _ = kill_process(process, Signal::KILL);
                 }
                 killed.insert(pid);
@@ -129,7 +131,7 @@ impl Cgroup {
         }
     }
 
-    /// Waits until no process is there. Returns whether that came to be.
+    /// Waits until the cgroup has no processes. Returns `false` if that takes longer than `patience`.
     pub fn wait_until_empty(&self, patience: Duration) -> bool {
         let begun = Instant::now();
         while !self.processes().is_empty() {
@@ -142,10 +144,10 @@ impl Cgroup {
         true
     }
 
-    /// From now on it has no limit: what is left of it can come back from swap.
+    /// Removes the limit, so that pages that remain in swap can be read back.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// Returns an error if the kernel rejects it.
     pub fn lift_limit(&self) -> io::Result<()> {
         let all = match self.version {
             Version::One => "-1",
@@ -154,10 +156,10 @@ impl Cgroup {
         fs::write(self.limit_file(), all)
     }
 
-    /// Removes it; nothing if it is not there.
+    /// Removes the cgroup if it exists.
     ///
     /// # Errors
-    /// If processes are there.
+    /// Returns an error if it contains processes.
     pub fn remove(&self) -> io::Result<()> {
         match fs::remove_dir(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -165,7 +167,7 @@ impl Cgroup {
         }
     }
 
-    /// Memory that is resident now.
+    /// Returns the resident memory in bytes.
     pub fn resident_bytes(&self) -> Option<u64> {
         let name = match self.version {
             Version::One => "memory.usage_in_bytes",
@@ -174,7 +176,8 @@ impl Cgroup {
         fs::read_to_string(self.path.join(name)).ok()?.trim_end().parse().ok()
     }
 
-    /// Processes of it that the kernel killed for lack of memory; `None` if it does not say.
+    /// Returns the number of processes that the kernel killed for lack of memory; `None` if the kernel does not report
+    /// it.
     pub fn oom_kills(&self) -> Option<u64> {
         let name = match self.version {
             Version::One => "memory.oom_control",
@@ -184,7 +187,7 @@ impl Cgroup {
         text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok())
     }
 
-    /// Major faults so far: pages that were waited for.
+    /// Returns the number of major faults, for which a page had to be read.
     pub fn major_faults(&self) -> Option<u64> {
         let text = fs::read_to_string(self.path.join("memory.stat")).ok()?;
         text.lines().find_map(|line| line.strip_prefix("pgmajfault ")?.parse().ok())

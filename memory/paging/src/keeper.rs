@@ -1,5 +1,5 @@
-//! The keeper: makes the chain from the program to the pager, runs the program, and undoes everything. A pager that is
-//! killed is replaced.
+//! The supervisor: creates the chain from the program to the pager, runs the program, and undoes everything at the
+//! end. It replaces a pager that was killed.
 
 use std::fs::File;
 use std::fs::OpenOptions;
@@ -27,38 +27,38 @@ use crate::program;
 use crate::swap::swap_on;
 use crate::undo::{abort, undo};
 
-/// How long the pager may take until it serves: memory nodes have to grant all slabs.
+/// Maximum time until the pager serves: memory nodes must grant all slabs.
 const READY_MAX: Duration = Duration::from_secs(60);
-/// How long it may take to give them back.
+/// Maximum time that the pager takes to release the slabs.
 const END_MAX: Duration = Duration::from_secs(15);
-/// How long a program may take to end after it was asked to.
+/// Maximum time between the request to exit and the exit of the program.
 const GRACE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Why a program was not run, or did not end by itself.
+/// Error of a run: the program was not started, or was ended before its exit.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PagingError {
     /// The file system cannot be mounted.
     #[error(transparent)]
     Mount(#[from] MountError),
-    /// The pager did not begin; it has said why. With its exit code.
+    /// The pager did not start; it has reported the reason. Contains its exit code.
     #[error("the pager did not begin; it says why above")]
     Pager(Option<i32>),
-    /// The pager died, and no other could take over. The program was ended before it could see that.
+    /// The pager crashed and could not be replaced. The program was killed before it could observe that.
     #[error(
         "the pager died, and no other could take over: the program was killed before it met a page that is gone"
     )]
     PagerDied,
-    /// The system refuses something.
+    /// An operation of the system failed.
     #[error("cannot {what}: {why}")]
     System {
-        /// What.
+        /// The operation.
         what: &'static str,
-        /// Why.
+        /// The error of the operation.
         why: io::Error,
     },
-    /// Not everything could be undone.
+    /// Some resources could not be released.
     #[error("{} left behind: {}", .0.len(), .0.join("; "))]
     Left(Vec<String>),
 }
@@ -67,23 +67,24 @@ fn cannot(what: &'static str) -> impl Fn(io::Error) -> PagingError {
     move |why| PagingError::System { what, why }
 }
 
-/// How a program ended.
+/// Outcome of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// By itself, with this code, or by this signal: 128 and its number.
+    /// It exited with this code, or was ended by a signal: 128 plus its number.
     Program(u8),
-    /// By this code, and of it or its children the kernel killed some for lack of memory: its swap was full.
+    /// It exited with this code, and the kernel killed it or some of its children for lack of memory: the swap area
+    /// was full.
     OutOfMemory {
-        /// As of [`Ended::Program`].
+        /// The code, as in [`Ended::Program`].
         code: u8,
-        /// How many processes were killed.
+        /// Number of processes killed.
         killed: u64,
     },
-    /// It was asked to.
+    /// It was requested to exit.
     Asked,
 }
 
-/// Everything that a program is paged by. All of it is undone at the end, or when this is dropped.
+/// All resources for paging of one program. They are released at the end of the run, or when this is dropped.
 pub struct Paging {
     place: Place,
     _held: Held,
@@ -97,17 +98,18 @@ pub struct Paging {
 }
 
 impl Paging {
-    /// Makes the chain. `pager` makes a command that calls [`crate::serve`] with its standard input as the device, its
-    /// standard output as the keeper, and the number that it was told, if there is one.
+    /// Creates the chain. `pager` creates a command that calls [`crate::serve`] with its standard input as the device,
+    /// its standard output as the connection to the supervisor, and the number passed to `pager`, if there is one.
     ///
     /// # Errors
-    /// What could not be made. Everything else was undone.
+    /// Returns an error that names the resource that could not be created; all others have been released.
     pub fn start(
         config: &Config,
         pager: impl FnMut(Option<i32>) -> Command + Send + 'static,
     ) -> Result<Self, PagingError> {
         let place = Place::of(std::process::id());
-        // Not to wait for its own pages when it has to undo. Children do not inherit it.
+        // Locked memory: otherwise this process could wait for its own swapped pages while it undoes the run. Children
+        // do not inherit this.
         mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)
             .map_err(|error| cannot("lock memory (CAP_IPC_LOCK)")(error.into()))?;
         let held = place.take(config).map_err(cannot("keep a record of the run"))?;
@@ -152,8 +154,8 @@ impl Paging {
         }
     }
 
-    /// Has pages served by one pager after another, on a thread of its own. When there is none any more the program is
-    /// ended first, and then the requests fail that wait for it.
+    /// Starts a thread that runs pagers one after another. When no further pager can be started, it first kills the
+    /// program, and then fails the outstanding requests.
     fn watch(
         &mut self,
         device: OwnedFd,
@@ -164,15 +166,15 @@ impl Paging {
         let (present, is_gone) = (Arc::clone(&self.pager), Arc::clone(&self.is_pager_gone));
         let (cgroup, place) = (self.cgroup.clone(), self.place);
         let run = move || {
-            // Memory for the next pager must not wait for pages that only that one will write. Without the right to say
-            // so the pager has said that it may stall.
+            // Allocating memory for the next pager must not wait for pages that only that pager can write. Without the
+            // privilege for this the pager has reported that it may stall.
             let _ = configure_io_flusher_behavior(true);
             let ended = serve_by_workers(&device, || commands.next(), &first, &present);
             is_gone.store(true, Ordering::SeqCst);
-            // Nothing of this is there any more when it ends after all else.
+            // If the thread ends after everything else was undone, these have no effect.
             cgroup.kill_all();
             abort(place);
-            // The device was held until now: requests have waited.
+            // The device was open until now, so outstanding requests have waited.
             ended
         };
         let thread = std::thread::Builder::new().name("page-watch".into()).spawn(run);
@@ -181,13 +183,13 @@ impl Paging {
     }
 
     fn wait_until_ready(&mut self, ready: &mpsc::Receiver<String>) -> Result<(), PagingError> {
-        // The thread ends if the pager takes too long.
+        // `recv` fails if the pager takes too long, because the thread then ends.
         if let Ok(line) = ready.recv() {
             self.ready = serde_json::from_str(&line)
                 .map_err(|error| cannot("read what the pager reports")(error.into()))?;
             return Ok(());
         }
-        // A panic was printed by its thread.
+        // A panic of the thread was printed by the panic hook.
         let ended = self.watch.take().and_then(|watch| watch.join().ok());
         Err(match ended {
             Some(Err(SupervisorError::Worker(code))) => PagingError::Pager(Some(code)),
@@ -206,21 +208,22 @@ impl Paging {
         Ok(())
     }
 
-    /// How the swap area was when the pager began to serve it.
+    /// Returns the state of the swap area when the pager began to serve it.
     pub const fn ready(&self) -> Ready {
         self.ready
     }
 
-    /// The swap area's device.
+    /// Returns the device of the swap area.
     pub fn swap(&self) -> Option<&PathBuf> {
         self.swap.as_ref()
     }
 
-    /// Runs a program until it ends; when `is_asked_to_end` says so it is asked to, and killed after a while. Whatever
-    /// it leaves running is killed. Then everything is undone.
+    /// Runs a program until it exits. If `is_asked_to_end` returns `true`, the program is requested to exit, and
+    /// killed after a grace period. Processes that it leaves behind are killed. Then all resources are released.
     ///
     /// # Errors
-    /// If it cannot be started, the pager died, or something is left behind.
+    /// Returns an error if the program cannot be started, the pager crashed without a replacement, or resources could
+    /// not be released.
     pub fn run(
         mut self,
         command: Command,
@@ -235,10 +238,11 @@ impl Paging {
                 Err(error) => break Err(cannot("wait for the program")(error)),
             }
             if self.is_pager_gone() {
-                // Again and again: the program may have begun after the pager's death was seen.
+                // Repeated, because the program may have been started after the pager's crash was detected.
                 self.cgroup.kill_all();
             } else if asked.is_some_and(|asked| asked.elapsed() > GRACE) {
-                // It may wait for a page that does not come, and go only when that has failed: undoing sees to it.
+                // The program may wait for a page that does not arrive, and exit only when that request fails: `undo`
+                // aborts the requests.
                 break Ok(None);
             } else if asked.is_none() && is_asked_to_end() {
                 asked = Some(Instant::now());
@@ -247,7 +251,7 @@ impl Paging {
             std::thread::sleep(LOOK_AGAIN);
         };
         let is_pager_gone = self.is_pager_gone();
-        // The cgroup, which counts them, is undone as well.
+        // Read before `undo` removes the cgroup, which counts them.
         let killed = self.cgroup.oom_kills().unwrap_or(0);
         self.undo()?;
         match (status?, asked) {
@@ -269,7 +273,7 @@ impl Paging {
         undone.map_err(PagingError::Left)
     }
 
-    /// Waits for the pager, not for ever.
+    /// Waits for the pager to exit, at most for [`END_MAX`]; then kills it.
     fn end_pager(&mut self) {
         let Some(watch) = self.watch.take() else { return };
         let begun = Instant::now();
@@ -277,7 +281,7 @@ impl Paging {
             std::thread::sleep(LOOK_AGAIN);
         }
         self.pager.end();
-        // A panic was printed by its thread.
+        // A panic of the thread was printed by the panic hook.
         let _ = watch.join();
     }
 }
@@ -292,7 +296,7 @@ impl Drop for Paging {
     }
 }
 
-/// The commands of pagers.
+/// Creates the commands of the pagers.
 struct Commands<P> {
     kept: Option<File>,
     has_begun: bool,
@@ -300,7 +304,8 @@ struct Commands<P> {
 }
 
 impl<P: FnMut(Option<i32>) -> Command> Commands<P> {
-    /// Of the next one. Without what the last one has kept it would not have its pages.
+    /// Returns the command of the next pager. Without a resume file a second pager could not restore the pages, so
+    /// there is none.
     fn next(&mut self) -> Option<Command> {
         if self.kept.is_none() && self.has_begun {
             return None;
@@ -318,7 +323,7 @@ fn kept() -> Option<File> {
 
 fn ask_to_end(program: &Child) {
     if let Some(pid) = i32::try_from(program.id()).ok().and_then(Pid::from_raw) {
-        // It is not waited for yet: the number is its own.
+        // The child has not been reaped, so its process id is still valid.
         let _ = kill_process(pid, Signal::TERM);
     }
 }

@@ -1,4 +1,4 @@
-//! What the next pager needs to go on: a file of the memory's client, which the keeper holds.
+//! The resume file for the next pager: a file of the memory client, which the supervisor holds open.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,10 +11,10 @@ use rustix::mount::{
 
 use crate::place::Place;
 
-/// A file in memory that is never swapped: a pager that waited for it would wait for itself. It has no name.
+/// Creates an unnamed file in memory that is never swapped: a pager that waited for it could wait for itself.
 ///
 /// # Errors
-/// If the kernel has no such memory (before Linux 6.4).
+/// Returns an error if the kernel has no such memory (before Linux 6.4).
 pub fn create() -> io::Result<File> {
     let tmpfs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_flag(&tmpfs, "noswap")?;
@@ -24,12 +24,12 @@ pub fn create() -> io::Result<File> {
     Ok(openat(&mounted, ".", flags, Mode::RUSR | Mode::WUSR)?.into())
 }
 
-/// What a pager is told of it.
+/// Returns the number that identifies the file to a pager: its descriptor in the supervisor.
 pub fn number(file: &File) -> i32 {
     file.as_raw_fd()
 }
 
-/// Opens it in the pager, which has it from nobody else: the program does not inherit it.
+/// Opens the file in the pager through /proc. It is not inherited, so that the program does not get it either.
 pub fn open(place: Place, number: i32) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(format!("/proc/{}/fd/{number}", place.keeper()))
 }

@@ -5,13 +5,13 @@
 //! program in a cgroup | kernel: swap | loop device | a file by FUSE | pager | memory nodes
 //! ```
 //!
-//! Two processes look after it, outside of the cgroup, with their memory locked. The *keeper* ([`Paging`]) makes all of
-//! the chain and the program, and holds /dev/fuse; the *pager* ([`serve`]) answers what the kernel asks. When the pager
-//! is killed the next one takes over, by what the last one has kept in a file that the keeper holds: the program waits
-//! meanwhile. If none can, the keeper ends the program before any request fails. When the keeper dies the pager undoes
-//! everything; if both do, [`clean_up`] does.
+//! Two processes outside the cgroup, with locked memory, serve it. The *supervisor* ([`Paging`]) creates all of the
+//! chain and the program, and holds /dev/fuse; the *pager* ([`serve`]) serves the requests of the kernel. If the pager
+//! is killed, the next one restores its state from a resume file that the supervisor holds, and the program waits in
+//! the meantime. If no pager can be started, the supervisor kills the program before any request fails. If the
+//! supervisor exits, the pager releases all resources; if both do, [`clean_up`] does.
 //!
-//! Linux has no swap area for one cgroup: pages of other programs may go there, too.
+//! Linux cannot restrict a swap area to one cgroup: pages of other programs may be swapped to it, too.
 
 mod block_counters;
 mod cgroup;

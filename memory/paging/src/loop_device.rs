@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 /// LOOP_CTL_GET_FREE, LOOP_CONFIGURE.
 const GET_FREE: u64 = 0x4C82;
 const CONFIGURE: u64 = 0x4C0A;
-/// LO_FLAGS_AUTOCLEAR: it ends with its last use. LO_FLAGS_DIRECT_IO: nothing is cached twice.
+/// LO_FLAGS_AUTOCLEAR: the device is released after its last use. LO_FLAGS_DIRECT_IO: pages are not cached twice.
 const FLAGS: u32 = 4 | 16;
-/// Others may take the device that was free.
+/// Maximum number of attempts: another process may claim the free device first.
 const TRIES: usize = 64;
 const BLOCK_BYTES: u32 = 4096;
 
@@ -41,18 +41,18 @@ struct Configuration {
     reserved: [u64; 8],
 }
 
-/// A device over a file by direct I/O. It ends when nobody has it open or in use.
+/// A loop device over a file, with direct I/O. The kernel releases it when it is neither open nor in use.
 pub struct LoopDevice {
     path: PathBuf,
     _held: File,
 }
 
 impl LoopDevice {
-    /// Takes a free one.
+    /// Claims a free loop device and attaches it to `file`.
     pub fn over(file: &File) -> io::Result<Self> {
         let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
         for _ in 0..TRIES {
-            // SAFETY: the request takes no argument.
+            // SAFETY: LOOP_CTL_GET_FREE takes no argument, so the kernel accesses no memory.
             let number = unsafe { libc::ioctl(control.as_raw_fd(), GET_FREE as _) };
             if number < 0 {
                 return Err(io::Error::last_os_error());
@@ -68,7 +68,7 @@ impl LoopDevice {
         Err(io::Error::from_raw_os_error(libc::EBUSY))
     }
 
-    /// Its file in /dev.
+    /// Returns its file in /dev.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -95,13 +95,14 @@ fn configure(device: &File, file: &File) -> io::Result<()> {
         },
         reserved: [0; 8],
     };
-    // SAFETY: the request reads a `struct loop_config`, which this is and which lives for the call.
+    // SAFETY: LOOP_CONFIGURE reads a `struct loop_config`. `Configuration` has its layout (a test checks the sizes)
+    // and is alive for the call.
     let code = unsafe { libc::ioctl(device.as_raw_fd(), CONFIGURE as _, &raw const configuration) };
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The device that is over a file of this name, if one is. It is asked of the system by name: the file itself may be of a
-/// file system that answers no more.
+/// Returns the loop device over a file of this name, if there is one. It is searched in sysfs by name, because the
+/// file itself may be on a file system that no longer responds.
 pub fn device_over(file: &Path) -> Option<PathBuf> {
     let devices = std::fs::read_dir("/sys/block").ok()?;
     devices.flatten().find_map(|device| {

@@ -1,14 +1,14 @@
-//! The bare way, to measure beside: the pager keeps pages itself.
+//! Local baseline for measurements: the pager stores the pages in its own memory.
 
 use std::sync::{Mutex, PoisonError};
 
 use farcall_files::{Memory, Result};
 use rustix::io::Errno;
 
-/// What one lock is for: requests of the kernel are rarely longer.
+/// Length in bytes of the chunk that one lock protects; requests of the kernel are rarely longer.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Memory of this process, zeros at first.
+/// Memory of this process, initially zeros.
 pub(crate) struct OwnMemory {
     pieces: Box<[Mutex<Box<[u8]>>]>,
 }
@@ -19,7 +19,8 @@ impl OwnMemory {
         Self { pieces: (0..pieces).map(|_| Mutex::new(vec![0; PIECE_BYTES].into())).collect() }
     }
 
-    /// Calls `f` with each part of the pieces that the bytes are in, and where that is in the bytes.
+    /// Calls `f` with each part of the chunks that contains bytes of the range, and the offset of the part in the
+    /// range.
     fn walk(&self, at: u64, len_bytes: usize, mut f: impl FnMut(&mut [u8], usize)) -> Result<()> {
         let at = usize::try_from(at).map_err(|_| Errno::IO)?;
         let mut done = 0;
@@ -27,7 +28,7 @@ impl OwnMemory {
             let (piece, offset) = ((at + done) / PIECE_BYTES, (at + done) % PIECE_BYTES);
             let piece = self.pieces.get(piece).ok_or(Errno::IO)?;
             let part_bytes = (PIECE_BYTES - offset).min(len_bytes - done);
-            // What a panic left is whole: bytes are copied.
+            // The contents are consistent even after a panic, because bytes are only copied.
             let mut piece = piece.lock().unwrap_or_else(PoisonError::into_inner);
             f(&mut piece[offset..offset + part_bytes], done);
             done += part_bytes;

@@ -1,7 +1,7 @@
-//! The pager: a process of its own that answers what the kernel asks of the file, from memory nodes.
+//! The pager: a separate process that serves the kernel's requests for the file from memory nodes.
 //!
-//! The kernel may ask because it has no memory left. So all memory of the pager is locked, and what it still asks of the
-//! kernel never waits for pages to be written out, by itself of all processes (PR_SET_IO_FLUSHER).
+//! The kernel may send a request because it has no free memory. All memory of the pager is therefore locked, and its
+//! own memory allocations in the kernel never wait for pages to be written out (PR_SET_IO_FLUSHER).
 
 use std::fs;
 use std::io::{self, Write};
@@ -25,29 +25,29 @@ use crate::pages::{Begun, Pages};
 use crate::place::{Place, Ready};
 use crate::undo::undo;
 
-/// Requests that are worked on at once: each waits for memory nodes.
+/// Number of requests served concurrently: each waits for memory nodes.
 const THREADS: usize = 8;
-/// How often counters are told how replicas stand.
+/// Interval between updates of the replica counters.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
-/// For the system's choice whom to end when memory is short: never this process.
+/// Value of oom_score_adj that exempts this process from the OOM killer.
 const NEVER: &str = "-1000";
 
-/// Why pages are not served.
+/// Error of starting a pager.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PagerError {
     /// Memory nodes cannot be used.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// They have no room, or do not answer.
+    /// Memory nodes have no capacity or do not respond.
     #[error("memory nodes do not take pages: {0}")]
     Memory(#[from] IoError),
-    /// The system refuses something.
+    /// An operation of the system failed.
     #[error("{what}: {why}")]
     System {
-        /// What.
+        /// The operation.
         what: &'static str,
-        /// Why.
+        /// The error of the operation.
         why: io::Error,
     },
 }
@@ -56,12 +56,12 @@ pub(crate) fn of(what: &'static str) -> impl Fn(io::Error) -> PagerError {
     move |why| PagerError::System { what, why }
 }
 
-/// Serves the pages of a place until its file system is unmounted. `device` is its /dev/fuse; the keeper is at the
-/// other end of `keeper`. When the keeper is gone everything is undone. With a number, what is needed to go on is kept
-/// in that file of the keeper's; a pager that finds something there goes on where the last one has ended.
+/// Serves the pages of a run until its file system is unmounted. `device` is its /dev/fuse; the supervisor is at the
+/// other end of `keeper`. If the supervisor exits, all resources of the run are released. `kept` is the number of the
+/// resume file: the state needed to resume is stored there, and a pager that finds such a state resumes from it.
 ///
 /// # Errors
-/// If it cannot begin.
+/// Returns an error if it cannot start to serve.
 pub fn serve(
     place: Place,
     device: OwnedFd,
@@ -93,12 +93,13 @@ pub fn serve(
             break;
         }
     }
-    // Where something is in use that could not be undone they end with this process.
+    // Threads whose file system could not be unmounted are not joined; they end with this process.
     threads.into_iter().filter(JoinHandle::is_finished).for_each(|thread| drop(thread.join()));
     Ok(())
 }
 
-/// Waits for a while whether the keeper ends. It says nothing more: what can be read is the end.
+/// Waits up to the read timeout for the supervisor to exit. It sends no data, so a successful read returns the end of
+/// the stream.
 fn is_gone(keeper: &UnixStream) -> bool {
     let mut byte = [0];
     let timed_out = |kind| matches!(kind, io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
@@ -108,12 +109,12 @@ fn is_gone(keeper: &UnixStream) -> bool {
     }
 }
 
-/// From now on nothing of this process has to come from swap, and it is not the one to end for want of memory.
+/// Locks the memory of this process so that it is never swapped, and exempts it from the OOM killer.
 fn stay_awake(may_stall: bool) -> Result<(), PagerError> {
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)
         .map_err(io::Error::from)
         .map_err(of("cannot lock memory (CAP_IPC_LOCK)"))?;
-    // Threads that are made from now on have it, too.
+    // Threads created from now on inherit the flag.
     let first = configure_io_flusher_behavior(true)
         .map_err(io::Error::from)
         .map_err(of("cannot become an I/O flusher (CAP_SYS_RESOURCE)"))

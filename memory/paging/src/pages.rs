@@ -1,4 +1,4 @@
-//! Where pages are kept.
+//! Storage of the pages.
 
 use std::fs::File;
 use std::io;
@@ -15,24 +15,24 @@ use crate::pager::{PagerError, of};
 use crate::place::Config;
 use crate::swap::{header, is_header};
 
-/// When the memory became a swap area.
+/// Whether the memory has just become a swap area.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Begun {
     Now,
-    /// By an earlier pager.
+    /// An earlier pager initialized it.
     Before,
 }
 
 /// The memory of a swap area.
 pub(crate) enum Pages {
-    /// On memory nodes. Others that register later join; that ends first.
+    /// On memory nodes. Nodes that register later are added; this ends before the memory is dropped.
     Nodes { _joining: Option<Joining>, memory: Arc<RemoteMemory> },
-    /// In this process: to measure beside.
+    /// In this process: the baseline for measurements.
     Own(Arc<OwnMemory>),
 }
 
 impl Pages {
-    /// Opens the memory: that of the last pager, if it has kept something.
+    /// Opens the memory. Resumes that of the previous pager if the resume file contains its state.
     pub fn open(
         config: &Config,
         provider: Arc<dyn Provider>,
@@ -45,7 +45,8 @@ impl Pages {
         Ok(Self::Nodes { _joining: join(config, &memory)?, memory })
     }
 
-    /// Nothing of it is there for a pager after this one, which is told so.
+    /// Pages in this process are lost when it exits. The resume file is marked, so that a following pager reports
+    /// that.
     fn open_own(config: &Config, kept: Option<File>) -> Result<Self, PagerError> {
         let cannot = of("cannot keep pages in the pager");
         if let Some(kept) = kept {
@@ -57,8 +58,8 @@ impl Pages {
         Ok(Self::Own(Arc::new(OwnMemory::new(config.size_bytes))))
     }
 
-    /// Makes the memory a swap area, if it is none yet, with all of its slabs: who has no room says so now. The header
-    /// is written last.
+    /// Initializes the memory as a swap area if it is none yet, and allocates all of its slabs, so that a lack of
+    /// capacity is reported now. The header is written last.
     pub fn begin(&self, config: &Config) -> Result<Begun, PagerError> {
         let uuid = os_random().map_err(of("no random number"))?;
         let header = header(config.size_bytes, uuid);
@@ -82,7 +83,7 @@ impl Pages {
         Ok(Begun::Now)
     }
 
-    /// What answers the kernel.
+    /// Returns the memory that serves the kernel's requests.
     pub fn memory(&self) -> Arc<dyn Memory> {
         match self {
             Self::Nodes { memory, .. } => Arc::clone(memory) as _,
@@ -90,7 +91,7 @@ impl Pages {
         }
     }
 
-    /// How nodes and replicas stand.
+    /// Returns the status of nodes and replicas.
     pub fn status(&self) -> SpaceStatus {
         match self {
             Self::Nodes { memory, .. } => memory.status(),
@@ -107,8 +108,8 @@ fn open(config: &Config, provider: Arc<dyn Provider>, kept: Option<File>) -> Res
         size_bytes: config.size_bytes,
         replicas: config.replicas.into(),
         slab_bytes: config.slab_bytes,
-        // The kernel asks for many pages together, and a thread that polls on while it does has them sooner, if it has a
-        // processor.
+        // The kernel requests many pages at once. A dedicated thread that keeps polling receives them sooner, if a
+        // processor is available.
         callers_drive: false,
         ..ClientConfig::default()
     };
@@ -118,7 +119,7 @@ fn open(config: &Config, provider: Arc<dyn Provider>, kept: Option<File>) -> Res
     }
 }
 
-/// Has nodes join that register later.
+/// Starts a task that adds nodes which register later.
 fn join(config: &Config, memory: &Arc<RemoteMemory>) -> Result<Option<Joining>, PagerError> {
     let Some(directory) = &config.directory else { return Ok(None) };
     let parsed = directory.parse::<Directory>().map_err(io::Error::other);

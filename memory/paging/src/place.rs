@@ -1,5 +1,6 @@
-//! Where everything of one run is: names that follow from the keeper's process alone, so that whoever undoes it needs
-//! nothing else. The record there holds what pager and status want to know; both processes hold a lock on it.
+//! Names of the resources of a run. They are derived from the supervisor's process id alone, so that cleanup needs no
+//! other information. The run's record contains the configuration for the pager and for `farcall page status`;
+//! supervisor and pager hold a lock on it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -13,45 +14,46 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-/// Root's own, and gone after a restart of the machine, as all the rest is.
+/// Accessible to root only, and on a file system that is empty after a restart of the machine, like all other
+/// resources of a run.
 const DIRECTORY: &str = "/run/farcall-page";
 const VERSION: u32 = 2;
 const RECORD_BYTES_MAX: u64 = 1 << 20;
 
-/// What is paged, and where to.
+/// Configuration of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
-    /// Of this format.
+    /// Version of this format.
     pub version: u32,
-    /// Memory nodes; without one the pager keeps pages itself, to measure beside.
+    /// Memory nodes; if empty, the pager stores the pages itself, as a baseline for measurements.
     pub nodes: Vec<SocketAddr>,
-    /// Where others register (`farcall_membership::Directory`).
+    /// Directory where further nodes register (`farcall_membership::Directory`).
     pub directory: Option<String>,
-    /// How many keep each page.
+    /// Number of replicas of each page.
     pub replicas: u8,
-    /// Bytes of the swap area.
+    /// Size of the swap area in bytes.
     pub size_bytes: u64,
-    /// What is asked of a node at once.
+    /// Size in bytes of the slabs that are requested from nodes.
     pub slab_bytes: u64,
-    /// Memory that the program may have resident.
+    /// Limit of the program's resident memory in bytes.
     pub resident_bytes: u64,
-    /// Whether it may begin where the kernel does not let the pager's own requests for memory go first.
+    /// `true` if the run may start although the kernel does not give the pager's own memory allocations precedence.
     pub may_stall: bool,
-    /// The program, for people.
+    /// The program, for display.
     pub program: String,
 }
 
 impl Config {
-    /// The version that this build writes.
+    /// The format version that this build writes.
     pub const VERSION: u32 = VERSION;
 }
 
-/// What the pager reports when it serves pages.
+/// Report of the pager when it begins to serve pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
-    /// Slabs of the swap area.
+    /// Number of slabs of the swap area.
     pub slabs: usize,
-    /// Slabs with fewer replicas than the configuration says: the memory nodes have no room for more.
+    /// Number of slabs with fewer replicas than configured, because the memory nodes lack capacity.
     pub degraded: usize,
 }
 
@@ -61,19 +63,19 @@ impl Ready {
     }
 }
 
-/// The names of one run.
+/// Names of the resources of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     keeper: u32,
 }
 
 impl Place {
-    /// That of a keeper.
+    /// Returns the names of the run of a supervisor process.
     pub const fn of(keeper: u32) -> Self {
         Self { keeper }
     }
 
-    /// The process of the keeper.
+    /// Returns the process id of the supervisor.
     pub const fn keeper(self) -> u32 {
         self.keeper
     }
@@ -82,25 +84,25 @@ impl Place {
         Path::new(DIRECTORY).join(self.keeper.to_string())
     }
 
-    /// Where the file system is mounted.
+    /// Returns the mount point of the file system.
     pub fn mount(self) -> PathBuf {
         Path::new(DIRECTORY).join(format!("{}.mount", self.keeper))
     }
 
-    /// The file that the loop device is over.
+    /// Returns the file below the loop device.
     pub fn file(self) -> PathBuf {
         self.mount().join(ONE_FILE_NAME)
     }
 
-    /// The name of the cgroup.
+    /// Returns the name of the cgroup.
     pub fn cgroup(self) -> String {
         format!("farcall-page-{}", self.keeper)
     }
 
-    /// Takes it: the record is written and locked, the directory to mount at is there.
+    /// Begins a run: writes and locks its record, and creates its mount point.
     pub fn take(self, config: &Config) -> io::Result<Held> {
         make_directory()?;
-        // Under another name first: nobody meets a record that is not locked yet.
+        // Written under a temporary name first, so that no process finds a record that is not locked yet.
         let fresh = Path::new(DIRECTORY).join(format!(".{}", self.keeper));
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
         flock(&file, FlockOperation::NonBlockingLockShared)?;
@@ -110,7 +112,7 @@ impl Place {
         Ok(Held { _record: file })
     }
 
-    /// Holds it together with who took it, and reads what is paged.
+    /// Adds this process's lock on the record to that of the supervisor, and reads the configuration.
     pub fn join(self) -> io::Result<(Held, Config)> {
         let file = File::open(self.record())?;
         flock(&file, FlockOperation::NonBlockingLockShared)?;
@@ -118,12 +120,12 @@ impl Place {
         Ok((Held { _record: file }, config))
     }
 
-    /// What is paged there.
+    /// Returns the configuration.
     pub fn config(self) -> io::Result<Config> {
         read(&File::open(self.record())?)
     }
 
-    /// Holds it if nobody else does.
+    /// Locks the record if no other process does; returns `None` otherwise.
     pub fn inherit(self) -> io::Result<Option<Held>> {
         let file = match File::open(self.record()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -136,7 +138,7 @@ impl Place {
         }
     }
 
-    /// Removes the directory and the record: the last that is undone.
+    /// Removes the mount point and the record, as the last step of cleanup.
     pub fn give_up(self) -> io::Result<()> {
         for gone in [fs::remove_dir(self.mount()), fs::remove_file(self.record())] {
             match gone {
@@ -148,18 +150,18 @@ impl Place {
     }
 }
 
-/// A place that is held: nobody cleans up there meanwhile.
+/// A lock on the record of a run: no other process cleans it up in the meantime.
 #[derive(Debug)]
 pub struct Held {
     _record: File,
 }
 
-/// A place whose processes are gone.
+/// A run whose processes have exited.
 #[derive(Debug)]
 pub struct Leftover {
-    /// Which.
+    /// Names of its resources.
     pub place: Place,
-    /// Nobody else cleans up there.
+    /// Lock: no other process cleans it up.
     _held: Held,
 }
 
@@ -184,7 +186,7 @@ fn make_directory() -> io::Result<()> {
     Ok(())
 }
 
-/// All places, in use or left.
+/// Returns all runs, active or left over.
 pub fn places() -> io::Result<Vec<Place>> {
     let directory = match fs::read_dir(DIRECTORY) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -194,7 +196,7 @@ pub fn places() -> io::Result<Vec<Place>> {
     Ok(directory.filter_map(name).map(Place::of).collect())
 }
 
-/// Those whose processes are gone.
+/// Returns the runs whose processes have exited.
 pub fn leftovers() -> io::Result<Vec<Leftover>> {
     let held = |place: Place| {
         let held = place.inherit().transpose()?;

@@ -1,4 +1,4 @@
-//! What a machine must have before anything is begun. A mistake here would stop programs, or the machine.
+//! Requirements checked before a run starts. A fault found later would stall programs, or the machine.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -9,23 +9,23 @@ use crate::cgroup::Hierarchy;
 use crate::place::{Config, leftovers};
 use crate::swap::{Area, PRIORITY_MAX, areas};
 
-/// What the two processes take, and what is left for pages of other programs that come back at the end.
+/// Memory in bytes for the two processes, and for pages of other programs that are read back at the end.
 const SPARE_BYTES: u64 = 256 << 20;
-/// Less than this no program begins with.
+/// Minimum resident memory of a program in bytes.
 const RESIDENT_BYTES_MIN: u64 = 4 << 20;
-/// A swap area has at least so many pages (mkswap(8)), and no more than its header counts.
+/// Minimum number of pages of a swap area (mkswap(8)), and the maximum that its header can represent.
 const SIZE_PAGES_MIN: u64 = 10;
 const SIZE_PAGES_MAX: u64 = u32::MAX as u64;
 /// CAP_IPC_LOCK, CAP_SYS_ADMIN, CAP_SYS_RESOURCE (linux/capability.h).
 const CAPABILITIES: [(u32, &str); 2] = [(14, "CAP_IPC_LOCK"), (21, "CAP_SYS_ADMIN")];
 const SYS_RESOURCE: u32 = 24;
 
-/// Why nothing is begun.
+/// An unsatisfied requirement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
-    /// What is in the way.
+    /// Description.
     pub what: String,
-    /// What to do about it.
+    /// Remedy.
     pub remedy: String,
 }
 
@@ -33,7 +33,7 @@ fn obstacle(what: impl Into<String>, remedy: impl Into<String>) -> Obstacle {
     Obstacle { what: what.into(), remedy: remedy.into() }
 }
 
-/// Looks for everything that is in the way.
+/// Returns all unsatisfied requirements.
 pub fn preflight(config: &Config) -> Vec<Obstacle> {
     let mut found: Vec<Obstacle> =
         [privileges(), precedence(config), device("/dev/fuse", "fuse"), device("/dev/loop-control", "loop")]
@@ -54,7 +54,7 @@ pub fn preflight(config: &Config) -> Vec<Obstacle> {
     found
 }
 
-/// Whether this process has a capability.
+/// Returns whether this process has a capability.
 fn has(number: u32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let held =
@@ -153,16 +153,16 @@ fn priority() -> Option<Obstacle> {
     }
 }
 
-/// A priority above those of all areas that are in use.
+/// Returns a priority above those of all areas in use.
 pub fn above(areas: &[Area]) -> Option<i32> {
     let next = areas.iter().map(|area| area.priority).max().unwrap_or(0).max(0) + 1;
     (next <= PRIORITY_MAX).then_some(next)
 }
 
-/// The priority to use now, for an area that goes first.
+/// Returns the priority for an area that must be used first.
 ///
 /// # Errors
-/// If areas cannot be read, or one has the highest priority that there is.
+/// Returns an error if the list of areas cannot be read, or if one has the maximum priority.
 pub fn priority_now() -> io::Result<i32> {
     above(&areas()?).ok_or_else(|| io::Error::other("a swap area has the highest priority"))
 }

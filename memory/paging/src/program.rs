@@ -1,4 +1,4 @@
-//! The program, in its cgroup from its first instruction on.
+//! Start of the program, in its cgroup from its first instruction on.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -8,16 +8,16 @@ use std::process::{Child, Command};
 
 use crate::cgroup::Cgroup;
 
-/// Starts it.
+/// Starts the program in the cgroup.
 pub fn start(mut command: Command, cgroup: &Cgroup) -> io::Result<Child> {
     let processes = OpenOptions::new().write(true).open(cgroup.processes_file())?;
     let enter = move || {
-        // 0 is the process that writes.
+        // 0 identifies the writing process.
         rustix::io::write(processes.as_fd(), b"0")?;
         Ok(())
     };
-    // SAFETY: what runs in the child before exec is one system call, with a descriptor that was opened before; it
-    // neither allocates nor takes a lock.
+    // SAFETY: `pre_exec` requires that the closure is async-signal-safe in the forked child. It executes one write(2)
+    // to a descriptor opened before the fork; it neither allocates nor takes a lock.
     unsafe { command.pre_exec(enter) };
     command.spawn()
 }

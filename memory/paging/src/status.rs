@@ -1,4 +1,4 @@
-//! How a run stands: what its pager counts, its cgroup and its swap area.
+//! Status of a run: counters of its pager, its cgroup and its swap area.
 
 use farcall_stats::{BlockReport, Histogram, Report, read_all};
 use serde::Serialize;
@@ -9,31 +9,31 @@ use crate::loop_device::device_over;
 use crate::place::{Config, Place};
 use crate::swap::areas;
 
-/// How long requests of the kernel took in the pager. Limits of buckets: no request of that part took longer.
+/// Latency of the kernel's requests in the pager. Quantiles are upper bounds of histogram buckets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Latency {
-    /// How many there were.
+    /// Number of requests.
     pub count: u64,
-    /// Their mean in nanoseconds.
+    /// Mean in nanoseconds.
     pub mean_ns: Option<u64>,
-    /// What half of them did not exceed; `None` beyond 2 s.
+    /// Median in nanoseconds; `None` beyond 2 s.
     pub p50_ns: Option<u64>,
-    /// What 99 of 100 did not exceed.
+    /// 99th percentile in nanoseconds; `None` beyond 2 s.
     pub p99_ns: Option<u64>,
 }
 
-/// What goes over the sessions with memory nodes that are open.
+/// Traffic of the open sessions with memory nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Flow {
-    /// Pages that were read and written, each of one replica.
+    /// Pages read and written, counted per replica.
     pub pages: u64,
-    /// Work requests that did it: fewer, if neighbours went together.
+    /// Work requests for them: fewer if adjacent pages were merged.
     pub work_requests: u64,
-    /// What is under way now.
+    /// Bytes in flight.
     pub in_flight_bytes: u64,
-    /// How much may be, for each node.
+    /// Maximum number of bytes in flight per node.
     pub window_bytes: u64,
-    /// How often something had to wait for that.
+    /// Number of requests that waited for this window.
     pub window_stalls: u64,
 }
 
@@ -49,53 +49,53 @@ impl Flow {
         }
     }
 
-    /// Work requests for each page: 1 if nothing was merged.
+    /// Returns the number of work requests per page: 1 if none were merged.
     pub fn merge_ratio(&self) -> Option<f64> {
         (self.pages > 0).then(|| self.work_requests as f64 / self.pages as f64)
     }
 }
 
-/// How a run stands.
+/// Status of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Status {
-    /// The process that looks after it.
+    /// Process id of the supervisor.
     pub pid: u32,
-    /// The process that serves its pages; `None` if it is not there.
+    /// Process id of the pager; `None` if there is none.
     pub pager_pid: Option<u32>,
-    /// What is paged.
+    /// Configuration of the run.
     #[serde(flatten)]
     pub config: Config,
-    /// Memory that is resident now.
+    /// Resident memory in bytes.
     pub resident_now_bytes: Option<u64>,
-    /// Pages that the program waited for, by the kernel's count.
+    /// Major faults of the program, as counted by the kernel.
     pub major_faults: Option<u64>,
-    /// The swap area's device, what of it is used, and its priority.
+    /// Device of the swap area.
     pub device: Option<String>,
-    /// See above.
+    /// Used part of the swap area in bytes.
     pub used_bytes: Option<u64>,
-    /// See above.
+    /// Priority of the swap area.
     pub priority: Option<i32>,
-    /// Reads of the kernel: faults, and what it reads ahead.
+    /// Latency of the kernel's reads: faults and read-ahead.
     pub reads: Latency,
-    /// Writes of the kernel.
+    /// Latency of the kernel's writes.
     pub writes: Latency,
-    /// Bytes that came and went, and requests that failed.
+    /// Bytes read by the kernel.
     pub bytes_read: u64,
-    /// See above.
+    /// Bytes written by the kernel.
     pub bytes_written: u64,
-    /// See above.
+    /// Requests that failed.
     pub failures: u64,
-    /// What goes between the pager and its memory nodes.
+    /// Traffic between the pager and its memory nodes.
     pub flow: Flow,
-    /// How replicas stand, by name.
+    /// State of the replicas, by counter name.
     #[serde(skip)]
     pub replicas: Vec<(String, u64)>,
 }
 
-/// How a place stands.
+/// Returns the status of a run.
 ///
 /// # Errors
-/// If there is none, or it cannot be read.
+/// Returns an error if the run does not exist or its record cannot be read.
 pub fn status(place: Place) -> std::io::Result<Status> {
     let config = place.config()?;
     let report = pager_of(place);
@@ -143,7 +143,7 @@ fn sum(blocks: &[BlockReport], kind: &str, name: &str) -> u64 {
     of(blocks, kind).filter_map(value).fold(0, u64::wrapping_add)
 }
 
-/// The times of all threads together.
+/// Merges the histograms of all threads.
 fn latency(blocks: &[BlockReport], kind: &str) -> Latency {
     let mut all = None::<Histogram>;
     for times in of(blocks, kind).filter_map(|block| Histogram::of(&block.counters)) {

@@ -1,4 +1,4 @@
-//! Swap areas: the header of one, and those that are in use.
+//! Swap areas: the header, and the areas in use.
 
 use std::ffi::CString;
 use std::io;
@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 
 use farcall_memory::PAGE_BYTES;
 
-/// The highest priority that the kernel knows.
+/// Maximum priority that the kernel supports.
 pub const PRIORITY_MAX: i32 = 0x7fff;
-/// SWAP_FLAG_PREFER: the flags hold a priority.
+/// SWAP_FLAG_PREFER: the flags contain a priority.
 const PREFER: i32 = 0x8000;
-/// Where the header's fields begin (mm/swapfile.c, `union swap_header`): version, last page, bad pages, uuid, label.
+/// Offset of the header's fields (mm/swapfile.c, `union swap_header`): version, last page, bad pages, uuid, label.
 const FIELDS_AT: usize = 1024;
 const LABEL: &[u8] = b"farcall-page";
 const MAGIC: &[u8; 10] = b"SWAPSPACE2";
 
-/// The first page of a swap area, as mkswap(8) writes it.
+/// Returns the first page of a swap area, as written by mkswap(8).
 pub fn header(size_bytes: u64, uuid: [u8; 16]) -> [u8; PAGE_BYTES] {
     let mut page = [0; PAGE_BYTES];
     let last_page = u32::try_from(size_bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX).saturating_sub(1);
@@ -29,7 +29,7 @@ pub fn header(size_bytes: u64, uuid: [u8; 16]) -> [u8; PAGE_BYTES] {
     page
 }
 
-/// Whether a page is such a one.
+/// Returns whether a page is the header of a swap area.
 pub fn is_header(page: &[u8; PAGE_BYTES]) -> bool {
     page.ends_with(MAGIC)
 }
@@ -37,20 +37,20 @@ pub fn is_header(page: &[u8; PAGE_BYTES]) -> bool {
 /// A swap area in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Area {
-    /// The file or device.
+    /// File or device.
     pub path: PathBuf,
-    /// All of it.
+    /// Size in bytes.
     pub size_bytes: u64,
-    /// What holds pages.
+    /// Used part in bytes.
     pub used_bytes: u64,
-    /// Areas of higher ones are used first.
+    /// Priority; areas with higher ones are used first.
     pub priority: i32,
 }
 
-/// Those in use (proc(5), swaps).
+/// Returns the areas in use (proc(5), swaps).
 ///
 /// # Errors
-/// If the system does not tell.
+/// Returns an error if /proc/swaps cannot be read.
 pub fn areas() -> io::Result<Vec<Area>> {
     let text = std::fs::read_to_string("/proc/swaps")?;
     Ok(text.lines().skip(1).filter_map(parse).collect())
@@ -74,20 +74,22 @@ fn parse(line: &str) -> Option<Area> {
 /// Begins to use a device or file that holds a [`header`].
 ///
 /// # Errors
-/// If the system refuses.
+/// Returns the error of swapon(2).
 pub fn swap_on(device: &Path, priority: i32) -> io::Result<()> {
     let path = CString::new(device.as_os_str().as_bytes())?;
-    // SAFETY: the path is a string that ends with a zero and lives for the call.
+    // SAFETY: swapon(2) requires a pointer to a zero-terminated string, which `path` is and which is alive for the
+    // call.
     done(unsafe { libc::swapon(path.as_ptr(), PREFER | priority.clamp(0, PRIORITY_MAX)) })
 }
 
-/// Ends the use of one: what is there goes back to memory. Waits for that.
+/// Stops using an area and waits until its contents have been read back to memory.
 ///
 /// # Errors
-/// If it is not in use, or memory has no room for what is there.
+/// Returns the error of swapoff(2): the area is not in use, or memory lacks space for its contents.
 pub fn swap_off(device: &Path) -> io::Result<()> {
     let path = CString::new(device.as_os_str().as_bytes())?;
-    // SAFETY: as above.
+    // SAFETY: swapoff(2) requires a pointer to a zero-terminated string, which `path` is and which is alive for the
+    // call.
     done(unsafe { libc::swapoff(path.as_ptr()) })
 }
 
@@ -106,7 +108,7 @@ mod tests {
         assert_eq!((word(1024), word(1028), word(1032)), (1, (256 << 20) / 4096 - 1, 0));
         assert!(is_header(&page) && &page[4086..] == b"SWAPSPACE2" && !is_header(&[0; PAGE_BYTES]));
         assert_eq!(page[1036..1052], [7; 16]);
-        // blkid(8) is a judge from elsewhere, where it is.
+        // blkid(8), if it is installed, is an independent check.
         let file = std::env::temp_dir().join(format!("farcall-swap-{}", std::process::id()));
         std::fs::write(&file, [&page[..], &[0; 15 * PAGE_BYTES]].concat()).unwrap();
         let judged = std::process::Command::new("blkid").arg("-p").arg(&file).output();

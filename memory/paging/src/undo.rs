@@ -1,5 +1,5 @@
-//! Undoing everything of a place, whatever of it is there. Every step is bounded in time: who serves the pages may be
-//! dead, or stopped.
+//! Releases all resources of a run that exist. Every step is bounded in time, because the pager may have crashed or be
+//! stopped.
 
 use std::io;
 use std::path::Path;
@@ -14,24 +14,25 @@ use crate::loop_device::device_over;
 use crate::place::{Place, leftovers};
 use crate::swap::{areas, swap_off};
 
-/// How long killed processes may take to go while pages are served.
+/// Maximum time until killed processes have exited while pages are served.
 const END_MAX: Duration = Duration::from_secs(10);
-/// For how long no page of another program may come back before they are given up: longer than memory nodes are tried.
+/// Maximum time without progress of swapoff before pages of other programs are abandoned: longer than requests to
+/// memory nodes are retried.
 const STILL_MAX: Duration = Duration::from_secs(20);
-/// How long a step may take after all requests have been failed.
+/// Maximum duration of a step after all requests have been aborted.
 const AFTER_ABORT_MAX: Duration = Duration::from_secs(60);
-/// How long a file system may be in use that nobody uses: a program of the system may look at a new device.
+/// Maximum time that an unused file system may be busy: a system service may inspect a new device.
 const BUSY_MAX: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Whether everything was undone, or what is left.
+/// Result of a cleanup: the remaining resources are the error.
 pub type Undone = Result<(), Vec<String>>;
 
-/// Ends the program's processes, then the swap area, then the file system and the cgroup. Nothing may be in the place
-/// any more after that; what could not be undone is said, and the place stays for another try.
+/// Ends the program's processes, then the swap area, then the file system and the cgroup. After success the run is
+/// removed. Otherwise the remaining resources are returned, and the record stays, so that the cleanup can be repeated.
 ///
 /// # Errors
-/// What is left.
+/// Returns the remaining resources.
 pub fn undo(place: Place) -> Result<(), Vec<String>> {
     let mut left = Vec::new();
     let cgroup = Hierarchy::find().ok().flatten().map(|hierarchy| hierarchy.cgroup(&place.cgroup()));
@@ -58,16 +59,17 @@ pub fn undo(place: Place) -> Result<(), Vec<String>> {
     if left.is_empty() { Ok(()) } else { Err(left) }
 }
 
-/// Undoes what is left of runs whose processes are gone. Returns the places, each with what could not be undone.
+/// Cleans up the runs whose processes have exited. Returns the runs, each with the resources that could not be
+/// released.
 ///
 /// # Errors
-/// If places cannot be listed.
+/// Returns an error if the runs cannot be listed.
 pub fn clean_up() -> io::Result<Vec<(Place, Undone)>> {
     Ok(leftovers()?.into_iter().map(|leftover| (leftover.place, undo(leftover.place))).collect())
 }
 
-/// Kills all that is in the cgroup, first while pages are served; who waits for a page that does not come goes when all
-/// requests fail, and none of it runs any more to see that.
+/// Kills all processes in the cgroup, first while pages are served. A process that waits for a page that does not
+/// arrive exits when all requests are aborted. All have a pending SIGKILL then, so none observes the failure.
 fn end_processes(cgroup: &Cgroup, place: Place, left: &mut Vec<String>) {
     cgroup.kill_all();
     if !cgroup.wait_until_empty(END_MAX) {
@@ -76,7 +78,7 @@ fn end_processes(cgroup: &Cgroup, place: Place, left: &mut Vec<String>) {
             left.push(format!("{}: processes do not end", cgroup.path().display()));
         }
     }
-    // What it leaves in shared memory comes back from swap, however much that is.
+    // Pages that the processes leave in shared memory are read back from swap, however many there are.
     if let Err(error) = cgroup.lift_limit() {
         tracing::warn!(%error, "cannot lift the limit of a cgroup that ends");
     }
@@ -89,7 +91,7 @@ fn end_swap(device: &Path, place: Place, left: &mut Vec<String>) {
     let (ended, end) = mpsc::channel();
     let path = device.to_owned();
     let run = move || drop(ended.send(swap_off(&path)));
-    // A thread of its own: it may wait for pages that never come.
+    // Runs in a separate thread, because it may wait for pages that never arrive.
     if let Err(error) = std::thread::Builder::new().name("swapoff".into()).spawn(run) {
         left.push(format!("{}: cannot end the swap area: {error}", device.display()));
         return;
@@ -105,7 +107,7 @@ fn end_swap(device: &Path, place: Place, left: &mut Vec<String>) {
     }
 }
 
-/// Waits for the end of a swap area as long as what is there becomes less.
+/// Waits for the end of swapoff as long as the used part of the area decreases.
 fn while_pages_come(device: &Path, end: &mpsc::Receiver<io::Result<()>>) -> Option<io::Result<()>> {
     let (mut least_bytes, mut since) = (u64::MAX, Instant::now());
     while since.elapsed() < STILL_MAX {
@@ -121,12 +123,12 @@ fn while_pages_come(device: &Path, end: &mpsc::Receiver<io::Result<()>>) -> Opti
     None
 }
 
-/// Fails all requests of the file system, those that wait and those to come. To be called only after the program's
+/// Aborts all requests of the file system, both outstanding and future ones. Must be called only after the program's
 /// processes were killed.
 pub fn abort(place: Place) {
     let mount = place.mount();
     if is_mounted(&mount) {
-        // It is in use as long as the loop device is; what counts is that its requests end.
+        // The unmount itself fails while the loop device uses the file system; only the abort of the requests matters.
         let _ = unmount(&mount, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
     }
 }

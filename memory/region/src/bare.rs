@@ -1,5 +1,5 @@
-//! The bare way of a page fault through userfaultfd: a thread that copies pages from local memory, and does nothing else.
-//! No region can be faster; measurements are taken beside it.
+//! Local baseline of page faults through userfaultfd: a thread that only copies pages from local memory. No region can
+//! be faster; measurements are compared with it.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Next, WaitSet};
 use crate::paged_memory::{Mapping, PagedMemory};
 use crate::region::POLLS;
 
-/// Memory whose missing pages come from local memory.
+/// Memory whose missing pages are filled from local memory.
 pub struct BareFaults {
     stop: Stop,
     thread: Option<JoinHandle<()>>,
@@ -31,7 +31,8 @@ impl Endpoint for Copier {
         let Self { paged, page, .. } = self;
         let read = paged.uffd().faults(|fault| {
             if let Some(at) = paged.page_of(fault) {
-                // It is there already: another thread's fault was first, and woke this one.
+                // The page may be present already: an earlier fault of another thread on it was resolved, which woke
+                // this thread as well.
                 let _ = paged.install(at, page);
             }
         });
@@ -55,10 +56,10 @@ impl Endpoint for Copier {
 }
 
 impl BareFaults {
-    /// So many pages, all of which are missing, and whose bytes are all this one.
+    /// Creates `pages` missing pages, all of whose bytes will be `byte`.
     ///
     /// # Errors
-    /// If the system does not offer what is needed.
+    /// Returns an error if userfaultfd lacks a required feature (see [`crate::Preflight`]) or memory cannot be mapped.
     pub fn new(pages: usize, byte: u8) -> io::Result<Self> {
         let (paged, _) = PagedMemory::new(pages * PAGE_BYTES, 1)?;
         let (mapping, stop) = (Arc::clone(paged.region()), Stop::new()?);
@@ -74,9 +75,10 @@ impl BareFaults {
         Ok(Self { stop, thread, mapping })
     }
 
-    /// All bytes: touch a page once, and there is a fault.
+    /// Returns all bytes. The first access to each page causes a fault.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped as long as this lives, and nobody changes a byte.
+        // SAFETY: `self.mapping` keeps the range mapped for the lifetime of the result. No code writes to it: the
+        // copier only fills missing pages, before the first access returns.
         unsafe { std::slice::from_raw_parts(self.mapping.address().as_ptr(), self.mapping.len_bytes()) }
     }
 }
@@ -85,7 +87,7 @@ impl Drop for BareFaults {
     fn drop(&mut self) {
         self.stop.request();
         if let Some(thread) = self.thread.take() {
-            // A panic was printed by its thread.
+            // A panic of the thread was printed by the panic hook.
             let _ = thread.join();
         }
     }

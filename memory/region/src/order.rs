@@ -1,12 +1,13 @@
-//! Resident pages in the order in which they came: the oldest leaves first.
+//! FIFO of resident pages: the page that has been resident for the longest time is evicted first.
 
 use std::collections::{HashMap, VecDeque};
 
-/// A queue of pages from which any page can be taken.
+/// A FIFO queue of pages that supports removal from the middle.
 #[derive(Default)]
 pub(crate) struct Order {
     queue: VecDeque<u32>,
-    /// Pages that were taken from the middle: how many of their entries, the oldest ones, are of no account.
+    /// Number of stale queue entries of pages that were removed from the middle. The oldest entries of a page are the
+    /// stale ones.
     stale: HashMap<u32, u32>,
     stale_count: usize,
 }
@@ -16,7 +17,7 @@ impl Order {
         self.queue.push_back(page);
     }
 
-    /// The oldest.
+    /// Removes and returns the oldest page.
     pub fn pop(&mut self) -> Option<u32> {
         loop {
             let page = self.queue.pop_front()?;
@@ -26,7 +27,7 @@ impl Order {
         }
     }
 
-    /// Takes an entry of no account off the account.
+    /// Returns whether an entry of `page` that was just removed from the front is stale, and if so uncounts it.
     fn is_stale(&mut self, page: u32) -> bool {
         let Some(count) = self.stale.get_mut(&page) else { return false };
         *count -= 1;
@@ -37,7 +38,7 @@ impl Order {
         true
     }
 
-    /// Takes out a page that is in it.
+    /// Removes a page that is in the queue.
     pub fn forget(&mut self, page: u32) {
         *self.stale.entry(page).or_default() += 1;
         self.stale_count += 1;
@@ -48,7 +49,7 @@ impl Order {
         }
     }
 
-    /// How many pages.
+    /// Returns the number of pages.
     pub fn len(&self) -> usize {
         self.queue.len() - self.stale_count
     }

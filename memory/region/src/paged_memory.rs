@@ -1,8 +1,9 @@
-//! The region's memory and a place beside it, where pages are taken to: all that touches them is here.
+//! The memory of the region and its staging area. All accesses to their pages are in this module.
 //!
-//! The thread that holds this must never touch a page that is missing: it would wait for itself. So it reads no byte of
-//! the region, ever, since pages may be missing that it believes to be there (a program may have called madvise(2)). It
-//! takes pages out by UFFDIO_MOVE, which tells if there is none, and reads them at the place that is its own.
+//! Invariant: the thread that owns a [`PagedMemory`] never accesses a missing page, because it would wait for itself.
+//! It therefore reads no byte of the region at all: a page that it considers resident may be missing (the program may
+//! have called madvise(2)). It moves pages out with UFFDIO_MOVE, which reports a missing page, and reads them in the
+//! staging area, which only it uses.
 
 use std::io;
 use std::ptr::NonNull;
@@ -22,17 +23,22 @@ pub(crate) struct Mapping {
     len_bytes: usize,
 }
 
-// SAFETY: memory belongs to no thread; who may touch which bytes of it is decided by those who hand out references.
+// SAFETY: the pointer only denotes a mapping, which is not tied to a thread. `Mapping` never dereferences it; it
+// passes it to system calls. `RemoteRegion::bytes`, `BareFaults::bytes` and `PagedMemory::taken_out` create references
+// and argue each for itself that no access conflicts.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: through `&Mapping` only the address and the length can be read; `forget_pages` is a system call on a range
+// whose callers hold no references.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// A new one, that a forked child does not have. Nothing of it is there, also where the process locks its memory:
-    /// then all that is mapped is there at once, but for what must not be touched.
+    /// Creates a mapping that a forked child does not inherit and in which all pages are missing. If the process locks
+    /// its memory (`mlockall`), the kernel populates new mappings immediately, except those without access rights. The
+    /// mapping is therefore created without any, and unlocked before access is enabled.
     fn new(len_bytes: usize) -> io::Result<Self> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at a place of the kernel's choice, which nobody else knows.
+        // SAFETY: a null hint lets the kernel choose an unused range, so no existing mapping is replaced. All later
+        // calls get the address and the length of this new mapping, into which no reference exists yet.
         unsafe {
             let address = mmap_anonymous(std::ptr::null_mut(), len_bytes, ProtFlags::empty(), flags)?;
             let address = NonNull::new(address.cast()).ok_or_else(|| io::Error::other("mapped at 0"))?;
@@ -40,7 +46,8 @@ impl Mapping {
             let start = address.as_ptr().cast();
             munlock(start, len_bytes)?;
             madvise(start, len_bytes, Advice::LinuxDontFork)?;
-            // A page is what is missing, taken out and put back. Without huge pages in the kernel there are none.
+            // Faults and moves have the granularity of a small page. Kernels without huge pages reject this call,
+            // which is harmless.
             let _ = madvise(start, len_bytes, Advice::LinuxNoHugepage);
             mprotect(start, len_bytes, MprotectFlags::READ | MprotectFlags::WRITE)?;
             Ok(mapping)
@@ -62,7 +69,9 @@ impl Mapping {
 
     fn forget_pages(&self, first: usize, count: usize) -> io::Result<()> {
         self.of_page(first + count - 1);
-        // SAFETY: pages of this mapping; callers hold no reference to them.
+        // SAFETY: `of_page` has asserted that the range is inside this mapping. No reference observes the change:
+        // `free_places` takes `&mut self`, so no slice of `taken_out` is alive, and `lift_poison` is called for
+        // poisoned pages only, which no thread can read.
         Ok(unsafe {
             madvise(
                 self.address.as_ptr().add(first * PAGE_BYTES).cast(),
@@ -75,37 +84,40 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped above; whoever held references into it has ended before its owner.
+        // SAFETY: `Mapping::new` created exactly this range. The slices of it borrow from `RemoteRegion`, `BareFaults`
+        // or `PagedMemory`, each of which holds the mapping, so none is alive when it is dropped.
         let _ = unsafe { munmap(self.address.as_ptr().cast(), self.len_bytes) };
     }
 }
 
-/// What became of a page that was to be moved.
+/// Result of moving a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moved {
     Yes,
-    /// There is no page: somebody took it away.
+    /// There is no page: the program has removed it.
     Missing,
-    /// It cannot be moved now: a device is writing to it, or reading it.
+    /// It cannot be moved now: a device is reading or writing it.
     Busy,
 }
 
-/// The region and its staging place, by page numbers.
+/// The region and its staging area, addressed by page and slot numbers.
 pub(crate) struct PagedMemory {
     uffd: Uffd,
     region: Arc<Mapping>,
     staging: Mapping,
-    /// Which places have a page.
+    /// `true` for staging slots that hold a page.
     occupied: Vec<bool>,
 }
 
 impl PagedMemory {
-    /// A region all of which is missing, and so many places.
+    /// Creates a region of `len_bytes` bytes, all of whose pages are missing, and `places` staging slots.
     pub fn new(len_bytes: usize, places: usize) -> io::Result<(Self, Waits)> {
         let (uffd, waits) = Uffd::open()?;
         let (region, staging) = (Mapping::new(len_bytes)?, Mapping::new(places * PAGE_BYTES)?);
         for mapping in [&region, &staging] {
-            // SAFETY: our own mappings; this type touches no page that is missing.
+            // SAFETY: both mappings were created above and belong to this value. `Uffd::register` requires that the
+            // owner of the descriptor never accesses a missing page of the range: `PagedMemory` reads only staging
+            // slots that hold a page (`taken_out`).
             unsafe { uffd.register(mapping.address.addr().get(), mapping.len_bytes) }?;
         }
         let occupied = vec![false; places];
@@ -120,106 +132,114 @@ impl PagedMemory {
         &self.uffd
     }
 
-    /// The page of a fault; `None` if it is not of the region.
+    /// Returns the page of a fault; `None` if it is outside the region.
     pub fn page_of(&self, fault: Fault) -> Option<usize> {
         let offset = usize::try_from(fault.address).ok()?.checked_sub(self.region.address.addr().get())?;
         (offset < self.region.len_bytes).then_some(offset / PAGE_BYTES)
     }
 
-    /// Puts pages where they are missing. An error tells how many are there now.
+    /// Fills missing pages with `bytes`. An error contains the number of pages that were filled before it.
     pub fn install(&self, first: usize, bytes: &[u8]) -> Result<(), (usize, Errno)> {
         self.region.of_page(first + bytes.len() / PAGE_BYTES - 1);
-        // SAFETY: pages of the region, which is registered.
+        // SAFETY: `Uffd::copy` requires a registered range. `new` registered the region, and `of_page` has asserted
+        // that the range is inside it.
         let copied = unsafe { self.uffd.copy(self.region.of_page(first), bytes) };
         copied.map_err(|(done, error)| (done / PAGE_BYTES, error))
     }
 
-    /// Takes a page out of the region.
+    /// Moves a page from the region to a staging slot.
     ///
     /// # Panics
-    /// If the place has a page.
+    /// If the slot holds a page.
     pub fn take_out(&mut self, page: usize, place: usize) -> Moved {
         assert!(!self.occupied[place], "place {place} has a page");
         let (to, from) = (self.staging.of_page(place), self.region.of_page(page));
-        // SAFETY: both are registered, and private anonymous memory.
+        // SAFETY: `Uffd::move_pages` requires registered ranges of private anonymous memory. `new` mapped both so and
+        // registered them; `of_page` has asserted that both pages are inside their mappings.
         let moved = judged(unsafe { self.uffd.move_pages(to, from, PAGE_BYTES) });
         self.occupied[place] = moved == Moved::Yes;
         moved
     }
 
-    /// Puts a page back where it was taken from.
+    /// Moves a page from a staging slot back to its position in the region.
     ///
     /// # Panics
-    /// If the place has none.
+    /// If the slot holds no page.
     pub fn put_back(&mut self, place: usize, page: usize) -> Moved {
         assert!(self.occupied[place], "place {place} has no page");
         let (to, from) = (self.region.of_page(page), self.staging.of_page(place));
-        // SAFETY: as above.
+        // SAFETY: `Uffd::move_pages` requires registered ranges of private anonymous memory. `new` mapped both so and
+        // registered them; `of_page` has asserted that both pages are inside their mappings.
         let moved = judged(unsafe { self.uffd.move_pages(to, from, PAGE_BYTES) });
         self.occupied[place] = moved != Moved::Yes;
         moved
     }
 
-    /// The bytes of a page that was taken out.
+    /// Returns the bytes of a page that was moved out.
     ///
     /// # Panics
-    /// If the place has none.
+    /// If the slot holds no page.
     pub fn taken_out(&self, place: usize) -> &[u8] {
         assert!(self.occupied[place], "place {place} has no page");
-        // SAFETY: the page is there, and nobody else knows of this mapping; what changes it takes `&mut self`.
+        // SAFETY: the slot holds a page (asserted above), so the access does not fault. Only this value knows the
+        // address of the staging mapping, and all methods that change slots take `&mut self`, so the bytes do not
+        // change during the borrow of `&self`.
         unsafe {
             std::slice::from_raw_parts(self.staging.address.as_ptr().add(place * PAGE_BYTES), PAGE_BYTES)
         }
     }
 
-    /// Gives the memory of places back to the system.
+    /// Returns the memory of staging slots to the kernel.
     pub fn free_places(&mut self, first: usize, count: usize) -> io::Result<()> {
         self.staging.forget_pages(first, count)?;
         self.occupied[first..first + count].fill(false);
         Ok(())
     }
 
-    /// Whoever touches the page gets SIGBUS. False: the page is there.
+    /// Poisons the page: accesses raise SIGBUS. Returns `false` if the page is present.
     pub fn poison(&self, page: usize) -> bool {
-        // SAFETY: a page of the region, which is registered.
+        // SAFETY: `Uffd::poison` requires a registered range. `new` registered the region, and `of_page` asserts that
+        // the page is inside it.
         unsafe { self.uffd.poison(self.region.of_page(page), PAGE_BYTES) }.is_ok()
     }
 
-    /// The page is missing again.
+    /// Removes the poison of a page, which is missing then.
     pub fn lift_poison(&self, page: usize) -> io::Result<()> {
         self.region.forget_pages(page, 1)
     }
 
-    /// Whoever writes to a page that is there waits.
+    /// Write-protects all present pages: threads that write to them wait.
     pub fn protect_all(&self) -> io::Result<()> {
-        // SAFETY: the region, which is registered.
+        // SAFETY: `Uffd::protect` requires a registered range; this is the whole region, which `new` registered.
         unsafe { self.uffd.protect(self.region.of_page(0), self.region.len_bytes, true) }
     }
 
-    /// Nobody who writes waits any more.
+    /// Removes the write protection of all pages.
     pub fn unprotect_all(&self) -> io::Result<()> {
-        // SAFETY: as above.
+        // SAFETY: `Uffd::protect` requires a registered range; this is the whole region, which `new` registered.
         unsafe { self.uffd.protect(self.region.of_page(0), self.region.len_bytes, false) }
     }
 
-    /// Nobody who writes to this page waits any more.
+    /// Removes the write protection of a page.
     pub fn unprotect(&self, page: usize) -> io::Result<()> {
-        // SAFETY: a page of the region, which is registered.
+        // SAFETY: `Uffd::protect` requires a registered range. `new` registered the region, and `of_page` asserts that
+        // the page is inside it.
         unsafe { self.uffd.protect(self.region.of_page(page), PAGE_BYTES, false) }
     }
 
-    /// Lets who waits for the page try again.
+    /// Wakes the threads that wait for the page; they retry their access.
     pub fn wake(&self, page: usize) -> io::Result<()> {
         self.uffd.wake(self.region.of_page(page), PAGE_BYTES)
     }
 }
 
-/// Without its holder the region would be ordinary memory, where missing pages are zeros. So first nobody can touch it
-/// any more.
+/// Makes the region inaccessible. Without the userfaultfd it would be ordinary memory whose missing pages read as
+/// zeros.
 impl Drop for PagedMemory {
     fn drop(&mut self) {
         let (address, len_bytes) = (self.region.address.as_ptr().cast(), self.region.len_bytes);
-        // SAFETY: our own mapping; whoever touches it from now on gets SIGSEGV, and no wrong bytes.
+        // SAFETY: the range is the mapping created by `new`. Removing access rights invalidates no memory: a later
+        // access raises SIGSEGV instead of returning wrong bytes.
         if unsafe { mprotect(address, len_bytes, MprotectFlags::empty()) }.is_err() {
             std::process::abort();
         }
@@ -240,7 +260,7 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
-    /// In the other process: what is touched when its holder has gone.
+    /// Entry point of the child process: accesses the region after its `PagedMemory` was dropped.
     #[test]
     #[ignore = "it is killed; the next test runs it"]
     fn child_entry() {
@@ -248,7 +268,7 @@ mod tests {
         let mapping = Arc::clone(paged.region());
         paged.install(1, &[5; PAGE_BYTES]).unwrap();
         drop(paged);
-        // SAFETY: mapped; whether it may be read is what is looked for.
+        // SAFETY: `mapping` keeps the range mapped. The access is expected to raise SIGSEGV, which the parent checks.
         let read = unsafe { mapping.address().as_ptr().add(3 * PAGE_BYTES).read_volatile() };
         println!("read {read}");
     }

@@ -1,4 +1,4 @@
-//! What works on this machine, for this process: tried, not guessed.
+//! Test of the features that work on this machine, for this process.
 
 use std::io;
 
@@ -7,19 +7,19 @@ use rustix::process::geteuid;
 use crate::paged_memory::PagedMemory;
 use crate::uffd::Waits;
 
-/// What works.
+/// Result of the test.
 #[derive(Debug)]
 pub enum Preflight {
-    /// Everything.
+    /// All features work.
     All,
-    /// Everything but system calls that touch pages which are not resident: they fail with EFAULT.
+    /// All features work except system calls that access pages which are not resident: they fail with EFAULT.
     WithoutSystemCalls,
-    /// Nothing.
+    /// Regions do not work.
     Nothing(io::Error),
 }
 
 impl Preflight {
-    /// Tries it.
+    /// Runs the test by creating a region of one page.
     pub fn run() -> Self {
         match PagedMemory::new(farcall_memory::PAGE_BYTES, 1) {
             Ok((_, Waits::Everyone)) => Self::All,
@@ -28,7 +28,7 @@ impl Preflight {
         }
     }
 
-    /// What that means, in words.
+    /// Describes the result.
     pub fn meaning(&self) -> String {
         match self {
             Self::All => "regions of remote memory work, also for system calls that touch them".into(),
@@ -41,7 +41,7 @@ impl Preflight {
         }
     }
 
-    /// What to do about it; nothing if all works.
+    /// Returns a remedy; `None` if all features work.
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::All => None,

@@ -1,4 +1,4 @@
-//! A region as programs use it.
+//! The public interface of a region.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -20,20 +20,20 @@ use crate::snapshot::{self, SnapshotError, Writer};
 use crate::status::RegionStatus;
 use crate::uffd::Waits;
 
-/// Empty looks before the pager sleeps.
+/// Number of empty polls before the pager sleeps.
 pub(crate) const POLLS: u32 = 2_000;
-/// How often who waits for the pager looks whether it is there.
+/// Interval at which a thread that waits for the pager checks that the pager is alive.
 const LOOK_PERIOD: Duration = Duration::from_millis(200);
 
 /// Sizes and limits of a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionConfig {
-    /// Where its pages are kept; `size_bytes` there is the size of the region.
+    /// Configuration of the address space in which its pages are stored; `size_bytes` there is the size of the region.
     pub memory: ClientConfig,
-    /// Local memory that its pages take at most, whole pages: 64 of them or more. A part, an eighth, is for pages that
-    /// are on their way out.
+    /// Maximum amount of local memory that its pages take, in bytes, rounded down to pages; at least 64 pages. An
+    /// eighth of it is for evicted pages.
     pub resident_limit_bytes: u64,
-    /// The most pages that are read ahead of a sequence of faults; 0: none.
+    /// Maximum number of pages that are read ahead of a sequence of faults; 0 disables read-ahead.
     pub read_ahead_pages: u32,
 }
 
@@ -43,23 +43,23 @@ impl Default for RegionConfig {
     }
 }
 
-/// Why there is no region.
+/// Error of opening a region.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RegionError {
-    /// A number is impossible.
+    /// A configuration value is out of range.
     #[error("{name} is {value}: from {min} to {max}")]
     Range {
-        /// Which.
+        /// Name of the value.
         name: &'static str,
-        /// What it is.
+        /// The value.
         value: u64,
-        /// The smallest.
+        /// Minimum.
         min: u64,
-        /// The largest.
+        /// Maximum.
         max: u64,
     },
-    /// The system lets this process have none.
+    /// The kernel does not provide the required features to this process.
     #[error("no region of remote memory: {0}; see: farcall doctor")]
     System(#[from] std::io::Error),
     /// The memory nodes cannot be used.
@@ -70,18 +70,18 @@ pub enum RegionError {
     Snapshot(#[from] SnapshotError),
 }
 
-/// Memory of this process whose bytes are kept on memory nodes; a part of it is resident.
+/// Memory of this process whose bytes are stored on memory nodes; a part of it is resident.
 ///
-/// It is used as any memory is, through slices; a page that is not resident is fetched when it is touched, and the thread
-/// waits for that. What was never written is zero.
+/// It is used like any memory, through slices. The first access to a page that is not resident fetches it, and the
+/// thread waits for that. Bytes that were never written are zero.
 ///
-/// * *A page that cannot be had* (all its replicas are lost, or its nodes do not answer for
-///   [`ClientConfig::patience`]) is poisoned: whoever touches it gets SIGBUS. No other bytes are ever read. It stays so
-///   until [`Handle::dont_need`]; then it is asked for anew.
-/// * *System calls* that touch it (read(2) into it) work if [`RemoteRegion::takes_system_calls`]; otherwise they fail with
-///   EFAULT where a page is not resident.
-/// * *A forked child* does not have it: whoever touches it there gets SIGSEGV, and methods refuse or panic.
-/// * *Whoever takes its pages away* (madvise with MADV_DONTNEED, mremap) loses them: they are poisoned.
+/// * *A page that cannot be read* (all its replicas are lost, or its nodes do not respond for
+///   [`ClientConfig::patience`]) is poisoned: an access to it raises SIGBUS. Wrong bytes are never read. It stays
+///   poisoned until [`Handle::dont_need`]; the next access then reads it again.
+/// * *System calls* that access it (read(2) into it) work if [`RemoteRegion::takes_system_calls`]; otherwise they fail
+///   with EFAULT where a page is not resident.
+/// * *A forked child* does not inherit it: an access there raises SIGSEGV, and methods return errors or panic.
+/// * *A program that removes its pages* (madvise with MADV_DONTNEED, mremap) loses them: they are poisoned.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -114,18 +114,18 @@ pub enum RegionError {
 pub struct RemoteRegion {
     inbox: WakeQueue<Message>,
     pager: Option<JoinHandle<()>>,
-    // After the pager's thread, which takes it away from everybody else.
+    // Drop order: after the pager's thread, which makes the mapping inaccessible.
     mapping: Arc<Mapping>,
     waits: Waits,
     made_in: Generation,
 }
 
 impl RemoteRegion {
-    /// Opens a region, all zeros.
+    /// Opens a region of zeros.
     ///
     /// # Errors
-    /// If the system does not offer what is needed ([`crate::Preflight`]), a number is impossible, or no memory node can
-    /// be used.
+    /// Returns an error if the kernel lacks a required feature ([`crate::Preflight`]), a configuration value is out of
+    /// range, or no memory node can be used.
     pub fn open(provider: Arc<dyn Provider>, config: RegionConfig) -> Result<Self, RegionError> {
         let RegionConfig { memory, resident_limit_bytes, read_ahead_pages } = config;
         let page = PAGE_BYTES as u64;
@@ -151,7 +151,7 @@ impl RemoteRegion {
         let mut pager = Pager::new(paged, memory, inbox.clone(), clock, limits);
         let run = move || {
             let mut driver = Driver::new(clock, Waiting::Adaptive { max_retry: POLLS }, stop);
-            // However it ends, the region is out of everybody's reach when the pager is dropped.
+            // However the thread ends, dropping the pager makes the region inaccessible.
             if let Err(error) = driver.run_until(&mut pager, |pager| pager.is_over()) {
                 eprintln!("farcall region: {error}");
             }
@@ -160,10 +160,10 @@ impl RemoteRegion {
         Ok(Self { inbox, pager, mapping, waits, made_in: Generation::current() })
     }
 
-    /// Opens a region that holds what a snapshot does, and zeros after that.
+    /// Opens a region with the contents of a snapshot, followed by zeros.
     ///
     /// # Errors
-    /// As [`RemoteRegion::open`]; if the snapshot is damaged, or of a larger region.
+    /// Returns the errors of [`RemoteRegion::open`], and an error if the snapshot is damaged or of a larger region.
     pub fn open_snapshot(
         provider: Arc<dyn Provider>,
         config: RegionConfig,
@@ -179,51 +179,54 @@ impl RemoteRegion {
         Ok(region)
     }
 
-    /// Bytes of the region.
+    /// Returns the size of the region in bytes.
     pub fn len_bytes(&self) -> usize {
         self.mapping.len_bytes()
     }
 
-    /// Whether system calls wait for pages that are not resident, as threads do; otherwise they fail with EFAULT.
+    /// Returns whether system calls wait for pages that are not resident, as threads do; otherwise they fail with
+    /// EFAULT.
     pub fn takes_system_calls(&self) -> bool {
         self.waits == Waits::Everyone
     }
 
-    /// All bytes.
+    /// Returns all bytes.
     ///
     /// # Panics
     /// In a forked child.
     pub fn bytes(&self) -> &[u8] {
         self.require_own();
-        // SAFETY: mapped as long as this lives, and initialised: zeros, or what was written through `&mut self`. The pager
-        // changes no byte: a page that it puts back is what it took out, or who touches it is killed.
+        // SAFETY: `self.mapping` keeps the range mapped, and the borrow of `self` keeps `self` alive. All bytes are
+        // initialized: zeros, or bytes written through `&mut self`. The pager changes no byte: it restores each page
+        // with the bytes that it evicted (verified by checksum), or poisons it, and then the access raises SIGBUS.
         unsafe { std::slice::from_raw_parts(self.mapping.address().as_ptr(), self.mapping.len_bytes()) }
     }
 
-    /// All bytes.
+    /// Returns all bytes, for writing.
     ///
     /// # Panics
     /// In a forked child.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.require_own();
-        // SAFETY: as above, and this is the only reference.
+        // SAFETY: `self.mapping` keeps the range mapped and all bytes are initialized, for the reasons given in
+        // `bytes`. The slice borrows `self` mutably, so no other reference to the bytes exists.
         unsafe { std::slice::from_raw_parts_mut(self.mapping.address().as_ptr(), self.mapping.len_bytes()) }
     }
 
-    /// Values from the first to the last of a range, as of one slice over the whole region.
+    /// Returns the values with the indices `range` of a slice of `T` over the whole region.
     ///
     /// # Panics
-    /// If the range is not inside of the region; in a forked child.
+    /// If the range is not inside the region; in a forked child.
     pub fn view<T: FromBytes + Immutable + KnownLayout>(&self, range: std::ops::Range<usize>) -> &[T] {
         let bytes = of_range::<T>(&range, self.len_bytes());
-        // Pages are aligned, and the range is of whole values.
+        // Pages are aligned, and the range consists of complete values.
         <[T]>::ref_from_bytes(&self.bytes()[bytes]).unwrap_or_else(|_| unaligned::<T>())
     }
 
-    /// The same, to be changed.
+    /// Like [`RemoteRegion::view`], for writing.
     ///
     /// # Panics
-    /// As [`RemoteRegion::view`].
+    /// Panics like [`RemoteRegion::view`].
     pub fn view_mut<T: FromBytes + IntoBytes + KnownLayout>(
         &mut self,
         range: std::ops::Range<usize>,
@@ -232,20 +235,22 @@ impl RemoteRegion {
         <[T]>::mut_from_bytes(&mut self.bytes_mut()[bytes]).unwrap_or_else(|_| unaligned::<T>())
     }
 
-    /// For hints, snapshots and counters.
+    /// Returns a handle for hints, snapshots and counters.
     pub const fn handle(&self) -> Handle<'_> {
         Handle { region: self }
     }
 
-    /// All values of the region, and a handle for other threads meanwhile: snapshots are made while these change.
+    /// Returns all values of the region, and a handle for other threads to use at the same time: a snapshot can be
+    /// made while these values change.
     ///
     /// # Panics
     /// In a forked child.
     pub fn split_mut<T: FromBytes + IntoBytes + KnownLayout>(&mut self) -> (&mut [T], Handle<'_>) {
         let range = 0..self.len_bytes() / size_of::<T>().max(1);
         let values: *mut [T] = self.view_mut::<T>(range);
-        // SAFETY: the borrow of `self` goes on in both results. The handle reaches no byte of the region: the pager moves
-        // pages as the kernel does under any memory.
+        // SAFETY: `values` comes from `view_mut` and both results carry the lifetime of the mutable borrow of `self`,
+        // so no other slice can be created. `Handle` accesses no byte of the region: its methods only send messages to
+        // the pager, which preserves the bytes of every page.
         (unsafe { &mut *values }, Handle { region: self })
     }
 
@@ -271,7 +276,7 @@ fn unaligned<T>() -> ! {
 
 impl Drop for RemoteRegion {
     fn drop(&mut self) {
-        // A forked child has neither the thread nor the memory.
+        // A forked child has neither the thread nor the mapping: joining or unmapping would affect unrelated objects.
         if self.made_in.is_inherited() {
             std::mem::forget(self.pager.take());
             std::mem::forget(Arc::clone(&self.mapping));
@@ -279,32 +284,32 @@ impl Drop for RemoteRegion {
         }
         self.inbox.push(Message::Close);
         if let Some(pager) = self.pager.take() {
-            // A panic was printed by its thread.
+            // A panic of the thread was printed by the panic hook.
             let _ = pager.join();
         }
     }
 }
 
-/// What can be done with a region from any thread, while others use its memory.
+/// Operations on a region that any thread may use while other threads access its memory.
 #[derive(Clone, Copy)]
 pub struct Handle<'a> {
     region: &'a RemoteRegion,
 }
 
 impl Handle<'_> {
-    /// These bytes will be used soon: pages that are not resident are fetched, as far as there is room.
+    /// Hints that these bytes will be used soon: pages that are not resident are fetched, as far as there is space.
     ///
     /// # Panics
-    /// If the range is not inside of the region.
+    /// If the range is not inside the region.
     pub fn will_need(&self, bytes: std::ops::Range<usize>) {
         self.hint(&bytes, Message::WillNeed);
     }
 
-    /// These bytes will not be used for some time: their pages leave local memory as soon as they are stored. They keep
-    /// their contents. A page that could not be had is asked for anew when it is touched the next time.
+    /// Hints that these bytes will not be used for some time: their pages are removed from local memory as soon as
+    /// they are stored. They keep their contents. The next access to a poisoned page reads it again.
     ///
     /// # Panics
-    /// If the range is not inside of the region.
+    /// If the range is not inside the region.
     pub fn dont_need(&self, bytes: std::ops::Range<usize>) {
         self.hint(&bytes, Message::DontNeed);
     }
@@ -318,7 +323,7 @@ impl Handle<'_> {
         self.region.inbox.push(message(pages));
     }
 
-    /// How it stands; nothing but zeros in a forked child, or if the region has failed.
+    /// Returns the status; all zeros in a forked child, or if the region has failed.
     pub fn status(&self) -> RegionStatus {
         if self.region.made_in.is_inherited() {
             return RegionStatus::default();
@@ -328,12 +333,12 @@ impl Handle<'_> {
         self.receive(&receiver).unwrap_or_default()
     }
 
-    /// Writes the region as it is at one moment to a file, while other threads go on. The moment is after this was called:
-    /// what happened before it is in the file, and nothing that happens after it has returned. A file of that name is
-    /// replaced when the new one is whole.
+    /// Writes the state of the region at one moment to a file, while other threads continue. The moment is between the
+    /// call and the return of this function: the file contains all writes before the call, and none after the return.
+    /// An existing file of that name is replaced when the new one is complete.
     ///
     /// # Errors
-    /// If a page cannot be had, the file cannot be written, or another snapshot is being made.
+    /// Returns an error if a page cannot be read, the file cannot be written, or another snapshot is in progress.
     pub fn snapshot(&self, path: impl AsRef<Path>) -> Result<(), SnapshotError> {
         if self.region.made_in.is_inherited() {
             return Err(SnapshotError::Forked);
@@ -356,7 +361,7 @@ impl Handle<'_> {
         }
     }
 
-    /// Waits for the pager's answer, as long as there is a pager.
+    /// Waits for the pager's reply. Returns `None` if the pager has ended.
     fn receive<T>(&self, receiver: &mpsc::Receiver<T>) -> Option<T> {
         loop {
             match receiver.recv_timeout(LOOK_PERIOD) {
@@ -373,7 +378,7 @@ impl Handle<'_> {
     }
 }
 
-/// Who takes what the pager saves. When it goes, the pager saves no more.
+/// Consumer of the pages that the pager saves. When it is dropped, the pager stops saving.
 struct Taker<'a> {
     inbox: &'a WakeQueue<Message>,
     queue: Arc<SavedQueue>,
@@ -382,7 +387,7 @@ struct Taker<'a> {
 impl Taker<'_> {
     fn took_one(&self) {
         let left = self.queue.queued.fetch_sub(1, Ordering::Relaxed) - 1;
-        // The pager may sleep, since it had sent enough.
+        // The pager sleeps after it has sent `QUEUED_MAX` pages.
         if left == QUEUED_MAX / 2 {
             self.inbox.push(Message::Taken);
         }

@@ -1,8 +1,8 @@
-//! Files that hold the pages of a region, as they were at one moment.
+//! Snapshot files: the pages of a region at one moment.
 //!
-//! A file has a head (magic, version, bytes of a page, bytes of the region), a record for each page that is not zero
-//! (number, checksum, bytes), and an end (a number that no page has, how many records there are, the checksum of the
-//! size and of their checksums). All numbers are little-endian words of 64 bits.
+//! A file consists of a header (magic, version, page size, size of the region in bytes), a record for each page that
+//! is not zero (number, checksum, bytes), and a trailer (a number that no page has, the number of records, the
+//! checksum of the region size and of their checksums). All numbers are little-endian 64-bit words.
 
 use std::fs::{File, OpenOptions, remove_file, rename};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -16,49 +16,49 @@ use thiserror::Error;
 const MAGIC: u64 = u64::from_le_bytes(*b"FARCREGN");
 const VERSION: u64 = 1;
 const END: u64 = u64::MAX;
-/// Checksums of files find what is damaged; they keep no secret.
+/// Seed of the checksums. They detect damage and protect no secret, so it is constant.
 const SECRETS: RapidSecrets = RapidSecrets::seed(0x5eed_0f5a_75a7_0001);
 
-/// Why there is no snapshot, or none can be read.
+/// Error of writing or reading a snapshot.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// Another one is being made.
+    /// Another snapshot is in progress.
     #[error("a snapshot of this region is being made; wait for its end")]
     UnderWay,
-    /// A page cannot be had from the memory nodes.
+    /// A page cannot be read from the memory nodes.
     #[error("no snapshot: {0}")]
     Io(IoError),
-    /// A page cannot be read.
+    /// A page is poisoned or was removed.
     #[error("no snapshot: page {page} of the region cannot be read; see RemoteRegion")]
     Gone {
-        /// Which.
+        /// Number of the page.
         page: u64,
     },
-    /// A page is being read or written by a device all the time.
+    /// A device reads or writes a page continuously, so it cannot be moved.
     #[error("no snapshot: page {page} of the region is in use by a device; end that before")]
     Busy {
-        /// Which.
+        /// Number of the page.
         page: u64,
     },
-    /// The region is closed, or failed.
+    /// The region was closed or has failed.
     #[error("no snapshot: the region does not work any more")]
     Closed,
-    /// It came to us by a fork.
+    /// This process is a forked child of the process that opened the region.
     #[error("no snapshot: the region belongs to the process that opened it")]
     Forked,
-    /// The file cannot be written, or read.
+    /// The file cannot be written or read.
     #[error("snapshot file: {0}")]
     System(#[from] io::Error),
-    /// The bytes are not a snapshot, or not a whole one.
+    /// The bytes are not a complete snapshot.
     #[error("the file is no whole snapshot of this version: {0}")]
     Malformed(&'static str),
-    /// It is of a larger region.
+    /// The snapshot is of a larger region.
     #[error("the snapshot is of a region of {size_bytes} bytes, and this one has {room_bytes}")]
     TooLarge {
-        /// Bytes of its region.
+        /// Size in bytes of the region of the snapshot.
         size_bytes: u64,
-        /// Bytes that there are.
+        /// Size in bytes of this region.
         room_bytes: u64,
     },
 }
@@ -71,7 +71,7 @@ fn chain(before: u64, sum: u64) -> u64 {
     (before.rotate_left(7) ^ sum).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Writes a snapshot to a file of another name, which takes its own when it is whole.
+/// Writes a snapshot to a temporary file, which is renamed when it is complete.
 pub(crate) struct Writer {
     file: BufWriter<File>,
     path: PathBuf,
@@ -81,7 +81,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Nobody but this user can read it.
+    /// Creates the temporary file, readable only by the current user.
     pub fn create(path: &Path, size_bytes: u64) -> io::Result<Self> {
         let mut partial = path.as_os_str().to_owned();
         partial.push(format!(".partial-{}", std::process::id()));
@@ -113,7 +113,7 @@ impl Writer {
         Ok(())
     }
 
-    /// It is whole: kept by the disk, and by its name.
+    /// Completes the snapshot: writes the trailer, synchronizes the file and renames it.
     pub fn finish(mut self) -> io::Result<()> {
         for word in [END, self.records, self.digest] {
             self.word(word)?;
@@ -128,7 +128,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // It has its own name by now, or nobody wants it.
+        // After `finish` the temporary name no longer exists; otherwise the incomplete file is removed.
         let _ = remove_file(&self.partial);
     }
 }
@@ -146,10 +146,11 @@ fn read_whole(from: &mut impl Read, bytes: &mut [u8]) -> Result<(), SnapshotErro
     })
 }
 
-/// Reads a snapshot for a region of so many bytes, and tells of its pages.
+/// Reads a snapshot for a region of `room_bytes` bytes, and calls `tell` with each of its pages.
 ///
 /// # Errors
-/// If it is damaged, or of a larger region. Pages that were told of before are whole, but not all that there are.
+/// Returns an error if the snapshot is damaged or of a larger region. `tell` may already have been called with some of
+/// its pages, which are valid.
 pub fn read_snapshot(
     from: &mut impl Read,
     room_bytes: u64,
@@ -191,7 +192,7 @@ pub fn read_snapshot(
     Ok(())
 }
 
-/// The same, of a file.
+/// Like [`read_snapshot`], for a file.
 pub(crate) fn read_file(
     path: &Path,
     room_bytes: u64,

@@ -1,18 +1,18 @@
-//! Places beside the region, where pages are that were taken out: until they are stored, and then for as long as there is
-//! room, since they may be wanted back. So a page leaves in two steps, and comes back from the first without any I/O.
+//! Staging slots for evicted pages. A page stays in its slot until it is stored, and then until the slot is needed,
+//! because the program may access the page again. An evicted page that is still staged returns without I/O.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// What is at a place.
+/// State of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Free,
-    /// A page whose bytes are stored.
+    /// Holds a page whose bytes are stored on memory nodes.
     Clean(u32),
-    /// A page whose bytes are not stored, nor on their way.
+    /// Holds a page whose bytes are neither stored nor being stored.
     Dirty(u32),
-    /// A page whose bytes are on their way.
+    /// Holds a page whose store is in flight.
     Storing(u32),
 }
 
@@ -21,12 +21,12 @@ pub(crate) struct Staging {
     free: Vec<u32>,
     of_page: HashMap<u32, u32>,
     clean: usize,
-    /// Where the next page is sought that leaves.
+    /// Slot from which the search for the next clean page begins.
     hand: usize,
 }
 
 impl Staging {
-    /// Places from `first` on.
+    /// Creates `count` slots, numbered from `first` on.
     pub fn new(first: u32, count: u32) -> Self {
         Self {
             places: vec![Place::Free; (first + count) as usize],
@@ -37,7 +37,7 @@ impl Staging {
         }
     }
 
-    /// Pages that are here.
+    /// Returns the number of staged pages.
     pub fn len(&self) -> usize {
         self.of_page.len()
     }
@@ -54,7 +54,7 @@ impl Staging {
         self.free.push(place);
     }
 
-    /// A page is at a place that was taken.
+    /// Records that a page is in a slot returned by [`Staging::take_free`].
     pub fn put(&mut self, page: u32, place: u32, is_clean: bool) {
         self.places[place as usize] = if is_clean { Place::Clean(page) } else { Place::Dirty(page) };
         self.clean += usize::from(is_clean);
@@ -65,12 +65,12 @@ impl Staging {
         self.of_page.get(&page).copied()
     }
 
-    /// Whether a page is here whose bytes are not stored, nor on their way.
+    /// Returns whether the page is staged and its bytes are neither stored nor being stored.
     pub fn is_dirty(&self, page: u32) -> bool {
         self.is_at(page, Place::Dirty(page))
     }
 
-    /// Whether a page is here whose bytes are stored.
+    /// Returns whether the page is staged and its bytes are stored.
     pub fn is_clean(&self, page: u32) -> bool {
         self.is_at(page, Place::Clean(page))
     }
@@ -79,19 +79,19 @@ impl Staging {
         self.place_of(page).is_some_and(|at| self.places[at as usize] == place)
     }
 
-    /// Its bytes are on their way.
+    /// Records that the store of the page was sent.
     pub fn sent(&mut self, page: u32) {
         self.change(page, Place::Dirty(page), Place::Storing(page));
     }
 
-    /// The bytes that were on their way are stored. A page that was here when they were sent, back in the region and is
-    /// here again has others: it stays dirty.
+    /// Records that the store succeeded. If the page returned to the region and was evicted again in the meantime, its
+    /// bytes may differ from those that were sent: it stays dirty.
     pub fn stored(&mut self, page: u32) {
         let is_stored = self.change(page, Place::Storing(page), Place::Clean(page));
         self.clean += usize::from(is_stored);
     }
 
-    /// The bytes that were on their way are not stored. Returns whether they are to be sent again.
+    /// Records that the store failed. Returns whether it must be sent again.
     pub fn not_stored(&mut self, page: u32) -> bool {
         self.change(page, Place::Storing(page), Place::Dirty(page))
     }
@@ -106,7 +106,7 @@ impl Staging {
         is_so
     }
 
-    /// A page is not here any more; its place is free.
+    /// Removes a page and frees its slot.
     pub fn forget(&mut self, page: u32) {
         let Some(place) = self.of_page.remove(&page) else { return };
         self.clean -= usize::from(self.places[place as usize] == Place::Clean(page));
@@ -114,7 +114,7 @@ impl Staging {
         self.free.push(place);
     }
 
-    /// Places side by side with stored pages, those that were filled first: at most so many.
+    /// Returns up to `most` adjacent slots with stored pages, in round-robin order.
     pub fn next_clean(&mut self, most: usize) -> Option<Range<usize>> {
         if self.clean == 0 {
             return None;
@@ -127,7 +127,7 @@ impl Staging {
         Some(first..first + len)
     }
 
-    /// The page at a place, if it is stored.
+    /// Returns the page in a slot, if it is stored.
     pub fn clean_page(&self, place: usize) -> Option<u32> {
         match self.places[place] {
             Place::Clean(page) => Some(page),

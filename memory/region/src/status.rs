@@ -1,13 +1,13 @@
-//! How a region stands, and what happened so far.
+//! Status and counters of a region.
 
 use std::time::Duration;
 
 use farcall_memory::SpaceStatus;
 
-/// Parts of each power of two that times are told apart by.
+/// Number of histogram buckets per power of two.
 const PARTS: usize = 4;
 
-/// Times of faults, to a quarter of a power of two.
+/// Histogram of fault times, with four buckets per power of two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultTimes {
     buckets: Vec<u64>,
@@ -23,7 +23,7 @@ impl FaultTimes {
     fn bucket(ns: u64) -> usize {
         let ns = ns.max(PARTS as u64);
         let power = ns.ilog2() as usize;
-        // The two bits after the first one.
+        // The two bits after the most significant one.
         power * PARTS + ((ns >> (power - 2)) as usize & (PARTS - 1))
     }
 
@@ -32,12 +32,13 @@ impl FaultTimes {
         self.buckets[Self::bucket(ns)] += 1;
     }
 
-    /// How many.
+    /// Returns the number of faults.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// No more than this share of the faults took longer; up to a quarter too much. Zero if there was none.
+    /// Returns an upper bound of the given quantile, at most a quarter too high: the fraction `share` of the faults
+    /// took no longer. Zero if there was no fault.
     pub fn quantile(&self, share: f64) -> Duration {
         let wanted = (self.count() as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -49,65 +50,65 @@ impl FaultTimes {
         Self::bound(bucket)
     }
 
-    /// No time of a bucket is longer.
+    /// Returns the upper bound of a bucket.
     fn bound(bucket: usize) -> Duration {
         let ns = ((PARTS + bucket % PARTS + 1) as u128) << (bucket / PARTS - 2);
         Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
     }
 
-    /// Upper bounds of times, and how many faults took up to that, longer than the bound before; no empty ones.
+    /// Returns the non-empty buckets: upper bound, and number of faults.
     pub fn histogram(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         let filled = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
         filled.map(|(bucket, count)| (Self::bound(bucket), *count))
     }
 }
 
-/// What happened in a region so far. Accesses to pages that are resident are seen by nobody, and so counted nowhere.
+/// Counters of a region. Accesses to resident pages cannot be observed and are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegionCounts {
     /// Faults that threads waited for.
     pub faults: u64,
-    /// Of these, for pages that came from a memory node.
+    /// Of these: on pages that were read from a memory node.
     pub remote: u64,
-    /// For pages that were never written: no memory node was asked.
+    /// Of these: on pages that were never written, resolved without a memory node.
     pub zeros: u64,
-    /// For pages that had been taken out and were still here: no memory node was asked.
+    /// Of these: on evicted pages that were still staged, resolved without a memory node.
     pub staged: u64,
-    /// For pages that were on their way already: read ahead, or wanted by another thread.
+    /// Of these: on pages that were being fetched already, by read-ahead or for another thread.
     pub on_the_way: u64,
-    /// For pages that a snapshot had protected.
+    /// Of these: writes to pages protected for a snapshot.
     pub protected: u64,
-    /// Faults that had to wait, because there was no room for one more page.
+    /// Faults that waited because there was no space for another page.
     pub waited_for_room: u64,
-    /// Pages that came unasked: after a sequence of faults, or by the hint that they will be needed.
+    /// Pages fetched without a fault: by read-ahead or by the hint that they will be needed.
     pub read_ahead: u64,
-    /// Pages that were taken out.
+    /// Pages evicted.
     pub evicted: u64,
-    /// Of these, those whose bytes memory nodes had already.
+    /// Of these: pages whose bytes were already stored.
     pub evicted_clean: u64,
-    /// Pages that were stored at memory nodes.
+    /// Pages stored on memory nodes.
     pub stored: u64,
-    /// Pages that could not be stored; they are kept, and it is tried again.
+    /// Failed stores. The pages are retained and the stores are retried.
     pub not_stored: u64,
-    /// Pages that cannot be read: whoever touches one gets SIGBUS.
+    /// Pages that cannot be read: an access raises SIGBUS.
     pub poisoned: u64,
 }
 
-/// How a region stands.
+/// Status of a region.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegionStatus {
-    /// Bytes of local memory that pages take now; at most the limit.
+    /// Local memory that pages take at present, in bytes; at most the limit.
     pub resident_bytes: u64,
-    /// The limit.
+    /// Limit of that memory in bytes.
     pub resident_limit_bytes: u64,
-    /// Local memory that keeps track of pages, in bytes.
+    /// Local memory of the page tables of the pager, in bytes.
     pub table_bytes: u64,
-    /// What happened so far.
+    /// Counters.
     pub counts: RegionCounts,
-    /// From when the fault was read until its page was there. What threads see is longer, by what the system takes to
-    /// stop and to start them.
+    /// Times from reading a fault until its page was present. Threads observe longer times, because the kernel must
+    /// suspend and wake them.
     pub fault_times: FaultTimes,
-    /// The memory nodes.
+    /// Status of the address space on the memory nodes.
     pub memory: SpaceStatus,
 }
 

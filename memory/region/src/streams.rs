@@ -1,20 +1,20 @@
-//! Finds faults that follow one another, and says how far to read ahead.
+//! Detection of sequential faults, which determines the amount of read-ahead.
 
-/// Sequences that are followed at once.
+/// Number of sequences that are tracked at once.
 const STREAMS: usize = 8;
-/// The first pages that are read ahead.
+/// Initial number of pages that are read ahead.
 const FIRST_PAGES: u32 = 4;
 
 #[derive(Clone, Copy)]
 struct Stream {
-    /// Where its next fault is.
+    /// Page of the next expected fault.
     next: u32,
-    /// Pages that were read ahead last.
+    /// Number of pages read ahead at the last fault.
     ahead: u32,
     used: u64,
 }
 
-/// The sequences.
+/// The tracked sequences.
 pub(crate) struct Streams {
     streams: [Stream; STREAMS],
     most: u32,
@@ -22,13 +22,13 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// Reads at most so many pages ahead.
+    /// Creates a detector that reads at most `most` pages ahead.
     pub const fn new(most: u32) -> Self {
         Self { streams: [Stream { next: u32::MAX, ahead: 0, used: 0 }; STREAMS], most, faults: 0 }
     }
 
-    /// There was a fault at a page. Returns how many pages after it are worth to be read: twice as many as at the last
-    /// fault of the same sequence.
+    /// Records a fault. Returns the number of pages after it to read ahead: twice as many as at the last fault of the
+    /// same sequence, 0 for the first fault of a new one.
     pub fn fault(&mut self, page: u32) -> u32 {
         self.faults += 1;
         let (used, most) = (self.faults, self.most);

@@ -1,8 +1,8 @@
-//! The system's userfaultfd (ioctl_userfaultfd(2), `linux/userfaultfd.h`): page faults of a range of memory are told to
-//! whoever holds the descriptor, and wait until he says what is there.
+//! The kernel's userfaultfd (ioctl_userfaultfd(2), `linux/userfaultfd.h`): page faults in a range of memory are
+//! reported to the process that holds the descriptor, and the faulting threads wait until it has resolved them.
 //!
-//! The structures stand here since the C library has none. The crate `userfaultfd` knows neither UFFDIO_MOVE nor
-//! UFFDIO_POISON.
+//! The structures are defined here because the C library does not have them. The crate `userfaultfd` supports neither
+//! UFFDIO_MOVE nor UFFDIO_POISON.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -14,16 +14,16 @@ use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
 const GROUP: u8 = 0xaa;
 const API_VERSION: u64 = 0xaa;
-/// Faults of this process's own instructions only: system calls that meet a missing page fail.
+/// UFFD_USER_MODE_ONLY: reports only faults in user mode; system calls that access a missing page fail.
 const USER_MODE_ONLY: u32 = 1;
-/// Bytes of `uffd_msg`.
+/// Length of `uffd_msg` in bytes.
 const MESSAGE_BYTES: usize = 32;
 const EVENT_PAGEFAULT: u8 = 0x12;
 const FLAG_WRITE_PROTECTED: u64 = 1 << 1;
-/// Faults that are read at once.
+/// Maximum number of faults read by one system call.
 const FAULTS_MAX: usize = 16;
 
-/// What of the system is needed: write protection of anonymous memory, UFFDIO_POISON, UFFDIO_MOVE.
+/// Required features: write protection of anonymous memory, UFFDIO_POISON, UFFDIO_MOVE.
 const FEATURES: [(u64, &str); 3] = [
     (1, "write protection (kernel 5.7)"),
     (1 << 14, "UFFDIO_POISON (kernel 6.6)"),
@@ -53,7 +53,7 @@ struct Register {
     ioctls: u64,
 }
 
-/// Of UFFDIO_COPY and UFFDIO_MOVE.
+/// Argument of UFFDIO_COPY and UFFDIO_MOVE.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Transfer {
@@ -61,7 +61,7 @@ struct Transfer {
     from: u64,
     len_bytes: u64,
     mode: u64,
-    /// Bytes that it did, or an error.
+    /// Number of bytes processed, or a negative error.
     done: i64,
 }
 
@@ -87,42 +87,43 @@ const COPY: Opcode = opcode::read_write::<Transfer>(GROUP, 0x03);
 const MOVE: Opcode = opcode::read_write::<Transfer>(GROUP, 0x05);
 const WRITE_PROTECT: Opcode = opcode::read_write::<WriteProtect>(GROUP, 0x06);
 const POISON: Opcode = opcode::read_write::<Poison>(GROUP, 0x08);
-/// Of `/dev/userfaultfd`.
+/// USERFAULTFD_IOC_NEW of `/dev/userfaultfd`.
 const NEW: Opcode = opcode::none(GROUP, 0x00);
 
 const REGISTER_MISSING: u64 = 1;
 const REGISTER_WRITE_PROTECT: u64 = 1 << 1;
 const PROTECT: u64 = 1;
 
-/// A page fault: some thread waits.
+/// A page fault, for which a thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
-    /// Somewhere in the page.
+    /// An address in the page.
     pub address: u64,
-    /// The page is there, and protected against writing.
+    /// `true` if the page is present and write-protected.
     pub is_protected: bool,
 }
 
-/// Which accesses wait for pages.
+/// The kinds of access that wait for missing pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// All of them, also of system calls on behalf of the process: read(2) into the region works.
+    /// All accesses, including those of system calls on behalf of the process: read(2) into the region works.
     Everyone,
-    /// Those of the process's own instructions. A system call that meets a page which is not resident fails with EFAULT.
+    /// Accesses in user mode. A system call that accesses a page which is not resident fails with EFAULT.
     OwnInstructions,
 }
 
-/// A userfaultfd.
+/// A userfaultfd descriptor.
 pub(crate) struct Uffd(OwnedFd);
 
 impl Uffd {
-    /// As much as this process may have, and which accesses will wait.
+    /// Opens a descriptor with the most capabilities that this process is permitted, and returns which accesses will
+    /// wait.
     pub fn open() -> io::Result<(Self, Waits)> {
         let (fd, waits) = Self::descriptor()?;
         let uffd = Self(fd);
         let wanted = FEATURES.iter().fold(0, |all, (feature, _)| all | feature);
         let mut api = Api { version: API_VERSION, features: 0, ioctls: 0 };
-        // What there is can be asked for once for each descriptor.
+        // The features of a descriptor can be queried only once, so a second descriptor is used for the query.
         let (probe, _) = Self::descriptor()?;
         ioctl(&probe, API, &mut api)?;
         if let Some((_, name)) = FEATURES.iter().find(|(feature, _)| api.features & feature == 0) {
@@ -135,9 +136,10 @@ impl Uffd {
 
     fn descriptor() -> io::Result<(OwnedFd, Waits)> {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
-        // SAFETY: by itself the descriptor does nothing; what is registered with it decides.
+        // SAFETY: creating the descriptor has no effect on memory; only `register` changes how accesses to a range
+        // behave.
         let open = |flags| unsafe { userfaultfd(flags) };
-        // With a privilege, or where vm.unprivileged_userfaultfd is 1.
+        // Permitted with CAP_SYS_PTRACE or if vm.unprivileged_userfaultfd is 1.
         if let Ok(fd) = open(flags) {
             return Ok((fd, Waits::Everyone));
         }
@@ -148,36 +150,36 @@ impl Uffd {
         Ok((fd, Waits::OwnInstructions))
     }
 
-    /// The device gives one to everybody who may open it.
+    /// Opens a descriptor through the device, which is permitted to every process that may open it.
     fn from_device() -> io::Result<OwnedFd> {
         let device = rustix::fs::open("/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
-        // SAFETY: the request takes flags and no pointer.
+        // SAFETY: USERFAULTFD_IOC_NEW takes flags by value and no pointer.
         let fd = unsafe { libc::ioctl(device.as_raw_fd(), NEW as _, flags) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel has just made this descriptor for us.
+        // SAFETY: the ioctl above has just returned this descriptor, and no other object owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    /// Becomes readable with a fault.
+    /// Returns the descriptor, which is readable when there is a fault to read.
     pub fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 
-    /// From now on the faults of a range are told here.
+    /// Registers a range: its faults are reported to this descriptor.
     ///
     /// # Safety
-    /// The range is a mapping of the caller's. From now on whoever touches a page that is missing waits until it is
-    /// there: the holder of this must never do so.
+    /// The range must be a mapping that belongs to the caller. From now on a thread that accesses a missing page of it
+    /// waits until the page is filled: the thread that resolves the faults must never do so.
     pub unsafe fn register(&self, address: usize, len_bytes: usize) -> io::Result<()> {
         let mode = REGISTER_MISSING | REGISTER_WRITE_PROTECT;
         let mut register = Register { range: range(address, len_bytes), mode, ioctls: 0 };
         ioctl(&self.0, REGISTER, &mut register)
     }
 
-    /// Faults that nobody has read, in the order in which they came.
+    /// Reads pending faults and calls `tell` with each, in FIFO order. Returns the number of messages.
     pub fn faults(&self, mut tell: impl FnMut(Fault)) -> io::Result<usize> {
         let mut bytes = [0; FAULTS_MAX * MESSAGE_BYTES];
         let count = match rustix::io::read(&self.0, &mut bytes) {
@@ -194,27 +196,31 @@ impl Uffd {
         Ok(count)
     }
 
-    /// Puts bytes where pages are missing, and wakes who waits for them. An error tells how many bytes were put there.
+    /// Fills missing pages with `bytes` and wakes the threads that wait for them. An error contains the number of
+    /// bytes filled before it.
     ///
     /// # Safety
-    /// The range is registered here.
+    /// The range must be registered with this descriptor.
     pub unsafe fn copy(&self, to: usize, bytes: &[u8]) -> Result<(), (usize, Errno)> {
-        // SAFETY: as promised; the bytes live as long as the call.
+        // SAFETY: this function's contract guarantees that the destination is registered; `bytes` is borrowed for the
+        // call.
         unsafe { self.transfer(COPY, to, bytes.as_ptr().addr(), bytes.len()) }
     }
 
-    /// Moves a page from one place to another, where it is missing, and wakes who waits for it there. It happens at once:
-    /// whoever writes to the page meanwhile has done so before, or waits for it at its old place.
+    /// Moves pages to a range where they are missing, and wakes the threads that wait for them there. The move of a
+    /// page is atomic: a concurrent write of another thread is executed before it, or waits for the page at its old
+    /// address.
     ///
     /// # Safety
-    /// Both ranges are registered here, and of private anonymous memory.
+    /// Both ranges must be registered with this descriptor and consist of private anonymous memory.
     pub unsafe fn move_pages(&self, to: usize, from: usize, len_bytes: usize) -> Result<(), (usize, Errno)> {
-        // SAFETY: as promised.
+        // SAFETY: this function's contract guarantees that both ranges are registered private anonymous memory.
         unsafe { self.transfer(MOVE, to, from, len_bytes) }
     }
 
     /// # Safety
-    /// As of those who call it.
+    /// The contract of `copy` applies for UFFDIO_COPY (in addition, `len_bytes` bytes at `from` must be readable), and
+    /// that of `move_pages` for UFFDIO_MOVE.
     unsafe fn transfer(
         &self,
         opcode: Opcode,
@@ -236,7 +242,7 @@ impl Uffd {
                 Err(error) => {
                     done += usize::try_from(transfer.done).unwrap_or(0);
                     match Errno::from_io_error(&error) {
-                        // The address space is being changed.
+                        // The kernel returns EAGAIN while the memory map of the process is being changed.
                         Some(Errno::AGAIN) => {}
                         other => return Err((done, other.unwrap_or(Errno::IO))),
                     }
@@ -246,26 +252,27 @@ impl Uffd {
         Ok(())
     }
 
-    /// Whoever touches the page from now on gets SIGBUS. EEXIST: it is there.
+    /// Poisons missing pages: an access to them raises SIGBUS. Fails with EEXIST if a page is present.
     ///
     /// # Safety
-    /// The range is registered here.
+    /// The range must be registered with this descriptor.
     pub unsafe fn poison(&self, address: usize, len_bytes: usize) -> io::Result<()> {
         let mut poison = Poison { range: range(address, len_bytes), mode: 0, updated: 0 };
         ioctl(&self.0, POISON, &mut poison)
     }
 
-    /// Whoever writes to these pages, as far as they are there, waits from now on; or nobody waits any more.
+    /// Enables or disables the write protection of the present pages of the range. Threads that write to a protected
+    /// page wait.
     ///
     /// # Safety
-    /// The range is registered here.
+    /// The range must be registered with this descriptor.
     pub unsafe fn protect(&self, address: usize, len_bytes: usize, is_on: bool) -> io::Result<()> {
         let mode = if is_on { PROTECT } else { 0 };
         let mut protect = WriteProtect { range: range(address, len_bytes), mode };
         ioctl(&self.0, WRITE_PROTECT, &mut protect)
     }
 
-    /// Lets who waits for these pages try again.
+    /// Wakes the threads that wait for these pages; they retry their accesses.
     pub fn wake(&self, address: usize, len_bytes: usize) -> io::Result<()> {
         ioctl(&self.0, WAKE, &mut range(address, len_bytes))
     }
@@ -275,11 +282,12 @@ fn range(address: usize, len_bytes: usize) -> Range {
     Range { start: address as u64, len_bytes: len_bytes as u64 }
 }
 
-/// A request of a userfaultfd.
+/// Executes a request of a userfaultfd.
 fn ioctl<T>(fd: &OwnedFd, opcode: Opcode, argument: &mut T) -> io::Result<()> {
     loop {
-        // SAFETY: each opcode of this file says the size of its own argument; what the kernel changes beyond it are
-        // ranges that were registered, as callers promise.
+        // SAFETY: each opcode of this file encodes the size of the argument type that is passed with it, and
+        // `argument` is borrowed for the call. Beyond it the kernel changes only ranges for which the contracts of
+        // `register`, `copy`, `move_pages`, `poison` and `protect` hold.
         let result = unsafe { libc::ioctl(fd.as_raw_fd(), opcode as _, std::ptr::from_mut(argument)) };
         if result == 0 {
             return Ok(());

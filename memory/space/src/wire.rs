@@ -1,383 +1,385 @@
-//! What clients and nodes say to each other over remote calls: one method, a request and a reply in postcard. Data never
-//! goes this way.
+//! Messages between clients and nodes over remote calls: one method, with a request and a reply in postcard. Page data
+//! is transferred by one-sided accesses instead.
 
 use farcall_link::RemoteRegion;
 use farcall_link::bootstrap::{QpInfo, Secret};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The fields of a reply that versions since the first have appended, all of them zero or empty.
+/// Encoding of the reply fields appended since the first version, all of them zero or empty.
 const APPENDED: [u8; 1] = [0];
 
 /// The method of all requests.
 pub const METHOD: u16 = 1;
-/// The version that this build speaks. Later ones append fields and variants.
+/// Protocol version of this build. Later versions append fields and variants.
 pub const VERSION: u16 = 1;
-/// The longest name of a client.
+/// Maximum length of a client's name in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// The longest name of a volume.
+/// Maximum length of a volume's name in bytes.
 pub const VOLUME_NAME_BYTES_MAX: usize = 64;
-/// Bytes of notes that are read by one call.
+/// Maximum number of metadata bytes read by one call.
 pub const NOTES_READ_BYTES_MAX: usize = 512 << 10;
-/// Bytes of notes that are written by one call.
+/// Maximum number of metadata bytes written by one call.
 pub const NOTES_WRITE_BYTES_MAX: usize = 8 << 10;
-/// Nodes of one volume.
+/// Maximum number of nodes of a volume.
 pub const VOLUME_NODES_MAX: usize = 256;
 
-/// What names a lease, and proves that it is one's own.
+/// Secret that identifies a lease and authorizes its holder.
 pub type LeaseKey = Secret<[u8; 16]>;
 
-/// A volume: what nodes keep under a name when the lease of its mount has ended.
+/// Identifies a volume: named data that nodes retain when the lease of a mount has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeRef {
-    /// What people call it.
+    /// Name chosen by the user.
     pub name: String,
-    /// Proves that it is one's own.
+    /// Secret that authorizes the client.
     pub key: Secret<[u8; 16]>,
 }
 
-/// Which nodes have the notes of a volume, as its mount saw it. The newer of two has the higher epoch, then the higher
-/// change.
+/// Membership view of a volume: the nodes that have its metadata, as determined by its mount. Views are ordered by
+/// epoch, then by change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// Of this volume and no other: drawn when it was made.
+    /// Random identity of the volume, chosen at its creation.
     pub volume: u64,
-    /// Of the mount.
+    /// Epoch of the mount.
     pub epoch: u64,
-    /// Counts marks of the mount.
+    /// Sequence number of the view within the epoch.
     pub change: u32,
-    /// All nodes that the mount claimed, or the members when it took another one in.
+    /// All nodes that the mount claimed, or the members at the time when it added another one.
     pub nodes: Vec<u64>,
-    /// Of these, those that have all notes.
+    /// The nodes of these that have all metadata.
     pub members: Vec<u64>,
 }
 
 impl Mark {
-    /// What orders marks.
+    /// Returns the key by which views are ordered.
     pub const fn age(&self) -> (u64, u32) {
         (self.epoch, self.change)
     }
 }
 
-/// What a node keeps of a volume.
+/// State of a volume on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
-    /// What the volume calls the node.
+    /// Identifier of the node within the volume.
     pub node: u64,
-    /// The highest that was claimed.
+    /// Highest claimed epoch.
     pub epoch: u64,
-    /// The last one; none if no mount came so far.
+    /// Latest view; `None` if no mount has stored one.
     pub mark: Option<Mark>,
-    /// Room for notes.
+    /// Length of the metadata area in bytes.
     pub notes_bytes: u64,
 }
 
-/// What a client asks for.
+/// Request of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// A lease, under which slabs are granted.
+    /// Requests a lease, under which slabs are granted.
     Lease {
-        /// What the client speaks.
+        /// Protocol version of the client.
         version: u16,
-        /// What it calls itself, for people.
+        /// Name of the client, for display.
         name: String,
     },
-    /// Queue pairs, for one-sided access to all slabs of the lease. Earlier ones are closed first.
+    /// Requests queue pairs for one-sided access to all slabs of the lease. Earlier ones are closed first.
     Connect {
-        /// Which lease.
+        /// Key of the lease.
         lease: LeaseKey,
-        /// The client's ends.
+        /// The client's queue pairs.
         pairs: Vec<QpInfo>,
     },
-    /// The lease for another term. Every request that names it does the same.
+    /// Renews the lease. Every request that contains its key does the same.
     Renew {
-        /// Which lease.
+        /// Key of the lease.
         lease: LeaseKey,
     },
-    /// A slab. Asking again for the same number brings the same slab.
+    /// Requests a slab. A repeated request with the same number returns the same slab.
     Grant {
-        /// Which lease.
+        /// Key of the lease.
         lease: LeaseKey,
-        /// What the client calls it.
+        /// Number chosen by the client.
         slab: u64,
     },
-    /// A slab is given back; it may be gone already.
+    /// Returns a slab, which may already have been returned.
     Return {
-        /// Which lease.
+        /// Key of the lease.
         lease: LeaseKey,
-        /// What the client calls it.
+        /// Number chosen by the client.
         slab: u64,
     },
-    /// The lease ends, with all its slabs.
+    /// Ends the lease with all its slabs.
     End {
-        /// Which lease.
+        /// Key of the lease.
         lease: LeaseKey,
     },
-    /// How the node stands.
+    /// Requests the status of the node.
     Status,
-    /// Whether the node wants its memory back: nothing more is granted, and clients move their pages elsewhere.
+    /// Starts or stops draining: a draining node grants no more slabs, and clients move their pages elsewhere.
     Drain {
-        /// Whether it does.
+        /// `true` to start.
         is_wanted: bool,
     },
-    /// What the node keeps of a volume.
+    /// Requests the state of a volume.
     Look {
-        /// What the client speaks.
+        /// Protocol version of the client.
         version: u16,
-        /// Which volume.
+        /// Identifies the volume.
         volume: VolumeRef,
     },
-    /// A lease of a volume, which is made if there is none. What an earlier mount had of it, it has no more, before
-    /// this is answered: queue pairs, and by and by keys.
+    /// Requests a lease of a volume, which is created if it does not exist. Before the reply, an earlier mount loses
+    /// its access: immediately over its queue pairs, and later also its keys.
     Claim {
-        /// Which volume.
+        /// Identifies the volume.
         volume: VolumeRef,
-        /// What the client calls itself, for people.
+        /// Name of the client, for display.
         name: String,
-        /// Of this mount: while its lease lasts nobody else claims the volume.
+        /// Secret of this mount: while its lease is valid no other mount can claim the volume.
         holder: Secret<[u8; 16]>,
-        /// Higher than any that was claimed.
+        /// New epoch, higher than all claimed ones.
         epoch: u64,
-        /// What the volume is to call the node, if it has no name for it.
+        /// Identifier of the node within the volume, used if it has none yet.
         node: u64,
-        /// Room for notes.
+        /// Length of the metadata area in bytes.
         notes_bytes: u64,
     },
-    /// A mark of the mount that has the lease.
+    /// Stores a membership view of the mount that holds the lease.
     Mark {
-        /// Which lease.
+        /// Key of the lease.
         lease: LeaseKey,
-        /// From now on.
+        /// The new view.
         mark: Mark,
     },
-    /// Bytes of notes.
+    /// Reads bytes of metadata.
     ReadNotes {
-        /// Which lease.
+        /// Key of the lease.
         lease: LeaseKey,
-        /// Where they begin.
+        /// Offset of the first byte.
         offset: u64,
-        /// At most [`NOTES_READ_BYTES_MAX`].
+        /// Number of bytes, at most [`NOTES_READ_BYTES_MAX`].
         len_bytes: u32,
     },
-    /// Other bytes of notes, at most [`NOTES_WRITE_BYTES_MAX`].
+    /// Writes bytes of metadata, at most [`NOTES_WRITE_BYTES_MAX`].
     WriteNotes {
-        /// Which lease.
+        /// Key of the lease.
         lease: LeaseKey,
-        /// Where they begin.
+        /// Offset of the first byte.
         offset: u64,
-        /// What is to be there.
+        /// The bytes.
         bytes: Vec<u8>,
     },
-    /// A volume that nobody has a lease of is kept no longer.
+    /// Deletes a volume of which no lease exists.
     Forget {
-        /// Which volume.
+        /// Identifies the volume.
         volume: VolumeRef,
     },
-    /// How redundant the address space of a lease is, to be shown to operators.
+    /// Reports the redundancy of the address space of a lease, for display to operators.
     Report {
-        /// Which lease.
+        /// Key of the lease.
         lease: LeaseKey,
-        /// How redundant it is.
+        /// The redundancy.
         redundancy: Redundancy,
     },
-    /// As [`Request::Drain`], and clients leave also where fewer replicas stay than they are configured for.
+    /// Like [`Request::Drain`], but clients leave even if fewer replicas remain than configured.
     DrainForced,
-    /// All clients that hold leases are to read every replica of every page, and to repair those that are wrong.
+    /// Requests that all clients with leases read every replica of every page and repair wrong ones.
     Scrub,
 }
 
-/// How redundant the address space of a client is, and how far its checks are. Slabs are those that were written to.
+/// Redundancy of a client's address space, and progress of its scrubs. Only slabs that were written to are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Redundancy {
-    /// Replicas that each slab is to have.
+    /// Configured number of replicas per slab.
     pub replicas: u32,
-    /// Slabs.
+    /// Number of slabs.
     pub slabs: u32,
-    /// Slabs with fewer replicas in sync than that.
+    /// Slabs with fewer in-sync replicas than configured.
     pub degraded: u32,
-    /// Slabs with a replica that is being made.
+    /// Slabs with a replica that is being copied.
     pub copying: u32,
     /// Slabs without a replica.
     pub lost: u32,
-    /// Slabs on this node, which wants its memory back, that stay there: too few replicas would be left.
+    /// Slabs that stay on this draining node because too few replicas would remain.
     pub held_back: u32,
-    /// Scrubs that were requested at this node since the lease began, and are complete.
+    /// Completed scrubs of those requested at this node since the lease began.
     pub scrubs: u32,
-    /// Pages that the scrub in progress, or the latest one, of those has read.
+    /// Pages read by the scrub in progress, or by the latest one.
     pub scrubbed: u64,
-    /// Wrong pages of replicas that were repaired since the client began.
+    /// Wrong replica pages repaired since the client started.
     pub repaired: u64,
 }
 
-/// What a node knows from one of its holders.
+/// Information from one of a node's lease holders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HolderReport {
-    /// Scrubs that were requested since the lease began.
+    /// Number of scrubs requested since the lease began.
     pub scrubs: u32,
-    /// The latest report; `None` if its client sends none, as earlier versions do.
+    /// Latest report; `None` if the client sends none, like earlier versions.
     pub redundancy: Option<Redundancy>,
 }
 
-/// What a node answers.
+/// Reply of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// To [`Request::Lease`].
+    /// Reply to [`Request::Lease`].
     Leased {
-        /// The node's incarnation: another number after each start.
+        /// Incarnation of the node: a different number after each start.
         incarnation: u64,
-        /// The lease.
+        /// Key of the lease.
         lease: LeaseKey,
-        /// How long it lasts without being renewed.
+        /// Duration of the lease without renewal, in milliseconds.
         term_ms: u32,
-        /// Bytes of each slab.
+        /// Length of each slab in bytes.
         slab_bytes: u64,
-        /// How much there is.
+        /// Capacity of the node.
         room: Room,
     },
-    /// To [`Request::Connect`]: the node's ends, in the same order.
+    /// Reply to [`Request::Connect`]: the node's queue pairs, in the same order.
     Connected {
-        /// The node's ends.
+        /// The node's queue pairs.
         pairs: Vec<QpInfo>,
     },
-    /// To [`Request::Connect`] and [`Request::Grant`]: something of earlier queue pairs is under way; ask again.
+    /// Reply to [`Request::Connect`] and [`Request::Grant`]: accesses over earlier queue pairs are in progress; repeat
+    /// the request.
     Wait,
-    /// To [`Request::Grant`].
+    /// Reply to [`Request::Grant`].
     Granted {
-        /// Where it is, and its key.
+        /// Address and key of the slab.
         region: RemoteRegion,
-        /// How much is left.
+        /// Remaining capacity.
         room: Room,
     },
-    /// To what has no answer of its own.
+    /// Reply to requests without a specific reply.
     Done {
-        /// How much there is.
+        /// Capacity of the node.
         room: Room,
-        /// To a request that names a lease: scrubs that were requested since it began.
+        /// For a request that names a lease: number of scrubs requested since the lease began.
         scrubs: u32,
     },
-    /// To [`Request::Status`].
+    /// Reply to [`Request::Status`].
     Status(NodeStatus),
-    /// To [`Request::Look`].
+    /// Reply to [`Request::Look`].
     Looked {
-        /// Nothing, if it keeps no such volume.
+        /// `None` if the node does not have the volume.
         kept: Option<Kept>,
     },
-    /// To [`Request::Claim`].
+    /// Reply to [`Request::Claim`].
     Claimed {
-        /// The lease.
+        /// Key of the lease.
         lease: LeaseKey,
-        /// How long it lasts without being renewed.
+        /// Duration of the lease without renewal, in milliseconds.
         term_ms: u32,
-        /// Bytes of each slab.
+        /// Length of each slab in bytes.
         slab_bytes: u64,
-        /// How much there is.
+        /// Capacity of the node.
         room: Room,
-        /// The notes.
+        /// The metadata region.
         notes: RemoteRegion,
-        /// The slabs that it keeps of the volume; granted by [`Request::Grant`].
+        /// Slabs of the volume on this node, to be requested with [`Request::Grant`].
         slabs: Vec<u64>,
     },
-    /// To [`Request::ReadNotes`].
+    /// Reply to [`Request::ReadNotes`].
     Notes {
         /// The bytes.
         bytes: Vec<u8>,
     },
 }
 
-/// How much a node can still grant.
+/// Capacity of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Room {
-    /// Slabs that it donates.
+    /// Number of donated slabs.
     pub slabs: u32,
-    /// Of these, granted to nobody.
+    /// Number of slabs that are free.
     pub free: u32,
-    /// It wants its memory back.
+    /// `true` if the node is draining.
     pub is_draining: bool,
 }
 
 impl Room {
-    /// Whether the node wants its memory back also where clients keep fewer replicas then: it donates nothing any more.
+    /// Returns whether the node is draining by force: clients must leave even if fewer replicas remain, and the node
+    /// donates no slabs.
     pub const fn is_forced(&self) -> bool {
         self.is_draining && self.slabs == 0
     }
 }
 
-/// How a node stands.
+/// Status of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStatus {
-    /// Another number after each start.
+    /// Incarnation: a different number after each start.
     pub incarnation: u64,
-    /// Bytes of each slab.
+    /// Length of each slab in bytes.
     pub slab_bytes: u64,
-    /// How much there is.
+    /// Capacity of the node.
     pub room: Room,
-    /// Leases that expired so far, and so were fenced.
+    /// Number of leases that expired and were fenced.
     pub expired: u64,
-    /// Who holds slabs.
+    /// Lease holders.
     pub holders: Vec<Holder>,
-    /// Volumes that it keeps.
+    /// Volumes stored on the node.
     pub volumes: Vec<VolumeStatus>,
-    /// How many it keeps at most.
+    /// Maximum number of volumes.
     pub volumes_max: u32,
-    /// Bytes of notes of all of them, at most.
+    /// Maximum total length of their metadata in bytes.
     pub notes_bytes_max: u64,
-    /// What is known from the holders, in their order.
+    /// Reports of the holders, in the order of `holders`.
     pub reports: Vec<HolderReport>,
 }
 
-/// A volume that a node keeps.
+/// Status of a volume on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeStatus {
-    /// What people call it.
+    /// Name chosen by the user.
     pub name: String,
-    /// The highest that was claimed.
+    /// Highest claimed epoch.
     pub epoch: u64,
-    /// Slabs of it here.
+    /// Number of its slabs on this node.
     pub slabs: u32,
-    /// Memory for its notes, beside slabs.
+    /// Length of its metadata in bytes, in addition to slabs.
     pub notes_bytes: u64,
-    /// Whether a mount has it.
+    /// `true` if a mount holds it.
     pub is_held: bool,
 }
 
-/// Who holds slabs of a node.
+/// A lease holder of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// What it calls itself.
+    /// Name of the client.
     pub name: String,
-    /// How many.
+    /// Number of slabs.
     pub slabs: u32,
-    /// When its lease expires if it is not renewed.
+    /// Time until its lease expires without renewal, in milliseconds.
     pub left_ms: u32,
-    /// Whether it has queue pairs here.
+    /// `true` if it has queue pairs at this node.
     pub is_connected: bool,
 }
 
-/// Why a node does not do what it was asked for.
+/// Class of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 #[non_exhaustive]
 pub enum RefusalKind {
-    /// The bytes are no request.
+    /// The bytes are not a valid request.
     Malformed = 1,
-    /// Another version.
+    /// The protocol version is not supported.
     Version = 2,
-    /// There is no such lease: it expired, or the node was started again.
+    /// The lease does not exist: it expired, or the node was restarted.
     UnknownLease = 3,
     /// All slabs are granted.
     NoRoom = 4,
-    /// The node wants its memory back.
+    /// The node is draining.
     Draining = 5,
-    /// More than one client, or all of them, may have.
+    /// A limit of one client, or of all clients, is exceeded.
     Limit = 6,
-    /// The device, or the machine, has no more.
+    /// The device or the machine lacks resources.
     Resources = 7,
-    /// Another mount has the volume.
+    /// Another mount holds the volume.
     Held = 8,
-    /// The volume has another key, or another shape.
+    /// The volume has another key or geometry.
     OtherVolume = 9,
-    /// Another mount claimed the volume meanwhile.
+    /// Another mount has claimed the volume in the meantime.
     Overtaken = 10,
 }
 
@@ -395,38 +397,38 @@ impl RefusalKind {
         Self::Overtaken,
     ];
 
-    /// That of a number; `None` if this version knows none.
+    /// Returns the class with a code; `None` if this version does not know it.
     pub fn of_code(code: u16) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u16 == code)
     }
 
-    /// A refusal with its reason.
+    /// Creates a refusal of this class.
     pub fn because(self, reason: impl Into<String>) -> Refusal {
         Refusal { kind: self, reason: reason.into() }
     }
 }
 
-/// Why a node refuses.
+/// Refusal of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the memory node refuses ({kind:?}): {reason}")]
 pub struct Refusal {
-    /// The class: what a program decides by.
+    /// Class, on which programs can act.
     pub kind: RefusalKind,
-    /// The reason, for people.
+    /// Reason, for display.
     pub reason: String,
 }
 
 impl Request {
-    /// Its bytes.
+    /// Encodes the message.
     pub fn to_bytes(&self) -> Vec<u8> {
-        // Vectors grow: serialising plain data into one cannot fail.
+        // Serialising plain data into a growing vector cannot fail.
         postcard::to_allocvec(self).unwrap_or_default()
     }
 
-    /// Reads one. What a later version appended is ignored.
+    /// Decodes a request. Fields appended by a later version are ignored.
     ///
     /// # Errors
-    /// If the bytes are none.
+    /// Returns an error if the bytes are invalid.
     pub fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
         let parsed = postcard::take_from_bytes(bytes).map(|(request, _appended)| request);
         parsed.map_err(|error| RefusalKind::Malformed.because(format!("not a request: {error}")))
@@ -434,16 +436,17 @@ impl Request {
 }
 
 impl Reply {
-    /// Its bytes.
+    /// Encodes the message.
     pub fn to_bytes(&self) -> Vec<u8> {
-        // As above.
+        // Serialising plain data into a growing vector cannot fail.
         postcard::to_allocvec(self).unwrap_or_default()
     }
 
-    /// Reads one. What a later version appended is ignored, and what an earlier one lacks is zero.
+    /// Decodes a reply. Fields appended by a later version are ignored, and those that an earlier version lacks are
+    /// zero.
     ///
     /// # Errors
-    /// If the bytes are none.
+    /// Returns an error if the bytes are invalid.
     pub fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
         let take = |bytes| postcard::take_from_bytes(bytes).map(|(reply, _appended)| reply);
         let parsed = match take(bytes) {

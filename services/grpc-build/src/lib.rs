@@ -1,8 +1,9 @@
-//! Generates, for each service with unary methods, a direct client and a direct server beside what tonic generates. They
-//! have the same messages and the same server trait, and speak with tonic's generated code at the other end; only their
-//! short messages are encoded where they are sent and decoded where they came.
+//! Generates, for each service with unary methods, a direct client and a direct server in addition to tonic's
+//! generated code. They use the same messages and the same server trait, and interoperate with tonic's generated code
+//! at the other end. The difference is that short messages are encoded in the send buffer and decoded in the receive
+//! buffer.
 //!
-//! In a `build.rs`, with file descriptors of any compiler of .proto files (protox needs no protoc):
+//! In a `build.rs`, with file descriptors from any compiler of .proto files (protox needs no protoc):
 //!
 //! ```no_run
 //! fn compile(files: prost_types::FileDescriptorSet) -> std::io::Result<()> {
@@ -13,16 +14,16 @@
 //! }
 //! ```
 //!
-//! For a service `Echo` that gives, beside `echo_client` and `echo_server`, a module `echo_direct` with
-//! `EchoDirectClient`, made from a `farcall_grpc::Channel`, and `methods`, whose result is given to
-//! `farcall_grpc::Server::direct`. Streaming methods stay with tonic's client, over the same channel.
+//! For a service `Echo` this generates, in addition to `echo_client` and `echo_server`, a module `echo_direct` with
+//! `EchoDirectClient`, created from a `farcall_grpc::Channel`, and `methods`, whose result is passed to
+//! `farcall_grpc::Server::direct`. Streaming methods use tonic's client over the same channel.
 
 #![forbid(unsafe_code)]
 
 use prost_build::{Method, Service, ServiceGenerator};
 
-/// Tonic's generator, as it is configured, and the one of this package. Tonic's own functions to compile would replace
-/// it: settings of messages belong to `prost_build::Config`.
+/// Returns tonic's generator, as configured, combined with the one of this package. Do not use tonic's own compile
+/// functions: they would replace the generator. Settings of messages belong to `prost_build::Config`.
 pub fn generator(tonic: tonic_prost_build::Builder) -> Box<dyn ServiceGenerator> {
     Box::new(Both(tonic.service_generator()))
 }
@@ -45,7 +46,7 @@ impl ServiceGenerator for Both {
     }
 }
 
-/// The path of a type of a message, seen from a module beside it.
+/// Returns the path of a message type relative to a sibling module.
 fn type_path(rust_type: &str) -> String {
     if rust_type == "()" || rust_type.starts_with("::") || rust_type.starts_with("crate::") {
         rust_type.to_owned()
@@ -54,7 +55,7 @@ fn type_path(rust_type: &str) -> String {
     }
 }
 
-/// As tonic names its modules.
+/// Returns the module name that tonic uses for the service.
 fn module_name(service: &str) -> String {
     let mut name = String::new();
     let mut letters = service.chars().peekable();
@@ -72,7 +73,7 @@ fn path(service: &Service, method: &Method) -> String {
     format!("/{}{dot}{}/{}", service.package, service.proto_name, method.proto_name)
 }
 
-/// Nothing, if the service has no unary method.
+/// Returns the module with the direct client and server; an empty string if the service has no unary method.
 fn direct_module(service: &Service) -> String {
     let unary = |method: &&Method| !method.client_streaming && !method.server_streaming;
     let methods: Vec<&Method> = service.methods.iter().filter(unary).collect();

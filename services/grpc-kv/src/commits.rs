@@ -1,4 +1,4 @@
-//! Writes, and what they survive.
+//! Commit of writes, and their durability.
 
 use crate::store::StoreError;
 use bytes::Bytes;
@@ -11,25 +11,26 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use tokio::sync::oneshot;
 
-/// What a write that was answered survives.
+/// Failures that an acknowledged write survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// The end of this process, at any moment: the system has it. The end of the machine can take the last writes, never
-    /// one without those after it.
+    /// Exit of this process at any time: the kernel has the data. A crash of the machine can lose the last writes, but
+    /// never a write without all later ones.
     Process,
-    /// The end of the machine, too: the disk has it (fdatasync). Writes that wait at the same time share one.
+    /// Crash of the machine as well: the disk has the data (fdatasync). Writes that wait at the same time share one
+    /// fdatasync.
     #[default]
     Group,
-    /// The same, with one fdatasync for each write.
+    /// Like `Group`, with one fdatasync per write.
     Each,
 }
 
 /// A change of one record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// Writes it.
+    /// Writes the record.
     Put(Bytes, Bytes),
-    /// Removes it.
+    /// Removes the record.
     Delete(Bytes),
 }
 
@@ -39,7 +40,7 @@ impl Change {
         key
     }
 
-    /// Key and value.
+    /// Returns the length of key and value in bytes.
     pub(crate) fn len_bytes(&self) -> usize {
         match self {
             Self::Put(key, value) => key.len() + value.len(),
@@ -48,14 +49,14 @@ impl Change {
     }
 }
 
-/// Changes that a thread writes.
+/// A write queued for the commit thread.
 struct Waiting {
     changes: Vec<Change>,
     done: oneshot::Sender<Result<(), StoreError>>,
     room: Room,
 }
 
-/// The room that a waiting write takes.
+/// Queue capacity reserved by a waiting write; released on drop.
 struct Room {
     taken: Arc<AtomicUsize>,
     len_bytes: usize,
@@ -67,21 +68,21 @@ impl Drop for Room {
     }
 }
 
-/// Writes of one commit of the thread.
+/// Maximum number of writes in one commit.
 const GROUP_MAX: usize = 1_024;
-/// What each waiting write takes beside its bytes.
+/// Queue capacity in bytes that each waiting write takes in addition to its data.
 const WRITE_OVERHEAD_BYTES: usize = 128;
 
-/// Who writes.
+/// Executor of commits.
 pub(crate) enum Commits {
-    /// The caller.
+    /// The calling thread.
     Caller,
-    /// A thread, which waits for the disk.
+    /// A dedicated thread, which waits for the disk.
     Thread(Committer),
 }
 
 pub(crate) struct Committer {
-    /// Taken when it ends.
+    /// `None` while the committer is being dropped.
     sender: Option<Sender<Waiting>>,
     thread: Option<JoinHandle<()>>,
     taken: Arc<AtomicUsize>,
@@ -111,12 +112,13 @@ impl Commits {
 }
 
 impl Committer {
-    /// Has changes written; resolves when they are on the disk. They are written even if nobody waits.
+    /// Queues changes for the commit thread and resolves when they are on the disk. They are written even if this
+    /// future is dropped.
     pub async fn write(&self, changes: Vec<Change>) -> Result<(), StoreError> {
         let len_bytes = changes.iter().map(|change| change.len_bytes() + WRITE_OVERHEAD_BYTES).sum::<usize>();
         let before = self.taken.fetch_add(len_bytes, Ordering::Relaxed);
         let room = Room { taken: Arc::clone(&self.taken), len_bytes };
-        // A batch that is longer than all room may go alone.
+        // A batch longer than the whole queue capacity is accepted if the queue is empty.
         if before > 0 && before + len_bytes > self.waiting_bytes_max {
             return Err(StoreError::Busy { waiting_bytes_max: self.waiting_bytes_max });
         }
@@ -132,7 +134,7 @@ impl Committer {
 
 impl Drop for Committer {
     fn drop(&mut self) {
-        // What waits is written; then the thread ends.
+        // The thread commits all queued writes, then exits.
         self.sender = None;
         if let Some(thread) = self.thread.take() {
             let _panicked = thread.join();
@@ -140,7 +142,7 @@ impl Drop for Committer {
     }
 }
 
-/// Writes what comes, in the order in which it comes.
+/// Commits queued writes in FIFO order.
 fn serve(receiver: &Receiver<Waiting>, group_max: usize, database: &Database, records: &Keyspace) {
     while let Ok(first) = receiver.recv() {
         let mut group = vec![first];
@@ -152,22 +154,22 @@ fn serve(receiver: &Receiver<Waiting>, group_max: usize, database: &Database, re
         let changes = group.iter_mut().flat_map(|waiting| std::mem::take(&mut waiting.changes));
         let committed = commit(database, records, changes, PersistMode::SyncData);
         for Waiting { done, room, .. } in group {
-            // Before its caller can write again.
+            // Released before the caller can submit its next write.
             drop(room);
-            // Who gave the call up does not hear it.
+            // The receiver is gone if the call was cancelled.
             let _ = done.send(committed.clone());
         }
     }
 }
 
-/// Writes changes, all or none, with those before them.
+/// Commits changes atomically, together with all earlier ones.
 pub(crate) fn commit(
     database: &Database,
     records: &Keyspace,
     changes: impl IntoIterator<Item = Change>,
     persist: PersistMode,
 ) -> Result<(), StoreError> {
-    // All changes of a commit have one number in the tree, so it may hold one for each key.
+    // All changes of a commit have the same sequence number in the tree, so it may contain at most one per key.
     let mut last = BTreeMap::new();
     for change in changes {
         match change {
@@ -177,7 +179,7 @@ pub(crate) fn commit(
     }
     let mut batch = database.batch().durability(Some(persist));
     for (key, value) in &last {
-        // Copied: what came is a part of a message, and would keep all of it.
+        // Copied: a slice of the received message would keep all of it in memory.
         match value {
             Some(value) => batch.insert(records, &key[..], &value[..]),
             None => batch.remove(records, &key[..]),

@@ -1,37 +1,39 @@
-//! What one request, one client, all clients may take.
+//! Limits of single requests, of clients, and of the store.
 
 use std::time::Duration;
 
-/// Limits of a store. Every one is checked before anything is allocated for what it bounds.
+/// Limits of a store. Each is checked before memory is allocated for what it bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreLimits {
-    /// The longest key; at most [`Self::KEY_BYTES_MOST`].
+    /// Maximum length of a key in bytes; at most [`Self::KEY_BYTES_MOST`].
     pub key_bytes_max: usize,
-    /// The longest value.
+    /// Maximum length of a value in bytes.
     pub value_bytes_max: usize,
-    /// Changes of a batch.
+    /// Maximum number of changes in a batch.
     pub batch_changes_max: usize,
-    /// Keys and values of a batch, together.
+    /// Maximum total length of keys and values in a batch, in bytes.
     pub batch_bytes_max: usize,
-    /// Records of a page.
+    /// Maximum number of records in a page.
     pub page_records_max: usize,
-    /// Keys and values of a page, together; its last record may exceed it.
+    /// Maximum total length of keys and values in a page, in bytes; the last record may exceed it.
     pub page_bytes_max: usize,
-    /// Snapshots at once, those of iterators included.
+    /// Maximum number of snapshots, including those of iterators.
     pub snapshots_max: usize,
-    /// How long a snapshot is kept: as long as it is, nothing of what it shows can be removed from the disk.
+    /// Maximum lifetime of a snapshot. While it exists, no record version that it contains can be removed from the
+    /// disk.
     pub snapshot_age_max: Duration,
-    /// Keys and values of the writes that wait for the disk, together; more of them are refused.
+    /// Maximum total length of keys and values in writes that wait for the disk, in bytes. Further writes are
+    /// rejected.
     pub waiting_bytes_max: usize,
 }
 
 impl StoreLimits {
-    /// What the LSM tree takes.
+    /// Maximum length of a key in the LSM tree, in bytes.
     pub const KEY_BYTES_MOST: usize = u16::MAX as usize;
 }
 
 impl Default for StoreLimits {
-    /// Every request and every answer fits into a message of gRPC's usual limit, 4 MiB.
+    /// Default limits: every request and every response fits in a message of gRPC's usual limit, 4 MiB.
     fn default() -> Self {
         Self {
             key_bytes_max: 1 << 10,

@@ -17,49 +17,49 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tonic::transport::server::TcpIncoming;
 
-/// What carries the calls.
+/// Transport of the calls.
 #[derive(Clone)]
 pub enum Transport {
-    /// Frames over byte streams, without HTTP/2: clients are made from `farcall_grpc::Channel`.
+    /// Frames over byte streams, without HTTP/2: clients are created from `farcall_grpc::Channel`.
     Native(Nic, StreamOptions),
-    /// HTTP/2 over byte streams: clients connect by `farcall_grpc::http2::Connector`.
+    /// HTTP/2 over byte streams: clients connect with `farcall_grpc::http2::Connector`.
     Http2(Nic, StreamOptions),
     /// HTTP/2 over TCP: any gRPC client.
     Tcp,
 }
 
-/// How a store is served.
+/// Options of a server.
 #[derive(Clone)]
 pub struct ServerOptions {
-    /// By what.
+    /// Transport.
     pub transport: Transport,
-    /// Where.
+    /// Address to listen on.
     pub listen: SocketAddr,
-    /// Threads that answer calls.
+    /// Number of threads that answer calls.
     pub threads: usize,
 }
 
-/// Why a store is not served.
+/// Error of a server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LsmServerError {
-    /// The address cannot be had.
+    /// The server cannot listen on the address.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// Serving ended by itself.
+    /// The server thread ended unexpectedly.
     #[error("serving failed: {0}")]
     Serve(String),
 }
 
-/// How long calls that run may put off the end.
+/// Maximum time that a stopping server waits for running calls.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// Serves a store until it is told to stop.
+/// A running server of a store.
 pub struct LsmServer {
     address: SocketAddr,
     stop: watch::Sender<bool>,
@@ -67,10 +67,10 @@ pub struct LsmServer {
 }
 
 impl LsmServer {
-    /// Listens and serves.
+    /// Binds the address and starts a thread that serves.
     ///
     /// # Errors
-    /// If the address cannot be had, or there is no thread.
+    /// Returns an error if the address cannot be bound or the thread cannot be started.
     pub fn start(store: Arc<OrderedStore>, options: ServerOptions) -> Result<Self, LsmServerError> {
         let (stop, stops) = watch::channel(false);
         let (told, tells) = mpsc::channel();
@@ -93,7 +93,7 @@ impl LsmServer {
         let thread = thread::Builder::new().name("kv-server".to_owned()).spawn(serve).map_err(failed)?;
         match tells.recv() {
             Ok(address) => Ok(Self { address, stop, thread }),
-            // It ended before it could tell.
+            // The thread ended before it reported the address.
             Err(_) => match join(thread) {
                 Err(error) => Err(error),
                 Ok(()) => Err(LsmServerError::Serve("the thread ended at once".to_owned())),
@@ -101,22 +101,22 @@ impl LsmServer {
         }
     }
 
-    /// Where it listens: with the port that the system chose, if none was given.
+    /// Returns the local address, including the port that the kernel chose if none was given.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Whether it has not failed.
+    /// Returns whether the server thread is running.
     #[must_use]
     pub fn is_serving(&self) -> bool {
         !self.thread.is_finished()
     }
 
-    /// Takes no call any more and waits for those that run, five seconds at most.
+    /// Stops accepting calls and waits for the running ones, at most five seconds.
     ///
     /// # Errors
-    /// If it had failed before.
+    /// Returns an error if the server had failed before.
     pub fn stop(self) -> Result<(), LsmServerError> {
         self.stop.send_replace(true);
         join(self.thread)
@@ -140,7 +140,8 @@ fn runtime(threads: usize) -> io::Result<tokio::runtime::Runtime> {
 }
 
 async fn stopped(mut stops: watch::Receiver<bool>) {
-    // Who drops the server without stopping it ends it, too.
+    // Dropping the server without stopping it closes the channel, which ends the wait with an error and also stops the
+    // server.
     let _ = stops.wait_for(|is_over| *is_over).await;
 }
 

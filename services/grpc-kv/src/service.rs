@@ -15,14 +15,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tonic::{Request, Response, Status};
 
-/// Answers calls by what is in a store.
+/// Service that answers calls from a store.
 #[derive(Debug, Clone)]
 pub struct KvService {
     store: Arc<OrderedStore>,
 }
 
 impl KvService {
-    /// Of this store.
+    /// Creates a service of `store`.
     #[must_use]
     pub fn new(store: Arc<OrderedStore>) -> Self {
         Self { store }
@@ -43,7 +43,7 @@ impl From<StoreError> for Status {
     }
 }
 
-/// 0 means none.
+/// Converts a snapshot number of a request: 0 means none.
 fn number(snapshot: u64) -> Option<u64> {
     (snapshot != 0).then_some(snapshot)
 }
@@ -121,14 +121,14 @@ impl OrderedKv for KvService {
     }
 }
 
-/// The pages of a range, in a snapshot that can end by its age even if nobody reads them.
+/// The pages of a range, read from a snapshot. The snapshot can expire even if the stream is not read.
 #[derive(Debug)]
 pub struct Pages {
     store: Arc<OrderedStore>,
     snapshot: u64,
-    /// It ends with them.
+    /// `true` if the snapshot is closed together with this stream.
     is_own: bool,
-    /// Of the next page, if there is one.
+    /// Start of the next page, if there is one.
     start: Option<Bytes>,
     end: Bytes,
     limit: usize,

@@ -1,4 +1,4 @@
-//! Snapshots that clients hold by number: so many, for so long.
+//! Snapshots that clients reference by number, limited in count and lifetime.
 
 use crate::store::StoreError;
 use farcall_link::os_random;
@@ -16,9 +16,9 @@ pub(crate) struct Snapshots {
 
 struct Table {
     held: HashMap<u64, Held>,
-    /// The number of the last one.
+    /// Number of the snapshot opened last.
     last: u64,
-    /// A task looks for old ones.
+    /// `true` while a task closes expired snapshots.
     is_watched: bool,
 }
 
@@ -28,17 +28,18 @@ struct Held {
 }
 
 impl Snapshots {
-    /// None. Numbers begin anywhere: one of a server that ran before names no snapshot of this one.
+    /// Creates an empty table. Numbers begin at a random value, so that a number of an earlier server process
+    /// identifies no snapshot of this one.
     ///
     /// # Errors
-    /// If the system has no random numbers.
+    /// Returns the error of the kernel's random number generator.
     pub fn new(count_max: usize, age_max: Duration) -> std::io::Result<Self> {
         let last = u64::from_le_bytes(os_random()?);
         let table = Table { held: HashMap::new(), last, is_watched: false };
         Ok(Self { table: Mutex::new(table), count_max, age_max })
     }
 
-    /// Keeps a snapshot; returns its number, which is not 0.
+    /// Stores a snapshot and returns its number, which is not 0.
     pub fn open(&self, snapshot: fjall::Snapshot) -> Result<u64, StoreError> {
         let now = Instant::now();
         let mut table = self.table.lock();
@@ -54,7 +55,7 @@ impl Snapshots {
         Ok(number)
     }
 
-    /// The snapshot with a number.
+    /// Returns the snapshot with number `number`.
     pub fn get(&self, number: u64) -> Result<fjall::Snapshot, StoreError> {
         let mut table = self.table.lock();
         match table.held.get(&number) {
@@ -67,7 +68,7 @@ impl Snapshots {
         }
     }
 
-    /// Gives one back. It may have ended by itself.
+    /// Closes a snapshot, unless it has already expired.
     pub fn close(&self, number: u64) {
         self.table.lock().held.remove(&number);
     }
@@ -76,7 +77,7 @@ impl Snapshots {
         self.table.lock().held.len()
     }
 
-    /// Ends old ones. Returns when the next one will be old.
+    /// Closes expired snapshots. Returns the next expiry time.
     fn end_old(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut table = self.table.lock();
@@ -86,7 +87,8 @@ impl Snapshots {
         next
     }
 
-    /// Has old ones ended even if nobody asks for any more. It costs nothing while there is none.
+    /// Starts a task that closes expired snapshots even if no request uses them. The task ends when there are no
+    /// snapshots.
     pub fn watch(self: &Arc<Self>) {
         if std::mem::replace(&mut self.table.lock().is_watched, true) {
             return;

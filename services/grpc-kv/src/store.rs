@@ -1,4 +1,4 @@
-//! The store: records in an LSM tree below one directory.
+//! The store: records in an LSM tree in one directory.
 
 use crate::commits::{Change, Commits, Durability, commit};
 use crate::limits::StoreLimits;
@@ -12,14 +12,15 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How a store is opened.
+/// Options of a store.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreOptions {
-    /// What writes survive.
+    /// Durability of writes.
     pub durability: Durability,
-    /// What requests may take.
+    /// Limits of requests.
     pub limits: StoreLimits,
-    /// Memory for blocks of the tree that were read. What was written and is not yet in files takes up to 64 MiB more.
+    /// Capacity in bytes of the cache for blocks read from the tree. Written records that are not yet in files take up
+    /// to 64 MiB more.
     pub cache_bytes: u64,
 }
 
@@ -29,36 +30,36 @@ impl Default for StoreOptions {
     }
 }
 
-/// Why a store does not do it.
+/// Error of a store.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// The directory cannot be used.
     #[error("cannot use the directory {path:?}: {source}")]
     Directory {
-        /// Which.
+        /// Path of the directory.
         path: PathBuf,
-        /// Why not.
+        /// Error of the system call.
         source: Arc<io::Error>,
     },
-    /// Another process has it.
+    /// Another process has the store open.
     #[error("another process has the store in {0:?} open")]
     Locked(PathBuf),
-    /// There is something else, or it is damaged.
+    /// The directory contains other data, or the store is damaged.
     #[error("cannot open the store in {path:?}: {source}")]
     Open {
-        /// Which.
+        /// Path of the directory.
         path: PathBuf,
-        /// Why not.
+        /// Error of the LSM tree.
         source: Arc<fjall::Error>,
     },
-    /// A limit that the tree does not have.
+    /// The configured key length exceeds the limit of the tree.
     #[error("keys may be at most {0} bytes long")]
     Limits(usize),
     /// A key is empty or too long.
     #[error("a key has 1 to {len_bytes_max} bytes; this one has {len_bytes}")]
     Key {
-        /// Its length.
+        /// Length in bytes.
         len_bytes: usize,
         /// The limit.
         len_bytes_max: usize,
@@ -66,7 +67,7 @@ pub enum StoreError {
     /// A value is too long.
     #[error("a value has up to {len_bytes_max} bytes; this one has {len_bytes}")]
     Value {
-        /// Its length.
+        /// Length in bytes.
         len_bytes: usize,
         /// The limit.
         len_bytes_max: usize,
@@ -76,34 +77,35 @@ pub enum StoreError {
         "a batch has up to {changes_max} changes and {bytes_max} bytes; this one has {changes} and {bytes}"
     )]
     Batch {
-        /// Its changes.
+        /// Number of changes.
         changes: usize,
-        /// Its keys and values.
+        /// Total length of keys and values in bytes.
         bytes: usize,
         /// The limit of changes.
         changes_max: usize,
         /// The limit of bytes.
         bytes_max: usize,
     },
-    /// It ended by itself, was closed, or never was.
+    /// The snapshot has expired, was closed, or never existed.
     #[error("there is no snapshot {0}: it is too old, or was closed; open another one")]
     NoSnapshot(u64),
-    /// All of them are in use.
+    /// The maximum number of snapshots exists already.
     #[error("there are {count_max} snapshots and iterators already; close one, or try again later")]
     TooManySnapshots {
         /// The limit.
         count_max: usize,
     },
-    /// The disk does not keep up.
+    /// The maximum amount of writes waits for the disk already.
     #[error("{waiting_bytes_max} bytes of writes wait for the disk already; try again later")]
     Busy {
         /// The limit.
         waiting_bytes_max: usize,
     },
-    /// The store was closed meanwhile; whether the write happened is not known.
+    /// The store was closed during the write. Whether the write was executed is not known.
     #[error("the store is being closed")]
     Closed,
-    /// The disk, or the files on it. After a write that failed so no other one is taken: what is on the disk is not known.
+    /// The disk or the files on it failed. After a failed write the store rejects all others, because the contents of
+    /// the disk are not known.
     #[error("the store failed: {0}; look at its disk, then start it again")]
     Failed(Arc<fjall::Error>),
 }
@@ -123,11 +125,11 @@ pub struct Page {
     pub next: Bytes,
 }
 
-/// Records in the order of their keys, on a disk.
+/// Records in the order of their keys, on disk.
 ///
-/// Reads and, under [`Durability::Process`], writes are done by the calling thread; they may wait for the disk.
+/// Reads and, with [`Durability::Process`], writes are executed by the calling thread; they may wait for the disk.
 pub struct OrderedStore {
-    // Goes first: it writes what waits.
+    // Drop order: first, because dropping it commits the queued writes.
     commits: Commits,
     records: Keyspace,
     database: Database,
@@ -136,11 +138,11 @@ pub struct OrderedStore {
 }
 
 impl OrderedStore {
-    /// Opens the store in a directory, which is made, for this user alone, if it is not there. What writes that were
-    /// answered left is there again.
+    /// Opens the store in a directory, which is created with access for the current user only if it does not exist.
+    /// All acknowledged writes are restored, as far as their durability permits.
     ///
     /// # Errors
-    /// If the directory cannot be used, another process uses it, or what is in it is no store.
+    /// Returns an error if the directory cannot be used, another process uses it, or it contains no valid store.
     pub fn open(path: &Path, options: StoreOptions) -> Result<Self, StoreError> {
         let StoreOptions { durability, limits, cache_bytes } = options;
         if limits.key_bytes_max > StoreLimits::KEY_BYTES_MOST {
@@ -161,16 +163,16 @@ impl OrderedStore {
         Ok(Self { commits, records, database, snapshots, limits })
     }
 
-    /// What requests may take.
+    /// Returns the limits of requests.
     #[must_use]
     pub fn limits(&self) -> &StoreLimits {
         &self.limits
     }
 
-    /// The value of a key, now or in a snapshot.
+    /// Returns the value of a key, at present or in a snapshot.
     ///
     /// # Errors
-    /// If the key cannot be one, there is no such snapshot, or the disk fails.
+    /// Returns an error if the key is invalid, the snapshot does not exist, or the disk fails.
     pub fn get(&self, key: &[u8], snapshot: Option<u64>) -> Result<Option<Bytes>, StoreError> {
         self.check_key(key)?;
         let value = match snapshot {
@@ -180,11 +182,12 @@ impl OrderedStore {
         Ok(value.map_err(StoreError::failed)?.map(Bytes::from))
     }
 
-    /// Makes changes: all of them or none. Of several changes of a key the last one counts. Resolves when they are as
-    /// durable as this store makes them; they are made even if nobody waits.
+    /// Applies changes atomically. Of several changes of a key the last one takes effect. Resolves when they are as
+    /// durable as [`StoreOptions::durability`] requires. They are applied even if this future is dropped after its
+    /// first poll.
     ///
     /// # Errors
-    /// If a limit is exceeded, or the disk fails.
+    /// Returns an error if a limit is exceeded or the disk fails.
     pub async fn write(&self, changes: Vec<Change>) -> Result<(), StoreError> {
         self.check(&changes)?;
         match &self.commits {
@@ -193,11 +196,11 @@ impl OrderedStore {
         }
     }
 
-    /// The first records from `start` on and before `end`, which is the last record's end if empty: up to `limit`, and
-    /// not more than a page may have. Now, or in a snapshot.
+    /// Returns the first records from `start` on and before `end` (to the last record if `end` is empty): up to
+    /// `limit`, and no more than a page may have. Reads the present state, or a snapshot.
     ///
     /// # Errors
-    /// As [`Self::get`].
+    /// Returns the errors of [`Self::get`].
     pub fn scan(
         &self,
         start: &[u8],
@@ -235,11 +238,11 @@ impl OrderedStore {
         Ok(page)
     }
 
-    /// Keeps all records as they are; returns the number of the snapshot, which is not 0. It ends by itself when it is
-    /// as old as [`StoreLimits::snapshot_age_max`]; below a tokio runtime its memory is free then, too.
+    /// Opens a snapshot of all records and returns its number, which is not 0. It expires after
+    /// [`StoreLimits::snapshot_age_max`]. If this is called in a tokio runtime, its resources are released then, too.
     ///
     /// # Errors
-    /// If there are too many.
+    /// Returns an error if the maximum number of snapshots exists.
     pub fn open_snapshot(&self) -> Result<u64, StoreError> {
         let number = self.snapshots.open(self.database.snapshot())?;
         if tokio::runtime::Handle::try_current().is_ok() {
@@ -248,20 +251,20 @@ impl OrderedStore {
         Ok(number)
     }
 
-    /// Whether there is such a snapshot, still.
+    /// Checks that a snapshot exists.
     ///
     /// # Errors
-    /// If there is not.
+    /// Returns an error if it does not.
     pub fn check_snapshot(&self, number: u64) -> Result<(), StoreError> {
         self.snapshots.get(number).map(drop)
     }
 
-    /// Gives a snapshot back, if it has not ended by itself.
+    /// Closes a snapshot, unless it has already expired.
     pub fn close_snapshot(&self, number: u64) {
         self.snapshots.close(number);
     }
 
-    /// Snapshots that are kept.
+    /// Returns the number of open snapshots.
     #[must_use]
     pub fn snapshot_count(&self) -> usize {
         self.snapshots.count()
@@ -288,7 +291,7 @@ impl OrderedStore {
             bytes += change.len_bytes();
         }
         let StoreLimits { batch_changes_max: changes_max, batch_bytes_max: bytes_max, .. } = self.limits;
-        // One change may be as long as a record may be.
+        // A single change may be as long as the limits of a record permit.
         if changes.len() > 1 && (changes.len() > changes_max || bytes > bytes_max) {
             return Err(StoreError::Batch { changes: changes.len(), bytes, changes_max, bytes_max });
         }

@@ -1,4 +1,4 @@
-//! Bodies that come over a connection: responses at a client, requests at a server.
+//! Bodies received over a connection: responses at a client, requests at a server.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 use crate::connection::CallRef;
 use crate::deadline::Deadline;
 
-/// A body that comes over a connection. A client that drops it before its end gives the call up.
+/// A body received over a connection. A client that drops it before its end cancels the call.
 #[derive(Default)]
 pub struct IncomingBody {
     source: Source,
@@ -22,11 +22,11 @@ pub struct IncomingBody {
 enum Source {
     #[default]
     Empty,
-    /// All of it.
+    /// The complete body.
     Whole { data: Bytes, trailers: Option<HeaderMap> },
-    /// What a server sends.
+    /// A response, received in parts.
     Response(CallRef),
-    /// What a client sends.
+    /// A request, received in parts.
     Request(CallRef),
 }
 
@@ -50,7 +50,7 @@ impl std::fmt::Debug for IncomingBody {
     }
 }
 
-/// What a client is told whose deadline has passed.
+/// Returns the status of a call whose deadline has passed, at the client.
 pub(crate) fn deadline_exceeded() -> Status {
     Status::deadline_exceeded("the deadline of the call has passed; the call may have run")
 }

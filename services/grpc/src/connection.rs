@@ -1,7 +1,8 @@
 //! A connection: its stream, its calls, and the task that runs both.
 //!
-//! Who submits something writes it into the stream at once, if there is room. One task, the driver, reads what comes,
-//! hands it to those who wait for it, and writes what had found no room. It yields to the runtime after each turn.
+//! The task that submits a part writes it directly into the stream if there is space. One task, the driver, reads
+//! received frames, passes them to the waiting tasks, and writes output for which there was no space. It yields to the
+//! runtime after each iteration.
 
 use std::future::poll_fn;
 use std::io;
@@ -22,10 +23,10 @@ use crate::frame::hello::HELLO_BYTES;
 use crate::frame::{HEAD_BYTES, Head, Hello};
 use crate::options::GrpcOptions;
 
-/// Bytes that a turn reads before others get theirs.
+/// Maximum number of bytes read in one driver iteration, so that other tasks get their turn.
 const TURN_BYTES: usize = 256 << 10;
 
-/// See the module.
+/// A connection; see the module documentation.
 pub(crate) struct Connection {
     pub peer: SocketAddr,
     state: Mutex<State>,
@@ -36,32 +37,32 @@ struct State {
     stream: AsyncStream,
     calls: Calls,
     out: Outbound,
-    /// The driver, to be woken when there is something to do for it.
+    /// The driver task, woken when there is work for it.
     driver: Option<Waker>,
-    /// More comes at once: what is submitted meanwhile is sent together.
+    /// `true` while submissions are gathered, to be sent together.
     is_gathering: bool,
-    /// A frame was composed behind those that wait to be sent.
+    /// `true` if a frame was composed after the pending output.
     is_composed: bool,
-    /// No client has a way to begin further calls.
+    /// `true` once no channel can open further calls on this connection.
     is_left: bool,
-    /// Bytes without which nothing that came can be understood.
+    /// Number of buffered bytes needed to parse the next frame.
     need: usize,
 }
 
-/// What a driver's turn brought.
+/// Results of a driver iteration.
 #[derive(Default)]
 pub(crate) struct Turn {
-    /// Calls that began.
+    /// Calls that have begun.
     pub accepted: Vec<Accepted>,
     wakes: Vec<Waker>,
 }
 
-/// Why a connection cannot be used from its beginning.
+/// Returns the error of a connection whose peer is incompatible.
 fn unusable(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// Says hello, and hears the other end's.
+/// Sends this end's hello and receives that of the peer.
 async fn greet(stream: &mut AsyncStream, options: &GrpcOptions) -> io::Result<Hello> {
     let ours = options.hello();
     stream.write_all(&ours.encode()).await?;
@@ -81,14 +82,14 @@ async fn greet_in_time(stream: &mut AsyncStream, options: &GrpcOptions) -> io::R
     let greeted = tokio::time::timeout(options.stream.connect_timeout, greet(stream, options)).await;
     let greeted = greeted.map_err(late).flatten();
     if greeted.is_err() {
-        // The other end learns what this one speaks.
+        // Shutting the stream down delivers this end's hello, so that the peer can report the versions.
         let _late_or_broken = tokio::time::timeout(options.stream.linger, stream.shutdown()).await;
     }
     greeted
 }
 
 impl Connection {
-    /// A client's end, with a permit for each call that may be open.
+    /// Creates a client's end. The semaphore has a permit for each call that may be open.
     pub async fn of_client(
         mut stream: AsyncStream,
         options: &GrpcOptions,
@@ -98,7 +99,7 @@ impl Connection {
         Ok((Self::new(stream, calls, options), permits))
     }
 
-    /// A server's end.
+    /// Creates a server's end.
     pub async fn of_server(
         mut stream: AsyncStream,
         options: &GrpcOptions,
@@ -124,12 +125,13 @@ impl Connection {
         Arc::new(Self { peer, state: Mutex::new(state), linger })
     }
 
-    /// Does something with the calls, sends what that gives, and wakes whom it concerns.
+    /// Calls `action` with the calls, sends the resulting frames, and wakes the affected tasks.
     pub fn with<T>(&self, action: impl FnOnce(&mut Calls) -> T) -> T {
         self.with_state(|state| action(&mut state.calls))
     }
 
-    /// Composes a frame behind those that wait to be sent, and sends it; `action` says whether it did.
+    /// Calls `action` to compose a frame after the pending output, and sends it. `action` returns whether it composed
+    /// one.
     pub fn compose(&self, action: impl FnOnce(&mut Calls, &mut Outbound) -> bool) -> bool {
         self.with_state(|state| {
             let is_done = action(&mut state.calls, &mut state.out);
@@ -146,7 +148,7 @@ impl Connection {
             state.is_composed = false;
             state.flush(self.peer);
         }
-        // Mostly there are none; their memory stays where it is then.
+        // Usually empty; the vector then keeps its memory.
         let wakes = state.calls.take_wakes();
         let ends = state.is_left || state.calls.is_ending();
         let driver = if has_sent || ends { state.driver.take() } else { None };
@@ -155,19 +157,19 @@ impl Connection {
         result
     }
 
-    /// What is submitted during `action` is sent together when it has ended.
+    /// Gathers everything that is submitted during `action` and sends it together afterwards.
     pub fn gather(&self, action: impl FnOnce()) {
         self.state.lock().is_gathering = true;
         action();
         self.with_state(|state| state.is_gathering = false);
     }
 
-    /// No further calls come from this end: the connection ends when those that are open are over.
+    /// Declares that this end opens no further calls: the connection ends when the open ones have ended.
     pub fn leave(&self) {
         self.with_state(|state| state.is_left = true);
     }
 
-    /// A turn of the driver; ready when the connection has ended.
+    /// Runs one driver iteration. Ready when the connection has ended.
     pub fn poll_turn(&self, context: &mut Context<'_>, turn: &mut Turn) -> Poll<()> {
         let mut state = self.state.lock();
         if !state.driver.as_ref().is_some_and(|driver| driver.will_wake(context.waker())) {
@@ -181,7 +183,7 @@ impl Connection {
         over
     }
 
-    /// Runs a client's end.
+    /// Drives a client's end.
     pub async fn drive(self: Arc<Self>) {
         let _guard = Driving(&self);
         let mut turn = Turn::default();
@@ -189,20 +191,20 @@ impl Connection {
         self.close().await;
     }
 
-    /// Ends the stream: what was written arrives, if the peer takes it in time.
+    /// Ends the stream. Written bytes are delivered if the peer reads them within the linger time.
     pub async fn close(&self) {
         let closing = poll_fn(|context| Pin::new(&mut self.state.lock().stream).poll_shutdown(context));
         let _late_or_broken = tokio::time::timeout(self.linger, closing).await;
         self.break_off(&Status::unavailable(format!("the connection to {} has ended", self.peer)));
     }
 
-    /// All calls end; so does the connection.
+    /// Ends all calls, and with them the connection.
     pub fn break_off(&self, why: &Status) {
         self.with(|calls| calls.break_off(why));
     }
 }
 
-/// Nobody runs the connection any more when this is dropped.
+/// Guard held by the driver: when it is dropped, no task drives the connection, and its calls fail.
 pub(crate) struct Driving<'a>(pub &'a Connection);
 
 impl Drop for Driving<'_> {
@@ -213,7 +215,7 @@ impl Drop for Driving<'_> {
 }
 
 impl State {
-    /// Writes what there is room for.
+    /// Writes pending output as far as there is space.
     fn flush(&mut self, peer: SocketAddr) {
         loop {
             if !self.out.is_pending() {
@@ -269,7 +271,7 @@ impl State {
                 self.flush(peer);
             }
         }
-        // Those whom this turn wakes come before the next one.
+        // Yield, so that the tasks woken by this iteration run before the next one.
         context.waker().wake_by_ref();
         Poll::Pending
     }
@@ -279,7 +281,7 @@ fn lost(peer: SocketAddr, why: &dyn std::fmt::Display) -> Status {
     Status::unavailable(format!("the connection to {peer} is lost: {why}; the call may have run"))
 }
 
-/// Hands what came to the calls. Returns how many bytes the next look needs.
+/// Passes received frames to the calls. Returns the number of bytes that the next frame needs.
 fn take_frames(stream: &mut AsyncStream, calls: &mut Calls) -> Result<usize, String> {
     let stream = stream.get_mut().map_err(|error| error.to_string())?;
     let mut taken = 0;
@@ -312,7 +314,7 @@ pub(crate) struct CallRef {
 }
 
 impl CallRef {
-    /// Hands the next part over, as soon as the part before has been sent.
+    /// Submits the next part as soon as the part before has been sent.
     pub async fn submit(&self, part: Submission) -> Result<(), Status> {
         let mut part = Some(part);
         poll_fn(|context| self.connection.with(|calls| calls.poll_submit(self.id, context, &mut part))).await

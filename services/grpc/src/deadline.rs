@@ -1,4 +1,4 @@
-//! Deadlines of calls: `grpc-timeout`, kept at both ends.
+//! Deadlines of calls (`grpc-timeout`), enforced at both ends.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use tokio::time::{Instant, Sleep};
 
-/// When a call has to be over, if ever. Its timer is made when it is waited for the first time.
+/// The deadline of a call, if it has one. Its timer is created at the first poll.
 #[derive(Default)]
 pub(crate) struct Deadline {
     at: Option<Instant>,
@@ -15,20 +15,20 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// What `grpc-timeout` says, counted from now. What it should not say is ignored, as tonic does.
+    /// Reads `grpc-timeout`, counted from now. Invalid values are ignored, as by tonic.
     pub fn of(metadata: &HeaderMap) -> Self {
         let timeout = metadata.get("grpc-timeout").and_then(|value| parse(value.as_bytes()));
         Self { at: timeout.and_then(|timeout| Instant::now().checked_add(timeout)), timer: None }
     }
 
-    /// Ready when it has passed.
+    /// Ready when the deadline has passed.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Some(at) = self.at else { return Poll::Pending };
         self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at))).as_mut().poll(context)
     }
 }
 
-/// At most eight digits and a unit.
+/// Parses at most eight digits and a unit.
 fn parse(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {

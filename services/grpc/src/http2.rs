@@ -1,8 +1,8 @@
-//! gRPC with HTTP/2, as tonic and hyper speak it, over byte streams instead of TCP.
+//! gRPC with HTTP/2, as implemented by tonic and hyper, over byte streams instead of TCP.
 //!
 //! A client: `Endpoint::from_static("http://any").connect_with_connector(Connector::new(...))`. A server:
-//! `Server::builder().add_service(...).serve_with_incoming(Incoming::bind(...))`. Any other program of hyper or tonic
-//! does the same. It costs what HTTP/2 costs; [`crate::Channel`] and [`crate::Server`] do without.
+//! `Server::builder().add_service(...).serve_with_incoming(Incoming::bind(...))`. Other programs that use hyper or
+//! tonic do the same. [`crate::Channel`] and [`crate::Server`] avoid the cost of HTTP/2.
 
 use std::future::Future;
 use std::io;
@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 use tower_service::Service;
 
-/// Connects to one address, whatever address a client asks for.
+/// Connector to one address; it ignores the address of the request.
 #[derive(Clone)]
 pub struct Connector {
     nic: Nic,
@@ -27,7 +27,7 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// To the [`Incoming`] at this address.
+    /// Creates a connector to the [`Incoming`] at `address`.
     pub fn new(nic: &Nic, address: SocketAddr, options: StreamOptions) -> Self {
         Self { nic: nic.clone(), address, options }
     }
@@ -48,24 +48,24 @@ impl Service<http::Uri> for Connector {
     }
 }
 
-/// Connections for `serve_with_incoming`.
+/// Incoming connections for `serve_with_incoming`.
 pub struct Incoming {
     listener: AsyncStreamListener,
 }
 
 impl Incoming {
-    /// Listens at an address.
+    /// Binds a listener to an address.
     ///
     /// # Errors
-    /// If the address cannot be bound.
+    /// Returns an error if the address cannot be bound.
     pub fn bind(nic: &Nic, address: impl ToSocketAddrs, options: StreamOptions) -> io::Result<Self> {
         Ok(Self { listener: AsyncStreamListener::bind(nic, address, options)? })
     }
 
-    /// Where it listens.
+    /// Returns the local address.
     ///
     /// # Errors
-    /// If the system does not tell.
+    /// Returns the error of `getsockname`.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.address()
     }
@@ -75,13 +75,13 @@ impl Stream for Incoming {
     type Item = io::Result<Accepted>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        // Nothing is lost where this future is dropped: what arrived stays in the listener.
+        // Dropping this future loses no stream: accepted streams stay in the listener.
         let accepted = std::pin::pin!(self.listener.accept()).poll(context);
         accepted.map(|stream| Some(stream.map(Accepted)))
     }
 }
 
-/// A stream that knows its peer, as tonic asks of connections.
+/// A stream that provides the address of its peer, as tonic requires of connections.
 pub struct Accepted(AsyncStream);
 
 pub(crate) fn connect_info(peer: SocketAddr) -> TcpConnectInfo {

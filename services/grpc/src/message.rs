@@ -1,11 +1,11 @@
-//! One message as gRPC sends it: whether it is compressed, its length, its bytes.
+//! A gRPC length-prefixed message: compressed flag, length, bytes.
 
 use prost::Message;
 use tonic::Status;
 
-/// Before each message: whether it is compressed, in one byte, and its length, in four, big-endian.
+/// Length in bytes of the prefix of a message: one byte for the compressed flag and four for the length, big-endian.
 pub(crate) const PREFIX_BYTES: usize = 5;
-/// The longest message that is taken, as by tonic.
+/// Maximum length of a received message in bytes, the default of tonic.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
 /// Appends a message and its prefix.
@@ -15,10 +15,10 @@ pub(crate) fn put(message: &impl Message, out: &mut Vec<u8>) {
     let _a_vector_grows = message.encode(out);
 }
 
-/// Reads the only message in what came.
+/// Decodes data that consists of exactly one message.
 ///
 /// # Errors
-/// If it is none, not whole, compressed, longer than allowed, or not alone.
+/// Returns an error if the message is missing, incomplete, compressed, too long, invalid, or followed by more data.
 pub(crate) fn read<M: Message + Default>(data: &[u8]) -> Result<M, Status> {
     let Some(([is_compressed, len @ ..], bytes)) = data.split_first_chunk::<PREFIX_BYTES>() else {
         return Err(Status::internal("a message is missing"));

@@ -1,22 +1,23 @@
-//! All limits and knobs in one place.
+//! Options and limits of channels and servers.
 
 use farcall_stream::StreamOptions;
 
 use crate::frame::hello::{VERSION_MAX, VERSION_MIN};
 use crate::frame::{HEAD_BYTES, Hello, PAYLOAD_BYTES_MAX};
 
-/// How a [`crate::Channel`] or a [`crate::Server`] behaves.
+/// Options of a [`crate::Channel`] or a [`crate::Server`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct GrpcOptions {
-    /// The streams below: rings, waiting, how long connecting may take.
+    /// Options of the underlying streams: rings, wait strategy, connect timeout.
     pub stream: StreamOptions,
-    /// Calls that may be open at once over one connection. More of them wait at the client. A call whose response was
-    /// not read to its end is open.
+    /// Maximum number of open calls per connection. Further calls wait at the client. A call is open until its
+    /// response has been read to the end.
     pub calls_max: u16,
-    /// Clients that a server serves at once; further ones wait until one leaves, as long as their patience to connect.
+    /// Maximum number of connections of a server. Further clients wait until one disconnects, at most as long as their
+    /// connect timeout.
     pub connections_max: usize,
-    /// Bytes of one call that this end keeps for a reader that does not read; its peer stops there.
+    /// Window in bytes: the unread data of one call that this end stores. The peer stops sending when it is full.
     pub window_bytes: u32,
 }
 
@@ -28,35 +29,35 @@ impl Default for GrpcOptions {
 }
 
 impl GrpcOptions {
-    /// See the field.
+    /// Sets the field of the same name.
     #[must_use]
     pub fn stream(mut self, stream: StreamOptions) -> Self {
         self.stream = stream;
         self
     }
 
-    /// See the field. At least 1.
+    /// Sets the field of the same name; values below 1 become 1.
     #[must_use]
     pub fn calls_max(mut self, calls: u16) -> Self {
         self.calls_max = calls.max(1);
         self
     }
 
-    /// See the field. At least 1.
+    /// Sets the field of the same name; values below 1 become 1.
     #[must_use]
     pub fn connections_max(mut self, connections: usize) -> Self {
         self.connections_max = connections.max(1);
         self
     }
 
-    /// See the field. At least 1.
+    /// Sets the field of the same name; values below 1 become 1.
     #[must_use]
     pub fn window_bytes(mut self, bytes: u32) -> Self {
         self.window_bytes = bytes.clamp(1, WINDOW_BYTES_MAX);
         self
     }
 
-    /// The longest frame has to be lent in one piece.
+    /// Returns the stream options, with a lending bound that is sufficient for the longest frame in one slice.
     pub(crate) fn streams(&self) -> StreamOptions {
         let mut options = self.stream.clone();
         let config = &mut options.config;
@@ -74,5 +75,5 @@ impl GrpcOptions {
     }
 }
 
-/// The most that a peer may be allowed to send of one call.
+/// Maximum window of a call in bytes.
 pub(crate) const WINDOW_BYTES_MAX: u32 = 1 << 30;

@@ -1,4 +1,4 @@
-//! Sends a body over a call, part by part.
+//! Sends a body over a call in parts.
 
 use std::pin::pin;
 use std::task::Poll;
@@ -12,18 +12,18 @@ use crate::calls::{Going, Opening, Submission};
 use crate::connection::CallRef;
 use crate::frame::metadata::{METADATA_BYTES_MAX, weight};
 
-/// What a body gave.
+/// Result of polling a body.
 enum Next {
     Frame(Option<Result<http_body::Frame<Bytes>, Status>>),
-    /// Nothing yet, while something else could be sent.
+    /// No frame is ready, and a part is available to be sent.
     NotYet,
 }
 
-/// Begins this side of a call and sends a body behind it. What is ready at once goes in one part; `end` says how a body
-/// without trailers ends.
+/// Begins this side of a call and sends `body` after the opening. Data that is ready immediately is sent in one part
+/// with it. `end` returns the ending of a body without trailers.
 ///
 /// # Errors
-/// If the call is over, or what the body says.
+/// Returns an error if the call has ended, or the error of the body.
 pub(crate) async fn send<B>(
     call: &CallRef,
     opening: Opening,

@@ -1,4 +1,4 @@
-//! How often a direct call allocates at each end, while both poll.
+//! Number of allocations of a direct call at each end, while both poll.
 
 #[path = "../../stream/tests/support/counting.rs"]
 mod counting;
@@ -18,7 +18,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Answers with how often its thread has allocated so far.
+/// Replies with the number of allocations of its thread so far.
 struct Counts;
 
 #[tonic::async_trait]
@@ -53,13 +53,14 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Calls whose allocations are counted; timers and wake-ups of the runtime may add a few in all.
+/// Number of measured calls; timers and wake-ups of the runtime may add a few allocations in total.
 const CALLS: u64 = 1_000;
 const FEW: u64 = CALLS / 10;
 
 #[test]
 fn a_direct_call_allocates_what_its_messages_need_and_its_methods_future() {
-    // At each end the payload that came; at the server what prost needs to send that again, and the method's future.
+    // At each end the received payload; at the server also prost's buffer for the response and the future of the
+    // method.
     let nic = || Nic::open(&SoftNic::new()).unwrap();
     let (address, told) = mpsc::channel();
     let (stop, stopped) = oneshot::channel::<()>();

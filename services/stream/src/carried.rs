@@ -1,6 +1,6 @@
-//! A stream together with the channel that its handshake goes over. The channel stays open as long as the stream: its
-//! end says that the peer is gone, and before that it carries how long a stream was that ended well. Or it is what
-//! carries the stream: see [`tcp_path`].
+//! A stream together with its handshake channel. The channel stays open as long as the stream: its closing reports
+//! that the peer has exited, and before that it carries the length of a stream that ended normally. If no device
+//! reaches the peer, the channel carries the stream itself: see [`tcp_path`].
 
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
@@ -22,29 +22,29 @@ use crate::stream::{Stream, StreamPath};
 use crate::tcp_path;
 use crate::tcp_stream::TcpEnd;
 
-/// Ordered bytes between two ends that never block: a TCP connection, or what takes its place in a simulation.
+/// An ordered, non-blocking byte channel between two ends: a TCP connection, or its substitute in a simulation.
 pub trait Carrier {
-    /// Reads what has come; 0 at the end.
+    /// Reads received bytes. Returns 0 at the end of the channel.
     ///
     /// # Errors
-    /// `WouldBlock` if nothing has come; anything else ends the channel.
+    /// Returns `WouldBlock` if no bytes are available; any other error ends the channel.
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize>;
 
-    /// Sends some of these bytes; returns how many.
+    /// Sends a prefix of `bytes` and returns its length.
     ///
     /// # Errors
-    /// `WouldBlock` if none can be sent now; anything else ends the channel.
+    /// Returns `WouldBlock` if no bytes can be sent now; any other error ends the channel.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Readable when something has come or the channel has ended.
+    /// Returns a descriptor that is readable when bytes have arrived or the channel has ended.
     fn fd(&self) -> RawFd;
 
-    /// The TCP connection that it is, if it is one.
+    /// Returns the underlying TCP connection; `None` for other channels.
     fn tcp(&self) -> Option<&TcpStream> {
         None
     }
 
-    /// That connection itself.
+    /// Converts the channel into its TCP connection; `None` for other channels.
     fn into_tcp(self) -> Option<TcpStream>
     where
         Self: Sized,
@@ -53,13 +53,13 @@ pub trait Carrier {
     }
 }
 
-/// A stream that opens, is open or has failed, with its channel.
+/// A stream that is opening, is open or has failed, with its handshake channel.
 pub struct Carried<C: Carrier> {
-    /// `None` once it has ended.
+    /// `None` once the channel has ended.
     carrier: Option<C>,
     unsent: Vec<u8>,
     phase: Phase,
-    /// Once it is open, if a TCP connection opened it.
+    /// Statistics of an open stream; `None` before, and if the channel is not a TCP connection.
     shown: Option<Shown>,
     next_look: Nanos,
     is_armed: bool,
@@ -82,31 +82,31 @@ enum Phase {
         talk: Talk,
         has_said_end: bool,
     },
-    /// The channel is the stream's now.
+    /// The channel carries the stream.
     OverTcp(Box<Stream>),
-    /// With the reason, until it is taken.
+    /// Reason of the failure, until [`Carried::take_failure`] returns it.
     Failed(Option<OpenError>),
 }
 
-/// The side of the handshake that this end was.
+/// Role of this end in the handshake.
 enum Talk {
     Client(Initiator),
     Server(Acceptor),
 }
 
-/// What this end is called in the process's statistics.
+/// Names of the two roles in the process's statistics.
 const CONNECTED: &str = "connected";
 const ACCEPTED: &str = "accepted";
-/// While nothing moves the channel is looked at so often: a look is a system call.
+/// Interval between polls of an idle channel: each poll is a system call.
 const LOOK_PERIOD: Duration = Duration::from_millis(1);
-/// Reads of a channel before it is closed: after the handshake a peer has one notice to send.
+/// Maximum number of reads before the channel is closed. After the handshake a peer sends at most one notice.
 const UNREAD_MAX: usize = 8;
 
 impl<C: Carrier> Carried<C> {
-    /// Asks the peer at the other end of the channel for a stream.
+    /// Requests a stream from the peer at the other end of the channel.
     ///
     /// # Errors
-    /// If the device has no room for it.
+    /// Returns an error if the device cannot create the queue pair, completion queue or memory regions.
     pub fn open(nic: &Nic, config: StreamConfig, carrier: C) -> std::result::Result<Self, OpenError> {
         let opening = Box::new(Opening::new(nic, config)?);
         let machine = Initiator::new(VersionRange::CURRENT);
@@ -115,7 +115,8 @@ impl<C: Carrier> Carried<C> {
         Ok(Self::new(carrier, unsent, Phase::Asking { nic, config, opening, machine }))
     }
 
-    /// Waits for the peer to ask for a stream. Nothing is made before.
+    /// Creates the server's end: waits for the peer to request a stream. No device resources are allocated before the
+    /// request arrives.
     pub fn accept(nic: &Nic, config: StreamConfig, carrier: C) -> Self {
         let machine = Acceptor::new(VersionRange::CURRENT);
         Self::new(
@@ -129,7 +130,7 @@ impl<C: Carrier> Carried<C> {
         Self { carrier: Some(carrier), unsent, phase, shown: None, next_look: Nanos(0), is_armed: false }
     }
 
-    /// The stream, once it is open.
+    /// Returns the stream, once it is open.
     #[inline]
     pub fn stream(&mut self) -> Option<&mut Stream> {
         match &mut self.phase {
@@ -138,7 +139,7 @@ impl<C: Carrier> Carried<C> {
         }
     }
 
-    /// What carries the bytes, once it is open.
+    /// Returns the path that carries the bytes. The value is meaningful once the stream is open.
     pub const fn path(&self) -> StreamPath {
         match &self.phase {
             Phase::OverTcp(stream) => stream.path(),
@@ -146,12 +147,12 @@ impl<C: Carrier> Carried<C> {
         }
     }
 
-    /// Whether there is a stream, or will never be one.
+    /// Returns whether the stream is open or has failed.
     pub fn is_settled(&self) -> bool {
         matches!(self.phase, Phase::Open { .. } | Phase::OverTcp(_) | Phase::Failed(_))
     }
 
-    /// Why there will be no stream; told once.
+    /// Returns the reason why the stream failed to open. Later calls return `None`.
     pub fn take_failure(&mut self) -> Option<OpenError> {
         match &mut self.phase {
             Phase::Failed(why) => why.take(),
@@ -159,8 +160,8 @@ impl<C: Carrier> Carried<C> {
         }
     }
 
-    /// Whether this end has ended its stream and the peer was told that everything arrived, or nobody can be told any
-    /// more: the channel may be closed.
+    /// Returns whether the channel may be closed: this end has ended its stream and has notified the peer that
+    /// everything arrived, or the peer can no longer be notified.
     pub fn is_over(&mut self) -> bool {
         match &mut self.phase {
             Phase::OverTcp(stream) => stream.ended().is_some() || stream.broken().is_some(),
@@ -173,7 +174,7 @@ impl<C: Carrier> Carried<C> {
         }
     }
 
-    /// Lets others see how the stream stands.
+    /// Publishes the state of the stream in the statistics.
     fn show(&self, show: impl FnOnce(&Shown, &Stream)) {
         if let (Some(shown), Phase::Open { stream, .. } | Phase::OverTcp(stream)) = (&self.shown, &self.phase)
         {
@@ -187,13 +188,13 @@ impl<C: Carrier> Carried<C> {
                 Ok(sent) => drop(self.unsent.drain(..sent)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // Reading tells what became of it.
+                // The next read reports the state of the channel.
                 Err(_) => self.unsent.clear(),
             }
         }
     }
 
-    /// Looks at the channel. Returns whether anything came.
+    /// Polls the channel. Returns whether bytes or the end of the channel were received.
     fn look(&mut self) -> bool {
         let mut any = false;
         let mut bytes = [0; 1_024];
@@ -267,7 +268,8 @@ impl<C: Carrier> Carried<C> {
                         Err(error) => return self.channel_ended(io::Error::other(error)),
                     }
                 }
-                // Who asks is silent until it was answered, so that nothing of a stream over TCP comes here.
+                // A client sends nothing between its request and the reply, so no bytes of a stream over TCP can be in
+                // this buffer.
                 Phase::Failed(_) | Phase::OverTcp(_) => return,
             };
             bytes = &bytes[taken..];
@@ -315,7 +317,7 @@ impl<C: Carrier> Carried<C> {
         Some((socket.local_addr().ok()?, socket.peer_addr().ok()?))
     }
 
-    /// The server has chosen TCP.
+    /// Handles the server's reply that TCP carries the stream.
     fn follow_over_tcp(&mut self, received: &[u8]) {
         let Phase::Asking { nic, config, .. } = std::mem::replace(&mut self.phase, Phase::Failed(None))
         else {
@@ -330,7 +332,7 @@ impl<C: Carrier> Carried<C> {
         }
     }
 
-    /// From here on the channel carries the stream, behind what is still to be sent of the handshake.
+    /// Switches to TCP: the channel carries the stream after the unsent rest of the handshake.
     fn turn_to_tcp(&mut self, config: &StreamConfig, role: &str, received: &[u8]) {
         let addresses = self.addresses();
         let peer = addresses.map(|(_, peer)| peer.to_string()).unwrap_or_default();
@@ -355,7 +357,8 @@ impl<C: Carrier> Carried<C> {
         self.phase = Phase::Open { stream: Box::new(stream), talk, has_said_end: false };
     }
 
-    /// Tells the peer that this end's stream has ended and arrived.
+    /// Notifies the peer, once, that this end's stream has ended and all its bytes have arrived. Returns whether a
+    /// notice was queued.
     fn say_end(&mut self) -> bool {
         let Phase::Open { stream, talk, has_said_end: has_said_end @ false } = &mut self.phase else {
             return false;
@@ -450,9 +453,10 @@ impl<C: Carrier> Endpoint for Carried<C> {
 impl<C: Carrier> Drop for Carried<C> {
     fn drop(&mut self) {
         self.show(Shown::update);
-        // The queue pair goes first: nothing of a stream that was given up arrives after its peer was told.
+        // The queue pair is destroyed first: no bytes of an abandoned stream may arrive after the channel closes.
         self.phase = Phase::Failed(None);
-        // A socket that is closed with something unread tells the other side that all is lost.
+        // Closing a socket with unread bytes resets the connection, and the peer would lose the notice. Read them
+        // first.
         let mut bytes = [0; 1_024];
         for _ in 0..UNREAD_MAX {
             let read = self.carrier.as_mut().map(|carrier| carrier.read(&mut bytes));

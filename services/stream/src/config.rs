@@ -1,20 +1,21 @@
-//! All limits and knobs in one place.
+//! Configuration and limits of a stream.
 
-/// How an end of a stream is set up. Each end chooses its own receive ring; the sending side follows.
+/// Configuration of one end of a stream. Each end chooses its own receive ring; the sending side allocates a send ring
+/// to match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamConfig {
-    /// Bytes of the receive ring at first. The peer sends from memory of its own that is half as long.
+    /// Initial length of the receive ring in bytes. The peer sends from a send ring that is half as long.
     pub ring_bytes: usize,
-    /// Bytes that the receive ring grows to while the peer keeps filling it. A ring that grew is given back when
-    /// nothing comes for a second. A ring of fixed length is one that is that long at first.
+    /// Maximum length of the receive ring in bytes. The ring grows while the peer keeps filling it. The longer ring is
+    /// released when no bytes arrive for a second. If this equals `ring_bytes`, the length is fixed.
     pub ring_bytes_max: usize,
-    /// Whether the peer may be told to send without wake-ups while the owner of this end polls. Not for owners that
-    /// wait on the descriptor alone.
+    /// `true` if the peer may be asked to send without wake-ups while the application thread of this end polls. Must
+    /// be `false` for applications that wait only on the descriptor.
     pub may_poll: bool,
-    /// The longest piece that [`crate::Stream::fill`] lends: the bound of the private copy.
+    /// Maximum number of bytes that [`crate::Stream::fill`] lends: the bound of the private copy.
     pub lent_bytes_max: usize,
-    /// Whether the bytes may go over TCP to another host where neither shared memory nor an RNIC reaches.
+    /// `true` if TCP may carry the bytes to another host where neither shared memory nor an RNIC reaches.
     pub may_use_tcp: bool,
 }
 
@@ -31,41 +32,41 @@ impl Default for StreamConfig {
 }
 
 impl StreamConfig {
-    /// See the field.
+    /// Sets the field of the same name.
     #[must_use]
     pub fn ring_bytes(mut self, bytes: usize) -> Self {
         self.ring_bytes = bytes;
         self
     }
 
-    /// See the field.
+    /// Sets the field of the same name.
     #[must_use]
     pub fn ring_bytes_max(mut self, bytes: usize) -> Self {
         self.ring_bytes_max = bytes;
         self
     }
 
-    /// A ring that neither grows nor shrinks.
+    /// Sets a fixed ring length: the ring neither grows nor shrinks.
     #[must_use]
     pub fn fixed_ring(self, bytes: usize) -> Self {
         self.ring_bytes(bytes).ring_bytes_max(bytes)
     }
 
-    /// See the field.
+    /// Sets the field of the same name.
     #[must_use]
     pub fn may_poll(mut self, may_poll: bool) -> Self {
         self.may_poll = may_poll;
         self
     }
 
-    /// See the field.
+    /// Sets the field of the same name.
     #[must_use]
     pub fn lent_bytes_max(mut self, bytes: usize) -> Self {
         self.lent_bytes_max = bytes;
         self
     }
 
-    /// See the field.
+    /// Sets the field of the same name.
     #[must_use]
     pub fn may_use_tcp(mut self, may_use_tcp: bool) -> Self {
         self.may_use_tcp = may_use_tcp;
@@ -73,7 +74,7 @@ impl StreamConfig {
     }
 }
 
-/// The shortest ring that is accepted of a peer, and made.
+/// Minimum length of a receive ring in bytes, both local and accepted from a peer.
 pub(crate) const RING_BYTES_MIN: usize = 4 << 10;
-/// The longest: a position in it is known by 30 bits of immediate data.
+/// Maximum length of a receive ring in bytes: immediate data identifies a position by its low 30 bits.
 pub(crate) const RING_BYTES_MAX: usize = 256 << 20;

@@ -1,4 +1,4 @@
-//! What goes wrong with a stream.
+//! Errors of streams.
 
 use std::io;
 
@@ -6,41 +6,41 @@ use farcall_link::bootstrap::{BootstrapError, Refusal};
 use farcall_verbs::WcStatus;
 use thiserror::Error;
 
-/// Why a stream ended before its end.
+/// Reason why a stream broke before its end.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Broken {
-    /// The peer went without ending its stream: it was killed, it aborted, or its host is gone.
+    /// The peer disappeared without ending its stream: it was killed, it aborted, or its host failed.
     #[error("the peer hung up without ending its stream")]
     HungUp,
-    /// The device says that the peer does not answer.
+    /// The device reports that the peer does not respond.
     #[error("the connection failed: {0:?}")]
     Completion(WcStatus),
-    /// The system says that the peer does not answer over TCP.
+    /// The kernel reports that the peer does not respond over TCP.
     #[error("the TCP connection failed: {0}")]
     Connection(String),
-    /// What the peer says is impossible.
+    /// The peer sent an impossible value.
     #[error("the peer breaks the rules of streams: {0}; update the older of the two programs")]
     Protocol(String),
-    /// The device refuses to go on.
+    /// The device reported an error.
     #[error("the device failed: {0}")]
     Verbs(String),
-    /// This end gave the stream up.
+    /// This end reset the stream.
     #[error("this end reset the stream")]
     Reset,
 }
 
-/// Why a stream gives or takes no bytes.
+/// Error of a read or a write.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// There is nothing to read, or no room to write, now.
+    /// No bytes to read, or no space to write, at present.
     #[error("the stream is not ready")]
     WouldBlock,
-    /// The stream is lost, with what had not arrived.
+    /// The stream broke; bytes that had not arrived are lost.
     #[error("the stream broke: {0}")]
     Reset(Broken),
-    /// This end has ended its stream, or nobody reads it any more.
+    /// This end has ended its stream, or the peer no longer reads it.
     #[error("nobody reads what is written to this stream any more")]
     BrokenPipe,
 }
@@ -55,25 +55,25 @@ impl From<StreamError> for io::Error {
     }
 }
 
-/// Why a stream could not be opened.
+/// Error of opening a stream.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// There is nobody at the address, or he does not answer.
+    /// No process listens at the address, or it does not reply.
     #[error("no stream to {address}: {source}; is a program listening for streams there?")]
     Unreachable {
-        /// Who was called.
+        /// Address of the peer.
         address: String,
-        /// What the system says.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// The other end refuses.
+    /// The peer refused the stream.
     #[error("no stream: {0}")]
     Refused(#[from] BootstrapError),
-    /// We refuse what the other end says of itself.
+    /// This end refused the parameters of the peer.
     #[error("no stream: {0}")]
     Unusable(#[from] Refusal),
-    /// The device refuses.
+    /// The device reported an error.
     #[error("no stream: {0}")]
     Verbs(#[from] farcall_verbs::Error),
 }

@@ -1,4 +1,4 @@
-//! The receiving side: the ring and the words that the peer writes. All of it is foreign input.
+//! The receiving side: the ring and the control words that the peer writes. All of it is untrusted input.
 
 use std::sync::Arc;
 
@@ -13,24 +13,24 @@ use crate::words::{
 pub(crate) struct Inlet {
     words: Arc<Region>,
     pub ring: ReceiveRing,
-    /// The word that says how much was written.
+    /// The control word [`WRITTEN`].
     watch: Watch,
-    /// Whether that word may be believed by itself: WRITEs land in order.
+    /// `true` if WRITEs are placed in order, so that [`WRITTEN`] is valid by itself.
     is_in_order: bool,
     pub woken: Woken,
-    /// Written by the peer, as far as we know.
+    /// Number of bytes that the peer is known to have written.
     pub seen: u64,
-    /// Read by the owner, and of that known to the peer.
+    /// Number of bytes read by the application, and the part of it that was sent to the peer as credit.
     pub read: u64,
     pub credited: u64,
-    /// The length of the peer's stream.
+    /// Length of the peer's stream, once it is known.
     pub end: Option<u64>,
-    /// Wake-ups taken, and of those known to the peer.
+    /// Number of wake-ups consumed, and the part of it that was sent to the peer.
     pub wakes_taken: u64,
     pub wakes_credited: u64,
 }
 
-/// What the peer says about our own stream.
+/// State of the outgoing direction as the peer's control words report it. Not validated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heard {
     pub consumed: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Heard {
     pub wish: Option<Wish>,
 }
 
-/// Why what the peer says cannot be.
+/// Description of an impossible value.
 pub(crate) type Impossible = String;
 
 impl Inlet {
@@ -59,25 +59,25 @@ impl Inlet {
         }
     }
 
-    /// Bytes that can be read.
+    /// Returns the number of bytes that can be read.
     #[inline]
     pub const fn available(&self) -> u64 {
         self.seen - self.read
     }
 
-    /// Whether the owner has read everything that will ever come.
+    /// Returns whether the peer's stream has ended and all of it has been read.
     #[inline]
     pub fn is_at_end(&self) -> bool {
         self.end == Some(self.read)
     }
 
-    /// Whether there is more than was seen: one load.
+    /// Returns whether unseen bytes have arrived. Costs one load.
     #[inline]
     pub fn has_news(&self) -> bool {
         self.is_in_order && self.watch.load_acquire() != self.seen
     }
 
-    /// Looks how much was written. Returns whether that is more than before.
+    /// Polls [`WRITTEN`]. Returns whether new bytes have arrived.
     #[inline]
     pub fn look(&mut self) -> Result<bool, Impossible> {
         if !self.is_in_order {
@@ -91,7 +91,7 @@ impl Inlet {
         self.arrived(written)
     }
 
-    /// A wake-up came. All that was posted before it has landed.
+    /// Handles the immediate data of a wake-up. All WRITEs that were posted before it have been placed.
     #[inline]
     pub fn woken_by(&mut self, imm: u32) -> Result<bool, Impossible> {
         self.wakes_taken += 1;
@@ -100,7 +100,7 @@ impl Inlet {
 
     #[inline]
     fn arrived(&mut self, written: u64) -> Result<bool, Impossible> {
-        // An older word may land, or be taken, after a newer one.
+        // An older value may be placed, or consumed, after a newer one.
         if written.wrapping_sub(self.seen) as i64 <= 0 {
             return Ok(false);
         }
@@ -117,7 +117,8 @@ impl Inlet {
         Ok(true)
     }
 
-    /// Where the peer turned to the ring that was offered. That word landed before any that says that bytes are there.
+    /// Reads [`TURN`]: the position from which on the peer writes into the offered ring. It is placed before any
+    /// control word that announces bytes in that ring.
     #[inline]
     fn hear_turn(&mut self) -> Result<(), Impossible> {
         if !self.ring.may_turn() {
@@ -127,12 +128,12 @@ impl Inlet {
         self.ring.turns(turn, self.read, self.seen)
     }
 
-    /// The ring that the peer offers, in words of which each is read once.
+    /// Reads the words of the ring that the peer offers, each once.
     pub fn offered(&self) -> [u64; OFFER_WORDS] {
         std::array::from_fn(|at| self.words.load_acquire(OFFER + 8 * at))
     }
 
-    /// The peer's stream ends here.
+    /// Records the end of the peer's stream. Returns whether it was unknown before.
     pub fn ends(&mut self, end: u64) -> Result<bool, Impossible> {
         match self.end {
             Some(before) if before == end => Ok(false),
@@ -145,13 +146,14 @@ impl Inlet {
         }
     }
 
-    /// What the peer wishes now.
+    /// Returns the peer's current wake request.
     #[inline]
     pub fn wish(&self) -> Option<Wish> {
         Wish::decode(self.words.load_acquire(WISH))
     }
 
-    /// Reads the other words, each once. Returns what they say about our own stream, and whether the peer's has ended.
+    /// Reads the other control words, each once. Returns the state of the outgoing direction, and whether the end of
+    /// the peer's stream became known.
     #[inline]
     pub fn hear(&mut self) -> Result<(Heard, bool), Impossible> {
         let promise = self.words.load_acquire(PROMISE);
@@ -171,7 +173,7 @@ impl Inlet {
         Ok((heard, ended))
     }
 
-    /// Reads into a private slice as much as there is.
+    /// Copies available bytes into `out`. Returns their number.
     #[inline]
     pub fn copy_out(&mut self, out: &mut [u8]) -> usize {
         let mut done = 0;
@@ -186,7 +188,7 @@ impl Inlet {
         done
     }
 
-    /// Appends to a private vector at most `most` of what there is.
+    /// Appends up to `most` available bytes to `out`.
     pub fn append_to(&mut self, out: &mut Vec<u8>, most: usize) {
         let most = self.available().min(most as u64);
         let end = self.read + most;
@@ -198,19 +200,19 @@ impl Inlet {
         }
     }
 
-    /// Whether the peer is to learn how much was read: in batches of a quarter of the ring.
+    /// Returns whether credit is due. Credit is sent in batches of a quarter of the ring.
     #[inline]
     pub const fn owes_credit(&self) -> bool {
         self.read - self.credited >= self.ring.len_bytes() / 4
     }
 
-    /// Whether the peer is to learn how many wake-ups were taken.
+    /// Returns whether the number of consumed wake-ups is due to be sent.
     #[inline]
     pub const fn owes_wakes(&self) -> bool {
         self.wakes_taken - self.wakes_credited >= TOLD_AT_ONCE
     }
 
-    /// Whether no byte can come without a wake-up.
+    /// Returns whether every further byte is certain to arrive with a wake-up.
     #[inline]
     pub fn may_sleep(&self) -> bool {
         !self.is_in_order || self.woken.may_sleep(self.seen)

@@ -1,6 +1,6 @@
-//! The private copy that an end lends to its owner, whom the peer cannot disturb in it.
+//! The private copy of received bytes that a stream lends to the application. The peer cannot modify it.
 
-/// Bytes that were received, up to those that the owner has not consumed.
+/// Received bytes that the application has not consumed.
 #[derive(Debug, Default)]
 pub(crate) struct Lent {
     bytes: Vec<u8>,
@@ -8,13 +8,13 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    /// What was not consumed.
+    /// Returns the bytes that were not consumed.
     #[inline]
     pub fn rest(&self) -> &[u8] {
         &self.bytes[self.consumed..]
     }
 
-    /// Copies out as much of the rest as fits, and consumes it.
+    /// Copies unconsumed bytes into `out` and consumes them. Returns their number.
     pub fn take(&mut self, out: &mut [u8]) -> usize {
         let len = out.len().min(self.rest().len());
         out[..len].copy_from_slice(&self.rest()[..len]);
@@ -23,7 +23,7 @@ impl Lent {
     }
 
     /// # Panics
-    /// If the rest is shorter.
+    /// If fewer than `len_bytes` bytes are left.
     #[inline]
     pub fn consume(&mut self, len_bytes: usize) {
         assert!(len_bytes <= self.rest().len(), "more is consumed than was lent");
@@ -34,7 +34,7 @@ impl Lent {
         }
     }
 
-    /// The rest, to append to.
+    /// Returns the unconsumed bytes as a vector to append to.
     pub fn appended(&mut self) -> &mut Vec<u8> {
         self.bytes.drain(..std::mem::take(&mut self.consumed));
         &mut self.bytes

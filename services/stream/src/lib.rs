@@ -1,72 +1,83 @@
 //! Byte streams: reliable, ordered bytes in both directions between two processes, over any provider.
 //!
 //! * [`Stream`]: the endpoint. It owns no thread, clock or socket; a driver runs it.
-//! * [`Carried`]: a stream with the channel that its handshake goes over, which tells of the peer's death.
+//! * [`Carried`]: a stream together with its handshake channel, which also reports the exit of the peer process.
 //! * [`StreamSocket`], [`StreamListener`]: sockets for threads, with a descriptor to wait on; `AsyncStream` for tokio.
 //! * [`StreamSet`]: many sockets and one thread.
 //!
 //! # Memory
 //!
-//! Each end has a receive *ring* of registered memory, a row of *words* beside it, and private memory half as long as
-//! the peer's ring to send from. The byte at position `p` of a stream lies at `(p - base) mod length` of the ring, so
-//! nothing is moved when the ring wraps. A write copies bytes into the send ring ([`Stream::write_with`] composes them
-//! there), WRITEs them into the peer's ring, and WRITEs one word behind them; a device that takes whole pieces inline
-//! copies them by itself. A read copies bytes out, or is lent them in a private copy ([`Stream::fill`]): the ring itself
-//! is never a reference. What a write has accepted is posted; it arrives without further calls.
+//! Each end has a receive *ring* of registered memory, a row of *control words* next to it, and a private send ring
+//! half as long as the peer's receive ring. The byte at position `p` of a stream lies at `(p - base) mod length` of
+//! the ring, so no bytes are moved when the ring wraps. A write copies bytes into the send ring
+//! ([`Stream::write_with`] composes them there), WRITEs them into the peer's ring, and WRITEs one control word after
+//! them. If the device accepts complete segments as inline data, it copies them itself and the send ring is not used.
+//! A read copies bytes out of the ring, or the stream lends them in a private copy ([`Stream::fill`]): no reference
+//! into the ring ever exists. The WRITEs of all bytes that a write accepts are posted before it returns; the bytes
+//! arrive without further calls.
 //!
-//! # Words
+//! # Control words
 //!
-//! Each word has a WRITE of its own, is read once a look and then checked; impossible words end the stream.
+//! Each control word is written by a WRITE of its own. A poll reads it once and then validates it; an impossible value
+//! ends the stream.
 //!
-//! | word | says |
+//! | word | contents |
 //! |---|---|
-//! | `WRITTEN` | how many bytes the peer wrote: these have landed |
-//! | `CONSUMED` | how many of our bytes the peer read (credit), told once a quarter of its ring |
-//! | `WAKES_TAKEN` | how many of our wake-ups the peer took |
-//! | `WISH` | whether the peer wants wake-ups: a number and a flag |
-//! | `PROMISE` | the number of our wish, and from which byte on the peer obeys it |
+//! | `WRITTEN` | number of bytes that the peer wrote; they are in the ring |
+//! | `CONSUMED` | number of our bytes that the peer read (credit), sent once per quarter of its ring |
+//! | `WAKES_TAKEN` | number of our wake-ups that the peer consumed |
+//! | `WISH` | whether the peer requests wake-ups (wake request): a number and a flag |
+//! | `PROMISE` | acknowledgement of our wake request: number, position from which on the peer sends wake-ups |
 //! | `END` | the length of the peer's whole stream, plus one |
-//! | `TURN` | from which byte on the peer writes into the ring that we offered last |
+//! | `TURN` | position from which on the peer writes into the ring that we offered last |
 //! | `OFFER` | another ring: number, address, length, key |
 //!
-//! Every word but `WRITTEN` is true by itself, in whatever order words become visible. `WRITTEN` is believed where
-//! WRITEs land in order; elsewhere every word comes with immediate data that holds the position, whose completion shows
-//! that everything before it landed.
+//! Every control word except `WRITTEN` is valid independently of the others, in whatever order they become visible.
+//! `WRITTEN` is used directly only if WRITEs are placed in order. Otherwise every control word is sent with immediate
+//! data that contains the position; its completion shows that all earlier bytes have been placed.
 //!
 //! # Waking
 //!
-//! A WRITE wakes nobody. An end that wants to sleep says so (`WISH`); its peer promises the byte N from which on each
-//! word comes with immediate data, and that answer wakes, too. The end sleeps when it has seen everything up to N. An
-//! end that polls asks for silence again. A writer hears a wish
-//! before it posts. Until the promise has come, an end naps, ever longer: only what crosses with its wish comes unnoticed. An end has
-//! 64 receives for wake-ups; a writer has at most half of them under way for bytes, so none ever finds no receive.
+//! A plain WRITE does not wake a sleeping reader. Going to sleep takes these steps:
 //!
-//! Where a poller looks on behalf of an end that sleeps (BPEV), that end asks for silence, too: its peer pays for no
-//! wake-up, and the poller, who sees the words change, wakes it. Before the poller sleeps itself it wakes the end, which
-//! then asks for wake-ups.
+//! 1. The end that wants to sleep sends a wake request (`WISH`). Its peer reads the request before each post.
+//! 2. The peer acknowledges with the position N (`PROMISE`) from which on every control word is sent with immediate
+//!    data. The acknowledgement itself is a wake-up.
+//! 3. The end sleeps when it has seen all bytes up to N.
 //!
-//! # Rings that follow their use
+//! Until the acknowledgement arrives, the end sleeps with increasing timeouts: only bytes that cross with its request
+//! arrive without a wake-up. An end that polls requests that wake-ups stop. An end has 64 receives for wake-ups. A
+//! writer has at most half of them outstanding for bytes, so a wake-up always finds a posted receive.
 //!
-//! A ring that the peer keeps filling is too short: its owner offers one four times as long, up to its limit. When
-//! nothing comes for a second, it offers the first one again. The peer says the byte from which on it writes there.
+//! If a poller thread polls on behalf of a sleeping end (BPEV), that end also requests that wake-ups stop. Its peer
+//! then pays for no wake-up, and the poller wakes the end when the control words change. Before the poller itself
+//! sleeps it wakes the end, which then requests wake-ups.
+//!
+//! # Ring resizing
+//!
+//! A ring that the peer keeps filling is too short: its owner offers one four times as long, up to the configured
+//! limit. If no bytes arrive for a second, it offers the first ring again. The peer announces the position from which
+//! on it writes into the offered ring.
 //!
 //! # TCP
 //!
-//! Between hosts where neither shared memory nor an RNIC reaches, the server answers that the channel of the handshake
-//! carries the stream itself ([`StreamPath::Tcp`]). Nothing is added to its bytes; until its end is said, closing the
-//! connection resets it, so that death is no end.
+//! Between hosts where neither shared memory nor an RNIC reaches, the server replies that the handshake channel
+//! carries the stream itself ([`StreamPath::Tcp`]). No bytes are added to the stream. Until this end has ended its
+//! stream, closing the connection resets it, so that the peer can distinguish a process exit from the end of the
+//! stream.
 //!
 //! # States
 //!
-//! Each direction ends by itself: [`Stream::finish`] says `END` behind the last byte; the reader gets all bytes, then
-//! the end. When all that was written has arrived, the channel of the handshake carries `StreamEnded` with the length.
-//! If that channel ends before, the peer is gone: the reader gets what arrived, then an error ([`Broken`]).
+//! Each direction ends independently: [`Stream::finish`] sends `END` after the last byte; the reader receives all
+//! bytes, then the end. When all written bytes have arrived, the handshake channel carries `StreamEnded` with the
+//! length. If that channel closes earlier, the peer has exited: the reader receives the bytes that arrived, then an
+//! error ([`Broken`]).
 //!
 //! # Handshake
 //!
-//! One message each way ([`farcall_link::bootstrap::StreamEnd`]) in the frames of [`farcall_link::bootstrap`], which
-//! negotiate a version: later ones only append fields. The server sends nothing before the client's first word has
-//! come.
+//! One message in each direction ([`farcall_link::bootstrap::StreamEnd`]) in the frames of
+//! [`farcall_link::bootstrap`], which negotiate a version: later versions only append fields. The server sends nothing
+//! before the client's first control word has arrived.
 
 mod carried;
 mod config;

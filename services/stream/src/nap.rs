@@ -1,4 +1,4 @@
-//! Sleeps that get longer, where nothing tells when to look again.
+//! Sleeps with exponentially increasing timeouts, for conditions that no event reports.
 
 use std::time::Duration;
 

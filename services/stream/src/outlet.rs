@@ -1,4 +1,4 @@
-//! The sending side: bytes into the peer's ring, words beside it.
+//! The sending side: WRITEs of bytes into the peer's ring and of the control words next to it.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -13,21 +13,23 @@ use crate::staging::Staging;
 use crate::waking::Waker;
 use crate::words::{END, IMM_OFFER, OFFER, Promise, WRITTEN, imm_of};
 
-/// Sends that a stream may have outstanding.
+/// Maximum number of outstanding sends of a stream.
 pub(crate) const SEND_DEPTH: u32 = 128;
-/// Bytes leave so many places in the send queue to words.
+/// Number of send-queue entries reserved for control words.
 const FOR_WORDS: u32 = 16;
-/// The longest single WRITE: the peer reads one piece while the next is copied.
+/// Maximum length of a single WRITE in bytes: the peer reads one segment while the next is copied.
 const PIECE_BYTES_MAX: usize = 64 << 10;
-/// What goes inline where that costs a device memory for each request.
+/// Inline limit in bytes for devices that reserve memory for inline data in each request.
 const SHORT_BYTES: u32 = 256;
-/// Where, in our own memory, words are composed: one place for each send that can be outstanding, then the send ring.
+/// Length in bytes of the area in which control words are composed: one slot per send that can be outstanding. It is
+/// the beginning of the local region; the send ring follows.
 const WORD_PLACES_BYTES: usize = 8 * SEND_DEPTH as usize;
-/// Of those, and of one offer: no second one is said before the peer has answered.
+/// Offset of the send ring in the local region: the slots of control words and of one offer. A second offer is not
+/// sent before the peer has replied to the first.
 pub(crate) const COMPOSED_BYTES: usize = WORD_PLACES_BYTES + 8 * OFFER_WORDS;
 
-/// Bytes that go inline: whole pieces where the device takes them, as one that copies them while they are posted does.
-/// They need no place in the send ring then.
+/// Returns the inline limit to request in bytes. If the device accepts complete segments (it copies them during the
+/// post), all segments are sent inline and need no space in the send ring.
 pub(crate) const fn inline_bytes(device_max_bytes: u32) -> u32 {
     if device_max_bytes as usize >= PIECE_BYTES_MAX { PIECE_BYTES_MAX as u32 } else { SHORT_BYTES }
 }
@@ -41,17 +43,18 @@ pub(crate) struct Outlet {
     grant: RemoteRegion,
     ring: Ring,
     pub waker: Waker,
-    /// Whether the peer takes what is sent. A server waits for the first word of its client.
+    /// `true` if the peer can receive. A server waits for the first control word of its client.
     pub is_ready: bool,
-    /// Posted.
+    /// Number of bytes posted.
     pub written: u64,
-    /// Of that, read by the peer as far as is known.
+    /// Number of bytes that the peer is known to have read.
     pub consumed: u64,
-    /// From which byte on the ring is written, if the peer is still to be told; until then nothing more is written.
+    /// Position from which on the new ring is written, until it has been sent to the peer; no bytes are written before
+    /// that.
     pub turn: Option<Promise>,
-    /// Whether nothing more is written.
+    /// `true` once the application has ended the stream.
     pub is_finished: bool,
-    /// The WRITE that told the peer so.
+    /// The WRITE of [`END`], once it is posted.
     end: Option<Ticket>,
 }
 
@@ -84,7 +87,7 @@ impl Outlet {
         }
     }
 
-    /// How many bytes may be written now, as far as the peer and the send queue are concerned.
+    /// Returns the number of bytes that the peer's ring and the send queue have space for.
     #[inline]
     pub fn room(&self, connection: &Connection) -> u64 {
         let is_held = !self.is_ready || self.is_finished || self.turn.is_some();
@@ -94,14 +97,14 @@ impl Outlet {
         self.ring.free(self.written, self.consumed)
     }
 
-    /// Where in the peer's ring the next piece goes, of at most `most` bytes: offset, length.
+    /// Returns offset and length of the next segment in the peer's ring, of at most `most` bytes.
     #[inline]
     fn target(&self, connection: &Connection, most: usize) -> (usize, usize) {
         let room = self.room(connection).min(most.min(PIECE_BYTES_MAX) as u64);
         if room == 0 { (0, 0) } else { self.ring.together(self.written, room) }
     }
 
-    /// Where the next bytes are to be composed in our own memory, at most `most`: offset, length.
+    /// Returns offset and length in the local region where up to `most` of the next bytes can be composed.
     #[inline]
     pub fn place(&mut self, connection: &Connection, most: usize) -> (usize, usize) {
         let (_, together) = self.target(connection, most);
@@ -113,12 +116,12 @@ impl Outlet {
         (COMPOSED_BYTES + at, len)
     }
 
-    /// The memory that [`Outlet::place`] is about.
+    /// Returns the region to which the offsets of [`Outlet::place`] refer.
     pub fn local(&self) -> &Arc<Region> {
         &self.local
     }
 
-    /// Sends the first bytes of the place.
+    /// Sends the first `len_bytes` bytes of the space that [`Outlet::place`] returned.
     #[inline]
     pub fn send(
         &mut self,
@@ -137,7 +140,7 @@ impl Outlet {
         self.say(connection, WRITTEN, self.written)
     }
 
-    /// Sends as many bytes as there is room for.
+    /// Sends as many of `bytes` as there is space for. Returns their number.
     #[inline]
     pub fn put(&mut self, connection: &mut Connection, bytes: &[u8]) -> Result<usize, PostRefused> {
         let mut done = 0;
@@ -151,7 +154,7 @@ impl Outlet {
         Ok(done)
     }
 
-    /// Sends as many bytes as one piece has room for.
+    /// Sends up to one segment. Returns its length.
     #[inline]
     fn put_piece(&mut self, connection: &mut Connection, bytes: &[u8]) -> Result<usize, PostRefused> {
         let (offset, len) = self.target(connection, bytes.len());
@@ -167,7 +170,7 @@ impl Outlet {
         Ok(len)
     }
 
-    /// WRITEs a word, with a wake-up if the peer wants one.
+    /// WRITEs a control word, as a wake-up if the peer has requested wake-ups.
     #[inline]
     pub fn say(&mut self, connection: &mut Connection, word: usize, value: u64) -> Result<(), PostRefused> {
         let from = self.compose(value);
@@ -181,7 +184,7 @@ impl Outlet {
         Ok(())
     }
 
-    /// Says that nothing more comes. The completion of that WRITE shows that all before it arrived, too.
+    /// Sends the end of the stream. The completion of its WRITE shows that all earlier bytes have arrived.
     pub fn say_end(&mut self, connection: &mut Connection) -> Result<(), PostRefused> {
         let from = self.compose(self.written + 1);
         let imm = self.waker.wakes().then(|| imm_of(self.written));
@@ -196,7 +199,8 @@ impl Outlet {
         Ok(())
     }
 
-    /// Offers a ring to the peer, which is woken in any case: only then may it read that.
+    /// Offers a ring to the peer. The offer is always a wake-up: the peer reads the words of the offer only after its
+    /// immediate data.
     pub fn say_offer(
         &mut self,
         connection: &mut Connection,
@@ -212,7 +216,7 @@ impl Outlet {
         Ok(())
     }
 
-    /// What is written from now on goes into another ring, from other memory of our own if there is any.
+    /// Directs further bytes into another ring of the peer, and into a new send ring `local` if there is one.
     pub fn turn_to(
         &mut self,
         connection: &mut Connection,
@@ -221,7 +225,7 @@ impl Outlet {
         local: Option<Arc<Region>>,
     ) {
         if let Some(local) = local {
-            // It is kept as long as WRITEs from it are under way.
+            // The connection keeps the region registered until the outstanding WRITEs from it complete.
             connection.detach(self.local_id);
             self.local_id = connection.attach(Arc::clone(&local));
             self.staging = Staging::new(local.len_bytes() - COMPOSED_BYTES, SEND_DEPTH as usize);
@@ -233,21 +237,21 @@ impl Outlet {
     }
 
     fn compose(&mut self, value: u64) -> Piece {
-        // There is a place for each send that can be outstanding, so this one is free.
+        // There is a slot for each send that can be outstanding, so this slot is free.
         let place = self.next_word;
         self.next_word = (place + 8) % WORD_PLACES_BYTES;
         self.local.store_relaxed(place, value);
-        // What was read from the ring was read before the peer learns that it may overwrite it.
+        // Orders the reads of the ring before the WRITE of the credit, which permits the peer to overwrite the ring.
         fence(Ordering::Release);
         Piece { region: self.local_id, offset: place, len_bytes: 8 }
     }
 
-    /// Whether the peer was told that nothing more comes.
+    /// Returns whether the end of the stream was sent.
     pub const fn has_said_end(&self) -> bool {
         self.end.is_some()
     }
 
-    /// Whether all that will ever be written is known to have arrived.
+    /// Returns whether the stream has ended and all its bytes are known to have arrived.
     pub fn is_complete(&self, connection: &Connection) -> bool {
         self.end.is_some_and(|end| connection.is_done(end))
     }

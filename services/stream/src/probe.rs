@@ -1,5 +1,6 @@
-//! What tells a poller that a stream has news: the words that the peer writes, beside what the owner knew of them when it
-//! went to sleep. All of it is a hint: the owner looks for itself when it was woken.
+//! The probe by which a poller detects activity of a stream: it compares the peer's control words with the values that
+//! the application knew when it went to sleep. The result is a hint: the application thread polls the stream itself
+//! after the wake-up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,8 +10,8 @@ use farcall_verbs::Probe;
 
 use crate::words::{CONSUMED, END, WAKES_TAKEN, WISH, WRITTEN};
 
-/// The words that something may have to be done for. (A promise is of no use to who is covered, and a turn to another
-/// ring comes with bytes.)
+/// The control words that can require an action. `PROMISE` is not used by an end whose polling is delegated, and
+/// `TURN` is followed by bytes.
 const WATCHED: [usize; 5] = [WRITTEN, CONSUMED, WAKES_TAKEN, WISH, END];
 
 pub(crate) struct StreamProbe {
@@ -23,7 +24,7 @@ impl StreamProbe {
         Self { words, known: Default::default() }
     }
 
-    /// What is there now is known: its owner looks at it before it sleeps.
+    /// Records the current values as known: the application thread polls them before it sleeps.
     pub fn know(&self) {
         for (known, at) in self.known.iter().zip(WATCHED) {
             known.store(self.words.load_acquire(at), Ordering::Relaxed);

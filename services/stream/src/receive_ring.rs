@@ -1,8 +1,9 @@
-//! The ring that the peer writes, and how another takes its place.
+//! The ring that the peer writes, and its replacement by another one.
 //!
-//! The owner of a ring offers another one: longer when the peer filled it, the first one again when nothing comes. The
-//! peer says from which byte on it writes there (it *turns*), so each byte has one place. The old ring is given back
-//! when everything before that byte was read. One offer is under way at a time.
+//! The owner of a ring offers another one: a longer one if the peer keeps filling it, the first one again if no bytes
+//! arrive. The peer announces the position from which on it writes there (it *switches*), so each byte has exactly one
+//! position in memory. The old ring is released when all bytes before that position have been read. At most one offer
+//! is in progress at a time.
 
 use std::sync::Arc;
 
@@ -12,32 +13,32 @@ use crate::ring::Ring;
 use crate::words::Promise;
 
 pub(crate) struct ReceiveRing {
-    /// The ring that the stream began with; it is never given back.
+    /// The initial ring of the stream; it is never released.
     first: Arc<Region>,
     bytes: Arc<Region>,
     ring: Ring,
     next: Option<Next>,
-    /// Of the last offer.
+    /// Number of the last offer.
     number: u16,
-    /// How often the peer filled the ring since the last offer.
+    /// Number of times that the peer filled the ring since the last offer.
     filled: u32,
     max_bytes: u64,
 }
 
-/// A ring that was offered.
+/// A ring offered to the peer.
 struct Next {
     bytes: Arc<Region>,
     is_said: bool,
-    /// From which byte on it is written.
+    /// Position from which on the peer writes into it; `None` until the peer has announced it.
     from: Option<u64>,
 }
 
-/// An offer as it travels, in words: number, address, length, key.
+/// Length of an offer in 64-bit words: number, address, length, key.
 pub(crate) const OFFER_WORDS: usize = 4;
 
-/// A ring that was filled so often is too short.
+/// Number of times that a ring is filled before a longer one is offered.
 const FILLED_MAX: u32 = 2;
-/// What a ring grows by.
+/// Factor by which a ring grows.
 const FACTOR: u64 = 4;
 
 impl ReceiveRing {
@@ -47,13 +48,13 @@ impl ReceiveRing {
         Self { bytes: Arc::clone(&first), first, ring, next: None, number: 0, filled: 0, max_bytes }
     }
 
-    /// Bytes of the ring that is read now.
+    /// Returns the length in bytes of the ring that is being read.
     #[inline]
     pub const fn len_bytes(&self) -> u64 {
         self.ring.len_bytes
     }
 
-    /// Up to which byte the peer may have written when so much was read.
+    /// Returns the position up to which the peer may have written when `read` bytes have been read.
     #[inline]
     pub fn limit(&self, read: u64) -> u64 {
         match &self.next {
@@ -62,7 +63,7 @@ impl ReceiveRing {
         }
     }
 
-    /// The peer wrote up to a byte, and knows that we read up to another.
+    /// Records that the peer has written up to `written` while it knew of `credited` bytes of credit.
     #[inline]
     pub fn written(&mut self, written: u64, credited: u64) {
         if self.next.is_none() {
@@ -70,18 +71,18 @@ impl ReceiveRing {
         }
     }
 
-    /// How long a ring should be offered, if another one should.
+    /// Returns the length in bytes of the longer ring to offer; `None` if no offer is due.
     pub fn grows_to(&self) -> Option<usize> {
         let is_short = self.filled >= FILLED_MAX && self.ring.len_bytes < self.max_bytes;
         (is_short && self.next.is_none()).then(|| (self.ring.len_bytes * FACTOR).min(self.max_bytes) as usize)
     }
 
-    /// Whether it is longer than at the beginning.
+    /// Returns whether the ring is longer than the initial one.
     pub fn is_grown(&self) -> bool {
         self.next.is_none() && !Arc::ptr_eq(&self.bytes, &self.first)
     }
 
-    /// Another ring is to be offered: a longer one, or the first again.
+    /// Prepares an offer: of `longer`, or of the first ring if that is `None`.
     pub fn offer(&mut self, longer: Option<Arc<Region>>) {
         let bytes = longer.unwrap_or_else(|| Arc::clone(&self.first));
         self.number = if self.number == u16::MAX { 1 } else { self.number + 1 };
@@ -89,30 +90,31 @@ impl ReceiveRing {
         self.filled = 0;
     }
 
-    /// No longer ring can be had; this one will do.
+    /// Keeps the current ring for good, because no memory for a longer one is available.
     pub fn stays(&mut self) {
         self.max_bytes = self.ring.len_bytes;
     }
 
-    /// The offer that is to be said.
+    /// Returns the offer, if it must still be sent.
     pub fn due(&self) -> Option<[u64; OFFER_WORDS]> {
         let next = self.next.as_ref().filter(|next| !next.is_said)?;
         let RemoteRegion { addr, len_bytes, rkey } = next.bytes.remote();
         Some([self.number.into(), addr, len_bytes, rkey.into()])
     }
 
-    /// The offer was said.
+    /// Records that the offer was sent.
     pub fn said(&mut self) {
         self.next.iter_mut().for_each(|next| next.is_said = true);
     }
 
-    /// Whether the peer may turn.
+    /// Returns whether an offer is in progress to which the peer has not switched yet.
     #[inline]
     pub const fn may_turn(&self) -> bool {
         matches!(self.next, Some(Next { from: None, .. }))
     }
 
-    /// The peer says that it turns, or turned earlier.
+    /// Handles the peer's announcement that it switches, or has already switched, to the offered ring. Announcements
+    /// for other offers are ignored. Returns an error if the position is impossible.
     pub fn turns(&mut self, turn: Promise, read: u64, seen: u64) -> Result<(), String> {
         let limit = self.limit(read);
         let Some(next) = self.next.as_mut().filter(|next| next.from.is_none()) else { return Ok(()) };
@@ -130,7 +132,7 @@ impl ReceiveRing {
         Ok(())
     }
 
-    /// Changes to the next ring when everything in this one was read.
+    /// Changes to the next ring if all bytes of this one have been read.
     #[inline]
     pub fn change(&mut self, read: u64) {
         if let Some(Next { bytes, from: Some(from), .. }) = &self.next
@@ -142,14 +144,14 @@ impl ReceiveRing {
         }
     }
 
-    /// Loads the byte at a position where nothing has come yet: when it comes, its cache line is on the way here at the
-    /// same time as the one of the word that says so, not after it.
+    /// Loads the byte at a position where no byte has arrived yet. When it arrives, its cache line is then transferred
+    /// together with that of the control word and not after it.
     #[inline]
     pub fn touch(&self, position: u64) {
         std::hint::black_box(self.bytes.load_byte_acquire(self.ring.offset(position)));
     }
 
-    /// Where the bytes from `read` on lie, as far as they lie together: region, offset, and how many of `most`.
+    /// Returns the contiguous bytes from `read` on: region, offset and their number, at most `most`.
     #[inline]
     pub fn together(&self, read: u64, most: u64) -> (&Region, usize, usize) {
         let most = match &self.next {

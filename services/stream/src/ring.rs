@@ -1,28 +1,29 @@
-//! Positions in a stream, and where in a ring the byte at a position lies.
+//! Mapping of stream positions to ring offsets.
 
 /// A ring that holds the bytes of a stream from position `base` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ring {
-    /// The position of the byte that was, or will be, the first one at offset 0.
+    /// The stream position that corresponds to offset 0.
     pub base: u64,
-    /// Bytes that it holds.
+    /// Length of the ring in bytes.
     pub len_bytes: u64,
 }
 
 impl Ring {
-    /// How many bytes may be written at `written` when the reader is known to have read up to `read`.
+    /// Returns the number of bytes that may be written at position `written` if the reader is known to have read up to
+    /// `read`.
     #[inline]
     pub fn free(self, written: u64, read: u64) -> u64 {
         self.len_bytes.saturating_sub(written.saturating_sub(read.max(self.base)))
     }
 
-    /// Where the byte at a position lies.
+    /// Returns the offset of the byte at `position`.
     #[inline]
     pub fn offset(self, position: u64) -> usize {
         (position.wrapping_sub(self.base) % self.len_bytes) as usize
     }
 
-    /// Where the bytes from a position on lie, as far as they lie together: offset, and how many of `most`.
+    /// Returns the contiguous bytes from `position` on: offset, and their number, at most `most`.
     #[inline]
     pub fn together(self, position: u64, most: u64) -> (usize, usize) {
         let offset = self.offset(position);
@@ -30,7 +31,7 @@ impl Ring {
     }
 }
 
-/// The number next to `near` whose low `bits` bits are those of `low`.
+/// Returns the number closest to `near` whose low `bits` bits are those of `low`.
 #[inline]
 pub(crate) const fn extend(low: u64, bits: u32, near: u64) -> u64 {
     let shift = 64 - bits;

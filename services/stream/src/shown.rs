@@ -1,15 +1,15 @@
-//! What `farcall explain` shows of a stream that a TCP connection opened.
+//! Statistics of a stream, shown by `farcall explain`, if a TCP connection opened it.
 
 use farcall_stats::{Block, Connection, Why};
 
 use crate::stream::{Stream, StreamPath};
 use crate::tcp_path::Addresses;
 
-/// As the stream stood when it last found nothing to do, at most a millisecond of waiting ago.
+/// Statistics block of a stream. It is updated when the stream finds no work, at most once per millisecond of waiting.
 pub(crate) struct Shown(Block<Connection>);
 
 impl Shown {
-    /// Of a stream that is open. `role` is `connected` or `accepted`.
+    /// Creates the statistics of an open stream. `role` is `connected` or `accepted`.
     pub fn new((own, peer): Addresses, role: &str, path: StreamPath) -> Self {
         let block = Block::<Connection>::new(&format!("stream {own} {peer} {role}"), 0);
         block.why.set(match path {
@@ -26,7 +26,7 @@ impl Shown {
         self.0.ring_bytes.set(stream.ring_bytes() as u64);
     }
 
-    /// It is about to sleep until something comes.
+    /// Records that the stream is about to sleep.
     pub fn sleeps(&self, stream: &Stream) {
         self.update(stream);
         self.0.sleeps.increment();

@@ -1,10 +1,12 @@
-//! Where messages are composed.
+//! Buffer in which the application composes bytes to send.
 
 use farcall_link::Region;
 
-/// Room in the send ring, to compose the next bytes in place; over TCP in private memory.
+/// Free space in the send ring in which the next bytes are composed in place; private memory if the stream is over
+/// TCP.
 ///
-/// A device reads the send ring, so it is reached by pointers and copies only.
+/// The device may read the send ring at any time, so it is accessed through pointers and copies only, never through
+/// references.
 pub struct Space<'a> {
     place: Place<'a>,
     room: usize,
@@ -25,13 +27,13 @@ impl<'a> Space<'a> {
         Self { room: bytes.len(), place: Place::Private(bytes), len_bytes: 0 }
     }
 
-    /// How many bytes can still be put.
+    /// Returns the number of bytes that can still be appended.
     #[inline]
     pub const fn room(&self) -> usize {
         self.room - self.len_bytes
     }
 
-    /// Appends as many of these bytes as there is room for; returns how many.
+    /// Appends as many of `bytes` as fit. Returns their number.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) -> usize {
         let len = bytes.len().min(self.room());
@@ -40,10 +42,10 @@ impl<'a> Space<'a> {
         len
     }
 
-    /// Replaces bytes that were put before: a length that is known only now, for example.
+    /// Replaces bytes that were appended before, for example a length that becomes known later.
     ///
     /// # Panics
-    /// If they were not put.
+    /// If the range was not appended before.
     #[inline]
     pub fn put_at(&mut self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.len_bytes, "{} bytes at {at} of {}", bytes.len(), self.len_bytes);

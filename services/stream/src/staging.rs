@@ -1,17 +1,17 @@
-//! The send ring: where bytes lie from the call that writes them until the WRITE that carries them is complete.
+//! The send ring: holds bytes from the call that writes them until the WRITE that carries them completes.
 
 use std::collections::VecDeque;
 
 use farcall_link::Ticket;
 
-/// Places in a piece of local memory, given and taken back in order. When all are back it begins at the front again, so
-/// that a stream whose WRITEs complete at once always uses the same cache lines.
+/// Allocator of ranges in local memory, allocated and released in FIFO order. When all ranges are released it starts
+/// at offset 0 again, so that a stream whose WRITEs complete immediately keeps using the same cache lines.
 #[derive(Debug)]
 pub(crate) struct Staging {
     len_bytes: usize,
-    /// Where the next place begins.
+    /// Offset of the next range.
     head: usize,
-    /// The places under way: the WRITE that reads each, and where it begins.
+    /// The allocated ranges: the WRITE that reads each, and its offset.
     under_way: VecDeque<(Ticket, usize)>,
 }
 
@@ -20,7 +20,7 @@ impl Staging {
         Self { len_bytes, head: 0, under_way: VecDeque::with_capacity(writes_max) }
     }
 
-    /// Takes back what is not under way any more.
+    /// Releases the ranges whose WRITEs have completed.
     #[inline]
     pub fn reclaim(&mut self, is_done: impl Fn(Ticket) -> bool) {
         while self.under_way.front().is_some_and(|(ticket, _)| is_done(*ticket)) {
@@ -31,7 +31,7 @@ impl Staging {
         }
     }
 
-    /// A place of at most `most` bytes: where, and how long. It stays free until [`Staging::used`].
+    /// Returns offset and length of a free range of at most `most` bytes. It is not allocated until [`Staging::used`].
     #[inline]
     pub fn place(&mut self, most: usize) -> (usize, usize) {
         let Some((_, tail)) = self.under_way.front().copied() else { return (0, most.min(self.len_bytes)) };
@@ -42,7 +42,7 @@ impl Staging {
         (self.head, most.min(end - self.head))
     }
 
-    /// The first bytes of the last place are read by a WRITE.
+    /// Allocates the first `len_bytes` bytes of the range last returned; the WRITE `ticket` reads them.
     #[inline]
     pub fn used(&mut self, len_bytes: usize, ticket: Ticket) {
         if ticket != Ticket::NONE {

@@ -1,4 +1,4 @@
-//! A stream, whatever carries its bytes.
+//! A stream, independent of the path that carries its bytes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,30 +13,30 @@ use crate::ring_stream::RingStream;
 use crate::space::Space;
 use crate::tcp_stream::TcpEnd;
 
-/// An open stream: reads and writes bytes, never waits. An [`farcall_verbs::Endpoint`], to be run by a driver.
+/// An open stream. Its reads and writes never block. It is a [`farcall_verbs::Endpoint`], run by a driver.
 ///
-/// What [`Stream::write`] accepts is on its way: no further call is needed for it to arrive.
+/// The WRITEs of all bytes that [`Stream::write`] accepts are posted: they arrive without further calls.
 pub struct Stream(Carriage);
 
-/// One branch a call chooses between them.
+/// The path of a stream. Each call costs one branch to select it.
 #[expect(clippy::large_enum_variant, reason = "rings are the usual case, and no further pointer away")]
 enum Carriage {
     Ring(RingStream),
     Tcp(Box<TcpEnd>),
 }
 
-/// What carries the bytes of a stream.
+/// The path that carries the bytes of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StreamPath {
-    /// One-sided WRITEs into a ring of the reader: through shared memory or an RNIC, as the device does it.
+    /// One-sided WRITEs into a ring of the reader, through shared memory or an RNIC, depending on the device.
     Verbs,
-    /// The TCP connection that the handshake went over: the other end is on another host, where no device reaches.
+    /// The TCP connection of the handshake: the peer is on another host that no device reaches.
     Tcp,
 }
 
 impl StreamPath {
-    /// A word for programs: `verbs` or `tcp`.
+    /// Returns the machine-readable name: `verbs` or `tcp`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -55,27 +55,27 @@ impl fmt::Display for StreamPath {
     }
 }
 
-/// What a stream did, in numbers. Over TCP there are stalls and nothing else.
+/// Counters of a stream. Over TCP only `stalls` is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
     /// Wake-ups sent.
     pub wakes_sent: u64,
-    /// Wake-ups taken.
+    /// Wake-ups consumed.
     pub wakes_taken: u64,
-    /// How often the peer was told how much was read.
+    /// Credit messages sent to the peer.
     pub credits: u64,
-    /// How often the peer was asked for wake-ups, or to leave them out.
+    /// Wake requests sent to the peer, both to start and to stop wake-ups.
     pub wishes: u64,
-    /// Times that a write found no room.
+    /// Writes that found no space.
     pub stalls: u64,
     /// Rings that this end offered to the peer.
     pub rings_offered: u64,
-    /// Rings of the peer that this end turned to.
+    /// Rings of the peer that this end switched to.
     pub rings_taken: u64,
 }
 
-/// Calls the same method of what carries the bytes.
+/// Calls the same method of the end that carries the bytes.
 macro_rules! carried {
     ($stream:expr, $end:ident => $call:expr) => {
         match $stream {
@@ -94,16 +94,16 @@ impl Stream {
         Self(Carriage::Tcp(Box::new(end)))
     }
 
-    /// The server's step: makes an end for a client that asks for a stream. Nothing the client says is believed before
-    /// it is checked, nothing is made before.
+    /// Creates the server's end for a client that requests a stream. All parameters of the client are validated first;
+    /// no resources are allocated before that.
     ///
     /// # Errors
-    /// What to tell the client.
+    /// Returns the refusal to send to the client.
     pub fn accept(nic: &Nic, config: StreamConfig, theirs: &StreamEnd) -> Result<(Self, StreamEnd), Refusal> {
         RingStream::accept(nic, config, theirs).map(|(ring, ours)| (Self::through_rings(ring), ours))
     }
 
-    /// What carries the bytes.
+    /// Returns the path that carries the bytes.
     pub const fn path(&self) -> StreamPath {
         match &self.0 {
             Carriage::Ring(_) => StreamPath::Verbs,
@@ -111,25 +111,26 @@ impl Stream {
         }
     }
 
-    /// Writes as many of these bytes as there is room for, at least one. They are on their way then.
+    /// Writes as many of `bytes` as there is space for, at least one. Returns their number. Their WRITEs are posted.
     ///
-    /// There may be no room though the peer has read everything: it must also take wake-ups, and a loaded machine lets it
-    /// do so late.
+    /// There may be no space although the peer has read everything: the peer must also consume wake-ups, and on a
+    /// loaded machine it does so late.
     ///
     /// # Errors
-    /// [`StreamError::WouldBlock`] if there is no room; others if nothing can be written any more.
+    /// Returns [`StreamError::WouldBlock`] if there is no space; other errors if no bytes can be written any more.
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) -> Result<usize, StreamError> {
         carried!(&mut self.0, end => end.write(bytes))
     }
 
-    /// Lets `compose` write into the send ring itself, where at most `most` bytes have room, and sends what it put.
-    /// Returns how many bytes that is. The room may be shorter than `most`: it ends where the ring does.
+    /// Calls `compose` to write up to `most` bytes directly into the send ring, and sends them. Returns their number.
+    /// The space may be shorter than `most`: it ends at the end of the ring.
     ///
-    /// Over TCP it writes into private memory; what the system does not take at once goes with the next call or turn.
+    /// Over TCP, `compose` writes into private memory. Bytes that the kernel does not accept at once are sent by the
+    /// next call or driver iteration.
     ///
     /// # Errors
-    /// As [`Stream::write`].
+    /// Returns the errors of [`Stream::write`].
     #[inline]
     pub fn write_with(
         &mut self,
@@ -139,27 +140,28 @@ impl Stream {
         carried!(&mut self.0, end => end.write_with(most, compose))
     }
 
-    /// Whether a write would take at least one byte, or say that none can be written any more.
+    /// Returns whether a write would accept at least one byte or return an error other than `WouldBlock`.
     #[inline]
     pub fn is_writable(&self) -> bool {
         carried!(&self.0, end => end.is_writable())
     }
 
-    /// Reads as many bytes as there are, at least one. 0 means that the stream has ended, and that everything was read.
+    /// Reads the available bytes, at least one. Returns 0 if the stream has ended and all of it was read.
     ///
     /// # Errors
-    /// [`StreamError::WouldBlock`] if there is nothing; [`StreamError::Reset`] if the rest of the stream is lost.
+    /// Returns [`StreamError::WouldBlock`] if no bytes are available; [`StreamError::Reset`] if the rest of the stream
+    /// is lost.
     #[inline]
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, StreamError> {
         carried!(&mut self.0, end => end.read(out))
     }
 
-    /// Lends at least `at_least` bytes from a private copy, more if there are; fewer only where the stream ends. What
-    /// was [`Stream::consume`]d is not lent again. The peer may overwrite the ring meanwhile; it cannot change what is
-    /// lent.
+    /// Lends at least `at_least` bytes from a private copy, more if they are available; fewer only at the end of the
+    /// stream. Bytes passed to [`Stream::consume`] are not lent again. The peer may overwrite the ring concurrently;
+    /// it cannot change the lent bytes.
     ///
     /// # Errors
-    /// As [`Stream::read`].
+    /// Returns the errors of [`Stream::read`].
     ///
     /// # Panics
     /// If `at_least` exceeds the configured bound.
@@ -168,44 +170,45 @@ impl Stream {
         carried!(&mut self.0, end => end.fill(at_least))
     }
 
-    /// Gives back the first bytes of what [`Stream::fill`] lent.
+    /// Releases the first `len_bytes` bytes that [`Stream::fill`] lent.
     ///
     /// # Panics
-    /// If it lent fewer.
+    /// If [`Stream::fill`] lent fewer bytes.
     #[inline]
     pub fn consume(&mut self, len_bytes: usize) {
         carried!(&mut self.0, end => end.consume(len_bytes));
     }
 
-    /// Whether a read would give bytes, the end or an error. Over TCP it may turn out that it would not yet.
+    /// Returns whether a read would return bytes, the end or an error. Over TCP the result may be `true` although the
+    /// next read returns `WouldBlock`.
     #[inline]
     pub fn is_readable(&mut self) -> bool {
         carried!(&mut self.0, end => end.is_readable())
     }
 
-    /// Whether there are bytes that were not seen yet: one load.
+    /// Returns whether unseen bytes have arrived. Costs one load.
     #[inline]
     pub fn has_news(&self) -> bool {
         carried!(&self.0, end => end.has_news())
     }
 
-    /// Ends what this end writes: the peer reads what is on its way, then the end. Reading goes on.
+    /// Ends the outgoing direction: the peer reads the bytes in flight, then the end. Reading continues.
     pub fn finish(&mut self) {
         carried!(&mut self.0, end => end.finish());
     }
 
-    /// Gives the stream up: nothing more is read or written here. The peer learns of it at once over TCP, otherwise when
-    /// the channel of the handshake is closed.
+    /// Resets the stream: no more bytes are read or written at this end. The peer is notified immediately over TCP,
+    /// otherwise when the handshake channel closes.
     pub fn reset(&mut self) {
         carried!(&mut self.0, end => end.reset());
     }
 
-    /// Why the stream broke, if it did.
+    /// Returns the reason why the stream broke, if it did.
     pub fn broken(&self) -> Option<&Broken> {
         carried!(&self.0, end => end.broken())
     }
 
-    /// Whether nothing of ours is under way any more after a break.
+    /// Returns whether no request of this end is outstanding any more after a break.
     pub fn is_drained(&self) -> bool {
         match &self.0 {
             Carriage::Ring(ring) => ring.is_drained(),
@@ -213,34 +216,35 @@ impl Stream {
         }
     }
 
-    /// How many bytes were written in all, once this end has ended its stream and everything is known to have arrived.
-    /// The peer is to be told over the channel of the handshake before that is closed, unless that carried them.
+    /// Returns the total number of bytes written, once this end has ended its stream and all bytes are known to have
+    /// arrived. The peer must then be notified over the handshake channel before that is closed, unless the channel
+    /// carried the stream.
     pub fn ended(&mut self) -> Option<u64> {
         carried!(&mut self.0, end => end.ended())
     }
 
-    /// The peer said over the channel of the handshake that its stream ended after so many bytes, and that they
-    /// arrived. Over TCP the connection itself says so.
+    /// Handles the peer's notice on the handshake channel that its stream ended after `bytes` bytes and that they
+    /// arrived. Ignored over TCP, where the connection itself reports the end.
     pub fn peer_ended(&mut self, bytes: u64) {
         if let Carriage::Ring(ring) = &mut self.0 {
             ring.peer_ended(bytes);
         }
     }
 
-    /// The peer closed the channel of the handshake: it is gone. What arrived can still be read, to the end if it had
-    /// ended its stream. Over TCP the connection itself says so.
+    /// Handles the closing of the handshake channel by the peer, which has exited. Bytes that arrived can still be
+    /// read, up to the end if the peer had ended its stream. Ignored over TCP, where the connection itself reports it.
     pub fn hung_up(&mut self) {
         if let Carriage::Ring(ring) = &mut self.0 {
             ring.hung_up();
         }
     }
 
-    /// What happened so far.
+    /// Returns the counters.
     pub fn counters(&self) -> Counters {
         carried!(&self.0, end => end.counters())
     }
 
-    /// Bytes of the ring that this end reads from now; 0 over TCP.
+    /// Returns the length in bytes of the ring that is being read; 0 over TCP.
     pub fn ring_bytes(&self) -> usize {
         match &self.0 {
             Carriage::Ring(ring) => ring.ring_bytes(),
@@ -248,7 +252,7 @@ impl Stream {
         }
     }
 
-    /// Bytes written to and read from this end.
+    /// Returns the numbers of bytes written to and read from this end.
     pub fn totals(&self) -> (u64, u64) {
         carried!(&self.0, end => end.totals())
     }

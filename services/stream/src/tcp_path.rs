@@ -1,7 +1,7 @@
-//! When TCP carries a stream: to another host, where no device does.
+//! Decision whether TCP carries a stream: only to another host that no device reaches.
 //!
-//! Processes of one host judge each other by their users, which TCP does not tell. So between addresses of one host TCP
-//! carries no stream, whatever the other end says of itself: neither end may be talked out of that judgement.
+//! Processes of one host authorize each other by their users, which TCP does not identify. Between addresses of one
+//! host, TCP therefore carries no stream, whatever the peer claims: neither end may be made to skip the authorization.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -10,10 +10,10 @@ use farcall_link::bootstrap::{Refusal, RefusalKind, StreamEnd};
 
 use crate::config::StreamConfig;
 
-/// The addresses of a connection: this end's, and the other's.
+/// The local and the peer address of a connection.
 pub(crate) type Addresses = (SocketAddr, SocketAddr);
 
-/// The server's choice, for a client that says this of itself.
+/// Returns whether the server selects TCP for a client with these parameters.
 pub(crate) fn is_due(
     nic: &Nic,
     config: &StreamConfig,
@@ -26,10 +26,10 @@ pub(crate) fn is_due(
     !is_carried && both_may && addresses.is_some_and(|addresses| check(nic, addresses).is_ok())
 }
 
-/// The client's check of that choice.
+/// Checks, at the client, whether the server was right to select TCP.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns the reason why TCP is not acceptable.
 pub(crate) fn check_choice(
     nic: &Nic,
     config: &StreamConfig,
@@ -54,9 +54,9 @@ fn check(nic: &Nic, (own, peer): Addresses) -> Result<(), String> {
     nic.context.check_connection(own, peer).map_err(|error| error.to_string())
 }
 
-/// Whether packets to an address stay on this host: the kernel sends them from that address itself.
+/// Returns whether packets to `address` stay on this host: the kernel then selects the same address as their source.
 fn is_of_this_host(address: IpAddr) -> bool {
-    /// Any port will do.
+    /// An arbitrary port.
     const DISCARD: u16 = 9;
     let any = match address {
         IpAddr::V4(_) => IpAddr::from([0_u8; 4]),
@@ -64,11 +64,11 @@ fn is_of_this_host(address: IpAddr) -> bool {
     };
     let source = || -> std::io::Result<SocketAddr> {
         let socket = UdpSocket::bind((any, 0))?;
-        // Sends nothing.
+        // Connecting a UDP socket sends no packet.
         socket.connect((address, DISCARD))?;
         socket.local_addr()
     };
-    // Without an answer nothing is known, and so nothing allowed.
+    // If the source address is unknown, the address counts as local, so that TCP is not used.
     address.is_loopback() || source().map_or(true, |source| source.ip().to_canonical() == address)
 }
 

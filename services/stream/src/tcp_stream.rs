@@ -1,8 +1,9 @@
 //! A stream over the TCP connection of its handshake.
 //!
-//! The connection carries what the owner wrote and nothing else, since TCP has all that a stream needs but one thing: the
-//! kernel of a killed process ends its connections as if the process had. So until this end has ended its stream, its
-//! connection is one that is *reset* when it is closed (SO_LINGER of no time): a peer tells death from an end.
+//! The connection carries the application's bytes and nothing else. TCP has all properties that a stream needs except
+//! one: when a process is killed, the kernel closes its connections as if the process had. Until this end has ended
+//! its stream, closing the connection therefore *resets* it (SO_LINGER with a time of zero), so that the peer can
+//! distinguish a process exit from an orderly end.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -22,28 +23,28 @@ use crate::nap::Nap;
 use crate::space::Space;
 use crate::stream::Counters;
 
-/// See [`crate::Stream`], which says what each method does.
+/// The methods are documented at [`crate::Stream`].
 pub(crate) struct TcpEnd {
-    /// `None` once it was reset.
+    /// `None` after a reset.
     socket: Option<TcpStream>,
-    /// Tells edges: readable when the connection has changed since it was asked last.
+    /// Edge-triggered epoll descriptor: readable when the state of the connection has changed since the last query.
     events: OwnedFd,
-    /// As far as is known; what turns out wrong is no more.
+    /// Cached readiness; cleared when a call returns `WouldBlock`.
     can_read: bool,
     can_write: bool,
-    /// What was composed, and which part of it was not sent yet.
+    /// Composed bytes, and the range of them that was not sent yet.
     composed: Vec<u8>,
     unsent: Range<usize>,
-    /// What was received before its owner asked.
+    /// Bytes received but not yet read by the application.
     lent: Lent,
     lent_bytes_max: usize,
     is_finished: bool,
     has_said_end: bool,
-    /// Everything arrived, with the end.
+    /// `true` once all bytes and the end are known to have arrived.
     is_delivered: bool,
-    /// The peer's end has come.
+    /// `true` once the peer's end has been received.
     is_at_end: bool,
-    /// Nobody reads what we write any more.
+    /// `true` once the peer no longer reads what this end writes.
     is_unread: bool,
     broken: Option<Broken>,
     written: u64,
@@ -52,24 +53,24 @@ pub(crate) struct TcpEnd {
     nap: Nap,
 }
 
-/// Room to compose in.
+/// Length of the composition buffer in bytes.
 const COMPOSED_BYTES: usize = 64 << 10;
-/// Asked for at once by who lends.
+/// Number of bytes that [`TcpEnd::fill`] requests from the kernel at once.
 const LENT_AT_ONCE: usize = 64 << 10;
-/// A turn is a system call, which takes as long as so many looks at memory.
+/// Weight of a driver iteration in polls of memory: it is a system call.
 const LOOKS: u32 = 16;
-/// What was sent is looked for as often at least, until the peer's system has it.
+/// Maximum interval between checks whether the peer's kernel has acknowledged all bytes.
 const NAP_MAX: Duration = Duration::from_millis(100);
-/// A peer that says nothing for so long is asked whether it is there, so often, so long after each other.
+/// TCP keepalive: idle time before the first probe, number of probes, interval between probes.
 const KEEPALIVE: (Duration, u32, Duration) = (Duration::from_secs(30), 3, Duration::from_secs(10));
-/// What was sent and is not acknowledged for so long ends the connection.
+/// TCP_USER_TIMEOUT: time after which unacknowledged bytes end the connection.
 const UNACKNOWLEDGED: Duration = Duration::from_mins(1);
 
 impl TcpEnd {
-    /// Takes over a connection that does not block, with what is still to be sent over it.
+    /// Takes ownership of a non-blocking connection, with the bytes that must still be sent over it.
     ///
     /// # Errors
-    /// If the system has no descriptor left.
+    /// Returns an error if no descriptor can be created or a socket option cannot be set.
     pub fn new(socket: TcpStream, config: &StreamConfig, unsent: Vec<u8>) -> io::Result<Self> {
         let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edges =
@@ -104,7 +105,7 @@ impl TcpEnd {
         })
     }
 
-    /// Bytes that came together with the last ones of the handshake.
+    /// Adds bytes that were received together with the last ones of the handshake.
     pub fn received(&mut self, bytes: &[u8]) {
         self.read += bytes.len() as u64;
         self.lent.appended().extend_from_slice(bytes);
@@ -165,7 +166,7 @@ impl TcpEnd {
         }
     }
 
-    /// Sends what was composed. Whether nothing of it is left.
+    /// Sends composed bytes. Returns whether none are left.
     fn flush(&mut self) -> Result<bool, StreamError> {
         while !self.unsent.is_empty() {
             let composed = mem::take(&mut self.composed);
@@ -179,7 +180,7 @@ impl TcpEnd {
         Ok(true)
     }
 
-    /// Sends as many of these bytes as the system takes now.
+    /// Sends as many of `bytes` as the kernel accepts now. Returns their number.
     fn send(&mut self, bytes: &[u8]) -> Result<usize, StreamError> {
         let Some(socket) = &mut self.socket else { return Err(StreamError::BrokenPipe) };
         while self.can_write {
@@ -188,8 +189,8 @@ impl TcpEnd {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.can_write = false,
                 Err(error) => {
-                    // The system tells of a reset once: a reader finds out from here. Whoever had ended his stream
-                    // before he went is a broken pipe, and read to his end.
+                    // The kernel reports a reset only once, so it is recorded for the reader here. A peer that had
+                    // ended its stream before it exited causes `EPIPE`, and its stream can still be read to the end.
                     if error.kind() == ErrorKind::BrokenPipe {
                         self.is_unread = true;
                     } else {
@@ -217,7 +218,7 @@ impl TcpEnd {
         }
     }
 
-    /// 0 at the end.
+    /// Calls `receive` until it returns bytes. Returns their number; 0 at the end of the stream.
     fn receive(
         &mut self,
         mut receive: impl FnMut(&TcpStream) -> io::Result<usize>,
@@ -283,20 +284,22 @@ impl TcpEnd {
         self.say_end();
     }
 
-    /// Sends what is left, and the end behind it.
+    /// Sends the remaining bytes, and the end after them.
     fn say_end(&mut self) {
         if !self.is_finished || self.has_said_end || !matches!(self.flush(), Ok(true)) {
             return;
         }
         self.has_said_end = true;
         if let Some(socket) = &self.socket {
-            // What was written arrives from here on, also without this process. What fails was lost before.
+            // From here on the kernel delivers the written bytes even if this process exits. Errors are ignored: the
+            // connection was lost before.
             let _ = sockopt::set_socket_linger(socket, None);
             let _ = socket.shutdown(std::net::Shutdown::Write);
         }
     }
 
-    /// Whether everything is known to have arrived, the end, too. No event tells of it.
+    /// Returns whether delivery of all bytes and the end has just been detected. It must be polled because no event
+    /// reports it.
     fn look_for_delivery(&mut self) -> bool {
         if !self.has_said_end || self.is_delivered {
             return false;
@@ -313,7 +316,7 @@ impl TcpEnd {
     pub fn reset(&mut self) {
         self.break_off(Broken::Reset);
         if let Some(socket) = self.socket.take() {
-            // A socket that is closed so is reset.
+            // Closing the socket with this option resets the connection.
             let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
         }
     }
@@ -335,7 +338,7 @@ impl TcpEnd {
         (self.written, self.read - self.lent.rest().len() as u64)
     }
 
-    /// Takes what the system tells of the connection. Whether there is anything.
+    /// Consumes the events of the connection. Returns whether there were any.
     fn take_events(&mut self) -> bool {
         let mut room = [mem::MaybeUninit::uninit(); 1];
         let no_time = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -344,7 +347,7 @@ impl TcpEnd {
         let is_lost = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
         self.can_write |= is_lost || flags.contains(epoll::EventFlags::OUT);
         self.can_read |= is_lost || flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP);
-        // Nobody is told any more how much arrived.
+        // The peer will not acknowledge the rest any more.
         if flags.contains(epoll::EventFlags::ERR) && self.has_said_end && !self.is_delivered {
             self.break_off(Broken::HungUp);
         }
@@ -355,7 +358,7 @@ impl TcpEnd {
 impl Endpoint for TcpEnd {
     fn progress(&mut self, now: Nanos) -> Next {
         let mut any = self.take_events();
-        // What fails is found by who writes next.
+        // Errors are reported by the next write.
         let _ = self.flush();
         self.say_end();
         let is_late = now >= self.nap.until;
@@ -393,10 +396,11 @@ fn lost(error: &io::Error) -> Broken {
     }
 }
 
-/// Bytes that were sent, an end counted as one, and that the peer's system does not have yet.
+/// Returns the number of bytes sent that the peer's kernel has not acknowledged; an end counts as one byte.
 fn unacknowledged_bytes(socket: &TcpStream) -> i32 {
     const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
-    // SAFETY: tcp(7): the request writes one int.
+    // SAFETY: the opcode and its output type must match, as `Getter::new` requires: tcp(7) specifies that SIOCOUTQ
+    // writes one int.
     let asked =
         unsafe { rustix::ioctl::ioctl(socket.as_fd(), rustix::ioctl::Getter::<SIOCOUTQ, i32>::new()) };
     asked.unwrap_or(0)

@@ -1,25 +1,26 @@
-//! Who wakes whom: state machines of both sides, without memory or queue pairs.
+//! State machines of both sides of the wake-up protocol, without memory or queue pairs.
 //!
-//! A plain WRITE wakes nobody. An end that may sleep asks its peer to send every word with a wake-up (a [`Wish`]); the
-//! peer answers with the byte from which on it does (a [`Promise`]), and that answer wakes, too. The end sleeps only
-//! when it has seen everything up to that byte: whatever comes after it wakes. An end that polls asks for the opposite,
-//! which needs no answer. Streams begin with wake-ups, promised from byte 0.
+//! A plain WRITE does not wake a sleeping reader. An end that may sleep requests that its peer send every control word
+//! as a wake-up (a [`Wish`]). The peer acknowledges with the position from which on it does so (a [`Promise`]); the
+//! acknowledgement is a wake-up itself. Invariant: the end sleeps only when it has seen all bytes up to that position,
+//! because all later ones arrive with wake-ups. An end that polls requests the opposite, which needs no
+//! acknowledgement. Streams begin with wake-ups enabled and acknowledged from position 0.
 
 use crate::words::{Promise, Wish};
 
-/// Whether the peer wakes us.
+/// Receiving side: whether the peer sends wake-ups to this end.
 #[derive(Debug)]
 pub(crate) struct Woken {
     wish: Wish,
-    /// From which byte on, once that is promised.
+    /// Position from which on the peer sends wake-ups; `None` until it is acknowledged.
     from: Option<u64>,
     is_due: bool,
-    /// Wake-ups taken since the owner last wanted to sleep.
+    /// Number of wake-ups consumed since the application last wanted to sleep.
     in_vain: u32,
     may_poll: bool,
 }
 
-/// So many wake-ups in a row while the owner polls, and they are not asked for any more.
+/// Number of consecutive wake-ups received while the application polls, after which the end requests that they stop.
 const IN_VAIN_MAX: u32 = 64;
 
 impl Woken {
@@ -27,19 +28,19 @@ impl Woken {
         Self { wish: Wish::FIRST, from: Some(0), is_due: false, in_vain: 0, may_poll }
     }
 
-    /// Whether wake-ups are asked for.
+    /// Returns whether the current request is for wake-ups.
     #[inline]
     pub const fn is_asked_for(&self) -> bool {
         self.wish.is_woken
     }
 
-    /// Whether nothing can come unnoticed to an end that has seen all bytes up to `seen`.
+    /// Returns whether every byte after `seen` is certain to arrive with a wake-up.
     #[inline]
     pub fn may_sleep(&self, seen: u64) -> bool {
         self.wish.is_woken && self.from.is_some_and(|from| seen >= from)
     }
 
-    /// The owner wants to sleep.
+    /// Called when the application wants to sleep: requests wake-ups if they are off.
     pub fn wants_sleep(&mut self) {
         self.in_vain = 0;
         if !self.wish.is_woken {
@@ -47,14 +48,14 @@ impl Woken {
         }
     }
 
-    /// The owner sleeps, and somebody else looks: wake-ups are for nothing.
+    /// Called when the application sleeps and a poller polls for it: requests that the unneeded wake-ups stop.
     pub fn is_covered(&mut self) {
         if self.wish.is_woken && self.from.is_some() {
             self.ask(false);
         }
     }
 
-    /// A wake-up came that nobody slept for.
+    /// Records a wake-up that arrived while the application was polling.
     pub fn woken_in_vain(&mut self) {
         self.in_vain += 1;
         if self.in_vain >= IN_VAIN_MAX && self.may_poll && self.from.is_some() {
@@ -69,17 +70,17 @@ impl Woken {
         self.is_due = true;
     }
 
-    /// The wish, if it is to be said.
+    /// Returns the wake request, if it must be sent.
     pub fn due(&self) -> Option<Wish> {
         self.is_due.then_some(self.wish)
     }
 
-    /// The wish was said.
+    /// Records that the request was sent.
     pub fn said(&mut self) {
         self.is_due = false;
     }
 
-    /// The peer promises.
+    /// Handles an acknowledgement. One for an earlier request is ignored.
     pub fn promised(&mut self, promise: Promise) {
         if self.wish.is_woken && promise.number == self.wish.number && self.from.is_none() {
             self.from = Some(promise.from);
@@ -87,23 +88,24 @@ impl Woken {
     }
 }
 
-/// Whether we wake the peer.
+/// Sending side: whether this end sends wake-ups to the peer.
 #[derive(Debug)]
 pub(crate) struct Waker {
     heard: Wish,
     is_due: bool,
-    /// Wake-ups sent, and how many of them the peer is known to have taken.
+    /// Number of wake-ups sent, and the part of it that the peer is known to have consumed.
     pub sent: u64,
     pub taken: u64,
-    /// The peer believes nothing else: WRITEs land in its memory in any order.
+    /// `true` if the peer relies on wake-ups alone, because WRITEs are placed in its memory in any order.
     always: bool,
 }
 
-/// Receives that each end posts for wake-ups.
+/// Number of receives that each end posts for wake-ups.
 pub(crate) const RECEIVES: u32 = 64;
-/// Wake-ups under way for bytes; the other receives are for words that are not sent again before the peer has acted.
+/// Maximum number of outstanding wake-ups for bytes. The other receives are for control words that are not sent again
+/// before the peer has reacted.
 const FOR_BYTES: u64 = RECEIVES as u64 / 2;
-/// So many wake-ups are taken before the peer is told.
+/// Number of wake-ups consumed before their count is sent to the peer.
 pub(crate) const TOLD_AT_ONCE: u64 = RECEIVES as u64 / 4;
 
 impl Waker {
@@ -111,19 +113,20 @@ impl Waker {
         Self { heard: Wish::FIRST, is_due: false, sent: 0, taken: 0, always }
     }
 
-    /// Whether words are to be sent with a wake-up.
+    /// Returns whether control words must be sent as wake-ups.
     #[inline]
     pub const fn wakes(&self) -> bool {
         self.heard.is_woken || self.always
     }
 
-    /// Whether bytes may be sent: not if they wake and the peer has not taken enough wake-ups yet.
+    /// Returns whether bytes may be sent: not if they are wake-ups and the peer has not consumed enough of the earlier
+    /// ones.
     #[inline]
     pub const fn may_send(&self) -> bool {
         !self.wakes() || self.sent - self.taken < FOR_BYTES
     }
 
-    /// The peer wishes. From here on it is obeyed.
+    /// Handles the peer's wake request. It takes effect with the next control word.
     #[inline]
     pub fn hear(&mut self, wish: Wish) {
         if wish != self.heard {
@@ -132,13 +135,13 @@ impl Waker {
         }
     }
 
-    /// The promise, if one is to be given by an end that has written so much.
+    /// Returns the acknowledgement, if one is due, of an end that has written up to `written`.
     #[inline]
     pub const fn due(&self, written: u64) -> Option<Promise> {
         if self.is_due { Some(Promise { number: self.heard.number, from: written }) } else { None }
     }
 
-    /// The promise was given.
+    /// Records that the acknowledgement was sent.
     pub fn said(&mut self) {
         self.is_due = false;
     }
@@ -146,7 +149,7 @@ impl Waker {
 
 #[cfg(test)]
 impl Woken {
-    /// One that asked for no wake-ups, and was heard.
+    /// Creates the state of an end that polls: its request for no wake-ups has been sent.
     pub fn that_polls() -> Self {
         let mut woken = Self::new(true);
         woken.ask(false);
@@ -161,7 +164,7 @@ impl Woken {
 
 #[cfg(test)]
 impl Waker {
-    /// One that has heard a wish.
+    /// Creates the state after receiving `wish`.
     pub fn told(wish: Wish) -> Self {
         let mut waker = Self::new(false);
         waker.hear(wish);

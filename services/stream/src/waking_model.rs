@@ -1,11 +1,15 @@
-//! A model of falling asleep, checked by loom: every interleaving, and every value that a load may see.
+//! A loom model of going to sleep: checks every interleaving, and every value that a load may return.
 //!
-//! Both sides are the real state machines ([`Woken`], [`Waker`]) in the order of the driver and of
-//! [`crate::Stream`]: a turn; if it finds nothing, take old events off, wish, arm, one more turn; if that finds nothing
-//! either and nothing can come unnoticed, sleep. A word is a store, and a wake-up a completion behind it. The
-//! completion queue is one that loses nothing by itself: what arrives while it is armed is an event, what arrives
-//! before is found by polling. The reader begins as one that polled and wants to sleep, which is when words come
-//! without wake-ups.
+//! Both sides are the real state machines ([`Woken`], [`Waker`]) in the order of the driver and of [`crate::Stream`]:
+//!
+//! 1. A driver iteration.
+//! 2. If it finds no work: consume old events, send the wake request, arm the completion queue, and run one more
+//!    iteration.
+//! 3. If that also finds no work and every further byte is certain to arrive with a wake-up: sleep.
+//!
+//! A control word is a store, and a wake-up is a completion after it. The completion queue itself loses no completion:
+//! one that arrives while it is armed raises an event, one that arrives before is found by polling. The reader begins
+//! as an end that polled and now wants to sleep; this is the state in which control words arrive without wake-ups.
 
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
@@ -16,7 +20,7 @@ use crate::words::{Promise, Wish};
 
 #[derive(Default)]
 struct CompletionQueue {
-    /// What was written when each wake-up was posted.
+    /// Number of bytes written when each wake-up was posted.
     wakes: Vec<u64>,
     is_armed: bool,
     has_event: bool,
@@ -30,11 +34,11 @@ struct World {
     event: Condvar,
 }
 
-/// When the reader sleeps.
+/// Condition on which the reader sleeps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sleeps {
     WhenItMay,
-    /// Wrong: what is written before the writer hears of the wish wakes nobody.
+    /// Incorrect on purpose: bytes written before the writer reads the request do not wake the reader.
     WithoutPromise,
 }
 
@@ -76,10 +80,10 @@ impl World {
             self.answer(&mut waker, written - 1);
             self.say(&waker, &self.written, written, written);
         }
-        // From here on nobody drives the writer: what is to come has to be known by now.
+        // The writer is not driven after this point: later notifications must have been sent by now.
     }
 
-    /// A turn of the reader. Returns whether it found anything.
+    /// A driver iteration of the reader. Returns whether it found work.
     fn turn(&self, woken: &mut Woken, seen: &mut u64) -> bool {
         let wakes = std::mem::take(&mut self.cq.lock().unwrap().wakes);
         let mut any = !wakes.is_empty();
@@ -115,7 +119,7 @@ impl World {
                 Sleeps::WithoutPromise => true,
             };
             if !may_sleep {
-                // A nap.
+                // Stands for a sleep with a timeout.
                 thread::yield_now();
                 continue;
             }
@@ -129,7 +133,7 @@ impl World {
 
 fn check(bytes: u64, sleeps: Sleeps) {
     let mut model = loom::model::Builder::new();
-    // More in release, where it takes no longer.
+    // A higher bound in release builds, in which it takes no more time.
     model.preemption_bound = Some(if cfg!(debug_assertions) { 2 } else { 3 });
     model.check(move || {
         let (woken, waker) = (Woken::that_polls(), Waker::told(Woken::that_polls().wish()));
@@ -148,7 +152,7 @@ fn no_byte_is_slept_through() {
     check(2, Sleeps::WhenItMay);
 }
 
-/// The model sees what it is there for.
+/// Checks that the model detects a lost wake-up.
 #[test]
 #[should_panic(expected = "deadlock")]
 fn a_reader_without_a_promise_sleeps_through_a_byte() {

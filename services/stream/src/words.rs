@@ -1,36 +1,37 @@
-//! The words that one end WRITEs into the other's memory.
+//! The control words that one end WRITEs into the other's memory.
 //!
-//! Each word has a WRITE of its own, so that it is never seen in parts, and says something that is true by itself in
-//! whatever order words become visible; with one exception: [`WRITTEN`] promises that the bytes before it have landed,
-//! and where WRITEs land in any order its reader believes only immediate data.
+//! Each control word is written by a WRITE of its own, so that it is never read partially. Each is valid independently
+//! of the order in which control words become visible, with one exception: [`WRITTEN`] states that the bytes before it
+//! have been placed. If WRITEs may be placed in any order, the reader uses only immediate data instead.
 
 use crate::ring::extend;
 
-/// How many bytes the peer has written. In a cache line of its own: this is what a reader looks at again and again.
+/// Number of bytes that the peer has written. In a cache line of its own, because the reader polls it.
 pub(crate) const WRITTEN: usize = 0;
-/// How many of our bytes the peer has read: what is before that may be overwritten.
+/// Number of our bytes that the peer has read: bytes before this position may be overwritten.
 pub(crate) const CONSUMED: usize = 64;
-/// How many of our wake-ups the peer has taken.
+/// Number of our wake-ups that the peer has consumed.
 pub(crate) const WAKES_TAKEN: usize = 72;
-/// Whether the peer wants to be woken: a [`Wish`].
+/// The peer's wake request: a [`Wish`].
 pub(crate) const WISH: usize = 80;
-/// From which byte on the peer wakes us: a [`Promise`].
+/// The peer's acknowledgement of our wake request: a [`Promise`].
 pub(crate) const PROMISE: usize = 88;
 /// One more than the length of the peer's whole stream, when it is known; else 0.
 pub(crate) const END: usize = 96;
-/// From which byte on the peer writes into the ring that we offered last: a [`Promise`].
+/// Position from which on the peer writes into the ring that we offered last: a [`Promise`].
 pub(crate) const TURN: usize = 104;
-/// A ring that the peer offers; to be read only when the wake-up that came with it says so.
+/// A ring that the peer offers. It may be read only after the wake-up that was posted with it.
 pub(crate) const OFFER: usize = 128;
-/// What the words take.
+/// Length of the area of control words in bytes.
 pub(crate) const WORDS_BYTES: usize = 192;
 
-/// Whether an end wants to be woken, numbered so that the promise that answers it can be told from earlier ones.
+/// A wake request: whether an end requests wake-ups. It is numbered so that its acknowledgement can be distinguished
+/// from earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wish {
     /// Its number; never 0.
     pub number: u16,
-    /// Whether every word is to come with a wake-up.
+    /// `true` if every control word must be sent with a wake-up.
     pub is_woken: bool,
 }
 
@@ -41,7 +42,7 @@ impl Wish {
         (self.number as u64) << 1 | self.is_woken as u64
     }
 
-    /// `None` as long as the peer has not said anything.
+    /// Returns `None` until the peer has sent its first request.
     pub const fn decode(word: u64) -> Option<Self> {
         let number = (word >> 1) as u16;
         if number == 0 { None } else { Some(Self { number, is_woken: word & 1 == 1 }) }
@@ -53,12 +54,13 @@ impl Wish {
     }
 }
 
-/// The answer to a wish: all words that follow the byte `from` wake.
+/// The acknowledgement of a wake request: every control word sent after the byte `from` is a wake-up. [`TURN`] uses
+/// the same encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Promise {
-    /// The number of the wish.
+    /// Number of the wake request (of the offer in [`TURN`]).
     pub number: u16,
-    /// The position in the stream of who promises.
+    /// Position in the stream of the sender of this acknowledgement.
     pub from: u64,
 }
 
@@ -69,7 +71,7 @@ impl Promise {
         (self.number as u64) << POSITION_BITS | self.from & ((1 << POSITION_BITS) - 1)
     }
 
-    /// `near` is a position not further away than a ring.
+    /// Decodes `word`. `near` must be within the length of a ring of the encoded position.
     pub const fn decode(word: u64, near: u64) -> Self {
         Self { number: (word >> POSITION_BITS) as u16, from: extend(word, POSITION_BITS, near) }
     }
@@ -77,15 +79,15 @@ impl Promise {
 
 const IMM_BITS: u32 = 30;
 
-/// The immediate data of a wake-up: how much was written when it was posted.
+/// Returns the immediate data of a wake-up: the low bits of `written`, the number of bytes written when it was posted.
 pub(crate) const fn imm_of(written: u64) -> u32 {
     written as u32 & ((1 << IMM_BITS) - 1)
 }
 
-/// In immediate data: what landed with it is an [`OFFER`].
+/// Flag in immediate data: the WRITE placed an [`OFFER`].
 pub(crate) const IMM_OFFER: u32 = 1 << 31;
 
-/// How much was written, from immediate data. `near` is a position not further away than a ring.
+/// Returns the number of bytes written, decoded from immediate data. `near` must be within the length of a ring of it.
 pub(crate) const fn written_of(imm: u32, near: u64) -> u64 {
     extend(imm as u64, IMM_BITS, near)
 }

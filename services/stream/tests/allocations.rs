@@ -1,4 +1,4 @@
-//! A stream that is warm allocates nothing for a message, neither through rings nor over TCP.
+//! A warmed-up stream allocates no memory for a message, neither through rings nor over TCP.
 
 #[path = "support/counting.rs"]
 mod counting;
@@ -20,19 +20,19 @@ use support::nic;
 const PATIENCE: Duration = Duration::from_secs(30);
 const WARM_UP_ROUNDS: usize = 200;
 const ROUNDS: usize = 10_000;
-/// A ring may still grow while an end gets no processor: registering the new one and asking for its key allocates some
-/// 20 times, and no ring grows more than a few times.
+/// Tolerated allocations: a ring may still grow if an end is preempted. Registering a new ring and requesting its key
+/// takes about 20 allocations, and no ring grows more than a few times.
 const FEW: u64 = ROUNDS as u64 / 100;
-/// One that fits into what TCP sends at once, and one that does not.
+/// A message that TCP sends at once, and a longer one.
 const SIZES_BYTES: [usize; 2] = [64, 30_000];
 
-/// Both ways of waiting that a serving thread has: looking, and asleep until something comes.
+/// Both wait strategies of a serving thread: polling, and sleeping until an event.
 fn waits() -> [StreamOptions; 2] {
     [Waiting::Busy, Waiting::EventBatch]
         .map(|waiting| StreamOptions::default().waiting(waiting).connect_timeout(PATIENCE))
 }
 
-/// Sends what comes first, or sends back what came; all rounds but the first ones without allocating.
+/// Sends a message and receives its echo, or echoes; only the first rounds may allocate.
 fn rounds(mut socket: StreamSocket, asks: bool) {
     for size_bytes in SIZES_BYTES {
         let (sent, mut got) = (vec![7; size_bytes], vec![0; size_bytes]);

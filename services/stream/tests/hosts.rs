@@ -47,7 +47,7 @@ fn waits() -> Vec<StreamOptions> {
     ]
 }
 
-/// Half-close, both directions, the end after all bytes and again, in every way of waiting.
+/// Tests half-close of both directions and the repeated end after all bytes, with every wait strategy.
 #[test]
 fn between_hosts_both_directions_end_by_themselves_and_whole() {
     let sent = bytes_at(0, 3_000_000);
@@ -93,7 +93,7 @@ fn between_hosts_both_directions_end_by_themselves_and_whole() {
     }
 }
 
-/// Messages that come when the other side sleeps, polls, or is just going to sleep.
+/// Tests messages that arrive while the other side sleeps, polls, or is about to sleep.
 #[test]
 fn between_hosts_no_message_is_slept_through() {
     match end_of("between_hosts_no_message_is_slept_through", &[]) {
@@ -126,8 +126,8 @@ fn between_hosts_no_message_is_slept_through() {
     }
 }
 
-/// A writer that does not wait stops when nobody reads, keeps exact count, and is told by its descriptor when it may go
-/// on; what is lent comes in one piece, and what is composed arrives.
+/// Tests a non-blocking writer: it stops when the peer does not read, reports exact counts, and its descriptor reports
+/// when it may continue. Lent bytes are contiguous, and composed bytes arrive.
 #[test]
 fn between_hosts_a_writer_stops_when_nobody_reads_and_goes_on_when_somebody_does() {
     const WHOLE: usize = 40_000_000;
@@ -138,7 +138,7 @@ fn between_hosts_a_writer_stops_when_nobody_reads_and_goes_on_when_somebody_does
             let mut listener = listen(StreamOptions::default());
             let mut socket = accept(&mut listener);
             socket.write_all(b"connected").unwrap();
-            // Until the client has met its limit.
+            // Waits until the client has filled the connection.
             let mut told = accept(&mut listener);
             told.read_exact(&mut [0; 1]).unwrap();
             let (mut at, piece_bytes) = (0, 100_000);
@@ -164,7 +164,7 @@ fn between_hosts_a_writer_stops_when_nobody_reads_and_goes_on_when_somebody_does
             let (all, mut at, mut is_told) = (bytes_at(0, WHOLE), 0, false);
             while at < WHOLE {
                 let piece = &all[at..WHOLE.min(at + 300_000)];
-                // By turns: written, and composed.
+                // Alternately written and composed.
                 let written = match at % 2 {
                     0 => client.write(piece),
                     _ => client.operate(None, |stream| {
@@ -197,17 +197,17 @@ fn between_hosts_a_writer_stops_when_nobody_reads_and_goes_on_when_somebody_does
 
 fn wait_readable(fd: std::os::fd::RawFd) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    // SAFETY: it belongs to a socket that lives.
+    // SAFETY: `fd` belongs to a socket that outlives this call, so it stays open during the borrow.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
     let wait = Timespec { tv_sec: 30, tv_nsec: 0 };
     assert_eq!(poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&wait)), Ok(1), "nothing comes");
 }
 
-/// A reset, and the death of a process that had not ended its stream, are errors after what arrived; one that had is the
-/// end.
+/// A reset, and the exit of a process that had not ended its stream, are reported as errors after the received bytes;
+/// the exit of one that had is the end of the stream.
 #[test]
 fn between_hosts_a_reset_and_a_killed_process_are_errors_after_what_arrived() {
-    /// The client's end in a process of its own, which is killed.
+    /// The client's end in a separate process, which is killed.
     const KILLED: &str = "FARCALL_TEST_KILLED";
     const NAME: &str = "between_hosts_a_reset_and_a_killed_process_are_errors_after_what_arrived";
     match end_of(NAME, &[]) {
@@ -233,7 +233,7 @@ fn between_hosts_a_reset_and_a_killed_process_are_errors_after_what_arrived() {
                 }
                 assert_eq!((&first, &rest[..], end), (b"wo", &b"rds"[..], Some(ends_well)));
                 if !ends_well {
-                    // Nobody reads any more, for who writes.
+                    // The peer no longer reads, so a write fails.
                     assert_eq!(socket.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
                 }
             }
@@ -263,7 +263,7 @@ fn between_hosts_a_reset_and_a_killed_process_are_errors_after_what_arrived() {
     }
 }
 
-/// Many streams and one thread, which sleeps while nothing comes.
+/// Tests many streams served by one thread, which sleeps while no bytes arrive.
 #[test]
 fn between_hosts_a_set_waits_for_many_streams() {
     const STREAMS: usize = 10;
@@ -304,7 +304,7 @@ fn between_hosts_a_set_waits_for_many_streams() {
     }
 }
 
-/// Serves nobody until the client says that it is done.
+/// Accepts no stream until the client reports that it is done.
 fn refuse_until_done() {
     let mut listener = listen(StreamOptions::default());
     listener.set_nonblocking(true);
@@ -318,7 +318,7 @@ fn refuse_until_done() {
     assert_eq!(listener.asked().over_tcp, 0);
 }
 
-/// What the environment forbids is refused in words; nobody falls back by himself.
+/// A path that the environment forbids is refused with a message; there is no silent fallback.
 #[test]
 fn between_hosts_other_hosts_that_are_forbidden_are_refused_in_words() {
     let name = "between_hosts_other_hosts_that_are_forbidden_are_refused_in_words";
@@ -335,7 +335,7 @@ fn between_hosts_other_hosts_that_are_forbidden_are_refused_in_words() {
     }
 }
 
-/// The same for hosts that are not listed.
+/// Tests the same for hosts that are not listed.
 #[test]
 fn between_hosts_a_host_that_is_not_listed_gets_no_stream_over_tcp() {
     let name = "between_hosts_a_host_that_is_not_listed_gets_no_stream_over_tcp";
@@ -352,7 +352,7 @@ fn between_hosts_a_host_that_is_not_listed_gets_no_stream_over_tcp() {
     }
 }
 
-/// A program that forbids TCP has the device or nothing.
+/// A program that forbids TCP uses only the device.
 #[test]
 fn between_hosts_a_program_that_forbids_tcp_does_not_use_it() {
     match end_of("between_hosts_a_program_that_forbids_tcp_does_not_use_it", &[]) {

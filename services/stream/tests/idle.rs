@@ -1,4 +1,4 @@
-//! What open streams cost while nothing moves. Alone in its process, whose processor time it reads.
+//! CPU time of idle open streams. The only test of its process, whose CPU time it reads.
 
 mod support;
 
@@ -14,10 +14,10 @@ use rustix::time::{ClockId, clock_gettime};
 use support::nic;
 
 const STREAMS: usize = 1_000;
-/// Of one core, in a second in which nothing moves.
+/// Maximum CPU time in percent of one core, in an idle second.
 const IDLE_PERCENT_MAX: f64 = 0.5;
 const SECOND: Duration = Duration::from_secs(1);
-/// Until one is found: whatever was begun before has to end first.
+/// Maximum number of seconds measured until an idle one is found: earlier work must end first.
 const SECONDS_MAX: u32 = 60;
 
 fn processor_time() -> Duration {
@@ -25,7 +25,7 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Says something over each stream, and waits for all answers.
+/// Sends a message over each stream and waits for all replies.
 fn call_all(clients: &mut StreamSet) {
     for at in 0..STREAMS {
         assert_eq!(clients.socket(at).unwrap().write(b"x").unwrap(), 1);
@@ -42,7 +42,7 @@ fn call_all(clients: &mut StreamSet) {
     }
 }
 
-/// Echoes what comes until every stream has ended.
+/// Echoes received bytes until every stream has ended.
 fn serve(mut set: StreamSet) {
     let (mut ready, mut bytes) = (Vec::new(), [0; 64]);
     while !set.is_empty() {
@@ -86,7 +86,7 @@ fn a_thousand_idle_streams_and_their_pollers_cost_no_processor_time() {
         }
         connecting.join().unwrap();
     });
-    // Each has been in use. Then servers wait, and the owner of the clients does something else.
+    // Each stream is used once. Then the servers wait, and the client thread does not drive its sockets.
     let servers = thread::spawn(move || serve(servers));
     call_all(&mut clients);
     let mut idle = 0;
@@ -101,7 +101,7 @@ fn a_thousand_idle_streams_and_their_pollers_cost_no_processor_time() {
         assert!(idle < SECONDS_MAX, "{STREAMS} idle streams take {percent:.2} % of a core, without end");
     }
     assert!(pollers.are_asleep());
-    // They are open still.
+    // The streams are still open.
     call_all(&mut clients);
     drop(clients);
     servers.join().unwrap();

@@ -1,5 +1,5 @@
-//! Ten thousand idle streams at one server: what they cost it, also after some of them were busy. The server has a
-//! process of its own, whose memory and descriptors are counted; `FARCALL_STREAMS` asks for another number.
+//! Resources of ten thousand idle streams at one server, also after some of them were busy. The server is a separate
+//! process, whose memory and descriptors are counted. `FARCALL_STREAMS` sets another number.
 
 mod support;
 
@@ -17,19 +17,19 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_de
 use support::nic;
 
 const STREAMS: usize = 10_000;
-/// What so many may take of a server.
+/// Maximum memory of the server with all streams.
 const MEMORY_BYTES_MAX: u64 = 1_000_000_000;
-/// Streams that were busy, and the bytes that each carried at once: its ring grows to its limit.
+/// Number of busy streams, and the bytes that each transfers at once: its ring grows to the maximum.
 const BUSY: usize = 50;
 const BUSY_BYTES: usize = 8 << 20;
-/// The server answers each of these.
+/// The server replies to each byte of this value.
 const ASK: u8 = 0xff;
-/// Descriptors of a process that are not of streams.
+/// Maximum number of descriptors of a process that do not belong to streams.
 const DESCRIPTORS_BESIDE: u64 = 100;
-/// What a server has at most for each: of TCP, of completions, to be waited for, for the time, and of memory, which streams
-/// share.
+/// Maximum number of descriptors per stream at a server: TCP, completion channel, epoll, timer, and shared memory,
+/// which streams share.
 const DESCRIPTORS_OF_STREAM: u64 = 6;
-/// How long anything may take before it is called lost. Not a measurement.
+/// Timeout of the test. Not a measurement.
 const LOST: Duration = Duration::from_secs(300);
 const ROLE: &str = "FARCALL_STREAM_MANY";
 
@@ -39,7 +39,7 @@ fn raise_descriptor_limit() -> u64 {
     limit.maximum.unwrap_or(u64::MAX)
 }
 
-/// In the other process: so many streams, until all have ended.
+/// Entry point of the server process: serves the streams until all have ended.
 #[test]
 fn child_entry() {
     let Ok(streams) = std::env::var(ROLE) else { return };
@@ -65,7 +65,7 @@ fn child_entry() {
     }
 }
 
-/// Serves a stream until its end, or until there is nothing to do.
+/// Serves a stream until its end, or until an operation would block.
 fn serve(socket: &mut StreamSocket, bytes: &mut [u8], owed: &mut usize) -> io::Result<()> {
     loop {
         if *owed > 0 {
@@ -79,11 +79,11 @@ fn serve(socket: &mut StreamSocket, bytes: &mut [u8], owed: &mut usize) -> io::R
     }
 }
 
-/// The server's process, and what it says; killed when dropped.
+/// The server process and its output; killed on drop.
 struct Server(Child, #[expect(dead_code, reason = "it must stay open")] Lines<BufReader<ChildStdout>>);
 
 impl Server {
-    /// Returns where it listens, too.
+    /// Returns the server and its address.
     fn start(streams: usize) -> (Self, String) {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child_entry", "--nocapture"])
@@ -103,7 +103,7 @@ impl Server {
         format!("/proc/{}/{name}", self.0.id())
     }
 
-    /// Its own memory, and all shared memory that it has open, also that of its clients.
+    /// Returns its private memory and all shared memory that it has open, including that of its clients.
     fn memory_bytes(&self) -> u64 {
         let status = fs::read_to_string(self.proc("status")).unwrap();
         let own = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
@@ -136,7 +136,7 @@ fn ask(socket: &mut StreamSocket, bytes: &[u8]) {
     assert_eq!(answer, [ASK]);
 }
 
-/// One test, because it counts what a whole process holds.
+/// A single test, because it counts resources of a process.
 #[test]
 #[ignore = "takes minutes in debug: cargo test --profile release-test -- --ignored"]
 fn ten_thousand_idle_streams_take_a_server_less_than_a_gigabyte() {
@@ -171,7 +171,8 @@ fn ten_thousand_idle_streams_take_a_server_less_than_a_gigabyte() {
     println!("{busy} of them after {BUSY_BYTES} B each: {} B more each", (after - idle) / busy as u64);
     let start = Instant::now();
     loop {
-        // The rings that grew are given back when nothing has come for a second; who wrote last is told in its calls.
+        // Longer rings are released after a second without bytes; the owner of the last writer's ring does that in its
+        // calls.
         thread::sleep(Duration::from_millis(1_500));
         sockets[..busy].iter_mut().for_each(|socket| ask(socket, &[ASK]));
         let now = server.memory_bytes();

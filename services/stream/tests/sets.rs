@@ -1,4 +1,4 @@
-//! Many streams and one thread that waits for all of them.
+//! One thread that waits for many streams.
 
 mod support;
 
@@ -13,7 +13,7 @@ use support::nic;
 
 const STREAMS: usize = 12;
 
-/// Ways of waiting, and the options of sockets for them.
+/// Wait strategies, and the socket options for them.
 fn ways() -> Vec<(Waiting, StreamOptions)> {
     let pollable = || StreamOptions::default().pollable();
     let pollers = Pollers::start(2).unwrap();
@@ -46,7 +46,7 @@ fn echo(listener: &mut StreamListener, mut set: StreamSet) {
 fn is_over(socket: &mut StreamSocket) -> bool {
     let mut bytes = [0; 64];
     loop {
-        // Room may be missing even for few bytes: a client that polls may be late to tell which wake-ups it took.
+        // Even a few bytes may find no space: a polling client may be late to report the wake-ups that it consumed.
         let read = socket.operate(None, |stream| {
             if stream.is_writable() { stream.read(&mut bytes) } else { Err(StreamError::WouldBlock) }
         });
@@ -97,7 +97,7 @@ fn a_set_waits_no_longer_than_it_may() {
         let at = set.insert(listener.accept().unwrap()).unwrap();
         let _client = client.join().unwrap();
         let mut ready = Vec::new();
-        // What is left of the handshake may be news.
+        // Remaining messages of the handshake may make sockets ready.
         while {
             set.wait(&mut ready, Some(Duration::from_millis(5))).unwrap();
             !ready.is_empty()

@@ -22,7 +22,7 @@ fn serve<T: Send + 'static>(
     options: StreamOptions,
     serve: impl FnOnce(StreamSocket) -> T + Send + 'static,
 ) -> (String, JoinHandle<T>) {
-    // A machine may be loaded.
+    // Tolerates a loaded machine.
     let options = options.connect_timeout(LONG);
     let mut listener = StreamListener::bind(&nic(), "127.0.0.1:0", options).unwrap();
     let address = listener.address().unwrap().to_string();
@@ -76,7 +76,8 @@ fn both_directions_end_by_themselves_and_whole() {
     }
 }
 
-/// Messages that come when the other side sleeps, polls, or is just going to sleep. More with FARCALL_STREAM_ROUNDS.
+/// Tests messages that arrive while the other side sleeps, polls, or is about to sleep. FARCALL_STREAM_ROUNDS sets the
+/// number of rounds.
 #[test]
 fn no_message_is_slept_through() {
     let rounds = rounds("FARCALL_STREAM_ROUNDS", 200);
@@ -143,7 +144,7 @@ fn a_read_that_may_wait_so_long_does_not_wait_longer() {
         let mut client = connect(&address, options);
         client.set_timeouts(Some(Duration::from_millis(5)), None);
         assert_eq!(client.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::TimedOut);
-        // Nothing is lost by that.
+        // The timeout loses no bytes.
         client.write_all(b"x").unwrap();
         assert_eq!(server.join().unwrap(), 1);
         client.set_timeouts(None, None);
@@ -168,11 +169,11 @@ fn who_says_nothing_or_garbage_keeps_nobody_waiting() {
     socket.read_exact(&mut hello).unwrap();
     drop(socket);
     assert_eq!(client.join().unwrap(), 0);
-    // 302 asked, of whom 256 may be under way.
+    // 302 clients connected, of which 256 handshakes may be in progress.
     let asked = listener.asked();
     assert_eq!((asked.through_rings, asked.over_tcp, asked.late), (1, 0, 0));
     assert!(asked.displaced >= 44 && asked.displaced + asked.refused <= 301, "{asked:?}");
-    // `farcall stats` tells the same, of whichever listener of this process it is.
+    // The statistics have the same counts, in the block of one of this process's listeners.
     if let Ok(report) = farcall_stats::read_pid(std::process::id()) {
         let of_listeners = report.blocks.iter().filter(|block| block.label.starts_with("stream listener "));
         let told = |block: &farcall_stats::BlockReport, what: &str, count: u64| {
@@ -183,7 +184,7 @@ fn who_says_nothing_or_garbage_keeps_nobody_waiting() {
         };
         assert!(of_listeners.into_iter().any(is_ours), "{report:?}");
     }
-    // Garbage is answered in words.
+    // The reply to an invalid message contains an error text.
     let mut answer = Vec::new();
     let _ = garbage.read_to_end(&mut answer);
     assert!(String::from_utf8_lossy(&answer).contains("FCL1"), "{answer:?}");
@@ -197,7 +198,7 @@ fn nobody_listens_is_said_with_the_address() {
     assert!(error.to_string().contains(&free), "{error}");
 }
 
-/// Does something that may block; waits for an edge of the descriptor when it would.
+/// Executes an operation; when it would block, waits for an edge of the descriptor.
 fn by_edges(
     socket: &mut StreamSocket,
     epoll: &impl std::os::fd::AsFd,
@@ -215,7 +216,7 @@ fn by_edges(
     }
 }
 
-/// More with FARCALL_STREAM_EDGES.
+/// FARCALL_STREAM_EDGES sets the number of rounds.
 #[test]
 fn an_edge_triggered_reader_loses_no_edge() {
     let rounds = rounds("FARCALL_STREAM_EDGES", 500);
@@ -231,12 +232,13 @@ fn an_edge_triggered_reader_loses_no_edge() {
     client.set_nonblocking(true).unwrap();
     let fd = client.pollable_fd().unwrap();
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-    // SAFETY: the socket lives longer than this.
+    // SAFETY: `fd` belongs to a socket that outlives the borrow, so it stays open.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     epoll::add(&epoll, fd, epoll::EventData::new_u64(7), epoll::EventFlags::IN | epoll::EventFlags::ET)
         .unwrap();
     for round in 0..rounds {
-        // A peer that finds its bytes before it looks at its wake-ups leaves no room for more of them.
+        // A peer that reads its bytes before it polls its completion queue temporarily leaves no credit for further
+        // wake-ups.
         assert_eq!(by_edges(&mut client, &epoll, |client| client.write(&round.to_le_bytes())), 8);
         let (mut got, mut back) = (0, [0; 8]);
         while got < 8 {
@@ -252,7 +254,7 @@ fn an_edge_triggered_reader_loses_no_edge() {
     );
 }
 
-/// Also by edges only, with a client that says nothing, and after one that left.
+/// Tests waiting for edges only, also with a silent client and after one that disconnected.
 #[test]
 fn a_listener_can_be_waited_on() {
     let mut listener = StreamListener::bind(&nic(), "127.0.0.1:0", StreamOptions::default()).unwrap();
@@ -261,7 +263,7 @@ fn a_listener_can_be_waited_on() {
     assert_eq!(listener.accept().map(drop).unwrap_err().kind(), ErrorKind::WouldBlock);
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     let fd = listener.pollable_fd().unwrap();
-    // SAFETY: it belongs to the listener, which lives.
+    // SAFETY: `fd` belongs to the listener, which outlives the borrow, so it stays open.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     epoll::add(&epoll, fd, epoll::EventData::new_u64(1), epoll::EventFlags::IN | epoll::EventFlags::ET)
         .unwrap();
@@ -308,7 +310,7 @@ fn a_stream_that_opened_late_is_served() {
     let address = listener.address().unwrap().to_string();
     let client = thread::spawn(move || {
         let options = StreamOptions::default().connect_timeout(LONG);
-        // Until one had asked before the listener looked.
+        // Repeats until a request has arrived before the listener polls.
         let mut socket = loop {
             if let Ok(socket) = StreamSocket::connect(&nic(), &*address, options.clone()) {
                 break socket;
@@ -330,7 +332,7 @@ fn a_stream_that_opened_late_is_served() {
     client.join().unwrap();
 }
 
-/// The tests' binary as another process that writes some bytes and then waits to be killed.
+/// Variable that makes the test binary a child process, which writes some bytes and then waits to be killed.
 const CHILD: &str = "FARCALL_STREAM_TEST_CHILD";
 
 #[test]

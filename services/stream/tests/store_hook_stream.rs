@@ -1,5 +1,5 @@
-//! One end of a stream is killed, or stopped for a while, before its n-th store to shared memory, for every n: the other
-//! end reads what had been written and then an error, or the whole stream.
+//! Kills one end of a stream, or stops it for a while, before its n-th store to shared memory, for every n. The other
+//! end must read the bytes written before and then an error, or the complete stream.
 
 #[path = "../../../tests/support/store_step.rs"]
 mod store_step;
@@ -22,16 +22,16 @@ use rustix::process::{
 use store_step::store_step;
 use support::{bytes_at, nic};
 
-/// How long anything may take before it is called lost. Not a measurement.
+/// Timeout of the test. Not a measurement.
 const LOST: Duration = Duration::from_secs(30);
-/// Pieces that go there and back in turn: short ones, and some that fill the ring until it grows.
+/// Lengths of the messages sent back and forth: short ones, and some that fill the ring until it grows.
 const PIECES: [usize; 8] = [1, 9_000, 64, 9_000, 700, 20_000, 3, 5_000];
-/// Where the bytes of the victim's stream begin, and those of the survivor's: they differ everywhere.
+/// Positions from which the contents of the two streams are generated: they differ everywhere.
 const BYTES_OF_VICTIM: u64 = 0;
 const BYTES_OF_SURVIVOR: u64 = 1 << 40;
 const RUN: &str = "FARCALL_STREAM_STORE_HOOK";
 
-/// What a run is: its number says which store it is about and how the ends behave.
+/// Parameters of a run: its number determines the store and the behaviour of the ends.
 #[derive(Clone, Copy)]
 struct Run {
     nth: u64,
@@ -39,7 +39,7 @@ struct Run {
 }
 
 impl Run {
-    /// Whether the survivor listens, and the victim connects.
+    /// Returns whether the victim connects and the survivor listens.
     const fn victim_connects(self) -> bool {
         self.nth.is_multiple_of(2)
     }
@@ -51,7 +51,7 @@ impl Run {
     }
 }
 
-/// The victim.
+/// Entry point of the victim process.
 #[test]
 fn child_entry() {
     let Ok(run) = std::env::var(RUN) else { return };
@@ -98,7 +98,7 @@ fn hear(line: &mut UnixStream) -> io::Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// The victim as the survivor knows it; killed when dropped.
+/// The victim process, from the survivor's side; killed on drop.
 struct Victim {
     process: Child,
     line: UnixStream,
@@ -122,7 +122,7 @@ impl Victim {
         Pid::from_child(&self.process)
     }
 
-    /// Waits until it has ended.
+    /// Waits until it has exited.
     fn end(&mut self) -> ExitStatus {
         let start = Instant::now();
         loop {
@@ -142,10 +142,10 @@ impl Drop for Victim {
     }
 }
 
-/// Lets a process go on a moment after it was stopped; returns once it is stopped or dead.
+/// Resumes a process a moment after it has stopped; returns when it is stopped or has exited.
 fn wake(pid: Pid) {
     let options = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-    // It may be waited for by the other thread, who then takes what is left of it.
+    // The other thread may reap it concurrently.
     let stopped = waitid(WaitId::Pid(pid), options).ok().flatten().is_some_and(|status| status.stopped());
     if stopped {
         thread::sleep(Duration::from_millis(5));
@@ -156,11 +156,11 @@ fn wake(pid: Pid) {
 /// How the survivor's stream ended.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
-    /// There was none: the victim died before.
+    /// No stream was opened: the victim was killed before.
     NeverOpened,
-    /// By an error.
+    /// With an error.
     Broken,
-    /// By its end, after so many bytes.
+    /// With the end of the stream, after this number of bytes.
     Whole(u64),
 }
 
@@ -193,7 +193,7 @@ fn survivor(run: Run, victim: &mut Victim) -> End {
         Err(error) => {
             let expected = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
             assert!(expected.contains(&error.kind()), "{error} after byte {position}");
-            // A write may fail while there is something to read.
+            // A write may fail while bytes can still be read.
             match read_to(&mut socket, &mut position, u64::MAX) {
                 Ok(()) => End::Whole(position),
                 Err(error) => {
@@ -205,7 +205,7 @@ fn survivor(run: Run, victim: &mut Victim) -> End {
     }
 }
 
-/// The stream of a victim that lives long enough to ask for one.
+/// Accepts the stream of a victim that is not killed before it requests one.
 fn accept(listener: &mut StreamListener, victim: &mut Victim) -> Option<StreamSocket> {
     let start = Instant::now();
     loop {
@@ -222,7 +222,7 @@ fn accept(listener: &mut StreamListener, victim: &mut Victim) -> Option<StreamSo
     }
 }
 
-/// Reads each piece and answers it, up to the end.
+/// Reads each message and replies to it, up to the end.
 fn serve(socket: &mut StreamSocket, position: &mut u64) -> io::Result<()> {
     for len in PIECES {
         let begin = *position;
@@ -248,7 +248,7 @@ fn read_to(socket: &mut StreamSocket, position: &mut u64, end: u64) -> io::Resul
     Ok(())
 }
 
-/// One run; returns whether the victim ended by itself.
+/// Executes a run. Returns whether the victim exited by itself.
 fn run(run: Run) -> bool {
     let mut victim = Victim::start(run);
     let pid = victim.pid();
@@ -272,7 +272,7 @@ fn run(run: Run) -> bool {
     status.success()
 }
 
-/// All stores of one that is killed: it has ended by itself when it does so every time.
+/// Covers all stores: the last one is reached when the victim exits by itself.
 #[test]
 #[ignore = "takes minutes in debug: cargo test --profile release-test -- --ignored"]
 fn a_stream_whose_end_is_killed_at_any_store_is_a_prefix_and_an_error() {

@@ -22,7 +22,7 @@ async fn both_ways() {
         let (client, server) = pair(options).await;
         let all = bytes_at(5, 2_000_000);
         let expected = all.clone();
-        // An echo by two tasks, and a client of two tasks: four that wait for one another.
+        // An echo server and a client of two tasks each, which wait for one another.
         let echo = tokio::spawn(async move {
             let (mut reader, mut writer) = tokio::io::split(server);
             tokio::io::copy(&mut reader, &mut writer).await.unwrap();
@@ -77,7 +77,7 @@ async fn messages_of_many_streams_take_turns() {
     }
 }
 
-/// Two tasks at each end: whoever reads takes no edge from whoever writes.
+/// Two tasks at each end: the reading task must not consume a wake-up of the writing task.
 #[test]
 fn between_hosts_bytes_go_both_ways_at_once() {
     let Some(end) = hosts::end_of("between_hosts_bytes_go_both_ways_at_once", &[]) else { return };

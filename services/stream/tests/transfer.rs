@@ -1,4 +1,4 @@
-//! What is written is read: exactly, in order, to the end.
+//! Written bytes are read exactly, in order, to the end.
 
 mod support;
 
@@ -13,7 +13,7 @@ fn what_is_written_is_read_at_the_other_end_in_both_directions() {
     assert_eq!(carry(&mut ends, 1, b"and back", 3), b"and back");
 }
 
-/// Pieces of every length, across the end of a ring many times.
+/// Tests writes of every length, across the end of a ring many times.
 #[test]
 fn a_stream_much_longer_than_its_rings_is_exact() {
     for (ring, at_once) in [(4 << 10, 61), (4 << 10, 4_095), (8 << 10, 100_000), (1 << 20, 70_001)] {
@@ -34,7 +34,7 @@ fn a_stream_much_longer_than_its_rings_is_exact() {
 #[test]
 fn a_writer_stops_when_the_ring_is_full_and_goes_on_when_it_was_read() {
     let mut ends = pair_of([StreamConfig::default().fixed_ring(32 << 10); 2]);
-    // The client's first word is what allows a server to write.
+    // The client's first control word permits the server to write.
     carry(&mut ends, 0, b"x", 1);
     let all = bytes_at(0, 200_000);
     let mut written = 0;
@@ -69,7 +69,7 @@ fn each_direction_ends_by_itself_and_after_all_bytes() {
     assert_eq!(ends[0].write(b"more"), Err(StreamError::BrokenPipe));
     assert_eq!(read_some(&mut ends, 1), Ok(b"the last words".to_vec()));
     assert_eq!(read_some(&mut ends, 1), Ok(vec![]));
-    // The other direction goes on for as long as it likes.
+    // The other direction continues independently.
     let answer = bytes_at(0, 100_000);
     assert!(carry(&mut ends, 1, &answer, 9_000) == answer);
     ends[1].finish();
@@ -107,7 +107,7 @@ fn bytes_are_lent_in_one_piece_however_they_came() {
     assert_eq!(ends[1].fill(1), Ok(&[][..]), "the end");
 }
 
-/// What is composed in the send ring arrives as what is written does.
+/// Tests that composed bytes arrive like written ones.
 #[test]
 fn messages_are_composed_in_place() {
     let mut ends = pair_of([StreamConfig::default().ring_bytes(4 << 10); 2]);
@@ -120,7 +120,7 @@ fn messages_are_composed_in_place() {
         let mut left = &message[..];
         step_until(&mut ends, |ends| {
             let put = ends[0].write_with(left.len(), |space| {
-                // The length is put in behind what it is the length of.
+                // The length follows the bytes whose length it is.
                 let first = left.len() == message.len() && space.room() >= 4;
                 if first {
                     assert_eq!(space.put(&[0; 4]), 4);
@@ -186,7 +186,7 @@ fn who_resets_a_stream_neither_reads_nor_writes_it() {
 fn a_ring_grows_while_it_is_filled_and_is_given_back_when_nothing_comes() {
     let mut ends = pair_of([StreamConfig::default().ring_bytes(4 << 10).ring_bytes_max(128 << 10); 2]);
     let mut position = 0;
-    // The other direction stays as it is.
+    // The ring of the other direction keeps its length.
     while ends[1].ring_bytes() < 128 << 10 {
         let bytes = bytes_at(position, 300_000);
         assert!(carry(&mut ends, 0, &bytes, 9_000) == bytes, "at {position}");
@@ -195,7 +195,7 @@ fn a_ring_grows_while_it_is_filled_and_is_given_back_when_nothing_comes() {
     assert_eq!((ends[0].ring_bytes(), ends[1].counters().rings_offered), (4 << 10, 3));
     let bytes = bytes_at(position, 200_000);
     assert!(carry(&mut ends, 0, &bytes, 70_000) == bytes);
-    // Hours without a byte.
+    // Simulates hours without received bytes.
     let mut now = Nanos(1 << 42);
     step_until(&mut ends, |ends| {
         now = now + std::time::Duration::from_secs(3_600);
@@ -213,7 +213,7 @@ fn an_empty_stream_has_an_end_and_nothing_else() {
     let mut ends = pair();
     ends[0].finish();
     assert_eq!(read_some(&mut ends, 1), Ok(vec![]));
-    // It has no other end afterwards.
+    // The end is reported again by later reads.
     assert_eq!(read_some(&mut ends, 1), Ok(vec![]));
     assert_eq!(ends[0].write(b"x"), Err(StreamError::BrokenPipe));
     assert_eq!(ends[0].write(b""), Err(StreamError::BrokenPipe));
@@ -227,7 +227,7 @@ fn an_end_that_only_writes_wakes_a_peer_that_asked_for_it() {
         |end| end.write_with(9, |space| assert_eq!(space.put(b"a message"), 9)).unwrap();
     for send in [write, compose] {
         let mut ends = pair();
-        // The reader polls, until it asks for no more wake-ups.
+        // The reader polls until it requests that wake-ups stop.
         let mut position = 0;
         while ends[0].counters().wishes == 0 {
             let bytes = bytes_at(position, 8);
@@ -239,7 +239,7 @@ fn an_end_that_only_writes_wakes_a_peer_that_asked_for_it() {
         assert_eq!(send(&mut ends[1]), 9);
         assert_eq!(ends[1].counters().wakes_sent, sent);
         assert_eq!(read_some(&mut ends, 0).unwrap(), b"a message");
-        // Now it goes to sleep, while the other's owner does nothing but write.
+        // Now it goes to sleep, while the application at the other end only writes.
         ends[0].arm().unwrap();
         assert_eq!(send(&mut ends[1]), 9);
         assert!(ends[1].counters().wakes_sent > sent);

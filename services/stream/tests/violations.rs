@@ -1,5 +1,5 @@
-//! A peer that WRITEs anything anywhere: the stream breaks, or goes on; it never gives bytes that were not written, and
-//! nothing panics.
+//! Tests a peer that WRITEs arbitrary data to any address: the stream breaks or continues; it never returns bytes that
+//! were not written, and never panics.
 
 mod support;
 
@@ -20,7 +20,7 @@ const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
 const WORDS: [usize; 12] = [0, 64, 72, 80, 88, 96, 104, 128, 136, 144, 152, 184];
 const RING_BYTES: usize = 8 << 10;
 
-/// The other end of a stream, without its manners.
+/// The other end of a stream, which may violate the protocol.
 struct Peer {
     connection: Connection,
     cq: Box<dyn RawCq>,
@@ -43,7 +43,7 @@ fn peer() -> (Peer, Stream) {
     connection.post_empty_receives(64).unwrap();
     let region = |len| Arc::new(Region::alloc(&*nic.pd, len, ACCESS).unwrap());
     let (words, ring, local) = (region(192), region(RING_BYTES), region(4_096));
-    // It keeps them, too.
+    // The connection also keeps the regions registered.
     for region in [&local, &words, &ring] {
         connection.attach(Arc::clone(region));
     }
@@ -102,7 +102,7 @@ fn whatever_a_peer_writes_the_stream_breaks_or_goes_on() {
             };
             peer.write(word, value, imm);
             stream.progress(Nanos(step * 10_000_000));
-            // What is read was never written by anybody: the ring is as it was made.
+            // These bytes were never written: the ring still contains its initial zeros.
             match stream.read(&mut bytes) {
                 Ok(count) => assert!(bytes[..count].iter().all(|byte| *byte == 0)),
                 Err(StreamError::WouldBlock | StreamError::Reset(_)) => {}
@@ -136,11 +136,11 @@ fn an_end_that_cannot_be_is_refused_in_words() {
     assert!(long.contains(&(1_u64 << 40).to_string()) && long.contains("4096"), "{long}");
 }
 
-/// Processes of one host judge each other's users, which TCP does not tell.
+/// Processes of one host authorize each other by their users, which TCP does not identify.
 #[test]
 fn between_addresses_of_one_host_nobody_is_talked_into_tcp() {
     let nic = nic();
-    // A client that claims to be far away, and connects from here.
+    // A client that claims to be on another host but connects from this one.
     let mut listener = StreamListener::bind(&nic, "127.0.0.1:0", StreamOptions::default()).unwrap();
     let address = listener.address().unwrap();
     listener.set_nonblocking(true);
@@ -166,7 +166,7 @@ fn between_addresses_of_one_host_nobody_is_talked_into_tcp() {
         assert!(!matches!(answer, Ok((_, None | Some(StreamAnswer::OverChannel)))), "{answer:?}");
     }
 
-    // A server that takes the place of another one here.
+    // A server on this host that impersonates another one.
     let impostor = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = impostor.local_addr().unwrap();
     let impostor = std::thread::spawn(move || {
@@ -178,7 +178,7 @@ fn between_addresses_of_one_host_nobody_is_talked_into_tcp() {
     });
     let error = StreamSocket::connect(&nic, address, StreamOptions::default()).map(drop).unwrap_err();
     assert!(matches!(error, OpenError::Unusable(_)) && error.to_string().contains("of this host"), "{error}");
-    // It got the question, and nothing else.
+    // It received the request and no other bytes.
     let asked = impostor.join().unwrap();
     let (taken, said) = Acceptor::new(VersionRange::CURRENT).feed_open_stream(&asked).unwrap();
     assert!(said.is_some() && taken == asked.len());

@@ -1,7 +1,7 @@
-//! A mounted file system: threads that take the kernel's requests.
+//! A mounted file system: the threads that serve the kernel's requests.
 //!
-//! A loop of our own, and no library: what the kernel says is some forty structures, and what a session needs to go on
-//! in another process (an open /dev/fuse, numbers that outlive it) is what libraries keep for themselves.
+//! This module implements the FUSE protocol itself. It uses only about forty structures, and libraries hide the state
+//! from which another process resumes a session: an open /dev/fuse and node numbers that outlive the process.
 
 mod mount;
 mod one_file;
@@ -31,10 +31,10 @@ pub(crate) use wire::ERA_MAX;
 pub(crate) use wire::Request;
 use wire::{OUT_HEADER_BYTES, Opcode, REQUEST_BYTES_MAX};
 
-/// Requests that are worked on at once: each waits for memory nodes.
+/// Number of requests served concurrently: each waits for memory nodes.
 const THREADS: usize = 8;
 
-/// A volume at a directory. Dropping it takes it off.
+/// A volume mounted at a directory. Dropping it unmounts the directory.
 pub struct Mount {
     dir: PathBuf,
     volume: Arc<Volume>,
@@ -42,20 +42,20 @@ pub struct Mount {
     ends: mpsc::Receiver<MountEnd>,
 }
 
-/// Why a mount is not served any more.
+/// Reason why a mount is no longer served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountEnd {
     /// The file system was unmounted.
     Unmounted,
-    /// The volume is lost to this process. Requests are left to the next one.
+    /// This process has lost the volume. Outstanding requests are left to the next process.
     Lost,
 }
 
 impl Mount {
-    /// Mounts a volume.
+    /// Mounts a volume at a directory.
     ///
     /// # Errors
-    /// If there is no FUSE, the directory cannot be used, or the system refuses.
+    /// Returns an error if FUSE is not available, the directory cannot be used, or the kernel rejects the mount.
     pub fn start(dir: &Path, volume: Arc<Volume>) -> Result<Self, MountError> {
         let mount = create_volume_mount(dir, MountOptions { source: "farcall", is_read_only: false })?;
         let mounted = Self::serve(mount.device()?, mount.dir().to_owned(), volume)?;
@@ -63,20 +63,20 @@ impl Mount {
         Ok(mounted)
     }
 
-    /// Goes on where another process has ended that served this /dev/fuse: first of all the kernel is told to ask again
-    /// for what that one did not answer.
+    /// Resumes service of this /dev/fuse after another process has exited. First requests that the kernel resend the
+    /// requests that the other process has not answered.
     ///
     /// # Errors
-    /// If the kernel cannot (before Linux 6.9), or there are no threads.
+    /// Returns an error if the kernel cannot do this (before Linux 6.9), or if threads cannot be started.
     pub fn take_over(device: OwnedFd, dir: PathBuf, volume: Arc<Volume>) -> io::Result<Self> {
         ask_again(&device)?;
         Self::serve(device, dir, volume)
     }
 
-    /// Takes requests of a file system that `create_volume_mount` has created.
+    /// Serves a file system created by `create_volume_mount`.
     ///
     /// # Errors
-    /// If there are no threads.
+    /// Returns an error if threads cannot be started.
     pub fn serve(device: OwnedFd, dir: PathBuf, volume: Arc<Volume>) -> io::Result<Self> {
         let device = Arc::new(device);
         let (ended, ends) = mpsc::channel();
@@ -92,49 +92,49 @@ impl Mount {
                         None => leave(&ended),
                     }
                 });
-                // The receiver is gone when the mount is.
+                // The receiver is dropped together with the mount.
                 let _ = ended.send(MountEnd::Unmounted);
             })?);
         }
         Ok(mounted)
     }
 
-    /// Where it is.
+    /// Returns the directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Whether it is mounted. Not, after `umount`.
+    /// Returns whether it is mounted; `false` after `umount`.
     pub fn is_serving(&self) -> bool {
         !self.threads.iter().all(JoinHandle::is_finished)
     }
 
-    /// Unmounts.
+    /// Unmounts the file system.
     ///
     /// # Errors
-    /// `EBUSY` if something there is in use.
+    /// Returns `EBUSY` if a file there is in use.
     pub fn unmount(&self) -> io::Result<()> {
         unmount(&self.dir)
     }
 
-    /// Takes it off its directory although something is in use. It serves on until nothing is.
+    /// Detaches the file system from its directory even if files are in use. It is served until none is.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// Returns the error of umount(2).
     pub fn detach(&self) -> io::Result<()> {
         detach(&self.dir)
     }
 
-    /// Waits until it is unmounted, or the volume is lost to this process. That has to end then: requests that wait are
-    /// made again to the next one.
+    /// Waits until the file system is unmounted, or this process loses the volume. In the latter case the process must
+    /// exit: the kernel then resends the outstanding requests to the next one.
     pub fn wait(&mut self) -> MountEnd {
         for _ in 0..self.threads.len() {
-            // A thread that panicked sends nothing; the others are waited for.
+            // A thread that panicked sends no message; the loop waits for the others.
             if self.ends.recv() == Ok(MountEnd::Lost) {
                 return MountEnd::Lost;
             }
         }
-        // A panic was printed by its thread.
+        // A panic of the thread was printed by the panic hook.
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
         self.volume.tree().forget_all();
         MountEnd::Unmounted
@@ -144,23 +144,23 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if self.is_serving() && !self.volume.is_lost() {
-            // What is in use then has only errors; threads end with the process, or with the last use.
+            // Open files then return errors. The threads end with the process, or when the last file is closed.
             let _ = self.detach();
         }
     }
 }
 
-/// Has the kernel ask again for what a process has not answered that has ended (FUSE_NOTIFY_RESEND).
+/// Requests that the kernel resend the requests that an exited process has not answered (FUSE_NOTIFY_RESEND).
 ///
 /// # Errors
-/// If the kernel cannot (before Linux 6.9).
+/// Returns an error if the kernel cannot do this (before Linux 6.9).
 pub fn ask_again(device: &OwnedFd) -> io::Result<()> {
     rustix::io::write(device, &wire::resend())?;
     Ok(())
 }
 
-/// Returns the outcome of a request if this process holds the volume before and after it: only then is the reply right.
-/// `None` if the volume is lost: the kernel makes the request again to the next process.
+/// Returns the outcome of a request if this process holds the volume before and after it: only then is the reply
+/// valid. Returns `None` if the volume is lost: the kernel resends the request to the next process.
 fn answer_while_held(
     device: &OwnedFd,
     volume: &Volume,
@@ -169,37 +169,38 @@ fn answer_while_held(
 ) -> Option<tree::Result<()>> {
     let request = request.in_era(volume.era()).valid_for(volume.wait_until_held()?);
     if request.is_current(request.named) && operations::drop_privileges(volume, &request) {
-        // It fails if the kernel does not know the inode, and caches nothing.
+        // Fails if the kernel does not know the inode; then it caches nothing.
         let _ = rustix::io::write(device, &wire::invalidate_attributes(request.named));
     }
     let outcome = operations::answer(volume, &request, reply);
     volume.wait_until_held().map(|_| outcome)
 }
 
-/// Leaves the request that a thread has to the next process: it is not answered, and nothing more is taken.
+/// Leaves the current request to the next process: it is not answered, and the thread reads no more requests.
 fn leave(ended: &mpsc::Sender<MountEnd>) -> ! {
-    // The receiver is gone when the mount is: then the process ends anyway.
+    // If the receiver was dropped with the mount, the process is exiting anyway.
     let _ = ended.send(MountEnd::Lost);
     loop {
         std::thread::park();
     }
 }
 
-/// Creates a file system for a directory. While a process holds the device, requests wait; they fail when none does.
+/// Creates a file system for a directory. Requests wait while a process holds the device, and fail when none does.
 pub(crate) fn create_volume_mount(
     dir: &Path,
     options: MountOptions<'_>,
 ) -> Result<UnattachedMount, MountError> {
-    // The kernel checks permissions: it knows modes and owners from us.
+    // The kernel checks permissions, from the modes and owners in the replies.
     UnattachedMount::create(dir, options, &["default_permissions", "allow_other"])
 }
 
-/// Takes requests until the file system is unmounted. What comes with an outcome is held until the kernel has it.
+/// Serves requests until the file system is unmounted. The value `H` returned with an outcome is held until the kernel
+/// has received the reply.
 fn serve<H>(device: &OwnedFd, mut answers: impl FnMut(&Request<'_>, &mut Vec<u8>) -> (tree::Result<()>, H)) {
-    // It sleeps between requests, and a program waits for each.
+    // The thread sleeps between requests, and a program waits for each of them.
     request_short_slice();
-    // Its pages are there before the kernel writes to them: a process that is killed while it waits for one would take
-    // the request with it.
+    // The buffer is populated before the kernel writes to it: a process that is killed while a page fault delays the
+    // read would lose the request.
     let mut bytes = vec![1; REQUEST_BYTES_MAX];
     let mut reply = Vec::new();
     loop {
@@ -209,7 +210,7 @@ fn serve<H>(device: &OwnedFd, mut answers: impl FnMut(&Request<'_>, &mut Vec<u8>
                     answer(device, &request, &mut reply, &mut answers);
                 }
             }
-            // A request that was interrupted before it was read is gone.
+            // ENOENT: the request was interrupted before it was read.
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
             Err(Errno::NODEV) => return,
             Err(error) => {
@@ -230,7 +231,7 @@ fn answer<H>(
     let (outcome, _held) = match request.opcode {
         Some(Opcode::Init) => (wire::init(request.body, reply), None),
         Some(Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt) => {
-            // Nobody waits for an answer. A request that waits for memory ends by itself, in bounded time.
+            // These have no reply. Interrupts are ignored: a request that waits for memory ends in bounded time.
             let _ = answers(request, reply);
             return;
         }
@@ -246,6 +247,6 @@ fn answer<H>(
     header[..4].copy_from_slice(&((OUT_HEADER_BYTES + body.len()) as u32).to_ne_bytes());
     header[4..8].copy_from_slice(&error.to_ne_bytes());
     header[8..].copy_from_slice(&request.unique.to_ne_bytes());
-    // It fails if who asked is gone, or the file system is: then nobody waits.
+    // Fails if the requester or the file system is gone; then no process waits for the reply.
     let _ = rustix::io::writev(device, &[IoSlice::new(&header), IoSlice::new(body)]);
 }

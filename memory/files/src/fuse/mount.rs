@@ -1,7 +1,7 @@
 //! Mounting and unmounting.
 //!
-//! A file system is created first and attached to its directory when it serves, so that nothing that waits for the mount
-//! starts before.
+//! A file system is first created, and attached to its directory when it serves, so that programs that wait for the
+//! mount do not start earlier.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -19,11 +19,11 @@ use thiserror::Error;
 use super::wire::TRANSFER_BYTES_MAX;
 use crate::mounts::farcall_mounted_at;
 
-/// Why nothing was mounted.
+/// Error of mounting.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MountError {
-    /// There is no FUSE here.
+    /// FUSE is not available.
     #[error("cannot open /dev/fuse: {0}; load the module (modprobe fuse), or give the container the device")]
     NoFuse(io::Error),
     /// The directory cannot be used.
@@ -35,24 +35,24 @@ pub enum MountError {
     /// A file system is mounted at the directory, and the process that served it has ended.
     #[error("{dir}: the process that served the file system that is mounted there has ended", dir = .0.display())]
     Ended(PathBuf),
-    /// The system refuses.
+    /// The kernel rejected the mount.
     #[error("the system does not mount at {dir}: {why}; mounting takes root (CAP_SYS_ADMIN)", dir = .0.display(), why = .1)]
     Refused(PathBuf, io::Error),
-    /// No threads.
+    /// Threads or descriptors could not be created.
     #[error("cannot begin: {0}")]
     System(#[from] io::Error),
 }
 
-/// How a file system is mounted.
+/// Options of a mount.
 #[derive(Clone, Copy, Debug)]
 pub struct MountOptions<'a> {
-    /// What the list of mounts names as its source.
+    /// Source in the list of mounts.
     pub source: &'a str,
-    /// Whether the kernel refuses changes (`EROFS`).
+    /// `true` if the kernel rejects changes (`EROFS`).
     pub is_read_only: bool,
 }
 
-/// A file system that is attached to no directory yet. Dropping it ends it.
+/// A file system that is not attached to a directory yet. Dropping it ends it.
 pub(crate) struct UnattachedMount {
     dir: PathBuf,
     device: OwnedFd,
@@ -60,7 +60,7 @@ pub(crate) struct UnattachedMount {
 }
 
 impl UnattachedMount {
-    /// Creates one for a directory, with the FUSE options that are flags.
+    /// Creates a file system for a directory. `flags` are the FUSE options without values.
     pub(super) fn create(dir: &Path, how: MountOptions<'_>, flags: &[&str]) -> Result<Self, MountError> {
         if let Ok(Some(mounted)) = farcall_mounted_at(dir) {
             return Err(MountError::Occupied(mounted.at));
@@ -80,7 +80,7 @@ impl UnattachedMount {
         }
     }
 
-    /// The directory, without symbolic links.
+    /// Returns the directory, without symbolic links.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -117,26 +117,27 @@ fn create(device: &File, how: MountOptions<'_>, flags: &[&str]) -> rustix::io::R
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-/// Takes a file system off its directory: nothing there is in use then.
+/// Unmounts a file system. No file of it may be in use.
 pub(crate) fn unmount(dir: &Path) -> io::Result<()> {
     Ok(rustix::mount::unmount(dir, UnmountFlags::NOFOLLOW)?)
 }
 
-/// Takes it off its directory now; it ends when nothing of it is in use any more.
+/// Detaches a file system from its directory immediately; it ends when no file of it is in use.
 pub(crate) fn detach(dir: &Path) -> io::Result<()> {
     Ok(rustix::mount::unmount(dir, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?)
 }
 
-/// Detaches the topmost file system at the directory if it is one of Farcall's, as [`detach`] does. The caller's may not
-/// have been attached.
+/// Detaches the topmost file system at the directory with [`detach`], if it is one of Farcall's. The file system of
+/// the caller may not have been attached.
 pub(crate) fn detach_ours(dir: &Path) -> io::Result<()> {
     if farcall_mounted_at(dir)?.is_some() { detach(dir) } else { Ok(()) }
 }
 
-/// Takes the file system off a directory: one that is in use only if it is `lazy`, and it ends when it is in use no more.
+/// Unmounts the file system at a directory. If `lazy`, it is detached even if it is in use, and ends when it no longer
+/// is.
 ///
 /// # Errors
-/// `EBUSY` if it is in use; if the system refuses.
+/// Returns `EBUSY` if it is in use, or another error of umount(2).
 pub fn unmount_at(dir: &Path, lazy: bool) -> io::Result<()> {
     if lazy { detach(dir) } else { unmount(dir) }
 }

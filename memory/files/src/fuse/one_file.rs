@@ -1,6 +1,7 @@
-//! A file system of one file of a fixed length, over a memory: what a loop device, and so a swap area, is set upon.
+//! A file system of one file of a fixed length, over a memory. A loop device, and on it a swap area, is created over
+//! the file.
 //!
-//! Who mounts it and who serves it are two processes: the descriptor of /dev/fuse is handed from one to the other.
+//! One process mounts it and another one serves it: the descriptor of /dev/fuse is passed between them.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -13,30 +14,30 @@ use super::wire::{Body, Opcode, Request, TRANSFER_BYTES_MAX, VALID_MAX};
 use crate::tree::{Attributes, BLOCK_BYTES, DIRECTORY, REGULAR, ROOT, Result};
 use crate::volume::Memory;
 
-/// The file's name.
+/// Name of the file.
 pub const ONE_FILE_NAME: &str = "swap";
 const FILE: u64 = ROOT + 1;
-/// Programs' bytes: its owner's alone.
+/// The file contains memory of programs, so only its owner may access it.
 const MODE: u32 = 0o600;
 
-/// Bytes that were read or written, or not.
+/// A read or a write that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// Whether they were written.
+    /// `true` for a write.
     pub is_write: bool,
-    /// How many.
+    /// Number of bytes.
     pub len_bytes: usize,
-    /// How long memory took.
+    /// Duration of the access to memory.
     pub time: Duration,
-    /// Whether memory had them, or took them.
+    /// `true` if it succeeded.
     pub is_done: bool,
 }
 
-/// Mounts at a directory, for this user alone. Who holds the descriptor keeps requests waiting; when nobody holds it any
-/// more they fail.
+/// Mounts the file system at a directory, for the current user only. While a process holds the returned descriptor,
+/// requests wait; when none does, they fail.
 ///
 /// # Errors
-/// If there is no FUSE, the directory cannot be used, or the system refuses.
+/// Returns an error if FUSE is not available, the directory cannot be used, or the kernel rejects the mount.
 pub fn mount_one_file(dir: &Path) -> Result<OwnedFd, MountError> {
     let options = MountOptions { source: "farcall", is_read_only: false };
     let mount = UnattachedMount::create(dir, options, &["default_permissions"])?;
@@ -44,7 +45,7 @@ pub fn mount_one_file(dir: &Path) -> Result<OwnedFd, MountError> {
     Ok(mount.device()?)
 }
 
-/// Takes requests until the file system is unmounted: one thread of several. Tells of each transfer.
+/// Serves requests until the file system is unmounted, as one of several threads. Calls `tell` after each transfer.
 pub fn serve_one_file(
     device: &OwnedFd,
     memory: &dyn Memory,
@@ -71,7 +72,7 @@ fn answer(
         Opcode::Getattr => reply.put_attr_out(&attributes(node, size_bytes)?, VALID_MAX),
         Opcode::Open if node == FILE => {
             reply.put_u64(FILE);
-            // No flags: the loop device asks for direct I/O itself.
+            // No flags: the loop device selects direct I/O itself.
             reply.put_u64(0);
         }
         Opcode::Read if node == FILE => {
@@ -95,7 +96,7 @@ fn answer(
             reply.put_u32(len_bytes);
             reply.put_u32(0);
         }
-        // A write is answered when all replicas in sync have it: nothing is left to do.
+        // A write is answered after all in-sync replicas have stored it, so there is nothing to flush.
         Opcode::Flush | Opcode::Fsync | Opcode::Release | Opcode::Forget | Opcode::BatchForget => {}
         Opcode::Destroy | Opcode::Interrupt => {}
         Opcode::Fallocate => return Err(Errno::OPNOTSUPP),

@@ -1,4 +1,4 @@
-//! What is done for each request: fields of linux/fuse.h in, the tree and the volume asked, fields out.
+//! Execution of requests: decodes fields of linux/fuse.h, calls the tree and the volume, and encodes the reply.
 
 use rustix::io::Errno;
 
@@ -9,14 +9,14 @@ use crate::tree::{
 };
 use crate::volume::Volume;
 
-/// Bytes in front of a name in a directory's lines, and of the attributes before that.
+/// Length in bytes of the structure before a name in a directory listing, and of the attributes before that.
 const DIRENT_BYTES: usize = 24;
 const ENTRY_OUT_BYTES: usize = 128;
 
-/// What `open` says: no page cache between programs and us, but for mappings.
+/// Flag in the reply to `open`: the kernel does not cache file data, except for memory mappings.
 const FOPEN_DIRECT_IO: u32 = 1;
 
-/// Answers a request; the reply's body is appended to `reply`.
+/// Executes a request and appends the body of the reply to `reply`.
 pub(crate) fn answer(volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>) -> Result<()> {
     let (node, mut body) = (request.node, request.body);
     if request.is_resent()
@@ -24,15 +24,16 @@ pub(crate) fn answer(volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>
     {
         return outcome;
     }
-    // What this build does not know was answered before.
+    // An earlier process may have run a newer build: its recorded reply is used above even if this build does not know
+    // the opcode.
     let Some(opcode) = request.opcode else { return Err(Errno::NOSYS) };
     if !is_current(opcode, request)? {
-        // The kernel forgets, or closes, what the tree does not have.
+        // The kernel forgets or closes an inode that the tree does not have.
         let is_end = matches!(opcode, Opcode::Forget | Opcode::Release | Opcode::Releasedir);
         return if is_end { Ok(()) } else { Err(Errno::STALE) };
     }
     if request.is_resent() && volume.is_restarted() && changes_the_tree(opcode) {
-        // It may have happened before another mount changed the tree.
+        // The request may have been executed before another mount changed the tree.
         return Err(Errno::STALE);
     }
     match opcode {
@@ -70,7 +71,8 @@ pub(crate) fn answer(volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>
             statfs(&volume.tree(), reply);
             Ok(())
         }
-        // A write is answered when all replicas in sync have it: what is left is what the tree has heard since.
+        // A write is answered after all in-sync replicas have stored it. What remains are metadata changes since the
+        // last sync.
         Opcode::Flush | Opcode::Fsync | Opcode::Fsyncdir | Opcode::Syncfs => volume.sync(),
         Opcode::Destroy | Opcode::Interrupt | Opcode::Init => Ok(()),
         Opcode::Getxattr => {
@@ -98,14 +100,14 @@ pub(crate) fn answer(volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>
     }
 }
 
-/// Returns whether the kernel learnt in this era of all that a request names. What is synced is named by its
-/// handle: of a handle of an earlier era it is not known what was lost.
+/// Returns whether the kernel received all nodes that a request names in this era. Sync requests are checked by their
+/// handle: for a handle of an earlier era it is unknown which data was lost.
 fn is_current(opcode: Opcode, request: &Request<'_>) -> Result<bool> {
     let mut body = request.body;
     let is_other_current = match opcode {
         Opcode::Rename | Opcode::Rename2 | Opcode::Link => request.is_current(body.u64()?),
         Opcode::Flush | Opcode::Fsync | Opcode::Fsyncdir => is_of_era(body.u64()?, request.era),
-        // It names no node; those in its body are looked at one by one.
+        // It names no node; those in its body are checked one by one.
         Opcode::BatchForget => return Ok(true),
         _ => true,
     };
@@ -131,7 +133,8 @@ const fn changes_the_tree(opcode: Opcode) -> bool {
     )
 }
 
-/// Has a tree answer what it alone can answer, and what changes it. At the same time it does the same to the same tree.
+/// Executes a request on the tree alone. Deterministic: with the same request and time it has the same effect on an
+/// equal tree, as the replay of the journal requires.
 pub(crate) fn ask(tree: &mut Tree, request: &Request<'_>, now: Time, reply: &mut Vec<u8>) -> Result<()> {
     let (node, mut body) = (request.node, request.body);
     let caller = Caller { uid: request.uid, gid: request.gid };
@@ -222,7 +225,7 @@ pub(crate) fn ask(tree: &mut Tree, request: &Request<'_>, now: Time, reply: &mut
     }
 }
 
-/// An inode that the kernel knows from now on.
+/// Creates or finds an inode, replies with it, and counts the kernel's reference to it.
 fn entry(
     tree: &mut Tree,
     request: &Request<'_>,
@@ -257,10 +260,10 @@ fn batch_forget(volume: &Volume, request: &Request<'_>, mut body: Fields<'_>) ->
     Ok(())
 }
 
-/// The bit of SETATTR that says that a length is given.
+/// Bit of SETATTR: the length is valid.
 const FATTR_SIZE: u32 = 1 << 3;
 
-/// That part of SETATTR that memory has to do with.
+/// Executes the part of SETATTR that accesses memory: a change of the length.
 fn resize(volume: &Volume, ino: u64, mut body: Fields<'_>) -> Result<()> {
     let valid = body.u32()?;
     body.skip(4 + 8)?;
@@ -306,13 +309,13 @@ fn rename(
     tree.rename((from, name), (to, new_name), exchange, now)
 }
 
-/// Flags of WRITE: pages of a mapping that the kernel writes back, at any time after a program has changed them; the
-/// caller may not keep set-user-ID and set-group-ID.
+/// Flags of WRITE. FUSE_WRITE_CACHE: pages of a mapping that the kernel writes back, at any time after a program
+/// changed them. FUSE_WRITE_KILL_SUIDGID: the caller may not keep set-user-ID and set-group-ID.
 const FUSE_WRITE_CACHE: u32 = 1 << 0;
 const FUSE_WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
-/// Removes privileges that end with a write, before the write. Returns whether the kernel caches attributes that are not
-/// right any more.
+/// Removes, before a write, the privileges that it ends. Returns whether the attributes cached by the kernel became
+/// invalid.
 pub(super) fn drop_privileges(volume: &Volume, request: &Request<'_>) -> bool {
     let mut body = request.body;
     let flags = body.skip(8 + 8 + 4).and_then(|()| body.u32());
@@ -321,7 +324,7 @@ pub(super) fn drop_privileges(volume: &Volume, request: &Request<'_>) -> bool {
         && volume.drop_privileges(request.node, flags & FUSE_WRITE_KILL_SUIDGID != 0)
 }
 
-/// The handle is the inode itself with the era: it means the same to another daemon.
+/// The handle consists of inode and era, so that another process interprets it in the same way.
 fn put_open(reply: &mut Vec<u8>, handle: u64, flags: u32) {
     reply.put_u64(handle);
     reply.put_u32(flags);
@@ -338,7 +341,7 @@ fn write(volume: &Volume, ino: u64, mut body: Fields<'_>, reply: &mut Vec<u8>) -
     Ok(())
 }
 
-/// What a directory's lines have.
+/// Contents of the lines of a directory listing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lines {
     Names,
@@ -360,7 +363,7 @@ fn readdir(tree: &mut Tree, request: &Request<'_>, lines: Lines, reply: &mut Vec
         }
         let end = reply.len() + len_bytes;
         match attributes {
-            // The kernel does not look these up.
+            // The kernel does not count references to these.
             Some(_) if matches!(line.name, b"." | b"..") => reply.resize(reply.len() + ENTRY_OUT_BYTES, 0),
             Some(attributes) => {
                 known.push(line.ino);
@@ -388,7 +391,7 @@ fn statfs(tree: &Tree, reply: &mut Vec<u8>) {
     (0..7).for_each(|_| reply.put_u32(0));
 }
 
-/// A value, or its length if there is room for nothing.
+/// Replies with a value, or with its length if `room` is 0.
 fn put_sized(reply: &mut Vec<u8>, room: usize, value: &[u8]) -> Result<()> {
     if room == 0 {
         reply.put_u32(value.len() as u32);

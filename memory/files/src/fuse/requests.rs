@@ -1,4 +1,4 @@
-//! Requests as the kernel makes them, for tests.
+//! Requests in the kernel's format, for tests.
 
 use super::wire::{Body, Opcode};
 

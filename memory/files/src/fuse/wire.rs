@@ -1,4 +1,4 @@
-//! What kernel and daemon say to each other over /dev/fuse: linux/fuse.h, version 7.
+//! The protocol between kernel and daemon over /dev/fuse: linux/fuse.h, version 7.
 
 use std::time::Duration;
 
@@ -6,48 +6,50 @@ use rustix::io::Errno;
 
 use crate::tree::{Attributes, ROOT, Result, Time};
 
-/// The interface that we speak, and the oldest kernel's: 5.4, which has requests of 1 MiB.
+/// Protocol version of this build, and the minor version of the oldest supported kernel: 5.4, which supports requests
+/// of 1 MiB.
 pub const MAJOR: u32 = 7;
 pub const MINOR: u32 = 40;
 pub const MINOR_MIN: u32 = 31;
 
-/// The longest request in bytes: more gains nothing, and the kernel's own limit is here.
+/// Maximum transfer per request in bytes: larger ones do not improve throughput, and the kernel has the same limit.
 pub const TRANSFER_BYTES_MAX: usize = 1 << 20;
-/// What a buffer for requests must hold: a write, and what comes before it.
+/// Length in bytes of the buffer for requests: a write, and the headers before its data.
 pub const REQUEST_BYTES_MAX: usize = TRANSFER_BYTES_MAX + 4096;
-/// Bytes in front of a reply.
+/// Length of the header of a reply in bytes.
 pub const OUT_HEADER_BYTES: usize = 16;
 
-/// How long the kernel may keep what it was told, at most: nobody else changes it meanwhile.
+/// Maximum time that the kernel may cache a reply. No other client changes the volume while this mount holds it.
 pub const VALID_MAX: Duration = Duration::from_secs(3_600);
 
-/// Bits of a node number that are the inode's. Those above are of the era in which the kernel learnt of it: an inode of
-/// an earlier era, of which another mount has changed the tree since, is not taken for one that has its number now.
+/// Number of low bits of a node number that contain the inode number. The higher bits contain the era in which the
+/// kernel received it: an inode of an earlier era (another mount has changed the tree since) is not confused with one
+/// that has the same number now.
 const INO_BITS: u32 = 48;
-/// The last era.
+/// Maximum era.
 pub const ERA_MAX: u16 = u16::MAX;
 
-/// What the kernel calls an inode in an era. The root is the same in all of them.
+/// Returns the node number of an inode in an era. The root has the same number in all eras.
 pub const fn node_of(ino: u64, era: u16) -> u64 {
     if ino == ROOT { ino } else { handle_of(ino, era) }
 }
 
-/// A handle of an inode that was opened in an era.
+/// Returns the handle of an inode that was opened in an era.
 pub const fn handle_of(ino: u64, era: u16) -> u64 {
     ino | (era as u64) << INO_BITS
 }
 
-/// The inode that the kernel calls so.
+/// Returns the inode number in a node number.
 pub const fn ino_of(node: u64) -> u64 {
     node & ((1 << INO_BITS) - 1)
 }
 
-/// Returns whether the kernel learnt of a node, or of a handle, in this era.
+/// Returns whether the kernel received a node number or a handle in this era.
 pub const fn is_of_era(node: u64, era: u16) -> bool {
     node >> INO_BITS == era as u64
 }
 
-/// What is asked for.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Opcode {
@@ -141,29 +143,29 @@ impl Opcode {
 /// A request.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
-    /// `None`: this build does not know it.
+    /// `None` if this build does not know it.
     pub opcode: Option<Opcode>,
     pub unique: u64,
-    /// The inode.
+    /// Inode number.
     pub node: u64,
-    /// What the kernel calls it.
+    /// Node number, which includes the era.
     pub named: u64,
-    /// The era in which it is answered.
+    /// Era in which the request is answered.
     pub era: u16,
     pub uid: u32,
     pub gid: u32,
     pub body: Fields<'a>,
-    /// All of it.
+    /// The complete request.
     pub bytes: &'a [u8],
-    /// How long the kernel may keep what it is told.
+    /// Time for which the kernel may cache the reply.
     pub valid: Duration,
 }
 
-/// The kernel asks again: who was asked first has ended (FUSE_UNIQUE_RESEND).
+/// The kernel resends the request: the process that read it first has exited (FUSE_UNIQUE_RESEND).
 const RESENT: u64 = 1 << 63;
 
 impl<'a> Request<'a> {
-    /// Reads one; `None` if the bytes are none.
+    /// Decodes a request; `None` if the bytes are not one.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let mut fields = Fields(bytes);
         let (len_bytes, opcode) = (fields.u32().ok()?, fields.u32().ok()?);
@@ -176,22 +178,22 @@ impl<'a> Request<'a> {
         is_whole.then_some(Self { opcode, unique, node, named, era, uid, gid, body, bytes, valid })
     }
 
-    /// The same, answered in an era.
+    /// Returns the same request with an era.
     pub const fn in_era(&self, era: u16) -> Self {
         Self { era, ..*self }
     }
 
-    /// Returns whether the kernel learnt in this era of a node that it names.
+    /// Returns whether the kernel received the node number `node` in this era.
     pub const fn is_current(&self, node: u64) -> bool {
         node == ROOT || is_of_era(node, self.era)
     }
 
-    /// The same, when nobody else changes anything for so long.
+    /// Returns the same request with a validity time: no other client changes the volume for that long.
     pub fn valid_for(&self, valid: Duration) -> Self {
         Self { valid: valid.min(VALID_MAX), ..*self }
     }
 
-    /// Its number, also when it is made again.
+    /// Returns its number, which is the same when it is resent.
     pub const fn number(&self) -> u64 {
         self.unique & !RESENT
     }
@@ -200,13 +202,13 @@ impl<'a> Request<'a> {
         self.unique & RESENT != 0
     }
 
-    /// It asked for a name that is not there: nothing has changed.
+    /// Returns whether the request was a lookup of a name that does not exist: the tree is unchanged.
     pub fn is_lookup_of_nothing(&self, reply: &[u8]) -> bool {
         self.opcode == Some(Opcode::Lookup) && reply.iter().take(8).all(|byte| *byte == 0)
     }
 }
 
-/// Fields of a structure, one after another. A structure that is too short is `EIO`.
+/// Sequential decoder of the fields of a structure. Returns `EIO` if the structure is too short.
 #[derive(Clone, Copy)]
 pub struct Fields<'a>(pub &'a [u8]);
 
@@ -233,7 +235,7 @@ impl<'a> Fields<'a> {
         self.take(len_bytes).map(drop)
     }
 
-    /// A string that ends with a zero.
+    /// Decodes a zero-terminated string.
     pub fn name(&mut self) -> Result<&'a [u8]> {
         let end = self.0.iter().position(|byte| *byte == 0).ok_or(Errno::IO)?;
         let name = self.take(end)?;
@@ -242,14 +244,14 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A reply's body, which grows.
+/// Encoder of the body of a reply.
 pub trait Body {
     fn put_u16(&mut self, value: u16);
     fn put_u32(&mut self, value: u32);
     fn put_u64(&mut self, value: u64);
     fn put_attributes(&mut self, attributes: &Attributes);
 
-    /// What GETATTR and SETATTR are answered with.
+    /// Appends the reply to GETATTR and SETATTR.
     fn put_attr_out(&mut self, attributes: &Attributes, valid: Duration) {
         self.put_u64(valid.as_secs());
         self.put_u32(valid.subsec_nanos());
@@ -257,7 +259,7 @@ pub trait Body {
         self.put_attributes(attributes);
     }
 
-    /// What LOOKUP and all that make a name are answered with. The kernel calls the inode `node`.
+    /// Appends the reply to LOOKUP and to requests that create a name. `node` is the node number of the inode.
     fn put_entry_out(&mut self, node: u64, attributes: &Attributes, valid: Duration) {
         self.put_u64(node);
         self.put_u64(0);
@@ -266,7 +268,8 @@ pub trait Body {
         self.put_attributes(attributes);
     }
 
-    /// There is no such name, and there will be none until the kernel makes it.
+    /// Appends a negative reply to LOOKUP: the name does not exist, and only the kernel's own requests can create it
+    /// while the reply is valid.
     fn put_no_entry(&mut self, valid: Duration) {
         self.put_u64(0);
         self.put_u64(0);
@@ -301,7 +304,7 @@ impl Body for Vec<u8> {
     }
 }
 
-/// What the kernel offers and we take up, bit by bit (FUSE_INIT).
+/// Flags of FUSE_INIT that this build uses if the kernel offers them.
 pub mod features {
     pub const ASYNC_READ: u64 = 1 << 0;
     pub const BIG_WRITES: u64 = 1 << 5;
@@ -328,7 +331,7 @@ pub mod features {
         | HAS_RESEND;
 }
 
-/// Tells the kernel to ask again for all that was asked and not answered (FUSE_NOTIFY_RESEND).
+/// Returns the message that requests resending of all unanswered requests (FUSE_NOTIFY_RESEND).
 pub fn resend() -> Vec<u8> {
     const RESEND: i32 = 7;
     let mut message = Vec::new();
@@ -352,10 +355,10 @@ pub fn invalidate_attributes(node: u64) -> Vec<u8> {
     message
 }
 
-/// Answers FUSE_INIT.
+/// Replies to FUSE_INIT.
 ///
 /// # Errors
-/// `EPROTO` if the kernel is older than what we need.
+/// Returns `EPROTO` if the kernel is older than required.
 pub fn init(mut body: Fields<'_>, reply: &mut Vec<u8>) -> Result<()> {
     let (major, minor, max_readahead, flags) = (body.u32()?, body.u32()?, body.u32()?, body.u32()?);
     let offered = u64::from(flags) | u64::from(body.u32().unwrap_or(0)) << 32;
@@ -367,11 +370,11 @@ pub fn init(mut body: Fields<'_>, reply: &mut Vec<u8>) -> Result<()> {
     reply.put_u32(MINOR);
     reply.put_u32(max_readahead);
     reply.put_u32(taken as u32);
-    // Requests in the background, and from when on the kernel holds back.
+    // Maximum number of background requests, and the congestion threshold.
     reply.put_u16(64);
     reply.put_u16(48);
     reply.put_u32(TRANSFER_BYTES_MAX as u32);
-    // Times are kept to the nanosecond.
+    // Time granularity: one nanosecond.
     reply.put_u32(1);
     reply.put_u16((TRANSFER_BYTES_MAX / 4096) as u16);
     reply.put_u16(0);

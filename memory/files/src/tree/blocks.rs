@@ -1,30 +1,30 @@
-//! Which blocks of the address space are free.
+//! Allocation of the blocks of the address space.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Neighbouring blocks of the address space.
+/// Adjacent blocks of the address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blocks {
-    /// The first.
+    /// The first block.
     pub start: u64,
-    /// How many.
+    /// Number of blocks.
     pub len: u64,
 }
 
 /// The free blocks.
 #[derive(Debug)]
 pub(super) struct FreeBlocks {
-    /// Length by start; no two are neighbours.
+    /// Length of each free run by its start. Invariant: no two runs are adjacent.
     runs: BTreeMap<u64, u64>,
     free: u64,
-    /// Where the next search begins.
+    /// Block from which the next search begins.
     cursor: u64,
 }
 
 impl FreeBlocks {
-    /// So many blocks, all of them free.
+    /// Creates `count` free blocks.
     pub fn new(count: u64) -> Self {
         let runs = if count > 0 { BTreeMap::from([(0, count)]) } else { BTreeMap::new() };
         Self { runs, free: count, cursor: 0 }
@@ -34,7 +34,8 @@ impl FreeBlocks {
         self.free
     }
 
-    /// Where the next search begins: two trees that take the same blocks have it, too.
+    /// Returns the block from which the next search begins. It is part of a checkpoint, so that a restored tree
+    /// allocates the same blocks.
     pub const fn cursor(&self) -> u64 {
         self.cursor
     }
@@ -43,7 +44,7 @@ impl FreeBlocks {
         self.cursor = cursor;
     }
 
-    /// Takes up to `want` neighbours: at `near` if that is free, so that a file that grows lies in one piece.
+    /// Allocates up to `want` adjacent blocks, at `near` if that is free, so that a growing file stays contiguous.
     pub fn take(&mut self, want: u64, near: Option<u64>) -> Option<Blocks> {
         let at_near = near.and_then(|near| {
             let (start, len) = self.runs.range(..=near).next_back()?;
@@ -63,7 +64,7 @@ impl FreeBlocks {
         next.map(|(start, len)| (*start, *len))
     }
 
-    /// Takes exactly these. `false` if not all of them are free.
+    /// Allocates exactly these blocks. Returns `false` if not all of them are free.
     pub fn take_exactly(&mut self, blocks: Blocks) -> bool {
         let run = self.runs.range(..=blocks.start).next_back().map(|(start, len)| (*start, *len));
         let end = blocks.start.checked_add(blocks.len);
@@ -74,7 +75,7 @@ impl FreeBlocks {
         is_free
     }
 
-    /// Takes blocks that are inside of one free run.
+    /// Removes blocks that are inside one free run.
     fn cut(&mut self, blocks: Blocks) {
         let Some((start, len)) =
             self.runs.range(..=blocks.start).next_back().map(|(start, len)| (*start, *len))
@@ -92,7 +93,7 @@ impl FreeBlocks {
         self.free -= blocks.len;
     }
 
-    /// Gives blocks back.
+    /// Frees blocks.
     pub fn give_back(&mut self, blocks: Blocks) {
         let Blocks { mut start, mut len } = blocks;
         self.free += len;

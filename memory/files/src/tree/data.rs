@@ -1,7 +1,7 @@
-//! The bytes of files: what to load and to store, and what becomes of a file when that has succeeded or failed.
+//! The data of files: the loads and stores of operations, and their effect on the file after success or failure.
 //!
-//! Between a plan and its end nobody else may read or change the same file's bytes; the caller sees to that, file by
-//! file. So blocks that are taken out of a file are read by nobody, and can be given away at once.
+//! Between a plan and its end no other operation may read or change the data of the same file; the caller ensures that
+//! with a lock per file. Blocks removed from a file are therefore not being read, and can be reused immediately.
 
 use std::ops::Range;
 
@@ -12,64 +12,65 @@ use super::blocks::Blocks;
 use super::extents::Run;
 use super::{Attributes, BLOCK_BYTES, Result, Time, Tree};
 
-/// The longest file.
+/// Maximum length of a file in bytes.
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 /// Bytes to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Where they are in the address space; `None`: they are zero.
+    /// Offset in the address space; `None` if the bytes are zero.
     pub at: Option<u64>,
-    /// How many.
+    /// Number of bytes.
     pub len_bytes: usize,
 }
 
-/// Bytes to write at one place: zeros, bytes of the caller, zeros.
+/// Bytes to write at one offset: zeros, bytes of the caller, zeros.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
-    /// Where in the address space.
+    /// Offset in the address space.
     pub at: u64,
-    /// So many zeros first.
+    /// Number of zeros before the data.
     pub zeros_before: usize,
-    /// Then these of the caller's bytes.
+    /// Range of the caller's bytes.
     pub data: Range<usize>,
-    /// Then so many zeros.
+    /// Number of zeros after the data.
     pub zeros_after: usize,
 }
 
-/// What a write stores. It ends with [`Tree::finish_write`], whatever became of it.
+/// The stores of a write. It must be ended with [`Tree::finish_write`] in any case.
 #[derive(Debug)]
 #[must_use]
 pub struct WritePlan {
-    /// What to store, in any order.
+    /// Stores, to be executed in any order.
     pub stores: Vec<Store>,
     ino: u64,
-    /// Blocks for holes: of the file, if all is stored.
+    /// Blocks allocated for holes, which become part of the file if all stores succeed.
     fresh: Vec<(u64, Blocks)>,
-    /// Reservations that are stored to.
+    /// Reserved blocks that are written.
     reserved: Vec<Range<u64>>,
-    /// The file is at least so long then.
+    /// Minimum length of the file after success, in bytes.
     end: u64,
-    /// Whether its last block holds other bytes than zeros behind the end then; `None`: as before.
+    /// Whether the last block contains other bytes than zeros after the end of the file, after success; `None` if
+    /// unchanged.
     is_tail_dirty: Option<bool>,
 }
 
 impl WritePlan {
-    /// Whether it stores where a tree that does not know of it expects something else: to blocks that another file may
-    /// have had, or behind the end of the file.
+    /// Returns whether a store changes blocks of which a tree without this plan expects other contents: blocks that
+    /// another file may have had, or bytes after the end of the file.
     pub(crate) const fn must_be_known(&self) -> bool {
         !self.fresh.is_empty() || !self.reserved.is_empty() || self.is_tail_dirty.is_some()
     }
 }
 
-/// What `fallocate` does with a range.
+/// Operation of `fallocate` on a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Allocate {
-    /// Room for it is taken.
+    /// Reserves blocks.
     Reserve,
-    /// It becomes a hole.
+    /// Makes the range a hole.
     Punch,
-    /// It reads as zeros, and has room.
+    /// Makes the range read as zeros, with reserved blocks.
     Zero,
 }
 
@@ -77,7 +78,7 @@ const fn block_of(offset: u64) -> u64 {
     offset / BLOCK_BYTES
 }
 
-/// Whole blocks that hold a range, and those that lie inside of it.
+/// Returns the blocks that contain a range. `blocks_inside` returns those that lie completely inside it.
 const fn blocks_around(range: &Range<u64>) -> Range<u64> {
     block_of(range.start)..range.end.div_ceil(BLOCK_BYTES)
 }
@@ -92,7 +93,7 @@ fn range_of(offset: u64, len_bytes: u64) -> Result<Range<u64>> {
 }
 
 impl Tree {
-    /// What to read: as much of the range as the file has.
+    /// Returns the loads of a read: the part of the range before the end of the file.
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`, `EINVAL`.
@@ -113,7 +114,8 @@ impl Tree {
         Ok(file.extents.pieces(blocks_around(&range)).map(load).collect())
     }
 
-    /// A file was read: as `relatime` has it, the time is kept once a day, or after a change. Whether it was.
+    /// Updates the access time after a read like `relatime`: once a day, or after a change. Returns whether it was
+    /// updated.
     pub fn accessed(&mut self, ino: u64, now: Time) -> bool {
         const DAY_SECONDS: i64 = 86_400;
         let Ok(inode) = self.get_mut(ino) else { return false };
@@ -125,10 +127,11 @@ impl Tree {
         is_kept
     }
 
-    /// What to store for a write. A block that the file does not have yet is stored whole, with zeros around the bytes.
+    /// Returns the stores of a write. A block that the file does not have yet is stored completely, with zeros around
+    /// the data.
     ///
     /// # Errors
-    /// `ENOENT`, `EISDIR`, `EINVAL`; `EFBIG`; `ENOSPC`: nothing has changed then.
+    /// `ENOENT`, `EISDIR`, `EINVAL`, `EFBIG`, `ENOSPC`; the tree is unchanged then.
     pub fn plan_write(&mut self, ino: u64, offset: u64, len_bytes: usize) -> Result<WritePlan> {
         let range = range_of(offset, len_bytes as u64)?;
         let mut plan = self.plan_tail(ino, &range)?;
@@ -153,13 +156,13 @@ impl Tree {
             }
         }
         if plan.is_tail_dirty.is_some() {
-            // Until it has succeeded, it may have written any part of that.
+            // Until the plan has succeeded, any part of that may have been written.
             self.file_mut(ino)?.is_tail_dirty = true;
         }
         Ok(plan)
     }
 
-    /// What has to be stored before the end of a file moves behind `range`: zeros over what is between.
+    /// Returns the stores that must precede a move of the end of the file past `range`: zeros over the bytes between.
     fn plan_tail(&self, ino: u64, range: &Range<u64>) -> Result<WritePlan> {
         let file = self.file(ino)?;
         let mut plan = WritePlan {
@@ -182,7 +185,7 @@ impl Tree {
         Ok(plan)
     }
 
-    /// Free blocks for a hole.
+    /// Allocates blocks for a hole.
     fn take_for(&mut self, ino: u64, hole: &Range<u64>) -> Result<Vec<(u64, Blocks)>> {
         let mut near = self.file(ino)?.extents.near(hole.start);
         let (mut taken, mut at) = (Vec::new(), hole.start);
@@ -202,11 +205,11 @@ impl Tree {
         plan.fresh.iter().for_each(|(_, blocks)| self.free.give_back(*blocks));
     }
 
-    /// A write is over. If all was stored, it counts; otherwise the file is as long as it was, holes are holes, and what
-    /// was overwritten holds what it held, or what was written.
+    /// Ends a write. If all stores succeeded, it takes effect. Otherwise length and holes of the file are unchanged,
+    /// and each overwritten byte has its old or its new value.
     ///
     /// # Errors
-    /// `ENOENT` if the file is gone.
+    /// `ENOENT` if the file no longer exists.
     pub fn finish_write(&mut self, plan: WritePlan, is_stored: bool, now: Time) -> Result<Attributes> {
         let ino = plan.ino;
         if !is_stored || self.file(ino).is_err() {
@@ -237,10 +240,10 @@ impl Tree {
         Ok(inode.attributes(ino))
     }
 
-    /// Another length. A file that gets shorter does so at once; its plan stores nothing.
+    /// Changes the length of a file. Shortening takes effect immediately, and its plan has no stores.
     ///
     /// # Errors
-    /// As [`Tree::plan_write`].
+    /// Returns the errors of [`Tree::plan_write`].
     pub fn plan_resize(&mut self, ino: u64, len_bytes: u64) -> Result<WritePlan> {
         let file = self.file_mut(ino)?;
         if len_bytes < file.len_bytes {
@@ -253,10 +256,10 @@ impl Tree {
         self.plan_write(ino, len_bytes, 0)
     }
 
-    /// `fallocate`: changes the map at once, and says what has to be stored.
+    /// Executes `fallocate`: changes the extents immediately, and returns the required stores.
     ///
     /// # Errors
-    /// As [`Tree::plan_write`].
+    /// Returns the errors of [`Tree::plan_write`].
     pub(crate) fn plan_allocate(
         &mut self,
         ino: u64,
@@ -274,7 +277,7 @@ impl Tree {
         if how != Allocate::Reserve {
             plan.stores.extend(self.file(ino)?.edges(&range));
             let inside = blocks_inside(&range);
-            // A file's last block goes as a whole with the rest of it.
+            // The blocks completely inside the range are freed.
             let file = self.file_mut(ino)?;
             let removed = if inside.is_empty() { Vec::new() } else { file.extents.remove(inside) };
             removed.into_iter().for_each(|blocks| self.free.give_back(blocks));
@@ -285,7 +288,7 @@ impl Tree {
         Ok(plan)
     }
 
-    /// Room for all holes of a range.
+    /// Reserves blocks for all holes of a range.
     fn reserve(&mut self, ino: u64, range: &Range<u64>) -> Result<()> {
         let pieces = self.file(ino)?.extents.pieces(blocks_around(range));
         let holes: Vec<Range<u64>> = pieces.filter(|(_, run)| run.is_none()).map(|(hole, _)| hole).collect();
@@ -302,7 +305,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The next data, or the next hole, at `offset` or behind it.
+    /// Returns the offset of the next data or the next hole, at or after `offset`.
     ///
     /// # Errors
     /// `ENXIO` if there is none.
@@ -318,7 +321,7 @@ impl Tree {
             .map(|(piece, _)| offset.max(piece.start * BLOCK_BYTES));
         match found {
             Some(at) => Ok(at),
-            // The end is a hole.
+            // The end of the file counts as a hole.
             None if !for_data => Ok(file.len_bytes),
             None => Err(Errno::NXIO),
         }
@@ -326,7 +329,7 @@ impl Tree {
 }
 
 impl super::File {
-    /// Zeros over those bytes of a range that share a block with others.
+    /// Returns stores of zeros over the bytes of a range that share a block with bytes outside it.
     fn edges(&self, range: &Range<u64>) -> Vec<Store> {
         let first = range.start..range.end.min(range.start.next_multiple_of(BLOCK_BYTES));
         let last = first.end.max(range.end / BLOCK_BYTES * BLOCK_BYTES)..range.end;
@@ -341,7 +344,8 @@ impl super::File {
     }
 }
 
-/// The part of a write that is in a piece of the file.
+/// Returns the part of a write that lies in a segment of the file: its offset in the segment, its range in the data,
+/// and the number of bytes after it in the segment.
 fn part(range: &Range<u64>, piece: &Range<u64>) -> (u64, Range<usize>, u64) {
     let from = range.start.max(piece.start * BLOCK_BYTES);
     let to = range.end.min(piece.end * BLOCK_BYTES);
@@ -349,13 +353,13 @@ fn part(range: &Range<u64>, piece: &Range<u64>) -> (u64, Range<usize>, u64) {
     (from - piece.start * BLOCK_BYTES, data, piece.end * BLOCK_BYTES - to)
 }
 
-/// Over what is there.
+/// Returns a store over existing data.
 fn exact(range: &Range<u64>, piece: &Range<u64>, blocks: Blocks) -> Store {
     let (before, data, _) = part(range, piece);
     Store { at: blocks.start * BLOCK_BYTES + before, zeros_before: 0, data, zeros_after: 0 }
 }
 
-/// Whole blocks, whatever was there.
+/// Returns a store of complete blocks, regardless of their earlier contents.
 fn padded(range: &Range<u64>, piece: &Range<u64>, blocks: Blocks) -> Store {
     let (before, data, after) = part(range, piece);
     Store { at: blocks.start * BLOCK_BYTES, zeros_before: before as usize, data, zeros_after: after as usize }

@@ -1,20 +1,20 @@
-//! The names of a directory. Each has a cookie that it keeps, also while it is replaced or renamed within the directory:
-//! a reader misses no name that is there from the start to the end of its scan, and reads none twice, whatever else
-//! changes. A scan ends, whatever other programs do: it covers cookies below the limit that its first request found.
+//! The names of a directory. Each has a cookie, which it keeps while it is replaced or renamed within the directory. A
+//! reader therefore misses no name that exists from the start to the end of its scan, and reads none twice, whatever
+//! else changes. A scan always ends: it covers only cookies below the limit that its first request found.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The longest name, in bytes.
+/// Maximum length of a name in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// The first cookie: those before are of "." and "..".
+/// The first cookie; smaller ones identify "." and "..".
 const FIRST_COOKIE: u64 = 3;
 /// Number of low bits of a position that hold the limit of the scan. Positions are positive in an `i64`: what `telldir`
 /// returns.
 const LIMIT_BITS: u32 = 32;
-/// Upper bound of cookies. A directory that has used all of them numbers its names anew.
+/// Upper bound of cookies. A directory that has used all of them renumbers its names.
 const COOKIE_END: u64 = 1 << (i64::BITS - 1 - LIMIT_BITS);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -30,17 +30,17 @@ pub(super) struct Directory {
 pub(super) struct Scan {
     /// Cookie of the last name that was read; 0 before the first.
     cookie: u64,
-    /// Names with this cookie or a later one are not part of the scan: they came after its start.
+    /// Names with this cookie or a larger one are not part of the scan: they were added after its start.
     limit: u64,
 }
 
 impl Scan {
-    /// Whether the name with this cookie is still to be read.
+    /// Returns whether the name with this cookie has not been read yet.
     pub const fn includes(self, cookie: u64) -> bool {
         cookie > self.cookie && cookie < self.limit
     }
 
-    /// The position of a reader that has read the name with this cookie.
+    /// Returns the position of a reader that has read the name with this cookie.
     pub const fn position_after(self, cookie: u64) -> u64 {
         cookie << LIMIT_BITS | self.limit
     }
@@ -77,7 +77,8 @@ impl Directory {
         Some(ino)
     }
 
-    /// Renames within this directory. The new name keeps its cookie if it exists, and has that of the old name otherwise.
+    /// Renames within this directory. The new name keeps its cookie if it exists, and has that of the old name
+    /// otherwise.
     pub fn rename(&mut self, from: &[u8], to: &[u8]) {
         let Some((ino, cookie)) = self.by_name.remove(from) else { return };
         self.by_cookie.remove(&cookie);
@@ -89,7 +90,7 @@ impl Directory {
         }
     }
 
-    /// The scan that a position belongs to; position 0 begins one.
+    /// Returns the scan of a position; position 0 begins a new one.
     pub const fn scan(&self, position: u64) -> Scan {
         match position {
             0 => Scan { cookie: 0, limit: self.next_cookie },
@@ -97,19 +98,19 @@ impl Directory {
         }
     }
 
-    /// All names: name, inode.
+    /// Returns all names: name, inode.
     pub fn names(&self) -> impl Iterator<Item = (&[u8], u64)> {
         self.by_name.iter().map(|(name, (ino, _))| (&**name, *ino))
     }
 
-    /// The names of a scan: cookie, name, inode.
+    /// Returns the remaining names of a scan: cookie, name, inode.
     pub fn after(&self, scan: Scan) -> impl Iterator<Item = (u64, &[u8], u64)> {
         let names = self.by_cookie.range(scan.cookie.saturating_add(1)..);
         let names = names.take_while(move |(cookie, _)| scan.includes(**cookie));
         names.filter_map(|(cookie, name)| Some((*cookie, &**name, self.get(name)?)))
     }
 
-    /// Numbers the names anew, in their order, if no cookie is left. A reader whose scan runs then ends it early.
+    /// Renumbers the names in order if no cookie is left. A scan in progress then ends early.
     pub fn renumber_if_exhausted(&mut self) {
         if self.next_cookie < COOKIE_END {
             return;
@@ -124,7 +125,7 @@ impl Directory {
         }
     }
 
-    /// Whether names and cookies fit together: one that came from somewhere else may not.
+    /// Checks the consistency of names and cookies, for untrusted directories.
     pub fn check(&self) -> Result<(), &'static str> {
         let fits = self.by_cookie.iter().all(|(cookie, name)| {
             (FIRST_COOKIE..self.next_cookie).contains(cookie)

@@ -1,4 +1,4 @@
-//! Which blocks of a file are where.
+//! Mapping of the blocks of a file to blocks of the address space.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,15 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use super::blocks::Blocks;
 
-/// A piece of a file that lies in one piece, too, in the address space.
+/// A part of a file that is contiguous in the address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Run {
     pub blocks: Blocks,
-    /// Whether all of it was stored. What was not is a reservation: it reads as zeros, whatever is there.
+    /// `true` if all of it was stored. Otherwise it is a reservation, which reads as zeros regardless of the blocks'
+    /// contents.
     pub is_stored: bool,
 }
 
-/// A file's runs by the first block of the file. What is in no run is a hole.
+/// The runs of a file by their first block in the file. Blocks in no run are holes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Extents {
     runs: BTreeMap<u64, Run>,
@@ -23,7 +24,7 @@ pub(super) struct Extents {
 }
 
 impl Extents {
-    /// Blocks that the file has.
+    /// Returns the number of blocks of the file.
     pub const fn count(&self) -> u64 {
         self.count
     }
@@ -32,7 +33,8 @@ impl Extents {
         self.runs.iter().map(|(at, run)| (*at, *run))
     }
 
-    /// The pieces of a range of blocks, in order: of the file, and where they are.
+    /// Returns the segments of a range of blocks in ascending order: the range in the file, and its run (`None` for a
+    /// hole).
     pub fn pieces(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, Option<Run>)> {
         let first = self.runs.range(..=range.start).next_back();
         let later =
@@ -65,19 +67,19 @@ impl Extents {
         })
     }
 
-    /// Where a block is, if it was stored.
+    /// Returns the position of a block in the address space, if it was stored.
     pub fn stored(&self, block: u64) -> Option<u64> {
         let run = self.pieces(block..block + 1).next()?.1?;
         run.is_stored.then_some(run.blocks.start)
     }
 
-    /// The block of the address space behind that of the file's run before `block`: where it would best go on.
+    /// Returns the preferred position of `block` in the address space: contiguous with the run before it.
     pub fn near(&self, block: u64) -> Option<u64> {
         let (at, run) = self.runs.range(..block).next_back()?;
         Some(run.blocks.start + (block - at))
     }
 
-    /// Takes a range out.
+    /// Removes a range. Returns its blocks.
     pub fn remove(&mut self, range: Range<u64>) -> Vec<Blocks> {
         let mut removed = Vec::new();
         loop {
@@ -104,7 +106,7 @@ impl Extents {
         }
     }
 
-    /// Puts a run where there is a hole.
+    /// Inserts a run where there is a hole.
     pub fn insert(&mut self, mut at: u64, mut run: Run) {
         self.count += run.blocks.len;
         let joins = |first_at: u64, first: &Run, next_at: u64, next: &Run| {

@@ -1,5 +1,5 @@
-//! A tree as bytes, and back: what a snapshot begins with. The bytes may come from anybody: what does not fit together
-//! is refused.
+//! Serialisation of a tree, for snapshots and checkpoints. Snapshots are untrusted input: inconsistent ones are
+//! rejected.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -10,15 +10,15 @@ use super::blocks::FreeBlocks;
 use super::inode::{Content, Inode};
 use super::{Blocks, DIRECTORY, FILE_BYTES_MAX, KIND_BITS, NAME_BYTES_MAX, REGULAR, ROOT, SYMLINK, Tree};
 
-/// Version of these bytes.
+/// Version of the format.
 const VERSION: u16 = 1;
 
-/// Why bytes are no tree.
+/// Error of decoding a tree.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("not a file system's metadata: {0}")]
 pub struct BadImage(String);
 
-/// A tree, as it travels.
+/// A serialised tree.
 #[derive(Debug, Serialize, Deserialize)]
 struct Image {
     version: u16,
@@ -26,30 +26,30 @@ struct Image {
     inodes: Vec<(u64, Inode)>,
 }
 
-/// A tree as the process after this one needs it: with what the kernel knows.
+/// A serialised tree for the next process, including the kernel's references.
 #[derive(Serialize, Deserialize)]
 struct Checkpoint {
     next_ino: u64,
     blocks: u64,
     cursor: u64,
-    /// With lookups and handles.
+    /// Number, inode, lookup count and number of open handles.
     inodes: Vec<(u64, Inode, u64, u64)>,
 }
 
 impl Tree {
-    /// All of it, as bytes for [`Tree::from_checkpoint`]. No plan is under way.
+    /// Serialises the complete tree for [`Tree::from_checkpoint`]. No plan may be in progress.
     pub(crate) fn to_checkpoint(&self) -> Vec<u8> {
         let inodes = self.inodes.iter();
         let inodes = inodes.map(|(ino, inode)| (*ino, inode.clone(), inode.lookups, inode.opens)).collect();
         let (next_ino, blocks, cursor) = (self.next_ino, self.blocks, self.free.cursor());
-        // Vectors grow: serialising plain data into one cannot fail.
+        // Serialising plain data into a growing vector cannot fail.
         postcard::to_allocvec(&Checkpoint { next_ino, blocks, cursor, inodes }).unwrap_or_default()
     }
 
-    /// The same tree. Their checksum said that these are the bytes.
+    /// Restores a checkpoint. The caller has verified its checksum.
     ///
     /// # Errors
-    /// If they are none of this build.
+    /// Returns an error if the bytes are no checkpoint of this build.
     pub(crate) fn from_checkpoint(bytes: &[u8]) -> Result<Self, BadImage> {
         let Checkpoint { next_ino, blocks, cursor, inodes } =
             postcard::from_bytes(bytes).map_err(|error| bad(&error))?;
@@ -64,16 +64,16 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Its bytes. What has no name any more is not among them.
+    /// Serialises the tree without unlinked inodes.
     pub fn to_image(&self) -> Vec<u8> {
         let named = self.inodes.iter().filter(|(_, inode)| inode.links > 0);
         let inodes = named.map(|(ino, inode)| (*ino, inode.clone())).collect();
-        // As above.
+        // Serialising plain data into a growing vector cannot fail.
         postcard::to_allocvec(&Image { version: VERSION, next_ino: self.next_ino, inodes })
             .unwrap_or_default()
     }
 
-    /// The blocks of all files that were stored, in order.
+    /// Returns the stored blocks of all files in ascending order.
     pub fn stored_blocks(&self) -> Vec<Blocks> {
         let files =
             self.inodes.values().filter(|inode| inode.links > 0).filter_map(|inode| match &inode.content {
@@ -86,10 +86,10 @@ impl Tree {
         blocks
     }
 
-    /// Makes a tree of bytes, over so many blocks.
+    /// Decodes a tree over `blocks` blocks.
     ///
     /// # Errors
-    /// If they are none, or their files lie outside of these blocks.
+    /// Returns an error if the bytes are no valid tree, or if its files use other blocks.
     pub fn from_image(bytes: &[u8], blocks: u64) -> Result<Self, BadImage> {
         let image: Image = postcard::from_bytes(bytes).map_err(|error| bad(&error))?;
         if image.version != VERSION {
@@ -112,7 +112,8 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Every name names an inode, every inode has as many names as it says, and directories are a tree.
+    /// Checks that every name refers to an inode, every inode has the correct link count, and the directories form a
+    /// tree.
     fn check_names(&self) -> Result<(), BadImage> {
         let mut links: HashMap<u64, u32> = HashMap::from([(ROOT, 2)]);
         let mut seen = BTreeSet::from([ROOT]);
@@ -147,7 +148,7 @@ impl Tree {
         }
     }
 
-    /// The content is of the kind, and its blocks are nobody else's.
+    /// Checks that the content matches the mode, and allocates its blocks, which no other file may use.
     fn check_content(&mut self, inode: &Inode) -> Result<(), &'static str> {
         let kind = inode.mode & KIND_BITS;
         let is_kind = match &inode.content {

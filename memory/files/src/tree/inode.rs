@@ -1,4 +1,4 @@
-//! What a file, a directory or a link is, beside its bytes.
+//! Inodes: the metadata of a file, a directory or a link.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::extents::Extents;
 pub struct Time {
     /// Seconds since 1970.
     pub seconds: i64,
-    /// And nanoseconds.
+    /// Nanoseconds within the second.
     pub nanos: u32,
 }
 
@@ -32,7 +32,7 @@ pub const SETGID: u32 = 0o2_000;
 /// Execute permission of the group. Without it set-group-ID does not change the group of a program.
 pub const GROUP_EXECUTE: u32 = 0o010;
 
-/// Who asks, as far as the tree has to know: the kernel has checked permissions.
+/// Credentials of a request, as far as the tree needs them: the kernel has checked permissions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Caller {
     /// User of new inodes.
@@ -46,7 +46,7 @@ pub(super) enum Content {
     Bytes(File),
     Directory(Directory),
     Symlink(Vec<u8>),
-    /// A socket, a pipe or a device: all that there is is its name.
+    /// A socket, a pipe or a device, which has no content.
     Special,
 }
 
@@ -54,7 +54,8 @@ pub(super) enum Content {
 pub(super) struct File {
     pub len_bytes: u64,
     pub extents: Extents,
-    /// The last block may hold other bytes than zeros behind the end. They are overwritten before the file grows.
+    /// `true` if the last block may contain other bytes than zeros after the end. They are overwritten before the file
+    /// grows.
     pub is_tail_dirty: bool,
 }
 
@@ -71,21 +72,21 @@ pub(super) struct Inode {
     pub mtime: Time,
     pub ctime: Time,
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// What the kernel knows of it: it stays while that is not zero.
+    /// Number of references of the kernel; the inode exists at least while this is not zero.
     #[serde(skip)]
     pub lookups: u64,
-    /// Handles.
+    /// Number of open handles.
     #[serde(skip)]
     pub opens: u64,
 }
 
-/// What `stat` tells.
+/// Attributes for `stat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of stat(2)")]
 pub struct Attributes {
     pub ino: u64,
     pub size: u64,
-    /// Of 512 bytes.
+    /// Number of allocated blocks, in units of 512 bytes.
     pub blocks: u64,
     pub atime: Time,
     pub mtime: Time,
@@ -109,7 +110,7 @@ impl Inode {
         Attributes { ino, size, blocks, atime, mtime, ctime, mode, nlink: links, uid, gid, rdev }
     }
 
-    /// Gives the names of a directory that has used all of its cookies new ones.
+    /// Renumbers the names of a directory that has used all of its cookies.
     pub fn renumber_if_exhausted(&mut self) {
         if let Content::Directory(directory) = &mut self.content {
             directory.renumber_if_exhausted();
@@ -120,7 +121,7 @@ impl Inode {
         matches!(self.content, Content::Directory(_))
     }
 
-    /// Whether nobody can reach it any more.
+    /// Returns whether the inode is unreachable: it has no name, reference or handle.
     pub const fn is_unused(&self) -> bool {
         self.links == 0 && self.lookups == 0 && self.opens == 0
     }

@@ -1,8 +1,9 @@
-//! The metadata of a file system, without I/O: operations in, what to load and to store out.
+//! The metadata of a file system, without I/O: operations return the loads and stores to execute.
 //!
-//! Bytes lie in blocks of an address space. No block shows what it held before: one that a file gets is a hole until a
-//! store of the whole block has succeeded ([`Tree::plan_write`]), so neither a reused block nor a store that failed can
-//! show bytes of another file; bytes behind a file's end are overwritten before the end moves past them.
+//! Data is in blocks of an address space. Invariant: a file never shows the earlier contents of a block. A block added
+//! to a file is a hole until a store of the complete block has succeeded ([`Tree::plan_write`]), so neither a reused
+//! block nor a failed store can show data of another file. Bytes after the end of a file are overwritten before the
+//! end moves past them.
 
 mod blocks;
 mod data;
@@ -31,14 +32,14 @@ use blocks::FreeBlocks;
 use directory::Directory;
 use inode::{Content, File, Inode};
 
-/// Bytes of a block: a page of the address space.
+/// Length of a block in bytes: a page of the address space.
 pub const BLOCK_BYTES: u64 = farcall_memory::PAGE_BYTES as u64;
-/// The inode of the root.
+/// Inode number of the root.
 pub const ROOT: u64 = 1;
-/// Inodes for each block, at most: what bounds the memory of the tree.
+/// Number of blocks per inode. It limits the number of inodes, and so the memory of the tree.
 const BLOCKS_AN_INODE: u64 = 2;
 
-/// An operation's outcome.
+/// Result of an operation.
 pub type Result<T, E = Errno> = std::result::Result<T, E>;
 
 /// A tree of directories and files.
@@ -50,20 +51,20 @@ pub struct Tree {
     blocks: u64,
 }
 
-/// How much there is.
+/// Capacity and free space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// Blocks in all.
+    /// Total number of blocks.
     pub blocks: u64,
-    /// Of these, in no file.
+    /// Number of free blocks.
     pub blocks_free: u64,
-    /// Inodes that there may be.
+    /// Maximum number of inodes.
     pub inodes: u64,
-    /// Of these, how many there may be more.
+    /// Number of further inodes that can be created.
     pub inodes_free: u64,
 }
 
-/// What `setattr` changes.
+/// Changes made by `setattr`.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(missing_docs, reason = "the names of stat(2)")]
 pub struct Changes {
@@ -76,7 +77,7 @@ pub struct Changes {
 }
 
 impl Tree {
-    /// An empty tree over so many blocks, with a root that belongs to `owner`.
+    /// Creates an empty tree over `blocks` blocks, with a root that belongs to `owner`.
     pub fn new(blocks: u64, owner: Caller, now: Time) -> Self {
         let mut tree =
             Self { inodes: BTreeMap::new(), next_ino: ROOT + 1, free: FreeBlocks::new(blocks), blocks };
@@ -86,7 +87,7 @@ impl Tree {
         tree
     }
 
-    /// How much there is.
+    /// Returns the capacity and the free space.
     pub fn usage(&self) -> Usage {
         let inodes = self.inodes_max();
         Usage {
@@ -139,7 +140,7 @@ impl Tree {
         }
     }
 
-    /// What `stat` tells.
+    /// Returns the attributes for `stat`.
     ///
     /// # Errors
     /// `ENOENT`.
@@ -163,10 +164,10 @@ impl Tree {
         Ok(inode.attributes(ino))
     }
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
-    /// `EINVAL` if it is none.
+    /// `EINVAL` if the inode is no symbolic link.
     pub fn readlink(&self, ino: u64) -> Result<&[u8]> {
         match &self.get(ino)?.content {
             Content::Symlink(target) => Ok(target),
@@ -174,14 +175,14 @@ impl Tree {
         }
     }
 
-    /// The kernel knows the inode once more: it stays until that is taken back.
+    /// Counts a reference of the kernel to the inode, which prevents its removal until it is forgotten.
     pub fn looked_up(&mut self, ino: u64) {
         if let Ok(inode) = self.get_mut(ino) {
             inode.lookups += 1;
         }
     }
 
-    /// The kernel forgets so many of these.
+    /// Releases `lookups` references of the kernel.
     pub fn forget(&mut self, ino: u64, lookups: u64) {
         if let Ok(inode) = self.get_mut(ino) {
             inode.lookups = inode.lookups.saturating_sub(lookups);
@@ -189,7 +190,7 @@ impl Tree {
         }
     }
 
-    /// A handle more.
+    /// Counts an open handle.
     ///
     /// # Errors
     /// `ENOENT`.
@@ -198,7 +199,7 @@ impl Tree {
         Ok(())
     }
 
-    /// A handle less.
+    /// Releases an open handle.
     pub fn close(&mut self, ino: u64) {
         if let Ok(inode) = self.get_mut(ino) {
             inode.opens = inode.opens.saturating_sub(1);
@@ -206,7 +207,7 @@ impl Tree {
         }
     }
 
-    /// The kernel knows nothing any more: the file system was unmounted.
+    /// Releases all references and handles after the file system was unmounted.
     pub fn forget_all(&mut self) {
         self.inodes.values_mut().for_each(|inode| (inode.lookups, inode.opens) = (0, 0));
         let unused: Vec<u64> =

@@ -1,4 +1,4 @@
-//! What gives inodes names, and takes them away.
+//! Operations on names of inodes.
 
 use rustix::io::Errno;
 
@@ -6,32 +6,32 @@ use super::directory::{Directory, NAME_BYTES_MAX};
 use super::inode::{Caller, Content, File, KIND_BITS, SETGID};
 use super::{Attributes, DIRECTORY, REGULAR, ROOT, Result, SYMLINK, Time, Tree, inode};
 
-/// The most names of an inode; subdirectories count, too.
+/// Maximum link count of an inode; subdirectories count, too.
 const LINKS_MAX: u32 = 1 << 20;
-/// The longest target of a symbolic link.
+/// Maximum length of the target of a symbolic link in bytes.
 const TARGET_BYTES_MAX: usize = 4_095;
 
-/// A line of a directory.
+/// An entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// The position of a reader that has read this line: where it continues.
+    /// Position of a reader that has read this entry, from which it continues.
     pub position: u64,
-    /// Its name.
+    /// Name.
     pub name: &'a [u8],
-    /// What it names.
+    /// Inode number.
     pub ino: u64,
-    /// The mode of that, with its kind.
+    /// Mode of the inode, including its type.
     pub mode: u32,
 }
 
-/// What a rename does with what has the new name.
+/// Handling of an existing target of a rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exchange {
-    /// It is replaced.
+    /// The target is replaced.
     Replace,
-    /// There must be none.
+    /// The target must not exist.
     NoReplace,
-    /// It gets the old name.
+    /// The target gets the old name.
     Exchange,
 }
 
@@ -45,7 +45,7 @@ const fn check_name(name: &[u8]) -> Result<()> {
 }
 
 impl Tree {
-    /// What a name names.
+    /// Returns the attributes of the inode with a name.
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`.
@@ -62,8 +62,8 @@ impl Tree {
         self.attributes(ino)
     }
 
-    /// The lines of a directory from a position on. Position 0 is before the first line and begins a scan: lines that
-    /// other operations add afterwards are not part of it, so that every scan ends.
+    /// Returns the entries of a directory from a position on. Position 0 is before the first entry and begins a scan:
+    /// entries that other operations add afterwards are not part of it, so that every scan ends.
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`.
@@ -78,7 +78,7 @@ impl Tree {
         }))
     }
 
-    /// A new inode under a new name: a directory, a file, a socket, a pipe, a device.
+    /// Creates an inode under a new name: a directory, a file, a socket, a pipe or a device.
     ///
     /// # Errors
     /// `EEXIST`, `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`, `ENOSPC`, `EMLINK`.
@@ -100,10 +100,10 @@ impl Tree {
         self.add(parent, name, content, mode, rdev, caller, now)
     }
 
-    /// A symbolic link.
+    /// Creates a symbolic link.
     ///
     /// # Errors
-    /// As [`Tree::make`].
+    /// Returns the errors of [`Tree::make`].
     pub fn symlink(
         &mut self,
         parent: u64,
@@ -118,7 +118,7 @@ impl Tree {
         self.add(parent, name, Content::Symlink(target.to_vec()), SYMLINK | 0o777, 0, caller, now)
     }
 
-    /// A file without a name (`O_TMPFILE`).
+    /// Creates a file without a name (`O_TMPFILE`).
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOSPC`.
@@ -130,7 +130,8 @@ impl Tree {
         self.attributes(ino)
     }
 
-    /// In a directory whose set-group-ID bit is set, what is new has its group, and a directory the bit.
+    /// Applies the set-group-ID bit of a directory: a new inode in it gets the group of the directory, and a new
+    /// directory also the bit.
     fn inherited(&self, parent: u64, caller: Caller, mode: u32) -> Result<(Caller, u32)> {
         self.directory(parent)?;
         let directory = self.get(parent)?;
@@ -171,7 +172,7 @@ impl Tree {
         self.attributes(ino)
     }
 
-    /// Nothing new is made in a directory that was removed.
+    /// Returns `ENOENT` for a removed directory, in which no names may be created.
     fn check_living(&self, parent: u64) -> Result<()> {
         if self.get(parent)?.links == 0 { Err(Errno::NOENT) } else { Ok(()) }
     }
@@ -180,7 +181,7 @@ impl Tree {
         if self.get(ino)?.links >= LINKS_MAX { Err(Errno::MLINK) } else { Ok(()) }
     }
 
-    /// A directory's names changed, and so did how many directories are in it.
+    /// Records a change of a directory's names. `directories` is the change of the number of its subdirectories.
     fn touch_directory(&mut self, ino: u64, directories: i32, now: Time) -> Result<()> {
         let inode = self.get_mut(ino)?;
         inode.links = inode.links.saturating_add_signed(directories);
@@ -188,10 +189,10 @@ impl Tree {
         Ok(())
     }
 
-    /// Another name for an inode.
+    /// Creates another name for an inode.
     ///
     /// # Errors
-    /// As [`Tree::make`]; `EPERM` for a directory.
+    /// Returns the errors of [`Tree::make`]; `EPERM` for a directory.
     pub fn link(&mut self, ino: u64, parent: u64, name: &[u8], now: Time) -> Result<Attributes> {
         check_name(name)?;
         if self.get(ino)?.is_directory() {
@@ -210,7 +211,7 @@ impl Tree {
         self.attributes(ino)
     }
 
-    /// Takes a name away that is of no directory.
+    /// Removes a name of an inode that is not a directory.
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`.
@@ -238,7 +239,7 @@ impl Tree {
         self.unlinked(ino, now)
     }
 
-    /// A name of an inode is gone; a directory has only one.
+    /// Records the removal of a name of an inode. A directory has only one.
     fn unlinked(&mut self, ino: u64, now: Time) -> Result<()> {
         let inode = self.get_mut(ino)?;
         inode.links = if inode.is_directory() { 0 } else { inode.links.saturating_sub(1) };
@@ -247,10 +248,11 @@ impl Tree {
         Ok(())
     }
 
-    /// Gives an inode another name, at once: nobody sees both or neither.
+    /// Renames an inode atomically: no operation observes both names or neither.
     ///
     /// # Errors
-    /// `ENOENT`, `EEXIST`, `ENOTDIR`, `EISDIR`, `ENOTEMPTY`, `EMLINK`; `EINVAL` if a directory would come to lie in itself.
+    /// `ENOENT`, `EEXIST`, `ENOTDIR`, `EISDIR`, `ENOTEMPTY`, `EMLINK`; `EINVAL` if a directory would become its own
+    /// descendant.
     pub fn rename(
         &mut self,
         from: (u64, &[u8]),
@@ -270,7 +272,7 @@ impl Tree {
                 self.check_no_circle(target, from.0)?;
                 return self.exchange((from, moved), (to, target), now);
             }
-            // Two names of the same inode: nothing happens.
+            // Two names of the same inode: rename(2) has no effect.
             (_, Some(target)) if target == moved => return Ok(()),
             (_, Some(target)) => self.check_replaceable(moved, target)?,
             (_, None) => {}
@@ -305,7 +307,7 @@ impl Tree {
         self.moved(b.1, a.0.0, now)
     }
 
-    /// An inode is in another directory now.
+    /// Records the move of an inode to another directory.
     fn moved(&mut self, ino: u64, parent: u64, now: Time) -> Result<()> {
         let inode = self.get_mut(ino)?;
         inode.ctime = now;
@@ -326,7 +328,7 @@ impl Tree {
         }
     }
 
-    /// Whether `directory` is not `ino`, nor below it.
+    /// Returns `EINVAL` if `directory` is `ino` or below it.
     fn check_no_circle(&self, ino: u64, directory: u64) -> Result<()> {
         let mut at = directory;
         while at != ROOT {

@@ -1,17 +1,18 @@
-//! The privileges of a program file that end when another program changes its bytes.
+//! Privileges of a program file that end when another program changes its data.
 //!
-//! The kernel removes them at `chown`, `truncate` and `fallocate` by requests of their own. At a write with direct I/O it
-//! leaves that to the file system.
+//! The kernel removes them at `chown`, `truncate` and `fallocate` with separate requests. For a write with direct I/O
+//! it leaves that to the file system.
 
 use super::inode::{GROUP_EXECUTE, SETGID, SETUID};
 use super::{Time, Tree};
 
-/// Name of the extended attribute with the capabilities of a program.
+/// Name of the extended attribute that contains the capabilities of a program.
 const CAPABILITIES: &[u8] = b"security.capability";
 
 impl Tree {
-    /// Removes the capabilities of a file that is written to, and with `set_ids` its set-user-ID and set-group-ID bits, too.
-    /// The latter stays without execute permission of the group, as in Linux. Returns whether anything has changed.
+    /// Removes the capabilities of a file that is written to, and with `set_ids` also its set-user-ID and set-group-ID
+    /// bits. The set-group-ID bit is kept if the group has no execute permission, as in Linux. Returns whether
+    /// anything has changed.
     pub(crate) fn drop_privileges(&mut self, ino: u64, set_ids: bool, now: Time) -> bool {
         let Ok(inode) = self.get_mut(ino) else { return false };
         let mut dropped = inode.mode & if set_ids { SETUID | SETGID } else { 0 };

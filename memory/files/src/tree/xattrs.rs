@@ -4,27 +4,27 @@ use rustix::io::Errno;
 
 use super::{Result, Time, Tree};
 
-/// Names and values of one inode together: as much as one value may have in Linux.
+/// Maximum total length in bytes of names and values of one inode: the limit of Linux for one value.
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
-/// Whether a value may, or must, be there already.
+/// Precondition on an existing value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetXattr {
-    /// It does not matter.
+    /// None.
     Any,
-    /// It must not.
+    /// The value must not exist.
     Create,
-    /// It must.
+    /// The value must exist.
     Replace,
 }
 
 impl Tree {
-    /// Sets one.
+    /// Sets an extended attribute.
     ///
     /// # Errors
-    /// `EEXIST`, `ENODATA` as `how` says; `ENOSPC` if the inode has too many.
+    /// `EEXIST` or `ENODATA` according to `how`; `ENOSPC` if the inode has too many.
     pub fn set_xattr(&mut self, ino: u64, name: &[u8], value: &[u8], how: SetXattr, now: Time) -> Result<()> {
-        // Access control lists say who may do what: kept, but not enforced, they would be a lie.
+        // Rejected because access control lists are not enforced: storing them would suggest that they are.
         if name.starts_with(b"system.posix_acl_") {
             return Err(Errno::OPNOTSUPP);
         }
@@ -45,7 +45,7 @@ impl Tree {
         Ok(())
     }
 
-    /// A value.
+    /// Returns the value of an extended attribute.
     ///
     /// # Errors
     /// `ENODATA` if there is none.
@@ -53,7 +53,7 @@ impl Tree {
         self.get(ino)?.xattrs.get(name).map(|value| &**value).ok_or(Errno::NODATA)
     }
 
-    /// All names, each with a zero behind it.
+    /// Returns all names, each followed by a zero byte.
     ///
     /// # Errors
     /// `ENOENT`.
@@ -61,7 +61,7 @@ impl Tree {
         Ok(self.get(ino)?.xattrs.keys().flat_map(|name| [name, &b"\0"[..]].concat()).collect())
     }
 
-    /// Removes one.
+    /// Removes an extended attribute.
     ///
     /// # Errors
     /// `ENODATA` if there is none.

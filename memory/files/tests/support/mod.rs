@@ -1,4 +1,4 @@
-//! A file system that is mounted; its bytes are in memory of this process, so that they can be made unreadable.
+//! A mounted file system. Its blocks are in memory of this process, so that tests can make them unreadable.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -12,10 +12,10 @@ use farcall_files::{BLOCK_BYTES, Caller, Memory, Mount, Time, Tree, Volume};
 use rustix::io::Errno;
 
 pub const BLOCKS: u64 = 16 << 10;
-/// How long anything may take before a test calls it lost. Not a measurement.
+/// Timeout of a test. Not a measurement.
 const LOST: Duration = Duration::from_secs(60);
 
-/// Bytes that can be had as long as nobody says otherwise.
+/// Memory whose bytes can be read until the test makes them unreadable.
 #[derive(Default)]
 pub struct Bytes {
     pub bytes: Mutex<Vec<u8>>,
@@ -53,9 +53,9 @@ impl Mounted {
         Self::of(name, Tree::new(BLOCKS, Caller::default(), now))
     }
 
-    /// Nothing, with the reason, where nobody may mount.
+    /// Mounts a file system; if mounting is not permitted, prints the reason and returns `None`.
     fn of(name: &str, tree: Tree) -> Option<Self> {
-        // What was there before is old bytes, as in a node's memory.
+        // Old contents, as in the memory of a node.
         let old = vec![0xEE; (BLOCKS * BLOCK_BYTES) as usize];
         Self::over(name, tree, Arc::new(Bytes { bytes: Mutex::new(old), is_lost: AtomicBool::new(false) }))
     }
@@ -84,7 +84,7 @@ impl Mounted {
     }
 
     pub fn unmount(mut self) -> (Arc<Volume>, Arc<Bytes>) {
-        // A child that another test has forked, and that has not yet become its program, holds our files a moment longer.
+        // A child that another test has forked inherits our descriptors until it has executed its program.
         let begun = Instant::now();
         while let Err(busy) = self.mount.unmount() {
             assert!(begun.elapsed() < LOST, "{busy}");

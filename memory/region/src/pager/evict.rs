@@ -1,4 +1,4 @@
-//! Taking pages out, and storing them.
+//! Eviction of pages, and storing them.
 
 use farcall_memory::{IoError, PAGE_BYTES, Work};
 use farcall_verbs::{Clock, Nanos};
@@ -6,15 +6,15 @@ use farcall_verbs::{Clock, Nanos};
 use super::{ABSENT, POISONED, Pager, Purpose, STAGED, STORE_AGAIN};
 use crate::paged_memory::Moved;
 
-/// Places that are freed by one system call.
+/// Maximum number of staging slots freed by one system call.
 const FREED_TOGETHER: usize = 8;
-/// Pages that cannot be moved are passed over so often.
+/// Maximum number of immovable pages that are skipped in one attempt.
 const BUSY_MAX: usize = 16;
-/// Pages that are taken out in one turn while nobody waits.
+/// Maximum number of pages evicted in one driver iteration while no thread waits.
 const TAKEN_IN_A_TURN: usize = 4;
 
 impl Pager {
-    /// Makes room for so many pages. False: only when something was stored.
+    /// Makes space for `count` pages. Returns `false` if a store must complete first.
     pub(super) fn make_room(&mut self, count: usize) -> bool {
         let mut busy = 0;
         while self.used() + count > self.limits.resident {
@@ -29,7 +29,8 @@ impl Pager {
         true
     }
 
-    /// Keeps room for faults to come, and pages that were taken out in case they are wanted back.
+    /// Maintains free space for future faults, and keeps evicted pages in staging slots for as long as possible.
+    /// Returns whether it changed anything.
     pub(super) fn keep_headroom(&mut self) -> bool {
         let is_short = self.used() + self.limits.headroom() > self.limits.resident;
         let is_half_full = self.staging.len() * 2 > self.limits.staging() as usize;
@@ -47,7 +48,7 @@ impl Pager {
         any
     }
 
-    /// Gives memory of stored pages that were taken out back to the system.
+    /// Returns memory of stored pages in staging slots to the kernel.
     pub(super) fn free_clean(&mut self) -> bool {
         let Some(places) = self.staging.next_clean(FREED_TOGETHER) else { return false };
         if self.paged.free_places(places.start, places.len()).is_err() {
@@ -63,7 +64,7 @@ impl Pager {
         true
     }
 
-    /// Takes the page out that has been resident for longest.
+    /// Evicts the page that has been resident for the longest time.
     fn take_oldest_out(&mut self) -> bool {
         let Some(page) = self.order.pop() else { return false };
         let is_out = self.take_out(page);
@@ -73,8 +74,8 @@ impl Pager {
         is_out
     }
 
-    /// Takes a resident page out, which is in no order any more. False: it is still there, or poisoned, or there is no
-    /// place.
+    /// Evicts a resident page that is no longer in the FIFO. Returns `false` if it is still resident, was poisoned, or
+    /// there is no free slot.
     pub(super) fn take_out(&mut self, page: u32) -> bool {
         let Some(place) = self.staging.take_free() else { return false };
         match self.paged.take_out(page as usize, place as usize) {
@@ -91,7 +92,8 @@ impl Pager {
         }
         self.set(page, STAGED);
         self.counts.evicted += 1;
-        // What is being written to memory nodes may be older: then checksums say nothing.
+        // While an older version is being written, the checksum of the stored page is about to change, so it must not
+        // be compared.
         let is_stored = !self.stores.contains_key(&page)
             && self.memory.holds(page.into(), self.paged.taken_out(place as usize));
         self.counts.evicted_clean += u64::from(is_stored);
@@ -104,7 +106,7 @@ impl Pager {
         true
     }
 
-    /// Stores pages that were taken out and have other bytes than memory nodes.
+    /// Sends the stores of evicted pages whose bytes differ from those on memory nodes.
     pub(super) fn send_stores(&mut self, now: Nanos) -> bool {
         if now < self.store_again_at {
             return false;
@@ -128,11 +130,11 @@ impl Pager {
         any
     }
 
-    /// A page was stored, or not.
+    /// Handles the completion of a store.
     pub(super) fn stored(&mut self, page: u32, error: Option<IoError>, now: Nanos) {
         if let Some(count) = self.stores.get_mut(&page) {
             *count -= 1;
-            // Another one is under way, with what the page held later.
+            // A store of a later version is in flight.
             if *count > 0 {
                 return;
             }
@@ -150,7 +152,7 @@ impl Pager {
         self.counts.not_stored += 1;
         self.failing_since = self.failing_since.or(Some(now));
         self.store_again_at = now + STORE_AGAIN;
-        // If it is resident again, this is found when it is taken out the next time.
+        // If the page is resident again, its next eviction compares the checksums and stores it.
         if self.staging.not_stored(page) {
             self.unsent.push_back(page);
         }

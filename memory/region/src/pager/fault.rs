@@ -1,4 +1,4 @@
-//! Answers to page faults.
+//! Resolution of page faults.
 
 use farcall_memory::PAGE_BYTES;
 use farcall_verbs::{Clock, Nanos};
@@ -6,22 +6,22 @@ use farcall_verbs::{Clock, Nanos};
 use super::{ABSENT, FETCHING, POISONED, Pager, RESIDENT, STAGED};
 use crate::paged_memory::Moved;
 
-/// Zeros that are put into the region at once.
+/// Zeros with which new pages are filled, several at once.
 static ZEROS: [u8; 64 * PAGE_BYTES] = [0; 64 * PAGE_BYTES];
 
-/// A fault that is not answered.
+/// A fault that is not resolved.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     pub page: u32,
-    /// The page was there, and protected.
+    /// `true` if the page was present and write-protected.
     pub is_protected: bool,
-    /// When it was read.
+    /// Time when it was read from the userfaultfd.
     pub since: Nanos,
     pub has_waited: bool,
 }
 
 impl Pager {
-    /// Answers a fault, or keeps it.
+    /// Resolves a fault, or queues it.
     pub(super) fn answer(&mut self, fault: Waiting) {
         let is_answered = match self.state(fault.page) {
             ABSENT => self.bring(fault),
@@ -41,13 +41,13 @@ impl Pager {
         self.waiting.push_back(Waiting { has_waited: true, ..fault });
     }
 
-    /// A fault is over.
+    /// Records a resolved fault.
     pub(super) fn answered(&mut self, since: Nanos) {
         self.counts.faults += 1;
         self.fault_times.record(self.clock.now().since(since));
     }
 
-    /// Brings an absent page: zeros, or from the memory nodes; and what is likely to be wanted next.
+    /// Resolves a fault on an absent page, with zeros or from the memory nodes, and reads ahead.
     fn bring(&mut self, fault: Waiting) -> bool {
         let page = fault.page;
         if !self.memory.has_room(1) || self.must_wait_for_saving(page) {
@@ -76,7 +76,7 @@ impl Pager {
         true
     }
 
-    /// A page that is on its way.
+    /// Adds a fault to the fetch of its page, which is in flight.
     fn join(&mut self, fault: Waiting) -> bool {
         self.counts.on_the_way += 1;
         if let Some((_, fetch)) = self.fetches.range_mut(..=fault.page).next_back() {
@@ -85,7 +85,7 @@ impl Pager {
         true
     }
 
-    /// A page that was taken out, and is still here.
+    /// Resolves a fault on an evicted page that is still in its staging slot.
     fn bring_back(&mut self, fault: Waiting) -> bool {
         let page = fault.page;
         let Some(place) = self.staging.place_of(page) else { return true };
@@ -95,7 +95,7 @@ impl Pager {
         self.save_staged(page, place);
         match self.paged.put_back(place as usize, page as usize) {
             Moved::Yes => self.staging.forget(page),
-            // The system cannot move it now: it is copied, and its place freed.
+            // The kernel cannot move it now: copy it and free the slot.
             Moved::Busy | Moved::Missing => {
                 let bytes = self.paged.taken_out(place as usize).to_vec();
                 if self.paged.install(page as usize, &bytes).is_err() {
@@ -113,12 +113,12 @@ impl Pager {
         true
     }
 
-    /// A write to a page that a snapshot had protected.
+    /// Resolves a write fault on a page that is protected for a snapshot.
     fn let_write(&mut self, fault: Waiting) -> bool {
         if !self.save_resident(fault.page) {
             return false;
         }
-        // It may have been put back by that, without protection.
+        // `save_resident` may have moved the page out and back, which removes the protection.
         let _ = self.paged.unprotect(fault.page as usize);
         let _ = self.paged.wake(fault.page as usize);
         self.counts.protected += 1;
@@ -126,8 +126,9 @@ impl Pager {
         true
     }
 
-    /// A page that was there when we looked last. The fault may be older than that. If it is not there, the program has
-    /// taken it away (madvise, mremap), and nobody knows its bytes.
+    /// Resolves a fault on a page that is recorded as resident. The fault may be older than that record; then the page
+    /// is present and the thread is woken. Otherwise the program has removed the page (madvise, mremap), and its bytes
+    /// are lost.
     fn look_whether_there(&mut self, fault: Waiting) -> bool {
         if self.paged.poison(fault.page as usize) {
             self.order.forget(fault.page);
@@ -139,7 +140,7 @@ impl Pager {
         true
     }
 
-    /// A page cannot be had: whoever touches it gets SIGBUS, also those who wait for it.
+    /// Poisons a page that cannot be read: every access to it raises SIGBUS, including those that wait for it.
     pub(super) fn poison(&mut self, page: u32) {
         self.counts.poisoned += u64::from(self.state(page) != POISONED);
         self.set(page, POISONED);
@@ -148,7 +149,8 @@ impl Pager {
         }
     }
 
-    /// There is no room for a page. That passes, unless nothing can be stored for too long.
+    /// Called if there is no space for a page. Space becomes free when stores complete. If all stores have failed for
+    /// longer than the configured patience, poisons the page and returns `true`.
     fn give_up_waiting(&mut self, fault: Waiting) -> bool {
         let now = self.clock.now();
         let patience = self.limits.patience;
@@ -159,7 +161,7 @@ impl Pager {
         true
     }
 
-    /// Puts pages where they are missing.
+    /// Fills missing pages.
     pub(super) fn install(&mut self, first: u32, bytes: &[u8]) {
         let (mut at, count) = (0, bytes.len() / PAGE_BYTES);
         while at < count {
@@ -172,7 +174,8 @@ impl Pager {
             }
             at += there;
             if error.is_some() && at < count {
-                // Something is there that we have not put there, or there is no memory: never other bytes.
+                // The page is present although this pager did not fill it, or there is no memory. Poison it: the
+                // program must never read other bytes.
                 self.poison(first + at as u32);
                 at += 1;
             }

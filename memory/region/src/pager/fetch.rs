@@ -1,22 +1,22 @@
-//! Pages on their way from memory nodes.
+//! Fetching pages from memory nodes.
 
 use farcall_memory::{IoError, PAGE_BYTES, Work};
 use farcall_verbs::Nanos;
 
 use super::{ABSENT, FETCHING, Pager, Purpose, Waiting};
 
-/// Pages that are read ahead, and hints, take at most one part in so many of the local memory while on their way.
+/// Reciprocal of the share of local memory that all fetches in flight may take when pages are read ahead or hinted.
 const AHEAD_SHARE: usize = 4;
 
-/// Pages side by side that are read by one request.
+/// Adjacent pages that are read by one request.
 pub(super) struct Fetch {
     pub count: u32,
-    /// Threads that wait for one of them, and since when.
+    /// Faults on these pages: page, and the time when the fault was read.
     pub faults: Vec<(u32, Nanos)>,
 }
 
 impl Pager {
-    /// Asks for pages that are absent; there is room for them.
+    /// Requests absent pages. The caller has made space for them.
     pub(super) fn fetch(&mut self, first: u32, count: u32, since: Option<Nanos>) {
         (first..first + count).for_each(|page| self.set(page, FETCHING));
         self.fetching += count as usize;
@@ -25,7 +25,8 @@ impl Pager {
         self.submit(Purpose::Fetch, first, Work::Read { len_bytes: count as usize * PAGE_BYTES });
     }
 
-    /// Asks for so many pages that nobody waits for yet, as far as there are absent ones and room. Returns how many.
+    /// Requests up to `wanted` pages for which no thread waits yet, as far as they are absent and there is space.
+    /// Returns their number.
     pub(super) fn fetch_ahead(&mut self, first: u32, wanted: u32) -> u32 {
         let is_absent = |page: &u32| self.states.get(*page as usize) == Some(&ABSENT);
         let count = (first..).take(wanted as usize).take_while(is_absent).count();
@@ -42,7 +43,7 @@ impl Pager {
         count as u32
     }
 
-    /// Pages have come, or not.
+    /// Handles the completion of a fetch.
     pub(super) fn fetched(&mut self, first: u32, result: Result<Vec<u8>, IoError>) {
         let Some(Fetch { count, faults }) = self.fetches.remove(&first) else { return };
         self.fetching -= count as usize;
@@ -56,7 +57,8 @@ impl Pager {
                 self.poison(first);
                 faults.into_iter().for_each(|(_, since)| self.answered(since));
             }
-            // One of them cannot be had, or may not be wanted: what is waited for is asked for alone.
+            // One of the pages cannot be read, possibly one that no thread waits for: request the awaited pages one by
+            // one.
             Err(_) => {
                 (first..first + count).for_each(|page| self.set(page, ABSENT));
                 self.waiting.extend(faults.into_iter().map(|(page, since)| Waiting {

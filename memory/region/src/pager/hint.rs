@@ -1,12 +1,12 @@
-//! What the program says of pages in advance.
+//! Hints of the program about future accesses.
 
 use super::{ABSENT, POISONED, Pager, RESIDENT, STAGED};
 
-/// Pages that are asked for at once.
+/// Maximum number of pages per request.
 const RUN_PAGES: u32 = 32;
-/// Pages that are looked at in one turn.
+/// Maximum number of pages inspected in one driver iteration.
 const LOOKED_AT: u32 = 1_024;
-/// Pages that are taken out in one turn.
+/// Maximum number of pages evicted in one driver iteration.
 const TAKEN_OUT: u32 = 16;
 
 impl Pager {
@@ -14,7 +14,7 @@ impl Pager {
         self.bring_wanted() | self.take_unwanted_out()
     }
 
-    /// Brings pages that will be needed, as long as there is room for what is on the way.
+    /// Fetches pages that will be needed, as long as there is space for them.
     fn bring_wanted(&mut self) -> bool {
         let Some(range) = self.wanted.front().cloned() else { return false };
         if self.saving.is_some() {
@@ -28,10 +28,10 @@ impl Pager {
             Some(first) => {
                 let fetched = self.fetch_ahead(first, RUN_PAGES.min(range.end - first));
                 if fetched == 0 && self.fetching > 0 {
-                    // Something is on its way, and makes room when it has come.
+                    // Retry after the fetches in flight have completed.
                     return false;
                 }
-                // Without room the hint is of no use.
+                // Without space the rest of the hint is dropped.
                 if fetched == 0 { range.end } else { first + fetched }
             }
         };
@@ -42,7 +42,7 @@ impl Pager {
         true
     }
 
-    /// Takes pages out that are not needed. Those that cannot be read are asked for anew when they are touched.
+    /// Evicts pages that are not needed. Poisoned ones become absent, so that their next access reads them again.
     fn take_unwanted_out(&mut self) -> bool {
         let Some(range) = self.unwanted.pop_front() else { return false };
         let (mut page, mut taken, mut looked_at) = (range.start, 0, 0);
@@ -70,7 +70,8 @@ impl Pager {
         any
     }
 
-    /// Gives the memory of a page that was taken out back to the system: now, or when its bytes are stored.
+    /// Returns the memory of an evicted page to the kernel: immediately if its bytes are stored, otherwise after the
+    /// store.
     pub(super) fn let_leave(&mut self, page: u32) {
         if self.state(page) != STAGED {
             return;

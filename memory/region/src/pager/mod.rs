@@ -1,17 +1,17 @@
-//! The pager: one thread that owns a region's pages. It answers faults, takes pages out, and stores them.
+//! The pager: one thread that owns the pages of a region. It resolves faults, evicts pages, and stores them.
 //!
-//! A page is in one of five states, which nobody else changes:
+//! A page is in one of five states, which only the pager changes:
 //!
-//! * *absent*: its bytes are at memory nodes, or it was never written;
-//! * *fetching*: they are on their way;
-//! * *resident*: it is in the region, and threads read and write it without our knowing;
-//! * *staged*: it was taken out of the region, and is at a place of [`Staging`];
-//! * *poisoned*: it cannot be had.
+//! * *absent*: its bytes are on memory nodes, or it was never written;
+//! * *fetching*: a read of its bytes is in flight;
+//! * *resident*: it is in the region, and threads read and write it without the pager's knowledge;
+//! * *staged*: it was evicted from the region, and is in a slot of [`Staging`];
+//! * *poisoned*: it cannot be read.
 //!
-//! A resident page is taken out by UFFDIO_MOVE, in one step: a thread that writes to it has done so before, or waits.
-//! Only then the pager looks whether its bytes are others than those that are stored, by their checksum. So no write is
-//! lost, and none costs a fault. Write protection that the kernel resolves by itself (WP_ASYNC) could say the same only
-//! before the page is taken out: what is written between the two would be lost.
+//! UFFDIO_MOVE evicts a resident page in one step: each write of a thread is executed either before the move or waits
+//! for the page. Only then the pager compares the checksum of its bytes with that of the stored page. Hence no write
+//! is lost, and no write causes a fault. Asynchronous write protection (WP_ASYNC), which the kernel resolves by
+//! itself, can detect changes only before the page is moved; a write between the check and the move would be lost.
 
 mod evict;
 mod fault;
@@ -37,10 +37,11 @@ use fault::Waiting;
 use fetch::Fetch;
 pub(crate) use save::{QUEUED_MAX, Saved, SavedQueue, Saving};
 
-/// What could not be stored is tried again after so long.
+/// Delay before a failed store is retried.
 const STORE_AGAIN: Duration = Duration::from_millis(20);
 
-/// States of pages. Those of a large region that were never touched cost no memory: they are zeros.
+/// State of a page. The array is initialized with zeros (`ABSENT`), so untouched parts of a large region take no
+/// memory.
 type State = u8;
 const ABSENT: State = 0;
 const FETCHING: State = 1;
@@ -48,19 +49,20 @@ const RESIDENT: State = 2;
 const STAGED: State = 3;
 const POISONED: State = 4;
 
-/// What the pager is told.
+/// Message to the pager.
 pub(crate) enum Message {
     WillNeed(Range<u32>),
     DontNeed(Range<u32>),
     Status(mpsc::SyncSender<RegionStatus>),
-    /// Save all pages as they are now.
+    /// Requests a snapshot of all pages in their present state.
     Save(Saving),
-    /// Some of what was saved was taken.
+    /// The snapshot writer has consumed saved pages.
     Taken,
     Close,
 }
 
-/// What a request to the memory nodes was for: the low bits of its token; above them the first page.
+/// Purpose of a request to the memory nodes, encoded in the low bits of its token. The number of its first page is
+/// above them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     Fetch,
@@ -68,23 +70,23 @@ enum Purpose {
     Save,
 }
 
-/// Pages that there may be.
+/// Limits of the pager, in pages.
 pub(crate) struct Limits {
-    /// In local memory, taken out ones included.
+    /// Maximum number of pages in local memory, including evicted ones in staging slots.
     pub resident: usize,
-    /// Read ahead of a sequence of faults.
+    /// Maximum number of pages read ahead of a sequence of faults.
     pub ahead: u32,
-    /// How long a fault waits for room, while nothing can be stored.
+    /// Maximum time that a fault waits for space while no store succeeds.
     pub patience: Duration,
 }
 
 impl Limits {
-    /// Places for pages that were taken out.
+    /// Returns the number of staging slots.
     pub fn staging(&self) -> u32 {
         (self.resident / 8).clamp(8, 4_096) as u32
     }
 
-    /// Pages that there is room for without taking any out, where that can be.
+    /// Returns the number of pages that should be free for faults without an eviction.
     const fn headroom(&self) -> usize {
         let headroom = self.resident / 16;
         if headroom > 64 { 64 } else { headroom }
@@ -100,20 +102,20 @@ pub(crate) struct Pager {
     states: Vec<State>,
     order: Order,
     staging: Staging,
-    /// By their first page. No two of them have a page in common.
+    /// Fetches in flight by their first page. Invariant: they do not overlap.
     fetches: BTreeMap<u32, Fetch>,
     fetching: usize,
-    /// Writes that are under way, of each page.
+    /// Number of stores in flight by page.
     stores: HashMap<u32, u32>,
-    /// Pages that are to be stored, and are not being.
+    /// Pages that must be stored and whose store is not in flight.
     unsent: VecDeque<u32>,
     store_again_at: Nanos,
-    /// Since when nothing could be stored.
+    /// Time of the first failure since the last successful store.
     failing_since: Option<Nanos>,
     waiting: VecDeque<Waiting>,
     wanted: VecDeque<Range<u32>>,
     unwanted: VecDeque<Range<u32>>,
-    /// Pages that were taken out since they are not needed, and leave as soon as they are stored.
+    /// Pages evicted because they are not needed, whose memory is released as soon as they are stored.
     leaving: HashSet<u32>,
     streams: Streams,
     saving: Option<Saving>,
@@ -124,7 +126,8 @@ pub(crate) struct Pager {
 }
 
 impl Pager {
-    /// The paged memory has one place more than there are for pages that were taken out: the first.
+    /// Creates a pager. `paged` must have one staging slot more than `limits.staging()`: the first one is reserved for
+    /// snapshots.
     pub fn new(
         paged: PagedMemory,
         memory: MemoryEndpoint,
@@ -161,7 +164,7 @@ impl Pager {
         }
     }
 
-    /// Whether it has come to its end, well or not.
+    /// Returns whether the pager has ended, after `Close` or by a failure.
     pub const fn is_over(&self) -> bool {
         self.memory.is_closed() || self.is_broken
     }
@@ -174,7 +177,7 @@ impl Pager {
         self.states[page as usize] = state;
     }
 
-    /// Pages that take local memory, or will.
+    /// Returns the number of pages that take local memory, including those being fetched.
     fn used(&self) -> usize {
         self.order.len() + self.staging.len() + self.fetching
     }
@@ -183,7 +186,7 @@ impl Pager {
         match message {
             Message::WillNeed(range) => self.wanted.push_back(range),
             Message::DontNeed(range) => self.unwanted.push_back(range),
-            // Who asked may have gone.
+            // The requester may have gone.
             Message::Status(to) => drop(to.send(self.status())),
             Message::Save(saving) => self.begin_saving(saving),
             Message::Taken => {}
@@ -208,18 +211,18 @@ impl Pager {
         }
     }
 
-    /// Asks the memory nodes. There is room: it was looked for.
+    /// Submits a request to the memory nodes. The caller has checked that there is capacity for it.
     fn submit(&mut self, purpose: Purpose, first: u32, work: Work) {
         let token = u64::from(first) << 2 | purpose as u64;
         let offset = u64::from(first) * PAGE_BYTES as u64;
         let now = self.clock.now();
         let taken = self.memory.submit(Request { token, offset, work }, now);
         debug_assert!(taken.is_ok(), "{taken:?}");
-        // A request that is not taken is one that never ends: a fault that waits for ever.
+        // A rejected request would never complete, and a fault would wait forever.
         self.is_broken |= taken.is_err();
     }
 
-    /// What the memory nodes have done.
+    /// Handles completed requests. Returns whether there were any.
     fn take_ended(&mut self, now: Nanos) -> bool {
         let mut any = false;
         while let Some(ended) = self.memory.next_ended() {
@@ -234,7 +237,7 @@ impl Pager {
         any
     }
 
-    /// Reads faults, and answers those that can be answered.
+    /// Reads faults and resolves those that can be resolved. Returns whether there was progress.
     fn read_faults(&mut self) -> bool {
         let mut faults = std::mem::take(&mut self.waiting);
         let had = faults.len();
@@ -263,7 +266,7 @@ impl Endpoint for Pager {
         }
         if self.is_closing {
             let next = self.memory.progress(now);
-            // Whom they were for is gone.
+            // Their requesters are gone.
             while self.memory.next_ended().is_some() {}
             return next;
         }
@@ -294,7 +297,7 @@ impl Endpoint for Pager {
 }
 
 impl Pager {
-    /// What nobody waits for, a little of it.
+    /// Performs a bounded part of the work that no thread waits for.
     fn step_background(&mut self, now: Nanos) -> bool {
         self.send_stores(now) | self.step_hints() | self.step_saving() | self.keep_headroom()
     }

@@ -1,9 +1,10 @@
-//! Saving all pages as they were at one moment, while threads go on.
+//! Snapshot of all pages at one moment, while threads continue.
 //!
-//! At that moment every page that is there is protected against writing: from then on each page is saved before it can
-//! change. A resident page is saved when it is written to, or in its turn; one that is not there when it comes, before any
-//! thread can reach it. The kernel protects pages one after another, but a thread that meets a protected one waits until
-//! all are: so no later write is saved without an earlier one.
+//! At that moment every present page is write-protected, and from then on each page is saved before it can change. A
+//! resident page is saved when a thread writes to it, or when the scan reaches it. An absent page is saved when it
+//! arrives, before any thread can access it. The kernel protects the pages one after another, but a thread that writes
+//! to a protected one waits until all are protected. Hence the snapshot never contains a write without all earlier
+//! ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,41 +16,42 @@ use super::{ABSENT, FETCHING, POISONED, Pager, Purpose, RESIDENT, STAGED};
 use crate::paged_memory::Moved;
 use crate::snapshot::SnapshotError;
 
-/// Pages that wait to be written to the file: after that threads that would change further ones wait.
+/// Maximum number of pages that wait to be written to the file. Beyond it, threads that would change further pages
+/// wait.
 pub(crate) const QUEUED_MAX: usize = 256;
-/// Pages that are read from memory nodes at once, and how often.
+/// Pages per read of absent pages, and maximum number of such reads in flight.
 const RUN_PAGES: usize = 32;
 const READS_MAX: usize = 4;
-/// Pages that are saved in one turn.
+/// Maximum number of pages saved in one driver iteration.
 const SAVED_IN_A_TURN: usize = 16;
-/// A page that cannot be moved is tried so often.
+/// Maximum number of attempts to move a page.
 const BUSY_MAX: u32 = 10_000;
-/// The place in the staging memory that is used for this alone.
+/// Staging slot reserved for snapshots.
 const SCRATCH: usize = 0;
 
-/// What was saved.
+/// Message to the thread that writes the file.
 pub(crate) enum Saved {
     Page { page: u32, bytes: Vec<u8> },
     End(Result<(), SnapshotError>),
 }
 
-/// What the pager and the thread that writes the file both know.
+/// State shared by the pager and the thread that writes the file.
 #[derive(Default)]
 pub(crate) struct SavedQueue {
-    /// Pages that were sent and not taken.
+    /// Number of pages that were sent and not consumed.
     pub queued: AtomicUsize,
-    /// Nobody writes the file any more.
+    /// `true` once the thread no longer writes the file.
     pub is_abandoned: AtomicBool,
 }
 
-/// A snapshot that is being made.
+/// A snapshot in progress.
 pub(crate) struct Saving {
     to: mpsc::Sender<Saved>,
     queue: Arc<SavedQueue>,
-    /// A bit for each page.
+    /// Bitmap of saved pages.
     saved: Vec<u64>,
     next: u32,
-    /// Reads that are under way.
+    /// Number of reads in flight.
     reads: usize,
     busy: u32,
 }
@@ -70,7 +72,7 @@ impl Saving {
         self.saved[page as usize / 64] |= 1 << (page % 64);
         if let Some(bytes) = bytes.filter(|bytes| bytes.iter().any(|byte| *byte != 0)) {
             self.queue.queued.fetch_add(1, Ordering::Relaxed);
-            // Who takes it may have gone.
+            // The receiver may have gone.
             let _ = self.to.send(Saved::Page { page, bytes: bytes.to_vec() });
         }
     }
@@ -105,7 +107,7 @@ impl Pager {
         }
     }
 
-    /// Whether a page may not change yet, and cannot be saved now.
+    /// Returns whether a page must not change yet and cannot be saved now.
     pub(super) fn must_wait_for_saving(&self, page: u32) -> bool {
         self.saving.as_ref().is_some_and(|saving| !saving.is_saved(page) && saving.is_full())
     }
@@ -122,14 +124,14 @@ impl Pager {
         }
     }
 
-    /// Pages have come that nobody could reach since the moment.
+    /// Saves fetched pages, which no thread could access since the moment of the snapshot.
     pub(super) fn save_fetched(&mut self, first: u32, bytes: &[u8]) {
         if let Some(saving) = &mut self.saving {
             (first..).zip(bytes.chunks(PAGE_BYTES)).for_each(|(page, bytes)| saving.save(page, Some(bytes)));
         }
     }
 
-    /// Saves a page that is resident, if it has to be. False: not now.
+    /// Saves a resident page if it is not saved yet. Returns `false` if that is not possible now.
     pub(super) fn save_resident(&mut self, page: u32) -> bool {
         let Some(saving) = &mut self.saving else { return true };
         if saving.is_saved(page) {
@@ -164,7 +166,7 @@ impl Pager {
         true
     }
 
-    /// Saves some pages, in order. Returns whether there was anything to do.
+    /// Saves some pages in ascending order. Returns whether there was progress.
     pub(super) fn step_saving(&mut self) -> bool {
         let mut any = false;
         for _ in 0..SAVED_IN_A_TURN {
@@ -188,7 +190,7 @@ impl Pager {
         any
     }
 
-    /// Saves the next page, or asks for it. False: not now.
+    /// Saves the next page, or requests it. Returns `false` if that is not possible now.
     fn save_next(&mut self, page: u32) -> bool {
         let is_saved = self.saving.as_ref().is_some_and(|saving| saving.is_saved(page));
         let mut next = page + 1;
@@ -198,7 +200,7 @@ impl Pager {
                 Some(after) => next = after,
                 None => return false,
             },
-            // It is saved when it has come.
+            // It is saved when it arrives.
             FETCHING => return false,
             STAGED => {
                 let Some(place) = self.staging.place_of(page) else { return false };
@@ -217,7 +219,7 @@ impl Pager {
         true
     }
 
-    /// Asks for absent pages, from this one on. Returns the next that it did not ask for.
+    /// Requests absent pages, beginning with `first`. Returns the next page that was not requested.
     fn read_absent(&mut self, first: u32) -> Option<u32> {
         let saving = self.saving.as_mut()?;
         if !self.memory.is_written(first.into()) {
@@ -236,7 +238,7 @@ impl Pager {
         Some(first + count as u32)
     }
 
-    /// Absent pages have come, to be saved.
+    /// Saves absent pages that were read for the snapshot.
     pub(super) fn read_to_save(&mut self, first: u32, result: Result<Vec<u8>, IoError>) {
         let Some(saving) = &mut self.saving else { return };
         saving.reads -= 1;

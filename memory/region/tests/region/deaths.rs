@@ -1,4 +1,4 @@
-//! Memory nodes that die or stop while threads use a region.
+//! Memory nodes that crash or stop while threads use a region.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::support::*;
 const PAGES: usize = 256;
 const THREADS: usize = 2;
 
-/// Threads that count up in pages of their own while something happens: whatever they read is checked.
+/// Runs `happen` while threads increment counters in their own pages and check every value that they read.
 fn under_load<R>(
     region: &mut RemoteRegion,
     lives: &mut [u64],
@@ -23,7 +23,7 @@ fn under_load<R>(
         let pages = words.chunks_mut(PAGES / THREADS * PAGE_BYTES / 8);
         for (pages, lives) in pages.zip(lives.chunks_mut(PAGES / THREADS)) {
             scope.spawn(move || {
-                // Not in order, so that nothing is read ahead.
+                // Not in order, to prevent read-ahead.
                 for page in
                     (0..lives.len()).map(|at| at * 37 % lives.len()).collect::<Vec<_>>().into_iter().cycle()
                 {
@@ -76,7 +76,7 @@ fn a_node_that_is_killed_costs_no_byte_while_a_replica_is_left() {
         more_turns(turns);
         until("its replicas are given up", || handle.status().memory.nodes[0].replicas == 0);
         until_whole(handle);
-        // What it had is on the other two.
+        // Its pages are on the other two nodes.
         nodes[1].kill();
         more_turns(turns);
     });

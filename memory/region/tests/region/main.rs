@@ -1,4 +1,4 @@
-//! Regions over memory nodes: what threads read is what was written there last, whatever happens.
+//! Regions over memory nodes: threads read the last written values in every situation.
 
 mod deaths;
 mod model;

@@ -1,4 +1,4 @@
-//! Random use of a region, beside a plain vector.
+//! Random operations on a region, compared with a vector.
 
 use farcall_link::SplitMix64;
 use farcall_memory::PAGE_BYTES;
@@ -18,7 +18,8 @@ fn step(rng: &mut SplitMix64, region: &mut RemoteRegion, model: &mut [u8], file:
     match rng.below(100) {
         0..40 => assert!(region.bytes()[start..end] == model[start..end], "{start}..{end}"),
         40..75 => {
-            // Half of all writes are of zeros, or of what is there: pages that are the same again.
+            // Half of all writes store zeros or the present contents, so that pages become equal to their stored
+            // versions.
             let byte = if rng.below(2) == 0 { 0 } else { rng.next_u64() as u8 };
             region.bytes_mut()[start..end].fill(byte);
             model[start..end].fill(byte);
@@ -65,8 +66,8 @@ fn a_region_is_a_plain_vector_whatever_leaves_and_comes_back() {
     assert!(region.bytes() == model);
     let counts = region.handle().status().counts;
     println!("{counts:?}");
-    // Whether a fault finds a page staged depends on the speed of the node's thread:
-    // `brings_back_a_page_that_is_not_stored_yet` makes that case.
+    // Whether a fault finds a staged page depends on the speed of the node's thread:
+    // `brings_back_a_page_that_is_not_stored_yet` constructs that case.
     let all_happened = [counts.remote, counts.zeros, counts.read_ahead, counts.evicted_clean, counts.stored];
     assert!(all_happened.iter().all(|count| *count > 0), "{counts:?}");
     assert_eq!((counts.poisoned, counts.not_stored), (0, 0));

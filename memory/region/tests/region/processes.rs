@@ -1,4 +1,4 @@
-//! What other processes do for these tests.
+//! Child processes of these tests.
 
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
@@ -10,7 +10,7 @@ use crate::support::*;
 
 const PAGES: usize = 128;
 
-/// In the other process.
+/// Entry point of the child process.
 #[test]
 fn child_entry() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -28,21 +28,22 @@ fn nodes() -> Vec<String> {
     std::env::var(NODES).unwrap().split(' ').map(str::to_owned).collect()
 }
 
-/// All of a region is at nodes, which go.
+/// All pages of a region are on nodes, which are killed.
 fn read_what_is_lost() {
     let config = config(nodes(), PAGES, 64);
-    // Patient with a busy machine, while the nodes live.
+    // Tolerates a busy machine while the nodes run.
     let memory = ClientConfig { patience: std::time::Duration::from_secs(10), ..config.memory };
     let mut region = RemoteRegion::open(provider(), RegionConfig { memory, ..config }).unwrap();
     region.bytes_mut().fill(5);
     until_gone(region.handle(), PAGES * PAGE_BYTES);
-    // One page is here.
+    // One page is resident.
     assert_eq!(region.bytes()[9 * PAGE_BYTES], 5);
     println!("all are out");
     wait_to_be_told();
     assert_eq!(region.bytes()[9 * PAGE_BYTES], 5);
     println!("one is here");
-    // The system takes a moment to tell of deaths. More pages than there is room for: it asks again and again.
+    // The kernel reports the exits with a delay. The loop accesses more pages than local memory holds, so it keeps
+    // reading from the nodes.
     let by = std::time::Instant::now() + LOST;
     for page in (10..PAGES).cycle().take_while(|_| std::time::Instant::now() < by) {
         assert_eq!(region.bytes()[page * PAGE_BYTES], 5);
@@ -50,12 +51,12 @@ fn read_what_is_lost() {
     }
 }
 
-/// Against the rules.
+/// Violates the contract of a region: the program removes a page of it.
 fn take_own_pages() {
     let mut region = RemoteRegion::open(provider(), config(nodes(), PAGES, 64)).unwrap();
     let first = region.bytes_mut();
     first[..PAGE_BYTES].fill(5);
-    // SAFETY: nobody uses the page meanwhile.
+    // SAFETY: the range is one page inside the region, and no reference to it is used during the call.
     unsafe {
         rustix::mm::madvise(first.as_mut_ptr().cast(), PAGE_BYTES, rustix::mm::Advice::LinuxDontNeed)
             .unwrap();
@@ -63,12 +64,14 @@ fn take_own_pages() {
     println!("read {}", std::hint::black_box(&region.bytes()[0]));
 }
 
-/// Forks. The child touches what it has not.
+/// Forks. The child accesses the region, which it does not inherit.
 fn be_parent() {
     let mut region = RemoteRegion::open(provider(), config(nodes(), PAGES, 64)).unwrap();
     region.bytes_mut().fill(5);
     let first = region.bytes().as_ptr();
-    // SAFETY: the child calls nothing but what is said below.
+    // SAFETY: after a fork of a process with several threads, the child must not depend on locks that other threads
+    // held. The code below uses memory allocation, which glibc makes usable in the child, and methods of the region
+    // that return or panic because they run in a forked child.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let refuses = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| region.bytes()[0])).is_err()
@@ -78,12 +81,13 @@ fn be_parent() {
             std::process::abort();
         }
         drop(region);
-        // SAFETY: it is not mapped here: the signal is what is looked for.
+        // SAFETY: the address is not mapped in the child: the read is expected to raise SIGSEGV, which the parent
+        // checks.
         let read = unsafe { first.read_volatile() };
         std::process::exit(read.into());
     }
     let mut status = 0;
-    // SAFETY: the child of above, and a place for its status.
+    // SAFETY: `child` is an unreaped child of this process, and `status` is valid for the write of its status.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     println!("its child ended by <{}>", libc::WTERMSIG(status));
     assert!(region.bytes().iter().all(|byte| *byte == 5));

@@ -1,4 +1,4 @@
-//! Nodes, of this process and of others; regions over them.
+//! Nodes in this process and in others, and regions over them.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -13,9 +13,9 @@ use farcall_verbs::Provider;
 use rustix::process::set_parent_process_death_signal;
 pub use rustix::process::{Pid, Signal, kill_process};
 
-/// After that a test calls something lost, however busy the machine is.
+/// Timeout of a test, which even a busy machine does not reach.
 pub const LOST: Duration = Duration::from_secs(600);
-/// So long that no pause of the machine ends a lease, or a request.
+/// Duration that exceeds every pause of the machine, so that no lease and no request expires.
 pub const LONG: Duration = Duration::from_secs(3_000);
 pub const ROLE: &str = "FARCALL_TEST_ROLE";
 pub const NODES: &str = "FARCALL_TEST_NODES";
@@ -44,7 +44,7 @@ fn donated() -> NodeConfig {
     NodeConfig { slab_bytes: SLAB_BYTES, slabs: 64, term: LONG, ..NodeConfig::default() }
 }
 
-/// Nodes in this process.
+/// Starts nodes in this process.
 pub fn nodes_here(count: usize) -> (Vec<MemoryServer>, Vec<String>) {
     let nodes: Vec<MemoryServer> =
         (0..count).map(|_| MemoryServer::start(&SoftNic::new(), "127.0.0.1:0", donated()).unwrap()).collect();
@@ -52,14 +52,14 @@ pub fn nodes_here(count: usize) -> (Vec<MemoryServer>, Vec<String>) {
     (nodes, addresses)
 }
 
-/// In another process: a node.
+/// Entry point of a node process.
 pub fn be_node() {
     let server = MemoryServer::start(&SoftNic::new(), "127.0.0.1:0", donated()).unwrap();
     println!("serving on <{}>", server.address());
     std::thread::sleep(LOST);
 }
 
-/// Another process, killed when dropped.
+/// A child process, killed on drop.
 pub struct Other {
     pub process: Child,
     said: BufReader<ChildStdout>,
@@ -97,7 +97,7 @@ impl Other {
         }
     }
 
-    /// What else it said before its end.
+    /// Returns the rest of its output.
     pub fn rest(&mut self) -> String {
         let mut rest = String::new();
         self.said.read_to_string(&mut rest).unwrap();
@@ -129,7 +129,7 @@ impl Drop for Other {
     }
 }
 
-/// In the other process: waits until it is told to go on.
+/// In the child process: waits for a line from the parent.
 pub fn wait_to_be_told() {
     let mut line = String::new();
     assert_ne!(std::io::stdin().read_line(&mut line).unwrap(), 0);
@@ -139,7 +139,7 @@ pub fn die_with_parent() {
     set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
 }
 
-/// Nodes that are processes.
+/// Starts nodes in processes of their own.
 pub fn node_processes(count: usize) -> (Vec<Other>, Vec<String>) {
     let mut nodes: Vec<Other> = (0..count).map(|_| Other::start("node", &[])).collect();
     let address = |node: &mut Other| {
@@ -158,13 +158,13 @@ pub fn until(what: &str, mut is_done: impl FnMut() -> bool) {
     }
 }
 
-/// Has all of it leave local memory.
+/// Evicts the whole region from local memory.
 pub fn until_gone(handle: Handle<'_>, len_bytes: usize) {
     handle.dont_need(0..len_bytes);
     until("all pages left", || handle.status().resident_bytes == 0);
 }
 
-/// A seed of the caller's, or a new one, which is printed.
+/// Returns the seed from the environment, or a new one, and prints it.
 pub fn seed() -> u64 {
     let given = std::env::var("FARCALL_TEST_SEED").ok().map(|seed| seed.parse().unwrap());
     let seed = given.unwrap_or_else(|| SplitMix64::new(std::process::id().into()).next_u64());
@@ -172,7 +172,7 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// A file of this test's own, removed at its end.
+/// A file of this test, removed on drop.
 pub struct TestFile(pub std::path::PathBuf);
 
 impl TestFile {

@@ -1,4 +1,4 @@
-//! Threads that share a region, and snapshots meanwhile.
+//! Threads that share a region, with concurrent snapshots.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -28,7 +28,7 @@ fn threads_see_their_own_writes_and_nothing_else() {
                 std::thread::yield_now();
             }
         });
-        // Each has a part of every page.
+        // Each thread has a part of every page.
         let mut parts: Vec<Vec<&mut [u64]>> = (0..8).map(|_| Vec::new()).collect();
         for page in words.chunks_mut(WORDS_A_PAGE) {
             for (part, words) in parts.iter_mut().zip(page.chunks_mut(WORDS_A_PAGE / 8)) {
@@ -58,10 +58,8 @@ fn threads_see_their_own_writes_and_nothing_else() {
     });
 }
 
-/// A thread counts up in one page after the other, always in this order. At each moment no page is ahead of one before
-/// it, and the first is ahead of the last by one at most.
-/// One page is written, then another far before it, over and over: whatever is saved between the two, the first is ahead
-/// by one at most.
+/// A thread repeatedly writes a number to the last page and then to the first one. Whatever is saved between the two
+/// writes, the last page is ahead of the first by at most one.
 #[test]
 fn a_snapshot_is_of_one_moment_of_pages_far_apart() {
     const PAGES: usize = 200;
@@ -84,7 +82,7 @@ fn a_snapshot_is_of_one_moment_of_pages_far_apart() {
             }
         });
         let mut check = || {
-            // On a busy machine the other thread may not write while one is made.
+            // On a busy machine the other thread may not write during a snapshot.
             let by = Instant::now() + LOST;
             let mut left = 20;
             while left > 0 || (handle.status().counts.protected == 0 && Instant::now() < by) {
@@ -134,7 +132,7 @@ fn a_snapshot_is_of_one_moment_while_a_thread_writes() {
         let (mut found, mut largest) = (vec![0; PAGES], 0);
         let mut check = || {
             let mut left = 12;
-            // On a busy machine the other thread may not write while one is made.
+            // On a busy machine the other thread may not write during a snapshot.
             let by = Instant::now() + LOST;
             while left > 0 || (handle.status().counts.protected == 0 && Instant::now() < by) {
                 left = i32::max(left - 1, 0);

@@ -1,5 +1,5 @@
-//! One lease: its slabs, and the queue pairs over which its holder reaches them. Both are of a protection domain of its
-//! own: over the queue pairs of one lease, the keys of another open nothing.
+//! A lease: its slabs, and the queue pairs over which its holder accesses them. Both belong to a protection domain of
+//! the lease: the queue pairs of one lease cannot use the keys of another.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,47 +11,47 @@ use farcall_verbs::{Access, Nanos, Result};
 
 use crate::wire::HolderReport;
 
-/// What a grant allows.
+/// Access rights of a granted slab.
 const GRANTED: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE);
 
-/// What is copied at once.
+/// Length in bytes of the chunks in which memory is copied.
 const COPY_BYTES: usize = 1 << 20;
-/// Longest time that clients are asked to wait for slabs which the device keeps aside. As a rule it rests within
-/// microseconds; a peer that is stopped inside an access may stay there for any time.
+/// Maximum time that clients are asked to wait for slabs which the device still retains. The device usually quiesces
+/// within microseconds, but a peer that is stopped during an access may delay it for any time.
 const REST_MAX: Duration = Duration::from_secs(2);
 
 pub(super) struct Lease {
     pub name: String,
     nic: Nic,
     pub until: Nanos,
-    /// By the holder's numbers.
+    /// Slabs by the numbers that the holder chose.
     pub slabs: BTreeMap<u64, Region>,
     target: Option<Target>,
-    /// Closed, and not at rest yet. While there is one, there is no other.
+    /// Queue pairs that are closed and not quiesced. No others are created before they are.
     closed: Option<Target>,
-    /// Slabs of a lease that has ended which the device keeps aside, at most: a peer that is stopped inside an access
-    /// goes on there, and nowhere else.
+    /// Upper bound of the number of slabs of an ended lease that the device retains: a peer that was stopped during an
+    /// access may complete it there, and nowhere else.
     pub aside: u32,
-    /// Until then they are expected back.
+    /// Time until which the retained slabs are expected to be released.
     rest_by: Nanos,
-    /// Of which volume it is, and the notes of that.
+    /// Name and metadata region of the volume of which it is a lease; `None` for a lease without a volume.
     pub volume: Option<(String, Region)>,
-    /// What its client has reported, and scrubs that it is to make.
+    /// Latest report of the client, and the number of scrubs requested from it.
     pub report: HolderReport,
 }
 
-/// What became of a wish for queue pairs.
+/// Result of a request for queue pairs.
 pub(super) enum Connect {
     Connected(Vec<QpInfo>),
-    /// Something of the earlier ones is under way.
+    /// Accesses over the earlier queue pairs are in progress.
     Wait,
 }
 
 impl Lease {
-    /// A lease without slabs.
+    /// Creates a lease without slabs.
     ///
     /// # Errors
-    /// If the device has no protection domain for it.
+    /// Returns an error if the device cannot create a protection domain.
     pub fn new(name: String, nic: &Nic, until: Nanos) -> Result<Self> {
         let nic = Nic { pd: nic.context.alloc_pd()?, ..nic.clone() };
         Ok(Self {
@@ -68,7 +68,7 @@ impl Lease {
         })
     }
 
-    /// A slab more: other memory than anybody had, all zero.
+    /// Grants another slab, in newly allocated memory of zeros.
     pub fn grant(&mut self, number: u64, len_bytes: usize) -> Result<RemoteRegion> {
         let region = Region::alloc(&*self.nic.pd, len_bytes, GRANTED)?;
         let remote = region.remote();
@@ -76,10 +76,10 @@ impl Lease {
         Ok(remote)
     }
 
-    /// The notes of a volume: all zero, or those of an earlier mount, in other memory.
+    /// Allocates the metadata region of a volume: zeros, or a copy of that of an earlier mount.
     ///
     /// # Errors
-    /// If the device has no room.
+    /// Returns an error if the region cannot be registered.
     pub fn keep_notes(
         &mut self,
         volume: &str,
@@ -95,10 +95,10 @@ impl Lease {
         Ok(remote)
     }
 
-    /// A slab that an earlier mount of the volume had, in other memory and under another key.
+    /// Moves a slab of an earlier mount of the volume to this lease: copies it to new memory under another key.
     ///
     /// # Errors
-    /// If the device has no room; then nothing has changed.
+    /// Returns an error if the new slab cannot be registered; nothing has changed then.
     pub fn adopt(&mut self, number: u64, from: &mut Self) -> Result<Option<RemoteRegion>> {
         let Some(earlier) = from.slabs.get(&number) else { return Ok(None) };
         let region = Region::alloc(&*self.nic.pd, earlier.len_bytes(), GRANTED)?;
@@ -116,8 +116,8 @@ impl Lease {
         self.target.is_some()
     }
 
-    /// New queue pairs in place of the earlier ones. What a WRITE over those may still do it has done before: late ones
-    /// would garble what is written over the new ones.
+    /// Replaces the queue pairs. Waits until the earlier ones are quiesced: a late WRITE over those would corrupt data
+    /// written over the new ones.
     pub fn connect(&mut self, pairs: &[QpInfo]) -> Result<Connect> {
         self.disconnect();
         if !self.is_at_rest() {
@@ -130,32 +130,33 @@ impl Lease {
         Ok(Connect::Connected(infos))
     }
 
-    /// Revokes everything. Each registration that ends waits for the accesses that it admitted; not for long, if a peer
-    /// is stopped inside one: then the device keeps that memory aside. There is one access at a time for each queue pair.
+    /// Revokes all access. Deregistering a slab waits for the accesses that it has admitted. If a peer is stopped
+    /// during one, the wait is short and the device retains the memory. There is at most one such access per queue
+    /// pair.
     pub fn end(&mut self, now: Nanos) {
         self.disconnect_for_good(now);
         self.aside = self.pairs_closed().min(self.slabs.len() as u32);
         self.slabs.clear();
     }
 
-    /// Closes the queue pairs of a lease that has ended.
+    /// Closes the queue pairs of an ended lease.
     pub fn disconnect_for_good(&mut self, now: Nanos) {
         self.disconnect();
         self.rest_by = now + REST_MAX;
     }
 
-    /// Slabs that the device keeps aside, and that are not expected back.
+    /// Returns the number of slabs that the device retains and that are not expected to be released soon.
     pub fn kept_aside(&self, now: Nanos) -> u32 {
         self.aside - self.expected_back(now)
     }
 
-    /// Slabs that the device keeps aside, and that are expected back in a moment.
+    /// Returns the number of slabs that the device retains and that are expected to be released soon.
     pub fn expected_back(&self, now: Nanos) -> u32 {
         if now < self.rest_by { self.aside } else { 0 }
     }
 
-    /// Closes the queue pairs: nothing is admitted over them any more. There are no others in its protection domain, so
-    /// its keys open nothing.
+    /// Closes the queue pairs, so that no further access is admitted. Its protection domain contains no others, so its
+    /// keys become unusable.
     pub fn disconnect(&mut self) {
         if let Some(mut target) = self.target.take() {
             target.close();
@@ -167,7 +168,7 @@ impl Lease {
         self.closed.as_ref().map_or(0, |closed| closed.infos().len() as u32)
     }
 
-    /// Whether nothing is under way over queue pairs that were closed.
+    /// Returns whether no access over closed queue pairs is in progress.
     pub fn is_at_rest(&mut self) -> bool {
         if self.closed.as_mut().is_some_and(|target| target.is_quiesced()) {
             self.closed = None;
@@ -176,8 +177,8 @@ impl Lease {
     }
 }
 
-/// Copies memory that nobody is let into any more. A peer that was stopped inside may go on there: what it writes late
-/// may be in the copy, as if it had come in time, and nowhere once the copy is made.
+/// Copies memory to which no further access is admitted. A peer that was stopped during an access may still complete
+/// it: its late write is part of the copy, as if it had been in time, or is lost if it follows the copy.
 fn copy(from: &Region, to: &Region) {
     let mut bytes = vec![0; COPY_BYTES];
     let len_bytes = from.len_bytes().min(to.len_bytes());
@@ -209,7 +210,7 @@ mod tests {
         (lease, room.free)
     }
 
-    /// A node of which all slabs were granted under a lease that has ended, while its device does not rest.
+    /// Creates a node all of whose slabs were granted under a lease that has ended, while its device is not quiesced.
     fn node_that_does_not_rest() -> Node {
         let nic = Nic::open(&SoftNic::new()).unwrap();
         let donated = NodeConfig { slab_bytes: 4_096, slabs: SLABS as u32, ..NodeConfig::default() };
@@ -218,7 +219,7 @@ mod tests {
         (0..SLABS).for_each(|slab| drop(ask(&mut node, &Request::Grant { lease: first, slab }, Nanos(1))));
         ask(&mut node, &Request::End { lease: first }, Nanos(1));
         let ended = &mut node.ending[0];
-        // Queue pairs that are not closed are not at rest.
+        // Open queue pairs are not quiesced.
         (ended.closed, ended.aside) = (Target::without_memory(&nic, SLABS as usize).ok(), SLABS as u32);
         node
     }

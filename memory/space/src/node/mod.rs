@@ -1,9 +1,9 @@
 //! A memory node: slabs of registered memory, granted under leases.
 //!
-//! A node is told of requests and of the time; it owns no thread, clock or socket. Each grant of a slab has a
-//! registration, and so a key, of its own. Its memory is taken from the system when it is granted. When the grant ends,
-//! the registration does: that waits until no access is under way, and refuses later ones; then the memory goes back,
-//! and only then may the slab be granted again, as other memory, all zero, under another key.
+//! A node receives requests and the time; it owns no thread, clock or socket. Each grant of a slab has its own
+//! registration and key, in memory that is allocated at the grant. When a grant ends, its registration is revoked:
+//! that waits for accesses in progress and rejects later ones. Then the memory is returned to the kernel, and only
+//! then may the slab be granted again, in new memory of zeros and under another key.
 
 mod lease;
 mod server;
@@ -24,25 +24,25 @@ use lease::{Connect, Lease};
 pub use server::{MemoryServer, ServeError};
 use volume::{Claim, Volume, Volumes, check_version};
 
-/// What a node donates, and its limits.
+/// Memory donated by a node, and its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeConfig {
-    /// Bytes of each slab.
+    /// Length of each slab in bytes.
     pub slab_bytes: usize,
-    /// How many there are. A node without any is a *witness*: it keeps notes and marks of volumes, and counts among the
-    /// nodes of a volume as the others do.
+    /// Number of slabs. A node without slabs is a *witness*: it stores metadata and membership views of volumes, and
+    /// counts as a node of a volume like the others.
     pub slabs: u32,
-    /// How long a lease lasts without being renewed.
+    /// Duration of a lease without renewal.
     pub term: Duration,
-    /// Leases at once.
+    /// Maximum number of leases.
     pub leases_max: usize,
-    /// Slabs of one lease.
+    /// Maximum number of slabs per lease.
     pub slabs_per_lease_max: u32,
-    /// Queue pairs of one lease.
+    /// Maximum number of queue pairs per lease.
     pub pairs_max: usize,
-    /// Volumes that are kept.
+    /// Maximum number of volumes.
     pub volumes_max: u32,
-    /// Bytes of their notes, beside slabs.
+    /// Maximum total length in bytes of the metadata of volumes, in addition to slabs.
     pub notes_bytes_max: u64,
 }
 
@@ -61,18 +61,19 @@ impl Default for NodeConfig {
     }
 }
 
-/// Bytes of the slabs of which a witness has none: no client wants longer ones.
+/// Slab length that a witness announces in bytes. It has no slabs, so it announces the maximum, which suits every
+/// client.
 const WITNESS_SLAB_BYTES: usize = 1 << 30;
 
 impl NodeConfig {
-    /// The same as a witness: it has no slabs.
+    /// Returns the configuration of a witness, without slabs.
     #[must_use]
     pub const fn witness(self) -> Self {
         Self { slab_bytes: WITNESS_SLAB_BYTES, slabs: 0, ..self }
     }
 }
 
-/// When to look again whether something that was closed is at rest.
+/// Interval between checks whether closed queue pairs are quiesced.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// A memory node.
@@ -81,19 +82,19 @@ pub struct Node {
     config: NodeConfig,
     incarnation: u64,
     leases: BTreeMap<[u8; 16], Lease>,
-    /// Ended, with queue pairs that are not at rest yet.
+    /// Ended leases whose queue pairs are not quiesced.
     ending: Vec<Lease>,
     volumes: Volumes,
     is_draining: bool,
-    /// It wants its memory back also where clients keep fewer replicas then.
+    /// `true` if clients must leave the node even if fewer replicas remain than configured.
     is_drain_forced: bool,
     expired: u64,
-    /// The latest time that it was told.
+    /// Latest time received.
     now: Nanos,
 }
 
 impl Node {
-    /// Donates memory on a device.
+    /// Creates a node that donates memory of a device.
     pub fn new(nic: Nic, config: NodeConfig, incarnation: u64) -> Self {
         let (leases, ending, volumes) = (BTreeMap::new(), Vec::new(), Volumes::new());
         Self {
@@ -110,12 +111,12 @@ impl Node {
         }
     }
 
-    /// Answers a request. Foreign bytes: whatever they are, they cost no more than the limits say.
+    /// Handles a request. It is untrusted input: whatever it contains, its cost is bounded by the limits.
     ///
     /// # Errors
-    /// Why not.
+    /// Returns the reason of the refusal.
     pub fn handle(&mut self, request: &[u8], now: Nanos) -> Result<Reply, Refusal> {
-        // Who comes too late is refused, whether or not somebody looked at the time since.
+        // An expired lease is rejected even if no tick occurred since it expired.
         self.tick(now);
         match Request::parse(request)? {
             Request::Lease { version, name } => self.lease(version, name, now),
@@ -126,7 +127,7 @@ impl Node {
             }
             Request::Grant { lease, slab } => self.grant(&lease, slab, now),
             Request::Return { lease, slab } => {
-                // Its registration ends here.
+                // Dropping the slab ends its registration.
                 drop(self.renewed(&lease, now)?.slabs.remove(&slab));
                 self.give_up(&lease, slab);
                 Ok(self.done())
@@ -162,7 +163,8 @@ impl Node {
         }
     }
 
-    /// Ends what has expired, and lets go of what is at rest. Returns when to come again, if not before.
+    /// Ends expired leases and releases quiesced resources. Returns the time of the next call, if one is needed
+    /// without a request.
     pub fn tick(&mut self, now: Nanos) -> Option<Nanos> {
         self.now = now;
         while let Some(key) = self.leases.iter().find(|(_, lease)| lease.until <= now).map(|(key, _)| *key) {
@@ -175,7 +177,7 @@ impl Node {
         Nanos::earlier(look, self.leases.values().map(|lease| lease.until).min())
     }
 
-    /// How it stands.
+    /// Returns the status of the node.
     pub fn status(&self, now: Nanos) -> NodeStatus {
         let holder = |lease: &Lease| Holder {
             name: lease.name.clone(),
@@ -205,7 +207,7 @@ impl Node {
         self.done()
     }
 
-    /// The memory of granted slabs, with their holders' names: for tests that damage it.
+    /// Returns the memory of granted slabs with the names of their holders, for tests that damage it.
     pub fn granted(&self) -> impl Iterator<Item = (&str, &Region)> {
         self.leases.values().flat_map(|lease| lease.slabs.values().map(|slab| (&*lease.name, slab)))
     }
@@ -219,7 +221,7 @@ impl Node {
         Room { slabs, free, is_draining: self.is_draining }
     }
 
-    /// Slabs that count as free, and that cannot be granted before the device is at rest.
+    /// Returns the number of slabs that count as free but cannot be granted before the device is quiesced.
     fn expected_back(&self) -> u32 {
         let ending = self.ending.iter().map(|lease| lease.expected_back(self.now));
         ending.chain(self.volumes.values().map(|volume| volume.expected_back(self.now))).sum()
@@ -249,7 +251,7 @@ impl Node {
         })
     }
 
-    /// Whether there may be one more, of a client that calls itself so.
+    /// Checks whether a client named `name` may have another lease.
     fn check_new_lease(&self, name: &str) -> Result<(), Refusal> {
         if name.len() > NAME_BYTES_MAX {
             let why = format!("a name of {} bytes; at most {NAME_BYTES_MAX}", name.len());
@@ -269,7 +271,7 @@ impl Node {
         })
     }
 
-    /// A lease, for another term.
+    /// Renews a lease and returns it.
     fn renewed(&mut self, key: &LeaseKey, now: Nanos) -> Result<&mut Lease, Refusal> {
         let lease = self.leases.get_mut(&key.0).ok_or_else(|| {
             let why = "it expired, or the node was started again; what was there is gone: take a new one";
@@ -320,7 +322,8 @@ impl Node {
         Ok(Reply::Granted { region, room: self.room() })
     }
 
-    /// Fences a lease: its queue pairs are closed, its registrations end, but for those of a volume.
+    /// Fences a lease: closes its queue pairs and ends its registrations, except for the slabs and the metadata of a
+    /// volume.
     fn end(&mut self, key: &[u8; 16], why: &str) {
         let Some(mut lease) = self.leases.remove(key) else { return };
         tracing::info!(client = ?lease.name, slabs = lease.slabs.len(), "a lease ended: {why}");

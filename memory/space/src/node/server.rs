@@ -1,4 +1,4 @@
-//! A memory node as a service: one thread that answers calls and ends leases in time.
+//! A memory node as a service: one thread that handles calls and ends expired leases.
 
 use std::net::SocketAddr;
 
@@ -9,41 +9,42 @@ use thiserror::Error;
 
 use super::{Node, NodeConfig};
 
-/// Why a memory node does not start.
+/// Error of starting a memory node.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// A number is impossible.
+    /// A configuration value is out of range.
     #[error("{name} is {value}: from {min} to {max}")]
     Range {
-        /// Which.
+        /// Name of the value.
         name: &'static str,
-        /// What it is.
+        /// The value.
         value: u64,
-        /// The smallest.
+        /// Minimum.
         min: u64,
-        /// The largest.
+        /// Maximum.
         max: u64,
     },
-    /// The service does not start.
+    /// The service cannot be started.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// The device has no room.
+    /// The device reported an error.
     #[error(transparent)]
     Verbs(#[from] farcall_verbs::Error),
-    /// The system gives no random number.
+    /// The kernel provides no random number.
     #[error("the system gives no random number: {0}")]
     Random(#[from] std::io::Error),
 }
 
-/// A running memory node. Dropping it ends it at once, and with it all that clients keep there.
+/// A running memory node. Dropping it ends it immediately, and all data that clients store there is lost.
 pub struct MemoryServer(Server);
 
 impl MemoryServer {
-    /// Serves on a bootstrap address.
+    /// Starts a node that serves on a bootstrap address.
     ///
     /// # Errors
-    /// If a number is impossible, the address cannot be used, or resources cannot be had.
+    /// Returns an error if a configuration value is out of range, the address cannot be bound, or resources cannot be
+    /// created.
     pub fn start(
         provider: &dyn Provider,
         address: impl Into<String>,
@@ -69,7 +70,7 @@ impl MemoryServer {
             .connections_max(2 * config.leases_max + 16)
             .request_bytes_max(16 << 10)
             .result_bytes_max(1 << 20);
-        // Calls are rare: a few a second from each client.
+        // Calls are rare: a few per second and client.
         let builder = Server::builder().address(address).config(limits).waiting(Waiting::EventBatch);
         let server = builder.start_endpoints(provider, move |parts| {
             Ok(NodeThread { responder: parts.with(Node::new(nic.clone(), config, incarnation))? })
@@ -77,12 +78,12 @@ impl MemoryServer {
         Ok(Self(server))
     }
 
-    /// Where clients connect.
+    /// Returns the address for clients.
     pub const fn address(&self) -> SocketAddr {
         self.0.address()
     }
 
-    /// Whether its thread runs.
+    /// Returns whether its thread is running.
     pub fn is_serving(&self) -> bool {
         self.0.is_serving()
     }

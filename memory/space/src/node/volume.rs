@@ -1,7 +1,8 @@
-//! Volumes: what a node keeps of them when the lease of their mount has ended, and how the next mount gets it.
+//! Volumes: the state that a node retains when the lease of a mount has ended, and its transfer to the next mount.
 //!
-//! A mount claims a volume with an epoch higher than all before. What the last one left stays where it was, out of
-//! anybody's reach, until the new one asks for it slab by slab: then it is copied to other memory under another key.
+//! A mount claims a volume with an epoch higher than all earlier ones. The data of the last mount stays in place,
+//! inaccessible to all clients, until the new mount requests it slab by slab. Each slab is then copied to new memory
+//! under another key.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use crate::wire::{
     VOLUME_NODES_MAX, VolumeRef, VolumeStatus,
 };
 
-/// What a mount asks for when it claims a volume.
+/// Parameters of a mount's claim of a volume.
 pub(super) struct Claim {
     pub volume: VolumeRef,
     pub name: String,
@@ -26,7 +27,7 @@ pub(super) struct Claim {
     pub notes_bytes: u64,
 }
 
-/// A volume that is kept.
+/// A volume stored on this node.
 pub(super) struct Volume {
     key: Secret<[u8; 16]>,
     node: u64,
@@ -34,29 +35,29 @@ pub(super) struct Volume {
     mark: Option<Mark>,
     notes_bytes: u64,
     holder: Secret<[u8; 16]>,
-    /// Of the mount that has it.
+    /// Key of the lease of the mount that holds it.
     lease: Option<[u8; 16]>,
-    /// Of earlier mounts, with what nobody has asked for since; the last one has the notes.
+    /// Leases of earlier mounts, with the slabs that were not requested since. The last one has the metadata.
     ended: Vec<Lease>,
 }
 
 impl Volume {
-    /// Slabs that no mount has now.
+    /// Returns the number of slabs that no mount holds at present.
     pub fn slabs_left(&self, now: Nanos) -> u32 {
         self.ended.iter().map(|lease| lease.slabs.len() as u32 + lease.kept_aside(now)).sum()
     }
 
-    /// Slabs of earlier mounts that are expected back in a moment.
+    /// Returns the number of retained slabs of earlier mounts that are expected to be released soon.
     pub fn expected_back(&self, now: Nanos) -> u32 {
         self.ended.iter().map(|lease| lease.expected_back(now)).sum()
     }
 
-    /// Leases that have ended, beside the one that every volume has left.
+    /// Returns the number of ended leases beyond the one that every volume has.
     pub const fn leases_over(&self) -> usize {
         self.ended.len().saturating_sub(1)
     }
 
-    /// Lets go of what is at rest and empty. Returns whether something is not at rest.
+    /// Releases ended leases that are quiesced and empty. Returns whether one is not quiesced.
     pub fn tick(&mut self) -> bool {
         let mut is_busy = false;
         let has_mount = self.lease.is_some();
@@ -112,7 +113,7 @@ impl Node {
         }
         let key = self.random()?;
         let (nic, until) = (&self.nic, now + self.config.term);
-        // Notes that no mount has marked were not finished.
+        // Metadata without a membership view is incomplete.
         let before = self.volumes.get(&name).filter(|volume| volume.mark.is_some());
         let ended = before.map_or(&[][..], |volume| &volume.ended);
         let notes_before = ended.iter().rev().find_map(|lease| lease.volume.as_ref());
@@ -134,7 +135,7 @@ impl Node {
             ended: Vec::new(),
         });
         (volume.epoch, volume.holder, volume.lease) = (claim.epoch, claim.holder, Some(key));
-        // These are of the new lease now.
+        // The metadata belongs to the new lease now.
         volume.ended.iter_mut().for_each(|lease| lease.volume = None);
         let slabs = volume.ended.iter().flat_map(|lease| lease.slabs.keys().copied()).collect();
         self.leases.insert(key, lease);
@@ -159,7 +160,7 @@ impl Node {
             );
             return Err(RefusalKind::Held.because(why));
         }
-        // The mount that lost it takes it in again under its own.
+        // A mount that has lost the volume may claim it again with its own epoch.
         let is_again = claim.epoch == volume.epoch && volume.holder == claim.holder;
         if claim.epoch <= volume.epoch && !is_again {
             let why =
@@ -193,7 +194,7 @@ impl Node {
         Ok(())
     }
 
-    /// The volume of a lease, which lasts another term.
+    /// Renews a lease and returns its volume.
     fn volume_of(&mut self, key: &LeaseKey, now: Nanos) -> Result<&mut Volume, Refusal> {
         let name = self.renewed(key, now)?.volume.as_ref().map(|(name, _)| name.clone());
         let volume = name.and_then(|name| self.volumes.get_mut(&name));
@@ -212,7 +213,7 @@ impl Node {
         Ok(self.done())
     }
 
-    /// The notes of a lease, which have so many bytes there.
+    /// Renews a lease and returns its metadata region, after checking that it contains the given range.
     fn notes_at(
         &mut self,
         key: &LeaseKey,
@@ -254,7 +255,7 @@ impl Node {
         Ok(self.done())
     }
 
-    /// A slab that an earlier mount had.
+    /// Grants a slab of an earlier mount, if there is one with this number.
     pub(super) fn regrant(&mut self, key: &LeaseKey, slab: u64) -> Result<Option<Reply>, Refusal> {
         let Some(lease) = self.leases.get_mut(&key.0) else { return Ok(None) };
         let Some((name, _)) = &lease.volume else { return Ok(None) };
@@ -267,7 +268,7 @@ impl Node {
         Ok(region.map(|region| Reply::Granted { region, room: self.room() }))
     }
 
-    /// A slab that an earlier mount had is wanted by nobody.
+    /// Discards a slab of an earlier mount.
     pub(super) fn give_up(&mut self, key: &LeaseKey, slab: u64) {
         let volume = self.leases.get(&key.0).and_then(|lease| lease.volume.as_ref());
         if let Some(volume) = volume.and_then(|(name, _)| self.volumes.get_mut(name)) {
@@ -275,7 +276,7 @@ impl Node {
         }
     }
 
-    /// Keeps what a lease of a volume has, when that has ended.
+    /// Retains an ended lease of a volume.
     pub(super) fn keep(&mut self, lease: Lease) {
         if let Some((name, _)) = &lease.volume
             && let Some(volume) = self.volumes.get_mut(name)

@@ -1,4 +1,4 @@
-//! The service over each of its transports.
+//! Tests of the service over each of its transports.
 
 use crate::support::{bytes, http2, native, serve, store, transports};
 use bytes::Bytes;
@@ -33,7 +33,7 @@ fn texts(records: &[Record]) -> Vec<String> {
     records.iter().map(|record| format!("{}={}", text(&record.key), text(&record.value))).collect()
 }
 
-/// Every method once, over whatever carries it.
+/// Calls every method once, over any transport.
 pub async fn exercise<T>(mut client: OrderedKvClient<T>)
 where
     T: GrpcService<Body>,
@@ -72,7 +72,8 @@ where
     assert_eq!(seen, ["a=1", "b="]);
     client.close_snapshot(CloseSnapshotRequest { snapshot: number }).await.unwrap();
     assert_eq!(client.get(get("a", number)).await.unwrap_err().code(), Code::NotFound);
-    // Without a number an iterator has a snapshot of its own: the next record is removed before its page is asked for.
+    // Without a snapshot number an iterator opens its own snapshot: the next record is deleted before its page is
+    // requested.
     let mut pages = client.iterate(range("", "d", 1, 0)).await.unwrap().into_inner();
     let first = pages.message().await.unwrap().unwrap();
     client.delete(DeleteRequest { key: bytes("c") }).await.unwrap();

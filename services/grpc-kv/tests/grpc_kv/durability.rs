@@ -1,4 +1,4 @@
-//! What was acknowledged is there after the server was killed at any moment.
+//! Acknowledged writes survive a kill of the server at any time.
 
 use crate::support::{PATIENCE, bytes, native, nic, serve};
 use farcall_grpc_kv::v1::{DeleteRequest, PutRequest};
@@ -25,17 +25,17 @@ fn options(name: &str) -> StoreOptions {
     StoreOptions { durability: durability(name), ..StoreOptions::default() }
 }
 
-/// The server's process, if the variables are set.
+/// Entry point of the server process, if the variables are set.
 #[test]
 fn child_serves() {
     let (Ok(folder), Ok(name)) = (std::env::var(FOLDER), std::env::var(DURABILITY)) else { return };
     let folder = PathBuf::from(folder);
     let store = Arc::new(OrderedStore::open(&folder.join("store"), options(&name)).unwrap());
     let server = serve(store, Transport::Native(nic(), StreamOptions::default()));
-    // Whole or not at all.
+    // Renamed, so that the parent never reads a partial address.
     std::fs::write(folder.join("told"), server.address().to_string()).unwrap();
     std::fs::rename(folder.join("told"), folder.join("address")).unwrap();
-    // Its parent kills it; it does not outlive a parent that failed.
+    // The parent kills this process; the sleep bounds its lifetime if the parent has failed.
     std::thread::sleep(2 * PATIENCE);
 }
 
@@ -76,11 +76,12 @@ fn key(writer: u64, number: u64) -> String {
     format!("{writer}-{number:08}")
 }
 
-/// Of what one writer wrote: so many were acknowledged. Each third write is of a record that the next one removes.
+/// Checks the records of one writer after `acknowledged` acknowledged writes. Each third write deletes the record of
+/// the write before it.
 fn check(store: &OrderedStore, writer: u64, acknowledged: u64) {
     for number in 0..acknowledged {
         let found = store.get(key(writer, number).as_bytes(), None).unwrap();
-        // The removal that was under way may have happened.
+        // The deletion in progress may have been executed.
         let may_be_gone = number % 3 == 1;
         let is_gone = may_be_gone && number + 1 < acknowledged;
         match found {
@@ -94,7 +95,7 @@ fn check(store: &OrderedStore, writer: u64, acknowledged: u64) {
             ),
         }
     }
-    // Of what was not acknowledged one write was under way.
+    // At most one unacknowledged write was in progress.
     assert_eq!(store.get(key(writer, acknowledged + 1).as_bytes(), None).unwrap(), None);
 }
 
@@ -127,7 +128,7 @@ fn survive(name: &str, writes_max: u64) {
         let folder = tempfile::tempdir().unwrap();
         let (server, address) = Server::start(folder.path(), name);
         let acknowledged: [_; 3] = std::array::from_fn(|_| Arc::new(std::sync::atomic::AtomicU64::new(0)));
-        // It is killed while writes are under way, after so many.
+        // The server is killed while writes are in progress, after this number of them.
         let enough = 5 + (seed.wrapping_add(round).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) % writes_max;
         runtime.block_on(async {
             let writers = tokio::task::LocalSet::new();

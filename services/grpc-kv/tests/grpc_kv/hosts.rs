@@ -11,7 +11,7 @@ use crate::calls::exercise;
 use crate::support::{http2, native, nic, store, until};
 use ends::{End, SERVER, end_of, listens};
 
-/// What the client leaves behind when it is done.
+/// File that the client creates when it is done.
 const DONE: &str = "/run/done";
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What is refused, and that the next call runs.
+//! Requests that are rejected, and the success of the next call.
 
 use crate::support::{bytes, native, nic, serve, store};
 use bytes::Bytes;
@@ -89,8 +89,8 @@ async fn refusals_have_the_status_of_what_was_wrong_and_the_next_call_runs() {
     tokio::task::spawn_blocking(|| server.stop()).await.unwrap().unwrap();
 }
 
-/// The first write takes all the room while it is under way; without anybody who polls it, it stays so until it is
-/// written.
+/// The first write takes the whole queue capacity until it is committed. Its future is not polled again in the
+/// meantime.
 #[tokio::test]
 async fn writes_that_the_disk_does_not_keep_up_with_are_refused() {
     let limits = StoreLimits { waiting_bytes_max: 200, ..StoreLimits::default() };
@@ -147,7 +147,7 @@ fn a_store_is_made_for_its_owner_alone() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whatever bytes keys, bounds and values are: answered or refused.
+    /// Requests with arbitrary keys, bounds and values are answered or rejected.
     #[test]
     fn no_bytes_of_a_request_break_the_store(
         requests in proptest::collection::vec(

@@ -1,4 +1,4 @@
-//! The key-value service: the store against a model, the service over each transport, what survives a kill.
+//! Tests of the key-value service: the store against a model, the service over each transport, and durability.
 
 mod calls;
 mod durability;

@@ -1,4 +1,4 @@
-//! The store against an ordered map.
+//! Tests the store against an ordered map.
 
 use crate::support::{bytes, store};
 use bytes::Bytes;
@@ -19,15 +19,15 @@ enum Step {
     Get(Bytes),
     Scan(Bytes, Bytes, usize),
     OpenSnapshot,
-    /// Of those that are open, this one modulo their number.
+    /// Index of an open snapshot, modulo their number.
     GetIn(usize, Bytes),
     ScanIn(usize, Bytes, Bytes, usize),
     CloseSnapshot(usize),
-    /// The store is closed and opened again.
+    /// Closes the store and opens it again.
     Reopen,
 }
 
-/// Few and short keys, so that steps meet; bytes at the ends of their range.
+/// Few and short keys, so that steps use the same ones; bytes at both ends of their range.
 fn key() -> impl Strategy<Value = Bytes> {
     vec(prop_oneof![Just(0_u8), Just(1), Just(b'k'), Just(255)], 1..4).prop_map(Bytes::from)
 }
@@ -67,7 +67,7 @@ fn apply(map: &mut Map, changes: &[Change]) {
     }
 }
 
-/// All pages of a range.
+/// Reads all pages of a range.
 fn collect(
     store: &OrderedStore,
     start: &[u8],
@@ -128,7 +128,7 @@ fn run(durability: Durability, steps: Vec<Step>) {
             }
             Step::GetIn(..) | Step::ScanIn(..) | Step::CloseSnapshot(_) => {}
             Step::Reopen => {
-                // Snapshots do not outlive it.
+                // Snapshots do not survive this.
                 open.clear();
                 drop(store);
                 store = Arc::new(OrderedStore::open(&folder.path().join("store"), options).unwrap());
@@ -158,10 +158,10 @@ proptest! {
     }
 }
 
-/// Records that every batch writes.
+/// Number of records that every batch writes.
 const KEYS: usize = 40;
 
-/// Writers whose batches write one version to all records, and readers of ranges meanwhile.
+/// Writers whose batches write one version to all records, with concurrent readers of ranges.
 #[test]
 fn a_range_in_a_snapshot_is_of_one_moment_while_others_write() {
     let limits = StoreLimits { page_records_max: 3, ..StoreLimits::default() };
@@ -181,7 +181,7 @@ fn a_range_in_a_snapshot_is_of_one_moment_while_others_write() {
             scope.spawn(move || {
                 for version in 0.. {
                     write(writer, version);
-                    // Each version of a record costs its readers something.
+                    // Limits the number of versions, because each costs the readers time.
                     thread::sleep(Duration::from_micros(500));
                     if is_over.load(Ordering::Relaxed) {
                         break;

@@ -1,4 +1,4 @@
-//! How many snapshots there may be, and for how long.
+//! Limits of the number and the lifetime of snapshots.
 
 use crate::support::{bytes, native, nic, serve, store, until};
 use farcall_grpc_kv::v1::ScanRequest;
@@ -35,7 +35,7 @@ async fn a_snapshot_ends_by_its_age_even_if_nobody_asks_for_it() {
     }
 }
 
-/// Nothing is awaited in between: nobody has looked for old ones yet.
+/// No `await` in between, so the cleanup task has not run yet.
 #[tokio::test]
 async fn a_snapshot_that_is_too_old_is_not_read_though_it_is_still_held() {
     let (store, _folder) = store(with(3, Duration::ZERO));
@@ -44,7 +44,8 @@ async fn a_snapshot_that_is_too_old_is_not_read_though_it_is_still_held() {
     assert!(matches!(store.get(b"k", Some(number)), Err(StoreError::NoSnapshot(_))));
 }
 
-/// An iterator that nobody reads holds nothing longer than a snapshot may, and says so to who reads on.
+/// An unread iterator holds its snapshot no longer than the limit, and returns an error to a client that continues to
+/// read.
 #[tokio::test]
 async fn an_iterator_is_a_snapshot_that_can_end_under_a_reader_who_waits() {
     let (opened, _folder) = store(with(2, Duration::from_millis(300)));
@@ -53,7 +54,7 @@ async fn an_iterator_is_a_snapshot_that_can_end_under_a_reader_who_waits() {
     }
     let server = serve(Arc::clone(&opened), Transport::Native(nic(), StreamOptions::default()));
     let mut client = native(server.address()).await;
-    // On a busy machine one may be too old before its first page came.
+    // On a busy machine the snapshot may expire before the first page is sent.
     let mut pages = loop {
         let mut pages = client.iterate(ScanRequest::default()).await.unwrap().into_inner();
         if let Ok(first) = pages.message().await {
@@ -61,7 +62,7 @@ async fn an_iterator_is_a_snapshot_that_can_end_under_a_reader_who_waits() {
             break pages;
         }
     };
-    // More than the window of a call waits at the server.
+    // More data than the window of a call is waiting at the server.
     until(|| opened.snapshot_count() == 0).await;
     let ended = loop {
         match pages.message().await {

@@ -1,4 +1,4 @@
-//! A store in a folder of its own, served or not.
+//! A store in its own directory, served or not.
 
 use bytes::Bytes;
 use farcall_grpc::http2::Connector;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tonic::transport::Endpoint;
 
-/// Nothing here takes as long on a machine that works.
+/// Timeout that a working machine never reaches.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn nic() -> Nic {
@@ -25,7 +25,7 @@ pub fn bytes(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
 }
 
-/// A store, and the folder that goes with it.
+/// Returns a store and its directory.
 pub fn store(options: StoreOptions) -> (Arc<OrderedStore>, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     (Arc::new(OrderedStore::open(&folder.path().join("store"), options).unwrap()), folder)
@@ -36,7 +36,7 @@ pub fn serve(store: Arc<OrderedStore>, transport: Transport) -> LsmServer {
     LsmServer::start(store, ServerOptions { transport, listen, threads: 2 }).unwrap()
 }
 
-/// Every transport by its name.
+/// Returns every transport with its name.
 pub fn transports() -> [(&'static str, Transport); 3] {
     let streams = StreamOptions::default;
     [
@@ -61,7 +61,7 @@ pub async fn http2(transport: &str, address: SocketAddr) -> OrderedKvClient<toni
     })
 }
 
-/// Waits until something is so.
+/// Waits until a condition is true.
 pub async fn until(mut is_so: impl FnMut() -> bool) {
     tokio::time::timeout(PATIENCE, async {
         while !is_so() {

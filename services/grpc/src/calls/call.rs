@@ -1,4 +1,4 @@
-//! One call: what came and is not read yet, what is to go.
+//! State of one call: received data that is not read yet, and data to send.
 
 use std::task::{Context, Waker};
 
@@ -9,17 +9,17 @@ use tonic::{Code, Status};
 
 use crate::frame::metadata;
 
-/// How the peer's side of a call ended.
+/// How the peer ended its side of a call.
 pub(super) enum Ending {
     End,
-    /// Trailers that say nothing but that the call succeeded.
+    /// Trailers with nothing but the status of success.
     Success,
     Trailers(HeaderMap),
     Reset(Status),
 }
 
 impl Ending {
-    /// The trailers, if it has any.
+    /// Returns the trailers, if there are any.
     pub fn into_trailers(self) -> Result<Option<HeaderMap>, Status> {
         match self {
             Self::End => Ok(None),
@@ -30,19 +30,19 @@ impl Ending {
     }
 }
 
-/// How this end begins.
+/// First frame of this side of a call.
 pub(crate) enum Opening {
     Call(PathAndQuery, HeaderMap),
     Response(u16, HeaderMap),
 }
 
-/// How this end ends.
+/// Orderly end of this side of a call.
 pub(crate) enum Going {
     End,
     Trailers(HeaderMap),
 }
 
-/// The next part of what this end sends.
+/// The next part of this side of a call.
 #[derive(Default)]
 pub(crate) struct Submission {
     pub opening: Option<Opening>,
@@ -50,27 +50,27 @@ pub(crate) struct Submission {
     pub ending: Option<Going>,
 }
 
-/// The memory of what came is kept for the next call up to here.
+/// Maximum capacity in bytes of the receive buffer that is kept for the next call with the same number.
 const KEPT_BYTES_MAX: usize = 1 << 10;
 
 #[derive(Default)]
 pub(super) struct Inbox {
     pub answer: Option<(u16, HeaderMap)>,
     pub is_answered: bool,
-    /// What nobody has read yet: never longer than the window.
+    /// Unread bytes; never more than the window.
     pub bytes: Vec<u8>,
     pub ending: Option<Ending>,
     pub is_ended: bool,
     pub has_reader: bool,
-    /// What the peer may still send.
+    /// Number of bytes that the peer may still send.
     pub window_left: u32,
-    /// What was read since the peer was told that it may send more.
+    /// Number of bytes read since the last window update was sent to the peer.
     pub owed: u32,
     pub waker: Option<Waker>,
 }
 
 impl Inbox {
-    /// Appends what came. Its memory does not outgrow the window, as that of a vector that doubles would.
+    /// Appends received data. The capacity never exceeds the window, as it could if the vector doubled it.
     pub fn append(&mut self, data: &[u8], window_bytes: u32) {
         let (len, capacity) = (self.bytes.len() + data.len(), self.bytes.capacity());
         if len > capacity {
@@ -80,13 +80,13 @@ impl Inbox {
         self.bytes.extend_from_slice(data);
     }
 
-    /// As at first, with the memory of what came if that is little.
+    /// Returns the initial state. The receive buffer is kept if it is small.
     fn cleared(&mut self) -> Self {
         self.forget_bytes();
         Self { bytes: std::mem::take(&mut self.bytes), ..Self::default() }
     }
 
-    /// Nobody reads what came. Returns how many bytes that was.
+    /// Discards the unread bytes. Returns their number.
     pub fn forget_bytes(&mut self) -> u32 {
         let len_bytes = self.bytes.len() as u32;
         self.bytes.clear();
@@ -96,7 +96,8 @@ impl Inbox {
         len_bytes
     }
 
-    /// The peer's side ends: so, unless this end has told its reader something else already.
+    /// Records that the peer's side has ended. `ending` is ignored if this end has already set another one for its
+    /// reader.
     pub fn end(&mut self, ending: Ending, wakes: &mut Vec<Waker>) {
         self.ending.get_or_insert(ending);
         self.is_ended = true;
@@ -110,20 +111,20 @@ impl Inbox {
 
 #[derive(Default)]
 pub(super) struct Outbox {
-    /// Whether a part is kept here that was not sent whole.
+    /// `true` if this holds a part that was not sent completely.
     pub is_full: bool,
     pub opening: Option<Opening>,
     pub data: Bytes,
     pub ending: Option<Going>,
     pub reset: Option<(Code, String)>,
-    /// The last frame of this side was made.
+    /// `true` once the last frame of this side was composed.
     pub is_ended: bool,
     pub is_queued: bool,
-    /// What the peer lets this end send.
+    /// Number of bytes that the peer permits this end to send.
     pub window_left: u32,
-    /// What the peer will be told that it may send in addition.
+    /// Number of bytes to grant to the peer in the next window update.
     pub credit: u32,
-    /// Who submits the parts.
+    /// The task that submits the parts.
     pub waker: Option<Waker>,
 }
 
@@ -139,7 +140,7 @@ impl Outbox {
         keep(&mut self.waker, context);
     }
 
-    /// Whether the last part has been submitted.
+    /// Returns whether the last part has been submitted.
     pub fn has_end(&self) -> bool {
         self.is_ended || self.ending.is_some() || self.reset.is_some()
     }
@@ -162,7 +163,7 @@ fn keep(slot: &mut Option<Waker>, context: &Context<'_>) {
 #[derive(Default)]
 pub(super) struct Call {
     pub generation: u32,
-    /// The first frame of this side was made.
+    /// `true` once the first frame of this side was composed.
     pub was_opened: bool,
     pub is_open: bool,
     pub inbox: Inbox,
@@ -170,7 +171,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// A queued number stays queued, whichever call it belongs to.
+    /// Opens the call. A queued number stays queued, whichever call it now belongs to.
     pub fn begin(&mut self, ours: u32, theirs: u32) {
         let is_queued = self.outbox.is_queued;
         self.is_open = true;
@@ -179,7 +180,7 @@ impl Call {
         self.outbox = Outbox { is_queued, window_left: theirs, ..Outbox::default() };
     }
 
-    /// Whether the peer gave it up.
+    /// Returns whether the call was reset by the peer or by a lost connection.
     pub fn has_come_to_nothing(&self) -> bool {
         matches!(self.inbox.ending, Some(Ending::Reset(_)))
     }

@@ -1,4 +1,4 @@
-//! Frames that came.
+//! Handling of received frames.
 
 use bytes::Bytes;
 use tonic::{Code, Status};
@@ -8,15 +8,16 @@ use super::{Accepted, Calls, Role};
 use crate::frame::{Frame, Garbled, Head, Path, metadata};
 use crate::options::WINDOW_BYTES_MAX;
 
-/// A server works on at most so many times the open calls that it allows: those beyond were given up by their clients,
-/// and have not ended yet.
+/// Maximum number of methods that a server runs, in multiples of the number of open calls that it allows. The excess
+/// are calls that their clients cancelled and whose methods are still running.
 const GIVEN_UP_FACTOR: usize = 2;
 
 impl Calls {
-    /// Takes a frame.
+    /// Handles a frame.
     ///
     /// # Errors
-    /// If the peer may not send that now: nothing it says can be believed any more.
+    /// Returns an error if the peer violates the protocol. The connection must then be closed, because no further
+    /// frame of the peer can be interpreted.
     pub fn take(&mut self, head: Head, payload: &[u8]) -> Result<(), Garbled> {
         let number = head.call;
         match (&self.role, Frame::parse(head, payload)?) {
@@ -51,7 +52,7 @@ impl Calls {
             (_, Frame::Reset { code, reason }) => self.take_reset(number, code, reason),
             (_, Frame::Window { more_bytes }) => self.take_window(number, more_bytes),
             (Role::Client { permits, .. }, Frame::Goodbye { .. }) => {
-                // Who waits for a turn learns it.
+                // Tasks that wait for a permit fail.
                 permits.close();
                 self.is_leaving = true;
                 Ok(())
@@ -152,7 +153,8 @@ impl Calls {
         Ok(())
     }
 
-    /// A server that has answered reads no further.
+    /// Handles the end of the peer's side. A server that has responded reads no more of the request, so a client stops
+    /// sending it.
     fn peer_ended(&mut self, number: u16) {
         let call = &mut self.table[usize::from(number)];
         if matches!(self.role, Role::Client { .. }) && !call.outbox.is_ended && call.outbox.reset.is_none() {
@@ -174,7 +176,7 @@ impl Calls {
             if call.inbox.is_ended || !call.was_opened {
                 return Err(Garbled("the end of a call that has ended"));
             }
-            // Success is said by trailers alone.
+            // Only trailers can report success.
             let code = Some(Code::from_i32(code.into())).filter(|code| *code != Code::Ok);
             let status = Status::new(code.unwrap_or(Code::Unknown), reason);
             call.inbox.end(Ending::Reset(status), &mut self.wakes);
@@ -186,7 +188,7 @@ impl Calls {
         call.inbox.end(Ending::Reset(given_up), &mut self.wakes);
         call.outbox.clear(&mut self.wakes);
         if !call.outbox.is_ended {
-            // The client waits for the end of this side before it uses the number again.
+            // The client reuses the number only after the end of this side.
             call.outbox.reset = Some((Code::Cancelled, String::new()));
             self.queue(number);
         }
@@ -206,13 +208,13 @@ impl Calls {
         Ok(())
     }
 
-    /// Somebody read bytes of this call, or nobody ever will: the peer may send as many again.
+    /// Records that `len_bytes` bytes of this call were read or discarded: the peer may send as many again.
     pub(super) fn was_read(&mut self, number: u16, len_bytes: u32) {
         let is_server = matches!(self.role, Role::Server { .. });
         let call = &mut self.table[usize::from(number)];
         let inbox = &mut call.inbox;
         inbox.owed += len_bytes;
-        // After its end a server says nothing more of a call.
+        // A server sends no frame of a call after its last one.
         let is_over = inbox.is_ended || is_server && call.outbox.is_ended;
         if !is_over && inbox.owed >= self.ours.window_bytes.div_ceil(2) {
             call.outbox.credit += std::mem::take(&mut inbox.owed);

@@ -1,8 +1,9 @@
-//! The calls of a connection: frames in, frames out, and tasks that wait for either. It knows neither stream nor clock.
+//! The calls of a connection: received frames, frames to send, and the tasks that wait for either. This module uses
+//! neither the stream nor a clock.
 //!
-//! A file for each concern: [`call`] (the state of one), [`incoming`] (frames that came), [`outgoing`] (frames that
-//! go), [`reading`] (who waits for what came), [`whole`] (short messages made and read in place), [`paths`] (numbers of
-//! methods).
+//! Submodules: [`call`] (state of one call), [`incoming`] (received frames), [`outgoing`] (frames to send),
+//! [`reading`] (tasks that wait for received data), [`whole`] (short messages encoded and decoded in place), [`paths`]
+//! (numbers of methods).
 
 mod call;
 mod incoming;
@@ -32,56 +33,56 @@ use paths::{Known, Numbers};
 pub(crate) use reading::Answer;
 pub(crate) use whole::{Came, Whole};
 
-/// A call, as long as it is that one: numbers are used again.
+/// Identifies a call. Numbers are reused; the generation distinguishes the calls that had the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallId {
     number: u16,
     generation: u32,
 }
 
-/// What an end does, with what only that end knows.
+/// Role of this end, with its role-specific state.
 enum Role {
     Client {
         free: Vec<u16>,
         numbers: Numbers,
-        /// One for each call that may be opened.
+        /// One permit for each call that may be opened.
         permits: Arc<Semaphore>,
     },
     Server {
         known: Known,
-        /// Calls that began and wait to be answered.
+        /// Calls that have begun and wait to be answered.
         accepted: Vec<Accepted>,
-        /// Calls whose answers somebody works on, given up or not.
+        /// Number of calls whose methods are running, including cancelled ones.
         running: usize,
     },
 }
 
-/// A call that began at a server.
+/// A call that has begun at a server.
 pub(crate) struct Accepted {
     pub id: CallId,
     pub uri: Uri,
     pub metadata: HeaderMap,
-    /// The request, if this is all of it and the method is not answered directly.
+    /// The request, if it is complete and no direct method answers it.
     pub whole: Option<Bytes>,
-    /// Which method answers it directly. Its request is whole, and read where it is.
+    /// Index of the direct method that answers it. Its request is complete and is decoded in the receive buffer.
     pub method: Option<usize>,
 }
 
-/// See the module.
+/// State of all calls of a connection; see the module documentation.
 pub(crate) struct Calls {
     role: Role,
     ours: Hello,
     theirs: Hello,
     table: Vec<Call>,
     open: usize,
-    /// Calls with something to send, in turn.
+    /// Calls that have data to send, in round-robin order.
     turns: VecDeque<u16>,
-    /// What this server still has to say before it takes no more calls.
+    /// Reason of the `GOODBYE` frame, until that is sent.
     goodbye: Option<String>,
-    /// The server takes no more calls.
+    /// `true` once the server accepts no more calls.
     is_leaving: bool,
     broken: Option<Status>,
-    /// Tasks to wake when nothing is locked any more.
+    /// Tasks to wake after the lock has been released.
     pub wakes: Vec<Waker>,
 }
 
@@ -114,7 +115,7 @@ impl Calls {
         }
     }
 
-    /// Begins a call, for which the caller has a permit. What it consists of is submitted next.
+    /// Opens a call. The caller must have acquired a permit for it. The parts of the call are submitted next.
     pub fn open(&mut self) -> Result<CallId, Status> {
         if let Some(why) = self.refuses_calls() {
             self.give_permit();
@@ -144,7 +145,7 @@ impl Calls {
         }
     }
 
-    /// Why no call can be begun here any more.
+    /// Returns the reason if no more calls can be opened on this connection.
     pub fn refuses_calls(&self) -> Option<Status> {
         let leaving = || Status::unavailable("the server takes no more calls over this connection");
         self.broken.clone().or_else(|| self.is_leaving.then(leaving))
@@ -154,7 +155,7 @@ impl Calls {
         self.open > 0
     }
 
-    /// Whether nothing happens here any more once the open calls are over.
+    /// Returns whether the connection ends as soon as the open calls have ended.
     pub fn is_ending(&self) -> bool {
         self.is_leaving || self.broken.is_some()
     }
@@ -163,7 +164,7 @@ impl Calls {
         self.broken.is_some()
     }
 
-    /// The tasks to wake, if there are any.
+    /// Returns the tasks to wake.
     pub fn take_wakes(&mut self) -> Vec<Waker> {
         if self.wakes.is_empty() { Vec::new() } else { std::mem::take(&mut self.wakes) }
     }
@@ -177,7 +178,7 @@ impl Calls {
         (call.is_open && call.generation == id.generation).then_some(call)
     }
 
-    /// Hands the next part of a call over, to be sent when there is room: at once, if the part before has been sent.
+    /// Submits the next part of a call, to be sent when there is space. Ready when the part before has been sent.
     pub fn poll_submit(
         &mut self,
         id: CallId,
@@ -200,7 +201,7 @@ impl Calls {
         Poll::Ready(Ok(()))
     }
 
-    /// Ready when a call is over, whoever ended it; the task that answers it is woken then.
+    /// Ready when a call has ended, whichever side ended it. The task that answers the call is woken then.
     pub fn poll_over(&mut self, id: CallId, context: &Context<'_>) -> Poll<()> {
         match self.call(id) {
             Some(call) if call.outbox.reset.is_none() => {
@@ -211,7 +212,7 @@ impl Calls {
         }
     }
 
-    /// Ends this side of a call, with a reason, whatever has been sent of it.
+    /// Resets this side of a call with a reason, regardless of how much of it has been sent.
     pub fn reset(&mut self, id: CallId, code: Code, reason: &str) {
         if self.call(id).is_none() {
             return;
@@ -223,7 +224,7 @@ impl Calls {
         self.wakes.extend(call.inbox.waker.take());
         call.outbox.clear(&mut self.wakes);
         if is_client && !call.was_opened {
-            // The server never hears of it.
+            // The server has received no frame of this call.
             call.inbox.is_ended = true;
             call.outbox.is_ended = true;
         } else if !call.inbox.is_ended || !call.outbox.is_ended {
@@ -233,8 +234,8 @@ impl Calls {
         self.release_if_over(id.number);
     }
 
-    /// Ends this side of a call with a status: at a client for its reader, at a server for the client. Does nothing if
-    /// it has ended.
+    /// Ends this side of a call with a status, which is returned to the reader at a client, and sent to the client at
+    /// a server. Does nothing if this side has ended.
     pub fn fail(&mut self, id: CallId, why: &Status) {
         if self.call(id).is_none_or(|call| call.outbox.is_ended || call.outbox.reset.is_some()) {
             return;
@@ -244,12 +245,12 @@ impl Calls {
             call.outbox.clear(&mut self.wakes);
             let ending = Ending::Reset(why.clone());
             if !call.was_opened {
-                // The server never hears of it.
+                // The server has received no frame of this call.
                 call.outbox.is_ended = true;
                 call.inbox.end(ending, &mut self.wakes);
                 return self.release_if_over(id.number);
             }
-            // The reader takes it; the peer's own end still comes.
+            // The reader receives this status. The end of the peer's side is still received.
             call.inbox.ending = Some(ending);
             self.wakes.extend(call.inbox.waker.take());
             call.outbox.reset = Some((Code::Cancelled, String::new()));
@@ -268,7 +269,7 @@ impl Calls {
         }
     }
 
-    /// The stream is lost: all calls end.
+    /// Ends all calls because the connection was lost.
     pub fn break_off(&mut self, why: &Status) {
         if self.broken.is_some() {
             return;
@@ -293,7 +294,7 @@ impl Calls {
         }
     }
 
-    /// This server takes no more calls. Those that run go on.
+    /// Stops this server from accepting calls. Running calls continue.
     pub fn leave(&mut self, reason: &str) {
         if !self.is_leaving {
             self.is_leaving = true;
@@ -301,7 +302,7 @@ impl Calls {
         }
     }
 
-    /// What began since the last time goes to where it is answered.
+    /// Moves the calls that have begun since the last time into `into`, where they are answered.
     pub fn take_accepted(&mut self, into: &mut Vec<Accepted>) {
         if let Role::Server { accepted, running, .. } = &mut self.role {
             *running += accepted.len();
@@ -309,7 +310,7 @@ impl Calls {
         }
     }
 
-    /// Nobody works on this side of the call any more. What it did not send by now it never will.
+    /// Called when the task that sends this side of the call has ended. If the side is incomplete, the call is reset.
     pub fn stopped(&mut self, id: CallId) {
         let is_unfinished = self.call(id).is_some_and(|call| !call.outbox.has_end());
         if let Role::Server { running, .. } = &mut self.role {
@@ -329,7 +330,7 @@ impl Calls {
         }
     }
 
-    /// Both sides have ended the call, and nobody reads it any more: its number is free.
+    /// Releases the call's number if both sides have ended and, at a client, the response is no longer read.
     fn release_if_over(&mut self, number: u16) {
         let call = &mut self.table[usize::from(number)];
         let is_over = call.is_open && call.inbox.is_ended && call.outbox.is_ended;
@@ -349,7 +350,7 @@ impl Calls {
     }
 }
 
-/// The path of a request, if it can be sent.
+/// Returns the path of a request, if it can be sent.
 pub(crate) fn path_of(uri: &Uri) -> Result<PathAndQuery, Status> {
     let path = uri.path_and_query().ok_or_else(|| Status::internal("the request names no method"))?;
     let len = path.as_str().len();

@@ -1,4 +1,4 @@
-//! Frames that go.
+//! Composition of frames to send.
 
 use bytes::Bytes;
 use tonic::Code;
@@ -7,12 +7,12 @@ use super::call::{Going, Opening};
 use super::{Calls, Role};
 use crate::frame::{Kind, PAYLOAD_BYTES_MAX, Writer, metadata, reason};
 
-/// Data up to here is copied behind its frame's head; longer data is sent from where it is.
+/// Maximum length in bytes of data that is copied after its frame head. Longer data is sent from its own buffer.
 const COPIED_BYTES_MAX: usize = 1 << 10;
-/// Frames of several calls go together up to here.
+/// Length in bytes from which on frames of several calls are sent without gathering more.
 const GATHERED_BYTES_MAX: usize = 8 << 10;
 
-/// Frames on their way into the stream: some whole ones, and what belongs to the last of them.
+/// Frames being written into the stream: complete ones, and the data of the last of them.
 #[derive(Default)]
 pub(crate) struct Outbound {
     pub head: Vec<u8>,
@@ -29,13 +29,13 @@ impl Outbound {
         self.head.len() + self.body.len()
     }
 
-    /// What has not been sent, in one or two pieces.
+    /// Returns the unsent bytes, in one or two segments.
     pub fn pieces(&self) -> [&[u8]; 2] {
         let of_body = self.sent.saturating_sub(self.head.len());
         [self.head.get(self.sent..).unwrap_or_default(), &self.body[of_body..]]
     }
 
-    /// So much more was sent.
+    /// Records that `len_bytes` more bytes were sent.
     pub fn advance(&mut self, len_bytes: usize) {
         self.sent += len_bytes;
         if !self.is_pending() {
@@ -45,7 +45,7 @@ impl Outbound {
         }
     }
 
-    /// Whether these are enough to be sent together.
+    /// Returns whether the frames are long enough to be sent.
     pub fn is_enough(&self) -> bool {
         !self.body.is_empty() || self.head.len() >= GATHERED_BYTES_MAX
     }
@@ -60,7 +60,7 @@ impl Outbound {
 }
 
 impl Calls {
-    /// Makes frames of calls in turn, until these are enough to be sent together.
+    /// Composes frames of the queued calls in round-robin order, until they are long enough to be sent.
     pub fn emit(&mut self, out: &mut Outbound) {
         if let Some(why) = self.goodbye.take() {
             let mut writer = Writer::begin(&mut out.head, Kind::Goodbye, 0);
@@ -99,13 +99,13 @@ impl Calls {
         }
     }
 
-    /// One frame of the part that was submitted.
+    /// Composes one frame of the submitted part.
     fn emit_part(&mut self, number: u16, out: &mut Outbound) {
         let call = &mut self.table[usize::from(number)];
         let outbox = &mut call.outbox;
         let window = outbox.window_left as usize;
         if outbox.opening.is_none() && window == 0 && !outbox.data.is_empty() {
-            // The peer's word brings it back.
+            // The call is queued again when the peer sends a window update.
             return;
         }
         let mut writer = match (outbox.opening.take(), &mut self.role) {
@@ -168,7 +168,7 @@ impl Calls {
     }
 }
 
-/// Codes are small numbers.
+/// Converts a status code to its wire representation. All codes are below 256.
 fn code_of(code: Code) -> u8 {
     code as i32 as u8
 }

@@ -1,4 +1,4 @@
-//! Methods' paths go over a stream once; then a number stands for them.
+//! Compression of method paths: each path is sent once and then replaced by a number.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use http::uri::PathAndQuery;
 
 use crate::frame::{Garbled, Path};
 
-/// So many paths have numbers; further ones are spelled out in each call.
+/// Maximum number of numbered paths; further ones are sent as text in each call.
 const PATHS_MAX: usize = 256;
 
-/// The client's numbers.
+/// Numbers assigned by the client.
 #[derive(Default)]
 pub(super) struct Numbers(HashMap<PathAndQuery, u16>);
 
 impl Numbers {
-    /// How a call that is sent now names its path.
+    /// Returns the representation of `path` in the next call, and assigns a number to a new path.
     pub fn name<'a>(&mut self, path: &'a PathAndQuery) -> Path<'a> {
         if let Some(number) = self.0.get(path) {
             return Path::Known(*number);
@@ -32,7 +32,7 @@ impl Numbers {
 /// Numbers of the methods that are answered directly, by their paths.
 pub(crate) type DirectPaths = HashMap<PathAndQuery, usize>;
 
-/// What the server was told: paths, and which of them are answered directly.
+/// Numbered paths received by the server, each with the index of its direct method if it has one.
 #[derive(Default)]
 pub(super) struct Known {
     paths: Vec<(PathAndQuery, Option<usize>)>,
@@ -44,7 +44,7 @@ impl Known {
         Self { paths: Vec::new(), direct }
     }
 
-    /// The path of a call, and the number of its method if that is answered directly.
+    /// Returns the path of a call, and the index of its method if that is answered directly.
     pub fn find(&mut self, path: Path<'_>) -> Result<(PathAndQuery, Option<usize>), Garbled> {
         let parse = |text: &str| {
             let path = text.starts_with('/').then(|| PathAndQuery::try_from(text).ok()).flatten();

@@ -1,4 +1,4 @@
-//! Who waits for what came.
+//! Tasks that wait for received data.
 
 use std::task::{Context, Poll};
 
@@ -10,7 +10,7 @@ use tonic::Status;
 use super::call::Ending;
 use super::{CallId, Calls};
 
-/// The beginning of an answer, and the rest, if it has come.
+/// The beginning of a response, and the rest, if it has arrived.
 pub(crate) struct Answer {
     pub http_status: u16,
     pub metadata: HeaderMap,
@@ -22,7 +22,7 @@ impl Calls {
         self.broken.clone().unwrap_or_else(|| Status::cancelled("the call is over"))
     }
 
-    /// Waits for the answer to begin. A call whose whole answer has come is over then.
+    /// Waits for the response to begin. If the complete response has arrived, the call has ended.
     pub fn poll_answer(&mut self, id: CallId, context: &Context<'_>) -> Poll<Result<Answer, Status>> {
         let Some(call) = self.call(id) else { return Poll::Ready(Err(self.gone())) };
         let inbox = &mut call.inbox;
@@ -71,7 +71,7 @@ impl Calls {
         Poll::Ready(frame)
     }
 
-    /// Nobody reads this call any more. The number is free, if that was all.
+    /// Called when the reader of this call has gone. Releases the number if both sides have ended.
     pub fn leave_unread(&mut self, id: CallId) {
         let Some(call) = self.call(id) else { return };
         call.inbox.has_reader = false;

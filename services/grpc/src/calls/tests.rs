@@ -1,4 +1,4 @@
-//! Both ends of a connection, without one: frames go from hand to hand.
+//! Tests of both ends of a connection, which exchange frames directly, without a stream.
 
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ struct Ends {
     server: Calls,
 }
 
-/// Everything that an end has to send.
+/// Returns all frames that an end has to send.
 fn sent_by(calls: &mut Calls) -> Vec<u8> {
     let mut all = Vec::new();
     let mut out = Outbound::default();
@@ -119,7 +119,7 @@ fn a_path_goes_once() {
     assert!(ends.accepted().iter().all(|accepted| accepted.uri.path() == "/s/m"));
 }
 
-/// A path whose first call is given up before it was sent.
+/// The first call of a path is cancelled before it is sent, so its path must not count as defined.
 #[test]
 fn a_call_that_is_given_up_before_it_is_sent_is_never_heard_of() {
     let mut ends = Ends::new();
@@ -148,7 +148,7 @@ fn a_sender_stops_at_the_window_and_goes_on_when_bytes_were_read() {
         ends.give_server();
     }
     assert_eq!(got, 250);
-    // The end has come: a late window is nobody's.
+    // The call's end has been received: a late window update is ignored.
     let _waits = ends.client.poll_answer(id, &context());
     answer(&mut ends.server, accepted.id, b"");
     ends.give_client();
@@ -163,7 +163,7 @@ fn a_sender_that_goes_beyond_what_it_was_told_is_refused() {
     ends.give_server();
     let accepted = ends.accepted().pop().unwrap();
     assert!(ends.server.poll_frame(accepted.id, &context()).is_ready());
-    // It was not told yet that these bytes were read.
+    // The window update for the bytes read has not been sent yet.
     let mut more = Vec::new();
     let mut writer = Writer::begin(&mut more, Kind::Data, accepted.id.number);
     writer.put(&[7]);
@@ -178,7 +178,7 @@ fn a_number_is_used_again_when_both_ends_have_ended_its_call() {
     ends.give_server();
     let accepted = ends.accepted().pop().unwrap();
     ends.client.reset(id, Code::Cancelled, "");
-    // Until the server has answered that, the number is taken.
+    // The number stays in use until the server has replied to the reset.
     let other = ends.call(b"", Some(Going::End));
     assert_ne!(other.number, id.number);
     ends.give_server();
@@ -207,7 +207,7 @@ fn calls_that_are_given_up_and_do_not_end_are_bounded() {
     for _ in 0..40 {
         let id = ends.call(b"", Some(Going::End));
         ends.give_server();
-        // Nobody finishes them.
+        // These calls are never finished.
         working.extend(ends.accepted());
         let bytes = sent_by(&mut ends.server);
         let mut rest = &bytes[..];
@@ -232,7 +232,7 @@ fn calls_that_are_given_up_and_do_not_end_are_bounded() {
 fn a_server_that_leaves_takes_no_call_and_says_so() {
     let mut ends = Ends::new();
     ends.server.leave("enough");
-    // A call that was on its way meanwhile.
+    // A call that crosses with the goodbye.
     let id = ends.call(b"", Some(Going::End));
     ends.give_server();
     assert!(ends.accepted().is_empty());
@@ -255,7 +255,7 @@ fn random_frame() -> impl Strategy<Value = Vec<u8>> {
             Kind::Window,
             Kind::Goodbye,
         ];
-        // Mostly data: after a frame that breaks the rules no further one is looked at.
+        // Mostly data: an invalid frame ends the processing of later ones.
         let kind = kinds.get(usize::from(kind)).copied().unwrap_or(Kind::Data);
         let mut writer = Writer::begin(&mut out, kind, call);
         match kind {
@@ -287,13 +287,13 @@ fn random_frame() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// A call at one end, as the tests' random steps see it.
+/// A call at one end, in the model of the random test.
 #[derive(Clone, Copy)]
 struct Used {
     id: CallId,
     is_begun: bool,
     is_answered: bool,
-    /// Its reader has left it.
+    /// `true` once its reader is gone.
     is_left: bool,
 }
 
@@ -327,7 +327,7 @@ impl Used {
     }
 }
 
-/// Two ends that keep the rules, and what they do with their calls.
+/// Two ends that comply with the protocol, and the users of their calls.
 struct Users {
     ends: Ends,
     asked: Vec<Used>,
@@ -372,8 +372,8 @@ impl Users {
 }
 
 proptest! {
-    /// Whatever the users of two ends do, and when: neither end breaks a rule, and when all of them have left no call
-    /// is open and every number is free.
+    /// For any sequence of operations at both ends: neither end violates the protocol, and when all users are done no
+    /// call is open and every number is free.
     #[test]
     fn no_call_is_left_behind(
         steps in proptest::collection::vec((0..12_u8, 0..8_usize, 1..250_usize, any::<bool>()), 1..120)
@@ -394,7 +394,7 @@ proptest! {
         prop_assert_eq!(users.ends.permits.available_permits(), HELLO.calls_max.into());
     }
 
-    /// Whatever a peer sends, an end refuses it or goes on, and keeps no more than it said it would.
+    /// For any input of a peer: an end returns an error or continues, and stores no more than its limits.
     #[test]
     fn whatever_comes_is_bounded(frames in proptest::collection::vec((random_frame(), any::<bool>()), 1..60)) {
         let mut ends = Ends::new();

@@ -1,5 +1,5 @@
-//! Short messages: a request or an answer that is one frame is made where it is sent, and read where it came. Nothing of
-//! it is allocated here.
+//! Short messages: a request or a response that fits in one frame is encoded in the send buffer and decoded in the
+//! receive buffer. This path allocates no memory.
 
 use std::task::{Context, Poll};
 
@@ -13,28 +13,28 @@ use super::{Answer, CallId, Calls, Outbound, Role};
 use crate::frame::{Kind, Writer, metadata};
 use crate::message::{self, PREFIX_BYTES};
 
-/// The longest message, with its prefix, that is made in place.
+/// Maximum length in bytes of a message, including its prefix, that is encoded in place.
 const SHORT_BYTES_MAX: usize = 8 << 10;
 
-/// An answer that has come.
+/// A response that has arrived completely.
 pub(crate) struct Whole<'a> {
     pub http_status: u16,
     pub metadata: HeaderMap,
     pub data: &'a [u8],
-    /// `None` if the call succeeded and nothing else was said.
+    /// `None` if the call succeeded and the trailers contain nothing else.
     pub trailers: Option<HeaderMap>,
 }
 
-/// What a wait for an answer brought.
+/// Result of a wait for a response.
 pub(crate) enum Came<T> {
-    /// All of it at once, and what became of it.
+    /// The complete response arrived: the result of decoding it.
     Whole(T),
-    /// Its beginning.
+    /// The beginning of the response arrived.
     Part(Box<Answer>),
 }
 
 impl Calls {
-    /// Whether a message can be made behind what waits to be sent, and out of turn.
+    /// Returns whether a message can be encoded after the pending output, ahead of the queue.
     fn takes_short(&mut self, id: CallId, message: &impl Message, out: &Outbound) -> bool {
         let len = PREFIX_BYTES + message.encoded_len();
         if len > SHORT_BYTES_MAX || out.is_enough() || self.has_turns() {
@@ -47,7 +47,7 @@ impl Calls {
         })
     }
 
-    /// This side of the call has said everything.
+    /// Records that all of this side was composed.
     fn said_all(&mut self, id: CallId) {
         let call = &mut self.table[usize::from(id.number)];
         call.was_opened = true;
@@ -55,8 +55,8 @@ impl Calls {
         self.release_if_over(id.number);
     }
 
-    /// Makes the whole request of a call that was opened. Returns whether it did: what is long, or has to wait, is
-    /// submitted in parts.
+    /// Composes the complete request of an open call. Returns `false`, without effect, if the message is too long or
+    /// must wait; it is then submitted in parts.
     pub fn compose_request(
         &mut self,
         id: CallId,
@@ -79,7 +79,7 @@ impl Calls {
         true
     }
 
-    /// Makes the whole answer of a call that succeeded. Returns as [`Calls::compose_request`].
+    /// Composes the complete response of a call that succeeded. Returns the same as [`Calls::compose_request`].
     pub fn compose_answer(
         &mut self,
         id: CallId,
@@ -101,7 +101,7 @@ impl Calls {
         true
     }
 
-    /// Reads the request of a call that is answered directly; `None` if the client has given it up.
+    /// Decodes the request of a call that is answered directly. Returns `None` if the client has cancelled the call.
     pub fn read_request<T>(&mut self, id: CallId, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
         let inbox = &mut self.call(id).filter(|call| !call.has_come_to_nothing())?.inbox;
         let result = read(&inbox.bytes);
@@ -109,7 +109,7 @@ impl Calls {
         Some(result)
     }
 
-    /// Waits for the answer, and reads it if all of it has come: the call is over then.
+    /// Waits for the response. If it has arrived completely, decodes it and ends the call.
     pub fn poll_whole<T>(
         &mut self,
         id: CallId,

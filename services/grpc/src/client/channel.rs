@@ -1,4 +1,4 @@
-//! A channel: calls over one connection, which is made anew when it was lost.
+//! A channel: calls over one connection, which is re-established after a loss.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,9 +16,11 @@ use super::ResponseFuture;
 use crate::connection::{CallRef, Connection};
 use crate::options::GrpcOptions;
 
-/// A client's way to a [`crate::Server`]: what generated clients are made from. Its clones share one connection.
+/// A client's channel to a [`crate::Server`], from which generated clients are created. Its clones share one
+/// connection.
 ///
-/// A connection that was lost is made anew by the next call. It ends when the last clone is gone and no call is open.
+/// The next call after a connection loss establishes a new connection. The connection ends when the last clone is
+/// dropped and no call is open.
 #[derive(Clone)]
 pub struct Channel {
     inner: Arc<Inner>,
@@ -29,11 +31,11 @@ pub(super) struct Inner {
     address: SocketAddr,
     options: GrpcOptions,
     current: Mutex<Option<Arc<Line>>>,
-    /// Held by who connects.
+    /// Held by the task that is connecting.
     connecting: tokio::sync::Mutex<()>,
 }
 
-/// A connection, as long as calls can be begun over it.
+/// A connection on which calls can be opened.
 pub(super) struct Line {
     connection: Arc<Connection>,
     permits: Arc<Semaphore>,
@@ -50,13 +52,13 @@ impl Line {
         self.connection.with(|calls| calls.refuses_calls().is_none())
     }
 
-    /// A new call, if one may be opened now.
+    /// Opens a call if a permit is available now.
     fn try_begin(&self) -> Option<Result<CallRef, Status>> {
         self.permits.try_acquire().ok()?.forget();
         Some(self.begin_with_permit())
     }
 
-    /// A new call, as soon as one may be opened.
+    /// Opens a call as soon as a permit is available.
     async fn begin(&self) -> Result<CallRef, Status> {
         if let Ok(permit) = self.permits.acquire().await {
             permit.forget();
@@ -74,14 +76,15 @@ impl Channel {
     /// Connects to a server.
     ///
     /// # Errors
-    /// If nobody listens there, or speaks something else.
+    /// Returns an error if no process listens there, or if it does not use this protocol.
     pub async fn connect(nic: &Nic, address: SocketAddr, options: GrpcOptions) -> Result<Self, OpenError> {
         let channel = Self::connect_lazy(nic, address, options);
         channel.inner.connect().await?;
         Ok(channel)
     }
 
-    /// A channel whose first call connects; a call that cannot is [`tonic::Code::Unavailable`].
+    /// Creates a channel that connects at its first call. A call fails with [`tonic::Code::Unavailable`] if the
+    /// connection cannot be established.
     pub fn connect_lazy(nic: &Nic, address: SocketAddr, options: GrpcOptions) -> Self {
         let (current, connecting) = (Mutex::new(None), tokio::sync::Mutex::new(()));
         Self { inner: Arc::new(Inner { nic: nic.clone(), address, options, current, connecting }) }
@@ -99,12 +102,12 @@ impl Inner {
         self.current.lock().clone()
     }
 
-    /// A call over the connection that there is, without waiting for anything.
+    /// Opens a call over the existing connection, without waiting.
     pub fn try_begin(&self) -> Option<CallRef> {
         self.current()?.try_begin()?.ok()
     }
 
-    /// A call, over a new connection if need be.
+    /// Opens a call, over a new connection if necessary.
     pub async fn begin(self: Arc<Self>) -> Result<CallRef, Status> {
         let unreachable = |error: OpenError| Status::unavailable(error.to_string());
         let line = match self.current().filter(|line| line.is_usable()) {
@@ -114,7 +117,7 @@ impl Inner {
         line.begin().await
     }
 
-    /// Connects, unless somebody did meanwhile.
+    /// Connects, unless another task has connected in the meantime.
     async fn connect(&self) -> Result<Arc<Line>, OpenError> {
         let _one = self.connecting.lock().await;
         if let Some(line) = self.current().filter(|line| line.is_usable()) {
@@ -136,7 +139,7 @@ impl Service<http::Request<Body>> for Channel {
     type Error = Status;
     type Future = ResponseFuture;
 
-    /// Always ready: a call waits by itself for its turn.
+    /// Always ready: each call waits for its own permit.
     fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Status>> {
         Poll::Ready(Ok(()))
     }

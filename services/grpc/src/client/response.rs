@@ -1,4 +1,4 @@
-//! A call of a client, until its answer begins.
+//! A call of a client, until its response begins.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,13 +21,13 @@ use crate::pump;
 type Beginning = Pin<Box<dyn Future<Output = Result<CallRef, Status>> + Send>>;
 type Sending = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The answer of a call. When it is dropped before, the call is given up.
+/// Future of the response of a call. Dropping it before the response begins cancels the call.
 pub struct ResponseFuture {
     stage: Stage,
     deadline: Deadline,
 }
 
-/// What is sent.
+/// The request to send.
 struct Unsent {
     path: PathAndQuery,
     metadata: HeaderMap,
@@ -35,10 +35,10 @@ struct Unsent {
 }
 
 enum Stage {
-    /// Waits for a connection, or for its turn.
+    /// Waits for a connection or a permit.
     Beginning(Arc<Inner>, Option<Beginning>, Box<Unsent>),
     Waiting(CallRef),
-    /// It cannot be sent.
+    /// The request cannot be sent.
     Refused(Status),
     Over,
 }
@@ -58,7 +58,7 @@ impl ResponseFuture {
     }
 }
 
-/// Refuses metadata that cannot be sent.
+/// Returns an error if the metadata cannot be sent.
 pub(super) fn check_metadata(metadata: &HeaderMap) -> Result<(), Status> {
     let len = weight(metadata);
     if len <= METADATA_BYTES_MAX {
@@ -70,7 +70,7 @@ pub(super) fn check_metadata(metadata: &HeaderMap) -> Result<(), Status> {
     Err(Status::resource_exhausted(why))
 }
 
-/// Somebody sends the request. A stream of requests that panics, or whose runtime ends, ends its call.
+/// Guard of the task that sends the request. If the stream of requests panics or its runtime ends, the call ends.
 struct Sender(CallRef);
 
 impl Drop for Sender {
@@ -79,13 +79,13 @@ impl Drop for Sender {
     }
 }
 
-/// Sends the request: at once what is ready, the rest by a task of its own.
+/// Sends the request: the parts that are ready immediately, the rest from a spawned task.
 fn send(call: CallRef, unsent: Unsent, context: &mut Context<'_>) {
     let mut sending: Sending = Box::pin(async move {
         let sender = Sender(call);
         let opening = Opening::Call(unsent.path, unsent.metadata);
         if let Err(why) = pump::send(&sender.0, opening, unsent.body, || Going::End).await {
-            // If the call is over anyway this changes nothing.
+            // Has no effect if the call has already ended.
             sender.0.connection.with(|calls| calls.fail(sender.0.id, &why));
         }
     });

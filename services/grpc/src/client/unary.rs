@@ -1,4 +1,4 @@
-//! Unary calls whose messages are made and read in place: what a direct client is generated for.
+//! Unary calls whose messages are encoded and decoded in place. Generated direct clients use them.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -21,7 +21,7 @@ use crate::connection::CallRef;
 use crate::deadline::Deadline;
 use crate::message::{self, MESSAGE_BYTES_MAX, PREFIX_BYTES};
 
-/// A call that is given up if its answer is not waited for.
+/// Cancels the call on drop, unless its response has been received.
 struct Open(Option<CallRef>);
 
 impl Drop for Open {
@@ -33,12 +33,13 @@ impl Drop for Open {
 }
 
 impl Channel {
-    /// Makes a unary call without tonic's codec: a short request is encoded where it is sent, its answer decoded where
-    /// it came. The server sees no difference. Of the request, message and metadata go; its extensions stay here.
+    /// Makes a unary call without tonic's codec: a short request is encoded in the send buffer, and its response is
+    /// decoded in the receive buffer. The server sees no difference. The message and the metadata of the request are
+    /// sent; its extensions are not.
     ///
     /// # Errors
-    /// What the method answers; what a tonic client says of a lost connection or a deadline that has passed. An answer
-    /// that is compressed, or longer than 4 MiB, is refused.
+    /// Returns the error status of the method, or that of a tonic client for a lost connection or a deadline that has
+    /// passed. A response that is compressed or longer than 4 MiB is rejected.
     pub async fn unary<M: Message, R: Message + Default>(
         &self,
         path: &PathAndQuery,
@@ -74,7 +75,7 @@ impl Channel {
             }
             Came::Part(answer) => {
                 let Answer { http_status, metadata, rest } = *answer;
-                // From here on the body gives the call up.
+                // From here on dropping the body cancels the call.
                 let body = match (rest, open.0.take()) {
                     (Some((data, trailers)), _) => IncomingBody::whole(data, trailers),
                     (None, Some(call)) => IncomingBody::response(call, deadline),
@@ -87,7 +88,7 @@ impl Channel {
     }
 }
 
-/// A call over the connection that there is, or over a new one.
+/// Opens a call over the existing connection, or over a new one.
 async fn begin(inner: &Arc<Inner>, deadline: &mut Deadline) -> Result<CallRef, Status> {
     if let Some(call) = inner.try_begin() {
         return Ok(call);
@@ -100,7 +101,7 @@ async fn begin(inner: &Arc<Inner>, deadline: &mut Deadline) -> Result<CallRef, S
     .await
 }
 
-/// All of a long answer.
+/// Collects a response that arrives in parts.
 async fn collect(mut body: IncomingBody) -> Result<(Vec<u8>, Option<HeaderMap>), Status> {
     let (mut data, mut trailers) = (Vec::new(), None);
     while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
@@ -121,7 +122,7 @@ fn read_whole<R: Message + Default>(whole: Whole<'_>) -> Result<Response<R>, Sta
     read(whole.http_status, whole.metadata, whole.data, whole.trailers)
 }
 
-/// What an answer says. Without trailers the call succeeded.
+/// Decodes a response. `trailers` is `None` if the call succeeded.
 fn read<R: Message + Default>(
     http_status: u16,
     mut metadata: HeaderMap,

@@ -1,4 +1,4 @@
-//! The first bytes of each end: who speaks, which versions, and what it takes.
+//! The first bytes that each end sends: protocol, versions and limits.
 
 use super::Garbled;
 
@@ -7,26 +7,26 @@ pub const HELLO_BYTES: usize = 16;
 
 const MAGIC: [u8; 4] = *b"FgRP";
 
-/// The versions that this build speaks.
+/// Oldest protocol version that this build supports.
 pub const VERSION_MIN: u8 = 1;
-/// See [`VERSION_MIN`].
+/// Newest protocol version that this build supports.
 pub const VERSION_MAX: u8 = 1;
 
-/// What an end says of itself before anything else.
+/// Parameters that each end sends before anything else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The versions that it speaks, from
+    /// Oldest protocol version that the end supports.
     pub version_min: u8,
-    /// and to. Both ends use the newest that both speak.
+    /// Newest protocol version that it supports. Both ends use the newest version that both support.
     pub version_max: u8,
-    /// Calls that may be open at once: their numbers are smaller than this.
+    /// Number of calls that may be open at once: their numbers are smaller than this.
     pub calls_max: u16,
-    /// Bytes of each call that may be sent to this end before it says more.
+    /// Initial window in bytes: the amount of each call that may be sent to this end before it sends a window update.
     pub window_bytes: u32,
 }
 
 impl Hello {
-    /// As it goes over the stream. Four bytes are left for later versions.
+    /// Encodes the hello. Four bytes are reserved for later versions.
     pub fn encode(self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -36,10 +36,10 @@ impl Hello {
         bytes
     }
 
-    /// Reads a hello. Whether there is a version in common: [`Hello::version_with`].
+    /// Decodes a hello. [`Hello::version_with`] checks for a common version.
     ///
     /// # Errors
-    /// If it is none, or if nothing could be sent to who says it.
+    /// Returns an error if the bytes are no hello, or if its limits would permit no calls or no data.
     pub fn parse(bytes: &[u8; HELLO_BYTES]) -> Result<Self, Garbled> {
         let [m0, m1, m2, m3, version_min, version_max, c0, c1, w0, w1, w2, w3, ..] = *bytes;
         if [m0, m1, m2, m3] != MAGIC {
@@ -57,7 +57,7 @@ impl Hello {
         Ok(hello)
     }
 
-    /// The newest version that both speak.
+    /// Returns the newest version that both ends support.
     pub fn version_with(self, other: Self) -> Option<u8> {
         let version = self.version_max.min(other.version_max);
         (version >= self.version_min.max(other.version_min)).then_some(version)

@@ -1,7 +1,7 @@
-//! Metadata as it goes over a stream: entries one behind another, each `[code][length][value]`.
+//! Encoding of metadata: a sequence of entries, each `[code][length][value]`.
 //!
-//! The code stands for a name that many calls have; with code 0 the name follows it, after its length. What is the same
-//! in every call of gRPC is left out: `te`, and a `content-type` that says `application/grpc`.
+//! The code identifies a common name. After code 0 the name follows, preceded by its length. Entries that are the same
+//! in every gRPC call are omitted: `te`, and a `content-type` of `application/grpc`.
 
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, TE, USER_AGENT};
 use http::{HeaderMap, header};
@@ -9,12 +9,12 @@ use tonic::metadata::MetadataMap;
 
 use super::{Garbled, Reader};
 
-/// The most that a call's metadata, or its trailers, may be: names, values, and [`ENTRY_BYTES`] for each entry.
+/// Maximum weight of a call's metadata or of its trailers: names, values, and [`ENTRY_BYTES`] for each entry.
 pub const METADATA_BYTES_MAX: usize = 16 << 10;
-/// What an entry counts beside its name and value, as in HTTP/2: it costs memory even if both are short.
+/// Weight of an entry in addition to its name and value, as in HTTP/2: even a short entry costs memory.
 pub const ENTRY_BYTES: usize = 32;
 
-/// Names that have a code: their place here, from 1 on. Later versions append.
+/// Names that have a code, which is the index in this list plus one. Later versions append.
 static NAMES: [HeaderName; 9] = [
     HeaderName::from_static("grpc-status"),
     HeaderName::from_static("grpc-message"),
@@ -27,13 +27,13 @@ static NAMES: [HeaderName; 9] = [
     CONTENT_TYPE,
 ];
 
-/// The trailers of a call that succeeded, as they go over a stream.
+/// Encoded trailers of a call that succeeded.
 pub const SUCCESS: [u8; 4] = [1, 1, 0, b'0'];
 
 static GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 static OK: HeaderValue = HeaderValue::from_static("0");
 
-/// What [`SUCCESS`] stands for.
+/// Returns the trailers that [`SUCCESS`] encodes.
 pub fn success() -> HeaderMap {
     HeaderMap::from_iter([(NAMES[0].clone(), OK.clone())])
 }
@@ -42,7 +42,8 @@ fn is_left_out(name: &HeaderName, value: &HeaderValue) -> bool {
     name == TE || name == CONTENT_TYPE && value == GRPC
 }
 
-/// How much of [`METADATA_BYTES_MAX`] it uses, or more than that if an entry cannot be sent at all.
+/// Returns the weight of the metadata, counted against [`METADATA_BYTES_MAX`]. The result exceeds that if an entry
+/// cannot be encoded.
 pub fn weight(map: &HeaderMap) -> usize {
     let weigh = |(name, value): (&HeaderName, &HeaderValue)| {
         if name.as_str().len() > u8::MAX.into() {
@@ -53,7 +54,7 @@ pub fn weight(map: &HeaderMap) -> usize {
     map.iter().map(weigh).sum()
 }
 
-/// Appends the entries of a map that weighs no more than allowed.
+/// Appends the entries of a map. Its weight must not exceed [`METADATA_BYTES_MAX`].
 pub fn write(map: &HeaderMap, out: &mut Vec<u8>) {
     for (name, value) in map.iter().filter(|(name, value)| !is_left_out(name, value)) {
         match NAMES.iter().position(|known| known == name) {
@@ -68,12 +69,12 @@ pub fn write(map: &HeaderMap, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads the entries of a block.
+/// Decodes the entries of a block.
 ///
-/// Details of a status that are not base64 are left out.
+/// Status details that are not valid base64 are omitted.
 ///
 /// # Errors
-/// If they are none, or weigh more than allowed.
+/// Returns an error if the encoding is invalid, or if the weight exceeds the limit.
 pub fn read(block: &[u8]) -> Result<HeaderMap, Garbled> {
     let mut map = HeaderMap::new();
     let mut weight = 0;
@@ -106,7 +107,8 @@ pub fn read(block: &[u8]) -> Result<HeaderMap, Garbled> {
     Ok(without_bad_details(map))
 }
 
-/// `Status::from_header_map` panics at details that are not base64: a peer must not be able to do that.
+/// Removes status details that are not valid base64: `Status::from_header_map` panics on them, and a peer must not be
+/// able to cause that.
 fn without_bad_details(map: HeaderMap) -> HeaderMap {
     const DETAILS: &str = "grpc-status-details-bin";
     if !map.contains_key(DETAILS) {

@@ -1,4 +1,5 @@
-//! What goes over a stream: one [`Hello`] each way, then frames of a [`Head`] and at most [`PAYLOAD_BYTES_MAX`] bytes.
+//! The protocol on a stream: one [`Hello`] in each direction, then frames of a [`Head`] and at most
+//! [`PAYLOAD_BYTES_MAX`] bytes of payload.
 //!
 //! | frame | from | payload | flags |
 //! |---|---|---|---|
@@ -10,9 +11,10 @@
 //! | `WINDOW` | both | bytes of this call that the other end may send in addition | |
 //! | `GOODBYE` | server | reason: it takes no more calls over this stream | |
 //!
-//! Numbers are little-endian. A path is the number that a `CALL` with `DEFINES` gave it, or, with the number
-//! [`LITERAL`], the text itself. Metadata: see [`metadata`]. A call's number is free again when both sides have ended
-//! it; the client then uses it for another one. A `RESET` or a `WINDOW` that comes too late is ignored.
+//! Numbers are little-endian. A path is either the number that a `CALL` with `DEFINES` assigned to it, or the number
+//! [`LITERAL`] followed by the text. Metadata is encoded as described in [`metadata`]. When both sides have ended a
+//! call, its number is free and the client uses it for another call. A `RESET` or a `WINDOW` that arrives after that
+//! is ignored.
 
 pub mod hello;
 pub mod metadata;
@@ -21,64 +23,64 @@ use thiserror::Error;
 
 pub use hello::Hello;
 
-/// Bytes of a [`Head`].
+/// Length of a [`Head`] in bytes.
 pub const HEAD_BYTES: usize = 8;
-/// The longest payload.
+/// Maximum length of a payload in bytes.
 pub const PAYLOAD_BYTES_MAX: usize = 64 << 10;
-/// The longest path.
+/// Maximum length of a path in bytes.
 pub const PATH_BYTES_MAX: usize = 1 << 10;
-/// The longest reason of a `RESET` or `GOODBYE`.
+/// Maximum length of the reason of a `RESET` or `GOODBYE` in bytes.
 pub const REASON_BYTES_MAX: usize = 1 << 10;
-/// The number of a path that is not defined, but spelled out.
+/// Number of a path that is sent as text.
 pub const LITERAL: u16 = u16::MAX;
 
 /// The sender's side of the call ends with this frame.
 const END: u8 = 1;
-/// The path's text follows its number, which stands for it from now on.
+/// The path's text follows its number, which identifies the path from then on.
 const DEFINES: u8 = 2;
 
-/// A frame that cannot be: the peer breaks the rules, or is no peer.
+/// An invalid frame: the peer violates the protocol or does not use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct Garbled(pub &'static str);
 
-/// What a frame is.
+/// Type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
     /// Begins a call.
     Call = 1,
-    /// Begins the answer.
+    /// Begins the response.
     Response,
-    /// Bytes of either.
+    /// Data of the request or the response.
     Data,
-    /// Ends the answer.
+    /// Ends the response.
     Trailers,
-    /// Breaks the call off.
+    /// Resets the call.
     Reset,
-    /// Lets the other end send more.
+    /// Permits the other end to send more.
     Window,
-    /// No more calls.
+    /// The server accepts no more calls.
     Goodbye,
 }
 
 /// The first bytes of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// What it is.
+    /// Type of the frame.
     pub kind: Kind,
     flags: u8,
-    /// Which call it belongs to.
+    /// Number of the call to which it belongs.
     pub call: u16,
-    /// Bytes that follow.
+    /// Length of the payload in bytes.
     pub len_bytes: usize,
 }
 
 impl Head {
-    /// Reads a head.
+    /// Decodes a head.
     ///
     /// # Errors
-    /// If no frame begins so.
+    /// Returns an error if the bytes are no valid head.
     pub fn parse(bytes: &[u8; HEAD_BYTES]) -> Result<Self, Garbled> {
         let [kind, flags, call0, call1, len @ ..] = *bytes;
         let kind = match kind {
@@ -107,18 +109,18 @@ impl Head {
     }
 }
 
-/// How a `CALL` names its method.
+/// Representation of the method's path in a `CALL`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path<'a> {
-    /// A number that was defined before.
+    /// A number that was assigned before.
     Known(u16),
-    /// A number and what it stands for from now on.
+    /// A number, and the path that it identifies from now on.
     Defined(u16, &'a str),
     /// The path itself.
     Literal(&'a str),
 }
 
-/// A frame, with its parts where they lie. Blocks of metadata are not yet looked into.
+/// A frame, borrowing its parts from the payload. Metadata blocks are not decoded yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the parts are those of the module's table")]
 pub enum Frame<'a> {
@@ -131,7 +133,7 @@ pub enum Frame<'a> {
     Goodbye { reason: &'a str },
 }
 
-/// Takes a payload apart.
+/// Parser of a payload.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -171,10 +173,10 @@ impl<'a> Reader<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Reads the payload of a frame.
+    /// Decodes the payload of a frame.
     ///
     /// # Errors
-    /// If it is not what the head says.
+    /// Returns an error if the payload does not match the head.
     pub fn parse(head: Head, payload: &'a [u8]) -> Result<Self, Garbled> {
         let mut reader = Reader(payload);
         let is_end = head.flags & END != 0;
@@ -211,14 +213,14 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Writes frames one behind another.
+/// Encoder that appends frames to a buffer.
 pub struct Writer<'a> {
     out: &'a mut Vec<u8>,
     at: usize,
 }
 
 impl<'a> Writer<'a> {
-    /// Begins a frame behind what is there.
+    /// Begins a frame at the end of `out`.
     pub fn begin(out: &'a mut Vec<u8>, kind: Kind, call: u16) -> Self {
         let at = out.len();
         out.extend_from_slice(&[kind as u8, 0]);
@@ -227,15 +229,15 @@ impl<'a> Writer<'a> {
         Self { out, at }
     }
 
-    /// Says that the sender's side of the call ends with it.
+    /// Marks the frame as the last one of the sender's side of the call.
     pub fn end(&mut self) {
         self.out[self.at + 1] |= END;
     }
 
-    /// Names the method.
+    /// Appends the path of the method.
     ///
     /// # Panics
-    /// If the path is longer than allowed.
+    /// If the path is longer than [`PATH_BYTES_MAX`].
     pub fn path(&mut self, path: Path<'_>) {
         let (number, text) = match path {
             Path::Known(number) => return self.u16(number),
@@ -261,12 +263,12 @@ impl<'a> Writer<'a> {
         self.out.extend_from_slice(bytes);
     }
 
-    /// Appends what `write` writes.
+    /// Appends the bytes that `write` writes.
     pub fn put_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         write(self.out);
     }
 
-    /// Appends a block that `write` writes, with its length before it.
+    /// Appends a block that `write` writes, preceded by its length.
     pub fn block(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let at = self.out.len();
         self.u16(0);
@@ -275,19 +277,19 @@ impl<'a> Writer<'a> {
         self.out[at..at + 2].copy_from_slice(&len.to_le_bytes());
     }
 
-    /// Bytes of payload so far.
+    /// Returns the length of the payload so far, in bytes.
     pub fn len_bytes(&self) -> usize {
         self.out.len() - self.at - HEAD_BYTES
     }
 
-    /// Ends the frame, to which so many more bytes belong that its owner sends behind it.
+    /// Completes the frame. Its payload includes `more_bytes` further bytes that the caller sends after the buffer.
     pub fn finish(self, more_bytes: usize) {
         let len = (self.len_bytes() + more_bytes) as u32;
         self.out[self.at + 4..self.at + HEAD_BYTES].copy_from_slice(&len.to_le_bytes());
     }
 }
 
-/// As much of a text as may be a reason.
+/// Truncates `text` to the maximum length of a reason.
 pub fn reason(text: &str) -> &str {
     &text[..text.floor_char_boundary(REASON_BYTES_MAX)]
 }

@@ -55,7 +55,7 @@ fn heads_of_no_frame_are_refused() {
     for bytes in [
         [0, 0, 0, 0, 0, 0, 0, 0],
         [8, 0, 0, 0, 0, 0, 0, 0],
-        // Flags that the kind does not have.
+        // Flags that this type of frame does not have.
         [3, 2, 0, 0, 0, 0, 0, 0],
         [6, 1, 0, 0, 0, 0, 0, 0],
         // One byte too long.
@@ -96,7 +96,7 @@ fn metadata_that_cannot_be_is_refused() {
     for block in [&[255, 0, 0][..], &[1, 5, 0, b'x'], &[0, 1, b'A', 0, 0], &[0, 0, 0, 0], &[1, 1, 0, b'\n']] {
         assert!(metadata::read(block).is_err(), "{block:?}");
     }
-    // Many short entries cost more than their bytes.
+    // Many short entries weigh more than their bytes.
     let short = [0, 1, b'a', 0, 0].repeat(metadata::METADATA_BYTES_MAX / metadata::ENTRY_BYTES);
     assert_eq!(metadata::read(&short), Err(Garbled("more metadata than allowed")));
 }

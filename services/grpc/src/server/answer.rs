@@ -1,4 +1,4 @@
-//! Answers a call.
+//! Answering of a call by a tower service.
 
 use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
@@ -19,7 +19,7 @@ use crate::deadline::Deadline;
 use crate::frame::metadata::{METADATA_BYTES_MAX, weight};
 use crate::pump;
 
-/// Somebody works on the call's answer.
+/// Guard of the task that answers a call: records its end when dropped.
 pub(super) struct Work(pub CallRef);
 
 impl Drop for Work {
@@ -28,7 +28,7 @@ impl Drop for Work {
     }
 }
 
-/// Answers a call: in place as far as that goes without waiting, the rest in a task of its own.
+/// Answers a call: polls the service once in place, and spawns a task for it if it waits.
 pub(super) fn start<S, B>(
     connection: Arc<Connection>,
     accepted: Accepted,
@@ -43,7 +43,7 @@ pub(super) fn start<S, B>(
 {
     let mut answering: Pin<Box<dyn Future<Output = ()> + Send>> =
         Box::pin(answer(connection, accepted, service));
-    // A method that panics ends its call, not its connection: its end is noticed where it is dropped.
+    // A panic in a method ends only its call, not the connection: dropping the [`Work`] guard resets the call.
     let polled = std::panic::catch_unwind(AssertUnwindSafe(|| answering.as_mut().poll(context)));
     if let Ok(Poll::Pending) = polled {
         tokio::spawn(answering);
@@ -79,10 +79,10 @@ where
     }
 }
 
-/// What comes of the work on a call; nothing if the call is over before.
+/// Runs `work` until it completes. Returns `None` if the call ends before.
 ///
 /// # Errors
-/// What the work says, or that the call's deadline has passed.
+/// Returns the error of `work`, or an error if the call's deadline has passed.
 pub(super) async fn until_over<T>(
     call: &CallRef,
     mut deadline: Deadline,

@@ -1,5 +1,5 @@
-//! Unary methods that are answered without tonic's codec: short messages are read where they came, and made where they
-//! are sent.
+//! Unary methods that are answered without tonic's codec: short messages are decoded in the receive buffer and encoded
+//! in the send buffer.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -21,17 +21,18 @@ use crate::deadline::Deadline;
 use crate::frame::metadata::{self, METADATA_BYTES_MAX, weight};
 use crate::message::{self, PREFIX_BYTES};
 
-/// What answers one call: reused by the next one if it did not have to wait.
+/// Future that answers one call. Its memory is reused for the next call if it completed without waiting.
 type Answering = ReusableBoxFuture<'static, ()>;
 
-/// A method whose types are forgotten: it reads the request of a call and begins to answer, if somebody still waits.
+/// A type-erased method: decodes the request of a call and begins to answer it, unless the call was cancelled.
 type Method = dyn Fn(Arc<Connection>, Accepted, &mut Option<Answering>) -> bool + Send + Sync;
 
-/// Unary methods that a [`crate::Server`] answers directly; generated code fills it.
+/// Unary methods that a [`crate::Server`] answers directly. Generated code creates it.
 ///
-/// The server hands them requests that came in one frame, up to 64 KiB with their metadata, and not compressed; all
-/// other calls go to its service, so that has to know the same methods. A request that is answered here has no
-/// extensions: no address of its peer, nothing of layers and interceptors, which see only what goes to the service.
+/// The server passes them requests that arrived in one frame (up to 64 KiB including metadata) and are not compressed.
+/// All other calls are passed to its service, which must implement the same methods. A request that is answered here
+/// has no extensions: neither the address of its peer nor those of layers and interceptors, which see only calls that
+/// are passed to the service.
 #[derive(Clone, Default)]
 pub struct DirectMethods {
     paths: Arc<DirectPaths>,
@@ -45,12 +46,12 @@ impl std::fmt::Debug for DirectMethods {
 }
 
 impl DirectMethods {
-    /// None.
+    /// Creates an empty set of methods.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a method: its path, as `/package.Service/Method`, and what answers it.
+    /// Adds a method: its path, in the form `/package.Service/Method`, and the function that answers it.
     #[must_use]
     pub fn unary<M, R, F>(
         mut self,
@@ -71,7 +72,7 @@ impl DirectMethods {
         self
     }
 
-    /// The methods of both.
+    /// Combines the methods of both sets.
     #[must_use]
     pub fn and(mut self, others: Self) -> Self {
         let mut paths = HashMap::clone(&self.paths);
@@ -85,21 +86,21 @@ impl DirectMethods {
         Arc::clone(&self.paths)
     }
 
-    /// What one connection needs to answer calls.
+    /// Returns the state that one connection needs to answer calls.
     pub(super) fn for_connection(&self) -> Answers {
         Answers { kept: self.methods.iter().map(|_| None).collect(), methods: self.methods.clone() }
     }
 }
 
-/// The methods, at one connection.
+/// The methods, with their state at one connection.
 pub(super) struct Answers {
     methods: Vec<Arc<Method>>,
-    /// Memory of futures that were done at once.
+    /// Memory of futures that completed without waiting, by method.
     kept: Vec<Option<Answering>>,
 }
 
 impl Answers {
-    /// Answers a call: in place as far as that goes without waiting, the rest in a task of its own.
+    /// Answers a call: polls the method once in place, and spawns a task for it if it waits.
     pub fn start(
         &mut self,
         at: usize,
@@ -108,7 +109,7 @@ impl Answers {
         context: &mut Context<'_>,
     ) {
         let (method, kept) = (&self.methods[at], &mut self.kept[at]);
-        // A method that panics ends its call, not its connection: its end is noticed where it is dropped.
+        // A panic in a method ends only its call, not the connection: dropping the [`Work`] guard resets the call.
         let polled = std::panic::catch_unwind(AssertUnwindSafe(|| {
             let has_begun = method(Arc::clone(connection), accepted, kept);
             let answering = kept.as_mut().filter(|_| has_begun);
@@ -124,8 +125,8 @@ impl Answers {
     }
 }
 
-/// Reads the request and puts the future that answers it into `answering`. Returns whether it did: the client may have
-/// given the call up.
+/// Decodes the request and puts the future that answers it into `answering`. Returns `false` if the client has
+/// cancelled the call.
 fn begin<M, R, F>(
     method: &impl Fn(Request<M>) -> F,
     connection: Arc<Connection>,

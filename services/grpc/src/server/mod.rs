@@ -1,4 +1,4 @@
-//! The server: accepts connections, and answers their calls by a tower service.
+//! The server: accepts connections and answers their calls with a tower service.
 
 mod answer;
 mod direct;
@@ -23,8 +23,8 @@ use crate::options::GrpcOptions;
 pub use direct::DirectMethods;
 pub use services::Services;
 
-/// Serves gRPC over byte streams: what generated servers, tonic's `Routes` or [`Services`] answer, with whatever tower
-/// layers around them.
+/// Serves gRPC over byte streams. Calls are answered by generated servers, tonic's `Routes` or [`Services`], with any
+/// tower layers around them.
 pub struct Server {
     listener: AsyncStreamListener,
     options: GrpcOptions,
@@ -32,34 +32,34 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at an address.
+    /// Binds a server to an address.
     ///
     /// # Errors
-    /// If the address cannot be bound.
+    /// Returns an error if the address cannot be bound.
     pub fn bind(nic: &Nic, address: impl ToSocketAddrs, options: GrpcOptions) -> io::Result<Self> {
         let listener = AsyncStreamListener::bind(nic, address, options.streams())?;
         Ok(Self { listener, options, direct: DirectMethods::new() })
     }
 
-    /// Answers these methods directly, and all others by the service that it is told to serve.
+    /// Answers `methods` directly, and all others with the service passed to [`Server::serve`].
     #[must_use]
     pub fn direct(mut self, methods: DirectMethods) -> Self {
         self.direct = self.direct.and(methods);
         self
     }
 
-    /// Where it listens: with the port that the system chose, if none was given.
+    /// Returns the local address, including the port that the kernel chose if none was given.
     ///
     /// # Errors
-    /// If the system does not tell.
+    /// Returns the error of `getsockname`.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.address()
     }
 
-    /// Serves until this future is dropped, which ends all connections, with their calls.
+    /// Serves until this future is dropped, which ends all connections and their calls.
     ///
     /// # Errors
-    /// If the runtime cannot wait for descriptors.
+    /// Returns an error if the runtime cannot wait for descriptors.
     pub async fn serve<S, B>(self, service: S) -> io::Result<Infallible>
     where
         S: Service<http::Request<IncomingBody>, Response = http::Response<B>> + Clone + Send + 'static,
@@ -71,13 +71,13 @@ impl Server {
         self.serve_until(service, std::future::pending::<Infallible>()).await
     }
 
-    /// Serves until `stop` is ready. Then no connection is accepted and no call begins any more; returns when the calls
-    /// that ran are over. A client that does not read its answers can put that off.
+    /// Serves until `stop` is ready. After that no connection is accepted and no call begins; the function returns
+    /// when the running calls have ended. A client that does not read its responses can delay that.
     ///
-    /// Who drops this future ends all connections, with their calls, at once.
+    /// Dropping this future ends all connections and their calls immediately.
     ///
     /// # Errors
-    /// If the runtime cannot wait for descriptors.
+    /// Returns an error if the runtime cannot wait for descriptors.
     pub async fn serve_until<S, B, T>(mut self, service: S, stop: impl Future<Output = T>) -> io::Result<T>
     where
         S: Service<http::Request<IncomingBody>, Response = http::Response<B>> + Clone + Send + 'static,
@@ -86,7 +86,7 @@ impl Server {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        // Who serves a connection holds a receiver: the sender learns when all of them are gone.
+        // Each connection task holds a receiver, so the sender is notified when all of them have ended.
         let (stopping, stops) = watch::channel(());
         let places = Arc::new(Semaphore::new(self.options.connections_max.clamp(1, Semaphore::MAX_PERMITS)));
         let mut stop = std::pin::pin!(stop);
@@ -113,7 +113,7 @@ impl Server {
     }
 }
 
-/// The next client, when there is a place for it.
+/// Accepts the next client as soon as fewer than the maximum number of connections exist.
 async fn accept(
     listener: &mut AsyncStreamListener,
     places: &Arc<Semaphore>,
@@ -137,7 +137,7 @@ async fn serve_connection<S, B>(
 {
     let connection = tokio::select! {
         connection = Connection::of_server(stream, &options, direct.paths()) => connection,
-        // Nothing was promised to it yet.
+        // The handshake is incomplete, so no call of this client has begun.
         _ = stops.changed() => return,
     };
     let connection = match connection {
@@ -152,11 +152,11 @@ async fn serve_connection<S, B>(
             connection.with(|calls| calls.leave("the server stops"));
             let _never_or_dropped = stops.changed().await;
         }
-        // Nobody waits for the calls any more.
+        // The future that serves was dropped: no task waits for the calls.
         connection.break_off(&Status::unavailable("the server was dropped"));
         std::future::pending::<()>().await;
     });
-    // Closures that borrow the service would ask it to be `Sync`.
+    // A closure that borrows the service would require it to be `Sync`.
     let shared = &connection;
     poll_fn(move |context| {
         let _never = stopping.as_mut().poll(context);

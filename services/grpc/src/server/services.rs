@@ -1,4 +1,4 @@
-//! Several services at one server, found by their names.
+//! Several services at one server, selected by name.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -17,7 +17,7 @@ use crate::body::IncomingBody;
 
 type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-/// A service whose type is forgotten.
+/// A type-erased service.
 trait Erased: Send + Sync {
     fn answer(&self, request: Request<IncomingBody>) -> Answering;
 }
@@ -33,14 +33,14 @@ where
     }
 }
 
-/// Generated servers, found by the names of their services. A method of none is `Unimplemented`.
+/// Generated servers, selected by the names of their services. Calls of other services return `Unimplemented`.
 #[derive(Clone, Default)]
 pub struct Services {
     by_name: Arc<HashMap<&'static str, Arc<dyn Erased>>>,
 }
 
 impl Services {
-    /// None.
+    /// Creates an empty set of services.
     pub fn new() -> Self {
         Self::default()
     }

@@ -1,4 +1,4 @@
-//! Direct clients, at servers that answer directly and at those that do not.
+//! Direct clients, with servers that answer directly and with those that do not.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use tonic::{Code, Request, Response, Status};
 use super::support::service::{Behaviour, FAIL, PANIC, SPAWN, WAIT, count, failure, message, told};
 use super::support::{Running, Transport, nic, raw, soon, until};
 
-/// Runs a test at a server that answers directly, and at one that does not.
+/// Runs a test with a server that answers directly, and with one that does not.
 async fn at_each<F: Future<Output = ()>>(test: impl Fn(Running, Behaviour, EchoDirectClient) -> F) {
     for transport in [Transport::Direct, Transport::Native] {
         println!("at {transport:?}");
@@ -103,7 +103,7 @@ async fn a_direct_call_that_is_late_or_given_up_drops_its_method() {
         let mut request = told(WAIT, message("", 0));
         request.set_timeout(Duration::from_millis(50));
         assert_eq!(client.unary(request).await.unwrap_err().code(), Code::DeadlineExceeded);
-        // The method may not even have begun.
+        // The method may not have started.
         until(|| count(&service.dropped) == count(&service.begun)).await;
         let before = count(&service.begun);
         {
@@ -153,7 +153,7 @@ async fn a_direct_call_to_a_method_that_is_not_there_is_unimplemented() {
     .await;
 }
 
-/// Requests that are no messages: the prefix cut off, compressed, too long, too short, and bytes that cannot be decoded.
+/// Invalid messages: truncated prefix, compressed, too long, too short, and undecodable bytes.
 #[tokio::test]
 async fn requests_that_are_no_messages_are_refused_and_the_connection_goes_on() {
     let service = Behaviour::default();

@@ -10,7 +10,7 @@ use tonic::{Code, Request, Status};
 use super::support::service::{ANSWER_AT_ONCE, PANIC, SPAWN, WAIT, count, message, told};
 use super::support::{Running, Transport, over_each, raw, soon, until};
 
-/// Over HTTP/2 tonic says `Cancelled`, whatever the specification says.
+/// Over HTTP/2 tonic returns `Cancelled`, although the specification requires another code.
 fn is_late(server: &Running, status: &Status) -> bool {
     match server.transport {
         Transport::Native | Transport::Direct => status.code() == Code::DeadlineExceeded,
@@ -25,7 +25,7 @@ async fn a_call_whose_deadline_passes_is_late_and_its_method_is_dropped() {
         request.set_timeout(Duration::from_millis(50));
         let status = client.unary(request).await.unwrap_err();
         assert!(is_late(&server, &status), "{status:?}");
-        // The method may not even have begun.
+        // The method may not have started.
         until(|| count(&service.dropped) == count(&service.begun)).await;
     })
     .await;
@@ -45,13 +45,13 @@ async fn a_deadline_that_does_not_pass_changes_nothing() {
 async fn a_deadline_holds_for_the_whole_stream_of_answers() {
     over_each(async |server, service, mut client| {
         if !server.transport.has_frames() {
-            // There it ends with the first answer.
+            // With HTTP/2 the deadline ends with the first response.
             return;
         }
         let never = tokio_stream::once(message("one", 0)).chain(tokio_stream::pending());
         let mut request = Request::new(never);
         request.set_timeout(Duration::from_millis(300));
-        // A device whose first way takes long may be late with the answer's beginning, too.
+        // If the device's first connection takes long, even the beginning of the response may be late.
         if let Ok(answers) = client.converse(request).await {
             let mut answers = answers.into_inner();
             let late = loop {
@@ -67,7 +67,7 @@ async fn a_deadline_holds_for_the_whole_stream_of_answers() {
     .await;
 }
 
-/// A client that keeps no deadline itself.
+/// A client that does not enforce the deadline itself.
 #[tokio::test]
 async fn a_server_keeps_deadlines_by_itself() {
     let service = super::support::service::Behaviour::default();
@@ -119,7 +119,7 @@ async fn a_stream_of_answers_that_is_dropped_is_dropped_at_the_server() {
         until(|| count(&service.dropped) > before).await;
         client.unary(message("", 0)).await.unwrap();
         if !server.transport.has_frames() {
-            // There a request that is not at its end keeps the call.
+            // With HTTP/2 an unfinished request keeps the call open.
             return;
         }
         let never = tokio_stream::once(message("one", 0)).chain(tokio_stream::pending());
@@ -139,7 +139,7 @@ async fn a_server_may_answer_before_it_has_read_all() {
         for _ in 0..5 {
             let endless = tokio_stream::iter(std::iter::repeat_with(|| message(vec![1; 10_000], 0)));
             let answer = client.collect(told(ANSWER_AT_ONCE, endless)).await;
-            // Over HTTP/2 the client may notice first that nobody reads its request.
+            // Over HTTP/2 the client may first notice that its request is no longer read.
             if let Ok(answer) = answer {
                 assert_eq!(answer.into_inner(), message("early", 0));
             }
@@ -189,7 +189,7 @@ async fn a_method_may_wait_for_tasks_on_the_same_thread() {
 
 #[test]
 fn a_failure_is_compared_as_a_whole() {
-    // The reference of other tests: a status that loses something on its way would go unnoticed.
+    // Other tests compare with this status: if it lacked a part, the loss of that part would not be detected.
     let failure = super::support::service::failure();
     assert!(!failure.details().is_empty() && !failure.metadata().is_empty());
 }

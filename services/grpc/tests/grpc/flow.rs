@@ -14,7 +14,7 @@ use super::support::{Running, Transport, channel, over_each, soon, until};
 async fn a_reader_that_does_not_read_blocks_nobody_and_takes_bounded_memory() {
     over_each(async |server, service, mut client| {
         let mut unread = Vec::new();
-        // Three of them use up what tonic lets a connection of HTTP/2 send, and others wait.
+        // With HTTP/2, three of them would exhaust tonic's connection window, and others would wait.
         let count_of_unread = if server.transport.has_frames() { 3 } else { 1 };
         for _ in 0..count_of_unread {
             unread.push(client.repeat(message(vec![1; 16 << 10], 1_000)).await.unwrap().into_inner());
@@ -23,7 +23,7 @@ async fn a_reader_that_does_not_read_blocks_nobody_and_takes_bounded_memory() {
             let answer = client.unary(message("between", at)).await.unwrap().into_inner();
             assert_eq!(answer, message("between", at));
         }
-        // Windows of three calls, and what lies in the rings, buffers and sockets between.
+        // The windows of the calls, and the data in the rings, buffers and sockets between.
         let produced = count(&service.produced);
         assert!(produced < 500 * count_of_unread, "{produced} messages of 16 KiB were produced for nobody");
         for mut answers in unread {
@@ -40,7 +40,7 @@ async fn a_reader_that_does_not_read_blocks_nobody_and_takes_bounded_memory() {
 async fn a_method_that_does_not_read_stops_its_client_alone() {
     over_each(async |server, service, mut client| {
         if !server.transport.has_frames() {
-            // There the whole connection waits.
+            // With HTTP/2 the whole connection waits.
             return;
         }
         let mut other = client.clone();
@@ -78,7 +78,7 @@ async fn messages_up_to_the_limit_go_and_longer_ones_are_refused() {
     .await;
 }
 
-/// More than may be open wait for their turn; tiny windows go round.
+/// Calls beyond the limit wait for a permit, and short windows are updated often.
 #[tokio::test]
 async fn few_calls_at_once_and_short_windows_suffice() {
     for (calls_max, window_bytes) in [(1, 1), (2, 7), (3, 100_000)] {
@@ -104,7 +104,7 @@ async fn few_calls_at_once_and_short_windows_suffice() {
     }
 }
 
-/// A request that fails before its first byte goes, or in the middle, leaves its turn to the next call.
+/// A request that fails before its first byte or in the middle releases its permit for the next call.
 #[tokio::test]
 async fn requests_that_cannot_be_sent_take_nobodys_turn() {
     let options = GrpcOptions::default().calls_max(1);

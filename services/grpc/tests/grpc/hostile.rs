@@ -1,4 +1,4 @@
-//! Peers that break the rules.
+//! Peers that violate the protocol.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn first_seed() -> u64 {
     std::env::var("FARCALL_TEST_SEED").map_or(1, |seed| seed.parse().unwrap())
 }
 
-/// A frame that may be one: its parts are of the right form, or nearly.
+/// Appends a frame with parts that are valid, or almost.
 fn random_frame(rng: &mut ChaCha8Rng, out: &mut Vec<u8>) {
     let kinds =
         [Kind::Call, Kind::Response, Kind::Data, Kind::Trailers, Kind::Reset, Kind::Window, Kind::Goodbye];
@@ -72,7 +72,7 @@ fn random_frame(rng: &mut ChaCha8Rng, out: &mut Vec<u8>) {
     }
 }
 
-/// Sends random frames until the other end has had enough, and reads whatever comes.
+/// Sends random frames until the other end disconnects, and reads its output.
 async fn say_random_things(mut stream: AsyncStream, mut rng: ChaCha8Rng) {
     let mut out = Vec::new();
     for _ in 0..rng.random_range(1..60) {
@@ -88,7 +88,7 @@ async fn say_random_things(mut stream: AsyncStream, mut rng: ChaCha8Rng) {
     let _slow = tokio::time::timeout(Duration::from_millis(50), async { tokio::join!(say, hear) }).await;
 }
 
-/// More with FARCALL_GRPC_ROUNDS; FARCALL_TEST_SEED repeats.
+/// FARCALL_GRPC_ROUNDS sets the number of rounds; FARCALL_TEST_SEED repeats a run.
 fn rounds() -> u64 {
     std::env::var("FARCALL_GRPC_ROUNDS").map_or(60, |rounds| rounds.parse().unwrap())
 }
@@ -109,7 +109,7 @@ async fn whatever_a_client_sends_the_server_serves_others() {
         soon(say_random_things(stream, rng)).await;
         soon(good.unary(message("still here", 1))).await.unwrap();
     }
-    // Nothing of them runs on.
+    // None of their methods is still running.
     until(|| count(&service.dropped) >= count(&service.begun)).await;
     soon(server.stop()).await.unwrap();
 }
@@ -132,7 +132,7 @@ async fn whatever_a_server_sends_the_client_gets_an_error() {
             let channel = Channel::connect_lazy(&nic(), address, GrpcOptions::default());
             let mut client = EchoClient::new(channel);
             let stream = tokio_stream::iter([message("a", 1), message("b", 2)]);
-            // An answer by chance is one, too.
+            // Random frames may form a valid response.
             if let Ok(answers) = client.converse(stream).await {
                 let mut answers = answers.into_inner();
                 while let Ok(Some(_)) = answers.message().await {}
@@ -142,7 +142,7 @@ async fn whatever_a_server_sends_the_client_gets_an_error() {
     }
 }
 
-/// In a frame with the answer, and behind an answer that has begun.
+/// Tests them in one frame with the response, and after a response that has begun.
 #[tokio::test]
 async fn details_that_are_no_base64_harm_nobody() {
     let mut listener = AsyncStreamListener::bind(&nic(), "127.0.0.1:0", StreamOptions::default()).unwrap();
@@ -168,7 +168,7 @@ async fn details_that_are_no_base64_harm_nobody() {
             writer.finish(0);
             stream.write_all(&out).await.unwrap();
             if !is_one_frame {
-                // Time for the client to begin with the answer; whether it did does not matter.
+                // Gives the client time to read the beginning of the response; the test passes in either case.
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 let mut out = Vec::new();
                 let mut writer = Writer::begin(&mut out, Kind::Trailers, head.call);
@@ -203,7 +203,7 @@ async fn who_says_nothing_or_another_version_keeps_nobody_waiting() {
     soon(client.unary(message("", 0))).await.unwrap();
 }
 
-/// A client that begins and gives up, over and over, waits for nothing, and reads nothing.
+/// A client that starts and cancels calls repeatedly, without waiting or reading.
 #[tokio::test]
 async fn calls_begun_and_given_up_at_once_do_not_pile_up() {
     let service = Behaviour::default();
@@ -220,7 +220,7 @@ async fn calls_begun_and_given_up_at_once_do_not_pile_up() {
         let call = raw::call(3, PATH, &headers);
         stream.write_all(&call).await.unwrap();
         stream.write_all(&reset).await.unwrap();
-        // The number is free when the server has ended its side.
+        // The number becomes free when the server has ended its side.
         let (head, _) = soon(raw::next(&mut stream)).await.unwrap();
         assert_eq!((head.kind, head.call), (Kind::Reset, 3));
     }

@@ -18,9 +18,9 @@ use super::support::service::Behaviour;
 use super::support::{Running, Transport, channel, nic, soon, until};
 use ends::{End, SERVER, end_of, listens};
 
-/// What has a stream below it, each at its own port.
+/// Transports over streams, each on its own port.
 const TRANSPORTS: [Transport; 3] = [Transport::Native, Transport::Http2, Transport::Direct];
-/// What the client leaves behind when it is done.
+/// File that the client creates when it is done.
 const DONE: &str = "/run/done";
 
 fn port_of(at: usize) -> std::net::SocketAddr {

@@ -1,4 +1,4 @@
-//! Every kind of call, with what goes along with it.
+//! Every kind of call, with metadata and status.
 
 use http::HeaderMap;
 use tokio_stream::StreamExt;
@@ -24,7 +24,7 @@ pub async fn all_kinds(client: &mut Client, bytes: usize) {
     }
     assert!(answers.next().await.is_none());
 
-    // One message waits for the answer to the one before.
+    // Each message waits for the response to the previous one.
     let (send, sent) = tokio::sync::mpsc::channel(1);
     let requests = tokio_stream::wrappers::ReceiverStream::new(sent);
     send.send(message(payload.clone(), 0)).await.unwrap();
@@ -120,7 +120,7 @@ async fn a_status_comes_with_its_message_details_and_metadata() {
         let none = tokio_stream::empty();
         check(&client.collect(told(FAIL, none)).await.unwrap_err());
 
-        // Behind messages, as trailers.
+        // After messages, as trailers.
         let mut answers = client.repeat(told(FAIL, message("a", 3))).await.unwrap().into_inner();
         for _ in 0..3 {
             answers.next().await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Ends that stop, die, come back; several clients.
+//! Ends that stop, crash and restart; several clients.
 
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ async fn a_server_that_stops_ends_what_runs_and_begins_nothing() {
         assert_eq!(answers.next().await.unwrap().unwrap(), message("one", 0));
         let transport = server.transport;
         let stopped = server.stop();
-        // When the server's word has come, nothing begins any more.
+        // After the goodbye has arrived, no call begins.
         loop {
             let begun = count(&service.begun);
             match tokio::time::timeout(super::support::LOST, client.unary(message("", 0))).await.unwrap() {
@@ -46,7 +46,7 @@ async fn a_server_that_stops_ends_what_runs_and_begins_nothing() {
     .await;
 }
 
-/// Also while it waits for the last calls.
+/// Also while the server waits for the last calls.
 #[tokio::test]
 async fn a_server_that_is_dropped_ends_its_calls_at_once() {
     for was_told_to_stop in [false, true] {
@@ -81,7 +81,7 @@ async fn a_connection_ends_with_the_last_channel() {
     let never = tokio_stream::once(message("one", 0)).chain(tokio_stream::pending());
     let mut answers = client.converse(never).await.unwrap().into_inner();
     drop(client);
-    // What was begun goes on without it.
+    // Open calls continue without the channel.
     assert_eq!(soon(answers.next()).await.unwrap().unwrap(), message("one", 0));
     drop(answers);
     soon(server.stop()).await.unwrap();
@@ -151,7 +151,7 @@ async fn who_speaks_something_else_is_told_so() {
     assert!(error.to_string().contains("speaks something else"), "{error}");
 }
 
-/// The tests' binary as another process that serves.
+/// Variable that makes the test binary a server process.
 const CHILD: &str = "FARCALL_GRPC_TEST_CHILD";
 
 #[test]
@@ -161,7 +161,7 @@ fn child_serves() {
     runtime.block_on(async {
         let bind = || Server::bind(&nic(), address.as_str(), GrpcOptions::default());
         let server = loop {
-            // The port may be somebody's for a moment.
+            // Another process may use the port for a moment.
             match bind() {
                 Err(error) if error.kind() == ErrorKind::AddrInUse => {
                     std::thread::sleep(Duration::from_millis(10));
@@ -271,7 +271,7 @@ fn child_waits() {
     });
 }
 
-/// The runtime that ran a connection is gone: whoever waits elsewhere is told.
+/// The runtime that drove a connection has ended: calls that wait in another runtime fail.
 #[test]
 fn a_runtime_that_ends_takes_its_connections_with_it() {
     let start =

@@ -1,4 +1,4 @@
-//! gRPC over streams, against tonic over TCP: the same service, the same assertions.
+//! gRPC over streams, compared with tonic over TCP: the same service and the same assertions.
 
 mod direct;
 mod endings;

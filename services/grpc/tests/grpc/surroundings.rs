@@ -1,4 +1,4 @@
-//! What stands around calls: compression, interceptors, layers, health, reflection, addresses.
+//! Features around calls: compression, interceptors, layers, health, reflection, addresses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -71,7 +71,7 @@ async fn interceptors_work_at_both_ends() {
     }
 }
 
-/// Unchanged types of the native transport, without anything around the channel.
+/// The types of the native transport, without a wrapper around the channel.
 #[tokio::test]
 async fn layers_and_interceptors_fit_around_the_native_ends() {
     let seen = Arc::new(AtomicUsize::new(0));

@@ -1,22 +1,22 @@
-//! How a stream ends: by its own end in each direction, or by a break.
+//! End of a stream: an orderly end of each direction, or a break.
 
 use super::RingStream;
 use crate::error::Broken;
 
 impl RingStream {
-    /// Ends what this end writes: the peer reads what is on its way, then the end. Reading goes on.
+    /// Ends the outgoing direction: the peer reads the bytes in flight, then the end. Reading continues.
     pub fn finish(&mut self) {
         self.outlet.is_finished = true;
         self.speak();
     }
 
-    /// How many bytes were written in all, once this end has ended its stream and everything is known to have arrived.
-    /// The peer is to be told over the channel of the handshake before that is closed.
+    /// Returns the total number of bytes written, once this end has ended its stream and all bytes are known to have
+    /// arrived. The peer must then be notified over the handshake channel before that is closed.
     pub fn ended(&mut self) -> Option<u64> {
         self.outlet.is_complete(&self.connection).then_some(self.outlet.written)
     }
 
-    /// The peer said over the channel of the handshake that its stream ended after so many bytes, and that they
+    /// Handles the peer's notice on the handshake channel that its stream ended after `bytes` bytes and that they
     /// arrived.
     pub fn peer_ended(&mut self, bytes: u64) {
         if let Err(impossible) = self.inlet.ends(bytes) {
@@ -24,8 +24,8 @@ impl RingStream {
         }
     }
 
-    /// The peer closed the channel of the handshake: it is gone. What arrived can still be read, to the end if it had
-    /// ended its stream.
+    /// Handles the closing of the handshake channel by the peer, which has exited. Bytes that arrived can still be
+    /// read, up to the end if the peer had ended its stream.
     pub fn hung_up(&mut self) {
         self.is_unread = true;
         self.look_once_more();
@@ -34,18 +34,18 @@ impl RingStream {
         }
     }
 
-    /// Gives the stream up: nothing more is read or written here, and the peer learns of it when the channel of the
-    /// handshake is closed.
+    /// Resets the stream: no more bytes are read or written at this end, and the peer is notified when the handshake
+    /// channel closes.
     pub fn reset(&mut self) {
         self.break_off(Broken::Reset);
     }
 
-    /// Why the stream broke, if it did.
+    /// Returns the reason why the stream broke, if it did.
     pub fn broken(&self) -> Option<&Broken> {
         self.broken.as_ref()
     }
 
-    /// Whether nothing of ours is under way any more after a break.
+    /// Returns whether no request of this end is outstanding any more after a break.
     pub fn is_drained(&self) -> bool {
         self.connection.is_drained()
     }
@@ -55,16 +55,16 @@ impl RingStream {
         if self.broken.is_some() {
             return;
         }
-        // From here on, what goes wrong besides changes nothing.
+        // The first reason is kept; later errors do not change it.
         self.broken = Some(why);
         self.connection.close();
         self.look_once_more();
     }
 
-    /// What came before the end is told.
+    /// Polls once more, so that bytes and control words that arrived before the end are seen.
     fn look_once_more(&mut self) {
         self.poll_completions();
-        // What is wrong with it now changes nothing: there is an end or a break already.
+        // Errors are ignored: the stream has already ended or broken.
         let _ = self.inlet.look();
         let _ = self.inlet.hear();
     }

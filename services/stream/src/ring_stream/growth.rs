@@ -1,4 +1,4 @@
-//! Rings that follow what they are used for.
+//! Resizing of the receive ring.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::open::{is_ring, send_ring};
 use crate::error::Broken;
 use crate::receive_ring::OFFER_WORDS;
 
-/// After so long without a byte a ring that grew is given back.
+/// Time without received bytes after which a longer ring is released.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 
 impl RingStream {
@@ -31,7 +31,8 @@ impl RingStream {
         }
     }
 
-    /// Offers the first ring again if nothing came for long. Returns when to look again, if this one is longer.
+    /// Offers the first ring again if no bytes have arrived for [`IDLE_AFTER`]. If the current ring is longer and this
+    /// is not due yet, returns the time when it is.
     pub(super) fn shrink(&mut self, now: Nanos) -> Option<Nanos> {
         if !self.inlet.ring.is_grown() {
             return None;
@@ -48,7 +49,7 @@ impl RingStream {
         None
     }
 
-    /// Says an offer that is due.
+    /// Sends an offer that is due.
     #[inline]
     pub(super) fn say_offer(&mut self) -> Result<(), PostRefused> {
         if let Some(offer) = self.inlet.ring.due()
@@ -61,7 +62,7 @@ impl RingStream {
         Ok(())
     }
 
-    /// The peer offers another ring: what is written from now on goes there.
+    /// Handles the peer's offer of another ring: further bytes are written there.
     #[cold]
     pub(super) fn take_offer(&mut self) -> Result<(), Broken> {
         let [number, addr, len_bytes, rkey]: [u64; OFFER_WORDS] = self.inlet.offered();
@@ -71,7 +72,7 @@ impl RingStream {
         if !is_ring(len_bytes) || self.outlet.turn.is_some() {
             return Err(Broken::Protocol(format!("a ring of {len_bytes} bytes, or two at once")));
         }
-        // Without memory of our own for it, the ring is used all the same.
+        // If no longer send ring can be allocated, the peer's ring is used with the present one.
         let local = send_ring(&*self.pd, &self.config, len_bytes).ok();
         let grant = RemoteRegion { addr, len_bytes, rkey };
         self.outlet.turn_to(&mut self.connection, number, grant, local);

@@ -1,7 +1,7 @@
 //! A stream through rings: both directions over one queue pair.
 //!
-//! A file for each concern: [`open`] (from a handshake), [`transfer`] (reading and writing), [`turn`] (progress,
-//! sleep), [`growth`] (longer and shorter rings), [`ending`] (half-close, reset, death).
+//! Submodules: [`open`] (creation from a handshake), [`transfer`] (reading and writing), [`turn`] (driver iteration,
+//! sleep), [`growth`] (longer and shorter rings), [`ending`] (half-close, reset, peer exit).
 
 mod ending;
 mod growth;
@@ -26,9 +26,9 @@ pub use open::Opening;
 
 const COMPLETIONS_AT_ONCE: usize = 16;
 
-/// See [`crate::Stream`], which says what each method does.
+/// The methods are documented at [`crate::Stream`].
 pub(crate) struct RingStream {
-    // The queue pair goes before the queue of its completions.
+    // Drop order: the queue pair before the queue of its completions.
     connection: Connection,
     cq: Box<dyn RawCq>,
     channel: Arc<dyn CompChannel>,
@@ -37,38 +37,38 @@ pub(crate) struct RingStream {
     outlet: Outlet,
     config: StreamConfig,
     broken: Option<Broken>,
-    /// Nobody reads what we write any more.
+    /// `true` once the peer no longer reads what this end writes.
     is_unread: bool,
-    /// At most as long as configured.
+    /// At most `lent_bytes_max` bytes.
     lent: Lent,
     wcs: [Wc; COMPLETIONS_AT_ONCE],
     turns_to_poll: u32,
     is_armed: bool,
-    /// A poller looks while it sleeps.
+    /// `true` while a poller polls for this sleeping end.
     is_covered: bool,
-    /// `None` where words are not believed without the wake-up that comes with them.
+    /// `None` if control words are valid only after the wake-up sent with them.
     probe: Option<Arc<StreamProbe>>,
-    /// Sleeps of an end whose peer has not promised to wake it. A peer that writes hears the wish first, so that only
-    /// what crosses with it comes unnoticed.
+    /// Timeouts of an end whose wake request is not yet acknowledged. A writing peer reads the request before each
+    /// post, so only bytes that cross with the request arrive without a wake-up.
     nap: Nap,
     now: Nanos,
-    /// How much had come when anything came last, and when that was.
+    /// Number of bytes received when bytes last arrived, and the time of that.
     moved_at: (u64, Nanos),
     counters: Counters,
 }
 
 impl RingStream {
-    /// What happened so far.
+    /// Returns the counters.
     pub fn counters(&self) -> Counters {
         Counters { wakes_sent: self.outlet.waker.sent, wakes_taken: self.inlet.wakes_taken, ..self.counters }
     }
 
-    /// Bytes of the ring that this end reads from now.
+    /// Returns the length in bytes of the ring that is being read.
     pub fn ring_bytes(&self) -> usize {
         self.inlet.ring.len_bytes() as usize
     }
 
-    /// Bytes written to and read from this end.
+    /// Returns the numbers of bytes written to and read from this end.
     pub fn totals(&self) -> (u64, u64) {
         (self.outlet.written, self.inlet.read - self.lent.rest().len() as u64)
     }

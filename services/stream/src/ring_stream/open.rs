@@ -1,4 +1,4 @@
-//! How a stream begins: what one end says of itself, checked by the other.
+//! Creation of a stream: the parameters that each end sends in the handshake and the other one validates.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::stream::{Counters, Stream};
 use crate::waking::{RECEIVES, Waker, Woken};
 use crate::words::{WISH, WORDS_BYTES, Wish};
 
-/// An end that is made and not connected.
+/// An end that is created but not connected.
 pub struct Opening {
     nic: Nic,
     config: StreamConfig,
@@ -30,23 +30,25 @@ pub struct Opening {
     bytes: Arc<Region>,
 }
 
-/// The memory to send from into a peer's ring: words, and half as many bytes as that holds.
+/// Allocates the local region for sending into a peer's ring of `theirs` bytes: slots for control words, and a send
+/// ring half as long as the peer's ring.
 pub(super) fn send_ring(
     pd: &dyn ProtectionDomain,
     config: &StreamConfig,
     theirs: u64,
 ) -> Result<Arc<Region>, Error> {
-    // A peer cannot make us take more memory than a ring of ours may.
+    // Bounded by the local maximum, so that a peer cannot make this process allocate more than one of its own rings
+    // may have.
     let half = theirs.min(config.ring_bytes_max as u64) as usize / 2;
     let bytes = COMPOSED_BYTES + half.max(RING_BYTES_MIN);
     Ok(Arc::new(Region::alloc(pd, bytes, Access::LOCAL_WRITE)?))
 }
 
 impl Opening {
-    /// Makes what an end needs: queue pair, completion queue, channel, receive ring.
+    /// Creates the resources of an end: queue pair, completion queue, channel, receive ring.
     ///
     /// # Errors
-    /// If the device has no room for it.
+    /// Returns an error if the device cannot create one of them.
     pub fn new(nic: &Nic, config: StreamConfig) -> Result<Self, Error> {
         let channel = nic.context.create_comp_channel()?;
         let cqe = SEND_DEPTH + RECEIVES + 8;
@@ -67,7 +69,7 @@ impl Opening {
         Ok(Self { nic: nic.clone(), config, connection, cq, channel, words, bytes })
     }
 
-    /// What the other end is to be told.
+    /// Returns the parameters to send to the other end.
     pub fn end(&self) -> StreamEnd {
         StreamEnd {
             provider: self.nic.provider.to_owned(),
@@ -79,14 +81,14 @@ impl Opening {
         }
     }
 
-    /// The client's last step: connects to the end that answered.
+    /// Performs the client's last step: connects to the end that replied.
     ///
     /// # Errors
-    /// If what it says of itself cannot be, or the device does not reach it.
+    /// Returns an error if the parameters of the other end are invalid, or if the device does not reach it.
     pub fn connect(self, theirs: &StreamEnd) -> Result<Stream, OpenError> {
         check(&self.nic, theirs)?;
         let mut stream = self.connect_to(theirs, true)?;
-        // The server sends nothing before this has come.
+        // The server sends nothing before this control word has arrived.
         let said = stream.outlet.say(&mut stream.connection, WISH, Wish::FIRST.encode());
         said.map_err(|error| Error::invalid("open stream", error.to_string()))?;
         Ok(Stream::through_rings(stream))
@@ -127,11 +129,11 @@ impl Opening {
 }
 
 impl RingStream {
-    /// The server's step: makes an end for a client that asks for a stream. Nothing the client says is believed before
-    /// it is checked, nothing is made before.
+    /// Performs the server's step: creates an end for a client that requests a stream. All parameters of the client
+    /// are validated first; no resources are allocated before that.
     ///
     /// # Errors
-    /// What to tell the client.
+    /// Returns the refusal to send to the client.
     pub fn accept(nic: &Nic, config: StreamConfig, theirs: &StreamEnd) -> Result<(Self, StreamEnd), Refusal> {
         check(nic, theirs)?;
         let no_resources = |error: Error| RefusalKind::Resources.because(error.to_string());
@@ -141,7 +143,7 @@ impl RingStream {
     }
 }
 
-/// Checks what the other end says of itself.
+/// Validates the parameters of the other end.
 fn check(nic: &Nic, theirs: &StreamEnd) -> Result<(), Refusal> {
     if theirs.provider != nic.provider {
         let why = format!("one end is on {}, the other on {}", theirs.provider, nic.provider);
@@ -160,7 +162,7 @@ fn check(nic: &Nic, theirs: &StreamEnd) -> Result<(), Refusal> {
     owner.map_err(|error| RefusalKind::Resources.because(format!("peer: {error}")))
 }
 
-/// Whether a ring can be so long.
+/// Returns whether `len_bytes` is a valid length of a ring.
 pub(super) const fn is_ring(len_bytes: u64) -> bool {
     len_bytes >= RING_BYTES_MIN as u64 && len_bytes <= RING_BYTES_MAX as u64
 }

@@ -1,4 +1,4 @@
-//! Reading and writing. What each method does stands at [`crate::Stream`].
+//! Reading and writing. The methods are documented at [`crate::Stream`].
 
 use farcall_link::PostRefused;
 
@@ -13,7 +13,7 @@ impl RingStream {
         self.hear_wish();
         let mut done = self.put(bytes)?;
         if done < bytes.len() {
-            // There may be room that we do not know of.
+            // The peer may have returned space that this end has not read yet.
             self.look_for_room()?;
             done += self.put(&bytes[done..])?;
         }
@@ -24,7 +24,7 @@ impl RingStream {
         Ok(done)
     }
 
-    /// A peer that wants to sleep is not kept from that by an end whose owner writes and does nothing else.
+    /// Reads the peer's wake request, so that an application that only writes does not prevent the peer from sleeping.
     #[inline]
     fn hear_wish(&mut self) {
         if !self.outlet.waker.wakes()
@@ -108,7 +108,7 @@ impl RingStream {
         Ok(got)
     }
 
-    /// What arrived can be read whatever happened, unless this end gave the stream up.
+    /// Returns an error only if this end reset the stream: received bytes can be read after any other break.
     fn check_readable(&self) -> Result<(), StreamError> {
         match &self.broken {
             Some(Broken::Reset) => Err(StreamError::Reset(Broken::Reset)),
@@ -116,7 +116,7 @@ impl RingStream {
         }
     }
 
-    /// Whether there are bytes to read; false at the end of the stream.
+    /// Returns whether there are bytes to read; `false` at the end of the stream.
     #[inline]
     fn look_for_bytes(&mut self) -> Result<bool, StreamError> {
         match self.inlet.look() {
@@ -129,7 +129,7 @@ impl RingStream {
         }
         match &self.broken {
             None => Err(StreamError::WouldBlock),
-            // Completions that come before the flushes may bring more.
+            // Completions that precede the flushed ones may announce more bytes.
             Some(Broken::Completion(_) | Broken::HungUp) if !self.connection.is_drained() => {
                 Err(StreamError::WouldBlock)
             }

@@ -1,4 +1,4 @@
-//! The stream as an endpoint: its turn, and how it goes to sleep.
+//! The stream as an endpoint: the driver iteration, and going to sleep.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use crate::error::Broken;
 use crate::nap::Nap;
 use crate::words::{CONSUMED, IMM_OFFER, PROMISE, TURN, WAKES_TAKEN, WISH};
 
-/// Turns between two looks at the completion queue when no wake-up is expected.
+/// Driver iterations between two polls of the completion queue while no wake-up is expected.
 const TURNS_PER_POLL: u32 = 16;
-/// The longest sleep before a peer has promised to wake this end.
+/// Maximum timeout of a sleep before the peer has acknowledged the wake request.
 const NAP_MAX: Duration = Duration::from_secs(10);
 
 impl RingStream {
-    /// Takes completions. Returns whether the owner may have something to do now.
+    /// Polls the completion queue. Returns whether the application may have work now.
     pub(super) fn poll_completions(&mut self) -> bool {
         let mut any = false;
         loop {
@@ -37,7 +37,7 @@ impl RingStream {
                 }
             }
             if let Some(why) = broken {
-                // Only now: it takes the completions that are left, to where these were.
+                // Deferred to here because `break_off` polls the remaining completions into `self.wcs`.
                 self.break_off(why);
                 return true;
             }
@@ -47,12 +47,12 @@ impl RingStream {
         }
     }
 
-    /// Returns whether the owner may have something to do now, or what the stream has broken of.
+    /// Handles a completion. Returns whether the application may have work now, or the reason why the stream broke.
     fn completed(&mut self, wc: &Wc) -> std::result::Result<bool, Broken> {
         match self.connection.complete(wc) {
             Completed::Send { .. } | Completed::Flushed => Ok(self.broken.is_some()),
             Completed::Received { imm, .. } => {
-                // One that cannot be posted again means a queue pair in error: its flushes report that.
+                // A failed post means that the queue pair is in the error state, which the flushed receives report.
                 let _ = self.connection.post_empty_receives(1);
                 if !self.is_armed {
                     self.inlet.woken.woken_in_vain();
@@ -68,7 +68,7 @@ impl RingStream {
         }
     }
 
-    /// Reads what the peer said. Returns whether that is news.
+    /// Reads the peer's control words. Returns whether they contain a change.
     pub(super) fn hear(&mut self) -> bool {
         let (heard, ended) = match self.inlet.hear() {
             Ok(heard) => heard,
@@ -104,7 +104,8 @@ impl RingStream {
         news
     }
 
-    /// Says what is due: a promise, credit, a wish, the end. What finds no room is said in a later turn.
+    /// Sends the control words that are due: acknowledgement, credit, wake request, end. Those for which the send
+    /// queue has no space are sent in a later iteration.
     #[inline]
     pub(super) fn speak(&mut self) {
         if self.broken.is_some() || !self.outlet.is_ready {
@@ -153,7 +154,7 @@ impl RingStream {
         Ok(())
     }
 
-    /// The owner has read: the peer may have to learn that.
+    /// Sends credit, if it is due, after the application has read.
     #[inline]
     pub(super) fn give_credit(&mut self) {
         if self.inlet.owes_credit() {
@@ -161,7 +162,7 @@ impl RingStream {
         }
     }
 
-    /// Rings that are offered, and what breaks, are told of by completions alone.
+    /// Arms the completion queue. Offered rings and failures are reported by completions alone.
     fn arm_completions(&mut self) -> Result<()> {
         while let Ok(Some(_)) = self.channel.poll_cq_event() {}
         self.is_armed = true;
@@ -170,7 +171,7 @@ impl RingStream {
         self.cq.req_notify(notify)
     }
 
-    /// Whether something of ours waits for completions that wake nobody.
+    /// Returns whether this end waits for completions of its own sends, which are not solicited events.
     fn waits_for_sends(&self) -> bool {
         self.outlet.is_finished || self.outlet.room(&self.connection) == 0
     }
@@ -207,7 +208,7 @@ impl Endpoint for RingStream {
             return Next::Again;
         }
         if self.is_armed && !self.is_covered && !self.inlet.may_sleep() {
-            // The peer has not promised yet; what it writes until then may come unnoticed.
+            // The wake request is not acknowledged yet: bytes may arrive without a wake-up.
             return Next::Idle { until: Some(self.nap.until) };
         }
         Next::Idle { until: if self.is_armed { self.shrink(now) } else { None } }

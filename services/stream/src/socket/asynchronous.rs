@@ -18,9 +18,10 @@ use crate::carried::Carried;
 use crate::error::{OpenError, StreamError};
 use crate::stream::{Stream, StreamPath};
 
-/// A byte stream for tokio. The tasks that read and write it run it; two of them may, after `tokio::io::split`.
+/// A byte stream for tokio. The tasks that read and write it drive it; these may be two tasks, after
+/// `tokio::io::split`.
 ///
-/// `shutdown` ends what this end writes and waits until everything has arrived.
+/// `shutdown` ends the outgoing direction and waits until all bytes have arrived.
 pub struct AsyncStream {
     carried: Carried<TcpStream>,
     peer: SocketAddr,
@@ -29,7 +30,7 @@ pub struct AsyncStream {
     waker: Waker,
 }
 
-/// The tasks that wait: what wakes the stream wakes both.
+/// The waiting tasks. A wake-up of the stream wakes both.
 #[derive(Default)]
 struct Waiters([Mutex<Option<Waker>>; 2]);
 
@@ -65,7 +66,7 @@ impl AsyncStream {
     /// Connects to a listener at an address.
     ///
     /// # Errors
-    /// As [`super::StreamSocket::connect`].
+    /// Returns the errors of [`super::StreamSocket::connect`].
     pub async fn connect(nic: &Nic, address: SocketAddr, options: StreamOptions) -> Result<Self, OpenError> {
         let unreachable = |source| OpenError::Unreachable { address: address.to_string(), source };
         let late = || unreachable(io::ErrorKind::TimedOut.into());
@@ -94,30 +95,30 @@ impl AsyncStream {
         Self { carried, peer, driver, waiting, waker }
     }
 
-    /// Where the other end is.
+    /// Returns the address of the other end.
     pub const fn peer_address(&self) -> SocketAddr {
         self.peer
     }
 
-    /// What carries the bytes.
+    /// Returns the path that carries the bytes.
     pub const fn path(&self) -> StreamPath {
         self.carried.path()
     }
 
-    /// The stream below, which never waits. What it answers with `WouldBlock` is waited for by
-    /// [`AsyncStream::poll_until`].
+    /// Returns the underlying stream, which never waits. [`AsyncStream::poll_until`] waits for operations that
+    /// returned `WouldBlock`.
     ///
     /// # Errors
-    /// If there is none any more.
+    /// Returns [`StreamError::BrokenPipe`] if the stream no longer exists.
     pub fn get_mut(&mut self) -> Result<&mut Stream, StreamError> {
         self.carried.stream().ok_or(StreamError::BrokenPipe)
     }
 
-    /// Runs the stream; ready when `done` says so. For an owner whose one task runs it on behalf of others: it takes the
-    /// place of reading and writing, whose tasks are not woken by it.
+    /// Drives the stream until `done` returns `true`. For applications in which one task drives the stream for others.
+    /// It replaces reading and writing through this type: tasks that wait in those are not woken by it.
     ///
     /// # Errors
-    /// If the runtime cannot wait for descriptors.
+    /// Returns an error if the runtime cannot wait for descriptors.
     pub fn poll_until(
         &mut self,
         context: &mut Context<'_>,
@@ -130,7 +131,7 @@ impl AsyncStream {
         self.driver.poll(context, &mut self.carried, is_done).map_err(io::Error::other)
     }
 
-    /// Does something with the stream, as soon as it does not answer `WouldBlock`.
+    /// Calls `operation` until it returns a result other than `WouldBlock`.
     fn poll_operate<T>(
         &mut self,
         context: &Context<'_>,
@@ -150,7 +151,7 @@ impl AsyncStream {
             let context = &mut Context::from_waker(&self.waker);
             let polled = self.driver.poll(context, &mut self.carried, attempt);
             if polled.is_ready() {
-                // What the driver waits on is for whoever polled it last: the other task has to poll it itself.
+                // The driver wakes only the task that polled it last: the other task must poll it again.
                 self.waiting.wake_one(1 - which);
             }
             if let Poll::Ready(Err(error)) = polled {
@@ -161,7 +162,7 @@ impl AsyncStream {
         outcome.map_or(Poll::Pending, |result| Poll::Ready(result.map_err(Into::into)))
     }
 
-    /// These turns may have brought what the other task waits for.
+    /// Wakes the other task if the driver iterations made the stream readable or writable for it.
     fn wake_other(&mut self, which: usize) {
         let Some(stream) = self.carried.stream() else { return self.waiting.wake_one(which) };
         if if which == READER { stream.is_readable() } else { stream.is_writable() } {
@@ -213,7 +214,8 @@ impl AsyncWrite for AsyncStream {
     }
 }
 
-/// Turns that a dropped stream has to end well: a task must not wait.
+/// Maximum number of driver iterations in which a dropped stream can end in an orderly way. Dropping must not block
+/// the task.
 const LAST_TURNS: u32 = 100;
 
 impl Drop for AsyncStream {
@@ -237,32 +239,32 @@ pub struct AsyncStreamListener {
 }
 
 impl AsyncStreamListener {
-    /// Listens at an address.
+    /// Binds a listener to an address.
     ///
     /// # Errors
-    /// If the address cannot be bound.
+    /// Returns an error if the address cannot be bound.
     pub fn bind(nic: &Nic, address: impl ToSocketAddrs, options: StreamOptions) -> io::Result<Self> {
         let driver = TokioDriver::new(MonotonicClock::new(), Waiting::EventBatch);
         Ok(Self { door: Door::bind(nic, address, options)?, driver })
     }
 
-    /// Where it listens.
+    /// Returns the local address.
     ///
     /// # Errors
-    /// If the system does not tell.
+    /// Returns the error of `getsockname`.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.door.address()
     }
 
-    /// What became of those who asked for a stream so far.
+    /// Returns the outcomes of the stream requests received so far.
     pub fn asked(&self) -> Asked {
         self.door.asked()
     }
 
-    /// Waits for a stream.
+    /// Waits for a stream and returns it.
     ///
     /// # Errors
-    /// If the runtime cannot wait for descriptors.
+    /// Returns an error if the runtime cannot wait for descriptors.
     pub async fn accept(&mut self) -> io::Result<AsyncStream> {
         let ran = self.driver.run_until(&mut self.door, |door| door.has_any()).await;
         ran.map_err(io::Error::other)?;

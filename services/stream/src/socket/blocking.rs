@@ -1,4 +1,4 @@
-//! Sockets whose calls wait, or say that they would have to.
+//! Sockets whose calls block, or return `WouldBlock` in non-blocking mode.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -16,22 +16,22 @@ use crate::carried::Carried;
 use crate::error::{OpenError, StreamError};
 use crate::stream::{Counters, Stream, StreamPath};
 
-/// A byte stream, as [`std::net::TcpStream`] is one. Its calls run it; nobody else does.
+/// A byte stream with the interface of [`std::net::TcpStream`]. It is driven only by its own calls.
 ///
-/// What a write has accepted arrives without further calls. Dropping it ends its stream, and waits, as long as its
-/// options say, until everything has arrived.
+/// Bytes that a write has accepted arrive without further calls. Dropping the socket ends its stream and waits until
+/// all bytes have arrived, at most as long as [`StreamOptions::linger`].
 pub struct StreamSocket {
     carried: Carried<TcpStream>,
     peer: SocketAddr,
     runner: Runner,
     options: StreamOptions,
     is_nonblocking: bool,
-    /// The last call said `WouldBlock`.
+    /// `true` if the last call returned `WouldBlock`.
     is_waiting: bool,
-    /// Whoever waits for it arms it when he sleeps.
+    /// `true` if a [`super::StreamSet`] arms the socket before it sleeps.
     is_armed_by_set: bool,
     timeouts: Timeouts,
-    /// Made when it is asked for.
+    /// Created on first use.
     readiness: Option<Readiness>,
 }
 
@@ -41,10 +41,10 @@ struct Timeouts {
     write: Option<Duration>,
 }
 
-/// Idle turns between two looks at the clock, which costs as much as a turn.
+/// Idle driver iterations between two reads of the clock, which cost as much as an iteration.
 const TURNS_PER_CLOCK: u32 = 16;
 
-/// Runs endpoints in the calling thread.
+/// Drives endpoints in the calling thread.
 struct Runner {
     clock: MonotonicClock,
     waiter: Waiter,
@@ -60,7 +60,7 @@ impl Runner {
         Self::new(Waiter::new(options.waiting, options.pollers.clone()))
     }
 
-    /// Runs the endpoint until `done` says something, or until there is nothing to do for so long.
+    /// Drives the endpoint until `done` returns a value, or until `timeout` has elapsed.
     fn run<E: Endpoint, T>(
         &mut self,
         endpoint: &mut E,
@@ -118,8 +118,8 @@ impl Runner {
         Ok(())
     }
 
-    /// If nothing can be done now: what time it is, and when there is at the latest; the endpoint wakes its descriptors
-    /// when there is before.
+    /// If there is no work at present, arms the endpoint and returns the current time and the time of the next poll,
+    /// if one is needed. The endpoint's descriptors report earlier work. Returns `None` if there is work.
     fn idle_until<E: Endpoint>(&mut self, endpoint: &mut E) -> Option<(Nanos, Option<Nanos>)> {
         let now = self.clock.now();
         self.waiter.is_awake();
@@ -137,7 +137,7 @@ impl StreamSocket {
     /// Connects to a [`StreamListener`] at an address.
     ///
     /// # Errors
-    /// If nobody listens there, it refuses, or the device has no room for another stream.
+    /// Returns an error if no process listens there, if it refuses, or if the device cannot create another stream.
     pub fn connect(
         nic: &Nic,
         address: impl ToSocketAddrs,
@@ -175,26 +175,26 @@ impl StreamSocket {
         }
     }
 
-    /// Where the other end is.
+    /// Returns the address of the other end.
     pub const fn peer_address(&self) -> SocketAddr {
         self.peer
     }
 
-    /// What carries the bytes.
+    /// Returns the path that carries the bytes.
     pub const fn path(&self) -> StreamPath {
         self.carried.path()
     }
 
-    /// How long a read or a write may wait; `None`: for ever.
+    /// Sets the timeouts of reads and writes; `None` disables a timeout.
     pub fn set_timeouts(&mut self, read: Option<Duration>, write: Option<Duration>) {
         self.timeouts = Timeouts { read, write };
     }
 
-    /// Whether calls say `WouldBlock` instead of waiting.
+    /// Sets whether calls return `WouldBlock` instead of waiting.
     ///
     /// # Errors
-    /// If the socket was not made [`StreamOptions::pollable`], unless its way of waiting never sleeps: then it has no
-    /// descriptor, and its owner calls again and again.
+    /// Returns an error if the socket was not created with [`StreamOptions::pollable`]. Sockets that wait by
+    /// `Waiting::Busy` are exempt: their application repeats its calls and needs no descriptor.
     pub fn set_nonblocking(&mut self, nonblocking: bool) -> io::Result<()> {
         if self.options.waiting != Waiting::Busy {
             self.check_pollable()?;
@@ -212,11 +212,12 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// A descriptor for poll and epoll, level- or edge-triggered, that is readable when reading or writing may go on:
-    /// from the time that a call said `WouldBlock` until the next one does. It belongs to the socket.
+    /// Returns a descriptor for `poll` and `epoll`, level- or edge-triggered. It is readable when reading or writing
+    /// may continue, from the time when a call returned `WouldBlock` until the next call. It belongs to the socket.
     ///
     /// # Errors
-    /// If the socket was not made [`StreamOptions::pollable`], or the system has no descriptor left.
+    /// Returns an error if the socket was not created with [`StreamOptions::pollable`], or if no descriptor can be
+    /// created.
     pub fn pollable_fd(&mut self) -> io::Result<RawFd> {
         self.check_pollable()?;
         if self.readiness.is_none() {
@@ -225,7 +226,8 @@ impl StreamSocket {
             let mut readiness = Readiness::new()?;
             readiness.follow(&self.runner.set)?;
             self.readiness = Some(readiness);
-            // What comes from now on makes it readable. What came before may be what a call said it would wait for.
+            // Later events make it readable. Earlier ones may be what a previous call that returned `WouldBlock` waits
+            // for.
             if !self.arm()
                 && let Some(readiness) = &mut self.readiness
             {
@@ -235,7 +237,7 @@ impl StreamSocket {
         Ok(self.readiness.as_ref().map_or(-1, Readiness::fd))
     }
 
-    /// Whether nothing can be done now: the descriptor becomes readable when there is.
+    /// Arms the descriptor and returns `true` if there is no work at present; it then becomes readable when there is.
     pub(super) fn arm(&mut self) -> bool {
         let Some((now, until)) = self.runner.idle_until(&mut self.carried) else { return false };
         if let Some(readiness) = &mut self.readiness {
@@ -244,10 +246,10 @@ impl StreamSocket {
         true
     }
 
-    /// Ends what this end writes; the peer reads what is on its way, then the end. Reading goes on.
+    /// Ends the outgoing direction: the peer reads the bytes in flight, then the end. Reading continues.
     ///
     /// # Errors
-    /// If the stream broke.
+    /// Returns an error if the stream broke.
     pub fn finish(&mut self) -> io::Result<()> {
         self.operate(None, |stream| {
             stream.finish();
@@ -255,17 +257,17 @@ impl StreamSocket {
         })
     }
 
-    /// Gives the stream up: the peer reads what had arrived, then an error.
+    /// Resets the stream: the peer reads the bytes that had arrived, then an error.
     pub fn reset(mut self) {
         if let Some(stream) = self.carried.stream() {
             stream.reset();
         }
     }
 
-    /// Ends what this end writes and waits until everything has arrived at the peer.
+    /// Ends the outgoing direction and waits until all bytes have arrived at the peer.
     ///
     /// # Errors
-    /// If the stream broke, or that takes longer than `timeout`.
+    /// Returns an error if the stream broke, or if this takes longer than `timeout`.
     pub fn close(mut self, timeout: Duration) -> io::Result<()> {
         self.finish()?;
         self.runner.run(&mut self.carried, Some(timeout), |carried| carried.is_over().then_some(()))?;
@@ -275,38 +277,39 @@ impl StreamSocket {
         }
     }
 
-    /// What happened so far.
+    /// Returns the counters of the stream.
     pub fn counters(&mut self) -> Counters {
         self.carried.stream().map(|stream| stream.counters()).unwrap_or_default()
     }
 
-    /// Whether there are bytes that were not seen yet: one load.
+    /// Returns whether unseen bytes have arrived. Costs one load.
     #[inline]
     pub(super) fn has_news(&mut self) -> bool {
         self.carried.stream().is_some_and(|stream| stream.has_news())
     }
 
-    /// Whether the last call said `WouldBlock`, so that the descriptor tells when another may go on.
+    /// Returns whether the last call returned `WouldBlock`, so that the descriptor reports when another one may
+    /// continue.
     pub(super) const fn is_waiting(&self) -> bool {
         self.is_waiting
     }
 
-    /// Whoever waits for it calls [`StreamSocket::arm`] from now on, when he sleeps.
+    /// Records that the socket belongs to a [`super::StreamSet`], which calls [`StreamSocket::arm`] before it sleeps.
     pub(super) fn is_taken_by_set(&mut self) {
         self.is_armed_by_set = true;
         self.is_waiting = false;
     }
 
-    /// Whether a look at everything finds something.
+    /// Runs one driver iteration. Returns whether it found work.
     pub(super) fn finds_something(&mut self) -> bool {
         self.runner.waiter.is_awake();
         self.carried.progress(self.runner.clock.now()) == Next::Again
     }
 
-    /// Does something with the stream, as soon as it does not answer `WouldBlock`.
+    /// Calls `operation`, repeatedly, until it returns a result other than `WouldBlock`.
     ///
     /// # Errors
-    /// Those of `operation`; `WouldBlock` if the socket does not wait; `TimedOut`.
+    /// Returns the errors of `operation`; `WouldBlock` if the socket is non-blocking; `TimedOut` after `timeout`.
     #[inline]
     pub fn operate<T>(
         &mut self,
@@ -361,7 +364,8 @@ impl Drop for StreamSocket {
         }
         stream.finish();
         let linger = Some(self.options.linger);
-        // What does not arrive in time is lost, and the peer told so; over TCP the system goes on with it.
+        // Bytes that do not arrive in time are lost, and the peer sees a reset. Over TCP the kernel continues to send
+        // them.
         let _ = self.runner.run(&mut self.carried, linger, |carried| carried.is_over().then_some(()));
     }
 }
@@ -382,48 +386,49 @@ fn dial(address: impl ToSocketAddrs, timeout: Duration, name: &mut String) -> io
     Err(last)
 }
 
-/// Accepts streams, as [`std::net::TcpListener`] does connections. Nothing waits for a single client.
+/// Accepts streams, like [`std::net::TcpListener`]. A slow client does not delay others.
 pub struct StreamListener {
     door: Door,
     runner: Runner,
     is_nonblocking: bool,
-    /// Made when it is asked for.
+    /// Created on first use.
     readiness: Option<Readiness>,
 }
 
 impl StreamListener {
-    /// Listens at an address.
+    /// Binds a listener to an address.
     ///
     /// # Errors
-    /// If the address cannot be bound.
+    /// Returns an error if the address cannot be bound.
     pub fn bind(nic: &Nic, address: impl ToSocketAddrs, options: StreamOptions) -> io::Result<Self> {
         let runner = Runner::new(Waiter::new(Waiting::EventBatch, None));
         Ok(Self { door: Door::bind(nic, address, options)?, runner, is_nonblocking: false, readiness: None })
     }
 
-    /// Where it listens: with the port that the system chose, if none was given.
+    /// Returns the local address, including the port that the kernel chose if none was given.
     ///
     /// # Errors
-    /// If the system does not tell.
+    /// Returns the error of `getsockname`.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.door.address()
     }
 
-    /// What became of those who asked for a stream so far.
+    /// Returns the outcomes of the stream requests received so far.
     pub fn asked(&self) -> Asked {
         self.door.asked()
     }
 
-    /// Whether [`StreamListener::accept`] says `WouldBlock` instead of waiting.
+    /// Sets whether [`StreamListener::accept`] returns `WouldBlock` instead of waiting.
     pub const fn set_nonblocking(&mut self, nonblocking: bool) {
         self.is_nonblocking = nonblocking;
     }
 
-    /// A descriptor for poll and epoll that is readable when accepting may go on: from the time that a call said
-    /// `WouldBlock` until the next one does. It belongs to the listener. Until somebody accepts no handshake goes on.
+    /// Returns a descriptor for `poll` and `epoll` that is readable when accepting may continue, from the time when a
+    /// call returned `WouldBlock` until the next call. It belongs to the listener. Handshakes make progress only in
+    /// calls of [`StreamListener::accept`].
     ///
     /// # Errors
-    /// If the system has no descriptor left.
+    /// Returns an error if no descriptor can be created.
     pub fn pollable_fd(&mut self) -> io::Result<RawFd> {
         if self.readiness.is_none() {
             self.readiness = Some(Readiness::new()?);
@@ -441,10 +446,10 @@ impl StreamListener {
         Ok(())
     }
 
-    /// Waits for a stream.
+    /// Waits for a stream and returns it.
     ///
     /// # Errors
-    /// If the system cannot wait; `WouldBlock` if the listener does not wait.
+    /// Returns an error if the kernel cannot wait for descriptors; `WouldBlock` if the listener is non-blocking.
     pub fn accept(&mut self) -> io::Result<StreamSocket> {
         let (carried, peer) = if self.is_nonblocking {
             self.take_now()?

@@ -1,4 +1,4 @@
-//! A listening socket and the handshakes under way at it, as an endpoint.
+//! A listening socket and the handshakes in progress on it, as an endpoint.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,15 +16,15 @@ use super::StreamOptions;
 use crate::carried::Carried;
 use crate::stream::StreamPath;
 
-/// Handshakes under way at once; the oldest gives way to a newcomer. Until its hello is whole each costs a TCP
-/// connection and no more.
+/// Maximum number of concurrent handshakes; a new client displaces the oldest one. Until its first message is
+/// complete, each costs no more than a TCP connection.
 const PENDING_MAX: usize = 256;
-/// Streams that are open and wait for [`Door::take`]; further clients wait in the kernel.
+/// Maximum number of open streams that wait for [`Door::take`]; further clients wait in the kernel's backlog.
 const ARRIVED_MAX: usize = 64;
-/// While the system gives no connection, for lack of descriptors say, it is asked again so often.
+/// Interval between retries while `accept` fails, for example for lack of descriptors.
 const REST: Duration = Duration::from_millis(100);
 
-/// What became of those who asked a listener for a stream, in numbers.
+/// Outcomes of the stream requests received by a listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Asked {
@@ -32,16 +32,16 @@ pub struct Asked {
     pub through_rings: u64,
     /// Streams over TCP.
     pub over_tcp: u64,
-    /// Refused, or gone before they were answered.
+    /// Refused, or disconnected before the reply.
     pub refused: u64,
-    /// Not done with the handshake in time.
+    /// Handshakes that did not complete in time.
     pub late: u64,
-    /// Not done with the handshake when too many others came.
+    /// Incomplete handshakes displaced by newer clients.
     pub displaced: u64,
 }
 
 farcall_stats::counters! {
-    /// The same of one listener, in the process's statistics. Who drives it is the only writer.
+    /// Outcomes at one listener, in the process's statistics. The thread that drives the listener is the only writer.
     struct Counters {
         /// See [`Asked`].
         through_rings,
@@ -56,7 +56,7 @@ farcall_stats::counters! {
     }
 }
 
-/// A name for the counters of one more listener of this process.
+/// Returns a name for the counters of another listener of this process.
 fn next_label() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("stream listener {}", NEXT.fetch_add(1, Ordering::Relaxed))
@@ -93,7 +93,7 @@ impl Door {
         Asked { through_rings, over_tcp, refused, late, displaced }
     }
 
-    /// A stream that is open.
+    /// Returns an open stream, if there is one.
     pub fn take(&mut self) -> Option<(Carried<TcpStream>, SocketAddr)> {
         self.arrived.pop_front()
     }
@@ -135,7 +135,8 @@ impl Endpoint for Door {
             let Some((mut carried, from, late_at)) = self.pending.pop_front() else { break };
             any |= carried.progress(now) == Next::Again;
             let failure = carried.take_failure();
-            // One that opened is told so, however late: it is not given up any more.
+            // A stream that has opened is returned even after its deadline, because its client has already been
+            // notified.
             if failure.is_none() && carried.is_settled() {
                 any = true;
                 tracing::debug!(%from, path = %carried.path(), "a stream is open");

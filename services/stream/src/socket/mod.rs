@@ -1,4 +1,4 @@
-//! Streams as sockets: over TCP for the handshake, run by the threads or tasks that use them.
+//! Streams as sockets: a TCP connection carries the handshake, and the threads or tasks that use a socket drive it.
 
 #[cfg(feature = "tokio")]
 mod asynchronous;
@@ -20,7 +20,7 @@ pub use door::Asked;
 pub use options::StreamOptions;
 pub use set::StreamSet;
 
-/// It must not block.
+/// The socket must be in non-blocking mode.
 impl Carrier for TcpStream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         Read::read(self, bytes)

@@ -1,4 +1,4 @@
-//! How sockets behave.
+//! Options of sockets.
 
 use std::time::Duration;
 
@@ -7,19 +7,20 @@ use farcall_link::Waiting;
 
 use crate::config::StreamConfig;
 
-/// How a [`super::StreamSocket`] or an `AsyncStream` behaves.
+/// Options of a [`super::StreamSocket`] or an `AsyncStream`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StreamOptions {
-    /// The endpoint's own.
+    /// Configuration of the stream endpoint.
     pub config: StreamConfig,
-    /// How a call waits: how long it polls before it sleeps.
+    /// Wait strategy of calls: how long they poll before they sleep.
     pub waiting: Waiting,
-    /// Who looks while calls sleep, or while the owner of a descriptor does (BPEV). `None`: nobody; the peer wakes it.
+    /// Pollers that poll while calls sleep, or while the application waits on a descriptor (BPEV). If `None`, the peer
+    /// sends wake-ups.
     pub pollers: Option<Pollers>,
-    /// How long connecting may take, and how long a client may take to say what it wants.
+    /// Timeout for connecting, and for the handshake of an accepted client.
     pub connect_timeout: Duration,
-    /// How long dropping a stream waits until what was written has arrived.
+    /// Maximum time that dropping a stream waits until all written bytes have arrived.
     pub linger: Duration,
 }
 
@@ -36,42 +37,42 @@ impl Default for StreamOptions {
 }
 
 impl StreamOptions {
-    /// See the field.
+    /// Sets the field of the same name.
     #[must_use]
     pub fn config(mut self, config: StreamConfig) -> Self {
         self.config = config;
         self
     }
 
-    /// See the field.
+    /// Sets the field of the same name.
     #[must_use]
     pub fn waiting(mut self, waiting: Waiting) -> Self {
         self.waiting = waiting;
         self
     }
 
-    /// See the field.
+    /// Sets the field of the same name.
     #[must_use]
     pub fn pollers(mut self, pollers: Pollers) -> Self {
         self.pollers = Some(pollers);
         self
     }
 
-    /// See the field.
+    /// Sets the field of the same name.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// See the field.
+    /// Sets the field of the same name.
     #[must_use]
     pub fn linger(mut self, linger: Duration) -> Self {
         self.linger = linger;
         self
     }
 
-    /// For owners that wait on the descriptor of a socket instead of in its calls.
+    /// Configures sockets whose application waits on their descriptor instead of in their calls.
     #[must_use]
     pub fn pollable(mut self) -> Self {
         self.config.may_poll = false;

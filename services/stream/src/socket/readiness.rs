@@ -1,4 +1,4 @@
-//! What tells an owner who waits for many things that there may be something to do with one of them.
+//! A descriptor that reports possible work of one socket to an application that waits for several.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -11,10 +11,10 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-/// One descriptor for all that an endpoint sleeps on, which may come and go, and for the time.
+/// An epoll descriptor that combines all descriptors an endpoint sleeps on, which may change, and a timer.
 pub(super) struct Readiness {
     poller: OwnedFd,
-    /// For an endpoint that is to be looked at later, whatever happens.
+    /// Expires when the endpoint must be polled again regardless of events.
     timer: OwnedFd,
     is_set: bool,
     followed: Vec<RawFd>,
@@ -22,7 +22,7 @@ pub(super) struct Readiness {
 
 impl Readiness {
     /// # Errors
-    /// If the system has no descriptor left.
+    /// Returns an error if no descriptor can be created.
     pub fn new() -> io::Result<Self> {
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
@@ -31,18 +31,20 @@ impl Readiness {
         Ok(Self { poller, timer, is_set: false, followed: Vec::new() })
     }
 
-    /// Readable when there may be something to do.
+    /// Returns the descriptor, which is readable when there may be work.
     pub fn fd(&self) -> RawFd {
         self.poller.as_raw_fd()
     }
 
-    /// From now on it is readable when one of these is, and by no other.
+    /// Replaces the watched descriptors by those of `set`.
     ///
     /// # Errors
-    /// If the system has no memory left for it.
+    /// Returns an error if the kernel cannot add a descriptor.
     pub fn follow(&mut self, set: &WaitSet) -> io::Result<()> {
         for fd in self.followed.iter().filter(|fd| !set.fds().contains(fd)) {
-            // SAFETY: only its number is asked for; a closed descriptor is one that the kernel has forgotten.
+            // SAFETY: `borrow_raw` requires an open descriptor for the lifetime of the result. `epoll::delete` uses
+            // only the number, and the borrow ends with the call. If the endpoint has closed the descriptor, the
+            // kernel has removed it from the epoll instance and returns `EBADF` or `ENOENT`, which is handled below.
             let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
             match epoll::delete(&self.poller, fd) {
                 Ok(()) | Err(Errno::NOENT | Errno::BADF | Errno::PERM) => {}
@@ -50,10 +52,11 @@ impl Readiness {
             }
         }
         for fd in set.fds() {
-            // SAFETY: the endpoint has just named it as one of its open descriptors.
+            // SAFETY: `set` was filled by `Endpoint::wait_set` immediately before, which names open descriptors of the
+            // endpoint. The endpoint is not driven before this call returns, so the descriptor stays open.
             let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
             match epoll::add(&self.poller, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN) {
-                // A number may have been closed and given again, so it is added whether it was followed or not.
+                // Descriptor numbers may have been closed and reused, so each is added even if it was watched before.
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -63,17 +66,17 @@ impl Readiness {
         Ok(())
     }
 
-    /// Makes it readable after so long, too; or not by time alone.
+    /// Arms the timer to make the descriptor readable after `after`, or disarms it if that is `None`.
     pub fn wake_at(&mut self, after: Option<Duration>) {
         if !self.is_set && after.is_none() {
             return;
         }
         self.is_set = after.is_some();
-        // Zero would be never.
+        // A zero value would disarm the timer.
         let after = after.map_or(Duration::ZERO, |after| after.max(Duration::from_micros(1)));
         let it_value = Timespec { tv_sec: after.as_secs() as i64, tv_nsec: after.subsec_nanos().into() };
         let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // It takes every time; a timer that ran out before is not readable any more.
+        // `timerfd_settime` accepts every value here. It also clears an earlier expiry.
         let set =
             timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval, it_value });
         debug_assert!(set.is_ok(), "{set:?}");

@@ -12,15 +12,16 @@ use rustix::io::Errno;
 
 use super::StreamSocket;
 
-/// Sockets that do not wait, and who of them may have something to do.
+/// Non-blocking sockets, and the information which of them may have work.
 ///
-/// By `Waiting::Busy` one thread polls all of them in turn (BPTS). By `Waiting::EventBatch` it sleeps until one tells of
-/// an event. By `Waiting::Bpev` it polls for a while, then sleeps; where the sockets have pollers, those wake it.
+/// With `Waiting::Busy`, one thread polls all sockets in turn (BPTS). With `Waiting::EventBatch`, it sleeps until an
+/// event occurs. With `Waiting::Bpev`, it polls for a while and then sleeps; if the sockets have pollers, these wake
+/// it.
 pub struct StreamSet {
     waiting: Waiting,
     idle_turns: IdleTurns,
     members: Vec<Option<Member>>,
-    /// Those that had something since the last sleep.
+    /// Members that had work since the last sleep.
     unarmed: Vec<usize>,
     poller: OwnedFd,
     turns: u32,
@@ -31,17 +32,17 @@ struct Member {
     is_armed: bool,
 }
 
-/// So many members are one idle look.
+/// Number of members that count as one idle poll.
 const MEMBERS_A_LOOK: usize = 64;
-/// Turns of a set that never sleeps between two looks at what is not bytes: ends, failures.
+/// Iterations of a set that never sleeps between two polls for events other than bytes: ends and failures.
 const TURNS_PER_PROGRESS: u32 = 256;
 const EVENTS_AT_ONCE: usize = 128;
 
 impl StreamSet {
-    /// An empty set.
+    /// Creates an empty set.
     ///
     /// # Errors
-    /// If the system has no descriptor for it.
+    /// Returns an error if no descriptor can be created.
     pub fn new(waiting: Waiting) -> io::Result<Self> {
         Ok(Self {
             waiting,
@@ -53,18 +54,21 @@ impl StreamSet {
         })
     }
 
-    /// Takes a socket in; its calls do not wait from now on, and its own descriptor is for the set alone. Returns its
-    /// number.
+    /// Adds a socket and returns its number. Its calls become non-blocking, and its descriptor is reserved for the
+    /// set.
     ///
     /// # Errors
-    /// If the socket is not [`super::StreamOptions::pollable`], or not `Waiting::Busy` in a set that is.
+    /// Returns an error if the socket is not [`super::StreamOptions::pollable`]; in a set with `Waiting::Busy`, also a
+    /// socket with `Waiting::Busy` is accepted.
     pub fn insert(&mut self, mut socket: StreamSocket) -> io::Result<usize> {
         let at = self.members.iter().position(Option::is_none).unwrap_or(self.members.len());
         socket.set_nonblocking(true)?;
         if self.waiting != Waiting::Busy {
             let data = epoll::EventData::new_u64(at as u64);
             let fd = socket.pollable_fd()?;
-            // SAFETY: it belongs to the socket, which is open.
+            // SAFETY: `borrow_raw` requires an open descriptor for the lifetime of the result. `fd` was returned by
+            // `StreamSocket::pollable_fd`; it belongs to `socket`, which is alive here, and the borrow ends with the
+            // call.
             epoll::add(&self.poller, unsafe { BorrowedFd::borrow_raw(fd) }, data, epoll::EventFlags::IN)?;
         }
         socket.is_taken_by_set();
@@ -76,12 +80,12 @@ impl StreamSet {
         Ok(at)
     }
 
-    /// The socket with this number.
+    /// Returns the socket with number `at`.
     pub fn socket(&mut self, at: usize) -> Option<&mut StreamSocket> {
         Some(&mut self.members.get_mut(at)?.as_mut()?.socket)
     }
 
-    /// Closes the socket with this number.
+    /// Removes and closes the socket with number `at`.
     pub fn remove(&mut self, at: usize) {
         if let Some(place) = self.members.get_mut(at) {
             *place = None;
@@ -89,22 +93,22 @@ impl StreamSet {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of sockets.
     pub fn len(&self) -> usize {
         self.members.iter().flatten().count()
     }
 
-    /// Whether there is none.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Waits until some may have something to do, and puts their numbers into `ready`; none if that takes longer than
-    /// `timeout`, or for no reason. One that has not said `WouldBlock` since, as a new one, is ready again before the
-    /// set sleeps.
+    /// Waits until some sockets may have work, and puts their numbers into `ready`. `ready` is empty after `timeout`
+    /// and after a spurious wake-up. A socket that has not returned `WouldBlock` since it was last ready, or since it
+    /// was inserted, is ready again before the set sleeps.
     ///
     /// # Errors
-    /// If the system cannot wait.
+    /// Returns the error of `epoll_wait`.
     pub fn wait(&mut self, ready: &mut Vec<usize>, timeout: Option<Duration>) -> io::Result<()> {
         ready.clear();
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
@@ -127,7 +131,7 @@ impl StreamSet {
         }
     }
 
-    /// One load for each.
+    /// Polls all members for bytes, at the cost of one load each.
     #[inline]
     fn look(&mut self, ready: &mut Vec<usize>) -> bool {
         for (at, member) in self.members.iter_mut().enumerate() {
@@ -141,7 +145,7 @@ impl StreamSet {
         !ready.is_empty()
     }
 
-    /// Looks at everything of those that no event tells of.
+    /// Runs a driver iteration of each member that is not armed.
     fn progress(&mut self, ready: &mut Vec<usize>) {
         for at in self.unarmed.iter().copied() {
             if let Some(member) = &mut self.members[at]

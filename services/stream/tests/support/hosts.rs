@@ -1,17 +1,17 @@
-//! Tests with two ends on two hosts: each runs again, once in each of two network namespaces with a cable between them
-//! (`.ci/networks`), which share no directory of the software RNIC either. Not only of this package: others include this
-//! file.
+//! Support for tests with two ends on two hosts: each test runs again in two connected network namespaces
+//! (`.ci/networks`), which share no directory of the software RNIC either. Tests of other packages include this file,
+//! too.
 
 use std::process::Command;
 
-/// Where the server's end listens.
+/// Address of the server's end.
 pub const SERVER: &str = "10.99.0.2:7411";
 const END: &str = "FARCALL_TEST_END";
 
-/// The server's end says so when it listens.
+/// Line that the server's end prints when it listens.
 const READY: &str = "the server listens";
 
-/// Both ends; what either prints is shown when it fails.
+/// Script that runs both ends; the output of both is shown on failure.
 const SCRIPT: &str = r#"set -e
     mkdir -m 700 /run/a /run/b
     end() { ip netns exec "$1" env FARCALL_TEST_END="$2" FARCALL_SOCKET_DIR="/run/$3" "$0" --exact "$TEST" --nocapture; }
@@ -22,13 +22,14 @@ const SCRIPT: &str = r#"set -e
     wait $server || { cat /run/said; exit 1; }
     cat /run/said"#;
 
-/// Which end this process is.
+/// Role of this process.
 pub enum End {
     Server,
     Client,
 }
 
-/// Runs a test of this file again as both ends, with more environment. Which end this is, if it is one of them.
+/// Runs a test of this file again as both ends, with additional environment variables. Returns the role if this
+/// process is one of the ends.
 pub fn end_of(test: &str, environment: &[(&str, &str)]) -> Option<End> {
     match std::env::var(END) {
         Ok(end) if end == "server" => return Some(End::Server),
@@ -48,7 +49,7 @@ pub fn end_of(test: &str, environment: &[(&str, &str)]) -> Option<End> {
         ]);
         command.args(["sh", "-c", "mount -t tmpfs none /run && exec bash \"$@\"", "sh"]);
         command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../.ci/networks"));
-        // A test that hangs is one that fails.
+        // A test that hangs must fail.
         command.args(["timeout", "120", "bash", "-c", script]).arg(std::env::current_exe().unwrap());
         command.env("TEST", test).envs(environment.iter().copied());
         command.output().unwrap()
@@ -66,7 +67,7 @@ pub fn end_of(test: &str, environment: &[(&str, &str)]) -> Option<End> {
     None
 }
 
-/// To be said by the server's end.
+/// Must be called by the server's end when it listens.
 pub fn listens() {
     println!("{READY}");
 }

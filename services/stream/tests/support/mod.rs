@@ -8,7 +8,7 @@ use farcall_softnic::SoftNic;
 use farcall_stream::{Opening, Stream, StreamConfig, StreamError};
 use farcall_verbs::{Endpoint, Nanos, Next};
 
-/// How long anything may take before a test calls it lost. Not a measurement.
+/// Timeout of a test. Not a measurement.
 const LOST: Duration = Duration::from_secs(20);
 
 pub fn nic() -> Nic {
@@ -26,7 +26,7 @@ pub fn pair() -> [Stream; 2] {
     pair_of([StreamConfig::default(); 2])
 }
 
-/// The byte of a stream at a position.
+/// Returns the byte of a stream at a position.
 pub fn byte_at(position: u64) -> u8 {
     (position.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
@@ -35,7 +35,7 @@ pub fn bytes_at(position: u64, len: usize) -> Vec<u8> {
     (position..position + len as u64).map(byte_at).collect()
 }
 
-/// Steps both until `done`.
+/// Drives both ends until `done` returns `true`.
 pub fn step_until(ends: &mut [Stream; 2], mut done: impl FnMut(&mut [Stream; 2]) -> bool) {
     let (start, mut turns, mut idle) = (Instant::now(), 0, 0_u32);
     while !done(ends) {
@@ -44,7 +44,7 @@ pub fn step_until(ends: &mut [Stream; 2], mut done: impl FnMut(&mut [Stream; 2])
         let is_idle = a.progress(now).merge(b.progress(now)) != Next::Again;
         idle = if is_idle { idle + 1 } else { 0 };
         if idle > 50 {
-            // The device's service thread may have to do something.
+            // Gives the device's service thread a chance to run.
             std::thread::yield_now();
         }
         turns += 1;
@@ -56,7 +56,7 @@ pub fn step_until(ends: &mut [Stream; 2], mut done: impl FnMut(&mut [Stream; 2])
     }
 }
 
-/// Writes all of it into one end and reads it from the other, both as they are ready.
+/// Writes `bytes` into one end and reads them from the other, as both are ready.
 pub fn carry(ends: &mut [Stream; 2], from: usize, bytes: &[u8], read_at_once: usize) -> Vec<u8> {
     let (mut written, mut got, mut piece) = (0, Vec::new(), vec![0; read_at_once]);
     step_until(ends, |ends| {
@@ -73,7 +73,7 @@ pub fn carry(ends: &mut [Stream; 2], from: usize, bytes: &[u8], read_at_once: us
     got
 }
 
-/// Waits until a read gives something; the bytes, or nothing at the end.
+/// Waits until a read returns bytes, the end (no bytes) or an error.
 pub fn read_some(ends: &mut [Stream; 2], at: usize) -> Result<Vec<u8>, StreamError> {
     let (mut bytes, mut result) = (vec![0; 100_000], Ok(0));
     step_until(ends, |ends| {

@@ -1,5 +1,5 @@
-//! The same service over three transports: HTTP/2 over TCP, which is the reference, HTTP/2 over streams, and frames; over
-//! frames also with unary methods that are answered directly.
+//! The same service over three transports: HTTP/2 over TCP, which is the reference, HTTP/2 over streams, and frames;
+//! over frames also with unary methods that are answered directly.
 #![allow(dead_code)]
 
 pub mod raw;
@@ -32,7 +32,7 @@ pub enum Transport {
     Tcp,
     Http2,
     Native,
-    /// The same, and the server answers unary methods directly.
+    /// Like `Native`, with a server that answers unary methods directly.
     Direct,
 }
 
@@ -44,10 +44,10 @@ impl Transport {
 
 pub const TRANSPORTS: [Transport; 3] = [Transport::Tcp, Transport::Http2, Transport::Native];
 
-/// How long anything may take before a test calls it lost. Not a measurement.
+/// Timeout of a test. Not a measurement.
 pub const LOST: Duration = Duration::from_secs(60);
 
-/// Any of the transports' channels.
+/// A channel of any transport.
 pub type AnyChannel = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, Status>;
 
 pub type Client = EchoClient<AnyChannel>;
@@ -56,7 +56,7 @@ pub fn nic() -> Nic {
     Nic::open(&SoftNic::new()).unwrap()
 }
 
-/// A server that runs until it is told to stop.
+/// A running server.
 pub struct Running {
     pub transport: Transport,
     pub address: SocketAddr,
@@ -78,7 +78,7 @@ impl Running {
         Self::start_with(transport, routes, DirectMethods::new(), at, options).await
     }
 
-    /// A server that answers unary calls directly.
+    /// Starts a server that answers unary calls directly.
     pub async fn start_direct(behaviour: &Behaviour, options: GrpcOptions) -> Self {
         let routes = Routes::new(EchoServer::new(behaviour.clone()));
         let direct = echo_direct::methods(Arc::new(behaviour.clone()));
@@ -127,7 +127,7 @@ impl Running {
         EchoClient::new(self.channel().await)
     }
 
-    /// Tells the server to stop; what it returns is ready when it has.
+    /// Requests that the server stop. The returned handle completes when it has.
     pub fn stop(mut self) -> JoinHandle<()> {
         self.stop.take().unwrap().send(()).unwrap();
         self.served
@@ -170,12 +170,12 @@ pub async fn over_each<F: Future<Output = ()>>(test: impl Fn(Running, Behaviour,
     }
 }
 
-/// What has to come.
+/// Waits for a future that must complete.
 pub async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(LOST, what).await.expect("it does not come")
 }
 
-/// Waits until something holds.
+/// Waits until a condition is true.
 pub async fn until(what: impl Fn() -> bool) {
     soon(async {
         while !what() {

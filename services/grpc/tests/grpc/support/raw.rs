@@ -1,4 +1,4 @@
-//! An end that speaks frames by hand.
+//! An end that composes frames directly.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub async fn connect(address: SocketAddr) -> AsyncStream {
     AsyncStream::connect(&super::nic(), address, options).await.unwrap()
 }
 
-/// Says hello; what the other end says, if it does.
+/// Sends a hello and returns that of the other end, if it sends one.
 pub async fn greet(stream: &mut AsyncStream, hello: Hello) -> Option<Hello> {
     stream.write_all(&hello.encode()).await.ok()?;
     let mut bytes = [0; HELLO_BYTES];
@@ -25,7 +25,7 @@ pub async fn greet(stream: &mut AsyncStream, hello: Hello) -> Option<Hello> {
     Hello::parse(&bytes).ok()
 }
 
-/// The next frame, if one comes.
+/// Returns the next frame, if there is one.
 pub async fn next(stream: &mut AsyncStream) -> Option<(Head, Vec<u8>)> {
     let mut head = [0; HEAD_BYTES];
     stream.read_exact(&mut head).await.ok()?;
@@ -36,7 +36,7 @@ pub async fn next(stream: &mut AsyncStream) -> Option<(Head, Vec<u8>)> {
     Some((head, payload))
 }
 
-/// A whole unary call, with a message of no bytes.
+/// Returns the frame of a complete unary call with an empty message.
 pub fn call(number: u16, path: &str, metadata: &HeaderMap) -> Vec<u8> {
     let mut out = Vec::new();
     let mut writer = Writer::begin(&mut out, Kind::Call, number);

@@ -1,4 +1,4 @@
-//! A service that does what metadata of its calls tell it.
+//! A service whose behaviour is controlled by the metadata of its calls.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Request, Response, Status, Streaming};
 
-/// What a call's metadata `do` may say.
+/// Values of the metadata entry `do`.
 pub const FAIL: &str = "fail";
 pub const PANIC: &str = "panic";
 pub const WAIT: &str = "wait";
 pub const SPAWN: &str = "spawn";
 pub const ANSWER_AT_ONCE: &str = "answer-at-once";
 
-/// Counts what it does.
+/// Counters of the service.
 #[derive(Clone, Default)]
 pub struct Behaviour {
     pub begun: Arc<AtomicUsize>,
@@ -29,7 +29,7 @@ pub struct Behaviour {
     pub taken: Arc<AtomicUsize>,
 }
 
-/// Counts that it was dropped.
+/// Counts its drop.
 struct Guard(Arc<AtomicUsize>);
 
 impl Drop for Guard {
@@ -75,7 +75,7 @@ impl Behaviour {
         } else if says(metadata, WAIT) {
             std::future::pending::<()>().await;
         } else if says(metadata, SPAWN) {
-            // Several tasks that take turns.
+            // Several tasks that run alternately.
             for _ in 0..20 {
                 tokio::spawn(async { tokio::task::yield_now().await }).await.unwrap();
             }
@@ -86,7 +86,7 @@ impl Behaviour {
     }
 }
 
-/// What came with the names `x-...` goes back.
+/// Returns received metadata with names `x-...` to the client.
 fn answer<T>(metadata: &MetadataMap, message: T) -> Response<T> {
     let mut response = Response::new(message);
     let mut headers = http::HeaderMap::new();
@@ -99,7 +99,7 @@ fn answer<T>(metadata: &MetadataMap, message: T) -> Response<T> {
     response
 }
 
-/// A stream that counts that it was dropped.
+/// A stream that counts its drop.
 pub struct Guarded(Pin<Box<dyn Stream<Item = Result<Message, Status>> + Send>>, Guard);
 
 impl Stream for Guarded {
