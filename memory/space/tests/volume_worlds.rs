@@ -224,13 +224,7 @@ impl Run {
             node_exits_at: self.any_step(60),
             node_starts_at: self.any_step(60),
         };
-        match self.claim(faults) {
-            Err(error)
-                if error.to_string().contains("no answer")
-                    && faults.node_exits_at.is_some()
-                    && std::env::var("TOL").is_ok() => {}
-            other => other.unwrap(),
-        }
+        self.claim(faults).unwrap();
     }
 
     /// Something happens to clients and to the faulty node.
