@@ -163,12 +163,11 @@ impl Engine {
     fn fetched(&mut self, operation: &mut Operation) {
         operation.stage = Stage::Storing;
         match &operation.aim {
-            Aim::Write(part) => {
-                let written = self.requests.written(part);
-                if let Some(bytes) = operation.bytes.take() {
-                    let mut page = Vec::from(bytes);
-                    page[part.of_page.clone()].copy_from_slice(&written);
-                    operation.bytes = Some(page.into());
+            Aim::Write(_) => {
+                operation.left = self.to_be_made_alike(operation);
+                match operation.left.is_empty() {
+                    true => self.put_part(operation),
+                    false => operation.stage = Stage::Repairing,
                 }
             }
             Aim::Copy { to } => {
@@ -178,6 +177,29 @@ impl Engine {
                 }
             }
             Aim::Read(_) | Aim::Scrub { .. } => operation.left.clone_from(&operation.wrong),
+        }
+    }
+
+    /// Returns the replicas in sync of a page of a volume that differ from what it holds. There are none if no replica has
+    /// valid content: the whole page is written then.
+    fn to_be_made_alike(&self, operation: &Operation) -> Vec<u32> {
+        if self.noting.is_none() || operation.right.is_empty() {
+            return Vec::new();
+        }
+        let (extent, _) = self.place(operation.page);
+        let replicas = self.extents[extent].replicas.iter();
+        let differs = |replica: &&Replica| replica.is_in_sync() && operation.wrong.contains(&replica.serial);
+        replicas.filter(differs).map(|replica| replica.serial).collect()
+    }
+
+    /// Puts the part that is written into the bytes of its page.
+    pub(super) fn put_part(&self, operation: &mut Operation) {
+        if let Aim::Write(part) = &operation.aim
+            && let Some(bytes) = operation.bytes.take()
+        {
+            let mut page = Vec::from(bytes);
+            page[part.of_page.clone()].copy_from_slice(&self.requests.written(part));
+            operation.bytes = Some(page.into());
         }
     }
 }

@@ -1,6 +1,9 @@
 //! An operation on one page: it fetches the page's bytes, if it needs them, from a replica that has them; then it stores
 //! bytes to all replicas that should have them.
 //!
+//! Before a write to a page of a volume is noted, its replicas in sync are made alike: the note replaces the older of the
+//! page's two entries, and a replica that holds the content of that entry would match neither after it.
+//!
 //! A write is over when every replica that is in sync has it. A replica that is out of reach is waited for: until it is
 //! back, given up by the upkeep, or the operation's time is over. A write that fails leaves the page *unsure*: until a
 //! read finds out which, what was there before and what was written are both right.
@@ -42,6 +45,8 @@ enum Stage {
     /// It has the page.
     Begun,
     Fetching,
+    /// Before a write to a volume is noted, the page's content is written to the replicas that differ from it.
+    Repairing,
     Storing,
 }
 
@@ -201,7 +206,7 @@ impl Engine {
             // Somebody before had this number.
             Stage::Locked => return self.operations[id as usize] = Some(operation),
             Stage::Begun => operation.stage = self.first_stage(&mut operation),
-            Stage::Fetching | Stage::Storing => {}
+            Stage::Fetching | Stage::Repairing | Stage::Storing => {}
         }
         if self.is_fenced() {
             return match operation.flying.is_empty() {
@@ -210,14 +215,14 @@ impl Engine {
             };
         }
         let outcome = loop {
-            let is_fetching = operation.stage == Stage::Fetching;
-            let outcome = if is_fetching {
-                self.fetch(id, &mut operation, now)
-            } else {
-                self.store(id, &mut operation, now)
+            let stage = operation.stage;
+            let outcome = match stage {
+                Stage::Fetching => self.fetch(id, &mut operation, now),
+                Stage::Repairing => self.repair(id, &mut operation, now),
+                _ => self.store(id, &mut operation, now),
             };
-            // From fetching to storing without a pause.
-            if outcome.is_some() || !is_fetching || operation.stage == Stage::Fetching {
+            // From one stage to the next without a pause.
+            if outcome.is_some() || operation.stage == stage {
                 break outcome;
             }
         };
@@ -266,11 +271,7 @@ impl Engine {
             self.leave_unsure(&operation);
         }
         self.counts.lost += u64::from(matches!(result, Err(IoError::Lost { .. })));
-        let repaired = operation.stored.iter().filter(|serial| operation.wrong.contains(serial));
-        for serial in repaired.clone() {
-            self.log_repair(page, *serial);
-        }
-        self.counts.repaired += repaired.count() as u64;
+        self.count_repairs(&operation);
         let bytes = operation.bytes.take().unwrap_or_default();
         match &operation.aim {
             Aim::Read(part) => {
@@ -295,6 +296,15 @@ impl Engine {
         }
         self.unused.push(id);
         self.release(page);
+    }
+
+    /// Counts and logs the replicas whose wrong bytes an operation has overwritten.
+    fn count_repairs(&mut self, operation: &Operation) {
+        let repaired = operation.stored.iter().filter(|serial| operation.wrong.contains(serial));
+        for serial in repaired.clone() {
+            self.log_repair(operation.page, *serial);
+        }
+        self.counts.repaired += repaired.count() as u64;
     }
 
     /// A replica that was in sync had other bytes: memory or the transport of its node is damaged.
@@ -364,9 +374,10 @@ impl Engine {
         self.step(id, now);
     }
 
-    /// The bytes that an operation stores, and the note that it did.
+    /// The bytes that an operation stores, and the note that it did. A repair stores what the page holds: the write itself
+    /// is not posted by that.
     pub(super) fn bytes_to_store(operation: &mut Operation) -> Bytes {
-        operation.was_posted = true;
+        operation.was_posted |= operation.stage == Stage::Storing;
         operation.bytes.clone().unwrap_or_default()
     }
 

@@ -2,7 +2,7 @@
 
 use farcall_verbs::Nanos;
 
-use super::{Aim, Operation};
+use super::{Aim, Operation, Stage};
 use crate::client::config::IoError;
 use crate::client::engine::Engine;
 use crate::client::extent::Replica;
@@ -11,6 +11,28 @@ use crate::client::extent::Replica;
 const UNSURE_MAX: usize = 8;
 
 impl Engine {
+    /// Writes what a page of a volume holds to the replicas that differ from it. Such a replica may hold the content of the
+    /// older entry, which the note of a write replaces: if this client and the node of the other replica exited after
+    /// the note, no replica would match an entry.
+    pub(super) fn repair(
+        &mut self,
+        id: u32,
+        operation: &mut Operation,
+        now: Nanos,
+    ) -> Option<Result<(), IoError>> {
+        if !self.store_left(id, operation, now) {
+            return self.wait(id, operation);
+        }
+        let (extent, at) = self.place(operation.page);
+        self.extents[extent].pages.settle(at);
+        self.count_repairs(operation);
+        operation.wrong.retain(|serial| !operation.stored.contains(serial));
+        operation.right.append(&mut operation.stored);
+        self.put_part(operation);
+        operation.stage = Stage::Storing;
+        None
+    }
+
     pub(super) fn store(
         &mut self,
         id: u32,
@@ -41,25 +63,11 @@ impl Engine {
                 return None;
             }
         }
-        let extent = &self.extents[extent];
-        operation.left.retain(|serial| extent.replica(*serial).is_some());
-        let is_reachable = |serial: &&u32| extent.replica(**serial).is_some_and(Replica::is_reachable);
-        // Of a volume one after another: who dies in between leaves one of them whole.
-        let at_once = if operation.is_write() && self.noting.is_some() { 1 } else { usize::MAX };
-        let next = operation.left.iter().take(at_once);
-        let to: Vec<u32> = next.filter(is_reachable).copied().collect();
-        if !operation.is_late {
-            for serial in to {
-                if !operation.flying.contains(&serial) {
-                    self.write_page(id, operation, serial, now);
-                }
-            }
+        if self.store_left(id, operation, now) {
+            return self.stored(id, operation, now);
         }
         if !operation.flying.is_empty() {
             return None;
-        }
-        if operation.left.is_empty() {
-            return self.stored(id, operation, now);
         }
         // The user has what he asked for, and a repair that fails is tried again by the next read.
         if operation.is_late
@@ -69,6 +77,26 @@ impl Engine {
             return Some(Ok(()));
         }
         self.wait(id, operation)
+    }
+
+    /// Begins to store to the replicas that are left. Returns whether none is left.
+    fn store_left(&mut self, id: u32, operation: &mut Operation, now: Nanos) -> bool {
+        // Of a volume one after another: a client that exits in between leaves the others whole.
+        let at_once = if operation.is_write() && self.noting.is_some() { 1 } else { usize::MAX };
+        let (extent, _) = self.place(operation.page);
+        let extent = &self.extents[extent];
+        operation.left.retain(|serial| extent.replica(*serial).is_some());
+        let is_reachable = |serial: &&u32| extent.replica(**serial).is_some_and(Replica::is_reachable);
+        let next = operation.left.iter().take(at_once);
+        let to: Vec<u32> = next.filter(is_reachable).copied().collect();
+        if !operation.is_late {
+            for serial in to {
+                if !operation.flying.contains(&serial) {
+                    self.write_page(id, operation, serial, now);
+                }
+            }
+        }
+        operation.flying.is_empty() && operation.left.is_empty()
     }
 
     /// Nothing is left to be stored.
