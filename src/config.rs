@@ -316,7 +316,7 @@ mod tests {
             assert!(said.contains(&format!("kv.toml:{number}")), "{text:?}: {said}");
             assert!(said.contains(part), "{text:?}: {said}");
         }
-        // What is missing has no line.
+        // A missing option has no line.
         std::fs::write(&path, "log = 'info'\nrecords = 5\n").unwrap();
         let said = parse(line.to_vec()).map(|_| ()).unwrap_err().to_string();
         assert!(said.contains("kv.toml") && said.contains("--preset"), "{said}");

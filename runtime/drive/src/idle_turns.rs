@@ -118,7 +118,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::sync::atomic::Ordering::Relaxed;
 
-    /// On a machine without contention, whatever else runs there.
+    /// Creates idle turns without contention, independent of other programs on the machine.
     fn idle_turns(waiting: Waiting) -> IdleTurns {
         IdleTurns::sampling(waiting, || false)
     }

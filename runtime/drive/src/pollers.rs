@@ -181,7 +181,7 @@ mod tests {
 
     const LOST: Duration = Duration::from_secs(60);
 
-    /// What a peer writes; and whether it is to wake the reader itself, by what.
+    /// Values that a peer writes, and the event by which it wakes the reader, if it must.
     struct Mailbox {
         written: AtomicU64,
         known: AtomicU64,
@@ -218,7 +218,7 @@ mod tests {
             Self { mailbox: Arc::new(mailbox), read: 0, armed: [0; 2] }
         }
 
-        /// Sleeps until so much was read.
+        /// Sleeps until `goal` messages have been read.
         fn read_until(&mut self, waiter: &mut Waiter, goal: u64) {
             let (clock, mut set) = (MonotonicClock::new(), WaitSet::default());
             while self.read < goal {
@@ -272,7 +272,8 @@ mod tests {
         Pollers::start_by(Rule { quiet, is_crowded }, 2).unwrap()
     }
 
-    /// So many messages, each written when the one before was read or is about to be; how often each way was armed.
+    /// Exchanges `rounds` messages, each written when the previous one has been read or is about to be. Returns how
+    /// often the reader armed by delegation and by its own events.
     fn exchange(pollers: &Pollers, rounds: u64) -> [u64; 2] {
         let mut reader = Reader::new();
         let mailbox = Arc::clone(&reader.mailbox);
@@ -320,7 +321,7 @@ mod tests {
                 std::thread::yield_now();
             }
         }
-        // And between the two.
+        // A case between the two.
         let pollers = pollers(Duration::from_micros(50), || false);
         exchange(&pollers, 3_000);
     }
@@ -349,7 +350,8 @@ mod tests {
         let pollers = pollers(NEVER, || IS_CROWDED.load(SeqCst));
         let (mut reader, mut waiter) = (Reader::new(), Waiter::new(EVENT, Some(pollers.clone())));
         assert_ne!(waiter.arm_then_look(&mut reader, Nanos(0)), Next::Again);
-        // It leaves the owner, and is interrupted before the event; the owner wakes for another reason, as by a signal.
+        // The poller releases the endpoint and is interrupted before it writes the event. The thread wakes for another
+        // reason, such as a signal.
         let covered = Arc::clone(&waiter.cover.as_ref().unwrap().covered);
         assert!(covered.word.leave());
         waiter.woke();

@@ -58,8 +58,8 @@ mod tests {
     use super::*;
     use farcall_verbs::{Result, WaitSet};
 
-    /// An endpoint whose one event arrives just before its `arrives_at`-th call, and which is woken only for what comes
-    /// after it armed.
+    /// An endpoint whose only event occurs just before its `arrives_at`-th call, and which is woken only by events
+    /// after it was armed.
     struct Once {
         calls: u32,
         arrives_at: u32,

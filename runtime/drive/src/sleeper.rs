@@ -97,7 +97,7 @@ mod tests {
         }
         receiver.join().unwrap();
         assert!(!timed_out.load(Ordering::Relaxed), "slept through what was left");
-        // Awake: nothing is written.
+        // Awake: no event is written.
         sleeper.arm();
         sleeper.disarm();
         sleeper.wake_if_asleep();

@@ -126,7 +126,7 @@ mod tests {
         );
         let text = device(&KernelDevice { is_iwarp: true, ..kernel_device(None) }).to_string();
         assert!(text.contains("connection manager") && text.contains("rxe"), "{text}");
-        // A node that opens, of a device that libibverbs does not have.
+        // A device node that can be opened, of a device that libibverbs does not have.
         let finding = device(&kernel_device(Some("/dev/null")));
         assert_eq!(finding.verdict, Verdict::Warn);
     }

@@ -119,7 +119,7 @@ impl Run {
 mod tests {
     use super::*;
 
-    /// The value of a variable for the program.
+    /// Returns the value of a variable that the program receives.
     fn variable(run: &Run, name: &str) -> Option<OsString> {
         let mut command = Command::new("true");
         run.set_variables(Path::new("/opt/lib/library.so"), &mut command);

@@ -77,7 +77,7 @@ fn number(bytes: &[u8], at: usize, len: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// A file with these program headers: a type, and what it holds.
+    /// Returns an ELF file with these program headers, each with its type and contents.
     fn elf(headers: &[(u32, &[u8])]) -> Vec<u8> {
         let mut bytes = vec![0; 64 + 56 * headers.len()];
         bytes[..5].copy_from_slice(b"\x7fELF\x02");

@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn compares_runnable_threads_with_cores() {
         assert!(!exceeds(2, 2, false) && exceeds(3, 2, false));
-        // The peer that sleeps would be the third.
+        // The sleeping peer would be the third thread.
         assert!(exceeds(2, 2, true) && !exceeds(1, 2, true));
         assert!(exceeds(1, 1, false));
     }
@@ -185,7 +185,7 @@ mod tests {
         assert!(!last.is_long_since(last));
     }
 
-    /// More threads that compute than the machine has processors, and this one.
+    /// Runs more computing threads than the machine has processors, in addition to this one.
     #[test]
     fn detects_more_computing_threads_than_cores() {
         let stop = AtomicBool::new(false);

@@ -233,7 +233,7 @@ mod tests {
         assert!(!quota.was_used_up());
         write(&directory.join("pod/cpu.stat"), "usage_usec 1\nnr_throttled 5\n");
         assert!(quota.was_used_up() && !quota.was_used_up());
-        // Version 1 of control groups, as a container sees it whose /proc/self/cgroup names the group of the host.
+        // Control groups version 1 in a container whose /proc/self/cgroup names the group of the host.
         write(&directory.join("cpu.cfs_quota_us"), "50000\n");
         write(&directory.join("cpu.stat"), "nr_periods 2\nnr_throttled 3\n");
         assert_eq!(Quota::below(&directory, Path::new("docker/absent")).unwrap().used_up, 3);

@@ -112,7 +112,7 @@ mod tests {
     fn the_user_at_the_other_end_is_told_for_both_families() {
         let ourselves = rustix::process::geteuid().as_raw();
         for address in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
-            // A machine may be without IPv6.
+            // The machine may lack IPv6.
             let Ok(listener) = TcpListener::bind(address) else { continue };
             let port = listener.local_addr().unwrap().port();
             let target = if address == "[::1]:0" { "[::1]" } else { "127.0.0.1" };
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn of_what_is_not_here_nobody_is_told() {
-        // It listens at the port that a stranger's connection would come from.
+        // Listens at the port of a connection from another host.
         let listener = TcpListener::bind("0.0.0.0:0").unwrap();
         let mut elsewhere: SocketAddr = "192.0.2.1:0".parse().unwrap();
         elsewhere.set_port(listener.local_addr().unwrap().port());

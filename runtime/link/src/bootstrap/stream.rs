@@ -103,7 +103,7 @@ mod tests {
         let (mut acceptor, mut initiator) =
             (Acceptor::new(VersionRange::CURRENT), Initiator::new(VersionRange::CURRENT));
         let asked = initiator.open_stream(&end());
-        // In two pieces.
+        // In two segments.
         assert_eq!(acceptor.feed_open_stream(&asked[..20]).unwrap(), (20, None));
         assert_eq!(acceptor.feed_open_stream(&asked[20..]).unwrap(), (asked.len() - 20, Some(end())));
         let answer = acceptor.stream_opened(&end());

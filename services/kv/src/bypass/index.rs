@@ -246,11 +246,11 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     const ENTRIES: u32 = 64;
-    /// Always there.
+    /// Number of keys that are always in the index.
     const STABLE: u64 = 20;
     const ROUNDS: u64 = 3_000;
 
-    /// An entry whose hash is behind it.
+    /// Inserts an entry whose inline value is its hash.
     fn insert<S: Scheme>(index: &mut Index<S>, hash: u64) -> bool {
         let pair = hash.to_ne_bytes();
         let checksum = index.checksum_of(&pair);
@@ -310,7 +310,7 @@ mod tests {
                 }
                 (looks, missed)
             });
-            // Others fill the index to the brim, and leave.
+            // Other keys fill the index completely, and are removed.
             for round in 0..ROUNDS {
                 let others = (1..).map(|number| STABLE + round * 1_000 + number);
                 let stored: Vec<u64> = others.take_while(|hash| insert(&mut index, *hash)).collect();
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(stored.len() as u32, (1 + CHAIN_BLOCKS_MAX) * Farm::SPAN);
         assert_eq!(index.spare.len(), blocks - CHAIN_BLOCKS_MAX as usize);
         let moves = index.region.load_relaxed(0);
-        // From the middle, the ends, and what is left.
+        // Removed from the middle and the ends first, then the rest.
         let (even, odd): (Vec<&u64>, Vec<&u64>) = stored.iter().partition(|hash| **hash / 7 % 2 == 0);
         for hash in even.into_iter().chain(odd) {
             let (slot, _) = index.with_hash(*hash).next().expect("it is there");

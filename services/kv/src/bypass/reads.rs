@@ -168,7 +168,7 @@ mod tests {
     const CONFIG: BypassConfig =
         BypassConfig { entries: 64, extents_bytes: 1 << 14, value_max_bytes: 100, inline_bytes: 0 };
 
-    /// A store and a reader, with nothing between them that could happen by itself.
+    /// A store and a reader that make progress only when the test calls them.
     struct Ends<S> {
         service: Service<S>,
         reader: Reader<S>,
@@ -195,7 +195,7 @@ mod tests {
             store.put(&router.key(key).unwrap(), value).unwrap();
         }
 
-        /// One look, to its end.
+        /// Performs one lookup to its end.
         fn try_look(&mut self, key: &[u8]) -> Result<(Step, Vec<u8>), Lost> {
             let Self { reader, counters, .. } = self;
             let mut value = Vec::new();

@@ -297,7 +297,8 @@ mod tests {
                 let hand = arena.advance_hand().at;
                 prop_assert!(blocks.iter().any(|b| b.at == hand), "the hand stands on a block");
                 if let Some(largest) = blocks.iter().filter(|b| b.free).map(|b| b.granules).max() {
-                    // Good fit may miss a block by less than a sixteenth of the request, never more.
+                    // The search rounds sizes up, so it may miss a block by less than a sixteenth of the request,
+                    // never more.
                     prop_assert!(arena.find((largest - largest / 16).saturating_sub(1).max(1)).is_some());
                 }
             }
