@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 #[derive(Debug, Clone, Copy)]
 pub struct Console {
     is_json: bool,
-    /// Whether tables may be wider than 100 columns.
+    /// `true` if tables may be wider than 100 columns.
     pub is_wide: bool,
 }
 

@@ -80,7 +80,7 @@ fn is_standard_error(journal: &str) -> bool {
 
 /// Format of a line.
 struct Line {
-    /// Whether lines begin with a priority instead of a level (sd-daemon(3)); the journal records the time.
+    /// `true` if lines begin with a priority instead of a level (sd-daemon(3)); the journal records the time.
     goes_to_journal: bool,
     has_time: bool,
     has_target: bool,

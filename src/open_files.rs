@@ -16,9 +16,9 @@ const OF_SERVER: u64 = 64;
 /// Kinds of clients that a server has, which use descriptors.
 #[derive(Debug, Clone, Copy)]
 pub struct Serves {
-    /// Whether clients of memcached's protocol are served.
+    /// `true` if clients of memcached's protocol are served.
     pub memcached: bool,
-    /// Whether RPC clients are served.
+    /// `true` if RPC clients are served.
     pub rpc: bool,
 }
 

@@ -12,13 +12,13 @@ use std::time::Duration;
 /// Interval between two checks for signals and failed threads.
 const WATCH: Duration = Duration::from_millis(50);
 
-/// Whether the end of the program was requested.
+/// Flag that is set when the end of the program is requested.
 #[derive(Debug, Clone)]
 pub struct StopFlag {
     is_raised: Arc<AtomicBool>,
-    /// Whether the signal was SIGINT.
+    /// `true` if the signal was SIGINT.
     by_hand: Arc<AtomicBool>,
-    /// Whether SIGHUP arrived; watched only with a configuration file.
+    /// `true` if SIGHUP arrived; watched only with a configuration file.
     hung_up: Arc<AtomicBool>,
 }
 

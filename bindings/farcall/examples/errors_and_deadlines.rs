@@ -18,7 +18,7 @@ const WAIT: u16 = 2;
 const BAD_REQUEST: u16 = 1;
 const DIVISION_BY_ZERO: u16 = 2;
 
-/// Whether the caller of `WAIT` has cancelled.
+/// Set when the caller of `WAIT` has cancelled.
 static GIVEN_UP: AtomicBool = AtomicBool::new(false);
 
 fn handle(call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {

@@ -19,7 +19,7 @@ pub struct IdleTurns {
     spin: Option<Spin>,
     /// Number of idle iterations so far, modulo 2^32.
     idle_turns: u32,
-    /// Whether threads competed for the processors at the last sample.
+    /// `true` if threads competed for the processors at the last sample.
     is_contended: bool,
     sample: fn() -> bool,
 }

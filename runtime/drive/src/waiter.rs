@@ -15,7 +15,7 @@ pub struct Waiter {
     pollers: Option<Pollers>,
     pub(crate) cover: Option<Cover>,
     is_covered: bool,
-    /// Whether the poller has just released the endpoint in order to sleep.
+    /// `true` if the poller has just released the endpoint in order to sleep.
     was_left: bool,
     armed_at: Nanos,
 }

@@ -89,7 +89,7 @@ pub struct WorkRequest<'a> {
     pub local: &'a [Piece],
     /// Immediate data of a SEND or WRITE.
     pub imm: Option<u32>,
-    /// Whether a successful request generates a completion. A queue without signalled requests never has free slots
+    /// `true` if a successful request generates a completion. A queue without signalled requests never has free slots
     /// again once it is full.
     pub is_signalled: bool,
 }
@@ -268,7 +268,7 @@ pub(crate) struct Regions(Vec<Option<Attached>>);
 
 pub(crate) struct Attached {
     pub region: Arc<Region>,
-    /// Whether posted receives have named it.
+    /// `true` if posted receives have named it.
     pub is_received_into: bool,
 }
 

@@ -81,14 +81,14 @@ struct Opened {
     joining: Option<Joining>,
     /// Description printed for the user.
     said: String,
-    /// Whether no process has served it before.
+    /// `true` if no process has served it before.
     is_first: bool,
 }
 
 /// Reason for which the file system is not served yet.
 struct NotOpened {
     failure: Failure,
-    /// Whether the cause may be temporary: other nodes may reply later, or another mount may end.
+    /// `true` if the cause may be temporary: other nodes may reply later, or another mount may end.
     may_pass: bool,
 }
 

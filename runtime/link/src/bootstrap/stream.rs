@@ -19,10 +19,10 @@ pub struct StreamEnd {
     pub words: RemoteRegion,
     /// Destination of the other end's bytes: a ring.
     pub ring: RemoteRegion,
-    /// Whether WRITEs to both regions are placed in order. If not, every control word must be sent with immediate
+    /// `true` if WRITEs to both regions are placed in order. If not, every control word must be sent with immediate
     /// data.
     pub is_in_order: bool,
-    /// Whether the channel of the handshake may carry the stream if no device can.
+    /// `true` if the channel of the handshake may carry the stream if no device can.
     pub may_use_channel: bool,
 }
 

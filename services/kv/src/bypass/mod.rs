@@ -43,7 +43,7 @@ pub trait Scheme: sealed::Sealed + Send + 'static {
     const GROUPS: u32;
     /// Number of entries of a group.
     const SPAN: u32;
-    /// Whether keys whose group is full are stored in blocks chained to the group.
+    /// `true` if keys whose group is full are stored in blocks chained to the group.
     const CHAINS: bool;
     /// Preset of its calls.
     const CALLS: &'static str;

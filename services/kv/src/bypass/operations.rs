@@ -83,7 +83,7 @@ struct Operation {
     /// The value, and whether there is one.
     value: Vec<u8>,
     is_there: bool,
-    /// Whether a READ for it is posted.
+    /// `true` if a READ for it is posted.
     is_looking: bool,
     looks: u32,
     error: Option<BypassError>,

@@ -75,14 +75,14 @@ pub(super) struct Connection {
     pub(super) replies: Replies,
     /// Memory of its buffers as last accounted.
     pub(super) counted_bytes: usize,
-    /// Whether it waits for a long turn.
+    /// `true` if it waits for a long turn.
     pub(super) awaits_long_turn: bool,
     readable: bool,
-    /// Whether the system reported the end of the stream. The connection is then read to the end, since no further
+    /// `true` if the system reported the end of the stream. The connection is then read to the end, since no further
     /// edge arrives.
     ending: bool,
     writable: bool,
-    /// Whether the peer sends no more.
+    /// `true` if the peer sends no more.
     ended: bool,
 }
 

@@ -76,7 +76,7 @@ pub(super) struct Batch {
     replies: Vec<u8>,
     /// Number of operations executed, starting with the first.
     executed: usize,
-    /// Whether it was returned at least once before all operations were executed.
+    /// `true` if it was returned at least once before all operations were executed.
     is_rest: bool,
 }
 

@@ -57,7 +57,7 @@ pub(crate) enum Command<'a> {
 /// Options for the keys of one retrieval command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retrieval {
-    /// Whether the reply contains the version (`gets`, `gats`).
+    /// `true` if the reply contains the version (`gets`, `gats`).
     pub with_cas: bool,
     /// New expiration time of the item (`gat`, `gats`).
     pub touch: Option<Exptime>,

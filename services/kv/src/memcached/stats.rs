@@ -23,9 +23,9 @@ pub struct ServerInfo {
     pub connections_max: u64,
     /// Maximum length of a value in bytes.
     pub value_max_bytes: usize,
-    /// Whether items are evicted when memory is full.
+    /// `true` if items are evicted when memory is full.
     pub evicts: bool,
-    /// Whether commands are counted by the prefix of their keys.
+    /// `true` if commands are counted by the prefix of their keys.
     pub counts_prefixes: bool,
     /// Number of connections closed because the buffers of all used too much memory.
     pub connections_shed: u64,

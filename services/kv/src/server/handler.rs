@@ -36,7 +36,7 @@ pub(super) struct KvEndpoint {
     front_end: Option<FrontEnd>,
     turns_to_look: u32,
     next_look: Nanos,
-    /// Whether the next poll is the last before sleeping.
+    /// `true` if the next poll is the last before sleeping.
     is_armed: bool,
     drain: Option<Drain>,
 }

@@ -18,7 +18,7 @@ pub struct Config {
     pub value_max_bytes: usize,
     /// Size of the index.
     pub index: IndexSize,
-    /// Whether old items are evicted for new ones. Without eviction a full store refuses writes with
+    /// `true` if old items are evicted for new ones. Without eviction a full store refuses writes with
     /// [`super::StoreError::OutOfMemory`] and keeps its items.
     pub evict: bool,
     /// Seed of the key hash; equal in all partitions and clients of a store.

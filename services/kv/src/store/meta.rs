@@ -18,7 +18,7 @@ pub struct MetaGet {
     pub vivify_ms: Option<u64>,
     /// Instructs one caller to refresh an item that expires before this time in milliseconds of the partition's clock.
     pub recache_before_ms: Option<u64>,
-    /// Whether `recache_before_ms` is compared with the new expiration time instead of the previous one.
+    /// `true` if `recache_before_ms` is compared with the new expiration time instead of the previous one.
     pub touches_first: bool,
 }
 
@@ -27,19 +27,19 @@ pub struct MetaGet {
 pub struct MetaItem<'a> {
     /// The item itself.
     pub item: Item<'a>,
-    /// Whether this lookup created it.
+    /// `true` if this lookup created it.
     pub created: bool,
     /// Previous expiration time in milliseconds of the partition's clock; 0: never.
     pub old_expires_ms: u64,
     /// Time of the last use in seconds of the partition's clock.
     pub accessed_s: u32,
-    /// Whether it was read since it was stored.
+    /// `true` if it was read since it was stored.
     pub fetched: bool,
-    /// Whether it is marked stale.
+    /// `true` if it is marked stale.
     pub stale: bool,
-    /// Whether this caller must recache it.
+    /// `true` if this caller must recache it.
     pub won: bool,
-    /// Whether another caller was instructed to recache it.
+    /// `true` if another caller was instructed to recache it.
     pub win_sent: bool,
     /// Memory of the item in bytes.
     pub size_bytes: usize,
