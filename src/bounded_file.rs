@@ -1,4 +1,4 @@
-//! Text files that are read into memory: regular ones, of a bounded size.
+//! Bounded reads of regular text files.
 
 use rustix::fs::OFlags;
 use std::fs::{File, Metadata};
@@ -9,11 +9,11 @@ use std::path::Path;
 /// Returns the text of a file.
 ///
 /// # Errors
-/// If the system refuses, the file is not a regular one, it has more than `bytes_max` bytes, or it is not UTF-8.
+/// If a system call fails, the file is not a regular one, it has more than `bytes_max` bytes, or it is not UTF-8.
 pub fn read(path: &Path, bytes_max: u64) -> io::Result<String> {
-    // Checked before the file is opened: opening a device may have effects of its own.
+    // Checked before the file is opened, because opening a device may have side effects.
     require_regular(&std::fs::metadata(path)?)?;
-    // `O_NONBLOCK`: if a FIFO takes the file's place now, opening it does not wait for a writer.
+    // `O_NONBLOCK`: if the path names a FIFO by now, opening it does not wait for a writer.
     let flags = OFlags::NONBLOCK.bits() as i32;
     let file = File::options().read(true).custom_flags(flags).open(path)?;
     require_regular(&file.metadata()?)?;

@@ -1,5 +1,5 @@
-//! `--config FILE`: a command's options from a file of TOML. Each key is the long name of an option of the command; its
-//! value is taken as if it stood on the command line, which wins where both name an option.
+//! `--config FILE`: a command's options from a TOML file. Each key is the long name of an option of the command. Its
+//! value is used as if it were on the command line, which has precedence if both contain an option.
 
 use crate::bounded_file;
 use crate::commands::Cli;
@@ -23,7 +23,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Minimum similarity (Jaro-Winkler) of an unknown key to an option that is suggested for it.
 const SIMILAR_ENOUGH: f64 = 0.85;
 
-/// The file in use, and what was read from it last.
+/// The file in use, and its contents when it was last read.
 static CURRENT: Mutex<Option<(PathBuf, Table)>> = Mutex::new(None);
 
 /// A configuration file as read: its options, and its text, which gives their lines.
@@ -33,9 +33,9 @@ struct ConfigFile<'a> {
     table: Table,
 }
 
-/// Why a configuration is refused.
+/// Reason for which a configuration is refused.
 struct Refused {
-    /// The key concerned, if it is one.
+    /// The key concerned, if there is one.
     key: Option<String>,
     why: String,
     remedy: String,
@@ -83,7 +83,7 @@ impl<'a> ConfigFile<'a> {
             .exit(Exit::Usage)
     }
 
-    /// The line of a key, counted from 1.
+    /// Returns the line of a key, counted from 1.
     fn line_of(&self, key: &str) -> Option<usize> {
         let table = DeTable::parse(&self.text).ok()?;
         let found = table.get_ref().keys().find(|found| found.get_ref().as_ref() == key)?;
@@ -95,10 +95,11 @@ fn line_number(text: &str, at: usize) -> usize {
     1 + text.as_bytes()[..at.min(text.len())].iter().filter(|&&byte| byte == b'\n').count()
 }
 
-/// What the command line says, with the options of its configuration file. Ends the program if that makes no sense.
+/// Parses the command line, together with the options of its configuration file. Ends the program if the command line
+/// is invalid.
 ///
 /// # Errors
-/// When the file cannot be read, or names what the command does not have.
+/// If the file cannot be read, or contains an option that the command does not have.
 pub fn parse(mut line: Vec<OsString>) -> Result<Cli, Failure> {
     let mut root = Cli::command();
     root.build();
@@ -109,7 +110,7 @@ pub fn parse(mut line: Vec<OsString>) -> Result<Cli, Failure> {
     {
         let file = ConfigFile::read(path)?;
         line.extend(options(command, leaf, &file.table).map_err(|refused| file.refuse(refused))?);
-        // The command line alone was parsed above: what is wrong now, the file says.
+        // The command line alone was parsed above, so any error now is due to the file.
         let with_file = root.clone().try_get_matches_from(line);
         let with_file = with_file.map_err(|error| file.refuse(of_parser(&error)))?;
         *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Some((path.clone(), file.table));
@@ -118,12 +119,13 @@ pub fn parse(mut line: Vec<OsString>) -> Result<Cli, Failure> {
     Ok(Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
 }
 
-/// Whether there is a file to be read again.
+/// Returns whether a configuration file is in use.
 pub fn is_used() -> bool {
     CURRENT.lock().unwrap_or_else(PoisonError::into_inner).is_some()
 }
 
-/// Reads the file again, for SIGHUP: the log changes at once; what else differs is told, and needs a restart.
+/// Reads the file again, for SIGHUP. The log filter changes at once; other differences are logged and require a
+/// restart.
 pub fn reload() {
     let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((path, before)) = current.as_mut() else { return };
@@ -149,13 +151,13 @@ pub fn reload() {
             changed.join(", ")
         );
     }
-    // What needs a restart is told again, until there was one.
+    // Differences that require a restart are logged again at each reload until then.
     before.remove("log");
     before.extend(after.get("log").map(|log| ("log".to_owned(), log.clone())));
     tracing::info!("read {} again", path.display());
 }
 
-/// The command that was named, and what was said to it.
+/// Returns the command that was named, and its arguments.
 fn leaf<'a>(mut command: &'a Command, mut matches: &'a ArgMatches) -> (&'a Command, &'a ArgMatches) {
     while let Some((name, below)) = matches.subcommand()
         && let Some(found) = command.find_subcommand(name)
@@ -165,7 +167,7 @@ fn leaf<'a>(mut command: &'a Command, mut matches: &'a ArgMatches) -> (&'a Comma
     (command, matches)
 }
 
-/// What the parser of the command line says of options that the file gave it.
+/// Converts an error of the command-line parser about options from the file.
 fn of_parser(error: &clap::Error) -> Refused {
     let text = error.to_string();
     let why = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
@@ -179,7 +181,7 @@ fn of_parser(error: &clap::Error) -> Refused {
     Refused { key, why, remedy: "see --help for what the option takes".to_owned() }
 }
 
-/// The options of a file as arguments, without those that the command line has.
+/// Converts the options of a file to arguments, without those that are on the command line.
 fn options(command: &Command, matches: &ArgMatches, table: &Table) -> Result<Vec<OsString>, Refused> {
     let mut arguments = Vec::new();
     for (key, value) in table {
@@ -193,7 +195,7 @@ fn options(command: &Command, matches: &ArgMatches, table: &Table) -> Result<Vec
     Ok(arguments)
 }
 
-/// The options of a command that its configuration may name.
+/// Returns the options of a command that its configuration may contain.
 fn configurable(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|arg| {
         arg.get_id() != CONFIG
@@ -206,7 +208,7 @@ fn configurable(command: &Command) -> impl Iterator<Item = &Arg> {
 
 fn unknown_key(command: &Command, key: &str, value: &Value) -> Refused {
     let mut refused = Refused::key(key, format!("{} has no option --{key}", command.get_name()));
-    // As it would be written here: `memory_mib` and `MEMORY-MIB` are `memory-mib`, not merely similar to it.
+    // In the notation of options: `memory_mib` and `MEMORY-MIB` mean `memory-mib`, and are not merely similar to it.
     let written = key.to_ascii_lowercase().replace(['_', ' '], "-");
     let similarity = |long: &&str| strsim::jaro_winkler(long, &written);
     let nearest = configurable(command)
@@ -314,7 +316,7 @@ mod tests {
             assert!(said.contains(&format!("kv.toml:{number}")), "{text:?}: {said}");
             assert!(said.contains(part), "{text:?}: {said}");
         }
-        // What is missing has no line.
+        // A missing option has no line.
         std::fs::write(&path, "log = 'info'\nrecords = 5\n").unwrap();
         let said = parse(line.to_vec()).map(|_| ()).unwrap_err().to_string();
         assert!(said.contains("kv.toml") && said.contains("--preset"), "{said}");

@@ -1,4 +1,4 @@
-//! Where commands speak: results on standard output as text or JSON, progress on standard error.
+//! Output of commands: results on standard output as text or JSON, progress on standard error.
 
 use crate::failure::Failure;
 use std::fmt::Display;
@@ -11,41 +11,41 @@ use indicatif::{ProgressBar, ProgressStyle};
 #[derive(Debug, Clone, Copy)]
 pub struct Console {
     is_json: bool,
-    /// Whether tables may be wider than 100 columns.
+    /// `true` if tables may be wider than 100 columns.
     pub is_wide: bool,
 }
 
 impl Console {
-    /// Speaks JSON or text.
+    /// Creates the output in JSON or text form.
     pub fn new(is_json: bool, is_wide: bool) -> Self {
         Self { is_json, is_wide }
     }
 
-    /// Whether results are JSON.
+    /// Returns whether results are JSON.
     pub fn is_json(self) -> bool {
         self.is_json
     }
 
-    /// Prints a result in the form asked for.
+    /// Prints a result in the requested form.
     ///
     /// # Errors
-    /// When standard output cannot be written to. A reader that went away is no error: it has what it wanted.
+    /// If standard output cannot be written to. A closed pipe is not an error: the reader has read what it needed.
     pub fn say(self, text: &dyn Display, json: &serde_json::Value) -> Result<(), Failure> {
         self.raw(if self.is_json { format!("{json:#}\n") } else { format!("{text}\n") }.as_bytes())
     }
 
-    /// Prints one line of JSON, or the text: for results that come one by one.
+    /// Prints one line of JSON, or the text, for results that are printed one by one.
     ///
     /// # Errors
-    /// As [`Self::say`].
+    /// Like [`Self::say`].
     pub fn say_line(self, text: &dyn Display, json: &serde_json::Value) -> Result<(), Failure> {
         self.raw(if self.is_json { format!("{json}\n") } else { format!("{text}\n") }.as_bytes())
     }
 
-    /// Writes bytes as they are.
+    /// Writes bytes without change.
     ///
     /// # Errors
-    /// As [`Self::say`].
+    /// Like [`Self::say`].
     pub fn raw(self, bytes: &[u8]) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -56,17 +56,17 @@ impl Console {
         }
     }
 
-    /// Reports a failure: on standard error as text, and as JSON on standard output when that was asked for.
+    /// Reports a failure: on standard error as text, and as JSON on standard output if JSON was requested.
     pub fn fail(self, failure: &Failure) {
         eprintln!("{failure}");
         if self.is_json {
-            // There is nobody left to tell if this fails too.
+            // A failure here cannot be reported any more.
             let _ = self.say(&"", &failure.to_json());
         }
     }
 }
 
-/// A bar over `total` steps on standard error; invisible unless that is a terminal.
+/// Creates a bar over `total` steps on standard error, which is invisible unless it is a terminal.
 pub fn progress_bar(total: u64, unit: &str) -> ProgressBar {
     let style = ProgressStyle::with_template(&format!(
         "{{msg}} [{{bar:30}}] {{human_pos}}/{{human_len}} {unit} ({{per_sec}}, {{eta}} left)"
@@ -74,12 +74,12 @@ pub fn progress_bar(total: u64, unit: &str) -> ProgressBar {
     ProgressBar::new(total).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// A line on standard error that says what is going on; invisible unless that is a terminal.
+/// Creates a status line on standard error, which is invisible unless it is a terminal.
 pub fn spinner() -> ProgressBar {
     let style = ProgressStyle::with_template("{spinner} {elapsed} {wide_msg}");
     let bar =
         ProgressBar::new_spinner().with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
-    // Slow, so that drawing does not disturb what is measured.
+    // Slow, so that drawing does not disturb the measurement.
     bar.enable_steady_tick(Duration::from_millis(500));
     bar
 }

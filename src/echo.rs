@@ -1,40 +1,41 @@
-//! A service to try and to measure calls with.
+//! An echo service for tests and measurements of calls.
 
 use farcall::rpc::{Call, Handler, HandlerError, Reply};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-/// Answers with the request.
+/// Replies with the request.
 pub const ECHO: u16 = 1;
-/// Answers with the first eight bytes of the request.
+/// Replies with the first eight bytes of the request.
 pub const HEAD: u16 = 2;
-/// Computes for as many microseconds as the request says (u32, little-endian), then answers with nothing.
+/// Computes for the number of microseconds in the request (u32, little-endian), then replies with an empty result.
 pub const WORK: u16 = 3;
-/// Answers with as many bytes as the first four of the request say (u32, little-endian), out of memory that lies ready.
+/// Replies with as many bytes as the first four of the request state (u32, little-endian), from memory prepared in
+/// advance.
 pub const BLOCK: u16 = 4;
-/// Computes for as many microseconds as the second four bytes say, as [`WORK`], then answers as [`BLOCK`].
+/// Computes like [`WORK`] for the number of microseconds in the second four bytes, then replies like [`BLOCK`].
 pub const JOB: u16 = 5;
 
-/// Longest work asked for at once; more is refused, because it holds up every client of the thread.
+/// Maximum duration of one computation. A longer one is refused, because it delays every client of the thread.
 const WORK_MAX: Duration = Duration::from_millis(100);
-/// The refusal of a request to [`WORK`] that is none.
+/// Error code of an invalid request to [`WORK`].
 const BAD_WORK: u16 = 1;
-/// What blocks are taken from, one after the other: more than caches near the processor hold.
+/// Length of the memory from which blocks are taken in turn: more than the caches of a core hold.
 const REGION_LEN_BYTES: usize = 64 << 20;
-/// Its content.
+/// Its contents.
 const BLOCK_BYTE: u8 = 0x5A;
-/// Longest block.
+/// Maximum length of a block in bytes.
 const BLOCK_LEN_BYTES_MAX: usize = 8 << 20;
-/// The refusal of a request to [`BLOCK`] that is none.
+/// Error code of an invalid request to [`BLOCK`].
 const BAD_BLOCK: u16 = 2;
 
-/// Made when the first block is asked for.
+/// Created when the first block is requested.
 static REGION: LazyLock<Vec<u8>> = LazyLock::new(|| vec![BLOCK_BYTE; REGION_LEN_BYTES]);
 
 /// Serves [`ECHO`], [`HEAD`], [`WORK`], [`BLOCK`] and [`JOB`].
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Echo {
-    /// Where the next block begins.
+    /// Offset of the next block.
     next_block: usize,
 }
 

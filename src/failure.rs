@@ -1,30 +1,30 @@
-//! How a command fails: what, where, why, and what to do about it.
+//! Failures of commands: what failed, where, why, and the remedy.
 
 use std::fmt;
 use std::process::ExitCode;
 
-/// Why the program ends, as its exit code. Stable: scripts may rely on it.
+/// Exit codes of the program. Stable: scripts may rely on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// Everything went as asked.
+    /// The command succeeded.
     Success,
-    /// Something went wrong, or a check found something wrong.
+    /// The command failed, or a check found a fault.
     Failure,
-    /// The command line makes no sense (the parser uses the same number).
+    /// The command line is invalid (the parser uses the same number).
     Usage,
-    /// The answer is no: no such key, not stored, no such process.
+    /// The result is negative: no such key, not stored, no such process.
     Negative,
     /// The service cannot be reached.
     Unreachable,
     /// Ended by SIGINT or SIGTERM before the work was done.
     Interrupted,
-    /// A program was run, and this is its code.
+    /// The exit code of a program that was run.
     #[cfg(feature = "full")]
     OfProgram(u8),
 }
 
 impl Exit {
-    /// The number.
+    /// Returns the number.
     pub const fn code(self) -> u8 {
         match self {
             Self::Success => 0,
@@ -45,14 +45,14 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// What to do about a service that was waited for in vain.
+/// Remedy for a service that did not reply in time.
 pub const IS_SILENT: &str =
     "see whether it is stopped, too busy or another program; or wait longer: --timeout-ms";
 
-/// A failure as a person wants to read it.
+/// A failure as displayed to users.
 #[derive(Debug)]
 pub struct Failure {
-    /// What the program ends with.
+    /// Exit code of the program.
     pub exit: Exit,
     what: String,
     place: Option<String>,
@@ -61,18 +61,18 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// `what` could not be done.
+    /// Creates the failure of an action `what`.
     pub fn new(what: impl Into<String>) -> Self {
         Self { exit: Exit::Failure, what: what.into(), place: None, why: None, remedy: None }
     }
 
-    /// `what` could not be done because of `error` and what caused it.
+    /// Creates the failure of an action `what` because of `error` and its causes.
     pub fn because(what: impl Into<String>, error: &dyn std::error::Error) -> Self {
         let mut why = error.to_string();
         let mut cause = error.source();
         while let Some(error) = cause {
             let text = error.to_string();
-            // Many errors repeat their cause in their own text.
+            // Many errors contain their cause in their own text.
             if !why.contains(&text) {
                 why = format!("{why}: {text}");
             }
@@ -88,28 +88,28 @@ impl Failure {
         self
     }
 
-    /// Says why.
+    /// Sets the reason.
     #[must_use]
     pub fn why(mut self, why: impl fmt::Display) -> Self {
         self.why = Some(why.to_string());
         self
     }
 
-    /// Says what to do about it.
+    /// Sets the remedy.
     #[must_use]
     pub fn remedy(mut self, remedy: impl fmt::Display) -> Self {
         self.remedy = Some(remedy.to_string());
         self
     }
 
-    /// Ends the program with another code than [`Exit::Failure`].
+    /// Sets an exit code other than [`Exit::Failure`].
     #[must_use]
     pub fn exit(mut self, exit: Exit) -> Self {
         self.exit = exit;
         self
     }
 
-    /// Why, or else what could not be done.
+    /// Returns the reason, or otherwise the action that failed.
     #[cfg(feature = "full")]
     pub fn reason(&self) -> &str {
         self.why.as_deref().unwrap_or(&self.what)

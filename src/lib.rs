@@ -15,7 +15,7 @@ mod whole_file;
 use std::env;
 use std::process::ExitCode;
 
-/// Does what the command line says.
+/// Runs the command line.
 pub fn main() -> ExitCode {
     let cli = match config::parse(env::args_os().collect()) {
         Ok(cli) => cli,

@@ -1,4 +1,4 @@
-//! The log: what the libraries tell of, on standard error, a line each, for a terminal, a file or systemd's journal.
+//! The log: messages of the libraries on standard error, one per line, for a terminal, a file or systemd's journal.
 
 use std::env;
 use std::fmt;
@@ -17,7 +17,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// What is logged: a level, or a list of `PACKAGE=LEVEL`.
+/// Selects the logged messages: a level, or a list of `PACKAGE=LEVEL`.
 #[derive(Debug, Clone)]
 pub struct LogFilter(Targets);
 
@@ -46,10 +46,10 @@ impl FromStr for LogFilter {
     }
 }
 
-/// Changes what is logged.
+/// Handle with which the filter is changed.
 static FILTER: OnceLock<Handle<Targets, Registry>> = OnceLock::new();
 
-/// Lets the libraries speak on standard error: warnings, or what `filter` says.
+/// Starts the log on standard error with warnings, or as `filter` selects.
 pub fn start(filter: Option<LogFilter>) {
     let goes_to_journal = env::var("JOURNAL_STREAM").is_ok_and(|name| is_standard_error(&name));
     let is_for_people = filter.is_none() && io::IsTerminal::is_terminal(&io::stderr());
@@ -59,7 +59,7 @@ pub fn start(filter: Option<LogFilter>) {
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
         .with_ansi(false)
-        // Nobody is left to tell if standard error is gone.
+        // If standard error is closed, logging errors cannot be reported.
         .log_internal_errors(false)
         .event_format(line);
     let (targets, handle) = reload::Layer::new(targets);
@@ -67,26 +67,26 @@ pub fn start(filter: Option<LogFilter>) {
     tracing_subscriber::registry().with(targets).with(layer).init();
 }
 
-/// Logs something else from now on.
+/// Changes the filter of the log.
 pub fn change(filter: LogFilter) {
-    // Without a log there is nothing to change.
+    // Without a log there is no filter to change.
     let _ = FILTER.get().map(|handle| handle.reload(filter.0));
 }
 
-/// Whether this is what systemd.exec(5) says of `$JOURNAL_STREAM`: the device and inode of our standard error.
+/// Returns whether `$JOURNAL_STREAM` (systemd.exec(5)) names the device and inode of this process's standard error.
 fn is_standard_error(journal: &str) -> bool {
     rustix::fs::fstat(io::stderr()).is_ok_and(|stat| journal == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
-/// How a line looks.
+/// Format of a line.
 struct Line {
-    /// Levels are priorities before the text (sd-daemon(3)); the journal has the time.
+    /// `true` if lines begin with a priority instead of a level (sd-daemon(3)); the journal records the time.
     goes_to_journal: bool,
     has_time: bool,
     has_target: bool,
 }
 
-/// Of syslog(3).
+/// Returns the priority of syslog(3).
 fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use farcall_bench::measure::CountingAllocator;
 
-/// Counts heap operations while a benchmark asks for it.
+/// Counts heap operations while a benchmark requests it.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 

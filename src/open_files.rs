@@ -1,36 +1,36 @@
-//! How many clients a serving program has descriptors for.
+//! Number of clients for which a serving program has descriptors.
 
 use crate::failure::{Exit, Failure};
 use farcall_shm::raise_descriptor_limit;
 
-/// Descriptors that a memcached client takes in a server.
+/// Number of descriptors per memcached client in a server.
 const OF_MEMCACHED_CLIENT: u64 = 1;
-/// Descriptors that an RPC client with a process of its own takes in a server on the software RNIC. For the connection:
-/// its bootstrap connection, whose end tells that of the client on every provider; what wakes its sender and its
-/// receiver; its part of what the memory of several connections shares. For the process: a socket each way, what tells
-/// its death, its table of regions.
+/// Number of descriptors per RPC client with its own process in a server on the software RNIC. For the connection: its
+/// bootstrap connection, by whose end every provider detects that the client is gone; the event descriptors of its
+/// sender and its receiver; its share of the memory of several connections. For the process: a socket in each
+/// direction, a descriptor that detects its exit, and its table of regions.
 const OF_RPC_CLIENT: u64 = 9;
-/// What a server itself may open.
+/// Number of descriptors for the server itself.
 const OF_SERVER: u64 = 64;
 
-/// What a server serves, whose clients take descriptors.
+/// Kinds of clients that a server has, which use descriptors.
 #[derive(Debug, Clone, Copy)]
 pub struct Serves {
-    /// Clients of memcached's protocol.
+    /// `true` if clients of memcached's protocol are served.
     pub memcached: bool,
-    /// Clients by RPC.
+    /// `true` if RPC clients are served.
     pub rpc: bool,
 }
 
-/// Raises the limit of open files as far as this process may.
+/// Raises the limit of open files to the maximum of this process.
 pub fn raise_limit() {
     raise_descriptor_limit();
 }
 
-/// Raises the limit of open files as far as this process may. Returns a line that says how many clients fit.
+/// Raises the limit of open files to the maximum of this process. Returns a line with the number of clients that fit.
 ///
 /// # Errors
-/// If not one client of a kind that is served fits.
+/// If not even one client of a kind that is served fits.
 pub fn raise_limit_for(serves: Serves) -> Result<String, Failure> {
     room(raise_descriptor_limit(), serves)
 }

@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM ask the program to end; it ends when it is ready.
+//! SIGINT and SIGTERM request the end of the program, which then ends in an orderly way.
 
 use crate::config;
 use crate::failure::{Exit, Failure};
@@ -9,33 +9,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often a server looks for signals and failed threads.
+/// Interval between two checks for signals and failed threads.
 const WATCH: Duration = Duration::from_millis(50);
 
-/// Whether the program was asked to end.
+/// Flag that is set when the end of the program is requested.
 #[derive(Debug, Clone)]
 pub struct StopFlag {
     is_raised: Arc<AtomicBool>,
-    /// It was SIGINT.
+    /// `true` if the signal was SIGINT.
     by_hand: Arc<AtomicBool>,
-    /// SIGHUP came; watched only with a configuration file.
+    /// `true` if SIGHUP arrived; watched only with a configuration file.
     hung_up: Arc<AtomicBool>,
 }
 
 impl StopFlag {
-    /// Watches both signals from now on. A second signal ends the program at once.
+    /// Installs handlers for both signals. A second signal ends the program at once.
     ///
     /// # Errors
-    /// When the system refuses handlers.
+    /// If a handler cannot be installed.
     pub fn install() -> Result<Self, Failure> {
         let (is_raised, by_hand) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         for signal in [SIGINT, SIGTERM] {
-            // As ever on Unix: who starts a program with a signal ignored wants it ignored. Ctrl-C reaches the servers of a
-            // benchmark, too, and what it means the benchmark decides.
+            // By Unix convention, a signal that is ignored when a program starts stays ignored. Ctrl-C also reaches
+            // the servers of a benchmark, and the benchmark decides how they end.
             if is_ignored(signal) {
                 continue;
             }
-            // In this order: the first signal finds the flag down and raises it, the second finds it up and ends.
+            // In this order: the first signal finds the flag unset and sets it; the second finds it set and ends the
+            // program.
             let by_hand = if signal == SIGINT { Arc::clone(&by_hand) } else { Arc::default() };
             signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&is_raised))
                 .and_then(|_| signal_hook::flag::register(signal, by_hand))
@@ -43,7 +44,7 @@ impl StopFlag {
                 .map_err(|error| Failure::because("cannot watch for SIGINT and SIGTERM", &error))?;
         }
         let hung_up = Arc::new(AtomicBool::new(false));
-        // Without a file to read again, a terminal that is closed ends the program as ever.
+        // Without a file to read again, closing the terminal ends the program as usual.
         if config::is_used() {
             signal_hook::flag::register(SIGHUP, Arc::clone(&hung_up))
                 .map_err(|error| Failure::because("cannot watch for SIGHUP", &error))?;
@@ -51,7 +52,7 @@ impl StopFlag {
         Ok(Self { is_raised, by_hand, hung_up })
     }
 
-    /// Whether a signal came.
+    /// Returns whether a signal arrived.
     pub fn is_raised(&self) -> bool {
         self.is_raised.load(Ordering::Relaxed)
     }
@@ -67,9 +68,9 @@ impl StopFlag {
         self.is_raised()
     }
 
-    /// Says that the service is ready, then waits until a signal asks it to end, or nothing `is_serving` any more. With a
-    /// configuration file, SIGHUP has it read again.
-    /// Returns how a service ends that was asked to: in success, or interrupted by hand.
+    /// Reports to systemd that the service is ready, then waits until a signal requests its end or `is_serving`
+    /// returns false. With a configuration file, SIGHUP reads it again. Returns the exit code of a service that was
+    /// requested to end: success, or interrupted for SIGINT.
     pub fn wait_while(&self, is_serving: impl Fn() -> bool) -> Exit {
         systemd::notify("READY=1");
         while !self.is_raised() && is_serving() {
@@ -83,7 +84,7 @@ impl StopFlag {
     }
 }
 
-/// Whether this process was started with a signal ignored (proc(5), `SigIgn`).
+/// Returns whether this process was started with a signal ignored (proc(5), `SigIgn`).
 fn is_ignored(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask =

@@ -1,4 +1,4 @@
-//! What systemd and its like hand to a service, and want to hear: sd_listen_fds(3), sd_notify(3).
+//! The interface of systemd and similar supervisors to services: sd_listen_fds(3), sd_notify(3).
 
 use crate::failure::{Exit, Failure};
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -10,16 +10,17 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// SD_LISTEN_FDS_START.
 const FIRST_FD: RawFd = 3;
-/// A unit has few sockets; a number beyond this is a mistake.
+/// Maximum number of a descriptor. A unit has few sockets, so a higher number is an error.
 const FDS_MAX: RawFd = 62;
 
-/// The sockets that were opened for this process, if there are any. To be called once: each descriptor gets its owner.
+/// Returns the sockets opened for this process, if there are any. Must be called only once, because it takes ownership
+/// of the descriptors.
 ///
 /// # Errors
-/// When what the environment says of them cannot be.
+/// If the environment variables are inconsistent.
 pub fn take_sockets() -> Result<Vec<OwnedFd>, Failure> {
     let number = |name: &str| env::var(name).ok()?.parse::<RawFd>().ok();
-    // They are another's, of whom we are a child.
+    // The variables are those of an ancestor process.
     if number("LISTEN_PID") != Some(std::process::id() as RawFd) {
         return Ok(Vec::new());
     }
@@ -30,12 +31,12 @@ pub fn take_sockets() -> Result<Vec<OwnedFd>, Failure> {
 }
 
 fn take(number: RawFd) -> Result<OwnedFd, Failure> {
-    // SAFETY: the variables name our pid: these descriptors were opened for this process, which begins here, and nobody
-    // else in it has taken them. That they are open is checked next, before anything else is done with them.
+    // SAFETY: `LISTEN_PID` names this process, so these descriptors were opened for it, and `take_sockets`, which is
+    // called once at the start, is their only owner. The next call checks that they are open, before any other use.
     let socket = unsafe { OwnedFd::from_raw_fd(number) };
     let listens = rustix::net::sockopt::socket_acceptconn(&socket);
     if !matches!(listens, Ok(true)) {
-        // Whatever it is, it is not ours to close.
+        // A descriptor of another kind does not belong to this function, so it is not closed.
         std::mem::forget(socket);
         return Err(Failure::new(format!("descriptor {number} is not a socket that listens"))
             .remedy("in the .socket unit, name addresses by ListenStream, and leave Accept off")
@@ -49,12 +50,12 @@ fn take(number: RawFd) -> Result<OwnedFd, Failure> {
 /// Returns whether a socket that was opened for this process listens on `address`.
 pub fn listens_on(socket: &OwnedFd, address: std::net::SocketAddr) -> bool {
     let own = rustix::net::getsockname(socket).ok().and_then(|own| std::net::SocketAddr::try_from(own).ok());
-    // Port 0 is a wish for any port, which no socket has.
+    // Port 0 requests any port; no socket has it.
     own == Some(address)
 }
 
-/// Tells the one who started this service how it stands, if he wants to know. Failing to is nobody's trouble here: he
-/// will find out.
+/// Reports a state to the process that started this service, if it requested reports. A failure is ignored, because
+/// the supervisor detects it itself.
 pub fn notify(state: &str) {
     let Some(place) = env::var_os("NOTIFY_SOCKET") else { return };
     let address = match place.as_bytes() {

@@ -1,14 +1,15 @@
-//! Files that are written as a whole, or not at all.
+//! Files that are written completely or not at all.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Writes `bytes` to `path`, or leaves what was there. A device or a pipe is written to as it is, never replaced.
+/// Writes `bytes` to `path`, or leaves the previous contents. A device or a pipe is written to directly, and never
+/// replaced.
 ///
 /// # Errors
-/// When the system refuses.
+/// If a system call fails.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
         return File::options().write(true).open(path)?.write_all(bytes);
@@ -22,7 +23,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
         std::fs::rename(&fresh, path)
     })();
     written.inspect_err(|_| {
-        // What is left of it is of no use; that it cannot be removed changes nothing.
+        // An incomplete file is useless; a failure to remove it is ignored.
         let _ = std::fs::remove_file(&fresh);
     })
 }

@@ -1,4 +1,4 @@
-//! `farcall advise`: which preset calls of a certain shape should take.
+//! `farcall advise`: recommends a preset for calls with given parameters.
 
 use crate::commands::measuring::{self, PageArg, StageArgs};
 use crate::commands::nic_args::NicArgs;
@@ -47,10 +47,10 @@ pub struct Advise {
 }
 
 impl Advise {
-    /// Measures, explains, prints.
+    /// Measures, and prints the recommendation with its reasons.
     ///
     /// # Errors
-    /// When nothing can be measured.
+    /// If the measurement fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let chosen = self.nic.choose()?;
         let profile = self.profile.read(&chosen, Peer::ThisHost)?;

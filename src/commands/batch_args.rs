@@ -1,4 +1,4 @@
-//! The option that says in which batches calls travel.
+//! The option for batch sizes.
 
 use clap::Args;
 use farcall_link::{BatchConfig, BatchSizing};
@@ -13,13 +13,13 @@ pub struct BatchArgs {
 }
 
 impl BatchArgs {
-    /// Those asked for.
+    /// Returns the requested batch sizes.
     pub fn batches(&self) -> Vec<BatchSizing> {
         self.batch.clone()
     }
 }
 
-/// A size of batches, or the latency that it is to keep.
+/// Parses a batch size, or the latency target for an automatic one.
 fn batch_sizing(text: &str) -> Result<BatchSizing, String> {
     let number = |text: &str| text.parse::<u16>().map_err(|error| error.to_string());
     let config = match text.strip_prefix("auto:") {

@@ -1,17 +1,17 @@
-//! The options that say which operations a benchmark makes.
+//! The options that select the operations of a benchmark.
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use farcall_bench::load::AUTO;
 use farcall_link::PRESETS;
 
-/// Stands for every preset.
+/// Selects all presets.
 const ALL: &str = "all";
 
-/// A preset's name, and how it works in a sentence.
+/// The name of a preset and a one-sentence description.
 pub type Named = (&'static str, &'static str);
 
-/// The presets of calls, and the choice among them.
+/// Returns the presets of calls and the automatic choice.
 pub fn call_presets() -> impl Iterator<Item = Named> {
     let auto =
         (AUTO, "What clients take by themselves: by rules, from the profile of farcall tune if there is one");
@@ -22,18 +22,18 @@ fn values(presets: impl Iterator<Item = Named>) -> PossibleValuesParser {
     presets.map(|(name, summary)| PossibleValue::new(name).help(summary)).collect::<Vec<_>>().into()
 }
 
-/// The names of the preset table, for `--preset`.
+/// Returns a parser for the name of a preset, for `--preset`.
 pub fn one_preset() -> PossibleValuesParser {
     values(call_presets())
 }
 
-/// These presets, or all of them, for `--preset`.
+/// Returns a parser for one of `presets` or all of them, for `--preset`.
 pub fn presets_or_all(presets: impl Iterator<Item = Named>) -> PossibleValuesParser {
     values(presets.chain([(ALL, "All of them")]))
 }
 
-/// Those of `presets` that were named, in their order; `usual` if none was. The choice among them is measured only if
-/// it was named.
+/// Returns the presets whose names are in `named`, in the order of `presets`; those that satisfy `usual` if none is
+/// named. The automatic choice is included only if it is named.
 pub fn chosen_presets(
     named: &[String],
     presets: impl Iterator<Item = Named>,
@@ -66,7 +66,7 @@ pub struct CallArgs {
 }
 
 impl CallArgs {
-    /// The windows asked for, or the usual ones.
+    /// Returns the requested windows, or the default ones.
     pub fn windows(&self) -> Vec<u32> {
         if self.window.is_empty() { vec![1, 16] } else { self.window.clone() }
     }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often the program is looked at.
+/// Interval between two checks of the program.
 const WATCH: Duration = Duration::from_millis(20);
 
 /// Run a program and record what goes through the software RNIC, as pcapng for Wireshark and tshark.
@@ -52,10 +52,10 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Runs the program, then makes the file.
+    /// Runs the program, then writes the capture file.
     ///
     /// # Errors
-    /// When the program cannot be started, or the file cannot be made.
+    /// If the program cannot be started, or the file cannot be written.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let output = std::path::absolute(&self.output)
             .and_then(|path| require_replaceable(&path).map(|()| path))
@@ -83,7 +83,7 @@ impl Capture {
         })?;
         self.tell(console, &merged);
         drop(parts);
-        // The program's own code, which may be any.
+        // The exit code of the program, which may have any value.
         std::process::exit(status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1))
     }
 
@@ -91,7 +91,7 @@ impl Capture {
         Failure::because(what, error).at(self.output.display())
     }
 
-    /// Says what was recorded, on standard error: the standard output is the program's.
+    /// Prints a summary of the capture on standard error, because standard output belongs to the program.
     fn tell(&self, console: Console, merged: &Merged) {
         let Merged { processes, packets, dropped, left_out } = *merged;
         let file = self.output.display();
@@ -115,7 +115,8 @@ impl Capture {
     }
 }
 
-/// Whether a capture may be put there: in the place of a file, or of nothing. Never of a device, a pipe or a link.
+/// Checks that a capture may be written to `path`: it must be a regular file or not exist; a device, a pipe or a link
+/// is refused.
 fn require_replaceable(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -125,7 +126,7 @@ fn require_replaceable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What is put before the end of a path's name, which is hidden so.
+/// Returns a hidden path in the directory of `path`, derived from its name.
 fn hidden_beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -133,14 +134,14 @@ fn hidden_beside(path: &Path, ending: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// The folder that processes write their files to, and that is removed in the end.
+/// The directory to which the processes write their files; removed at the end.
 struct Parts {
     folder: PathBuf,
     is_kept: std::cell::Cell<bool>,
 }
 
 impl Parts {
-    /// Where the capture itself will be: there its owner has room.
+    /// Creates the directory next to the capture file, where there is disk space for it.
     fn beside(output: &Path) -> io::Result<Self> {
         let folder = hidden_beside(output, ".parts");
         DirBuilder::new().mode(0o700).create(&folder)?;
@@ -151,12 +152,12 @@ impl Parts {
         self.is_kept.set(true);
     }
 
-    /// Makes one file of the processes', and puts it in its place as a whole.
+    /// Merges the files of the processes into one, and moves it to `output` atomically.
     fn merge_into(&self, output: &Path, comment: &str) -> io::Result<Merged> {
         let files: Vec<PathBuf> = fs::read_dir(&self.folder)?
             .map(|entry| entry.map(|entry| entry.path()))
             .collect::<io::Result<_>>()?;
-        // What is merged is open at a time.
+        // All files that are merged are open at the same time.
         farcall_shm::raise_descriptor_limit();
         let fresh = hidden_beside(output, "");
         let written = (|| {
@@ -166,7 +167,7 @@ impl Parts {
             Ok(merged)
         })();
         written.inspect_err(|_| {
-            // What is left of it is of no use; that it cannot be removed changes nothing.
+            // An incomplete file is useless; a failure to remove it is ignored.
             let _ = fs::remove_file(&fresh);
         })
     }
@@ -175,22 +176,22 @@ impl Parts {
 impl Drop for Parts {
     fn drop(&mut self) {
         if !self.is_kept.get() {
-            // It is hidden, and of no use to anybody.
+            // The directory is hidden and no longer used, so a failure to remove it is ignored.
             let _ = fs::remove_dir_all(&self.folder);
         }
     }
 }
 
-/// Signals that end the program, not its capture.
+/// Signals that must end the program but not the capture.
 struct Signals {
-    /// Came to us alone, and is passed on.
+    /// Set by a SIGTERM sent to this process only; the signal is forwarded to the program.
     terminate: Arc<AtomicBool>,
 }
 
 impl Signals {
     fn watch() -> Result<Self, Failure> {
         let terminate = Arc::new(AtomicBool::new(false));
-        // Ctrl-C reaches the program by itself; the capture ends when it does.
+        // The terminal sends Ctrl-C to the program as well; the capture ends with the program.
         let ignored = [SIGINT, SIGHUP].map(|signal| (signal, Arc::default()));
         for (signal, flag) in ignored.into_iter().chain([(SIGTERM, terminate.clone())]) {
             signal_hook::flag::register(signal, flag)
@@ -207,7 +208,7 @@ impl Signals {
             if self.terminate.swap(false, Ordering::Relaxed)
                 && let Some(pid) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw)
             {
-                // It was not waited for yet: the number is its own.
+                // The process was not waited for yet, so its number cannot be reused.
                 rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
             }
             std::thread::sleep(WATCH);

@@ -1,11 +1,11 @@
-//! Options that take one of a few values.
+//! Options with a small set of values.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-/// A value, its name on the command line, and what it means.
+/// A value, its name on the command line, and its description.
 pub type Choice<T> = (T, &'static str, &'static str);
 
-/// Takes one of `choices` by its name.
+/// Returns a parser that accepts one of `choices` by its name.
 pub fn one_of<T: Copy + Send + Sync + 'static>(
     choices: &'static [Choice<T>],
 ) -> impl TypedValueParser<Value = T> {

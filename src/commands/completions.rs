@@ -19,10 +19,10 @@ pub struct Completions {
 }
 
 impl Completions {
-    /// Prints.
+    /// Prints the completions.
     ///
     /// # Errors
-    /// When standard output cannot be written to.
+    /// If standard output cannot be written to.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "farcall", &mut script);

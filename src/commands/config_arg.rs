@@ -1,4 +1,4 @@
-//! `--config`, of commands that serve. `crate::config` reads it, before the command is parsed.
+//! `--config` for commands that serve. `crate::config` reads the option before the command is parsed.
 
 use clap::Args;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `farcall devices`: which RDMA devices there are and what they can do.
+//! `farcall devices`: lists RDMA devices and their capabilities.
 
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 )]
 pub struct Devices {}
 
-/// What was found, for people and for programs.
+/// The devices found, as text and as JSON.
 #[derive(Default)]
 struct Listing {
     text: String,
@@ -33,7 +33,7 @@ impl Devices {
     /// Opens and lists every device of every provider.
     ///
     /// # Errors
-    /// When the result cannot be printed.
+    /// If the result cannot be printed.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let mut listing = Listing::default();
         listing.add_devices_of(&SoftNic::new());

@@ -1,4 +1,4 @@
-//! `--listen` and `--connect`: a measurement between two hosts, of which each does a half.
+//! `--listen` and `--connect`: a measurement between two hosts, with one end on each.
 
 use crate::commands::kv::resolve;
 use crate::commands::measuring::StageArgs;
@@ -28,10 +28,10 @@ pub struct HalvesArgs {
 }
 
 impl HalvesArgs {
-    /// The stage of an experiment: both ends here, or the serving end at a server half.
+    /// Returns the environment of an experiment: both ends on this host, or the serving end at a server half.
     ///
     /// # Errors
-    /// When there is no such server half, or it is busy.
+    /// If there is no such server half, or it is busy.
     pub fn stage(&self, stage: &StageArgs, seed: u64) -> Result<Stage, Failure> {
         let stage = stage.stage(seed)?;
         let Some(address) = self.connect else { return Ok(stage) };
@@ -39,21 +39,21 @@ impl HalvesArgs {
         Ok(stage.with_server_half(run))
     }
 
-    /// Whether this process measures against a server half.
+    /// Returns whether this process measures against a server half.
     #[cfg(feature = "full")]
     pub fn is_client_half(&self) -> bool {
         self.connect.is_some()
     }
 
-    /// Where the server of the measurement is.
+    /// Returns the host of the measured server.
     pub fn peer(&self) -> Peer {
         self.connect.map_or(Peer::ThisHost, |address| Peer::at(&address.to_string()))
     }
 
-    /// Serves client halves, if this is the server half, until told to stop.
+    /// Serves client halves until a stop is requested, if this is the server half.
     ///
     /// # Errors
-    /// When the address cannot be had.
+    /// If the address cannot be bound.
     pub fn serve(&self, console: Console, nic: &NicArgs) -> Result<Option<Exit>, Failure> {
         let Some(address) = self.listen else { return Ok(None) };
         let stop = StopFlag::install()?;
@@ -71,7 +71,7 @@ impl HalvesArgs {
     }
 }
 
-/// The failure of a measurement; also names a server half that is gone.
+/// Returns the failure of a measurement; mentions a server half that was lost.
 pub fn cannot_measure(what: &str, error: &(dyn std::error::Error + 'static), stage: &Stage) -> Failure {
     let failure = Failure::because(what, error);
     match stage.server_half() {

@@ -20,7 +20,7 @@ impl Man {
     /// Writes a page for each command.
     ///
     /// # Errors
-    /// When the folder cannot be written to.
+    /// If the directory cannot be written to.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         fs::create_dir_all(&self.dir)
             .and_then(|()| clap_mangen::generate_to(Cli::command(), &self.dir))

@@ -1,4 +1,4 @@
-//! What every measuring command has in common: how often and how long, the progress line, the report, the exit code.
+//! Common parts of all measuring commands: repetitions and duration, the progress line, the report, the exit code.
 
 use crate::console::{Console, spinner};
 use crate::failure::{Exit, Failure};
@@ -38,10 +38,10 @@ pub enum Rival {
 }
 
 impl StageArgs {
-    /// The stage of an experiment on these terms.
+    /// Returns the environment of an experiment with these repetitions and durations.
     ///
     /// # Errors
-    /// When the system does not tell which cores may be used.
+    /// If the system does not report the permitted cores.
     pub fn stage(&self, seed: u64) -> Result<Stage, Failure> {
         Stage::new(self.repetitions, Duration::from_millis(self.duration_ms), seed)
             .map_err(|error| Failure::because("cannot prepare the measurement", &error))
@@ -51,7 +51,7 @@ impl StageArgs {
 /// Runs an experiment and prints its report; Ctrl-C ends it early.
 ///
 /// # Errors
-/// What the experiment fails with.
+/// Returns the failure of the experiment.
 pub fn run(
     console: Console,
     experiment: impl FnOnce(Progress<'_>) -> Result<Report, Failure>,
@@ -59,10 +59,10 @@ pub fn run(
     run_with_page(console, &PageArg::default(), experiment)
 }
 
-/// The same, and writes the page if one is wanted.
+/// Like [`run`], and writes the report as a page if one is requested.
 ///
 /// # Errors
-/// What the experiment fails with; if the page cannot be written.
+/// Returns the failure of the experiment; also fails if the page cannot be written.
 pub fn run_with_page(
     console: Console,
     page: &PageArg,
@@ -71,11 +71,11 @@ pub fn run_with_page(
     run_with_warning(console, page, contention_warning(), experiment)
 }
 
-/// Runs an experiment that looks for contention by itself, since its limits or its
-/// recommendation depend on it: a second sample, taken here, might differ.
+/// Runs an experiment that samples contention itself, because its limits or its recommendation depend on it. A second
+/// sample taken here might differ.
 ///
 /// # Errors
-/// What the experiment fails with.
+/// Returns the failure of the experiment.
 pub fn run_self_warning(
     console: Console,
     page: &PageArg,
@@ -98,7 +98,7 @@ fn run_with_warning(
     });
     line.finish_and_clear();
     let mut report = match report {
-        // What fails then fails because of it.
+        // A failure after the interrupt is a consequence of it.
         Err(_) if stop.is_raised_soon() => {
             eprintln!("interrupted before the end: there is no report");
             return Ok(Exit::Interrupted);

@@ -197,20 +197,20 @@ enum Command {
 }
 
 impl Cli {
-    /// The form of the output.
+    /// Returns the form of the output.
     pub fn console(&self) -> Console {
         Console::new(self.json, self.wide)
     }
 
-    /// What is logged, if it was said.
+    /// Returns the log filter, if one was given.
     pub fn log_filter(&self) -> Option<LogFilter> {
         self.log.clone()
     }
 
-    /// Does what was asked.
+    /// Runs the command.
     ///
     /// # Errors
-    /// When it could not be done.
+    /// Returns the failure of the command.
     pub fn run(self) -> Result<Exit, Failure> {
         let console = self.console();
         match self.command {

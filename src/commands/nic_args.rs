@@ -25,12 +25,12 @@ pub struct NicArgs {
 }
 
 impl NicArgs {
-    /// What was said.
+    /// Returns the selection by these options.
     pub fn selection(&self) -> Selection {
         Selection { wish: self.provider, device: self.device.clone(), gid_index: self.gid_index }
     }
 
-    /// The same, for another process of this program.
+    /// Returns the same options for another process of this program.
     #[cfg(feature = "full")]
     pub fn to_arguments(&self) -> Vec<String> {
         let mut arguments = vec![format!("--provider={}", self.provider)];
@@ -39,15 +39,15 @@ impl NicArgs {
         arguments
     }
 
-    /// Whether anything was said.
+    /// Returns whether any of the options was given.
     pub fn is_said(&self) -> bool {
         self.provider != Wish::Auto || self.device.is_some() || self.gid_index.is_some()
     }
 
-    /// The provider for a server, or for both ends of a measurement.
+    /// Returns the provider for a server, or for both ends of a measurement.
     ///
     /// # Errors
-    /// When what was asked for cannot be used.
+    /// If the requested provider cannot be used.
     pub fn choose(&self) -> Result<Chosen, Failure> {
         self.selection().choose().map_err(|error| {
             Failure::because("cannot use the provider asked for", &error)

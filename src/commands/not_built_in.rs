@@ -1,4 +1,4 @@
-//! Commands that this build leaves out.
+//! Commands that are not part of this build.
 
 use std::ffi::OsString;
 
@@ -7,7 +7,7 @@ use clap::Args;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 
-/// What the list of commands says about such a command.
+/// Text for such a command in the list of commands.
 pub const NOT_BUILT_IN: &str = "Not built in: needs the feature `full`";
 
 /// Says which feature has the command, whatever its arguments are.
@@ -19,7 +19,7 @@ pub struct NotBuiltIn {
 }
 
 impl NotBuiltIn {
-    /// Refuses.
+    /// Returns a failure that names the required feature.
     ///
     /// # Errors
     /// Always.

@@ -1,19 +1,19 @@
-//! A service that was started a moment before is waited for, so that `serve &` and its first client can be typed, or
-//! pasted, one after the other.
+//! Waits for a service that was started just before, so that `serve &` and its first client can be entered one after
+//! the other.
 
 use std::io::ErrorKind;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A service that is not there after so long is not about to be.
+/// Time for which a missing service is waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Between two attempts.
+/// Interval between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Connects, again and again for a second while nobody listens.
+/// Connects, with retries for one second while no service listens.
 ///
 /// # Errors
-/// That of the last attempt.
+/// Returns the error of the last attempt.
 pub fn connect<T, E>(
     mut attempt: impl FnMut() -> Result<T, E>,
     is_absent: impl Fn(&E) -> bool,
@@ -27,7 +27,7 @@ pub fn connect<T, E>(
     }
 }
 
-/// Whether this is what connecting says where nobody listens: a port without a listener, a path without a socket.
+/// Returns whether an error means that no service listens: a port without a listener, a path without a socket.
 pub fn is_absence(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::NotFound)
 }

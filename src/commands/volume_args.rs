@@ -1,4 +1,4 @@
-//! Which volume: its name, and the file with its key.
+//! The options for a volume: its name, and the file with its key.
 
 use crate::failure::{Exit, Failure};
 use clap::Args;
@@ -23,10 +23,10 @@ pub struct VolumeArgs {
 }
 
 impl VolumeArgs {
-    /// The volume, with its key as it is in its file.
+    /// Returns the volume with the key from its file.
     ///
     /// # Errors
-    /// When the file is not there, others can read it, or it is no key.
+    /// If the file does not exist, others can read it, or it is not a key.
     pub fn read(&self, holder: [u8; 16], notes_bytes: u64) -> Result<VolumeConfig, Failure> {
         let key = read_key(&self.volume_key).map_err(|error| {
             Failure::because("cannot read the key of the volume", &error)
@@ -37,10 +37,10 @@ impl VolumeArgs {
         Ok(VolumeConfig::new(self.volume.clone(), key, holder, notes_bytes))
     }
 
-    /// Makes a key if there is none. Returns whether it did.
+    /// Creates a key if there is none. Returns whether it did.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn make_key(&self) -> Result<bool, Failure> {
         make_key(&self.volume_key).map_err(|error| {
             Failure::because("cannot make a key for the volume", &error).at(self.volume_key.display())

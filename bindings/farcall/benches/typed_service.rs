@@ -1,11 +1,11 @@
-//! A service with types beside calls of bytes, 64 B there and 8 B back, interleaved in one run:
+//! Compares a typed service with calls of bytes, 64 B in the request and 8 B in the reply, interleaved in one run:
 //!
 //! ```text
 //! cargo bench -p farcall --bench typed_service -- [ROUNDS [CALLS]]
 //! ```
 //!
-//! Both ends are of this process and host: this measures inter-process communication, not a network. Threads are not
-//! pinned. What counts is the ratio of rounds beside each other.
+//! Both ends are in one process and on one host: this measures inter-process communication, not a network. Threads are
+//! not pinned. The relevant result is the ratio of adjacent rounds.
 
 use std::time::Instant;
 
@@ -33,7 +33,7 @@ impl Lines for Adder {
     }
 }
 
-/// The same by hand.
+/// The same computation without the typed service.
 fn sum_of_bytes(call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
     let numbers = call.payload().chunks_exact(8);
     let sum: f64 = numbers.map(|bytes| f64::from_le_bytes(bytes.try_into().unwrap_or_default())).sum();
@@ -41,21 +41,21 @@ fn sum_of_bytes(call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerErr
     Ok(())
 }
 
-/// Nanoseconds a call.
+/// Returns the mean time per call in nanoseconds.
 fn time_ns(calls: u32, mut call: impl FnMut()) -> f64 {
     let start = Instant::now();
     (0..calls).for_each(|_| call());
     start.elapsed().as_nanos() as f64 / f64::from(calls)
 }
 
-/// The median, and the range.
+/// Returns the median, the minimum and the maximum.
 fn spread(mut values: Vec<f64>) -> [f64; 3] {
     values.sort_by(f64::total_cmp);
     [values[values.len() / 2], values[0], values[values.len() - 1]]
 }
 
 fn main() {
-    // Cargo adds `--bench`.
+    // Cargo adds the argument `--bench`, which is ignored.
     let mut numbers = std::env::args().filter_map(|argument| argument.parse().ok());
     let (rounds, calls): (u32, u32) = (numbers.next().unwrap_or(15).max(1), numbers.next().unwrap_or(20_000));
     let nic = SoftNic::new();
@@ -77,7 +77,7 @@ fn main() {
         let typed_ns = time_ns(calls, || assert_eq!(of_types.sum(line).expect("a call with types"), 36.0));
         rows.push([bytes_ns, typed_ns, typed_ns / bytes_ns]);
     }
-    // The first round warms up.
+    // The first round is a warm-up.
     println!("{rounds} rounds of {calls} calls each, 64 B there, 8 B back, one at a time; median (range)");
     for (column, (name, unit)) in [("bytes", " ns"), ("typed", " ns"), ("ratio", "")].into_iter().enumerate()
     {

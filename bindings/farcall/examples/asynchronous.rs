@@ -11,7 +11,7 @@ const SQUARE: u16 = 1;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // The server has threads of its own; it needs no runtime.
+    // The server has its own threads, and needs no runtime.
     let square = |call: &Call<'_>, reply: &mut Reply<'_>| {
         let number = u64::from_le_bytes(call.payload().try_into().unwrap_or_default());
         reply.extend_from_slice(&number.wrapping_mul(number).to_le_bytes());
@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = server.address().to_string();
     let client = AsyncClient::connect(&SoftNic::new(), address, ClientOptions::default()).await?;
 
-    // Clones share the connection. A task that awaits a result leaves the thread to the others.
+    // Clones share the connection. A task that awaits a result yields the thread to the others.
     let tasks: Vec<_> = (0..100u64)
         .map(|number| {
             let client = client.clone();
@@ -38,7 +38,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!("100 calls over one connection");
 
-    // A future that is dropped gives its call up, here because the time is over.
+    // Dropping the future cancels its call, here because of the timeout.
     let call = client.call(SQUARE, &[0; 8]);
     match tokio::time::timeout(Duration::from_secs(1), call).await {
         Ok(reply) => println!("a late call took less than a second: {} bytes", reply?.len()),

@@ -2,8 +2,8 @@
 //!
 //!     cargo run -p farcall --example echo
 //!
-//! Both ends are in this process; a client in another one needs only the address. `SoftNic` is the software RNIC:
-//! processes of this host. With `farcall::Ibv::new()` in its place the same program runs over any RNIC.
+//! Both ends are in this process; a client in another process needs only the address. `SoftNic` is the software RNIC,
+//! for processes of this host. With `farcall::Ibv::new()` instead the same program runs over any RNIC.
 
 use farcall::SoftNic;
 use farcall::rpc::{Call, Client, ClientOptions, HandlerError, Reply, Server};
@@ -11,8 +11,8 @@ use farcall::rpc::{Call, Client, ClientOptions, HandlerError, Reply, Server};
 const ECHO: u16 = 1;
 const UPPER: u16 = 2;
 
-/// Runs on a server thread, one call at a time. The request is a private copy; the reply is written where the client
-/// takes it from.
+/// Runs on a server thread, one call at a time. The request is a private copy; the reply is written directly to the
+/// slot from which the client fetches it.
 fn handle(call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
     match call.method() {
         ECHO => reply.extend_from_slice(call.payload()),
@@ -23,8 +23,8 @@ fn handle(call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Two threads, each with a handler of its own, on a free port of the loopback interface. The port carries the
-    // handshake; calls go by RDMA WRITE and READ.
+    // Two threads, each with its own handler, on a free port of the loopback interface. The port carries the
+    // handshake; calls use RDMA WRITE and READ.
     let server = Server::builder().threads(2).start(&SoftNic::new(), |_thread| handle)?;
     println!("serving on {}", server.address());
 
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     client.call(ECHO, b"hello", &mut reply)?;
     assert_eq!(reply, b"hello");
 
-    // Several calls at once: submit them, then take the completions as they come.
+    // Several calls at once: submit them, then process the completions in any order.
     let words = [&b"remote"[..], b"direct", b"memory", b"access"];
     for word in words {
         client.submit(UPPER, word)?;
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{}", String::from_utf8_lossy(completion.result?));
     }
 
-    // A graceful end: what came is answered, then the threads end.
+    // A graceful end: calls received so far are executed, then the threads end.
     server.drain();
     server.join();
     Ok(())

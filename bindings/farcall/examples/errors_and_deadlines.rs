@@ -1,4 +1,4 @@
-//! How calls fail, and what is known then: every error says whether the handler ran.
+//! Failures of calls: every error states whether the handler ran.
 //!
 //!     cargo run -p farcall --example errors_and_deadlines
 
@@ -14,11 +14,11 @@ use farcall::rpc::{
 const DIVIDE: u16 = 1;
 const WAIT: u16 = 2;
 
-/// The service's own error codes.
+/// Error codes of the service.
 const BAD_REQUEST: u16 = 1;
 const DIVISION_BY_ZERO: u16 = 2;
 
-/// Whether the caller of `WAIT` has given up.
+/// Set when the caller of `WAIT` has cancelled.
 static GIVEN_UP: AtomicBool = AtomicBool::new(false);
 
 fn handle(call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     client.call(DIVIDE, &[84, 2], &mut reply)?;
     assert_eq!(reply, [42]);
 
-    // The handler's own refusal: its code and its words. It ran to its end.
+    // An error of the handler with its code and text. The handler ran to its end.
     match client.call(DIVIDE, &[1, 0], &mut reply) {
         Err(error @ CallError::Application { code: DIVISION_BY_ZERO, .. }) => {
             println!("{error}");
@@ -59,8 +59,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         other => panic!("expected the handler's refusal, not {other:?}"),
     }
 
-    // The call was sent, and its half second passed: nobody here knows whether the handler ran. It runs once at most,
-    // so calling again is right only if running twice does no harm.
+    // The call was sent, and its timeout of half a second expired: it is unknown whether the handler ran. It runs at
+    // most once, so calling again is correct only if running twice does no harm.
     let deadline = Some(client.now() + Duration::from_millis(500));
     match client.call_with(WAIT, b"", &mut reply, CallOptions { deadline, ..CallOptions::default() }) {
         Err(error @ CallError::OutcomeUnknown(UnknownBecause::Deadline)) => {

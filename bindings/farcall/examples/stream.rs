@@ -1,10 +1,10 @@
-//! A byte stream between two ends: lines there, their lengths back.
+//! A byte stream between two ends: lines in one direction, their lengths in the other.
 //!
 //!     cargo run -p farcall --example stream
 //!
-//! Both ends are in this process; a client in another one needs only the address. The port carries the handshake; the
-//! bytes go by RDMA WRITE into a ring of the reader. `SoftNic` is the software RNIC: processes of this host; to another
-//! host the bytes go over TCP.
+//! Both ends are in this process; a client in another process needs only the address. The port carries the handshake;
+//! the bytes are written by RDMA WRITE into a ring of the reader. `SoftNic` is the software RNIC, for processes of
+//! this host; to another host the bytes are sent over TCP.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::thread;
@@ -12,7 +12,7 @@ use std::thread;
 use farcall::SoftNic;
 use farcall::stream::{Nic, StreamListener, StreamOptions, StreamSocket};
 
-/// Answers each line with its length, until the client ends what it writes.
+/// Replies to each line with its length, until the client finishes its direction.
 fn serve(stream: StreamSocket) -> std::io::Result<()> {
     let mut lines = BufReader::new(stream);
     let mut line = String::new();
@@ -33,13 +33,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut stream = StreamSocket::connect(&nic, address, StreamOptions::default())?;
     stream.write_all(b"remote\ndirect\nmemory\naccess\n")?;
-    // A message may be composed in the memory that it is sent from.
+    // A message may be composed in the memory from which it is sent.
     stream.operate(None, |stream| {
         stream.write_with(16, |space| {
             space.put(b"in place\n");
         })
     })?;
-    // Each direction ends by itself: the answers still come.
+    // Each direction ends separately: the replies still arrive.
     stream.finish()?;
     let mut answers = String::new();
     stream.read_to_string(&mut answers)?;

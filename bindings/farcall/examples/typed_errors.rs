@@ -1,4 +1,4 @@
-//! Errors of typed methods, and what became of a call.
+//! Errors of typed methods, and whether a failed call was executed.
 //!
 //!     cargo run -p farcall --example typed_errors
 

@@ -1,4 +1,4 @@
-//! A whole typed service: a trait, what implements it, a server, a client.
+//! A complete typed service: a trait, its implementation, a server, a client.
 //!
 //!     cargo run -p farcall --example typed_service
 

@@ -1,4 +1,4 @@
-//! Verbs between two processes: this one writes into the memory of another, which is this program started again.
+//! Verbs between two processes: this one writes into the memory of another, which runs the same program.
 //!
 //!     cargo run -p farcall --example verbs_between_processes
 
@@ -31,7 +31,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Both ends connect in the same way; the pipes carry what each must know of the other.
+/// Both ends connect in the same way; the pipes carry the addresses that each needs of the other.
 fn one_end(is_target: bool, mut from: impl BufRead, mut to: impl Write) -> Result<()> {
     let context = SoftNic::new().devices()?[0].open()?;
     let pd = context.alloc_pd()?;
@@ -41,7 +41,7 @@ fn one_end(is_target: bool, mut from: impl BufRead, mut to: impl Write) -> Resul
     let attr = QpInitAttr { send_cq: &*cq, recv_cq: &*cq, srq: None, cap, qp_type, sq_sig_all: false };
     let mut qp = pd.create_qp(&attr)?;
 
-    // RESET → INIT → RTR → RTS, as the specification has it. Receives are posted before the peer can send.
+    // RESET → INIT → RTR → RTS, as the specification requires. Receives are posted before the peer can send.
     let port = PortChoice::automatic(&*context)?;
     qp.modify(&port.init(Access::REMOTE_WRITE))?;
     // SAFETY: a receive without elements names no memory.
@@ -56,7 +56,7 @@ fn one_end(is_target: bool, mut from: impl BufRead, mut to: impl Write) -> Resul
     qp.modify(&QpAttr::rts(0))?;
 
     if is_target {
-        // The immediate data consumes our receive: the WRITE's bytes lie in memory by then.
+        // The immediate data consumes the posted receive: the WRITE's bytes are in memory by then.
         let wc = completion(&mut *cq)?;
         let mut found = [0; GREETING.len()];
         // SAFETY: the region is longer, and the WRITE into it is complete.
@@ -67,7 +67,7 @@ fn one_end(is_target: bool, mut from: impl BufRead, mut to: impl Write) -> Resul
     let (addr, length) = (GREETING.as_ptr() as u64, GREETING.len() as u32);
     let sges = [Sge { addr, length, lkey: 0 }];
     let write = SendWr::write(1, &sges, word(3)?.parse()?, word(4)?.parse()?).with_imm(7);
-    // SAFETY: an inlined message is copied while posting.
+    // SAFETY: an inline message is copied during the call.
     unsafe { qp.post_send(&[write.with_flags(SendFlags::SIGNALED | SendFlags::INLINE)])? };
     completion(&mut *cq).map(drop)
 }

@@ -1,6 +1,6 @@
-//! The key-value store: partitions that no two threads share, served to RPC clients and to any memcached client.
+//! The key-value store: partitions that threads do not share, served to RPC clients and to any memcached client.
 //!
-//! - [`KvClient`]: a blocking client of the whole store over RPC.
+//! - [`KvClient`]: a blocking client of the complete store over RPC.
 //! - [`MemcachedClient`]: a small blocking client of memcached's text protocol.
 //! - `KvServer` (feature `kv-server`): the store as a service in this process.
 

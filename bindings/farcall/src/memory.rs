@@ -1,9 +1,10 @@
-//! Memory of other processes as an address space: replicated, checked, repaired.
+//! Memory of other processes as an address space: replicated, checksummed, repaired.
 //!
-//! - [`MemoryServer`] donates memory; `farcall memory serve` is one.
-//! - [`RemoteMemory`] is an address space over several of them: reads and writes from any thread.
-//! - [`RemoteRegion`] is memory of this process that is kept there: used through slices, a part of it resident.
-//! - [`wire`] and [`call_node`] are for tools that look after nodes.
+//! - [`MemoryServer`] provides memory; `farcall memory serve` runs one.
+//! - [`RemoteMemory`] is an address space over several servers, for reads and writes from any thread.
+//! - [`RemoteRegion`] is memory of this process that is stored there: accessed through slices, with a part of it
+//!   resident.
+//! - [`wire`] and [`call_node`] are for tools that manage nodes.
 
 pub use farcall_memory::{
     CallFailed, ClientConfig, Counts, DonorStatus, IoError, LinkStatus, MemoryServer, NodeConfig, OpenError,

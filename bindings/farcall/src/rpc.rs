@@ -1,18 +1,19 @@
 //! Remote calls.
 //!
-//! A client that was told nothing chooses its preset by itself ([`tune::choose`]), and says which and why
-//! ([`Client::decision`]). Under all of the first ones the request travels by RDMA WRITE. The client fetches the result
-//! by RDMA READ (presets `rf-rpc` and `fetch`; the former asks the server to write the results of slow methods), or the
-//! server writes every result back (preset `server-reply`, `l5` with a byte that tells of each request, or `uc-rpc`
-//! over an unreliable connection). Presets `write-send`, `send-write` and `send-send` use SENDs for results, requests,
-//! or both; `herd` sends results as datagrams, `ud-rpc` requests, too; under `rdma-memcached` the server tells of each
-//! result by SEND, and the client READs it. A call runs at most once; every error says whether it was executed.
+//! A client without a configured preset chooses one automatically ([`tune::choose`]) and reports the choice and its
+//! reason ([`Client::decision`]). With the presets of the next sentence, requests are RDMA WRITEs. The client fetches
+//! the result by RDMA READ (presets `rf-rpc` and `fetch`; the former requests that the server writes the results of
+//! slow methods), or the server writes every result (presets `server-reply`, `l5` with a byte that announces each
+//! request, and `uc-rpc` over an unreliable connection). Presets `write-send`, `send-write` and `send-send` use SENDs
+//! for results, requests, or both; `herd` sends results as datagrams, `ud-rpc` also requests; with `rdma-memcached`
+//! the server announces each result by SEND, and the client READs it. A call runs at most once; every error states
+//! whether it was executed.
 //!
 //! - [`Server`] runs a [`Handler`] on each of its threads; a closure is a handler.
-//! - [`Client`] calls and waits; it can have several calls outstanding.
-//! - A [`Dispatcher`] makes the calls of many threads over few connections, one to each [`ServerThread`].
-//! - [`ClientOptions::batch`] makes it send several calls in one message: more calls a second, later results.
-//! - [`CallError`] says what became of a call.
+//! - [`Client`] makes calls and waits for them; it can have several calls outstanding.
+//! - A [`Dispatcher`] issues the calls of many threads over few connections, one to each [`ServerThread`].
+//! - [`ClientOptions::batch`] sends several calls in one message, which increases throughput and latency.
+//! - [`CallError`] states whether a failed call was executed.
 
 #[cfg(feature = "service")]
 pub use farcall_rpc::service;
@@ -24,10 +25,10 @@ pub use farcall_rpc::{
     Requester, Server, ServerBuilder, ServerError, ServerThread, UnknownBecause, Verbs,
 };
 
-/// How the server ended a call: in [`CallError::Server`].
+/// Status with which the server ended a call, in [`CallError::Server`].
 pub use farcall_rpc::wire::Status;
 
-/// What a connection can do, measured before, and what is chosen by that.
+/// Measured properties of a connection, and the choice of a preset by them.
 pub mod tune {
     pub use farcall_rpc::tune::{
         Decision, InvalidProfile, LinkProfile, Peer, Posting, ProfileError, ProfileFile, ReadCost, Scope,
@@ -35,8 +36,8 @@ pub mod tune {
     };
 }
 
-/// How a thread waits: for [`ServerBuilder::waiting`] and [`ClientOptions::wait_by`].
+/// Wait strategy of a thread, for [`ServerBuilder::waiting`] and [`ClientOptions::wait_by`].
 pub use farcall_link::Waiting;
 
-/// Which batches: for [`ClientOptions::batch`].
+/// Configuration of batches, for [`ClientOptions::batch`].
 pub use farcall_link::{BatchConfig, BatchSizing};

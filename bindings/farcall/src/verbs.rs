@@ -1,8 +1,8 @@
-//! The verbs of the InfiniBand specification as traits and plain data, the same over every provider.
+//! The verbs of the InfiniBand specification as traits and plain data, identical for every provider.
 //!
-//! A [`Provider`] lists [`Device`]s; an open device is a [`Context`], which makes protection domains, completion
-//! queues, queue pairs and memory regions. Posting work requests is `unsafe`: the caller keeps the memory that they
-//! name. Most programs need none of that: `owned` (feature `verbs`) has buffers and queue pairs in safe Rust.
+//! A [`Provider`] lists [`Device`]s; an open device is a [`Context`], which creates protection domains, completion
+//! queues, queue pairs and memory regions. Posting work requests is `unsafe`: the caller must keep the memory that
+//! they name. Most programs do not need this: `owned` (feature `verbs`) provides buffers and queue pairs in safe Rust.
 
 #[cfg(feature = "verbs")]
 pub mod owned;

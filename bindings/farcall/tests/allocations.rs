@@ -1,4 +1,4 @@
-//! What a service with types allocates beyond calls of bytes.
+//! Allocations of a typed service compared with those of calls of bytes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,21 +7,22 @@ use farcall::SoftNic;
 use farcall::rpc::{Call, Client, ClientOptions, HandlerError, Reply, Server, Waiting};
 use serde::{Deserialize, Serialize};
 
-/// Counts what both ends allocate, which are of this process.
+/// Counts the allocations of both ends, which are in this process.
 struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call is passed on to `System` unchanged; counting allocates nothing.
+// SAFETY: every call is passed to `System` unchanged; counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller fulfils the contract of `GlobalAlloc::alloc`, which is also that of `System.alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on; `memory` came from `System`.
+        // SAFETY: the caller fulfils the contract of `GlobalAlloc::dealloc`; `memory` came from `System`, as `alloc`
+        // above forwards to it.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -29,7 +30,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// 64 B.
+/// A value of 64 B.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Line([f64; 8]);
 
@@ -56,7 +57,7 @@ impl Lines for Adder {
     }
 }
 
-/// Allocations of 1,000 calls, when all memory that is used again is there.
+/// Returns the number of allocations of 1,000 calls, after all reusable memory has been allocated.
 fn of_a_thousand(mut call: impl FnMut()) -> u64 {
     (0..2_000).for_each(|_| call());
     let before = ALLOCATIONS.load(Ordering::Relaxed);
@@ -64,7 +65,7 @@ fn of_a_thousand(mut call: impl FnMut()) -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed) - before
 }
 
-/// Rare things of other threads allocate, too: fewer than one in a hundred calls.
+/// Maximum number of allocations by rare events in other threads: fewer than one in a hundred calls.
 const OTHERS_MAX: u64 = 10;
 
 /// One test, because a process has one counter.
@@ -98,7 +99,7 @@ fn allocate_what_values_own(waiting: Waiting) {
     let of_values = of_a_thousand(|| assert_eq!(client.sum(line).unwrap(), 36.0));
     assert!(of_values <= OTHERS_MAX, "{waiting:?}: {of_values} for values that own nothing");
 
-    // A vector owns memory: the one that is sent, the server's, the one that comes back.
+    // A vector allocates: the one that is sent, the one of the server, the one that is returned.
     let of_vectors = of_a_thousand(|| assert_eq!(client.reverse(vec![7; 64]).unwrap(), [7; 64]));
     assert!((3_000..=3_000 + OTHERS_MAX).contains(&of_vectors), "{waiting:?}: {of_vectors} for vectors");
 }

@@ -1,11 +1,11 @@
-//! Every example runs by itself to a clean end.
+//! Every example runs and exits successfully.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Runs an example that `cargo test` has built; its output.
+/// Runs an example that `cargo test` has built, and returns its output.
 fn run(name: &str) -> String {
-    // Tests lie in `deps`, examples beside it.
+    // Tests are in `deps`, examples in a directory next to it.
     let mut folder: PathBuf = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     folder.pop();
     let program = folder.join("examples").join(name);
@@ -59,7 +59,7 @@ fn a_typed_service_answers_and_refuses() {
     assert!(said.contains("hello, world") && said.contains("who are you?"), "{said}");
 }
 
-/// They check by themselves what they show.
+/// These examples verify their results themselves.
 #[test]
 fn typed_errors_tasks_and_streams_are_as_the_guide_says() {
     ["typed_errors", "typed_tasks", "typed_stream"].iter().for_each(|name| _ = run(name));

@@ -1,4 +1,4 @@
-//! Verbs in safe Rust: where buffers are, and that they come back.
+//! Verbs in safe Rust: ownership of buffers, and their return.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use farcall::verbs::owned::{
 };
 use farcall::verbs::{Access, WcStatus};
 
-/// Long enough for any machine, however busy.
+/// Long enough for any machine under any load.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 
 fn connected(nic: &Nic, transport: Transport, buffers: &Buffers) -> [Pair; 2] {
@@ -39,7 +39,7 @@ fn done(pair: &mut Pair) -> Buffer {
     }
 }
 
-/// How many buffers nobody holds.
+/// Returns the number of free buffers.
 fn free(buffers: &Buffers) -> usize {
     std::iter::from_fn(|| buffers.take()).collect::<Vec<_>>().len()
 }
@@ -110,7 +110,7 @@ fn when_a_pair_fails_everything_under_way_comes_back_with_the_reason() {
     here.post_receive(buffers.take().unwrap()).unwrap();
     here.post_receive(buffers.take().unwrap()).unwrap();
     let grant = SharedMemory::new(&nic, 64, Access::LOCAL_WRITE).unwrap().grant();
-    // Revoked by now: the peer refuses.
+    // The grant has been revoked by now, so the peer refuses.
     here.write(buffers.take().unwrap(), 1, &grant, 0).unwrap();
     let mut back = Vec::new();
     for _ in 0..3 {
@@ -144,7 +144,7 @@ fn the_descriptor_is_readable_after_a_completion() {
     there.arm().unwrap();
     assert_eq!(there.as_fd().as_raw_fd(), there.as_raw_fd());
     here.send(filled(&buffers, b"wake"), 4).unwrap();
-    // What poll(2) says of it, the sleep of `wait` relies on, too.
+    // `wait` relies on the same readiness that poll(2) reports here.
     let Some(Completion::Received { .. }) = there.wait(PATIENCE).unwrap() else { panic!() };
 }
 

@@ -1,4 +1,4 @@
-//! Services whose methods have types.
+//! Services with typed methods.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use farcall::rpc::{
 };
 use serde::{Deserialize, Serialize};
 
-/// How long anything may take before a test calls it lost.
+/// Time after which a test considers an operation lost.
 const LOST: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ enum LibraryError {
 
 #[farcall::service]
 trait Library {
-    /// A book by its title.
+    /// Returns a book by its title.
     fn find(&self, title: String) -> Result<Book, LibraryError>;
     fn add(&self, book: Book, copies: u8) -> Result<(), LibraryError>;
     #[method(10)]
@@ -46,10 +46,10 @@ trait Library {
 #[derive(Default)]
 struct Shelf {
     added: AtomicU32,
-    /// Items that iterators were asked for, and iterators that are gone.
+    /// Number of items requested from iterators, and number of iterators that were dropped.
     pulled: Arc<AtomicU64>,
     dropped: Arc<AtomicU64>,
-    /// Tasks that were dropped before their end.
+    /// Number of tasks that were dropped before their end.
     abandoned: Arc<AtomicU64>,
 }
 
@@ -78,7 +78,7 @@ impl Drop for Numbers {
     }
 }
 
-/// Counts unless it is disarmed.
+/// Counts its drop unless it is disarmed.
 struct Abandoned(Option<Arc<AtomicU64>>);
 
 impl Drop for Abandoned {
@@ -141,7 +141,7 @@ fn runtime() -> tokio::runtime::Runtime {
 struct World {
     server: Server,
     shelf: Arc<Shelf>,
-    /// Dropped last: tasks answer until then.
+    /// Dropped last: tasks reply until then.
     runtime: tokio::runtime::Runtime,
 }
 
@@ -207,21 +207,21 @@ fn a_method_that_waits_holds_up_no_other_and_ends_with_its_caller() {
             assert_eq!(client.find("closed".into()).await, Err(Failed::Service(LibraryError::Closed)));
         }
         assert!(!waits.is_finished());
-        // The future is dropped, and with it the method.
+        // Dropping the future ends the method.
         waits.abort();
         let dropped = waits.await;
         assert!(dropped.unwrap_err().is_cancelled());
-        // Its own deadline does the same.
+        // The deadline of the call has the same effect.
         let hurried = client.with_options(PerCall::default().timeout(Duration::from_millis(20)).trace_id(7));
         let late = hurried.wait(1).await;
         assert_eq!(late, Err(Failed::Call(CallError::OutcomeUnknown(UnknownBecause::Deadline))));
         let start = Instant::now();
         while world.shelf.abandoned.load(Ordering::SeqCst) < 2 {
             assert!(start.elapsed() < LOST, "the methods go on");
-            // A connection that has nothing to do may sleep; a call wakes it.
+            // An idle connection may sleep; a call wakes it.
             client.wait(0).await.unwrap();
         }
-        // A method that panics is an error of its own.
+        // A method that panics results in a specific error.
         let panicked = client.wait(99).await.unwrap_err();
         assert!(matches!(&panicked, Failed::Call(CallError::Server { .. })), "{panicked}");
         assert!(panicked.to_string().contains("without an answer"), "{panicked}");
@@ -235,14 +235,14 @@ fn a_stream_comes_page_by_page_as_it_is_taken() {
     let all: Vec<u64> = client.numbers(5, 1_000).unwrap().map(Result::unwrap).collect();
     assert_eq!(all, (5..1_005).collect::<Vec<_>>());
     assert!(matches!(client.numbers(5, 0), Err(Failed::Service(LibraryError::Closed))));
-    // Nobody runs ahead of the client by more than a page.
+    // The server is never more than a page ahead of the client.
     let before = world.shelf.pulled.load(Ordering::SeqCst);
     let mut pages = client.numbers(0, u64::MAX).unwrap();
     for expected in 0..300 {
         assert_eq!(pages.next().unwrap(), Ok(expected));
     }
     assert!(world.shelf.pulled.load(Ordering::SeqCst) - before <= 2 * 256);
-    // Dropped early, it is dropped at the server.
+    // A stream that the client drops early is dropped at the server, too.
     drop(pages);
     assert_eq!(client.find("closed".into()), Err(Failed::Service(LibraryError::Closed)));
     eventually("the iterator is kept", || world.shelf.dropped.load(Ordering::SeqCst) == 2);
@@ -280,7 +280,7 @@ fn streams_are_bounded_and_end_with_their_connection() {
 mod changed {
     use super::{Book, LibraryError};
 
-    /// As the other, but for one argument.
+    /// The same trait, except for one argument.
     #[farcall::service]
     pub trait Library {
         fn find(&self, title: String, edition: u8) -> Result<Book, LibraryError>;
@@ -344,19 +344,19 @@ fn each_call_is_checked_not_only_the_first() {
         let error = bytes.call(1, request, &mut reply).unwrap_err();
         assert_eq!(error.executed(), Executed::No, "{error}");
     }
-    // The right arguments, of a method that differs.
+    // Valid arguments, with the fingerprint of a different method.
     let fingerprint = LibraryClient::DESCRIPTION.methods[0].fingerprint;
     let other = (fingerprint ^ 1).to_le_bytes();
     let error = bytes.call(1, &[&other[..], b"\x01a"].concat(), &mut reply).unwrap_err();
     assert!(matches!(error, CallError::Server { status: Status::OTHER_METHOD, .. }), "{error}");
-    // The right fingerprint, and arguments that are none: too short, too long.
+    // The right fingerprint, with invalid arguments: too short, too long.
     let find = fingerprint.to_le_bytes();
     for arguments in [&b""[..], b"\x05abc", b"\x01ab"] {
         let error = bytes.call(1, &[&find[..], arguments].concat(), &mut reply).unwrap_err();
         assert_eq!(error.executed(), Executed::No, "{error}");
     }
     bytes.call(1, &[&find[..], b"\x01a"].concat(), &mut reply).unwrap();
-    // Pages of streams that are not there.
+    // Pages of streams that do not exist.
     for request in [&b""[..], &[1, 0, 0, 0]] {
         assert!(bytes.call(0xfffe, request, &mut reply).is_err());
     }

@@ -1,4 +1,4 @@
-//! Doors: listening sockets that are accepted from without blocking, and what their loop does when the system refuses.
+//! Back-off for non-blocking accept loops when `accept` fails.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -8,22 +8,22 @@ use rustix::io::Errno;
 
 use crate::Seldom;
 
-/// Connections that the kernel holds for a door before they are accepted.
+/// Maximum number of connections that the kernel queues for a listening socket.
 pub const BACKLOG: i32 = 1024;
 
-/// How long a loop rests when the system gives it no connection, for lack of descriptors or memory, say.
+/// Pause of an accept loop when the system cannot accept a connection, for example for lack of descriptors or memory.
 const REST: Duration = Duration::from_millis(100);
 
-/// Lets the kernel hold [`BACKLOG`] connections for a socket that listens already.
+/// Sets the backlog of a socket that already listens to [`BACKLOG`].
 ///
 /// # Errors
-/// If it is no such socket.
+/// If the socket does not listen.
 pub fn deepen_backlog(socket: impl AsFd) -> io::Result<()> {
     Ok(rustix::net::listen(socket, BACKLOG)?)
 }
 
-/// Tells an accept loop when to go on after a failure. Connections that wait make no second edge, so that the loop
-/// calls `accept` again by itself when its rest is over.
+/// Decides when an accept loop continues after a failure. Waiting connections raise no second edge-triggered event, so
+/// the loop calls `accept` again itself at the end of the pause.
 pub struct AcceptRest {
     door: String,
     until: Option<Instant>,
@@ -31,20 +31,20 @@ pub struct AcceptRest {
 }
 
 impl AcceptRest {
-    /// `door` names the loop in its warnings.
+    /// `door` names the listening socket in warnings.
     pub fn new(door: impl Into<String>) -> Self {
         Self { door: door.into(), until: None, shortages: Seldom::default() }
     }
 
-    /// Takes in why `accept` gave no connection; returns whether to call it again at once. If not, either none waits,
-    /// or the loop rests.
+    /// Records an error of `accept`. Returns whether to call `accept` again at once. If not, no connection is waiting,
+    /// or the loop pauses.
     pub fn goes_on_after(&mut self, error: &io::Error) -> bool {
         match Errno::from_io_error(error) {
             Some(Errno::WOULDBLOCK) => false,
             Some(
                 Errno::INTR
                 | Errno::CONNABORTED
-                // Of the connection, which is gone by that (accept(2), "Error handling").
+                // Errors of the new connection, which has been discarded (accept(2), "Error handling").
                 | Errno::NETDOWN
                 | Errno::PROTO
                 | Errno::NOPROTOOPT
@@ -73,12 +73,12 @@ impl AcceptRest {
         }
     }
 
-    /// How long the loop is to rest; `None` if it does not.
+    /// Returns the rest of the pause; `None` if the loop does not pause.
     pub fn left(&self) -> Option<Duration> {
         self.until.map(|until| until.saturating_duration_since(Instant::now()))
     }
 
-    /// Whether a rest is over: the loop is to accept now.
+    /// Returns whether a pause has ended, so that the loop must accept now.
     pub fn is_over(&mut self) -> bool {
         let is_over = self.left().is_some_and(|left| left.is_zero());
         if is_over {

@@ -1,4 +1,4 @@
-//! The loop that runs an endpoint in the calling thread.
+//! Loop that drives an endpoint in the calling thread.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use farcall_verbs::{Clock, Endpoint, Error, Next, Result, WaitSet};
 
 use crate::{Pollers, Stop, Waiter, sleep_on};
 
-/// Turns between two looks at the clock while there is work: deadlines need no finer time, and a look costs as much as
-/// a small request.
+/// Number of driver iterations between two clock reads while there is work. Deadlines need no finer resolution, and a
+/// clock read costs as much as a small request.
 const TURNS_PER_CLOCK: u32 = 16;
 
-/// Runs endpoints until stopped.
+/// Drives endpoints until it is stopped.
 pub struct Driver<C> {
     clock: C,
     waiter: Waiter,
@@ -20,29 +20,29 @@ pub struct Driver<C> {
 }
 
 impl<C: Clock> Driver<C> {
-    /// Waits as `waiting` says; ends when `stop` is requested.
+    /// Creates a driver with the wait strategy `waiting`, which ends when `stop` is requested.
     pub fn new(clock: C, waiting: Waiting, stop: Stop) -> Self {
         Self::with_pollers(clock, waiting, None, stop)
     }
 
-    /// As [`Driver::new`]; the pollers look while it sleeps.
+    /// Like [`Driver::new`]; `pollers` poll while the thread sleeps.
     pub fn with_pollers(clock: C, waiting: Waiting, pollers: Option<Pollers>, stop: Stop) -> Self {
         Self { clock, waiter: Waiter::new(waiting, pollers), stop, set: WaitSet::default() }
     }
 
-    /// Runs the endpoint until the stop is requested.
+    /// Drives the endpoint until the stop is requested.
     ///
     /// # Errors
-    /// If the system cannot sleep on the endpoint's descriptors.
+    /// If the system call that sleeps on the endpoint's descriptors fails.
     pub fn run<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E) -> Result<()> {
         let stop = self.stop.clone();
         self.run_until(endpoint, |_| stop.is_requested())
     }
 
-    /// Runs the endpoint until the stop is requested or `done`, asked after every turn, says so.
+    /// Drives the endpoint until the stop is requested or `done`, called after every iteration, returns true.
     ///
     /// # Errors
-    /// If the system cannot sleep on the endpoint's descriptors.
+    /// If the system call that sleeps on the endpoint's descriptors fails.
     pub fn run_until<E: Endpoint + ?Sized>(
         &mut self,
         endpoint: &mut E,

@@ -1,43 +1,43 @@
-//! When to poll on and when to sleep.
+//! Decision between polling and sleeping.
 //!
-//! Where threads compete for the processors ([`crate::contention`]), a thread that polls takes the processor from its
-//! peer, and uses up the time that the scheduler would give it at once when the peer replies. There, strategies that
-//! poll before they sleep sleep at once. Two poll all the same: [`Waiting::Busy`], and [`Waiting::Bpev`] with a time
-//! that the user has set.
+//! While threads compete for the processors ([`crate::contention`]), a thread that polls takes the processor from its
+//! peer. It also uses up the time that the scheduler would otherwise give it at once when the peer replies. Strategies
+//! that poll before sleeping then sleep at once. Two strategies poll even so: [`Waiting::Busy`], and [`Waiting::Bpev`]
+//! with a time set by the user.
 
 use farcall_link::Waiting;
 
 use crate::contention;
 use crate::spin::Spin;
 
-/// Counts idle turns for a way of waiting.
+/// Counts idle driver iterations for a wait strategy.
 #[derive(Clone, Debug)]
 pub struct IdleTurns {
     waiting: Waiting,
     count: u32,
-    /// Of a way that counts time instead.
+    /// State of a strategy that limits time instead of iterations.
     spin: Option<Spin>,
-    /// Idle turns so far, modulo 2^32.
+    /// Number of idle iterations so far, modulo 2^32.
     idle_turns: u32,
-    /// Whether threads compete for the processors, as of the last sample.
+    /// `true` if threads competed for the processors at the last sample.
     is_contended: bool,
     sample: fn() -> bool,
 }
 
-/// Idle turns between two questions whether a sample is due: each reads the clock.
+/// Number of idle iterations between two checks whether a sample is due; each check reads the clock.
 const TURNS_PER_SAMPLE: u32 = 16;
 
-/// Polls of the naive hybrid before it sleeps, counted from its last sleep and not from the last work: that is what the
-/// adaptive way (RDMAbox, algorithm 3) improves on.
+/// Number of polls of the naive hybrid before it sleeps, counted from its last sleep and not from its last work. The
+/// adaptive strategy (RDMAbox, algorithm 3) improves on this.
 const NAIVE_POLLS: u32 = 1_000;
 
 impl IdleTurns {
-    /// Starts without idle turns.
+    /// Creates the state without idle iterations.
     pub fn new(waiting: Waiting) -> Self {
         Self::sampling(waiting, contention::sample_if_due)
     }
 
-    /// Learns of contention by `sample`.
+    /// Like [`IdleTurns::new`], but queries contention by `sample`.
     fn sampling(waiting: Waiting, sample: fn() -> bool) -> Self {
         let spin = match waiting {
             Waiting::Bpev { bp_timeout_us } => Some(Spin::new(bp_timeout_us)),
@@ -46,7 +46,7 @@ impl IdleTurns {
         Self { waiting, count: 0, spin, idle_turns: 0, is_contended: false, sample }
     }
 
-    /// A turn had work.
+    /// Records an iteration that had work.
     #[inline]
     pub fn worked(&mut self) {
         if !matches!(self.waiting, Waiting::NaiveHybrid) {
@@ -57,8 +57,8 @@ impl IdleTurns {
         }
     }
 
-    /// A turn of so many looks ([`farcall_verbs::Endpoint::looks`]) had none. Returns whether it is time to sleep (see
-    /// [`crate::arm_then_look`]).
+    /// Records an idle iteration that counts as `looks` polls ([`farcall_verbs::Endpoint::looks`]). Returns whether
+    /// the thread should sleep now (see [`crate::arm_then_look`]).
     #[inline]
     pub fn was_idle(&mut self, looks: u32) -> bool {
         if self.gives_way() && self.is_contended() {
@@ -72,17 +72,17 @@ impl IdleTurns {
             Waiting::Busy => return false,
             Waiting::NaiveHybrid => NAIVE_POLLS,
             Waiting::Adaptive { max_retry } => max_retry,
-            // By events; ways that are not known here do the same.
+            // Event-based; unknown strategies do the same.
             _ => 0,
         };
         self.count > sleeps_after
     }
 
-    /// Whether it sleeps at once under contention.
+    /// Returns whether the strategy sleeps at once under contention.
     #[inline]
     fn gives_way(&self) -> bool {
         match self.waiting {
-            // By events alone it sleeps at once anyway.
+            // The event-based strategy sleeps at once anyway.
             Waiting::Busy | Waiting::Bpev { bp_timeout_us: Some(_) } | Waiting::EventBatch => false,
             _ => true,
         }
@@ -97,7 +97,7 @@ impl IdleTurns {
         self.is_contended
     }
 
-    /// Nothing is expected soon: it is time to sleep, unless its way of waiting never does.
+    /// Ends polling because nothing is expected soon: the thread should sleep, unless its strategy never does.
     #[inline]
     pub fn end(&mut self) {
         self.count = u32::MAX;
@@ -106,7 +106,7 @@ impl IdleTurns {
         }
     }
 
-    /// It slept. (Time goes on: what wakes it in vain is no reason to poll.)
+    /// Records a sleep. The measured time continues: a spurious wake-up is no reason to poll.
     pub fn woke(&mut self) {
         self.count = 0;
     }
@@ -118,7 +118,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::sync::atomic::Ordering::Relaxed;
 
-    /// On a machine without contention, whatever else runs there.
+    /// Creates idle turns without contention, independent of other programs on the machine.
     fn idle_turns(waiting: Waiting) -> IdleTurns {
         IdleTurns::sampling(waiting, || false)
     }

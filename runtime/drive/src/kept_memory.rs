@@ -1,14 +1,14 @@
-//! Freed memory that the allocator still keeps.
+//! Freed memory that the allocator retains.
 
 use std::time::{Duration, Instant};
 
-/// Less is not worth the way through the allocator's lists.
+/// Minimum number of bytes to return; fewer do not justify walking the lists of the allocator.
 const RETURN_MIN_BYTES: usize = 256 << 10;
 
-/// Nor is it worth it more often.
+/// Minimum interval between two returns.
 const RETURN_PERIOD: Duration = Duration::from_secs(1);
 
-/// When freed memory goes back to the system: after a peak, once a second at most.
+/// Decides when freed memory is returned to the system: after a peak, at most once a second.
 #[derive(Debug, Default)]
 pub struct KeptMemory {
     peak_bytes: usize,
@@ -16,37 +16,37 @@ pub struct KeptMemory {
 }
 
 impl KeptMemory {
-    /// So many bytes are held.
+    /// Records that `held_bytes` bytes are in use.
     #[inline]
     pub fn saw(&mut self, held_bytes: usize) {
         self.peak_bytes = self.peak_bytes.max(held_bytes);
     }
 
-    /// Whether a peak is over, now that so many bytes are held.
+    /// Returns whether memory should be returned, now that only `held_bytes` bytes are in use after a peak.
     #[inline]
     pub fn is_due(&self, held_bytes: usize) -> bool {
         self.peak_bytes >= held_bytes.saturating_add(RETURN_MIN_BYTES)
             && self.returned.is_none_or(|returned| returned.elapsed() >= RETURN_PERIOD)
     }
 
-    /// Returns it, where the allocator is glibc's.
+    /// Returns free memory to the system if the allocator is glibc's.
     #[cold]
     pub fn give_back(&mut self, held_bytes: usize) {
         (self.peak_bytes, self.returned) = (held_bytes, Some(Instant::now()));
         #[cfg(target_env = "gnu")]
-        // SAFETY: locks and walks the allocator's own lists; frees nothing that is in use.
+        // SAFETY: `malloc_trim` locks and walks the lists of the allocator, and frees only memory that is not in use.
         unsafe {
             libc::malloc_trim(0);
         }
     }
 }
 
-/// Keeps glibc's allocator from keeping ever more: by itself it raises what it keeps at the end of each thread's heap to
-/// twice the largest buffer that was ever freed, and `malloc_trim` does not reach there. For programs, once at the
-/// start: it holds for the whole process.
+/// Limits the memory that glibc's allocator retains. By default it raises the amount retained at the end of each
+/// thread's heap to twice the largest buffer ever freed, and `malloc_trim` does not release that part. For programs,
+/// once at the start: the setting applies to the process.
 pub fn bound_kept_memory() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: sets a number of the allocator's; the call takes its lock.
+    // SAFETY: `mallopt` sets a parameter of the allocator under the lock of the allocator.
     unsafe {
         libc::mallopt(libc::M_TRIM_THRESHOLD, RETURN_MIN_BYTES as libc::c_int);
     }

@@ -1,34 +1,34 @@
-//! Runs endpoints, which own no thread, clock or socket.
+//! Drivers for endpoints, which own no thread, clock or socket.
 //!
-//! Whoever runs endpoints follows one rule: *progress until idle, arm, progress once more, then sleep*
-//! ([`arm_then_look`]; the thread loop, the tokio driver and the blocking client call it). The last look makes lost
-//! wake-ups impossible: it finds what came before arming, and what comes after arming wakes.
+//! Every driver follows one rule: *progress until idle, arm, progress once more, then sleep* ([`arm_then_look`]; the
+//! thread loop, the tokio driver and the blocking client call it). The last progress call makes lost wake-ups
+//! impossible: it finds events that occurred before arming, and events after arming wake the thread.
 //!
-//! How long a thread polls before it sleeps is the [`Waiting`](farcall_link::Waiting) strategy, which belongs to the
-//! driver alone. BPEV (RR-Compound, algorithm 2) polls for about a round trip (`spin.rs`). While threads compete for
-//! the processors ([`contention`] is the one place that reads the kernel's signs of it), strategies that sleep do not
-//! poll, unless the user has set a time, because a thread that polls takes the processor from its peer: it sleeps at
-//! once, wakes its peer once for each message, and requests short time slices of the scheduler.
+//! The time for which a thread polls before it sleeps depends on the [`Waiting`](farcall_link::Waiting) strategy,
+//! which only the driver knows. BPEV (RR-Compound, algorithm 2) polls for about a round trip (`spin.rs`).
+//! [`contention`] is the only module that reads the kernel's signs of competition for the processors. Under
+//! contention, strategies that sleep do not poll, unless the user has set a time, because a thread that polls takes
+//! the processor from its peer. The thread sleeps at once, wakes its peer once for each message, and requests short
+//! time slices from the scheduler.
 //!
-//! While an owner sleeps, [`Pollers`] that the user has started may poll for it. An endpoint with a *news probe* (some
-//! words of memory, and what its owner knows of them) is armed as *covered*: its peer pays for no wake-up, and the
-//! poller writes the owner's event descriptor when the words change. When nothing moves, or cores are short, a poller
-//! releases all endpoints: each owner wakes once, arms its own events, and the poller sleeps. A word for each endpoint
-//! says which thread has which duty (`farcall_shm::cover_word`).
-//!
+//! While the thread of an endpoint sleeps, [`Pollers`] that the user has started may poll for it. An endpoint with a
+//! *news probe* (some words of memory, and the values that the thread has already seen) is armed as *covered*: its
+//! peer need not wake it, and the poller writes the thread's event descriptor when the words change. When nothing
+//! arrives, or cores are scarce, a poller releases all endpoints: each thread wakes once and arms its own events, and
+//! the poller sleeps. A control word per endpoint states which thread polls (`farcall_shm::cover_word`).
 //!
 //! * [`arm_then_look`]: the rule against lost wake-ups.
 //! * [`Driver`]: a loop in the calling thread.
-//! * [`IdleTurns`]: how long to poll before sleeping, by the plan's [`Waiting`](farcall_link::Waiting).
-//! * [`contention`]: whether threads compete for the processors; then those that wait do not poll.
-//! * [`Waiter`]: both of them for the owner of one endpoint, with pollers.
+//! * [`IdleTurns`]: polling time before a sleep, by the [`Waiting`](farcall_link::Waiting) strategy of the plan.
+//! * [`contention`]: detection of threads that compete for the processors.
+//! * [`Waiter`]: polling, arming and pollers, for the thread that drives one endpoint.
 //! * [`Pollers`]: threads that poll for threads that sleep (BPEV).
 //! * [`Stop`]: ends a loop from another thread or a signal handler's thread.
-//! * [`Listener`]: accepts bootstrap connections over TCP, refuses garbage, and hands handshakes to server threads;
-//!   each connection stays open, and its hang-up says that the peer went.
-//! * [`AcceptRest`], [`deepen_backlog`]: what all accept loops have in common.
+//! * [`Listener`]: accepts bootstrap connections over TCP, refuses invalid input, and passes handshakes to server
+//!   threads. Each connection stays open, and its hang-up indicates that the peer has exited or closed.
+//! * [`AcceptRest`], [`deepen_backlog`]: shared parts of all accept loops.
 //! * [`Seldom`]: a warning that is logged once, however often its cause occurs.
-//! * [`Sleeper`]: what a thread sleeps on if its work comes through memory of its own process.
+//! * [`Sleeper`]: sleep and wake-up of a thread whose work arrives through memory of its own process.
 //! * [`WakeQueue`]: items for a thread that polls and sometimes sleeps.
 //! * [`on_termination`], [`pin_to_core`], [`KeptMemory`], [`bound_kept_memory`]: signals, cores, memory.
 //! * `TokioDriver` (feature `tokio`): endpoints as futures.

@@ -1,8 +1,9 @@
-//! Threads that look on behalf of those that sleep (RR-Compound, algorithm 2: the dedicated pollers).
+//! Threads that poll on behalf of sleeping threads (RR-Compound, algorithm 2: the dedicated pollers).
 //!
-//! A poller looks at each endpoint whose owner sleeps, in turn, and rings the owner's descriptor when there is news. When
-//! nothing has moved for a while, or threads compete for the processors, it leaves all of them: each owner wakes once, and
-//! sleeps on by events. Then the poller sleeps, too, until an owner wants it again, and costs nothing.
+//! A poller polls the endpoint of each sleeping thread in turn, and writes the thread's event descriptor when there is
+//! work. If nothing has arrived for a while, or threads compete for the processors, it releases all endpoints: each
+//! thread wakes once and then sleeps on its own events. The poller then sleeps at no cost until a thread delegates
+//! polling again.
 
 mod cover;
 
@@ -18,12 +19,12 @@ use farcall_verbs::{Clock, MonotonicClock, Probe};
 
 use crate::{Sleeper, contention, sleep_on};
 
-/// A poller sleeps when nothing has moved for so long; and whoever sleeps for longer between two messages does not wake
-/// it again.
+/// Time without work after which a poller sleeps. A thread whose pause between two messages is longer does not wake
+/// the poller.
 const QUIET: Duration = Duration::from_millis(2);
 
-/// Poller threads, for any number of endpoints. Clones are the same; the threads end with the last of them and of the
-/// endpoints that they were given to.
+/// Poller threads for any number of endpoints. Clones share the threads, which end with the last clone and the last
+/// endpoint that uses them.
 #[derive(Clone)]
 pub struct Pollers(Arc<Inner>);
 
@@ -34,17 +35,17 @@ struct Inner {
     rule: Rule,
 }
 
-/// When pollers look.
+/// Conditions under which pollers poll.
 #[derive(Clone, Copy)]
 struct Rule {
     quiet: Duration,
     is_crowded: fn() -> bool,
 }
 
-/// What one thread polls.
+/// State of one poller thread.
 struct Poller {
     covers: Mutex<Vec<Arc<Covered>>>,
-    /// Changes with the list.
+    /// Incremented with each change of the list.
     version: AtomicU64,
     sleeper: Sleeper,
     stop: AtomicBool,
@@ -58,10 +59,10 @@ impl std::fmt::Debug for Pollers {
 }
 
 impl Pollers {
-    /// Starts so many threads; at least one.
+    /// Starts `threads` threads, at least one.
     ///
     /// # Errors
-    /// If the system gives no thread or descriptor.
+    /// If a thread or descriptor cannot be created.
     pub fn start(threads: usize) -> io::Result<Self> {
         Self::start_by(Rule { quiet: QUIET, is_crowded: contention::sample_if_due }, threads)
     }
@@ -83,22 +84,22 @@ impl Pollers {
         Ok(Self(Arc::new(inner)))
     }
 
-    /// How often an owner was woken because there was news.
+    /// Returns the number of times that a poller woke a thread because there was work.
     pub fn rings(&self) -> u64 {
         self.0.pollers.iter().map(|poller| poller.rings.load(Ordering::Relaxed)).sum()
     }
 
-    /// Whether all of them sleep.
+    /// Returns whether all pollers sleep.
     pub fn are_asleep(&self) -> bool {
         self.0.pollers.iter().all(|poller| poller.sleeper.is_asleep())
     }
 
-    /// Whether a pause between two messages is too short for the pollers to sleep.
+    /// Returns whether `pause`, the time between two messages, is too short for the pollers to sleep.
     pub(crate) fn look_through(&self, pause: Duration) -> bool {
         pause < self.0.rule.quiet
     }
 
-    /// Gives an endpoint to one of the threads, in turn.
+    /// Assigns an endpoint to one of the threads, round robin.
     pub(crate) fn cover(&self, probe: Arc<dyn Probe>) -> io::Result<Cover> {
         let at = self.0.next.fetch_add(1, Ordering::Relaxed) % self.0.pollers.len();
         Cover::at(Arc::clone(&self.0.pollers[at]), self.clone(), probe)
@@ -144,7 +145,7 @@ impl Poller {
                 self.rings.fetch_add(rings as u64, Ordering::Relaxed);
                 moved = now;
             } else if now.since(moved) >= rule.quiet || (rule.is_crowded)() {
-                // Nobody's memory is held by one who sleeps.
+                // A sleeping poller must not keep the memory of endpoints alive.
                 covers.clear();
                 version = None;
                 self.sleep();
@@ -156,12 +157,12 @@ impl Poller {
 
     fn sleep(&self) {
         self.sleeper.arm();
-        // Whoever covers from now on sees that this thread sleeps.
+        // A thread that delegates polling from now on sees that this poller sleeps.
         for covered in self.covers().iter() {
             covered.leave();
         }
         if !self.stop.load(Ordering::Acquire) {
-            // Where the system cannot sleep this thread looks on.
+            // If the system call fails, this thread continues to poll.
             let _ = sleep_on(&[self.sleeper.fd()], None);
         }
         self.sleeper.disarm();
@@ -180,7 +181,7 @@ mod tests {
 
     const LOST: Duration = Duration::from_secs(60);
 
-    /// What a peer writes; and whether it is to wake the reader itself, by what.
+    /// Values that a peer writes, and the event by which it wakes the reader, if it must.
     struct Mailbox {
         written: AtomicU64,
         known: AtomicU64,
@@ -217,7 +218,7 @@ mod tests {
             Self { mailbox: Arc::new(mailbox), read: 0, armed: [0; 2] }
         }
 
-        /// Sleeps until so much was read.
+        /// Sleeps until `goal` messages have been read.
         fn read_until(&mut self, waiter: &mut Waiter, goal: u64) {
             let (clock, mut set) = (MonotonicClock::new(), WaitSet::default());
             while self.read < goal {
@@ -271,7 +272,8 @@ mod tests {
         Pollers::start_by(Rule { quiet, is_crowded }, 2).unwrap()
     }
 
-    /// So many messages, each written when the one before was read or is about to be; how often each way was armed.
+    /// Exchanges `rounds` messages, each written when the previous one has been read or is about to be. Returns how
+    /// often the reader armed by delegation and by its own events.
     fn exchange(pollers: &Pollers, rounds: u64) -> [u64; 2] {
         let mut reader = Reader::new();
         let mailbox = Arc::clone(&reader.mailbox);
@@ -319,7 +321,7 @@ mod tests {
                 std::thread::yield_now();
             }
         }
-        // And between the two.
+        // A case between the two.
         let pollers = pollers(Duration::from_micros(50), || false);
         exchange(&pollers, 3_000);
     }
@@ -348,7 +350,8 @@ mod tests {
         let pollers = pollers(NEVER, || IS_CROWDED.load(SeqCst));
         let (mut reader, mut waiter) = (Reader::new(), Waiter::new(EVENT, Some(pollers.clone())));
         assert_ne!(waiter.arm_then_look(&mut reader, Nanos(0)), Next::Again);
-        // It leaves the owner, and is interrupted before the event; the owner wakes for another reason, as by a signal.
+        // The poller releases the endpoint and is interrupted before it writes the event. The thread wakes for another
+        // reason, such as a signal.
         let covered = Arc::clone(&waiter.cover.as_ref().unwrap().covered);
         assert!(covered.word.leave());
         waiter.woke();

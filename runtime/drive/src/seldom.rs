@@ -1,11 +1,11 @@
-//! A warning that is told once, however often its cause comes.
+//! Rate limit for warnings: logs a warning once, however often its cause occurs.
 
 use std::time::{Duration, Instant};
 
-/// What begins so soon after it was told is taken for the same.
+/// Time after a warning during which further occurrences are attributed to the same cause.
 const TELL_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// Bounds how often something is logged: once a minute. A log that peers can fill is a way to fill a disk.
+/// Limits a log message to once a minute. A log that peers can fill could fill a disk.
 #[derive(Debug, Default)]
 pub struct Seldom {
     told: Option<Instant>,
@@ -13,7 +13,8 @@ pub struct Seldom {
 }
 
 impl Seldom {
-    /// It happened: whether to tell, and then how often it happened since it was told last, this time included.
+    /// Records an occurrence. If it is to be logged, returns the number of occurrences since the last message, this
+    /// one included.
     #[cold]
     pub fn count(&mut self) -> Option<u64> {
         self.untold += 1;

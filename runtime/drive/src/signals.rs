@@ -1,14 +1,14 @@
-//! Signals that ask a program to end.
+//! Termination signals.
 
 use std::io;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Calls `act` once, in a thread of its own, when SIGTERM or SIGINT comes. A second signal ends the program at once.
+/// Calls `act` once, in its own thread, at the first SIGTERM or SIGINT. A second signal ends the program at once.
 ///
 /// # Errors
-/// If the system has no descriptor or thread for it.
+/// If a descriptor or thread cannot be created.
 pub fn on_termination(act: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {

@@ -1,7 +1,7 @@
-//! Going to sleep.
+//! Sleeping.
 //!
-//! The rule against lost wake-ups stands here and nowhere else: progress until idle, arm, progress once more, sleep.
-//! Whatever came before arming is found by the last look; whatever comes after it wakes.
+//! The only implementation of the rule against lost wake-ups: progress until idle, arm, progress once more, sleep. The
+//! last progress call finds events that occurred before arming; events after arming wake the thread.
 
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -14,8 +14,8 @@ use rustix::io::Errno;
 /// Maximum number of descriptors that [`sleep_on`] waits for without allocating: a server thread has four.
 const FEW: usize = 8;
 
-/// Arms an idle endpoint and looks once more. [`Next::Idle`] allows its owner to sleep on its wait set; [`Next::Again`]
-/// does not: there is work, or it cannot be armed and has to be polled.
+/// Arms an idle endpoint and calls `progress` once more. [`Next::Idle`] permits the thread to sleep on the wait set.
+/// [`Next::Again`] does not: there is work, or the endpoint cannot be armed and must be polled.
 pub fn arm_then_look<E: Endpoint + ?Sized>(endpoint: &mut E, now: Nanos) -> Next {
     match endpoint.arm() {
         Ok(()) => endpoint.progress(now),
@@ -23,18 +23,18 @@ pub fn arm_then_look<E: Endpoint + ?Sized>(endpoint: &mut E, now: Nanos) -> Next
     }
 }
 
-/// Sleeps until a descriptor is readable or has failed, or the time is over. A signal ends it early.
+/// Sleeps until a descriptor is readable or has failed, or until the timeout. A signal ends the sleep early.
 ///
 /// # Errors
-/// If the system cannot wait on them.
+/// If the system call fails.
 ///
 /// # Panics
 /// If a descriptor is -1.
 pub fn sleep_on(fds: &[RawFd], timeout: Option<Duration>) -> io::Result<()> {
     let timeout =
         timeout.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
-    // SAFETY: endpoints keep the descriptors of their wait sets open while they are driven; a closed one makes poll
-    // return at once, nothing worse.
+    // SAFETY: endpoints keep the descriptors of their wait sets open while they are driven. For a closed descriptor
+    // poll(2) merely returns at once.
     let entry = |fd: RawFd| PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN);
     let result = match fds.len() {
         0 => poll(&mut [], timeout.as_ref()),
@@ -55,8 +55,8 @@ mod tests {
     use super::*;
     use farcall_verbs::{Result, WaitSet};
 
-    /// An endpoint whose one event arrives just before its `arrives_at`-th call, and which is woken only for what comes
-    /// after it armed.
+    /// An endpoint whose only event occurs just before its `arrives_at`-th call, and which is woken only by events
+    /// after it was armed.
     struct Once {
         calls: u32,
         arrives_at: u32,

@@ -1,4 +1,4 @@
-//! A thread that polls and sometimes sleeps: it costs a system call to wake it only while it sleeps.
+//! A thread that polls and sometimes sleeps: waking it costs a system call only while it sleeps.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use farcall_shm::WakeWord;
 use rustix::event::{EventfdFlags, eventfd};
 
-/// What a thread sleeps on whose work comes through memory of its own process. Whoever leaves work there calls
-/// [`Sleeper::wake_if_asleep`]: one load while the thread is awake.
+/// Sleep and wake-up of a thread whose work arrives through memory of its own process. After storing work there, a
+/// producer calls [`Sleeper::wake_if_asleep`], which is one load while the thread is awake.
 #[derive(Debug)]
 pub struct Sleeper {
     word: WakeWord,
@@ -15,42 +15,44 @@ pub struct Sleeper {
 }
 
 impl Sleeper {
-    /// Of a thread that is awake.
+    /// Creates the sleeper of a thread that is awake.
     ///
     /// # Errors
-    /// If the system has no descriptor for it.
+    /// If a descriptor cannot be created.
     pub fn new() -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { word: WakeWord::new(), event })
     }
 
-    /// From now on the descriptor becomes readable with whatever is left; look once more before sleeping on it.
+    /// From now on new work makes the descriptor readable. The thread must check for work once more before it sleeps
+    /// on it.
     pub fn arm(&self) {
         let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
         self.word.arm();
     }
 
-    /// To be called when the look found something, and after the sleep.
+    /// Called when that check found work, and after the sleep.
     pub fn disarm(&self) {
         self.word.disarm();
     }
 
-    /// Whether it sleeps, or is about to, as seen by who has left something: if not, its last look finds that.
+    /// Returns, to a producer that has stored work, whether the thread sleeps or is about to. If not, the last check
+    /// of the thread finds the work.
     #[inline]
     pub fn is_asleep(&self) -> bool {
         self.word.is_armed()
     }
 
-    /// To be called after leaving something.
+    /// Called by a producer after it has stored work.
     #[inline]
     pub fn wake_if_asleep(&self) {
         if self.word.must_wake() {
-            // The counter can only be full if it is readable already.
+            // A write fails only if the counter is at its maximum, and then the descriptor is readable already.
             let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
         }
     }
 
-    /// The descriptor to sleep on.
+    /// Returns the descriptor on which the thread sleeps.
     pub fn fd(&self) -> RawFd {
         self.event.as_raw_fd()
     }
@@ -95,7 +97,7 @@ mod tests {
         }
         receiver.join().unwrap();
         assert!(!timed_out.load(Ordering::Relaxed), "slept through what was left");
-        // Awake: nothing is written.
+        // Awake: no event is written.
         sleeper.arm();
         sleeper.disarm();
         sleeper.wake_if_asleep();

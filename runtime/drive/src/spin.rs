@@ -1,22 +1,24 @@
-//! How long a thread looks on in vain before it sleeps: the `bp_timeout` of RR-Compound (algorithm 2), given or measured.
+//! Time for which a thread polls without success before it sleeps: the `bp_timeout` of RR-Compound (algorithm 2),
+//! configured or measured.
 //!
-//! Measured, it follows the waits: twice the usual one, as long as waits are short enough to be looked through; half of
-//! what it was after one that was not. [`crate::IdleTurns`] does not spin while threads compete for the processors.
+//! A measured timeout follows the duration of waits. It is twice the usual wait as long as waits are short enough for
+//! polling, and is halved after each wait that was longer. [`crate::IdleTurns`] does not spin while threads compete
+//! for the processors.
 
 use std::time::Duration;
 
 use farcall_verbs::{Clock, MonotonicClock, Nanos};
 
-/// The longest measured timeout: about what a sleep and a wake-up cost.
+/// Maximum measured timeout: about the cost of a sleep and a wake-up.
 const LONGEST: Duration = Duration::from_micros(50);
-/// Less than this is none.
+/// Minimum measured timeout; a shorter one counts as zero.
 const SHORTEST: Duration = Duration::from_micros(1);
-/// One of so many waits is looked through all the same when none is any more: they may have become short.
+/// If the timeout is zero, one of every `TRY_EVERY` waits polls even so, because waits may have become short.
 const TRY_EVERY: u32 = 64;
-/// Looks between two looks at the clock.
+/// Number of polls between two clock reads.
 const LOOKS_PER_CLOCK: u32 = 8;
 
-/// The looks of one thread.
+/// The polling state of one thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Spin {
     clock: MonotonicClock,
@@ -24,14 +26,14 @@ pub(crate) struct Spin {
     timeout: Duration,
     usual: Duration,
     waits_in_vain: u32,
-    /// Of the wait under way.
+    /// Start of the current wait; `None` if there is none.
     began: Option<Nanos>,
     until: Nanos,
     looks: u32,
 }
 
 impl Spin {
-    /// `None`: measured.
+    /// Creates the state for a configured timeout; `None` measures it.
     pub fn new(bp_timeout_us: Option<u32>) -> Self {
         let timeout = bp_timeout_us.map_or(LONGEST, |us| Duration::from_micros(us.into()));
         Self {
@@ -46,7 +48,7 @@ impl Spin {
         }
     }
 
-    /// After a look in vain: whether to look on.
+    /// Records an empty poll. Returns whether to continue polling.
     #[inline]
     pub fn goes_on(&mut self) -> bool {
         if self.began.is_none() {
@@ -56,7 +58,7 @@ impl Spin {
         if !self.looks.is_multiple_of(LOOKS_PER_CLOCK) || self.clock.now() < self.until {
             return true;
         }
-        // A wake-up in vain asks the clock again.
+        // After a spurious wake-up the next call reads the clock again.
         self.looks -= 1;
         false
     }
@@ -77,7 +79,7 @@ impl Spin {
         self.timeout
     }
 
-    /// What was waited for has come.
+    /// Records that the wait was successful.
     #[inline]
     pub fn found(&mut self) {
         if let Some(began) = self.began.take()
@@ -96,7 +98,7 @@ impl Spin {
         self.timeout = (self.usual * 2).clamp(SHORTEST, LONGEST);
     }
 
-    /// No more looks in this wait.
+    /// Ends polling for the current wait.
     pub fn end(&mut self) {
         let now = self.clock.now();
         self.began.get_or_insert(now);

@@ -1,4 +1,4 @@
-//! Ending a loop from elsewhere.
+//! Request to end a loop.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A request to stop: set once, seen by every clone, wakes who sleeps.
+/// A request to stop: set once, visible to every clone, and wakes sleeping threads.
 #[derive(Clone, Debug)]
 pub struct Stop {
     inner: Arc<Inner>,
@@ -16,34 +16,34 @@ pub struct Stop {
 #[derive(Debug)]
 struct Inner {
     requested: AtomicBool,
-    /// Readable once stopping was requested; never read, so that it stays so.
+    /// Readable after the request; never read, so that it stays readable.
     event: OwnedFd,
 }
 
 impl Stop {
-    /// Not requested yet.
+    /// Creates a stop that is not requested.
     ///
     /// # Errors
-    /// If the system has no descriptor for it.
+    /// If a descriptor cannot be created.
     pub fn new() -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { inner: Arc::new(Inner { requested: AtomicBool::new(false), event }) })
     }
 
-    /// Asks every loop that holds a clone to end.
+    /// Requests that every loop with a clone ends.
     pub fn request(&self) {
         self.inner.requested.store(true, Ordering::Release);
-        // The counter can only be full if it is readable already.
+        // A write fails only if the counter is at its maximum, and then the descriptor is readable already.
         let _ = rustix::io::write(&self.inner.event, &1_u64.to_ne_bytes());
     }
 
-    /// Whether it was requested.
+    /// Returns whether the stop was requested.
     #[inline]
     pub fn is_requested(&self) -> bool {
         self.inner.requested.load(Ordering::Acquire)
     }
 
-    /// The descriptor to sleep on.
+    /// Returns the descriptor to include in a sleep.
     pub fn fd(&self) -> RawFd {
         self.inner.event.as_raw_fd()
     }

@@ -1,4 +1,4 @@
-//! Endpoints as futures: tokio's reactor instead of poll(2).
+//! Endpoints as futures, driven by tokio's reactor instead of poll(2).
 
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::{Pollers, Waiter};
 
-/// Runs endpoints on a tokio runtime with its IO and time drivers enabled.
+/// Drives endpoints on a tokio runtime with enabled IO and time drivers.
 pub struct TokioDriver<C> {
     clock: C,
     waiter: Waiter,
@@ -23,27 +23,28 @@ pub struct TokioDriver<C> {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// Turns with work before other tasks get their turn.
+/// Number of iterations with work before the future yields to other tasks.
 const TURNS_PER_YIELD: u32 = 64;
-/// Tokio's timers have milliseconds; a shorter wait is a yield, unless what is waited for takes long.
+/// Resolution of tokio's timers. A shorter wait yields instead, unless the endpoint expects a long wait.
 const TIMER_MIN: Duration = Duration::from_millis(1);
 
 impl<C: Clock> TokioDriver<C> {
-    /// Waits as `waiting` says; polling yields to other tasks.
+    /// Creates a driver with the wait strategy `waiting`. While it polls, it yields to other tasks.
     pub fn new(clock: C, waiting: Waiting) -> Self {
         Self::with_pollers(clock, waiting, None)
     }
 
-    /// As [`TokioDriver::new`]; the pollers look while it sleeps.
+    /// Like [`TokioDriver::new`]; `pollers` poll while it sleeps.
     pub fn with_pollers(clock: C, waiting: Waiting, pollers: Option<Pollers>) -> Self {
         let (set, watched) = (WaitSet::default(), HashMap::new());
         Self { clock, waiter: Waiter::new(waiting, pollers), set, watched, timer: None }
     }
 
-    /// Runs the endpoint until `done`, asked after every turn, says so. Dropping the future between two turns is fine.
+    /// Drives the endpoint until `done`, called after every iteration, returns true. The future may be dropped between
+    /// two iterations.
     ///
     /// # Errors
-    /// If the reactor cannot watch the endpoint's descriptors.
+    /// If the reactor cannot watch the descriptors of the endpoint.
     pub async fn run_until<E: Endpoint + ?Sized>(
         &mut self,
         endpoint: &mut E,
@@ -52,14 +53,14 @@ impl<C: Clock> TokioDriver<C> {
         std::future::poll_fn(|context| self.poll(context, endpoint, &mut done)).await
     }
 
-    /// As [`TokioDriver::run_until`], for futures that are written by hand: some turns; ready when `done` says so,
-    /// otherwise `context` is woken when there is more to do.
+    /// Like [`TokioDriver::run_until`], for hand-written futures: runs some iterations. Ready when `done` returns
+    /// true; otherwise `context` is woken when there is more work.
     ///
     /// # Errors
-    /// If the reactor cannot watch the endpoint's descriptors.
+    /// If the reactor cannot watch the descriptors of the endpoint.
     ///
     /// # Panics
-    /// Outside of a runtime with IO and time enabled.
+    /// Outside a runtime with enabled IO and time drivers.
     pub fn poll<E: Endpoint + ?Sized>(
         &mut self,
         context: &mut Context<'_>,
@@ -82,7 +83,7 @@ impl<C: Clock> TokioDriver<C> {
             if !self.waiter.was_idle(endpoint.looks()) {
                 break;
             }
-            // The reactor is edge-triggered: what was ready before is forgotten *before* arming and looking again.
+            // The reactor is edge-triggered: earlier readiness is cleared *before* arming and checking for work again.
             self.watch(endpoint)?;
             self.watched.values().for_each(clear_ready);
             let now = self.clock.now();
@@ -104,8 +105,8 @@ impl<C: Clock> TokioDriver<C> {
         Poll::Pending
     }
 
-    /// Waits on the descriptors of an armed endpoint. Returns whether `context` will be woken and there is nothing to do
-    /// before.
+    /// Waits on the descriptors of an armed endpoint. Returns whether `context` will be woken and there is no work before
+    /// that.
     fn sleep<E: Endpoint + ?Sized>(
         &mut self,
         context: &mut Context<'_>,
@@ -146,17 +147,18 @@ impl<C: Clock> TokioDriver<C> {
     }
 }
 
-/// Watches a duplicate, so that the endpoint may close its own at any time.
+/// Watches a duplicate of the descriptor, so that the endpoint may close its own at any time.
 fn watch(fd: RawFd) -> Result<AsyncFd<OwnedFd>> {
     let fail = |e: std::io::Error| Error::os("tokio AsyncFd", "watch a completion channel", e);
-    // SAFETY: the endpoint has just named it as one of its open descriptors.
+    // SAFETY: `fd` is in the wait set that the endpoint has just filled with its open descriptors, and is only
+    // duplicated.
     let fd = rustix::io::fcntl_dupfd_cloexec(unsafe { BorrowedFd::borrow_raw(fd) }, 0)
         .map_err(|e| fail(e.into()))?;
-    // SAFETY: the descriptor is owned by the `AsyncFd`, so it stays open and the same while registered.
+    // SAFETY: the descriptor is owned by the `AsyncFd`, so it stays open and unchanged while it is registered.
     unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(|e| fail(e.into()))
 }
 
-/// Forgets readiness that the reactor has reported so far.
+/// Clears the readiness that the reactor has reported so far.
 fn clear_ready(fd: &AsyncFd<OwnedFd>) {
     if let Poll::Ready(Ok(mut guard)) = fd.poll_read_ready(&mut Context::from_waker(Waker::noop())) {
         guard.clear_ready();

@@ -1,4 +1,5 @@
-//! How the owner of an endpoint waits: it looks on for a while, then sleeps; a poller covers it, if there is one.
+//! Waiting of the thread that drives an endpoint: it polls for a while, then sleeps. If there is a poller, it polls in
+//! the meantime.
 
 use std::time::Duration;
 
@@ -8,44 +9,44 @@ use farcall_verbs::{Endpoint, Nanos, Next, WaitSet};
 use crate::pollers::Cover;
 use crate::{IdleTurns, Pollers, arm_then_look};
 
-/// Waits for one endpoint.
+/// Waits for work of one endpoint.
 pub struct Waiter {
     idle_turns: IdleTurns,
     pollers: Option<Pollers>,
     pub(crate) cover: Option<Cover>,
     is_covered: bool,
-    /// Its poller has just gone to sleep.
+    /// `true` if the poller has just released the endpoint in order to sleep.
     was_left: bool,
     armed_at: Nanos,
 }
 
 impl Waiter {
-    /// Waits as `waiting` says; `pollers` look while it sleeps.
+    /// Creates the state for the wait strategy `waiting`; `pollers` poll while the thread sleeps.
     pub fn new(waiting: Waiting, pollers: Option<Pollers>) -> Self {
         let idle_turns = IdleTurns::new(waiting);
         Self { idle_turns, pollers, cover: None, is_covered: false, was_left: false, armed_at: Nanos(0) }
     }
 
-    /// As [`IdleTurns::worked`].
+    /// Like [`IdleTurns::worked`].
     #[inline]
     pub fn worked(&mut self) {
         self.idle_turns.worked();
     }
 
-    /// As [`IdleTurns::was_idle`].
+    /// Like [`IdleTurns::was_idle`].
     #[inline]
     pub fn was_idle(&mut self, looks: u32) -> bool {
         self.idle_turns.was_idle(looks)
     }
 
-    /// As [`IdleTurns::end`].
+    /// Like [`IdleTurns::end`].
     #[inline]
     pub fn end(&mut self) {
         self.idle_turns.end();
     }
 
-    /// As [`arm_then_look`]; what is armed is the poller, if one looks now or is worth being woken, else the endpoint's
-    /// own events.
+    /// Like [`arm_then_look`], but delegates to the poller if it is polling or is worth waking; otherwise arms the
+    /// endpoint's own events.
     pub fn arm_then_look<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E, now: Nanos) -> Next {
         self.is_awake();
         let pause = now.since(std::mem::replace(&mut self.armed_at, now));
@@ -71,13 +72,13 @@ impl Waiter {
     fn cover_of<E: Endpoint + ?Sized>(&mut self, endpoint: &E) -> Option<&mut Cover> {
         let probe = endpoint.news_probe().filter(|_| self.pollers.is_some())?;
         if !self.cover.as_ref().is_some_and(|cover| cover.is_of(&probe)) {
-            // Without a descriptor for it the endpoint's own events do.
+            // Without a descriptor for the delegation the thread sleeps on the endpoint's own events.
             self.cover = self.pollers.as_ref()?.cover(probe).ok();
         }
         self.cover.as_mut()
     }
 
-    /// What to sleep on.
+    /// Adds the descriptors on which the thread sleeps to `set`.
     pub fn wait_set<E: Endpoint + ?Sized>(&mut self, endpoint: &E, set: &mut WaitSet) {
         endpoint.wait_set(set);
         if let Some(cover) = self.cover_of(endpoint) {
@@ -85,18 +86,18 @@ impl Waiter {
         }
     }
 
-    /// It has slept.
+    /// Records that the thread has slept.
     pub fn woke(&mut self) {
         self.idle_turns.woke();
         self.is_awake();
     }
 
-    /// It goes to sleep in a way that only its owner knows of, who calls [`Waiter::is_awake`] then.
+    /// Records that the thread goes to sleep by means unknown to this type. It calls [`Waiter::is_awake`] afterwards.
     pub fn will_sleep(&mut self) {
         self.idle_turns.woke();
     }
 
-    /// It may have slept in such a way.
+    /// Ends the delegation after a possible sleep of that kind.
     #[inline]
     pub fn is_awake(&mut self) {
         let Some(cover) = &mut self.cover else { return };

@@ -1,4 +1,4 @@
-//! Handing things to a thread that polls and sometimes sleeps.
+//! Queue to a thread that polls and sometimes sleeps.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A queue whose receiver looks at one flag when there is nothing, and has a descriptor to sleep on. For rare things,
+/// A queue whose receiver reads only one flag while it is empty, and has a descriptor to sleep on. For rare items and
 /// not for messages: both ends lock.
 pub struct WakeQueue<T>(Arc<Inner<T>>);
 
@@ -25,10 +25,10 @@ impl<T> Clone for WakeQueue<T> {
 }
 
 impl<T> WakeQueue<T> {
-    /// An empty one.
+    /// Creates an empty queue.
     ///
     /// # Errors
-    /// If the system has no descriptor for it.
+    /// If a descriptor cannot be created.
     pub fn new() -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let queue = Mutex::new(VecDeque::new());
@@ -36,27 +36,27 @@ impl<T> WakeQueue<T> {
     }
 
     fn queue(&self) -> MutexGuard<'_, VecDeque<T>> {
-        // The queue is whole at every instruction: a panic elsewhere does not spoil it.
+        // The queue is consistent at every instruction, so a panic elsewhere does not corrupt it.
         self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts something in and wakes the receiver if it sleeps.
+    /// Appends an item and wakes the receiver if it sleeps.
     pub fn push(&self, item: T) {
         let mut queue = self.queue();
         queue.push_back(item);
-        // Inside the lock, so that a receiver that empties the queue cannot clear the flag of something newer.
+        // Inside the lock, so that a receiver that empties the queue cannot clear the flag of a newer item.
         self.0.has_any.store(true, Ordering::Release);
         drop(queue);
-        // The counter can only be full if it is readable already.
+        // A write fails only if the counter is at its maximum, and then the descriptor is readable already.
         let _ = rustix::io::write(&self.0.event, &1u64.to_ne_bytes());
     }
 
-    /// Wakes the receiver with nothing: it should look at other things.
+    /// Wakes the receiver without an item, to check other sources of work.
     pub fn wake(&self) {
         let _ = rustix::io::write(&self.0.event, &1u64.to_ne_bytes());
     }
 
-    /// Takes back a readiness that came with nothing; call it before a sleep.
+    /// Clears the readiness of a wake-up without an item. Called before a sleep.
     pub fn clear_wake(&self) {
         let queue = self.queue();
         if queue.is_empty() {
@@ -64,13 +64,13 @@ impl<T> WakeQueue<T> {
         }
     }
 
-    /// Whether there is something: one load.
+    /// Returns whether there is an item: one load.
     #[inline]
     pub fn has_any(&self) -> bool {
         self.0.has_any.load(Ordering::Acquire)
     }
 
-    /// Takes the oldest thing out.
+    /// Removes and returns the oldest item.
     pub fn pop(&self) -> Option<T> {
         if !self.has_any() {
             return None;
@@ -79,13 +79,13 @@ impl<T> WakeQueue<T> {
         let item = queue.pop_front();
         if queue.is_empty() {
             self.0.has_any.store(false, Ordering::Release);
-            // Taken before the next sleep: what is pushed from now on makes it readable again.
+            // Read before the next sleep: a later push makes the descriptor readable again.
             let _ = rustix::io::read(&self.0.event, &mut [0u8; 8]);
         }
         item
     }
 
-    /// The descriptor to sleep on.
+    /// Returns the descriptor to sleep on.
     pub fn fd(&self) -> RawFd {
         self.0.event.as_raw_fd()
     }

@@ -1,11 +1,11 @@
-//! When to try again: exponential back-off with full jitter.
+//! Delays between attempts: exponential back-off with full jitter.
 
 use std::time::Duration;
 
 use crate::SplitMix64;
 
-/// Delays drawn uniformly from `[0, min(cap, base · 2^attempt)]` ("full jitter"), so that a crowd that lost its server
-/// at one instant does not come back at one instant. The stream is a function of the seed.
+/// Delays drawn uniformly from `[0, min(cap, base · 2^attempt)]` ("full jitter"), so that clients that lost their
+/// server at the same time do not all reconnect at the same time. The seed determines the sequence of delays.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     base: Duration,
@@ -15,12 +15,12 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Starts with delays up to `base`, doubling up to `cap`.
+    /// Creates a back-off whose maximum delay is `base` at first and doubles up to `cap`.
     pub const fn new(base: Duration, cap: Duration, seed: u64) -> Self {
         Self { base, cap, attempt: 0, rng: SplitMix64::new(seed) }
     }
 
-    /// The next delay.
+    /// Returns the next delay.
     pub fn next_delay(&mut self) -> Duration {
         let ceiling = self.ceiling();
         self.attempt = self.attempt.saturating_add(1);
@@ -28,13 +28,13 @@ impl Backoff {
         Duration::from_nanos(self.rng.below(ceiling_ns.saturating_add(1)))
     }
 
-    /// The longest the next delay can be.
+    /// Returns the maximum of the next delay.
     fn ceiling(&self) -> Duration {
         let factor = 1u32.checked_shl(self.attempt).unwrap_or(u32::MAX);
         self.base.saturating_mul(factor).min(self.cap)
     }
 
-    /// After a success: starts over with short delays.
+    /// Restarts with short delays. Call this after a success.
     pub const fn reset(&mut self) {
         self.attempt = 0;
     }

@@ -1,35 +1,35 @@
-//! The axis of batching: which messages travel together, and when they are sent.
+//! The batching axis: which messages are sent together, and when.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How messages are put together before they are posted.
+/// How messages are combined before they are posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Batching {
-    /// Each message at once.
+    /// Each message is posted at once.
     None,
     /// Several calls in one message (RF-RPC, section 4).
     Calls(BatchConfig),
 }
 
-/// How many calls a batch takes.
+/// Number of calls in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum BatchSizing {
-    /// So many.
+    /// A fixed number of calls.
     Fixed(u16),
-    /// As many as the latency allows (RF-RPC, section 4.2).
+    /// As many calls as the latency target allows (RF-RPC, section 4.2).
     Automatic {
-        /// The latency asked for, in microseconds.
+        /// Latency target in microseconds.
         latency_max_us: u32,
-        /// How many of 100 calls may take longer.
+        /// Percentage of the calls that may take longer than the target.
         tolerance_percent: u8,
     },
 }
 
 impl BatchSizing {
-    /// The smallest batch that is full.
+    /// Returns the smallest number of calls that makes a batch full.
     pub fn least(self) -> u32 {
         match self {
             Self::Fixed(size) => size.into(),
@@ -49,35 +49,35 @@ impl fmt::Display for BatchSizing {
     }
 }
 
-/// When gathered calls are sent: whatever comes first, or when the client is told to, or waits.
+/// Conditions on which a batch is sent. The first one that holds sends it, as does a flush or a wait of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct BatchConfig {
-    /// When there are so many (N).
+    /// Number of calls (N).
     pub size: BatchSizing,
-    /// When they take so many bytes (L), their heads included. A call that takes more alone is sent by itself.
+    /// Number of bytes (L), headers included. A call that is longer is sent in a batch of its own.
     pub bytes_max: u32,
-    /// When the first has waited for so long (T), in microseconds.
+    /// Time since the first call of the batch was added (T), in microseconds.
     pub wait_us: u32,
 }
 
 impl Default for BatchConfig {
-    /// 16 calls, and L and T of the paper: 2,048 bytes, 5 ms.
+    /// 16 calls, and the paper's values of L and T: 2,048 bytes, 5 ms.
     fn default() -> Self {
         Self { size: BatchSizing::Fixed(16), bytes_max: 2_048, wait_us: 5_000 }
     }
 }
 
 impl BatchConfig {
-    /// Calls in a batch at most: the range of RF-RPC, section 4.2.
+    /// Maximum number of calls in a batch: the upper bound of the range in RF-RPC, section 4.2.
     pub const CALLS_MAX: u16 = 128;
 
-    /// Batches of so many calls.
+    /// Returns a configuration for batches of `size` calls.
     pub fn fixed(size: u16) -> Self {
         Self::default().size(BatchSizing::Fixed(size))
     }
 
-    /// Batches as large as lets 95 % of the calls take at most so many microseconds.
+    /// Returns a configuration for the largest batches with which 95 % of the calls take at most `latency_max_us`.
     pub fn automatic(latency_max_us: u32) -> Self {
         Self::default().size(BatchSizing::Automatic { latency_max_us, tolerance_percent: 5 })
     }
@@ -103,10 +103,10 @@ impl BatchConfig {
         self
     }
 
-    /// Whether every number is in its range.
+    /// Checks that every number is in its range.
     ///
     /// # Errors
-    /// Which is not, and its range.
+    /// Returns a description of the number that is out of range, with the range.
     pub fn check(&self) -> Result<(), String> {
         match self.size {
             BatchSizing::Fixed(size) if !(1..=Self::CALLS_MAX).contains(&size) => {

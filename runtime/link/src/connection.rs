@@ -1,4 +1,4 @@
-//! Queue pairs with one peer.
+//! Queue pairs with a single peer.
 
 use farcall_verbs::{Error, QpAttr, QpType, RawCq, SendFlags, SendWr, Sge};
 
@@ -6,18 +6,18 @@ use crate::bootstrap::QpInfo;
 use crate::queue_pair::{PSN_MASK, PairConfig, QueuePair, is_queue_pair};
 use crate::{AddressId, Nic, Piece, PostRefused, Remote, RemoteRegion, SharedReceives, Ticket, Transport};
 
-/// A queue pair with one peer: connected to him, over RC and UC; or all of whose datagrams go to him, over UD, which
-/// has nothing but [`Connection::send_datagram`].
+/// A queue pair with a single peer. Over RC and UC it is connected to the peer; over UD all its datagrams go to the
+/// peer, and [`Connection::send_datagram`] is the only operation.
 pub struct Connection(QueuePair);
 
-/// The one destination of a queue pair over UD.
+/// The only destination of a queue pair over UD.
 const PEER: AddressId = AddressId(0);
 
 impl Connection {
-    /// Makes a queue pair whose completions, of sends and receives, go to `cq`; receives can be posted.
+    /// Creates a queue pair whose send and receive completions go to `cq`. Receives can be posted.
     ///
     /// # Errors
-    /// Those of creating and initialising a queue pair.
+    /// Returns the errors of creating and initialising a queue pair.
     pub fn new(
         nic: &Nic,
         transport: Transport,
@@ -28,10 +28,10 @@ impl Connection {
         QueuePair::new(nic, transport.qp_type(), cq, config, shared).map(Self)
     }
 
-    /// INIT → RTR → RTS.
+    /// Connects the queue pair: INIT → RTR → RTS.
     ///
     /// # Errors
-    /// If the peer cannot be reached or its numbers are impossible.
+    /// If the peer cannot be reached, or its numbers are out of range.
     pub fn connect(&mut self, nic: &Nic, peer: &QpInfo) -> Result<(), Error> {
         if peer.qp_num > PSN_MASK || peer.psn > PSN_MASK {
             return Err(Error::invalid("connect", "a queue pair or packet number of more than 24 bits"));
@@ -56,10 +56,11 @@ impl Connection {
         ])
     }
 
-    /// WRITEs a piece of ours. Short pieces go inline and are free at once: their ticket is [`Ticket::NONE`].
+    /// WRITEs from a local buffer. A short buffer is sent inline and may be reused at once: its ticket is
+    /// [`Ticket::NONE`].
     ///
     /// # Errors
-    /// If the queue is full, the target outside of the grant, or the pair refuses.
+    /// If the queue is full, the target is outside the grant, or the provider refuses.
     #[inline]
     pub fn write(&mut self, from: Piece, to: Remote<'_>) -> Result<Ticket, PostRefused> {
         let sges = [self.0.regions.sge(from)];
@@ -67,13 +68,13 @@ impl Connection {
         self.0.post_seldom_signalled(SendWr::write(0, &sges, addr, to.grant.rkey))
     }
 
-    /// WRITEs bytes of private memory, which the device takes before this returns.
+    /// WRITEs bytes of private memory inline; they are copied before the function returns.
     ///
     /// # Errors
-    /// If the queue is full, the target outside of the grant, or the pair refuses.
+    /// If the queue is full, the target is outside the grant, or the provider refuses.
     ///
     /// # Panics
-    /// If they are more than [`crate::QueuePair::inline_max_bytes`].
+    /// If `bytes` is longer than [`crate::QueuePair::inline_max_bytes`].
     #[inline]
     pub fn write_bytes(&mut self, bytes: &[u8], to: Remote<'_>) -> Result<(), PostRefused> {
         assert!(bytes.len() as u64 <= u64::from(self.0.inline_max_bytes()), "more bytes than go inline");
@@ -83,10 +84,10 @@ impl Connection {
         self.0.post_seldom_signalled(SendWr::write(0, &sges, addr, to.grant.rkey)).map(drop)
     }
 
-    /// WRITEs a piece of ours and wakes the peer with `imm`.
+    /// WRITEs from a local buffer and wakes the peer with `imm`.
     ///
     /// # Errors
-    /// As [`Connection::write`].
+    /// Like [`Connection::write`].
     pub fn write_imm(&mut self, from: Piece, to: Remote<'_>, imm: u32) -> Result<Ticket, PostRefused> {
         let sges = [self.0.regions.sge(from)];
         let addr = self.0.target(to, from.len_bytes as u64)?;
@@ -94,41 +95,41 @@ impl Connection {
         self.0.post_seldom_signalled(wr.with_flags(SendFlags::SOLICITED))
     }
 
-    /// SENDs a piece of ours into the peer's next receive. Short pieces go inline, as with [`Connection::write`].
+    /// SENDs a local buffer into the peer's next receive. A short buffer is sent inline, as in [`Connection::write`].
     ///
     /// # Errors
-    /// If the queue is full or the pair refuses.
+    /// If the queue is full or the provider refuses.
     #[inline]
     pub fn send(&mut self, from: Piece) -> Result<Ticket, PostRefused> {
         let sges = [self.0.regions.sge(from)];
         self.0.post_seldom_signalled(SendWr::send(0, &sges).with_flags(SendFlags::SOLICITED))
     }
 
-    /// SENDs a piece of ours as a datagram, as [`Connection::send`] over a connection.
+    /// SENDs a local buffer as a datagram; otherwise like [`Connection::send`].
     ///
     /// # Errors
-    /// If the queue is full or the pair refuses.
+    /// If the queue is full or the provider refuses.
     ///
     /// # Panics
-    /// If it has no peer yet, or is of another transport.
+    /// If it has no peer yet, or has another transport.
     #[inline]
     pub fn send_datagram(&mut self, from: Piece) -> Result<Ticket, PostRefused> {
         self.0.send_to(from, PEER)
     }
 
-    /// Wakes the peer with `imm` and no bytes (KICK).
+    /// Wakes the peer with `imm` and without payload (KICK).
     ///
     /// # Errors
-    /// If the queue is full, the target outside of the grant, or the pair refuses.
+    /// If the queue is full, the target is outside the grant, or the provider refuses.
     pub fn kick(&mut self, grant: &RemoteRegion, imm: u32) -> Result<Ticket, PostRefused> {
         let wr = SendWr::write(0, &[], grant.addr, grant.rkey).with_imm(imm);
         self.0.post_seldom_signalled(wr.with_flags(SendFlags::SOLICITED))
     }
 
-    /// READs into a piece of ours. It is always signalled: its completion carries `tag`.
+    /// READs into a local buffer. The request is always signalled, and its completion carries `tag`.
     ///
     /// # Errors
-    /// If the queue is full, the target outside of the grant, or the pair refuses.
+    /// If the queue is full, the target is outside the grant, or the provider refuses.
     #[inline]
     pub fn read(&mut self, into: Piece, from: Remote<'_>, tag: u32) -> Result<Ticket, PostRefused> {
         let sges = [self.0.regions.sge(into)];

@@ -1,4 +1,4 @@
-//! Queue pairs of datagrams, UD.
+//! Datagram queue pairs (UD).
 
 use farcall_verbs::{Error, QpType, RawCq};
 
@@ -10,13 +10,13 @@ use crate::{AddressId, Nic, Piece, PostRefused, SharedReceives, Ticket};
 pub struct Datagrams(QueuePair);
 
 impl Datagrams {
-    /// Bytes in front of what was sent, in a receive (IBA 11.4.1.2).
+    /// Number of bytes that precede the payload in a receive buffer (IBA 11.4.1.2).
     pub const HEADER_BYTES: usize = 40;
 
-    /// Makes a queue pair whose completions, of sends and receives, go to `cq`; receives can be posted.
+    /// Creates a queue pair whose send and receive completions go to `cq`. Receives can be posted.
     ///
     /// # Errors
-    /// Those of creating and initialising a queue pair.
+    /// Returns the errors of creating and initialising a queue pair.
     pub fn new(
         nic: &Nic,
         cq: &dyn RawCq,
@@ -26,7 +26,7 @@ impl Datagrams {
         QueuePair::new(nic, QpType::Ud, cq, config, shared).map(Self)
     }
 
-    /// INIT → RTR → RTS: it sends and receives from now on.
+    /// Enables sending and receiving: INIT → RTR → RTS.
     ///
     /// # Errors
     /// If the device fails.
@@ -37,24 +37,24 @@ impl Datagrams {
     /// Adds a destination, for [`Datagrams::send`] and [`crate::Operation::SendTo`].
     ///
     /// # Errors
-    /// If the peer cannot be reached or its number is impossible.
+    /// If the peer cannot be reached, or its number is out of range.
     pub fn add_peer(&mut self, nic: &Nic, peer: &QpInfo) -> Result<AddressId, Error> {
         self.0.add_peer(nic, peer)
     }
 
-    /// Takes a destination away: nothing more is sent there, and another one may get its name. Chains must be prepared
-    /// again.
+    /// Removes a destination. No later datagram is sent there, and its identifier may be reused. Existing chains must
+    /// be prepared again.
     pub fn remove_peer(&mut self, peer: AddressId) {
         self.0.remove_address(peer.0);
     }
 
-    /// SENDs a piece of ours to a destination. Short pieces go inline, as with [`crate::Connection::write`].
+    /// SENDs a local buffer to a destination. A short buffer is sent inline, as in [`crate::Connection::write`].
     ///
     /// # Errors
-    /// If the queue is full or the pair refuses.
+    /// If the queue is full or the provider refuses.
     ///
     /// # Panics
-    /// If there is no such destination, or the piece is not attached.
+    /// If the destination does not exist, or the region of `from` is not attached.
     #[inline]
     pub fn send(&mut self, from: Piece, to: AddressId) -> Result<Ticket, PostRefused> {
         self.0.send_to(from, to)

@@ -1,13 +1,13 @@
-//! Queue pairs with their accounts, bootstrap and registered memory: what every protocol above needs, and no protocol
-//! itself.
+//! Queue pairs with accounting of posted requests, bootstrap and registered memory: the basis of all protocols above.
+//! This package contains no protocol itself.
 //!
-//! * [`bootstrap`]: the handshake that two processes exchange over any byte channel before their queue pairs meet.
-//!   Bytes in, bytes out; garbage is refused, never believed.
+//! * [`bootstrap`]: the handshake that two processes exchange over any byte channel before their queue pairs connect.
+//!   It maps bytes to bytes without I/O, and refuses invalid input.
 //! * [`Plan`]: one choice per axis of the design space as plain data, and the table of named points.
-//! * [`Region`]: registered memory that a peer or a NIC may write. It is never a `&[u8]`; all accesses go through one
+//! * [`Region`]: registered memory that a peer or a NIC may write. It is never a `&[u8]`; all accesses are in one
 //!   audited module.
-//! * [`Connection`] (RC, UC) and [`Datagrams`] (UD): a [`QueuePair`] that keeps the regions it works on alive, accounts
-//!   for what is posted and is drained before memory is released. [`SharedReceives`] serve several of them.
+//! * [`Connection`] (RC, UC) and [`Datagrams`] (UD): a [`QueuePair`] that keeps its regions alive, counts posted and
+//!   completed requests, and is drained before memory is released. [`SharedReceives`] serve several of them.
 //! * [`Backoff`]: exponential, with full jitter.
 
 mod backoff;

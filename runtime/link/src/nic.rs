@@ -1,4 +1,4 @@
-//! An opened device with what connecting needs.
+//! An opened device with the resources that connections need.
 
 use std::sync::Arc;
 
@@ -8,20 +8,20 @@ use farcall_verbs::{
 
 use crate::Entropy;
 
-/// A device, one protection domain on it, and the address its queue pairs are reached under.
+/// A device, one protection domain on it, and the address by which peers reach its queue pairs.
 #[derive(Clone)]
 pub struct Nic {
-    /// Its provider's name.
+    /// Name of its provider.
     pub provider: &'static str,
     /// The opened device.
     pub context: Arc<dyn Context>,
-    /// The domain of everything made here.
+    /// The protection domain of all objects created here.
     pub pd: Arc<dyn ProtectionDomain>,
-    /// The port and the GID to be reached under.
+    /// The port and the GID by which peers reach it.
     pub port: PortChoice,
-    /// What the device can do.
+    /// Limits and capabilities of the device.
     pub attr: DeviceAttr,
-    /// Where the secrets and first packet numbers of its connections come from.
+    /// Source of the secrets and first packet numbers of its connections.
     pub entropy: Entropy,
 }
 
@@ -29,7 +29,7 @@ impl Nic {
     /// Opens a provider's first device.
     ///
     /// # Errors
-    /// If there is none, or it does not open.
+    /// If the provider has no device, or opening it fails.
     pub fn open(provider: &dyn Provider) -> Result<Self> {
         let devices = provider.devices()?;
         let device = devices.first().ok_or_else(|| {
@@ -38,10 +38,10 @@ impl Nic {
         Self::of(provider.name(), device.open()?)
     }
 
-    /// Uses an opened device.
+    /// Creates a `Nic` from an opened device.
     ///
     /// # Errors
-    /// If it has no active port with a GID, or no protection domain can be made.
+    /// If it has no active port with a GID, or a protection domain cannot be allocated.
     pub fn of(provider: &'static str, context: Arc<dyn Context>) -> Result<Self> {
         let port = PortChoice::automatic(&*context)?;
         let pd = context.alloc_pd()?;
@@ -49,25 +49,25 @@ impl Nic {
         Ok(Self { provider, context, pd, port, attr, entropy: Entropy::System })
     }
 
-    /// The GID to be reached under now: addresses of this host may have changed since the port was chosen.
+    /// Returns the current GID of the port: addresses of this host may have changed since the port was chosen.
     pub fn gid(&self) -> Gid {
         self.context.gid_now(&self.port.gid.entry).gid
     }
 
-    /// MTU of the port.
+    /// Returns the MTU of the port.
     pub fn mtu(&self) -> Mtu {
         self.port.attr.active_mtu
     }
 
-    /// MTU of connected queue pairs: with it their packets go in one piece.
+    /// Returns the MTU of connected queue pairs, with which a packet is not fragmented.
     pub fn path_mtu(&self) -> Mtu {
         self.context.whole_mtu().map_or(self.mtu(), |whole| whole.min(self.mtu()))
     }
 
-    /// The path to a peer.
+    /// Returns the path to a peer.
     pub(crate) fn path_to(&self, gid: Gid, lid: u16) -> AhAttr {
         let index = self.context.gid_now(&self.port.gid.entry).index;
-        // Tables have fewer entries than this; an index beyond would be refused by the device.
+        // GID tables have fewer than 256 entries; the device would refuse a larger index.
         let sgid_index = u8::try_from(index).unwrap_or(u8::MAX);
         AhAttr { sgid_index, ..self.port.path_to(gid, lid) }
     }

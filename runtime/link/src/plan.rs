@@ -1,8 +1,8 @@
-//! The design space: one type per axis, a [`Plan`] as one choice on each, and the table of named points.
+//! The design space: one type per axis, a [`Plan`] as one choice on each axis, and the table of named points.
 //!
-//! A plan is plain data. It is what the tuner searches, the command line names and the handshake exchanges. Only points
-//! of [`PRESETS`] run; any other is refused together with the nearest one that does. An axis names only what some code
-//! executes: a choice is added, at the end, with the code that runs it.
+//! A plan is plain data: the tuner searches plans, the command line names them, and the handshake exchanges them. Only
+//! the points of [`PRESETS`] are implemented. Any other point is refused together with the nearest preset. An axis
+//! contains only choices that some code executes; a new choice is appended together with its code.
 
 use farcall_verbs::{Mtu, QpType};
 use std::fmt;
@@ -20,10 +20,10 @@ pub enum RequestPath {
     WriteMailbox,
     /// SEND into a receive that the server has posted.
     Send,
-    /// The same as a datagram: one queue pair of the server thread takes the requests of all its clients.
+    /// SEND of a datagram: one queue pair of the server thread receives the requests of all its clients.
     Datagram,
-    /// WRITE into a mailbox, then WRITE of one byte among those of all clients of the server thread, which polls these
-    /// bytes alone (L5, as RDMA communication patterns, section 8, describes it).
+    /// WRITE into a mailbox, then WRITE of one byte into an array that has one byte for each client of the server
+    /// thread. The thread polls only this array (L5, as described in RDMA communication patterns, section 8).
     DenseMailbox,
 }
 
@@ -31,17 +31,17 @@ pub enum RequestPath {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ResponsePath {
-    /// WRITE into a slot of the client, which polls it.
+    /// WRITE into a response slot that the client polls.
     Write,
-    /// The client READs it out of the server's memory, always.
+    /// The client always READs the result from the server's memory.
     Fetch,
-    /// The client READs it, and turns to server-reply for calls that take long (RF-RPC, section 3.2).
+    /// The client READs the result, and switches to server-reply for calls that take long (RF-RPC, section 3.2).
     FetchThenReply,
     /// SEND into a receive that the client has posted.
     Send,
-    /// The same as a datagram: one queue pair of the server thread serves all its clients (HERD).
+    /// SEND of a datagram: one queue pair of the server thread serves all its clients (HERD).
     Datagram,
-    /// The server tells of it by SEND; then the client READs it (RDMA-Memcached, as RF-RPC describes it).
+    /// The server announces the result by SEND; then the client READs it (RDMA-Memcached, as RF-RPC describes it).
     NoticeThenFetch,
 }
 
@@ -58,10 +58,10 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// All of them, the most capable first.
+    /// All transports, the most capable first.
     pub const ALL: [Self; 3] = [Self::Rc, Self::Uc, Self::Ud];
 
-    /// The queue pairs it takes.
+    /// Returns the type of its queue pairs.
     #[must_use]
     pub const fn qp_type(self) -> QpType {
         match self {
@@ -71,7 +71,7 @@ impl Transport {
         }
     }
 
-    /// Whether what was sent arrives, or the connection breaks.
+    /// Returns whether every message is delivered unless the connection breaks.
     #[must_use]
     pub const fn is_reliable(self) -> bool {
         matches!(self, Self::Rc)
@@ -88,25 +88,26 @@ impl fmt::Display for Transport {
     }
 }
 
-/// Who owns connections.
+/// Ownership of connections by client threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ConnectionModel {
-    /// Each client thread has its own.
+    /// Each client thread has its own connection.
     PrivatePerThread,
-    /// One thread of the client's process has one to each server thread, and makes the calls of the others.
+    /// One thread of the client process has a connection to each server thread, and issues the calls of the other
+    /// threads.
     Dispatcher,
 }
 
-/// How an endpoint's owner waits. A local choice of either side. While threads compete for the processors, strategies
-/// that poll before they sleep sleep at once, except `Bpev` with a given time.
+/// Wait strategy of the thread that drives an endpoint. Each side chooses its own. While threads compete for the
+/// processors, strategies that poll before sleeping sleep at once, except `Bpev` with a fixed time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Waiting {
-    /// Polls without end. A server thread, which polls its many connections in turn, waits by busy-polling time-sharing
-    /// then (BPTS; RR-Compound, algorithm 1); a thread for each connection would be plain busy polling (BP).
+    /// Polls without end. A server thread, which polls its many connections in turn, then implements busy-polling
+    /// time-sharing (BPTS; RR-Compound, algorithm 1). One thread per connection would be plain busy polling (BP).
     Busy,
-    /// Sleeps until an event, then takes all completions.
+    /// Sleeps until an event, then polls all completions.
     EventBatch,
     /// Polls a fixed number of times after each sleep, then sleeps until an event.
     NaiveHybrid,
@@ -115,48 +116,48 @@ pub enum Waiting {
         /// Empty polls in a row before it sleeps.
         max_retry: u32,
     },
-    /// Polls for a while, then sleeps until an event, or until a poller that looks meanwhile tells of news (BPEV;
-    /// RR-Compound, algorithm 2, whose line 29 is printed inverted: it sleeps when there are no events). Without
-    /// pollers, and where they sleep because nothing moves, by events alone.
+    /// Polls for a limited time. Then sleeps until an event, or until a poller thread, which polls in the meantime,
+    /// signals work (BPEV; RR-Compound, algorithm 2, whose line 29 is printed inverted: it sleeps when there are no
+    /// events). Without pollers, and while they sleep because of inactivity, it relies on events alone.
     Bpev {
-        /// How long it polls. `None`: as long as waits usually take, up to what a sleep costs, and not at all while
-        /// threads compete for the processors.
+        /// Polling time in microseconds. `None`: the usual duration of recent waits, up to the cost of a sleep, and no
+        /// polling while threads compete for the processors.
         bp_timeout_us: Option<u32>,
     },
 }
 
-/// Thresholds of posting. Memory is registered beforehand; payloads are copied.
+/// Thresholds of posting. Memory is registered in advance; payloads are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MemoryPolicy {
     /// Messages up to this many bytes are copied into the work request (RF-RPC, section 3.2: 92 bytes on its RNIC).
     pub inline_max_bytes: u32,
-    /// One of so many work requests is signalled.
+    /// One of every `signal_every` work requests is signalled.
     pub signal_every: u16,
 }
 
-/// Slots of one connection.
+/// Message slots of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Geometry {
-    /// Messages in flight: slots in each direction. A power of two.
+    /// Number of messages in flight, which is the number of slots in each direction. A power of two.
     pub window: u16,
-    /// Bytes of one request slot, header and tail included.
+    /// Length of a request slot in bytes, header and tail included.
     pub request_slot_bytes: u32,
-    /// Bytes of one response slot, header and tail included.
+    /// Length of a response slot in bytes, header and tail included.
     pub response_slot_bytes: u32,
 }
 
 impl Geometry {
-    /// The largest window.
+    /// Maximum window.
     pub const WINDOW_MAX: u16 = 256;
-    /// The largest slot.
+    /// Maximum length of a slot in bytes.
     pub const SLOT_BYTES_MAX: u32 = 1 << 20;
-    /// The smallest slot.
+    /// Minimum length of a slot in bytes.
     pub const SLOT_BYTES_MIN: u32 = 128;
 
-    /// Whether every number is in its range. Foreign geometries are checked before anything is allocated.
+    /// Checks that every number is in its range. The geometry of a peer is checked before anything is allocated.
     ///
     /// # Errors
-    /// Which number is wrong, and its range.
+    /// Returns a description of the number that is out of range, with the range.
     pub fn check(&self) -> Result<(), String> {
         if !self.window.is_power_of_two() || self.window > Self::WINDOW_MAX {
             return Err(format!("window {}: a power of two up to {}", self.window, Self::WINDOW_MAX));
@@ -173,11 +174,11 @@ impl Geometry {
         Ok(())
     }
 
-    /// The largest window of a mailbox that is told of by a byte: the byte is the low one of a message's number, and
-    /// must not come round within a window.
+    /// Maximum window of a mailbox whose messages are announced by a byte. The byte is the low byte of the message
+    /// number, so it must not repeat within a window.
     pub const WINDOW_OF_BYTE_MAX: u16 = 128;
 
-    /// The smaller of two in every number.
+    /// Returns the geometry with the smaller of both values in every number.
     #[must_use]
     pub fn min(self, other: Self) -> Self {
         Self {
@@ -187,54 +188,54 @@ impl Geometry {
         }
     }
 
-    /// Bytes of all request slots.
+    /// Returns the length of all request slots in bytes.
     pub const fn mailbox_bytes(&self) -> usize {
         self.window as usize * self.request_slot_bytes as usize
     }
 
-    /// Bytes of all response slots.
+    /// Returns the length of all response slots in bytes.
     pub const fn responses_bytes(&self) -> usize {
         self.window as usize * self.response_slot_bytes as usize
     }
 }
 
 impl Default for Geometry {
-    /// Slots hold 4 KiB of payload. Their stride is odd in units of 128 bytes, so that the first lines of neighbouring
-    /// slots do not fall into one set of the cache, as a stride of 4,096 would make them.
+    /// Slots hold 4 KiB of payload. Their stride is an odd multiple of 128 bytes, so that the first cache lines of
+    /// neighbouring slots fall into different cache sets. With a stride of 4,096 bytes they would share one set.
     fn default() -> Self {
         Self { window: 16, request_slot_bytes: 4_224, response_slot_bytes: 4_224 }
     }
 }
 
-/// One choice per axis, and the constants of a connection.
+/// One choice per axis, and the parameters of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Plan {
-    /// Request verbs.
+    /// Path of requests.
     pub request: RequestPath,
-    /// Response verbs.
+    /// Path of responses.
     pub response: ResponsePath,
-    /// Transport.
+    /// Transport of the queue pairs.
     pub transport: Transport,
-    /// Connection model.
+    /// Ownership of connections.
     pub connections: ConnectionModel,
-    /// Waiting, as this side would like it.
+    /// Wait strategy that this side prefers.
     pub waiting: Waiting,
-    /// Batching.
+    /// Batching of calls.
     pub batching: Batching,
-    /// Memory.
+    /// Thresholds of posting.
     pub memory: MemoryPolicy,
-    /// Slots.
+    /// Message slots.
     pub geometry: Geometry,
 }
 
-/// A named point.
+/// A named point of the design space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preset {
-    /// Its name, as on the command line.
+    /// Name, as on the command line.
     pub name: &'static str,
-    /// How messages travel, in a sentence.
+    /// Description of the message paths in one sentence.
     pub summary: &'static str,
-    /// Its choices.
+    /// Its plan.
     pub plan: Plan,
 }
 
@@ -249,35 +250,37 @@ const BASE: Plan = Plan {
     geometry: Geometry { window: 16, request_slot_bytes: 4_224, response_slot_bytes: 4_224 },
 };
 
-/// The points that run.
+/// The implemented points.
 ///
-/// - `rf-rpc`: remote fetching (RF-RPC, section 3). The request arrives by WRITE; the server leaves the result in its
-///   own memory; the client fetches it by READ, so the server issues nothing. Methods that take long turn to
-///   server-reply by themselves.
-/// - `fetch`: the same without ever turning to server-reply.
+/// - `rf-rpc`: remote fetching (RF-RPC, section 3). The request arrives by WRITE. The server stores the result in its
+///   own memory, and the client fetches it by READ, so the server posts no request. Methods that take long switch to
+///   server-reply automatically.
+/// - `fetch`: the same without the switch to server-reply.
 /// - `server-reply`: request by WRITE, response by WRITE into memory that the client polls.
-/// - `l5`: the same, and one byte announces each request. A server thread has the bytes of all its clients side by side
-///   and polls them alone, so that 64 empty mailboxes cost one cache line; the client pays with a second WRITE (RDMA
-///   communication patterns, section 8). The byte is a hint: the server executes the message.
-/// - `uc-rpc`: as `server-reply` over UC, which loses messages. A client without a response asks for it, after pauses
-///   that double, then sends its oldest request again; only that one, since the server may as well be slow. The server
-///   replies from its response slots, and executes only the next number. After five seconds of silence the client
-///   connects anew.
-/// - `herd`: requests as under `uc-rpc`, results as datagrams, from one queue pair of the server thread to one of each
-///   client (HERD, section 4). A response slot is at most as long as a datagram; longer results arrive in pieces. The
-///   number in a datagram names the message that it answers, its tail the session. The client posts two receives for
-///   each message of its window, and takes results in the order of their messages, each once.
-/// - `ud-rpc`: results as under `herd`, and requests as datagrams to the same queue pair of the server thread: a
-///   client costs the server no queue pair. A request's session tag, source and tail identify its client. The server
-///   copies it into its slot of the client's mailbox, so that the receive, one of 1,024 that all clients share, is
-///   posted again at once. A client without a response sends its oldest request again; the server replies to what it
-///   executed before from its slot.
-/// - `write-send`, `send-write`, `send-send`: the first word is the request, the second the response. A SEND arrives
-///   in a receive that is posted for it, one for each message that its sender has credits for, and wakes a receiver
-///   that sleeps.
-/// - `rdma-memcached`: requests by SEND; the server leaves the result in its memory and announces it by a SEND of
-///   eight bytes, number and length; the client READs exactly that. So RF-RPC describes its rival (section 5.1),
-///   without saying how requests travel; in the design that it names they are active messages, which are SENDs.
+/// - `l5`: the same, and one byte announces each request. A server thread has an array with one byte per client and
+///   polls only this array, so that polling 64 empty mailboxes touches one cache line. The client posts a second WRITE
+///   per request (RDMA communication patterns, section 8). The byte is a hint: the server executes the message.
+/// - `uc-rpc`: like `server-reply` over UC, which can lose messages. A client that has no response queries it, at
+///   intervals that double, and then sends its oldest request again. Only the oldest is sent again, because the server
+///   may merely be slow. The server replies from its response slots, and executes only the next number. After five
+///   seconds without a message the client reconnects.
+/// - `herd`: requests like `uc-rpc`, results as datagrams from one queue pair of the server thread to one queue pair
+///   of each client (HERD, section 4). A response slot is at most as long as a datagram; longer results are sent in
+///   several messages. The number in a datagram identifies the message to which it replies, and its tail the session.
+///   The client posts two receives for each message of its window, and accepts results in the order of their messages,
+///   each once.
+/// - `ud-rpc`: results like `herd`, and requests as datagrams to the same queue pair of the server thread: a client
+///   needs no queue pair at the server. The session tag, source and tail of a request identify the client. The server
+///   copies the request into its slot of the client's mailbox, so that the receive, one of 1,024 that all clients
+///   share, is posted again at once. A client without a response sends its oldest request again; the server replies to
+///   requests that it has already executed from their slots.
+/// - `write-send`, `send-write`, `send-send`: the first word names the request path, the second the response path. A
+///   SEND consumes a receive that was posted for it (one for each message credit of the sender), and wakes a sleeping
+///   receiver.
+/// - `rdma-memcached`: requests by SEND. The server stores the result in its memory and announces it by a SEND of
+///   eight bytes, number and length; the client READs exactly this length. RF-RPC describes its competitor in this way
+///   (section 5.1) without specifying the path of requests; in the design that it cites they are active messages,
+///   which are SENDs.
 pub const PRESETS: &[Preset] = &[
     Preset {
         name: "rf-rpc",
@@ -341,7 +344,7 @@ pub const PRESETS: &[Preset] = &[
     },
 ];
 
-/// A point that does not run, and the nearest that does.
+/// A point that is not implemented, and the nearest that is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
     "no such point in the preset table (requests by {request:?}, responses by {response:?}, {transport:?}); \
@@ -352,23 +355,23 @@ pub const PRESETS: &[Preset] = &[
     nearest = .nearest.name
 )]
 pub struct PlanRefused {
-    /// What was asked for.
+    /// The requested plan.
     pub asked: Plan,
-    /// What to ask for instead.
+    /// The nearest preset.
     pub nearest: &'static Preset,
 }
 
 impl Plan {
-    /// A preset's plan by name.
+    /// Returns the plan of the preset `name`.
     pub fn named(name: &str) -> Option<Self> {
         PRESETS.iter().find(|preset| preset.name == name).map(|preset| preset.plan)
     }
 
-    /// The plan with slots that fit into its datagrams: one is one packet. What is longer goes in parts, as with any
-    /// slot.
+    /// Returns the plan with slots that fit into a datagram, which is one packet. A longer message is sent in several
+    /// parts, as with any slot.
     #[must_use]
     pub fn with_mtu(self, mtu: Mtu) -> Self {
-        // Less by a little, for a stride that is odd as the one of `Geometry::default`.
+        // Slightly less than the MTU, so that the stride is odd as in `Geometry::default`.
         let most_bytes = mtu.bytes() - 128;
         let mut geometry = self.geometry;
         if self.request == RequestPath::Datagram {
@@ -380,18 +383,19 @@ impl Plan {
         Self { geometry, ..self }
     }
 
-    /// On how many axes of the table two plans differ. Waiting is each side's own, batches and the owner of connections
-    /// are the client's, thresholds and slots are constants: they do not count.
+    /// Returns the number of axes of the preset table on which two plans differ. Other axes do not count: each side
+    /// chooses its wait strategy, the client chooses batching and connection ownership, and thresholds and slots are
+    /// parameters.
     pub fn distance(&self, other: &Self) -> u32 {
         u32::from(self.request != other.request)
             + u32::from(self.response != other.response)
             + u32::from(self.transport != other.transport)
     }
 
-    /// The preset this plan is a variant of.
+    /// Returns the preset of which this plan is a variant.
     ///
     /// # Errors
-    /// If there is none: the nearest one.
+    /// Returns the nearest preset if this plan is not a variant of any.
     pub fn preset(&self) -> Result<&'static Preset, PlanRefused> {
         let nearest = PRESETS.iter().min_by_key(|preset| self.distance(&preset.plan)).unwrap_or(&PRESETS[0]);
         if self.distance(&nearest.plan) == 0 {

@@ -1,9 +1,9 @@
-//! A queue pair, the regions that its work requests name, and the accounts of what is posted.
+//! A queue pair, the regions that its work requests name, and the accounting of posted requests.
 //!
-//! This is what makes posting safe. A [`QueuePair`] keeps every region that its work requests name alive until the
-//! requests are known to have ended, addresses memory as (region, offset) with bounds checked, and counts what is
-//! posted and what is known to be complete, so that owners ask [`QueuePair::is_done`] before they overwrite a source or
-//! reuse a destination. [`crate::Connection`] and [`crate::Datagrams`] say how it meets its peer.
+//! This module makes posting safe. A [`QueuePair`] keeps every region that its work requests name alive until the
+//! requests are known to have completed. It addresses memory as (region, offset) with checked bounds, and counts
+//! posted and completed requests, so that callers can query [`QueuePair::is_done`] before they overwrite a source or
+//! reuse a destination. [`crate::Connection`] and [`crate::Datagrams`] implement how it connects to its peers.
 
 mod complete;
 mod ending;
@@ -22,70 +22,72 @@ use crate::work_request::{Attached, Regions, SGES_MAX, put};
 use crate::{AddressId, Nic, Region, RegionId, Ticket};
 pub use post_send::TOGETHER_MAX;
 
-/// Where a queue pair is in its life.
+/// Lifecycle of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PairState {
-    /// It is made, not connected.
+    /// Created, not connected.
     Fresh,
     /// Ready to send.
     Connected,
-    /// A work request failed, or the owner closes: in error, not everything is known to have ended.
+    /// In the error state, after a failed work request or a close. Some requests are not known to have completed.
     Draining,
-    /// Nothing of ours is under way any more.
+    /// No request of this process is in flight any more.
     Drained,
 }
 
 /// Sizes of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct PairConfig {
-    /// Sends outstanding.
+    /// Maximum number of outstanding sends.
     pub send_depth: u32,
-    /// Receives posted; of no use with shared receives.
+    /// Maximum number of posted receives; unused with shared receives.
     pub recv_depth: u32,
-    /// Pieces of one work request, at most 8.
+    /// Maximum number of SGEs of a work request, at most 8.
     pub sges_max: u32,
-    /// Of the single inline WRITEs ([`crate::Connection::write`]) one in so many is signalled; others always, since
-    /// their buffers wait for the completion.
+    /// One of every `signal_every` short (inline) requests of [`crate::Connection::write`] and its variants is
+    /// signalled. Longer requests are always signalled, because their buffers stay in use until the completion.
     pub signal_every: u16,
-    /// Sends up to this many bytes are inline (no more than the device can).
+    /// Sends up to this length in bytes are inline (limited by the device).
     pub inline_max_bytes: u32,
-    /// What the peer may do; nothing over datagrams.
+    /// Access of the peer; without effect for datagrams.
     pub access: Access,
 }
 
-/// A completion of one of this pair's work requests.
+/// A completion of a work request of this queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completed {
-    /// A send ended well; everything posted up to it is done.
+    /// A send completed successfully, and so has everything posted before it.
     Send {
-        /// What the poster gave.
+        /// Tag passed when it was posted.
         tag: u32,
-        /// Which request.
+        /// Ticket of the request.
         ticket: Ticket,
     },
     /// A message consumed a receive.
     Received {
-        /// What the receive was posted with.
+        /// Tag of the receive.
         tag: u64,
-        /// Its length; of datagrams with 40 bytes of header.
+        /// Length of the message; for datagrams including 40 bytes of header.
         len_bytes: u32,
-        /// The immediate data, if it has any.
+        /// Immediate data of the message.
         imm: Option<u32>,
     },
-    /// A request failed: the pair is in error and drains.
+    /// A request failed: the queue pair is in the error state and drains.
     Failed(WcStatus),
-    /// A request was flushed while draining.
+    /// A request was flushed during draining.
     Flushed,
 }
 
-/// A queue pair with its regions and accounts. The fields are dropped in order: the pair before what its requests name.
+/// A queue pair with its regions and accounting. Fields are dropped in order: the queue pair before the objects that
+/// its requests name.
 pub struct QueuePair {
     qp: Box<dyn RawQp>,
     pub(crate) regions: Regions,
     _shared: Option<SharedRegions>,
     addresses: Vec<Option<Address>>,
     retired: Retired,
-    /// Of datagrams, so that nobody posts what was prepared for other destinations; 0 of a connection.
+    /// Identifies the current set of datagram destinations, so that chains prepared for another set are refused; 0 for
+    /// a connection.
     serial: u64,
     config: PairConfig,
     psn: u32,
@@ -94,12 +96,12 @@ pub struct QueuePair {
     reaped: u64,
     unsignalled: u16,
     marked: bool,
-    /// Receives with memory.
+    /// Receives and their accounting.
     receives: Receives,
     failure: Option<WcStatus>,
 }
 
-/// Receives are complete in order, so numbers are enough.
+/// Receives complete in order, so counters are sufficient.
 #[derive(Default)]
 struct Receives {
     posted: u64,
@@ -108,11 +110,12 @@ struct Receives {
 }
 
 pub(crate) const PSN_MASK: u32 = 0x00ff_ffff;
-/// What datagrams carry to be accepted.
+/// Q_Key of all datagrams.
 pub(crate) const QKEY: u32 = 0x0fa2_ca11;
 
 impl QueuePair {
-    /// Makes a pair in INIT. Each transport takes its own attributes (IBA table 91); real devices refuse any other.
+    /// Creates a queue pair in INIT. Each transport takes its own attributes (IBA table 91); hardware refuses any
+    /// others.
     pub(crate) fn new(
         nic: &Nic,
         qp_type: QpType,
@@ -158,7 +161,7 @@ impl QueuePair {
         })
     }
 
-    /// What the peer needs to connect or to send datagrams.
+    /// Returns the address that a peer needs to connect or to send datagrams.
     pub fn info(&self, nic: &Nic) -> QpInfo {
         let mtu = if self.qp.qp_type() == QpType::Ud { nic.mtu() } else { nic.path_mtu() };
         QpInfo {
@@ -197,7 +200,7 @@ impl QueuePair {
         Ok(AddressId(put(&mut self.addresses, Address(handle, peer.qp_num))))
     }
 
-    /// What was prepared for destinations must be prepared again.
+    /// Removes a destination. Chains prepared before are refused afterwards.
     pub(crate) fn remove_address(&mut self, at: usize) {
         if let Some(address) = self.addresses.get_mut(at).and_then(Option::take) {
             self.retire(0, Named::Address(address));
@@ -205,28 +208,29 @@ impl QueuePair {
         }
     }
 
-    /// The queue pair's number.
+    /// Returns the queue pair number.
     pub fn qp_num(&self) -> u32 {
         self.qp.qp_num()
     }
 
-    /// The status of the request that failed first.
+    /// Returns the status of the first request that failed.
     pub const fn failure(&self) -> Option<WcStatus> {
         self.failure
     }
 
-    /// Whether WRITEs of the peer into `region` are placed in address order, final byte last. Nobody WRITEs over UD.
+    /// Returns whether WRITEs of the peer into `region` are placed in address order, last byte last. True over UD,
+    /// which has no WRITEs.
     pub fn places_in_order(&self, region: &Region) -> bool {
         self.qp_type() == QpType::Ud || self.qp.places_in_order(region.mr())
     }
 
-    /// Keeps a region alive as long as this pair's requests may name it, and makes it postable.
+    /// Makes a region usable by requests of this queue pair, and keeps it alive as long as they may name it.
     pub fn attach(&mut self, region: Arc<Region>) -> RegionId {
         self.regions.attach(region)
     }
 
-    /// Takes a region away: nothing more names it, and another one may get its name. It is kept until what was posted
-    /// has ended.
+    /// Detaches a region: no later request can name it, and its identifier may be reused. The region is kept until all
+    /// requests posted so far have completed.
     pub fn detach(&mut self, id: RegionId) {
         if let Some(Attached { region, is_received_into }) = self.regions.detach(id) {
             let receives = if is_received_into { self.receives.posted } else { 0 };
@@ -234,7 +238,7 @@ impl QueuePair {
         }
     }
 
-    /// Keeps what is named by the sends posted until now, and by so many receives.
+    /// Keeps `named` until the sends posted so far, and the first `receives` receives, have completed.
     fn retire(&mut self, receives: u64, named: Named) {
         self.retired.keep(Requests { sends: self.posted, receives }, named);
         self.release_retired();
@@ -248,7 +252,7 @@ impl QueuePair {
     }
 }
 
-/// Lets a kind of queue pair be used as one.
+/// Makes `QueuePair`'s methods available on a newtype of it.
 macro_rules! is_queue_pair {
     ($kind:ident) => {
         impl std::ops::Deref for $kind {

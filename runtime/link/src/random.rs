@@ -3,10 +3,10 @@
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes from the operating system's generator, for secrets, session ids and incarnations.
+/// Returns bytes of the operating system's generator, for secrets, session ids and incarnations.
 ///
 /// # Errors
-/// If the system refuses; nothing secret can then be made and the caller must give up.
+/// If the system call fails. No secret can be created then, and the caller must abandon its operation.
 pub fn os_random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0u8; N];
     let mut filled = 0;
@@ -27,26 +27,26 @@ pub fn os_random<const N: usize>() -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Where secrets, session ids and first packet numbers come from.
+/// Source of secrets, session ids and first packet numbers.
 #[derive(Clone, Debug, Default)]
 pub enum Entropy {
     /// The operating system.
     #[default]
     System,
-    /// A seed, so that a run can be repeated to the bit. For simulation only: whoever knows the seed knows the secrets.
+    /// A seed, with which a run can be repeated exactly. For simulation only: the seed determines the secrets.
     Seeded(Arc<Mutex<SplitMix64>>),
 }
 
 impl Entropy {
-    /// All from one seed.
+    /// Creates a source whose values all derive from one seed.
     pub fn seeded(seed: u64) -> Self {
         Self::Seeded(Arc::new(Mutex::new(SplitMix64::new(seed))))
     }
 
-    /// Random bytes.
+    /// Returns random bytes.
     ///
     /// # Errors
-    /// As [`os_random`].
+    /// Like [`os_random`].
     pub fn bytes<const N: usize>(&self) -> io::Result<[u8; N]> {
         let Self::Seeded(stream) = self else { return os_random() };
         let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,17 +54,17 @@ impl Entropy {
     }
 }
 
-/// Steele, Lea and Flood's SplitMix64: a seeded generator for jitter and keys' diffusion. Not for secrets.
+/// SplitMix64 by Steele, Lea and Flood: a seeded generator for jitter and for mixing keys. Not for secrets.
 #[derive(Clone, Debug)]
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// Starts the stream of `seed`.
+    /// Creates the generator with `seed`.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next number of the stream.
+    /// Returns the next number of the sequence.
     pub const fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         Self::mix(self.0)
@@ -77,7 +77,7 @@ impl SplitMix64 {
         word ^ (word >> 31)
     }
 
-    /// A number below `bound` (0 if `bound` is 0).
+    /// Returns a number below `bound` (0 if `bound` is 0).
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }

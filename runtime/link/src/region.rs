@@ -1,11 +1,12 @@
-//! The one module that touches memory which a peer or a NIC may write.
+//! The only module that accesses memory which a peer or a NIC may write.
 //!
-//! Rules, kept here so that they can be audited in one place:
-//! * no reference to such memory is ever made, only raw pointers, atomics and bounded copies;
-//! * a word that both sides touch is read exactly once per look, as an atomic, and then checked;
-//! * a copy out may be torn by a racing peer: callers establish first, by an acquire load of a flag word, that the
-//!   message is complete, and treat the private copy as foreign input all the same. After a bulk copy the compiler is
-//!   told that memory may have changed, so it can never read the shared original again in place of the copy.
+//! Rules of this module, which keep all such accesses in one place for audits:
+//! * No reference to such memory is created, only raw pointers, atomics and bounded copies.
+//! * Each poll reads a word that both sides access exactly once, as an atomic, and then checks the value.
+//! * A copy out of the region may be torn by a concurrent write of the peer. Callers first establish by an acquire
+//!   load of a flag word that the message is complete, and still treat the private copy as untrusted input. After a
+//!   bulk copy a compiler barrier declares that memory may have changed, so that the compiler cannot read the shared
+//!   original again in place of the copy.
 
 use std::arch::asm;
 use std::sync::Arc;
@@ -14,10 +15,10 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use farcall_verbs::{Access, Error, ProtectionDomain, RawMr, Result, Sge};
 use serde::{Deserialize, Serialize};
 
-/// What a peer needs to reach a region.
+/// Address of a region for a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteRegion {
-    /// Address of the first byte in the owner's process.
+    /// Address of the first byte in the process that registered the region.
     pub addr: u64,
     /// Length in bytes.
     pub len_bytes: u64,
@@ -26,7 +27,7 @@ pub struct RemoteRegion {
 }
 
 impl RemoteRegion {
-    /// Whether `len_bytes` at `offset` lie inside.
+    /// Returns whether `len_bytes` at `offset` are inside the region.
     pub const fn holds(&self, offset: u64, len_bytes: u64) -> bool {
         match offset.checked_add(len_bytes) {
             Some(end) => end <= self.len_bytes,
@@ -35,51 +36,51 @@ impl RemoteRegion {
     }
 }
 
-/// Numbers that this process gives once.
+/// Returns a number that is unique in this process.
 pub(crate) fn next_serial() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// Registered memory, owned. Dropping it deregisters.
+/// Owned registered memory. Dropping it deregisters the memory.
 pub struct Region {
     base: *mut u8,
     len_bytes: usize,
     lkey: u32,
     rkey: u32,
-    /// Of this region and no other of the process.
+    /// Unique number of this region in the process.
     serial: u64,
     mr: Arc<dyn RawMr>,
-    /// What was handed over; dropped after the registration.
+    /// The memory passed to [`Region::register`]; dropped after the registration.
     memory: Option<Vec<u8>>,
 }
 
-// SAFETY: the pointer is into memory owned by `mr`, which is `Send + Sync` itself; all accesses below are atomics or
-// raw copies whose callers accept tearing.
+// SAFETY: the pointer is into memory that `mr` owns, which is `Send + Sync` itself. All accesses below are atomics or
+// raw copies whose callers accept torn contents.
 unsafe impl Send for Region {}
-// SAFETY: as above.
+// SAFETY: shared references access the memory only by atomics or raw copies whose callers accept torn contents.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Allocates and registers at least `len_bytes` zeroed bytes.
+    /// Allocates and registers at least `len_bytes` bytes, filled with zeros.
     ///
     /// # Errors
-    /// Those of [`ProtectionDomain::alloc_mr`].
+    /// Returns the errors of [`ProtectionDomain::alloc_mr`].
     pub fn alloc(pd: &dyn ProtectionDomain, len_bytes: usize, access: Access) -> Result<Self> {
         let mr = pd.alloc_mr(len_bytes.max(1), access)?;
         let len_bytes = mr.len_bytes();
         Ok(Self::of(mr.into(), 0, len_bytes))
     }
 
-    /// Two regions over one registration, and so with the same keys; the second begins where the first ends, and that
-    /// `lead_bytes` after the registered memory does. What a provider spends on a registration, a descriptor for
-    /// example, it spends once.
+    /// Allocates two regions with one registration and therefore with the same keys. The first region begins
+    /// `lead_bytes` after the start of the registered memory, the second where the first ends. The cost of a
+    /// registration for the provider, such as a descriptor, is paid once.
     ///
     /// # Errors
-    /// As [`Region::alloc`].
+    /// Like [`Region::alloc`].
     ///
     /// # Panics
-    /// If one of them begins at no multiple of 64 bytes.
+    /// If the offset of one of them is not a multiple of 64 bytes.
     pub fn alloc_two(
         pd: &dyn ProtectionDomain,
         lead_bytes: usize,
@@ -94,21 +95,22 @@ impl Region {
         Ok([Self::of(Arc::clone(&mr), lead_bytes, len_bytes[0]), Self::of(mr, second, len_bytes[1])])
     }
 
-    /// The part of a registration at `offset`.
+    /// Returns the part of a registration at `offset`.
     fn of(mr: Arc<dyn RawMr>, offset: usize, len_bytes: usize) -> Self {
         assert!(offset + len_bytes <= mr.len_bytes(), "a registration is shorter than asked for");
-        // SAFETY: inside of the registered memory (checked).
+        // SAFETY: `offset` is inside the registered memory (checked).
         let base = unsafe { mr.addr().add(offset) };
         Self { base, len_bytes, lkey: mr.lkey(), rkey: mr.rkey(), serial: next_serial(), mr, memory: None }
     }
 
-    /// Registers memory that exists, for work requests of this process: no peer reaches it. It comes back with
-    /// [`Region::into_memory`].
+    /// Registers existing memory for work requests of this process; no peer can access it. [`Region::into_memory`]
+    /// returns it.
     ///
     /// # Errors
-    /// Those of [`ProtectionDomain::reg_mr`], with the memory.
+    /// Returns the errors of [`ProtectionDomain::reg_mr`], together with the memory.
     pub fn register(pd: &dyn ProtectionDomain, mut memory: Vec<u8>) -> Result<Self, (Error, Vec<u8>)> {
-        // SAFETY: the vector is kept, untouched, until it is deregistered, and no peer may write it.
+        // SAFETY: `memory` is kept without being accessed until it is deregistered (`Region` drops `mr` first), and no
+        // peer may write it.
         let mr = match unsafe { pd.reg_mr(memory.as_mut_ptr(), memory.len(), Access::LOCAL_WRITE) } {
             Ok(mr) => mr,
             Err(error) => return Err((error, memory)),
@@ -117,7 +119,7 @@ impl Region {
         Ok(Self { memory: Some(memory), ..Self::of(mr.into(), 0, len_bytes) })
     }
 
-    /// Deregisters, and gives back the memory that was handed over to [`Region::register`].
+    /// Deregisters the memory and returns it, if it was passed to [`Region::register`].
     #[must_use]
     pub fn into_memory(self) -> Option<Vec<u8>> {
         let Self { mr, memory, .. } = self;
@@ -130,27 +132,27 @@ impl Region {
         self.serial
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub const fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 
-    /// The region below.
+    /// Returns the memory region of the provider.
     pub fn mr(&self) -> &dyn RawMr {
         &*self.mr
     }
 
-    /// What a peer needs to reach it.
+    /// Returns the address of the region for a peer.
     pub fn remote(&self) -> RemoteRegion {
         let offset = self.base as usize - self.mr.addr() as usize;
         let addr = self.mr.remote_addr() + offset as u64;
         RemoteRegion { addr, len_bytes: self.len_bytes as u64, rkey: self.rkey }
     }
 
-    /// A gather or scatter element of `len_bytes` at `offset`.
+    /// Returns a gather or scatter element of `len_bytes` at `offset`.
     ///
     /// # Panics
-    /// If it is not inside the region: our own error, never a peer's.
+    /// If it is not inside the region, which is an error of this program and never a peer's.
     #[inline]
     pub fn sge(&self, offset: usize, len_bytes: usize) -> Sge {
         self.check(offset, len_bytes);
@@ -175,7 +177,7 @@ impl Region {
         unsafe { AtomicU64::from_ptr(self.base.add(offset).cast()) }
     }
 
-    /// Loads a word; what its writer stored before it with release is visible afterwards.
+    /// Loads a word. Everything that its writer stored before it with release is visible afterwards.
     #[inline]
     pub fn load_acquire(&self, offset: usize) -> u64 {
         self.word(offset).load(Ordering::Acquire)
@@ -187,7 +189,7 @@ impl Region {
         self.word(offset).load(Ordering::Relaxed)
     }
 
-    /// Stores a word after everything stored before.
+    /// Stores a word after all earlier stores.
     #[inline]
     pub fn store_release(&self, offset: usize, word: u64) {
         self.word(offset).store(word, Ordering::Release);
@@ -199,7 +201,7 @@ impl Region {
         self.word(offset).store(word, Ordering::Relaxed);
     }
 
-    /// Copies bytes in, without ordering: publish them with [`Region::store_release`].
+    /// Copies bytes into the region without ordering. [`Region::store_release`] publishes them.
     #[inline]
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
         self.check(offset, bytes.len());
@@ -207,12 +209,13 @@ impl Region {
         unsafe { self.base.add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
-    /// Appends `len_bytes` at `offset` to a private vector. It does not allocate if the vector has room.
+    /// Appends `len_bytes` at `offset` to a private vector. Does not allocate if the capacity is sufficient.
     #[inline]
     pub fn append_to(&self, offset: usize, len_bytes: usize, out: &mut Vec<u8>) {
         self.check(offset, len_bytes);
         out.reserve(len_bytes);
-        // SAFETY: inside the region (checked); the vector has room for `len_bytes` more, which are initialised here.
+        // SAFETY: the source is inside the region (checked); `reserve` provided capacity for `len_bytes` more bytes,
+        // which are initialised here.
         unsafe {
             out.as_mut_ptr().add(out.len()).copy_from_nonoverlapping(self.base.add(offset), len_bytes);
             out.set_len(out.len() + len_bytes);
@@ -220,7 +223,7 @@ impl Region {
         forget_what_memory_held();
     }
 
-    /// Fills a private slice from `offset`.
+    /// Fills a private slice with bytes from `offset`.
     #[inline]
     pub fn copy_out(&self, offset: usize, out: &mut [u8]) {
         self.check(offset, out.len());
@@ -229,7 +232,7 @@ impl Region {
         forget_what_memory_held();
     }
 
-    /// Sets bytes, without ordering.
+    /// Sets bytes to `byte`, without ordering.
     pub fn fill(&self, offset: usize, len_bytes: usize, byte: u8) {
         self.check(offset, len_bytes);
         // SAFETY: inside the region (checked).
@@ -239,11 +242,12 @@ impl Region {
     #[inline]
     fn byte(&self, offset: usize) -> &AtomicU8 {
         self.check(offset, 1);
-        // SAFETY: as in `word`.
+        // SAFETY: inside the region (checked), which `mr` keeps mapped as long as `self`; a byte has no alignment. It
+        // is only accessed as an atomic or by bulk copies that accept tearing.
         unsafe { AtomicU8::from_ptr(self.base.add(offset)) }
     }
 
-    /// Loads a byte; what its writer stored before it with release is visible afterwards.
+    /// Loads a byte. Everything that its writer stored before it with release is visible afterwards.
     #[inline]
     pub fn load_byte_acquire(&self, offset: usize) -> u8 {
         self.byte(offset).load(Ordering::Acquire)
@@ -256,46 +260,46 @@ impl Region {
     }
 }
 
-/// One word of a region, kept at hand to be looked at often: a load without the way through the region.
+/// One word of a region that is polled often: loads it without an indirection or bounds check.
 #[derive(Clone)]
 pub struct Watch {
     word: *const AtomicU64,
     region: Arc<Region>,
 }
 
-// SAFETY: a pointer to an atomic inside of `region`, which is `Send + Sync` and kept alive here.
+// SAFETY: a pointer to an atomic inside `region`, which is `Send + Sync` and kept alive here.
 unsafe impl Send for Watch {}
 
 impl Watch {
-    /// Watches the word at `offset`.
+    /// Creates a watch of the word at `offset`.
     ///
     /// # Panics
-    /// If it is outside of the region or not aligned.
+    /// If the word is outside the region or not aligned.
     pub fn new(region: Arc<Region>, offset: usize) -> Self {
         Self { word: region.word(offset), region }
     }
 
-    /// Watches another word of the region.
+    /// Changes the watch to another word of the region.
     ///
     /// # Panics
-    /// As [`Watch::new`].
+    /// Like [`Watch::new`].
     #[inline]
     pub fn move_to(&mut self, offset: usize) {
         self.word = self.region.word(offset);
     }
 
-    /// Loads the word; what its writer stored before it with release is visible afterwards.
+    /// Loads the word. Everything that its writer stored before it with release is visible afterwards.
     #[inline]
     pub fn load_acquire(&self) -> u64 {
-        // SAFETY: inside of the region (checked when set), which lives as long as `self`.
+        // SAFETY: inside the region (checked when set), which `self` keeps alive.
         unsafe { &*self.word }.load(Ordering::Acquire)
     }
 }
 
-/// Keeps the compiler from reading shared memory a second time in place of a private copy of it.
+/// Prevents the compiler from reading shared memory a second time in place of a private copy of it.
 #[inline]
 fn forget_what_memory_held() {
-    // SAFETY: no instruction; without `nomem` the compiler must assume that any memory was changed.
+    // SAFETY: emits no instruction. Without `nomem` the compiler must assume that any memory was changed.
     unsafe { asm!("", options(nostack, preserves_flags)) };
 }
 

@@ -1,4 +1,4 @@
-//! What the owner of a queue pair has taken away from it, kept until no request names it any more.
+//! Objects that were detached from a queue pair, kept until no request names them any more.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use farcall_verbs::{AddressHandle, UdTarget};
 use crate::Region;
 use crate::queue_pair::QKEY;
 
-/// Where datagrams go: an address handle, and the number of the queue pair there.
+/// A datagram destination: an address handle, and the queue pair number there.
 pub(crate) struct Address(pub Box<dyn AddressHandle>, pub u32);
 
 impl Address {
@@ -16,20 +16,20 @@ impl Address {
     }
 }
 
-/// What requests name.
+/// An object that requests name.
 pub(crate) enum Named {
     Region { _kept: Arc<Region> },
     Address(Address),
 }
 
-/// How many sends and receives.
+/// Numbers of sends and receives.
 #[derive(Clone, Copy)]
 pub(crate) struct Requests {
     pub sends: u64,
     pub receives: u64,
 }
 
-/// Things that were taken away, each with the requests posted until then.
+/// Detached objects, each with the numbers of requests posted before.
 #[derive(Default)]
 pub(crate) struct Retired(Vec<(Requests, Named)>);
 
@@ -43,13 +43,13 @@ impl Retired {
         self.0.is_empty()
     }
 
-    /// So many requests have ended: lets go of what they alone named.
+    /// Releases the objects that no request after the first `ended` ones names.
     #[cold]
     pub(crate) fn release(&mut self, ended: Requests) {
         self.0.retain(|(posted, _)| posted.sends > ended.sends || posted.receives > ended.receives);
     }
 
-    /// A destination that requests under way name.
+    /// Returns a destination that may be in use by a request in flight.
     pub(crate) fn address(&self) -> Option<&Address> {
         self.0.iter().find_map(|(_, named)| match named {
             Named::Address(address) => Some(address),

@@ -1,4 +1,4 @@
-//! Receives that several queue pairs share.
+//! Receives shared by several queue pairs.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +8,8 @@ use farcall_verbs::{Error, RawSrq, SrqInitAttr};
 use crate::work_request::Regions;
 use crate::{Nic, PostRefused, Receive, ReceiveChain, Region, RegionId};
 
-/// The regions of shared receives: pairs keep them, because receives outlive the queue as long as a pair uses it.
+/// The regions of shared receives. Queue pairs keep them, because receives outlive the queue as long as a queue pair
+/// uses them.
 pub(crate) type SharedRegions = Arc<Mutex<Vec<Arc<Region>>>>;
 
 /// A shared receive queue with the regions that its receives name.
@@ -19,18 +20,19 @@ pub struct SharedReceives {
 }
 
 impl SharedReceives {
-    /// Makes a queue of up to `depth` receives of one piece.
+    /// Creates a queue of up to `depth` receives with one SGE each.
     ///
     /// # Errors
-    /// If it is not offered or a limit is exceeded.
+    /// If the provider does not offer shared receive queues, or a limit is exceeded.
     pub fn new(nic: &Nic, depth: u32) -> Result<Self, Error> {
         let srq = nic.pd.create_srq(&SrqInitAttr { max_wr: depth, max_sge: 1 })?;
         Ok(Self { srq, regions: Regions::default(), kept: SharedRegions::default() })
     }
 
-    /// Keeps a region as long as this queue and every pair that uses it, and makes it postable.
+    /// Makes a region usable by receives of this queue, and keeps it as long as the queue and every queue pair that
+    /// uses it.
     pub fn attach(&mut self, region: Arc<Region>) -> RegionId {
-        // A list of regions is whole at every instruction: a panic elsewhere does not spoil it.
+        // A list of regions is consistent at every instruction, so a panic elsewhere does not corrupt it.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&region));
         self.regions.attach(region)
     }
@@ -38,22 +40,23 @@ impl SharedReceives {
     /// Prepares receives into attached regions.
     ///
     /// # Panics
-    /// If one names what is not attached.
+    /// If a receive names a region that is not attached.
     pub fn receive_chain(&self, receives: &[Receive<'_>]) -> ReceiveChain {
         ReceiveChain::new(receives, &self.regions)
     }
 
-    /// Posts some of the prepared receives.
+    /// Posts a range of the prepared receives.
     ///
     /// # Errors
-    /// If the queue is full, they were prepared over other regions, or the device refuses.
+    /// If the queue is full, if they were prepared for other regions, or if the provider refuses.
     #[inline]
     pub fn post_receives(&mut self, chain: &ReceiveChain, which: Range<usize>) -> Result<(), PostRefused> {
         if !self.regions.hold(&chain.regions) {
             return Err(PostRefused::NotAttached { qp_num: 0 });
         }
-        // SAFETY: the elements name pieces of attached regions, which stay mapped as long as this queue or a pair that
-        // takes its receives; memory of regions is only read by atomics and bounded copies.
+        // SAFETY: `RawSrq::post_recv` requires that the memory stays valid until the receives complete. The elements
+        // name attached regions, which `kept` holds as long as this queue or a queue pair that uses it exists. The
+        // contents of regions are only accessed by atomics and bounded copies.
         unsafe { self.srq.post_recv(&chain.wrs[which]) }
             .map_err(|source| PostRefused::Post { qp_num: 0, source })
     }

@@ -1,4 +1,4 @@
-//! What is posted: pieces of attached regions in, work requests with the memory layout of libibverbs out.
+//! Work requests: converts buffers in attached regions to work requests with the memory layout of libibverbs.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,32 +8,33 @@ use thiserror::Error as ThisError;
 
 use crate::{Region, RemoteRegion};
 
-/// Names a posted send of one queue pair; later ones compare greater.
+/// Identifies a posted send of one queue pair; later sends compare greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Ticket(pub(crate) u64);
 
 impl Ticket {
-    /// Before everything: always done.
+    /// Precedes every send, and so is always done.
     pub const NONE: Self = Self(0);
 }
 
-/// A region attached to a queue pair. Pairs that attach the same regions in the same order name them alike.
+/// Identifies a region attached to a queue pair. Queue pairs that attach the same regions in the same order use the
+/// same identifiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionId(pub(crate) u32);
 
 impl RegionId {
-    /// What every queue calls the region that it attached first.
+    /// Identifier of the region that was attached first.
     pub const FIRST: Self = Self(0);
 }
 
-/// A destination of datagrams, of one [`crate::Datagrams`].
+/// A datagram destination of one [`crate::Datagrams`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressId(pub(crate) usize);
 
-/// The local side of a transfer: a piece of an attached region.
+/// The local side of a transfer: a buffer in an attached region.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
-    /// Which region.
+    /// The region.
     pub region: RegionId,
     /// Offset of the first byte.
     pub offset: usize,
@@ -41,7 +42,7 @@ pub struct Piece {
     pub len_bytes: usize,
 }
 
-/// The remote side of a transfer: where in a grant of the peer.
+/// The remote side of a transfer: a position in a grant of the peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Remote<'a> {
     /// The grant.
@@ -50,7 +51,7 @@ pub struct Remote<'a> {
     pub offset: usize,
 }
 
-/// What a work request does.
+/// The operation of a work request.
 #[derive(Clone, Copy, Debug)]
 pub enum Operation<'a> {
     /// SEND over a connection.
@@ -63,18 +64,18 @@ pub enum Operation<'a> {
     Read(Remote<'a>),
     /// Compares 8 bytes with `compare` and, if they are equal, stores `swap`.
     CompareSwap {
-        /// The 8 bytes.
+        /// The 8 bytes in the peer's memory.
         at: Remote<'a>,
-        /// What they should be.
+        /// Expected value.
         compare: u64,
-        /// What they become.
+        /// New value.
         swap: u64,
     },
     /// Adds to 8 bytes.
     FetchAdd {
-        /// The 8 bytes.
+        /// The 8 bytes in the peer's memory.
         at: Remote<'a>,
-        /// What is added.
+        /// Addend.
         add: u64,
     },
 }
@@ -82,54 +83,55 @@ pub enum Operation<'a> {
 /// A send work request in terms of attached regions.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkRequest<'a> {
-    /// What it does.
+    /// Operation.
     pub operation: Operation<'a>,
-    /// Where the bytes come from; of READs and atomics, where they go.
+    /// Source of the bytes; destination for READs and atomics.
     pub local: &'a [Piece],
     /// Immediate data of a SEND or WRITE.
     pub imm: Option<u32>,
-    /// Whether it makes a completion if it ends well. A queue whose requests are never signalled is full for ever.
+    /// `true` if a successful request generates a completion. A queue without signalled requests never has free slots
+    /// again once it is full.
     pub is_signalled: bool,
 }
 
-/// Why something could not be posted.
+/// Reasons for which a request was not posted.
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
 pub enum PostRefused {
     /// The send queue is full; poll for completions first.
     #[error("send queue of QP {qp_num:#x} is full ({depth} outstanding); poll for completions first")]
     Full {
-        /// Which pair.
+        /// Number of the queue pair.
         qp_num: u32,
-        /// Its depth.
+        /// Depth of its send queue.
         depth: u32,
     },
-    /// The target is not inside of what the peer granted.
+    /// The target is not inside the peer's grant.
     #[error(
         "QP {qp_num:#x}: {len_bytes} bytes at {offset} are outside of the peer's grant of {granted_bytes}"
     )]
     OutsideOfGrant {
-        /// Which pair.
+        /// Number of the queue pair.
         qp_num: u32,
         /// Offset into the grant.
         offset: u64,
-        /// Length asked for.
+        /// Requested length in bytes.
         len_bytes: u64,
-        /// Length granted.
+        /// Granted length in bytes.
         granted_bytes: u64,
     },
-    /// A prepared request names a region, or a destination of datagrams, that this pair does not have.
+    /// A prepared request names a region, or a datagram destination, that this queue pair does not have.
     #[error(
         "QP {qp_num:#x}: the requests were prepared for other regions or destinations; prepare them again"
     )]
     NotAttached {
-        /// Which pair; 0 of a shared receive queue.
+        /// Number of the queue pair; 0 for a shared receive queue.
         qp_num: u32,
     },
-    /// The queue pair refused.
+    /// The provider refused the request.
     #[error("QP {qp_num:#x}: {source}")]
     Post {
-        /// Which pair; 0 of a shared receive queue.
+        /// Number of the queue pair; 0 for a shared receive queue.
         qp_num: u32,
         /// Its reason.
         #[source]
@@ -137,10 +139,11 @@ pub enum PostRefused {
     },
 }
 
-/// Elements of one work request, at most.
+/// Maximum number of SGEs of a work request.
 pub const SGES_MAX: usize = 8;
 
-/// A completion's `wr_id` tells receives from sends. A send's has its owner's tag above the low bits of its ticket.
+/// Distinguishes receives from sends in `wr_id`. The `wr_id` of a send contains the caller's tag above the low bits of
+/// its ticket.
 const RECEIVE_BIT: u64 = 1 << 63;
 const TICKET_BITS: u32 = 40;
 pub(crate) const TICKET_MASK: u64 = (1 << TICKET_BITS) - 1;
@@ -155,37 +158,37 @@ pub(crate) fn receive_wr_id(tag: u64) -> u64 {
     tag | RECEIVE_BIT
 }
 
-/// Whether a completion, of whatever status, is a receive's.
+/// Returns whether a completion, of any status, belongs to a receive.
 #[inline]
 pub fn is_receive(wc: &Wc) -> bool {
     wc.wr_id & RECEIVE_BIT != 0
 }
 
-/// The tag that a completed send was posted with. Those of a chain that are not signalled, and fail, have none: 0.
+/// Returns the tag with which a completed send was posted. Unsignalled requests of a chain that fail have tag 0.
 #[inline]
 pub fn send_tag(wc: &Wc) -> u32 {
     (wc.wr_id >> TICKET_BITS) as u32
 }
 
-/// The tag that a completed receive was posted with.
+/// Returns the tag with which a completed receive was posted.
 #[inline]
 pub fn receive_tag(wc: &Wc) -> u64 {
     wc.wr_id & !RECEIVE_BIT
 }
 
-/// A region as prepared requests remember it: its name at the pair, and which region it must be.
+/// A region as stored in prepared requests: its identifier at the queue pair, and its unique number.
 pub(crate) type Named = (RegionId, u64);
 
-/// Send work requests that are checked once and posted, together, as often as wanted: by the pair that prepared them,
-/// or, unless they are datagrams, by any that attached the same regions under the same names.
+/// Send work requests that are checked once and can be posted together many times: by the queue pair that prepared
+/// them or, unless they are datagrams, by any that attached the same regions under the same identifiers.
 pub struct Chain {
-    /// `wrs` points into it: it is never changed.
+    /// Never changed, because `wrs` points into it.
     _sges: Vec<Sge>,
     pub(crate) wrs: Box<[SendWr<'static>]>,
-    /// Which are signalled.
+    /// Indices of the signalled requests.
     pub(crate) signalled: Box<[u32]>,
     pub(crate) regions: Box<[Named]>,
-    /// The pair that holds the destinations of datagrams; 0 if there are none.
+    /// Serial number of the queue pair's datagram destinations; 0 if there are none.
     pub(crate) addresses_of: u64,
 }
 
@@ -212,19 +215,19 @@ impl Chain {
     }
 }
 
-/// A receive work request in terms of attached regions. Datagrams come behind 40 bytes of header (IBA 11.4.1.2).
+/// A receive work request in terms of attached regions. Datagrams are preceded by 40 bytes of header (IBA 11.4.1.2).
 #[derive(Clone, Copy, Debug)]
 pub struct Receive<'a> {
-    /// Where a SEND's bytes go.
+    /// Destination of the message.
     pub local: &'a [Piece],
-    /// What its completion carries; less than 2^63.
+    /// Tag of its completion; less than 2^63.
     pub tag: u64,
 }
 
-/// Receives that are checked once and posted, any part of them together, as often as wanted: to a queue that attached
-/// the same regions under the same names.
+/// Receives that are checked once; any range of them can be posted together many times, to a queue that attached the
+/// same regions under the same identifiers.
 pub struct ReceiveChain {
-    /// `wrs` points into it: it is never changed.
+    /// Never changed, because `wrs` points into it.
     _sges: Vec<Sge>,
     pub(crate) wrs: Box<[RecvWr<'static>]>,
     pub(crate) regions: Box<[Named]>,
@@ -240,21 +243,21 @@ impl ReceiveChain {
         Self { wrs, regions: regions.named(pieces()), _sges: sges }
     }
 
-    /// Gives some of them one tag.
+    /// Sets the tag of a range of the receives.
     #[inline]
     pub fn set_tag(&mut self, which: Range<usize>, tag: u64) {
         self.wrs[which].iter_mut().for_each(|wr| wr.wr_id = receive_wr_id(tag));
     }
 }
 
-/// Cuts `sges` into lists of the given lengths, for work requests that are kept together with them.
+/// Splits `sges` into lists of the given lengths, for work requests that are stored together with them.
 fn lists(sges: &[Sge], lens: impl Iterator<Item = usize>) -> impl Iterator<Item = &'static [Sge]> {
     let mut rest = sges;
     lens.map(move |len| {
         let (list, after) = rest.split_at(len);
         rest = after;
-        // SAFETY: a chain keeps the vector that this points into as long as the requests, and never changes or grows
-        // it; nothing lends the requests without the chain.
+        // SAFETY: a chain stores the vector into which this points as long as the requests, and never changes or grows
+        // it. The requests are not accessible without the chain.
         unsafe { std::slice::from_raw_parts(list.as_ptr(), len) }
     })
 }
@@ -265,7 +268,7 @@ pub(crate) struct Regions(Vec<Option<Attached>>);
 
 pub(crate) struct Attached {
     pub region: Arc<Region>,
-    /// Whether receives have named it.
+    /// `true` if posted receives have named it.
     pub is_received_into: bool,
 }
 
@@ -274,12 +277,12 @@ impl Regions {
         RegionId(put(&mut self.0, Attached { region, is_received_into: false }) as u32)
     }
 
-    /// The region, which requests that were posted before may still name.
+    /// Removes and returns the region, which requests posted before may still name.
     pub(crate) fn detach(&mut self, id: RegionId) -> Option<Attached> {
         self.0.get_mut(id.0 as usize)?.take()
     }
 
-    /// Receives name these, which are attached.
+    /// Records that receives name these regions.
     #[inline]
     pub(crate) fn receive_into(&mut self, named: &[Named]) {
         for (id, _) in named {
@@ -294,7 +297,8 @@ impl Regions {
     }
 
     /// # Panics
-    /// If the region is not attached, or the piece not inside: our own error, never a peer's.
+    /// If the region is not attached, or the buffer is not inside it, which is an error of this program and never a
+    /// peer's.
     #[inline]
     pub(crate) fn sge(&self, piece: Piece) -> Sge {
         let region = self.get(piece.region).expect("a region that is attached");
@@ -312,15 +316,15 @@ impl Regions {
         named.into()
     }
 
-    /// Whether all of these are attached, and are the regions that they were.
+    /// Returns whether all these regions are still attached under their identifiers.
     #[inline]
     pub(crate) fn hold(&self, named: &[Named]) -> bool {
-        // Most name one.
+        // Most chains name one region.
         named.iter().all(|(id, serial)| self.get(*id).is_some_and(|region| region.serial() == *serial))
     }
 }
 
-/// Puts something into the first free place.
+/// Stores `what` in the first free slot and returns its index.
 pub(crate) fn put<T>(places: &mut Vec<Option<T>>, what: T) -> usize {
     let at = places.iter().position(Option::is_none).unwrap_or_else(|| {
         places.push(None);

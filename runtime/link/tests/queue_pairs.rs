@@ -1,4 +1,4 @@
-//! Connections and datagrams on the software RNIC: chains, lists of pieces, receives with data, shared receives.
+//! Connections and datagrams on the software RNIC: chains, lists of SGEs, receives with data, shared receives.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const CONFIG: PairConfig = PairConfig {
     access: Access::all(),
 };
 
-/// One end: a pair with one region of 4 KiB.
+/// One end: a queue pair with one region of 4 KiB.
 struct End<Q> {
     qp: Q,
     cq: Box<dyn RawCq>,
@@ -53,7 +53,7 @@ impl<Q: std::ops::DerefMut<Target = QueuePair>> End<Q> {
         String::from_utf8(out).unwrap()
     }
 
-    /// The next `count` completions.
+    /// Returns the next `count` completions.
     fn completed(&mut self, count: usize) -> Vec<Completed> {
         let (mut all, until) = (Vec::new(), Instant::now() + Duration::from_secs(10));
         while all.len() < count {
@@ -91,7 +91,7 @@ fn a_chain_of_lists_goes_into_receives_with_data() {
         let received = |tag, len_bytes| Completed::Received { tag, len_bytes, imm: None };
         assert_eq!(b.completed(2), [received(7, 14), received(8, 6)]);
         assert_eq!((b.text(0, 14), b.text(64, 6)), ("fetchingremote".into(), "remote".into()));
-        // Both are posted again as they are: another tag, the other of the two receives.
+        // Both are posted again: with another tag, and the other one of the two receives.
         receives.set_tag(1..2, 9);
         b.qp.post_receives(&receives, 1..2).unwrap();
         b.qp.post_empty_receives(1).unwrap();
@@ -122,7 +122,7 @@ fn requests_posted_together_complete_each_under_its_own_tag() {
         .collect();
     assert_eq!((tags, a.qp.is_done(ticket)), (vec![5, 7], true));
     assert_eq!((b.text(0, 2), b.text(10, 4)), ("ef".into(), "abcd".into()));
-    // One outside of the grant: none is posted.
+    // If one is outside the grant, none is posted.
     let outside = [(write(0, &pieces[..1]), 1), (write(4095, &pieces[..1]), 2)];
     assert!(matches!(a.qp.post_together(&outside), Err(PostRefused::OutsideOfGrant { .. })));
     assert_eq!(a.qp.outstanding(), 0);
@@ -140,7 +140,7 @@ fn memory_that_exists_is_read_into_and_comes_back() {
     assert!(a.qp.post_lending(Arc::clone(&memory), read(4096), 1).is_err(), "outside of the grant");
     assert_eq!(Arc::strong_count(&memory), 1, "what was refused is not kept");
     a.qp.post_lending(Arc::clone(&memory), read(8), 1).unwrap();
-    // What comes later does not keep it.
+    // Later requests do not keep it.
     let into = a.piece(0, 8);
     a.qp.read(into, Remote { grant: &grant, offset: 0 }, 2).unwrap();
     let Err(memory) = Arc::try_unwrap(memory) else { panic!("the pair keeps it while it is read into") };
@@ -253,7 +253,7 @@ fn datagrams_go_to_several_peers_into_shared_receives() {
         pool.copy_out(64 * tag as usize + GRH_BYTES, &mut text);
         assert_eq!(&text, b"12345678");
     }
-    // The pairs keep what their receives name.
+    // The queue pairs keep the regions that their receives name.
     drop(shared);
     assert!(Arc::strong_count(&pool) > 1);
     drop(peers);
@@ -280,14 +280,14 @@ fn what_is_taken_away_from_datagrams_is_kept_until_nothing_names_it() {
     assert_eq!(Arc::strong_count(&region), 2, "a send names it");
     a.completed(1);
     assert_eq!(Arc::strong_count(&region), 1);
-    // What was prepared for it is refused, also when others have got its names.
+    // Chains prepared for it are refused, even after others have received the same identifiers.
     assert_eq!(a.qp.attach(Arc::clone(&a.region)), id);
     assert_eq!(a.qp.add_peer(&nic, &info).unwrap(), peer);
     assert!(matches!(a.qp.post_chain(&mut chain, 0), Err(PostRefused::NotAttached { .. })));
     let ticket = a.qp.send(local[0], peer).unwrap();
     a.completed(1);
     assert!(a.qp.is_done(ticket));
-    // Nothing is under way: it goes at once.
+    // No request is in flight, so it is released at once.
     let before = Arc::strong_count(&a.region);
     a.qp.detach(id);
     assert_eq!(Arc::strong_count(&a.region), before - 1);

@@ -1,8 +1,8 @@
-//! How many READs a GET takes of a pilaf store that is three quarters full, and how long.
+//! Measures the number of READs and the time of a GET in a pilaf store at a load of three quarters.
 //!
 //!     cargo run --release -p farcall-kv --example pilaf
 //!
-//! Server and client are two threads on the software RNIC: it measures inter-process communication.
+//! Server and client are two threads on the software RNIC, so this measures inter-process communication.
 
 use std::time::Instant;
 

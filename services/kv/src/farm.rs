@@ -1,17 +1,18 @@
-//! FaRM's key-value store: GETs are one READ of a neighbourhood of six entries, and one more of a value that is not in
-//! them.
+//! FaRM's key-value store: a GET is one READ of a neighbourhood of six entries, and a second READ if the value is not
+//! stored in them.
 //!
-//! The index is a hopscotch table: a key is in one of the six entries from its own on, or, where these are full and
-//! none of them can move, in a block of six that is chained to them, which a GET takes one more READ for. With
-//! [`FarmConfig::inline_bytes`] keys and values are in the entries (FaRM-em of the HERD paper), without they are in
+//! The index is a hopscotch table. A key is in one of the six entries that begin at its own, or, if these are full and
+//! none of them can move, in a block of six entries chained to them, which costs a GET another READ. With
+//! [`FarmConfig::inline_bytes`] keys and values are in the entries (FaRM-em of the HERD paper), without it they are in
 //! extents (FaRM-VAR). PUTs and DELETEs are calls of the preset `server-reply`: the client writes a request into the
 //! ring of request slots that the server polls, which is the published circular buffer, and the server executes it.
 //!
-//! It differs from the published system in four points. The versions at the borders of cache lines are checksums, which
-//! need no promise of the order in which a READ sees memory. An insertion moves the fewest entries that make room,
-//! found by a search in breadth, not those on the way to the nearest free one. Blocks are part of the index, one for 32
-//! entries; a chain has 16 at most, and a key stays in it when its neighbourhood has room again. A key that is not
-//! found costs one more READ, which says whether entries moved meanwhile. See [`crate::bypass`].
+//! It differs from the published system in four points. Checksums replace the versions at cache-line boundaries, so
+//! that no guarantee about the order in which a READ accesses memory is needed. An insertion moves the fewest entries
+//! that free one, found by breadth-first search, and not those on the path to the nearest free entry. Blocks are part
+//! of the index, one for 32 entries; a chain has at most 16, and a key stays in it when its neighbourhood has a free
+//! entry again. A key that is not found costs one more READ, which detects whether entries moved during the lookup.
+//! See [`crate::bypass`].
 //!
 //! ```
 //! use farcall_kv::farm::{FarmClient, FarmConfig, serve};
@@ -35,7 +36,7 @@ use farcall_verbs::Provider;
 use crate::bypass::{self, BypassClient, Scheme, sealed};
 pub use crate::bypass::{BypassConfig as FarmConfig, BypassError as FarmError, ReadCounters};
 
-/// Six adjacent entries may hold a key, all brought by one READ. PUTs are WRITEs.
+/// Six adjacent entries may hold a key, all fetched by one READ. PUTs are WRITEs.
 #[derive(Debug, Clone, Copy)]
 pub struct Farm;
 
@@ -52,10 +53,10 @@ impl Scheme for Farm {
 /// A connection to a store.
 pub type FarmClient = BypassClient<Farm>;
 
-/// Serves a store by one thread of a new server.
+/// Serves a store with one thread of a new server.
 ///
 /// # Errors
-/// If the sizes are impossible, memory cannot be had, or the server does not start.
+/// If the sizes are invalid, memory cannot be allocated, or the server does not start.
 pub fn serve(
     builder: ServerBuilder,
     provider: &dyn Provider,

@@ -1,12 +1,12 @@
-//! A checked key with its hash, and the rule that names the partition that owns it.
+//! A validated key with its hash, and the rule that determines the partition that owns it.
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use thiserror::Error;
 
-/// The longest key, in bytes. The same limit as memcached's.
+/// Maximum length of a key in bytes, as in memcached.
 pub const KEY_MAX_BYTES: usize = 250;
 
-/// Why some bytes cannot be a key.
+/// Reasons for which bytes are not a valid key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum KeyError {
     /// A key has at least one byte.
@@ -20,7 +20,7 @@ pub enum KeyError {
     },
 }
 
-/// Whether bytes can be a key.
+/// Checks that bytes are a valid key.
 #[inline]
 pub(crate) fn check(bytes: &[u8]) -> Result<(), KeyError> {
     match bytes.len() {
@@ -32,8 +32,8 @@ pub(crate) fn check(bytes: &[u8]) -> Result<(), KeyError> {
 
 /// The seed of the key hash, shared by a server and its clients.
 ///
-/// Clients need it to find a key's partition. A server that faces untrusted clients draws it at random at
-/// start, so that nobody can prepare keys that collide; clients learn it from the PING reply.
+/// Clients need it to find the partition of a key. A server with untrusted clients draws it at random at the start, so
+/// that clients cannot prepare keys that collide before they connect. Clients receive it in the reply to PING.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HashSeed(pub u64);
 
@@ -44,7 +44,8 @@ impl Default for HashSeed {
     }
 }
 
-/// Hashes keys and names their owners. Cheap to clone; two routers with equal seed and count agree.
+/// Hashes keys and determines their owners. Cheap to clone; two routers with equal seed and number of partitions
+/// agree.
 #[derive(Clone)]
 pub struct Router {
     secrets: RapidSecrets,
@@ -59,17 +60,17 @@ impl std::fmt::Debug for Router {
 }
 
 impl Router {
-    /// A router over `partitions` partitions (at least one; zero is taken as one).
+    /// Creates a router for `partitions` partitions (zero counts as one).
     pub fn new(seed: HashSeed, partitions: u32) -> Self {
         Router { secrets: RapidSecrets::seed(seed.0), seed, partitions: partitions.max(1) }
     }
 
-    /// The seed this router was made with.
+    /// Returns the seed of this router.
     pub fn seed(&self) -> HashSeed {
         self.seed
     }
 
-    /// How many partitions share the keys.
+    /// Returns the number of partitions.
     pub fn partitions(&self) -> u32 {
         self.partitions
     }
@@ -84,24 +85,24 @@ impl Router {
         Ok(Key { bytes, hash: rapidhash_v3_seeded(bytes, &self.secrets) })
     }
 
-    /// The partition that owns `key`.
+    /// Returns the partition that owns `key`.
     #[inline]
     pub fn owner(&self, key: &Key<'_>) -> u32 {
         key.partition_of(self.partitions)
     }
 }
 
-/// A key of legal length together with its hash under one [`Router`]'s seed.
+/// A key of valid length together with its hash under the seed of one [`Router`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key<'a> {
     bytes: &'a [u8],
     hash: u64,
 }
 
-// The 64 hash bits are spent once each: the low half picks the bucket, bits 32..48 are the tag stored in the
-// bucket, and the top bits pick the partition, so that the keys of one partition still fill all its buckets.
+// Each of the 64 hash bits has one use: the low half selects the bucket, bits 32..48 are the tag stored in the bucket,
+// and the top bits select the partition, so that the keys of one partition still fill all its buckets.
 impl<'a> Key<'a> {
-    /// The key's bytes.
+    /// Returns the bytes of the key.
     #[inline]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
@@ -117,19 +118,19 @@ impl<'a> Key<'a> {
         Self { bytes, hash }
     }
 
-    /// Which of `partitions` partitions owns this key.
+    /// Returns which of `partitions` partitions owns this key.
     #[inline]
     pub fn partition_of(&self, partitions: u32) -> u32 {
         (((self.hash >> 32) * u64::from(partitions)) >> 32) as u32
     }
 
-    /// Which of `buckets` buckets of its partition may hold this key.
+    /// Returns which of `buckets` buckets of its partition may hold this key.
     #[inline]
     pub(crate) fn bucket_of(&self, buckets: u32) -> u32 {
         (((self.hash & 0xffff_ffff) * u64::from(buckets)) >> 32) as u32
     }
 
-    /// A tag that is never zero: zero marks an empty slot.
+    /// Returns the tag, which is never zero: zero marks an empty slot.
     #[inline]
     pub(crate) fn tag(&self) -> u16 {
         ((self.hash >> 32) as u16).max(1)

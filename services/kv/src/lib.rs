@@ -1,17 +1,18 @@
-//! Jakiro: an in-memory key-value store cut into partitions that nobody shares (RF-RPC, section 5.1).
+//! Jakiro: an in-memory key-value store divided into partitions that are not shared between threads (RF-RPC, section
+//! 5.1).
 //!
-//! Every server thread owns one [`Partition`] exclusively (EREW: exclusive read, exclusive write), so the
-//! store contains no lock and no atomic. A key's hash names its owner; see [`Router`].
+//! Every server thread owns one [`Partition`] exclusively (EREW: exclusive read, exclusive write), so the store
+//! contains no lock and no atomic. The hash of a key determines its owner; see [`Router`].
 //!
-//! The store and its protocols hold no clock, socket or thread: time is a `now_ms` argument, in milliseconds of a clock
-//! that nobody sets, and both protocols are bytes in, bytes out. Sockets are [`front_end`]'s, connections [`client`]'s.
+//! The store and its protocols contain no clock, socket or thread. Time is a `now_ms` argument, in milliseconds of a
+//! monotonic clock, and both protocols map bytes to bytes. Sockets belong to [`front_end`], connections to [`client`].
 //!
-//! - [`store`]: the partition: index, memory, eviction, expiry.
-//! - [`wire`]: the binary requests and replies carried by Farcall RPC, and the [`wire::Service`] that answers them.
+//! - [`store`]: the partition: index, memory, eviction, expiration.
+//! - [`wire`]: the binary requests and replies carried by Farcall RPC, and the [`wire::Service`] that executes them.
 //! - [`memcached`]: memcached's text and meta protocols as a session, and a small blocking client.
 //! - [`client`]: a blocking client of all partitions over RPC.
-//! - [`bypass`] (feature `server`): other stores, to compare with: their GETs are READs; [`pilaf`] and [`farm`].
-//! - [`server`] (feature `server`): the threads of a whole store, and the sockets of its memcached clients
+//! - [`bypass`] (feature `server`): other stores for comparison, whose GETs are READs; [`pilaf`] and [`farm`].
+//! - [`server`] (feature `server`): the threads of a complete store, and the sockets of its memcached clients
 //!   ([`front_end`]).
 
 #[cfg(feature = "server")]

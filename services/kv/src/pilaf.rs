@@ -1,8 +1,8 @@
 //! Pilaf: a store whose GETs are READs of a 3-way cuckoo table and of extents.
 //!
-//! It differs from the published system in three points. The checksums are 64 bits of rapidhash instead of CRC-64. A
-//! key that is not found is looked for again if entries have moved meanwhile, so that no key is missed. A GET that is
-//! disturbed too often is made as a call. See [`crate::bypass`].
+//! It differs from the published system in three points. The checksums are 64 bits of rapidhash instead of CRC-64. The
+//! lookup of a key that is not found is repeated if entries moved in the meantime, so that no key is missed. A GET
+//! that is disturbed too often is made as a call. See [`crate::bypass`].
 //!
 //! ```
 //! use farcall_kv::pilaf::{PilafClient, PilafConfig, serve};
@@ -25,8 +25,8 @@ use farcall_verbs::Provider;
 use crate::bypass::{self, BypassClient, Scheme, sealed};
 pub use crate::bypass::{BypassConfig as PilafConfig, BypassError as PilafError, ReadCounters};
 
-/// Three entries may hold a key, each read by itself. PUTs are SENDs. Fast up to three quarters full; keys are refused
-/// above nine tenths.
+/// Three entries may hold a key, each read separately. PUTs are SENDs. Fast up to a load of three quarters; keys are
+/// refused above nine tenths.
 #[derive(Debug, Clone, Copy)]
 pub struct Pilaf;
 
@@ -43,10 +43,10 @@ impl Scheme for Pilaf {
 /// A connection to a store.
 pub type PilafClient = BypassClient<Pilaf>;
 
-/// Serves a store by one thread of a new server.
+/// Serves a store with one thread of a new server.
 ///
 /// # Errors
-/// If the sizes are impossible, memory cannot be had, or the server does not start.
+/// If the sizes are invalid, memory cannot be allocated, or the server does not start.
 pub fn serve(
     builder: ServerBuilder,
     provider: &dyn Provider,

@@ -1,4 +1,4 @@
-//! Stores whose GETs are READs, over the software RNIC: GETs while one writer changes what they read.
+//! Stores whose GETs are READs, over the software RNIC: GETs while a writer changes the data that they read.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,7 +27,7 @@ fn get<S: Scheme>(client: &mut BypassClient<S>, key: &[u8]) -> Option<Vec<u8>> {
     client.get(key, &mut value).unwrap().then_some(value)
 }
 
-/// The same test of every scheme; of `farm` with values in the index, too.
+/// Runs the same test with every scheme; `farm` also with values in the index.
 macro_rules! of_all_schemes {
     ($test:ident) => {
         $test::<Pilaf>(0);
@@ -85,7 +85,7 @@ fn full_store_refuses<S: Scheme>(inline_bytes: u32) {
     let config = BypassConfig::default().entries(64).extents_bytes(1 << 16).value_max_bytes(1 << 12);
     let config = config.inline_bytes(inline_bytes);
     let nic = Nic::open(&SoftNic::new()).unwrap();
-    // How much a small store takes is a matter of its seed.
+    // A fixed seed, because the capacity of a small store depends on it.
     let with_store = move |parts: ResponderParts| parts.with(Service::<S>::new(nic.clone(), config, 1)?);
     let server = Server::builder().start_endpoints(&SoftNic::new(), with_store).unwrap();
     let mut store = client::<S>(&server);
@@ -127,7 +127,7 @@ fn a_get_at_three_quarters_takes_less_than_three_reads() {
         misses as f64 / f64::from(KEYS)
     );
     assert!(reads < 3.0 && hits.torn == 0, "{hits:?}");
-    // Entry by entry and the number of moves; once again when it is first read.
+    // One READ per entry and one for the number of moves; repeated when that is first read.
     assert!(misses <= u64::from(4 * KEYS + 4) + 4, "{misses}");
 }
 
@@ -147,14 +147,14 @@ fn a_get_of_a_neighbourhood_takes_one_read_and_one_more_of_a_value_elsewhere() {
         assert_eq!(reads, u64::from(reads_each * KEYS), "{inline_bytes}");
         assert_eq!(get(&mut store, b"absent"), None);
         assert_eq!(get(&mut store, b"absent"), None);
-        // The neighbourhood and the number of moves; twice when that is first read.
+        // READs of the neighbourhood and of the number of moves; repeated when that is first read.
         assert!(store.counters().reads - reads <= 6, "{:?}", store.counters());
     }
 }
 
 #[test]
 fn a_full_neighbourhood_is_no_error_and_its_further_keys_take_one_read_more() {
-    // Six entries are one neighbourhood, and one block goes with it.
+    // Six entries are one neighbourhood, which has one block.
     let server = server::<Farm>(BypassConfig::default().entries(6).inline_bytes(16));
     let mut store = client::<Farm>(&server);
     let keys: Vec<[u8; 4]> = (0..12_u32).map(u32::to_le_bytes).collect();
@@ -168,7 +168,7 @@ fn a_full_neighbourhood_is_no_error_and_its_further_keys_take_one_read_more() {
     }
     let full = store.put(b"one more", b"").unwrap_err().to_string();
     assert!(full.contains("the index is full: 12 of 12 entries"), "{full}");
-    // A block that is empty is free for others, and a deleted key is gone wherever it was.
+    // An empty block can be reused for other groups, and a deleted key is not found at any of its positions.
     for key in &keys {
         assert!(store.delete(key).unwrap());
         assert_eq!(get(&mut store, key), None);
@@ -189,7 +189,7 @@ fn a_client_of_another_kind_of_store_is_told_so() {
     assert!(refused.to_string().contains("its index is of another kind"), "{refused}");
 }
 
-/// For each key its version, odd if it has a value, and above `DELETION` how often it was deleted.
+/// The version of each key, odd if it has a value; above `DELETION` the number of its deletions.
 struct Versions {
     begun: Vec<AtomicU64>,
     acknowledged: Vec<AtomicU64>,
@@ -203,7 +203,7 @@ fn value_of(key: u64, version: u64) -> Vec<u8> {
 }
 
 fn gets_beside_writes<S: Scheme>(inline_bytes: u32) {
-    // So full that insertions move entries, with so few keys that a reader meets the writer.
+    // A load at which insertions move entries, and few keys, so that a reader often conflicts with the writer.
     const KEYS: u64 = 52;
     const WRITES: u32 = 700;
     let seed: u64 = std::env::var("FARCALL_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
@@ -251,7 +251,7 @@ fn gets_beside_writes<S: Scheme>(inline_bytes: u32) {
             if is_delete {
                 assert!(store.delete(&bytes).unwrap());
             } else if let Err(error) = store.put(&bytes, &value_of(key, version % DELETION)) {
-                // The same value is tried again later.
+                // The same value is stored again later.
                 assert!(error.to_string().contains("the index is full"), "{error}");
                 continue;
             }
@@ -264,7 +264,8 @@ fn gets_beside_writes<S: Scheme>(inline_bytes: u32) {
     });
 }
 
-/// Of operations begun together each has its own answer; a GET sees what a map held when all before it had ended.
+/// Operations that were started together each have their own result; a GET returns the value of a map in which all
+/// earlier operations have completed.
 fn window_of_requests<S: Scheme>(inline_bytes: u32) {
     const KEYS: u64 = 40;
     const WINDOW: usize = 12;
@@ -277,7 +278,7 @@ fn window_of_requests<S: Scheme>(inline_bytes: u32) {
         let mut expected: HashMap<OperationId, Option<Vec<u8>>> = HashMap::new();
         let mut keys: Vec<u64> = (0..KEYS).collect();
         for _ in 0..WINDOW {
-            // Each key once: what ends first is not told.
+            // Each key only once, because the order of completion is undefined.
             let key = keys.swap_remove(random.random_range(0..keys.len()));
             let before = model.get(&key).cloned();
             let bytes = key.to_le_bytes();
@@ -295,7 +296,7 @@ fn window_of_requests<S: Scheme>(inline_bytes: u32) {
             };
             expected.insert(operation.unwrap(), answer);
         }
-        // One more at a time, beside the window.
+        // One more GET at a time, in addition to the window.
         assert_eq!(get(&mut store, b"another"), None);
         while let Some(ended) = store.wait() {
             let answer = match ended.result.unwrap() {

@@ -1,5 +1,5 @@
-//! The server of a store that is READ is killed while a client uses it: what the client reads is whole, and of the life
-//! that acknowledged it; it goes on with the next life.
+//! Kills the server of a store while a client READs it. Values that the client reads are consistent and from the
+//! incarnation that acknowledged them; the client continues with the next incarnation.
 //!
 //! `FARCALL_TEST_SEED` replays a run's choices, `FARCALL_TEST_KILLS` sets the number of kills.
 
@@ -25,7 +25,7 @@ fn number(name: &str, usual: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
-/// In the other process: a server.
+/// Runs in the other process: a server.
 #[test]
 fn child_entry() {
     let Ok(store) = std::env::var(STORE) else { return };
@@ -88,7 +88,7 @@ fn value_of(key: u64, version: u64) -> Vec<u8> {
     [key, version].into_iter().cycle().take(words).flat_map(u64::to_le_bytes).collect()
 }
 
-/// Reads and writes until told to stop. Counts the values that were read.
+/// Reads and writes until a stop is requested. Counts the values that were read.
 fn load<S: Scheme>(
     store: &mut BypassClient<S>,
     random: &mut ChaCha8Rng,
@@ -96,7 +96,7 @@ fn load<S: Scheme>(
     values_read: &AtomicU64,
 ) {
     let mut version = 0;
-    // What a life acknowledged last; nothing after a PUT of which that is not known.
+    // Last value that an incarnation acknowledged; removed after a PUT with an unknown outcome.
     let mut acknowledged: HashMap<u64, (u64, u64)> = HashMap::new();
     while !stop.load(Ordering::Relaxed) {
         let key = random.random_range(0..KEYS);
@@ -144,7 +144,7 @@ fn kills<S: Scheme>() {
     let mut store = BypassClient::<S>::connect(&SoftNic::new(), &server.address, options).unwrap();
     let first_life = store.calls().server_incarnation();
     let (stop, values_read) = (AtomicBool::new(false), AtomicU64::new(0));
-    // Servers die with the thread that started them, so this one kills and another one reads.
+    // Servers exit with the thread that started them, so this thread kills them and another one reads.
     std::thread::scope(|scope| {
         let mut choices = ChaCha8Rng::seed_from_u64(seed + 1);
         let (store, stop, values_read) = (&mut store, &stop, &values_read);
@@ -166,7 +166,7 @@ fn kills<S: Scheme>() {
         stop.store(true, Ordering::Relaxed);
     });
     println!("{}: {values_read:?} values were read", S::NAME);
-    // The last life serves.
+    // The last incarnation serves.
     while store.put(b"last", b"life").is_err() {}
     let mut value = Vec::new();
     while !matches!(store.get(b"last", &mut value), Ok(true)) {}

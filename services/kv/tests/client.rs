@@ -1,4 +1,4 @@
-//! The client of all partitions, against servers in this process.
+//! The client of all partitions, with servers in this process.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -29,7 +29,7 @@ impl Handler for Store {
     }
 }
 
-/// A server whose threads say that they own these partitions.
+/// Starts a server whose threads report that they own these partitions.
 fn serve(address: &str, partitions: &[(u32, u32)], evict: bool) -> Server {
     let partitions = partitions.to_vec();
     let stores: Mutex<Vec<Option<Partition>>> = Mutex::new(
@@ -176,7 +176,7 @@ fn servers_that_contradict_themselves_or_change_are_noticed() {
         "{error:?}"
     );
 
-    // A store of one partition comes back as the first of two.
+    // A store of one partition is restarted as the first of two.
     let server = serve("127.0.0.1:0", &[(0, 1)], true);
     let mut store = client(&server);
     let address = server.address().to_string();
@@ -187,7 +187,7 @@ fn servers_that_contradict_themselves_or_change_are_noticed() {
         match store.get(format!("key{number}").as_bytes()) {
             Ok(None) => return true,
             Err(KvError::Moved(_)) => return false,
-            // It was sent before the client had heard of the old server's end.
+            // It was sent before the client noticed the end of the old server.
             Err(error) if error.executed() == Executed::Unknown => {}
             other => panic!("{other:?}"),
         }

@@ -1,4 +1,4 @@
-//! Clients that came to a process by a fork: they refuse at once, and their parent's go on.
+//! Clients that a process inherited by a fork: they refuse at once, and those of the parent continue to work.
 
 use farcall_kv::client::{KvClient, KvError, Write};
 use farcall_kv::memcached::client::{Client as SocketClient, ClientError};
@@ -6,19 +6,19 @@ use farcall_kv::server::KvServer;
 use farcall_rpc::{Broken, CallError, Client, ClientOptions, Dispatcher, ServerThread, UnknownBecause};
 use farcall_softnic::SoftNic;
 
-/// Runs `work` in a forked child; whether it ended well. One that waits for ever is ended after a while.
+/// Runs `work` in a forked child. Returns whether it succeeded; a child that hangs is killed after 30 seconds.
 fn ends_well_in_child(work: impl FnOnce()) -> bool {
-    // SAFETY: the child runs `work` and ends; no other thread of this process holds a lock that it needs.
+    // SAFETY: the child runs `work` and exits; no other thread of this process holds a lock that the child needs.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        // SAFETY: an integer; nobody handles the signal.
+        // SAFETY: takes an integer; the signal has no handler.
         unsafe { libc::alarm(30) };
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-        // SAFETY: ends the child here: nothing of the test goes on twice.
+        // SAFETY: ends the child here, so that no part of the test runs twice.
         unsafe { libc::_exit(i32::from(result.is_err())) };
     }
     let mut status = 0;
-    // SAFETY: our own child, not yet waited for.
+    // SAFETY: waits for a child of this process that was not waited for yet; `status` is valid for writes.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
 }
@@ -41,7 +41,7 @@ fn a_store_client_refuses_in_a_forked_child_and_goes_on_in_its_parent() {
         assert!(matches!(refused, KvError::Call(CallError::NotSent(Broken::Forked))), "{refused}");
         let refused = socket.get(b"key").unwrap_err();
         assert!(matches!(refused, ClientError::Forked), "{refused}");
-        // Their ends are not the ends of what the parent has.
+        // Dropping them in the child does not close the connections of the parent.
         drop((rpc, socket));
     });
     assert!(child_ended_well);
@@ -55,7 +55,7 @@ fn calls_under_way_end_in_a_forked_child_and_go_on_in_its_parent() {
     let server = server();
     let address = server.rpc_address().unwrap().to_string();
     let mut client = Client::connect(&SoftNic::new(), address, ClientOptions::default()).unwrap();
-    // No method of the store: answered with an error, and that is an answer.
+    // The method does not exist in the store; the error is a reply.
     let call = client.submit(u16::MAX, b"").unwrap();
     let child_ended_well = ends_well_in_child(|| {
         let done = client.wait().unwrap();

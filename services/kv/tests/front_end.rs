@@ -28,7 +28,7 @@ fn partition(number: u32, of: u32) -> Partition {
     Partition::new(config, NOW_MS).unwrap()
 }
 
-/// A server of several threads that stops, and checks that its threads ended well, on drop.
+/// A server of several threads. Stops on drop, and checks that its threads succeeded.
 struct Server {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -173,7 +173,7 @@ fn metadump_lists_the_items_of_all_partitions() {
         let mut stream = server.raw();
         let stores = (0..3000).map(|n| format!("set key{n} 0 0 1 noreply\r\nx\r\n")).collect::<String>();
         exchange(&mut stream, format!("{stores}mn\r\n").as_bytes(), "MN\r\n");
-        // Another one is served meanwhile, and what was sent behind the command waits for its end.
+        // Another client is served in the meantime, and commands after the listing wait for its end.
         stream.write_all(b"lru_crawler metadump all\r\nmn\r\n").unwrap();
         exchange(&mut server.raw(), b"get key7\r\n", "VALUE key7 0 1\r\nx\r\nEND\r\n");
         let mut listed: Vec<String> = BufReader::new(stream)
@@ -231,7 +231,7 @@ fn what_is_counted_starts_again_in_all_partitions() {
     server.stop();
 }
 
-/// Asks, and reads up to `END`.
+/// Sends a command and reads the reply up to `END`.
 fn report(client: &mut BufReader<TcpStream>, question: &str) -> String {
     client.get_mut().write_all(question.as_bytes()).unwrap();
     let mut reply = String::new();
@@ -251,7 +251,7 @@ fn prefixes_are_counted_over_all_partitions() {
             exchange(&mut stream, format!("set a:{number} 0 0 1\r\nx\r\n").as_bytes(), "STORED\r\n");
             exchange(&mut stream, format!("get b:{number}\r\n").as_bytes(), "END\r\n");
         }
-        // Asked on every thread.
+        // Requested from every thread.
         for _ in 0..threads {
             let mut other = BufReader::new(server.raw());
             assert_eq!(
@@ -277,7 +277,7 @@ fn connections_of_all_threads_are_listed() {
         let mut asking = BufReader::new(server.raw());
         let own = asking.get_ref().local_addr().unwrap();
         let half = streams[0].local_addr().unwrap();
-        // The thread of the other connection may not have read it yet.
+        // The thread of the other connection may not have read the command yet.
         let reply = loop {
             let reply = report(&mut asking, "stats conns\r\n");
             if reply.contains("conn_nread") {
@@ -294,7 +294,7 @@ fn connections_of_all_threads_are_listed() {
             let listed = &after[..after.find(":secs_since").unwrap()];
             assert!(listed.contains(&format!(":state conn_{state}\r\n")), "{state}: {listed}");
         }
-        // Those that are gone are gone, whichever thread they belonged to.
+        // Closed connections are removed from the list, whichever thread they belonged to.
         drop(streams);
         while report(&mut asking, "stats conns\r\n").matches(":addr tcp:").count() > 2 {
             std::thread::yield_now();
@@ -311,12 +311,12 @@ fn a_client_that_does_not_read_is_not_read_from_and_loses_nothing() {
         let stream = server.raw();
         stream.set_nonblocking(true).unwrap();
         let (request, mut sent) = (b"get big\r\n".repeat(1000), 0usize);
-        // The server must stop taking requests long before their 50 GB of replies pile up.
+        // The server must stop reading requests long before their replies of 50 GB accumulate.
         loop {
             match (&stream).write(&request[sent % 9..]) {
                 Ok(bytes) => sent += bytes,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    // Others are served meanwhile.
+                    // Other clients are served in the meantime.
                     assert_eq!(server.client().get(b"big").unwrap().unwrap().bytes.len(), 100_000);
                     match (&stream).write(&request[sent % 9..]) {
                         Ok(bytes) => sent += bytes,
@@ -333,7 +333,7 @@ fn a_client_that_does_not_read_is_not_read_from_and_loses_nothing() {
         let mut all = std::io::BufReader::new(&stream);
         let one = [&b"VALUE big 0 100000\r\n"[..], &vec![b'v'; 100_000], b"\r\nEND\r\n"].concat();
         let mut reply = vec![0; one.len()];
-        // Reading everything would take long: the first replies, in order, are enough.
+        // Reading all replies would take long; the first ones, in order, are sufficient.
         for _ in 0..requests.min(200) {
             all.read_exact(&mut reply).unwrap();
             assert!(reply == one);
@@ -342,7 +342,7 @@ fn a_client_that_does_not_read_is_not_read_from_and_loses_nothing() {
     }
 }
 
-/// Unix sockets hand over what was sent at once, so that a round finds it whoever is slow.
+/// Unix sockets deliver sent data at once, so that one round finds all of it, independent of scheduling.
 #[test]
 fn a_command_waits_for_a_bounded_part_of_what_others_asked_for() {
     const OTHERS: u64 = 20;
@@ -366,7 +366,7 @@ fn a_command_waits_for_a_bounded_part_of_what_others_asked_for() {
         client.set_nonblocking(true).unwrap();
         client.read_exact(&mut reply).unwrap();
         assert_eq!(reply, expected);
-        // A few long values and the small one; all the others come in later rounds.
+        // A few long values and the short one; all others are in later rounds.
         let hits = partition.stats().get_hits;
         assert!((2..=4).contains(&hits), "{hits} values in one round");
         while front_end.poll(&mut partition, || NOW_MS, Some(Duration::ZERO)).unwrap() > 0 {}
@@ -413,7 +413,7 @@ fn connections_over_the_limit_are_told_so() {
     third.read_to_string(&mut reply).unwrap();
     assert_eq!(reply, "ERROR Too many open connections\r\n");
     drop(second);
-    // The place becomes free once the server has seen the end.
+    // The slot becomes free once the server has detected the end of the connection.
     let given_up = Instant::now() + Duration::from_secs(60);
     while !server.client().get(b"a").is_ok_and(|value| value.is_some()) {
         assert!(Instant::now() < given_up, "the place of who left is not free");
@@ -429,7 +429,7 @@ fn the_descriptor_tells_when_to_poll() {
     let mut front_end = FrontEnd::bind(vec![listener], 1, &FrontEndConfig::default()).unwrap().remove(0);
     let mut store = partition(0, 1);
     let readable = |front_end: &FrontEnd, timeout_ms: i32| {
-        // SAFETY: the front end is alive while its descriptor is borrowed.
+        // SAFETY: the front end, which owns the descriptor, is alive while it is borrowed.
         let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(front_end.as_raw_fd()) };
         let mut set = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
         let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: i64::from(timeout_ms) * 1_000_000 };
@@ -453,7 +453,7 @@ fn the_descriptor_tells_when_to_poll() {
     assert_eq!(&reply, b"MN\r\n");
 }
 
-/// A directory of its own, removed on drop.
+/// A temporary directory, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -489,13 +489,13 @@ fn a_unix_socket_is_private_exclusive_and_cleaned_up() {
     server.stop();
     assert!(!path.exists(), "a clean exit removes the file");
 
-    // A dead server's file is replaced: closing the listener alone leaves it behind.
+    // The file of a server that has exited is replaced: closing the listener alone leaves the file.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists() && UnixStream::connect(&path).is_err());
     let listener = Listener::unix(&path).unwrap();
     assert!(UnixStream::connect(&path).is_ok());
 
-    // What a later server has put there is not removed by an earlier one's exit.
+    // A file created by a later server is not removed when an earlier one exits.
     std::fs::remove_file(&path).unwrap();
     let later = Listener::unix(&path).unwrap();
     drop(listener);

@@ -14,11 +14,11 @@ fn store() -> Partition {
         index: IndexSize::Buckets(256),
         ..Config::default()
     };
-    // Versions start at 1, so that tables can name them.
+    // Versions start at 1, so that the tables can contain them.
     Partition::new(config, 0).unwrap()
 }
 
-/// Feeds everything at once; the replies. The whole input must be consumed.
+/// Feeds the complete input at once, which must be consumed, and returns the replies.
 fn converse(partition: &mut Partition, input: &str, now_ms: u64) -> String {
     let (mut session, mut out) = (Session::new(), Vec::new());
     let consumed = session.feed(input.as_bytes(), partition, now_ms, &mut out);
@@ -26,7 +26,7 @@ fn converse(partition: &mut Partition, input: &str, now_ms: u64) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Plays a conversation of (sent, expected) on a fresh store.
+/// Runs a conversation of (sent, expected) on an empty store.
 fn check(table: &[(&str, &str)]) {
     let mut partition = store();
     for (sent, expected) in table {
@@ -52,7 +52,7 @@ fn storage_and_retrieval() {
         ),
         ("append c 0 0 1\r\nx\r\n", "NOT_STORED\r\n"),
         ("set nl 0 0 4\na\r\nb\r\nget nl\n", "STORED\r\nVALUE nl 0 4\r\na\r\nb\r\nEND\r\n"),
-        // The end of a data block is both bytes.
+        // A data block must end with both bytes.
         ("set nl 0 0 1\r\nx\nget nl\r\n", "CLIENT_ERROR bad data chunk\r\nVALUE nl 0 4\r\na\r\nb\r\nEND\r\n"),
         (" get nl\r\n   \r\n", "VALUE nl 0 4\r\na\r\nb\r\nEND\r\nERROR\r\n"),
         ("delete a\r\ndelete a\r\n", "DELETED\r\nNOT_FOUND\r\n"),
@@ -71,7 +71,7 @@ fn compare_and_swap() {
         ("gets a\r\n", "VALUE a 7 1 2\r\ny\r\nEND\r\n"),
         ("touch a 0\r\ngets a\r\n", "TOUCHED\r\nVALUE a 7 1 2\r\ny\r\nEND\r\n"),
     ]);
-    // The line tells the block's length, so the block is skipped and the error follows it.
+    // The line contains the length of the block, so the block is skipped, and the error is sent after it.
     check(&[("cas a 0 0 1 x\r\nx\r\nmn\r\n", "CLIENT_ERROR bad command line format\r\nMN\r\n")]);
 }
 
@@ -117,10 +117,10 @@ fn noreply_silences_refusals_as_memcached_does() {
         ("delete a 5 noreply\r\ntouch a x noreply\r\nincr a x noreply\r\nmn\r\n", "MN\r\n"),
         ("set w 0 0 1\r\nw\r\nincr w 1 noreply\r\nmn\r\n", "STORED\r\nMN\r\n"),
         ("flush_all x noreply\r\nflush_all noreply noreply\r\nverbosity x noreply\r\nmn\r\n", "MN\r\n"),
-        // A wrong number of fields is told.
+        // A wrong number of fields is reported.
         ("set noreply\r\ndelete noreply 0 0 noreply\r\nincr noreply\r\n", "ERROR\r\nERROR\r\nERROR\r\n"),
         ("set a 0 0 1 noreply more\r\nverbosity\r\n", "ERROR\r\nERROR\r\n"),
-        // The meta commands have no such field, and a quiet one tells what is wrong with it.
+        // The meta commands have no such field, and a quiet command reports its faults.
         (
             "mg a noreply\r\nms a 1 q q\r\nx\r\nmn\r\n",
             "CLIENT_ERROR invalid flag\r\nCLIENT_ERROR duplicate flag\r\nMN\r\n",
@@ -222,7 +222,7 @@ fn malformed_lines() {
         ("cache_memlimit 64 noreply\r\ncache_memlimit x\r\n", "ERROR\r\n"),
         ("cache_memlimit 1000000001\r\n", "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n"),
         ("lru_crawler enable\r\nlru_crawler metadump 2\r\n", "ERROR\r\nBADCLASS invalid class id\r\n"),
-        // A line of keys is refused as a whole.
+        // A line of keys is refused completely.
         (&format!("get a {long}\r\nmn\r\n"), "CLIENT_ERROR bad command line format\r\nMN\r\n"),
         ("stats nonsense\r\n", "ERROR\r\n"),
         (
@@ -327,7 +327,7 @@ fn stats_under_memcached_names() {
     }
 }
 
-/// As memcached 1.6.18 answered the same lines, but for the order of its prefixes.
+/// Replies as from memcached 1.6.18 to the same lines, except for the order of its prefixes.
 #[test]
 fn what_commands_do_to_each_prefix_of_keys_is_counted_on_demand() {
     const USAGE: &str = "CLIENT_ERROR usage: stats detail on|off|dump\r\n";
@@ -343,7 +343,7 @@ fn what_commands_do_to_each_prefix_of_keys_is_counted_on_demand() {
             "PREFIX  get 1 hit 0 set 0 del 0\r\nPREFIX a get 3 hit 1 set 1 del 0\r\n\
              PREFIX b get 1 hit 0 set 0 del 0\r\nEND\r\n",
         ),
-        // Sets and deletes count whatever becomes of them; counters, touches and meta commands do not.
+        // Sets and deletes count with any result; counters, touches and meta commands do not.
         ("stats reset\r\ndelete q:1\r\nadd a:1 0 0 1\r\nx\r\n", "RESET\r\nNOT_FOUND\r\nNOT_STORED\r\n"),
         ("cas c:1 0 0 1 1\r\nx\r\ngat 0 a:1 g:1\r\n", "NOT_FOUND\r\nVALUE a:1 0 1\r\nx\r\nEND\r\n"),
         ("incr i:1 1\r\ntouch t:1 0\r\nmg a:9 v\r\nmd m:1\r\n", "NOT_FOUND\r\nNOT_FOUND\r\nEN\r\nNF\r\n"),
@@ -412,7 +412,7 @@ fn whoever_sets_the_wall_clock_expires_nothing() {
     for wall_ms in [now_ms + hour_ms, now_ms - hour_ms] {
         partition.set_wall(wall_ms, now_ms);
         assert_eq!(converse(&mut partition, get, now_ms + 59_999), both);
-        // An expiry that is told as a Unix time is one of the clock that its sender reads.
+        // An expiration time given as a Unix time refers to the wall clock.
         let unix_s = wall_ms / 1000 + 10;
         let told = converse(&mut partition, &format!("ms told 1 T{unix_s}\r\nx\r\nmg told t\r\n"), now_ms);
         assert_eq!(told, "HD\r\nHD t10\r\n");
@@ -516,11 +516,12 @@ fn stale_items_and_one_winner() {
     check(&[
         ("set a 0 0 1\r\nx\r\nmd a I T30\r\n", "STORED\r\nHD\r\n"),
         ("mg a v c t\r\nmg a v\r\n", "VA 1 c2 t30 X W\r\nx\r\nVA 1 Z X\r\nx\r\n"),
-        // The winner of an older version may store, but leaves the item stale, its time, and nobody else to win it.
+        // The winner of an older version may store a value, but the item stays stale, keeps its time, and has no
+        // further winner.
         ("ms a 1 C1 I T90\r\ny\r\nmg a v t\r\n", "HD\r\nVA 1 t30 Z X\r\ny\r\n"),
         ("ms a 1 C1 I MA\r\ny\r\nms a 1 C9 I\r\ny\r\n", "EX\r\nEX\r\n"),
         ("ms a 1 C3\r\nz\r\nmg a v t\r\n", "HD\r\nVA 1 t-1\r\nz\r\n"),
-        // If nobody was told to refresh it, one caller still is.
+        // If no caller was instructed to refresh it, one still will be.
         ("md a I\r\nms a 1 C4 I\r\n5\r\nmg a\r\nmg a\r\n", "HD\r\nHD\r\nHD X W\r\nHD Z X\r\n"),
         ("incr a 1\r\nmg a\r\nincr a 100\r\nma a\r\nmg a\r\n", "6\r\nHD Z X\r\n106\r\nHD\r\nHD Z X\r\n"),
         ("mg new v t N30 t\r\nmg new v\r\n", "CLIENT_ERROR duplicate flag\r\nEN\r\n"),
@@ -533,7 +534,7 @@ fn stale_items_and_one_winner() {
     ]);
 }
 
-/// Lines that make interesting streams when joined.
+/// Generates lines that form relevant streams when joined.
 fn any_piece() -> impl Strategy<Value = Vec<u8>> {
     let fixed = prop::sample::select(vec![
         "get a b\r\n",
@@ -580,7 +581,7 @@ fn any_piece() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Feeds `input` in chunks, offering unconsumed bytes again only as `wants_bytes` asks.
+/// Feeds `input` in chunks, and passes in unconsumed bytes again only as `wants_bytes` requires.
 fn feed_chunks(input: &[u8], mut chunk_bytes: impl FnMut() -> usize) -> (Vec<u8>, bool) {
     let (mut partition, mut session, mut out, mut pending) =
         (store(), Session::new(), Vec::new(), Vec::new());

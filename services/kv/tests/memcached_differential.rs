@@ -1,7 +1,8 @@
-//! The same random commands to memcached and to a session of this crate: the same replies, the same statistics.
+//! Sends the same random commands to memcached and to a session of this package, and compares the replies and
+//! statistics.
 //!
-//! `FARCALL_MEMCACHED_SEEDS`: how many sequences, 100 by default. `FARCALL_TEST_SEED`: one sequence alone, whose number a
-//! failure prints.
+//! `FARCALL_MEMCACHED_SEEDS`: number of sequences, 100 by default. `FARCALL_TEST_SEED`: runs a single sequence, whose
+//! number a failure prints.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -17,7 +18,7 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Version of memcached that the replies are compared with. Other versions reply differently.
+/// Version of memcached with which the replies are compared. Other versions reply differently.
 const VERSION: &str = "1.6.18";
 const SEEDS: u64 = 100;
 const COMMANDS_PER_SEED: usize = 80;
@@ -44,7 +45,7 @@ const COUNTERS: [&str; 18] = [
     "store_too_large",
 ];
 
-/// memcached with one thread on a Unix socket in a directory of its own; ends when dropped.
+/// memcached with one thread on a Unix socket in a temporary directory; killed when dropped.
 struct Memcached {
     child: Child,
     folder: PathBuf,
@@ -52,7 +53,7 @@ struct Memcached {
 }
 
 impl Memcached {
-    /// `None`, said in words: it is not installed, or is of another version.
+    /// Starts memcached. Returns `None` and prints the reason if it is not installed, or is another version.
     fn start(name: &str) -> Option<Self> {
         let version = match Command::new("memcached").arg("-V").output() {
             Err(error) if error.kind() == ErrorKind::NotFound => "none".to_owned(),
@@ -66,7 +67,7 @@ impl Memcached {
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("socket");
         let mut command = Command::new("memcached");
-        // Without the threads that walk through the items: while one holds an item, `incr` pads no number.
+        // Without the threads that walk the items: while one holds an item, `incr` does not pad numbers.
         let options = ["-m", "64", "-t", "1", "-o", "no_lru_maintainer,no_lru_crawler"];
         command.arg("-s").arg(&path).args(options).stdin(Stdio::null());
         if rustix::process::geteuid().is_root() {
@@ -83,7 +84,7 @@ impl Memcached {
         };
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut memcached = Self { child, folder, socket };
-        // Version 1 is that of no item from now on.
+        // No later item has version 1.
         assert_eq!(memcached.ask(b"set a 0 0 0\r\n\r\ndelete a\r\n"), b"STORED\r\nDELETED\r\n");
         Some(memcached)
     }
@@ -97,7 +98,7 @@ impl Drop for Memcached {
     }
 }
 
-/// A reply that no other command has: it follows the replies to what was sent before.
+/// A command and its reply, which is unique: it follows the replies to all earlier commands.
 const MARK: (&[u8], &[u8]) = (b"mg no-such-key O~mark~\r\n", b"EN O~mark~\r\n");
 
 trait Server {
@@ -160,8 +161,8 @@ fn show(bytes: &[u8]) -> String {
 
 const KEYS: [&str; 8] = ["a", "b", "c", "d", "Zm9v", "enM=", "key\x01", "kéy"];
 
-/// Keys in base64, right and wrong; decoded, they are none of the others. Characters that are none of its own are left
-/// out: see `DELIBERATE`.
+/// Valid and invalid base64 keys; decoded, they differ from all others. Characters outside the alphabet are left out:
+/// see `DELIBERATE`.
 const BASE64_KEYS: [&str; 7] = ["Zm9v", "enM=", "enN=", "eg==", "eg", "e", "="];
 
 const VALUES: [&str; 20] = [
@@ -187,7 +188,7 @@ const VALUES: [&str; 20] = [
     "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
 ];
 
-/// Lines that are answered without more.
+/// Lines that are complete commands.
 const LINES: [&str; 40] = [
     "",
     "foo",
@@ -252,8 +253,8 @@ impl Generator {
         }
     }
 
-    /// A storage line that is refused is a deliberate difference; and of keys that are refused with others, the others
-    /// are counted there.
+    /// Returns a key of valid length. The refusal of a storage line is a deliberate difference; and memcached counts
+    /// the valid keys of a refused line.
     fn legal_key(&mut self) -> String {
         let key = self.key();
         if key.len() > 250 { "a".to_owned() } else { key }
@@ -286,7 +287,7 @@ impl Generator {
         if self.one_in(8) { " noreply" } else { "" }
     }
 
-    /// One command with its data; `{cas}` stands for a version.
+    /// Generates one command with its data; `{cas}` is a placeholder for a version.
     fn command(&mut self) -> Vec<u8> {
         let end = if self.one_in(10) { "\n" } else { "\r\n" };
         let line = match self.random.random_range(0..20) {
@@ -364,7 +365,7 @@ impl Generator {
             flags.push(again);
         }
         let is_base64 = flags.iter().any(|flag| flag.starts_with('b'));
-        // An item that a lookup makes has no mark of base64 there: see `DELIBERATE`.
+        // In memcached an item created by a lookup has no base64 mark: see `DELIBERATE`.
         flags.retain(|flag| !is_base64 || !flag.starts_with('N'));
         let key = match &*verb {
             _ if is_base64 => self.pick(&BASE64_KEYS),
@@ -384,7 +385,8 @@ impl Generator {
         let argument = match letter {
             b'N' => self.pick(&["0", "30", "1000", "x"]),
             b'T' => self.pick(&["0", "30", "1000", "1000", "x", ""]),
-            // None of the times that items have: which of both is earlier would depend on the clock's fraction.
+            // Different from all times that items have, because a comparison would depend on the fraction of the
+            // clock.
             b'R' => self.pick(&["0", "20", "600", "x", ""]),
             b'C' => self.version(),
             b'F' => self.pick(&["0", "7", "4294967295", "x"]),
@@ -399,7 +401,7 @@ impl Generator {
     }
 }
 
-/// Versions that both gave the same item, each with the other's.
+/// Pairs of versions that both servers gave to the same item.
 #[derive(Default)]
 struct Versions {
     pairs: Vec<[String; 2]>,
@@ -407,7 +409,7 @@ struct Versions {
 }
 
 impl Versions {
-    /// Whether `theirs` and `ours` are the same version, if they are versions. Ours are large numbers.
+    /// Returns whether `theirs` and `ours` are the same version, if they are versions. `ours` are large numbers.
     fn agree(&mut self, theirs: &str, ours: &str) -> bool {
         let is_version = |text: &str, from| text.parse::<u64>().is_ok_and(|number| number >= from);
         if !is_version(theirs, 1) || !is_version(ours, 1 << 59) {
@@ -421,8 +423,8 @@ impl Versions {
     }
 }
 
-/// Whether two replies mean the same: versions are the same ones, and times left differ by no more than the moments in
-/// which they were asked for.
+/// Returns whether two replies are equivalent: versions correspond, and remaining times differ by no more than the
+/// time between the requests.
 fn same(theirs: &[u8], ours: &[u8], versions: &mut Versions) -> bool {
     let text = [theirs, ours].map(String::from_utf8_lossy);
     let is_gap = |c: char| matches!(c, ' ' | '\r' | '\n');
@@ -433,7 +435,7 @@ fn same(theirs: &[u8], ours: &[u8], versions: &mut Versions) -> bool {
 
 fn same_token(theirs: &str, ours: &str, versions: &mut Versions) -> bool {
     let [theirs, ours] = [theirs, ours].map(|token| token.trim_end_matches([' ', '\r', '\n']));
-    // Of `me`: sizes and classes are those of the memory's layout; see `DELIBERATE` for the time.
+    // In the reply to `me`, sizes and classes depend on the memory layout; see `DELIBERATE` for the time.
     for of_layout in ["size=", "cls=", "exp="] {
         if theirs.starts_with(of_layout) && ours.starts_with(of_layout) {
             return true;
@@ -450,7 +452,7 @@ fn same_token(theirs: &str, ours: &str, versions: &mut Versions) -> bool {
         if let (Some(Ok(theirs)), Some(Ok(ours))) =
             (theirs.strip_prefix(prefix).map(str::parse::<i64>), ours.strip_prefix(prefix).map(str::parse))
         {
-            // The end of a time in the past is a large number there.
+            // memcached displays a time in the past as a large number.
             return theirs.abs_diff(ours) <= 120 || (theirs > i64::from(i32::MAX) && ours == 0);
         }
     }
@@ -474,7 +476,7 @@ fn run_seed(seed: u64, memcached: &mut Memcached, ours: &mut Ours, versions: &mu
         let unknown = [String::from("1"), String::from("1")];
         let pair = versions.pairs.choose(&mut generator.random).unwrap_or(&unknown).clone();
         let fill = |version: &String| {
-            // A value may be any bytes, but none of these has braces.
+            // A value may contain any bytes, but none of these has braces.
             String::from_utf8(template.clone()).unwrap().replace("{cas}", version).into_bytes()
         };
         let [theirs, own] = [memcached.ask(&fill(&pair[0])), ours.ask(&fill(&pair[1]))];
@@ -515,8 +517,8 @@ fn replies_as_memcached_does() {
     eprintln!("seeds {seeds:?}, {COMMANDS_PER_SEED} commands each: no difference");
 }
 
-/// Where the listener differs from memcached 1.6.18 on purpose: what is sent, what memcached replies, what is replied
-/// here. The documentation of `farcall_kv::memcached` says why.
+/// Intended differences from memcached 1.6.18: the sent line, memcached's reply, and the reply here. The documentation
+/// of `farcall_kv::memcached` gives the reasons.
 const DELIBERATE: [(&str, &str, &str, &str); 16] = [
     (
         "the data of a refused storage line is no command",
@@ -602,7 +604,7 @@ fn deliberate_differences_are_as_listed() {
     }
 }
 
-/// What the exporter of Prometheus (github.com/prometheus/memcached_exporter 0.13) reads, and fails without.
+/// Values that the Prometheus exporter (github.com/prometheus/memcached_exporter 0.13) reads and requires.
 #[test]
 fn statistics_are_those_that_the_exporter_scrapes() {
     let mut ours = Ours::new();
@@ -680,7 +682,7 @@ fn statistics_are_those_that_the_exporter_scrapes() {
     for name in ["number", "age", "evicted", "outofmemory", "mem_requested"] {
         assert!(has(&items, &format!("items:1:{name}")), "{name} in {items}");
     }
-    // It makes one metric of both reports, and refuses two samples of it.
+    // The exporter makes one metric of both reports, and refuses two samples of it.
     assert!(!has(&slabs, "1:mem_requested"), "{slabs}");
     assert!(has(&settings, "maxconns"), "{settings}");
 }

@@ -20,7 +20,7 @@ fn any_port() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-/// The server removes it when it stops.
+/// Returns the path of a socket, which the server removes when it stops.
 fn socket(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("farcall-test-{}-{name}.sock", std::process::id()))
 }
@@ -44,7 +44,7 @@ fn both_front_ends_of_one_and_of_several_partitions_lead_to_the_same_store() {
     }
 }
 
-/// One RPC client for each partition; the first says how many there are and how keys are routed.
+/// Connects one RPC client for each partition; the first queries their number and the routing of keys.
 fn rpc_clients(address: SocketAddr) -> (Router, Vec<RpcClient>) {
     let connect = |thread| {
         let options = ClientOptions::default().probe(false).thread(thread);
@@ -82,7 +82,7 @@ fn rpc_and_memcached_clients_of_several_partitions_see_the_same_store() {
                 mode: PutMode::Set,
             };
             call(&mut clients[owner], put).unwrap();
-            // Through whatever thread the socket belongs to: forwarded to the owner.
+            // The thread of the socket may be any; it forwards the command to the owner.
             assert_eq!(tcp.get(key.as_bytes()).unwrap().unwrap().bytes, b"by rpc");
             tcp.set(key.as_bytes(), b"by tcp").unwrap();
             let get = Request::Get { key: key.as_bytes() };
@@ -106,7 +106,7 @@ fn an_idle_thread_sleeps_and_wakes_for_both_kinds_of_clients() {
     let mut tcp = Client::connect_tcp(server.tcp_addresses()[0]).unwrap();
     let (_, mut clients) = rpc_clients(server.rpc_address().unwrap());
     for round in 0..5u8 {
-        // Longer than the threads poll: what comes next finds them asleep, most of the time.
+        // Longer than the threads poll, so that the next command usually finds them asleep.
         std::thread::sleep(Duration::from_millis(20));
         tcp.set(b"key", &[round]).unwrap();
         std::thread::sleep(Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! The partition against a simple model, the order of eviction, and the memory limit under churn.
+//! The partition compared with a simple model, the order of eviction, and the memory limit under churn.
 
 use std::collections::HashMap;
 
@@ -82,12 +82,12 @@ struct ModelItem {
     cas: u64,
 }
 
-/// What the store must hold, except that items may be missing once it has evicted.
+/// The contents that the store must have, except that items may be missing after evictions.
 struct Model {
     items: HashMap<u8, ModelItem>,
     now_ms: u64,
     flush_at_ms: u64,
-    /// The size of the last version seen: versions only grow.
+    /// The last version seen: versions only increase.
     last_cas: u64,
     writes: u8,
 }
@@ -106,7 +106,7 @@ impl Model {
         if ttl_ms == 0 { 0 } else { self.now_ms + ttl_ms }
     }
 
-    /// Makes the model forget what the store has evicted; anything else missing is an error.
+    /// Removes items from the model that the store has evicted; any other missing item is an error.
     fn sync(&mut self, store: &mut Partition, key: u8, may_miss: bool) {
         self.settle();
         let name = name(key);
@@ -145,8 +145,8 @@ impl Model {
     fn put(&mut self, store: &mut Partition, key: u8, put: &Put<'_>) {
         let result = store.put(&store.key(&name(key)).unwrap(), put, self.now_ms);
         let old = self.items.get(&key).cloned();
-        // As in memcached: a condition on the version is met or not where there is something to compare, and says
-        // nothing about an item that is to be new.
+        // As in memcached, a condition on the version is evaluated only if there is an item to compare with, and has
+        // no effect on an item to be added.
         let differs =
             old.as_ref().is_some_and(|item| put.compare_cas.is_some_and(|wanted| wanted != item.cas));
         match (put.mode, &old) {
@@ -305,7 +305,7 @@ fn run(mut store: Partition, steps: &[Step]) {
 proptest! {
     #[test]
     fn a_roomy_store_is_a_map(steps in prop::collection::vec(any_step(), 1..300)) {
-        // 40 keys in 512 buckets: none is ever full.
+        // 40 keys in 512 buckets: no bucket is ever full.
         run(partition(1 << 20, 512, true), &steps);
     }
 
@@ -380,7 +380,7 @@ fn the_limit_is_kept_and_every_allowed_size_finds_room_under_churn() {
     for turn in 0..30_000u32 {
         let text = random.random_range(0..5000u32).to_le_bytes();
         let key = store.key(&text).unwrap();
-        // Mostly small, sometimes anything up to the largest.
+        // Mostly short, sometimes up to the maximum length.
         let len = if turn % 50 == 0 { random.random_range(0..=300_000) } else { random.random_range(0..400) };
         store.set(&key, &value[..len], NOW_MS).unwrap();
         assert!(
@@ -510,7 +510,7 @@ fn a_lowered_limit_is_kept_and_every_allowed_size_still_finds_room() {
     }
     assert!(store.limit_memory(1 << 20));
     assert_eq!(store.stats().limit_bytes, 1 << 20);
-    // What is too much goes by and by, and grows no further meanwhile.
+    // The excess is evicted gradually, and does not grow in the meantime.
     assert!(fill(&mut store) <= before);
     while store.stats().item_bytes > 1 << 20 {
         let items = store.stats().items;

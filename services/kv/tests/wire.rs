@@ -1,4 +1,4 @@
-//! The RPC codec and service: round trips, garbage, statuses, routing, and no allocation on the way of a GET.
+//! The RPC codec and service: round trips, invalid input, statuses, routing, and GETs without allocation.
 
 #[path = "../../stream/tests/support/counting.rs"]
 mod counting;
@@ -291,7 +291,7 @@ proptest! {
     }
 }
 
-/// A reply of fixed room, as the RPC layer has it.
+/// A reply with a fixed capacity, as in the RPC layer.
 struct Slot {
     bytes: [u8; 4096],
     used: usize,
@@ -317,7 +317,7 @@ fn steady_state_allocates_nothing() {
     };
     let before = allocations();
     for (turn_number, name) in names.iter().enumerate() {
-        // Sizes vary, and the store is too small for all: puts evict.
+        // Lengths vary, and the store is too small for all values, so that puts evict.
         turn(&mut service, put(name.as_bytes(), &[b'v'; 2000][..turn_number % 2000]));
         turn(&mut service, Request::Get { key: name.as_bytes() });
         turn(&mut service, Request::Get { key: names[turn_number / 2].as_bytes() });

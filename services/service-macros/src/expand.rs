@@ -1,4 +1,4 @@
-//! What is generated: the trait, a server, two clients.
+//! Generated code: the trait, a server, two clients.
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
@@ -7,28 +7,28 @@ use syn::Result;
 use crate::method::{Kind, Method};
 use crate::service::Service;
 
-/// The whole of it.
+/// Generates all code of a service.
 ///
 /// # Errors
-/// As [`Service::read`].
+/// Like [`Service::read`].
 pub fn service(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let service = Service::read(options, item)?;
     let parts = [described(&service), server(&service), blocking(&service), asynchronous(&service)];
     Ok(quote!(#(#parts)*))
 }
 
-/// Where the library is.
+/// Returns the path of the library module that generated code calls.
 fn library() -> TokenStream {
     quote!(::farcall::rpc::service)
 }
 
-/// FNV-1a of what both ends must agree on.
+/// Returns the FNV-1a hash of the properties on which both ends must agree.
 fn fingerprint(service: &Service, method: &Method) -> u32 {
     let text = format!("{} {} {}", service.name, service.version, method.signature());
     text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// The trait, for those who implement it.
+/// Generates the trait that the implementation of the service implements.
 fn described(service: &Service) -> TokenStream {
     let Service { visibility, name, attributes, methods, .. } = service;
     let functions = methods.iter().map(|method| {
@@ -79,7 +79,7 @@ fn server(service: &Service) -> TokenStream {
         #visibility struct #server<S>(::std::sync::Arc<S>);
 
         impl<S: #name> #server<S> {
-            /// What serves `service`; all threads of the server share it.
+            /// Creates the server of `service`, which all threads share.
             #[allow(dead_code)]
             #visibility fn new(service: S) -> Self {
                 Self(::std::sync::Arc::new(service))
@@ -109,7 +109,7 @@ fn server(service: &Service) -> TokenStream {
     }
 }
 
-/// What both ends must agree on.
+/// Generates the description on which both ends must agree.
 fn description(service: &Service) -> TokenStream {
     let (library, text, version) = (library(), service.name.to_string(), service.version);
     let methods = service.methods.iter().map(|method| {
@@ -150,13 +150,13 @@ fn blocking(service: &Service) -> TokenStream {
 
         #[allow(dead_code)]
         impl #client {
-            /// What it expects of a server.
+            /// The description that the client requires of a server.
             #visibility const DESCRIPTION: #library::Description = #description;
 
-            /// Connects, and checks that the server's methods are the same.
+            /// Connects, and checks that the server has the same methods.
             ///
             /// # Errors
-            /// As `Client::connect`; if the server serves something else, in words.
+            /// As `Client::connect`; also if the server has a different service, with the difference as text.
             #visibility fn connect(
                 provider: &dyn #library::Provider,
                 address: impl ::core::convert::Into<::std::string::String>,
@@ -216,10 +216,10 @@ fn asynchronous(service: &Service) -> TokenStream {
 
             #[allow(dead_code)]
             impl #client {
-                /// Connects, and checks that the server's methods are the same.
+                /// Connects, and checks that the server has the same methods.
                 ///
                 /// # Errors
-                /// As `AsyncClient::connect`; if the server serves something else, in words.
+                /// As `AsyncClient::connect`; also if the server has a different service, with the difference as text.
                 #visibility async fn connect(
                     provider: &dyn #library::Provider,
                     address: impl ::core::convert::Into<::std::string::String>,
@@ -231,7 +231,7 @@ fn asynchronous(service: &Service) -> TokenStream {
                         .map(Self)
                 }
 
-                /// The same client, whose calls have other options.
+                /// Returns the same client with other options for its calls.
                 #visibility fn with_options(&self, options: #library::PerCall) -> Self {
                     Self(self.0.with_options(options))
                 }

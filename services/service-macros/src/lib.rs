@@ -1,5 +1,6 @@
-//! The attribute `service` of farcall: out of a trait it makes a server, a blocking client and one for tasks. What it
-//! generates calls `farcall::rpc::service`; use it through the crate `farcall`, where it is described.
+//! The attribute `service` of farcall, which generates a server, a blocking client and an asynchronous client from a
+//! trait. The generated code calls `farcall::rpc::service`; use the attribute through the package `farcall`, which
+//! documents it.
 
 #![forbid(unsafe_code)]
 

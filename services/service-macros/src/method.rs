@@ -1,4 +1,4 @@
-//! A method of a service, as its author wrote it.
+//! A method of a service as written in the trait.
 
 use quote::ToTokens;
 use syn::{
@@ -6,14 +6,14 @@ use syn::{
     TraitItemFn, Type, TypeParamBound,
 };
 
-/// How a method answers.
+/// Kind of execution of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// On the server's thread.
+    /// Runs on the server's thread.
     Now,
-    /// As a task.
+    /// Runs as a task.
     Async,
-    /// By an iterator, whose items are sent page by page.
+    /// Returns an iterator, whose items are sent in pages.
     Stream,
 }
 
@@ -22,12 +22,12 @@ pub struct Method {
     pub kind: Kind,
     pub name: Ident,
     pub number: Option<u16>,
-    /// What is not ours: documentation, mostly.
+    /// Attributes other than `#[method]`, mostly documentation.
     pub attributes: Vec<Attribute>,
     pub arguments: Vec<(Ident, Type)>,
-    /// As it was written.
+    /// Return type as written.
     pub returns: Type,
-    /// The value, or the items, and the error.
+    /// Type of the value or of the items, and type of the error.
     pub value: Type,
     pub error: Type,
 }
@@ -70,7 +70,7 @@ impl Method {
         Ok(Self { kind, name, number, attributes, arguments, returns: (**returns).clone(), value, error })
     }
 
-    /// What client and server must agree on, as text.
+    /// Returns the signature on which client and server must agree, as text.
     pub fn signature(&self) -> String {
         let arguments: Vec<String> =
             self.arguments.iter().map(|(name, of)| format!("{name}: {}", text(of))).collect();
@@ -80,7 +80,7 @@ impl Method {
     }
 }
 
-/// Without the spaces, which compilers set as they like.
+/// Returns a type as text without white space, which depends on the compiler.
 fn text(of: &Type) -> String {
     of.to_token_stream().to_string().split_whitespace().collect()
 }
@@ -91,7 +91,7 @@ fn is_shared(receiver: &syn::Receiver) -> bool {
     receiver.colon_token.is_none() && receiver.reference.is_some() && receiver.mutability.is_none()
 }
 
-/// `#[method(7)]`, and all other attributes.
+/// Splits the number in `#[method(7)]` from all other attributes.
 fn read_attributes(attributes: &[Attribute]) -> Result<(Option<u16>, Vec<Attribute>)> {
     let (mut number, mut others) = (None, Vec::new());
     for attribute in attributes {
@@ -120,7 +120,7 @@ fn argument(input: &FnArg) -> Result<(Ident, Type)> {
     Ok((pattern.ident.clone(), (*input.ty).clone()))
 }
 
-/// The two types of a `Result`.
+/// Returns the two types of a `Result`.
 fn result(returns: &Type) -> Result<(Type, Type)> {
     let wrong = || Error::new_spanned(returns, MUST_BE_RESULT);
     let Type::Path(path) = returns else { return Err(wrong()) };
@@ -133,7 +133,7 @@ fn result(returns: &Type) -> Result<(Type, Type)> {
     }
 }
 
-/// `T` of an `impl Iterator<Item = T> + …`; `None` if it is something else.
+/// Returns `T` of an `impl Iterator<Item = T> + …`; `None` for any other type.
 fn iterator_item(value: &Type) -> Result<Option<Type>> {
     let Type::ImplTrait(bounds) = value else { return Ok(None) };
     for bound in &bounds.bounds {

@@ -1,4 +1,4 @@
-//! A trait as a service: its options, its methods and their numbers.
+//! A service trait: its options, its methods and their numbers.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,10 @@ use syn::{Error, Ident, ItemTrait, LitInt, Result, TraitItem, Visibility};
 
 use crate::method::Method;
 
-/// Numbers that methods may have. Those above are the library's own.
+/// Maximum number of a method. Higher numbers are reserved for the library.
 const NUMBER_MAX: u16 = 0xfeff;
 
-/// What the attribute stands on.
+/// A trait with the attribute.
 pub struct Service {
     pub version: u32,
     pub visibility: Visibility,
@@ -21,10 +21,10 @@ pub struct Service {
 }
 
 impl Service {
-    /// Reads the attribute's options and the trait.
+    /// Parses the options of the attribute, and the trait.
     ///
     /// # Errors
-    /// If it cannot be a service, in words, at the place that is wrong.
+    /// Returns an error at the offending token if the trait cannot be a service.
     pub fn read(options: TokenStream, item: TokenStream) -> Result<Self> {
         let version = version(options)?;
         let item: ItemTrait = syn::parse2(item)?;
@@ -44,7 +44,7 @@ impl Service {
     }
 }
 
-/// `version = 2`; 1 if nothing is said.
+/// Parses `version = 2`; the default is 1.
 fn version(options: TokenStream) -> Result<u32> {
     let mut version = 1;
     let parser = syn::meta::parser(|meta| {
@@ -65,7 +65,7 @@ fn method(item: &TraitItem) -> Result<Method> {
     }
 }
 
-/// Numbers the methods that say nothing: one more than the method before.
+/// Numbers the methods that have no explicit number: one more than the previous method.
 fn number(methods: &mut [Method]) -> Result<()> {
     let mut next = 1;
     let mut taken: HashMap<u16, String> = HashMap::new();

@@ -1,4 +1,4 @@
-//! `farcall conform --listen`: the other end for suites that run on other hosts.
+//! `farcall conform --listen`: the other end for suites on other hosts.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,18 +13,18 @@ use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use crate::signals::StopFlag;
 
-/// How often it looks for signals and for the end of a suite.
+/// Interval between two checks for signals and for the end of a suite.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// So often, and with this pause, it looks whether an agent ends whose suite may have ended.
+/// Number of checks whether an agent exits whose suite may have ended, and pause between them.
 const ENDING_LOOKS: u32 = 100;
 const ENDING_PAUSE: Duration = Duration::from_millis(10);
-/// After the system gave no connection.
+/// Pause after a failed `accept`.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// An agent for each suite, one at a time, until told to stop. `agent` makes the command of one.
+/// Runs an agent for each suite, one at a time, until a stop is requested. `agent` creates the command of an agent.
 ///
 /// # Errors
-/// If the address cannot be had.
+/// If the address cannot be bound.
 pub fn listen(
     address: SocketAddr,
     console: Console,
@@ -45,7 +45,7 @@ pub fn listen(
     console.say_line(&text, &json!({ "listening": address, "pid": pid }))?;
     let mut running: Option<Running> = None;
     while !stop.is_raised() {
-        // A signal ends it early.
+        // A signal ends the wait early.
         let _ = poll(&mut [PollFd::new(&listener, PollFlags::IN)], Some(&LOOK));
         match listener.accept() {
             Ok((_, from)) if running.as_mut().is_some_and(Running::goes_on) => {
@@ -68,7 +68,7 @@ pub fn listen(
     Ok(Exit::Success)
 }
 
-/// The agent of a suite; dropping it ends it.
+/// The agent of a suite. Dropping it kills the agent.
 struct Running(Child);
 
 impl Running {
@@ -79,7 +79,7 @@ impl Running {
         agent.spawn().map(Self).map_err(failed)
     }
 
-    /// Whether it goes on; one whose suite has ended is about to end, too.
+    /// Returns whether the agent is still running; waits briefly for one whose suite has ended.
     fn goes_on(&mut self) -> bool {
         (0..ENDING_LOOKS).all(|_| {
             std::thread::sleep(ENDING_PAUSE);
@@ -90,7 +90,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Fails only if it ended already.
+        // Fails only if the process has already exited.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

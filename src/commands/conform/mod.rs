@@ -23,7 +23,7 @@ use crate::commands::nic_args::NicArgs;
 use crate::console::{Console, progress_bar};
 use crate::failure::{Exit, Failure};
 
-/// How long a suite may say nothing to its other end.
+/// Timeout of a suite without a message to its other end.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Run the conformance suite: each verb as the InfiniBand specification and the man pages say.
@@ -95,10 +95,10 @@ enum Sides {
 }
 
 impl Conform {
-    /// Runs the cases and reports.
+    /// Runs the cases and reports their results.
     ///
     /// # Errors
-    /// If the provider or the other end does not come up.
+    /// If the provider or the other end cannot be started.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         if self.agent {
             return self.serve_end();
@@ -112,7 +112,7 @@ impl Conform {
         }
         let world = self.world()?;
         let deviations = match (&*world.name(), world.provider()) {
-            // The kernel's software RNIC, by the name that everybody gives it.
+            // The kernel's software RNIC, whose devices have this name by convention.
             (name, "ibv") if name.contains("(rxe") => of_provider("rxe"),
             (name, "ibv") if name.contains("(softnic") => of_provider("drop-in"),
             (_, provider) => of_provider(provider),
@@ -123,7 +123,7 @@ impl Conform {
             bar.inc(1);
             bar.set_message(ended.name.clone());
             if self.verbose || matches!(ended.outcome, Outcome::Fail { .. }) {
-                // Results are for standard output; with --json that is the report's alone.
+                // Results go to standard output; with --json it contains only the report.
                 let now = bar.suspend(|| match console.is_json() {
                     true => {
                         eprintln!("{ended}");
@@ -207,7 +207,7 @@ impl Conform {
         elsewhere(started)
     }
 
-    /// Ourselves as the other end, started by `prefix`.
+    /// Returns the command of this program as the other end, started by the words of `prefix`.
     fn agent_command(&self, prefix: &[&str]) -> Result<Command, Failure> {
         let program = std::env::current_exe()
             .map_err(|error| Failure::because("cannot find this program's file", &error))?;
@@ -226,7 +226,7 @@ impl Conform {
             .try_clone_to_owned()
             .map_err(|error| Failure::because("standard input is no socket", &error))?;
         let line = UnixStream::from(line);
-        // Who says nothing keeps no other suite from this end for ever.
+        // A suite that sends no messages must not occupy this end forever.
         line.set_read_timeout(Some(PATIENCE))
             .map_err(|error| Failure::because("standard input is no socket", &error))?;
         serve(Local::new(device.provider(), context), line)
@@ -235,7 +235,7 @@ impl Conform {
     }
 }
 
-/// Two ends of one user, or of users that may not meet, would test something else.
+/// Checks that the test has two different users that are permitted to connect.
 fn check_users(other: u32) -> Result<(), Failure> {
     let own = rustix::process::geteuid().as_raw();
     let refusal = Failure::new("cannot test two users").exit(Exit::Usage);

@@ -1,33 +1,33 @@
-//! One line of the doctor's report.
+//! A single result of `farcall doctor`.
 
 use serde_json::json;
 use std::fmt;
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// As it should be.
+    /// No problem.
     Ok,
-    /// Farcall works, but something is slower or missing.
+    /// Farcall works, but with lower performance or without a feature.
     Warn,
-    /// Farcall cannot work so.
+    /// Farcall does not work in this state.
     Fail,
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// Severity of the finding.
     pub verdict: Verdict,
     name: &'static str,
     found: String,
-    /// What it means for the user, and what to do; empty when all is well.
+    /// Consequence for the user, and remedy; empty if there is no problem.
     meaning: String,
     remedy: String,
 }
 
 impl Finding {
-    /// All is well.
+    /// Creates a finding without a problem.
     pub fn ok(name: &'static str, found: impl Into<String>) -> Self {
         Self {
             verdict: Verdict::Ok,
@@ -38,7 +38,7 @@ impl Finding {
         }
     }
 
-    /// Works, with a drawback.
+    /// Creates a finding with a drawback.
     pub fn warn(name: &'static str, found: impl Into<String>, meaning: &str, remedy: &str) -> Self {
         Self {
             verdict: Verdict::Warn,
@@ -48,12 +48,12 @@ impl Finding {
         }
     }
 
-    /// Does not work.
+    /// Creates a finding of a failure.
     pub fn fail(name: &'static str, found: impl Into<String>, meaning: &str, remedy: &str) -> Self {
         Self { verdict: Verdict::Fail, ..Self::warn(name, found, meaning, remedy) }
     }
 
-    /// For `--json`.
+    /// Returns the finding as JSON, for `--json`.
     pub fn to_json(&self) -> serde_json::Value {
         let verdict = match self.verdict {
             Verdict::Ok => "ok",

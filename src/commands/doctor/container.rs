@@ -1,4 +1,4 @@
-//! Signs of a container, and what they mean for the meeting of processes.
+//! Detection of containers, and consequences for connections between processes.
 
 use super::check::{Finding, Verdict};
 use rustix::fs::statvfs;
@@ -17,9 +17,9 @@ pub fn check() -> Vec<Finding> {
     vec![container(&signs(), shares_directory), meeting, admitted(), seccomp(&status), counters(), shm_size()]
 }
 
-/// What tells that this is a container: files and variables that engines leave, and namespaces of its own.
+/// Returns the signs of a container: files and variables that container engines create, and separate namespaces.
 fn signs() -> Vec<&'static str> {
-    // The numbers that the kernel gives the first namespaces (include/linux/proc_ns.h).
+    // The inode numbers of the kernel's initial namespaces (include/linux/proc_ns.h).
     let is_own = |name: &str, first: u64| {
         fs::metadata(format!("/proc/self/ns/{name}")).is_ok_and(|namespace| namespace.ino() != first)
     };
@@ -52,7 +52,7 @@ fn container(signs: &[&str], shares_directory: bool) -> Finding {
     }
 }
 
-/// Where processes look for each other.
+/// Checks the directory by which processes find each other.
 fn meeting(directory: Option<&OsStr>) -> Finding {
     const NAME: &str = "rendezvous";
     let Some(directory) = directory else {
@@ -78,7 +78,7 @@ fn meeting(directory: Option<&OsStr>) -> Finding {
     }
 }
 
-/// Whom this process lets in.
+/// Checks which processes this process admits.
 fn admitted() -> Finding {
     const NAME: &str = "who may connect";
     let wanted = std::env::var("FARCALL_GROUP").unwrap_or_default();
@@ -122,7 +122,7 @@ fn seccomp(status: &str) -> Finding {
     }
 }
 
-/// Whether `farcall stats` finds what processes count.
+/// Checks whether `farcall stats` can read the counters of processes.
 fn counters() -> Finding {
     const NAME: &str = "counters";
     match farcall_stats::try_out() {

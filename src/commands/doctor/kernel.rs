@@ -1,4 +1,5 @@
-//! What the kernel offers. Every check tries the thing itself: containers and seccomp hide what versions promise.
+//! Kernel features. Every check uses the feature, because containers and seccomp may disable features that the version
+//! has.
 
 use super::check::Finding;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -7,7 +8,7 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use std::os::fd::AsRawFd;
 use std::{fs, io, mem};
 
-/// membarrier's global expedited command came with 4.16, pidfd_open with 5.3; 5.15 is the oldest kernel tried.
+/// membarrier's global expedited command was added in 4.16, pidfd_open in 5.3; 5.15 is the oldest tested kernel.
 const TRIED_SINCE: (u32, u32) = (5, 15);
 const NEEDED: (u32, u32) = (5, 3);
 
@@ -68,7 +69,7 @@ fn sealing() -> Finding {
     }
 }
 
-/// Whether resizing a sealed memfd is refused.
+/// Returns whether the kernel refuses to resize a sealed memfd.
 fn try_sealing() -> io::Result<bool> {
     let memory = memfd_create("farcall-doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&memory, 4096)?;
@@ -79,7 +80,7 @@ fn try_sealing() -> io::Result<bool> {
 fn membarrier() -> Finding {
     const NAME: &str = "membarrier";
     let needed = libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED | libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED;
-    // SAFETY: the query takes no pointer and changes nothing.
+    // SAFETY: the query takes no pointer and changes no state.
     let offered = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_QUERY, 0, 0) };
     if offered >= 0 && offered & i64::from(needed) == i64::from(needed) {
         return Finding::ok(NAME, "GLOBAL_EXPEDITED is offered");
@@ -125,7 +126,7 @@ fn try_peer_pidfd() -> io::Result<()> {
     let (here, _there) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     let mut fd: libc::c_int = -1;
     let mut len_bytes = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: `fd` and `len_bytes` are valid places for the result and its size.
+    // SAFETY: `fd` and `len_bytes` are valid for writes of the result and its length.
     let result = unsafe {
         libc::getsockopt(
             here.as_raw_fd(),
@@ -138,7 +139,7 @@ fn try_peer_pidfd() -> io::Result<()> {
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel has just created this descriptor for this process, which has no other owner.
     drop(unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) });
     Ok(())
 }

@@ -1,16 +1,16 @@
-//! Limits of this process and of its control group.
+//! Limits of this process and its control group.
 
 use super::check::Finding;
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each connection of the software RNIC takes a handful of descriptors.
+/// Wanted descriptor limit: each connection of the software RNIC uses several.
 const OPEN_FILES_WANTED: u64 = 4096;
 const OPEN_FILES_NEEDED: u64 = 128;
-/// What a real RNIC must be able to lock for a few connections.
+/// Memory that an RNIC must be able to lock for a few connections, in bytes.
 const LOCKED_BYTES_WANTED: u64 = 64 << 20;
-/// Below this a server with its default store does not fit.
+/// Memory in bytes below which a server with its default store does not fit.
 const MEMORY_BYTES_WANTED: u64 = 512 << 20;
 
 pub fn check() -> Vec<Finding> {
@@ -79,7 +79,7 @@ fn group_cpu(cores: Option<f64>) -> Finding {
     }
 }
 
-/// A file of this process's control group (version 2), or of the root of a container's namespace.
+/// Returns a file of this process's control group (version 2), or of the root of a container's namespace.
 fn group_file(name: &str) -> Option<String> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?.trim_start_matches('/');
@@ -92,7 +92,7 @@ fn parse_limit(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// `max 100000` or `<quota> <period>`, both in microseconds.
+/// Parses `max 100000` or `<quota> <period>`, both in microseconds.
 fn parse_cpu(text: &str) -> Option<f64> {
     let mut numbers = text.split_ascii_whitespace().map(str::parse::<f64>);
     let (quota, period) = (numbers.next()?.ok()?, numbers.next()?.ok()?);

@@ -1,4 +1,4 @@
-//! `farcall doctor`: can this machine run Farcall, and what to change if not.
+//! `farcall doctor`: checks whether this machine can run Farcall, and prints remedies.
 
 mod check;
 mod container;
@@ -35,7 +35,7 @@ impl Doctor {
     /// Runs all checks.
     ///
     /// # Errors
-    /// When the result cannot be printed.
+    /// If the result cannot be printed.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let findings: Vec<Finding> = [
             kernel::check(),

@@ -1,4 +1,4 @@
-//! Unmodified RDMA programs: whether they find the device. Tried with one, this.
+//! Checks with this program whether unmodified RDMA programs find the device.
 
 use super::check::Finding;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 const NAME: &str = "RDMA programs";
 
-/// Lists devices through the libraries that programs get.
+/// Lists devices through the libraries that unmodified programs load.
 pub fn check() -> Finding {
     match listed() {
         Ok(()) => Finding::ok(NAME, "find the device softnic0: farcall verbs run -- CMD"),
@@ -21,7 +21,7 @@ pub fn check() -> Finding {
     }
 }
 
-/// The error is what the programs would meet.
+/// Lists the devices. The error is the one that programs would receive.
 fn listed() -> Result<(), String> {
     let this = env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(&this);

@@ -1,4 +1,4 @@
-//! Whether regions of remote memory work here.
+//! Checks whether regions of remote memory work on this machine.
 
 use super::check::Finding;
 use farcall::memory::Preflight;

@@ -1,4 +1,4 @@
-//! RNICs: what the kernel has, whether programs may use it, and what Farcall would use.
+//! RNICs: the devices of the kernel, access to them, and the choice of Farcall.
 
 use super::check::Finding;
 use farcall::Ibv;
@@ -50,7 +50,7 @@ fn no_device() -> Finding {
 }
 
 fn device(device: &KernelDevice) -> Finding {
-    // One name for all: what was found starts with the device's.
+    // All findings have the same name; the text begins with the name of the device.
     const NAME: &str = "RNIC";
     let with_name = |what: &str| format!("{}: {what}", device.name);
     if device.is_iwarp {
@@ -94,7 +94,7 @@ fn opened(name: &str) -> Finding {
     }
 }
 
-/// What programs take unless told otherwise.
+/// Reports the default provider.
 fn choice() -> Finding {
     const NAME: &str = "provider";
     match Selection::default().choose() {
@@ -126,7 +126,7 @@ mod tests {
         );
         let text = device(&KernelDevice { is_iwarp: true, ..kernel_device(None) }).to_string();
         assert!(text.contains("connection manager") && text.contains("rxe"), "{text}");
-        // A node that opens, of a device that libibverbs does not have.
+        // A device node that can be opened, of a device that libibverbs does not have.
         let finding = device(&kernel_device(Some("/dev/null")));
         assert_eq!(finding.verdict, Verdict::Warn);
     }

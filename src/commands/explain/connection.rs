@@ -1,4 +1,4 @@
-//! Connections of sockets and streams, in words.
+//! Connections of sockets and streams as text.
 
 use farcall::stats::{BlockReport, Why};
 use serde_json::{Value, json};
@@ -8,7 +8,8 @@ use std::fmt;
 pub(super) struct Connection(BlockReport);
 
 impl Connection {
-    /// Of a block whose label is "tcp LOCAL PEER accepted" or "connected"; of a stream, "stream ...".
+    /// Creates a connection from a block whose label is "tcp LOCAL PEER accepted" or "connected", or "stream ..." for
+    /// a stream.
     pub(super) fn of(block: &BlockReport) -> Option<Self> {
         let is_named = ["tcp ", "stream "].iter().any(|kind| block.label.starts_with(kind));
         let is_one = is_named && block.counters.first().is_some_and(|(name, _)| name == "why");
@@ -49,7 +50,7 @@ impl fmt::Display for Connection {
         write!(f, "{}{ended}: {}: {}", self.0.label, self.way(), self.why())?;
         let [ring, sent, received, sleeps] =
             ["ring_bytes", "sent_bytes", "received_bytes", "sleeps"].map(|name| self.counter(name));
-        // A ring that was made and not used says nothing about the bytes of the connection.
+        // A ring without traffic gives no information about the bytes of the connection.
         if sent + received > 0 {
             let ring = if ring > 0 { format!("ring of {ring} bytes; ") } else { String::new() };
             write!(f, "\n  {ring}{sent} bytes sent, {received} received; slept {sleeps} times")?;

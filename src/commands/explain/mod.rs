@@ -32,19 +32,19 @@ pub struct Explained {
     pid: u32,
     is_alive: bool,
     command: String,
-    /// File whose code can make system calls itself, for which connections stay on TCP.
+    /// File whose code can make system calls directly, for which connections stay on TCP.
     direct_calls: Option<String>,
     connections: Vec<Connection>,
     queue_pairs: Vec<QueuePair>,
 }
 
-/// Beginning of the label of the block that names code with system calls of its own.
+/// Prefix of the label of the block that names code with direct system calls.
 const DIRECT_CALLS: &str = "direct calls in ";
 
-/// Reads what a process told.
+/// Reads the report of a process.
 ///
 /// # Errors
-/// When there is nothing, or it cannot be read.
+/// If there is none, or it cannot be read.
 pub fn read(pid: u32) -> Result<Explained, Failure> {
     let report = read_pid(pid).map_err(|error| match &error {
         StatsError::NotFound { .. } => nothing(pid),
@@ -72,7 +72,7 @@ fn nothing(pid: u32) -> Failure {
         .exit(Exit::Negative)
 }
 
-/// A counter of a block; 0 if there is none of that name.
+/// Returns a counter of a block; 0 if the block has none of that name.
 fn counter(block: &BlockReport, name: &str) -> u64 {
     block.counters.iter().find(|(counter, _)| counter == name).map_or(0, |(_, value)| *value)
 }
@@ -99,10 +99,10 @@ impl fmt::Display for Explained {
 }
 
 impl Explain {
-    /// Reads and prints.
+    /// Reads and prints the report.
     ///
     /// # Errors
-    /// As [`read`].
+    /// Like [`read`].
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let explained = read(self.pid)?;
         let connections: Vec<Value> = explained.connections.iter().map(Connection::to_json).collect();

@@ -1,11 +1,11 @@
-//! Queue pairs of the software RNIC, in words.
+//! Queue pairs of the software RNIC as text.
 
 use farcall::stats::{BlockReport, PairWay};
 use farcall::verbs::QpState;
 use serde_json::{Map, Value, json};
 use std::fmt;
 
-/// Which way a queue pair goes.
+/// Transport of a queue pair.
 enum Way {
     None,
     SharedMemory,
@@ -13,7 +13,7 @@ enum Way {
         source: String,
         destination: String,
     },
-    /// A datagram's own: each goes where its address handle leads.
+    /// A datagram queue pair: each address handle has its own transport.
     OfDatagrams,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct QueuePair {
     way: Way,
 }
 
-/// What is counted of each way, and in what words that is told.
+/// Counters of each transport, and their names in the text.
 const OF_SHARED_MEMORY: [(&str, &str); 5] = [
     ("writes", "WRITEs"),
     ("reads", "READs"),
@@ -45,7 +45,8 @@ const OF_ROCE: [(&str, &str); 8] = [
 const OF_DATAGRAMS: [(&str, &str); 2] = [("sent", "datagrams sent"), ("received", "received")];
 
 impl QueuePair {
-    /// Of a block of a queue pair. What goes by RoCEv2 has a second one, which tells more: the first is left out.
+    /// Creates a queue pair from its block. A RoCEv2 queue pair has a second block with more counters; the first one
+    /// is ignored.
     pub(super) fn of(block: &BlockReport) -> Option<Self> {
         let words: Vec<&str> = block.label.split(' ').collect();
         let (number, way) = match words[..] {
@@ -100,7 +101,7 @@ impl QueuePair {
         }
     }
 
-    /// The queue pair that it goes to, if it goes to one.
+    /// Returns the number of the connected queue pair, if there is one.
     fn peer(&self) -> Option<String> {
         let has_one = matches!(self.way, Way::SharedMemory | Way::Roce { .. });
         has_one.then(|| format!("{:#08x}", self.counter("peer_qp_num")))

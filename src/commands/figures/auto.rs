@@ -35,10 +35,10 @@ pub struct Auto {
 }
 
 impl Auto {
-    /// Measures and prints.
+    /// Measures, and prints the report.
     ///
     /// # Errors
-    /// When it cannot be measured.
+    /// If the measurement fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         if let Some(exit) = self.halves.serve(console, &self.nic)? {
             return Ok(exit);

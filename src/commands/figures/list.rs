@@ -17,7 +17,7 @@ impl List {
     /// Prints the list.
     ///
     /// # Errors
-    /// When standard output cannot be written to.
+    /// If standard output cannot be written to.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let values: Vec<_> = papers::all()
             .map(|experiment| {

@@ -1,4 +1,4 @@
-//! `farcall figures`: the figures of the papers, measured here.
+//! `farcall figures`: the figures of the papers, measured on this machine.
 
 mod auto;
 mod list;
@@ -10,7 +10,7 @@ use crate::failure::{Exit, Failure};
 use clap::Subcommand;
 use std::path::Path;
 
-/// The file that `run` writes and `report` reads unless another is named.
+/// Default file that `run` writes and `report` reads.
 const RESULTS_FILE: &str = "figures.json";
 
 /// Measure the figures of the papers here, beside what they publish.
@@ -25,10 +25,10 @@ pub enum Figures {
 }
 
 impl Figures {
-    /// Does what was asked.
+    /// Runs the subcommand.
     ///
     /// # Errors
-    /// When it could not be done.
+    /// Returns the failure of the subcommand.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         match self {
             Self::List(list) => list.run(console),

@@ -23,10 +23,10 @@ pub struct Report {
 }
 
 impl Report {
-    /// Reads and writes.
+    /// Reads the results and writes the page.
     ///
     /// # Errors
-    /// When the input is no results, or of a newer farcall, or the page cannot be written.
+    /// If the input is not a results file, or is one of a newer farcall, or the page cannot be written.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let failure = |error: &dyn std::error::Error| {
             Failure::because("cannot read the results", error)

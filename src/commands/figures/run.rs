@@ -53,10 +53,10 @@ pub struct Run {
 }
 
 impl Run {
-    /// Measures, writes, prints.
+    /// Measures, writes the results, and prints a report.
     ///
     /// # Errors
-    /// When a name stands for nothing, the provider cannot be used, or the file not be written.
+    /// If a name is unknown, the provider cannot be used, or the file cannot be written.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         if let Some(exit) = self.halves.serve(console, &self.nic)? {
             return Ok(exit);

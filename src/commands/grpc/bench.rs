@@ -1,4 +1,4 @@
-//! `farcall grpc bench`: calls of generated code over tonic's transport and ours.
+//! `farcall grpc bench`: calls of generated code over tonic's transport and Farcall's.
 
 use crate::commands::choice::{Choice, one_of};
 use crate::commands::measuring::{self, StageArgs};
@@ -85,10 +85,10 @@ const WORKLOADS: [Choice<Workload>; 6] = [
 ];
 
 impl Bench {
-    /// Measures and prints.
+    /// Measures, and prints the report.
     ///
     /// # Errors
-    /// When it cannot be measured.
+    /// If the measurement fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         if !self.workload.is_empty() {
             return self.run_workloads(console);

@@ -87,10 +87,10 @@ const DURABILITIES: [Choice<Durability>; 3] = [
 ];
 
 impl Kv {
-    /// Serves until told to stop.
+    /// Serves until a stop is requested.
     ///
     /// # Errors
-    /// When the store cannot be opened, the address not be had, or serving fails.
+    /// If the store cannot be opened, the address cannot be bound, or serving fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let stop = StopFlag::install()?;
         open_files::raise_limit();
@@ -125,7 +125,7 @@ impl Kv {
         Ok(exit)
     }
 
-    /// What carries the calls, and why by that provider.
+    /// Returns the transport of the calls, with the reason for the choice of the provider.
     fn transport(&self) -> Result<(Transport, Option<String>), Failure> {
         if self.transport == Carrier::Tcp {
             return Ok((Transport::Tcp, None));

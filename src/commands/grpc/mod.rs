@@ -15,10 +15,10 @@ pub enum Grpc {
 }
 
 impl Grpc {
-    /// Does what was asked.
+    /// Runs the subcommand.
     ///
     /// # Errors
-    /// When it could not be done.
+    /// Returns the failure of the subcommand.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         match self {
             Self::Bench(bench) => bench.run(console),

@@ -1,4 +1,4 @@
-//! Where a key-value service is: `tcp:HOST:PORT`, `unix:PATH` or `rpc:HOST:PORT`.
+//! Addresses of key-value services: `tcp:HOST:PORT`, `unix:PATH` or `rpc:HOST:PORT`.
 
 use crate::commands::nic_args::NicArgs;
 use clap::Args;
@@ -8,19 +8,19 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The port of memcached, where most clients look.
+/// Port of memcached, which most clients use.
 pub const MEMCACHED_PORT: u16 = 11_211;
-/// Where RPC clients of a service find it if nothing else is said.
+/// Default port for RPC clients of a service.
 pub const RPC_PORT: u16 = 11_212;
 
-/// The address of a service and how it is spoken to.
+/// The address and the protocol of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// The memcached protocol over TCP.
     Tcp(SocketAddr),
     /// The memcached protocol over a Unix socket.
     Unix(PathBuf),
-    /// RPC over verbs; the address, a TCP one, is that of the handshake.
+    /// RPC over verbs; the address is the TCP address of the handshake.
     Rpc(SocketAddr),
 }
 
@@ -47,7 +47,7 @@ impl FromStr for Address {
     }
 }
 
-/// The first address that `HOST:PORT` stands for.
+/// Returns the first address of `HOST:PORT`.
 pub fn resolve(text: &str) -> Result<SocketAddr, String> {
     let mut found = text.to_socket_addrs().map_err(|error| format!("{text:?} is no HOST:PORT: {error}"))?;
     found.next().ok_or_else(|| format!("{text:?} has no address"))
@@ -69,7 +69,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A service that does not answer for so long is taken for dead.
+    /// Returns the time after which a service without a reply is considered unavailable.
     pub const fn patience(&self) -> Duration {
         Duration::from_millis(self.timeout_ms)
     }

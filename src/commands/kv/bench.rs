@@ -1,4 +1,4 @@
-//! `farcall kv bench`: the main job.
+//! `farcall kv bench`: the main benchmark.
 
 use crate::commands::batch_args::BatchArgs;
 use crate::commands::call_args::{CallArgs, Named, call_presets, chosen_presets, presets_or_all};
@@ -85,11 +85,11 @@ pub struct Bench {
     seed: u64,
 }
 
-/// Bytes of the shortest and of the longest values.
+/// Lengths of the shortest and of the longest values in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ValueLens(u16, u16);
 
-/// The longest value measured.
+/// Maximum length of a measured value in bytes.
 const VALUE_LEN_BYTES_MAX: u16 = 32_768;
 
 fn value_lens(text: &str) -> Result<ValueLens, String> {
@@ -108,7 +108,7 @@ const FOREIGN: [Choice<ForeignStore>; 2] = [
     (ForeignStore::Redis, "redis", "Redis (Debian: apt-get install redis-server)"),
 ];
 
-/// The presets of calls, and other stores.
+/// Returns the presets of calls, and other stores.
 fn all_presets() -> impl Iterator<Item = Named> {
     call_presets().chain(Rival::ALL.map(|rival| (rival.name(), rival.summary())))
 }
@@ -129,10 +129,10 @@ const DISTRIBUTIONS: [Choice<Distribution>; 3] = [
 ];
 
 impl Bench {
-    /// Measures and prints.
+    /// Measures, and prints the report.
     ///
     /// # Errors
-    /// When it cannot be measured at all.
+    /// If nothing can be measured.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         if let Some(exit) = self.halves.serve(console, &self.nic)? {
             return Ok(exit);
@@ -167,12 +167,13 @@ impl Bench {
         let chosen = self.nic.choose()?;
         let profile = self.profile.read(&chosen, self.halves.peer())?;
         let mut front_ends = vec![FrontEnd::Tcp];
-        // Its socket is of one host.
+        // A Unix socket works only on one host.
         front_ends.extend(stage.server_half().is_none().then_some(FrontEnd::Unix));
         for store in FOREIGN.iter().map(|choice| choice.0).filter(|store| self.against.contains(store)) {
             front_ends.extend(Socket::ALL.map(|socket| FrontEnd::Foreign(store, socket)));
         }
-        // The first and the last are killed: the usual preset, which the table begins with, comes last.
+        // The first and the last front ends are killed in the test. The default preset, which begins the table, is
+        // last here.
         let is_usual = |name: &str| ["server-reply", "rf-rpc"].contains(&name);
         let presets = chosen_presets(&self.preset, all_presets(), is_usual);
         front_ends.extend(presets.into_iter().rev().filter_map(FrontEnd::of_preset));

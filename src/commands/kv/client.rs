@@ -1,4 +1,4 @@
-//! A blocking client of whatever an [`Address`] names.
+//! A blocking client of the service at an [`Address`].
 
 use super::address::{Address, Server};
 use crate::commands::rpc::is_silence;
@@ -20,15 +20,15 @@ pub struct KvClient {
 enum Connection {
     /// The memcached protocol over a stream socket.
     Memcached(MemcachedClient),
-    /// RPC over verbs, and the records that wait to be stored together.
+    /// RPC over verbs, and the queued records that are stored together.
     Rpc { client: Box<RpcClient>, queued: Vec<(Vec<u8>, Vec<u8>)> },
 }
 
 impl KvClient {
-    /// Connects.
+    /// Connects to the service.
     ///
     /// # Errors
-    /// When the service cannot be reached.
+    /// If the service cannot be reached.
     pub fn connect(server: &Server) -> Result<Self, Failure> {
         let (address, patience) = (&server.address, server.patience());
         if !matches!(address, Address::Rpc(_)) && server.nic.is_said() {
@@ -49,7 +49,7 @@ impl KvClient {
                 |error| is_absence(error.kind()),
             ),
             Address::Rpc(place) => {
-                // A few calls: nothing to come back for, nothing to tune.
+                // For a few calls, reconnecting and probing are unnecessary.
                 let options =
                     ClientOptions::default().connect_timeout(patience).reconnect(false).probe(false);
                 let options = options.call_timeout(patience);
@@ -77,10 +77,10 @@ impl KvClient {
         }
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     ///
     /// # Errors
-    /// When the key is illegal or the service fails.
+    /// If the key is invalid or the service fails.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
         let Self { connection, address } = self;
         let value = match connection {
@@ -94,10 +94,10 @@ impl KvClient {
         value.map_err(|error| error.failure("cannot read the key", address))
     }
 
-    /// Stores a value that expires after `ttl_s` seconds, or never if 0. Returns whether it was stored.
+    /// Stores a value that expires after `ttl_s` seconds, or never if it is 0. Returns whether it was stored.
     ///
     /// # Errors
-    /// When the key is illegal or the service refuses or fails.
+    /// If the key is invalid, or the service refuses or fails.
     pub fn set(&mut self, key: &[u8], value: &[u8], ttl_s: u32) -> Result<bool, Failure> {
         let Self { connection, address } = self;
         let stored = match connection {
@@ -114,10 +114,10 @@ impl KvClient {
         stored.map_err(|error| error.failure("cannot store the value", address))
     }
 
-    /// Queues a value to be stored for ever; [`Self::finish_stores`] sends it.
+    /// Queues a value to be stored without expiration; [`Self::finish_stores`] sends it.
     ///
     /// # Errors
-    /// When the key is illegal; nothing is queued then.
+    /// If the key is invalid; nothing is queued then.
     pub fn queue_store(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
         match &mut self.connection {
             Connection::Memcached(client) => {
@@ -131,10 +131,11 @@ impl KvClient {
         }
     }
 
-    /// Sends what was queued and waits; returns how many of the `queued` were stored, and the first refusal.
+    /// Sends the queued records and waits for the replies. Returns how many of the `queued` records were stored, and
+    /// the first refusal.
     ///
     /// # Errors
-    /// When the service fails.
+    /// If the service fails.
     pub fn finish_stores(&mut self, queued: u64) -> Result<(u64, Option<String>), Failure> {
         let Self { connection, address } = self;
         let finished = match connection {
@@ -144,10 +145,10 @@ impl KvClient {
         finished.map_err(|error| error.failure("cannot store the values", address))
     }
 
-    /// Removes a key; whether it had a value.
+    /// Removes a key. Returns whether it had a value.
     ///
     /// # Errors
-    /// When the key is illegal or the service fails.
+    /// If the key is invalid or the service fails.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, Failure> {
         let Self { connection, address } = self;
         let removed = match connection {
@@ -157,10 +158,10 @@ impl KvClient {
         removed.map_err(|error| error.failure("cannot remove the key", address))
     }
 
-    /// The service's statistics by name.
+    /// Returns the service's statistics by name.
     ///
     /// # Errors
-    /// When the service fails.
+    /// If the service fails.
     pub fn stats(&mut self) -> Result<Vec<(String, String)>, Failure> {
         let Self { connection, address } = self;
         let stats = match connection {
@@ -209,7 +210,7 @@ fn finish_rpc(
     failure.map_or(Ok((stored, refusal)), |error| Err(error.into()))
 }
 
-/// The whole store's statistics, under the names that the memcached front ends use.
+/// Returns the statistics of the complete store, under the names of the memcached front ends.
 fn total(parts: &[Stats]) -> Vec<(String, String)> {
     let mut sum = Stats::default();
     parts.iter().for_each(|part| sum += part);
@@ -217,7 +218,7 @@ fn total(parts: &[Stats]) -> Vec<(String, String)> {
     figures.map(|(name, value)| (name.to_owned(), value.to_string())).collect()
 }
 
-/// A request failed, whatever the protocol.
+/// A failed request of either protocol.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 enum Error {
@@ -226,7 +227,7 @@ enum Error {
 }
 
 impl Error {
-    /// Whether a store fails for what one record is, so that others may succeed.
+    /// Returns whether a store failed because of the record, so that other records may succeed.
     fn is_of_one_record(error: &KvError) -> bool {
         match error {
             KvError::Key(_) | KvError::ValueTooLarge { .. } | KvError::OutOfMemory => true,

@@ -23,10 +23,10 @@ pub struct Del {
 }
 
 impl Del {
-    /// Removes.
+    /// Removes the keys.
     ///
     /// # Errors
-    /// When the service cannot be reached or fails.
+    /// If the service cannot be reached or fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let mut client = KvClient::connect(&self.server)?;
         let (mut removed, mut absent) = (Vec::new(), Vec::new());

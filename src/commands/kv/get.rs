@@ -23,16 +23,16 @@ pub struct Get {
 }
 
 impl Get {
-    /// Asks and prints.
+    /// Reads the value and prints it.
     ///
     /// # Errors
-    /// When the service cannot be reached or fails.
+    /// If the service cannot be reached or fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let value = KvClient::connect(&self.server)?.get(self.key.as_bytes())?;
         let exit = if value.is_some() { Exit::Success } else { Exit::Negative };
         if console.is_json() {
             let text = value.as_deref().map(String::from_utf8_lossy);
-            // Values that are no text are told by their bytes, too.
+            // A value that is not text is also printed as bytes.
             let bytes = value.as_deref().filter(|bytes| std::str::from_utf8(bytes).is_err());
             console.say(
                 &"",

@@ -1,4 +1,4 @@
-//! `farcall kv load`: fills a store from a file.
+//! `farcall kv load`: loads records from a file.
 
 use super::address::Server;
 use super::client::KvClient;
@@ -14,9 +14,9 @@ use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Records sent before their answers are awaited.
+/// Number of records sent before their replies are read.
 const BATCH: u64 = 256;
-/// So many bad lines are described; the others are only counted.
+/// Maximum number of invalid lines that are described; others are only counted.
 const COMPLAINTS_MAX: usize = 10;
 
 /// Load records from a file of tab-separated values, JSON lines or plain lines.
@@ -38,7 +38,7 @@ pub struct Load {
     server: Server,
 }
 
-/// What became of the lines.
+/// Counters of the lines of a file.
 #[derive(Debug, Default)]
 struct Tally {
     lines: u64,
@@ -58,10 +58,10 @@ impl Tally {
 }
 
 impl Load {
-    /// Reads and stores.
+    /// Reads the file and stores its records.
     ///
     /// # Errors
-    /// When the file cannot be read, or the service cannot be reached or fails.
+    /// If the file cannot be read, or the service cannot be reached or fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let stop = StopFlag::install()?;
         let is_stdin = self.file == Path::new("-");
@@ -141,7 +141,7 @@ impl Load {
     }
 }
 
-/// Queues the record of a line; whether there was one.
+/// Queues the record of a line. Returns whether the line had one.
 fn queue(format: Format, line: &[u8], client: &mut KvClient, tally: &mut Tally) -> bool {
     let queued = match format.parse(line) {
         Ok(None) => return false,

@@ -30,10 +30,10 @@ pub enum Kv {
 }
 
 impl Kv {
-    /// Does what was asked.
+    /// Runs the subcommand.
     ///
     /// # Errors
-    /// When it could not be done.
+    /// Returns the failure of the subcommand.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         match self {
             Self::Serve(serve) => serve.run(console),

@@ -19,7 +19,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What the name of a file suggests.
+    /// Returns the format that the name of a file indicates.
     pub fn of(path: &Path) -> Self {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("jsonl" | "ndjson" | "json") => Self::Jsonl,
@@ -27,10 +27,10 @@ impl Format {
         }
     }
 
-    /// The record in a line without its line feed; `None` for an empty line.
+    /// Parses the record of a line without its line feed; returns `None` for an empty line.
     ///
     /// # Errors
-    /// What is wrong with the line.
+    /// Returns the fault of the line.
     pub fn parse(self, line: &[u8]) -> Result<Option<Record>, String> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.is_empty() {

@@ -86,10 +86,10 @@ fn rival_names() -> PossibleValuesParser {
 }
 
 impl Serve {
-    /// Serves until told to stop.
+    /// Serves until a stop is requested.
     ///
     /// # Errors
-    /// When the service cannot start, or a thread fails.
+    /// If the service cannot start, or a thread fails.
     pub fn run(mut self, console: Console) -> Result<Exit, Failure> {
         count_allocations_for_parent()
             .map_err(|error| Failure::because("cannot count heap operations for the benchmark", &error))?;
@@ -100,7 +100,7 @@ impl Serve {
             self.tcp.push(SocketAddr::from((Ipv4Addr::LOCALHOST, MEMCACHED_PORT)));
             self.rpc = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, RPC_PORT)));
         }
-        // The configuration may name an address that a socket unit opens: it is served once.
+        // The configuration may name an address that a socket unit opens; it is served only once.
         self.tcp.retain(|address| !sockets.iter().any(|socket| systemd::listens_on(socket, *address)));
         let serves = Serves {
             memcached: !(self.tcp.is_empty() && self.unix.is_empty() && sockets.is_empty()),

@@ -26,10 +26,10 @@ pub struct Set {
 }
 
 impl Set {
-    /// Stores.
+    /// Stores the value.
     ///
     /// # Errors
-    /// When the input cannot be read, or the service cannot be reached, refuses or fails.
+    /// If the input cannot be read, or the service cannot be reached, refuses or fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let value = match self.value {
             Some(text) => text.into_bytes(),

@@ -16,10 +16,10 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Asks and prints.
+    /// Reads the statistics and prints them.
     ///
     /// # Errors
-    /// When the service cannot be reached or fails.
+    /// If the service cannot be reached or fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let stats = KvClient::connect(&self.server)?.stats()?;
         let width = stats.iter().map(|(name, _)| name.len()).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Asking nodes.
+//! Requests to memory nodes.
 
 use super::node_list::{NodeList, VALUE_NAME};
 use crate::commands::nic_args::NicArgs;
@@ -21,23 +21,24 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// What to ask them with.
+    /// Returns the provider for requests to the nodes.
     ///
     /// # Errors
-    /// When the provider cannot be used.
+    /// If the provider cannot be used.
     pub fn choose(&self) -> Result<Chosen, Failure> {
         self.nic.choose()
     }
 }
 
-/// Asks one node.
+/// Sends a request to a node and returns its reply.
 ///
 /// # Errors
-/// When it cannot be reached, or refuses.
+/// If the node cannot be reached, or refuses the request.
 pub fn ask(chosen: &Chosen, node: SocketAddr, request: &Request) -> Result<Reply, Failure> {
     let answer = starting::connect(
         || call_node(&*chosen.provider, &node.to_string(), request),
-        // Its reasons are words: whatever keeps it from being reached may be over in a moment.
+        // The error contains its cause only as text, so every failure to connect is retried, because it may be
+        // temporary.
         |failed| matches!(failed, CallFailed::Unreachable(_)),
     );
     answer.map_err(|failed| match failed {
@@ -50,10 +51,10 @@ pub fn ask(chosen: &Chosen, node: SocketAddr, request: &Request) -> Result<Reply
     })
 }
 
-/// How one node stands.
+/// Returns the status of a node.
 ///
 /// # Errors
-/// As [`ask`].
+/// Like [`ask`].
 pub fn status_of(chosen: &Chosen, node: SocketAddr) -> Result<NodeStatus, Failure> {
     match ask(chosen, node, &Request::Status)? {
         Reply::Status(status) => Ok(status),

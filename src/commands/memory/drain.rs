@@ -1,4 +1,4 @@
-//! `farcall memory drain`: a donor gets its memory back.
+//! `farcall memory drain`: moves all pages away from a memory node.
 
 use super::ask::{Nodes, ask, status_of};
 use super::size;
@@ -10,10 +10,10 @@ use farcall::memory::wire::Request;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// How often a node is asked how far it is.
+/// Interval between two requests for the progress of a node.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
-/// For how long clients may keep slabs on a node for want of other nodes, until it is not drained.
+/// Time for which clients may keep slabs on a node for lack of other nodes, before draining is given up.
 const HELD_BACK_MAX: Duration = Duration::from_secs(5);
 
 /// Have clients move their pages to other nodes, and wait until nothing is left on these: then they can be stopped.
@@ -39,10 +39,10 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// Tells the nodes, and waits.
+    /// Sends the request to the nodes, and waits for the clients.
     ///
     /// # Errors
-    /// When a node cannot be reached, or clients do not leave it in time.
+    /// If a node cannot be reached, or clients do not leave it in time.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let stop = StopFlag::install()?;
         let chosen = self.nodes.choose()?;
@@ -74,7 +74,7 @@ impl Drain {
                 if held_back == 0 {
                     held_back_since = None;
                 }
-                // Other nodes may join in a moment.
+                // Other nodes may join shortly.
                 let is_held_back = held_back > 0
                     && held_back_since.get_or_insert_with(Instant::now).elapsed() > HELD_BACK_MAX;
                 if is_held_back && !self.force {

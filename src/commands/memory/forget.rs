@@ -23,12 +23,12 @@ pub struct Forget {
 }
 
 impl Forget {
-    /// Tells the nodes.
+    /// Sends the request to the nodes.
     ///
     /// # Errors
-    /// When a node cannot be reached, or refuses: the volume is mounted, or has another key.
+    /// If a node cannot be reached, or refuses because the volume is mounted or has another key.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        // Only who mounts it says who holds it, and how many notes it has.
+        // The holder and the size of the metadata are relevant only for a mount.
         let volume = self.volume.read([0; 16], 0)?.to_ref();
         let chosen = self.nodes.choose()?;
         let list = &self.nodes.nodes;

@@ -1,4 +1,4 @@
-//! `farcall memory`: nodes that lend memory to other processes.
+//! `farcall memory`: nodes that provide memory to other processes.
 
 mod ask;
 mod drain;
@@ -26,10 +26,10 @@ pub enum Memory {
 }
 
 impl Memory {
-    /// Does what was asked.
+    /// Runs the subcommand.
     ///
     /// # Errors
-    /// When it could not be done.
+    /// Returns the failure of the subcommand.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         match self {
             Self::Serve(serve) => serve.run(console),

@@ -1,4 +1,4 @@
-//! `--nodes`: which memory nodes.
+//! `--nodes`: the list of memory nodes.
 
 use crate::commands::kv::resolve;
 use crate::failure::{Exit, Failure};
@@ -9,23 +9,23 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// What `--nodes` takes, as help texts show it.
+/// Value of `--nodes` as displayed in help texts.
 pub const VALUE_NAME: &str = "HOST:PORT,...|etcd://HOST:PORT,.../CLUSTER";
 
-/// Memory nodes by their addresses, or those that are registered in etcd.
+/// Memory nodes by address, or all nodes registered in etcd.
 #[derive(Clone, Debug)]
 pub enum NodeList {
-    /// By their addresses.
+    /// Nodes by their addresses.
     Named(Vec<SocketAddr>),
-    /// All that are registered there, now and later.
+    /// All nodes registered in a directory, now and later.
     Registered(Directory),
 }
 
 impl NodeList {
-    /// Reads the option's value.
+    /// Parses the value of the option.
     ///
     /// # Errors
-    /// In words for the user.
+    /// Returns an error text for the user.
     pub fn parse(text: &str) -> Result<Self, String> {
         if Directory::is_meant_by(text) {
             return text.parse().map(Self::Registered).map_err(|error| format!("{error}"));
@@ -33,11 +33,11 @@ impl NodeList {
         text.split(',').map(resolve).collect::<Result<_, _>>().map(Self::Named)
     }
 
-    /// The nodes that there are now. With a volume those come first that it was on when it was mounted last: each of
-    /// them may have what is newest of it.
+    /// Returns the current nodes. With a volume, the nodes that had it at its last mount are first, because each of
+    /// them may have its newest state.
     ///
     /// # Errors
-    /// When etcd does not say, or none is registered.
+    /// If etcd cannot be queried, or no node is registered.
     pub fn find(&self, volume: Option<&str>) -> Result<Vec<SocketAddr>, Failure> {
         let directory = match self {
             Self::Named(nodes) => return Ok(nodes.clone()),
@@ -47,7 +47,7 @@ impl NodeList {
         let found = before.and_then(|mut nodes| {
             let known = BTreeSet::from_iter(nodes.iter().copied());
             nodes.extend(directory.nodes()?.into_iter().filter(|node| !known.contains(node)));
-            // No more than are noted again.
+            // The directory records at most this many nodes again.
             nodes.truncate(NODES_MAX);
             Ok(nodes)
         });
@@ -61,10 +61,10 @@ impl NodeList {
         Ok(nodes)
     }
 
-    /// Whether each page can have so many replicas, on different nodes.
+    /// Checks that each page can have `replicas` replicas on different nodes.
     ///
     /// # Errors
-    /// When there are fewer.
+    /// If there are fewer nodes.
     pub fn check_replicas(&self, nodes: &[SocketAddr], replicas: u8) -> Result<(), Failure> {
         if usize::from(replicas) <= nodes.len() {
             return Ok(());
@@ -79,7 +79,7 @@ impl NodeList {
             .exit(Exit::Usage))
     }
 
-    /// Nodes that a client makes room for.
+    /// Returns the number of nodes for which a client reserves capacity.
     pub const fn nodes_max(&self) -> usize {
         match self {
             Self::Named(_) => 0,
@@ -87,7 +87,7 @@ impl NodeList {
         }
     }
 
-    /// The directory, if it is one.
+    /// Returns the directory, if nodes are found in one.
     pub const fn directory(&self) -> Option<&Directory> {
         match self {
             Self::Named(_) => None,
@@ -95,10 +95,10 @@ impl NodeList {
         }
     }
 
-    /// Has nodes that register later join; those of a volume are noted.
+    /// Adds nodes that register later; the nodes of a volume are recorded in the directory.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// If a thread cannot be created.
     pub fn join(&self, memory: &Arc<RemoteMemory>, volume: Option<&str>) -> Result<Option<Joining>, Failure> {
         let joining = self.directory().cloned().map(|directory| match volume {
             None => Joining::start(directory, memory),
@@ -108,7 +108,7 @@ impl NodeList {
     }
 }
 
-/// As it is given.
+/// Formats the list like the value of the option.
 impl fmt::Display for NodeList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -118,12 +118,12 @@ impl fmt::Display for NodeList {
     }
 }
 
-/// Addresses, separated by commas.
+/// Formats addresses, separated by commas.
 pub fn joined(nodes: &[SocketAddr]) -> String {
     nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Etcd is of no help.
+/// Returns the failure of a query to etcd.
 pub fn no_help(directory: &Directory, error: &EtcdError) -> Failure {
     let failure = Failure::because("cannot ask etcd about the memory nodes", error).at(directory);
     match error {

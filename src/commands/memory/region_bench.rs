@@ -38,7 +38,7 @@ pub struct RegionBench {
     nic: NicArgs,
 }
 
-/// A memory node of this measurement, killed when dropped.
+/// A memory node for this measurement, killed when dropped.
 struct Donor {
     process: Child,
     address: String,
@@ -46,7 +46,7 @@ struct Donor {
 
 impl Donor {
     fn start(faults: u32) -> io::Result<Self> {
-        // Two regions of 4 KiB pages, and slabs that are begun.
+        // Capacity for two regions of 4 KiB pages, and for partly used slabs.
         let size_mib = faults.div_ceil(256) * 2 + 4;
         let mut process = Command::new(std::env::current_exe()?)
             .args(["--json", "memory", "serve", "--listen", "127.0.0.1:0", "--slab", "1M"])
@@ -75,10 +75,10 @@ impl Drop for Donor {
 }
 
 impl RegionBench {
-    /// Measures and prints.
+    /// Measures, and prints the report.
     ///
     /// # Errors
-    /// When there is no region here, or a page is wrong.
+    /// If regions are not available here, or a page has wrong contents.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let preflight = Preflight::run();
         if let Preflight::Nothing(_) = preflight {

@@ -1,4 +1,4 @@
-//! `farcall memory scrub`: clients check everything that they keep.
+//! `farcall memory scrub`: clients verify all their replicas.
 
 use super::ask::{Nodes, ask, status_of};
 use crate::console::{Console, spinner};

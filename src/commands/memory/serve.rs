@@ -81,10 +81,10 @@ pub struct Serve {
 }
 
 impl Serve {
-    /// Serves until told to stop.
+    /// Serves until a stop is requested.
     ///
     /// # Errors
-    /// When the node cannot start, or fails.
+    /// If the node cannot start, or fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let stop = StopFlag::install()?;
         open_files::raise_limit_for(Serves { memcached: false, rpc: true })?;
@@ -143,7 +143,7 @@ impl Serve {
             &json!({ "serving": "memory", "pid": pid, "rpc": address, "slabs": slabs, "slab_bytes": self.slab, "witness": self.witness, "metrics": metrics }),
         )?;
         let exit = stop.wait_while(|| server.is_serving());
-        // First of all nobody new comes.
+        // Deregistered first, so that no further client connects.
         drop(registration);
         if server.is_serving() {
             Ok(exit)
@@ -174,8 +174,8 @@ impl Serve {
     }
 }
 
-/// Checks that a machine of this memory can keep what is donated: memory is taken slab by slab, so that a node which
-/// promises more than there is would fail its clients later, with their pages.
+/// Checks that the machine has enough memory for `wanted_bytes`. Memory is allocated slab by slab, so a node that
+/// offers more than the machine has would fail its clients later, and lose their pages.
 fn require_machine_memory(option: &str, wanted_bytes: u64) -> Result<(), Failure> {
     match farcall_shm::total_memory_bytes() {
         Some(total_bytes) if wanted_bytes > total_bytes => {
@@ -192,7 +192,7 @@ fn require_machine_memory(option: &str, wanted_bytes: u64) -> Result<(), Failure
     }
 }
 
-/// From now on what has been used once stays in memory.
+/// Locks all pages of this process in memory from their first access on.
 fn lock() -> Result<(), Failure> {
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT).map_err(|error| {
         Failure::because("cannot lock memory", &error)

@@ -1,6 +1,6 @@
-//! Sizes as people write them: `64M`, `4G`.
+//! Sizes in readable form: `64M`, `4G`.
 
-/// Bytes of a size with a suffix of K, M, G or T (powers of 1024), or none.
+/// Parses a size in bytes with a suffix of K, M, G or T (powers of 1024), or none.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is no size; write a number with K, M, G or T, as 4G");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -16,7 +16,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(wrong)
 }
 
-/// A size for people.
+/// Formats a size for users.
 pub fn text(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     match units.into_iter().find(|(shift, _)| bytes >= 1 << shift) {

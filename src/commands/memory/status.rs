@@ -20,10 +20,10 @@ pub struct Status {
 }
 
 impl Status {
-    /// Asks and prints.
+    /// Queries the nodes and prints their status.
     ///
     /// # Errors
-    /// When a node cannot be reached: the others' answers are printed.
+    /// If a node cannot be reached; the replies of the others are printed.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let chosen = self.nodes.choose()?;
         let (mut lines, mut values, mut failed) = (Vec::new(), Vec::new(), None);
@@ -90,7 +90,7 @@ fn text(node: SocketAddr, status: &NodeStatus) -> String {
     text
 }
 
-/// How redundant what a client keeps is, on all of its nodes.
+/// Describes the redundancy of a client's data on all of its nodes.
 fn in_words(redundancy: Redundancy) -> String {
     let Redundancy { replicas, slabs, degraded, copying, lost, held_back, repaired, .. } = redundancy;
     let mut text = match degraded {

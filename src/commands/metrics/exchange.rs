@@ -22,7 +22,7 @@ enum State {
     Closing,
 }
 
-/// How far an exchange got.
+/// Result of a step of an exchange.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// It waits for the client.

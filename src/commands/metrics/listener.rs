@@ -16,7 +16,7 @@ const CLIENTS_MAX: usize = 64;
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 farcall_stats::counters! {
-    /// What the listener of `--metrics` counted.
+    /// Counters of the listener for `--metrics`.
     struct ListenerCounters {
         /// Clients that connected to read metrics.
         clients,
@@ -55,7 +55,7 @@ impl MetricsListener {
         })
     }
 
-    /// Serves for as long as the process lives.
+    /// Serves until the process exits.
     pub(super) fn run(&mut self) {
         loop {
             let ready = self.wait();
@@ -84,7 +84,7 @@ impl MetricsListener {
         let until_deadline =
             deadlines.map(|deadline| deadline.saturating_duration_since(Instant::now())).min();
         let timeout = until_deadline.into_iter().chain(self.rest.left()).min();
-        // While `accept` fails, the socket stays readable: it is left out until the rest is over.
+        // While `accept` fails, the socket stays readable, so it is not polled during the pause.
         let accepts = if self.rest.left().is_some() { PollFlags::empty() } else { PollFlags::IN };
         let mut polled: Vec<PollFd<'_>> = self
             .clients
@@ -98,7 +98,7 @@ impl MetricsListener {
         });
         match poll(&mut polled, timeout.as_ref()) {
             Ok(_) => polled.iter().map(|polled| !polled.revents().is_empty()).collect(),
-            // A signal: all are asked, and say that they would block.
+            // After a signal, all sockets are tried; those that are not ready return `WouldBlock`.
             Err(_) => vec![true; polled.len()],
         }
     }
@@ -107,7 +107,7 @@ impl MetricsListener {
         if self.rest.left().is_some() && !self.rest.is_over() {
             return;
         }
-        // No more than there are places: clients that are ready come first.
+        // Accepts at most as many clients as there are slots, so that ready clients are served first.
         for _ in 0..CLIENTS_MAX {
             match self.socket.accept() {
                 Ok((stream, _)) => self.admit(stream),
@@ -129,7 +129,7 @@ impl MetricsListener {
     }
 }
 
-/// The status and the body for the first line of a request.
+/// Returns the status and the body for the first line of a request.
 fn reply(method: &str, path: &str) -> (&'static str, String) {
     match (method, path) {
         ("GET" | "HEAD", "/metrics") => match read_pid(std::process::id()) {

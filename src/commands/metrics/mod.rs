@@ -1,5 +1,5 @@
-//! `--metrics`: the counters of a server in Prometheus' text form, over HTTP. They lie in shared memory anyway, as for
-//! `farcall stats`; one thread reads them on request, and the server's threads take no part.
+//! `--metrics`: the counters of a server in Prometheus' text format over HTTP. The counters are in shared memory, as
+//! for `farcall stats`; one thread reads them on request, without involving the server's threads.
 
 mod exchange;
 mod listener;
@@ -27,10 +27,10 @@ impl MetricsArgs {
         self.metrics.map(|address| format!("--metrics={address}"))
     }
 
-    /// Starts to serve, as long as the process lives; returns the address, if one was given.
+    /// Starts serving until the process exits. Returns the address, if one was given.
     ///
     /// # Errors
-    /// When the address cannot be used.
+    /// If the address cannot be used.
     pub fn start(&self) -> Result<Option<SocketAddr>, Failure> {
         let Some(address) = self.metrics else { return Ok(None) };
         let cannot = |error: io::Error| {

@@ -1,7 +1,7 @@
 //! Records of mounts: what `farcall umount` waits for, and `farcall mounts` lists.
 //!
-//! Each is a file of this system's root, named after the device number of its mount, and locked by the process of
-//! `farcall mount` until it ends. Then the volume is free.
+//! Each record is a file of the system's root user, named after the device number of its mount, and locked by the
+//! process of `farcall mount` until it exits. The volume is free then.
 
 use farcall_files::farcall_mounted_at;
 use rustix::fs::{FlockOperation, flock};
@@ -26,16 +26,16 @@ pub struct Record {
     about: About,
 }
 
-/// What a record says of its mount.
+/// Contents of a record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
-    /// The process of `farcall mount`.
+    /// Process ID of `farcall mount`.
     pub pid: u32,
-    /// The directory.
+    /// Directory of the mount.
     pub dir: PathBuf,
-    /// The volume's name.
+    /// Name of the volume.
     pub volume: Option<String>,
-    /// What programs wait for; `None` while files are served.
+    /// Reason for which programs wait; `None` while files are served.
     pub waits_for: Option<String>,
 }
 
@@ -56,7 +56,7 @@ impl Record {
         Ok(record)
     }
 
-    /// Records what programs wait for.
+    /// Records the reason for which programs wait.
     ///
     /// # Errors
     /// If the record cannot be written.
@@ -70,7 +70,7 @@ impl Record {
 
     fn write(&self) -> io::Result<()> {
         let line = serde_json::to_string(&self.about)?;
-        // A reader that comes in between reads a part, which is no JSON, and reads again.
+        // A concurrent reader may read a part, which is not valid JSON, and then reads again.
         self.locked.set_len(0)?;
         self.locked.write_all_at(line.as_bytes(), 0)
     }
@@ -78,7 +78,7 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        // The lock ends with this process: it does not depend on the name.
+        // The lock is released when this process exits, and does not depend on the name.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -87,7 +87,8 @@ fn path_of(device: &str) -> PathBuf {
     Path::new(DIRECTORY).join(device)
 }
 
-/// Waits until the process that served the mount with this device number has ended. Returns whether it has, in time.
+/// Waits until the process that served the mount with this device number has exited. Returns whether it did before the
+/// timeout.
 ///
 /// # Errors
 /// If its record cannot be read.

@@ -19,12 +19,12 @@ const READY: &[u8] = b"r";
 /// Starts the process that serves, and waits until it does.
 ///
 /// # Errors
-/// If it cannot be started. A failure of its own it prints itself.
+/// If it cannot be started. The process itself prints a failure that occurs later.
 pub fn start(mut command: Command) -> Result<Exit, Failure> {
     let cannot = |error: io::Error| Failure::because("cannot start a process in the background", &error);
     let (mut parent, child_end) = UnixStream::pair().map_err(cannot)?;
     let mut child = command.stdin(OwnedFd::from(child_end)).spawn().map_err(cannot)?;
-    // The command has a copy of the child's end: without it the end of the child can be seen.
+    // The command has a copy of the child's end, which would prevent detecting that the child has exited.
     drop(command);
     let mut ready = [0; READY.len()];
     if parent.read_exact(&mut ready).is_ok() {
@@ -34,20 +34,20 @@ pub fn start(mut command: Command) -> Result<Exit, Failure> {
     Ok(Exit::OfProgram(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
 }
 
-/// The child: leaves the session of the parent, whose terminal may end.
+/// Called by the child: leaves the session of the parent, whose terminal may be closed.
 ///
 /// # Errors
-/// If the system refuses.
+/// If the system call fails.
 pub fn detach() -> Result<(), Failure> {
     rustix::process::setsid()
         .map(drop)
         .map_err(|error| Failure::because("cannot continue in the background", &error))
 }
 
-/// The child: reports that it serves. From now on its messages go to the journal, if there is one.
+/// Called by the child: reports that it serves. Its messages go to the journal from now on, if there is one.
 ///
 /// # Errors
-/// If the parent has ended: nothing depends on the mount then.
+/// If the parent has exited: nothing depends on the mount then.
 pub fn ready() -> Result<(), Failure> {
     let cannot = |error: io::Error| Failure::because("cannot report that the file system serves", &error);
     let null = File::options().read(true).write(true).open("/dev/null").map_err(cannot)?;
@@ -56,10 +56,10 @@ pub fn ready() -> Result<(), Failure> {
     reported.map_err(io::Error::from).and(redirected).and_then(|()| log_to_journal()).map_err(cannot)
 }
 
-/// Sends standard error to the journal, or nowhere.
+/// Redirects standard error to the journal, or to /dev/null.
 ///
 /// # Errors
-/// If the system refuses.
+/// If a system call fails.
 pub fn log_to_journal() -> io::Result<()> {
     let journal = UnixStream::connect(JOURNAL).and_then(|mut journal| {
         journal.write_all(JOURNAL_HEADER)?;

@@ -1,13 +1,13 @@
-//! `mount -t fuse.farcall`: mount(8) calls `mount.fuse.farcall`, a script that calls this.
+//! `mount -t fuse.farcall`: mount(8) runs `mount.fuse.farcall`, a script that runs this command.
 
 use crate::commands::Cli;
 use crate::failure::{Exit, Failure};
 use clap::{Args, Parser};
 use std::ffi::OsString;
 
-/// Sources that name no volume.
+/// Sources that do not name a volume.
 const NO_VOLUME: [&str; 2] = ["farcall", "none"];
-/// Options of every mount of ours, or of mount(8) itself.
+/// Options that every mount of Farcall has, or that mount(8) handles.
 const WITHOUT_EFFECT: [&str; 15] = [
     "defaults", "rw", "nosuid", "nodev", "exec", "async", "relatime", "auto", "noauto", "nofail", "_netdev",
     "user", "nouser", "users", "silent",
@@ -40,11 +40,11 @@ impl Helper {
     /// Mounts in the background, and returns when the file system serves.
     ///
     /// # Errors
-    /// As `farcall mount`; or if an option is not supported.
+    /// Like `farcall mount`; also fails if an option is not supported.
     pub fn run(self) -> Result<Exit, Failure> {
         let arguments = self.arguments()?;
         let parsed = Cli::try_parse_from(arguments).map_err(|error| {
-            // Its first line; the rest describes the command line, which is not what was written.
+            // Only the first line is used; the others describe a command line that the user did not write.
             let text = error.to_string();
             let why = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
             unsupported(why)
@@ -52,7 +52,7 @@ impl Helper {
         if self.fake { Ok(Exit::Success) } else { parsed.run() }
     }
 
-    /// The command line of `farcall mount`.
+    /// Returns the command line of `farcall mount`.
     fn arguments(&self) -> Result<Vec<OsString>, Failure> {
         let mut arguments: Vec<OsString> = ["farcall", "mount", "--background"].map(OsString::from).into();
         arguments.push(self.dir.clone());
@@ -79,7 +79,7 @@ fn unsupported(why: String) -> Failure {
         .exit(Exit::Usage)
 }
 
-/// Splits a list of options at the commas that are not inside of quotes, and removes the quotes.
+/// Splits a list of options at the commas outside quotes, and removes the quotes.
 fn split(options: &str) -> Vec<String> {
     let (mut items, mut item, mut is_quoted) = (Vec::new(), String::new(), false);
     for character in options.chars() {

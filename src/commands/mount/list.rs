@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 pub struct List {}
 
 impl List {
-    /// Lists them.
+    /// Lists the mounts.
     ///
     /// # Errors
-    /// When records cannot be read.
+    /// If records cannot be read.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let mounts = running().map_err(|error| Failure::because("cannot list mounts", &error))?;
         let lines: Vec<String> = mounts.iter().map(text).collect();

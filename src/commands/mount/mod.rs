@@ -31,7 +31,7 @@ use std::process::Command;
 pub use umount::Umount;
 pub use worker::Worker;
 
-/// The source of a mount without a volume, as findmnt shows it.
+/// Source of a mount without a volume, as displayed by findmnt.
 const NO_VOLUME: &str = "farcall";
 
 /// Mount a file system whose bytes are in the memory of other machines.
@@ -105,10 +105,10 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts, and serves until it is unmounted.
+    /// Mounts, and serves until the file system is unmounted.
     ///
     /// # Errors
-    /// When no node can be used, or the system does not mount.
+    /// If no node can be used, or mounting fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         if self.background {
             return background::start(self.in_background(console)?);
@@ -131,7 +131,7 @@ impl Mount {
         let source = self.volume.as_deref().unwrap_or(NO_VOLUME);
         let options = MountOptions { source, is_read_only: self.read_only };
         let supervisor = Supervisor::start(&self.dir, options, worker).map_err(|error| cannot(&error))?;
-        // Until the end of this process.
+        // Kept until this process exits.
         let record = Record::create(supervisor.dir(), self.volume.clone());
         let record = record
             .inspect_err(|error| tracing::warn!("farcall umount will not wait for this mount: {error}"));
@@ -165,7 +165,7 @@ impl Mount {
         ended
     }
 
-    /// This program again, as the one that serves.
+    /// Returns the command of this program as the process that serves in the background.
     fn in_background(&self, console: Console) -> Result<Command, Failure> {
         let mut command = Command::new(this_program()?);
         command.arg("mount").arg(&self.dir).arg("--detached").args(self.options());
@@ -173,7 +173,7 @@ impl Mount {
         Ok(command)
     }
 
-    /// The options of a mount, for another process of this program.
+    /// Returns the options of a mount for another process of this program.
     fn options(&self) -> Vec<OsString> {
         let numbers = [
             format!("--nodes={}", self.nodes),
@@ -223,7 +223,7 @@ impl Mount {
         Some(VolumeArgs { volume, volume_key })
     }
 
-    /// This program again, as the process that serves.
+    /// Returns the command of this program as the process that serves files.
     fn worker(
         &self,
         nodes: &[SocketAddr],

@@ -1,4 +1,4 @@
-//! `farcall umount`: also what umount(8) calls as `umount.fuse.farcall`.
+//! `farcall umount`, which umount(8) also runs as `umount.fuse.farcall`.
 
 use super::attached::wait_until_free;
 use crate::console::Console;
@@ -43,7 +43,7 @@ impl Umount {
     /// Unmounts, and waits.
     ///
     /// # Errors
-    /// When no file system of farcall mount is there, it is in use, or its process does not end in time.
+    /// If no file system of farcall mount is there, it is in use, or its process does not exit in time.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let cannot = |error: io::Error| {
             Failure::because("cannot unmount", &error)

@@ -1,4 +1,4 @@
-//! The process that serves the files of `farcall mount`: this program again, started by its supervisor.
+//! The process that serves the files of `farcall mount`: this program, started again by the supervisor.
 
 use super::{Mount, background, whole_blocks};
 use crate::commands::memory::node_list::no_help;
@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Interval between two claims of a volume that programs wait for.
 const CLAIM_INTERVAL: Duration = Duration::from_millis(250);
-/// Of a machine's name, so much is told to nodes.
+/// Maximum number of characters of the host name that are sent to nodes.
 const HOST_CHARS_MAX: usize = 12;
 
 /// Serves the files of a mount: its standard input is /dev/fuse, its standard output who started it.
@@ -38,10 +38,10 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Serves until it is unmounted, or the volume is lost to this process.
+    /// Serves until the file system is unmounted, or the process loses the volume.
     ///
     /// # Errors
-    /// When no node can be used, or the snapshot cannot be read or written.
+    /// If no node can be used, or the snapshot cannot be read or written.
     pub fn run(self) -> Result<Exit, Failure> {
         open_files::raise_limit();
         let given = farcall_files::Worker::of_standard_streams().map_err(cannot_take_over)?;
@@ -60,7 +60,7 @@ impl Worker {
         let end = mounted.wait();
         if end == MountEnd::Lost {
             tracing::warn!("the volume is lost to this process: the next one claims it");
-            // Threads that have requests never end, and nothing is left to be given back.
+            // Threads with pending requests would never end, and no resources remain to be released.
             std::process::exit(farcall_files::Worker::LOST);
         }
         drop(joining);
@@ -75,20 +75,20 @@ fn cannot_take_over(error: io::Error) -> Failure {
     Failure::because("cannot take over the files", &error)
 }
 
-/// What is served.
+/// The file system that is served.
 struct Opened {
     volume: Arc<Volume>,
     joining: Option<Joining>,
-    /// What the user is told of it.
+    /// Description printed for the user.
     said: String,
-    /// No process has served it before.
+    /// `true` if no process has served it before.
     is_first: bool,
 }
 
-/// Why nothing is served yet.
+/// Reason for which the file system is not served yet.
 struct NotOpened {
     failure: Failure,
-    /// Other nodes may answer later, or another mount may end.
+    /// `true` if the cause may be temporary: other nodes may reply later, or another mount may end.
     may_pass: bool,
 }
 
@@ -118,8 +118,8 @@ impl From<io::Error> for NotOpened {
 }
 
 impl Worker {
-    /// Opens what is to be served. When programs wait already it tries again without end, and says what for, until the
-    /// file system is unmounted.
+    /// Opens the file system. If programs are already waiting, retries until the file system is unmounted, and records
+    /// the reason for the wait.
     fn open_in_time(
         &self,
         provider: &Arc<dyn Provider>,
@@ -145,7 +145,7 @@ impl Worker {
         }
     }
 
-    /// Opens what the last process kept, which may be nothing. Returns also whether it is nothing.
+    /// Opens the state that the previous process stored, which may be empty. Also returns whether it is empty.
     fn open(&self, provider: &Arc<dyn Provider>) -> Result<(bool, Result<Opened, NotOpened>), Failure> {
         let numbers = self.state.clone().try_into();
         let numbers = numbers.map_err(|_| cannot_take_over(io::ErrorKind::InvalidInput.into()))?;
@@ -190,7 +190,7 @@ impl Worker {
         if self.mount.read_only {
             config = config.read_only();
         }
-        // It counts for what was there before this mount. Later nodes vouch for themselves.
+        // The option applies to the state before this mount; later processes continue from the state of this mount.
         if let Some(survivor) = self.mount.survivor.filter(|_| !lineage.has_claimed()) {
             config = config.survivor(survivor.to_string());
         }
@@ -205,7 +205,7 @@ impl Worker {
             let (log, tree) = Log::open(Arc::clone(&memory) as _, size_bytes, &takeover.notes)?;
             (Some(log), tree)
         };
-        // What this machine has kept is newer, unless another mount has changed the volume since.
+        // The tree stored on this machine is newer, unless another mount has changed the volume since.
         let is_current = lineage.is_tree_current();
         if !is_current && !is_first {
             tracing::warn!("another mount has changed the volume: changes that were not synced are lost");
@@ -225,7 +225,8 @@ impl Worker {
         Ok(Opened { volume, joining, said: text(args, &takeover), is_first })
     }
 
-    /// Serves metrics, if requested, and returns where. They are no reason for a process that takes over to fail.
+    /// Serves metrics, if requested, and returns the address as text. A process that takes over does not fail because
+    /// of metrics.
     fn serve_metrics(&self, is_first: bool) -> Result<String, Failure> {
         match self.mount.metrics.start() {
             Ok(address) => {
@@ -252,13 +253,13 @@ impl Worker {
         }
     }
 
-    /// Notes in etcd which nodes have the volume: before anything is written to it, so that the next mount asks them.
+    /// Records in etcd which nodes have the volume, before it is written to, so that the next mount queries them.
     fn note_nodes(&self, volume: &str, takeover: &Takeover, is_first: bool) -> Result<(), Failure> {
         let Some(directory) = self.mount.nodes.directory() else { return Ok(()) };
         let has_it = |node: &&SocketAddr| takeover.nodes.contains(&node.to_string());
         let nodes = self.known.iter().filter(has_it).copied().collect();
         match directory.note_volume(volume, nodes) {
-            // No node has it now that had not when the first process noted them.
+            // Every node that has it now had it when the first process recorded the nodes.
             Err(error) if !is_first => {
                 tracing::warn!(%directory, "it is not noted which nodes have the volume now: {error}");
                 Ok(())
@@ -279,7 +280,7 @@ impl Mount {
         }
         let owner =
             Caller { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
-        // Before 1970 there was no FUSE.
+        // A clock before 1970 counts as 1970.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = Time { seconds: since.as_secs().cast_signed(), nanos: since.subsec_nanos() };
         Ok(Tree::new(self.size / BLOCK_BYTES, owner, now))
@@ -294,7 +295,7 @@ impl Mount {
     }
 }
 
-/// Returns what is printed about a volume when it is mounted.
+/// Returns the text that is printed about a volume when it is mounted.
 fn text(args: &VolumeArgs, takeover: &Takeover) -> String {
     let age = if takeover.is_new { "new" } else { "taken over" };
     let missing: u64 = takeover.missing.iter().map(|range| range.end - range.start).sum();

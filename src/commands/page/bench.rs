@@ -43,13 +43,13 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Measures and prints.
+    /// Measures, and prints the report.
     ///
     /// # Errors
-    /// When a page is wrong, or a program fails.
+    /// If a page has wrong contents, or a program fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let chosen = self.nic.choose()?;
-        // A round takes as long as its touches.
+        // The touches determine the duration of a round.
         let stage = Stage::new(self.repetitions, Duration::ZERO, self.seed)
             .map_err(|error| Failure::because("cannot prepare the measurement", &error))?;
         let plan = SwapFaultsPlan {

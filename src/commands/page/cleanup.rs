@@ -13,10 +13,10 @@ use serde_json::json;
 pub struct Cleanup {}
 
 impl Cleanup {
-    /// Undoes it.
+    /// Cleans up.
     ///
     /// # Errors
-    /// When something stays behind.
+    /// If something cannot be removed.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let places = farcall_paging::clean_up().map_err(|error| {
             Failure::because("cannot see what runs left behind", &error).remedy("run it as root")

@@ -42,10 +42,10 @@ enum LookAfter {
 }
 
 impl Page {
-    /// Does what was asked.
+    /// Runs the program or the subcommand.
     ///
     /// # Errors
-    /// When it could not be done.
+    /// Returns its failure.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         match self.look_after {
             Some(LookAfter::Bench(bench)) => bench.run(console),

@@ -1,4 +1,4 @@
-//! The pager of `farcall page`: another process of this program, started by it.
+//! The pager of `farcall page`: another process of this program, which it starts.
 
 use crate::commands::nic_args::NicArgs;
 use crate::failure::{Exit, Failure};
@@ -23,10 +23,10 @@ pub struct Pager {
 }
 
 impl Pager {
-    /// Serves until it is unmounted.
+    /// Serves until the file system is unmounted.
     ///
     /// # Errors
-    /// When it cannot begin.
+    /// If it cannot start.
     pub fn run(self) -> Result<Exit, Failure> {
         let cannot_take =
             |error: io::Error| Failure::because("cannot take over what pages are asked by", &error);

@@ -46,10 +46,10 @@ pub struct Run {
 }
 
 impl Run {
-    /// Runs the program, and undoes everything.
+    /// Runs the program, then removes everything that was set up.
     ///
     /// # Errors
-    /// When it cannot be paged, or not everything was undone.
+    /// If the program cannot be paged, or not everything was removed.
     pub fn run(self) -> Result<Exit, Failure> {
         let stop = StopFlag::install()?;
         let [program, arguments @ ..] = &self.command[..] else {
@@ -74,7 +74,7 @@ impl Run {
         }
     }
 
-    /// The nodes that there are now, and where others register.
+    /// Returns the current nodes, and the directory in which others register.
     fn nodes(&self) -> Result<(Vec<SocketAddr>, Option<String>), Failure> {
         let Some(list) = &self.nodes else { return Ok((Vec::new(), None)) };
         let nodes = list.find(None)?;
@@ -94,14 +94,15 @@ impl Run {
             replicas: self.replicas,
             size_bytes: whole_pages(self.size),
             slab_bytes: whole_pages(self.slab),
-            // The parser requires it.
+            // The parser requires the option.
             resident_bytes: self.resident.unwrap_or(0),
             may_stall: self.may_stall,
             program: words.join(" "),
         })
     }
 
-    /// This program again, as the pager; with the number of what the last one kept.
+    /// Returns the command of this program as the pager, with the descriptor of the state that the previous pager
+    /// stored.
     fn pager(&self) -> Result<impl FnMut(Option<i32>) -> Command + Send + use<>, Failure> {
         let this = env::current_exe()
             .map_err(|error| Failure::because("cannot find the program that serves pages", &error))?;
@@ -116,7 +117,7 @@ impl Run {
     }
 }
 
-/// On standard error: standard output is the program's.
+/// Prints a summary on standard error, because standard output belongs to the program.
 fn tell(paging: &Paging, config: &Config) {
     let device = paging.swap().map_or_else(String::new, |device| device.display().to_string());
     let (replicas, Ready { slabs, degraded }) = (config.replicas, paging.ready());
@@ -137,7 +138,7 @@ fn tell(paging: &Paging, config: &Config) {
     );
 }
 
-/// Why the program, or a child of it, was killed.
+/// Returns the message for a program, or a child of it, that was killed for lack of memory.
 fn out_of_memory(config: &Config, killed: u64) -> String {
     format!(
         "farcall page: the kernel killed {killed} of the program's processes (SIGKILL) for lack of memory: they had more \
@@ -147,7 +148,7 @@ fn out_of_memory(config: &Config, killed: u64) -> String {
     )
 }
 
-/// All that is in the way, in one failure.
+/// Combines all obstacles in one failure.
 fn in_one(obstacles: &[Obstacle]) -> Option<Failure> {
     if obstacles.is_empty() {
         return None;

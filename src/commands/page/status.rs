@@ -22,10 +22,10 @@ pub struct Status {
 }
 
 impl Status {
-    /// Reads and prints.
+    /// Reads the state and prints it.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// If it cannot be read.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let cannot = |error: std::io::Error| {
             Failure::because("cannot read how paged programs stand", &error).remedy("run it as root")
@@ -76,7 +76,7 @@ fn in_words(state: &State) -> String {
     text
 }
 
-/// Whether every slab has as many replicas as it is to have.
+/// Describes whether every slab has the configured number of replicas.
 fn redundancy(state: &State) -> String {
     let count = |of: &str| state.replicas.iter().find(|(name, _)| name == of).map_or(0, |(_, value)| *value);
     let (slabs, degraded, copying) = (count("slabs_in_use"), count("slabs_degraded"), count("slabs_copying"));
@@ -121,7 +121,7 @@ fn times(latency: &Latency, bytes: u64) -> String {
 fn to_json(state: &State) -> serde_json::Value {
     let replicas: serde_json::Map<_, _> =
         state.replicas.iter().map(|(name, value)| (name.clone(), (*value).into())).collect();
-    // Plain numbers and strings: always JSON.
+    // Numbers and strings can always be converted to JSON.
     let mut json = serde_json::to_value(state).unwrap_or_default();
     json["replicas_now"] = replicas.into();
     json["flow"]["merge_ratio"] = state.flow.merge_ratio().into();

@@ -1,4 +1,4 @@
-//! `farcall perf`: what this machine and its RNIC can do.
+//! `farcall perf`: capabilities of this machine and its RNIC.
 
 mod herd;
 mod limits;
@@ -67,10 +67,10 @@ enum What {
 }
 
 impl Perf {
-    /// Measures.
+    /// Measures, and prints the report.
     ///
     /// # Errors
-    /// When something cannot be measured.
+    /// If a measurement fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         if let Some(exit) = self.what.serve(console)? {
             return Ok(exit);
@@ -114,7 +114,7 @@ impl What {
     }
 }
 
-/// Says what to do about a measurement of verbs that failed.
+/// Returns the failure of a verbs measurement, with a remedy.
 fn failure(error: &RnicError, stage: &Stage) -> Failure {
     match error {
         RnicError::Illegal(refusal) => Failure::new("this cannot be measured")

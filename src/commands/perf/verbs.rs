@@ -1,4 +1,4 @@
-//! `farcall perf write`, `read`, `send` and so on: single operations, and all of them.
+//! `farcall perf write`, `read`, `send` and others: single operations, and all of them.
 
 use super::failure;
 use crate::commands::choice::{Choice, one_of};

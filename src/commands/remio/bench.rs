@@ -111,16 +111,16 @@ const POLLINGS: [Choice<Polling>; 6] = [
     (Polling::Adaptive, "adaptive", "It sleeps after 120 empty looks in a row"),
 ];
 
-/// Those that were named, or the usual ones.
+/// Returns the named values, or the default ones if none is named.
 fn named_or<T: Copy>(named: &[T], usual: &[T]) -> Vec<T> {
     if named.is_empty() { usual.to_vec() } else { named.to_vec() }
 }
 
 impl Bench {
-    /// Measures and prints.
+    /// Measures, and prints the report.
     ///
     /// # Errors
-    /// When it cannot be measured.
+    /// If the measurement fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let chosen = self.nic.choose()?;
         let plan = self.plan()?;

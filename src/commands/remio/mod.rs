@@ -13,10 +13,10 @@ pub enum Remio {
 }
 
 impl Remio {
-    /// Does what was asked.
+    /// Runs the subcommand.
     ///
     /// # Errors
-    /// When it could not be done.
+    /// Returns the failure of the subcommand.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         match self {
             Self::Bench(bench) => bench.run(console),

@@ -1,4 +1,4 @@
-//! `farcall rpc bench`: the round trip of a small call.
+//! `farcall rpc bench`: the round-trip time of a small call.
 
 use crate::commands::batch_args::BatchArgs;
 use crate::commands::call_args::{CallArgs, call_presets, chosen_presets, presets_or_all};
@@ -66,10 +66,10 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Measures and prints.
+    /// Measures, and prints the report.
     ///
     /// # Errors
-    /// When it cannot be measured.
+    /// If the measurement fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         if let Some(exit) = self.halves.serve(console, &self.nic)? {
             return Ok(exit);

@@ -46,10 +46,10 @@ pub struct Call {
 }
 
 impl Call {
-    /// Connects, calls, prints.
+    /// Connects, makes the call, and prints the result.
     ///
     /// # Errors
-    /// When the service cannot be reached, or the call fails.
+    /// If the service cannot be reached, or the call fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let (reply, round_trip) = self.call(&self.request()?)?;
         if console.is_json() {
@@ -83,7 +83,8 @@ impl Call {
 
     fn call(&self, request: &[u8]) -> Result<(Vec<u8>, Duration), Failure> {
         let patience = Duration::from_millis(self.timeout_ms);
-        // One call: nothing to come back for, nothing to tune. No preset of the table: the client's own choice.
+        // For a single call, reconnecting and probing are unnecessary. A name that is not in the preset table means
+        // the client's own choice.
         let options = ClientOptions::preset(&self.preset)
             .unwrap_or_default()
             .connect_timeout(patience)
@@ -134,7 +135,7 @@ impl Call {
     }
 }
 
-/// Whether a call failed because no answer came in time.
+/// Returns whether a call failed because no reply arrived in time.
 pub fn is_silence(error: &CallError) -> bool {
     matches!(error, CallError::DeadlineExceeded | CallError::OutcomeUnknown(UnknownBecause::Deadline))
 }

@@ -38,10 +38,10 @@ pub struct Serve {
 }
 
 impl Serve {
-    /// Serves until told to stop.
+    /// Serves until a stop is requested.
     ///
     /// # Errors
-    /// When the service cannot start, or fails.
+    /// If the service cannot start, or fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         count_allocations_for_parent()
             .map_err(|error| Failure::because("cannot count heap operations for the benchmark", &error))?;

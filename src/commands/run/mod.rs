@@ -13,13 +13,13 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::Command;
 
-/// What cargo builds, and what stands in `../lib/farcall`.
+/// Name of the library as built by cargo, and in `../lib/farcall`.
 const LIBRARY: &str = "libfarcall_preload.so";
-/// Connections that do not last are listed, too; the library reads it.
+/// Enables the report of connections that have ended; read by the library.
 const REPORT_VARIABLE: &str = "FARCALL_RUN_REPORT";
-/// Ports whose connections are moved; the library reads it.
+/// Ports whose connections are moved; read by the library.
 const ONLY_VARIABLE: &str = "FARCALL_RUN_ONLY";
-/// Set to move connections of programs that can make system calls themselves; the library reads it.
+/// Enables moving connections of programs that can make system calls directly; read by the library.
 const DIRECT_CALLS_VARIABLE: &str = "FARCALL_RUN_ALLOW_DIRECT_CALLS";
 
 /// Run a socket program: its TCP connections to other such programs of this user on this host go through shared memory.
@@ -54,10 +54,10 @@ pub struct Run {
 }
 
 impl Run {
-    /// Becomes the program; with a report, waits for it.
+    /// Replaces this process by the program; with a report, waits for the program.
     ///
     /// # Errors
-    /// When the library is not there, or the program cannot be started.
+    /// If the library is missing, or the program cannot be started.
     pub fn run(self, _console: Console) -> Result<Exit, Failure> {
         let Some((program, arguments)) = self.command.split_first() else {
             return Err(Failure::new("no program to run").exit(Exit::Usage));
@@ -83,7 +83,7 @@ impl Run {
             Ok(explained) => eprintln!("{explained}"),
             Err(_) => eprintln!("farcall: process {pid} had no TCP connection within this host"),
         }
-        // As a shell tells it.
+        // The exit code that a shell reports.
         std::process::exit(status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(1))
     }
 
@@ -98,10 +98,10 @@ impl Run {
         Ok(())
     }
 
-    /// Sets what the loader, the library and runtimes of the program read.
+    /// Sets the variables that the loader, the library and runtimes of the program read.
     fn set_variables(&self, file: &Path, command: &mut Command) {
         command.env("LD_PRELOAD", library::before(file, "LD_PRELOAD"));
-        // The runtime of AddressSanitizer refuses to be loaded second, though it works there.
+        // The runtime of AddressSanitizer refuses to be loaded after another library, although this works here.
         command.env("ASAN_OPTIONS", library::before(Path::new("verify_asan_link_order=0"), "ASAN_OPTIONS"));
         if self.allow_direct_calls {
             command.env(DIRECT_CALLS_VARIABLE, "1");
@@ -119,7 +119,7 @@ impl Run {
 mod tests {
     use super::*;
 
-    /// The value of a variable for the program.
+    /// Returns the value of a variable that the program receives.
     fn variable(run: &Run, name: &str) -> Option<OsString> {
         let mut command = Command::new("true");
         run.set_variables(Path::new("/opt/lib/library.so"), &mut command);

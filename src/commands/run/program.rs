@@ -1,4 +1,4 @@
-//! Which programs a preloaded library cannot help: what their file says.
+//! Detection, from the executable file, of programs for which a preloaded library has no effect.
 
 use std::env;
 use std::ffi::OsStr;
@@ -7,12 +7,13 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// So much of a file is looked at: headers stand at its beginning.
+/// Length of the part of a file that is read; headers are at its beginning.
 const START_BYTES: u64 = 64 << 10;
 const PT_INTERP: u32 = 3;
 const PT_NOTE: u32 = 4;
 
-/// Why the connections of a program stay on TCP; `None` if they need not, or the file cannot be read.
+/// Returns the reason for which the connections of a program stay on TCP; `None` if there is none, or the file cannot
+/// be read.
 pub fn why_it_stays(program: &OsStr) -> Option<&'static str> {
     let path = find(program)?;
     let metadata = path.metadata().ok()?;
@@ -26,7 +27,7 @@ pub fn why_it_stays(program: &OsStr) -> Option<&'static str> {
     why_file_stays(&bytes)
 }
 
-/// Where a program is, as execvp(3) finds it.
+/// Finds a program like execvp(3).
 fn find(program: &OsStr) -> Option<PathBuf> {
     if Path::new(program).components().count() > 1 {
         return Some(program.into());
@@ -34,7 +35,7 @@ fn find(program: &OsStr) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
-/// What an ELF file of 64 bits says; scripts and others say nothing.
+/// Returns the reason according to a 64-bit ELF file; `None` for scripts and other files.
 fn why_file_stays(bytes: &[u8]) -> Option<&'static str> {
     if bytes.get(..5)? != b"\x7fELF\x02" {
         return None;
@@ -65,7 +66,7 @@ fn why_file_stays(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// A little-endian number of the file.
+/// Returns a little-endian number of the file.
 fn number(bytes: &[u8], at: usize, len: usize) -> Option<usize> {
     let field = bytes.get(at..at.checked_add(len)?)?;
     let number = field.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
@@ -76,7 +77,7 @@ fn number(bytes: &[u8], at: usize, len: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// A file with these program headers: a type, and what it holds.
+    /// Returns an ELF file with these program headers, each with its type and contents.
     fn elf(headers: &[(u32, &[u8])]) -> Vec<u8> {
         let mut bytes = vec![0; 64 + 56 * headers.len()];
         bytes[..5].copy_from_slice(b"\x7fELF\x02");

@@ -1,4 +1,4 @@
-//! `farcall stats` without a process: which there are.
+//! `farcall stats` without a process: lists processes.
 
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
@@ -6,7 +6,7 @@ use farcall::stats::{Report, StatsError, read_all};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// Lists the processes of this user that live, or, with `with_dead`, all whose counters are there.
+/// Lists the running processes of this user or, with `with_dead`, all processes whose counters exist.
 pub(super) fn run(console: Console, with_dead: bool) -> Result<Exit, Failure> {
     let cannot = |error: StatsError| {
         Failure::because("cannot list the processes that use Farcall", &error)

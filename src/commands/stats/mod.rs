@@ -34,10 +34,10 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Reads and prints.
+    /// Reads the counters and prints them.
     ///
     /// # Errors
-    /// When there are no counters of that process, or they cannot be read.
+    /// If there are no counters of that process, or they cannot be read.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let Some(pid) = self.pid else { return list::run(console, self.all) };
         if let Some(seconds) = self.watch {
@@ -90,7 +90,7 @@ fn describe(block: &BlockReport, text: &mut String) {
     }
 }
 
-/// A histogram in a line.
+/// Formats a histogram as one line.
 fn in_words(times: &Histogram) -> String {
     let time = |ns: u64| format!("{:?}", Duration::from_nanos(ns));
     let at_most = |part| times.quantile_ns(part).map_or_else(|| "more than 2 s".to_owned(), time);
@@ -104,7 +104,7 @@ fn in_words(times: &Histogram) -> String {
     }
 }
 
-/// The words for an event: a queue pair's are the software RNIC's to tell.
+/// Decodes an event; only events of queue pairs of the software RNIC can be decoded.
 fn words(block: &BlockReport, record: &FlightRecord) -> Option<FlightEvent> {
     let is_of_softnic = block.label.split(' ').next() == Some(farcall_softnic::NAME);
     FlightEvent::of(record.code, record.argument).filter(|_| is_of_softnic)

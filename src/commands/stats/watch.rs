@@ -1,4 +1,4 @@
-//! `farcall stats PID --watch`: what changes, by the second.
+//! `farcall stats PID --watch`: prints the changes per second.
 
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
@@ -9,10 +9,10 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-/// Clears a terminal and starts at its top.
+/// Clears a terminal and moves to its top.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-/// Prints what changed, each `period`, until the process ends or somebody interrupts.
+/// Prints the changes every `period`, until the process exits or the user interrupts.
 pub(super) fn run(
     console: Console,
     period: Duration,
@@ -51,12 +51,13 @@ pub(super) fn run(
     Ok(Exit::Success)
 }
 
-/// The time as logs have it, so that one finds there what changed here.
+/// Returns the time in the format of logs, to allow a comparison with them.
 fn now() -> String {
     format!("{:.3}", jiff::Timestamp::now())
 }
 
-/// What changed of live endpoints, by the second: label, counter, rate. Buckets of histograms are too many to read.
+/// Returns the changes of live endpoints per second: label, counter, rate. Buckets of histograms are too many to read,
+/// and omitted.
 fn rates<'a>(before: &Report, after: &'a Report, seconds: f64) -> Vec<(&'a str, &'a str, f64)> {
     let earlier: HashMap<(&str, &str), u64> = before
         .blocks

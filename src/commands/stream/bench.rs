@@ -125,10 +125,10 @@ const WAYS: [Choice<Wished>; 6] = [
 ];
 
 impl Bench {
-    /// Measures and prints.
+    /// Measures, and prints the report.
     ///
     /// # Errors
-    /// When it cannot be measured.
+    /// If the measurement fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         if !self.waiting.is_empty() {
             return self.run_waits(console);

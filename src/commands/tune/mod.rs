@@ -1,4 +1,4 @@
-//! `farcall tune`: what a connection can do here, kept for clients.
+//! `farcall tune`: measures the properties of a connection and stores them for clients.
 
 mod profile_arg;
 
@@ -44,10 +44,10 @@ pub struct Tune {
 }
 
 impl Tune {
-    /// Measures, prints and writes.
+    /// Measures, prints, and writes the profile.
     ///
     /// # Errors
-    /// When it cannot be measured, or the profile not be written.
+    /// If the measurement fails, or the profile cannot be written.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         if let Some(exit) = self.halves.serve(console, &self.nic)? {
             return Ok(exit);
@@ -69,7 +69,7 @@ impl Tune {
     }
 }
 
-/// Where clients look, with the directory made.
+/// Returns the path that clients use by default, after creating its directory.
 fn usual_place(scope: &Scope) -> Result<PathBuf, Failure> {
     const REMEDY: &str = "name a file: --out FILE";
     let place = scope.usual_place().ok_or_else(|| {

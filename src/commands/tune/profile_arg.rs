@@ -1,4 +1,4 @@
-//! The option that names a profile.
+//! The option for a profile.
 
 use crate::failure::{Exit, Failure};
 use clap::Args;
@@ -15,10 +15,10 @@ pub struct ProfileArg {
 }
 
 impl ProfileArg {
-    /// What the file says, if one was named: of connections to servers of that peer.
+    /// Returns the profile of the file, if one was named, for connections to servers of that peer.
     ///
     /// # Errors
-    /// When it cannot be read, is no profile, or one of another device, peer or version.
+    /// If it cannot be read, is not a profile, or is one of another device, peer or version.
     pub fn read(&self, chosen: &Chosen, peer: Peer) -> Result<Option<LinkProfile>, Failure> {
         let Some(path) = &self.profile else { return Ok(None) };
         let refused = |error: ProfileError| {
@@ -32,7 +32,7 @@ impl ProfileArg {
     }
 }
 
-/// What a profile holds for that is measured here: the provider's device, and that peer.
+/// Returns the scope of a profile measured here: the provider's device, and that peer.
 pub(super) fn scope_of(chosen: &Chosen, peer: Peer) -> Result<Scope, Failure> {
     Scope::of(&*chosen.provider, peer)
         .map_err(|error| Failure::because("cannot tell the device", &error).remedy("see: farcall doctor"))

@@ -21,10 +21,10 @@ pub struct Install {
 }
 
 impl Install {
-    /// Copies.
+    /// Copies the libraries.
     ///
     /// # Errors
-    /// When a library is not there, or the folder cannot be written to.
+    /// If a library is missing, or the directory cannot be written to.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let libraries = library::find()?;
         fs::create_dir_all(&self.dir)
@@ -42,7 +42,7 @@ impl Install {
     }
 }
 
-/// Beside its place first: a program that runs keeps the file it has mapped.
+/// Copies to a temporary name and renames it, so that a running program keeps the file that it has mapped.
 fn copy(library: &Library, dir: &Path) -> io::Result<()> {
     let beside = dir.join(format!(".{}.{}", library.system_name, std::process::id()));
     let copied =

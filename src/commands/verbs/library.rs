@@ -1,4 +1,4 @@
-//! Where the libraries are, and under which names programs find them.
+//! Locations of the libraries, and the names under which programs find them.
 
 use crate::failure::Failure;
 use std::env;
@@ -6,29 +6,29 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The library of verbs, as programs link it.
+/// The verbs library under the name that programs link.
 pub const VERBS: &str = "libibverbs.so.1";
-/// What cargo builds, and what programs link.
+/// Names as built by cargo, and as linked by programs.
 const NAMES: [(&str, &str); 2] =
     [("libfarcall_ibverbs.so", VERBS), ("libfarcall_rdmacm.so", "librdmacm.so.1")];
 
-/// A library that takes the place of one of the system's.
+/// A library that replaces one of the system's.
 pub struct Library {
-    /// Where it is.
+    /// Path of the file.
     pub file: PathBuf,
-    /// The name that programs link.
+    /// Name that programs link.
     pub system_name: &'static str,
 }
 
-/// Where an installation has them, beside the folder of the program: under the names that programs link, out of the way
-/// of the programs of the system.
+/// Directory of the libraries in an installation, relative to that of the program: under the names that programs link,
+/// but not visible to other programs of the system.
 const INSTALLED: &str = "../lib/farcall";
 
-/// The libraries beside this program, where cargo builds them, or in `../lib`, where packages put them, or as `farcall
-/// verbs install` leaves them in `../lib/farcall`.
+/// Finds the libraries next to this program, where cargo builds them, in `../lib`, where packages install them, or in
+/// `../lib/farcall`, where `farcall verbs install` copies them.
 ///
 /// # Errors
-/// When one is in none of the places.
+/// If one is in none of these directories.
 pub fn find() -> Result<Vec<Library>, Failure> {
     NAMES
         .iter()
@@ -38,14 +38,15 @@ pub fn find() -> Result<Vec<Library>, Failure> {
         .collect()
 }
 
-/// The folder that has all libraries under the names that programs link, if there is one that the loader can be told.
+/// Returns the directory that has all libraries under the names that programs link, if there is one that can be passed
+/// to the loader.
 pub fn common_folder(libraries: &[Library]) -> Option<&Path> {
     let folder = libraries.first()?.file.parent()?;
     let has_all = libraries.iter().all(|library| library.file == folder.join(library.system_name));
     (has_all && can_be_listed(folder)).then_some(folder)
 }
 
-/// A search path with a place in front of what the variable holds.
+/// Returns a search path with `place` before the value of the variable.
 pub fn before(place: &Path, variable: &str) -> OsString {
     let mut path = OsString::from(place);
     if let Some(rest) = env::var_os(variable).filter(|rest| !rest.is_empty()) {
@@ -55,16 +56,16 @@ pub fn before(place: &Path, variable: &str) -> OsString {
     path
 }
 
-/// Whether the loader takes it in its lists, which it cuts at these characters (man ld.so) and has no way to quote
-/// them.
+/// Returns whether a path can be part of the loader's lists, which are split at these characters (man ld.so) without a
+/// way to quote them.
 pub fn can_be_listed(folder: &Path) -> bool {
     !folder.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b';' | b'\t' | b'\n'))
 }
 
-/// Where one is, by the name that cargo gives it or the one that it is installed under.
+/// Finds a library by the name that cargo gives it, or by the one under which it is installed.
 ///
 /// # Errors
-/// As [`find`].
+/// Like [`find`].
 pub fn find_one(built_name: &str, system_name: &str) -> Result<PathBuf, Failure> {
     let program =
         env::current_exe().map_err(|error| Failure::because("cannot find out where farcall is", &error))?;

@@ -24,10 +24,10 @@ pub enum Verbs {
 }
 
 impl Verbs {
-    /// Does what was asked.
+    /// Runs the subcommand.
     ///
     /// # Errors
-    /// When it could not be done.
+    /// Returns the failure of the subcommand.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         match self {
             Self::Install(install) => install.run(console),

@@ -58,10 +58,10 @@ pub struct Run {
 }
 
 impl Run {
-    /// Becomes the program.
+    /// Replaces this process by the program.
     ///
     /// # Errors
-    /// When a library is not there, or the program cannot be started.
+    /// If a library is missing, or the program cannot be started.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let folder = folder_of(&library::find()?)?;
         let Some((program, arguments)) = self.command.split_first() else {
@@ -71,7 +71,7 @@ impl Run {
         command.args(arguments).env("LD_LIBRARY_PATH", before(&folder, "LD_LIBRARY_PATH"));
         if !self.no_preload {
             command.env("LD_PRELOAD", before(&folder.join(library::VERBS), "LD_PRELOAD"));
-            // Its runtime refuses to come second, though it works there.
+            // The runtime of AddressSanitizer refuses to be loaded after another library, although this works here.
             command.env("ASAN_OPTIONS", before(Path::new("verify_asan_link_order=0"), "ASAN_OPTIONS"));
         }
         if let Some(target) = self.trace {
@@ -88,7 +88,8 @@ impl Run {
     }
 }
 
-/// The file of a trace as the program will find it, wherever it changes its folder to.
+/// Returns the absolute path of a trace file, so that it does not depend on the directory to which the program
+/// changes.
 fn trace_target(target: OsString) -> Result<OsString, Failure> {
     if target == "-" || target == "stderr" {
         return Ok(target);
@@ -98,7 +99,7 @@ fn trace_target(target: OsString) -> Result<OsString, Failure> {
     Ok(path.into())
 }
 
-/// A folder of this user in which the libraries have the names that programs link.
+/// Returns a directory of this user in which the libraries have the names that programs link.
 fn folder_of(libraries: &[Library]) -> Result<PathBuf, Failure> {
     if let Some(folder) = library::common_folder(libraries) {
         return Ok(folder.to_owned());
@@ -129,7 +130,7 @@ fn folder_of(libraries: &[Library]) -> Result<PathBuf, Failure> {
 
 fn link(folder: &Path, library: &Library) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // What is loaded from here runs as this user.
+    // Libraries loaded from this directory run with the rights of this user.
     let owner = fs::metadata(folder)?;
     if owner.uid() != rustix::process::geteuid().as_raw() || owner.mode() & 0o022 != 0 {
         return Err(io::Error::new(

@@ -1,6 +1,5 @@
-//! Verbs without `unsafe`: buffers that are handed over to a queue pair while a request is under way, and come back
-//! with its completion. What must not happen does not compile: a buffer that is posted cannot be read, changed, posted
-//! again or freed.
+//! Verbs without `unsafe`: buffers are transferred to a queue pair while a request is in flight, and returned with its
+//! completion. Misuse is a compile error: a posted buffer cannot be read, changed, posted again or freed.
 //!
 //! ```
 //! # #[cfg(feature = "softnic")] {
@@ -25,7 +24,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A buffer that is posted is not there until it comes back, so this does not compile:
+//! A posted buffer is not accessible until it is returned, so this does not compile:
 //!
 //! ```compile_fail,E0382
 //! # use farcall::verbs::owned::{Buffers, Pair};
@@ -36,7 +35,7 @@
 //! # }
 //! ```
 //!
-//! nor does reading what a receive has not brought yet,
+//! nor does reading the result of a receive before its completion,
 //!
 //! ```compile_fail,E0382
 //! # use farcall::verbs::owned::{Buffers, Pair};
@@ -69,7 +68,7 @@
 //! # }
 //! ```
 //!
-//! while this does, because the buffer came back:
+//! while this does, because the buffer was returned:
 //!
 //! ```
 //! # use farcall::verbs::owned::{Buffers, Completion, Pair};

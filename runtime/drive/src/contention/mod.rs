@@ -1,15 +1,16 @@
-//! Whether threads compete for the processors: then a thread that polls takes the processor from the thread that it
-//! waits for.
+//! Detection of threads that compete for the processors. A thread that polls then takes the processor from the thread
+//! for which it waits.
 //!
-//! One state for the process, which waits read with one load. A thread that has just polled without success samples the
-//! signs of the kernel ([`sample_if_due`]), at most one thread of the process every ten milliseconds:
+//! The state is one flag per process, which waiting threads read with one load. A thread that has just polled without
+//! success samples the signs that the kernel reports ([`sample_if_due`]), at most one thread of the process every ten
+//! milliseconds:
 //!
-//! - runnable threads and processors of the machine;
-//! - how long the sampling thread waited for a processor, which also shows where the process may use a part of the
-//!   processors only;
-//! - quotas of the control group and time that a hypervisor took, less often.
+//! - the numbers of runnable threads and of processors of the machine;
+//! - the time for which the sampling thread waited for a processor, which also detects that the process may use only
+//!   some of the processors;
+//! - less often, quotas of the control group and time taken by the hypervisor.
 //!
-//! A sign that the kernel does not show counts as absent.
+//! A sign that the kernel does not report counts as absent.
 
 mod signs;
 
@@ -26,20 +27,21 @@ use signs::{Quota, RunDelay, Runnable, Steal};
 
 /// Interval between two samples.
 const SAMPLE_PERIOD: Duration = Duration::from_millis(10);
-/// Interval between two samples of what changes slowly or costs more to read.
+/// Interval between two samples of signs that change slowly or are expensive to read.
 const SLOW_SAMPLE_PERIOD: Duration = Duration::from_millis(250);
-/// How long a quota that was used up counts: a bandwidth period is 100 ms, unless an administrator sets another.
+/// Time for which an exhausted quota counts as contention. A bandwidth period is 100 ms, unless an administrator
+/// changed it.
 const QUOTA_HOLD: Duration = Duration::from_secs(1);
-/// Minimum share of its time that a thread waits for a processor under contention: one in so many.
+/// Minimum share of its time that a thread waits for a processor under contention: one in `DELAY_SHARE`.
 const DELAY_SHARE: u32 = 6;
-/// Minimum mean of such a wait under contention: a wake-up on an idle processor of a virtual machine takes up to some
-/// ten microseconds, a slice of another thread some milliseconds.
+/// Minimum mean of such a wait under contention. A wake-up on an idle processor of a virtual machine takes up to about
+/// ten microseconds, a time slice of another thread some milliseconds.
 const DELAY_MEAN: Duration = Duration::from_micros(200);
-/// Minimum share of the time of all processors that the hypervisor takes under contention: one in so many.
+/// Minimum share of the time of all processors that the hypervisor takes under contention: one in `STEAL_SHARE`.
 const STEAL_SHARE: u32 = 10;
 
 static IS_CONTENDED: AtomicBool = AtomicBool::new(false);
-/// When the next sample is due, in nanoseconds of [`clock`].
+/// Time of the next sample, in nanoseconds of [`clock`].
 static DUE_NS: AtomicU64 = AtomicU64::new(0);
 
 fn clock() -> &'static MonotonicClock {
@@ -47,15 +49,15 @@ fn clock() -> &'static MonotonicClock {
     CLOCK.get_or_init(MonotonicClock::new)
 }
 
-/// Returns whether threads compete for the processors, as the last sample showed.
+/// Returns whether threads competed for the processors at the last sample.
 #[inline]
 fn is_contended() -> bool {
     IS_CONTENDED.load(Ordering::Relaxed)
 }
 
-/// Samples the signs of contention, if that is due. For a thread that has just polled without success. Under contention
-/// the thread, which will sleep, requests the shortest time slice: a peer that wakes it has its reply as soon as by a
-/// socket, on whichever processors both are. Returns whether threads compete.
+/// Samples the signs of contention if a sample is due. Called by a thread that has just polled without success. Under
+/// contention the thread, which will sleep, requests the shortest time slice, so that it receives a reply as soon as
+/// with a socket, on whichever processors the two threads run. Returns whether threads compete.
 pub fn sample_if_due() -> bool {
     let now = clock().now();
     let due = DUE_NS.load(Ordering::Relaxed);
@@ -73,7 +75,7 @@ pub fn sample_if_due() -> bool {
 #[cold]
 fn sample(now: Nanos) {
     static SAMPLER: OnceLock<Mutex<Sampler>> = OnceLock::new();
-    // A thread that is stopped inside keeps no other from its wait.
+    // If a thread is stopped while sampling, other threads do not wait for it.
     let mut sampler = match SAMPLER.get_or_init(|| Mutex::new(Sampler::open())).try_lock() {
         Ok(sampler) => sampler,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -83,7 +85,7 @@ fn sample(now: Nanos) {
     IS_CONTENDED.store(is_contended, Ordering::Relaxed);
 }
 
-/// The sources of the process, and what the last slow sample showed.
+/// The sources of the process, and the results of the last slow sample.
 struct Sampler {
     runnable: Option<Runnable>,
     quota: Option<Quota>,
@@ -112,7 +114,7 @@ impl Sampler {
         }
         let runnable = self.runnable.as_ref().and_then(Runnable::read);
         let is_crowded = runnable.is_some_and(|(threads, cores)| exceeds(threads, cores, was_contended));
-        // Read also if it decides nothing: it counts from the last sample.
+        // Read even if the result has no effect: the value counts from the last sample.
         let is_late = OwnDelay::is_long(now);
         is_crowded || is_late || self.is_stolen || now < self.quota_until
     }
@@ -125,14 +127,14 @@ impl Sampler {
     }
 }
 
-/// Whether runnable threads, the caller among them, exceed the processors. Under contention the peer of a wait sleeps
-/// that would poll otherwise, so one processor has to be free before polling begins again. One processor alone never
-/// gains by polling.
+/// Returns whether there are more runnable threads, including the caller, than processors. Under contention the peer
+/// sleeps instead of polling, so one processor must be free before polling resumes. With a single processor, polling
+/// is never an advantage.
 const fn exceeds(threads: usize, cores: usize, was_contended: bool) -> bool {
     cores <= 1 || threads + was_contended as usize > cores
 }
 
-/// How long and how often this thread has waited for a processor, as of a sample.
+/// Time and number of this thread's waits for a processor, at a sample.
 #[derive(Clone, Copy)]
 struct OwnDelay {
     at: Nanos,
@@ -140,7 +142,7 @@ struct OwnDelay {
 }
 
 impl OwnDelay {
-    /// Whether the waits since the last sample of this thread were long, and a large share of the time.
+    /// Returns whether this thread's waits since its last sample were long and a large share of the time.
     fn is_long(now: Nanos) -> bool {
         thread_local! {
             static LAST: Cell<Option<OwnDelay>> = const { Cell::new(None) };
@@ -165,7 +167,7 @@ mod tests {
     #[test]
     fn compares_runnable_threads_with_cores() {
         assert!(!exceeds(2, 2, false) && exceeds(3, 2, false));
-        // The peer that sleeps would be the third.
+        // The sleeping peer would be the third thread.
         assert!(exceeds(2, 2, true) && !exceeds(1, 2, true));
         assert!(exceeds(1, 1, false));
     }
@@ -183,7 +185,7 @@ mod tests {
         assert!(!last.is_long_since(last));
     }
 
-    /// More threads that compute than the machine has processors, and this one.
+    /// Runs more computing threads than the machine has processors, in addition to this one.
     #[test]
     fn detects_more_computing_threads_than_cores() {
         let stop = AtomicBool::new(false);

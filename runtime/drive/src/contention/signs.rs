@@ -1,20 +1,20 @@
-//! Signs of contention that the kernel shows in files. None stays open: samples are rare, and descriptors are the
-//! program's.
+//! Signs of contention that the kernel reports in files. No file stays open: samples are rare, and descriptors belong
+//! to the program.
 
 use std::fs::{File, read_to_string};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Longest part of a file that is read, in bytes.
+/// Maximum number of bytes read from a file.
 const READ_BYTES_MAX: usize = 1_024;
 
-/// Reads the beginning of a file and passes it on as text.
+/// Reads the beginning of a file and passes it to `parse` as text.
 fn with_text<T>(path: &Path, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
     let mut bytes = [0; READ_BYTES_MAX];
     let len = File::open(path).ok()?.read_at(&mut bytes, 0).ok()?;
     let bytes = &bytes[..len];
-    // A read may end inside a character.
+    // The read may end within a character.
     let text = std::str::from_utf8(bytes).or_else(|error| std::str::from_utf8(&bytes[..error.valid_up_to()]));
     parse(text.ok()?)
 }
@@ -30,23 +30,23 @@ impl Runnable {
         (cores > 0).then_some(Self { cores })
     }
 
-    /// Returns the threads that run or could, the caller among them, and the processors that are on line.
+    /// Returns the number of runnable and running threads, including the caller, and the number of online processors.
     pub fn read(&self) -> Option<(usize, usize)> {
         Some((with_text(Path::new("/proc/loadavg"), runnable_in)?, self.cores))
     }
 }
 
-/// Whether a line of /proc/stat is about one processor: "cpu0 …".
+/// Returns whether a line of /proc/stat describes one processor: "cpu0 …".
 fn is_core(line: &str) -> bool {
     line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|digit: char| digit.is_ascii_digit()))
 }
 
-/// From /proc/loadavg: "0.20 0.18 0.12 1/80 11206".
+/// Parses /proc/loadavg: "0.20 0.18 0.12 1/80 11206".
 fn runnable_in(loadavg: &str) -> Option<usize> {
     loadavg.split(' ').nth(3)?.split('/').next()?.parse().ok()
 }
 
-/// How long and how often a thread has waited for a processor since it began.
+/// Time and number of a thread's waits for a processor since its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub(super) struct RunDelay {
     pub ns: u64,
@@ -59,8 +59,8 @@ impl RunDelay {
         with_text(Path::new("/proc/thread-self/schedstat"), Self::parse)
     }
 
-    /// From /proc/thread-self/schedstat: nanoseconds of running and of waiting, and how often it began to run. All are 0
-    /// where the kernel does not count.
+    /// Parses /proc/thread-self/schedstat: nanoseconds running, nanoseconds waiting, and number of time slices. All
+    /// are 0 if the kernel does not count.
     fn parse(schedstat: &str) -> Option<Self> {
         let mut numbers = schedstat.split_ascii_whitespace().map(|number| number.parse::<u64>().ok());
         let (ran_ns, ns, count) = (numbers.next()??, numbers.next()??, numbers.next()??);
@@ -68,7 +68,7 @@ impl RunDelay {
     }
 }
 
-/// Time that the hypervisor gave to others although a processor of this machine had work.
+/// Time during which the hypervisor ran other guests although a processor of this machine had work.
 pub(super) struct Steal {
     last: Times,
 }
@@ -85,7 +85,7 @@ impl Steal {
         times().map(|last| Self { last })
     }
 
-    /// Returns whether it took at least one in `share` of the time since the last call.
+    /// Returns whether the hypervisor took at least one in `share` of the time since the last call.
     pub fn took_share(&mut self, share: u32) -> bool {
         let Some(times) = times() else { return false };
         let last = std::mem::replace(&mut self.last, times);
@@ -101,7 +101,7 @@ const fn is_share(stolen: u64, all: u64, share: u32) -> bool {
     stolen > 0 && stolen.saturating_mul(share as u64) >= all
 }
 
-/// From the first line of /proc/stat: "cpu  user nice system idle iowait irq softirq steal …".
+/// Parses the first line of /proc/stat: "cpu  user nice system idle iowait irq softirq steal …".
 fn times_in(stat: &str) -> Option<Times> {
     let mut numbers = [0; 8];
     let mut words = stat.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace();
@@ -111,21 +111,21 @@ fn times_in(stat: &str) -> Option<Times> {
     Some(Times { all: numbers.iter().sum(), stolen: numbers[7] })
 }
 
-/// A quota of processor time of the control group, and how often it was used up.
+/// A processor-time quota of the control group, and the number of periods in which it was exhausted.
 pub(super) struct Quota {
     stat: PathBuf,
     used_up: u64,
 }
 
 impl Quota {
-    /// Opens the quota of the innermost control group of this process that has one; `None` without one.
+    /// Opens the quota of the innermost control group of this process that has one; `None` if none has.
     pub fn open() -> Option<Self> {
         let groups = read_to_string("/proc/self/cgroup").ok()?;
         places_of(&groups).into_iter().find_map(|(root, group)| Self::below(&root, &group))
     }
 
-    /// Searches from a control group to the root of its hierarchy. In a container the group of the host is absent, and
-    /// the root is the container's.
+    /// Searches from a control group to the root of its hierarchy. In a container the path of the host's group does
+    /// not exist, and the root is that of the container.
     fn below(root: &Path, group: &Path) -> Option<Self> {
         group.ancestors().find_map(|group| {
             let directory = root.join(group);
@@ -138,15 +138,15 @@ impl Quota {
         })
     }
 
-    /// Returns whether it was used up since the last call.
+    /// Returns whether the quota was exhausted since the last call.
     pub fn was_used_up(&mut self) -> bool {
         let Some(used_up) = with_text(&self.stat, used_up_in) else { return false };
         std::mem::replace(&mut self.used_up, used_up) != used_up
     }
 }
 
-/// From /proc/self/cgroup: "0::/a" of the unified hierarchy, "4:cpu,cpuacct:/a" of the earlier one. Where the hierarchy
-/// is mounted, and the group below that.
+/// Parses /proc/self/cgroup: "0::/a" for the unified hierarchy, "4:cpu,cpuacct:/a" for version 1. Returns the mount
+/// points of the hierarchies, each with the group below it.
 fn places_of(groups: &str) -> Vec<(PathBuf, PathBuf)> {
     let mut places = Vec::new();
     for line in groups.lines() {
@@ -164,18 +164,18 @@ fn places_of(groups: &str) -> Vec<(PathBuf, PathBuf)> {
     places
 }
 
-/// From cpu.stat: "nr_throttled 12".
+/// Parses cpu.stat: "nr_throttled 12".
 fn used_up_in(stat: &str) -> Option<u64> {
     stat.lines().find_map(|line| line.strip_prefix("nr_throttled ")?.trim().parse().ok())
 }
 
-/// Threads that run or could beyond the processors of the machine, on average over some samples; `None` if the kernel
-/// does not show them. The caller is one of them.
+/// Returns the number of runnable and running threads, including the caller, minus the number of processors, as a mean
+/// of `samples` samples; `None` if the kernel does not report them.
 pub fn excess_threads(samples: u32, pause: Duration) -> Option<f64> {
     let runnable = Runnable::open()?;
     let (mut threads, mut cores, start) = (0, 0, Instant::now());
     for sample in 0..samples.max(1) {
-        // At even distances from the start, however long a sample takes.
+        // At equal intervals from the start, independent of the duration of a sample.
         std::thread::sleep((pause * sample).saturating_sub(start.elapsed()));
         let read = runnable.read()?;
         threads += read.0;
@@ -233,7 +233,7 @@ mod tests {
         assert!(!quota.was_used_up());
         write(&directory.join("pod/cpu.stat"), "usage_usec 1\nnr_throttled 5\n");
         assert!(quota.was_used_up() && !quota.was_used_up());
-        // Version 1 of control groups, as a container sees it whose /proc/self/cgroup names the group of the host.
+        // Control groups version 1 in a container whose /proc/self/cgroup names the group of the host.
         write(&directory.join("cpu.cfs_quota_us"), "50000\n");
         write(&directory.join("cpu.stat"), "nr_periods 2\nnr_throttled 3\n");
         assert_eq!(Quota::below(&directory, Path::new("docker/absent")).unwrap().used_up, 3);

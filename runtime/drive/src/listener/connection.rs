@@ -14,19 +14,20 @@ pub(super) struct Connection {
     id: BootstrapId,
     pub(super) socket: TcpStream,
     acceptor: Acceptor,
-    /// Until when the hello must be whole; `None` once it is.
+    /// Deadline for a complete hello; `None` after it was received.
     hello_until: Option<Instant>,
-    /// Which server thread knows it, once its hello is whole.
+    /// Server thread of the connection, valid after the hello was received.
     thread: usize,
     notices_left: u32,
     pub(super) unsent: Vec<u8>,
     pub(super) close_when_sent: bool,
 }
 
-/// Notices of one client: a goodbye is all it has to say. Each is kept until its server thread takes it.
+/// Maximum number of notices from one client, which needs only a goodbye. Each is queued until its server thread
+/// handles it.
 const NOTICES_MAX: u32 = 16;
 
-/// What reading from a connection came to.
+/// Result of reading from a connection.
 pub(super) enum Heard {
     Nothing,
     HungUp,
@@ -41,7 +42,7 @@ impl Connection {
         Self { id, socket, acceptor, hello_until, thread: 0, notices_left, unsent, close_when_sent }
     }
 
-    /// Whether its hello is not whole.
+    /// Returns whether the hello is not complete yet.
     pub(super) fn awaits_hello(&self) -> bool {
         self.hello_until.is_some()
     }
@@ -50,14 +51,14 @@ impl Connection {
         self.hello_until.is_some_and(|until| until <= now)
     }
 
-    /// Tells the server thread that knows this connection, if one does, that the client is gone.
+    /// Notifies the server thread of this connection, if it has one, that the client is gone.
     pub(super) fn report_hang_up(&self, threads: &ServerThreads) {
         if let Some(thread) = self.thread() {
             threads.tell(thread, BootstrapEvent::HungUp(self.id));
         }
     }
 
-    /// The server thread that knows this connection, if one does.
+    /// Returns the server thread of this connection, if it has one.
     pub(super) fn thread(&self) -> Option<usize> {
         (!self.awaits_hello()).then_some(self.thread)
     }
@@ -78,7 +79,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads what there is.
+    /// Reads all available bytes.
     pub(super) fn read(&mut self, threads: &mut ServerThreads) -> Heard {
         let mut buffer = [0u8; 4_096];
         loop {

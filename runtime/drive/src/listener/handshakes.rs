@@ -1,13 +1,13 @@
-//! The handshakes under way: whose they are, and which one gives way to a newcomer.
+//! Handshakes in progress: their source addresses, and the choice of one to evict for a new connection.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
-/// Connections that have not said their whole hello.
+/// Connections whose hello is not complete.
 pub(super) struct Handshakes {
     max: usize,
     per_address_max: usize,
-    /// By the number of the connection: the oldest first.
+    /// By connection number, which is in order of age.
     silent: BTreeMap<u64, IpAddr>,
     by_address: HashMap<IpAddr, usize>,
 }
@@ -21,7 +21,7 @@ impl Handshakes {
         self.silent.len()
     }
 
-    /// Whether one more may begin.
+    /// Returns whether one more handshake from `address` may begin.
     pub(super) fn has_room_for(&self, address: IpAddr) -> bool {
         self.count() < self.max && self.of(address) < self.per_address_max
     }
@@ -30,8 +30,8 @@ impl Handshakes {
         self.by_address.get(&address).copied().unwrap_or(0)
     }
 
-    /// Which one gives way to a newcomer if there is no room: the oldest of his own address if that has too many, else
-    /// the oldest of the address that has most.
+    /// Returns the handshake to evict for a new connection if a limit is reached: the oldest one from the same address
+    /// if that address has reached its limit, otherwise the oldest one from the address with the most handshakes.
     pub(super) fn oldest_against(&self, newcomer: IpAddr) -> Option<u64> {
         let address = match self.of(newcomer) >= self.per_address_max {
             true => newcomer,
@@ -45,7 +45,7 @@ impl Handshakes {
         *self.by_address.entry(address).or_default() += 1;
     }
 
-    /// The hello is whole, or the connection is over. Nothing if it was not under way.
+    /// Removes a handshake whose hello is complete or whose connection has ended. Does nothing for other connections.
     pub(super) fn end(&mut self, id: u64) {
         let Some(address) = self.silent.remove(&id) else { return };
         if let Some(count) = self.by_address.get_mut(&address) {

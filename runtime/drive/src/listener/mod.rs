@@ -1,9 +1,9 @@
 //! The bootstrap port: one thread that accepts TCP connections, reads hellos, and keeps every connection open, so that
-//! its hang-up says that the client went.
+//! a hang-up indicates that the client is gone.
 //!
-//! Nothing here blocks on a client: sockets are non-blocking, a handshake has a deadline, and those under way are
-//! limited, together and for each address; the oldest silent one gives way to a newcomer. Hellos go to the queue of the
-//! server thread that they ask for; answers come back by [`BootstrapSender`].
+//! Nothing blocks on a client: sockets are non-blocking and handshakes have a deadline. The number of handshakes in
+//! progress is limited, in total and per address; the oldest one without a complete hello is evicted for a new
+//! connection. A hello goes to the queue of the requested server thread; server threads reply by [`BootstrapSender`].
 
 mod connection;
 mod counters;
@@ -24,24 +24,24 @@ use mio::Waker;
 use crate::{Stop, WakeQueue};
 use thread::ListenThread;
 
-/// A client's bootstrap connection. Never used twice.
+/// Identifies the bootstrap connection of a client. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BootstrapId(u64);
 
-/// What clients do, told to a server thread.
+/// An event of a client, sent to a server thread.
 #[derive(Debug)]
 pub enum BootstrapEvent {
-    /// A client asks to be connected; answer with [`BootstrapSender::welcome`] or [`BootstrapSender::refuse`].
+    /// A client requests a connection. Reply with [`BootstrapSender::welcome`] or [`BootstrapSender::refuse`].
     Hello(BootstrapId, Box<Hello>),
-    /// A client says something.
+    /// A client sent a notice.
     Notice(BootstrapId, Notice),
-    /// A client hung up: its process is gone, or it closed.
+    /// A client hung up: its process exited, or it closed the connection.
     HungUp(BootstrapId),
 }
 
-/// What the listening thread is told.
+/// A command to the listening thread.
 enum Command {
-    /// Send these bytes to a client and, if so said, close its connection when they are sent.
+    /// Sends `bytes` to a client and then closes its connection if `close` is set.
     Say {
         connection: BootstrapId,
         bytes: Vec<u8>,
@@ -51,7 +51,7 @@ enum Command {
     StopAccepting,
 }
 
-/// How server threads answer.
+/// Sends replies of server threads to clients.
 #[derive(Clone)]
 pub struct BootstrapSender {
     commands: WakeQueue<Command>,
@@ -61,7 +61,7 @@ pub struct BootstrapSender {
 impl BootstrapSender {
     fn send(&self, command: Command) {
         self.commands.push(command);
-        // A listener that cannot be woken is gone, and with it all connections.
+        // If waking fails, the listener has ended and all connections with it.
         let _ = self.waker.wake();
     }
 
@@ -69,17 +69,17 @@ impl BootstrapSender {
         self.send(Command::Say { connection, bytes, close });
     }
 
-    /// Lets a client in.
+    /// Accepts a client.
     pub fn welcome(&self, connection: BootstrapId, welcome: &Welcome) {
         self.say(connection, acceptor().welcome(welcome), false);
     }
 
-    /// Refuses a client, or tells it why its connection ends, and closes the connection.
+    /// Refuses a client, or sends it the reason why its connection ends, and closes the connection.
     pub fn refuse(&self, connection: BootstrapId, refusal: &Refusal) {
         self.send(Command::Refuse(connection, refusal.clone()));
     }
 
-    /// Tells a client something.
+    /// Sends a notice to a client.
     pub fn notice(&self, connection: BootstrapId, notice: Notice) {
         self.say(connection, acceptor().notice(notice), false);
     }
@@ -94,19 +94,20 @@ fn acceptor() -> Acceptor {
     Acceptor::new(VersionRange::CURRENT)
 }
 
-/// Judges the user of a client of this machine, before anything is kept for him; why he is not let in.
+/// Decides by user ID whether a client of this machine is admitted, before any state is stored for it; the error is
+/// the reason for a refusal.
 pub type JudgeUser = Box<dyn Fn(u32) -> Result<(), String> + Send>;
 
 /// Limits of a listener.
 #[derive(Clone, Debug)]
 pub struct ListenConfig {
-    /// Handshakes under way at once.
+    /// Maximum number of handshakes in progress.
     pub pending_max: usize,
-    /// Of those, from one address.
+    /// Maximum number of handshakes in progress from one address.
     pub pending_per_address_max: usize,
-    /// Lines open at once.
+    /// Maximum number of open connections.
     pub connections_max: usize,
-    /// How long a client may take to say hello.
+    /// Time within which a client must send its complete hello.
     pub handshake_timeout: Duration,
 }
 
@@ -130,11 +131,11 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens; hands the hellos for thread `i` to `queues[i]`. `judge` decides about clients of this machine whose
-    /// user the kernel tells; others are let in.
+    /// Starts the listener. Hellos for thread `i` go to `queues[i]`. `judge` decides about clients of this machine
+    /// whose user the kernel reports; other clients are admitted.
     ///
     /// # Errors
-    /// If the address cannot be bound.
+    /// If the address cannot be bound, or a thread or descriptor cannot be created.
     pub fn start(
         address: SocketAddr,
         queues: Vec<WakeQueue<BootstrapEvent>>,
@@ -149,17 +150,17 @@ impl Listener {
         Ok(Self { address, sender, stop, thread: Some(thread) })
     }
 
-    /// Where it listens: with the port that the system chose, if none was given.
+    /// Returns the address of the listener, with the port that the system chose if none was given.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How to answer.
+    /// Returns a sender for replies.
     pub fn sender(&self) -> BootstrapSender {
         self.sender.clone()
     }
 
-    /// Takes no new connections; those that are open stay.
+    /// Accepts no further connections; open connections stay open.
     pub fn stop_accepting(&self) {
         self.sender.send(Command::StopAccepting);
     }

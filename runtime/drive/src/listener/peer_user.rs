@@ -1,4 +1,5 @@
-//! Whose process is at the other end of a TCP connection within this machine: the kernel tells (sock_diag(7)).
+//! User ID of the process at the other end of a TCP connection within this machine, as the kernel reports it
+//! (sock_diag(7)).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,18 +10,18 @@ use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, Socket
 
 /// `SOCK_DIAG_BY_FAMILY`.
 const BY_FAMILY: u16 = 20;
-/// `NLM_F_REQUEST`, without `NLM_F_DUMP`: about one socket, which the kernel looks up.
+/// `NLM_F_REQUEST` without `NLM_F_DUMP`: a request for one socket, which the kernel looks up.
 const REQUEST: u16 = 1;
-/// Bytes of `struct nlmsghdr`, and of that with `struct inet_diag_req_v2`.
+/// Length in bytes of `struct nlmsghdr`, and of it with `struct inet_diag_req_v2`.
 const HEADER_BYTES: usize = 16;
 const REQUEST_BYTES: usize = HEADER_BYTES + 56;
-/// Where `struct inet_diag_msg` behind the header has the state and the user.
+/// Offsets of the state and the user in a message, in `struct inet_diag_msg` after the header.
 const AT_STATE: usize = HEADER_BYTES + 1;
 const AT_USER: usize = HEADER_BYTES + 64;
-/// `TCP_LISTEN`: what is found instead when the other end is not of this machine.
+/// `TCP_LISTEN`: state of the listening socket that the lookup finds if the other end is not on this machine.
 const LISTENS: u8 = 10;
 
-/// How the kernel is asked.
+/// Netlink socket for the requests.
 pub(super) struct PeerUsers {
     socket: OwnedFd,
     asked: u32,
@@ -28,7 +29,7 @@ pub(super) struct PeerUsers {
 
 impl PeerUsers {
     /// # Errors
-    /// If the kernel does not take questions.
+    /// If the kernel does not support these requests.
     pub(super) fn open() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
@@ -36,12 +37,12 @@ impl PeerUsers {
         Ok(Self { socket, asked: 0 })
     }
 
-    /// The user of the process that made the other end; `None` if that is on another machine or network, if it is
-    /// closed, or if the kernel does not tell.
+    /// Returns the user of the process that created the other end; `None` if it is on another machine or network, if
+    /// it is closed, or if the kernel does not report it.
     pub(super) fn user_of(&mut self, theirs: SocketAddr, ours: SocketAddr) -> Option<u32> {
         self.asked = self.asked.wrapping_add(1);
         net::send(&self.socket, &question(self.asked, theirs, ours), SendFlags::DONTWAIT).ok()?;
-        // The answer is there when the question was sent.
+        // The kernel replies synchronously, before `send` returns.
         let mut answer = [0; 512];
         loop {
             match net::recv(&self.socket, &mut answer[..], RecvFlags::DONTWAIT) {
@@ -95,7 +96,7 @@ fn number_of(answer: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(answer.get(8..12)?.try_into().ok()?))
 }
 
-/// The user in an answer; none in an error, or if it is about a listener.
+/// Returns the user in a reply; `None` for an error or a listening socket.
 fn user_in(answer: &[u8]) -> Option<u32> {
     let is_found = answer.get(4..6)? == BY_FAMILY.to_ne_bytes() && *answer.get(AT_STATE)? != LISTENS;
     let user = answer.get(AT_USER..AT_USER + 4)?.try_into().ok()?;
@@ -111,7 +112,7 @@ mod tests {
     fn the_user_at_the_other_end_is_told_for_both_families() {
         let ourselves = rustix::process::geteuid().as_raw();
         for address in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
-            // A machine may be without IPv6.
+            // The machine may lack IPv6.
             let Ok(listener) = TcpListener::bind(address) else { continue };
             let port = listener.local_addr().unwrap().port();
             let target = if address == "[::1]:0" { "[::1]" } else { "127.0.0.1" };
@@ -125,7 +126,7 @@ mod tests {
 
     #[test]
     fn of_what_is_not_here_nobody_is_told() {
-        // It listens at the port that a stranger's connection would come from.
+        // Listens at the port of a connection from another host.
         let listener = TcpListener::bind("0.0.0.0:0").unwrap();
         let mut elsewhere: SocketAddr = "192.0.2.1:0".parse().unwrap();
         elsewhere.set_port(listener.local_addr().unwrap().port());

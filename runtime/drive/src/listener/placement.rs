@@ -1,11 +1,11 @@
-//! Which server thread a connection is given to.
+//! Assignment of connections to server threads.
 
 use farcall_link::bootstrap::{Hello, Refusal, RefusalKind};
 
 use super::BootstrapEvent;
 use crate::WakeQueue;
 
-/// The server threads: how they are told of clients, and how many each has.
+/// Event queues of the server threads, and the number of connections of each.
 pub(super) struct ServerThreads {
     queues: Vec<WakeQueue<BootstrapEvent>>,
     connections: Vec<usize>,
@@ -17,21 +17,21 @@ impl ServerThreads {
         Self { queues, connections }
     }
 
-    /// Tells a thread.
+    /// Sends an event to a server thread.
     pub fn tell(&self, thread: usize, event: BootstrapEvent) {
         self.queues[thread].push(event);
     }
 
-    /// Gives a connection to the thread that its client names; if it names none, to the one that has its session, or to
-    /// one with the fewest connections.
+    /// Assigns a connection to the thread that the client requests. If it requests none, chooses the thread that has
+    /// its session, or one with the fewest connections.
     ///
     /// # Errors
-    /// If there is no such thread.
+    /// If the requested thread does not exist.
     pub fn place(&mut self, hello: &Hello) -> Result<usize, Refusal> {
         let count = self.queues.len();
         let named = match &hello.resume {
             _ if hello.thread != Hello::ANY_THREAD => Some(usize::from(hello.thread)),
-            // Of an earlier start of the server, which had more: the session is unknown wherever it is asked for.
+            // A larger number is from an earlier start of the server with more threads; no thread knows that session.
             Some(resume) => Some(usize::from(resume.session.thread())).filter(|thread| *thread < count),
             None => None,
         };
@@ -44,7 +44,7 @@ impl ServerThreads {
         Ok(thread)
     }
 
-    /// A connection that was given to a thread is gone.
+    /// Records that a connection of a thread has ended.
     pub fn left(&mut self, thread: usize) {
         self.connections[thread] -= 1;
     }

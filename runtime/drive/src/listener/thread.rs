@@ -1,4 +1,4 @@
-//! The listening thread: who may connect, who has waited too long, and what each connection is to be told.
+//! The listening thread: admission, deadlines of handshakes, and messages to clients.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -32,7 +32,7 @@ pub(super) struct ListenThread {
     config: ListenConfig,
     connections: HashMap<u64, Connection>,
     handshakes: Handshakes,
-    /// `None` where the kernel does not tell.
+    /// `None` if the kernel does not report users.
     users: Option<PeerUsers>,
     judge: JudgeUser,
     rest: AcceptRest,
@@ -40,11 +40,11 @@ pub(super) struct ListenThread {
     counters: Block<Counters>,
 }
 
-/// Between two looks for handshakes that take too long.
+/// Interval between two checks for handshakes that take too long.
 const EXPIRY_PERIOD: Duration = Duration::from_millis(50);
 
 impl ListenThread {
-    /// Binds the address. Returns, too, the address with its port and what wakes the thread for commands.
+    /// Binds the address. Also returns the address with its port, and the waker that announces commands to the thread.
     pub(super) fn bind(
         address: SocketAddr,
         commands: WakeQueue<Command>,
@@ -79,14 +79,14 @@ impl ListenThread {
     }
 
     pub(super) fn run(mut self) {
-        // Handshakes wait for it, and it sleeps in between.
+        // Handshakes wait for this thread, which sleeps between events.
         request_short_slice();
         let mut events = Events::with_capacity(256);
         while !self.stop.is_requested() {
             match self.poll.poll(&mut events, self.wait_at_most()) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // Without its poll nobody can connect; running connections go on without it.
+                // Without its poll no client can connect; established connections work without it.
                 Err(error) => {
                     tracing::error!(
                         "bootstrap port: waiting for sockets failed: {error}; nobody can connect any more"
@@ -107,7 +107,7 @@ impl ListenThread {
             self.run_commands();
             self.expire();
         }
-        // What clients were to be told before the end.
+        // Send the queued messages before the end.
         self.run_commands();
     }
 
@@ -137,7 +137,7 @@ impl ListenThread {
         let _ = socket.shutdown(Shutdown::Write);
     }
 
-    /// Whether the user at the other end may have something of ours, if he is one of this machine.
+    /// Checks whether the user at the other end may connect, if it is a user of this machine.
     fn judge_user(&mut self, socket: &TcpStream, peer: SocketAddr) -> Result<(), String> {
         let Some(users) = &mut self.users else { return Ok(()) };
         let user = socket.local_addr().ok().and_then(|ours| users.user_of(peer, ours));
@@ -164,11 +164,11 @@ impl ListenThread {
         self.ready(id);
     }
 
-    /// Whether one more handshake may begin, after the oldest silent one has given way if need be.
+    /// Returns whether one more handshake may begin. Evicts the oldest incomplete handshakes if necessary.
     fn make_room_for(&mut self, address: IpAddr) -> bool {
         while !self.handshakes.has_room_for(address) {
             let Some(oldest) = self.handshakes.oldest_against(address) else { return false };
-            // What it says may have come since it was accepted.
+            // Its hello may have arrived since it was accepted.
             self.ready(oldest);
             if self.connections.get(&oldest).is_some_and(Connection::awaits_hello) {
                 let why = "others wanted to begin, and this handshake was the oldest without a whole hello";
@@ -179,7 +179,7 @@ impl ListenThread {
         true
     }
 
-    /// A connection is readable or writable.
+    /// Handles a connection that is readable or writable.
     fn ready(&mut self, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let flushed = connection.flush();
@@ -226,7 +226,7 @@ impl ListenThread {
         let failed = connection.flush().is_err();
         let over = connection.is_over();
         if over {
-            // What we said arrives even if the client is still talking.
+            // Shutting down only the write direction delivers the reply even if the client still sends.
             let _ = connection.socket.shutdown(Shutdown::Write);
         }
         if failed || over {
@@ -234,7 +234,7 @@ impl ListenThread {
         }
     }
 
-    /// The client is gone.
+    /// Handles a client that is gone.
     fn remove(&mut self, id: u64) {
         if let Some(connection) = self.connections.get(&id).filter(|connection| !connection.close_when_sent) {
             connection.report_hang_up(&self.threads);

@@ -1,4 +1,5 @@
-//! An endpoint that a poller looks at while its owner sleeps: the poller's side of it, and the owner's.
+//! An endpoint for which a poller polls while the endpoint's thread sleeps: the state of the poller and that of the
+//! thread.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -10,7 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::{Poller, Pollers};
 
-/// One endpoint, as its poller sees it.
+/// An endpoint as seen by its poller.
 pub(super) struct Covered {
     pub(super) word: CoverWord,
     probe: Arc<dyn Probe>,
@@ -23,7 +24,7 @@ impl Covered {
         Ok(Self { word: CoverWord::new(), probe, event })
     }
 
-    /// Returns whether it rang.
+    /// Polls the endpoint once. Returns whether the poller woke the thread.
     #[inline]
     pub(super) fn look(&self) -> bool {
         let rings = self.word.is_covered() && self.probe.has_news() && self.word.ring();
@@ -41,40 +42,41 @@ impl Covered {
 
     #[cold]
     pub(super) fn wake(&self) {
-        // The counter can only be full if it is readable already.
+        // A write fails only if the counter is at its maximum, and then the descriptor is readable already.
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 }
 
-/// An endpoint's place at its poller, in the hands of its owner.
+/// The delegation of one endpoint to its poller, owned by the endpoint's thread.
 pub(crate) struct Cover {
     pub(super) covered: Arc<Covered>,
     poller: Arc<Poller>,
     pollers: Pollers,
-    /// Covers that the poller has ended and whose event is not taken yet: the poller may be just before giving it.
+    /// Number of delegations that the poller has ended and whose event was not read yet; the poller may be about to
+    /// write it.
     events_due: u64,
 }
 
 impl Cover {
-    /// At one of the pollers.
+    /// Registers the endpoint of `probe` at one of the pollers.
     pub(super) fn at(poller: Arc<Poller>, pollers: Pollers, probe: Arc<dyn Probe>) -> io::Result<Self> {
         let covered = Arc::new(Covered::new(probe)?);
         poller.change(|covers| covers.push(Arc::clone(&covered)));
         Ok(Self { covered, poller, pollers, events_due: 0 })
     }
 
-    /// Whether it is for the endpoint with this probe.
+    /// Returns whether this delegation is for the endpoint with `probe`.
     pub fn is_of(&self, probe: &Arc<dyn Probe>) -> bool {
         Arc::ptr_eq(&self.covered.probe, probe)
     }
 
-    /// Whether a poller would look now; `wakes` if one that sleeps may be woken for it.
+    /// Returns whether a poller would poll now; `wakes` permits waking one that sleeps.
     pub fn is_offered(&self, wakes: bool) -> bool {
         (wakes || !self.poller.sleeper.is_asleep()) && !(self.pollers.0.rule.is_crowded)()
     }
 
-    /// The owner, who has told its probe what it knows, is covered from now on if this returns true. It looks once more
-    /// before it sleeps.
+    /// Starts the delegation; returns whether it is in effect. Before the call the thread has recorded in its probe
+    /// the values that it has seen, and it must poll once more before it sleeps.
     pub fn begin(&mut self, wakes: bool) -> bool {
         self.covered.word.cover();
         if wakes {
@@ -88,7 +90,8 @@ impl Cover {
         is_seen
     }
 
-    /// The owner does not sleep, or no more. Returns whether it was left: it is to sleep by events.
+    /// Ends the delegation, because the thread does not sleep or has woken up. Returns whether the poller had released
+    /// the endpoint, so that the thread must sleep on its own events.
     pub fn end(&mut self) -> bool {
         let end = self.covered.word.take_back();
         self.events_due += u64::from(end != CoverEnd::TakenBack);
@@ -96,7 +99,7 @@ impl Cover {
         end == CoverEnd::Left
     }
 
-    /// To be called before the owner sleeps without being covered: an event that came late would wake it for ever.
+    /// Called before the thread sleeps without delegation; a late event would otherwise keep waking it.
     #[inline]
     pub fn take_events(&mut self) {
         if self.events_due > 0 {
@@ -107,7 +110,7 @@ impl Cover {
         }
     }
 
-    /// Readable when the cover has ended.
+    /// Returns a descriptor that is readable when the poller has ended the delegation.
     pub fn fd(&self) -> RawFd {
         self.covered.event.as_raw_fd()
     }

@@ -1,4 +1,4 @@
-//! The two sides of a conversation.
+//! The server side and the client side of a handshake.
 
 use thiserror::Error;
 
@@ -6,18 +6,18 @@ use super::frame::{Frame, FrameReader};
 use super::message::Message;
 use super::{Hello, Notice, Refusal, RefusalKind, VersionRange, Welcome};
 
-/// Why a client's handshake failed.
+/// Reasons for which a client's handshake failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BootstrapError {
-    /// The server refused us.
+    /// The server refused the client.
     #[error("the server says: {0}")]
     Refused(Refusal),
-    /// We refuse what the server sent.
+    /// The client rejects the server's reply.
     #[error("the server's answer is no handshake: {0}")]
     Unusable(Refusal),
 }
 
-/// The server's side of one conversation.
+/// The server side of one handshake.
 #[derive(Debug)]
 pub struct Acceptor {
     pub(super) versions: VersionRange,
@@ -26,20 +26,20 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Waits for a hello.
+    /// Creates the server side, which waits for a hello.
     pub fn new(versions: VersionRange) -> Self {
         Self { versions, reader: FrameReader::default(), version: None }
     }
 
-    /// The version agreed on, once a hello came.
+    /// Returns the negotiated version; `None` before the hello was received.
     pub const fn version(&self) -> Option<u16> {
         self.version
     }
 
-    /// Takes bytes in until the client's hello is whole. Returns how many it took.
+    /// Consumes bytes until the client's hello is complete. Returns the number of bytes consumed.
     ///
     /// # Errors
-    /// What to send back with [`Acceptor::refuse`] before closing.
+    /// Returns the refusal to send with [`Acceptor::refuse`] before the connection is closed.
     pub fn feed_hello(&mut self, bytes: &[u8]) -> Result<(usize, Option<Hello>), Refusal> {
         self.feed_first(bytes, |message| match message {
             Message::Hello(hello) => Some(*hello),
@@ -47,7 +47,7 @@ impl Acceptor {
         })
     }
 
-    /// Takes bytes in until the first message is whole, which must be the one that is due.
+    /// Consumes bytes until the first message is complete. Fails if `due` does not accept the message.
     pub(super) fn feed_first<T>(
         &mut self,
         bytes: &[u8],
@@ -66,10 +66,10 @@ impl Acceptor {
         }
     }
 
-    /// Takes bytes in until a notice is whole. Returns how many it took.
+    /// Consumes bytes until a notice is complete. Returns the number of bytes consumed.
     ///
     /// # Errors
-    /// If the client says anything else; close the conversation.
+    /// Returns a refusal if the client sends any other message. The caller then closes the connection.
     pub fn feed_notice(&mut self, bytes: &[u8]) -> Result<(usize, Option<Notice>), Refusal> {
         let (taken, Some(frame)) = self.reader.feed(bytes)? else {
             return Ok((bytes.len(), None));
@@ -80,23 +80,23 @@ impl Acceptor {
         }
     }
 
-    /// The bytes of a welcome.
+    /// Encodes a welcome.
     pub fn welcome(&self, welcome: &Welcome) -> Vec<u8> {
         Frame::encode(self.versions, &Message::Welcome(Box::new(welcome.clone())))
     }
 
-    /// The bytes of a refusal.
+    /// Encodes a refusal.
     pub fn refuse(&self, refusal: &Refusal) -> Vec<u8> {
         Frame::encode(self.versions, &Message::Refuse(refusal.clone()))
     }
 
-    /// The bytes of a notice.
+    /// Encodes a notice.
     pub fn notice(&self, notice: Notice) -> Vec<u8> {
         Frame::encode(self.versions, &Message::Notice(notice))
     }
 }
 
-/// The client's side.
+/// The client side of one handshake.
 #[derive(Debug)]
 pub struct Initiator {
     pub(super) versions: VersionRange,
@@ -104,20 +104,20 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// Starts a conversation.
+    /// Creates the client side.
     pub fn new(versions: VersionRange) -> Self {
         Self { versions, reader: FrameReader::default() }
     }
 
-    /// The bytes of a hello.
+    /// Encodes a hello.
     pub fn hello(&self, hello: &Hello) -> Vec<u8> {
         Frame::encode(self.versions, &Message::Hello(Box::new(hello.clone())))
     }
 
-    /// Takes bytes in until the server's answer is whole. Returns how many it took.
+    /// Consumes bytes until the server's reply is complete. Returns the number of bytes consumed.
     ///
     /// # Errors
-    /// If the server refuses or its answer is none.
+    /// Returns an error if the server refuses, or if its reply is not a welcome.
     pub fn feed_welcome(&mut self, bytes: &[u8]) -> Result<(usize, Option<Welcome>), BootstrapError> {
         self.feed_answer(bytes, |message| match message {
             Message::Welcome(welcome) => Some(*welcome),
@@ -125,7 +125,7 @@ impl Initiator {
         })
     }
 
-    /// Takes bytes in until the answer is whole, which must be the one that is due or a refusal.
+    /// Consumes bytes until the reply is complete. Fails if it is a refusal, or if `due` does not accept it.
     pub(super) fn feed_answer<T>(
         &mut self,
         bytes: &[u8],
@@ -138,10 +138,10 @@ impl Initiator {
         }
     }
 
-    /// Takes bytes in, after the welcome, until a notice is whole. Returns how many it took.
+    /// Consumes bytes received after the welcome until a notice is complete. Returns the number of bytes consumed.
     ///
     /// # Errors
-    /// If the server says why it ends the connection, or anything that it should not.
+    /// Returns an error if the server sends a refusal (its reason for ending the connection) or any other message.
     pub fn feed_later(&mut self, bytes: &[u8]) -> Result<(usize, Option<Notice>), BootstrapError> {
         match self.feed(bytes)? {
             (taken, None) => Ok((taken, None)),
@@ -154,7 +154,7 @@ impl Initiator {
         let (taken, frame) = self.reader.feed(bytes).map_err(BootstrapError::Unusable)?;
         let Some(frame) = frame else { return Ok((taken, None)) };
         let message = frame.message();
-        // A refusal is readable whatever the version: it may be about the version.
+        // A refusal is decoded for any version, because the versions may be its reason.
         if let Ok(Message::Refuse(refusal)) = message {
             return Err(BootstrapError::Refused(refusal));
         }
@@ -162,7 +162,7 @@ impl Initiator {
         Ok((taken, Some(message.map_err(BootstrapError::Unusable)?)))
     }
 
-    /// The bytes of a notice.
+    /// Encodes a notice.
     pub fn notice(&self, notice: Notice) -> Vec<u8> {
         Frame::encode(self.versions, &Message::Notice(notice))
     }

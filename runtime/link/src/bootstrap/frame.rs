@@ -5,46 +5,46 @@ use super::{Refusal, RefusalKind};
 
 const MAGIC: [u8; 4] = *b"FCL1";
 
-/// Magic, the range of versions, the length of the body; little-endian.
+/// Length in bytes of the header: magic, range of versions, length of the body; little-endian.
 const HEAD_BYTES: usize = 12;
 
-/// The longest frame, head included. A handshake needs a few hundred bytes.
+/// Maximum length of a frame in bytes, header included. A handshake message has a few hundred bytes.
 pub const FRAME_BYTES_MAX: usize = 16 * 1024;
 const BODY_BYTES_MAX: usize = FRAME_BYTES_MAX - HEAD_BYTES;
 
-/// The versions of the protocol that an endpoint speaks.
+/// The versions of the protocol that an endpoint supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionRange {
-    /// The oldest.
+    /// The oldest version.
     pub min: u16,
-    /// The newest.
+    /// The newest version.
     pub max: u16,
 }
 
 impl VersionRange {
-    /// What this build speaks. Version 1 is the first, so there is no N−1 yet.
+    /// The versions that this build supports. Version 1 is the first, so there is no N−1 yet.
     pub const CURRENT: Self = Self { min: 1, max: 1 };
 
-    /// The newest version that both speak.
+    /// Returns the newest version that both support.
     pub fn common(self, other: Self) -> Option<u16> {
         let version = self.max.min(other.max);
         (version >= self.min.max(other.min)).then_some(version)
     }
 }
 
-/// A whole frame.
+/// A complete frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// What its sender speaks.
+    /// Versions that its sender supports.
     pub(super) versions: VersionRange,
     pub(super) body: Vec<u8>,
 }
 
 impl Frame {
     /// # Panics
-    /// If the message is longer than [`FRAME_BYTES_MAX`] allows: our own error.
+    /// If the message is longer than [`FRAME_BYTES_MAX`] allows, which is an error of this program.
     pub(super) fn encode(versions: VersionRange, message: &Message) -> Vec<u8> {
-        // Vectors grow: serialising plain data into one cannot fail.
+        // Serialising plain data into a growable vector cannot fail.
         Self { versions, body: postcard::to_allocvec(message).unwrap_or_default() }.to_bytes()
     }
 
@@ -55,27 +55,29 @@ impl Frame {
         [&MAGIC[..], &min.to_le_bytes(), &max.to_le_bytes(), &len, &self.body].concat()
     }
 
-    /// What it says; what a later version appended is ignored.
+    /// Decodes the message. Fields that a later version appended are ignored.
     pub(super) fn message(&self) -> Result<Message, Refusal> {
         let malformed = |error| RefusalKind::Malformed.because(format!("the body of a frame: {error}"));
         postcard::take_from_bytes(&self.body).map(|(message, _appended)| message).map_err(malformed)
     }
 }
 
-/// Cuts a byte stream into frames. Holds at most one frame.
+/// Splits a byte stream into frames. Buffers at most one frame.
 #[derive(Debug, Default)]
 pub(super) struct FrameReader {
     buffer: Vec<u8>,
 }
 
 impl FrameReader {
-    /// Takes bytes in, up to the end of one frame, and returns how many it took and the frame if it is whole.
+    /// Consumes bytes up to the end of one frame. Returns the number of bytes consumed, and the frame if it is
+    /// complete.
     ///
     /// # Errors
-    /// If the bytes are not of this protocol, or the frame is too long. Further bytes mean nothing then.
+    /// Returns a refusal if the bytes are not of this protocol, or if the frame is too long. Later bytes cannot be
+    /// interpreted then.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<(usize, Option<Frame>), Refusal> {
         let mut taken = self.fill(bytes, HEAD_BYTES);
-        // Refuse as soon as the first bytes are wrong: a foreign protocol may never send a whole head.
+        // Refuse as soon as the first bytes are wrong: a peer with another protocol may never send 12 bytes.
         let known = self.buffer.len().min(MAGIC.len());
         if self.buffer[..known] != MAGIC[..known] {
             return Err(RefusalKind::NotThisProtocol.because(format!(

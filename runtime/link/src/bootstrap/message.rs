@@ -1,4 +1,4 @@
-//! What is said. Later versions append fields, and messages; readers ignore fields that they do not know.
+//! Messages of the handshake. Later versions append fields and messages; readers ignore fields that they do not know.
 
 use std::fmt;
 
@@ -10,52 +10,52 @@ use super::{Refusal, StreamEnd};
 use crate::{Plan, RemoteRegion};
 
 bitflags! {
-    /// Abilities beyond the version. A set bit is offered; a bit that both set is used.
+    /// Abilities beyond the version. A set bit is an offer; an ability that both sides offer is used.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
     #[serde(transparent)]
     pub struct Features: u32 {
-        /// Sleepers are woken by a WRITE or SEND with immediate data. In every version from 1.
+        /// Sleeping threads are woken by a WRITE or SEND with immediate data. Supported by every version from 1.
         const KICK = 1;
-        /// Messages carry a CRC-32C. Needed where placement is not in order.
+        /// Messages carry a CRC-32C. Required where placement is not in order.
         const CHECKSUM = 1 << 1;
-        /// Requests may leave out the words of their header that the server knows.
+        /// Requests may omit the header words that the server knows.
         const COMPACT = 1 << 2;
-        /// The client collects the results of calls that are answered later.
+        /// The client collects the results of deferred calls.
         const DEFERRED = 1 << 3;
-        /// The server wakes a client that waits for such results, once it may collect one.
+        /// The server wakes a client that waits for results of deferred calls when it can collect one.
         const ANSWERED = 1 << 4;
     }
 }
 
 impl Features {
-    /// [`Features::CHECKSUM`], where it is needed.
+    /// Returns [`Features::CHECKSUM`] if `is_needed`, otherwise no feature.
     pub const fn checksum(is_needed: bool) -> Self {
         if is_needed { Self::CHECKSUM } else { Self::empty() }
     }
 }
 
-/// How to reach a queue pair.
+/// Address of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpInfo {
-    /// Its number (24 bits).
+    /// Queue pair number (24 bits).
     pub qp_num: u32,
-    /// Its first packet sequence number (24 bits).
+    /// First packet sequence number (24 bits).
     pub psn: u32,
-    /// The GID of its port.
+    /// GID of its port.
     pub gid: [u8; 16],
-    /// The LID of its port; 0 on Ethernet.
+    /// LID of its port; 0 on Ethernet.
     pub lid: u16,
     /// log2 of the path MTU in bytes: 8 to 12.
     pub mtu_log2: u8,
 }
 
 impl QpInfo {
-    /// The GID.
+    /// Returns the GID.
     pub const fn gid(&self) -> Gid {
         Gid(self.gid)
     }
 
-    /// The MTU; the smallest if the number is none.
+    /// Returns the MTU; the smallest one if the number is invalid.
     pub const fn mtu(&self) -> Mtu {
         match self.mtu_log2 {
             9 => Mtu::Mtu512,
@@ -67,31 +67,31 @@ impl QpInfo {
     }
 }
 
-/// The regions one side grants the other, by role.
+/// The regions that one side grants the other, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grants {
-    /// Where the peer WRITEs its messages: the server's mailbox, the client's reply slots.
+    /// Destination of the peer's message WRITEs: the mailbox of the server, the reply slots of the client.
     pub messages: RemoteRegion,
-    /// Where the peer READs results; the client grants none.
+    /// Source of the peer's result READs; a client grants no such region.
     pub results: RemoteRegion,
 }
 
-/// A session's name. Not a secret.
+/// Identifier of a session. Not a secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, Default)]
 pub struct SessionId(pub [u8; 16]);
 
 impl SessionId {
-    /// The part that each message carries.
+    /// Returns the part of the identifier that each message carries.
     pub fn tag(&self) -> u32 {
         u32::from_le_bytes([self.0[0], self.0[1], self.0[2], self.0[3]])
     }
 
-    /// The server thread that has the session: its last two bytes say so.
+    /// Returns the server thread that has the session, which the last two bytes contain.
     pub fn thread(&self) -> u16 {
         u16::from_le_bytes([self.0[14], self.0[15]])
     }
 
-    /// The same name, at a thread.
+    /// Returns the same identifier with `thread` as its server thread.
     #[must_use]
     pub fn at_thread(mut self, thread: u16) -> Self {
         [self.0[14], self.0[15]] = thread.to_le_bytes();
@@ -105,7 +105,7 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// What is never printed.
+/// A value that `Debug` does not print.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Secret<T>(pub T);
 
@@ -115,111 +115,111 @@ impl<T> fmt::Debug for Secret<T> {
     }
 }
 
-/// A client's wish to go on with a session.
+/// A client's request to resume a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resume {
-    /// Which session.
+    /// Identifier of the session.
     pub session: SessionId,
-    /// Its secret.
+    /// Secret of the session.
     pub secret: Secret<[u8; 16]>,
-    /// The server's incarnation it was opened at.
+    /// Incarnation of the server at which the session was opened.
     pub incarnation: u64,
-    /// The lowest sequence number whose response the client does not have.
+    /// Lowest sequence number whose response the client does not have.
     pub oldest_seq: u32,
 }
 
-/// A message of the handshake. Its number on the wire is its place here.
+/// A message of the handshake. Its number on the wire is its position here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Message {
     Hello(Box<Hello>),
     Welcome(Box<Welcome>),
-    /// The other answer; ends the conversation.
+    /// The negative reply; ends the handshake.
     Refuse(Refusal),
     Notice(Notice),
     OpenStream(Box<StreamEnd>),
     StreamOpened(Box<StreamEnd>),
-    /// The other answer: all that follows on this channel is the stream.
+    /// Alternative reply to `OpenStream`: all later bytes on this channel are the stream.
     StreamOverChannel,
 }
 
 /// The client's first message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Its provider's name.
+    /// Name of the client's provider.
     pub provider: String,
-    /// Its queue pair.
+    /// Queue pair of the client.
     pub qp: QpInfo,
-    /// What it grants.
+    /// Regions that the client grants.
     pub grants: Grants,
-    /// The point of the design space it asks for.
+    /// The point of the design space that the client requests.
     pub plan: Plan,
-    /// What it can.
+    /// Features that the client offers.
     pub features: Features,
-    /// Which server thread (partition) it wants, or [`Hello::ANY_THREAD`].
+    /// Number of the requested server thread (partition), or [`Hello::ANY_THREAD`].
     pub thread: u16,
-    /// The session to go on with.
+    /// The session to resume.
     pub resume: Option<Resume>,
-    /// Where it takes datagrams, if results come so.
+    /// Queue pair that receives datagrams, if results are sent as datagrams.
     pub datagrams: Option<QpInfo>,
 }
 
 impl Hello {
-    /// The server chooses the thread: the one that has the session to go on with, or one with few connections.
+    /// The server chooses the thread: the one that has the session to resume, or one with few connections.
     pub const ANY_THREAD: u16 = u16::MAX;
 }
 
-/// How far the server came with a session that goes on.
+/// The server's position in a resumed session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resumed {
-    /// The next sequence number the server will execute; the results of all below that the client does not have wait in
-    /// their slots.
+    /// The next sequence number that the server will execute. Results of lower numbers that the client does not have
+    /// are in their slots.
     pub next_seq: u32,
 }
 
-/// The server's answer.
+/// The server's positive reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
-    /// Its provider's name.
+    /// Name of the server's provider.
     pub provider: String,
-    /// Its queue pair.
+    /// Queue pair of the server.
     pub qp: QpInfo,
-    /// What it grants.
+    /// Regions that the server grants.
     pub grants: Grants,
-    /// The plan, with numbers no larger than asked for.
+    /// The plan, with numbers no larger than requested.
     pub plan: Plan,
     /// Features in use.
     pub features: Features,
-    /// The server's incarnation: another number after each start.
+    /// Incarnation of the server: each start has another number.
     pub incarnation: u64,
-    /// How many threads (partitions) it has.
+    /// Number of server threads (partitions).
     pub threads: u16,
-    /// The session.
+    /// Identifier of the session.
     pub session: SessionId,
-    /// What proves that a client may go on with it.
+    /// Secret by which a client proves that it may resume the session.
     pub secret: Secret<[u8; 16]>,
-    /// The key of the tails of this connection's messages.
+    /// Key of the message tails of this connection.
     pub tail_key: Secret<u64>,
-    /// Set if the session that was asked for goes on; otherwise this one is new.
+    /// Set if the requested session was resumed; `None` if the session is new.
     pub resumed: Option<Resumed>,
-    /// The largest request, in bytes.
+    /// Maximum length of a request in bytes.
     pub request_bytes_max: u32,
-    /// The largest result, in bytes.
+    /// Maximum length of a result in bytes.
     pub result_bytes_max: u32,
-    /// The byte by which the client tells of each request, if it does.
+    /// The byte with which the client announces each request, if the plan uses one.
     pub mailbox_byte: Option<RemoteRegion>,
 }
 
-/// What is said after the handshake.
+/// A message sent after the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Notice {
-    /// The server drains: finish, then go elsewhere.
+    /// The server drains: the client should finish its calls and use another server.
     GoingAway,
-    /// The client is done with its session; nothing of it need be kept.
+    /// The client has finished with its session; the server can discard it.
     Goodbye,
-    /// One end of a stream writes no more, and all that it wrote has been placed.
+    /// One end of a stream writes no more, and all bytes that it wrote have been placed.
     StreamEnded {
-        /// How many bytes it wrote.
+        /// Number of bytes that it wrote.
         bytes: u64,
     },
 }

@@ -1,14 +1,16 @@
 //! The handshake: bytes in, bytes out.
 //!
-//! The client prepares its queue pair and memory and sends a [`Hello`]; the server answers with a [`Welcome`] or a
+//! The client prepares its queue pair and memory and sends a [`Hello`]. The server replies with a [`Welcome`] or a
 //! [`Refusal`]. For a byte stream both sides send a [`StreamEnd`] instead. Afterwards the same channel carries
-//! [`Notice`]s, and its hang-up says that the peer went; or it carries the stream itself, if the server answers so.
+//! [`Notice`]s, and its hang-up indicates that the peer process has exited or closed. If the server's reply requests
+//! it, the channel carries the stream itself instead.
 //!
-//! Every frame has the same 12-byte head: magic, the range of versions its sender speaks, length. Versions negotiate to
-//! the highest that both speak; each build speaks N and N−1. The body is one message in postcard; a later version may
-//! only append fields, so a reader of any version ignores what follows the fields it knows.
+//! Every frame has the same 12-byte header: magic, the range of versions that its sender supports, length. The two
+//! sides use the highest version that both support; each build supports N and N−1. The body is one message in
+//! postcard. A later version may only append fields, so a reader of any version ignores what follows the fields that
+//! it knows.
 //!
-//! Nothing here trusts its input: frames are bounded before they are buffered, and everything wrong is one [`Refusal`].
+//! Input is untrusted: frames are bounded before they are buffered, and every fault results in one [`Refusal`].
 
 mod conversation;
 mod frame;

@@ -1,25 +1,25 @@
-//! Why a handshake fails, in a form that travels to the peer.
+//! Reasons for which a handshake fails, in a form that is sent to the peer.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The class of a refusal: what a program decides by.
+/// The class of a refusal, on which a program can base a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum RefusalKind {
-    /// The bytes are of another protocol.
+    /// The bytes belong to another protocol.
     NotThisProtocol,
-    /// The bytes break the protocol's rules.
+    /// The bytes violate the protocol.
     Malformed,
     /// A frame is longer than allowed.
     TooLarge,
     /// No common version.
     Version,
-    /// The plan is not a point of the preset table, or one that is not offered.
+    /// The plan is not a point of the preset table, or is a point that the server does not offer.
     Plan,
     /// A number in the request is out of range.
     OutOfRange,
-    /// The providers cannot meet (a software RNIC and hardware, say).
+    /// The providers cannot communicate (for example a software RNIC and hardware).
     Provider,
     /// The server is full.
     TooManyConnections,
@@ -31,16 +31,16 @@ pub enum RefusalKind {
     GoingAway,
     /// The handshake took too long.
     Timeout,
-    /// The server could not make its queue pair or memory.
+    /// The server could not create its queue pair or memory.
     Resources,
-    /// The peer spoke out of turn.
+    /// The peer sent a message that is not allowed at this point.
     OutOfTurn,
     /// Processes of the client's user may not connect.
     NotAdmitted,
 }
 
 impl RefusalKind {
-    /// A refusal with its reason.
+    /// Returns a refusal with this class and `reason`.
     pub fn because(self, reason: impl Into<String>) -> Refusal {
         let mut reason = reason.into();
         if let Some((cut, _)) = reason.char_indices().nth(REASON_CHARS_MAX) {
@@ -49,7 +49,7 @@ impl RefusalKind {
         Refusal { kind: self, reason }
     }
 
-    /// What the one who is refused can do.
+    /// Returns the remedy for the side that was refused.
     pub const fn remedy(self) -> &'static str {
         match self {
             Self::NotThisProtocol => "connect to the bootstrap port of a farcall server",
@@ -71,12 +71,12 @@ impl RefusalKind {
 
 const REASON_CHARS_MAX: usize = 400;
 
-/// A refusal: class and reason. It travels in a `Refuse` frame.
+/// A refusal: class and reason. It is sent in a `Refuse` frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Error)]
 #[error("handshake refused ({kind:?}): {reason}; {}", .kind.remedy())]
 pub struct Refusal {
     /// Its class.
     pub kind: RefusalKind,
-    /// Its reason, for people.
+    /// Its reason, as text for users.
     pub reason: String,
 }

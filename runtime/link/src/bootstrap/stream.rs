@@ -1,4 +1,4 @@
-//! The handshake of byte streams: each side says where the other may WRITE.
+//! The handshake of byte streams: each side announces the memory into which the other may WRITE.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,42 +7,44 @@ use super::message::Message;
 use super::{Acceptor, BootstrapError, Initiator, QpInfo, Refusal};
 use crate::RemoteRegion;
 
-/// One end of a byte stream, told to the other: the client's first message, and the server's answer.
+/// One end of a byte stream, as announced to the other: the first message of the client, and the reply of the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamEnd {
-    /// Its provider's name.
+    /// Name of this end's provider.
     pub provider: String,
-    /// Its queue pair.
+    /// Queue pair of this end.
     pub qp: QpInfo,
-    /// Where the other end WRITEs words: how far it wrote and read, and what it wishes.
+    /// Destination of the other end's control words: how far it has written and read, and the wake-ups that it
+    /// requests.
     pub words: RemoteRegion,
-    /// Where the other end WRITEs bytes: a ring.
+    /// Destination of the other end's bytes: a ring.
     pub ring: RemoteRegion,
-    /// Whether WRITEs to both land in order. If not, every word must come with immediate data.
+    /// `true` if WRITEs to both regions are placed in order. If not, every control word must be sent with immediate
+    /// data.
     pub is_in_order: bool,
-    /// Whether the channel of the handshake may carry the stream, where no device does.
+    /// `true` if the channel of the handshake may carry the stream if no device can.
     pub may_use_channel: bool,
 }
 
-/// What a server answers who is asked for a stream.
+/// The server's reply to a request for a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamAnswer {
-    /// Its end: both WRITE.
+    /// The server's end: both sides WRITE.
     Opened(Box<StreamEnd>),
-    /// All that follows on the channel of the handshake is the stream.
+    /// All later bytes on the channel of the handshake are the stream.
     OverChannel,
 }
 
 impl Initiator {
-    /// The bytes that ask for a stream.
+    /// Encodes a request for a stream.
     pub fn open_stream(&self, ours: &StreamEnd) -> Vec<u8> {
         Frame::encode(self.versions, &Message::OpenStream(Box::new(ours.clone())))
     }
 
-    /// Takes bytes in until the server's answer is whole. Returns how many it took.
+    /// Consumes bytes until the server's reply is complete. Returns the number of bytes consumed.
     ///
     /// # Errors
-    /// If the server refuses or its answer is none.
+    /// Returns an error if the server refuses, or if its reply is not one of these.
     pub fn feed_stream_opened(
         &mut self,
         bytes: &[u8],
@@ -56,10 +58,10 @@ impl Initiator {
 }
 
 impl Acceptor {
-    /// Takes bytes in until the client has asked for a stream. Returns how many it took.
+    /// Consumes bytes until the client's request for a stream is complete. Returns the number of bytes consumed.
     ///
     /// # Errors
-    /// What to send back with [`Acceptor::refuse`] before closing.
+    /// Returns the refusal to send with [`Acceptor::refuse`] before the connection is closed.
     pub fn feed_open_stream(&mut self, bytes: &[u8]) -> Result<(usize, Option<StreamEnd>), Refusal> {
         self.feed_first(bytes, |message| match message {
             Message::OpenStream(theirs) => Some(*theirs),
@@ -67,12 +69,12 @@ impl Acceptor {
         })
     }
 
-    /// The bytes that say that the stream is open.
+    /// Encodes the reply that the stream is open.
     pub fn stream_opened(&self, ours: &StreamEnd) -> Vec<u8> {
         Frame::encode(self.versions, &Message::StreamOpened(Box::new(ours.clone())))
     }
 
-    /// The bytes that say that the channel carries the stream from here on.
+    /// Encodes the reply that the channel carries the stream from here on.
     pub fn stream_over_channel(&self) -> Vec<u8> {
         Frame::encode(self.versions, &Message::StreamOverChannel)
     }
@@ -101,7 +103,7 @@ mod tests {
         let (mut acceptor, mut initiator) =
             (Acceptor::new(VersionRange::CURRENT), Initiator::new(VersionRange::CURRENT));
         let asked = initiator.open_stream(&end());
-        // In two pieces.
+        // In two segments.
         assert_eq!(acceptor.feed_open_stream(&asked[..20]).unwrap(), (20, None));
         assert_eq!(acceptor.feed_open_stream(&asked[20..]).unwrap(), (asked.len() - 20, Some(end())));
         let answer = acceptor.stream_opened(&end());

@@ -1,4 +1,4 @@
-//! What completions tell of a queue pair's work requests.
+//! Processing of completions.
 
 use farcall_verbs::{Wc, WcStatus};
 
@@ -7,21 +7,22 @@ use crate::Ticket;
 use crate::work_request::{TICKET_MASK, is_receive, receive_tag, send_tag};
 
 impl QueuePair {
-    /// Accounts for a completion of this pair.
+    /// Records a completion of this queue pair.
     #[inline]
     pub fn complete(&mut self, wc: &Wc) -> Completed {
         let (is_receive, ticket) = (is_receive(wc), wc.wr_id & TICKET_MASK);
         if is_receive {
             self.receives.completed += 1;
         } else if wc.status.is_success() || ticket != 0 {
-            // An unsignalled request of a chain has no ticket; one that fails stands for none before it.
+            // Unsignalled requests of a chain have no ticket. If one fails, its completion does not imply that earlier
+            // requests completed.
             self.reap(ticket);
         }
         self.release_retired();
         if !wc.status.is_success() {
             return self.fail(wc.status);
         }
-        // It may be the last one, of what ended well before the error.
+        // This may be the last completion of the requests that succeeded before the error.
         self.try_end();
         if is_receive {
             return Completed::Received { tag: receive_tag(wc), len_bytes: wc.byte_len, imm: wc.imm() };
@@ -29,7 +30,7 @@ impl QueuePair {
         Completed::Send { tag: send_tag(wc), ticket: Ticket(self.reaped) }
     }
 
-    /// Accounts for `count` receives of this pair that ended well: as [`QueuePair::complete`] for each.
+    /// Records `count` successful receives, like [`QueuePair::complete`] for each.
     #[inline]
     pub fn complete_receives(&mut self, count: u32) {
         self.receives.completed += u64::from(count);
@@ -38,7 +39,7 @@ impl QueuePair {
 
     #[inline]
     fn reap(&mut self, low_bits: u64) {
-        // Rebuild the full count from its low bits: never more than the queue's depth behind `posted`.
+        // Reconstruct the full count from its low bits: it is at most the queue depth below `posted`.
         let behind = self.posted.wrapping_sub(low_bits) & TICKET_MASK;
         self.reaped = self.reaped.max(self.posted.saturating_sub(behind));
     }

@@ -1,4 +1,4 @@
-//! How a queue pair ends: closed, then drained, then quiesced.
+//! Shutdown of a queue pair: closed, drained, quiesced.
 
 use farcall_verbs::{QpAttr, QpState, QpType, SendFlags, SendWr, UdTarget};
 
@@ -6,20 +6,21 @@ use super::{PairState, QueuePair};
 use crate::retired::Address;
 
 impl QueuePair {
-    /// Starts draining: the pair goes to the error state, nothing new begins. Poll its completion queue, and call
-    /// [`QueuePair::complete`], until [`QueuePair::is_drained`].
+    /// Starts draining: the queue pair enters the error state, and no further request starts. The caller polls the
+    /// completion queue and calls [`QueuePair::complete`] until [`QueuePair::is_drained`] returns true.
     pub fn close(&mut self) {
         if matches!(self.state, PairState::Draining | PairState::Drained) {
             return;
         }
         let was_connected = self.state == PairState::Connected;
-        // An error here means that the pair is gone altogether, which is what we want.
+        // An error means that the queue pair no longer exists, so nothing is in flight.
         let gone = self.qp.modify(&QpAttr::to(QpState::Err)).is_err();
         self.state = PairState::Draining;
         if gone || !was_connected {
             self.reaped = self.posted;
         } else if self.posted > self.reaped {
-            // Unsignalled requests that ended well before the error have no completion. This one has.
+            // Unsignalled requests that succeeded before the error have no completion of their own. This marker
+            // request has one.
             self.marked = true;
             let mark = match self.qp.qp_type() {
                 QpType::Ud => self.any_address().map(|address| SendWr::send_to(0, &[], address)),
@@ -36,7 +37,7 @@ impl QueuePair {
         self.try_end();
     }
 
-    /// A destination of datagrams. There is one where any is under way.
+    /// Returns any datagram destination. One exists if a datagram is in flight.
     fn any_address(&self) -> Option<UdTarget> {
         let address = self.addresses.iter().flatten().next().or_else(|| self.retired.address());
         address.map(Address::target)
@@ -45,7 +46,7 @@ impl QueuePair {
     #[inline]
     pub(super) fn try_end(&mut self) {
         if self.state == PairState::Draining {
-            // Receives without memory need not be waited for.
+            // Receives without memory need not complete.
             let has_receives = self.receives.with_memory && self.receives.posted > self.receives.completed;
             if self.reaped == self.posted && !has_receives {
                 self.state = PairState::Drained;
@@ -53,13 +54,13 @@ impl QueuePair {
         }
     }
 
-    /// Whether nothing of ours is under way any more.
+    /// Returns whether no request of this process is in flight any more.
     pub fn is_drained(&self) -> bool {
         self.state == PairState::Drained
     }
 
-    /// Whether, besides, nothing of the *peer's* can touch what we granted: only then may that memory be used again
-    /// under a new pair.
+    /// Returns whether, in addition, no request of the *peer* can access granted memory any more. Only then may the
+    /// memory be reused with a new queue pair.
     pub fn is_quiesced(&self) -> bool {
         self.is_drained() && self.qp.is_quiesced()
     }

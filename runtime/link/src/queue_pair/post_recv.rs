@@ -1,4 +1,4 @@
-//! The receives of a queue pair.
+//! Receives of a queue pair.
 
 use std::ops::Range;
 
@@ -8,14 +8,14 @@ use super::QueuePair;
 use crate::work_request::receive_wr_id;
 use crate::{PostRefused, Receive, ReceiveChain};
 
-/// Receives posted at once.
+/// Number of receives posted per call.
 const RECEIVES_AT_ONCE: usize = 16;
 
 impl QueuePair {
-    /// Posts receives of no bytes, with tag 0: for what only wakes.
+    /// Posts `count` receives of no bytes, with tag 0, for messages that only wake.
     ///
     /// # Errors
-    /// If the receive queue is full or the pair refuses.
+    /// If the receive queue is full or the provider refuses.
     pub fn post_empty_receives(&mut self, count: u32) -> Result<(), Error> {
         let wrs = [RecvWr::new(receive_wr_id(0), &[]); RECEIVES_AT_ONCE];
         let mut left = count as usize;
@@ -30,22 +30,22 @@ impl QueuePair {
     /// Prepares receives into attached regions.
     ///
     /// # Panics
-    /// If one names what is not attached.
+    /// If a receive names a region that is not attached.
     pub fn receive_chain(&self, receives: &[Receive<'_>]) -> ReceiveChain {
         ReceiveChain::new(receives, &self.regions)
     }
 
-    /// Posts some of the prepared receives.
+    /// Posts a range of the prepared receives.
     ///
     /// # Errors
-    /// If the receive queue is full, they were prepared over other regions, or the pair refuses.
+    /// If the receive queue is full, if they were prepared for other regions, or if the provider refuses.
     #[inline]
     pub fn post_receives(&mut self, chain: &ReceiveChain, which: Range<usize>) -> Result<(), PostRefused> {
         if !self.regions.hold(&chain.regions) {
             return Err(PostRefused::NotAttached { qp_num: self.qp_num() });
         }
         self.receives.with_memory = true;
-        // Here, since another pair may have prepared them.
+        // Marked here and not in `receive_chain`, because another queue pair may have prepared the chain.
         self.regions.receive_into(&chain.regions);
         let posted = self.hand_receives(&chain.wrs[which]);
         posted.map_err(|source| PostRefused::Post { qp_num: self.qp_num(), source })
@@ -53,8 +53,9 @@ impl QueuePair {
 
     #[inline]
     fn hand_receives(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
-        // SAFETY: the elements name pieces of attached regions, which this pair keeps mapped until these receives have
-        // ended or it is destroyed; memory of regions is only read by atomics and bounded copies.
+        // SAFETY: `RawQp::post_recv` requires that the memory stays valid until the receives complete. The elements
+        // name attached regions; `regions` and `retired` keep them registered until then or until the queue pair is
+        // destroyed. The contents of regions are only accessed by atomics and bounded copies.
         let posted = unsafe { self.qp.post_recv(wrs) };
         self.receives.posted += posted.as_ref().map_or_else(|e| e.posted, |()| wrs.len()) as u64;
         posted

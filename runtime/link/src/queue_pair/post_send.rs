@@ -1,4 +1,4 @@
-//! What a queue pair is to send: its work requests, alone, chained or lent.
+//! Sends of a queue pair: single requests, chains, and requests that own their region.
 
 use std::sync::Arc;
 
@@ -9,30 +9,30 @@ use crate::retired::Named;
 use crate::work_request::{SGES_MAX, send_wr_id};
 use crate::{AddressId, Chain, Operation, Piece, PostRefused, Region, Remote, Ticket, WorkRequest};
 
-/// Requests that [`QueuePair::post_together`] takes.
+/// Maximum number of requests in one call of [`QueuePair::post_together`].
 pub const TOGETHER_MAX: usize = 16;
 
 impl QueuePair {
-    /// How many sends can be posted now.
+    /// Returns the number of sends that can be posted now.
     #[inline]
     pub const fn room(&self) -> u32 {
-        // One place is kept for the mark that ends draining.
+        // One slot is reserved for the marker request that ends draining.
         (self.config.send_depth as u64 - 1).saturating_sub(self.posted - self.reaped) as u32
     }
 
-    /// How many sends are not known to be complete.
+    /// Returns the number of sends that are not known to have completed.
     #[inline]
     pub const fn outstanding(&self) -> u32 {
         (self.posted - self.reaped) as u32
     }
 
-    /// Whether a request, and so all before it, is known to be complete.
+    /// Returns whether a request, and so all before it, is known to have completed.
     #[inline]
     pub const fn is_done(&self, ticket: Ticket) -> bool {
         ticket.0 <= self.reaped
     }
 
-    /// Bytes of the longest request that goes inline.
+    /// Returns the maximum length of an inline request in bytes.
     #[inline]
     pub const fn inline_max_bytes(&self) -> u32 {
         self.config.inline_max_bytes
@@ -43,13 +43,13 @@ impl QueuePair {
         len_bytes <= self.config.inline_max_bytes as u64
     }
 
-    /// Posts one request. Its completion, if it has one, carries `tag` (of 23 bits).
+    /// Posts one request. Its completion, if it has one, carries `tag` (23 bits).
     ///
     /// # Errors
-    /// If the queue is full, the target outside of the grant, or the pair refuses.
+    /// If the queue is full, the target is outside the grant, or the provider refuses.
     ///
     /// # Panics
-    /// If it has more than 8 pieces, names what is not attached, or is of another transport.
+    /// If it has more than 8 SGEs, names a region that is not attached, or is for another transport.
     #[inline]
     pub fn post(&mut self, request: &WorkRequest<'_>, tag: u32) -> Result<Ticket, PostRefused> {
         let mut sges = [Sge::default(); SGES_MAX];
@@ -60,22 +60,23 @@ impl QueuePair {
         self.post_one(wr, tag)
     }
 
-    /// Prepares requests to be posted together.
+    /// Prepares requests that are posted together.
     ///
     /// # Errors
-    /// If a target is outside of its grant.
+    /// If a target is outside its grant.
     ///
     /// # Panics
-    /// As [`QueuePair::post`].
+    /// Like [`QueuePair::post`].
     pub fn chain(&self, requests: &[WorkRequest<'_>]) -> Result<Chain, PostRefused> {
         Chain::new(requests, &self.regions, self.serial, |request, sges| self.prepare(request, sges))
     }
 
-    /// Posts prepared requests behind one doorbell. The completions of signalled ones carry `tag` (of 23 bits). The
-    /// ticket is the last one's.
+    /// Posts prepared requests with one doorbell. The completions of signalled requests carry `tag` (23 bits). Returns
+    /// the ticket of the last request.
     ///
     /// # Errors
-    /// If there is no room for all, another pair prepared them over other regions, or the pair refuses.
+    /// If the queue has no room for all, if they were prepared for other regions or destinations, or if the provider
+    /// refuses.
     #[inline(always)]
     pub fn post_chain(&mut self, chain: &mut Chain, tag: u32) -> Result<Ticket, PostRefused> {
         if (self.room() as usize) < chain.wrs.len() {
@@ -87,22 +88,23 @@ impl QueuePair {
         for at in &chain.signalled {
             chain.wrs[*at as usize].wr_id = send_wr_id(tag, self.posted + u64::from(*at) + 1);
         }
-        // SAFETY: the elements name pieces of attached regions (bounds checked when the chain was made), which this
-        // pair keeps mapped until these requests have ended or it is destroyed. Contents that change too early would
-        // garble a message but no memory of ours; owners prevent that by `is_done`. Destinations of datagrams are kept,
-        // too.
+        // SAFETY: `RawQp::post_send` requires valid memory until the requests complete. The elements name attached
+        // regions (bounds checked when the chain was prepared; `Regions::hold` checked that they are still attached);
+        // `regions` and `retired` keep them registered until then or until the queue pair is destroyed. `addresses`
+        // and `retired` keep the address handles. A buffer that changes too early garbles the message but no other
+        // memory; callers avoid this by `is_done`.
         let posted = unsafe { self.qp.post_send(&chain.wrs) };
         self.posted_many(posted, chain.wrs.len())
     }
 
-    /// Posts up to [`TOGETHER_MAX`] requests behind one doorbell. The completion of each carries the tag (of 23 bits)
-    /// beside it. The ticket is the last one's.
+    /// Posts up to [`TOGETHER_MAX`] requests with one doorbell. The completion of each carries its tag (23 bits).
+    /// Returns the ticket of the last request.
     ///
     /// # Errors
-    /// If there is no room for all, a target is outside of its grant, or the pair refuses.
+    /// If the queue has no room for all, a target is outside its grant, or the provider refuses.
     ///
     /// # Panics
-    /// As [`QueuePair::post`], and if they are too many.
+    /// Like [`QueuePair::post`], and if there are more than [`TOGETHER_MAX`] requests.
     pub fn post_together(&mut self, requests: &[(WorkRequest<'_>, u32)]) -> Result<Ticket, PostRefused> {
         if let [(request, tag)] = requests {
             return self.post(request, *tag);
@@ -122,16 +124,18 @@ impl QueuePair {
             *wr = self.prepare(request, &sges[at as usize - 1][..request.local.len()])?;
             wr.wr_id = send_wr_id(*tag, self.posted + at);
         }
-        // SAFETY: as in `post_chain`; bounds are checked by `sge`.
+        // SAFETY: `RawQp::post_send` requires valid memory until the requests complete. The elements come from
+        // `Regions::sge`, which checked their bounds; `regions`, `addresses` and `retired` keep the regions and
+        // address handles until then or until the queue pair is destroyed.
         let posted = unsafe { self.qp.post_send(wrs) };
         self.posted_many(posted, requests.len())
     }
 
-    /// Posts one request over all of a region that is not attached. It is signalled; the pair keeps the region until
-    /// exactly this request has ended, and not at all if it is refused.
+    /// Posts one signalled request over the complete `region`, which is not attached. The queue pair keeps the region
+    /// until this request has completed, and not at all if posting fails.
     ///
     /// # Errors
-    /// As [`QueuePair::post`].
+    /// Like [`QueuePair::post`].
     pub fn post_lending(
         &mut self,
         region: Arc<Region>,
@@ -158,7 +162,8 @@ impl QueuePair {
     #[inline]
     pub(crate) fn post_seldom_signalled(&mut self, mut wr: SendWr<'_>) -> Result<Ticket, PostRefused> {
         let inline = self.is_inline(wr.len_bytes());
-        // Whoever waits for a ticket must not depend on how much is posted after it.
+        // A thread that waits for a ticket must not depend on later requests, so requests with a ticket are always
+        // signalled.
         let signal = !inline || self.unsignalled + 1 >= self.config.signal_every;
         wr.send_flags.set(SendFlags::INLINE, inline);
         wr.send_flags.set(SendFlags::SIGNALED, signal);
@@ -180,8 +185,10 @@ impl QueuePair {
             return Err(self.full());
         }
         wr.wr_id = send_wr_id(tag, self.posted + 1);
-        // SAFETY: as in `post_chain`; bounds are checked by `sge`. Inline bytes that are no piece of a region are
-        // borrowed by the caller's caller until this returns, and read no later.
+        // SAFETY: `RawQp::post_send` requires valid memory until the request completes. Elements from `Regions::sge`
+        // are inside regions that `regions` and `retired` keep until then, or until the queue pair is destroyed. The
+        // exceptions are inline elements (`Connection::write_bytes`), borrowed until this call returns and copied by
+        // it, and the region of `post_lending`, which the caller holds during the call and retires after it.
         let posted = unsafe { self.qp.post_send(&[wr]) };
         self.posted_many(posted, 1)
     }
@@ -193,7 +200,8 @@ impl QueuePair {
 
     #[inline]
     fn prepare<'a>(&self, request: &WorkRequest<'_>, sges: &'a [Sge]) -> Result<SendWr<'a>, PostRefused> {
-        // What is no datagram names no destination, which a device may look for all the same.
+        // A request other than a datagram names no destination, which the device of a UD queue pair may read all the
+        // same.
         let is_datagram = matches!(request.operation, Operation::SendTo(_));
         assert_eq!(is_datagram, self.serial != 0, "{:?} over another transport", request.operation);
         let len_bytes = sges.iter().map(|sge| u64::from(sge.length)).sum();
@@ -216,13 +224,13 @@ impl QueuePair {
         }
         wr.send_flags.set(SendFlags::SIGNALED, request.is_signalled);
         wr.send_flags.set(SendFlags::INLINE, !wr.opcode.returns_data() && self.is_inline(len_bytes));
-        // A sleeper that asked for solicited events only is woken, too.
+        // Solicited, so that a receiver that is armed for solicited events only is woken as well.
         wr.send_flags.set(SendFlags::SOLICITED, wr.opcode.consumes_receive());
         Ok(wr)
     }
 
     /// # Panics
-    /// If there is no such destination: our own error.
+    /// If the destination does not exist, which is an error of this program.
     #[inline]
     pub(crate) fn address(&self, index: usize) -> UdTarget {
         self.addresses[index].as_ref().expect("a destination that was added").target()

@@ -1,4 +1,4 @@
-//! The client that waits: GETs by READs, changes by calls, one at a time or a window of them.
+//! Blocking client: GETs by READs, PUTs and DELETEs by calls, one at a time or a window of them.
 
 use farcall_link::Nic;
 use farcall_rpc::{CallError, CallId, Client, ClientOptions};
@@ -10,9 +10,9 @@ use super::service::method;
 use super::{BypassError, ReadCounters, Scheme};
 use crate::key;
 
-/// Turns without a call under way, after which the connection for calls is looked at all the same.
+/// Number of iterations without a pending call after which the connection for calls is polled even so.
 const TURNS_TO_CALLS: u32 = 64;
-/// Turns in vain, after which other threads have theirs.
+/// Number of iterations without a completed request after which the thread yields.
 const TURNS_TO_YIELD: u32 = 1_000;
 
 /// A connection to a store.
@@ -35,16 +35,16 @@ impl Calls for Client {
 }
 
 impl<S: Scheme> BypassClient<S> {
-    /// The options that suit: those of the store's way of calling.
+    /// Returns suitable options: those of the preset that the scheme uses for calls.
     #[must_use]
     pub fn options() -> ClientOptions {
         ClientOptions::preset(S::CALLS).unwrap_or_default()
     }
 
-    /// Connects to a server of [`super::serve`]. The window of requests is that of calls.
+    /// Connects to a server of [`super::serve`]. The window of requests is that of the calls.
     ///
     /// # Errors
-    /// If it cannot be reached, or is none.
+    /// If the server cannot be reached, or is not such a store.
     pub fn connect(
         provider: &dyn Provider,
         address: &str,
@@ -60,13 +60,13 @@ impl<S: Scheme> BypassClient<S> {
         Ok(Self { calls, operations, request, reply, turns: 0 })
     }
 
-    /// What GETs took so far.
+    /// Returns the counters of GETs so far.
     #[must_use]
     pub fn counters(&self) -> ReadCounters {
         self.operations.counters()
     }
 
-    /// The connection over which calls go.
+    /// Returns the connection used for calls.
     #[must_use]
     pub fn calls(&self) -> &Client {
         &self.calls
@@ -75,7 +75,7 @@ impl<S: Scheme> BypassClient<S> {
     /// Appends the value of a key to `value`. Returns whether there is one.
     ///
     /// # Errors
-    /// [`BypassError`]. If READs fail, they are tried again over a new connection.
+    /// [`BypassError`]. If READs fail, the GET is retried over a new connection.
     pub fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, BypassError> {
         let operation = self.begin_get(key)?;
         loop {
@@ -91,7 +91,7 @@ impl<S: Scheme> BypassClient<S> {
     /// Stores a value.
     ///
     /// # Errors
-    /// [`BypassError`]. If the store refuses, the key has the value that it had.
+    /// [`BypassError`]. If the store refuses the value, the key keeps its previous value.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), BypassError> {
         self.call(method::PUT, key, value)
     }
@@ -112,42 +112,42 @@ impl<S: Scheme> BypassClient<S> {
         Ok(self.calls.call(method, &self.request, &mut self.reply)?)
     }
 
-    /// Begins a GET without waiting for it: it ends by [`Self::next_ended`].
+    /// Starts a GET without waiting for it; [`Self::next_ended`] returns its result.
     ///
     /// # Errors
-    /// If the key cannot be one, or the window is full.
+    /// If the key is invalid, or the window is full.
     pub fn begin_get(&mut self, key: &[u8]) -> Result<OperationId, BypassError> {
         self.operations.get(key, &mut self.calls)
     }
 
-    /// Begins a PUT, as [`Self::begin_get`].
+    /// Starts a PUT, like [`Self::begin_get`].
     ///
     /// # Errors
-    /// As [`Self::begin_get`].
+    /// Like [`Self::begin_get`].
     pub fn begin_put(&mut self, key: &[u8], value: &[u8]) -> Result<OperationId, BypassError> {
         self.operations.put(key, value, &mut self.calls)
     }
 
-    /// Begins a DELETE, as [`Self::begin_get`].
+    /// Starts a DELETE, like [`Self::begin_get`].
     ///
     /// # Errors
-    /// As [`Self::begin_get`].
+    /// Like [`Self::begin_get`].
     pub fn begin_delete(&mut self, key: &[u8]) -> Result<OperationId, BypassError> {
         self.operations.delete(key, &mut self.calls)
     }
 
-    /// Requests that can be begun now.
+    /// Returns the number of requests that can be started now.
     #[must_use]
     pub fn available(&self) -> usize {
         self.operations.available()
     }
 
-    /// The next request that is known to have ended.
+    /// Returns the next completed request.
     pub fn next_ended(&mut self) -> Option<Ended<'_>> {
         self.operations.next_ended()
     }
 
-    /// Waits for the next request to end. `None` if none is under way.
+    /// Waits for the next request to complete. Returns `None` if none is in progress.
     pub fn wait(&mut self) -> Option<Ended<'_>> {
         while self.operations.has_open() && !self.operations.has_ended() {
             self.turn();
@@ -155,7 +155,7 @@ impl<S: Scheme> BypassClient<S> {
         self.operations.next_ended()
     }
 
-    /// Does what can be done without waiting.
+    /// Makes progress without waiting.
     #[inline]
     pub fn progress(&mut self) {
         self.turns = self.turns.wrapping_add(1);
@@ -168,7 +168,7 @@ impl<S: Scheme> BypassClient<S> {
         self.operations.progress(&mut self.calls);
     }
 
-    /// Waits for what is under way. READs take no longer than a wake-up would: they are polled for.
+    /// Waits for requests in progress. READs are polled for, because they take no longer than a wake-up would.
     fn turn(&mut self) {
         self.progress();
         if self.operations.is_looking() || self.operations.has_ended() {

@@ -1,27 +1,27 @@
-//! One entry of the index: 32 bytes that say whose key and value are where, and whether they were read whole; and
-//! where entries are.
+//! An index entry: 32 bytes with the hash and the location of a key and its value, and checksums that detect torn
+//! reads. Also the layout of the index.
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 
 use super::Scheme;
 
 pub(super) const ENTRY_BYTES: usize = 32;
-/// Where the entries begin: the first line holds the number of moves.
+/// Offset of the first entry; the cache line before it holds the number of moves.
 pub(super) const ENTRIES_AT: usize = 64;
 
-/// The numbers that say where in memory an entry is.
+/// The sizes that determine the memory layout of the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layout {
     pub entries: u32,
-    /// Room for a key and its value behind each entry.
+    /// Capacity for a key and its value after each entry, in bytes.
     pub inline_bytes: u32,
-    /// Groups of entries beyond these, for keys whose neighbourhood is full.
+    /// Number of overflow groups of entries, for keys whose neighbourhood is full.
     pub blocks: u32,
 }
 
-/// One overflow block for so many entries.
+/// Number of entries per overflow block.
 const ENTRIES_OF_BLOCK: u32 = 32;
-/// Behind the key and the value, where there are blocks: the first entry of the next block, or 0.
+/// Length of the link after key and value if there are overflow blocks: the first entry of the next block, or 0.
 pub(super) const LINK_BYTES: usize = 8;
 
 impl Layout {
@@ -30,22 +30,22 @@ impl Layout {
         Self { entries, inline_bytes, blocks }
     }
 
-    /// From one entry to the next.
+    /// Returns the distance from one entry to the next in bytes.
     pub fn stride(&self) -> usize {
         self.link_at() + if self.blocks > 0 { LINK_BYTES } else { 0 }
     }
 
-    /// From an entry to its link.
+    /// Returns the offset of the link within an entry.
     pub fn link_at(&self) -> usize {
         ENTRY_BYTES + (self.inline_bytes as usize).next_multiple_of(ENTRY_BYTES)
     }
 
-    /// Entries, those of blocks included.
+    /// Returns the number of entries, including those of blocks.
     pub fn slots<S: Scheme>(&self) -> u32 {
         self.entries.saturating_add(self.blocks.saturating_mul(S::SPAN))
     }
 
-    /// Whether a block begins there.
+    /// Returns whether a block begins at entry `first`.
     pub fn is_block<S: Scheme>(&self, first: u64) -> bool {
         let first = first.checked_sub(self.entries.into());
         first.is_some_and(|at| at % u64::from(S::SPAN) == 0 && at / u64::from(S::SPAN) < self.blocks.into())
@@ -55,20 +55,21 @@ impl Layout {
         ENTRIES_AT + slot as usize * self.stride()
     }
 
-    /// Memory of the index.
+    /// Returns the length of the index in bytes.
     pub fn index_bytes<S: Scheme>(&self) -> usize {
-        // The extents follow it, on a line of their own.
+        // The extents follow in the same registration, aligned to a cache line.
         self.offset_of(self.slots::<S>()).next_multiple_of(64)
     }
 
-    /// Whether the key and the value of an entry are behind it.
+    /// Returns whether key and value are stored inline, after the entry.
     pub fn is_inline(&self, entry: &Entry) -> bool {
         entry.len_bytes <= self.inline_bytes
     }
 
-    /// The first entry of one of the groups that may hold a key with this hash.
+    /// Returns the first entry of a group that may hold a key with this hash.
     pub fn group<S: Scheme>(&self, hash: u64, group: u32) -> u32 {
-        // Each group mixes all bits anew (splitmix64), or keys that share one entry would share all.
+        // Each group mixes all bits of the hash again (splitmix64); otherwise keys that share one group would share
+        // all.
         let mut mixed = hash.wrapping_add(u64::from(group + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -77,7 +78,7 @@ impl Layout {
         (((mixed >> 32) * u64::from(places)) >> 32) as u32
     }
 
-    /// The entries of its groups that may hold a key with this hash, in the order in which they are looked at.
+    /// Returns the entries of the groups that may hold a key with this hash, in the order of lookup.
     pub fn slots_of<S: Scheme>(self, hash: u64) -> impl Iterator<Item = u32> {
         (0..S::GROUPS).flat_map(move |group| {
             let first = self.group::<S>(hash, group);
@@ -86,15 +87,15 @@ impl Layout {
     }
 }
 
-/// The words of an entry but for its own checksum. The default is an empty one.
+/// The contents of an entry without its own checksum. The default is an empty entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub hash: u64,
-    /// Place of the extent, in granules, if there is one.
+    /// Offset of the extent in granules, if there is one.
     pub granule: u32,
-    /// Length of key and value, with the key's length in front; 0 of an empty entry.
+    /// Length of key and value in bytes, including the length prefix of the key; 0 for an empty entry.
     pub len_bytes: u32,
-    /// Their checksum.
+    /// Checksum of key and value.
     pub checksum: u64,
 }
 
@@ -104,7 +105,7 @@ impl Entry {
     }
 }
 
-/// Makes and verifies checksums, with the seed of a store.
+/// Computes and verifies checksums with the seed of a store.
 pub(super) struct Checksums(RapidSecrets);
 
 impl Checksums {
@@ -116,14 +117,14 @@ impl Checksums {
         rapidhash_v3_seeded(bytes, &self.0)
     }
 
-    /// The words of an entry as they are in memory.
+    /// Returns the words of an entry as stored in memory.
     pub fn seal(&self, entry: Entry) -> [u64; 4] {
         let place = u64::from(entry.granule) << 32 | u64::from(entry.len_bytes);
         let words = [entry.hash, place, entry.checksum];
         [words[0], words[1], words[2], self.of_words(words)]
     }
 
-    /// The entry, if its words belong together.
+    /// Returns the entry if its checksum matches.
     pub fn open(&self, words: [u64; 4]) -> Option<Entry> {
         let [hash, place, checksum, own] = words;
         (self.of_words([hash, place, checksum]) == own).then_some(Entry {

@@ -1,19 +1,19 @@
-//! Memory of keys and values: a buddy allocator over a region that clients READ.
+//! Memory of keys and values: a buddy allocator over a region from which clients READ.
 //!
-//! An extent is never changed, but it may be freed and used again while a client still means to READ it; the
-//! checksum in the client's entry does not match then.
+//! An extent is never changed, but it may be freed and reused before a client READs it. The checksum in the client's
+//! copy of the entry does not match then.
 
 use std::sync::Arc;
 
 use farcall_link::Region;
 
-/// The smallest extent.
+/// Minimum length of an extent in bytes.
 pub(super) const GRANULE_BYTES: usize = 64;
-/// Sizes are 2^0 to 2^31 granules.
+/// Number of block sizes: 2^0 to 2^31 granules.
 const ORDERS: usize = 32;
 const NONE: u32 = u32::MAX;
 
-/// A granule, if a free block begins at it: the block's size and neighbours in the list of that size.
+/// State of a granule. If a free block begins at it: size of the block, and its neighbours in the list of that size.
 #[derive(Clone, Copy)]
 struct Granule {
     free_order: Option<u8>,
@@ -24,7 +24,7 @@ struct Granule {
 pub(super) struct Extents {
     region: Arc<Region>,
     granules: Vec<Granule>,
-    /// The first free block of each size.
+    /// First free block of each size.
     free: [u32; ORDERS],
     used_bytes: usize,
 }
@@ -34,7 +34,7 @@ fn order_for(len_bytes: usize) -> usize {
 }
 
 impl Extents {
-    /// All of `region` is free. It holds less than 2^32 granules.
+    /// Creates an allocator with all of `region` free. The region has fewer than 2^32 granules.
     pub fn new(region: Arc<Region>) -> Self {
         let count = region.len_bytes() / GRANULE_BYTES;
         let granules = vec![Granule { free_order: None, next: NONE, prev: NONE }; count];
@@ -49,12 +49,12 @@ impl Extents {
         extents
     }
 
-    /// Memory in use, rounded to blocks.
+    /// Returns the memory in use, rounded to blocks.
     pub fn used_bytes(&self) -> usize {
         self.used_bytes
     }
 
-    /// Takes a block; returns its first granule.
+    /// Allocates a block and returns its first granule.
     pub fn alloc(&mut self, len_bytes: usize) -> Option<u32> {
         let order = order_for(len_bytes);
         let found = (order..ORDERS).find(|order| self.free[*order] != NONE)?;
@@ -67,7 +67,7 @@ impl Extents {
         Some(block)
     }
 
-    /// Gives a block back that was taken for `len_bytes`.
+    /// Frees a block that was allocated for `len_bytes`.
     pub fn free(&mut self, granule: u32, len_bytes: usize) {
         let (mut block, mut order) = (granule, order_for(len_bytes));
         self.used_bytes -= GRANULE_BYTES << order;
@@ -105,18 +105,18 @@ impl Extents {
         }
     }
 
-    /// Writes an extent. Nobody may know of it yet.
+    /// Writes an extent, which no entry names yet.
     pub fn write(&self, granule: u32, bytes: &[u8]) {
         self.region.copy_in(granule as usize * GRANULE_BYTES, bytes);
     }
 
-    /// Appends what is in an extent.
+    /// Appends the contents of an extent to `out`.
     pub fn append_to(&self, granule: u32, len_bytes: u32, out: &mut Vec<u8>) {
         self.region.append_to(granule as usize * GRANULE_BYTES, len_bytes as usize, out);
     }
 }
 
-/// Key and value as they lie in an extent, or behind an entry.
+/// Encodes key and value as stored in an extent or after an entry.
 pub(super) fn encode_pair(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.clear();
     out.push(key.len() as u8);
@@ -124,7 +124,7 @@ pub(super) fn encode_pair(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(value);
 }
 
-/// The key and the value of an extent, of an entry, or of a request to store them.
+/// Decodes key and value from an extent, an entry, or a PUT request.
 pub(super) fn decode_pair(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (key_len, rest) = bytes.split_first()?;
     rest.split_at_checked(usize::from(*key_len))

@@ -1,4 +1,4 @@
-//! What a client makes of a store that somebody changed, for the fuzz target `store_read`.
+//! Behaviour of a client with a corrupted store, for the fuzz target `store_read`.
 
 use super::entry::{ENTRY_BYTES, Entry};
 use super::extents::encode_pair;
@@ -10,13 +10,13 @@ use crate::{farm::Farm, pilaf::Pilaf};
 const KEY: &[u8] = b"key";
 const VALUE: &[u8] = b"a value of some length";
 const VALUE_MAX_BYTES: usize = 300;
-/// Where the value is if it is in an extent; the value of another key with the same hash is elsewhere.
+/// Granule of the value if it is in an extent; the value of another key with the same hash is in a different one.
 const GRANULE: u32 = 2;
 
-/// A look for a key, in a store whose bytes were changed by the input (as a mask), or are the input.
+/// Runs a key lookup in a store whose bytes are changed by the input (as a mask), or are the input.
 ///
 /// # Panics
-/// If something was found that nobody stored, or a READ was asked for that no store needs.
+/// If the lookup returns a value that was not stored, or requests a READ that no valid store needs.
 #[doc(hidden)]
 pub fn fuzz_look(input: &[u8]) {
     let Some((choice, rest)) = input.split_first() else { return };
@@ -42,7 +42,7 @@ fn look<S: Scheme>(inline_bytes: u32, mut input: &[u8], is_foreign: bool) {
         input = rest;
         match look.step(&table, KEY, &bytes, &mut value) {
             Step::Read(want) => assert_eq!(want, look.want()),
-            // A fuzzer may find bytes whose checksums are right.
+            // The fuzzer may find bytes whose checksums match.
             Step::Found if is_foreign => return assert!(value.len() <= table.read_max_bytes()),
             Step::Found => return assert_eq!(value, VALUE),
             _ => return assert!(value.is_empty()),
@@ -51,7 +51,7 @@ fn look<S: Scheme>(inline_bytes: u32, mut input: &[u8], is_foreign: bool) {
     panic!("a look without end");
 }
 
-/// What the store holds: the key, after another with the same hash.
+/// Returns the contents of the store: the key, and other keys with the same hash before it.
 fn stored<S: Scheme>(table: &Table<S>, key: &Key<'_>, want: Want) -> Vec<u8> {
     let pair = |granule| {
         let mut pair = Vec::new();

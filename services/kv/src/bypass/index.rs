@@ -1,8 +1,8 @@
-//! The index as its only writer sees it: a table in memory that clients READ at any moment.
+//! The index as seen by its only writer: a table in memory from which clients READ at any time.
 //!
-//! A key may be in any entry that its scheme names. To make room, entries move along the shortest way to a free one,
-//! each copied before its old place is overwritten. With three entries anywhere that is cuckoo hashing; with six adjacent
-//! ones, hopscotch hashing.
+//! A key may be in any entry that its scheme allows. To free an entry, entries move along the shortest path to a free
+//! one; each is copied before its old position is overwritten. With three entries at independent positions this is
+//! cuckoo hashing; with six adjacent entries, hopscotch hashing.
 
 use std::sync::Arc;
 
@@ -11,9 +11,10 @@ use farcall_link::Region;
 use super::entry::{Checksums, ENTRY_BYTES, Entry, Layout};
 use super::{Of, Scheme};
 
-/// Entries looked at for a free one, before the index counts as full. At three quarters some ten are enough.
+/// Maximum number of entries searched for a free one before the index counts as full. At a load of three quarters
+/// about ten suffice.
 const SEARCH_MAX: usize = 2_000;
-/// Blocks in a chain: no GET reads more.
+/// Maximum number of blocks in a chain, and so of blocks that a GET reads.
 pub(super) const CHAIN_BLOCKS_MAX: u32 = 16;
 
 pub(super) struct Index<S> {
@@ -21,20 +22,21 @@ pub(super) struct Index<S> {
     checksums: Checksums,
     layout: Layout,
     used: u32,
-    /// The search for a free entry: entries with the place in this list of the one that could move there.
+    /// State of the search for a free entry: each entry with the index in this list of the entry that could move to
+    /// it.
     search: Vec<(u32, usize)>,
-    /// For each entry the last search that came by.
+    /// For each entry, the number of the last search that visited it.
     seen: Vec<u32>,
     searches: u32,
-    /// First entries of blocks in no chain.
+    /// First entries of the blocks that are in no chain.
     spare: Vec<u32>,
-    /// A key with its value while its entry moves.
+    /// Buffer for a key and its value while its entry moves.
     moving: Vec<u8>,
     scheme: Of<S>,
 }
 
 impl<S: Scheme> Index<S> {
-    /// Makes all entries empty: empty ones are sealed, too.
+    /// Writes an empty entry everywhere; empty entries have checksums, too.
     pub fn new(region: Arc<Region>, layout: Layout, checksums: Checksums) -> Self {
         let index = Self {
             region,
@@ -60,12 +62,12 @@ impl<S: Scheme> Index<S> {
         self.layout
     }
 
-    /// The checksum that an entry keeps of its key and value.
+    /// Returns the checksum of key and value that an entry stores.
     pub fn checksum_of(&self, pair: &[u8]) -> u64 {
         self.checksums.of(pair)
     }
 
-    /// The entries with this hash.
+    /// Returns the entries with this hash.
     pub fn with_hash(&self, hash: u64) -> impl Iterator<Item = (u32, Entry)> {
         let chained = self.chain(hash).flat_map(|first| first..first + S::SPAN);
         self.layout
@@ -75,7 +77,7 @@ impl<S: Scheme> Index<S> {
             .filter(move |(_, it)| !it.is_empty() && it.hash == hash)
     }
 
-    /// Gives the key of an entry another value.
+    /// Replaces the value of the key of an entry.
     pub fn replace(&self, slot: u32, entry: Entry, pair: &[u8]) {
         self.write(slot, entry, pair);
     }
@@ -89,13 +91,13 @@ impl<S: Scheme> Index<S> {
         }
     }
 
-    /// The blocks chained to the group of a hash, if the scheme has any.
+    /// Returns the blocks chained to the group of a hash, if the scheme has chains.
     fn chain(&self, hash: u64) -> impl Iterator<Item = u32> {
         let first = S::CHAINS.then(|| self.next_of(self.layout.group::<S>(hash, 0))).flatten();
         std::iter::successors(first, |block| self.next_of(*block))
     }
 
-    /// The block that follows a group or block.
+    /// Returns the block that follows a group or block.
     fn next_of(&self, first: u32) -> Option<u32> {
         let link = self.region.load_relaxed(self.link_of(first)) as u32;
         (link != 0).then_some(link)
@@ -109,8 +111,8 @@ impl<S: Scheme> Index<S> {
         self.region.store_release(self.link_of(first), next.unwrap_or(0).into());
     }
 
-    /// Takes a block out of its chain once its last key is gone. A reader that stands in it while it gets into another
-    /// chain sees that the number of moves has changed.
+    /// Removes a block from its chain once it is empty. A client that still reads the block when it joins another
+    /// chain detects this by the changed number of moves.
     fn unlink_if_empty(&mut self, block: u32, hash: u64) {
         if (block..block + S::SPAN).any(|slot| !self.read(slot).is_empty()) {
             return;
@@ -124,7 +126,7 @@ impl<S: Scheme> Index<S> {
         }
     }
 
-    /// Adds an entry to the chain of its group. Returns whether there was room.
+    /// Adds an entry to the chain of its group. Returns whether there was a free entry.
     fn insert_chained(&mut self, entry: Entry, pair: &[u8]) -> bool {
         if !S::CHAINS {
             return false;
@@ -153,10 +155,10 @@ impl<S: Scheme> Index<S> {
         self.region.store_release(0, self.region.load_relaxed(0).wrapping_add(1));
     }
 
-    /// Adds an entry; others may move. Returns whether there was room: if not, nothing has changed.
+    /// Adds an entry, moving others if necessary. Returns whether there was a free entry; if not, nothing was changed.
     pub fn insert(&mut self, entry: Entry, pair: &[u8]) -> bool {
         let Some(mut at) = self.find_free(entry.hash) else { return self.insert_chained(entry, pair) };
-        // From the free entry backwards: each is copied to its new place before anything overwrites it.
+        // From the free entry backwards: each entry is copied to its new position before it is overwritten.
         loop {
             let (free, from) = self.search[at];
             if from == usize::MAX {
@@ -165,13 +167,13 @@ impl<S: Scheme> Index<S> {
                 return true;
             }
             self.copy(self.search[from].0, free);
-            // A reader that misses a key between its two places sees that this number has changed.
+            // A client that misses a key between its two positions detects that this number has changed.
             self.count_move();
             at = from;
         }
     }
 
-    /// Searches in breadth for a way to a free entry; returns its end in `search`.
+    /// Searches breadth-first for a path to a free entry. Returns the index of its end in `search`.
     fn find_free(&mut self, hash: u64) -> Option<usize> {
         self.searches = self.searches.wrapping_add(1);
         self.search.clear();
@@ -190,7 +192,7 @@ impl<S: Scheme> Index<S> {
         None
     }
 
-    /// Adds the places of a hash to the search, each once: so no way crosses itself.
+    /// Adds the entries for a hash to the search, each only once, so that no path crosses itself.
     fn follow(&mut self, hash: u64, from: usize) {
         for slot in self.layout.slots_of::<S>(hash) {
             let seen = &mut self.seen[slot as usize];
@@ -211,20 +213,20 @@ impl<S: Scheme> Index<S> {
         self.moving = pair;
     }
 
-    /// Appends the key and the value behind an entry.
+    /// Appends the key and the value stored inline after an entry.
     pub fn append_inline(&self, slot: u32, entry: &Entry, out: &mut Vec<u8>) {
         self.region.append_to(self.layout.offset_of(slot) + ENTRY_BYTES, entry.len_bytes as usize, out);
     }
 
-    /// Only this thread writes, so what it reads is whole.
+    /// Returns an entry. The value is consistent, because only this thread writes.
     fn read(&self, slot: u32) -> Entry {
         let at = self.layout.offset_of(slot);
         let words = [0, 8, 16, 24].map(|word| self.region.load_relaxed(at + word));
         self.checksums.open(words).unwrap_or_default()
     }
 
-    /// Each store of the entry comes after all before it: the extent, a copy's number of moves. What is inline may be
-    /// overwritten before its entry is: its checksum tells.
+    /// Writes an entry. Each store of its words is ordered after all earlier writes: the extent, and the move counter
+    /// of a copy. Inline bytes may be overwritten before the entry is; its checksum detects this.
     fn write(&self, slot: u32, entry: Entry, pair: &[u8]) {
         let at = self.layout.offset_of(slot);
         if self.layout.is_inline(&entry) {
@@ -244,18 +246,18 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     const ENTRIES: u32 = 64;
-    /// Always there.
+    /// Number of keys that are always in the index.
     const STABLE: u64 = 20;
     const ROUNDS: u64 = 3_000;
 
-    /// An entry whose hash is behind it.
+    /// Inserts an entry whose inline value is its hash.
     fn insert<S: Scheme>(index: &mut Index<S>, hash: u64) -> bool {
         let pair = hash.to_ne_bytes();
         let checksum = index.checksum_of(&pair);
         index.insert(Entry { hash, granule: 0, len_bytes: 8, checksum }, &pair)
     }
 
-    /// What a client does, with loads in place of READs. `None`: torn.
+    /// Looks up a key like a client, with loads in place of READs. `None`: torn.
     fn finds<S: Scheme>(memory: &Region, checksums: &Checksums, hash: u64) -> Option<bool> {
         let mut is_whole = true;
         let layout = Layout::of::<S>(ENTRIES, 8);
@@ -299,7 +301,7 @@ mod tests {
                 while !is_done.load(Ordering::Relaxed) {
                     let hash = 1 + looks % STABLE;
                     looks += 1;
-                    // As if the GET before had missed, and so read the number of moves.
+                    // The number of moves as read by a previous GET that missed.
                     let before = memory.load_acquire(0);
                     if finds::<S>(&memory, &checksums, hash) == Some(false) {
                         missed += 1;
@@ -308,7 +310,7 @@ mod tests {
                 }
                 (looks, missed)
             });
-            // Others fill the index to the brim, and leave.
+            // Other keys fill the index completely, and are removed.
             for round in 0..ROUNDS {
                 let others = (1..).map(|number| STABLE + round * 1_000 + number);
                 let stored: Vec<u64> = others.take_while(|hash| insert(&mut index, *hash)).collect();
@@ -344,7 +346,7 @@ mod tests {
         assert_eq!(stored.len() as u32, (1 + CHAIN_BLOCKS_MAX) * Farm::SPAN);
         assert_eq!(index.spare.len(), blocks - CHAIN_BLOCKS_MAX as usize);
         let moves = index.region.load_relaxed(0);
-        // From the middle, the ends, and what is left.
+        // Removed from the middle and the ends first, then the rest.
         let (even, odd): (Vec<&u64>, Vec<&u64>) = stored.iter().partition(|hash| **hash / 7 % 2 == 0);
         for hash in even.into_iter().chain(odd) {
             let (slot, _) = index.with_hash(*hash).next().expect("it is there");

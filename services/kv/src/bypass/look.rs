@@ -1,5 +1,5 @@
-//! One look for a key: what READs bring goes in, what to READ next comes out. Nothing is believed whose checksum does
-//! not match.
+//! A key lookup as a state machine: completed READs in, the next READ out. Contents with a wrong checksum are never
+//! used.
 
 use super::entry::{Checksums, ENTRY_BYTES, Entry, Layout};
 use super::extents::{GRANULE_BYTES, decode_pair};
@@ -8,7 +8,7 @@ use super::store::{INLINE_MAX_BYTES, VALUE_MAX_BYTES, pair_max_bytes};
 use super::{Of, Scheme};
 use crate::key::{HashSeed, Key, Router};
 
-/// What a client knows of a store that it reads.
+/// Parameters of a store that a client reads.
 pub struct Table<S> {
     pub(super) layout: Layout,
     pair_max_bytes: usize,
@@ -17,44 +17,44 @@ pub struct Table<S> {
     scheme: Of<S>,
 }
 
-/// What to READ.
+/// A READ that a lookup requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
     /// A group of entries.
     Entries {
-        /// The first.
+        /// First entry of the group.
         first: u32,
     },
     /// A key with its value.
     Pair {
-        /// Its place in the extents, in granules.
+        /// Offset in the extents, in granules.
         granule: u32,
-        /// Its length.
+        /// Length in bytes.
         len_bytes: u32,
     },
     /// The number of moves.
     Moves,
 }
 
-/// What follows from a READ.
+/// Result of processing a READ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing yet: READ this, too.
+    /// The lookup continues with this READ.
     Read(Want),
     /// The value was appended to the caller's vector.
     Found,
-    /// The key is not there. So many moves there have been.
+    /// The key is not in the store. Contains the current number of moves.
     Missing(u64),
-    /// Something was changed meanwhile: look again.
+    /// The data changed during the READ; the lookup must be repeated.
     Torn,
-    /// Entries moved meanwhile: look again. So many moves there have been.
+    /// Entries moved during the lookup, which must be repeated. Contains the current number of moves.
     Moved(u64),
-    /// No store has that.
+    /// The contents are invalid for any store.
     Impossible(&'static str),
 }
 
 impl<S: Scheme> Table<S> {
-    /// A store with these sizes. `None` if no store has them.
+    /// Creates the parameters; `None` if no store can have these sizes.
     #[must_use]
     pub fn new(entries: u32, inline_bytes: u32, value_max_bytes: u64, seed: u64) -> Option<Self> {
         let value_max_bytes = usize::try_from(value_max_bytes).ok()?;
@@ -69,19 +69,19 @@ impl<S: Scheme> Table<S> {
         })
     }
 
-    /// Hashes keys.
+    /// Returns the router, which hashes keys.
     #[must_use]
     pub fn router(&self) -> &Router {
         &self.router
     }
 
-    /// The longest READ.
+    /// Returns the maximum length of a READ in bytes.
     #[must_use]
     pub fn read_max_bytes(&self) -> usize {
         self.group_bytes().max(self.pair_max_bytes)
     }
 
-    /// Whether it is in the index (or else in the extents), where, and how long.
+    /// Returns whether the data is in the index (otherwise in the extents), its offset and its length in bytes.
     #[must_use]
     pub fn place(&self, want: Want) -> (bool, usize, usize) {
         match want {
@@ -98,25 +98,25 @@ impl<S: Scheme> Table<S> {
     }
 }
 
-/// A look for a key.
+/// State of a key lookup.
 #[derive(Debug, Clone, Copy)]
 pub struct Look {
     hash: u64,
-    /// How many entries had moved when it began, or earlier.
+    /// Number of moves at the start of the lookup, or earlier.
     moves: u64,
     group: u32,
-    /// Blocks of the chain that were looked at, and the first entry of the one that is.
+    /// Number of blocks of the chain visited so far, and first entry of the current block.
     blocks: u32,
     block: u32,
-    /// Entries of the group that have the key's hash and are another key's.
+    /// Number of entries in the group that have the hash of the key but hold another key.
     others: u32,
     want: Want,
-    /// The checksum of the pair that is wanted.
+    /// Checksum of the requested pair.
     checksum: u64,
 }
 
 impl Look {
-    /// Begins. `moves` is a number of moves that was read before.
+    /// Starts a lookup. `moves` is a number of moves that was read before.
     #[must_use]
     pub fn new<S: Scheme>(table: &Table<S>, key: &Key<'_>, moves: u64) -> Self {
         let first = table.layout.group::<S>(key.hash(), 0);
@@ -132,13 +132,14 @@ impl Look {
         }
     }
 
-    /// What it wants now.
+    /// Returns the READ that the lookup currently requests.
     #[must_use]
     pub fn want(&self) -> Want {
         self.want
     }
 
-    /// Takes in a READ of what it wanted. `value` gets the value of `key` if it is found, and nothing else.
+    /// Processes the bytes of the requested READ. If `key` is found, appends its value to `value`; otherwise leaves
+    /// `value` unchanged.
     pub fn step<S: Scheme>(
         &mut self,
         table: &Table<S>,
@@ -162,7 +163,8 @@ impl Look {
             },
             Want::Moves => {
                 let moves = word(bytes, 0);
-                // The earlier number was read before this look: no key was on its way meanwhile.
+                // `self.moves` was read before this lookup began, so equal numbers mean that no entry moved during the
+                // lookup.
                 if moves == self.moves { Step::Missing(moves) } else { Step::Moved(moves) }
             }
         };
@@ -221,7 +223,7 @@ impl Look {
             match word(bytes, table.layout.link_at()) {
                 0 => return Step::Read(Want::Moves),
                 next if !table.layout.is_block::<S>(next) => return Step::Impossible("a link to no block"),
-                // Blocks that are taken away and used again may lead in a circle.
+                // Blocks that were removed and reused may form a cycle.
                 _ if self.blocks == CHAIN_BLOCKS_MAX => return Step::Torn,
                 next => (self.blocks, self.block) = (self.blocks + 1, next as u32),
             }
@@ -242,7 +244,7 @@ impl Look {
     }
 }
 
-/// The word at `at`, 0 if the bytes end before.
+/// Returns the word at `at`; 0 if the bytes end before it.
 fn word(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u64::from_ne_bytes(*word))
 }

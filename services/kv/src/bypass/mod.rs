@@ -1,16 +1,17 @@
-//! Stores whose GETs are READs: the client looks into the server's memory, the server's CPU does nothing
-//! (server-bypass). PUTs and DELETEs are calls: one thread of the server is the only writer.
+//! Stores whose GETs are READs of the server's memory without work for the server's CPU (server-bypass). PUTs and
+//! DELETEs are calls; one thread of the server is the only writer.
 //!
-//! There is one such store, and a [`Scheme`] says where its index may hold a key: [`crate::pilaf`] and [`crate::farm`]
-//! are two. An *entry* of the index names an *extent*, where the key and its value are, or has both behind it if they
-//! are short ([`BypassConfig::inline_bytes`]). Clients READ while the server writes: a checksum in each entry covers the
-//! entry, another the key and its value; what does not match is read again. A key that is not found is looked for again
-//! if entries have moved meanwhile, so that no key is missed. A GET that is disturbed too often is made as a call.
+//! There is one store implementation. A [`Scheme`] determines where its index may hold a key: [`crate::pilaf`] and
+//! [`crate::farm`] are two schemes. An *entry* of the index names an *extent* that holds the key and its value, or is
+//! followed by both if they are short ([`BypassConfig::inline_bytes`]). Clients READ while the server writes. A
+//! checksum in each entry covers the entry, another the key and its value; on a mismatch the client reads again. If a
+//! key is not found and entries have moved in the meantime, the lookup is repeated, so that no key is missed. A GET
+//! that is disturbed too often is made as a call.
 //!
-//! - [`Service`]: the server's half, a handler of calls; `index`, `extents` and `store` are what it writes.
-//! - [`Look`]: one look for a key as bytes in, next READ out; `entry` is what it believes.
-//! - [`Operations`]: requests of a client that are under way, their READs side by side, without thread, clock or socket.
-//! - [`BypassClient`]: the client that waits.
+//! - [`Service`]: the server side, a handler of calls; it writes `index`, `extents` and `store`.
+//! - [`Look`]: a key lookup as a state machine, bytes in and next READ out; `entry` validates the bytes.
+//! - [`Operations`]: the requests of a client in progress, with concurrent READs, without thread, clock or socket.
+//! - [`BypassClient`]: the blocking client.
 
 mod client;
 mod entry;
@@ -34,17 +35,17 @@ pub use look::{Look, Step, Table, Want};
 pub use operations::{Answer, Calls, Ended, OperationId, Operations};
 pub use service::{Service, serve};
 
-/// Where an index may hold a key: in some groups of adjacent entries, each brought by one READ.
+/// Determines where an index may hold a key: in some groups of adjacent entries, each fetched by one READ.
 pub trait Scheme: sealed::Sealed + Send + 'static {
-    /// Its name.
+    /// Name of the scheme.
     const NAME: &'static str;
-    /// Groups that may hold a key.
+    /// Number of groups that may hold a key.
     const GROUPS: u32;
-    /// Entries of a group.
+    /// Number of entries of a group.
     const SPAN: u32;
-    /// Whether keys that find no place in their group go to blocks that are chained to it.
+    /// `true` if keys whose group is full are stored in blocks chained to the group.
     const CHAINS: bool;
-    /// The preset of its calls.
+    /// Preset of its calls.
     const CALLS: &'static str;
 }
 
@@ -56,15 +57,16 @@ pub(crate) mod sealed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BypassConfig {
-    /// Entries of the index.
+    /// Number of entries of the index.
     pub entries: u32,
-    /// Memory of the keys and values that are not in the index, in bytes. Each pair takes the next power of two, at
-    /// least 64 bytes.
+    /// Length of the memory for keys and values outside the index, in bytes. Each pair uses a power of two, at least
+    /// 64 bytes.
     pub extents_bytes: usize,
-    /// The largest value, in bytes.
+    /// Maximum length of a value in bytes.
     pub value_max_bytes: usize,
-    /// A key and its value that take no more than this, with a byte for the key's length, are in the index itself: a
-    /// GET needs no READ of an extent. Every entry takes so much more memory, and every READ of entries brings it.
+    /// Maximum length of a key and its value, including one byte for the length of the key, that are stored in the
+    /// index itself. A GET of such a key needs no READ of an extent. Every entry uses this much more memory, and every
+    /// READ of entries transfers it.
     pub inline_bytes: u32,
 }
 
@@ -75,54 +77,54 @@ impl Default for BypassConfig {
 }
 
 impl BypassConfig {
-    /// Entries of the index.
+    /// Sets the number of entries of the index.
     #[must_use]
     pub fn entries(mut self, entries: u32) -> Self {
         self.entries = entries;
         self
     }
 
-    /// Memory of the keys and values that are not in the index, in bytes.
+    /// Sets the length of the memory for keys and values outside the index, in bytes.
     #[must_use]
     pub fn extents_bytes(mut self, extents_bytes: usize) -> Self {
         self.extents_bytes = extents_bytes;
         self
     }
 
-    /// The largest value, in bytes.
+    /// Sets the maximum length of a value in bytes.
     #[must_use]
     pub fn value_max_bytes(mut self, value_max_bytes: usize) -> Self {
         self.value_max_bytes = value_max_bytes;
         self
     }
 
-    /// What a key and its value may take to be in the index.
+    /// Sets the maximum length of a key and its value in the index, in bytes.
     #[must_use]
     pub fn inline_bytes(mut self, inline_bytes: u32) -> Self {
         self.inline_bytes = inline_bytes;
         self
     }
 
-    /// Memory that the index takes, in bytes.
+    /// Returns the memory that the index uses, in bytes.
     #[must_use]
     pub fn index_bytes<S: Scheme>(&self) -> usize {
         entry::Layout::of::<S>(self.entries, self.inline_bytes).index_bytes::<S>()
     }
 }
 
-/// What GETs took.
+/// Counters of GETs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReadCounters {
-    /// GETs.
+    /// Number of GETs.
     pub gets: u64,
-    /// READs posted for them.
+    /// Number of READs posted for them.
     pub reads: u64,
-    /// Looks that met an entry or a value while it was changed, and were made again.
+    /// Number of lookups repeated because an entry or a value changed during a READ.
     pub torn: u64,
-    /// Keys that were not found while entries moved, and looked for again.
+    /// Number of lookups repeated because the key was not found while entries moved.
     pub moved: u64,
-    /// GETs that were made as calls, after too many looks.
+    /// Number of GETs made as calls, after too many lookups.
     pub gets_by_call: u64,
 }
 
@@ -133,37 +135,37 @@ pub enum BypassError {
     /// There is no connection.
     #[error(transparent)]
     Connect(#[from] farcall_rpc::ConnectError),
-    /// The key cannot be one; nothing was sent.
+    /// The key is invalid; nothing was sent.
     #[error(transparent)]
     Key(#[from] crate::key::KeyError),
-    /// The call failed, or the store refuses: it is full, for example.
+    /// The call failed, or the store refused it, for example because it is full.
     #[error(transparent)]
     Call(#[from] farcall_rpc::CallError),
-    /// A queue pair for READs cannot be had.
+    /// A queue pair for READs cannot be created.
     #[error(transparent)]
     Verbs(#[from] farcall_verbs::Error),
-    /// What answers is no such store.
+    /// The server is not such a store.
     #[error(
         "the server does not answer as a {store} store: {why}; see that client and server are of one kind and version"
     )]
     NoStore {
-        /// Which kind was expected.
+        /// The expected kind of store.
         store: &'static str,
-        /// What is wrong.
+        /// The difference.
         why: &'static str,
     },
-    /// READs fail, over a new connection, too.
+    /// READs fail, including those over a new connection.
     #[error("cannot read the store: {0}; see that the server still runs, and connect again")]
     Unreadable(String),
-    /// More requests are under way than the client was made for.
+    /// All requests of the client's window are in progress.
     #[error("all {window} requests of the window are under way; take what ended first")]
     WindowFull {
-        /// How many there may be.
+        /// Size of the window.
         window: usize,
     },
 }
 
-/// Why a pair was not stored. What the key had before is still there.
+/// Reasons for which a pair was not stored. The previous value of the key is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub(crate) enum NotStored {
     #[error(
@@ -176,5 +178,5 @@ pub(crate) enum NotStored {
     TooLarge { len_bytes: usize, max_bytes: usize },
 }
 
-/// A value of no size that stands for a scheme.
+/// A zero-sized marker for a scheme.
 type Of<S> = PhantomData<fn() -> S>;

@@ -1,5 +1,5 @@
-//! Requests of a client that are under way: GETs as looks side by side, PUTs and DELETEs as calls. Without thread, clock
-//! or socket: its owner hands in the calls' results, and asks again and again.
+//! The requests of a client in progress: GETs as concurrent lookups, PUTs and DELETEs as calls. Has no thread, clock
+//! or socket: the caller passes in the results of calls and polls.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -13,24 +13,25 @@ use super::service::{Opened, method};
 use super::{BypassError, ReadCounters, Scheme};
 use crate::key;
 
-/// Looks of one GET before it is made as a call. Each takes the time of a PUT, so two in a row are rare.
+/// Maximum number of lookups of one GET before it is made as a call. A disturbance lasts as long as a PUT, so two in a
+/// row are rare.
 const LOOKS_MAX: u32 = 16;
-/// Queue pairs that fail one after the other, without a READ that succeeds, before GETs fail, too.
+/// Maximum number of consecutive queue pairs that fail without a successful READ, before GETs fail.
 const FAILURES_MAX: u32 = 2;
 
-/// What makes calls to the server.
+/// Makes calls to the server.
 pub trait Calls {
-    /// Begins a call; its result is handed to [`Operations::called`].
+    /// Starts a call; its result is passed to [`Operations::called`].
     ///
     /// # Errors
-    /// Those of [`farcall_rpc::Client::submit`].
+    /// Returns the errors of [`farcall_rpc::Client::submit`].
     fn submit(&mut self, method: u16, request: &[u8]) -> Result<CallId, CallError>;
 
-    /// Which life of the server calls went to last: another number after each of its starts.
+    /// Returns the incarnation of the server that the last call used; each start of the server has another number.
     fn incarnation(&self) -> u64;
 }
 
-/// A request under way.
+/// Identifies a request in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OperationId {
     number: u64,
@@ -38,32 +39,32 @@ pub struct OperationId {
 }
 
 impl OperationId {
-    /// Its place in the window: no other request under way has it.
+    /// Returns its slot in the window, which no other request in progress has.
     #[must_use]
     pub fn place(self) -> usize {
         self.place as usize
     }
 }
 
-/// What a store answers.
+/// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer<'a> {
-    /// To a GET: the value.
+    /// Result of a GET: the value.
     Value(&'a [u8]),
-    /// To a GET or a DELETE: the key is not there.
+    /// Result of a GET or a DELETE: the key is not in the store.
     Missing,
-    /// To a PUT: it is stored.
+    /// Result of a PUT: the value was stored.
     Stored,
-    /// To a DELETE: it was there.
+    /// Result of a DELETE: the key was removed.
     Deleted,
 }
 
-/// A request that ended.
+/// A completed request.
 #[derive(Debug)]
 pub struct Ended<'a> {
-    /// Which.
+    /// Identifier of the request.
     pub operation: OperationId,
-    /// Its answer, lent until the next one is asked for, or why there is none.
+    /// Its result, borrowed until the next call that returns a request, or the error.
     pub result: Result<Answer<'a>, BypassError>,
 }
 
@@ -74,7 +75,7 @@ enum Kind {
     Delete,
 }
 
-/// A place of the window.
+/// A slot of the window.
 struct Operation {
     id: OperationId,
     kind: Kind,
@@ -82,35 +83,36 @@ struct Operation {
     /// The value, and whether there is one.
     value: Vec<u8>,
     is_there: bool,
-    /// A READ for it is posted.
+    /// `true` if a READ for it is posted.
     is_looking: bool,
     looks: u32,
     error: Option<BypassError>,
 }
 
-/// The way to READ the store.
+/// State of the connection for READs.
 enum Way<S> {
     None,
-    /// The server was asked for a queue pair.
+    /// A queue pair was requested from the server.
     Opening(CallId, Box<Unconnected>),
     Open(Box<Reader<S>>),
 }
 
-/// A client's requests.
+/// The requests of a client.
 pub struct Operations<S> {
     nic: Nic,
     way: Way<S>,
-    /// The life of the server that was asked for it: what another life stored is not read over it.
+    /// Incarnation of the server that granted the connection. Values stored by another incarnation are not read over
+    /// it.
     life: u64,
-    /// Ways lost since a READ succeeded.
+    /// Number of connections lost since the last successful READ.
     failures: u32,
     operations: Vec<Operation>,
     begun: u64,
     free: Vec<usize>,
-    /// Begun, and neither READ nor call yet.
+    /// GETs that were started but have neither READ nor call yet.
     to_look: VecDeque<usize>,
     to_call: VecDeque<usize>,
-    /// Operations for which READs are posted.
+    /// Number of operations for which READs are posted.
     looking: usize,
     calling: HashMap<CallId, usize>,
     ended: VecDeque<usize>,
@@ -120,7 +122,7 @@ pub struct Operations<S> {
 }
 
 impl<S: Scheme> Operations<S> {
-    /// Room for `window` requests.
+    /// Creates the state for up to `window` requests.
     #[must_use]
     pub fn new(nic: Nic, window: usize) -> Self {
         let operation = |place| Operation {
@@ -152,40 +154,40 @@ impl<S: Scheme> Operations<S> {
         }
     }
 
-    /// What GETs took so far.
+    /// Returns the counters of GETs so far.
     #[must_use]
     pub fn counters(&self) -> ReadCounters {
         self.counters
     }
 
-    /// Requests that can be begun now.
+    /// Returns the number of requests that can be started now.
     #[must_use]
     pub fn available(&self) -> usize {
         self.free.len() + usize::from(self.lent.is_some())
     }
 
-    /// Whether a request is under way, or ended and not taken.
+    /// Returns whether a request is in progress, or has completed but was not retrieved.
     #[must_use]
     pub fn has_open(&self) -> bool {
         self.available() < self.operations.len()
     }
 
-    /// Whether [`Self::next_ended`] would give something.
+    /// Returns whether [`Self::next_ended`] would return a request.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         !self.ended.is_empty()
     }
 
-    /// Whether READs are posted.
+    /// Returns whether READs are posted.
     #[must_use]
     pub fn is_looking(&self) -> bool {
         self.looking > 0
     }
 
-    /// Begins a GET.
+    /// Starts a GET.
     ///
     /// # Errors
-    /// If the key cannot be one, or the window is full.
+    /// If the key is invalid, or the window is full.
     pub fn get(&mut self, key: &[u8], calls: &mut impl Calls) -> Result<OperationId, BypassError> {
         let at = self.begin(Kind::Get, key)?;
         self.counters.gets += 1;
@@ -194,10 +196,10 @@ impl<S: Scheme> Operations<S> {
         Ok(self.operations[at].id)
     }
 
-    /// Begins a PUT.
+    /// Starts a PUT.
     ///
     /// # Errors
-    /// As [`Self::get`].
+    /// Like [`Self::get`].
     pub fn put(
         &mut self,
         key: &[u8],
@@ -211,10 +213,10 @@ impl<S: Scheme> Operations<S> {
         Ok(self.operations[at].id)
     }
 
-    /// Begins a DELETE.
+    /// Starts a DELETE.
     ///
     /// # Errors
-    /// As [`Self::get`].
+    /// Like [`Self::get`].
     pub fn delete(&mut self, key: &[u8], calls: &mut impl Calls) -> Result<OperationId, BypassError> {
         let at = self.begin(Kind::Delete, key)?;
         self.to_call.push_back(at);
@@ -236,7 +238,7 @@ impl<S: Scheme> Operations<S> {
         Ok(at)
     }
 
-    /// Does what can be done now: takes in READs that ended, posts others, makes calls.
+    /// Makes progress without waiting: processes completed READs, posts others, makes calls.
     #[inline]
     pub fn progress(&mut self, calls: &mut impl Calls) {
         if self.looking > 0 {
@@ -250,14 +252,14 @@ impl<S: Scheme> Operations<S> {
         }
     }
 
-    /// The next request that ended.
+    /// Returns the next completed request.
     pub fn next_ended(&mut self) -> Option<Ended<'_>> {
         self.take_back();
         let at = self.ended.pop_front()?;
         Some(self.lend(at))
     }
 
-    /// One request, if it ended.
+    /// Returns the result of the request `id` if it has completed.
     pub fn ended(&mut self, id: OperationId) -> Option<Ended<'_>> {
         self.take_back();
         let place = self.ended.iter().position(|at| *at == id.place() && self.operations[*at].id == id)?;
@@ -278,7 +280,7 @@ impl<S: Scheme> Operations<S> {
         Ended { operation: operation.id, result }
     }
 
-    /// The value that was lent is not needed any more.
+    /// Frees the slot whose value was lent to the caller.
     fn take_back(&mut self) {
         self.free.extend(self.lent.take());
     }
@@ -292,7 +294,7 @@ impl<S: Scheme> Operations<S> {
         self.ended.push_back(at);
     }
 
-    /// A call ended. Returns whether it was one of ours.
+    /// Records the result of a call. Returns whether the call belongs to this client.
     pub fn called(&mut self, call: CallId, result: Result<&[u8], CallError>) -> bool {
         if matches!(&self.way, Way::Opening(opening, _) if *opening == call) {
             self.opened(result);
@@ -329,7 +331,7 @@ impl<S: Scheme> Operations<S> {
         }
     }
 
-    /// Begins looks, over a way that is open or is opened now.
+    /// Starts lookups, opening a connection first if there is none.
     fn look_all(&mut self, calls: &mut impl Calls) {
         if matches!(self.way, Way::Open(_)) && self.life != calls.incarnation() {
             self.leave();
@@ -363,7 +365,7 @@ impl<S: Scheme> Operations<S> {
         }
     }
 
-    /// A READ of the look of an operation ended.
+    /// Continues an operation after a READ of its lookup has completed.
     fn go_on(&mut self, at: usize) -> Result<(), Lost> {
         let Way::Open(reader) = &mut self.way else { return Ok(()) };
         let Some(Operation { key, value, is_looking, looks, .. }) = self.operations.get_mut(at) else {
@@ -388,7 +390,7 @@ impl<S: Scheme> Operations<S> {
         Ok(())
     }
 
-    /// A queue pair, and what to ask the server for it ([`method::OPEN`]).
+    /// Creates a queue pair and the request for its peer ([`method::OPEN`]).
     pub(super) fn ask(&mut self, calls: &impl Calls) -> Result<(Unconnected, Vec<u8>), BypassError> {
         self.life = calls.incarnation();
         let pair = Unconnected::new(&self.nic, self.operations.len())?;
@@ -396,7 +398,7 @@ impl<S: Scheme> Operations<S> {
         Ok((pair, request.map_err(|_| no_store::<S>("a queue pair cannot be told"))?))
     }
 
-    /// The server answered: READs go over this queue pair from now on.
+    /// Connects the queue pair as the server's reply states; READs use it from now on.
     pub(super) fn answered(&mut self, pair: Unconnected, reply: &[u8]) -> Result<(), BypassError> {
         let opened: Opened =
             postcard::from_bytes(reply).map_err(|_| no_store::<S>("what it grants is no grant"))?;
@@ -412,7 +414,7 @@ impl<S: Scheme> Operations<S> {
         };
         match calls.submit(method::OPEN, &request) {
             Ok(call) => self.way = Way::Opening(call, Box::new(pair)),
-            // Calls that end make room for it.
+            // The call is made later, when others have completed.
             Err(CallError::WindowFull { .. }) => {}
             Err(error) => self.fail(&error.to_string()),
         }
@@ -426,12 +428,13 @@ impl<S: Scheme> Operations<S> {
                     self.lose(Lost(error.to_string()), !matches!(error, BypassError::NoStore { .. }));
                 }
             }
-            // Whether an older queue pair was replaced is of no interest: another may be asked for.
+            // If it is unknown whether the call was executed, the server may have replaced an older queue pair.
+            // Another one can be requested even so.
             Err(error) => self.lose(Lost(error.to_string()), error.executed() == Executed::Unknown),
         }
     }
 
-    /// READs fail, or there is no way for them: another may do.
+    /// Handles the loss of the connection for READs: opens another one, or fails the GETs.
     #[cold]
     fn lose(&mut self, Lost(why): Lost, may_try_again: bool) {
         self.failures += 1;
@@ -442,7 +445,7 @@ impl<S: Scheme> Operations<S> {
         }
     }
 
-    /// All looks begin anew over another way.
+    /// Restarts all lookups, which will use another connection.
     fn leave(&mut self) {
         self.way = Way::None;
         for (at, operation) in self.operations.iter_mut().enumerate() {
@@ -454,7 +457,7 @@ impl<S: Scheme> Operations<S> {
         self.looking = 0;
     }
 
-    /// All GETs that wait for a way fail.
+    /// Fails all GETs that wait for a connection.
     fn fail(&mut self, why: &str) {
         while let Some(at) = self.to_look.pop_front() {
             self.end(at, Err(BypassError::Unreadable(why.to_owned())));

@@ -1,4 +1,4 @@
-//! A queue pair for READs, with room for a window of looks side by side.
+//! A queue pair for READs, with buffers for a window of concurrent lookups.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use super::look::{Look, Step, Table};
 use super::service::Opened;
 use super::{ReadCounters, Scheme};
 
-/// READs fail: the connection is of no use any more. In words.
+/// Reason, as text, for which READs fail and the connection is no longer usable.
 #[derive(Debug)]
 pub(super) struct Lost(pub String);
 
-/// A queue pair for READs, not connected yet.
+/// A queue pair for READs that is not connected yet.
 pub(super) struct Unconnected {
     nic: Nic,
     cq: Box<dyn RawCq>,
@@ -23,7 +23,7 @@ pub(super) struct Unconnected {
 }
 
 impl Unconnected {
-    /// For up to `window` looks at a time.
+    /// Creates a queue pair for up to `window` concurrent lookups.
     pub fn new(nic: &Nic, window: usize) -> Result<Self, Error> {
         let depth = window as u32 + 2;
         let cq = nic.context.create_cq(&CqInitAttr { cqe: 2 * depth, channel: None })?;
@@ -43,7 +43,7 @@ impl Unconnected {
         self.connection.info(&self.nic)
     }
 
-    /// `Ok(Err(_))`: what answered is no such store.
+    /// Connects the queue pair. `Ok(Err(_))`: the server is not such a store.
     pub fn connect<S: Scheme>(mut self, opened: Opened) -> Result<Result<Reader<S>, &'static str>, Error> {
         if opened.groups != [S::GROUPS, S::SPAN] {
             return Ok(Err("its index is of another kind"));
@@ -64,36 +64,36 @@ impl Unconnected {
             wcs: [Wc::default(); AT_ONCE],
             table,
             opened,
-            // No store has moved so many: the first miss is looked at twice.
+            // No store has this number of moves, so the first key that is not found is looked up twice.
             moves: u64::MAX,
             bytes: Vec::new(),
         }))
     }
 }
 
-/// Completions taken at once.
+/// Maximum number of completions polled at once.
 pub(super) const AT_ONCE: usize = 16;
 
-/// Reads one server's store.
+/// Reads the store of one server.
 pub(super) struct Reader<S> {
     connection: Connection,
     cq: Box<dyn RawCq>,
     local: Arc<Region>,
     local_id: RegionId,
-    /// From where one look's READs land to where the next one's do.
+    /// Distance between the receive buffers of two lookups in bytes.
     stride: usize,
     looks: Vec<Option<Look>>,
     wcs: [Wc; AT_ONCE],
     table: Table<S>,
     opened: Opened,
-    /// How many entries had moved when that was last read.
+    /// Number of moves when it was last read.
     moves: u64,
-    /// What a READ brought.
+    /// Contents of the last READ.
     bytes: Vec<u8>,
 }
 
 impl<S: Scheme> Reader<S> {
-    /// Begins a look for a key, as number `at` of the window.
+    /// Starts the lookup of a key in slot `at` of the window.
     pub fn begin(&mut self, at: usize, key: &[u8], counters: &mut ReadCounters) -> Result<(), Lost> {
         let key = self.table.router().key(key).map_err(|error| Lost(error.to_string()))?;
         let look = Look::new(&self.table, &key, self.moves);
@@ -101,20 +101,21 @@ impl<S: Scheme> Reader<S> {
         self.read(at, look, counters)
     }
 
-    /// The looks whose READs ended, at most [`AT_ONCE`]: how many there are in `ended`.
+    /// Polls for completed READs. Writes the slots of their lookups to `ended`, at most [`AT_ONCE`], and returns their
+    /// number.
     pub fn poll(&mut self, ended: &mut [usize; AT_ONCE]) -> Result<usize, Lost> {
         let count = self.cq.poll(&mut self.wcs).map_err(|error| Lost(error.to_string()))?;
         for (wc, ended) in self.wcs[..count].iter().zip(ended) {
             match self.connection.complete(wc) {
                 Completed::Send { tag, .. } => *ended = tag as usize,
-                // Flushed READs count as done, too, and bring nothing.
+                // A flushed READ has completed as well, but without data.
                 other => return Err(Lost(format!("a READ ended with {other:?}"))),
             }
         }
         Ok(count)
     }
 
-    /// Goes on with a look whose READ ended; posts the next if it wants one.
+    /// Continues a lookup whose READ has completed, and posts its next READ if there is one.
     pub fn step(
         &mut self,
         at: usize,
@@ -167,7 +168,7 @@ mod tests {
     const CONFIG: BypassConfig =
         BypassConfig { entries: 64, extents_bytes: 1 << 14, value_max_bytes: 100, inline_bytes: 0 };
 
-    /// A store and a reader, with nothing between them that could happen by itself.
+    /// A store and a reader that make progress only when the test calls them.
     struct Ends<S> {
         service: Service<S>,
         reader: Reader<S>,
@@ -194,7 +195,7 @@ mod tests {
             store.put(&router.key(key).unwrap(), value).unwrap();
         }
 
-        /// One look, to its end.
+        /// Performs one lookup to its end.
         fn try_look(&mut self, key: &[u8]) -> Result<(Step, Vec<u8>), Lost> {
             let Self { reader, counters, .. } = self;
             let mut value = Vec::new();
@@ -267,7 +268,7 @@ mod tests {
         for inline_bytes in [0, 64] {
             let mut ends = Ends::<Farm>::new(inline_bytes);
             ends.put(b"one", b"1");
-            // As if the hash of another key were the same.
+            // Simulates another key with the same hash.
             let store = ends.service.store();
             let router = store.router().clone();
             let hash = router.key(b"one").unwrap().hash();

@@ -1,4 +1,4 @@
-//! The server's half: PUT, DELETE and, for the disturbed, GET as calls; queue pairs over which clients READ.
+//! The server side: PUT, DELETE and, for disturbed clients, GET as calls; and queue pairs over which clients READ.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -13,18 +13,19 @@ use super::extents::decode_pair;
 use super::store::Store;
 use super::{BypassConfig, NotStored, Scheme};
 
-/// What clients call. Each but the first has a key, with its length in front; a PUT has the value behind it.
+/// Methods of the service. Requests of all but the first contain a key with a length prefix; a PUT is followed by the
+/// value.
 pub(super) mod method {
     /// Connects a queue pair for READs. The request is a [`super::QpInfo`], the result an [`super::Opened`].
     pub const OPEN: u16 = 1;
     pub const PUT: u16 = 2;
-    /// The result is one byte if the key was there.
+    /// The result is one byte if the key was removed, otherwise empty.
     pub const DELETE: u16 = 3;
-    /// The result is one byte and the value if the key is there.
+    /// The result is one byte and the value if the key exists, otherwise empty.
     pub const GET: u16 = 4;
 }
 
-/// Codes of refusals.
+/// Error codes of the service.
 mod refusal {
     pub const MALFORMED: u16 = 1;
     pub const NO_PAIR: u16 = 2;
@@ -33,18 +34,18 @@ mod refusal {
     pub const TOO_LARGE: u16 = 5;
 }
 
-/// What a client needs to READ the store.
+/// The parameters that a client needs to READ the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Opened {
     pub qp: QpInfo,
     pub index: RemoteRegion,
     pub extents: RemoteRegion,
-    /// Groups that may hold a key, and entries of each.
+    /// Number of groups that may hold a key, and number of entries of each.
     pub groups: [u32; 2],
     pub entries: u32,
     pub inline_bytes: u32,
     pub value_max_bytes: u64,
-    /// Of hashes and checksums.
+    /// Seed of hashes and checksums.
     pub seed: u64,
 }
 
@@ -53,14 +54,15 @@ pub struct Service<S> {
     pub(super) nic: Nic,
     cq: Box<dyn RawCq>,
     store: Store<S>,
-    /// Queue pairs for READs, by the connection over which they were asked for: each has one and ends with it.
+    /// Queue pairs for READs, by the connection over which they were requested. Each connection has one, which ends
+    /// with it.
     readers: BTreeMap<u32, Connection>,
 }
 
-/// Serves a store by one thread of a new server.
+/// Serves a store with one thread of a new server.
 ///
 /// # Errors
-/// If the sizes are impossible, memory cannot be had, or the server does not start.
+/// If the sizes are invalid, memory cannot be allocated, or the server does not start.
 pub fn serve<S: Scheme>(
     builder: ServerBuilder,
     provider: &dyn Provider,
@@ -74,18 +76,18 @@ pub fn serve<S: Scheme>(
 }
 
 impl<S: Scheme> Service<S> {
-    /// An empty store. `seed` is that of hashes and checksums.
+    /// Creates an empty store. `seed` is that of hashes and checksums.
     ///
     /// # Errors
-    /// If the sizes are impossible, or memory cannot be had.
+    /// If the sizes are invalid, or memory cannot be allocated.
     pub fn new(nic: Nic, config: BypassConfig, seed: u64) -> Result<Self, Error> {
         let store = Store::new(&nic, config, seed)?;
-        // The pairs only answer READs: nothing comes here.
+        // The queue pairs only serve READs, so they generate no completions.
         let cq = nic.context.create_cq(&CqInitAttr { cqe: 1, channel: None })?;
         Ok(Self { nic, cq, store, readers: BTreeMap::new() })
     }
 
-    /// Connects a reader's queue pair, in place of one that was opened over the same connection.
+    /// Connects the queue pair of a client, and replaces an earlier one of the same connection.
     pub(super) fn open(&mut self, connection: u32, peer: &QpInfo) -> Result<Opened, Error> {
         self.readers.remove(&connection);
         let reader = self.connect(peer)?;

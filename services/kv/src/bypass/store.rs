@@ -1,4 +1,4 @@
-//! Index and extents together: what the one writer does.
+//! Index and extents together: the operations of the only writer.
 
 use std::sync::Arc;
 
@@ -18,24 +18,24 @@ pub(super) struct Store<S> {
     value_max_bytes: usize,
     /// Index and extents.
     regions: [Arc<Region>; 2],
-    /// A key with its value, on the way out.
+    /// Key and value of the last lookup.
     found: Vec<u8>,
-    /// A key with its value, on the way in.
+    /// Key and value to be stored.
     pair: Vec<u8>,
 }
 
-/// No value is longer.
+/// Upper bound of the maximum length of a value.
 pub(super) const VALUE_MAX_BYTES: usize = 1 << 30;
-/// No entry has more behind it.
+/// Upper bound of the inline bytes of an entry.
 pub(super) const INLINE_MAX_BYTES: u32 = 1 << 20;
 
-/// The longest key with its value.
+/// Returns the maximum length of a key with its value.
 pub(super) const fn pair_max_bytes(value_max_bytes: usize) -> usize {
     1 + KEY_MAX_BYTES + value_max_bytes
 }
 
 impl<S: Scheme> Store<S> {
-    /// A store in memory that clients may READ.
+    /// Creates a store in memory from which clients can READ.
     pub fn new(nic: &Nic, config: BypassConfig, seed: u64) -> Result<Self, Error> {
         let BypassConfig { entries, extents_bytes, value_max_bytes, inline_bytes } = config;
         let refuse = |what: String| Err(Error::invalid("serve a store", what));
@@ -75,7 +75,7 @@ impl<S: Scheme> Store<S> {
         })
     }
 
-    /// What clients READ: the index and the extents.
+    /// Returns the regions from which clients READ: the index and the extents.
     pub fn regions(&self) -> [Arc<Region>; 2] {
         self.regions.clone()
     }
@@ -97,13 +97,13 @@ impl<S: Scheme> Store<S> {
         self.value_max_bytes
     }
 
-    /// The value of a key, lent until the next call.
+    /// Returns the value of a key, borrowed until the next call.
     pub fn get(&mut self, key: &Key<'_>) -> Option<&[u8]> {
         self.find(key)?;
         Some(&self.found[1 + key.bytes().len()..])
     }
 
-    /// Stores a value. The key keeps its value if there is no room.
+    /// Stores a value. If there is no capacity, the key keeps its previous value.
     pub fn put(&mut self, key: &Key<'_>, value: &[u8]) -> Result<(), NotStored> {
         if value.len() > self.value_max_bytes {
             return Err(NotStored::TooLarge { len_bytes: value.len(), max_bytes: self.value_max_bytes });
@@ -131,7 +131,7 @@ impl<S: Scheme> Store<S> {
         Ok(())
     }
 
-    /// Removes a key; returns whether it was there.
+    /// Removes a key. Returns whether it existed.
     pub fn delete(&mut self, key: &Key<'_>) -> bool {
         let found = self.find(key);
         if let Some((slot, entry)) = found {
@@ -148,7 +148,7 @@ impl<S: Scheme> Store<S> {
         }
     }
 
-    /// The entry of a key; it is in `found` with its value then.
+    /// Returns the entry of a key, after copying key and value to `found`.
     fn find(&mut self, key: &Key<'_>) -> Option<(u32, Entry)> {
         let Self { index, extents, found, .. } = self;
         let is_inline = |entry: &Entry| index.layout().is_inline(entry);
@@ -215,7 +215,7 @@ pub(super) mod tests {
         assert_eq!((decode_pair(b""), decode_pair(b"\x05four")), (None, None));
     }
 
-    /// How many keys fit, in percent.
+    /// Returns the percentage of the entries that is used when the first key is refused.
     fn fills<S: Scheme>(inline_bytes: u32) -> u32 {
         const ENTRIES: u32 = 4_096;
         let mut store = store::<S>(ENTRIES, 64 * 2 * ENTRIES as usize, inline_bytes);
@@ -292,7 +292,7 @@ pub(super) mod tests {
         ]
     }
 
-    /// More keys than entries, more bytes than extents: it is full now and then, too.
+    /// Uses more keys than entries and more bytes than the extents have, so that the store is full at times.
     fn does_what_a_map_does<S: Scheme>(steps: &[Step], inline_bytes: u32) -> Result<(), TestCaseError> {
         let mut store = store::<S>(32, 4_096, inline_bytes);
         let mut model: HashMap<u32, Vec<u8>> = HashMap::new();
@@ -322,7 +322,7 @@ pub(super) mod tests {
         fn any_steps_do_what_a_map_does(steps in prop::collection::vec(step(), 1..400)) {
             does_what_a_map_does::<Pilaf>(&steps, 0)?;
             does_what_a_map_does::<Farm>(&steps, 0)?;
-            // Some values are in their entries, others are not, and they change.
+            // Some values are stored inline and others are not, and they change.
             does_what_a_map_does::<Farm>(&steps, 100)?;
         }
     }

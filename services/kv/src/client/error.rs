@@ -1,4 +1,4 @@
-//! What can go wrong between a client and the partitions of a store.
+//! Errors between a client and the partitions of a store.
 
 use farcall_rpc::{CallError, ConnectError, Executed};
 use thiserror::Error;
@@ -6,47 +6,47 @@ use thiserror::Error;
 use crate::key::KeyError;
 use crate::wire::{ReplyError, ServiceError};
 
-/// There is no connection to the store.
+/// A connection to the store cannot be established.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum KvConnectError {
     /// A partition cannot be reached.
     #[error("partition {partition}: {source}")]
     Unreachable {
-        /// Which.
+        /// Number of the partition.
         partition: u16,
-        /// Why.
+        /// The cause.
         #[source]
         source: ConnectError,
     },
-    /// What answers is no store.
+    /// The server is not a store.
     #[error("partition {partition} does not answer as a key-value service: {source}")]
     NoStore {
-        /// Which.
+        /// Number of the partition.
         partition: u16,
-        /// What it did instead.
+        /// The unexpected result.
         #[source]
         source: Box<KvError>,
     },
-    /// The threads of the server tell different stories.
+    /// The threads of the server contradict each other.
     #[error(
         "thread {thread} answers as partition {partition} of {partitions}, the first one said there are {expected}: \
          the server restarted meanwhile, or is none of ours; connect again"
     )]
     Disagreement {
-        /// The thread that was asked.
+        /// The thread that replied.
         thread: u16,
-        /// The partition it says it serves.
+        /// The partition that it serves according to its reply.
         partition: u32,
-        /// How many it says there are.
+        /// The number of partitions according to its reply.
         partitions: u32,
-        /// How many the first one said there are.
+        /// The number of partitions according to the first thread.
         expected: u32,
     },
 }
 
 impl KvConnectError {
-    /// Whether the server refused because it serves on another provider than ours.
+    /// Returns whether the server refused the connection because it uses another provider than this client.
     pub fn is_other_provider(&self) -> bool {
         matches!(self, Self::Unreachable { source, .. } if source.is_other_provider())
     }
@@ -56,19 +56,19 @@ impl KvConnectError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum KvError {
-    /// The key cannot be one; nothing was sent.
+    /// The key is invalid; nothing was sent.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The call failed; [`KvError::executed`] says what is known about it.
+    /// The call failed; [`KvError::executed`] returns whether it was executed.
     #[error(transparent)]
     Call(CallError),
-    /// The key lives in another partition than before. Nothing was executed.
+    /// The key now belongs to another partition. Nothing was executed.
     #[error("the server was restarted with other partitions: connect again ({0})")]
     Moved(String),
     /// The value is too long; nothing was changed.
     #[error("the value is too large: this store takes at most {max_bytes} bytes")]
     ValueTooLarge {
-        /// The largest value the store takes.
+        /// Maximum length of a value in bytes.
         max_bytes: u64,
     },
     /// The store is full and does not evict; nothing was changed.
@@ -77,19 +77,19 @@ pub enum KvError {
     /// The value is no decimal number; nothing was changed.
     #[error("the value is no decimal number below 2^64")]
     NotANumber,
-    /// The server's answer is not understood.
+    /// The reply of the server is invalid.
     #[error(transparent)]
     Reply(#[from] ReplyError),
 }
 
 impl KvError {
-    /// Whether the request was executed.
+    /// Returns whether the request was executed.
     #[must_use]
     pub const fn executed(&self) -> Executed {
         match self {
             Self::Call(error) => error.executed(),
             Self::Reply(_) => Executed::Yes,
-            // Refused before anything was changed.
+            // Refused before any change.
             _ => Executed::No,
         }
     }

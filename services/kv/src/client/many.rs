@@ -1,12 +1,12 @@
-//! Many keys at once: calls to all partitions are under way together, as many to each as its window holds.
+//! Operations on many keys: calls to all partitions are in flight concurrently, up to the window of each.
 
 use super::part::Part;
 use super::{Change, KvClient, KvError, Write, change};
 use crate::wire::{Lookup, Method, MultiItem};
 
 impl KvClient {
-    /// Stores many records; `each` learns what became of them, by their number and not always in order. An error of one
-    /// record says nothing about the others.
+    /// Stores many records. Calls `each` with the number of each record and its result, not always in order. The error
+    /// of one record does not affect the others.
     pub fn put_many<'r>(
         &mut self,
         records: impl IntoIterator<Item = (&'r [u8], Write<'r>)>,
@@ -34,10 +34,10 @@ impl KvClient {
         }
     }
 
-    /// Looks many keys up; `each` learns, by the key's place in the list and not always in order, what was found.
+    /// Looks up many keys. Calls `each` with the index of each key and its item, not always in order.
     ///
     /// # Errors
-    /// The first failure. All keys that `each` was told about are right then; the others were not looked up.
+    /// Returns the first failure. All results passed to `each` before are valid; the other keys were not looked up.
     pub fn get_many(
         &mut self,
         keys: &[&[u8]],
@@ -45,7 +45,7 @@ impl KvClient {
     ) -> Result<(), KvError> {
         let mut asked: Vec<&[u8]> = keys.to_vec();
         let mut places: Vec<usize> = (0..keys.len()).collect();
-        // A long answer puts some keys off; the first key of a request never.
+        // The server defers some keys if a reply becomes long, but never the first key of a request.
         while !asked.is_empty() {
             let mut put_off = Vec::new();
             self.get_round(&asked, |place, lookup| match lookup {
@@ -59,7 +59,7 @@ impl KvClient {
         Ok(())
     }
 
-    /// One MULTI_GET to each owner of `keys`, all under way together.
+    /// Sends one MULTI_GET to each owner of `keys`, all in flight concurrently.
     fn get_round(&mut self, keys: &[&[u8]], mut each: impl FnMut(usize, Lookup<'_>)) -> Result<(), KvError> {
         let Self { parts, router, request, split, .. } = self;
         let requests = split.split(router, keys)?;
@@ -79,7 +79,7 @@ impl KvClient {
             request.clear();
             asked.encode(keys, request);
             if let Err(error) = part.begin(number, Method::MultiGet.id(), request) {
-                // What is under way must end before its answers mean something else.
+                // Calls in flight must complete before their numbers are reused.
                 parts.iter_mut().for_each(|part| while part.is_busy() && part.wait().is_some() {});
                 return Err(error.into());
             }
@@ -91,7 +91,7 @@ impl KvClient {
     }
 }
 
-/// Waits for a put to end and tells; whether there was one.
+/// Waits for a PUT to complete and passes its result to `each`. Returns whether one was in flight.
 fn finish_put(part: &mut Part, each: &mut impl FnMut(usize, Result<Change, KvError>)) -> bool {
     let Some((place, result)) = part.wait() else { return false };
     each(place, result.map_err(KvError::from).and_then(change));

@@ -1,4 +1,4 @@
-//! A blocking client of a whole store over RPC: one connection to each partition, each key to its owner.
+//! A blocking client of a complete store over RPC: one connection to each partition; each key goes to its owner.
 //!
 //! ```no_run
 //! use farcall_kv::client::{KvClient, Write};
@@ -36,36 +36,36 @@ use crate::wire::{
 pub struct Write<'a> {
     /// The bytes.
     pub value: &'a [u8],
-    /// The client's own flags.
+    /// Flags for use by the client.
     pub flags: u32,
-    /// How long it lives; zero: for ever. Counted in milliseconds.
+    /// Time to live, in units of milliseconds; zero: unlimited.
     pub time_to_live: Duration,
-    /// Condition and place.
+    /// Condition, and position relative to an existing value.
     pub mode: PutMode,
 }
 
 impl<'a> Write<'a> {
-    /// Stores `value` for ever, whatever was there.
+    /// Stores `value` unconditionally and without expiration.
     #[must_use]
     pub const fn of(value: &'a [u8]) -> Self {
         Self { value, flags: 0, time_to_live: Duration::ZERO, mode: PutMode::Set }
     }
 
-    /// With flags of the client's own.
+    /// Sets the flags of the client.
     #[must_use]
     pub const fn flags(mut self, flags: u32) -> Self {
         self.flags = flags;
         self
     }
 
-    /// Expires after `time_to_live`, counted in milliseconds; zero: never.
+    /// Sets the time to live, in units of milliseconds; zero: unlimited.
     #[must_use]
     pub const fn time_to_live(mut self, time_to_live: Duration) -> Self {
         self.time_to_live = time_to_live;
         self
     }
 
-    /// With a condition, or beside the value that is there.
+    /// Sets a condition, or appends or prepends to the existing value.
     #[must_use]
     pub const fn mode(mut self, mode: PutMode) -> Self {
         self.mode = mode;
@@ -78,12 +78,12 @@ impl<'a> Write<'a> {
     }
 }
 
-/// What a change came to.
+/// Result of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Done; the item has this version now (a removed one had it).
+    /// The change was made. The item now has this version (a removed item had it).
     Done {
-        /// The version.
+        /// Version of the item.
         version: u64,
     },
     /// The condition of the write did not hold; nothing has changed.
@@ -105,11 +105,11 @@ pub struct KvClient {
 }
 
 impl KvClient {
-    /// Connects to the store whose bootstrap address is `address`, and to each of its partitions.
-    /// `options.config.thread` is of no account.
+    /// Connects to the store whose bootstrap address is `address`, and to each of its partitions. Ignores
+    /// `options.config.thread`.
     ///
     /// # Errors
-    /// If a partition cannot be reached, or what answers is no store.
+    /// If a partition cannot be reached, or the server is not a store.
     pub fn connect(
         provider: &dyn Provider,
         address: &str,
@@ -147,27 +147,27 @@ impl KvClient {
         })
     }
 
-    /// How many partitions the store has.
+    /// Returns the number of partitions of the store.
     #[must_use]
     pub fn partitions(&self) -> usize {
         self.parts.len()
     }
 
-    /// The largest value the store takes, in bytes.
+    /// Returns the maximum length of a value in bytes.
     #[must_use]
     pub fn value_max_bytes(&self) -> u64 {
         self.value_max_bytes
     }
 
-    /// Whether `key` can be one.
+    /// Checks that `key` is valid.
     ///
     /// # Errors
-    /// Why not.
+    /// Returns the reason if it is not.
     pub fn check_key(&self, key: &[u8]) -> Result<(), KeyError> {
         self.router.key(key).map(drop)
     }
 
-    /// The item of a key, lent until the next request.
+    /// Returns the item of a key, borrowed until the next request.
     ///
     /// # Errors
     /// [`KvError`].
@@ -185,7 +185,7 @@ impl KvClient {
         change(&self.reply)
     }
 
-    /// Stores a value if the item still has `version`; `write.mode` is of no account.
+    /// Stores a value if the item still has `version`. Ignores `write.mode`.
     ///
     /// # Errors
     /// [`KvError`].
@@ -201,7 +201,7 @@ impl KvClient {
         change(&self.reply)
     }
 
-    /// Removes an item, if it has `version` where one is given.
+    /// Removes an item; if `version` is given, only if the item has that version.
     ///
     /// # Errors
     /// [`KvError`].
@@ -210,7 +210,7 @@ impl KvClient {
         change(&self.reply)
     }
 
-    /// Sets how long an item lives from now on (zero: for ever). Returns whether there is one.
+    /// Sets the time to live of an item (zero: unlimited). Returns whether the item exists.
     ///
     /// # Errors
     /// [`KvError`].
@@ -223,7 +223,7 @@ impl KvClient {
         }
     }
 
-    /// Adds to or subtracts from a decimal number. Returns the new number, if there was one.
+    /// Adds to or subtracts from a decimal number. Returns the new number, or `None` if the key does not exist.
     ///
     /// # Errors
     /// [`KvError`].
@@ -237,10 +237,10 @@ impl KvClient {
         }
     }
 
-    /// Makes everything stored so far unreachable, after `delay`.
+    /// Makes all items stored so far unreachable after `delay`.
     ///
     /// # Errors
-    /// [`KvError`]; partitions asked before are emptied then.
+    /// [`KvError`]; earlier partitions have been flushed then.
     pub fn flush_all(&mut self, delay: Duration) -> Result<(), KvError> {
         for partition in 0..self.parts.len() {
             self.call_partition(partition, Request::FlushAll { delay_ms: milliseconds(delay) })?;
@@ -252,7 +252,7 @@ impl KvClient {
         Ok(())
     }
 
-    /// The statistics of each partition. Those of the whole store are their sum.
+    /// Returns the statistics of each partition. Those of the complete store are their sum.
     ///
     /// # Errors
     /// [`KvError`].
@@ -265,7 +265,7 @@ impl KvClient {
             .collect()
     }
 
-    /// One request about `key` to its owner; the answer is in `self.reply`.
+    /// Sends a request about `key` to its owner and stores the reply in `self.reply`.
     fn call(&mut self, key: &[u8], request: Request<'_>) -> Result<(), KvError> {
         let owner = self.router.owner(&self.router.key(key)?);
         self.call_partition(owner as usize, request)
@@ -279,7 +279,7 @@ impl KvClient {
     }
 }
 
-/// What the answer to a put, compare-and-swap or delete says.
+/// Decodes the reply to a PUT, compare-and-swap or DELETE.
 fn change(reply: &[u8]) -> Result<Change, KvError> {
     match decode_version(reply)? {
         (Status::Ok, version) => Ok(Change::Done { version }),
@@ -306,6 +306,6 @@ fn unexpected(status: Status) -> KvError {
 }
 
 fn milliseconds(duration: Duration) -> u64 {
-    // Rounded up: something short is not "for ever".
+    // Rounded up, because zero means unlimited.
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! One partition of a store, as a client sees it.
+//! One partition of a store, from the perspective of a client.
 
 use std::collections::VecDeque;
 
@@ -8,15 +8,15 @@ use farcall_verbs::Provider;
 use super::{KvConnectError, KvError};
 use crate::wire::{Pong, Request, decode_pong};
 
-/// A connection to the thread that owns a partition, with the calls under way on it.
+/// A connection to the thread that owns a partition, with the calls in flight on it.
 pub(super) struct Part {
     client: Client,
-    /// What the caller calls each call under way, in the order of their beginning.
+    /// The calls in flight with the caller's number for each, in the order in which they started.
     under_way: VecDeque<(CallId, usize)>,
 }
 
 impl Part {
-    /// Connects and asks who answers.
+    /// Connects and queries the identity of the partition.
     pub fn connect(
         provider: &dyn Provider,
         address: &str,
@@ -36,37 +36,37 @@ impl Part {
         Ok((part, pong))
     }
 
-    /// One call; `reply` is replaced by its result.
+    /// Makes one call and replaces `reply` by its result.
     pub fn call(&mut self, method: u16, request: &[u8], reply: &mut Vec<u8>) -> Result<(), CallError> {
         reply.clear();
         self.client.call(method, request, reply)
     }
 
-    /// Whether a call may begin now.
+    /// Returns whether a call can start now.
     pub fn has_room(&self) -> bool {
         self.client.available() > 0
     }
 
-    /// Whether calls are under way.
+    /// Returns whether calls are in flight.
     pub fn is_busy(&self) -> bool {
         !self.under_way.is_empty()
     }
 
-    /// Begins a call that the caller knows as `name`.
+    /// Starts a call that the caller identifies by `name`.
     pub fn begin(&mut self, name: usize, method: u16, request: &[u8]) -> Result<(), CallError> {
         let id = self.client.submit(method, request)?;
         self.under_way.push_back((id, name));
         Ok(())
     }
 
-    /// Waits for a call under way to end. `None` if there is none.
+    /// Waits for a call in flight to complete. Returns `None` if there is none.
     pub fn wait(&mut self) -> Option<(usize, Result<&[u8], CallError>)> {
         let Self { client, under_way } = self;
         let Ok(done) = client.wait() else {
             under_way.clear();
             return None;
         };
-        // Nearly always the oldest.
+        // Usually the oldest call.
         let place = under_way.iter().position(|(id, _)| *id == done.call)?;
         let (_, name) = under_way.remove(place)?;
         Some((name, done.result))

@@ -1,22 +1,22 @@
-//! The buffers of one thread's connections: counted, bounded, and returned to the system after a peak.
+//! The buffers of a thread's connections: accounted, bounded, and returned to the system after a peak.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use farcall_drive::KeptMemory;
 
-/// Unsent replies of one connection, in bytes, above which no further command is executed for it.
+/// Length of the unsent replies of one connection, in bytes, above which no further command is executed for it.
 const UNSENT_MAX_BYTES: usize = 1 << 20;
 
-/// The same while more than half of all that buffers may take is taken.
+/// The same limit while more than half of the memory for buffers is in use.
 const UNSENT_MAX_WHEN_SCARCE_BYTES: usize = 64 << 10;
 
-/// What the buffers of a thread's connections take.
+/// Accounting of the buffers of a thread's connections.
 pub(super) struct Buffers {
     max_bytes: usize,
     held_bytes: usize,
     kept_memory: KeptMemory,
-    /// Over all threads, for `stats`.
+    /// Sum over all threads, for `stats`.
     total_bytes: Arc<AtomicU64>,
 }
 
@@ -25,31 +25,31 @@ impl Buffers {
         Self { max_bytes, held_bytes: 0, kept_memory: KeptMemory::default(), total_bytes }
     }
 
-    /// A connection holds `now_bytes`; so far `before_bytes` were counted for it.
+    /// Records that a connection uses `now_bytes`, for which `before_bytes` were recorded before.
     #[inline]
     pub(super) fn count(&mut self, before_bytes: usize, now_bytes: usize) {
         if before_bytes != now_bytes {
             self.held_bytes = self.held_bytes + now_bytes - before_bytes;
             self.kept_memory.saw(self.held_bytes);
-            // Wraps around for a difference below zero.
+            // A negative difference wraps around.
             let difference = (now_bytes as u64).wrapping_sub(before_bytes as u64);
             self.total_bytes.fetch_add(difference, Ordering::Relaxed);
         }
     }
 
-    /// Unsent replies of one connection above which no further command is executed for it.
+    /// Returns the length of the unsent replies of one connection above which no further command is executed for it.
     #[inline]
     pub(super) fn unsent_max_bytes(&self) -> usize {
         if self.held_bytes > self.max_bytes / 2 { UNSENT_MAX_WHEN_SCARCE_BYTES } else { UNSENT_MAX_BYTES }
     }
 
-    /// Whether a connection must be closed.
+    /// Returns whether a connection must be closed.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
         self.held_bytes > self.max_bytes
     }
 
-    /// Returns freed memory to the system if there was a peak and it is over; `spare`, a buffer for all, goes first.
+    /// Returns freed memory to the system after a peak, including `spare`, a buffer shared by all connections.
     #[inline]
     pub(super) fn return_after_peak(&mut self, spare: &mut Vec<u8>) {
         self.kept_memory.saw(self.held_bytes + spare.capacity());

@@ -1,17 +1,17 @@
 //! The limits of front ends.
 
-/// How front ends behave.
+/// Limits of the front ends.
 #[derive(Debug, Clone)]
 pub struct FrontEndConfig {
-    /// Connections open at a time, over all threads; further ones are told so and closed.
+    /// Maximum number of open connections of all threads; further ones receive an error and are closed.
     pub connections_max: u64,
-    /// Memory of the buffers of all connections, in bytes: commands that came in part, replies that were not taken.
-    /// Each thread has an equal share. From half of it on, a client that has 64 KiB of replies to take is not read
-    /// from; above it, the connection that holds most is closed.
+    /// Maximum memory for the buffers of all connections, in bytes: incomplete commands and unsent replies. Each
+    /// thread has an equal share. While more than half of it is in use, commands of a client with 64 KiB of unsent
+    /// replies are not read. Above the limit, the connection with the largest buffers is closed.
     pub buffers_max_bytes: usize,
-    /// The size of the buffer one read fills, in bytes; one per thread.
+    /// Length of the buffer for one read, in bytes; one per thread.
     pub read_buffer_bytes: usize,
-    /// When the server started, in milliseconds of the partitions' clock; `stats` tells the uptime by it.
+    /// Start time of the server, in milliseconds of the partitions' clock, from which `stats` computes the uptime.
     pub started_ms: u64,
 }
 

@@ -16,52 +16,52 @@ use crate::memcached::{
 };
 use crate::store::{Partition, Prefixes};
 
-/// What a connection may do in one turn, so that others do not wait long.
+/// Limits of one turn of a connection, so that others do not wait long.
 pub(super) struct Allowance {
     reads: u32,
-    /// To be read at once, to be answered, to be sent. A longer value is left for another turn.
+    /// Maximum number of bytes to read at once, to reply with, and to send. A longer value is left for another turn.
     bytes: usize,
 }
 
-/// The turn of everyone with something to do. All others wait for it, so it is short.
+/// The turn of every connection that has work. All other connections wait for it, so it is short.
 pub(super) const SHORT_TURN: Allowance = Allowance { reads: 1, bytes: 64 << 10 };
 
-/// The turn of those to whom a short one was not enough; a round takes a few. Unsent replies are bounded as well.
+/// The turn of connections whose short turn was not sufficient; a round has a few. Unsent replies are bounded as well.
 pub(super) const LONG_TURN: Allowance = Allowance { reads: 4, bytes: usize::MAX };
 
-/// Buffers above this size are given back when they are empty.
+/// Buffers above this capacity are released when they are empty.
 const BUFFER_KEEP_BYTES: usize = 16 << 10;
 
-/// What a connection's turn works with besides the connection.
+/// State of the thread that a connection's turn uses.
 pub(super) struct ThreadState<'a> {
     pub(super) partition: &'a mut Partition,
     pub(super) exchange: Option<&'a mut Exchange>,
     pub(super) connections: &'a Connections,
     pub(super) info: &'a ServerInfo,
     pub(super) now_ms: u64,
-    /// Unsent replies above which no further command is executed.
+    /// Limit of unsent replies above which no further command is executed.
     pub(super) unsent_max_bytes: usize,
     pub(super) allowance: &'static Allowance,
-    /// Read, answered and sent in this turn.
+    /// Number of bytes read, replied with and sent in this turn.
     pub(super) moved_bytes: usize,
-    /// Bytes that were read from the socket in this turn.
+    /// Number of bytes read from the socket in this turn.
     pub(super) read_bytes: u64,
-    /// Bytes that were written to the socket in this turn.
+    /// Number of bytes written to the socket in this turn.
     pub(super) written_bytes: u64,
-    /// Where bytes are read into first.
+    /// Buffer for reads from the socket.
     pub(super) read_buffer: &'a mut [u8],
 }
 
-/// What the event loop shall do next with a connection.
+/// Next action of the event loop for a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// Wait for its socket or for other threads.
     Wait,
     /// Give it a long turn.
     Again,
-    /// Give it another turn when batches have come back.
+    /// Give it another turn when batches have been returned.
     WhenForwarded,
-    /// It is over.
+    /// Close it.
     Close,
 }
 
@@ -70,18 +70,19 @@ pub(super) struct Connection {
     pub(super) stream: TcpStream,
     activity: Arc<Activity>,
     session: Session,
-    /// Bytes read but not yet a whole command.
+    /// Bytes of an incomplete command.
     pending: Vec<u8>,
     pub(super) replies: Replies,
-    /// What was last counted of its buffers.
+    /// Memory of its buffers as last accounted.
     pub(super) counted_bytes: usize,
-    /// It is to have a long turn.
+    /// `true` if it waits for a long turn.
     pub(super) awaits_long_turn: bool,
     readable: bool,
-    /// The end of the stream was announced: it is read up to that, since no edge comes for it again.
+    /// `true` if the system reported the end of the stream. The connection is then read to the end, since no further
+    /// edge arrives.
     ending: bool,
     writable: bool,
-    /// The peer sends no more.
+    /// `true` if the peer sends no more.
     ended: bool,
 }
 
@@ -103,17 +104,17 @@ impl Connection {
         }
     }
 
-    /// Notes what the system reported about the socket.
+    /// Records the readiness reported for the socket.
     pub(super) fn note(&mut self, readable: bool, writable: bool, ending: bool) {
         self.readable |= readable || ending;
         self.ending |= ending;
         self.writable |= writable;
     }
 
-    /// Reads, executes and answers as much as one turn allows: first everything that has arrived, then one write.
+    /// Reads, executes and replies as far as one turn allows: first all input that has arrived, then one write.
     ///
     /// # Errors
-    /// Whatever the socket reports; the connection is lost then.
+    /// Returns any error of the socket; the connection is lost then.
     pub(super) fn turn(&mut self, place: usize, thread: &mut ThreadState<'_>) -> io::Result<Next> {
         let mut next = self.take_input(place, thread)?;
         self.send(thread)?;
@@ -121,7 +122,8 @@ impl Connection {
         let unsent_max_bytes = thread.unsent_max_bytes;
         let can_send = self.writable && self.replies.unsent_bytes() > 0;
         if next == Next::Wait && (can_send || self.can_go_on(unsent_max_bytes)) {
-            // More than a turn allows, or the write made room for commands that are already here.
+            // There is more work than a turn allows, or the write freed space for replies to commands that have
+            // arrived.
             next = Next::Again;
         }
         if self.is_over(unsent_max_bytes) { Ok(Next::Close) } else { Ok(next) }
@@ -145,7 +147,7 @@ impl Connection {
             && self.replies.is_done()
     }
 
-    /// Memory that the buffers take.
+    /// Returns the memory used by the buffers.
     #[inline]
     pub(super) fn held_bytes(&self) -> usize {
         self.pending.capacity() + self.replies.held_bytes()
@@ -184,7 +186,7 @@ impl Connection {
         Ok(Next::Wait)
     }
 
-    /// Reads once into the shared buffer; the number of bytes, zero when there were none.
+    /// Reads once into the shared buffer. Returns the number of bytes, zero if none were available.
     fn read(&mut self, thread: &mut ThreadState<'_>) -> io::Result<usize> {
         let room = thread.read_buffer.len().min(thread.allowance.bytes);
         loop {
@@ -194,8 +196,8 @@ impl Connection {
                     return Ok(0);
                 }
                 Ok(bytes) => {
-                    // A short read has emptied the socket; new bytes raise a new edge. The end may have come with the
-                    // edge of the bytes, so it is looked for if it was announced.
+                    // A short read has emptied the socket, and new bytes raise a new edge. The end of the stream may
+                    // have arrived with the same edge as the bytes, so another read checks for it if it was reported.
                     self.readable = bytes == room || self.ending;
                     thread.moved_bytes += bytes;
                     thread.read_bytes += bytes as u64;
@@ -211,7 +213,8 @@ impl Connection {
         }
     }
 
-    /// Executes what is complete at the start of `input`: how many bytes, and what comes next if something stopped it.
+    /// Executes the complete commands at the start of `input`. Returns the number of bytes consumed, and the next
+    /// action if the execution stopped early.
     fn feed(&mut self, input: &[u8], place: usize, thread: &mut ThreadState<'_>) -> (usize, Option<Next>) {
         let made_before_bytes = self.replies.made_bytes();
         let mut target = Routed {
@@ -237,7 +240,7 @@ impl Connection {
         (consumed, stopped)
     }
 
-    /// Writes what is ready, as far as the turn allows and the peer takes it.
+    /// Writes the finished replies, as far as the turn and the socket allow.
     fn send(&mut self, thread: &mut ThreadState<'_>) -> io::Result<()> {
         let mut left_bytes = thread.allowance.bytes.min(self.replies.unsent_bytes());
         while self.writable && left_bytes > 0 {
@@ -257,14 +260,15 @@ impl Connection {
         Ok(())
     }
 
-    /// Lends the thread's buffer for the replies of this turn, if the connection has nothing unsent.
+    /// Lends the thread's buffer for the replies of this turn, if the connection has no unsent replies.
     pub(super) fn borrow_buffer(&mut self, buffer: &mut Vec<u8>) {
         if self.replies.ready.is_empty() {
             std::mem::swap(&mut self.replies.ready, buffer);
         }
     }
 
-    /// Takes the buffer back; a connection keeps memory only for what its peer has not taken yet.
+    /// Returns the buffer to the thread. A connection keeps memory only for replies that its peer has not received
+    /// yet.
     pub(super) fn return_buffer(&mut self, buffer: &mut Vec<u8>) {
         if self.replies.ready.is_empty() && self.replies.ready.capacity() > buffer.capacity() {
             std::mem::swap(&mut self.replies.ready, buffer);
@@ -275,23 +279,23 @@ impl Connection {
     }
 }
 
-/// A session's target: the own partition, and others through the exchange.
+/// The target of a session: the partition of this thread, and others through the exchange.
 struct Routed<'a> {
     partition: &'a mut Partition,
     exchange: Option<&'a mut Exchange>,
     connections: &'a Connections,
-    /// The connection's own.
+    /// Socket of the connection itself.
     socket: RawFd,
     info: &'a ServerInfo,
     now_ms: u64,
     replies: &'a mut Replies,
     unsent_max_bytes: usize,
-    /// Replies up to which this turn goes on.
+    /// Length of the replies at which this turn ends.
     made_max_bytes: usize,
-    /// Longer values are left for another turn.
+    /// Maximum length of a value in this turn; longer values are left for another turn.
     value_max_bytes: usize,
     reply_to: ReplyTo,
-    /// What comes next if an operation could not be taken.
+    /// Next action if an operation could not be accepted.
     stopped: Option<Next>,
 }
 
@@ -306,11 +310,11 @@ impl Routed<'_> {
         true
     }
 
-    /// Whether the key's value is too long for this turn.
+    /// Returns whether the key's value is too long for this turn.
     #[inline]
     fn is_too_long(&mut self, key: &Key<'_>) -> bool {
         let max_bytes = self.value_max_bytes;
-        // The usual store has no long values, and none is looked up twice.
+        // Most stores have no long values, and this check avoids a second lookup.
         let is_too_long = max_bytes < self.partition.longest_value_bytes()
             && self.partition.peek(key, self.now_ms).is_some_and(|item| item.value.len() > max_bytes);
         if is_too_long {
@@ -323,7 +327,7 @@ impl Routed<'_> {
         self.partition.router().owner(key)
     }
 
-    /// Executes on the own partition and asks all others to.
+    /// Forwards the action to all other partitions; returns whether the exchange accepted it.
     fn everywhere(&mut self, action: Action, gathered: Gathered) -> bool {
         let Some(exchange) = self.exchange.as_mut() else { return false };
         if !exchange.has_room_everywhere() {
@@ -369,7 +373,7 @@ impl Routed<'_> {
         self.everywhere(Action::Prefixes, Gathered::Prefixes(sum))
     }
 
-    /// A part of the list of all items: first those of the first partition, all have the same number.
+    /// Lists a part of all items. Parts are numbered by partition; every partition has the same number of parts.
     fn dump(&mut self, part: u64) -> bool {
         let parts = u64::from(self.partition.listing_parts());
         let (owner, part) = ((part / parts) as u32, (part % parts) as u32);

@@ -1,4 +1,4 @@
-//! The list of open sockets of all threads, for `stats conns`.
+//! List of the open sockets of all threads, for `stats conns`.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -10,36 +10,36 @@ use rustix::net::{SocketAddrAny, SocketAddrUnix, getpeername, getsockname};
 
 use crate::memcached::{ALL_LISTED, push_number};
 
-/// Sockets that are listed at a time: the others wait for the list meanwhile.
+/// Number of sockets listed at a time; other threads wait for the list during that time.
 const LISTED_AT_ONCE: usize = 64;
 
-/// The sockets by their descriptors. Threads change it where connections come and go.
+/// The sockets by their descriptors. Threads change the list when they add or close connections.
 #[derive(Debug, Default)]
 pub(super) struct Connections(Mutex<BTreeMap<RawFd, Listed>>);
 
 #[derive(Debug)]
 struct Listed {
     address: String,
-    /// None for a listener.
+    /// `None` for a listener.
     listen_address: Option<String>,
     activity: Arc<Activity>,
 }
 
-/// What a connection's thread tells of it.
+/// Activity of a connection, reported by its thread.
 #[derive(Debug, Default)]
 pub(super) struct Activity {
     last_command_ms: AtomicU64,
     state: AtomicU8,
 }
 
-/// What a socket is at, under memcached's names.
+/// State of a socket, named as in memcached.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum SocketState {
-    /// Nothing has come.
+    /// No input.
     Read,
-    /// A command has come in part.
+    /// A command has arrived in part.
     ReadRest,
-    /// The peer has not taken its replies.
+    /// The peer has not received its replies.
     Write,
     /// New connections are accepted.
     Listen,
@@ -87,12 +87,13 @@ impl Connections {
         activity
     }
 
-    /// Removes a socket; to be called before it is closed, while its descriptor names no other.
+    /// Removes a socket. Must be called before the socket is closed, because its descriptor may be reused afterwards.
     pub(super) fn remove(&self, socket: impl AsFd) {
         self.lock().remove(&socket.as_fd().as_raw_fd());
     }
 
-    /// Writes some of the sockets behind descriptor `after`, and moves it. `asking` is the connection that asks.
+    /// Writes some of the sockets whose descriptors follow `after`, and advances it. `asking` is the connection that
+    /// requested the list.
     pub(super) fn list(&self, after: &mut RawFd, asking: RawFd, now_ms: u64, out: &mut Vec<u8>) {
         let sockets = self.lock();
         let mut behind = sockets.range((Excluded(*after), Unbounded));
@@ -119,7 +120,7 @@ impl Connections {
         }
     }
 
-    /// A thread that panicked has left a whole list: each change is one call.
+    /// A panic of another thread leaves a consistent list, because each change is a single call.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<RawFd, Listed>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

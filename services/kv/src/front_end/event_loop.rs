@@ -1,4 +1,4 @@
-//! The loop of one server thread: sockets in, replies out.
+//! Event loop of a server thread: input from sockets, replies to them.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -23,7 +23,7 @@ use super::listener::Listener;
 use crate::memcached::ServerInfo;
 use crate::store::Partition;
 
-/// A failure of the loop itself; failures of connections only end these.
+/// A failure of the loop itself. Failures of a connection only end that connection.
 #[derive(Debug, Error)]
 #[error("{what} failed: {source}")]
 pub struct FrontEndError {
@@ -32,7 +32,7 @@ pub struct FrontEndError {
 }
 
 farcall_stats::counters! {
-    /// What a thread's front end counted, for `farcall stats`.
+    /// Counters of a thread's front end, for `farcall stats`.
     struct FrontEndCounters {
         /// Connections that this thread took.
         connections_opened,
@@ -45,13 +45,13 @@ farcall_stats::counters! {
     }
 }
 
-/// Counted over all threads.
+/// Counters over all threads.
 #[derive(Debug, Default)]
 struct ConnectionCounts {
     open: AtomicU64,
     accepted: AtomicU64,
     refused: AtomicU64,
-    /// Closed because buffers took too much.
+    /// Connections closed because buffers used too much memory.
     shed: AtomicU64,
     buffer_bytes: Arc<AtomicU64>,
     read_bytes: AtomicU64,
@@ -68,14 +68,14 @@ pub struct FrontEnd {
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
     next_id: u64,
-    /// The list of connections that have a turn in this round; kept for its memory.
+    /// Connections with a turn in this round; a field to reuse its memory.
     due: Vec<usize>,
-    /// Connections to which a short turn was not enough.
+    /// Connections whose short turn was not sufficient.
     long: VecDeque<usize>,
-    /// Connections that wait for batches to come back.
+    /// Connections that wait for batches to be returned.
     stalled: Vec<usize>,
     exchange: Option<Exchange>,
-    /// The thread that the next connection is given to.
+    /// Thread to which the next connection is assigned.
     next_thread: u32,
     threads: u32,
     read_buffer: Vec<u8>,
@@ -90,24 +90,24 @@ pub struct FrontEnd {
 
 const WAKER: Token = Token(0);
 const FIRST_LISTENER: usize = 1;
-/// Tokens below belong to the waker and the listeners.
+/// Lower tokens belong to the waker and the listeners.
 const FIRST_CONNECTION: usize = 64;
 const EVENTS_PER_WAIT: usize = 256;
 
-/// What long turns of one round move together; the last one may exceed it.
+/// Number of bytes that the long turns of one round may move together; the last turn may exceed it.
 const LONG_TURNS_BYTES: usize = 1 << 20;
 
-/// What a long turn counts at least: lists of all items take time, and may be empty.
+/// Minimum number of bytes for which a long turn counts, because a listing of items takes time even if it is empty.
 const LONG_TURN_MIN_BYTES: usize = 64 << 10;
 
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
 impl FrontEnd {
-    /// The front ends of `threads` server threads, one each, in the order of their partitions: thread `i` must poll
-    /// front end `i` with partition `i` of `threads`. All listeners belong to the first.
+    /// Creates the front ends of `threads` server threads, one each, in the order of their partitions: thread `i` must
+    /// poll front end `i` with partition `i` of `threads`. All listeners belong to the first.
     ///
     /// # Errors
-    /// [`FrontEndError`] when the system refuses an epoll instance or a registration.
+    /// [`FrontEndError`] if an epoll instance or a registration fails.
     pub fn bind(
         listeners: Vec<Listener>,
         threads: u32,
@@ -187,40 +187,41 @@ impl FrontEnd {
         Ok(())
     }
 
-    /// The listeners of this front end.
+    /// Returns the listeners of this front end.
     pub fn listeners(&self) -> &[Listener] {
         &self.listeners
     }
 
-    /// Accepts no further connections; Unix socket files disappear. Open connections go on.
+    /// Accepts no further connections and removes Unix socket files. Open connections continue.
     pub fn stop_listening(&mut self) {
         for listener in self.listeners.drain(..) {
             self.counts.list.remove(&listener);
         }
     }
 
-    /// When [`FrontEnd::poll`] has something to do that its descriptor does not tell: the system refused connections.
+    /// Returns the time after which [`FrontEnd::poll`] has work that its descriptor does not announce: `accept` failed
+    /// and is retried.
     pub fn rests_for(&self) -> Option<Duration> {
         self.rest.left()
     }
 
-    /// Connections open on this front end.
+    /// Returns the number of open connections of this front end.
     pub fn connections(&self) -> usize {
         self.connections.len() - self.free.len()
     }
 
-    /// Whether nothing is unanswered or unsent.
+    /// Returns whether all commands have been executed and all replies sent.
     pub fn is_drained(&self) -> bool {
         self.long.is_empty()
             && self.stalled.is_empty()
             && self.connections.iter().flatten().all(|c| c.replies.is_done())
     }
 
-    /// Waits at most `timeout` for something to do (none: for ever), then does it. `now_ms` is asked once, after the
-    /// wait, for the partition's time in milliseconds. Returns how many connections had a turn.
+    /// Waits at most `timeout` for events (`None`: without limit), then handles them. Calls `now_ms` once, after the
+    /// wait, for the partition's time in milliseconds. Returns the number of turns of connections.
     ///
     /// # Errors
-    /// [`FrontEndError`] when waiting itself fails.
+    /// [`FrontEndError`] if waiting itself fails.
     pub fn poll(
         &mut self,
         partition: &mut Partition,
@@ -266,7 +267,7 @@ impl FrontEnd {
         timeout.into_iter().chain(self.rest.left()).min()
     }
 
-    /// Tells connections what their sockets report, and accepts new ones.
+    /// Passes reported readiness to the connections, and accepts new ones.
     fn note_events(&mut self, now_ms: u64, due: &mut Vec<usize>) {
         let mut accept = self.rest.is_over();
         for event in &self.events {
@@ -276,7 +277,7 @@ impl FrontEnd {
                 Token(token) => {
                     let place = token - FIRST_CONNECTION;
                     if let Some(Some(connection)) = self.connections.get_mut(place) {
-                        // Errors and hang-ups are found by reading.
+                        // A read returns errors and hang-ups.
                         let ended = event.is_error() || event.is_read_closed();
                         connection.note(event.is_readable(), event.is_writable(), ended);
                         due.push(place);
@@ -301,7 +302,7 @@ impl FrontEnd {
         }
     }
 
-    /// Counts a new connection, refuses it over the limit, and gives it to a thread.
+    /// Counts a new connection, refuses it above the limit, and assigns it to a thread.
     fn admit(&mut self, mut stream: TcpStream, now_ms: u64, due: &mut Vec<usize>) {
         if self.counts.open.load(Ordering::Relaxed) >= self.config.connections_max {
             self.counts.refused.fetch_add(1, Ordering::Relaxed);
@@ -314,7 +315,7 @@ impl FrontEnd {
                     "refused memcached connections: all places are taken (connections_max)"
                 );
             }
-            // Best effort: a fresh socket's buffer has room for one line.
+            // Best effort: the send buffer of a new socket has space for one line.
             let _ = io::Write::write(&mut stream, TOO_MANY);
             return;
         }
@@ -337,13 +338,13 @@ impl FrontEnd {
         }
     }
 
-    /// Makes a connection this thread's own.
+    /// Adds a connection to this thread.
     fn adopt(&mut self, mut stream: TcpStream, now_ms: u64, due: &mut Vec<usize>) {
         let place = self.free.pop().unwrap_or_else(|| {
             self.connections.push(None);
             self.connections.len() - 1
         });
-        // Both directions once, as edges, so that no further call is needed per wake-up.
+        // Registered once for both directions, edge-triggered, so that no further system call is needed per wake-up.
         let (token, interest) = (Token(FIRST_CONNECTION + place), Interest::READABLE | Interest::WRITABLE);
         if stream.register(self.poll.registry(), token, interest).is_err() {
             self.counts.open.fetch_sub(1, Ordering::Relaxed);
@@ -358,7 +359,7 @@ impl FrontEnd {
         due.push(place);
     }
 
-    /// Executes what other threads ask, and gives back what they answered.
+    /// Executes forwarded commands of other threads, and delivers their replies to forwarded commands of this thread.
     fn exchange(&mut self, partition: &mut Partition, now_ms: u64, due: &mut Vec<usize>) {
         let info = self.info(partition);
         let Some(exchange) = &mut self.exchange else { return };
@@ -383,7 +384,7 @@ impl FrontEnd {
         self.turn(place, &LONG_TURN, partition, now_ms)
     }
 
-    /// Gives a connection a turn, unless it awaits a longer one; how many bytes it moved.
+    /// Runs a turn of a connection, unless it waits for a longer one. Returns the number of bytes moved.
     fn turn(
         &mut self,
         place: usize,
@@ -417,7 +418,7 @@ impl FrontEnd {
         let held_bytes = connection.held_bytes();
         self.buffers.count(connection.counted_bytes, held_bytes);
         connection.counted_bytes = held_bytes;
-        // Once for each turn, not for each message.
+        // Once per turn, not per message.
         self.counts.read_bytes.fetch_add(read_bytes, Ordering::Relaxed);
         self.counts.written_bytes.fetch_add(written_bytes, Ordering::Relaxed);
         match next {
@@ -443,7 +444,7 @@ impl FrontEnd {
         self.counts.open.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Closes the connection whose buffers take most; returns whether there was one.
+    /// Closes the connection with the largest buffers. Returns whether there was one.
     #[cold]
     fn shed(&mut self) -> bool {
         let held_bytes = |place: &usize| self.connections[*place].as_ref().map_or(0, |c| c.counted_bytes);
@@ -487,7 +488,8 @@ impl FrontEnd {
 }
 
 impl AsRawFd for FrontEnd {
-    /// The epoll instance: readable when [`FrontEnd::poll`] has something to do, so that another loop can wait on it.
+    /// Returns the epoll instance, which is readable when [`FrontEnd::poll`] has work, so that another loop can wait
+    /// on it.
     fn as_raw_fd(&self) -> RawFd {
         self.poll.as_raw_fd()
     }

@@ -1,13 +1,13 @@
-//! Commands for another thread's partition: carried to the owner in batches, answered in batches.
+//! Commands for another thread's partition: sent to the owner in batches, and returned in batches with the replies.
 //!
-//! Each server thread has an [`Exchange`]. What the connections of one thread ask of another during one turn goes as
-//! one batch through a bounded channel, with one wake-up; the owner executes it on its partition and sends the same
-//! batch back with the replies. Batches are reused, and a thread never has more than [`BATCHES_MAX`] of them at one
-//! owner, so that the channels cannot overflow: when all are under way, the connections concerned wait.
+//! Each server thread has an [`Exchange`]. The commands that one thread forwards to another during a turn are sent as
+//! one batch through a bounded channel, with one wake-up. The owner executes the batch on its partition and returns it
+//! with the replies. Batches are reused, and a thread never has more than [`BATCHES_MAX`] of them at one owner, so
+//! that the channels cannot overflow. When all are in use, the connections concerned wait.
 //!
-//! A batch whose replies become long comes back before all of it is executed; its sender takes the replies and sends it
-//! again for the rest. Until that has come, the owner keeps the sender's later batches: order stays, and replies under
-//! way are bounded.
+//! A batch whose replies become long is returned before all of it has been executed. Its sender delivers the replies
+//! and sends it again for the remaining commands. Until then the owner defers later batches of that sender, which
+//! preserves the order and bounds the replies in flight.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -21,38 +21,38 @@ use crate::memcached::{Change, Retrieval, execute, execute_dump, execute_get, pa
 use crate::store::Partition;
 use crate::wire::encode_stats;
 
-/// Batches one thread may have at one owner.
+/// Maximum number of batches of one thread at one owner.
 pub const BATCHES_MAX: usize = 4;
 
-/// Commands in one batch.
+/// Maximum number of commands in one batch.
 const BATCH_OPS_MAX: usize = 64;
 
-/// A batch takes no further command once it has this many bytes.
+/// Length of a batch in bytes at which it accepts no further command.
 const BATCH_SOFT_MAX_BYTES: usize = 256 << 10;
 
-/// Buffers of a batch above this size are given back when it is empty.
+/// Buffers of a batch above this capacity are released when it is empty.
 const BATCH_KEEP_BYTES: usize = 64 << 10;
 
-/// A batch with so many bytes of replies is sent back before more of it is executed.
+/// Length of the replies of a batch in bytes at which it is returned before more of it is executed.
 const REPLIES_SOFT_MAX_BYTES: usize = 256 << 10;
 
-/// Connections that a thread was given and has not taken yet.
+/// Maximum number of connections assigned to a thread that it has not accepted yet.
 const CONNECTIONS_WAITING_MAX: usize = 256;
 
 const SHUT_DOWN: &[u8] = b"SERVER_ERROR the owner of this key has shut down\r\n";
 
-/// One thread's end of the exchange.
+/// The part of the exchange that belongs to one thread.
 pub(super) struct Exchange {
-    /// Which thread this is.
+    /// Number of this thread.
     here: u32,
     channels: Vec<Channel>,
     received: Receiver<Message>,
-    /// For each thread of which a batch is executed in part: those that it sent later.
+    /// For each thread, the later batches that it sent while one of its batches is executed in part.
     behind: Vec<Option<VecDeque<Batch>>>,
     connections: Receiver<TcpStream>,
 }
 
-/// What leads to one thread. That to a thread itself is used for its refusals only.
+/// The channel to one thread. The channel to the thread itself is used only for refusals.
 struct Channel {
     messages: SyncSender<Message>,
     connections: SyncSender<TcpStream>,
@@ -66,7 +66,7 @@ enum Message {
     Reply(Batch),
 }
 
-/// Commands of one thread for another one's partition.
+/// Commands of one thread for the partition of another.
 #[derive(Default)]
 pub(super) struct Batch {
     from: u32,
@@ -74,9 +74,9 @@ pub(super) struct Batch {
     ops: Vec<ForwardedOp>,
     bytes: Vec<u8>,
     replies: Vec<u8>,
-    /// Operations that are executed, from the first on.
+    /// Number of operations executed, starting with the first.
     executed: usize,
-    /// It was sent back before all was executed, for the first time or again.
+    /// `true` if it was returned at least once before all operations were executed.
     is_rest: bool,
 }
 
@@ -88,20 +88,20 @@ struct ForwardedOp {
     reply: Range<usize>,
 }
 
-/// Where a reply belongs.
+/// Destination of a reply.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReplyTo {
     pub(super) connection: usize,
-    /// Distinguishes the connection from a later one in the same place.
+    /// Distinguishes the connection from a later one in the same slot.
     pub(super) connection_id: u64,
     pub(super) part: u64,
 }
 
-/// What is asked of an owner.
+/// Action requested from the owner.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Action {
     Get(Retrieval),
-    /// The key field holds the whole command line.
+    /// The key field holds the complete command line.
     Line,
     Change(Change),
     Stats,
@@ -109,10 +109,10 @@ pub(super) enum Action {
     Dump(u32),
 }
 
-/// The exchanges of `wakers.len()` threads that exchange commands.
+/// Creates the exchanges of `wakers.len()` threads.
 pub(super) fn exchanges(wakers: &[Arc<Waker>]) -> Vec<Exchange> {
     let threads = wakers.len();
-    // Room for every batch that can be under way: others' requests and own replies.
+    // Capacity for every batch that can be in flight: requests of other threads and replies to this one.
     let (senders, receivers): (Vec<_>, Vec<_>) =
         wakers.iter().map(|_| sync_channel(2 * BATCHES_MAX * threads)).unzip();
     let (connection_senders, connection_receivers): (Vec<_>, Vec<_>) =
@@ -160,7 +160,7 @@ impl Batch {
         });
     }
 
-    /// Executes commands on the owner's partition: all of them, or as many as have room for their replies. Returns
+    /// Executes commands on the owner's partition, until all are executed or the replies reach their limit. Returns
     /// whether all are executed.
     fn execute(&mut self, partition: &mut Partition, now_ms: u64) -> bool {
         for op in &mut self.ops {
@@ -188,7 +188,7 @@ impl Batch {
         true
     }
 
-    /// Hands the replies over; returns whether there were all.
+    /// Delivers the replies. Returns whether the batch is complete.
     fn deliver(&mut self, mut deliver: impl FnMut(ReplyTo, &[u8])) -> bool {
         for op in self.ops.drain(..self.executed) {
             deliver(op.to, &self.replies[op.reply]);
@@ -216,7 +216,7 @@ impl Batch {
 }
 
 fn execute_line(line: &[u8], data: &[u8], partition: &mut Partition, now_ms: u64, out: &mut Vec<u8>) {
-    // The sender has parsed the same line before.
+    // The sender has already parsed this line.
     let Ok(command) = parse(line) else { return };
     if let Some(Ok(key)) = command.key().map(|bytes| partition.key(bytes)) {
         execute(&key, &command, data, partition, now_ms, out);
@@ -224,23 +224,23 @@ fn execute_line(line: &[u8], data: &[u8], partition: &mut Partition, now_ms: u64
 }
 
 impl Exchange {
-    /// How many other threads there are.
+    /// Returns the number of other threads.
     pub(super) fn others(&self) -> u32 {
         self.channels.len() as u32 - 1
     }
 
-    /// Whether a command for thread `owner` can be taken now.
+    /// Returns whether a command for thread `owner` can be accepted now.
     pub(super) fn has_room(&self, owner: u32) -> bool {
         let channel = &self.channels[owner as usize];
         !channel.open.is_full() || !channel.spare.is_empty()
     }
 
-    /// Whether a command for all other threads can be taken now.
+    /// Returns whether a command for all other threads can be accepted now.
     pub(super) fn has_room_everywhere(&self) -> bool {
         (0..self.channels.len() as u32).all(|owner| owner == self.here || self.has_room(owner))
     }
 
-    /// Adds a command for `owner`, who must have room. It leaves with [`Exchange::send_all`].
+    /// Adds a command for `owner`, which must have room. [`Exchange::send_all`] sends it.
     pub(super) fn push(&mut self, owner: u32, to: ReplyTo, action: Action, key: &[u8], data: &[u8]) {
         if self.channels[owner as usize].open.is_full() {
             self.send(owner as usize);
@@ -248,7 +248,7 @@ impl Exchange {
         self.channels[owner as usize].open.push(to, action, key, data);
     }
 
-    /// Adds a command without key for every other thread, all of whom must have room.
+    /// Adds a command without key for every other thread, all of which must have room.
     pub(super) fn push_everywhere(&mut self, to: ReplyTo, action: Action) {
         let here = self.here;
         for owner in (0..self.channels.len() as u32).filter(|&owner| owner != here) {
@@ -256,7 +256,7 @@ impl Exchange {
         }
     }
 
-    /// Sends every batch with commands as far as the bound allows.
+    /// Sends every batch that has commands, as far as the limit allows.
     pub(super) fn send_all(&mut self) {
         for owner in 0..self.channels.len() {
             if !self.channels[owner].open.ops.is_empty() && !self.channels[owner].spare.is_empty() {
@@ -275,11 +275,13 @@ impl Exchange {
     fn request(&self, owner: usize, batch: Batch) {
         let channel = &self.channels[owner];
         match channel.messages.try_send(Message::Request(batch)) {
-            // A failed wake-up means that the owner's front end is gone; the channel says so next time.
+            // A wake-up fails if the owner's front end has been dropped; the next send then reports a disconnected
+            // channel.
             Ok(()) => drop(channel.waker.wake()),
             Err(TrySendError::Disconnected(Message::Request(mut batch) | Message::Reply(mut batch))) => {
                 batch.refuse();
-                // Answered as if the owner had: this thread's channel has room for every own batch.
+                // The refusal takes the place of the owner's reply: this thread's channel has capacity for all its own
+                // batches.
                 let here = &self.channels[self.here as usize];
                 let _ = here.messages.try_send(Message::Reply(batch));
                 drop(here.waker.wake());
@@ -288,7 +290,8 @@ impl Exchange {
         }
     }
 
-    /// Executes what others ask and hands every reply that came back to `deliver`. Returns whether there was any.
+    /// Executes commands of other threads and passes every returned reply to `deliver`. Returns whether there was any
+    /// message.
     pub(super) fn receive(
         &mut self,
         partition: &mut Partition,
@@ -313,7 +316,7 @@ impl Exchange {
         any
     }
 
-    /// Executes a batch, and what its sender sent behind it, unless another one comes first.
+    /// Executes a batch and the later batches of its sender, or defers it while an earlier one is incomplete.
     fn serve(&mut self, batch: Batch, partition: &mut Partition, now_ms: u64) {
         let from = batch.from as usize;
         let mut behind = match self.behind[from].take() {
@@ -328,7 +331,7 @@ impl Exchange {
         while let Some(mut batch) = next {
             let is_whole = batch.execute(partition, now_ms);
             let channel = &self.channels[from];
-            // A sender that is gone needs no reply.
+            // A sender that has been dropped needs no reply.
             if channel.messages.try_send(Message::Reply(batch)).is_ok() {
                 drop(channel.waker.wake());
             }
@@ -340,7 +343,7 @@ impl Exchange {
         }
     }
 
-    /// Gives a connection to another thread; returns it when that thread has too many waiting.
+    /// Passes a connection to another thread. Returns it if that thread has too many waiting.
     pub(super) fn give_connection(&self, to: u32, stream: TcpStream) -> Result<(), TcpStream> {
         let channel = &self.channels[to as usize];
         match channel.connections.try_send(stream) {
@@ -352,7 +355,7 @@ impl Exchange {
         }
     }
 
-    /// The next connection that the accepting thread gave to this one.
+    /// Returns the next connection that the accepting thread passed to this one.
     pub(super) fn next_connection(&self) -> Option<TcpStream> {
         self.connections.try_recv().ok()
     }

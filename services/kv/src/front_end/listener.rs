@@ -1,4 +1,4 @@
-//! Listening sockets: TCP, and Unix sockets whose file behaves.
+//! Listening sockets: TCP, and Unix sockets with management of their file.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -21,24 +21,24 @@ use rustix::net::{
 };
 use thiserror::Error;
 
-/// Why a socket cannot be listened on.
+/// Reasons for which listening on a socket fails.
 #[derive(Debug, Error)]
 pub enum ListenError {
-    /// The TCP address cannot be bound, or the Unix socket cannot be made.
+    /// The TCP address cannot be bound, or the Unix socket cannot be created.
     #[error("listening on {address} failed: {source}")]
     Bind {
         /// The address or the path.
         address: String,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
-    /// A server answers on that path.
+    /// A running server accepts connections on that path.
     #[error("{} is in use by a running server: stop it or choose another path", path.display())]
     InUse {
         /// The path.
         path: PathBuf,
     },
-    /// Something else lies there, and it is not removed.
+    /// A file of another type exists at that path, and is not removed.
     #[error("{} exists and is no socket: remove it or choose another path", path.display())]
     NotASocket {
         /// The path.
@@ -46,21 +46,21 @@ pub enum ListenError {
     },
 }
 
-/// A listening socket that accepts without blocking: TCP, or a Unix stream socket. Accepting, reading and writing are
-/// the same calls for both, so one type serves.
+/// A listening socket that accepts without blocking: TCP, or a Unix stream socket. The system calls are the same for
+/// both, so one type serves for both.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
     is_tcp: bool,
-    /// Of a Unix socket that was made here.
+    /// File of a Unix socket that was created here.
     _file: Option<SocketFile>,
 }
 
-/// The file that names a Unix socket; it is removed on drop.
+/// The file of a Unix socket; it is removed on drop.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
-    /// Device and inode of the file: only this very file is removed.
+    /// Device and inode of the file: only this file is removed.
     identity: (u64, u64),
 }
 
@@ -75,14 +75,15 @@ impl Listener {
         Ok(Self { socket, is_tcp: true, _file: None })
     }
 
-    /// Listens on a Unix socket at `path`, usable by this user alone (mode 0600). A file left by a dead server is
-    /// replaced.
+    /// Listens on a Unix socket at `path` that only this user can use (mode 0600). A file left by a server that has
+    /// exited is replaced.
     ///
     /// # Errors
-    /// [`ListenError`]; a live server's socket and foreign files stay untouched.
+    /// [`ListenError`]; the socket of a running server and other files are not changed.
     pub fn unix(path: &Path) -> Result<Self, ListenError> {
         let failed = bind_failed(path.display());
-        // Two servers that start at once must not both find the path stale: the directory is the lock.
+        // Two servers that start at the same time must not both find the path stale. The lock on the directory
+        // prevents this.
         let _lock = lock_directory(path).map_err(&failed)?;
         remove_stale(path)?;
         let socket = bind_private(path).map_err(|error| failed(error.into()))?;
@@ -95,10 +96,10 @@ impl Listener {
         })
     }
 
-    /// Takes over a TCP or Unix socket that listens already; its file, if it has one, stays where it is.
+    /// Adopts a TCP or Unix socket that already listens; its file, if it has one, is not removed.
     ///
     /// # Errors
-    /// [`ListenError::Bind`] when it is no such socket.
+    /// [`ListenError::Bind`] if it is not such a socket.
     pub fn inherited(socket: OwnedFd) -> Result<Self, ListenError> {
         let failed = bind_failed("an inherited socket");
         let address = getsockname(&socket).map_err(|error| failed(error.into()))?;
@@ -111,18 +112,18 @@ impl Listener {
         Ok(Self { socket: TcpListener::from_std(socket), is_tcp, _file: None })
     }
 
-    /// Where a TCP listener listens.
+    /// Returns the address of a TCP listener.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         self.socket.local_addr().ok()
     }
 
-    /// The path of a Unix socket.
+    /// Returns the path of a Unix socket.
     pub fn unix_path(&self) -> Option<PathBuf> {
         let address = SocketAddrUnix::try_from(getsockname(&self.socket).ok()?).ok()?;
         address.path().map(|path| OsStr::from_bytes(path.to_bytes()).into())
     }
 
-    /// The next connection; the error says that there is none now, or why.
+    /// Accepts the next connection. An error also indicates that none is waiting (`WouldBlock`).
     pub(super) fn accept(&self) -> io::Result<TcpStream> {
         let stream =
             TcpStream::from(accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?);
@@ -148,7 +149,7 @@ impl Drop for SocketFile {
         let still_ours =
             fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.identity);
         if still_ours {
-            // Nothing can be done about a failure here; the next server replaces the stale file.
+            // A failure here is ignored; the next server replaces the stale file.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -185,7 +186,7 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
     }
 }
 
-/// Binds with mode 0600 from the first moment: the mode of the socket itself is what the file gets.
+/// Binds with mode 0600 from the start: the file receives the mode of the socket.
 fn bind_private(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -1,13 +1,13 @@
 //! The memcached protocols over TCP and Unix stream sockets.
 //!
-//! A [`FrontEnd`] belongs to one server thread and is driven by it: [`FrontEnd::poll`] waits for sockets, executes what
-//! came and answers, all on the calling thread. The same store behind RPC and behind a front end is the same code, so
-//! the front end is the baseline RPC is measured against: sockets never block, all commands that arrived together are
-//! executed before one write answers them, and an idle connection costs neither memory for buffers nor time.
+//! A [`FrontEnd`] belongs to one server thread, which drives it: [`FrontEnd::poll`] waits for sockets, executes the
+//! received commands and replies, all on the calling thread. RPC and front ends use the same store code, so the front
+//! end is the baseline with which RPC is compared. Sockets never block. All commands that arrived together are
+//! executed before one write sends their replies. An idle connection costs no buffer memory and no time.
 //!
-//! Several server threads have one front end each ([`FrontEnd::bind`] makes them together). The first accepts and gives
-//! the connections to all in turn. A command for a key of another thread's partition is forwarded to its owner (see
-//! `forward.rs`), and its reply is put in its place; the store itself is never shared.
+//! With several server threads, each has one front end ([`FrontEnd::bind`] creates them together). The first accepts
+//! connections and distributes them round robin. A command for a key of another thread's partition is forwarded to its
+//! owner (see `forward.rs`), and its reply is inserted in order; the store itself is never shared.
 
 mod buffers;
 mod config;

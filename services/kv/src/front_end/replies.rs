@@ -1,4 +1,4 @@
-//! The replies of one connection, kept in the order of its commands though some come from other threads.
+//! The replies of one connection in the order of its commands, although some are produced by other threads.
 
 use std::collections::VecDeque;
 
@@ -6,29 +6,29 @@ use crate::memcached::{Report, ServerInfo, list_prefixes};
 use crate::store::{Prefixes, Stats};
 use crate::wire::decode_stats;
 
-/// What a reply that another thread owes is taken for while its length is not known.
+/// Assumed length of a reply of another thread until it is received.
 const AWAITED_BYTES: usize = 16 << 10;
 
-/// Sent bytes in front of unsent ones that are kept at most, and never more than the unsent ones.
+/// Maximum number of sent bytes kept before the unsent ones; never more than the number of unsent bytes.
 const SENT_KEEP_BYTES: usize = 64 << 10;
 
-/// Replies in order: bytes that can be sent, then parts of which the first is still awaited.
+/// Replies in order: bytes that can be sent, then parts of which the first is not complete yet.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
-    /// Ready to be sent; `sent` bytes of it already are.
+    /// Replies that can be sent; the first `sent` bytes have been sent.
     pub(super) ready: Vec<u8>,
     pub(super) sent: usize,
     parts: VecDeque<Part>,
-    /// Bytes of parts behind one that is awaited.
+    /// Bytes of complete parts that follow an incomplete one.
     blocked: Vec<u8>,
-    /// The number of the first part.
+    /// Number of the first part.
     first_part: u64,
     waiting: usize,
 }
 
 #[derive(Debug)]
 enum Part {
-    /// Bytes of `blocked`.
+    /// A range of `blocked`.
     Written {
         start: usize,
         end: usize,
@@ -40,17 +40,17 @@ enum Part {
     },
 }
 
-/// What several threads contribute to.
+/// A reply to which several threads contribute.
 #[derive(Debug)]
 pub(super) enum Gathered {
-    /// Nothing but that it is done: then this is the reply.
+    /// The threads only confirm completion; the reply is this text.
     Done(&'static [u8]),
     Report(Box<(Report, Stats)>),
     Prefixes(Box<Prefixes>),
 }
 
 impl Gathered {
-    /// Adds a thread's contribution; one that has shut down has none.
+    /// Adds the contribution of a thread. A thread that has shut down contributes nothing.
     fn add(&mut self, contribution: &[u8]) {
         match self {
             Gathered::Done(_) => {}
@@ -69,23 +69,24 @@ impl Gathered {
 }
 
 impl Replies {
-    /// Whether another command may be begun.
+    /// Returns whether another command may start.
     pub(super) fn has_room(&self, max_bytes: usize) -> bool {
         self.waiting * AWAITED_BYTES + self.unsent_bytes() + self.blocked.len() < max_bytes
     }
 
-    /// Bytes ready to be sent.
+    /// Returns the number of bytes that can be sent.
     pub(super) fn unsent_bytes(&self) -> usize {
         self.ready.len() - self.sent
     }
 
-    /// Bytes that are kept, sent ones included.
+    /// Returns the number of stored bytes, including sent ones.
     #[inline]
     pub(super) fn made_bytes(&self) -> usize {
         self.ready.len() + self.blocked.len()
     }
 
-    /// Notes that `bytes` more were sent. A client that never takes all there is does not make the buffer grow.
+    /// Records that `bytes` more were sent. The buffer does not grow without bound if the client never receives all
+    /// replies.
     #[inline]
     pub(super) fn note_sent(&mut self, bytes: usize) {
         self.sent += bytes;
@@ -98,13 +99,13 @@ impl Replies {
         }
     }
 
-    /// Memory that the buffers take.
+    /// Returns the memory used by the buffers.
     #[inline]
     pub(super) fn held_bytes(&self) -> usize {
         self.ready.capacity() + self.blocked.capacity()
     }
 
-    /// Whether nothing is left to send or to wait for.
+    /// Returns whether no reply is unsent or incomplete.
     pub(super) fn is_done(&self) -> bool {
         self.unsent_bytes() == 0 && self.parts.is_empty()
     }
@@ -124,12 +125,12 @@ impl Replies {
         }
     }
 
-    /// Reserves the place of a reply that another thread will give; its number.
+    /// Reserves the position of a reply that another thread produces. Returns its number.
     pub(super) fn await_one(&mut self) -> u64 {
         self.push_waiting(Part::Waiting)
     }
 
-    /// Reserves the place of a reply that `threads` other threads contribute to.
+    /// Reserves the position of a reply to which `threads` other threads contribute. Returns its number.
     pub(super) fn await_all(&mut self, threads: u32, gathered: Gathered) -> u64 {
         self.push_waiting(Part::Gathering { left: threads, gathered })
     }
@@ -140,7 +141,7 @@ impl Replies {
         self.first_part + self.parts.len() as u64 - 1
     }
 
-    /// Fills the place `part` with what another thread answered.
+    /// Completes the part `part` with the reply of another thread.
     pub(super) fn deliver(&mut self, part: u64, reply: &[u8], info: &ServerInfo, now_ms: u64) {
         let Some(place) = part.checked_sub(self.first_part).map(|place| place as usize) else { return };
         let Some(slot) = self.parts.get_mut(place) else { return };
@@ -164,7 +165,7 @@ impl Replies {
         }
     }
 
-    /// Moves the parts that nothing is awaited before to the bytes that can be sent.
+    /// Moves the leading complete parts to the bytes that can be sent.
     fn release(&mut self) {
         while let Some(&Part::Written { start, end }) = self.parts.front() {
             self.ready.extend_from_slice(&self.blocked[start..end]);

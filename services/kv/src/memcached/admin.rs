@@ -1,5 +1,5 @@
-//! The commands of memcached's operators. What has no counterpart here is refused as memcached does where it is
-//! switched off.
+//! The administrative commands of memcached. Commands without a counterpart here are refused as by a memcached in
+//! which they are disabled.
 
 use super::command::{Command, fields, unless};
 use super::refusal::{BAD_FORMAT, ERROR, OK, Refusal};
@@ -22,7 +22,7 @@ pub(super) fn stats(mut rest: &[u8]) -> Result<Command<'_>, Refusal> {
     })
 }
 
-/// What commands did to each prefix of keys: counted from `on` to `off`, and told at any time.
+/// Counts the commands for each prefix of keys from `on` to `off`, and lists the counts.
 fn detail(what: &[u8]) -> Result<Command<'_>, Refusal> {
     let count = |counting| Command::Everywhere { change: Change::CountPrefixes(counting), reply: OK };
     match what {
@@ -46,7 +46,7 @@ fn cachedump([class, items_max]: [&[u8]; 2]) -> Result<Command<'static>, Refusal
     }
 }
 
-/// There is nothing to be verbose about. Tokens behind the level are ignored, but for a last `noreply`.
+/// Accepts the level without effect. Tokens after the level are ignored, except a final `noreply`.
 pub(super) fn verbosity(mut rest: &[u8]) -> Result<Command<'_>, Refusal> {
     let noreply = last_token(rest) == b"noreply";
     let level = next_token(&mut rest);
@@ -57,7 +57,7 @@ pub(super) fn verbosity(mut rest: &[u8]) -> Result<Command<'_>, Refusal> {
     Ok(Command::Say(unless(noreply, OK)))
 }
 
-/// All memory is mapped at the start and stays; the items may have less of it.
+/// Limits the memory for items. All memory is mapped at the start and stays mapped.
 pub(super) fn cache_memlimit(rest: &[u8]) -> Result<Command<'_>, Refusal> {
     let ([mebibytes], noreply) = fields(rest)?;
     Err(match number32(mebibytes) {
@@ -72,7 +72,7 @@ pub(super) fn cache_memlimit(rest: &[u8]) -> Result<Command<'_>, Refusal> {
     .into())
 }
 
-/// Memory moves between sizes by itself; there are no pages to be reassigned.
+/// Refuses reassignment: memory moves between sizes automatically, and there are no pages.
 pub(super) fn slabs(mut rest: &[u8]) -> Result<Command<'_>, Refusal> {
     match next_token(&mut rest) {
         b"reassign" => Err((&b"CLIENT_ERROR slab reassignment disabled\r\n"[..]).into()),
@@ -88,7 +88,7 @@ pub(super) fn slabs(mut rest: &[u8]) -> Result<Command<'_>, Refusal> {
     }
 }
 
-/// Lists items. Expired ones are swept away at any time; there is no crawler to be told.
+/// Lists items. There is no crawler to control, because expired items are swept continuously.
 pub(super) fn lru_crawler(rest: &[u8]) -> Result<Command<'_>, Refusal> {
     match fields(rest)? {
         ([b"metadump", b"all" | b"hash" | b"1"], _) => Ok(Command::Dump { items_max: None }),

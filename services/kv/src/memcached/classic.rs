@@ -64,7 +64,7 @@ pub(super) fn change(
     out.extend_from_slice(reply);
 }
 
-/// Looks one key of a retrieval up and writes its value; nothing on a miss.
+/// Looks up one key of a retrieval and writes its value; writes nothing on a miss.
 pub(crate) fn get(
     key: &Key<'_>,
     retrieval: Retrieval,

@@ -1,7 +1,7 @@
-//! A small blocking client of the text protocol, with pipelining: for loading, benchmarks and tests.
+//! A small blocking client of the text protocol with pipelining, for loading, benchmarks and tests.
 //!
-//! Requests are queued without being sent; [`Client::flush`] sends them in one write, and the replies are then read
-//! in the order of the requests. The plain calls ([`Client::get`], [`Client::set`] …) do all three steps.
+//! Requests are queued without being sent. [`Client::flush`] sends them in one write, and the replies are then read in
+//! the order of the requests. The plain calls ([`Client::get`], [`Client::set`] …) perform all three steps.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,34 +17,35 @@ use thiserror::Error;
 use super::text::{number, push_number};
 use crate::key::{KEY_MAX_BYTES, KeyError};
 
-/// What can go wrong between this client and its server.
+/// Errors between this client and its server.
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// The connection failed.
     #[error("the connection to the memcached server failed: {0}")]
     Io(#[from] io::Error),
-    /// The server did not answer, or did not read, within what [`Client::set_timeout`] allows.
+    /// The server did not reply, or did not read, within the timeout of [`Client::set_timeout`].
     #[error("no answer within {within:?}; what became of unanswered requests is unknown")]
     NoAnswer {
         /// The timeout.
         within: Duration,
     },
-    /// The server closed the connection with replies outstanding; whether they were executed is unknown.
+    /// The server closed the connection while replies were outstanding; whether those requests were executed is
+    /// unknown.
     #[error("the server closed the connection; what became of unanswered requests is unknown")]
     Closed,
-    /// The client came to this process by a fork: replies to the parent would be taken here.
+    /// The client was inherited by a fork: this process would consume replies to its parent.
     #[error("the client belongs to the process that made it, of which this one is a fork; connect anew")]
     Forked,
     /// The server refused the request.
     #[error("the server refused: {0}")]
     Refused(String),
-    /// The reply is not what this request is answered with.
+    /// The reply is not valid for this request.
     #[error("the server's reply is not understood: {0:?}")]
     Unexpected(String),
     /// The key cannot be sent.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// Text protocol keys have no spaces and no control characters.
+    /// Keys of the text protocol have no spaces and no control characters.
     #[error(
         "the key holds a space or a control character (byte {byte:#04x}), which this protocol cannot carry"
     )]
@@ -59,16 +60,16 @@ pub enum ClientError {
 pub struct Value<'a> {
     /// The stored bytes.
     pub bytes: &'a [u8],
-    /// The client's own flags.
+    /// Flags for use by the client.
     pub flags: u32,
 }
 
 /// A connection to a memcached server.
 pub struct Client {
-    /// Or a Unix stream socket: it is read and written by the same calls.
+    /// The socket; also used for a Unix stream socket, which has the same system calls.
     stream: TcpStream,
     out: Vec<u8>,
-    /// Received bytes; those before `at` are done with, those from `filled` on are room.
+    /// Received bytes; those before `at` have been processed, those from `filled` on are free space.
     input: Vec<u8>,
     at: usize,
     filled: usize,
@@ -78,10 +79,10 @@ pub struct Client {
 const INPUT_BYTES: usize = 64 << 10;
 
 impl Client {
-    /// Connects over TCP; Nagle's algorithm is off.
+    /// Connects over TCP without Nagle's algorithm.
     ///
     /// # Errors
-    /// Whatever the system reports.
+    /// Returns any error of the system.
     pub fn connect_tcp(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
@@ -91,17 +92,17 @@ impl Client {
     /// Connects to a Unix socket.
     ///
     /// # Errors
-    /// Whatever the system reports.
+    /// Returns any error of the system.
     pub fn connect_unix(path: &Path) -> io::Result<Self> {
         Ok(Self::over(OwnedFd::from(UnixStream::connect(path)?).into()))
     }
 
-    /// [`Client::connect_tcp`] within a time, which then bounds every wait for the server, too (see
+    /// Like [`Client::connect_tcp`] with a timeout, which also bounds every later wait for the server (see
     /// [`Client::set_timeout`]).
     ///
     /// # Errors
-    /// Whatever the system reports; [`io::ErrorKind::TimedOut`] if nobody took the connection; a zero duration is
-    /// refused.
+    /// Returns any error of the system; [`io::ErrorKind::TimedOut`] if the connection was not accepted in time. A zero
+    /// duration is refused.
     pub fn connect_tcp_within(address: SocketAddr, timeout: Duration) -> io::Result<Self> {
         let stream =
             TcpStream::connect_timeout(&address, timeout).map_err(|error| in_words(error, timeout))?;
@@ -111,15 +112,15 @@ impl Client {
         Ok(client)
     }
 
-    /// [`Client::connect_unix`] within a time, which then bounds every wait for the server, too (see
+    /// Like [`Client::connect_unix`] with a timeout, which also bounds every later wait for the server (see
     /// [`Client::set_timeout`]).
     ///
     /// # Errors
-    /// As [`Client::connect_tcp_within`].
+    /// Like [`Client::connect_tcp_within`].
     pub fn connect_unix_within(path: &Path, timeout: Duration) -> io::Result<Self> {
         let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let client = Self::over(stream.into());
-        // Now, because it bounds the wait for room in the backlog, too.
+        // Set before connecting, because it also bounds the wait for a slot in the backlog.
         client.set_timeout(Some(timeout))?;
         connect(&client, &SocketAddrUnix::new(path)?).map_err(|error| in_words(error.into(), timeout))?;
         Ok(client)
@@ -130,29 +131,29 @@ impl Client {
         Client { stream, out: Vec::new(), input, at: 0, filled: 0, made_in }
     }
 
-    /// Bounds every wait for the server (none: wait for ever); past it, calls fail with [`ClientError::NoAnswer`] and
-    /// the connection should be dropped.
+    /// Bounds every wait for the server (`None`: without limit). After a timeout, calls fail with
+    /// [`ClientError::NoAnswer`], and the connection should be dropped.
     ///
     /// # Errors
-    /// Whatever the system reports; a zero duration is refused.
+    /// Returns any error of the system; a zero duration is refused.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.stream.set_read_timeout(timeout).and(self.stream.set_write_timeout(timeout))
     }
 
-    /// Queues a `get`; its reply is read by [`Client::read_value`].
+    /// Queues a `get`. [`Client::read_value`] reads its reply.
     ///
     /// # Errors
-    /// A key this protocol cannot carry.
+    /// If this protocol cannot carry the key.
     pub fn queue_get(&mut self, key: &[u8]) -> Result<(), ClientError> {
         self.queue(&[b"get ", check(key)?]);
         Ok(())
     }
 
-    /// Queues a storage command (`set`, `add`, `replace`, `append`, `prepend`); its reply is read by
-    /// [`Client::read_stored`]. `exptime` is in seconds, 0: never.
+    /// Queues a storage command (`set`, `add`, `replace`, `append`, `prepend`). [`Client::read_stored`] reads its
+    /// reply. `exptime` is in seconds; 0: never.
     ///
     /// # Errors
-    /// A key this protocol cannot carry.
+    /// If this protocol cannot carry the key.
     pub fn queue_store(
         &mut self,
         verb: &str,
@@ -172,16 +173,16 @@ impl Client {
         Ok(())
     }
 
-    /// Queues a `delete`; its reply is read by [`Client::read_found`].
+    /// Queues a `delete`. [`Client::read_found`] reads its reply.
     ///
     /// # Errors
-    /// A key this protocol cannot carry.
+    /// If this protocol cannot carry the key.
     pub fn queue_delete(&mut self, key: &[u8]) -> Result<(), ClientError> {
         self.queue(&[b"delete ", check(key)?]);
         Ok(())
     }
 
-    /// Sends everything queued.
+    /// Sends all queued requests.
     ///
     /// # Errors
     /// [`ClientError::Io`], [`ClientError::NoAnswer`], [`ClientError::Forked`].
@@ -194,7 +195,7 @@ impl Client {
         sent.map_err(|error| self.failed(error))
     }
 
-    /// Reads the reply to a [`Client::queue_get`]: the value, lent until the next call, or none.
+    /// Reads the reply to a [`Client::queue_get`]: the value, borrowed until the next call, or `None`.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -220,7 +221,7 @@ impl Client {
         Ok(Some(Value { bytes, flags }))
     }
 
-    /// Reads the reply to a storage command: whether the value was stored.
+    /// Reads the reply to a storage command. Returns whether the value was stored.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -233,7 +234,7 @@ impl Client {
         }
     }
 
-    /// Reads the reply to a `delete`: whether the key had an item.
+    /// Reads the reply to a `delete`. Returns whether the key had an item.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -246,7 +247,7 @@ impl Client {
         }
     }
 
-    /// The value of `key`, lent until the next call.
+    /// Returns the value of `key`, borrowed until the next call.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -256,7 +257,7 @@ impl Client {
         self.read_value()
     }
 
-    /// Stores a value for ever.
+    /// Stores a value without expiration.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -267,7 +268,7 @@ impl Client {
         Ok(())
     }
 
-    /// Removes a key; whether it had an item.
+    /// Removes a key. Returns whether it had an item.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -277,7 +278,7 @@ impl Client {
         self.read_found()
     }
 
-    /// The server's statistics by name.
+    /// Returns the server's statistics by name.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -300,7 +301,7 @@ impl Client {
         }
     }
 
-    /// Makes everything on the server unreachable.
+    /// Makes all items of the server unreachable.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -319,7 +320,7 @@ impl Client {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// One line without its end, as a range of `input`.
+    /// Reads one line; returns it without its end, as a range of `input`.
     fn read_line(&mut self) -> Result<std::ops::Range<usize>, ClientError> {
         let mut searched = 0;
         loop {
@@ -343,7 +344,7 @@ impl Client {
         Ok(self.at - len..self.at)
     }
 
-    /// Reads once, into room for at least `needed` unread bytes.
+    /// Reads once, after providing space for at least `needed` unread bytes.
     fn fill(&mut self, needed: usize) -> Result<(), ClientError> {
         if self.made_in.is_inherited() {
             return Err(ClientError::Forked);
@@ -367,7 +368,7 @@ impl Client {
         }
     }
 
-    /// The kernel tells of a timeout as of a socket that should not wait.
+    /// Converts an error. The kernel reports a timeout by the same error as a non-blocking socket without data.
     fn failed(&self, error: io::Error) -> ClientError {
         match self.stream.read_timeout() {
             Ok(Some(within)) if error.kind() == ErrorKind::WouldBlock => ClientError::NoAnswer { within },
@@ -382,7 +383,7 @@ impl AsFd for Client {
     }
 }
 
-/// A connection that nobody took is told by one kind of error, and with the time.
+/// Reports a connection that was not accepted in time by one kind of error, with the timeout.
 fn in_words(error: io::Error, timeout: Duration) -> io::Error {
     match error.kind() {
         ErrorKind::TimedOut | ErrorKind::WouldBlock => {

@@ -1,4 +1,4 @@
-//! What a command line asks for.
+//! Parser of command lines.
 
 use super::admin;
 use super::meta_flags::{Meta, MetaKind};
@@ -16,7 +16,7 @@ use crate::store::{Counter, PutMode};
     reason = "lives on the stack for one command; a box would allocate for each"
 )]
 pub(crate) enum Command<'a> {
-    /// The line goes on with keys; read key by key.
+    /// The rest of the line contains keys, which are read one by one.
     Retrieve {
         retrieval: Retrieval,
         with_exptime: bool,
@@ -37,7 +37,7 @@ pub(crate) enum Command<'a> {
         noreply: bool,
     },
     Meta(Meta<'a>),
-    /// Changes all partitions, then answers.
+    /// Changes all partitions, then replies.
     Everywhere {
         change: Change,
         reply: &'static [u8],
@@ -45,21 +45,21 @@ pub(crate) enum Command<'a> {
     Report(Report),
     ListPrefixes,
     ListConnections,
-    /// Lists all items, or at most so many of the connection's partition.
+    /// Lists all items, or at most `items_max` of the connection's partition.
     Dump {
         items_max: Option<u64>,
     },
-    /// Answers; nothing is to be done.
+    /// Replies without any other effect.
     Say(&'static [u8]),
     Quit,
 }
 
-/// How the keys of one retrieval command are looked up.
+/// Options for the keys of one retrieval command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retrieval {
-    /// The reply tells the version (`gets`, `gats`).
+    /// `true` if the reply contains the version (`gets`, `gats`).
     pub with_cas: bool,
-    /// The item's new expiry (`gat`, `gats`).
+    /// New expiration time of the item (`gat`, `gats`).
     pub touch: Option<Exptime>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct StoreLine<'a> {
 }
 
 impl Command<'_> {
-    /// The length of the data block that follows the line.
+    /// Returns the length of the data block that follows the line.
     pub(super) fn block_bytes(&self) -> Option<u64> {
         match self {
             Command::Store(line) => Some(line.len_bytes),
@@ -85,7 +85,7 @@ impl Command<'_> {
         }
     }
 
-    /// Whether the command puts a value whatever the key holds.
+    /// Returns whether the command stores a value unconditionally.
     pub(super) fn overwrites(&self) -> bool {
         match self {
             Command::Store(line) => line.mode == PutMode::Set && line.compare_cas.is_none(),
@@ -95,7 +95,7 @@ impl Command<'_> {
         }
     }
 
-    /// The key, decoded; none for commands without one.
+    /// Returns the decoded key; `None` for commands without one.
     pub(crate) fn key(&self) -> Option<&[u8]> {
         match self {
             Command::Store(line) => Some(line.key),
@@ -107,7 +107,7 @@ impl Command<'_> {
         }
     }
 
-    /// Whether nothing of the outcome is answered.
+    /// Returns whether the command has no reply.
     pub(super) fn noreply(&self) -> bool {
         match self {
             Command::Store(StoreLine { noreply, .. })
@@ -119,17 +119,17 @@ impl Command<'_> {
     }
 }
 
-/// Reads one line, without its end.
+/// Parses one line, which is passed without its end.
 pub(crate) fn parse(line: &[u8]) -> Result<Command<'_>, Refusal> {
     parse_verb(line).map_err(|refusal| match refusal.reply {
-        // With a wrong number of fields, nothing tells what the last one means; memcached answers, too.
+        // With a wrong number of fields the meaning of the last one is unknown; memcached replies in this case, too.
         ERROR => refusal,
         _ if is_silent(line) => Refusal { reply: b"", ..refusal },
         _ => refusal,
     })
 }
 
-/// Whether the client reads no answer: it would take one for the answer to its next command.
+/// Returns whether the client reads no reply; it would mistake a reply for that to its next command.
 fn is_silent(line: &[u8]) -> bool {
     let is_meta = line.starts_with(b"m");
     !is_meta && last_token(line) == b"noreply"
@@ -165,19 +165,20 @@ fn parse_verb(line: &[u8]) -> Result<Command<'_>, Refusal> {
         b"lru_crawler" => admin::lru_crawler(rest),
         b"shutdown" => Err((&b"ERROR: shutdown not enabled\r\n"[..]).into()),
         b"quit" => Ok(Command::Quit),
-        // A browser, sent here by a page: the lines that follow are that page's, and could be commands.
+        // An HTTP request that a web page caused: the following lines are under the page's control and could be
+        // commands.
         _ if last_token(line).starts_with(b"HTTP/") => Ok(Command::Quit),
         _ => Err(ERROR.into()),
     }
 }
 
-/// The retrieval a verb stands for; the verb must be one.
+/// Returns the retrieval command of a verb, which must be one.
 pub(super) fn retrieval<'a>(verb: &[u8]) -> Command<'a> {
     let retrieval = Retrieval { with_cas: verb.ends_with(b"s"), touch: None };
     Command::Retrieve { retrieval, with_exptime: verb.starts_with(b"gat") }
 }
 
-/// A key of legal length.
+/// Returns a key of valid length.
 pub(super) fn key(token: &[u8]) -> Result<&[u8], Refusal> {
     match token.len() {
         0 => Err(ERROR.into()),
@@ -186,7 +187,7 @@ pub(super) fn key(token: &[u8]) -> Result<&[u8], Refusal> {
     }
 }
 
-/// The `N` fields of a command, and whether the one that may follow them asks for silence.
+/// Returns the `N` fields of a command, and whether `noreply` follows them.
 pub(super) fn fields<const N: usize>(mut rest: &[u8]) -> Result<([&[u8]; N], bool), Refusal> {
     let fields = std::array::from_fn(|_| next_token(&mut rest));
     let last = next_token(&mut rest);
@@ -214,7 +215,8 @@ fn store_line<'a>(
     noreply: bool,
 ) -> Result<Command<'a>, Refusal> {
     let len_bytes = block_bytes(len)?;
-    // From here on the block's length is known: whatever else is wrong, the block is no command.
+    // The length of the block is known from here on, so that the block is never parsed as commands if another field is
+    // invalid.
     let refuse = |reply| Refusal { reply, skip_bytes: Some(len_bytes) };
     let compare_cas = match cas {
         Some(token) => Some(number(token).ok_or(refuse(BAD_FORMAT))?),
@@ -226,7 +228,7 @@ fn store_line<'a>(
     Ok(Command::Store(StoreLine { key, mode, flags, exptime, len_bytes, compare_cas, noreply }))
 }
 
-/// The length of a data block. What memcached takes for no length is none here, and nothing is skipped then.
+/// Parses the length of a data block. Lengths that memcached refuses are refused, too, and nothing is skipped then.
 pub(super) fn block_bytes(token: &[u8]) -> Result<u64, Refusal> {
     const MAX: u64 = i32::MAX as u64 - 2;
     number(token).filter(|&bytes| bytes <= MAX).ok_or(BAD_FORMAT.into())
@@ -268,7 +270,7 @@ fn flush_all(mut rest: &[u8]) -> Result<Command<'_>, Refusal> {
     Ok(Command::Everywhere { change: Change::FlushAll(delay), reply: unless(noreply, OK) })
 }
 
-/// The reply, unless none is wanted.
+/// Returns the reply, or an empty one after `noreply`.
 pub(super) fn unless(noreply: bool, reply: &'static [u8]) -> &'static [u8] {
     if noreply { b"" } else { reply }
 }

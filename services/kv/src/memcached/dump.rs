@@ -1,9 +1,9 @@
-//! The lists of items that `lru_crawler metadump` and `stats cachedump` give.
+//! The listings of items for `lru_crawler metadump` and `stats cachedump`.
 
 use super::text::{push_number, push_signed};
 use crate::store::Partition;
 
-/// Writes at most `left` items of a part of the list, as `stats cachedump` does, and counts them off.
+/// Writes at most `left` items of a part of the listing, as `stats cachedump` does, and decrements `left`.
 pub(crate) fn execute_short(
     part: u64,
     left: &mut u64,
@@ -25,7 +25,7 @@ pub(crate) fn execute_short(
     }
 }
 
-/// Writes a part of the list of a partition's items, one a line, as memcached does.
+/// Writes a part of the listing of a partition's items, one per line, as memcached does.
 pub(crate) fn execute(part: u32, partition: &Partition, now_ms: u64, out: &mut Vec<u8>) {
     let unix_s = |at_ms: u64| partition.wall().to_unix_ms(at_ms) / 1000;
     for item in partition.listing(part, now_ms) {
@@ -44,7 +44,7 @@ pub(crate) fn execute(part: u32, partition: &Partition, now_ms: u64, out: &mut V
     }
 }
 
-/// As in a URI (RFC 3986, section 2.1).
+/// Percent-encodes a key as in a URI (RFC 3986, section 2.1).
 fn push_encoded(out: &mut Vec<u8>, key: &[u8]) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     for &byte in key {

@@ -6,7 +6,7 @@ use super::text::{Exptime, push_number, push_signed};
 use crate::key::Key;
 use crate::store::{Invalidation, MetaGet, MetaItem, Outcome, Partition, Put};
 
-/// Executes a meta command with its data (empty but for `ms`) and writes the reply.
+/// Executes a meta command with its data (empty except for `ms`) and writes the reply.
 pub(super) fn execute(
     meta: &Meta<'_>,
     key: &Key<'_>,
@@ -32,7 +32,7 @@ fn get(meta: &Meta<'_>, key: &Key<'_>, partition: &mut Partition, now_ms: u64, o
     let wish = MetaGet {
         keep_order: meta.keep_order,
         touch_ms,
-        // If both times are given, a new item gets the one that was given last.
+        // If both times are given, a new item gets the one whose token comes last.
         vivify_ms: vivify_ms.and(if place(b'T') > place(b'N') { touch_ms } else { vivify_ms }),
         recache_before_ms: meta.recache_before.map(at_ms),
         touches_first: place(b'T') < place(b'R'),
@@ -72,8 +72,8 @@ fn miss(meta: &Meta<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes what the flags request, in their order: `t` reports the time that the flags in front of it set. `set_ms` is the
-/// time that `T` and `N` set.
+/// Writes the values that the flags request, in their order: `t` reports the time set by preceding flags. `set_ms`
+/// contains the times that `T` and `N` set.
 fn push_item_flags(
     meta: &Meta<'_>,
     found: &MetaItem<'_>,
@@ -129,7 +129,7 @@ fn delete(meta: &Meta<'_>, key: &Key<'_>, partition: &mut Partition, now_ms: u64
     finish(meta, outcome, out);
 }
 
-/// Writes the reply of a change: code, then the flags that are echoed.
+/// Writes the reply to a change: the code, then the echoed flags.
 fn finish(meta: &Meta<'_>, outcome: Outcome, out: &mut Vec<u8>) {
     let (code, cas) = match outcome {
         Outcome::Stored { .. } if meta.quiet => return,
@@ -141,7 +141,7 @@ fn finish(meta: &Meta<'_>, outcome: Outcome, out: &mut Vec<u8>) {
     out.extend_from_slice(code);
     for token in meta.flags() {
         match token[0] {
-            // Only a change of the value has a version.
+            // Only a change of the value returns a version.
             b'c' if meta.kind == MetaKind::Set => push_flag(b'c', cas, out),
             _ => push_echo(meta, token, out),
         }
@@ -175,11 +175,11 @@ fn arithmetic(meta: &Meta<'_>, key: &Key<'_>, partition: &mut Partition, now_ms:
     }
 }
 
-/// Creates the missing number and writes the reply, quiet or not.
+/// Creates the missing number and writes the reply, even in quiet mode.
 fn vivify(meta: &Meta<'_>, key: &Key<'_>, partition: &mut Partition, now_ms: u64, out: &mut Vec<u8>) {
     let at_ms = |time: Option<Exptime>| time.map_or(0, |time| time.to_ms(now_ms, partition.wall()));
     let times_ms = [0, at_ms(meta.ttl), at_ms(meta.vivify)];
-    // If both times are given, the number gets the one that was given last.
+    // If both times are given, the number gets the one whose token comes last.
     let last = meta.flags().filter(|token| matches!(token[0], b'T' | b'N')).last();
     let expires_ms = if last.is_some_and(|token| token[0] == b'T') { times_ms[1] } else { times_ms[2] };
     let mut digits = [0; 20];
@@ -191,7 +191,8 @@ fn vivify(meta: &Meta<'_>, key: &Key<'_>, partition: &mut Partition, now_ms: u64
     }
 }
 
-/// Writes a number. `times_ms`: when it expires before the flags set anything, and what `T` and `N` set.
+/// Writes a number. `times_ms` contains its expiration time before the flags take effect, and the times that `T` and
+/// `N` set.
 fn push_number_reply(
     meta: &Meta<'_>,
     number: u64,
@@ -244,7 +245,7 @@ fn debug(meta: &Meta<'_>, key: &Key<'_>, partition: &mut Partition, now_ms: u64,
     out.extend_from_slice(b"\r\n");
 }
 
-/// Repeats what only the client understands: the opaque token, and the key, with the mark of base64 behind it.
+/// Echoes data that only the client interprets: the opaque token, and the key, followed by the base64 mark.
 fn push_echo(meta: &Meta<'_>, token: &[u8], out: &mut Vec<u8>) {
     match token[0] {
         b'O' => {
@@ -269,7 +270,7 @@ fn push_ttl(expires_ms: u64, now_ms: u64, out: &mut Vec<u8>) {
     push_signed(out, ttl_s(expires_ms, now_ms));
 }
 
-/// Seconds left, rounded up so that a live item never shows zero; -1: no end.
+/// Returns the remaining seconds, rounded up so that a live item never shows zero; -1 without expiration.
 fn ttl_s(expires_ms: u64, now_ms: u64) -> i64 {
     if expires_ms == 0 { -1 } else { expires_ms.saturating_sub(now_ms).div_ceil(1000) as i64 }
 }

@@ -1,4 +1,4 @@
-//! A meta command's line: key and flags.
+//! The line of a meta command: key and flags.
 
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use base64::{Engine, alphabet};
@@ -13,25 +13,25 @@ use super::text::{Exptime, counter, next_token, number, number32};
 use crate::key::KEY_MAX_BYTES;
 use crate::store::{Counter, PutMode};
 
-/// Base64 whose last character may have bits that no byte has, as memcached reads it.
+/// Base64 that accepts unused bits in the last character, as memcached does.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
 );
 
-/// The flags of all meta commands. Each takes all of them, and ignores those of others.
+/// The flags of all meta commands. Each command accepts all of them and ignores those of the others.
 const FLAGS: &[u8] = b"bcfhklqstuvCDFIJLMNOPRT";
 
 /// Maximum number of tokens of a meta command line.
 const TOKENS_MAX: usize = 19;
 
-/// What the longest key in base64 may decode to, padding included.
+/// Maximum decoded length of the longest base64 key in bytes, padding included.
 const DECODED_MAX_BYTES: usize = KEY_MAX_BYTES.next_multiple_of(3);
 
-/// The longest key in base64.
+/// Maximum length of a base64 key in bytes.
 const ENCODED_MAX_BYTES: usize = KEY_MAX_BYTES.div_ceil(3) * 4;
 
-/// Longest opaque token with its flag, in bytes.
+/// Maximum length of an opaque token in bytes, including its flag.
 const OPAQUE_MAX_BYTES: usize = 32;
 
 /// The meta commands with a key.
@@ -48,10 +48,10 @@ pub(crate) enum MetaKind {
 #[derive(Debug)]
 pub(crate) struct Meta<'a> {
     pub(super) kind: MetaKind,
-    /// The key as written; it is what is echoed.
+    /// The key as received, which is echoed.
     pub(super) key_text: &'a [u8],
     decoded: Option<([u8; DECODED_MAX_BYTES], usize)>,
-    /// The flags as written: the reply repeats them in order.
+    /// The flags as received: the reply repeats them in order.
     pub(super) flags_text: &'a [u8],
     pub(super) len_bytes: u64,
     pub(super) quiet: bool,
@@ -69,7 +69,7 @@ pub(crate) struct Meta<'a> {
 }
 
 impl<'a> Meta<'a> {
-    /// The key's bytes.
+    /// Returns the bytes of the key.
     pub(super) fn key(&self) -> &[u8] {
         match &self.decoded {
             Some((bytes, len)) => &bytes[..*len],
@@ -77,25 +77,25 @@ impl<'a> Meta<'a> {
         }
     }
 
-    /// The flags as written, one token each.
+    /// Returns the flags as received, one token each.
     pub(super) fn flags(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let mut rest = self.flags_text;
         std::iter::from_fn(move || Some(next_token(&mut rest)).filter(|token| !token.is_empty()))
     }
 
-    /// Writes the key as the client knows it: a key that was given in base64 again so, and marked.
+    /// Writes the key as the client sent it; a key sent in base64 is encoded again and marked.
     pub(super) fn push_key(&self, out: &mut Vec<u8>) {
         if self.decoded.is_none() {
             return out.extend_from_slice(self.key_text);
         }
         let mut encoded = [0; ENCODED_MAX_BYTES];
-        // A decoded key is at most as long as any: it always fits.
+        // A decoded key has at most `KEY_MAX_BYTES` bytes, so its encoding always fits.
         let len = BASE64.encode_slice(self.key(), &mut encoded).unwrap_or(0);
         out.extend_from_slice(&encoded[..len]);
         out.extend_from_slice(b" b");
     }
 
-    /// Reads what follows the verb.
+    /// Parses the part of the line after the verb.
     pub(super) fn parse(kind: MetaKind, mut rest: &'a [u8]) -> Result<Meta<'a>, Refusal> {
         let key_text = next_token(&mut rest);
         if key_text.is_empty() {
@@ -135,7 +135,7 @@ impl<'a> Meta<'a> {
         Ok(meta)
     }
 
-    /// Only a first flag `b` is one; further tokens are ignored.
+    /// Reads the flag `b`, which is valid only as the first token; further tokens are ignored.
     fn read_debug_flag(&mut self) -> Result<(), &'static [u8]> {
         if self.flags().next() == Some(b"b") {
             self.decode_key().map_err(|_| BAD_FORMAT)?;
@@ -153,7 +153,7 @@ impl<'a> Meta<'a> {
         Ok(())
     }
 
-    /// Reports errors as memcached does: an unknown or repeated flag at once, of the other errors the last one.
+    /// Reports errors as memcached does: an unknown or repeated flag at once, otherwise the last error.
     fn read_flags(&mut self) -> Result<(), &'static [u8]> {
         let before_flags = if self.kind == MetaKind::Set { 3 } else { 2 };
         if before_flags + self.flags().count() > TOKENS_MAX {
@@ -182,7 +182,7 @@ impl<'a> Meta<'a> {
                 return Err(INVALID_FLAG);
             }
             if let Err(reply) = self.take_flag(flag, argument) {
-                // memcached has no message of its own for malformed client flags.
+                // memcached has no specific message for malformed client flags.
                 wrong = Some(if flag == b'F' { wrong.unwrap_or(BAD_FORMAT) } else { reply });
             }
         }

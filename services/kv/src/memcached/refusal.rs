@@ -1,4 +1,4 @@
-//! The lines that answer what is refused.
+//! Error replies.
 
 use crate::store::{CounterError, StoreError};
 
@@ -27,11 +27,11 @@ pub(super) const OPAQUE_TOO_LONG: &[u8] = b"CLIENT_ERROR opaque token too long\r
 pub(super) const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
 pub(super) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 
-/// A line that is answered with an error.
+/// A line whose reply is an error.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) reply: &'static [u8],
-    /// The length of the data block that follows and must be skipped, when the line tells.
+    /// Length of the following data block, which must be skipped, if the line contains it.
     pub(crate) skip_bytes: Option<u64>,
 }
 
@@ -41,7 +41,7 @@ impl From<&'static [u8]> for Refusal {
     }
 }
 
-/// The error line for a refused write.
+/// Returns the error line for a refused write.
 pub(super) fn refusal(error: StoreError) -> &'static [u8] {
     match error {
         StoreError::ValueTooLarge { .. } => TOO_LARGE,
@@ -49,7 +49,7 @@ pub(super) fn refusal(error: StoreError) -> &'static [u8] {
     }
 }
 
-/// The error line for a refused increment or decrement.
+/// Returns the error line for a refused increment or decrement.
 pub(super) fn counter_refusal(error: CounterError) -> &'static [u8] {
     match error {
         CounterError::NotANumber => NOT_A_NUMBER,

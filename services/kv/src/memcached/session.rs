@@ -1,4 +1,4 @@
-//! One connection's protocol state: finds commands in a stream of bytes and runs them in order.
+//! Protocol state of one connection: finds commands in a stream of bytes and executes them in order.
 
 use std::os::fd::RawFd;
 
@@ -11,18 +11,19 @@ use super::text::{Exptime, last_token};
 use crate::key::KEY_MAX_BYTES;
 use crate::store::Partition;
 
-/// Longest command line, in bytes; the keys of a retrieval do not count.
+/// Maximum length of a command line in bytes, without the keys of a retrieval.
 pub const LINE_MAX_BYTES: usize = 2048;
 
-/// Parts of a list of all items in one turn: others wait for it.
+/// Number of parts of a listing of all items per turn; other connections wait during a turn.
 const DUMP_PARTS_PER_TURN: u64 = 8;
 
-/// Number of last bytes of a too long line that are kept: they show whether it is a request line of HTTP.
+/// Number of final bytes of an overlong line that are kept: they show whether it is an HTTP request line.
 const LINE_TAIL_BYTES: usize = 16;
 
 const END: &[u8] = b"END\r\n";
 
-/// A connection's state. It holds no input: what [`Session::feed`] does not consume is offered again with more.
+/// State of a connection. It stores no input: bytes that [`Session::feed`] does not consume are passed in again with
+/// more.
 #[derive(Debug, Default)]
 pub struct Session {
     state: State,
@@ -34,55 +35,57 @@ enum State {
     /// At the start of a line.
     #[default]
     Line,
-    /// Behind `gat`, before its time.
+    /// After `gat`, before its time.
     Exptime { retrieval: Retrieval },
     /// Among the keys of a retrieval.
     Keys { retrieval: Retrieval, any: bool },
-    /// At the end of the line that asked for a list of items, before this part of it; of which so many may be left.
+    /// At the end of a line that requested a listing of items, before this part. If `left` is set, at most that many
+    /// items follow.
     Dump { part: u64, left: Option<u64> },
-    /// At the end of the line that asked for the connections, behind the one with this descriptor.
+    /// At the end of a line that requested the connections, after the one with this descriptor.
     Connections { after: RawFd },
-    /// In a data block that nobody wants; answered with `reply` at the end of its line.
+    /// In a data block that is discarded; `reply` follows at the end of its line.
     SkipBlock { left_bytes: u64, reply: &'static [u8] },
-    /// In a line that nobody wants.
+    /// In a line that is discarded.
     SkipLine { reply: &'static [u8] },
     /// In a line that is longer than a command.
     LongLine,
-    /// Over: `quit` or a protocol violation.
+    /// Closed by `quit` or a protocol violation.
     Closed,
 }
 
-/// What one step did with the input.
+/// Result of one step.
 enum Step {
-    /// Used this many bytes.
+    /// Consumed this many bytes.
     Used(usize),
-    /// Needs at least this many bytes at once.
+    /// Needs at least this many contiguous bytes.
     Wants(usize),
-    /// Has done enough for one turn.
+    /// Has done enough work for one turn.
     Pause,
-    /// The target takes nothing now.
+    /// The target accepts no operation now.
     Blocked,
 }
 
 impl Session {
-    /// A session at its beginning.
+    /// Creates a session in its initial state.
     pub fn new() -> Self {
         Session::default()
     }
 
-    /// The connection shall be closed once the replies are sent. No input is consumed any more.
+    /// Returns whether the connection must be closed after the replies are sent. No further input is consumed then.
     pub fn is_closed(&self) -> bool {
         self.state == State::Closed
     }
 
-    /// How many bytes must be offered at once before feeding again makes a difference; at most
+    /// Returns the number of bytes that the next call of [`Session::feed`] needs in order to make progress; at most
     /// [`LINE_MAX_BYTES`] + 2 + the largest value + 2.
     pub fn wants_bytes(&self) -> usize {
         self.wants_bytes
     }
 
-    /// Feeds one partition's session: executes every complete command at the start of `input`, appends the replies to
-    /// `out` and returns how many bytes are done with. The rest is offered again, with what came after it.
+    /// Feeds the session of a single partition: executes every complete command at the start of `input`, appends the
+    /// replies to `out`, and returns the number of bytes consumed. The caller passes in the rest again, followed by
+    /// later bytes.
     pub fn feed(&mut self, input: &[u8], partition: &mut Partition, now_ms: u64, out: &mut Vec<u8>) -> usize {
         let (info, mut consumed) = (ServerInfo::default(), 0);
         let mut target = Direct { partition, now_ms, out, out_max_bytes: usize::MAX, info: &info };
@@ -94,8 +97,8 @@ impl Session {
         }
     }
 
-    /// [`Session::feed`] for any target. Stops early when the target has no room, and now and then in a list of all
-    /// items.
+    /// Like [`Session::feed`] for any target. Stops early if the target has no room, and at intervals in a listing of
+    /// all items.
     pub fn feed_into(&mut self, input: &[u8], target: &mut impl Target) -> usize {
         let mut consumed = 0;
         self.wants_bytes = 1;
@@ -166,7 +169,7 @@ impl Session {
         Step::Used(input.len())
     }
 
-    /// A retrieval's keys are read one by one, so that its line may have any length.
+    /// Starts a retrieval. Its keys are read one by one, so that its line may have any length.
     fn begin_retrieval(&mut self, input: &[u8]) -> Option<usize> {
         let verb_len = [&b"get "[..], b"gets ", b"gat ", b"gats "]
             .into_iter()
@@ -194,7 +197,7 @@ impl Session {
             return self.block_command(command, block_bytes, line, line_bytes, input, target);
         }
         let reply: &[u8] = match &command {
-            // A verb without a single key: "get" and nothing behind it.
+            // A retrieval verb without a key.
             Command::Retrieve { .. } => ERROR,
             Command::Say(reply) => reply,
             Command::Quit => {
@@ -209,7 +212,7 @@ impl Session {
             }
             &Command::Dump { items_max } => {
                 self.state = State::Dump { part: 0, left: items_max };
-                // The line's end is left: as long as there is input, there are turns.
+                // The end of the line is not consumed: a connection gets turns only while it has input.
                 return Step::Used(line_bytes - 1);
             }
             &Command::Everywhere { change, reply } => {
@@ -220,7 +223,7 @@ impl Session {
         taken(target.run(Op::Text(reply)), line_bytes)
     }
 
-    /// A command with a data block: waits for the whole block, or skips what is too large.
+    /// Executes a command with a data block: waits for the complete block, or skips one that is too large.
     fn block_command(
         &mut self,
         command: Command<'_>,
@@ -231,7 +234,7 @@ impl Session {
         target: &mut impl Target,
     ) -> Step {
         if block_bytes > target.value_max_bytes() as u64 {
-            // Without its block, the command is refused by the owner of the key.
+            // The owner of the key refuses a command without its block.
             if !run_keyed(command, line, &[], target) {
                 return Step::Blocked;
             }
@@ -296,7 +299,7 @@ impl Session {
             }
             Token::LineEnd(bytes) => {
                 self.state = State::Line;
-                // A time without keys is a retrieval of none.
+                // A time without keys is a retrieval of no keys.
                 let is_whole = any || retrieval.touch.is_some();
                 taken(target.run(Op::Text(if is_whole { END } else { ERROR })), bytes)
             }
@@ -345,8 +348,8 @@ impl Session {
         Step::Used(skipped as usize)
     }
 
-    /// A line that is too long is no command. If it is the first of a request of HTTP, those that follow are a web
-    /// page's, and the connection ends; see [`parse`].
+    /// Discards a line that is too long for a command. If it is an HTTP request line, the following lines are under
+    /// the control of a web page, and the connection is closed; see [`parse`].
     fn long_line(&mut self, input: &[u8], target: &mut impl Target) -> Step {
         let Some(end) = memchr::memchr(b'\n', input) else {
             return match input.len().saturating_sub(LINE_TAIL_BYTES) {
@@ -360,7 +363,7 @@ impl Session {
             return Step::Used(input.len());
         }
         self.state = State::Line;
-        // There is room: `Op::Text` is taken then.
+        // There is room, so `Op::Text` is accepted.
         target.run(Op::Text(ERROR));
         Step::Used(end + 1)
     }
@@ -379,15 +382,15 @@ fn taken(accepted: bool, bytes: usize) -> Step {
 
 fn run_keyed(command: Command<'_>, line: &[u8], data: &[u8], target: &mut impl Target) -> bool {
     let command = KeyedCommand(command);
-    // The parser has checked the length; a command without a key has been answered before.
+    // The parser has checked the length, and commands without a key were handled before.
     let Some(Ok(key)) = command.0.key().map(|bytes| target.key(bytes)) else {
         return target.run(Op::Text(BAD_FORMAT));
     };
     target.run(Op::Keyed { key, line, command: &command, data })
 }
 
-/// Whether no key of the line is too long; none while its end is missing. A line that is longer than others may be is
-/// not waited for: its keys are served as they come.
+/// Returns whether no key of the line is too long; `None` while its end is missing. For a line that is longer than
+/// other lines may be, returns true without waiting, because its keys are processed as they arrive.
 fn keys_are_legal(input: &[u8]) -> Option<bool> {
     let window = &input[..input.len().min(LINE_MAX_BYTES)];
     match memchr::memchr(b'\n', window) {
@@ -404,7 +407,7 @@ fn strip_return(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// What stands next in a line of keys.
+/// The next token in a line of keys.
 enum Token<'a> {
     Spaces(usize),
     Whole(&'a [u8]),
@@ -418,7 +421,7 @@ fn token(input: &[u8]) -> Token<'_> {
     if spaces > 0 {
         return Token::Spaces(spaces);
     }
-    // The longest key, and the two bytes of a line end behind it.
+    // The longest key, followed by the two bytes of a line end.
     let window = &input[..input.len().min(KEY_MAX_BYTES + 2)];
     match memchr::memchr2(b' ', b'\n', window) {
         Some(end) => {

@@ -1,59 +1,59 @@
-//! The `stats` reply, under memcached's names where memcached has one.
+//! The `stats` reply, with memcached's names where memcached has the same value.
 
 use super::text::push_number;
 use crate::key::KEY_MAX_BYTES;
 use crate::store::{ITEM_OVERHEAD_BYTES, Prefixes, Stats, WallClock};
 
-/// What the statistics say about the server around the store.
+/// State of the server outside the store for the statistics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ServerInfo {
-    /// When the server started, in milliseconds of the partitions' clock.
+    /// Start time of the server in milliseconds of the partitions' clock.
     pub started_ms: u64,
-    /// Where the wall clock is beside that.
+    /// Offset of the wall clock from that clock.
     pub wall: WallClock,
-    /// Server threads, one partition each.
+    /// Number of server threads, one partition each.
     pub threads: u32,
-    /// Connections open now.
+    /// Number of open connections.
     pub connections: u64,
-    /// Connections ever accepted.
+    /// Number of accepted connections.
     pub connections_total: u64,
-    /// Connections refused because the limit was reached.
+    /// Number of connections refused because the limit was reached.
     pub connections_refused: u64,
-    /// The limit.
+    /// Maximum number of connections.
     pub connections_max: u64,
-    /// The largest value, in bytes.
+    /// Maximum length of a value in bytes.
     pub value_max_bytes: usize,
-    /// Whether items are evicted when memory is full.
+    /// `true` if items are evicted when memory is full.
     pub evicts: bool,
-    /// Whether commands are counted by the prefix of their keys.
+    /// `true` if commands are counted by the prefix of their keys.
     pub counts_prefixes: bool,
-    /// Connections closed because the buffers of all took too much.
+    /// Number of connections closed because the buffers of all used too much memory.
     pub connections_shed: u64,
-    /// What the buffers of all connections take, in bytes.
+    /// Memory of the buffers of all connections in bytes.
     pub buffer_bytes: u64,
-    /// Received from all connections, in bytes.
+    /// Number of bytes received from all connections.
     pub read_bytes: u64,
-    /// Sent to all connections, in bytes.
+    /// Number of bytes sent to all connections.
     pub written_bytes: u64,
 }
 
 impl ServerInfo {
-    /// What memcached limits: the value with the longest key and all that belongs to it.
+    /// Returns the size that memcached limits: the value with the longest key and all overhead.
     fn item_max_bytes(&self) -> u64 {
         (self.value_max_bytes + KEY_MAX_BYTES + ITEM_OVERHEAD_BYTES) as u64
     }
 }
 
-/// What `stats` tells.
+/// Kind of a `stats` report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Report {
     /// All counters.
     General,
-    /// What the server was told at its start.
+    /// Configuration of the server.
     Settings,
-    /// The items, as those of memcached's first slab class: there are no others.
+    /// The items, reported as those of memcached's first slab class; there are no others.
     Items,
-    /// The memory, likewise. A chunk holds one item.
+    /// The memory, also as one slab class. A chunk holds one item.
     Slabs,
 }
 
@@ -115,8 +115,8 @@ impl Report {
     }
 }
 
-/// What memcached counts, and what does not exist here: there is no crawler, no list in order of use that items move
-/// in, no limit at which a listener pauses. Programs that read the statistics ask for these.
+/// Counters of memcached that have no counterpart here: there is no crawler, no LRU list in which items move, and no
+/// limit at which a listener pauses. Programs that read the statistics expect them.
 const NONE_HERE: [(&str, u64); 11] = [
     ("accepting_conns", 1),
     ("listen_disabled_num", 0),
@@ -131,7 +131,8 @@ const NONE_HERE: [(&str, u64); 11] = [
     ("moves_within_lru", 0),
 ];
 
-/// Writes the processor time of this process, as getrusage(2) gives it, in the kernel's clock ticks.
+/// Writes the processor time of this process in the format of getrusage(2), with the resolution of the kernel's clock
+/// ticks.
 fn push_processor_times(out: &mut Vec<u8>) {
     let ticks_per_second = rustix::param::clock_ticks_per_second().max(1);
     let [user, system] = processor_ticks().unwrap_or_default();
@@ -141,10 +142,10 @@ fn push_processor_times(out: &mut Vec<u8>) {
     }
 }
 
-/// `utime` and `stime` of proc(5).
+/// Returns `utime` and `stime` of proc(5).
 fn processor_ticks() -> Option<[u64; 2]> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The program's name may have spaces; the third field follows it.
+    // The name of the program may contain spaces; the third field follows it.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     Some([fields.next()?.parse().ok()?, fields.next()?.parse().ok()?])
 }
@@ -234,10 +235,10 @@ fn push_numbers(numbers: &[(&str, u64)], out: &mut Vec<u8>) {
     }
 }
 
-/// What `version` answers: the crate's own, behind the protocol level it speaks so that clients which compare
-/// versions use the meta commands.
+/// Text of the `version` reply: the version of the package, preceded by the supported protocol level, so that clients
+/// which compare versions use the meta commands.
 pub(crate) const VERSION: &str = concat!("1.6.18-farcall-", env!("CARGO_PKG_VERSION"));
 
-/// The whole `version` reply.
+/// The complete `version` reply.
 pub(super) const VERSION_LINE: &[u8] =
     concat!("VERSION 1.6.18-farcall-", env!("CARGO_PKG_VERSION"), "\r\n").as_bytes();

@@ -1,4 +1,4 @@
-//! Where a session's operations go.
+//! Interface between a session and the store.
 
 use std::os::fd::RawFd;
 
@@ -12,25 +12,25 @@ use super::{classic, dump, meta};
 use crate::key::{Key, KeyError};
 use crate::store::Partition;
 
-/// One operation of a session. Replies appear in the order of the operations.
+/// One operation of a session. Replies are in the order of the operations.
 #[derive(Debug)]
 pub enum Op<'a> {
     /// A reply that needs no store.
     Text(&'a [u8]),
-    /// One key of a retrieval: its `VALUE` block, or nothing.
+    /// One key of a retrieval; the reply is its `VALUE` block, or empty.
     Get {
         /// The key.
         key: Key<'a>,
-        /// How.
+        /// Options of the retrieval.
         retrieval: Retrieval,
     },
-    /// A whole command with one key.
+    /// A complete command with one key.
     Keyed {
         /// The key, decoded.
         key: Key<'a>,
-        /// The command line, without its end: another thread can parse it again.
+        /// The command line without its end, so that another thread can parse it again.
         line: &'a [u8],
-        /// The line, parsed.
+        /// The parsed line.
         command: &'a KeyedCommand<'a>,
         /// The data block; empty if it is too large to be stored.
         data: &'a [u8],
@@ -39,44 +39,44 @@ pub enum Op<'a> {
     Everywhere {
         /// The change.
         change: Change,
-        /// The answer when it is done.
+        /// The reply after completion.
         reply: &'static [u8],
     },
     /// The statistics of all partitions.
     Report(Report),
-    /// What was counted for each prefix of keys, in all partitions together.
+    /// The counters for each prefix of keys, summed over all partitions.
     ListPrefixes,
     /// Some of the open connections.
     ListConnections {
-        /// The descriptor of the last one that was listed; [`ALL_LISTED`] once there are no more.
+        /// Descriptor of the last connection listed; [`ALL_LISTED`] if there are no more.
         after: &'a mut RawFd,
     },
-    /// One part of the list of all items, of [`Target::dump_parts`].
+    /// One part of a listing of all items, which has [`Target::dump_parts`] parts.
     Dump {
-        /// Which one.
+        /// Number of the part.
         part: u64,
     },
-    /// The same of the connection's partition alone: its parts come first, the others have nothing.
+    /// The same for the connection's partition only: its parts are first, and later parts are empty.
     ShortDump {
-        /// Which one.
+        /// Number of the part.
         part: u64,
-        /// How many items may still be listed.
+        /// Maximum number of items that remain to be listed.
         left: &'a mut u64,
     },
 }
 
-/// What a command changes in every partition.
+/// A change that a command makes in every partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Everything becomes unreachable after this delay.
+    /// Makes all items unreachable after this delay.
     FlushAll(Exptime),
-    /// Commands are counted by the prefix of their keys, or no more.
+    /// Starts or stops counting commands by the prefix of their keys.
     CountPrefixes(bool),
-    /// What was counted starts at zero again.
+    /// Resets all counters to zero.
     ResetStats,
-    /// The memory of all partitions together is limited.
+    /// Limits the memory of all partitions together.
     LimitMemory {
-        /// To how much.
+        /// The limit in bytes.
         limit_bytes: u64,
     },
 }
@@ -96,7 +96,7 @@ impl Change {
         }
     }
 
-    /// The answer: `reply`, or why the change cannot be made. All partitions agree on that.
+    /// Returns `reply`, or an error if the change is not possible. The result is the same in all partitions.
     pub(crate) fn answer(self, reply: &'static [u8], partition: &Partition) -> &'static [u8] {
         match self {
             Change::LimitMemory { limit_bytes }
@@ -109,7 +109,7 @@ impl Change {
     }
 }
 
-/// One partition's share of the memory.
+/// Returns one partition's share of the memory limit.
 fn share_bytes(limit_bytes: u64, partition: &Partition) -> usize {
     (limit_bytes / u64::from(partition.config().partitions)) as usize
 }
@@ -119,32 +119,32 @@ fn share_bytes(limit_bytes: u64, partition: &Partition) -> usize {
 pub struct KeyedCommand<'a>(pub(crate) Command<'a>);
 
 impl KeyedCommand<'_> {
-    /// Whether the reply holds the value.
+    /// Returns whether the reply contains the value.
     #[cfg(feature = "server")]
     pub(crate) fn reads_value(&self) -> bool {
         matches!(&self.0, Command::Meta(line) if line.kind == MetaKind::Get && line.wants_value)
     }
 }
 
-/// Behind the last connection of a list.
+/// Follows the last connection of a list.
 pub const ALL_LISTED: RawFd = RawFd::MAX;
 
-/// What a session works on.
+/// The store that a session operates on.
 pub trait Target {
-    /// Whether there is room for another reply. The session stops reading when there is none.
+    /// Returns whether there is room for another reply. Without room the session stops reading.
     fn has_room(&self) -> bool;
 
-    /// Checks and hashes a key; the error is a key of illegal length.
+    /// Validates and hashes a key; fails if its length is invalid.
     fn key<'k>(&self, bytes: &'k [u8]) -> Result<Key<'k>, KeyError>;
 
-    /// The largest value that is stored, in bytes.
+    /// Returns the maximum length of a value in bytes.
     fn value_max_bytes(&self) -> usize;
 
-    /// In how many parts a list of all items comes.
+    /// Returns the number of parts of a listing of all items.
     fn dump_parts(&self) -> u64;
 
-    /// Takes the operation; false when it cannot be taken now, and then nothing has happened and the session offers
-    /// it again. [`Op::Text`] is always taken when there is room.
+    /// Executes the operation. Returns false if it cannot be accepted now; nothing has changed then, and the session
+    /// repeats it later. [`Op::Text`] is always accepted while there is room.
     fn run(&mut self, op: Op<'_>) -> bool;
 }
 
@@ -154,11 +154,11 @@ pub struct Direct<'a> {
     pub partition: &'a mut Partition,
     /// The partition's time, in milliseconds.
     pub now_ms: u64,
-    /// Where replies go.
+    /// Buffer for replies.
     pub out: &'a mut Vec<u8>,
-    /// No further operation is begun while the replies have at least this many bytes.
+    /// Length of the replies in bytes at which no further operation starts.
     pub out_max_bytes: usize,
-    /// What `stats` says about the server.
+    /// State of the server for `stats`.
     pub info: &'a ServerInfo,
 }
 
@@ -196,7 +196,7 @@ impl Target for Direct<'_> {
             }
             Op::Report(report) => report.render(&self.partition.stats(), self.info, self.now_ms, self.out),
             Op::ListPrefixes => list_prefixes(&self.partition.prefixes, self.out),
-            // There are no sockets.
+            // A target without sockets has no connections to list.
             Op::ListConnections { after } => *after = ALL_LISTED,
             Op::Dump { part } => dump::execute(part as u32, self.partition, self.now_ms, self.out),
             Op::ShortDump { part, left } => {
@@ -207,7 +207,7 @@ impl Target for Direct<'_> {
     }
 }
 
-/// Executes a command with one key on its partition and writes the reply, unless it wants none.
+/// Executes a command with one key on its partition and writes the reply, unless the command has `noreply`.
 pub(crate) fn execute(
     key: &Key<'_>,
     command: &Command<'_>,

@@ -1,9 +1,9 @@
-//! Small pieces of the text protocols: tokens, numbers, times.
+//! Helpers for the text protocols: tokens, numbers, times.
 
 pub(super) use crate::store::parse_decimal as number;
 use crate::store::{Counter, WallClock};
 
-/// Splits the next token off `line`; tokens are separated by spaces. Empty when there is none.
+/// Removes the next token from `line`; tokens are separated by spaces. Returns an empty token if there is none.
 pub(super) fn next_token<'a>(line: &mut &'a [u8]) -> &'a [u8] {
     let start = line.iter().position(|&byte| byte != b' ').unwrap_or(line.len());
     let rest = &line[start..];
@@ -13,21 +13,21 @@ pub(super) fn next_token<'a>(line: &mut &'a [u8]) -> &'a [u8] {
     token
 }
 
-/// The last token of `line`; empty when there is none.
+/// Returns the last token of `line`; empty if there is none.
 pub(super) fn last_token(line: &[u8]) -> &[u8] {
     line.rsplit(|&byte| byte == b' ').find(|token| !token.is_empty()).unwrap_or_default()
 }
 
-/// A decimal number below 2^32.
+/// Parses a decimal number below 2^32.
 pub(super) fn number32(token: &[u8]) -> Option<u32> {
     u32::try_from(number(token)?).ok()
 }
 
-/// An expiry as clients write it: a decimal number of seconds, possibly negative.
+/// An expiration time as sent by clients: a decimal number of seconds, possibly negative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exptime(i64);
 
-/// Above this many seconds (30 days) an expiry counts from the Unix epoch, not from now.
+/// Maximum relative expiration time in seconds (30 days). A larger number is a Unix time.
 const RELATIVE_MAX_S: i64 = 60 * 60 * 24 * 30;
 
 impl Exptime {
@@ -40,7 +40,7 @@ impl Exptime {
         Some(Exptime(if negative { -seconds } else { seconds }))
     }
 
-    /// The time in milliseconds of a partition's clock; 0: never. Negative times lie in the past.
+    /// Returns the time in milliseconds of a partition's clock; 0: never. Negative times are in the past.
     pub(crate) fn to_ms(self, now_ms: u64, wall: WallClock) -> u64 {
         const LONG_PAST_MS: u64 = 1;
         match self.0 {
@@ -51,7 +51,7 @@ impl Exptime {
         }
     }
 
-    /// The delay of a flush: as an expiry, but zero and the past mean now.
+    /// Returns the time of a flush: like an expiration time, but zero and times in the past mean now.
     pub(crate) fn to_flush_ms(self, now_ms: u64, wall: WallClock) -> u64 {
         match self.to_ms(now_ms, wall) {
             0 => now_ms,
@@ -63,7 +63,7 @@ impl Exptime {
     pub(super) const NOW: Exptime = Exptime(0);
 }
 
-/// A counter command's direction and amount.
+/// Returns a counter operation with direction and amount.
 pub(super) fn counter(increment: bool, delta: u64) -> Counter {
     if increment { Counter::Increment(delta) } else { Counter::Decrement(delta) }
 }

@@ -1,4 +1,4 @@
-//! How a server is described and started.
+//! Configuration and start of a server.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -12,8 +12,7 @@ use super::KvServer;
 use crate::front_end::{FrontEndError, ListenError, Listener};
 use crate::store::{Config, ConfigError};
 
-/// Describes a server: one thread, 64 MiB, values up to a little less than 1 MiB and no address, if nothing else is
-/// said.
+/// Configuration of a server. Defaults: one thread, 64 MiB, values slightly below 1 MiB, no address.
 #[derive(Clone)]
 #[must_use]
 pub struct KvServerBuilder<'p> {
@@ -29,7 +28,7 @@ pub struct KvServerBuilder<'p> {
     buffers_bytes: Option<usize>,
 }
 
-/// What buffers of connections may take at least, if nothing else is said.
+/// Default minimum of the memory for connection buffers in bytes.
 const BUFFERS_MIN_BYTES: usize = 64 << 20;
 
 impl Default for KvServerBuilder<'_> {
@@ -51,19 +50,19 @@ impl Default for KvServerBuilder<'_> {
 }
 
 impl<'p> KvServerBuilder<'p> {
-    /// Server threads, each with its own part of the keys.
+    /// Sets the number of server threads, each with its own partition of the keys.
     pub fn partitions(mut self, partitions: u32) -> Self {
         self.partitions = partitions;
         self
     }
 
-    /// Memory of the whole store in bytes, index included.
+    /// Sets the memory of the complete store in bytes, index included.
     pub fn memory_bytes(mut self, memory_bytes: usize) -> Self {
         self.memory_bytes = memory_bytes;
         self
     }
 
-    /// The largest value, in bytes.
+    /// Sets the maximum length of a value in bytes.
     pub fn value_max_bytes(mut self, value_max_bytes: usize) -> Self {
         self.value_max_bytes = value_max_bytes;
         self
@@ -81,36 +80,36 @@ impl<'p> KvServerBuilder<'p> {
         self
     }
 
-    /// Listens for memcached clients on a Unix socket, usable by this user alone. May be called several times.
+    /// Listens for memcached clients on a Unix socket that only this user can use. May be called several times.
     pub fn unix(mut self, path: impl Into<PathBuf>) -> Self {
         self.unix.push(path.into());
         self
     }
 
-    /// Serves memcached clients on a TCP or Unix socket that listens already, such as one that systemd opened. May be
-    /// called several times.
+    /// Serves memcached clients on a TCP or Unix socket that already listens, for example one opened by systemd. May
+    /// be called several times.
     pub fn inherited(mut self, socket: OwnedFd) -> Self {
         self.inherited.push(Arc::new(socket));
         self
     }
 
-    /// Listens for RPC clients on a TCP address, which carries the handshake only, and serves them with the verbs of
+    /// Listens for RPC clients on a TCP address, which carries only the handshake, and serves them with the verbs of
     /// `provider`. Port 0 lets the system choose.
     pub fn rpc(mut self, address: SocketAddr, provider: &'p dyn Provider) -> Self {
         self.rpc = Some((address, provider));
         self
     }
 
-    /// Memcached connections open at a time, over all addresses.
+    /// Sets the maximum number of open memcached connections over all addresses.
     pub fn connections_max(mut self, connections_max: u64) -> Self {
         self.connections_max = connections_max;
         self
     }
 
-    /// Memory of the buffers of memcached connections, in bytes: commands that came in part, replies that were not
-    /// taken. It comes on top of the store's; each thread has an equal share. Above it, the connection that holds most
-    /// is closed. By default 64 MiB, or an eighth of the store's memory or four of the largest values for each thread
-    /// if that is more.
+    /// Sets the maximum memory for the buffers of memcached connections in bytes: incomplete commands and unsent
+    /// replies. It is in addition to the memory of the store; each thread has an equal share. Above it, the connection
+    /// with the largest buffers is closed. The default is the maximum of 64 MiB, an eighth of the store's memory, and
+    /// four of the largest values per thread.
     pub fn buffers_bytes(mut self, buffers_bytes: usize) -> Self {
         self.buffers_bytes = Some(buffers_bytes);
         self
@@ -125,8 +124,8 @@ impl<'p> KvServerBuilder<'p> {
     /// Binds every address, then starts the threads.
     ///
     /// # Errors
-    /// When an address cannot be bound, the store does not fit its limit, or a thread cannot be started. Nothing is
-    /// left running then.
+    /// If an address cannot be bound, the store does not fit its limit, or a thread cannot be started. Threads started
+    /// before are stopped then.
     pub fn start(self) -> Result<KvServer, KvServerError> {
         let has_sockets = !(self.tcp.is_empty() && self.unix.is_empty() && self.inherited.is_empty());
         if !has_sockets && self.rpc.is_none() {
@@ -150,7 +149,7 @@ impl<'p> KvServerBuilder<'p> {
         tcp.chain(self.unix.iter().map(|path| Listener::unix(path))).chain(inherited).collect()
     }
 
-    /// Whether there is memory for the whole store, which takes it bit by bit.
+    /// Checks that there is memory for the complete store, which is used up gradually.
     pub(super) fn check_memory(&self) -> Result<(), ConfigError> {
         let bytes = self.memory_bytes;
         let checked = farcall_shm::require_memory(bytes as u64);
@@ -169,17 +168,17 @@ impl<'p> KvServerBuilder<'p> {
     }
 }
 
-/// A server could not start, or ended.
+/// The server could not start, or a thread has failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum KvServerError {
-    /// Nobody could reach it.
+    /// There is no address to which clients could connect.
     #[error("the server has no address: give it a TCP address, a Unix socket or an RPC address")]
     NoAddress,
-    /// No threads.
+    /// The number of partitions is zero.
     #[error("a server has at least one partition")]
     NoPartition,
-    /// More threads than RPC clients can name.
+    /// There are more threads than RPC clients can identify.
     #[error("{0} partitions; a server has at most 65535")]
     TooManyPartitions(u32),
     /// RPC cannot be served.
@@ -202,7 +201,7 @@ pub enum KvServerError {
     /// A thread panicked.
     #[error("a server thread panicked; its message is on standard error; this is a defect")]
     Panicked,
-    /// A thread ended by itself.
+    /// A thread ended without a stop request.
     #[error("a server thread ended; its message is on standard error")]
     Ended,
 }

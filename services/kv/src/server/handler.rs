@@ -1,4 +1,4 @@
-//! A server thread that answers RPC clients, and memcached clients beside them.
+//! A server thread that serves RPC clients, and memcached clients in addition.
 
 use super::DRAIN_TIMEOUT;
 use super::upkeep::Upkeep;
@@ -10,44 +10,45 @@ use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Next, WaitSet};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// Turns between two looks at sockets while memcached clients are connected to this thread.
+/// Number of iterations between two polls of the sockets while memcached clients are connected to this thread.
 const TURNS_PER_LOOK: u32 = 64;
-/// Between two looks when none is: a new one, or a command that another thread forwards. A look is a system call.
+/// Interval between two polls while none is connected, for a new connection or a command that another thread forwards.
+/// A poll is a system call.
 const LOOK_PERIOD: Duration = Duration::from_micros(50);
-/// Between two looks if there is no socket: only upkeep.
+/// Interval between two polls if there is no socket, for maintenance only.
 const UPKEEP_PERIOD: Duration = Duration::from_millis(10);
-/// An idle thread wakes this often for upkeep.
+/// Interval at which an idle thread wakes for maintenance.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
-/// Answers calls to one partition.
+/// Executes calls for one partition.
 pub(super) struct KvHandler {
     service: Service,
-    /// The server's time at time zero of the thread's clock.
+    /// The server's time when the thread's clock is zero.
     epoch_ms: u64,
 }
 
-/// What runs in a thread: the responder, the thread's sockets, upkeep.
+/// The state of a thread: the responder, the sockets of the thread, maintenance.
 pub(super) struct KvEndpoint {
     responder: Responder<KvHandler, MonotonicClock>,
     upkeep: Upkeep,
     clock: Clock,
-    /// None if the server has no memcached front end at all.
+    /// `None` if the server has no memcached front end.
     front_end: Option<FrontEnd>,
     turns_to_look: u32,
     next_look: Nanos,
-    /// The next look is the last before sleeping.
+    /// `true` if the next poll is the last before sleeping.
     is_armed: bool,
     drain: Option<Drain>,
 }
 
-/// How far the drain of the front end is.
+/// Progress of draining the front end.
 struct Drain {
     until: Nanos,
     is_done: bool,
 }
 
 impl KvEndpoint {
-    /// Serves `partition`. To be made in the thread that runs it, when its clock starts.
+    /// Serves `partition`. Must be created in the thread that drives it, when the thread's clock starts.
     pub(super) fn new(
         parts: ResponderParts,
         partition: Partition,
@@ -67,10 +68,10 @@ impl KvEndpoint {
         })
     }
 
-    /// Does what was put off while calls came; returns whether a socket had work.
+    /// Does the work that was deferred while calls arrived. Returns whether a socket had work.
     fn look(&mut self, now: Nanos) -> Next {
         let now_ms = self.clock.now_ms();
-        // The thread's clock is calibrated, and may drift.
+        // Corrected at each poll, because the thread's clock is calibrated and may drift.
         let handler = self.responder.handler();
         handler.epoch_ms = now_ms.saturating_sub(now.0 / 1_000_000);
         let partition = handler.service.partition();
@@ -83,7 +84,8 @@ impl KvEndpoint {
             return Next::Idle { until: Some(now + SLEEP_MAX) };
         };
         self.next_look = now + LOOK_PERIOD;
-        // A front end that fails here fails again at the next look; its own connections are closed by then.
+        // An error is a failure of the front end's loop itself, and occurs again at the next poll; a failing
+        // connection is only closed.
         let any = front_end.poll(partition, || now_ms, Some(Duration::ZERO)).is_ok_and(|turns| turns > 0);
         if let Some(drain) = &mut self.drain {
             drain.is_done = (!any && front_end.is_drained()) || now >= drain.until;
@@ -108,7 +110,7 @@ impl Handler for KvHandler {
 }
 
 impl KvEndpoint {
-    /// Looks at the sockets, unless it did so a moment ago.
+    /// Polls the sockets, unless they were polled recently.
     #[inline]
     fn look_if_due(&mut self, now: Nanos) -> Next {
         if now >= self.next_look || self.is_armed {
@@ -169,7 +171,7 @@ impl ThreadEndpoint for KvEndpoint {
     }
 }
 
-/// Replies are written where the client fetches them from.
+/// Writes a reply directly into the response slot from which the client fetches it.
 impl ReplySink for Reply<'_> {
     #[inline]
     fn push(&mut self, bytes: &[u8]) {

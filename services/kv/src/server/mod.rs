@@ -1,5 +1,5 @@
-//! A key-value server in this process: one thread and one partition of the store per core, which memcached clients
-//! reach over TCP and Unix sockets, and RPC clients over verbs.
+//! A key-value server in this process: one thread and one partition of the store per core. Memcached clients connect
+//! over TCP and Unix sockets, RPC clients over verbs.
 //!
 //! ```
 //! use farcall_kv::server::KvServer;
@@ -33,12 +33,12 @@ use handler::KvEndpoint;
 use crate::front_end::{FrontEnd, FrontEndConfig, Listener};
 use crate::store::{Clock, ConfigError, Partition};
 
-/// A stopping thread answers what it received from sockets, but not for longer than this.
+/// Maximum time for which a stopping thread executes commands that it received from sockets.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// A thread that serves RPC polls so often without work before it sleeps: some hundred microseconds.
+/// Wait strategy of a thread that serves RPC: it polls for some hundred microseconds without work before it sleeps.
 const WAITING: Waiting = Waiting::Adaptive { max_retry: 10_000 };
 
-/// A running server. Dropping it stops it.
+/// A running server. Dropping it stops the server.
 pub struct KvServer {
     stop: Stop,
     threads: Threads,
@@ -46,11 +46,11 @@ pub struct KvServer {
     unix: Vec<PathBuf>,
 }
 
-/// Who serves: one thread for each partition.
+/// The server threads, one for each partition.
 enum Threads {
-    /// Threads that sleep in their sockets.
+    /// Threads that sleep on their sockets.
     Sockets(Vec<JoinHandle<Result<(), KvServerError>>>),
-    /// Threads that poll for calls and look at their sockets between them. None once it was stopped.
+    /// Threads that poll for calls, and poll their sockets in between. `None` after the server was stopped.
     Rpc(Option<Server>),
 }
 
@@ -66,7 +66,7 @@ impl fmt::Debug for KvServer {
 }
 
 impl KvServer {
-    /// Starts to describe a server.
+    /// Returns a builder with the default configuration.
     pub fn builder<'p>() -> KvServerBuilder<'p> {
         KvServerBuilder::default()
     }
@@ -118,7 +118,7 @@ impl KvServer {
         Ok(())
     }
 
-    /// Where RPC clients connect.
+    /// Returns the address for RPC clients.
     #[must_use]
     pub fn rpc_address(&self) -> Option<SocketAddr> {
         match &self.threads {
@@ -127,18 +127,18 @@ impl KvServer {
         }
     }
 
-    /// Where memcached clients connect over TCP, in the order of the configuration.
+    /// Returns the TCP addresses for memcached clients, in the order of the configuration.
     #[must_use]
     pub fn tcp_addresses(&self) -> &[SocketAddr] {
         &self.tcp
     }
 
-    /// Where memcached clients connect over Unix sockets.
+    /// Returns the paths of the Unix sockets for memcached clients.
     pub fn unix_paths(&self) -> impl Iterator<Item = &Path> {
         self.unix.iter().map(PathBuf::as_path)
     }
 
-    /// Whether all threads still run. One that failed is reported by [`Self::stop`].
+    /// Returns whether all threads are running. [`Self::stop`] returns the error of a thread that failed.
     #[must_use]
     pub fn is_serving(&self) -> bool {
         match &self.threads {
@@ -147,10 +147,10 @@ impl KvServer {
         }
     }
 
-    /// Stops: no new connections, what was received is answered, then the threads end.
+    /// Stops the server: accepts no new connections, executes the commands received so far, then ends the threads.
     ///
     /// # Errors
-    /// The first failure of a thread.
+    /// Returns the first failure of a thread.
     pub fn stop(mut self) -> Result<(), KvServerError> {
         self.join()
     }
@@ -173,19 +173,19 @@ impl KvServer {
 
 impl Drop for KvServer {
     fn drop(&mut self) {
-        // Failures were there to be had from `stop`.
+        // `stop` reports failures to callers that need them.
         let _ = self.join();
     }
 }
 
-/// One RPC server thread for each partition, with its front end beside it.
+/// Starts one RPC server thread for each partition, together with its front end.
 fn serve_rpc(
     (address, provider): (SocketAddr, &dyn Provider),
     parts: Vec<(FrontEnd, Partition)>,
     has_sockets: bool,
     clock: Clock,
 ) -> Result<Server, KvServerError> {
-    // Checked with the configuration.
+    // The number was checked with the configuration.
     let threads = parts.len() as u16;
     let parts = Mutex::new(parts.into_iter().map(Some).collect::<Vec<_>>());
     let endpoint = move |responder: ResponderParts| {

@@ -1,4 +1,4 @@
-//! A server thread that answers memcached clients only: it sleeps in its front end.
+//! A server thread that serves memcached clients only: it sleeps in its front end.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use super::{DRAIN_TIMEOUT, KvServerError};
 use crate::front_end::FrontEnd;
 use crate::store::{Clock, Partition};
 
-/// An idle thread looks this often whether it is to stop: ten wake-ups a second cost nothing that can be measured.
+/// Interval at which an idle thread checks for a stop request. Ten wake-ups a second have no measurable cost.
 const STOP_CHECK: Duration = Duration::from_millis(100);
 
-/// Serves until told to stop, then answers what was received.
+/// Serves until a stop is requested, then executes the commands received so far.
 pub(super) fn serve(
     mut front_end: FrontEnd,
     mut partition: Partition,

@@ -1,4 +1,4 @@
-//! What a server thread does now and then for its partition: reclaim expired items, look at the wall clock, publish
+//! Periodic maintenance of a partition by its server thread: reclaims expired items, reads the wall clock, publishes
 //! counters.
 
 use std::time::{Duration, Instant};
@@ -8,14 +8,14 @@ use farcall_stats::Block;
 
 use crate::store::{Partition, Stats, StoreCounters, unix_ms};
 
-/// Between two sweeps under load.
+/// Interval between two sweeps under load.
 const SWEEP_PERIOD: Duration = Duration::from_millis(10);
-/// Buckets of one sweep: one load each.
+/// Number of buckets per sweep: one load each.
 const SWEEP_BUCKETS: u32 = 512;
-/// Counters for `farcall stats PID` are published at most so often: readers are people.
+/// Minimum interval between two updates of the counters for `farcall stats PID`, which is read by users.
 const PUBLISH_PERIOD: Duration = Duration::from_millis(100);
 
-/// The upkeep of one partition.
+/// Maintenance state of one partition.
 pub(super) struct Upkeep {
     counters: Block<StoreCounters>,
     sweep_due: Instant,
@@ -23,7 +23,7 @@ pub(super) struct Upkeep {
     shortage: Shortage,
 }
 
-/// What the log was told of a full store.
+/// Counters at the last log message about a full store.
 #[derive(Default)]
 struct Shortage {
     evicted: u64,
@@ -33,7 +33,7 @@ struct Shortage {
 }
 
 impl Shortage {
-    /// Tells, once a minute at most, that items were evicted or writes refused since the last look.
+    /// Logs, at most once a minute, that items were evicted or writes refused since the last call.
     fn tell(&mut self, number: u32, stats: &Stats) {
         let limit_bytes = stats.limit_bytes;
         if stats.evictions() > self.evicted && self.evictions.count().is_some() {
@@ -54,14 +54,14 @@ impl Shortage {
 }
 
 impl Upkeep {
-    /// For a partition.
+    /// Creates the state for a partition.
     pub(super) fn new(partition: &Partition) -> Self {
         let counters = Block::new(&format!("kv partition {}", partition.config().partition), 0);
         let now = Instant::now();
         Self { counters, sweep_due: now, publish_due: now, shortage: Shortage::default() }
     }
 
-    /// Does what is due. `now_ms` is asked only then.
+    /// Does the work that is due. `now_ms` is called only then.
     pub(super) fn run(&mut self, partition: &mut Partition, now_ms: impl FnOnce() -> u64) {
         let now = Instant::now();
         if now < self.sweep_due {
@@ -78,7 +78,7 @@ impl Upkeep {
         }
     }
 
-    /// Publishes the counters, also before a thread sleeps: it may be long.
+    /// Publishes the counters. Also called before a thread sleeps, because the sleep may be long.
     pub(super) fn publish(&self, partition: &Partition) {
         self.counters.publish(&partition.stats());
     }

@@ -1,9 +1,9 @@
-//! The memory of the items: one mapping cut into blocks by a two-level segregated-fit allocator.
+//! The memory of the items: one mapping divided into blocks by a two-level segregated-fit allocator.
 //!
-//! A free block is found, split, merged with its neighbours and filed in constant time, so that no operation ever
-//! calls the system's allocator, and no size class can starve another: freeing a run of neighbouring blocks
-//! always yields one block of their whole size. Blocks are counted in granules of 16 bytes and lie back to
-//! back; each starts with its own size and the size of the block before it.
+//! A free block is found, split, merged with its neighbours and listed in constant time. No operation calls the
+//! system's allocator, and no size class can starve another: freeing a run of neighbouring blocks always results in
+//! one block of their total size. Blocks are counted in granules of 16 bytes and are contiguous. Each begins with its
+//! own size and the size of the previous block.
 //!
 //! The scheme is that of Masmano et al., "TLSF: a new dynamic memory allocator for real-time systems" (ECRTS 2004).
 
@@ -14,13 +14,13 @@ use super::region::Region;
 /// The unit of allocation, in bytes.
 pub(crate) const GRANULE_BYTES: usize = 16;
 
-/// Bytes in front of every block that belong to the arena.
+/// Length of the header of each block in bytes.
 pub(crate) const BLOCK_HEADER_BYTES: usize = 8;
 
-/// Most granules an arena can address: sizes share their word with one flag (32 GiB).
+/// Maximum number of granules of an arena: sizes share their word with one flag (32 GiB).
 pub(crate) const GRANULES_MAX: u32 = (1 << 31) - 1;
 
-/// A block's first granule. Granule 0 is never a block, so that zero can mean "none".
+/// First granule of a block. Granule 0 is never a block, so that zero can mean "none".
 pub(crate) type Granule = u32;
 
 const FREE: u32 = 1 << 31;
@@ -30,12 +30,12 @@ const FIRST_LEVELS: usize = (31 - SECOND_LEVEL_LOG2 as usize) + 1;
 
 pub(crate) struct Arena {
     bytes: Region<u8>,
-    /// The last granule, a block in use that no one owns: the end of every walk.
+    /// The last granule, a block in use without an owner: the end of every walk.
     sentinel: Granule,
     first_level: u32,
     second_level: [u16; FIRST_LEVELS],
     heads: [[Granule; SECOND_LEVELS]; FIRST_LEVELS],
-    /// Where the eviction hand stands: always the start of a block.
+    /// Position of the eviction hand: always the start of a block.
     hand: Granule,
     used_granules: u32,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Block {
 }
 
 impl Arena {
-    /// An arena of `granules` granules (at least 4, at most [`GRANULES_MAX`]), all free.
+    /// Creates an arena of `granules` granules (at least 4, at most [`GRANULES_MAX`]), all free.
     pub(crate) fn new(granules: u32) -> io::Result<Self> {
         debug_assert!((4..=GRANULES_MAX).contains(&granules));
         let bytes = Region::map(granules as usize * GRANULE_BYTES)?;
@@ -70,42 +70,43 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Granules needed for `bytes` bytes behind a block's header.
+    /// Returns the number of granules for `bytes` bytes and a block header.
     #[inline]
     pub(crate) fn granules_for(bytes: usize) -> u32 {
         (bytes + BLOCK_HEADER_BYTES).div_ceil(GRANULE_BYTES) as u32
     }
 
-    /// What the mapping takes, in bytes.
+    /// Returns the length of the mapping in bytes.
     pub(crate) fn mapped_bytes(&self) -> usize {
         self.bytes.mapped_bytes()
     }
 
-    /// What blocks in use take, in bytes, headers and rounding included.
+    /// Returns the length of all blocks in use in bytes, headers and rounding included.
     pub(crate) fn used_bytes(&self) -> usize {
         self.used_granules as usize * GRANULE_BYTES
     }
 
-    /// The whole mapping, for readers of items; a block's contents start [`BLOCK_HEADER_BYTES`] into it.
+    /// Returns the complete mapping for reading items; a block's contents begin [`BLOCK_HEADER_BYTES`] after its
+    /// start.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The whole mapping, for writers of items.
+    /// Returns the complete mapping for writing items.
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
-    /// The block that starts at `at`.
+    /// Returns the block that starts at `at`.
     #[inline]
     pub(crate) fn block(&self, at: Granule) -> Block {
         let word = self.word(at, 0);
         Block { at, granules: word & !FREE, free: word & FREE != 0 }
     }
 
-    /// Takes a block of `granules`, or nothing when no free block is large enough.
+    /// Allocates a block of `granules`; returns `None` if no free block is large enough.
     pub(crate) fn take(&mut self, granules: u32) -> Option<Granule> {
         let at = self.find(granules)?;
         self.unfile(at);
@@ -119,7 +120,7 @@ impl Arena {
         Some(at)
     }
 
-    /// Gives back the block at `at` and merges it with free neighbours.
+    /// Frees the block at `at` and merges it with free neighbours.
     pub(crate) fn give_back(&mut self, at: Granule) {
         let Block { granules, free, .. } = self.block(at);
         debug_assert!(!free, "block {at} is given back twice");
@@ -142,7 +143,7 @@ impl Arena {
         self.file(start);
     }
 
-    /// The next block in address order, round and round: the walk of the eviction hand.
+    /// Returns the block at the eviction hand, and advances the hand in address order, cyclically.
     pub(crate) fn advance_hand(&mut self) -> Block {
         let block = self.block(self.hand);
         let next = self.hand + block.granules;
@@ -150,7 +151,8 @@ impl Arena {
         block
     }
 
-    // A size's list: sizes below 16 granules have one list each, above every power of two is cut into 16.
+    // Returns the list of a size: sizes below 16 granules have one list each; above, every power of two is divided
+    // into 16.
     fn class(granules: u32) -> (usize, usize) {
         if granules < SECOND_LEVELS as u32 {
             return (0, granules as usize);
@@ -160,7 +162,7 @@ impl Arena {
         ((log2 - SECOND_LEVEL_LOG2 + 1) as usize, second)
     }
 
-    /// A free block of at least `granules`: the head of the first list whose every block is large enough.
+    /// Finds a free block of at least `granules`: the head of the first list in which every block is large enough.
     fn find(&self, granules: u32) -> Option<Granule> {
         let rounding = if granules < SECOND_LEVELS as u32 {
             0
@@ -181,7 +183,7 @@ impl Arena {
         Some(self.heads[first][seconds.trailing_zeros() as usize])
     }
 
-    /// Files the free block `at` as the head of its list.
+    /// Adds the free block `at` as the head of its list.
     fn file(&mut self, at: Granule) {
         let (first, second) = Self::class(self.block(at).granules);
         let old_head = self.heads[first][second];
@@ -195,7 +197,7 @@ impl Arena {
         self.first_level |= 1 << first;
     }
 
-    /// Takes the free block `at` out of its list.
+    /// Removes the free block `at` from its list.
     fn unfile(&mut self, at: Granule) {
         let (next, previous) = (self.word(at, 8), self.word(at, 12));
         if next != 0 {
@@ -215,7 +217,7 @@ impl Arena {
         }
     }
 
-    /// Writes a block's size and tells the block behind it.
+    /// Writes a block's size, also into the header of the next block.
     fn set_block(&mut self, at: Granule, granules: u32, free: bool) {
         self.set_word(at, 0, if free { granules | FREE } else { granules });
         self.set_word(at + granules, 4, granules);
@@ -295,7 +297,8 @@ mod tests {
                 let hand = arena.advance_hand().at;
                 prop_assert!(blocks.iter().any(|b| b.at == hand), "the hand stands on a block");
                 if let Some(largest) = blocks.iter().filter(|b| b.free).map(|b| b.granules).max() {
-                    // Good fit may miss a block by less than a sixteenth of the request, never more.
+                    // The search rounds sizes up, so it may miss a block by less than a sixteenth of the request,
+                    // never more.
                     prop_assert!(arena.find((largest - largest / 16).saturating_sub(1).max(1)).is_some());
                 }
             }

@@ -2,10 +2,10 @@
 
 use super::region::Plain;
 
-/// Slots in a bucket (RF-RPC, section 5.1).
+/// Number of slots in a bucket (RF-RPC, section 5.1).
 pub(crate) const SLOTS: usize = 8;
 
-/// Where an item lies: its first granule in the arena. Zero is no item.
+/// Location of an item: its first granule in the arena. Zero means no item.
 pub(crate) type ItemRef = u32;
 
 /// One bucket: exactly one cache line, so that a lookup that misses costs one memory access.
@@ -14,9 +14,10 @@ pub(crate) type ItemRef = u32;
 pub(crate) struct Bucket {
     items: [ItemRef; SLOTS],
     tags: [u16; SLOTS],
-    /// Recency: eight nibbles, a permutation of the slots XOR [`ORDER_BASE`]; the lowest is the latest used.
+    /// Recency: eight nibbles, a permutation of the slots XOR [`ORDER_BASE`]; the lowest nibble is the most recently
+    /// used slot.
     order: u32,
-    /// No item here expires before this second (0: none expires): the sweep skips whole buckets by it.
+    /// Lower bound of the expiration times here in seconds (0: none expires), by which the sweep skips buckets.
     earliest_expiry_s: u32,
     _unused: u64,
 }
@@ -24,12 +25,12 @@ pub(crate) struct Bucket {
 // SAFETY: all fields are integers, and zero is the empty bucket: no items, order equal to ORDER_BASE.
 unsafe impl Plain for Bucket {}
 
-/// The order stored as zero, so that freshly mapped memory is a valid empty bucket.
+/// The order that is stored as zero, so that newly mapped memory is a valid empty bucket.
 const ORDER_BASE: u32 = 0x7654_3210;
 const EVERY_NIBBLE: u32 = 0x1111_1111;
 
 impl Bucket {
-    /// The slots whose tag equals `tag`, as a bit set.
+    /// Returns the slots whose tag equals `tag`, as a bit set.
     #[inline]
     pub(crate) fn matches(&self, tag: u16) -> u32 {
         let mut set = 0;
@@ -39,35 +40,35 @@ impl Bucket {
         set
     }
 
-    /// The item in `slot`, zero when empty.
+    /// Returns the item in `slot`, zero if it is empty.
     #[inline]
     pub(crate) fn item(&self, slot: usize) -> ItemRef {
         self.items[slot]
     }
 
-    /// The slot that holds `item`.
+    /// Returns the slot that holds `item`.
     pub(crate) fn slot_of(&self, item: ItemRef) -> Option<usize> {
         self.items.iter().position(|&own| own == item)
     }
 
-    /// A slot without an item.
+    /// Returns a slot without an item.
     pub(crate) fn empty_slot(&self) -> Option<usize> {
         self.slot_of(0)
     }
 
-    /// Occupied slots with their items.
+    /// Returns the occupied slots with their items.
     pub(crate) fn occupied(&self) -> impl Iterator<Item = (usize, ItemRef)> + use<> {
         self.items.into_iter().enumerate().filter(|&(_, item)| item != 0)
     }
 
-    /// Puts `item` into `slot` and makes it the latest used.
+    /// Stores `item` in `slot` and makes it the most recently used.
     pub(crate) fn fill(&mut self, slot: usize, item: ItemRef, tag: u16) {
         self.items[slot] = item;
         self.tags[slot] = tag;
         self.bump(slot);
     }
 
-    /// Points `slot` at another place of the same item, e.g. after it grew.
+    /// Changes the location of the item in `slot`, for example after it grew.
     pub(crate) fn relocate(&mut self, slot: usize, item: ItemRef) {
         self.items[slot] = item;
     }
@@ -78,12 +79,12 @@ impl Bucket {
         self.tags[slot] = 0;
     }
 
-    /// Makes `slot` the latest used. Branch-free: finds its nibble and rotates the part below it.
+    /// Makes `slot` the most recently used. Branch-free: finds its nibble and rotates the part below it.
     #[inline]
     pub(crate) fn bump(&mut self, slot: usize) {
         let order = self.order ^ ORDER_BASE;
         let difference = order ^ (slot as u32 * EVERY_NIBBLE);
-        // The lowest zero nibble of `difference` is the slot's place; borrows only disturb nibbles above it.
+        // The lowest zero nibble of `difference` is the position of the slot; borrows only affect nibbles above it.
         let zero = difference.wrapping_sub(EVERY_NIBBLE) & !difference & (EVERY_NIBBLE << 3);
         let shift = zero.trailing_zeros() & 0b11100;
         let newer = order & ((1 << shift) - 1);
@@ -91,12 +92,12 @@ impl Bucket {
         self.order = (older | (newer << 4) | slot as u32) ^ ORDER_BASE;
     }
 
-    /// The slot used longest ago. Meaningful when the bucket is full.
+    /// Returns the least recently used slot. Meaningful only if the bucket is full.
     pub(crate) fn least_recent(&self) -> usize {
         ((self.order ^ ORDER_BASE) >> 28) as usize
     }
 
-    /// Notes that an item here expires at `expires_ms` (0: never).
+    /// Records that an item here expires at `expires_ms` (0: never).
     pub(crate) fn note_expiry(&mut self, expires_ms: u64) {
         if expires_ms == 0 {
             return;
@@ -108,12 +109,12 @@ impl Bucket {
         }
     }
 
-    /// Whether some item here may have expired at `now_ms`.
+    /// Returns whether an item here may have expired at `now_ms`.
     pub(crate) fn may_have_expired(&self, now_ms: u64) -> bool {
         self.earliest_expiry_s != 0 && u64::from(self.earliest_expiry_s) <= now_ms / 1000
     }
 
-    /// Forgets the expiry hint before it is rebuilt from the items.
+    /// Clears the expiration hint before it is rebuilt from the items.
     pub(crate) fn forget_expiry(&mut self) {
         self.earliest_expiry_s = 0;
     }

@@ -1,10 +1,10 @@
-//! The time of a server.
+//! Clock of a server.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::partition::Partition;
 
-/// Starts at Unix time and follows the monotonic clock from then on: whoever sets the wall clock expires nothing.
+/// Starts at Unix time and then follows the monotonic clock, so that a change of the wall clock expires no items.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     started: Instant,
@@ -12,7 +12,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Starts now.
+    /// Starts the clock at the current time.
     pub fn start() -> Self {
         Self::start_at(unix_ms())
     }
@@ -21,27 +21,27 @@ impl Clock {
         Self { started: Instant::now(), started_ms }
     }
 
-    /// The time in milliseconds.
+    /// Returns the time in milliseconds.
     pub fn now_ms(&self) -> u64 {
         self.started_ms + self.started.elapsed().as_millis() as u64
     }
 }
 
 impl Partition {
-    /// By this clock, items are looked at again that would be live at the time that an operation names: a thread may be
-    /// stopped after it has asked for the time, and before the command comes.
+    /// Sets a clock by which items that are live at the time passed to an operation are checked again. A thread may be
+    /// stopped between reading the time and executing the command.
     pub fn set_clock(&mut self, clock: Clock) {
         self.clock = Some(clock);
     }
 
-    /// Whether a time has come.
+    /// Returns whether a time has been reached.
     #[inline]
     pub(super) fn has_come(&self, at_ms: u64, now_ms: u64) -> bool {
         at_ms <= now_ms || self.clock.is_some_and(|clock| at_ms <= clock.now_ms())
     }
 }
 
-/// What the wall clock shows, in milliseconds.
+/// Returns the time of the wall clock in milliseconds.
 pub(crate) fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

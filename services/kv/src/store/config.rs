@@ -1,4 +1,4 @@
-//! How large a partition is and how its memory is divided.
+//! Size of a partition and division of its memory.
 
 use thiserror::Error;
 
@@ -9,36 +9,36 @@ use super::item::ITEM_OVERHEAD_BYTES;
 use super::partition::Partition;
 use crate::key::{HashSeed, KEY_MAX_BYTES, Router};
 
-/// The size and the place of one partition.
+/// The size and the number of one partition.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// All memory the partition may take, in bytes: index, headers, keys, values and its own record.
+    /// Maximum memory of the partition in bytes: index, headers, keys, values and its own record.
     pub limit_bytes: usize,
-    /// The largest value, in bytes.
+    /// Maximum length of a value in bytes.
     pub value_max_bytes: usize,
-    /// The index's share of the memory.
+    /// Size of the index.
     pub index: IndexSize,
-    /// Whether old items give way to new ones. Without eviction a full store refuses with
-    /// [`super::StoreError::OutOfMemory`] and keeps what it has.
+    /// `true` if old items are evicted for new ones. Without eviction a full store refuses writes with
+    /// [`super::StoreError::OutOfMemory`] and keeps its items.
     pub evict: bool,
-    /// The seed of the key hash; equal in all partitions and clients of a store.
+    /// Seed of the key hash; equal in all partitions and clients of a store.
     pub seed: HashSeed,
-    /// This partition's number, below `partitions`.
+    /// Number of this partition, below `partitions`.
     pub partition: u32,
-    /// How many partitions the store has.
+    /// Number of partitions of the store.
     pub partitions: u32,
 }
 
-/// How the number of buckets is chosen.
+/// Choice of the number of buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IndexSize {
-    /// A quarter of the limit. With items of 96 bytes the index is then a third full when memory is.
+    /// A quarter of the memory limit. With items of 96 bytes the index is a third full when the memory is full.
     Quarter,
     /// Exactly this many buckets of 64 bytes and eight slots.
     Buckets(u32),
 }
 
-/// Why a [`Config`] cannot work.
+/// Reasons for which a [`Config`] is invalid.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The limit cannot hold the index and a few of the largest items.
@@ -47,11 +47,11 @@ pub enum ConfigError {
          {needed_bytes} bytes a partition, lower the largest value, or take a smaller index"
     )]
     LimitTooSmall {
-        /// The limit asked for.
+        /// The configured limit in bytes.
         limit_bytes: usize,
-        /// The largest value asked for.
+        /// The configured maximum length of a value in bytes.
         value_max_bytes: usize,
-        /// The smallest limit that works with the rest of the configuration.
+        /// The smallest limit that is valid with the rest of the configuration.
         needed_bytes: usize,
     },
     /// One partition addresses at most 32 GiB of items.
@@ -59,57 +59,57 @@ pub enum ConfigError {
         "a limit of {limit_bytes} bytes is too large for one partition (about 32 GiB): use more partitions"
     )]
     LimitTooLarge {
-        /// The limit asked for.
+        /// The configured limit in bytes.
         limit_bytes: usize,
     },
-    /// The length of a value is kept in 30 bits.
+    /// The length of a value is stored in 30 bits.
     #[error(
         "values of {value_max_bytes} bytes are too large: a value has at most {VALUE_MAX_BYTES_CEILING} bytes"
     )]
     ValueMaxTooLarge {
-        /// The largest value asked for.
+        /// The configured maximum length of a value in bytes.
         value_max_bytes: usize,
     },
-    /// The partition's number is not below the number of partitions.
+    /// The number of the partition is not below the number of partitions.
     #[error("partition {partition} of {partitions} does not exist: numbers start at 0")]
     NoSuchPartition {
-        /// The number asked for.
+        /// The configured number of the partition.
         partition: u32,
         /// The number of partitions.
         partitions: u32,
     },
-    /// The system gave no memory.
+    /// Mapping the memory failed.
     #[error(
         "mapping {bytes} bytes for the store failed: {source}; check the memory and address-space limits"
     )]
     Map {
-        /// What was asked of the system.
+        /// Length of the mapping in bytes.
         bytes: usize,
-        /// The system's answer.
+        /// Error of the system.
         source: std::io::Error,
     },
 }
 
-/// The division a checked configuration comes to.
+/// The memory layout of a valid configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) buckets: u32,
     pub(crate) granules: u32,
 }
 
-/// The arena holds this many items of the largest size. Four make sure that room for one can always be cleared
-/// while another one (the value being replaced) stays in place in the middle.
+/// Minimum capacity of the arena in items of the maximum size. With four, room for one can always be freed while
+/// another (the value being replaced) stays in place in the middle.
 const LARGEST_ITEMS_MIN: usize = 4;
 
-/// No configuration allows larger values than this, in bytes.
+/// Upper bound of the configured maximum length of a value in bytes.
 pub const VALUE_MAX_BYTES_CEILING: usize = 1 << 30;
 
-/// The largest value by default, in bytes: as in memcached, an item with the longest key has 1 MiB then. Clients count
-/// on it that a value of 1 MiB is refused.
+/// Default maximum length of a value in bytes: an item with the longest key then has 1 MiB, as in memcached. Clients
+/// rely on the refusal of a value of 1 MiB.
 pub const VALUE_MAX_BYTES_DEFAULT: usize = (1 << 20) - KEY_MAX_BYTES - ITEM_OVERHEAD_BYTES;
 
 impl Default for Config {
-    /// 64 MiB, values to a little less than 1 MiB, eviction on, the only partition.
+    /// 64 MiB, values slightly below 1 MiB, eviction enabled, a single partition.
     fn default() -> Self {
         Config {
             limit_bytes: 64 << 20,
@@ -124,12 +124,12 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The router that clients and servers of this store share.
+    /// Returns the router that clients and servers of this store share.
     pub fn router(&self) -> Router {
         Router::new(self.seed, self.partitions)
     }
 
-    /// Checks the configuration and divides the memory.
+    /// Validates the configuration and computes the memory layout.
     pub(crate) fn layout(&self) -> Result<Layout, ConfigError> {
         let (partition, partitions) = (self.partition, self.partitions);
         if partition >= partitions {
@@ -163,7 +163,7 @@ impl Config {
         }
     }
 
-    /// All but the arena.
+    /// Returns the memory outside the arena in bytes.
     pub(super) fn fixed_bytes(&self, buckets: u32) -> usize {
         (buckets as usize * size_of::<Bucket>()).next_multiple_of(PAGE_BYTES) + size_of::<Partition>()
     }

@@ -1,4 +1,4 @@
-//! Why the store refuses a write. A refused write has changed nothing.
+//! Reasons for which the store refuses a write. A refused write has changed nothing.
 
 use thiserror::Error;
 
@@ -12,10 +12,10 @@ pub enum StoreError {
     ValueTooLarge {
         /// The length of the refused value.
         len_bytes: usize,
-        /// The largest value this partition takes.
+        /// Maximum length of a value in this partition.
         max_bytes: usize,
     },
-    /// Memory or the key's bucket is full, and the store was told not to evict.
+    /// The memory or the key's bucket is full, and eviction is disabled.
     #[error(
         "out of memory: the partition is full and eviction is off; delete items, raise the limit or allow eviction"
     )]

@@ -1,27 +1,27 @@
-//! Room in memory: the hand that walks over the items and decides which give way.
+//! Eviction: the hand that walks over the items and selects the ones to evict.
 
 use super::arena::{GRANULE_BYTES, Granule};
 use super::item::{Header, state};
 use super::partition::Partition;
 
-/// Recently used items that one allocation spares. Past it the hand takes every item it meets.
+/// Maximum number of recently used items that one allocation spares. Afterwards the hand evicts every item.
 const SPARED_MAX: u32 = 32;
 
-/// Items that one sweep evicts at most, so that it takes no longer than others.
+/// Maximum number of items that one sweep evicts, so that it does not take longer than other sweeps.
 const EVICTED_PER_SWEEP_MAX: u32 = 1024;
 
-/// Buckets looked at for expired items before a store without eviction refuses.
+/// Number of buckets checked for expired items before a store without eviction refuses a write.
 const SWEEP_BEFORE_REFUSAL: u32 = 4096;
 
 impl Partition {
-    /// A block of `granules`, after evicting as much as it takes; `pinned` (0: none) is never evicted.
+    /// Returns a block of `granules`, after evicting as many items as necessary; `pinned` (0: none) is never evicted.
     ///
-    /// None only when eviction is off: the configuration makes sure that the arena, without the pinned item,
-    /// has room for the largest item on one side of it.
+    /// Returns `None` only if eviction is disabled: the configuration guarantees that the arena, without the pinned
+    /// item, has room for the largest item on one side of it.
     pub(super) fn take_block(&mut self, granules: u32, pinned: Granule, now_ms: u64) -> Option<Granule> {
         let mut spared = 0;
         let wanted_bytes = granules as usize * GRANULE_BYTES;
-        // What is above a lowered limit goes by and by; here it only grows no further.
+        // Items above a lowered limit are evicted gradually by sweeps; here the memory must merely not grow.
         let items_max_bytes = self.items_max_bytes.max(self.arena.used_bytes());
         loop {
             if self.arena.used_bytes() + wanted_bytes <= items_max_bytes
@@ -39,9 +39,9 @@ impl Partition {
         }
     }
 
-    /// Limits the memory to less than was mapped, or to that again; `limit_bytes` is of the same kind as
-    /// [`super::Config::limit_bytes`]. Sweeps evict what is too much. Returns false, and changes nothing, if that is
-    /// more than was mapped or too little for the largest value, or without eviction.
+    /// Limits the memory to less than the mapped amount, or restores it; `limit_bytes` has the same meaning as
+    /// [`super::Config::limit_bytes`]. Sweeps evict the excess. Returns false and changes nothing if the limit is
+    /// above the mapped amount or too small for the largest value, or without eviction.
     pub fn limit_memory(&mut self, limit_bytes: usize) -> bool {
         let possible = self.can_limit_memory(limit_bytes);
         if possible {
@@ -57,7 +57,7 @@ impl Partition {
         config.evict && (least_bytes..=config.limit_bytes).contains(&limit_bytes)
     }
 
-    /// Evicts some of what is above a lowered limit.
+    /// Evicts some of the items above a lowered limit.
     pub(super) fn shrink_to_limit(&mut self, now_ms: u64) {
         let mut spared = 0;
         for _ in 0..EVICTED_PER_SWEEP_MAX {
@@ -68,7 +68,7 @@ impl Partition {
         }
     }
 
-    /// Moves the hand to the next item that may go, and removes it.
+    /// Advances the hand to the next item that may be evicted, and removes it.
     fn evict_next(&mut self, pinned: Granule, now_ms: u64, spared: &mut u32) {
         loop {
             let block = self.arena.advance_hand();

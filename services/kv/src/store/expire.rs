@@ -1,14 +1,14 @@
-//! Time: the bounded sweep that reclaims expired items, and flushes.
+//! Expiration: the bounded sweep that reclaims expired items, and flushes.
 
 use super::item::Header;
 use super::partition::{Found, Partition};
 
 impl Partition {
-    /// Looks at the next `buckets_max` buckets and reclaims what expired there; returns how many items. Evicts what a
-    /// lowered limit leaves no room for.
+    /// Checks the next `buckets_max` buckets and reclaims expired items there. Also evicts items above a lowered
+    /// memory limit. Returns the number of reclaimed items.
     ///
-    /// Expired items are never served, swept or not: the sweep only gives their memory back early. Buckets
-    /// without an expired item cost one load each, so a server sweeps a few hundred whenever it is idle.
+    /// Expired items are never served, swept or not: the sweep only frees their memory early. A bucket without an
+    /// expired item costs one load, so a server sweeps a few hundred whenever it is idle.
     pub fn sweep(&mut self, now_ms: u64, buckets_max: u32) -> u32 {
         if now_ms >= self.flush_at_ms {
             self.flush_now();
@@ -28,13 +28,13 @@ impl Partition {
         reclaimed
     }
 
-    /// Makes every item stored before `at_ms` unreachable once `at_ms` has come (0 or the past: at once).
+    /// Makes every item stored before `at_ms` unreachable at `at_ms` (0 or a past time: at once).
     ///
-    /// Costs constant time; the sweep and the eviction hand give the memory back. A later call replaces an
-    /// earlier one that is not yet due.
+    /// Takes constant time; the sweep and the eviction hand free the memory. A later call replaces an earlier one that
+    /// is not due yet.
     pub fn flush_all(&mut self, at_ms: u64, now_ms: u64) {
         self.stats.flushes += 1;
-        // An earlier flush that has come due meanwhile must not be lost to the new one.
+        // An earlier flush that has become due must not be replaced by the new one.
         if now_ms >= self.flush_at_ms {
             self.flush_now();
         }
@@ -50,7 +50,7 @@ impl Partition {
         self.flushed_buckets_left = self.index.len() as u32;
     }
 
-    /// Reclaims the dead items of one bucket and rebuilds its expiry hint.
+    /// Reclaims the expired and flushed items of one bucket and rebuilds its expiration hint.
     pub(super) fn reclaim_dead_in(&mut self, number: u32, now_ms: u64) -> u32 {
         let mut reclaimed = 0;
         self.index[number as usize].forget_expiry();

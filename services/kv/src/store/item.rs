@@ -1,8 +1,8 @@
-//! How an item lies in its block: a fixed header, the key, the value.
+//! Layout of an item in its block: a fixed header, the key, the value.
 
 use super::arena::{Arena, BLOCK_HEADER_BYTES, GRANULE_BYTES, Granule};
 
-/// Bytes of one item beside its key and value, including the arena's block header.
+/// Length of an item without key and value in bytes, including the block header of the arena.
 pub const ITEM_OVERHEAD_BYTES: usize = BLOCK_HEADER_BYTES + HEADER_BYTES;
 
 const HEADER_BYTES: usize = 40;
@@ -11,19 +11,19 @@ const HEADER_BYTES: usize = 40;
 pub(crate) mod state {
     /// Read since it was stored.
     pub(crate) const FETCHED: u8 = 1 << 0;
-    /// Used since the eviction hand last passed.
+    /// Used since the eviction hand last visited it.
     pub(crate) const REFERENCED: u8 = 1 << 1;
     /// Marked stale by an invalidation.
     pub(crate) const STALE: u8 = 1 << 2;
-    /// Some client was told to recache it.
+    /// A client was instructed to recache it.
     pub(crate) const WIN_SENT: u8 = 1 << 3;
 }
 
-/// The header, unpacked. Times are milliseconds (or seconds) of the partition's clock.
+/// The decoded header. Times are in milliseconds (or seconds) of the partition's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) cas: u64,
-    /// 0: never.
+    /// Expiration time; 0: never.
     pub(crate) expires_ms: u64,
     pub(crate) flags: u32,
     pub(crate) value_len: u32,
@@ -65,7 +65,7 @@ impl Header {
         raw[33] = self.state;
     }
 
-    /// Notes a use: who came when. Writes only what changed, so that a hot item's line stays clean.
+    /// Records a use. Writes only changed fields, so that the cache line of a frequently used item stays clean.
     #[inline]
     pub(crate) fn note_use(&self, arena: &mut Arena, at: Granule, now_s: u32) {
         let start = at as usize * GRANULE_BYTES + BLOCK_HEADER_BYTES;
@@ -78,13 +78,13 @@ impl Header {
         }
     }
 
-    /// Granules of a block that holds such an item.
+    /// Returns the number of granules of a block for such an item.
     pub(crate) fn granules(key_len: usize, value_len: usize) -> u32 {
         Arena::granules_for(HEADER_BYTES + key_len + value_len)
     }
 }
 
-/// The key of the item at `at`.
+/// Returns the range of the key of the item at `at` in the arena.
 #[inline]
 pub(crate) fn key(arena: &Arena, at: Granule, header: &Header) -> std::ops::Range<usize> {
     let start = at as usize * GRANULE_BYTES + ITEM_OVERHEAD_BYTES;
@@ -92,7 +92,7 @@ pub(crate) fn key(arena: &Arena, at: Granule, header: &Header) -> std::ops::Rang
     start..start + usize::from(header.key_len)
 }
 
-/// Where the value of the item at `at` lies in the arena.
+/// Returns the range of the value of the item at `at` in the arena.
 #[inline]
 pub(crate) fn value(at: Granule, header: &Header) -> std::ops::Range<usize> {
     let start = at as usize * GRANULE_BYTES + ITEM_OVERHEAD_BYTES + usize::from(header.key_len);

@@ -1,13 +1,13 @@
-//! The items of a partition, listed in parts: none takes long, and changes may come between them.
+//! The items of a partition, listed in parts: no part takes long, and changes may occur between them.
 
 use super::arena::GRANULE_BYTES;
 use super::item::{self, Header, state};
 use super::partition::Partition;
 
-/// Buckets of one part.
+/// Number of buckets of one part.
 const PART_BUCKETS: usize = 64;
 
-/// What a listing tells about an item.
+/// An item in a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Listed<'a> {
     pub(crate) key: &'a [u8],
@@ -20,12 +20,13 @@ pub(crate) struct Listed<'a> {
 }
 
 impl Partition {
-    /// In how many parts the items are listed.
+    /// Returns the number of parts in which the items are listed.
     pub(crate) fn listing_parts(&self) -> u32 {
         self.index.len().div_ceil(PART_BUCKETS) as u32
     }
 
-    /// The live items of one part; none of one that does not exist. An item that stays is in exactly one part.
+    /// Returns the live items of one part; none if the part does not exist. An item that is not changed is in exactly
+    /// one part.
     pub(crate) fn listing(&self, part: u32, now_ms: u64) -> impl Iterator<Item = Listed<'_>> {
         let start = (part as usize * PART_BUCKETS).min(self.index.len());
         let end = (start + PART_BUCKETS).min(self.index.len());

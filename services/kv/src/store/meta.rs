@@ -7,58 +7,58 @@ use super::read::Item;
 use super::write::{Outcome, Put};
 use crate::key::Key;
 
-/// A lookup with its wishes.
+/// Options of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MetaGet {
     /// Does not count as a use.
     pub keep_order: bool,
-    /// New expiry, in milliseconds of the partition's clock (0: never).
+    /// New expiration time in milliseconds of the partition's clock (0: never).
     pub touch_ms: Option<u64>,
-    /// On a miss, stores an empty item with this expiry and tells the caller to fill it.
+    /// On a miss, stores an empty item with this expiration time and instructs the caller to fill it.
     pub vivify_ms: Option<u64>,
-    /// Tells one caller to refresh an item that expires before this time of the partition's clock, in milliseconds.
+    /// Instructs one caller to refresh an item that expires before this time in milliseconds of the partition's clock.
     pub recache_before_ms: Option<u64>,
-    /// Whether `recache_before_ms` is compared with the new expiry, not with the one before.
+    /// `true` if `recache_before_ms` is compared with the new expiration time instead of the previous one.
     pub touches_first: bool,
 }
 
-/// A live item with what the store knows about it, as it was before this lookup.
+/// A live item with its metadata before this lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MetaItem<'a> {
     /// The item itself.
     pub item: Item<'a>,
-    /// Created by this lookup.
+    /// `true` if this lookup created it.
     pub created: bool,
-    /// When it would have expired, in milliseconds of the partition's clock; 0: never.
+    /// Previous expiration time in milliseconds of the partition's clock; 0: never.
     pub old_expires_ms: u64,
-    /// The last use, in seconds of the partition's clock.
+    /// Time of the last use in seconds of the partition's clock.
     pub accessed_s: u32,
-    /// Read before since it was stored.
+    /// `true` if it was read since it was stored.
     pub fetched: bool,
-    /// Marked stale.
+    /// `true` if it is marked stale.
     pub stale: bool,
-    /// This caller shall recache it.
+    /// `true` if this caller must recache it.
     pub won: bool,
-    /// Another caller was told to recache it.
+    /// `true` if another caller was instructed to recache it.
     pub win_sent: bool,
-    /// Memory of the item, in bytes.
+    /// Memory of the item in bytes.
     pub size_bytes: usize,
 }
 
-/// One mark-as-stale.
+/// Options of marking an item stale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Invalidation {
-    /// Only at exactly this version.
+    /// Marks the item only if it has exactly this version.
     pub compare_cas: Option<u64>,
-    /// New expiry, in milliseconds of the partition's clock (0: never).
+    /// New expiration time in milliseconds of the partition's clock (0: never).
     pub touch_ms: Option<u64>,
 }
 
 impl Partition {
-    /// Looks `key` up with side effects; none on a miss that was not vivified.
+    /// Looks up `key` with side effects; returns `None` on a miss without vivification.
     ///
     /// # Errors
-    /// [`StoreError`] when the empty item could not be stored.
+    /// [`StoreError`] if the empty item could not be stored.
     pub fn meta_get(
         &mut self,
         key: &Key<'_>,
@@ -117,7 +117,7 @@ impl Partition {
         }))
     }
 
-    /// What is known about the item under `key`; no use, no effect, no statistics.
+    /// Returns the metadata of the item under `key` without side effects or statistics.
     pub fn inspect(&mut self, key: &Key<'_>, now_ms: u64) -> Option<MetaItem<'_>> {
         let found = self.find(key, now_ms)?;
         let has = |bit| found.header.state & bit != 0;
@@ -137,7 +137,7 @@ impl Partition {
     fn vivify(&mut self, key: &Key<'_>, wish: &MetaGet, now_ms: u64) -> Result<Option<Found>, StoreError> {
         let Some(expires_ms) = wish.vivify_ms else { return Ok(None) };
         self.insert(key, &Put { expires_ms, ..Put::default() }, now_ms)?;
-        // A negative or past time: the stub is stored and gone at once, as with any put.
+        // With a negative or past time the empty item has expired already, as with any PUT.
         let Some(mut found) = self.find(key, now_ms) else { return Ok(None) };
         found.header.state |= state::WIN_SENT;
         found.header.write(&mut self.arena, found.at);
@@ -158,11 +158,11 @@ impl Partition {
         }
     }
 
-    /// Stores a value under a key that has no item, without counting it as a put. Returns the version, or none if there
-    /// is an item.
+    /// Stores a value under a key that has no item, without counting it as a put. Returns the version, or `None` if
+    /// there is an item.
     ///
     /// # Errors
-    /// [`StoreError`]; then nothing has changed.
+    /// [`StoreError`]; nothing has changed then.
     pub fn create(&mut self, key: &Key<'_>, put: &Put<'_>, now_ms: u64) -> Result<Option<u64>, StoreError> {
         if self.find(key, now_ms).is_some() {
             return Ok(None);
@@ -170,7 +170,7 @@ impl Partition {
         self.insert(key, put, now_ms).map(Some)
     }
 
-    /// Marks the item under `key` stale: still served, but one caller is told to recache it.
+    /// Marks the item under `key` stale: it is still served, but one caller is instructed to recache it.
     ///
     /// Returns [`Outcome::Stored`] with the new version, [`Outcome::Exists`] or [`Outcome::NotFound`].
     pub fn invalidate(&mut self, key: &Key<'_>, how: &Invalidation, now_ms: u64) -> Outcome {

@@ -1,13 +1,13 @@
 //! One partition of the store: a hash index of eight-slot buckets over an arena of items, owned by one thread.
 //!
-//! What gives way when there is no room, exactly:
-//! 1. A key whose bucket is full takes the slot of an expired item of that bucket, or else of the bucket's least
-//!    recently used item (strict LRU inside the bucket: RF-RPC, section 5.1).
-//! 2. When the memory is full, a hand walks over the items in address order. It removes every item it meets
-//!    until a hole of the wanted size has opened; an item used since the hand last passed gets one more round,
-//!    but for one allocation only a bounded number of items is spared, so that room for a large value opens in
-//!    one stretch.
-//! 3. Only with [`Config::evict`] off does a store refuse for lack of memory, and then nothing has changed.
+//! Eviction follows these rules:
+//! 1. A key whose bucket is full replaces an expired item of that bucket, or otherwise the bucket's least recently
+//!    used item (strict LRU inside the bucket: RF-RPC, section 5.1).
+//! 2. If the memory is full, a hand walks over the items in address order and removes items until there is a free
+//!    block of the requested size. An item that was used since the hand last visited it is spared once. One allocation
+//!    spares only a bounded number of items, so that contiguous room for a large value can be freed.
+//! 3. Only with [`Config::evict`] disabled does a store refuse a write for lack of memory, and nothing has changed
+//!    then.
 
 mod arena;
 mod bucket;
@@ -44,5 +44,5 @@ pub use wall::WallClock;
 pub use write::{Counter, Outcome, Put, PutMode};
 pub(crate) use write::{format_decimal, parse_decimal};
 
-/// The page size the layout is rounded to, in bytes.
+/// Page size to which the layout is rounded, in bytes.
 pub(crate) const PAGE_BYTES: usize = 4096;

@@ -1,4 +1,4 @@
-//! The partition: who owns what, and how an item is found, placed and removed.
+//! The partition: its data, and the lookup, placement and removal of items.
 
 use super::arena::{Arena, GRANULE_BYTES, Granule};
 use super::bucket::{Bucket, SLOTS};
@@ -13,35 +13,35 @@ use crate::key::{Key, KeyError, Router};
 
 /// One partition of the store, owned by one thread: every operation takes `&mut self` and no lock.
 ///
-/// All memory is mapped when the partition is made; no operation calls the system's allocator, unless
-/// prefixes of keys are counted. Times are milliseconds
-/// of the caller's clock, which is expected not to run backwards and not to be set: see [`super::WallClock`].
+/// All memory is mapped when the partition is created. No operation calls the system's allocator, unless prefixes of
+/// keys are counted. Times are milliseconds of the caller's clock, which must not run backwards and must not be set:
+/// see [`super::WallClock`].
 pub struct Partition {
     pub(super) index: Region<Bucket>,
     pub(super) arena: Arena,
     pub(super) stats: Stats,
     pub(crate) prefixes: Prefixes,
-    /// The version the next stored item gets. Starts at the time of creation, so that a version handed out before
-    /// a restart never matches afterwards.
+    /// Version of the next stored item. Starts at the time of creation, so that a version from before a restart never
+    /// matches afterwards.
     pub(super) next_cas: u64,
-    /// Items with an older version were flushed.
+    /// Items with a lower version were flushed.
     pub(super) flushed_before_cas: u64,
-    /// When a flush is due; `u64::MAX`: none.
+    /// Time of the next flush; `u64::MAX`: none.
     pub(super) flush_at_ms: u64,
     pub(super) wall: WallClock,
     pub(super) clock: Option<Clock>,
-    /// What the items may take: the whole arena, or less.
+    /// Maximum memory of the items: the complete arena, or less.
     pub(super) items_max_bytes: usize,
-    /// The bucket the sweep looks at next, and how many are still to be cleared of flushed items.
+    /// Next bucket to sweep, and number of buckets that may still contain flushed items.
     pub(super) sweep_bucket: u32,
     pub(super) flushed_buckets_left: u32,
-    /// No value was ever longer.
+    /// Upper bound of the length of all values stored so far.
     pub(super) longest_value_bytes: usize,
     router: Router,
     config: Config,
 }
 
-/// Where a live item was found.
+/// Location of a live item.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Found {
     pub(super) bucket: u32,
@@ -51,10 +51,11 @@ pub(super) struct Found {
 }
 
 impl Partition {
-    /// An empty partition. `now_ms` seeds the versions (see [`super::Item::cas`]), so it is best the Unix time.
+    /// Creates an empty partition. `now_ms` determines the first version (see [`super::Item::cas`]), so it should be
+    /// the Unix time.
     ///
     /// # Errors
-    /// [`ConfigError`] when the limits contradict each other or the system gives no memory.
+    /// [`ConfigError`] if the limits contradict each other or mapping the memory fails.
     pub fn new(config: Config, now_ms: u64) -> Result<Self, ConfigError> {
         let layout = config.layout()?;
         let map_error = |source| ConfigError::Map { bytes: config.limit_bytes, source };
@@ -87,49 +88,49 @@ impl Partition {
         })
     }
 
-    /// The configuration this partition was made with.
+    /// Returns the configuration of this partition.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The router all partitions and clients of this store share.
+    /// Returns the router that all partitions and clients of this store share.
     pub fn router(&self) -> &Router {
         &self.router
     }
 
-    /// Checks and hashes a key for this store.
+    /// Validates and hashes a key for this store.
     ///
     /// # Errors
-    /// [`KeyError`] for a key of illegal length.
+    /// [`KeyError`] for a key of invalid length.
     #[inline]
     pub fn key<'a>(&self, bytes: &'a [u8]) -> Result<Key<'a>, KeyError> {
         self.router.key(bytes)
     }
 
-    /// Whether `key` belongs to this partition. The operations do not check it: their callers route.
+    /// Returns whether `key` belongs to this partition. The operations do not check this: their callers route.
     #[inline]
     pub fn owns(&self, key: &Key<'_>) -> bool {
         self.config.partitions == 1 || self.router.owner(key) == self.config.partition
     }
 
-    /// Counters and sizes as of now.
+    /// Returns the current counters and sizes.
     pub fn stats(&self) -> Stats {
         Stats { item_bytes: self.arena.used_bytes() as u64, ..self.stats }
     }
 
-    /// Counts from zero again; sizes stay as they are.
+    /// Resets the counters to zero; sizes are unchanged.
     pub fn reset_stats(&mut self) {
         self.stats = self.stats.reset();
         self.prefixes.clear();
     }
 
-    /// Asks the CPU for `key`'s bucket: first of the two hints that hide memory latency in a batch of lookups.
+    /// Prefetches the bucket of `key`: the first of two hints that hide memory latency in a batch of lookups.
     #[inline]
     pub fn prefetch_bucket(&self, key: &Key<'_>) {
         prefetch_value(&self.index[self.bucket_of(key) as usize]);
     }
 
-    /// Asks the CPU for the item that is probably `key`'s: the second hint, some lookups after the first.
+    /// Prefetches the item that probably belongs to `key`: the second hint, some lookups after the first.
     #[inline]
     pub fn prefetch_item(&self, key: &Key<'_>) {
         let bucket = &self.index[self.bucket_of(key) as usize];
@@ -146,7 +147,7 @@ impl Partition {
         key.bucket_of(self.index.len() as u32)
     }
 
-    /// Finds the item under `key`, alive or not.
+    /// Finds the item under `key`, expired or not.
     #[inline]
     fn find_any(&self, key: &Key<'_>) -> Option<Found> {
         let number = self.bucket_of(key);
@@ -164,9 +165,8 @@ impl Partition {
         None
     }
 
-    /// Finds the live item under `key`; reclaims it instead when its time has come. Always inlined: as a function of
-    /// its own it returns what it found through memory, which costs a lookup four percent of a memcached client's
-    /// `get`.
+    /// Finds the live item under `key`; reclaims it if it has expired. Always inlined: as a separate function it
+    /// returns its result through memory, which costs four percent of a memcached client's `get`.
     #[inline(always)]
     pub(super) fn find(&mut self, key: &Key<'_>, now_ms: u64) -> Option<Found> {
         if now_ms >= self.flush_at_ms {
@@ -202,7 +202,7 @@ impl Partition {
         self.stats.items -= 1;
     }
 
-    /// A slot for a new key: an empty one, or that of an item that gives way.
+    /// Returns a slot for a new key: an empty one, or that of an evicted item.
     pub(super) fn make_slot(&mut self, key: &Key<'_>, now_ms: u64) -> Option<(u32, usize)> {
         let number = self.bucket_of(key);
         if let Some(slot) = self.index[number as usize].empty_slot() {
@@ -230,7 +230,7 @@ impl Partition {
     }
 }
 
-/// Seconds for the access time of items.
+/// Converts a time to seconds, as used for the access time of items.
 #[inline]
 pub(super) fn seconds(now_ms: u64) -> u32 {
     (now_ms / 1000) as u32

@@ -1,24 +1,24 @@
-//! What commands did to each prefix of keys, counted while somebody wants to know.
+//! Counters of commands for each prefix of keys, active on request.
 //!
-//! The prefix of a key is what stands before its first colon; a key without one has none. Memory is bounded: once
-//! [`PREFIXES_MAX`] prefixes are known, all further ones are counted together, under [`OTHERS`].
+//! The prefix of a key is the part before its first colon; a key without a colon has none. Memory is bounded: once
+//! there are [`PREFIXES_MAX`] prefixes, all further ones are counted together under [`OTHERS`].
 
 use std::collections::BTreeMap;
 
-/// Prefixes that are counted one by one.
+/// Maximum number of prefixes that are counted individually.
 pub(crate) const PREFIXES_MAX: usize = 1024;
 
-/// The name under which all others are counted.
+/// Name under which all other prefixes are counted.
 pub(crate) const OTHERS: &[u8] = b"*";
 
-/// The counts of a partition, or the sum over several.
+/// The counters of a partition, or the sum over several.
 #[derive(Debug, Default)]
 pub(crate) struct Prefixes {
     counting: bool,
     counts: BTreeMap<Box<[u8]>, PrefixCounts>,
 }
 
-/// What was done with the keys of one prefix.
+/// Counters of one prefix.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PrefixCounts {
     pub(crate) gets: u64,
@@ -28,7 +28,7 @@ pub(crate) struct PrefixCounts {
 }
 
 impl Prefixes {
-    /// Counts from now on, or no more; what was counted stays.
+    /// Starts or stops counting; the counters keep their values.
     pub(crate) fn count(&mut self, counting: bool) {
         self.counting = counting;
     }
@@ -37,7 +37,7 @@ impl Prefixes {
         self.counts.clear();
     }
 
-    /// Counts a command on `key`, if this is wanted.
+    /// Counts a command on `key`, if counting is active.
     #[inline]
     pub(crate) fn note(&mut self, key: &[u8], note: impl FnOnce(&mut PrefixCounts)) {
         if self.counting {
@@ -58,7 +58,7 @@ impl Prefixes {
         self.counts.entry(name.into()).or_default()
     }
 
-    /// The counts in the order of the prefixes.
+    /// Returns the counters in the order of the prefixes.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &PrefixCounts)> {
         self.counts.iter().map(|(prefix, counts)| (&prefix[..], counts))
     }
@@ -70,7 +70,7 @@ impl Prefixes {
         self.counting
     }
 
-    /// Adds what [`Prefixes::encode`] wrote.
+    /// Adds counters written by [`Prefixes::encode`].
     pub(crate) fn add_encoded(&mut self, mut bytes: &[u8]) {
         while let Some((prefix, counts, rest)) = decode_one(bytes) {
             let sum = self.entry(prefix);
@@ -83,10 +83,10 @@ impl Prefixes {
         }
     }
 
-    /// Writes the counts for another thread: of each prefix the length, the bytes and the four numbers.
+    /// Writes the counters for another thread: for each prefix its length, its bytes and the four numbers.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         for (prefix, counts) in self.iter() {
-            // A prefix is part of a key.
+            // A prefix is part of a key, so its length fits into a byte.
             out.push(prefix.len() as u8);
             out.extend_from_slice(prefix);
             for number in [counts.gets, counts.hits, counts.sets, counts.deletes] {

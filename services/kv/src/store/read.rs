@@ -4,22 +4,22 @@ use super::item;
 use super::partition::{Found, Partition, seconds};
 use crate::key::Key;
 
-/// A live item, lent until the next operation on its partition.
+/// A live item, borrowed until the next operation on its partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Item<'a> {
     /// The stored bytes.
     pub value: &'a [u8],
-    /// The client's own flags, stored with the value.
+    /// Flags for use by the client, stored with the value.
     pub flags: u32,
     /// The version: unique in the partition, new at every change of the value, never reused after a restart
     /// (as long as the clock does not run backwards).
     pub cas: u64,
-    /// When the item expires, in milliseconds of the partition's clock; 0: never.
+    /// Expiration time in milliseconds of the partition's clock; 0: never.
     pub expires_ms: u64,
 }
 
 impl Partition {
-    /// The item under `key`. Counts as a use.
+    /// Returns the item under `key`. Counts as a use.
     #[inline]
     pub fn get(&mut self, key: &Key<'_>, now_ms: u64) -> Option<Item<'_>> {
         let Some(found) = self.find(key, now_ms) else {
@@ -31,32 +31,34 @@ impl Partition {
         Some(self.lend(&found))
     }
 
-    /// The item under `key`, without counting as a use and without statistics.
+    /// Returns the item under `key`, without counting as a use and without statistics.
     pub fn peek(&mut self, key: &Key<'_>, now_ms: u64) -> Option<Item<'_>> {
         let found = self.find(key, now_ms)?;
         Some(self.lend(&found))
     }
 
-    /// The length that no value ever exceeded.
+    /// Returns an upper bound of the length of all values stored so far.
     pub fn longest_value_bytes(&self) -> usize {
         self.longest_value_bytes
     }
 
-    /// Sets when the item under `key` expires (0: never). Returns whether there was one. Its version stays.
+    /// Sets the expiration time of the item under `key` (0: never). Returns whether it exists. Its version is
+    /// unchanged.
     pub fn touch(&mut self, key: &Key<'_>, expires_ms: u64, now_ms: u64) -> bool {
         let found = self.find_to_touch(key, expires_ms, now_ms);
         found.is_some()
     }
 
-    /// Sets when the item under `key` expires (0: never), as part of another change of it: it counts as no touch.
+    /// Sets the expiration time of the item under `key` (0: never) as part of another change; does not count as a
+    /// touch.
     pub fn set_time(&mut self, key: &Key<'_>, expires_ms: u64, now_ms: u64) {
         if let Some(mut found) = self.find(key, now_ms) {
             self.set_expiry(&mut found, expires_ms);
         }
     }
 
-    /// [`Partition::touch`] and [`Partition::get`] at once: the item, which now expires at `expires_ms`. Counts as a touch
-    /// alone.
+    /// Combines [`Partition::touch`] and [`Partition::get`]: returns the item, which now expires at `expires_ms`.
+    /// Counts only as a touch.
     pub fn get_and_touch(&mut self, key: &Key<'_>, expires_ms: u64, now_ms: u64) -> Option<Item<'_>> {
         let found = self.find_to_touch(key, expires_ms, now_ms)?;
         Some(self.lend(&found))
@@ -85,7 +87,7 @@ impl Partition {
         found.header.note_use(&mut self.arena, found.at, seconds(now_ms));
     }
 
-    /// As [`Partition::note_use`], of a command that does not read the value.
+    /// Like [`Partition::note_use`], for a command that does not read the value.
     pub(super) fn note_interest(&mut self, found: &Found, now_ms: u64) {
         self.index[found.bucket as usize].bump(found.slot);
         let state = found.header.state | super::item::state::REFERENCED;

@@ -1,4 +1,4 @@
-//! Anonymous memory mapped once at start: the only place of the store that touches raw pointers.
+//! Anonymous memory mapped once at start: the only module of the store that uses raw pointers.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -15,7 +15,7 @@ pub(crate) unsafe trait Plain {}
 // SAFETY: every byte pattern is a valid `u8`.
 unsafe impl Plain for u8 {}
 
-/// `len` zeroed elements of private memory, given back to the system on drop.
+/// `len` zeroed elements of private memory, which is unmapped on drop.
 pub(crate) struct Region<T: Plain> {
     base: NonNull<T>,
     len: usize,
@@ -23,7 +23,7 @@ pub(crate) struct Region<T: Plain> {
 }
 
 impl<T: Plain> Region<T> {
-    /// Maps at least `len` elements (at least one); pages cost memory when first touched.
+    /// Maps at least `len` elements (at least one); pages use memory from their first access on.
     pub(crate) fn map(len: usize) -> io::Result<Self> {
         let len = len.max(1);
         let mapped_bytes = len
@@ -39,14 +39,14 @@ impl<T: Plain> Region<T> {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )?
         };
-        // Huge pages spare TLB misses; kernels without them refuse, which costs only speed.
+        // Huge pages avoid TLB misses; kernels without them return an error, which costs only speed.
         // SAFETY: the range is the mapping made above, and the advice does not change its contents.
         let _ = unsafe { madvise(base, mapped_bytes, Advice::LinuxHugepage) };
         let base = NonNull::new(base.cast::<T>()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Region { base, len, mapped_bytes })
     }
 
-    /// What the mapping takes, in bytes, rounded to pages.
+    /// Returns the length of the mapping in bytes, rounded to pages.
     pub(crate) fn mapped_bytes(&self) -> usize {
         self.mapped_bytes
     }
@@ -66,14 +66,15 @@ impl<T: Plain> Deref for Region<T> {
 impl<T: Plain> DerefMut for Region<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as in `deref`; `&mut self` makes the access exclusive.
+        // SAFETY: `base` points at `len` elements that are valid by `Plain` and live as long as `self`; `&mut self`
+        // makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
     }
 }
 
 impl<T: Plain> Drop for Region<T> {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `map` with this length and no borrow outlives `self`.
+        // SAFETY: `map` created the mapping with this address and length, and no borrow outlives `self`.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.mapped_bytes) };
         debug_assert!(unmapped.is_ok(), "munmap of an own mapping failed: {unmapped:?}");
     }
@@ -82,7 +83,7 @@ impl<T: Plain> Drop for Region<T> {
 // SAFETY: a region owns its memory exclusively, like a `Box<[T]>`.
 unsafe impl<T: Plain + Send> Send for Region<T> {}
 
-/// Asks the CPU to bring the cache line of `bytes[offset]` closer; a hint without effect on results.
+/// Prefetches the cache line of `bytes[offset]`; a hint without effect on results.
 #[inline(always)]
 pub(crate) fn prefetch(bytes: &[u8], offset: usize) {
     if let Some(byte) = bytes.get(offset) {
@@ -90,7 +91,7 @@ pub(crate) fn prefetch(bytes: &[u8], offset: usize) {
     }
 }
 
-/// Asks the CPU to bring the first cache line of `value` closer. Without effect where std has no such hint.
+/// Prefetches the first cache line of `value`. Without effect on architectures for which std has no prefetch.
 #[inline(always)]
 pub(crate) fn prefetch_value<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]

@@ -1,8 +1,8 @@
-//! What a partition counts.
+//! Counters of a partition.
 
 use std::ops::AddAssign;
 
-/// Declares the counters of [`Stats`], and those that a server publishes, which are the same.
+/// Declares the counters of [`Stats`] and the identical ones that a server publishes.
 macro_rules! stats {
     ($($(#[doc = $doc:literal])* $field:ident,)*) => {
         /// Counters and sizes of one partition, or the sum over several.
@@ -13,15 +13,15 @@ macro_rules! stats {
         }
 
         impl Stats {
-            /// How many counters there are.
+            /// Number of counters.
             pub const FIELDS: usize = [$(stringify!($field),)*].len();
 
-            /// All counters in a fixed order: the order of the STATS reply.
+            /// Returns all counters in the fixed order of the STATS reply.
             pub fn to_array(&self) -> [u64; Self::FIELDS] {
                 [$(self.$field,)*]
             }
 
-            /// The counters back from [`Stats::to_array`].
+            /// Returns the counters from the result of [`Stats::to_array`].
             pub fn from_array(values: [u64; Self::FIELDS]) -> Self {
                 let [$($field,)*] = values;
                 Self { $($field,)* }
@@ -101,7 +101,7 @@ stats! {
 }
 
 impl Stats {
-    /// The sizes as they are, and nothing counted.
+    /// Returns the current sizes with all counters zero.
     #[must_use]
     pub fn reset(&self) -> Stats {
         Stats {
@@ -114,17 +114,17 @@ impl Stats {
         }
     }
 
-    /// Live items evicted, for whatever reason.
+    /// Returns the number of live items evicted for any reason.
     pub fn evictions(&self) -> u64 {
         self.evictions_bucket_full + self.evictions_memory_full
     }
 
-    /// Values that clients sent to be stored, whatever became of them; those that were too large are not counted.
+    /// Returns the number of values sent to be stored, with any result except too large.
     pub fn puts_tried(&self) -> u64 {
         self.puts + self.puts_not_stored + self.cas_misses + self.cas_mismatches
     }
 
-    /// All counters for people and programs, under memcached's names where memcached has one.
+    /// Returns all counters by name, with memcached's names where memcached has the same counter.
     #[must_use]
     pub fn named(&self) -> [(&'static str, u64); 31] {
         [
@@ -164,7 +164,7 @@ impl Stats {
 }
 
 impl AddAssign<&Stats> for Stats {
-    /// Sums partition by partition: the statistics of a whole store.
+    /// Adds the statistics of another partition; the sum over all is that of the complete store.
     fn add_assign(&mut self, other: &Stats) {
         let (own, other) = (self.to_array(), other.to_array());
         *self = Stats::from_array(std::array::from_fn(|field| own[field].wrapping_add(other[field])));

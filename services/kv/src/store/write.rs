@@ -1,4 +1,4 @@
-//! Changes: put in all its kinds, delete, increment and decrement.
+//! Changes: all kinds of put, delete, increment and decrement.
 
 use super::arena::Granule;
 use super::error::{CounterError, StoreError};
@@ -6,42 +6,42 @@ use super::item::{self, Header, state};
 use super::partition::{Found, Partition, seconds};
 use crate::key::Key;
 
-/// Under which condition and where a value is put.
+/// Condition of a put, and position of its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PutMode {
-    /// Always.
+    /// Stores unconditionally.
     #[default]
     Set,
-    /// Only if the key has no item.
+    /// Stores only if the key has no item.
     Add,
-    /// Only if the key has an item.
+    /// Stores only if the key has an item.
     Replace,
-    /// Behind the value of the item, which keeps its flags and expiry.
+    /// Appends to the value of the item, which keeps its flags and expiration time.
     Append,
-    /// In front of the value of the item, which keeps its flags and expiry.
+    /// Prepends to the value of the item, which keeps its flags and expiration time.
     Prepend,
 }
 
-/// One put.
+/// Parameters of a put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Put<'a> {
     /// The bytes to store.
     pub value: &'a [u8],
-    /// The client's own flags.
+    /// Flags for use by the client.
     pub flags: u32,
-    /// When the item expires, in milliseconds of the partition's clock; 0: never.
+    /// Expiration time in milliseconds of the partition's clock; 0: never.
     pub expires_ms: u64,
-    /// Condition and place.
+    /// Condition and position.
     pub mode: PutMode,
-    /// Only if the item's version is exactly this one.
+    /// Stores only if the item has exactly this version.
     pub compare_cas: Option<u64>,
-    /// With `compare_cas`, where a whole value is put: an older version is accepted too. The item is marked stale then,
-    /// keeps its expiry, and remembers whether a caller was told to refresh it.
+    /// With `compare_cas` and a complete value: also accepts an older version. The item is marked stale then, and
+    /// keeps its expiration time and whether a caller was instructed to refresh it.
     pub stale_if_older: bool,
 }
 
 impl Put<'_> {
-    /// Whether the value was made from an older version, and is taken all the same.
+    /// Returns whether the value is based on an older version and is accepted even so.
     fn is_late_for(&self, header: &Header) -> bool {
         self.stale_if_older
             && matches!(self.mode, PutMode::Set | PutMode::Replace)
@@ -49,10 +49,10 @@ impl Put<'_> {
     }
 }
 
-/// What became of a put, delete or counter.
+/// Result of a put, delete or counter operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Done; the item's version now.
+    /// The change was made.
     Stored {
         /// The new version.
         cas: u64,
@@ -61,7 +61,7 @@ pub enum Outcome {
     NotStored,
     /// The item has another version.
     Exists,
-    /// There is no item to compare with.
+    /// There is no item with which to compare.
     NotFound,
 }
 
@@ -74,18 +74,18 @@ pub enum Counter {
     Decrement(u64),
 }
 
-/// The longest decimal number below 2^64.
+/// Maximum number of digits of a number below 2^64.
 const DIGITS_MAX: usize = 20;
 
 impl Partition {
-    /// Stores a value if the conditions hold.
+    /// Stores a value if its conditions hold.
     ///
     /// # Errors
-    /// [`StoreError`]; then nothing has changed, and an old value is still there.
+    /// [`StoreError`]; nothing has changed then, and an old value remains.
     pub fn put(&mut self, key: &Key<'_>, put: &Put<'_>, now_ms: u64) -> Result<Outcome, StoreError> {
         let found = self.find(key, now_ms);
         let is_swap = matches!(put.mode, PutMode::Set | PutMode::Replace);
-        // No item has version 0: a swap that compares with it never succeeds.
+        // No item has version 0, so a swap that compares with it never succeeds.
         let compare_cas = put.compare_cas.filter(|&wanted| is_swap || wanted != 0);
         let stored = match (put.mode, found) {
             (PutMode::Add, Some(found)) => {
@@ -101,7 +101,8 @@ impl Partition {
             }
             (_, None) => self.insert(key, put, now_ms),
             (_, Some(found)) if put.is_late_for(&found.header) => {
-                // The item stays as it was marked: who was told to refresh it still is, and has no longer for it.
+                // The item stays marked: the caller instructed to refresh it remains the same, and its time is not
+                // extended.
                 let put = Put { expires_ms: found.header.expires_ms, ..*put };
                 self.overwrite(found, &put, found.header.state & state::WIN_SENT | state::STALE, now_ms)
             }
@@ -130,8 +131,8 @@ impl Partition {
         }
     }
 
-    /// Counts a value that was too large to be taken in at all. If it was to overwrite the item, the item is removed:
-    /// its writer wants it read no more.
+    /// Counts a value that was too large to be read at all. If it was meant to overwrite the item, the item is
+    /// removed, because the client no longer wants the old value to be read.
     pub fn note_too_large(&mut self, key: &Key<'_>, overwrites: bool, now_ms: u64) {
         self.stats.too_large += 1;
         let found = self.find(key, now_ms).filter(|_| overwrites);
@@ -140,10 +141,10 @@ impl Partition {
         }
     }
 
-    /// Stores a value under whatever condition: the common case of [`Partition::put`].
+    /// Stores a value unconditionally: the common case of [`Partition::put`].
     ///
     /// # Errors
-    /// As [`Partition::put`].
+    /// Like [`Partition::put`].
     pub fn set(&mut self, key: &Key<'_>, value: &[u8], now_ms: u64) -> Result<u64, StoreError> {
         match self.put(key, &Put { value, ..Put::default() }, now_ms)? {
             Outcome::Stored { cas } => Ok(cas),
@@ -151,7 +152,7 @@ impl Partition {
         }
     }
 
-    /// Removes the item under `key`, with `compare_cas` only at exactly that version.
+    /// Removes the item under `key`; with `compare_cas` only if it has exactly that version.
     ///
     /// Returns [`Outcome::Stored`] with the version removed, [`Outcome::Exists`] or [`Outcome::NotFound`].
     pub fn delete(&mut self, key: &Key<'_>, compare_cas: Option<u64>, now_ms: u64) -> Outcome {
@@ -168,13 +169,13 @@ impl Partition {
         Outcome::Stored { cas: found.header.cas }
     }
 
-    /// Changes a decimal number in place; returns the new number and version, or none without an item.
+    /// Changes a decimal number in place. Returns the new number and version, or `None` without an item.
     ///
-    /// Flags and expiry stay. White space around the number is allowed. As in memcached, a value never becomes shorter:
-    /// spaces follow a number that has fewer digits than the value had bytes.
+    /// Flags and expiration time are unchanged. White space around the number is allowed. As in memcached, a value
+    /// never becomes shorter: a number with fewer digits than the value had bytes is padded with spaces.
     ///
     /// # Errors
-    /// [`CounterError`]; then nothing has changed.
+    /// [`CounterError`]; nothing has changed then.
     pub fn count(
         &mut self,
         key: &Key<'_>,
@@ -200,7 +201,8 @@ impl Partition {
         let value = &mut self.arena.bytes_mut()[item::value(resized.at, &resized.header)];
         value[..digits.len()].copy_from_slice(digits);
         value[digits.len()..].fill(b' ');
-        // A new number is no new value: a stale item stays stale, and its refresher the only one.
+        // Counting does not replace the value: a stale item stays stale, with the same caller instructed to refresh
+        // it.
         let cas = self.commit(resized, marks, now_ms);
         let hits = if is_increment { &mut self.stats.incr_hits } else { &mut self.stats.decr_hits };
         *hits += 1;
@@ -216,7 +218,7 @@ impl Partition {
         outcome
     }
 
-    /// Before a value of this length is stored.
+    /// Checks the length of a value before it is stored.
     fn check_size(&mut self, len_bytes: usize) -> Result<(), StoreError> {
         let max_bytes = self.config().value_max_bytes;
         if len_bytes > max_bytes {
@@ -226,7 +228,7 @@ impl Partition {
         Ok(())
     }
 
-    /// A new item under a key that has none.
+    /// Stores a new item under a key that has none.
     pub(super) fn insert(&mut self, key: &Key<'_>, put: &Put<'_>, now_ms: u64) -> Result<u64, StoreError> {
         self.check_size(put.value.len())?;
         let (bucket, slot) = self.make_slot(key, now_ms).ok_or(StoreError::OutOfMemory)?;
@@ -253,7 +255,7 @@ impl Partition {
         Ok(header.cas)
     }
 
-    /// A new value for an item, in its old place when the size class allows; of its state bits, `marks` are set then.
+    /// Stores a new value in an item, in its old block if the size is unchanged, and sets the state bits to `marks`.
     fn overwrite(&mut self, found: Found, put: &Put<'_>, marks: u8, now_ms: u64) -> Result<u64, StoreError> {
         let resized = self.resize(found, put.value.len(), now_ms, |_, _, _| {})?;
         let header = Header { flags: put.flags, expires_ms: put.expires_ms, ..resized.header };
@@ -261,7 +263,7 @@ impl Partition {
         Ok(self.commit(Found { header, ..resized }, marks, now_ms))
     }
 
-    /// The old value with more bytes on one side.
+    /// Extends the old value on one side.
     fn extend(&mut self, found: Found, put: &Put<'_>, now_ms: u64) -> Result<u64, StoreError> {
         let (old_len, more) = (found.header.value_len as usize, put.value.len());
         let (old_to, new_to) = if put.mode == PutMode::Append { (0, old_len) } else { (more, 0) };
@@ -273,8 +275,8 @@ impl Partition {
         Ok(self.commit(resized, 0, now_ms))
     }
 
-    /// Gives the item a block for `value_len` bytes. `keep` may copy from the old value's start to the new one's,
-    /// which are the same place when the block need not change.
+    /// Moves the item to a block for `value_len` bytes, if necessary. `keep` may copy from the start of the old value
+    /// to that of the new one; both are the same position if the block is unchanged.
     fn resize(
         &mut self,
         found: Found,
@@ -288,7 +290,7 @@ impl Partition {
         let at: Granule = if self.arena.block(found.at).granules == granules {
             found.at
         } else {
-            // The old block stays until the new one is there: a refusal changes nothing.
+            // The old block is kept until the new one is allocated, so that a refusal changes nothing.
             self.take_block(granules, found.at, now_ms).ok_or(StoreError::OutOfMemory)?
         };
         let (from, to) = (item::value(found.at, &found.header).start, item::value(at, &header).start);
@@ -303,7 +305,7 @@ impl Partition {
         Ok(Found { at, header, ..found })
     }
 
-    /// Stamps a changed item: new version, latest used, and of the state bits those in `marks`.
+    /// Completes a change: new version, most recently used, and state bits as in `marks`.
     fn commit(&mut self, found: Found, marks: u8, now_ms: u64) -> u64 {
         let cas = self.take_cas();
         let header =
@@ -316,19 +318,19 @@ impl Partition {
     }
 }
 
-/// The decimal number of a stored value, as strtoull(3) reads it: behind white space, and up to white space. Unlike
-/// there, it has no sign.
+/// Parses the decimal number of a stored value like strtoull(3): after white space, and up to white space. Unlike
+/// strtoull, it accepts no sign.
 fn stored_decimal(value: &[u8]) -> Option<u64> {
-    // As isspace(3); `u8::is_ascii_whitespace` has no vertical tab.
+    // Like isspace(3); `u8::is_ascii_whitespace` does not include the vertical tab.
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
     let start = value.iter().position(|byte| !is_space(byte))?;
     let text = value[start..].split(is_space).next()?;
     let zeros = text.iter().take_while(|&&byte| byte == b'0').count();
-    // Any number of zeros may stand in front.
+    // Any number of leading zeros is allowed.
     parse_decimal(&text[zeros.min(text.len() - 1)..])
 }
 
-/// A decimal number below 2^64 without sign or padding.
+/// Parses a decimal number below 2^64 without sign or padding.
 pub(crate) fn parse_decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() || text.len() > DIGITS_MAX {
         return None;

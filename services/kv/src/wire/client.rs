@@ -1,12 +1,12 @@
-//! The client's side of several partitions: split keys by owner, merge the answers.
+//! The client side of several partitions: splits keys by owner, and merges the replies.
 
 use super::{Lookup, MULTI_KEYS_MAX, MultiReply, ReplyError, ReplySink, encode_multi_get};
 use crate::key::{KeyError, Router};
 
-/// Keys divided by owner, reusable from one multi-get to the next without allocating.
+/// Keys divided by owner; can be reused for the next multi-get without allocating.
 #[derive(Debug, Default)]
 pub struct Split {
-    /// For each request: the partition it goes to and the places of its keys in the caller's list.
+    /// For each request: its partition, and the indices of its keys in the caller's list.
     requests: Vec<PartRequest>,
     used: usize,
 }
@@ -14,13 +14,13 @@ pub struct Split {
 /// The keys of one MULTI_GET to one partition.
 #[derive(Debug, Default)]
 pub struct PartRequest {
-    /// The partition to ask.
+    /// Destination partition.
     pub partition: u32,
     places: Vec<usize>,
 }
 
 impl PartRequest {
-    /// The places, in the caller's list, of the keys asked for here, in the order of the reply.
+    /// Returns the indices in the caller's list of the keys of this request, in the order of the reply.
     pub fn places(&self) -> &[usize] {
         &self.places
     }
@@ -30,10 +30,11 @@ impl PartRequest {
         encode_multi_get(self.places.iter().map(|&place| keys[place]), out);
     }
 
-    /// Reads the reply: calls `each` with every key's place and what became of it.
+    /// Decodes the reply and calls `each` with every key's index and result.
     ///
     /// # Errors
-    /// [`ReplyError`] for a malformed reply or one with another number of items; what came before is reported.
+    /// [`ReplyError`] for a malformed reply or a different number of items; results before the error have been passed
+    /// on.
     pub fn merge<'r>(
         &self,
         reply: &'r [u8],
@@ -52,10 +53,10 @@ impl PartRequest {
 }
 
 impl Split {
-    /// Divides `keys` by owner, in requests of at most [`MULTI_KEYS_MAX`] keys.
+    /// Divides `keys` by owner into requests of at most [`MULTI_KEYS_MAX`] keys.
     ///
     /// # Errors
-    /// [`KeyError`] for the first illegal key; then there are no requests.
+    /// [`KeyError`] for the first invalid key; there are no requests then.
     pub fn split(&mut self, router: &Router, keys: &[&[u8]]) -> Result<&[PartRequest], KeyError> {
         self.used = 0;
         for (place, bytes) in keys.iter().enumerate() {
@@ -71,7 +72,7 @@ impl Split {
         Ok(&self.requests[..self.used])
     }
 
-    /// The latest request to `partition` that has room, or a new one.
+    /// Returns a request to `partition` that has room, or a new one.
     fn open_request(&mut self, partition: u32) -> &mut PartRequest {
         let has_room = |request: &PartRequest| {
             request.partition == partition && request.places.len() < usize::from(MULTI_KEYS_MAX)

@@ -1,38 +1,38 @@
-//! The methods by number.
+//! Method numbers.
 
-/// What a request asks for. The number is the RPC layer's method id.
+/// Method of a request. The number is the method id of the RPC layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u16)]
 #[non_exhaustive]
 pub enum Method {
-    /// Nothing: answers who serves here.
+    /// Returns the identity of the partition, without other effect.
     Ping = 1,
-    /// The value of a key.
+    /// Returns the value of a key.
     Get = 2,
     /// Stores a value: set, add, replace, append or prepend.
     Put = 3,
-    /// Removes a key, optionally only at one version.
+    /// Removes a key, optionally only if it has one version.
     Delete = 4,
-    /// Stores a value if the item has one version.
+    /// Stores a value if the item has the given version.
     Cas = 5,
-    /// Sets when an item expires.
+    /// Sets the expiration time of an item.
     Touch = 6,
-    /// The value of a key, and sets when it expires.
+    /// Returns the value of a key and sets its expiration time.
     GetAndTouch = 7,
     /// Adds to a decimal number.
     Incr = 8,
     /// Subtracts from a decimal number.
     Decr = 9,
-    /// The values of several keys of one partition.
+    /// Returns the values of several keys of one partition.
     MultiGet = 10,
-    /// Counters and sizes.
+    /// Returns counters and sizes.
     Stats = 11,
-    /// Makes everything stored so far unreachable.
+    /// Makes all items stored so far unreachable.
     FlushAll = 12,
 }
 
 impl Method {
-    /// Every method.
+    /// All methods.
     pub const ALL: [Method; 12] = [
         Method::Ping,
         Method::Get,
@@ -48,7 +48,7 @@ impl Method {
         Method::FlushAll,
     ];
 
-    /// The method with this number.
+    /// Returns the method with this number.
     #[inline]
     pub fn from_id(id: u16) -> Option<Method> {
         let method = *Self::ALL.get(usize::from(id).checked_sub(1)?)?;
@@ -56,7 +56,7 @@ impl Method {
         Some(method)
     }
 
-    /// The number on the wire.
+    /// Returns the number on the wire.
     #[inline]
     pub fn id(self) -> u16 {
         self as u16

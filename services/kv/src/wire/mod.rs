@@ -1,4 +1,4 @@
-//! The store's requests and replies as they travel over Farcall RPC, and the service that answers them.
+//! The store's requests and replies as carried by Farcall RPC, and the service that executes them.
 //!
 //! Version 1. All numbers are little-endian, all offsets fixed; a request begins with
 //!
@@ -17,8 +17,8 @@
 //! | 1 | 1 | [`Status`] |
 //! | 2 | 2 | zero |
 //!
-//! followed by the method's body when the status is [`Status::Ok`]. What is wrong with a request itself is not a
-//! status but a [`ServiceError`], which the RPC layer carries as its error reply.
+//! followed by the method's body if the status is [`Status::Ok`]. An invalid request does not result in a status but
+//! in a [`ServiceError`], which the RPC layer carries as its error reply.
 
 pub mod client;
 mod method;
@@ -40,10 +40,10 @@ pub use reply::{
 pub use request::{Counter, Request, RequestError};
 pub use service::{Service, ServiceError};
 
-/// The version this build speaks.
+/// Protocol version of this build.
 pub const VERSION: u8 = 1;
 
-/// Where a reply is written, front to back.
+/// Destination of a reply, written front to back.
 pub trait ReplySink {
     /// Appends `bytes` to the reply.
     fn push(&mut self, bytes: &[u8]);

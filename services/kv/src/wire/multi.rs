@@ -1,9 +1,9 @@
 //! MULTI_GET: many keys of one partition in one request.
 //!
-//! Request behind the prefix: the number of keys (2 bytes), then each key behind its length (1 byte).
-//! Reply behind the prefix: for each key, in order, one byte: 0 missed, 1 found, 2 deferred; when found flags (4),
-//! version (8), value length (4) and the value. A key is deferred when the reply already holds
-//! [`MULTI_REPLY_SOFT_MAX_BYTES`]; the client asks for it again.
+//! Request after the prefix: the number of keys (2 bytes), then each key after its length (1 byte). Reply after the
+//! prefix: for each key, in order, one byte: 0 missed, 1 found, 2 deferred; if found, flags (4), version (8), value
+//! length (4) and the value. A key is deferred if the reply already contains [`MULTI_REPLY_SOFT_MAX_BYTES`]; the
+//! client requests it again.
 
 use super::reply::{ReplyError, decode_status};
 use super::request::{PREFIX_BYTES, RequestError};
@@ -11,16 +11,16 @@ use super::{ReplySink, Status, VERSION};
 use crate::key::KEY_MAX_BYTES;
 use crate::store::Item;
 
-/// Most keys in one MULTI_GET.
+/// Maximum number of keys in one MULTI_GET.
 pub const MULTI_KEYS_MAX: u16 = 4096;
 
-/// Once a MULTI_GET reply has this many bytes, the remaining keys are deferred.
+/// Length of a MULTI_GET reply in bytes at which the remaining keys are deferred.
 pub const MULTI_REPLY_SOFT_MAX_BYTES: usize = 1 << 20;
 
-/// Bytes of a found item before its value.
+/// Length of a found item before its value in bytes.
 const FOUND_BYTES: usize = 17;
 
-/// Writes a MULTI_GET request for `keys`; all must be legal keys of one partition, at most [`MULTI_KEYS_MAX`].
+/// Writes a MULTI_GET request for `keys`, which must be at most [`MULTI_KEYS_MAX`] valid keys of one partition.
 pub fn encode_multi_get<'k>(keys: impl ExactSizeIterator<Item = &'k [u8]>, out: &mut impl ReplySink) {
     out.push(&[VERSION, 0, 0, 0]);
     out.push(&(keys.len() as u16).to_le_bytes());
@@ -30,7 +30,7 @@ pub fn encode_multi_get<'k>(keys: impl ExactSizeIterator<Item = &'k [u8]>, out: 
     }
 }
 
-/// Checks the keys of a request as a whole, so that executing it can no longer fail half way.
+/// Validates all keys of a request, so that its execution cannot fail halfway.
 pub(super) fn check_keys(keys: u16, prefix_key_len: u8, encoded: &[u8]) -> Result<(), RequestError> {
     if prefix_key_len != 0 {
         return Err(RequestError::BadKeyLength { len_bytes: prefix_key_len });
@@ -66,7 +66,7 @@ pub struct KeyIter<'a> {
 }
 
 impl<'a> KeyIter<'a> {
-    /// Over [`super::Request::MultiGet`]'s `encoded`.
+    /// Returns an iterator over [`super::Request::MultiGet`]'s `encoded`.
     pub fn new(encoded: &'a [u8]) -> Self {
         KeyIter { encoded }
     }
@@ -83,7 +83,7 @@ impl<'a> Iterator for KeyIter<'a> {
     }
 }
 
-/// Writes one key's part of the reply; returns its length.
+/// Writes one key's part of the reply. Returns its length.
 pub(super) fn encode_entry(item: Option<Item<'_>>, out: &mut impl ReplySink) -> usize {
     let Some(item) = item else {
         out.push(&[MISSED]);
@@ -99,7 +99,7 @@ pub(super) fn encode_entry(item: Option<Item<'_>>, out: &mut impl ReplySink) -> 
     FOUND_BYTES + item.value.len()
 }
 
-/// Writes the part of a key that must be asked for again.
+/// Writes the entry of a key that must be requested again.
 pub(super) fn encode_deferred(out: &mut impl ReplySink) {
     out.push(&[DEFERRED]);
 }
@@ -108,14 +108,14 @@ const MISSED: u8 = 0;
 const FOUND: u8 = 1;
 const DEFERRED: u8 = 2;
 
-/// What a MULTI_GET reply says about one key.
+/// Result for one key in a MULTI_GET reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lookup<'a> {
     /// There is no item.
     Missed,
     /// The item.
     Found(MultiItem<'a>),
-    /// The reply was full; the key was not looked up. Ask again.
+    /// The reply was full and the key was not looked up; it must be requested again.
     Deferred,
 }
 
@@ -124,23 +124,23 @@ pub enum Lookup<'a> {
 pub struct MultiItem<'a> {
     /// The stored bytes.
     pub value: &'a [u8],
-    /// The client's own flags.
+    /// Flags for use by the client.
     pub flags: u32,
     /// The version.
     pub cas: u64,
 }
 
-/// Reads a MULTI_GET reply key by key, in the order of the request.
+/// Decodes a MULTI_GET reply key by key, in the order of the request.
 #[derive(Debug, Clone)]
 pub struct MultiReply<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> MultiReply<'a> {
-    /// Over a whole reply.
+    /// Starts decoding a complete reply.
     ///
     /// # Errors
-    /// [`ReplyError`] when the reply is no success.
+    /// [`ReplyError`] if the reply is not a success.
     pub fn new(reply: &'a [u8]) -> Result<Self, ReplyError> {
         match decode_status(reply)? {
             (Status::Ok, rest) => Ok(MultiReply { rest }),

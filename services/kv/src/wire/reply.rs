@@ -6,7 +6,7 @@ use super::{ReplySink, VERSION};
 use crate::key::{HashSeed, Router};
 use crate::store::{Item, Stats};
 
-/// How a well-formed request ended.
+/// Result of a well-formed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
@@ -35,28 +35,28 @@ impl Status {
     }
 }
 
-/// Why bytes are no reply, or not the expected one.
+/// Reasons for which bytes are not a valid or expected reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ReplyError {
     /// The reply ends too early.
     #[error("the reply of {len_bytes} bytes ends before its last field")]
     Truncated {
-        /// The length of what there was.
+        /// Length of the reply.
         len_bytes: usize,
     },
-    /// A version this build does not speak.
+    /// The version is not supported by this build.
     #[error("the server answers in version {version}, this client speaks {VERSION}: update the older side")]
     UnknownVersion {
         /// The server's version.
         version: u8,
     },
-    /// A status number without meaning here.
+    /// The status number is unknown.
     #[error("the server answers with status {status}, which this client does not know")]
     UnknownStatus {
         /// The number.
         status: u8,
     },
-    /// A status this method cannot have.
+    /// The status is not valid for this method.
     #[error("the server answers {status:?}, which does not answer this request")]
     Unexpected {
         /// The status.
@@ -64,10 +64,10 @@ pub enum ReplyError {
     },
 }
 
-/// Bytes before a reply's body.
+/// Length of the prefix of a reply in bytes.
 pub(super) const PREFIX_BYTES: usize = 4;
 
-/// Bytes of a GET reply before the value.
+/// Length of a GET reply before the value in bytes.
 pub(super) const ITEM_BYTES: usize = PREFIX_BYTES + 12;
 
 /// Writes a reply without body.
@@ -97,7 +97,7 @@ pub(super) fn encode_item(item: &Item<'_>, out: &mut impl ReplySink) {
 /// Splits a reply into status and body.
 ///
 /// # Errors
-/// [`ReplyError`] for anything that is no reply of this version.
+/// [`ReplyError`] for anything other than a reply of this version.
 #[inline]
 pub fn decode_status(reply: &[u8]) -> Result<(Status, &[u8]), ReplyError> {
     let truncated = ReplyError::Truncated { len_bytes: reply.len() };
@@ -108,7 +108,7 @@ pub fn decode_status(reply: &[u8]) -> Result<(Status, &[u8]), ReplyError> {
     Ok((Status::from_wire(status).ok_or(ReplyError::UnknownStatus { status })?, body))
 }
 
-/// Reads a GET or GET_AND_TOUCH reply; `None` is a miss.
+/// Decodes a GET or GET_AND_TOUCH reply; `None` is a miss.
 ///
 /// # Errors
 /// [`ReplyError`] for anything else.
@@ -125,10 +125,10 @@ pub fn decode_item(reply: &[u8]) -> Result<Option<super::MultiItem<'_>>, ReplyEr
     }
 }
 
-/// Reads a PUT, CAS or DELETE reply: the status and, when it is [`Status::Ok`], the item's version.
+/// Decodes a PUT, CAS or DELETE reply: the status and, if it is [`Status::Ok`], the item's version.
 ///
 /// # Errors
-/// [`ReplyError`] for anything that is no such reply.
+/// [`ReplyError`] for anything other than such a reply.
 pub fn decode_version(reply: &[u8]) -> Result<(Status, u64), ReplyError> {
     match decode_status(reply)? {
         (Status::Ok, body) => Ok((Status::Ok, split_u64(body)?.0)),
@@ -136,10 +136,10 @@ pub fn decode_version(reply: &[u8]) -> Result<(Status, u64), ReplyError> {
     }
 }
 
-/// Reads an INCR or DECR reply: the status and, when it is [`Status::Ok`], the number and the version.
+/// Decodes an INCR or DECR reply: the status and, if it is [`Status::Ok`], the number and the version.
 ///
 /// # Errors
-/// [`ReplyError`] for anything that is no such reply.
+/// [`ReplyError`] for anything other than such a reply.
 pub fn decode_count(reply: &[u8]) -> Result<(Status, u64, u64), ReplyError> {
     match decode_status(reply)? {
         (Status::Ok, body) => {
@@ -150,7 +150,7 @@ pub fn decode_count(reply: &[u8]) -> Result<(Status, u64, u64), ReplyError> {
     }
 }
 
-/// Reads a STATS reply.
+/// Decodes a STATS reply.
 ///
 /// # Errors
 /// [`ReplyError`] for anything else.
@@ -170,21 +170,21 @@ pub(crate) fn encode_stats(stats: &Stats, out: &mut impl ReplySink) {
     }
 }
 
-/// Who serves: the answer to PING, and all a client needs in order to route keys.
+/// The reply to PING: the identity of the partition, and all parameters that a client needs to route keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pong {
-    /// The number of the partition that answered.
+    /// Number of the partition that replied.
     pub partition: u32,
-    /// How many partitions the store has.
+    /// Number of partitions of the store.
     pub partitions: u32,
-    /// The seed of the key hash.
+    /// Seed of the key hash.
     pub seed: HashSeed,
-    /// The largest value, in bytes.
+    /// Maximum length of a value in bytes.
     pub value_max_bytes: u64,
 }
 
 impl Pong {
-    /// The router that agrees with the server.
+    /// Returns the router that agrees with the server.
     pub fn router(&self) -> Router {
         Router::new(self.seed, self.partitions)
     }
@@ -198,7 +198,7 @@ pub(super) fn encode_pong(pong: &Pong, out: &mut impl ReplySink) {
     out.push(&pong.value_max_bytes.to_le_bytes());
 }
 
-/// Reads a PING reply.
+/// Decodes a PING reply.
 ///
 /// # Errors
 /// [`ReplyError`] for anything else.

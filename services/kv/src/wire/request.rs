@@ -6,7 +6,7 @@ use super::{Method, ReplySink, VERSION};
 use crate::key::KEY_MAX_BYTES;
 use crate::store::PutMode;
 
-/// Bytes before the method's own fields.
+/// Length of the prefix of a request in bytes.
 pub(super) const PREFIX_BYTES: usize = 4;
 
 /// An increment's or decrement's amount.
@@ -28,11 +28,11 @@ pub enum Request<'a> {
         key: &'a [u8],
         /// The value.
         value: &'a [u8],
-        /// The client's own flags.
+        /// Flags for use by the client.
         flags: u32,
-        /// Milliseconds to live; 0: for ever.
+        /// Time to live in milliseconds; 0: unlimited.
         ttl_ms: u64,
-        /// Condition and place.
+        /// Condition and position.
         mode: PutMode,
     },
     /// [`Method::Cas`].
@@ -41,32 +41,32 @@ pub enum Request<'a> {
         key: &'a [u8],
         /// The value.
         value: &'a [u8],
-        /// The client's own flags.
+        /// Flags for use by the client.
         flags: u32,
-        /// Milliseconds to live; 0: for ever.
+        /// Time to live in milliseconds; 0: unlimited.
         ttl_ms: u64,
-        /// The version the item must have.
+        /// Required version of the item.
         cas: u64,
     },
     /// [`Method::Delete`].
     Delete {
         /// The key.
         key: &'a [u8],
-        /// The version the item must have; 0: any.
+        /// Required version of the item; 0: any.
         cas: u64,
     },
     /// [`Method::Touch`].
     Touch {
         /// The key.
         key: &'a [u8],
-        /// Milliseconds to live from now; 0: for ever.
+        /// Time to live from now in milliseconds; 0: unlimited.
         ttl_ms: u64,
     },
     /// [`Method::GetAndTouch`].
     GetAndTouch {
         /// The key.
         key: &'a [u8],
-        /// Milliseconds to live from now; 0: for ever.
+        /// Time to live from now in milliseconds; 0: unlimited.
         ttl_ms: u64,
     },
     /// [`Method::Incr`] or [`Method::Decr`].
@@ -78,65 +78,65 @@ pub enum Request<'a> {
     },
     /// [`Method::MultiGet`]: the keys are read by [`super::KeyIter`].
     MultiGet {
-        /// How many keys follow.
+        /// Number of keys.
         keys: u16,
-        /// The keys, each behind its length, checked to be complete.
+        /// The keys, each after its length; checked to be complete.
         encoded: &'a [u8],
     },
     /// [`Method::Stats`].
     Stats,
     /// [`Method::FlushAll`].
     FlushAll {
-        /// Milliseconds from now.
+        /// Delay from now in milliseconds.
         delay_ms: u64,
     },
 }
 
-/// Why bytes are no request.
+/// Reasons for which bytes are not a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RequestError {
     /// The request ends before a field.
     #[error("the request has {len_bytes} bytes where the method needs at least {needed_bytes}")]
     TooShort {
-        /// The request's length.
+        /// Length of the request.
         len_bytes: usize,
-        /// The least length.
+        /// Minimum length.
         needed_bytes: usize,
     },
-    /// The request goes on behind its last field.
+    /// The request has bytes after its last field.
     #[error("the request has {extra_bytes} bytes behind its last field")]
     TooLong {
-        /// The bytes left over.
+        /// Number of excess bytes.
         extra_bytes: usize,
     },
-    /// A version this build does not speak.
+    /// The version is not supported by this build.
     #[error("version {version} is not spoken here (this server speaks {VERSION}): update the older side")]
     UnknownVersion {
-        /// The version asked for.
+        /// The version of the request.
         version: u8,
     },
-    /// An option bit or value without meaning.
+    /// An option bit or value is undefined.
     #[error("options {options:#06x} are not defined for this method")]
     UnknownOptions {
-        /// The options asked for.
+        /// The options of the request.
         options: u16,
     },
-    /// A key of illegal length.
+    /// A key has an invalid length.
     #[error("a key of {len_bytes} bytes; a key has 1 to {KEY_MAX_BYTES} bytes")]
     BadKeyLength {
-        /// The length asked for.
+        /// The length in the request.
         len_bytes: u8,
     },
-    /// More keys than one request may have, or none.
+    /// There are more keys than one request may have, or none.
     #[error("{keys} keys in one MULTI_GET; 1 to {} are allowed: split it", super::MULTI_KEYS_MAX)]
     BadKeyCount {
-        /// The number of keys asked for.
+        /// The number of keys in the request.
         keys: u16,
     },
 }
 
 impl<'a> Request<'a> {
-    /// The method's number.
+    /// Returns the method.
     pub fn method(&self) -> Method {
         match self {
             Request::Ping => Method::Ping,
@@ -154,8 +154,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Writes the request. Keys longer than [`KEY_MAX_BYTES`] are the caller's to refuse, as
-    /// [`crate::Router::key`] does; their length does not fit and the server would refuse them.
+    /// Writes the request. The caller must refuse keys longer than [`KEY_MAX_BYTES`], as [`crate::Router::key`] does;
+    /// their length does not fit the field and the server would refuse them.
     pub fn encode(&self, out: &mut impl ReplySink) {
         match *self {
             Request::Ping | Request::Stats => prefix(out, 0, 0),
@@ -194,10 +194,10 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Reads a request of `method`; every length is checked, and nothing may follow the last field.
+    /// Decodes a request of `method`; every length is checked, and no bytes may follow the last field.
     ///
     /// # Errors
-    /// [`RequestError`] names the first thing that is wrong.
+    /// [`RequestError`] for the first fault.
     #[inline]
     pub fn decode(method: Method, message: &'a [u8]) -> Result<Request<'a>, RequestError> {
         let mut rest = Fields { message, at: 0 };
@@ -274,7 +274,7 @@ fn mode_from_wire(options: u16) -> Result<PutMode, RequestError> {
     MODES.get(usize::from(options)).copied().ok_or(RequestError::UnknownOptions { options })
 }
 
-/// A reader of fixed fields that never reads past the message.
+/// A reader of fixed fields that never reads beyond the message.
 struct Fields<'a> {
     message: &'a [u8],
     at: usize,
@@ -316,7 +316,7 @@ impl<'a> Fields<'a> {
         rest
     }
 
-    /// The end of a request without a key.
+    /// Checks that a request without a key ends here.
     fn end(&self, key_len: u8) -> Result<(), RequestError> {
         if key_len != 0 {
             return Err(RequestError::BadKeyLength { len_bytes: key_len });

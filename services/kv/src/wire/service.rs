@@ -1,4 +1,4 @@
-//! The service: one request in, one reply out, over one partition.
+//! The service of one partition: one request in, one reply out.
 
 use thiserror::Error;
 
@@ -8,19 +8,19 @@ use super::{Method, ReplySink, Request, RequestError};
 use crate::key::{Key, KeyError};
 use crate::store::{CounterError, Outcome, Partition, Put, PutMode, StoreError};
 
-/// A request that was refused as such; nothing was executed and nothing written to the reply.
+/// A request that was refused; nothing was executed or written to the reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ServiceError {
-    /// The method's number has no meaning here.
+    /// The method number is unknown.
     #[error("method {method} is not offered by this key-value service")]
     UnknownMethod {
         /// The number.
         method: u16,
     },
-    /// The bytes are no request.
+    /// The bytes are not a valid request.
     #[error("malformed request: {0}")]
     Malformed(#[from] RequestError),
-    /// The key lives elsewhere.
+    /// The key belongs to another partition.
     #[error(
         "the key belongs to partition {owner}, this is partition {here} of {partitions}: ask PING for the seed and the \
          number of partitions, and route by the key's hash"
@@ -28,9 +28,9 @@ pub enum ServiceError {
     WrongPartition {
         /// The partition that owns the key.
         owner: u32,
-        /// The partition that was asked.
+        /// The partition of this service.
         here: u32,
-        /// How many there are.
+        /// Number of partitions.
         partitions: u32,
     },
 }
@@ -39,7 +39,7 @@ impl ServiceError {
     /// [`ServiceError::code`] of a request to the wrong partition.
     pub const WRONG_PARTITION_CODE: u16 = 3;
 
-    /// The number the RPC layer's error reply carries.
+    /// Returns the number that the RPC layer's error reply carries.
     pub fn code(&self) -> u16 {
         match self {
             ServiceError::UnknownMethod { .. } => 1,
@@ -59,30 +59,29 @@ impl From<KeyError> for ServiceError {
     }
 }
 
-/// Answers the requests for one partition.
+/// Executes the requests for one partition.
 pub struct Service {
     partition: Partition,
 }
 
-/// Keys of a MULTI_GET looked up together, so that their memory accesses overlap.
+/// Number of keys of a MULTI_GET that are looked up together, so that their memory accesses overlap.
 const LOOKUP_GROUP: usize = 16;
 
 impl Service {
-    /// A service over `partition`.
+    /// Creates a service for `partition`.
     pub fn new(partition: Partition) -> Self {
         Service { partition }
     }
 
-    /// The partition, for the other front ends of the same thread.
+    /// Returns the partition, for the other front ends of the same thread.
     pub fn partition(&mut self) -> &mut Partition {
         &mut self.partition
     }
 
-    /// Executes one request and writes its reply. Allocates nothing by itself. `now_ms` is the
-    /// partition's time.
+    /// Executes one request and writes its reply. Does not allocate itself. `now_ms` is the partition's time.
     ///
     /// # Errors
-    /// [`ServiceError`]; then nothing was executed and `reply` is untouched.
+    /// [`ServiceError`]; nothing was executed then, and `reply` is unchanged.
     #[inline]
     pub fn handle(
         &mut self,

@@ -1,4 +1,4 @@
-//! Registered memory: buffers that belong to who holds them, and memory that peers reach.
+//! Registered memory: buffers that have one owner at a time, and memory that peers can access.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,28 +7,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 use farcall_link::{Nic, Region, RemoteRegion};
 use farcall_verbs::{Access, Error, Result};
 
-/// Buffers begin at cache lines.
+/// Buffers are aligned to cache lines.
 const ALIGN_BYTES: usize = 64;
 
-/// A number of buffers of one length, registered together. Clones are the same buffers.
+/// A number of buffers of one length, registered together. Clones share the buffers.
 #[derive(Clone)]
 pub struct Buffers(pub(super) Arc<Pool>);
 
 pub(super) struct Pool {
     pub(super) region: Arc<Region>,
     pub(super) count: u32,
-    /// Of each buffer.
+    /// Length of a buffer in bytes.
     pub(super) len_bytes: usize,
     stride_bytes: usize,
     free: Mutex<Vec<u32>>,
 }
 
-/// Registered memory that nobody else touches: no peer, and no device while it is held. Posting hands it over, its
-/// completion brings it back; dropping it makes it free for [`Buffers::take`].
+/// Registered memory that is accessed by its owner only: by no peer, and by no device while it is owned. Posting
+/// transfers it to the queue pair, and the completion returns it. Dropping it makes it available to [`Buffers::take`].
 pub struct Buffer {
     pub(super) pool: Arc<Pool>,
     pub(super) slot: u32,
-    /// A peer may still be writing to it: it is never used again.
+    /// Set if a peer may still write to it; the buffer is never reused then.
     is_lost: bool,
 }
 
@@ -36,7 +36,7 @@ impl Buffers {
     /// Allocates and registers `count` zeroed buffers of `len_bytes`.
     ///
     /// # Errors
-    /// If there are none, they are more than the address space holds, or memory or regions run out.
+    /// If `count` is zero, if their total length exceeds the address space, or if memory or regions are exhausted.
     pub fn new(nic: &Nic, count: u32, len_bytes: usize) -> Result<Self> {
         let stride_bytes = len_bytes.max(1).checked_next_multiple_of(ALIGN_BYTES);
         let whole_bytes = stride_bytes.and_then(|stride| stride.checked_mul(count as usize));
@@ -48,7 +48,7 @@ impl Buffers {
         Ok(Self(Arc::new(Pool { region, count, len_bytes, stride_bytes, free })))
     }
 
-    /// A buffer that nobody holds; `None` if there is none. It has what its last holder left in it.
+    /// Returns a free buffer; `None` if there is none. It contains the data of its last use.
     #[must_use]
     pub fn take(&self) -> Option<Buffer> {
         let slot = self.0.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
@@ -57,14 +57,14 @@ impl Buffers {
 }
 
 impl Pool {
-    /// Where a buffer begins in the region.
+    /// Returns the offset of a buffer in the region.
     pub(super) fn offset(&self, slot: u32) -> usize {
         slot as usize * self.stride_bytes
     }
 }
 
 impl Buffer {
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.pool.len_bytes
@@ -80,26 +80,26 @@ impl Buffer {
         self.pool.offset(self.slot) + offset
     }
 
-    /// Copies bytes in.
+    /// Copies `bytes` into the buffer.
     ///
     /// # Panics
-    /// If they do not fit there.
+    /// If they do not fit at `offset`.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         self.pool.region.copy_in(self.place(offset, bytes.len()), bytes);
     }
 
-    /// Copies bytes out.
+    /// Copies bytes from the buffer to `to`.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If the range is not inside the buffer.
     pub fn read(&self, offset: usize, to: &mut [u8]) {
         self.pool.region.copy_out(self.place(offset, to.len()), to);
     }
 
-    /// A copy of a part.
+    /// Returns a copy of a range.
     ///
     /// # Panics
-    /// If the range is not inside.
+    /// If the range is not inside the buffer.
     #[must_use]
     pub fn to_vec(&self, range: Range<usize>) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -108,7 +108,7 @@ impl Buffer {
         bytes
     }
 
-    /// It does not become free when it is dropped.
+    /// Drops the buffer without making it available again.
     pub(super) fn lose(mut self) {
         self.is_lost = true;
     }
@@ -128,43 +128,43 @@ impl Drop for Buffer {
     }
 }
 
-/// Memory that peers WRITE to and READ from, by the grant that they are told. They may do so at any time: it is reached
-/// by copies, which may be torn while a peer writes. Dropping it ends their access.
+/// Memory to which peers WRITE and from which they READ, through the grant that they receive. They may do so at any
+/// time, so it is accessed by copies, which may be torn while a peer writes. Dropping it ends their access.
 pub struct SharedMemory(Region);
 
 impl SharedMemory {
-    /// Allocates and registers at least `len_bytes` zeroed bytes. `access`: what peers may do.
+    /// Allocates and registers at least `len_bytes` bytes filled with zeros. `access` is the access of peers.
     ///
     /// # Errors
-    /// If memory or regions run out, or the access flags break a rule.
+    /// If memory or regions are exhausted, or the access flags are invalid.
     pub fn new(nic: &Nic, len_bytes: usize, access: Access) -> Result<Self> {
         Region::alloc(&*nic.pd, len_bytes, access).map(Self)
     }
 
-    /// What a peer needs to reach it.
+    /// Returns the grant that a peer needs for access.
     #[must_use]
     pub fn grant(&self) -> RemoteRegion {
         self.0.remote()
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.0.len_bytes()
     }
 
-    /// Copies bytes in.
+    /// Copies `bytes` into the memory.
     ///
     /// # Panics
-    /// If they do not fit there.
+    /// If they do not fit at `offset`.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         self.0.copy_in(offset, bytes);
     }
 
-    /// Copies bytes out.
+    /// Copies bytes from the memory to `to`.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If the range is not inside the memory.
     pub fn read(&self, offset: usize, to: &mut [u8]) {
         self.0.copy_out(offset, to);
     }

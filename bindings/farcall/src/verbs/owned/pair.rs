@@ -1,4 +1,4 @@
-//! Queue pairs that hold what they are working on.
+//! Queue pairs that own the buffers of their requests.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,19 +17,19 @@ use farcall_verbs::{Access, CompChannel, CqInitAttr, Error, Notify, RawCq, Resul
 
 use super::buffer::{Buffer, Buffers, Pool};
 
-/// The format of an [`Address`].
+/// Format version of an [`Address`].
 const VERSION: u8 = 1;
 const OP: &str = "wait for a completion";
 
-/// How a queue pair is reached: what its peer must be told.
+/// Address of a queue pair, which its peer needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address(QpInfo);
 
 impl Address {
-    /// Bytes of an address.
+    /// Length of an address in bytes.
     pub const LEN_BYTES: usize = 28;
 
-    /// The address as bytes, to be sent to the peer.
+    /// Returns the address as bytes, to be sent to the peer.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN_BYTES] {
         let QpInfo { qp_num, psn, gid, lid, mtu_log2 } = self.0;
@@ -42,10 +42,10 @@ impl Address {
         bytes
     }
 
-    /// The address that a peer has sent. Whether anybody is there, connecting tells.
+    /// Decodes the address that a peer sent. Only connecting determines whether it is reachable.
     ///
     /// # Errors
-    /// If it is of a format that this version does not know.
+    /// If its format version is unknown.
     pub fn from_bytes(bytes: &[u8; Self::LEN_BYTES]) -> Result<Self> {
         let [version, mtu_log2, l0, l1, n0, n1, n2, n3, p0, p1, p2, p3, gid @ ..] = *bytes;
         if version != VERSION {
@@ -58,36 +58,36 @@ impl Address {
     }
 }
 
-/// What became of a buffer that was posted.
+/// Completion of a request, which returns its buffer.
 #[derive(Debug)]
 #[must_use = "it holds a buffer"]
 pub enum Completion {
-    /// A SEND or a WRITE has ended well; or a READ, and the buffer holds what was read.
+    /// A SEND or a WRITE completed successfully; or a READ, and the buffer contains the data.
     Done(Buffer),
-    /// A message came.
+    /// A message was received.
     Received {
-        /// The buffer that it is in.
+        /// The buffer that contains it.
         buffer: Buffer,
-        /// Where it is in there: behind the header of a datagram.
+        /// Range of the message in the buffer: after the header for a datagram.
         payload: Range<usize>,
-        /// Its immediate data, if it has any.
+        /// Immediate data of the message.
         imm: Option<u32>,
     },
-    /// The pair has failed, or was closed, before the request ended.
+    /// The queue pair failed or was closed before the request completed.
     Ended {
-        /// The buffer; of a receive or a READ, a part may have been written.
+        /// The buffer; after a receive or a READ, it may have been written in part.
         buffer: Buffer,
-        /// Why the pair failed; `None` if it was closed.
+        /// Status of the failure; `None` if the queue pair was closed.
         failure: Option<WcStatus>,
     },
 }
 
-/// Something that was not posted, with its buffer.
+/// A request that was not posted, with its buffer.
 #[derive(Debug)]
 pub struct Refused {
     /// The buffer.
     pub buffer: Buffer,
-    /// Why.
+    /// The reason.
     pub source: PostRefused,
 }
 
@@ -103,8 +103,8 @@ impl std::error::Error for Refused {
     }
 }
 
-/// A queue pair with one peer, over RC, UC or UD, and its completion queue. Every request is signalled; those of one
-/// kind complete in their order.
+/// A queue pair with one peer, over RC, UC or UD, and its completion queue. Every request is signalled. Sends complete
+/// in their order, and so do receives.
 pub struct Pair {
     qp: Connection,
     cq: Box<dyn RawCq>,
@@ -112,24 +112,24 @@ pub struct Pair {
     nic: Nic,
     pool: Arc<Pool>,
     region: RegionId,
-    /// A receive for each buffer, by slot.
+    /// One receive for each buffer, indexed by slot.
     all_receives: ReceiveChain,
     is_datagrams: bool,
     sends: VecDeque<Buffer>,
     receives: VecDeque<Buffer>,
-    /// Of requests that failed: handed back when no peer can be inside them any more.
+    /// Buffers of failed requests, returned when no peer can access them any more.
     ended: VecDeque<Buffer>,
 }
 
 impl Pair {
-    /// Makes a queue pair for these buffers; receives can be posted. All of them may be under way at once.
+    /// Creates a queue pair for these buffers. Receives can be posted, and all buffers may be in flight at once.
     ///
     /// # Errors
-    /// If the device refuses: a limit, a descriptor, a transport that it does not have.
+    /// If the device refuses, for lack of a resource or of support for the transport.
     pub fn new(nic: &Nic, transport: Transport, buffers: &Buffers) -> Result<Self> {
         let pool = buffers.0.clone();
         let channel = nic.context.create_comp_channel()?;
-        // Both queues full, and the mark that ends draining.
+        // Capacity for both queues, and for the marker request that ends draining.
         let cqe = pool.count.saturating_mul(2).saturating_add(2);
         let cq = nic.context.create_cq(&CqInitAttr { cqe, channel: Some(&*channel) })?;
         let config = PairConfig {
@@ -154,16 +154,16 @@ impl Pair {
         Ok(Self { qp, cq, channel, nic, pool, region, all_receives, is_datagrams, sends, receives, ended })
     }
 
-    /// What the peer needs to connect.
+    /// Returns the address that the peer needs to connect.
     #[must_use]
     pub fn address(&self) -> Address {
         Address(self.qp.info(&self.nic))
     }
 
-    /// Connects to a peer; over UD, sends go to it from now on.
+    /// Connects to a peer. Over UD, later sends go to this peer.
     ///
     /// # Errors
-    /// If there is nobody at the address, or he is not reached from here.
+    /// If there is no queue pair at the address, or it is not reachable.
     pub fn connect(&mut self, peer: &Address) -> Result<()> {
         self.qp.connect(&self.nic, &peer.0)
     }
@@ -173,7 +173,7 @@ impl Pair {
         Piece { region: self.region, offset: self.pool.offset(buffer.slot), len_bytes }
     }
 
-    /// Posts what `post` makes of a buffer, and holds it.
+    /// Posts the request that `post` creates for a buffer, and keeps the buffer.
     fn post(
         &mut self,
         buffer: Buffer,
@@ -196,7 +196,7 @@ impl Pair {
     /// SENDs the first `len_bytes` of a buffer.
     ///
     /// # Errors
-    /// If the buffer is not one of the pair's, or the pair is not connected.
+    /// If the buffer does not belong to this queue pair, or the queue pair is not connected.
     ///
     /// # Panics
     /// If the buffer is shorter.
@@ -207,13 +207,13 @@ impl Pair {
         })
     }
 
-    /// WRITEs the first `len_bytes` of a buffer to `offset` of what the peer has granted. Over RC and UC.
+    /// WRITEs the first `len_bytes` of a buffer to `offset` in the peer's grant. Over RC and UC.
     ///
     /// # Errors
-    /// As [`Pair::send`], and if it is outside of the grant.
+    /// Like [`Pair::send`]; also if the target is outside the grant.
     ///
     /// # Panics
-    /// If the buffer is shorter, or the pair is of datagrams.
+    /// If the buffer is shorter, or the transport is UD.
     pub fn write(
         &mut self,
         buffer: Buffer,
@@ -225,13 +225,13 @@ impl Pair {
         self.post(buffer, len_bytes, |qp, from| qp.write(from, Remote { grant, offset }).map(drop))
     }
 
-    /// READs `len_bytes` from `offset` of what the peer has granted into a buffer. Over RC.
+    /// READs `len_bytes` from `offset` in the peer's grant into a buffer. Over RC.
     ///
     /// # Errors
-    /// As [`Pair::write`].
+    /// Like [`Pair::write`].
     ///
     /// # Panics
-    /// As [`Pair::write`].
+    /// Like [`Pair::write`].
     pub fn read(
         &mut self,
         buffer: Buffer,
@@ -243,10 +243,10 @@ impl Pair {
         self.post(buffer, len_bytes, |qp, into| qp.read(into, Remote { grant, offset }, 0).map(drop))
     }
 
-    /// Posts a buffer for the next message that comes. Over UD it needs 40 bytes more than that.
+    /// Posts a buffer for a message. Over UD it must be 40 bytes longer than the message.
     ///
     /// # Errors
-    /// If the buffer is not one of the pair's, or the pair has failed.
+    /// If the buffer does not belong to this queue pair, or the queue pair has failed.
     pub fn post_receive(&mut self, buffer: Buffer) -> Result<(), Refused> {
         if !Arc::ptr_eq(&buffer.pool, &self.pool) {
             return Err(Refused { buffer, source: PostRefused::NotAttached { qp_num: self.qp.qp_num() } });
@@ -261,7 +261,7 @@ impl Pair {
         }
     }
 
-    /// The next completion, if there is one. Never waits.
+    /// Returns the next completion, if there is one, without waiting.
     ///
     /// # Errors
     /// If the device has failed.
@@ -270,7 +270,7 @@ impl Pair {
         while self.cq.poll(&mut wc)? > 0 {
             let completed = self.qp.complete(&wc[0]);
             let queue = if is_receive(&wc[0]) { &mut self.receives } else { &mut self.sends };
-            // The mark that ends draining has no buffer.
+            // The marker request that ends draining has no buffer.
             let Some(buffer) = queue.pop_front() else { continue };
             match completed {
                 Completed::Send { .. } => return Ok(Some(Completion::Done(buffer))),
@@ -289,8 +289,8 @@ impl Pair {
         Ok(None)
     }
 
-    /// Asks for an event: the descriptor ([`AsFd`]) polls readable after the next completion. Call [`Pair::poll`] once
-    /// more before sleeping on it.
+    /// Requests an event: the descriptor ([`AsFd`]) becomes readable after the next completion. The caller must call
+    /// [`Pair::poll`] once more before it sleeps on the descriptor.
     ///
     /// # Errors
     /// If the device has failed.
@@ -299,7 +299,7 @@ impl Pair {
         self.cq.req_notify(Notify::Any)
     }
 
-    /// Sleeps until there is a completion. `None` when the time is over; without a limit it waits for ever.
+    /// Sleeps until there is a completion. Returns `None` after the timeout; without a timeout it waits indefinitely.
     ///
     /// # Errors
     /// If the device has failed, or the system cannot wait.
@@ -318,7 +318,7 @@ impl Pair {
                 return Ok(None);
             }
             if !self.ended.is_empty() {
-                // That a peer has left its last access makes no event.
+                // The end of a peer's last access generates no event.
                 left = Some(left.map_or(LOOK_EVERY, |left| left.min(LOOK_EVERY)));
             }
             sleep_on(&[self.channel.fd()], left)
@@ -326,18 +326,18 @@ impl Pair {
         }
     }
 
-    /// Ends the pair: what is under way comes back as [`Completion::Ended`].
+    /// Closes the queue pair. Requests in flight return as [`Completion::Ended`].
     pub fn close(&mut self) {
         self.qp.close();
     }
 
-    /// Why it failed, if it did.
+    /// Returns the status of the failure, if the queue pair has failed.
     #[must_use]
     pub fn failure(&self) -> Option<WcStatus> {
         self.qp.failure()
     }
 
-    /// Whether buffers of it wait for a peer that is stopped inside an access.
+    /// Returns whether buffers wait for a peer that is stopped inside an access.
     #[cfg(feature = "tokio")]
     pub(super) fn waits_for_a_peer(&self) -> bool {
         !self.ended.is_empty()
@@ -349,7 +349,7 @@ impl Pair {
     }
 }
 
-/// How often is looked whether a stopped peer has left.
+/// Interval at which the accesses of a stopped peer are checked.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 impl AsRawFd for Pair {
@@ -360,13 +360,13 @@ impl AsRawFd for Pair {
 
 impl AsFd for Pair {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel lives as long as the pair, and its descriptor with it.
+        // SAFETY: `self` owns the channel, which keeps the descriptor open for the lifetime of the borrow.
         unsafe { BorrowedFd::borrow_raw(self.channel.fd()) }
     }
 }
 
 impl Drop for Pair {
-    /// Buffers under way become free, except where a peer may still be inside of them: those are lost.
+    /// Makes buffers in flight available, except those that a peer may still access, which are never reused.
     fn drop(&mut self) {
         self.qp.close();
         while let Ok(Some(completion)) = self.poll() {

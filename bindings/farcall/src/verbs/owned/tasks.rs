@@ -11,7 +11,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::pair::{Completion, LOOK_EVERY, Pair};
 
-/// The descriptor of a completion channel, kept open.
+/// The descriptor of a completion channel, which is kept open.
 struct ChannelFd(Arc<dyn CompChannel>);
 
 impl AsRawFd for ChannelFd {
@@ -20,28 +20,29 @@ impl AsRawFd for ChannelFd {
     }
 }
 
-/// A [`Pair`] whose completions a task waits for. It is used as a pair otherwise.
+/// A [`Pair`] with asynchronous completions. It dereferences to the pair.
 pub struct AsyncPair {
     pair: Pair,
     fd: AsyncFd<ChannelFd>,
 }
 
 impl AsyncPair {
-    /// Waits in the runtime that this is called in, which must have its I/O driver enabled.
+    /// Registers with the runtime of the caller, which must have its I/O driver enabled.
     ///
     /// # Errors
     /// If the runtime cannot watch the descriptor.
     ///
     /// # Panics
-    /// Outside of a runtime.
+    /// Outside a runtime.
     pub fn new(pair: Pair) -> io::Result<Self> {
         let channel = ChannelFd(pair.channel());
-        // SAFETY: the channel is owned by the `AsyncFd`, so its descriptor stays open and the same while registered.
+        // SAFETY: the channel is owned by the `AsyncFd`, so its descriptor stays open and unchanged while it is
+        // registered.
         let fd = unsafe { AsyncFd::register_with_interest(channel, Interest::READABLE) }?;
         Ok(Self { pair, fd })
     }
 
-    /// The next completion. A future that is dropped has taken none.
+    /// Waits for the next completion. Dropping the future loses no completion.
     ///
     /// # Errors
     /// If the device has failed.
@@ -64,12 +65,12 @@ impl AsyncPair {
                 readable.await
             };
             let failed = |error| Error::os("wait for a completion", "watch its descriptor", error);
-            // Before the event is taken, which arming does: what comes after that is seen anew.
+            // Cleared before arming reads the event, so that later events are detected.
             guard.map_err(failed)?.clear_ready();
         }
     }
 
-    /// The pair.
+    /// Returns the pair.
     #[must_use]
     pub fn into_pair(self) -> Pair {
         self.pair
