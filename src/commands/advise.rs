@@ -35,7 +35,7 @@ pub struct Advise {
     /// How long the server computes for each call, in microseconds.
     #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     process_us: u32,
-    /// Calls that each client has under way.
+    /// Calls in flight of each client.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=128))]
     window: u32,
     #[command(flatten)]

@@ -6,8 +6,8 @@ use farcall_link::{BatchConfig, BatchSizing};
 /// Ways to send calls in batches.
 #[derive(Debug, Clone, Args)]
 pub struct BatchArgs {
-    /// Measure calls that are sent in batches, too: of SIZE calls, or of as many as let 95 % of the calls take at most
-    /// so many microseconds. May be given several times; of the windows those that fill a batch are measured.
+    /// Also measure calls that are sent in batches: of SIZE calls, or of as many as let 95 % of the calls take at most
+    /// US microseconds. May be given several times. Only windows that fill a batch are measured.
     #[arg(long, value_name = "SIZE|auto:US", value_parser = batch_sizing)]
     batch: Vec<BatchSizing>,
 }

@@ -58,9 +58,9 @@ pub struct CallArgs {
     /// Client processes, each on a core in turn.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub clients: u32,
-    /// Begin so many operations a second, of all clients together, at fixed intervals (open loop). Latencies then count
-    /// from the intended times, also of operations that a stalled service held up. By default an operation begins when
-    /// another has ended.
+    /// Operations that all clients together begin per second, at fixed intervals (open loop). Latencies then count from
+    /// the intended times, also for operations that a stalled service delayed. By default an operation begins when
+    /// another has completed.
     #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     pub rate: Option<u32>,
 }

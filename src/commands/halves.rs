@@ -18,8 +18,9 @@ use std::net::SocketAddr;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Two hosts")]
 pub struct HalvesArgs {
-    /// Be the server half: do what client halves ask for, one run at a time, until SIGINT. Of the other options only
-    /// the provider's count. Whoever reaches the address may measure: listen where you trust the network.
+    /// Be the server half: execute the runs that client halves request, one at a time, until SIGINT. Of the other
+    /// options only the provider's count. Any host that reaches the address may measure: listen where you trust the
+    /// network.
     #[arg(long, value_name = "HOST:PORT", value_parser = resolve, conflicts_with = "connect")]
     listen: Option<SocketAddr>,
     /// Be the client half: measure against the server half that listens there, with the same release.

@@ -12,8 +12,8 @@ fn wishes() -> impl TypedValueParser<Value = Wish> {
 /// Which verbs to use.
 #[derive(Debug, Clone, Args)]
 pub struct NicArgs {
-    /// Whose verbs: softnic is the software RNIC, between processes of this host; ibv the system's libibverbs, for any
-    /// RNIC. By itself a server takes softnic, and a client what the server is on.
+    /// Provider of verbs: softnic is the software RNIC, ibv the system's libibverbs, for any RNIC. By default a server
+    /// takes softnic, and a client the provider of its server.
     #[arg(long, default_value_t = Wish::Auto, value_parser = wishes(), help_heading = "Provider")]
     provider: Wish,
     /// The RDMA device (means --provider ibv); by default the first with an active port.

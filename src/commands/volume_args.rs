@@ -14,10 +14,10 @@ const KEY_BYTES: usize = 32;
 /// A volume.
 #[derive(Debug, Clone, Args)]
 pub struct VolumeArgs {
-    /// What the volume is called at the memory nodes, at most 64 bytes.
+    /// Name of the volume at the memory nodes, at most 64 bytes.
     #[arg(long, value_name = "NAME")]
     pub volume: String,
-    /// The file with the volume's key: 32 random bytes that nobody but its owner can read.
+    /// File with the volume's key: 32 random bytes that only the file's owner can read.
     #[arg(long, value_name = "FILE")]
     pub volume_key: PathBuf,
 }

@@ -45,12 +45,12 @@ pub struct Conform {
     /// Where the two ends live.
     #[arg(long, value_enum, default_value_t = Sides::Local)]
     sides: Sides,
-    /// Words that start the other end elsewhere, before this program's name: `--other-end 'ip netns exec B'` for another
-    /// network namespace. Standard input must reach it as the socket that it is.
+    /// Words that start the other end elsewhere, before this program's name: `--other-end 'ip netns exec B'` for
+    /// another network namespace. Standard input must reach it as the socket that it is.
     #[arg(long, value_name = "WORDS", conflicts_with = "sides")]
     other_end: Option<String>,
     /// Be the other end for suites of other hosts, one at a time, until SIGINT. Of the other options only the
-    /// provider's count. Whoever reaches the address may use it: listen where you trust the network.
+    /// provider's count. Any host that reaches the address may use it: listen where you trust the network.
     #[arg(long, value_name = "HOST:PORT", value_parser = resolve, conflicts_with_all = ["sides", "other_end", "connect"])]
     listen: Option<SocketAddr>,
     /// Have the other end where `farcall conform --listen` of the same release runs.
@@ -72,7 +72,7 @@ pub struct Conform {
     /// Name the cases with their sources and run none.
     #[arg(long)]
     list: bool,
-    /// Tell of every case, not only of those that fail: on standard output, with --json on standard error.
+    /// Report every case, not only failures: on standard output, with --json on standard error.
     #[arg(long, short)]
     verbose: bool,
     /// Be the other end, on the socket that is standard input.

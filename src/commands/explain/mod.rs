@@ -15,8 +15,8 @@ use std::fmt;
 /// Say of each connection and queue pair of a process which way it goes: of TCP under farcall run, and of Farcall's own
 /// streams, with the reason; of queue pairs of the software RNIC, by shared memory or between which addresses.
 ///
-/// What it tells lies in shared memory, so asking disturbs nobody, and it is there after the process died. Only its own
-/// user can read it. Exits with 3 if there is nothing.
+/// The report comes from shared memory, so reading it does not disturb the process, also after the process has exited.
+/// Only the user of the process can read it. Exits with 3 if there is nothing.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall explain 4711\n  farcall explain 4711 --json | jq '.connections[].why'\n  \

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 #[command(after_help = "Examples:\n  farcall figures report\n  \
                         farcall figures report --input rnic.json --output rnic.html")]
 pub struct Report {
-    /// What `farcall figures run` wrote.
+    /// File that `farcall figures run` wrote.
     #[arg(long, value_name = "FILE", default_value = RESULTS_FILE)]
     input: PathBuf,
     /// Where to write the page.

@@ -14,10 +14,11 @@ use farcall_bench::workload::Workload;
 
 /// Measure gRPC calls with HTTP/2 over TCP, with HTTP/2 over streams, and without HTTP/2.
 ///
-/// 64 B, between two processes of one thread each, pinned: unary calls one after another and 64 at once, a message there
-/// and back over one call, messages that a server streams. tonic's generated code is the same everywhere, except for unary
-/// calls under `direct`. With --workload the YCSB core workloads are measured instead, against the key-value service of
-/// farcall grpc kv. Both ends are on one machine: the software RNIC measures inter-process communication, not a network.
+/// 64 B, between two processes of one thread each, pinned: unary calls one after another and 64 at once, a message
+/// there and back over one call, messages that a server streams. tonic's generated code is the same everywhere, except
+/// for unary calls under `direct`. With --workload the YCSB core workloads are measured instead, against the key-value
+/// service of farcall grpc kv. Both ends are on one machine: the software RNIC measures inter-process communication,
+/// not a network.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall grpc bench\n  farcall grpc bench --preset tcp,native --repetitions 9\n  \
@@ -26,7 +27,7 @@ use farcall_bench::workload::Workload;
                         farcall grpc bench --json | jq '.tables[1].rows'"
 )]
 pub struct Bench {
-    /// What carries the calls; may be given several times, or separated by commas. The others are compared with the
+    /// Transport of the calls; may be given several times, or separated by commas. The others are compared with the
     /// first one.
     #[arg(
         long = "preset",

@@ -22,9 +22,9 @@ use std::time::Duration;
 
 /// Serve an ordered, durable key-value store over gRPC.
 ///
-/// The service is farcall.kv.v1.OrderedKv: Get, Put, Delete, Batch, Scan, Iterate (pages of a range, streamed), snapshots.
-/// Records are in an LSM tree below one directory. Runs until SIGINT or SIGTERM, then answers what runs and ends. There is
-/// no authentication and no TLS: listen where you trust the network.
+/// The service is farcall.kv.v1.OrderedKv: Get, Put, Delete, Batch, Scan, Iterate (pages of a range, streamed),
+/// snapshots. Records are in an LSM tree below one directory. Runs until SIGINT or SIGTERM, then answers what runs and
+/// ends. There is no authentication and no TLS: listen where you trust the network.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall grpc kv --dir /var/lib/farcall-kv\n  farcall grpc kv --dir DATA \
@@ -39,16 +39,17 @@ pub struct Kv {
     /// to hosts that no RNIC reaches the calls, too.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11600", value_parser = resolve)]
     listen: SocketAddr,
-    /// What carries the calls.
+    /// Transport of the calls.
     #[arg(long, value_name = "TRANSPORT", default_value = "native", value_parser = one_of(&CARRIERS))]
     transport: Carrier,
-    /// What a write that was answered survives.
+    /// Failures that an acknowledged write survives.
     #[arg(long, value_name = "WHAT", default_value = "group", value_parser = one_of(&DURABILITIES))]
     durability: Durability,
     /// Threads that answer calls.
     #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
-    /// Memory for blocks that were read from files, in MiB. What was written and is not yet in files takes up to 64 more.
+    /// Memory for blocks that were read from files, in MiB. What was written and is not yet in files takes up to 64
+    /// more.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     cache_mib: u64,
     /// Largest value in bytes; messages are of 4 MiB at most.

@@ -60,7 +60,7 @@ pub struct Server {
     /// farcall kv serve --rpc listens).
     #[arg(long = "server", short = 's', value_name = "ADDRESS", default_value = "tcp:127.0.0.1:11211")]
     pub address: Address,
-    /// Give up when no answer came for so many milliseconds.
+    /// Time-out of a reply in milliseconds.
     #[arg(long, default_value_t = 10_000, value_name = "MS")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     timeout_ms: u64,

@@ -22,7 +22,8 @@ use farcall_bench::workload::{Distribution, RecordShape, Workload};
 /// Starts server processes of its own, pinned to one core, with the client pinned to another; loads records; runs YCSB
 /// over each front end, interleaved; checks every value read; counts system calls and heap operations; kills a server
 /// and starts it again. RPC is measured under the presets server-reply and rf-rpc unless others are named; pilaf, farm
-/// and farm-var are other stores, which their clients READ. Prints tables of medians. Exits with 1 if anything was wrong.
+/// and farm-var are other stores, which their clients READ. Prints tables of medians. Exits with 1 if anything was
+/// wrong.
 ///
 /// Between the two processes lies one machine: the software RNIC measures inter-process communication, and an RNIC
 /// (--provider ibv) its own loopback, not a network. Between two hosts each does its half (--listen, --connect), and
@@ -45,8 +46,8 @@ pub struct Bench {
     /// Measure these programs beside it, over TCP and a Unix socket, with one thread each and without persistence.
     #[arg(long, value_name = "STORE", value_delimiter = ',', value_parser = one_of(&FOREIGN), conflicts_with = "connect")]
     against: Vec<ForeignStore>,
-    /// Measure instead what users get on busy cores: GETs of the default blocking client over verbs, in turns with the
-    /// TCP listener, beside so many spinning programs. Takes 20 pairs of measurements or more for each number.
+    /// Measure the default client on busy cores instead: GETs of the blocking client over verbs, in turns with the TCP
+    /// listener, while PROGRAMS other programs spin. Takes 20 pairs of measurements or more for each number.
     #[arg(long, value_name = "PROGRAMS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(0..=256))]
     #[arg(conflicts_with_all = ["preset", "against", "workload", "distribution", "connect", "listen"])]
     busy: Vec<u32>,

@@ -24,8 +24,8 @@ use std::path::PathBuf;
 /// Serve a key-value store; any memcached client works.
 ///
 /// Runs until SIGINT or SIGTERM, then answers what it received and ends. Without any address it listens on
-/// 127.0.0.1:11211 for memcached clients and on 127.0.0.1:11212 for RPC clients, or on the sockets that systemd opened for
-/// it. The memcached front ends have no authentication: bind them to addresses you trust.
+/// 127.0.0.1:11211 for memcached clients and on 127.0.0.1:11212 for RPC clients, or on the sockets that systemd opened
+/// for it. The memcached front ends have no authentication: bind them to addresses you trust.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall kv serve\n  farcall kv serve --tcp 127.0.0.1:0 --unix /run/kv.sock --memory-mib 1024\n  farcall kv serve --config /etc/farcall/kv.toml\n  \
@@ -65,11 +65,11 @@ pub struct Serve {
     #[arg(long, value_name = "NAME", value_parser = rival_names(), requires = "rpc")]
     #[arg(conflicts_with_all = ["tcp", "unix", "partitions", "no_evict", "connections_max", "buffers_mib"])]
     preset: Option<String>,
-    /// Of another store: the records that its index has room for.
+    /// With --preset: capacity of the index in records.
     #[arg(long, default_value_t = 100_000, value_name = "COUNT", requires = "preset")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 28))]
     records: u32,
-    /// Of farm: a key with its value that takes fewer bytes is in the index.
+    /// With --preset farm: a key and value of fewer bytes are stored in the index.
     #[arg(long, default_value_t = 64, value_name = "BYTES", requires = "preset")]
     inline_bytes: u32,
     #[command(flatten)]

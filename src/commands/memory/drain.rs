@@ -19,8 +19,8 @@ const HELD_BACK_MAX: Duration = Duration::from_secs(5);
 /// Have clients move their pages to other nodes, and wait until nothing is left on these: then they can be stopped.
 ///
 /// The nodes grant nothing more. With --undo they grant again. If clients would keep fewer replicas than they are
-/// configured for, since no other node has room, the nodes are not drained, unless --force. A volume that is kept and not
-/// mounted leaves when it is mounted, or forgotten: farcall memory forget.
+/// configured for, since no other node has room, the nodes are not drained, unless --force. A volume that is kept and
+/// not mounted leaves when it is mounted, or forgotten: farcall memory forget.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall memory drain --nodes 127.0.0.1:11500\n  \
                         farcall memory drain --nodes 127.0.0.1:11500 --undo")]
@@ -33,7 +33,7 @@ pub struct Drain {
     /// Clients leave also where fewer replicas stay than they are configured for, down to one.
     #[arg(long, conflicts_with = "undo")]
     force: bool,
-    /// Give up waiting after so many seconds; the nodes go on draining.
+    /// Time-out in seconds; after it the nodes continue to drain.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
 }

@@ -14,7 +14,7 @@ use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Subcommand;
 
-/// Donate memory to other processes, and look after nodes that do.
+/// Donate memory to other processes, and manage the nodes that do.
 #[derive(Debug, Subcommand)]
 pub enum Memory {
     Serve(serve::Serve),

@@ -23,9 +23,9 @@ use std::time::Duration;
 ///
 /// Memory is taken from the system when a client asks for a slab, and goes back when the client returns it or lets its
 /// lease expire. Volumes of farcall mount --volume stay until they are forgotten (farcall memory forget), in memory
-/// that counts here, with their notes beside it. What clients keep here is gone when this process ends: keep two
-/// replicas, on two nodes, or tell them to leave before: farcall memory drain. Whoever can connect may take all of it:
-/// bind to an address that you trust.
+/// that counts here, with their metadata in addition to it. Pages that clients store here are lost when this process
+/// ends: keep two replicas, on two nodes, or move them away before (farcall memory drain). Any client that can connect
+/// may take all of the memory: bind to an address that you trust.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall memory serve --size 4G\n  \
                   farcall memory serve --listen 127.0.0.1:0 --size 512M --slab 16M --json\n  \
@@ -42,18 +42,19 @@ pub struct Serve {
     /// The address that clients reach the node at, to be registered [default: that of --listen].
     #[arg(long, value_name = "HOST:PORT", value_parser = resolve, requires = "register")]
     advertise: Option<SocketAddr>,
-    /// Donate nothing, and be a witness: keep what volumes note of their nodes, pages and files, 1 to 2 % of their size
-    /// (--notes), and no page. It counts as a node does: with two nodes and a witness a volume is there when any one of the
-    /// three has ended together with the mount. Name it among the --nodes of each mount.
+    /// Donate nothing, and be a witness: keep what volumes note of their nodes, pages and files, 1 to 2 % of their
+    /// size (--notes), and no page. It counts as a node does: with two nodes and a witness a volume is there when any
+    /// one of the three has ended together with the mount. Name it among the --nodes of each mount.
     #[arg(long, conflicts_with_all = ["size", "slab", "slabs_per_client"])]
     witness: bool,
     /// How much memory to donate, at most.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::bytes)]
     size: u64,
-    /// What is granted at once. Clients use as much of each slab as they are told to, 64M by default.
+    /// Size of a slab, the unit of a grant. Clients use as much of each slab as their option --slab says, 64M by
+    /// default.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::bytes)]
     slab: u64,
-    /// How long a client that is not heard of keeps its slabs, in milliseconds.
+    /// Lease in milliseconds: how long a client that does not renew it keeps its slabs.
     #[arg(long, value_name = "MS", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(100..=3_600_000))]
     lease_ms: u64,
     /// Clients at once.

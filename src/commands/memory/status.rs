@@ -9,7 +9,7 @@ use farcall::memory::wire::{NodeStatus, Redundancy};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
-/// Say how memory nodes stand: what is free, and who holds the rest.
+/// Show memory nodes: free memory, and the clients that hold the rest.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall memory status --nodes 127.0.0.1:11500\n  \
                         farcall memory status --nodes 10.0.0.1:11500,10.0.0.2:11500 --json\n  \

@@ -14,8 +14,8 @@ use std::net::{SocketAddr, TcpListener};
 /// Where metrics are served.
 #[derive(Debug, Args)]
 pub struct MetricsArgs {
-    /// Tell counters and histograms to Prometheus on this address (GET /metrics). There is no authentication: bind it to
-    /// an address you trust.
+    /// Export counters and histograms to Prometheus on this address (GET /metrics). There is no authentication: bind
+    /// it to an address you trust.
     #[arg(long, value_name = "HOST:PORT", value_parser = resolve)]
     metrics: Option<SocketAddr>,
 }

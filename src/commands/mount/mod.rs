@@ -69,7 +69,7 @@ pub struct Mount {
     /// The size of the file system. Memory is taken from nodes as it is written to.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::bytes)]
     size: u64,
-    /// What is asked of a node at once: no more than its slabs have.
+    /// Memory requested from a node at once; at most the size of its slabs.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::bytes)]
     slab: u64,
     /// Begin with what this file holds, if it exists, and write it when the file system was unmounted.
@@ -78,18 +78,18 @@ pub struct Mount {
     /// The volume to mount; nodes keep it under this name until: farcall memory forget.
     #[arg(long, value_name = "NAME", requires = "volume_key")]
     volume: Option<String>,
-    /// The file with the volume's key, which is made if it is not there. Who has it can mount the volume. Nodes see
-    /// half of it: it hides nothing from them, nor from who listens on the way.
+    /// File with the volume's key; created if it does not exist. Every holder of the key can mount the volume. Nodes
+    /// see half of the key: it hides nothing from them, nor from a listener on the network.
     #[arg(long, value_name = "FILE", requires = "volume")]
     volume_key: Option<PathBuf>,
-    /// Mount a volume to read it, also if no node that answers has some of its bytes: reading these is EIO, and all else is
-    /// as it was synced. Nothing of the volume is changed, also not where bytes are: nodes that are started later have what
-    /// they had.
+    /// Mount a volume to read it, also if no node that answers has some of its bytes: reading these is EIO, and all
+    /// else is as it was synced. Nothing of the volume is changed, also not where bytes are: nodes that are started
+    /// later have what they had.
     #[arg(long, requires = "volume", conflicts_with = "snapshot")]
     read_only: bool,
-    /// Believe the nodes that answer, if this one does, although the others may know newer files: for a volume whose other
-    /// nodes are gone for good. What they alone knew is lost: files may be older than what was synced last. No other mount
-    /// may use the volume meanwhile. It counts until this mount has the volume, once.
+    /// Believe the nodes that answer, if this one does, although the others may know newer files: for a volume whose
+    /// other nodes are gone for good. What they alone knew is lost: files may be older than what was synced last. No
+    /// other mount may use the volume meanwhile. It counts until this mount has the volume, once.
     #[arg(long, value_name = "HOST:PORT", value_parser = resolve, requires = "volume")]
     survivor: Option<SocketAddr>,
     /// Return when the file system serves, and serve it in the background. Messages go to the journal then.

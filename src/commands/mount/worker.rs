@@ -24,15 +24,15 @@ const CLAIM_INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum number of characters of the host name that are sent to nodes.
 const HOST_CHARS_MAX: usize = 12;
 
-/// Serves the files of a mount: its standard input is /dev/fuse, its standard output who started it.
+/// Serves the files of a mount: its standard input is /dev/fuse, its standard output a pipe to its supervisor.
 #[derive(Debug, Args)]
 pub struct Worker {
     #[command(flatten)]
     mount: Mount,
-    /// The memory nodes that who started it found.
+    /// Memory nodes that the supervisor found.
     #[arg(long, value_delimiter = ',', required = true)]
     known: Vec<SocketAddr>,
-    /// What the last process kept: the numbers of three files.
+    /// State of the last process: the descriptors of three files.
     #[arg(long, value_delimiter = ',', required = true)]
     state: Vec<i32>,
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 
 /// Undo what runs left behind whose processes were killed: their programs are killed, their swap areas end.
 ///
-/// Runs that go on are left alone.
+/// Runs whose processes are alive are left alone.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall page cleanup\n  farcall page cleanup --json")]
 pub struct Cleanup {}

@@ -9,13 +9,13 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-/// Serves the pages of a run: its standard input is /dev/fuse, its standard output who started it.
+/// Serves the pages of a run: its standard input is /dev/fuse, its standard output a pipe to its supervisor.
 #[derive(Debug, Args)]
 pub struct Pager {
-    /// Who started it.
+    /// Process number of the supervisor.
     #[arg(long)]
     keeper: u32,
-    /// What the last process kept: the number of a file of who started it.
+    /// State of the last process: a descriptor of the supervisor's.
     #[arg(long)]
     kept: Option<i32>,
     #[command(flatten)]

@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::process::Command;
 
-/// What is run, and where its pages go.
+/// Program to run, and memory nodes for its pages.
 #[derive(Debug, Args)]
 pub struct Run {
     /// Local memory that the program and its children may have.
@@ -31,7 +31,7 @@ pub struct Run {
     /// How much can be swapped. Nodes grant all of it at the start.
     #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = size::bytes)]
     size: u64,
-    /// What is asked of a node at once: no more than its slabs have.
+    /// Memory requested from a node at once; at most the size of its slabs.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::bytes)]
     slab: u64,
     /// Begin without CAP_SYS_RESOURCE, as in most containers. If the whole machine is short of memory then, the pager

@@ -58,7 +58,7 @@ enum What {
     Faa(VerbsArgs),
     /// All operations over all transports that the device has.
     All(VerbsArgs),
-    /// What 1,000 connected queue pairs cost that share one completion queue, against 16.
+    /// Cost of 1,000 connected queue pairs that share one completion queue, compared with 16.
     Qps(qps::QpsArgs),
     /// The micro-benchmarks of the HERD paper, beside what it publishes.
     Herd(herd::HerdArgs),

@@ -23,7 +23,7 @@ pub(super) struct QpsArgs {
     /// Numbers of connected queue pairs; may be given several times, or separated by commas. 16 is always measured.
     #[arg(long = "qps", value_name = "COUNT", value_delimiter = ',', default_values_t = [1, 16, 64, 256, 1000], value_parser = clap::value_parser!(u32).range(1..=100_000))]
     counts: Vec<u32>,
-    /// What travels over them.
+    /// Operation.
     #[arg(long, default_value = "send", value_parser = one_of(&OPERATIONS))]
     operation: Operation,
     /// Over which transport.

@@ -53,7 +53,7 @@ struct TuningArgs {
     /// Requests posted with one doorbell (rate 32, bandwidth 1).
     #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..=16_384))]
     chain: Option<u32>,
-    /// Of so many requests one is signalled (latency 64 if inlined, else 1; rate and bandwidth: one a chain).
+    /// Requests per signalled request (latency: 64 if inlined, else 1; rate and bandwidth: one for each chain).
     #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..=16_384))]
     signal_every: Option<u32>,
     /// Copy messages up to this length while posting; 0 never does (256, or what the device allows if that is less).

@@ -43,10 +43,10 @@ pub struct Bench {
     #[arg(long, value_name = "COUNT", value_delimiter = ',', default_values_t = [2],
           value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: Vec<u32>,
-    /// Whose memory requests use; several as above. By default pre.
+    /// Memory that requests use; several as above. By default pre.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = one_of(&MEMORIES))]
     memory: Vec<LocalMemory>,
-    /// Who looks for completions, and how he waits; several as above. By default adaptive.
+    /// Thread that polls for completions, and how it waits; several as above. By default adaptive.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = one_of(&POLLINGS))]
     waiting: Vec<Polling>,
     /// Bytes of a request.
@@ -73,7 +73,7 @@ pub struct Bench {
     against: Option<Against>,
 }
 
-/// What else is measured.
+/// Systems measured for comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Against {
     /// The same requests of one thread on one queue pair, nothing between: one at a time, and a burst outstanding.

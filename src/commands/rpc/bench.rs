@@ -13,7 +13,7 @@ use farcall_bench::experiments::Job;
 use farcall_bench::experiments::rpc_echo::{self, RpcEchoPlan};
 use farcall_bench::load::AUTO;
 
-/// Measure echo calls (64 B there, 8 B back, unless told otherwise) beside bare ping-pongs, sockets and UCX.
+/// Measure echo calls (by default 64 B requests, 8 B responses), and bare ping-pongs, sockets and UCX with them.
 ///
 /// Starts an echo service of its own, pinned to one core, with the client pinned to another. All rivals are measured
 /// interleaved, calls under every preset unless some are named. With --preset auto what clients take by themselves is

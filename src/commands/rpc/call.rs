@@ -38,7 +38,7 @@ pub struct Call {
     /// How the result comes back.
     #[arg(long, default_value = "auto", value_parser = one_preset())]
     preset: String,
-    /// Give up after so many milliseconds.
+    /// Time-out in milliseconds.
     #[arg(long, default_value_t = 5000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     timeout_ms: u64,
     #[command(flatten)]

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 /// Print the counters of a process that uses Farcall, alive or dead; without a process, list all of this user.
 ///
-/// Counters lie in shared memory, so reading them disturbs nobody, and they stay readable after a crash, with the last
-/// events of each queue pair. Exits with 3 if there are none.
+/// Counters are in shared memory, so reading them does not disturb the process, and they stay readable after a crash,
+/// with the last events of each queue pair. Exits with 3 if there are none.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall stats\n  farcall stats 4711\n  farcall stats 4711 --watch    what changes, each second\n  farcall stats 4711 --all\n  \

@@ -31,8 +31,8 @@ use std::path::{Path, PathBuf};
                         farcall tune --provider ibv --listen 0.0.0.0:11400       on another host, then here:\n  \
                         farcall tune --provider ibv --connect server:11400")]
 pub struct Tune {
-    /// Where to write the profile; by default where clients look for it: in $XDG_CACHE_HOME/farcall or
-    /// ~/.cache/farcall, named after the device.
+    /// File of the profile; by default the one that clients read: in $XDG_CACHE_HOME/farcall or ~/.cache/farcall, named
+    /// after the device.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]

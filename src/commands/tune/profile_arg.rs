@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// Which profile to take.
 #[derive(Debug, Clone, Args)]
 pub struct ProfileArg {
-    /// What farcall tune wrote: connections begin with it instead of a probe.
+    /// Profile that farcall tune wrote: connections begin with it instead of a probe.
     #[arg(long, value_name = "FILE", help_heading = "Provider")]
     profile: Option<PathBuf>,
 }

@@ -15,7 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Run a program that finds the software RNIC where it looks for RDMA devices.
+/// Run a program with the software RNIC as its RDMA device.
 ///
 /// The program takes this one's place: its exit code, signals and terminal are its own. Programs with the set-user-ID
 /// bit ignore the setting, as they ignore every LD_LIBRARY_PATH.
@@ -41,7 +41,7 @@ pub struct Run {
     /// The same seed makes the same failures at the same requests of each queue pair. Probabilities are from 0 to 1.
     /// The same as the variable FARCALL_FAULTS.
     ///
-    /// * seed=N: what everything random follows from; chosen and told if it is not given
+    /// * seed=N: seed of all random choices; chosen and printed if it is not given
     /// * rnr=P: over RC, a receiver is not ready: the send completes later, or with RNR_RETRY_EXC_ERR
     /// * drop=P: over UC and UD a message is lost; over RC it is sent again, and completes later
     /// * delay=TIME or TIME..TIME: completions come so late (ns, us, ms, s)
@@ -49,7 +49,7 @@ pub struct Run {
     /// * qp_fatal=P: a queue pair breaks: flushes, and IBV_EVENT_QP_FATAL
     /// * post_full=P, reg_mr=P, create_qp=P, create_cq=P: ENOMEM of that call
     /// * after=N: the first N requests of each queue pair are spared
-    /// * limit=N: so many of these failures for each queue pair
+    /// * limit=N: at most N of these failures for each queue pair
     #[arg(long, value_name = "FAULTS", verbatim_doc_comment)]
     faults: Option<Spec>,
     /// The program and its arguments.
