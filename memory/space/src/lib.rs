@@ -1,16 +1,16 @@
-//! Memory nodes, and the address space that clients make of them.
+//! Memory nodes, and address spaces over their memory.
 //!
-//! * [`Node`], [`MemoryServer`]: a node donates slabs of registered memory, and grants them under leases. A lease that
-//!   is not renewed is *fenced*: its keys are revoked, accesses under way end, and only then may a slab be granted
+//! * [`Node`], [`MemoryServer`]: a node donates slabs of registered memory and grants them under leases. A lease that
+//!   is not renewed is *fenced*: its keys are revoked, and accesses in progress end. Only then may a slab be granted
 //!   again.
 //! * [`Engine`], [`RemoteMemory`]: a client has an address space of pages over slabs of several nodes. Each page has
-//!   replicas on different nodes, and the client keeps its checksum: what a node returns is checked, what is wrong is
-//!   repaired from another replica, and what no replica has is an error, never other bytes.
-//! * [`wire`]: what they say to each other. Data goes by one-sided READ and WRITE (`farcall-remio`), in which the node
-//!   has no part.
+//!   replicas on different nodes, and the client records its checksum. Bytes from a node are checked, and wrong ones
+//!   are repaired from another replica. If no replica has the page, the result is an error, never other bytes.
+//! * [`wire`]: messages between clients and nodes. Data is transferred by one-sided READ and WRITE (`farcall-remio`),
+//!   in which the node takes no part.
 //!
-//! Both ends own no thread, clock or socket below [`MemoryServer`] and [`RemoteMemory`]: they run in a simulator as they
-//! are.
+//! Below [`MemoryServer`] and [`RemoteMemory`], neither side owns a thread, clock or socket, so both run unchanged in
+//! a simulator.
 
 #![forbid(unsafe_code)]
 

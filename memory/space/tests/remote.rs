@@ -1,5 +1,4 @@
-//! Address spaces of real processes, over nodes that are other processes: killed, stopped, and asked to give memory back
-//! under load.
+//! Address spaces of real processes over nodes in other processes, which are killed, stopped and drained under load.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -14,7 +13,7 @@ use farcall_softnic::SoftNic;
 use farcall_verbs::Provider;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
-/// After that a test calls something lost, however busy the machine is.
+/// Deadline of a wait, longer than any pause of a busy machine.
 const LOST: Duration = Duration::from_secs(600);
 const ROLE: &str = "FARCALL_TEST_ROLE";
 const NODES: &str = "FARCALL_TEST_NODES";
@@ -26,7 +25,7 @@ fn provider() -> Arc<dyn Provider> {
     Arc::new(SoftNic::new())
 }
 
-/// So long that no pause of the machine ends a lease.
+/// Lease term longer than any pause of the machine.
 const LONG: Duration = Duration::from_secs(3_000);
 
 fn config(nodes: Vec<String>, replicas: usize) -> ClientConfig {
@@ -34,7 +33,7 @@ fn config(nodes: Vec<String>, replicas: usize) -> ClientConfig {
     ClientConfig { nodes, replicas, size_bytes, slab_bytes, patience: LONG, ..ClientConfig::default() }
 }
 
-/// In the other process: a node, or a client.
+/// Entry point of the other process: a node, or a client.
 #[test]
 fn child_entry() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -56,7 +55,7 @@ fn child_entry() {
     }
 }
 
-/// Writes the same pages over and over until that fails; says so.
+/// Writes the same pages repeatedly until a write fails, and prints that.
 fn be_client() {
     let nodes = std::env::var(NODES).unwrap().split(' ').map(str::to_owned).collect();
     let patience = Duration::from_secs(1);
@@ -76,7 +75,7 @@ fn be_client() {
     }
 }
 
-/// Another process, killed when dropped.
+/// Another process, killed on drop.
 struct Other {
     process: Child,
     said: BufReader<ChildStdout>,
@@ -98,7 +97,7 @@ impl Other {
         Self { process, said, _input: input }
     }
 
-    /// Waits for a line that contains a text.
+    /// Waits for a line of its output that contains `text`.
     fn wait_for(&mut self, text: &str) -> String {
         loop {
             let mut line = String::new();
@@ -164,13 +163,13 @@ fn until(what: &str, mut is_done: impl FnMut() -> bool) {
     }
 }
 
-/// The bytes of a page in its n-th life.
+/// Returns the bytes of the `life`-th write of a page.
 fn page_bytes(page: usize, life: u64) -> Vec<u8> {
     let word = (page as u64) << 32 | life;
     word.to_le_bytes().repeat(PAGE_BYTES / 8)
 }
 
-/// Two threads that write and read pages of their own while something happens. Every byte that is read is checked.
+/// Runs `happen` while two threads write and read their own pages, and check every byte that they read.
 fn under_load<R>(memory: &RemoteMemory, lives: &[AtomicU64], happen: impl FnOnce() -> R) -> R {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -206,7 +205,7 @@ fn lives() -> Vec<AtomicU64> {
     (0..PAGES).map(|_| AtomicU64::new(0)).collect()
 }
 
-/// Reads all pages.
+/// Reads and checks all pages.
 fn check_all(memory: &RemoteMemory, lives: &[AtomicU64]) {
     under_load(memory, lives, || ());
     for (page, life) in lives.iter().enumerate() {
@@ -221,7 +220,7 @@ fn addresses(nodes: &[NodeProcess]) -> Vec<String> {
     nodes.iter().map(|node| node.address.clone()).collect()
 }
 
-/// All pages were written, and all replicas are in sync.
+/// Waits until all pages are written and all replicas are in sync.
 fn until_whole(memory: &RemoteMemory) {
     until("all replicas are in sync", || {
         let status = memory.status();
@@ -243,7 +242,7 @@ fn killed_nodes_cost_nothing_while_a_replica_is_left_and_then_errors() {
         until_whole(&memory);
     });
     check_all(&memory, &lives);
-    // Now one replica of everything is left; then none.
+    // One replica of everything is left now, and none after the next exit.
     under_load(&memory, &lives, || {
         nodes[1].other.kill();
         until("its replicas are given up", || memory.status().nodes[1].replicas == 0);
@@ -284,7 +283,8 @@ fn a_node_that_joins_takes_the_place_of_one_that_dies() {
     check_all(&memory, &lives);
 }
 
-/// A client is stopped for longer than its lease. Its slab is granted to another. When it goes on, its late WRITEs fail.
+/// A client is stopped for longer than its lease, and its slab is granted to another one. When the client resumes, its
+/// late WRITEs fail.
 #[test]
 fn late_writes_of_a_client_whose_lease_expired_change_nothing() {
     let node = NodeProcess::start(1, Duration::from_secs(4));
@@ -296,7 +296,8 @@ fn late_writes_of_a_client_whose_lease_expired_change_nothing() {
         if has_room(&node.address) {
             break;
         }
-        // It is stopped inside an access: nobody is granted what it may still write to. It goes on, with a new lease.
+        // The client was stopped during an access, so the memory that it may still write to is not granted to others.
+        // Resume it, with a new lease.
         client.signal(Signal::CONT);
         until("it writes again", || node.status().holders.iter().any(|holder| holder.slabs == 1));
     }
@@ -314,7 +315,7 @@ fn late_writes_of_a_client_whose_lease_expired_change_nothing() {
     assert_eq!((counts.wrong, counts.repaired), (0, 0), "nothing was written there");
 }
 
-/// Whether a node grants a slab to somebody new.
+/// Returns whether a node grants a slab to a new client.
 fn has_room(address: &str) -> bool {
     let ask = |request: &Request| call_node(&SoftNic::new(), address, request);
     let Ok(Reply::Leased { lease, .. }) = ask(&Request::Lease { version: wire::VERSION, name: "new".into() })
@@ -361,7 +362,7 @@ fn callers_drive_while_threads_compete_for_processors() {
 
 #[test]
 fn nodes_give_their_memory_back_under_load() {
-    // A client hears of it when it renews its lease.
+    // A client learns of the drain when it renews its lease.
     let nodes: Vec<NodeProcess> = (0..3).map(|_| NodeProcess::start(16, Duration::from_secs(10))).collect();
     let memory = RemoteMemory::open(provider(), config(addresses(&nodes), 2)).unwrap();
     let lives = lives();
@@ -383,7 +384,7 @@ fn a_client_that_ends_gives_everything_back() {
     memory.write(0, &vec![1; SIZE_BYTES as usize]).unwrap();
     assert!(nodes.iter().all(|node| node.held() == (PAGES * PAGE_BYTES / SLAB_BYTES) as u32));
     drop(memory);
-    // No lease expires meanwhile.
+    // No lease expires in this time.
     until("everything is given back", || nodes.iter().all(|node| node.held() == 0));
 }
 
@@ -414,7 +415,7 @@ fn who_finds_no_node_is_told_why() {
     assert!(error.contains("size_bytes / slab_bytes is 17179869184: from 1 to 65536"), "{error}");
 }
 
-/// Who asks drives, or is answered by another who does, or by the thread; or by the thread alone.
+/// A caller drives the engine, or another caller or the thread drives it instead; or only the thread drives it.
 #[test]
 fn threads_that_share_an_address_space_each_have_their_own_bytes() {
     [true, false].into_iter().for_each(share_an_address_space);
@@ -426,7 +427,7 @@ fn share_an_address_space(callers_drive: bool) {
     let nodes = [NodeProcess::start(64, LONG), NodeProcess::start(64, LONG)];
     let config = ClientConfig { callers_drive, ..config(addresses(&nodes), 2) };
     let memory = RemoteMemory::open(provider(), config).unwrap();
-    // Bytes that cross pages, so that neighbours meet in one.
+    // These ranges do not end at page boundaries, so two threads share a page.
     let own_bytes = SIZE_BYTES as usize / THREADS / 2 + 100;
     std::thread::scope(|scope| {
         for thread in 0..THREADS {

@@ -1,5 +1,5 @@
-//! An address space whose process ends at any moment, and goes on in another: against plain memory, on the software RNIC.
-//! The processes are engines here: one is dropped, the next is given what it kept.
+//! An address space whose process exits at any moment and is resumed by another process, compared with plain memory,
+//! on the software RNIC. Engines stand for processes: one is dropped, and the next one gets its recovery file.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,7 +11,7 @@ use farcall_memory::*;
 use farcall_softnic::SoftNic;
 use farcall_verbs::{Clock, Endpoint, MonotonicClock};
 
-/// After that a test calls something lost, however busy the machine is.
+/// Deadline of a wait, longer than any pause of a busy machine.
 const LOST: Duration = Duration::from_secs(600);
 /// Longer than any pause of the machine.
 const LONG: Duration = Duration::from_secs(3_000);
@@ -24,9 +24,9 @@ struct Space {
     clock: MonotonicClock,
     kept: File,
     last_token: u64,
-    /// What memory holds when all that was begun is done.
+    /// Content of the memory when all writes in progress are complete.
     model: Vec<u8>,
-    /// Writes that nobody was told of yet.
+    /// Writes that were not reported as complete yet.
     under_way: BTreeMap<u64, Range<usize>>,
 }
 
@@ -71,7 +71,8 @@ impl Space {
         self.last_token
     }
 
-    /// A write of anything that no other write under way touches: parts of the same page are welcome.
+    /// Starts a write of a random range that overlaps no other write in progress. It may share a page with another
+    /// write.
     fn write(&mut self, rng: &mut SplitMix64) {
         let offset = rng.below(SIZE_BYTES as u64) as usize;
         let longest = [60, PAGE_BYTES, 4 * PAGE_BYTES][rng.below(3) as usize];
@@ -96,11 +97,11 @@ impl Space {
         }
     }
 
-    /// The process ends here, and the next one begins.
+    /// The process exits here, and the next one begins.
     fn crash(&mut self) {
         self.engine = None;
         self.engine = Some(begin(&self.kept, &self.clock));
-        // Who asked does not hear of it any more; it is done all the same.
+        // These writes are not reported any more, but they are repeated.
         self.under_way.clear();
     }
 
@@ -145,7 +146,7 @@ fn resume(kept: &File, clock: &MonotonicClock) -> Result<Engine, OpenError> {
     Engine::resume(&Nic::open(&SoftNic::new()).unwrap(), config(), kept.try_clone().unwrap(), clock.now())
 }
 
-/// As who finds nodes in time: those that were not known join.
+/// Resumes the engine, and adds the nodes that it may not know.
 fn begin(kept: &File, clock: &MonotonicClock) -> Engine {
     let mut engine = resume(kept, clock).unwrap();
     for node in ["1", "2"] {
@@ -172,7 +173,7 @@ fn the_next_process_has_all_that_the_last_one_was_told_and_had_begun() {
                 }
             }
             space.crash();
-            // Also while it does again what was begun.
+            // Exit again, also while the earlier writes are repeated.
             for _ in 0..rng.below(3) {
                 (0..rng.below(20)).for_each(|_| space.turn());
                 space.crash();

@@ -1,5 +1,5 @@
-//! Nodes and clients in virtual time: every byte that is read is checked, while nodes die, are cut off, forget, lose
-//! bits and want their memory back.
+//! Nodes and clients in virtual time. Every byte that is read is checked, while nodes exit, are disconnected, lose
+//! their state, flip bits and drain.
 
 mod net;
 mod support;
@@ -60,7 +60,7 @@ impl Run {
         Self::knowing(nodes, seed, nodes, replicas)
     }
 
-    /// The client knows the first of the nodes; others may join.
+    /// Creates a run whose client knows only the first `known` nodes; others may join.
     fn knowing(known: usize, seed: u64, nodes: usize, replicas: usize) -> Self {
         let mut world_config = WorldConfig::new(seed);
         world_config.faults = if seed.is_multiple_of(2) { Faults::NONE } else { Faults::BAD };
@@ -86,7 +86,7 @@ impl Run {
         self.world.look(self.client).unwrap()
     }
 
-    /// Makes so many requests and lets the world go on until they are over.
+    /// Issues `count` requests and runs the world until they have completed.
     fn make(&mut self, count: u64) {
         self.world.endpoint::<ClientProgram>(self.client).unwrap().to_make += count;
         self.until("requests are over", ClientProgram::is_done);
@@ -98,7 +98,7 @@ impl Run {
         self.until("all pages are read", ClientProgram::is_done);
     }
 
-    /// Has every replica looked at, and repaired.
+    /// Scrubs all pages.
     fn scrub(&mut self) {
         let now = self.world.now();
         self.world.endpoint::<ClientProgram>(self.client).unwrap().scrub(now);
@@ -123,16 +123,16 @@ impl Run {
         client.engine.join(&node.to_string()).unwrap()
     }
 
-    /// Waits until all replicas there can be are in sync.
+    /// Waits until all replicas that can exist are in sync.
     fn until_whole(&mut self) {
         self.until("all is in sync", |client| {
             let status = client.engine.status();
-            // What has no replica left gets new ones when it is written.
+            // Extents that have lost all replicas get new ones when they are written.
             status.degraded == status.lost && status.nodes.iter().all(|node| node.link != LinkStatus::Down)
         });
     }
 
-    /// A node is killed, and started again as another incarnation.
+    /// Kills a node and restarts it as another incarnation.
     fn kill(&mut self, node: usize) {
         self.world.kill(self.nodes[node]);
     }
@@ -143,7 +143,7 @@ impl Run {
         self.nodes[node] = self.world.spawn(&self.hosts[node], Waiting::Event, program);
     }
 
-    /// Flips a bit of a page of the client's in a node's memory.
+    /// Flips a bit of one of the client's pages in the memory of a node.
     fn flip(&mut self, node: usize, rng: &mut SplitMix64) -> bool {
         let Some(program) = self.world.look::<NodeProgram>(self.nodes[node]) else { return false };
         let slabs: Vec<_> = program.node.granted().collect();
@@ -167,7 +167,8 @@ impl Run {
         self.world.endpoint::<NodeProgram>(self.nodes[node]).unwrap().node.handle(&request, now).unwrap();
     }
 
-    /// What a client has left it gives back, or it goes with a lease that the client gave up when it was cut off.
+    /// Waits until the client has returned all slabs of a node, or the lease has expired that the client lost when it
+    /// was disconnected.
     fn until_nothing_is_granted(&mut self, node: usize) {
         let task = self.nodes[node];
         let done = self.world.run_while_not(Duration::from_secs(100), |world| {
@@ -199,7 +200,7 @@ fn every_byte_is_as_in_plain_memory() {
     }
 }
 
-/// One thing at a time goes wrong, and is made up for before the next: nothing is lost, no request fails.
+/// One fault at a time, which is repaired before the next: nothing is lost, and no request fails.
 #[test]
 fn one_failure_at_a_time_costs_nothing() {
     let (seeds, mut broken) = (seeds(8), 0);
@@ -251,7 +252,7 @@ fn one_failure_at_a_time_costs_nothing() {
     assert!(broken > 0 || seeds.count() < 8, "failures met pages that went together");
 }
 
-/// Nodes join under load: they get the replicas that are missing, and take the places of those that leave.
+/// Nodes join under load. They get the replicas that are missing, and replace nodes that leave.
 #[test]
 fn nodes_that_join_later_are_as_good_as_others() {
     for seed in seeds(8) {
@@ -276,7 +277,7 @@ fn nodes_that_join_later_are_as_good_as_others() {
     }
 }
 
-/// A donor gets its memory back when others have the pages: one that has just died, which nobody has noticed, has not.
+/// A draining node is left only when other nodes have the pages. A node that has exited unnoticed does not count.
 #[test]
 fn a_donor_keeps_what_a_dead_node_had() {
     for seed in seeds(8) {
@@ -295,8 +296,8 @@ fn a_donor_keeps_what_a_dead_node_had() {
     }
 }
 
-/// Anything may happen at any time. What is read is right all the same, each request is over, and in the end everything
-/// can be written and read.
+/// Any fault may occur at any time. What is read is right nevertheless, each request completes, and in the end all
+/// pages can be written and read.
 #[test]
 fn whatever_happens_no_wrong_byte_is_read() {
     for seed in seeds(12) {
@@ -334,7 +335,7 @@ fn whatever_happens_no_wrong_byte_is_read() {
         run.until("requests are over", ClientProgram::is_done);
         run.until_whole();
         let failed = run.client().load.failed.len();
-        // What is lost is lost, and stays so until it is written.
+        // Pages that are lost stay lost until they are written.
         run.read_all();
         println!("{failed} requests failed; {:?}", run.client().engine.status().counts);
         let whole = |page: usize| Request {
@@ -354,7 +355,7 @@ fn whatever_happens_no_wrong_byte_is_read() {
     }
 }
 
-/// The same seed, the same bytes.
+/// The same seed yields the same run.
 #[test]
 fn a_seed_repeats_to_the_bit() {
     let hash = |seed| {

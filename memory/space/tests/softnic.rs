@@ -1,5 +1,5 @@
-//! An address space over nodes of this process, on the software RNIC: against plain memory, and with memory that is
-//! damaged. Calls are handed over by the test.
+//! An address space over nodes in this process, on the software RNIC: compared with plain memory, and with corrupted
+//! memory. The test delivers the calls.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use farcall_softnic::SoftNic;
 use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos};
 use proptest::prelude::*;
 
-/// After that a test calls something lost, however busy the machine is.
+/// Deadline of a wait, longer than any pause of a busy machine.
 const LOST: Duration = Duration::from_secs(600);
 const SLAB_BYTES: usize = 8 * PAGE_BYTES;
 const SIZE_BYTES: usize = 20 * PAGE_BYTES;
@@ -46,7 +46,7 @@ impl Space {
             slab_bytes: slab_bytes as u64,
             patience: LONG,
             pool_bytes: 1 << 20,
-            // Damage is found by the reads of a test.
+            // Only the reads of a test detect corruption.
             scrub_pages_per_s: 0,
             ..ClientConfig::default()
         };
@@ -75,7 +75,7 @@ impl Space {
         self.last_token
     }
 
-    /// Makes a request, and waits for it.
+    /// Issues a request and waits until it completes.
     fn ask(&mut self, offset: usize, work: Work) -> Result<Vec<u8>, IoError> {
         let token = self.submit(offset, work);
         let mut found = None;
@@ -96,7 +96,7 @@ impl Space {
         self.ask(offset, Work::Read { len_bytes })
     }
 
-    /// Writes every page, each with bytes of its own.
+    /// Writes every page, each with different bytes.
     fn fill(&mut self) -> Vec<u8> {
         let mut stream = SplitMix64::new(9);
         let bytes: Vec<u8> = (0..SIZE_BYTES).map(|_| stream.next_u64() as u8).collect();
@@ -104,7 +104,7 @@ impl Space {
         bytes
     }
 
-    /// Writes the first slab, which may be another one than before.
+    /// Writes the first slab, which may be a new one.
     fn fill_first_slab(&mut self) {
         let token = self.submit(0, Work::Write(vec![9; SLAB_BYTES].into()));
         self.until("the first slab is written", |space| {
@@ -128,7 +128,7 @@ impl Space {
         self.request(node, &Asked::Drain { is_wanted });
     }
 
-    /// What the client has reported to a node.
+    /// Returns the latest report of the client to a node.
     fn reported(&self, node: usize) -> wire::Redundancy {
         let status = self.nodes[node].status(self.clock.now());
         status.reports.first().and_then(|report| report.redundancy).unwrap_or_default()
@@ -137,11 +137,11 @@ impl Space {
     fn request(&mut self, node: usize, request: &Asked) {
         let request = request.to_bytes();
         self.nodes[node].handle(&request, self.clock.now()).unwrap();
-        // The client hears of it when it renews its lease: let something be asked before.
+        // The client learns of the request when it renews its lease.
         self.engine.renew_now();
     }
 
-    /// A node dies, and starts again: it knows nothing.
+    /// Restarts a node, which loses its state.
     fn restart(&mut self, node: usize) {
         self.restart_with(node, 8);
     }
@@ -194,7 +194,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Requests are made without waiting for those before: what each read brings is as if they went one after another.
+    /// Requests are issued without waiting for earlier ones. Each read returns what it would if they were executed in
+    /// order.
     #[test]
     fn requests_are_as_on_a_plain_vector(
         steps in prop::collection::vec(step(), 1..60),
@@ -238,13 +239,13 @@ fn flipped_bits_are_found_and_repaired() {
     let mut rng = SplitMix64::new(1);
     let mut space = Space::new(2, 8, |_| ());
     let bytes = space.fill();
-    // Every page of one node is wrong: reads find out, and use the other.
+    // Every page of one node is wrong: reads detect that and use the other node.
     space.flip(0, &mut rng);
     assert_eq!(space.read(0, SIZE_BYTES).unwrap(), bytes);
     space.ask(0, Work::Scrub).unwrap();
     let counts = space.engine.status().counts;
     assert_eq!((counts.wrong, counts.repaired, counts.lost), (20, 20, 0));
-    // All of it was repaired: now the other node may be wrong.
+    // All pages were repaired, so those of the other node may be wrong now.
     space.flip(1, &mut rng);
     assert_eq!(space.read(0, SIZE_BYTES).unwrap(), bytes);
 }
@@ -257,7 +258,7 @@ fn a_page_that_is_wrong_everywhere_is_an_error_and_its_neighbours_are_not() {
     space.flip(0, &mut rng);
     space.flip(1, &mut rng);
     assert_eq!(space.read(3 * PAGE_BYTES, 10), Err(IoError::Lost { page: 3 }));
-    // A part of a page needs the rest of it; a whole page does not.
+    // Writing a part of a page needs the rest of the page; writing all of it does not.
     assert_eq!(space.ask(5, Work::Write(vec![1].into())), Err(IoError::Lost { page: 0 }));
     space.write(3 * PAGE_BYTES, &bytes[3 * PAGE_BYTES..4 * PAGE_BYTES]);
     assert_eq!(space.read(3 * PAGE_BYTES, PAGE_BYTES).unwrap(), bytes[3 * PAGE_BYTES..4 * PAGE_BYTES]);
@@ -271,7 +272,7 @@ fn what_was_never_written_is_zero_and_costs_no_memory() {
     assert_eq!((space.held(0), space.engine.status().table_bytes), (0, 0));
     space.write(100, &[7]);
     assert_eq!(space.held(0), 1);
-    // Twelve bytes for each page of the slab: 0.3 % of what is remote.
+    // 12 bytes per page of the slab: 0.3 % of the remote memory.
     assert_eq!(space.engine.status().table_bytes, SLAB_BYTES / PAGE_BYTES * 12);
 }
 
@@ -280,7 +281,7 @@ fn replicas_are_on_different_nodes_and_slabs_are_spread() {
     let mut space = Space::new(4, 8, |_| ());
     space.fill();
     let held: Vec<usize> = (0..4).map(|node| space.held(node)).collect();
-    // Three slabs' worth of pages, each twice: no node has all of them, none has one twice.
+    // Three slabs' worth of pages, with two replicas each: no node has both replicas of a slab.
     assert_eq!(held.iter().sum::<usize>(), 6);
     assert!(held.iter().all(|slabs| *slabs <= 3), "{held:?}");
     assert_eq!(space.engine.status().degraded, 0);
@@ -307,7 +308,7 @@ fn keeps_two_replicas_on_draining_nodes_unless_forced() {
     space.drain(0, true);
     space.until("the client reports what it keeps", |space| space.reported(0).held_back == 3);
     assert_eq!((space.held(0), space.engine.status().degraded), (3, 0));
-    // It stays so as long as nothing else changes.
+    // This does not change by itself.
     (0..10_000).for_each(|_| space.turn());
     assert_eq!((space.held(0), space.reported(0).held_back), (3, 3));
     space.drain(0, false);
@@ -327,7 +328,7 @@ fn reports_replicas_that_are_missing_copied_and_in_sync() {
     space.until("both nodes have the report", |space| {
         [0, 1].iter().all(|node| space.reported(*node) == whole)
     });
-    // A node without room: the state lasts until it is reported.
+    // A node without capacity: the state lasts until it is reported.
     space.restart_with(1, 0);
     space.engine.renew_now();
     space.until("slabs have one replica", |space| space.reported(0).degraded == 3);
@@ -365,7 +366,7 @@ fn scrubs_everything_when_a_node_requests_it() {
     let report = space.reported(0);
     let pages = space.engine.status().counts.scrubbed;
     assert!(report.repaired >= 20 && report.scrubbed == pages, "{report:?}, {pages} pages");
-    // Both nodes request one before the client learns of it: one scrub is enough for both.
+    // Both nodes request a scrub before the client learns of it: one scrub suffices for both.
     space.request(0, &Asked::Scrub);
     space.request(1, &Asked::Scrub);
     space.until("both know that it is complete", |space| {
@@ -420,14 +421,14 @@ fn without_room_a_write_fails_at_once_and_a_spill_file_makes_room() {
     let status = space.engine.status();
     assert_eq!((status.extents, status.spilled), (3, 2));
     assert!(!path.exists(), "nothing is left of it");
-    // The node wants its memory back: that goes to the file, too.
+    // The node drains: its slab goes to the file as well.
     space.drain(0, true);
     space.until("the node has its memory back", |space| space.held(0) == 0);
     assert_eq!(space.engine.status().spilled, 3);
     assert_eq!(space.read(0, SIZE_BYTES).unwrap(), bytes);
 }
 
-/// The first client does not know that its lease has ended: it still has its session, and a key.
+/// The first client does not know that its lease has ended: it still has its session and a key.
 #[test]
 fn a_write_after_its_lease_fails_and_the_new_owner_keeps_its_bytes() {
     let mut first = Space::new(1, 1, |config| config.replicas = 1);
@@ -435,7 +436,7 @@ fn a_write_after_its_lease_fails_and_the_new_owner_keeps_its_bytes() {
     let late = first.clock.now() + 2 * LONG;
     first.nodes[0].tick(late);
     assert_eq!(first.held(0), 0);
-    // The second one gets the only slab.
+    // The second client gets the only slab.
     let mut second = Space::new(1, 1, |config| config.replicas = 1);
     std::mem::swap(&mut first.nodes, &mut second.nodes);
     second.write(0, &[2; PAGE_BYTES]);
@@ -447,7 +448,7 @@ fn a_write_after_its_lease_fails_and_the_new_owner_keeps_its_bytes() {
     assert_eq!(found, [2; PAGE_BYTES]);
 }
 
-/// Keeps what a session tells.
+/// Collects the completions of a session.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<Vec<Done<()>>>>);
 
@@ -459,7 +460,7 @@ impl Handler for Told {
     }
 }
 
-/// The second client has found out the address and key of a slab of the first one's.
+/// The second client knows the address and key of a slab of the first one.
 #[test]
 fn a_key_of_another_client_opens_nothing() {
     let mut space = Space::new(1, 4, |config| config.replicas = 1);
@@ -523,7 +524,7 @@ fn what_is_granted_again_is_zero_and_has_another_key() {
     }
 }
 
-/// One node answers at once, the other one long after.
+/// One node replies at once, the other one much later.
 #[test]
 fn a_client_that_ends_takes_no_new_lease() {
     let mut space = Space::new(2, 8, |_| ());
@@ -569,7 +570,7 @@ fn pages_that_go_together_are_taken_until_they_are_there() {
 fn pages_that_went_together_and_missed_a_node_are_written_one_by_one() {
     let mut space = Space::new(2, 8, |config| config.suspect_after = Duration::from_millis(20));
     space.fill();
-    // It dies; nobody knows yet.
+    // The node is restarted unnoticed.
     space.restart(0);
     let bytes = vec![3; 6 * PAGE_BYTES];
     let token = space.submit(0, Work::Write(bytes.clone().into()));
@@ -583,14 +584,14 @@ fn pages_that_went_together_and_missed_a_node_are_written_one_by_one() {
 #[test]
 fn a_replica_that_came_while_pages_went_together_has_them_too() {
     let mut space = Space::new(3, 8, |config| config.suspect_after = Duration::from_millis(20));
-    // The other pages of the slab were never written: nobody copies them.
+    // The other pages of the slab were never written, so they are not copied.
     space.write(0, &[1; PAGE_BYTES]);
     let holders: Vec<usize> = (0..3).filter(|node| space.held(*node) > 0).collect();
     let [first, second] = holders[..] else { panic!("two replicas: {holders:?}") };
     space.restart(first);
-    // The client hears of it when it renews its lease.
+    // The client learns of the restart when it renews its lease.
     space.engine.renew_now();
-    // Written while the third node grants a slab: it is none of those that the pages went to.
+    // Write while the third node grants a slab. The run did not begin with the new replica.
     let bytes = vec![2; 4 * PAGE_BYTES];
     let until = Instant::now() + LOST;
     let mut token = None;
@@ -617,7 +618,7 @@ fn a_replica_that_came_while_pages_went_together_has_them_too() {
 #[test]
 fn whole_pages_go_together_and_a_wrong_one_alone_is_looked_for() {
     let mut space = Space::new(2, 8, |_| {});
-    // Pages of slabs that are asked for then go one by one.
+    // Pages of slabs that have to be requested first are written singly.
     let _first = space.fill();
     let before = space.engine.status().counts;
     let bytes = space.fill();
@@ -645,7 +646,7 @@ fn pieces_of_a_long_read_are_from_each_replica_in_turn() {
     for _ in 0..2 {
         space.write(0, &bytes);
     }
-    // What comes from this node is noticed.
+    // Pages that are read from this node are detected as wrong.
     for (_, slab) in space.nodes[0].granted() {
         (0..len_bytes).step_by(PAGE_BYTES).for_each(|at| slab.copy_in(at, b"not this"));
     }
@@ -690,7 +691,7 @@ fn a_node_keeps_to_its_limits_and_refuses_in_words() {
     assert_eq!(region(first, 3), Err(wire::RefusalKind::Limit));
     assert_ne!(region(second, 1).unwrap().rkey, one.rkey);
     assert_eq!(region(second, 2), Err(wire::RefusalKind::NoRoom));
-    // The first is renewed, the second is not.
+    // The first lease is renewed, the second one is not.
     ask(Asked::Renew { lease: first }, 900).unwrap();
     assert_eq!(kind(ask(Asked::Renew { lease: second }, 1_200)), wire::RefusalKind::UnknownLease);
     let status = match ask(Asked::Status, 1_200) {

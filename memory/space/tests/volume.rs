@@ -1,4 +1,4 @@
-//! Volumes: an address space whose machine is gone, and that another one goes on with.
+//! Volumes: an address space whose machine has exited, and that another machine mounts.
 
 mod support;
 
@@ -17,7 +17,7 @@ fn the_next_mount_has_all_that_the_last_one_was_told_and_no_page_is_garbled() {
         let (mut nodes, mut load) = (Nodes::new(count, seed * 1_000), Load::new(seed, PAGES));
         let (mut noted, mut holder) = (vec![0; NOTES_BYTES as usize], 0);
         for round in 0..12 {
-            // The same machine goes on at once, another one when the lease has ended.
+            // The same machine continues immediately, another one after the lease has expired.
             if load.chance(70) {
                 nodes.wait_for_leases();
                 holder = round;
@@ -51,7 +51,7 @@ fn nodes_come_and_go_and_the_next_mount_has_all_that_the_last_one_was_told() {
         for round in 1..10 {
             nodes.wait_for_leases();
             let (mut engine, _) = nodes.claimed(round);
-            // From here on one node may be lost: all pages are on two others, or on it and another one.
+            // From here on one node may be lost: the other nodes have a replica of each page.
             nodes.until(&mut engine, "all is replicated", |engine| engine.status().degraded == 0);
             let lost = load.below(3) as usize;
             for turn in 0..200 {
@@ -93,7 +93,7 @@ fn while_a_mount_is_heard_of_another_one_is_refused_in_words() {
         );
         nodes.until(&mut engine, "it is still held", |engine| engine.held_until().0 > 0);
     }
-    // What was refused has changed nothing.
+    // The refused claims have changed nothing.
     assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes));
 }
 
@@ -103,7 +103,7 @@ fn a_claim_may_take_longer_than_a_term() {
     let (mut engine, _) = nodes.claimed(1);
     let bytes = fill(&mut nodes, &mut engine, 1);
     drop(engine);
-    // Two more have to be given the notes; each call takes a twentieth of a term.
+    // Metadata must be written to two more nodes; each call takes a twentieth of a term.
     nodes.nodes.resize_with(4, || None);
     (2..4).for_each(|at| nodes.start(at));
     let (clock, mut calls) = (VirtualClock::default(), 0);
@@ -124,7 +124,7 @@ fn a_mount_that_was_stopped_beyond_its_lease_changes_nothing_and_reads_nothing()
     let mut nodes = Nodes::new(2, 1);
     let (mut old, _) = nodes.claimed(1);
     let bytes = fill(&mut nodes, &mut old, 1);
-    // It is stopped while it writes.
+    // The client is stopped while it writes.
     old.submit(Request { token: 1, offset: 0, work: Work::Write(vec![1; SIZE_BYTES].into()) }, nodes.now)
         .unwrap();
     old.submit(Request { token: 2, offset: 0, work: Work::Note(vec![1; 100]) }, nodes.now).unwrap();
@@ -134,7 +134,7 @@ fn a_mount_that_was_stopped_beyond_its_lease_changes_nothing_and_reads_nothing()
     let again = nodes.read(&mut new, 0, SIZE_BYTES).unwrap();
     nodes.write(&mut new, 0, &vec![2; SIZE_BYTES]).unwrap();
     nodes.note(&mut new, 0, &[2; 100]).unwrap();
-    // Nothing was posted before: what was asked of it never was done.
+    // Nothing was posted before it was stopped, so its writes were not executed.
     assert!(again == bytes);
     assert!(old.held_until() <= nodes.now, "it must not believe that it has the volume");
     for _ in 0..2_000 {
@@ -162,7 +162,7 @@ fn a_page_that_was_half_written_when_its_mount_died_is_as_it_was_or_as_it_was_to
             .submit(Request { token: 1, offset: 0, work: Work::Write(vec![2; PAGE_BYTES].into()) }, nodes.now)
             .unwrap();
         (0..turns).for_each(|_| nodes.turn(&mut engine));
-        // Of the replica that was written last a part is as before.
+        // Make the replica that was written last a torn one.
         let after = pages_of_nodes(&nodes);
         let changed: Vec<usize> = (0..2).filter(|at| after[*at] != before[*at]).collect();
         let is_told = engine.next_ended().is_some();
@@ -179,7 +179,7 @@ fn a_page_that_was_half_written_when_its_mount_died_is_as_it_was_or_as_it_was_to
             pages_of_nodes(&nodes).iter().all(|page| *page == found),
             "{turns} turns: a replica has others"
         );
-        // It stays so, also when it is written over at once.
+        // The content stays, even if it is written over immediately.
         nodes.write(&mut engine, 10, &[3; 10]).unwrap();
         drop(engine);
         nodes.wait_for_leases();
@@ -191,7 +191,7 @@ fn a_page_that_was_half_written_when_its_mount_died_is_as_it_was_or_as_it_was_to
 
 #[test]
 fn pages_of_a_volume_are_read_together_once_it_is_known_which_of_two_each_is() {
-    // Which of two a page is, is found by reads: not by the periodic scrub.
+    // Only reads determine the content of uncertain pages, not the periodic scrub.
     let unscrubbed = || ClientConfig { scrub_pages_per_s: 0, ..config(2) };
     for turns in 0..60 {
         let mut nodes = Nodes::new(2, 1);
@@ -207,7 +207,7 @@ fn pages_of_a_volume_are_read_together_once_it_is_known_which_of_two_each_is() {
         drop(engine);
         nodes.wait_for_leases();
         let (mut engine, _) = nodes.claim(unscrubbed(), &volume(2)).unwrap();
-        // It has its sessions then.
+        // This read waits for the sessions.
         nodes.read(&mut engine, SLAB_BYTES - PAGE_BYTES, PAGE_BYTES).unwrap();
         let found = nodes.read(&mut engine, 0, SLAB_BYTES).unwrap();
         assert_eq!(together(&engine), 0);
@@ -222,7 +222,7 @@ fn pages_of_a_volume_are_read_together_once_it_is_known_which_of_two_each_is() {
     }
 }
 
-/// With three nodes, of which one exits together with the client.
+/// Three nodes, one of which exits together with the client.
 #[test]
 fn keeps_pages_written_together_when_node_and_client_exit() {
     let unscrubbed = || ClientConfig { scrub_pages_per_s: 0, ..config(3) };
@@ -238,7 +238,7 @@ fn keeps_pages_written_together_when_node_and_client_exit() {
                 status.degraded == 0 && status.nodes.iter().all(|node| node.link == LinkStatus::Up)
             });
             if round > 1 {
-                // Now it is known which of two each page is.
+                // After this read the content of each page is certain.
                 let found = nodes.read(&mut engine, 0, SLAB_BYTES).unwrap();
                 let page_of = |bytes: &[u8], page: usize| bytes[page * PAGE_BYTES..][..PAGE_BYTES].to_vec();
                 for page in 0..SLAB_BYTES / PAGE_BYTES {
@@ -247,11 +247,11 @@ fn keeps_pages_written_together_when_node_and_client_exit() {
                     assert!(was.contains(&is), "{turns} turns, round {round}: page {page} is neither");
                 }
                 before = found;
-                // Which was written last, and whether all of it was, is known to no client before this one.
+                // No client before this one knows which content was written last, and whether that write was complete.
                 nodes.write(&mut engine, 0, &before).unwrap();
             } else {
                 before = vec![0; SLAB_BYTES];
-                // The first write waits for slabs.
+                // The first write waits for slabs, so it does not form a run.
                 (0..2).for_each(|_| nodes.write(&mut engine, 0, &before).unwrap());
                 assert_eq!(engine.status().counts.pages_together, 8);
             }
@@ -275,11 +275,11 @@ fn keeps_pages_written_together_when_node_and_client_exit() {
             nodes.wait_for_leases();
         }
     }
-    // One after another, when all members know what is written.
+    // One replica at a time, after the entries were committed.
     assert_eq!(seen, [0, 1, 2].into());
 }
 
-/// The first page of the only slab of each node, as it is there.
+/// Returns the first page of the only slab of each node, read directly from its memory.
 fn pages_of_nodes(nodes: &Nodes) -> Vec<Vec<u8>> {
     let page = |node: &Node| {
         let mut bytes = vec![0; PAGE_BYTES];
@@ -298,7 +298,7 @@ fn a_mount_goes_on_without_a_node_and_the_node_alone_is_not_believed() {
     let mut nodes = Nodes::new(2, 1);
     let (mut engine, _) = nodes.claimed(1);
     fill(&mut nodes, &mut engine, 1);
-    // The second node is cut off; the mount goes on with the first, and writes.
+    // The second node is disconnected. The mount continues with the first one and writes.
     let cut = nodes.nodes[1].take();
     nodes.until(&mut engine, "it is without the node", |engine| {
         engine.status().nodes[1].link == LinkStatus::Down
@@ -311,7 +311,7 @@ fn a_mount_goes_on_without_a_node_and_the_node_alone_is_not_believed() {
     nodes.tick();
     let refused = nodes.claim(config(2), &volume(2)).err().unwrap().to_string();
     assert!(refused.contains("1 of its 2 nodes answer, and another may know newer files"), "{refused}");
-    // Together, or the first alone.
+    // The first node suffices alone, and both together do.
     nodes.nodes[0] = first;
     let cut = nodes.nodes[1].take();
     let (mut engine, takeover) = nodes.claimed(2);
@@ -345,7 +345,7 @@ fn of_three_nodes_two_are_enough_and_one_is_not() {
     let (mut engine, _) = nodes.claimed(1);
     fill(&mut nodes, &mut engine, 1);
     (nodes.nodes[0], nodes.nodes[2]) = (None, None);
-    // Two others may be another mount's.
+    // Two other nodes may belong to another mount.
     assert_eq!(nodes.write(&mut engine, 0, &[1]), Err(IoError::Fenced));
 }
 

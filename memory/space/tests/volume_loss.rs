@@ -1,4 +1,4 @@
-//! Volumes of which bytes, or nodes that know the newest, are gone: they are refused, or used in part if that is wanted.
+//! Volumes that have lost pages, or the nodes with the newest state. They are refused, or used in part on request.
 
 mod support;
 
@@ -6,7 +6,7 @@ use farcall_memory::wire::Request as Asked;
 use farcall_memory::*;
 use support::volumes::*;
 
-/// Two nodes that have one replica of each page.
+/// Two nodes with one replica of each page.
 fn with_one_replica() -> (Nodes, Vec<u8>) {
     let mut nodes = Nodes::new(2, 1);
     let one_replica = ClientConfig { replicas: 1, ..config(2) };
@@ -22,10 +22,10 @@ fn refuses_a_volume_with_missing_pages_and_lists_them() {
     let (mut nodes, bytes) = with_one_replica();
     let slabs =
         |nodes: &Nodes, at: usize| nodes.nodes[at].as_ref().unwrap().status(nodes.now).volumes[0].slabs;
-    // One that has some.
+    // A node that has slabs.
     let at = usize::from(slabs(&nodes, 0) == 0);
     let has_any = slabs(&nodes, 1 - at);
-    // An empty node is no proof of anything.
+    // An empty node proves nothing.
     nodes.start(at);
     let survivor = (1 - at).to_string();
     let config = || ClientConfig { replicas: 1, ..config(2) };
@@ -50,7 +50,7 @@ fn refuses_a_volume_with_missing_pages_and_lists_them() {
     assert!((0..PAGES).any(is_missing) && (has_any == 0 || !(0..PAGES).all(is_missing)));
     assert_eq!(nodes.write(&mut engine, 0, &[1]), Err(IoError::ReadOnly));
     assert_eq!(nodes.note(&mut engine, 0, &[1]), Err(IoError::ReadOnly));
-    // To have been read only does not make it complete.
+    // A read-only mount does not make the volume complete.
     drop(engine);
     nodes.wait_for_leases();
     let refused = nodes.claim(config(), &volume(6)).err().unwrap();
@@ -67,7 +67,7 @@ fn keeps_bytes_of_absent_nodes_while_a_volume_is_read_only() {
         let read_only = volume(2).survivor(survivor).read_only();
         let (mut engine, takeover) = nodes.claim(config(), &read_only).unwrap();
         assert!(!takeover.missing.is_empty());
-        // The node answers again while the volume is in use.
+        // The node replies again while the volume is in use.
         nodes.nodes[absent] = cut;
         nodes.tick();
         for page in 0..PAGES {
@@ -112,7 +112,7 @@ fn believes_a_lone_node_only_if_it_is_named_the_survivor() {
     assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes));
     let newer = fill(&mut nodes, &mut engine, 2);
     drop(engine);
-    // What the other node knows is older from now on.
+    // The state of the other node is older from now on.
     nodes.nodes[1] = second;
     nodes.wait_for_leases();
     let (mut engine, _) = nodes.claimed(3);
@@ -150,7 +150,7 @@ fn keeps_the_last_replica_of_a_node_that_is_out_of_reach() {
     let bytes = fill(&mut nodes, &mut engine, 1);
     let at = (0..3).find(|at| engine.status().nodes[*at].replicas > 0).unwrap();
     let cut = nodes.nodes[at].take();
-    // Its lease ends, and the others go on.
+    // The lease of the node expires, and the others continue.
     for _ in 0..30 {
         nodes.now = nodes.now + TERM / 10;
         (0..50).for_each(|_| nodes.turn(&mut engine));

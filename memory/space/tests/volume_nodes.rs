@@ -1,4 +1,4 @@
-//! Nodes that join a volume, leave it, and come back while it is in use.
+//! Nodes that join a volume, leave it and return while it is in use.
 
 mod support;
 
@@ -12,8 +12,7 @@ fn are_all_up(engine: &Engine) -> bool {
     engine.status().nodes.iter().all(|node| node.link == LinkStatus::Up)
 }
 
-/// The volume goes on without a node that it had: nothing rests upon that one any more. `step` is what happens
-/// meanwhile.
+/// Disconnects a node and calls `step` until the volume no longer depends on the node. Returns the node.
 fn lose(
     nodes: &mut Nodes,
     engine: &mut Engine,
@@ -28,7 +27,7 @@ fn lose(
         }
         step(nodes, engine);
         if turns % 200 == 0 {
-            // The others are heard of meanwhile.
+            // The other nodes are called in this time.
             nodes.now = nodes.now + TERM / 10;
         }
     }
@@ -51,7 +50,7 @@ fn a_node_that_joins_a_volume_has_all_of_it_while_it_is_in_use() {
     let volumes = nodes.nodes[2].as_ref().unwrap().status(nodes.now).volumes;
     assert!(volumes.len() == 1 && volumes[0].is_held, "it has no part of it: {volumes:?}");
     nodes.note(&mut engine, 10, b" later").unwrap();
-    // With it and one other the volume goes on, here and at another machine.
+    // With this node and one other the volume continues, in this client and in that of another machine.
     lose(&mut nodes, &mut engine, 0, turn);
     nodes.until(&mut engine, "all is replicated", |engine| engine.status().degraded == 0);
     assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes.clone()));
@@ -80,7 +79,7 @@ fn a_node_that_was_lost_is_a_member_again_and_alone_enough() {
         let is_whole = |engine: &Engine| are_all_up(engine) && engine.status().degraded == 0;
         nodes.until(&mut engine, "it is a member again", is_whole);
         nodes.note(&mut engine, 2, b"hold").unwrap();
-        // It has everything: the other one may go.
+        // The node has everything, so the other one may exit.
         lose(&mut nodes, &mut engine, 0, turn);
         assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes.clone()));
         drop(engine);
@@ -112,7 +111,7 @@ fn nodes_are_lost_and_taken_in_again_at_any_moment_and_no_page_is_garbled() {
                 } else {
                     nodes.nodes[lost] = cut;
                 }
-                // Anything may be under way when the mount ends, or the next one is lost.
+                // Any operation may be in progress when the mount ends, or when the next node is lost.
                 for _ in 0..load.below(400) {
                     step(&mut nodes, &mut engine, &mut load);
                 }
@@ -138,7 +137,7 @@ fn nodes_are_lost_and_taken_in_again_at_any_moment_and_no_page_is_garbled() {
 fn whoever_is_believed_while_a_node_is_taken_in_knows_all_that_was_told() {
     let (mut believed, mut refused) = ([0; 4], 0);
     for turns in 0..40 {
-        // Those that answer.
+        // The set of nodes that reply.
         for (others, believed) in believed.iter_mut().enumerate().skip(1) {
             let mut nodes = Nodes::new(2, 1);
             let (mut engine, _) = nodes.claimed(1);
@@ -200,7 +199,7 @@ fn a_mount_goes_on_or_another_one_is_believed_but_never_both() {
             nodes.until(&mut engine, "it is being taken in", is_being_taken_in);
         }
         (0..turns).for_each(|_| nodes.turn(&mut engine));
-        // The node that had everything is cut off.
+        // The node that had everything is disconnected.
         let cut = nodes.nodes[0].take();
         for _ in 0..12 {
             nodes.now = nodes.now + TERM / 10;
@@ -227,7 +226,7 @@ fn gives_notes_to_a_node_that_lacks_the_mark_that_names_it() {
     lose(&mut nodes, &mut engine, 1, turn);
     nodes.start(1);
     nodes.until(&mut engine, "it is being taken in", is_being_taken_in);
-    // The client exits when the first node has the mark that names the second, and the second does not.
+    // The client exits when the first node has the view that names the second node, and the second one does not.
     while !turn_without_a_mark(&mut nodes, &mut engine, 1) {}
     drop(engine);
     nodes.wait_for_leases();
@@ -242,7 +241,7 @@ fn gives_notes_to_a_node_that_lacks_the_mark_that_names_it() {
     assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes));
 }
 
-/// As [`Nodes::turn`]. Returns whether a node was about to be sent a mark.
+/// Like [`Nodes::turn`], but returns whether a node was about to be sent a membership view.
 fn turn_without_a_mark(nodes: &mut Nodes, engine: &mut Engine, node: usize) -> bool {
     nodes.now = nodes.now + TURN;
     while let Some((at, bytes)) = engine.next_call(nodes.now) {
@@ -274,7 +273,7 @@ fn nodes_that_have_their_memory_back_may_go_together() {
         let status = engine.status();
         status.degraded == 0 && status.nodes[..2].iter().all(|node| node.replicas == 0)
     });
-    // They hear of it with their next renewal, at the latest.
+    // The nodes are sent the new view with the next renewal, at the latest.
     for _ in 0..20 {
         nodes.now = nodes.now + TERM / 10;
         (0..50).for_each(|_| nodes.turn(&mut engine));

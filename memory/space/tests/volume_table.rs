@@ -1,5 +1,5 @@
-//! The table of docs/semantics/memory-nodes.md: what becomes of a volume when nodes, a witness, workers and mounts
-//! exit. Each row is a test.
+//! The table of docs/semantics/memory-nodes.md: the state of a volume after nodes, a witness, workers and mounts have
+//! exited. Each row is a test.
 
 mod support;
 
@@ -12,14 +12,14 @@ use support::volumes::*;
 
 const PAGE: &str = include_str!("../../../docs/semantics/memory-nodes.md");
 const HEAD: &str = "| nodes | witness | replicas | what exits | then |";
-/// Turns of the engine after which a request waits for nodes.
+/// Number of engine iterations after which a request is taken to wait for nodes.
 const PATIENT_TURNS: u32 = 5_000;
 
-/// What outlives a worker: its supervisor's.
+/// The supervisor's record, which outlives a worker.
 #[derive(Default)]
 struct History(Mutex<Marks>);
 
-/// The committed mark, and those that were proposed since.
+/// The committed view, and those proposed since.
 type Marks = (Option<Mark>, Vec<Mark>);
 
 impl MarkHistory for History {
@@ -40,7 +40,7 @@ impl MarkHistory for History {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     Available,
-    /// Programs wait until nodes are reached again.
+    /// Programs wait until nodes are reachable again.
     Waits,
     /// No claim is granted, unless it names a survivor.
     Refused,
@@ -107,7 +107,7 @@ fn row(line: &str) -> Row {
 struct Run {
     row: Row,
     nodes: Nodes,
-    /// Those that exit, and what they keep if they are only out of reach.
+    /// Nodes that have exited, with their state if they are only unreachable.
     exited: Vec<(usize, Option<Node>)>,
     history: Arc<History>,
     bytes: Vec<u8>,
@@ -118,7 +118,7 @@ impl Run {
         ClientConfig { replicas: self.row.replicas, ..config(self.nodes.nodes.len()) }
     }
 
-    /// Sets a volume up, with all in sync.
+    /// Creates a volume with all replicas in sync.
     fn new(row: &Row, first: usize) -> (Self, Engine) {
         let count = row.nodes + usize::from(row.has_witness);
         let nodes = Nodes::with_witness(count, row.has_witness.then_some(row.nodes), 1 + 100 * first as u64);
@@ -135,7 +135,7 @@ impl Run {
         (run, engine)
     }
 
-    /// `first` is the first node that exits.
+    /// Makes the nodes of the row exit, starting with `first`.
     fn exits(&mut self, first: usize) {
         let data_nodes = self.row.nodes;
         let mut exits: Vec<usize> = (0..self.row.nodes_exit).map(|at| (first + at) % data_nodes).collect();
@@ -156,7 +156,7 @@ impl Run {
         self.nodes.tick();
     }
 
-    /// A claim of the successor: another worker of the same supervisor, or another mount.
+    /// Claims the volume for the successor: another worker of the same supervisor, or another mount.
     fn claim(&mut self, how: impl FnOnce(VolumeConfig) -> VolumeConfig) -> Result<Engine, OpenError> {
         let volume = match self.row.mount_exits {
             true => volume(2),
@@ -168,7 +168,7 @@ impl Run {
         Ok(engine)
     }
 
-    /// The outcome of a read of all; `None` if it does not come within so many turns.
+    /// Returns the result of a request; `None` if it does not complete within `turns` iterations.
     fn ended(&mut self, engine: &mut Engine, turns: u32) -> Option<Result<Vec<u8>, IoError>> {
         for _ in 0..turns {
             self.nodes.turn(engine);
@@ -205,7 +205,7 @@ impl Run {
         }
     }
 
-    /// What becomes of the volume when a new client is needed.
+    /// Returns the state of the volume when a new client is needed.
     fn claimed(&mut self) -> Then {
         match self.claim(|volume| volume) {
             Ok(mut engine) => return self.use_it(&mut engine),
@@ -237,7 +237,7 @@ impl Run {
     }
 }
 
-/// The mount that lives has time to go on without what exited.
+/// Gives a mount that still runs the time to continue without what has exited.
 fn settle(run: &mut Run, engine: &mut Engine) {
     for _ in 0..15 {
         run.nodes.now = Nanos(run.nodes.now.0 + TERM.as_nanos() as u64 / 10);
@@ -250,7 +250,7 @@ fn keeps_each_row_of_the_table_of_what_exits() {
     let rows = rows();
     assert!(rows.len() >= 20, "{} rows", rows.len());
     for row in &rows {
-        // Whichever node it is.
+        // The result does not depend on the node.
         for first in 0..row.nodes {
             println!("{} first {first}", row.text);
             let (mut run, mut engine) = Run::new(row, first);
@@ -277,12 +277,12 @@ fn keeps_each_row_of_the_table_of_what_exits() {
 fn vouches_for_the_last_committed_mark_only() {
     let alone = row("| 2 | no | 2 | a node and the worker | available |");
     let changes: [fn(&mut Marks); 3] = [
-        // The other node may have a later one.
+        // The other node may have a later view.
         |(committed, proposed)| {
             let mark = committed.clone().unwrap();
             proposed.push(Mark { change: mark.change + 1, ..mark });
         },
-        // The node was left behind.
+        // The node has an older view.
         |(committed, _)| committed.as_mut().unwrap().change += 1,
         |(committed, _)| *committed = None,
     ];
@@ -294,13 +294,13 @@ fn vouches_for_the_last_committed_mark_only() {
         let refused = run.claim(|volume| volume).err().unwrap().to_string();
         assert!(refused.contains("1 of its 2 nodes answer"), "{number}: {refused}");
     }
-    // Of three nodes the two others are believed: no supervisor vouches for one.
+    // One of three nodes does not suffice: the history stands in for a majority only with half of the nodes.
     let (mut run, engine) = Run::new(&row("| 3 | no | 3 | two nodes and the worker | refused |"), 0);
     run.exits(0);
     drop(engine);
     let refused = run.claim(|volume| volume).err().unwrap().to_string();
     assert!(refused.contains("1 of its 3 nodes answer"), "{refused}");
-    // Nodes that know nothing of a volume that was there are not made to begin one.
+    // Nodes that have lost the volume do not create a new one.
     let (mut run, engine) = Run::new(&alone, 0);
     drop(engine);
     (0..2).for_each(|at| run.nodes.start(at));

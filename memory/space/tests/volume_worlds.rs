@@ -1,6 +1,6 @@
-//! A volume on three nodes, or on two and a witness, with two replicas, in virtual time. At most one of the three at a time
-//! lacks something: it exits and is started again, empty, as often as it pleases, while clients exit at any step of a
-//! claim, of a regrant and of a copy. What was acknowledged is read in the end.
+//! A volume on three nodes, or on two and a witness, with two replicas, in virtual time. At most one of the three at a
+//! time is missing state: it exits and is restarted empty, any number of times, while clients exit at any step of a
+//! claim, of a repeated grant and of a copy. In the end all acknowledged writes are read.
 
 mod net;
 mod support;
@@ -20,11 +20,11 @@ const PAGES: usize = 18;
 const NOTES_BYTES: u64 = 16 * PAGE_BYTES as u64;
 const TERM: Duration = Duration::from_millis(200);
 const NODES: usize = 3;
-/// Longer than a client takes to notice what has changed.
+/// Longer than a client takes to detect a change.
 const LOOKS: Duration = Duration::from_millis(20);
-/// Token of a write of a test's own: others count from one.
+/// Token of a write issued by a test itself; other tokens count from one.
 const FIRST_PAGE_TOKEN: u64 = 1 << 40;
-/// Virtual time after which a test calls something lost.
+/// Virtual time after which a wait has failed.
 const LOST_AFTER: Duration = Duration::from_secs(100);
 
 const DONATED: NodeConfig = NodeConfig {
@@ -61,7 +61,7 @@ fn volume(holder: u8) -> VolumeConfig {
     VolumeConfig::new("files".to_owned(), [7; 32], [holder; 16], NOTES_BYTES)
 }
 
-/// What happens while a volume is claimed, by the number of the call.
+/// Faults during a claim, by the number of the call.
 #[derive(Clone, Copy, Default)]
 struct ClaimFaults {
     client_exits_at: Option<u64>,
@@ -78,7 +78,7 @@ struct Run {
     load: Option<Load>,
     rng: SplitMix64,
     incarnations: u64,
-    /// The node that is a witness, if one is.
+    /// The node that is a witness; `None` if there is none.
     witness: Option<usize>,
     holder: u8,
     /// The node that may exit.
@@ -102,7 +102,7 @@ impl Run {
             load: Some(Load::new(seed, PAGES)),
             rng: SplitMix64::new(seed),
             incarnations: seed << 32,
-            // None, and each of the three in turn.
+            // No node, or each of the three in turn.
             witness: (0..NODES).nth(((seed / 8 + 3) % 4) as usize),
             holder: 1,
             faulty: 0,
@@ -139,7 +139,7 @@ impl Run {
         self.load = Some(load);
     }
 
-    /// Claims the volume, and uses it. Returns why not.
+    /// Claims the volume and starts a client with it.
     fn claim(&mut self, faults: ClaimFaults) -> Result<(), OpenError> {
         self.incarnations += 1;
         let (nic, volume) = (nic(&self.client_host, self.incarnations), volume(self.holder));
@@ -187,7 +187,7 @@ impl Run {
         Ok(())
     }
 
-    /// Claims the volume, and waits until all nodes are members and all replicas in sync.
+    /// Claims the volume, and waits until all nodes are members and all replicas are in sync.
     fn claim_whole(&mut self) {
         self.claim(ClaimFaults::default()).unwrap();
         self.until_whole();
@@ -215,7 +215,7 @@ impl Run {
 
     fn claim_with_faults(&mut self) {
         if self.below(4) == 0 {
-            // Another machine, when the lease of the last one has ended.
+            // Another machine, after the lease of the last one has expired.
             self.holder = self.holder.wrapping_add(1);
             self.world.run_for(TERM);
         }
@@ -227,7 +227,7 @@ impl Run {
         self.claim(faults).unwrap();
     }
 
-    /// Something happens to clients and to the faulty node.
+    /// Makes a random event happen to the client or the faulty node.
     fn something(&mut self) {
         match self.below(6) {
             0 => self.client_exits(),
@@ -246,7 +246,7 @@ impl Run {
                 }
             }
         }
-        // Most often a moment: what is begun is not over. Sometimes so long that a node is given up.
+        // Most pauses are so short that work is still in progress. Some are so long that replicas are dropped.
         let pause = match self.below(8) {
             0 => self.below(150_000),
             1 | 2 => self.below(10_000),
@@ -255,8 +255,8 @@ impl Run {
         self.world.run_for(Duration::from_micros(pause));
     }
 
-    /// Until each node is a member and all replicas are in sync: also where the client has not noticed yet that a node was
-    /// started again.
+    /// Waits until each node is a member and all replicas are in sync, also if the client has not detected yet that a
+    /// node was restarted.
     fn until_whole(&mut self) {
         let (client, nodes) = (self.client.unwrap(), self.nodes.clone());
         let done = self.world.run_while_not(LOST_AFTER, |world| {
@@ -273,14 +273,14 @@ impl Run {
         assert!(done, "not in time: all is in sync; {:?}", self.client().unwrap().engine.status());
     }
 
-    /// Begins to write the first page of the volume, full of one byte.
+    /// Starts a write that fills the first page of the volume with `byte`.
     fn begin_first_page(&mut self, byte: u8) {
         let now = self.world.now();
         let work = Work::Write(vec![byte; PAGE_BYTES].into());
         self.client().unwrap().overwrite(Request { token: FIRST_PAGE_TOKEN, offset: 0, work }, now);
     }
 
-    /// Writes the first page of a new volume, and leaves no client.
+    /// Fills the first page of a new volume, and leaves no client.
     fn write_first_page(&mut self, byte: u8) {
         self.claim_whole();
         self.begin_first_page(byte);
@@ -289,7 +289,8 @@ impl Run {
         self.client_exits();
     }
 
-    /// A client writes the first page, and exits after some steps of the world. Returns whether the write had ended.
+    /// Starts a client that fills the first page with `byte`, and that exits after `steps` steps of the world. Returns
+    /// whether the write had completed.
     fn exit_while_writing(&mut self, byte: u8, steps: u32) -> bool {
         self.claim_whole();
         self.begin_first_page(byte);
@@ -308,8 +309,8 @@ impl Run {
     }
 }
 
-/// The nodes that have a replica of the first page, and the page's first byte there, by that byte. No other slab was
-/// written.
+/// Returns the nodes that have a replica of the first page, each with the first byte of its replica, sorted by that
+/// byte. No other slab was written.
 fn first_page(world: &World, nodes: &[Option<TaskId>]) -> Vec<(u8, usize)> {
     let byte_at = |task: TaskId| {
         let mut byte = [0];
@@ -322,7 +323,7 @@ fn first_page(world: &World, nodes: &[Option<TaskId>]) -> Vec<(u8, usize)> {
     found
 }
 
-/// Its world is not lossy, and no node is a witness.
+/// The world of this seed is not lossy, and no node is a witness.
 const NO_FAULTS_SEED: u64 = 1;
 
 const fn is_lossy(seed: u64) -> bool {
@@ -349,7 +350,7 @@ fn survives_one_node_and_all_clients_at_any_step() {
             for _ in 0..1 + run.below(8) {
                 run.something();
             }
-            // The client and the node exit within a moment, in any order.
+            // The client and the node exit at about the same time, in any order.
             if run.below(2) == 0 {
                 run.client_exits();
                 run.exit(run.faulty);
@@ -357,7 +358,7 @@ fn survives_one_node_and_all_clients_at_any_step() {
             while run.client.is_none() {
                 run.claim_with_faults();
             }
-            // Whatever the faulty node has is not needed.
+            // The state of the faulty node is not needed.
             run.check_all();
             if run.nodes[run.faulty].is_none() {
                 run.start(run.faulty);
@@ -371,14 +372,14 @@ fn survives_one_node_and_all_clients_at_any_step() {
     }
 }
 
-/// A member that was out of reach for longer than it is waited for, and whose lease did not end meanwhile.
+/// A member that was unreachable for longer than the client waits for it, and whose lease did not expire in that time.
 #[test]
 fn takes_a_member_in_again_that_was_out_of_reach() {
-    // Where packets are lost requests need more than this patience.
+    // In lossy worlds requests need more time than this timeout.
     for seed in seeds(8).filter(|seed| !is_lossy(*seed)) {
         println!("FARCALL_SIM_FIRST={seed}");
         let mut run = Run::new(seed);
-        // Shorter than a lease: the session is closed before the lease ends.
+        // Shorter than a lease term: the session is closed before the lease expires.
         run.patience = TERM / 10;
         run.claim(ClaimFaults::default()).unwrap();
         run.client().unwrap().to_make = 40;
@@ -395,7 +396,7 @@ fn takes_a_member_in_again_that_was_out_of_reach() {
         run.world.heal();
         run.until("the node is reached", |client| !is_down(client));
         run.until_whole();
-        // Of three members one may exit.
+        // One of three members may exit.
         run.exit(0);
         run.world.run_for(2 * TERM);
         run.client().unwrap().notes_to_make = 3;
@@ -403,8 +404,8 @@ fn takes_a_member_in_again_that_was_out_of_reach() {
     }
 }
 
-/// A client exits when one of two replicas of a page has what it writes. The next one writes the page, too, and exits at
-/// any step of that together with a node.
+/// A client exits when one of two replicas of a page has its write. The next client writes the page as well, and exits
+/// at any step of that together with a node.
 #[test]
 fn makes_replicas_alike_before_it_notes_a_write() {
     let mut seen = BTreeSet::new();
@@ -434,7 +435,7 @@ fn makes_replicas_alike_before_it_notes_a_write() {
     assert_eq!(seen, [[1, 2], [2, 2], [2, 3], [3, 3]].map(Vec::from).into());
 }
 
-/// No replica has what a page holds, and a client that writes the whole of it exits at any step.
+/// No replica has the content of a page, and a client that writes the complete page exits at any step.
 #[test]
 fn stores_nothing_but_the_write_to_a_page_that_is_lost() {
     let mut seen = BTreeSet::new();
@@ -448,7 +449,7 @@ fn stores_nothing_but_the_write_to_a_page_that_is_lost() {
         let has_ended = run.exit_while_writing(3, steps);
         let is_stored = first_page(&run.world, &run.nodes).iter().any(|(byte, _)| *byte == 3);
         run.claim(ClaimFaults::default()).unwrap();
-        // The load checks what is read, if it is read.
+        // The load checks the page if the read succeeds.
         run.client().unwrap().to_read = 1;
         let task = run.client.unwrap();
         let has_read = |world: &mut World| world.look::<ClientProgram>(task).unwrap().is_done();
@@ -461,6 +462,6 @@ fn stores_nothing_but_the_write_to_a_page_that_is_lost() {
             break;
         }
     }
-    // A packet of the write may arrive when its client has exited.
+    // A packet of the write may arrive after its client has exited.
     assert_eq!(seen, [(true, false), (false, false), (false, true)].into());
 }

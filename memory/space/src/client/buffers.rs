@@ -1,25 +1,25 @@
-//! Buffers of long requests, used again: memory fresh from the system costs a page fault for each 4 KiB.
+//! Reusable buffers of long requests. Memory newly allocated from the kernel costs a page fault per 4 KiB.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
-/// So many are kept at most: for each of a few requests its own, and those of its runs.
+/// Maximum number of cached buffers: one for each of a few requests, and those of its runs.
 const KEPT_MAX: usize = 16;
 
-/// Buffers that nobody uses now. Clones are the same.
+/// Cache of unused buffers. Clones share it.
 #[derive(Clone, Default)]
 pub(super) struct Buffers(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl Buffers {
-    /// One of this length; what is in it is old.
+    /// Returns a buffer of this length with unspecified content.
     pub fn take(&self, len_bytes: usize) -> Vec<u8> {
         let mut buffer = self.unused(len_bytes);
         buffer.resize(len_bytes, 0);
         buffer
     }
 
-    /// One that nobody uses any more.
+    /// Caches a buffer that is no longer used.
     pub fn keep(&self, buffer: Vec<u8>) {
         self.with(|kept| {
             if kept.len() < KEPT_MAX && buffer.capacity() > 0 {
@@ -28,7 +28,7 @@ impl Buffers {
         });
     }
 
-    /// A copy of these bytes. Its buffer comes back when nobody has it any more.
+    /// Returns a copy of these bytes. Its buffer returns to the cache when the last reference is dropped.
     pub fn copy(&self, bytes: &[u8]) -> Bytes {
         let mut buffer = self.unused(bytes.len());
         buffer.clear();
@@ -36,7 +36,7 @@ impl Buffers {
         Bytes::from_owner(Lent { buffer, of: self.clone() })
     }
 
-    /// One that nobody uses, of this length if there is one: another would have to be filled with zeros first.
+    /// Returns a cached buffer, preferably of this length: another one would first have to be filled with zeros.
     fn unused(&self, len_bytes: usize) -> Vec<u8> {
         self.with(|kept| {
             let alike = kept.iter().rposition(|buffer| buffer.len() == len_bytes);
@@ -46,7 +46,7 @@ impl Buffers {
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Vec<Vec<u8>>) -> T) -> T {
-        // What a panic left is whole.
+        // The vector is consistent after a panic.
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

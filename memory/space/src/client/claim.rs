@@ -1,9 +1,11 @@
-//! A mount claims a volume: it asks all nodes what they keep of it, judges whether those that answer know the newest of
-//! it, has them grant it under a higher epoch, and reads the notes of one that has them.
+//! Claim of a volume: the client queries the state of the volume at all nodes, decides whether the nodes that reply
+//! have the newest state, requests grants from them under a higher epoch, and reads the metadata of those that have
+//! it.
 //!
-//! Those that answer know the newest if they are a majority of the nodes of the newest mark among them, or all of its
-//! members. A mount goes on while its members are a majority (of one or two nodes: while there is one). So two mounts
-//! that may go on share a node, and that has one lease at a time: no clock decides.
+//! The nodes that reply have the newest state if they include a majority of the nodes of the newest view among them,
+//! or all of its members. A mount continues while its members are a majority (of one or two nodes: while there is one
+//! member). Hence any two mounts that may continue have a node in common, which grants one lease at a time. The
+//! decision does not depend on clocks.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -25,34 +27,35 @@ use crate::wire::{
 
 type Result<T, E = OpenError> = std::result::Result<T, E>;
 
-/// Maximum number of attempts of one claim. An attempt ends early when a node exits while it is in progress; each further
-/// one proceeds with the nodes that reply then.
+/// Maximum number of attempts of one claim. An attempt ends early if a node exits during it. The next attempt uses the
+/// nodes that reply then.
 const ATTEMPTS_MAX: u32 = 8;
-/// Claims that nodes may have granted which do not reply to one that a survivor is named for. Theirs are older than that
-/// one.
+/// Distance of the epoch of a claim that names a survivor from the highest known epoch. Nodes that do not reply may
+/// have granted this number of later claims, whose epochs are still lower.
 const EPOCHS_BEYOND: u64 = 1 << 20;
-/// The leases that are there are renewed when this part of a term has passed.
+/// Divisor of the term: during a claim, leases are renewed after `term / RENEW_AFTER`.
 const RENEW_AFTER: u32 = 4;
 
-/// How many members a mount needs to go on.
+/// Returns the number of members that a mount needs to continue.
 pub(super) const fn quorum(nodes: usize) -> usize {
     if nodes > 2 { nodes / 2 + 1 } else { 1 }
 }
 
 /// A node that granted its part of a volume.
 pub(super) struct ClaimedNode {
-    /// What the volume calls it.
+    /// Identifier of the node within the volume.
     pub node: u64,
     pub lease: LeaseKey,
     pub term: Duration,
     pub room: Room,
     pub notes: RemoteRegion,
-    /// What it keeps, and has not granted.
+    /// Slabs that the node retains and has not granted yet.
     pub slabs: BTreeSet<u64>,
 }
 
 impl ClaimedNode {
-    /// The node that the volume calls `node`, if its reply is that of a claim, and it has as much room as was asked for.
+    /// Creates the state of the node with the identifier `node` from the reply to a claim. Returns `None` if the reply
+    /// is another one, or if slabs or metadata area are shorter than requested.
     pub fn of_reply(node: u64, reply: Reply, config: &ClientConfig, layout: &Layout) -> Option<Self> {
         let Reply::Claimed { lease, term_ms, slab_bytes, room, notes, slabs } = reply else { return None };
         let has_room = slab_bytes >= config.slab_bytes && notes.len_bytes >= layout.len_bytes();
@@ -61,7 +64,7 @@ impl ClaimedNode {
     }
 }
 
-/// A slab of an earlier mount that is granted again.
+/// A slab of an earlier mount that was granted again.
 pub(super) struct Regranted {
     pub extent: usize,
     pub donor: usize,
@@ -69,35 +72,36 @@ pub(super) struct Regranted {
     pub region: RemoteRegion,
 }
 
-/// A volume that this client has now.
+/// A volume that this client has claimed.
 pub(super) struct Claimed {
-    /// By node, in the order of the configuration.
+    /// Nodes in the order of the configuration; `None` for those that did not grant their part.
     pub nodes: Vec<Option<ClaimedNode>>,
     pub mark: Mark,
     pub layout: Layout,
-    /// Those of each member; nothing if the volume is new.
+    /// Metadata of each node that had the newest view; empty if the volume is new.
     pub notes: Vec<Vec<u8>>,
     /// The newest placement, with its generation.
     pub placed: Option<(u64, Placed)>,
     pub replicas: Vec<Regranted>,
-    /// What pages hold.
+    /// Checksums and generations of the pages.
     pub table: Table,
-    /// Bytes that were written and that no node that replied has.
+    /// Ranges in bytes that were written and that no node that replied has.
     pub missing: Vec<Range<u64>>,
 }
 
-/// What nodes said, and what follows.
+/// Decision of a claim from the replies of the nodes.
 struct Judgement {
     newest: Option<Mark>,
-    /// Which have the newest notes.
+    /// Indices of the nodes that have the newest metadata.
     sources: Vec<usize>,
     epoch: u64,
 }
 
-/// Claims a volume. `call` asks a node, which may take its time; `now` says what time it is.
+/// Claims a volume. `call` sends a request to the node with the given index in the configuration and blocks until the
+/// reply arrives or the call fails. `now` returns the current time.
 ///
 /// # Errors
-/// If another mount has it, not enough nodes answer, or it is of another key or shape.
+/// Returns an error if another mount holds the volume, if too few nodes reply, or if its key or geometry differs.
 pub(super) fn claim(
     config: &ClientConfig,
     volume: &VolumeConfig,
@@ -123,7 +127,10 @@ pub(super) fn claim(
     claiming.attempt(rng)
 }
 
-/// Whether the nodes that answered know the newest of the volume, and who has it.
+/// Decides whether the nodes that replied have the newest state of the volume, and which of them do.
+///
+/// # Errors
+/// Returns an error if another node may have newer state, or if the nodes have different volumes.
 fn judge(
     config: &ClientConfig,
     volume: &VolumeConfig,
@@ -169,7 +176,8 @@ fn judge(
     }
     let has_members = newest.members.iter().all(|member| ids.contains(member));
     let is_majority = 2 * known > newest.nodes.len() || has_members;
-    // Those that are silent are no majority, and do not have a newer mark.
+    // With exactly half of the nodes, the history stands in for a majority: the other half is no majority either, and
+    // the history shows that none of its nodes has a later view. A member must be among the nodes that replied.
     let has_member = || {
         let mut with_mark = answered.iter().filter(|(at, _)| sources.contains(at));
         with_mark.any(|(_, kept)| newest.members.contains(&kept.node))
@@ -200,7 +208,7 @@ fn judge(
     Ok(Judgement { newest: Some(newest.clone()), sources, epoch })
 }
 
-/// What is known of nodes that did not reply.
+/// Returns the errors of the nodes that did not reply.
 fn silent(looks: &[Result<Option<Kept>, String>]) -> String {
     let silent: Vec<&str> = looks.iter().filter_map(|look| Some(look.as_ref().err()?.as_str())).collect();
     silent.join("; ")
@@ -214,7 +222,7 @@ struct Claiming<'a, C, N> {
     now: N,
     leases: Vec<(usize, LeaseKey, Duration)>,
     renew_at: Nanos,
-    /// A node that had replied in this attempt has exited, or has been started again.
+    /// `true` if a node that had replied in this attempt has exited or was restarted.
     is_interrupted: bool,
 }
 
@@ -250,19 +258,19 @@ where
         OpenError::volume(&self.volume.name, format!("{}: {why}", self.config.nodes[at]))
     }
 
-    /// Asks a node that has granted.
+    /// Sends a request to a node that has granted a lease.
     fn ask(&mut self, at: usize, request: &Request) -> Result<Reply> {
         self.renew_in_time()?;
         (self.call)(at, request).map_err(|failed| self.failed(at, failed))
     }
 
-    /// A node has granted a lease, as it was asked to at that time.
+    /// Records the lease that a node granted in reply to a request sent at `asked`.
     fn has_lease(&mut self, at: usize, lease: LeaseKey, term: Duration, asked: Nanos) {
         self.leases.push((at, lease, term));
         self.renew_at = self.renew_at.min(asked + term / RENEW_AFTER);
     }
 
-    /// All nodes that have granted hear of us while others are asked.
+    /// Renews the leases granted so far if that is due, while other nodes are called.
     fn renew_in_time(&mut self) -> Result<()> {
         let now = (self.now)();
         if now < self.renew_at {
@@ -279,7 +287,7 @@ where
 
     fn give_back(&mut self) {
         for (at, lease, _) in std::mem::take(&mut self.leases) {
-            // It ends by itself if this fails.
+            // If this fails, the lease expires at the node.
             let _ = (self.call)(at, &Request::End { lease });
         }
     }
@@ -303,7 +311,7 @@ where
         OpenError::volume(&self.volume.name, format!("{}: {why}", self.config.nodes[at]))
     }
 
-    /// Has all nodes that answer grant the volume.
+    /// Claims the volume at all nodes that replied.
     fn claim_nodes(
         &mut self,
         looks: &[Result<Option<Kept>, String>],
@@ -329,7 +337,7 @@ where
                     nodes.push(Some(claimed.ok_or_else(|| self.other_reply(at))?));
                     self.check_not_restarted(at, kept.as_ref())?;
                 }
-                // A node that had nothing of it is not needed.
+                // A node that did not have the volume is not required.
                 Err(CallFailed::Refused(refusal)) if kept.is_none() && judgement.newest.is_some() => {
                     tracing::warn!(
                         node = self.config.nodes[at],
@@ -344,8 +352,8 @@ where
         Ok(nodes)
     }
 
-    /// Checks that a node that has granted has what it said it has. If it was started again in between it has nothing. From
-    /// now on it would not know the lease.
+    /// Checks that a node that has granted its part still has the state that it reported. A node that was restarted in
+    /// the meantime has none. After a later restart it rejects the lease.
     fn check_not_restarted(&mut self, at: usize, kept: Option<&Kept>) -> Result<()> {
         let Reply::Looked { kept: now } = self.ask(at, &self.volume.look())? else {
             return Err(self.other_reply(at));
@@ -368,8 +376,8 @@ where
     ) -> Result<Claimed> {
         let sources = judgement.sources.iter();
         let notes = sources.map(|source| self.read_notes(*source, &nodes)).collect::<Result<Vec<_>>>()?;
-        // Also to a node that the newest mark names and that does not have this mark itself: a node keeps no notes without
-        // a mark of its own.
+        // Also write to a node that the newest view names and that does not have this view itself: a node discards
+        // metadata without a view of its own.
         for (at, node) in nodes.iter().enumerate() {
             if let Some(node) = node.as_ref().filter(|_| !judgement.sources.contains(&at)) {
                 self.write_notes(at, node.lease, notes.first().map_or(&[], Vec::as_slice))?;
@@ -410,7 +418,7 @@ where
         Ok(notes)
     }
 
-    /// Gives a node the notes that others have; it may have others of an earlier time.
+    /// Writes the metadata of other nodes to a node, which may have older metadata.
     fn write_notes(&mut self, at: usize, lease: LeaseKey, notes: &[u8]) -> Result<()> {
         for (piece, number) in notes.chunks(NOTES_WRITE_BYTES_MAX).zip(0..) {
             let offset = number * NOTES_WRITE_BYTES_MAX as u64;
@@ -419,7 +427,8 @@ where
         Ok(())
     }
 
-    /// Has nodes grant the slabs that pages are in. What they keep beside these stays among their slabs.
+    /// Requests grants of the slabs in which pages are placed. Other slabs that the nodes retain stay in their
+    /// `slabs`.
     fn regrant(&mut self, placed: &Placed, nodes: &mut [Option<ClaimedNode>]) -> Result<Vec<Regranted>> {
         let mut replicas = Vec::new();
         if (placed.size_bytes, placed.slab_bytes) != (self.config.size_bytes, self.config.slab_bytes) {
@@ -445,7 +454,7 @@ where
         Ok(replicas)
     }
 
-    /// What was written and is in none of these replicas.
+    /// Returns the ranges in bytes that were written and are in none of these replicas.
     fn missing(&self, table: &Table, replicas: &[Regranted]) -> Vec<Range<u64>> {
         let slab_bytes = self.config.slab_bytes;
         let found: BTreeSet<u64> = replicas.iter().map(|replica| replica.extent as u64).collect();
@@ -461,8 +470,8 @@ where
         missing
     }
 
-    /// Tells nodes who has the notes now: first those that had them before, so that who comes next and reaches one of
-    /// these knows of the others.
+    /// Stores the new view at all nodes: first at those that the newest view names, so that a later claim that reaches
+    /// one of these learns of the other nodes.
     fn mark(
         &mut self,
         nodes: &[Option<ClaimedNode>],
@@ -489,18 +498,19 @@ where
 }
 
 impl VolumeConfig {
-    /// What nodes know the volume by: its name and half of the key.
+    /// Returns the name and the half of the key by which nodes identify the volume.
     pub fn to_ref(&self) -> VolumeRef {
         let (for_nodes, _) = self.halves();
         VolumeRef { name: self.name.clone(), key: Secret(for_nodes) }
     }
 
-    /// Asks a node what it keeps of the volume.
+    /// Creates the query for a node's state of the volume.
     pub(super) fn look(&self) -> Request {
         Request::Look { version: VERSION, volume: self.to_ref() }
     }
 
-    /// Asks a node for its part of the volume, which calls it `node` if it has no name there.
+    /// Creates the claim of a node's part of the volume. The node gets the identifier `node` if it has none within the
+    /// volume.
     pub(super) fn claim(&self, name: &str, epoch: u64, node: u64, layout: &Layout) -> Request {
         Request::Claim {
             volume: self.to_ref(),
@@ -517,12 +527,12 @@ impl VolumeConfig {
         (halves[0], halves[1])
     }
 
-    /// Of checks of notes.
+    /// Returns the secret that keys the checks of metadata.
     fn secret(&self) -> u64 {
         u128::from_le_bytes(self.halves().1) as u64
     }
 
-    /// Of checksums of pages.
+    /// Returns the seed of the page checksums.
     pub(super) fn seed(&self) -> u64 {
         (u128::from_le_bytes(self.halves().1) >> 64) as u64
     }

@@ -1,4 +1,4 @@
-//! What a client's address space is made of, and how its requests end.
+//! Configuration of a client's address space, its requests and their results.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -11,49 +11,53 @@ use thiserror::Error;
 
 use super::history::History;
 
-/// Bytes of a page: what is replicated, checked and repaired as one.
+/// Length of a page in bytes: the unit of replication, checksums and repair.
 pub const PAGE_BYTES: usize = 4096;
 
-/// Bytes that may be in flight to one node; more waits, and is merged meanwhile.
+/// Maximum number of bytes in flight to one node. Further requests wait and are merged in the meantime.
 pub const WINDOW_BYTES: u64 = Window::PAPER.bytes;
 
-/// Nodes of one client.
+/// Maximum number of nodes of one client.
 const NODES_MAX: u64 = 256;
 
 /// Sizes and limits of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientConfig {
-    /// What nodes call it, for people.
+    /// Name of the client at the nodes, for display.
     pub name: String,
     /// Bootstrap addresses of the nodes.
     pub nodes: Vec<String>,
-    /// Nodes that there may be in time, with those that join: room for their completions is made at the start. If it is
-    /// less than there are in `nodes`, no other can join.
+    /// Maximum number of nodes, including those that join later: the completion queue is sized for them at creation.
+    /// If it is less than the number of `nodes`, no other node can join.
     pub nodes_max: usize,
-    /// Bytes of the address space, whole pages. Slabs are taken when they are first written to.
+    /// Length of the address space in bytes, a multiple of [`PAGE_BYTES`]. Slabs are requested when they are first
+    /// written to.
     pub size_bytes: u64,
-    /// Replicas of each page, on different nodes. With fewer nodes there are as many as nodes.
+    /// Number of replicas of each page, on different nodes. With fewer nodes there is one replica per node.
     pub replicas: usize,
-    /// Bytes that each slab is used for: no more than the slabs of the nodes have.
+    /// Length in bytes of the part of each slab that is used; at most the length of the nodes' slabs.
     pub slab_bytes: u64,
-    /// How long a node may be out of reach until its replicas are made anew elsewhere, if others have the same pages.
+    /// Time for which a node may be unreachable before its replicas are re-created elsewhere, provided that other
+    /// replicas of the same pages exist.
     pub suspect_after: Duration,
-    /// How long a request tries before it ends with [`IoError::Unreachable`].
+    /// Timeout of a request, after which it fails with [`IoError::Unreachable`].
     pub patience: Duration,
-    /// Pages of requests that are not over.
+    /// Maximum number of pages of requests in progress.
     pub pages_max: usize,
-    /// Queue pairs with each node.
+    /// Number of queue pairs per node.
     pub connections: usize,
-    /// Registered memory for each node, that pages are copied through.
+    /// Length in bytes of the registered memory per node through which pages are copied.
     pub pool_bytes: usize,
-    /// Whether a thread that asks a [`RemoteMemory`](crate::RemoteMemory) drives its engine for a while: best where
-    /// programs wait for one request at a time. Otherwise its own thread does, which polls on while requests come: best
-    /// for many that come together. While threads compete for the processors callers drive all the same.
+    /// `true` if a thread that issues a request to a [`RemoteMemory`](crate::RemoteMemory) drives its engine for a
+    /// short time: best for programs that wait for one request at a time. Otherwise the engine's own thread drives it
+    /// and polls while requests arrive: best for many concurrent requests. While threads compete for the processors,
+    /// callers drive the engine in both cases.
     pub callers_drive: bool,
-    /// Pages of the periodic scrub in a second: it reads every replica of every page, one after another, and repairs what
-    /// is wrong. 0 turns it off.
+    /// Maximum number of pages per second of the periodic scrub, which reads every replica of every page in order and
+    /// repairs wrong ones. 0 disables it.
     pub scrub_pages_per_s: usize,
-    /// Where slabs go when no node has room: a file of this client's own, which is removed at its end.
+    /// Path of the spill file, for slabs that no node has capacity for. The client creates the file and unlinks it at
+    /// once.
     pub spill: Option<PathBuf>,
 }
 
@@ -79,12 +83,12 @@ impl Default for ClientConfig {
 }
 
 impl ClientConfig {
-    /// Nodes that there is room for.
+    /// Returns the maximum number of nodes.
     pub(super) fn node_room(&self) -> usize {
         self.nodes.len().max(self.nodes_max)
     }
 
-    /// Whether every number is in its range.
+    /// Checks that every number is in its range.
     pub(super) fn check(&self) -> Result<(), OpenError> {
         let page = PAGE_BYTES as u64;
         let ranges = [
@@ -113,7 +117,7 @@ impl ClientConfig {
     }
 }
 
-/// A volume: an address space that nodes keep under a name when its client is gone.
+/// A volume: an address space that nodes retain under a name when its client has exited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeConfig {
     pub(super) name: String,
@@ -126,25 +130,28 @@ pub struct VolumeConfig {
 }
 
 impl VolumeConfig {
-    /// A volume, by what people call it. Half of the key proves to nodes that it is one's own; the other half stays
-    /// here, and keys checksums. The holder is drawn at random: while nodes hear of it, nobody gets the volume who has
-    /// another. There is room for so many bytes of notes at each node.
+    /// Creates the configuration of a volume with this name. The first half of the key authorizes the client at the
+    /// nodes. The second half stays in this process and keys checksums. The holder is a random number: while the lease
+    /// of a mount is valid, no client with another one can claim the volume. Each node stores `notes_bytes` bytes of
+    /// user metadata.
     pub fn new(name: String, key: [u8; 32], holder: [u8; 16], notes_bytes: u64) -> Self {
         let (key, holder) = (Secret(key), Secret(holder));
         let (is_read_only, survivor, history) = (false, None, History::default());
         Self { name, key, holder, notes_bytes, is_read_only, survivor, history }
     }
 
-    /// Claims the volume to read it only: then also if pages are missing ([`Takeover::missing`]). Writes and notes end with
-    /// [`IoError::ReadOnly`]. Where pages are stays as it is noted: nodes that are absent are not made up for.
+    /// Claims the volume for reading only, even if pages are missing ([`Takeover::missing`]). Writes of data and
+    /// metadata fail with [`IoError::ReadOnly`]. The recorded placement does not change: replicas on absent nodes are
+    /// not re-created.
     #[must_use]
     pub const fn read_only(mut self) -> Self {
         self.is_read_only = true;
         self
     }
 
-    /// Believes the nodes that reply, if this one (by its address) does, although others may know newer bytes: for a
-    /// volume whose other nodes are gone for good. What they alone knew is lost. No other client may use the volume.
+    /// Accepts the state of the nodes that reply, if the node with this address is one of them, although others may
+    /// have newer data: for a volume whose other nodes are lost permanently. Data that only those had is lost. No
+    /// other client may use the volume.
     #[must_use]
     pub fn survivor(mut self, address: String) -> Self {
         self.survivor = Some(address);
@@ -152,79 +159,80 @@ impl VolumeConfig {
     }
 }
 
-/// What an earlier client left of a volume.
+/// State of a volume that an earlier client left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Takeover {
-    /// Of this client: higher than those of all before.
+    /// Epoch of this client, higher than those of all earlier ones.
     pub epoch: u64,
-    /// There was none.
+    /// `true` if the volume did not exist.
     pub is_new: bool,
-    /// Bytes that were written and that no node has: none, unless it was claimed with [`VolumeConfig::read_only`].
+    /// Ranges in bytes that were written and that no node has: none, unless the volume was claimed with
+    /// [`VolumeConfig::read_only`].
     pub missing: Vec<Range<u64>>,
-    /// The nodes that have it now, by their addresses.
+    /// Addresses of the nodes that have the volume now.
     pub nodes: Vec<String>,
-    /// The notes of the user's, as each member has them. Those that were told to be noted are in all of them.
+    /// User metadata as each member has it. All of them contain every write that was acknowledged.
     pub notes: Vec<Vec<u8>>,
 }
 
-/// Why there is no address space.
+/// Reason why an address space cannot be opened.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// A number is impossible.
+    /// A number is out of range.
     #[error("{name} is {value}: from {min} to {max}")]
     Range {
-        /// Which.
+        /// Name of the parameter.
         name: &'static str,
-        /// What it is.
+        /// Its value.
         value: u64,
-        /// The smallest.
+        /// Smallest valid value.
         min: u64,
-        /// The largest.
+        /// Largest valid value.
         max: u64,
     },
-    /// A size is not of whole pages.
+    /// A size is not a multiple of the page length.
     #[error("{name} is {value}: make it a multiple of {PAGE_BYTES}")]
     NotPages {
-        /// Which.
+        /// Name of the parameter.
         name: &'static str,
-        /// What it is.
+        /// Its value.
         value: u64,
     },
     /// No node can be used.
     #[error("no memory node can be used: {0}")]
     NoNode(String),
-    /// What another process kept is of no use.
+    /// The recovery file of an earlier process cannot be used.
     #[error("cannot go on with what the last process kept: {0}")]
     Kept(String),
-    /// Another client has the volume.
+    /// Another client holds the volume.
     #[error("{0}; try again after it has ended")]
     Held(String),
-    /// The volume cannot be had.
+    /// The volume cannot be claimed.
     #[error("the volume {name:?} cannot be had: {why}")]
     Volume {
-        /// Which.
+        /// Name of the volume.
         name: String,
-        /// Why not.
+        /// Reason.
         why: String,
     },
-    /// No node that replied has some bytes that were written.
+    /// No node that replied has certain bytes that were written.
     #[error(
         "the volume {name:?} is incomplete: no node that answers has bytes {}; {why}",
         list(.missing)
     )]
     Incomplete {
-        /// Which volume.
+        /// Name of the volume.
         name: String,
-        /// Which bytes.
+        /// Ranges in bytes.
         missing: Vec<Range<u64>>,
-        /// What may be done.
+        /// Remedy.
         why: String,
     },
-    /// The device has no room.
+    /// The device lacks resources.
     #[error(transparent)]
     Verbs(#[from] farcall_verbs::Error),
-    /// The system gives no thread, descriptor, file or random number.
+    /// The operating system cannot provide a thread, descriptor, file or random number.
     #[error("cannot begin: {0}")]
     System(#[from] std::io::Error),
 }
@@ -245,168 +253,169 @@ impl OpenError {
     }
 }
 
-/// What a client asks of its address space.
+/// Request of a client to its address space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What the caller calls it.
+    /// Token chosen by the caller.
     pub token: u64,
-    /// The first byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// What to do there.
+    /// The operation.
     pub work: Work,
 }
 
-/// What a request does.
+/// Operation of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Reads so many bytes. What was never written is zero.
+    /// Reads bytes. Bytes that were never written are zero.
     Read {
-        /// How many.
+        /// Number of bytes.
         len_bytes: usize,
     },
     /// Writes these bytes.
     Write(Bytes),
-    /// Writes these bytes to the notes of a volume: done when every member has them. Offsets are of notes.
+    /// Writes these bytes to the user metadata of a volume; completes when every member has them. The offset is
+    /// relative to the user metadata.
     Note(Vec<u8>),
-    /// Reads every replica of every page that was written, and repairs what is wrong. Offsets are of no account.
+    /// Reads every replica of every page that was written and repairs wrong ones. The offset is ignored.
     Scrub,
 }
 
-/// A request that is over.
+/// A completed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// The caller's name for it.
+    /// Token chosen by the caller.
     pub token: u64,
-    /// What was read, or an empty vector.
+    /// The bytes that were read; empty for other requests.
     pub result: Result<Vec<u8>, IoError>,
 }
 
-/// Why a request brought nothing. After a write that failed its pages hold what they held before, or what was written.
+/// Reason why a request failed. After a failed write each of its pages holds its earlier content or the bytes written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum IoError {
     /// No replica has the bytes that were written.
     #[error("page {page} is lost: no memory node has what was written there; write it anew")]
     Lost {
-        /// Which page.
+        /// Index of the page.
         page: u64,
     },
-    /// Nodes that have it, or would, do not answer.
+    /// The nodes that have the page, or should store it, do not reply.
     #[error("page {page} cannot be reached: its memory nodes do not answer; see: farcall memory status")]
     Unreachable {
-        /// Which page.
+        /// Index of the page.
         page: u64,
     },
-    /// There is no slab for it.
+    /// No slab is available for the page.
     #[error("page {page} has no place: no memory node has a free slab; add nodes or memory, or a spill file")]
     NoRoom {
-        /// Which page.
+        /// Index of the page.
         page: u64,
     },
-    /// The volume was claimed to be read only.
+    /// The volume was claimed for reading only.
     #[error("the volume was claimed to be read only")]
     ReadOnly,
     /// The client was closed.
     #[error("the client was closed")]
     Closed,
-    /// Nodes did not hear of this client in time: another one may have the volume.
+    /// The client could not renew its leases in time: another client may hold the volume.
     #[error("the volume is lost to this client: too many nodes did not hear of it in time; mount it again")]
     Fenced,
 }
 
-/// Why a request was not taken.
+/// Reason why a request was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// It is not inside of the address space, or empty.
+    /// The range is not within the address space, or it is empty.
     #[error("{len_bytes} bytes at {offset} are not inside of an address space of {size_bytes} bytes")]
     Range {
-        /// The first byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         len_bytes: usize,
-        /// How many there are.
+        /// Length of the address space in bytes.
         size_bytes: u64,
     },
-    /// Too much is not over.
+    /// Too many pages are in progress.
     #[error("{pages} pages are not over, and {pages_max} may be; wait for some, or ask for less at once")]
     Full {
-        /// How many are.
+        /// Number of pages in progress.
         pages: usize,
-        /// How many may be.
+        /// Maximum number of pages in progress.
         pages_max: usize,
     },
 }
 
-/// What happened so far.
+/// Counts since the client started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Pages read for requests.
     pub pages_read: u64,
     /// Pages written for requests.
     pub pages_written: u64,
-    /// Of these and of those read, pages that went together with others, in one piece of I/O.
+    /// Pages of these two counts that were transferred in runs: several pages by one I/O request.
     pub pages_together: u64,
-    /// Pieces of I/O for several pages that did not bring all of them: pages went on one by one.
+    /// Runs that failed for at least one page; such pages continued as operations of their own.
     pub runs_broken: u64,
-    /// Pages of a replica whose bytes were wrong.
+    /// Pages of replicas whose bytes were wrong.
     pub wrong: u64,
-    /// Pages of a replica that were written anew for that.
+    /// Wrong pages of replicas that were overwritten with the right bytes.
     pub repaired: u64,
-    /// Requests for a page that ended with [`IoError::Lost`].
+    /// Requests for a page that failed with [`IoError::Lost`].
     pub lost: u64,
-    /// Replicas that were given up: their node was out of reach, forgot them or wants its memory back.
+    /// Replicas that were dropped: their node was unreachable, no longer had them, or is draining.
     pub replicas_dropped: u64,
     /// Pages copied to new replicas.
     pub copied: u64,
-    /// Pages that a scrub looked at.
+    /// Pages read by scrubs.
     pub scrubbed: u64,
-    /// Requests whose threads drove them until they were over, without a wake-up of another thread
-    /// ([`RemoteMemory`](crate::RemoteMemory) alone).
+    /// Requests that completed while their threads drove the engine, without a wake-up of another thread (only
+    /// [`RemoteMemory`](crate::RemoteMemory) counts them).
     pub driven_by_callers: u64,
 }
 
-/// How an address space stands.
+/// Status of an address space.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpaceStatus {
-    /// Its nodes.
+    /// Status of its nodes.
     pub nodes: Vec<DonorStatus>,
-    /// Slabs' worth of the address space that were written to.
+    /// Number of extents (slabs' worth of the address space) that were written to.
     pub extents: usize,
-    /// Of these, with fewer replicas in sync than asked for.
+    /// Number of these extents with fewer in-sync replicas than configured.
     pub degraded: usize,
-    /// Slabs' worth with a replica that is being made.
+    /// Number of these extents with a replica that is being created.
     pub copying: usize,
-    /// Of these, with no replica at all.
+    /// Number of these extents without a replica.
     pub lost: usize,
-    /// Of these, with a replica in the spill file.
+    /// Number of these extents with a replica in the spill file.
     pub spilled: usize,
-    /// Local memory that keeps track of pages, in bytes.
+    /// Length of the page tables in local memory, in bytes.
     pub table_bytes: usize,
-    /// What happened so far.
+    /// Counts since the client started.
     pub counts: Counts,
 }
 
-/// What a client knows of a node.
+/// Status of a node, as known to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DonorStatus {
-    /// Where it is.
+    /// Bootstrap address of the node.
     pub address: String,
-    /// Whether it can be used.
+    /// State of the session with it.
     pub link: LinkStatus,
-    /// Replicas there.
+    /// Number of replicas on it.
     pub replicas: usize,
-    /// What went wrong last.
+    /// Latest error; `None` if there is none.
     pub problem: Option<String>,
 }
 
 /// Whether a node can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkStatus {
-    /// It was never reached, or not since it was lost.
+    /// There is no session with it.
     Down,
-    /// It is used.
+    /// The node is in use.
     Up,
-    /// It is used, and wants its memory back.
+    /// The node is in use and draining.
     Draining,
 }

@@ -1,4 +1,5 @@
-//! Calls to nodes: a thread for each node, since a call waits for it, and a node that is dead must hold nobody up.
+//! Calls to nodes. Each node has a thread of its own, since a call blocks, and a node that crashed must not delay the
+//! calls to others.
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -10,10 +11,10 @@ use farcall_verbs::Provider;
 use super::donor::CallFailed;
 use crate::wire::{METHOD, RefusalKind, Reply, Request};
 
-/// How long a connection, and then a call, may take: longer than a busy machine needs, shorter than a term.
+/// Timeout of a connection attempt, and of a call: longer than a busy machine needs, shorter than a lease term.
 const CALL_MAX: Duration = Duration::from_secs(2);
 
-/// Takes calls to one node, one after another, until the sender is gone.
+/// Executes calls to one node in order, until the sender is dropped.
 pub(super) fn run(
     provider: &Arc<dyn Provider>,
     address: &str,
@@ -30,7 +31,7 @@ pub(super) fn run(
     }
 }
 
-/// Calls over a client, which is made if there is none.
+/// Executes a call over a client, which is connected if there is none.
 fn call(
     client: &mut Option<Client>,
     provider: &dyn Provider,
@@ -53,7 +54,7 @@ fn call(
     }
 }
 
-/// Asks nodes one after another, each over a connection of its own.
+/// Returns a function that calls nodes one at a time, each over its own connection.
 pub(super) fn asker<'a>(
     provider: &'a dyn Provider,
     nodes: &'a [String],
@@ -70,7 +71,7 @@ pub(super) fn asker<'a>(
 }
 
 fn connect(provider: &dyn Provider, address: &str) -> Result<Client, String> {
-    // Calls are rare: who waits for one sleeps.
+    // Calls are rare, so a thread that waits for one sleeps.
     let options = ClientOptions::preset("server-reply")
         .ok_or("no preset server-reply")?
         .connect_timeout(CALL_MAX)
@@ -81,10 +82,10 @@ fn connect(provider: &dyn Provider, address: &str) -> Result<Client, String> {
     Client::connect(provider, address, options).map_err(|error| error.to_string())
 }
 
-/// Asks a node for something, once: for people who look after nodes.
+/// Sends one request to a node, for operators' tools.
 ///
 /// # Errors
-/// If it cannot be reached, or refuses.
+/// Returns an error if the node cannot be reached or refuses the request.
 pub fn call_node(provider: &dyn Provider, address: &str, request: &Request) -> Result<Reply, CallFailed> {
     let bytes = call(&mut None, provider, address, &request.to_bytes())?;
     Reply::parse(&bytes).map_err(CallFailed::Refused)

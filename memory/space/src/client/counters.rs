@@ -1,4 +1,4 @@
-//! State of an address space in the statistics of its process: `farcall stats` and `--metrics` show it.
+//! State of an address space in the statistics of its process, shown by `farcall stats` and `--metrics`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -14,15 +14,15 @@ const UPDATE_INTERVAL: Duration = Duration::from_millis(200);
 farcall_stats::counters! {
     /// State of an address space, and counts of its client.
     struct SpaceCounters {
-        /// Memory nodes that the client knows.
+        /// Memory nodes known to the client.
         nodes,
-        /// Memory nodes that it has a session with.
+        /// Memory nodes with which it has a session.
         nodes_up,
         /// Slabs that were written to.
         slabs_in_use,
-        /// Slabs with fewer replicas in sync than configured.
+        /// Slabs with fewer in-sync replicas than configured.
         slabs_degraded,
-        /// Slabs with a replica that is being made.
+        /// Slabs with a replica that is being created.
         slabs_copying,
         /// Slabs without a replica: reading them fails.
         slabs_lost,
@@ -38,9 +38,9 @@ farcall_stats::counters! {
         pages_lost,
         /// Pages copied to new replicas.
         pages_copied,
-        /// Pages that scrubs have read of all replicas.
+        /// Pages of which scrubs have read all replicas.
         pages_scrubbed,
-        /// Replicas that were given up.
+        /// Replicas that were dropped.
         replicas_dropped,
     }
 }
@@ -58,7 +58,7 @@ impl PublishedStatus {
         Self { counters: Block::new(&format!("memory client {number}"), 0), next_update_at: Nanos(0) }
     }
 
-    /// Publishes the state, if the last time is long enough ago.
+    /// Publishes the state if [`UPDATE_INTERVAL`] has passed since the last update.
     pub fn update(&mut self, now: Nanos, status: impl FnOnce() -> SpaceStatus) {
         if now < self.next_update_at {
             return;

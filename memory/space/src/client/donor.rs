@@ -1,4 +1,4 @@
-//! What a client knows of one node: its lease, the session with it, and what it is asked for.
+//! Client-side state of one node: its lease, the session with it, and the calls to it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,41 +11,41 @@ use farcall_verbs::Nanos;
 use super::config::{DonorStatus, LinkStatus};
 use crate::wire::{LeaseKey, Mark, Redundancy, Refusal, Request, Room, VERSION};
 
-/// Why a call to a node brought no reply.
+/// Reason why a call to a node failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallFailed {
     /// The node refused.
     Refused(Refusal),
-    /// There was no answer; it may have been done.
+    /// No reply arrived; the node may have executed the request.
     Unreachable(String),
 }
 
-/// A client's side of a lease.
+/// Client-side state of a lease.
 #[derive(Clone, Copy)]
 pub(super) struct Lease {
     pub key: LeaseKey,
     pub term: Duration,
-    /// Until then it lasts for sure: a term after the last renewal was *sent*.
+    /// Time until which the lease is certainly valid: one term after the last renewal was *sent*.
     pub until: Nanos,
 }
 
-/// How far the session with a node is.
+/// State of the session with a node.
 pub(super) enum Link<H: Handler> {
     Down,
-    /// Its ends here are made; the node is asked for its own.
+    /// The local queue pairs exist; those of the node are being requested.
     Opened(Session<H>),
     Up(Session<H>),
 }
 
-/// What a node is asked for.
+/// A call to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     Lease,
     Connect,
     Renew,
-    /// Of a volume: what does it keep?
+    /// Queries the state of a volume.
     Look,
-    /// Its part of a volume, which calls it so.
+    /// Claims the node's part of a volume, in which it has this identifier.
     Claim {
         id: u64,
     },
@@ -56,57 +56,57 @@ pub(super) enum Call {
     Return {
         slab: u64,
     },
-    /// The mark of a volume that is to be.
+    /// Stores the proposed membership view of a volume that has this number.
     Mark {
         change: u32,
     },
-    /// How redundant the address space is.
+    /// Reports the redundancy of the address space.
     Report,
     End,
 }
 
-/// Room for calls that wait is kept bounded by those who ask: one grant for each extent, one return for each replica.
+/// State of one node. The queue of calls is bounded by its producers: one grant per extent, one return per replica.
 pub(super) struct Donor<H: Handler> {
     pub address: String,
     pub lease: Option<Lease>,
     pub link: Link<H>,
     pub room: Room,
     pub calls: VecDeque<Call>,
-    /// The one under way, and when it was sent.
+    /// The call in progress, and the time at which it was sent.
     pub asked: Option<(Call, Nanos)>,
-    /// Before that nothing is tried again.
+    /// Earliest time of the next call.
     pub retry_at: Nanos,
     pub backoff: Backoff,
-    /// When the last call was sent that it answered.
+    /// Time at which the latest call that succeeded was sent.
     pub heard_at: Nanos,
-    /// Since when it is known to want its memory back.
+    /// Time since which it is known to be draining; `None` if it is not.
     pub draining_since: Option<Nanos>,
-    /// Since when there is no session.
+    /// Time since which there is no session; `None` if there is one.
     pub down_since: Option<Nanos>,
     pub problem: Option<String>,
-    /// It refused a slab: nothing more is asked for before it was heard of again.
+    /// `true` after it refused a slab: no slab is requested until a later reply states its capacity.
     pub is_full: bool,
-    /// The client ends: of this node it wants nothing any more but that its lease ends.
+    /// `true` if the client is closing: the only call left is the end of the lease.
     pub is_ending: bool,
-    /// Of a volume: it is no member. Before it has been taken in, it is asked for nothing else.
+    /// `true` if the node is not a member of the volume. Until it has joined it receives only the calls of its claim.
     pub is_out: bool,
-    /// The latest report of redundancy that it was sent; `None` if its lease has none.
+    /// Latest report of redundancy sent to it; `None` if none was sent under this lease.
     pub reported: Option<Redundancy>,
-    /// Before that it gets no other report.
+    /// Earliest time of the next report.
     pub report_at: Nanos,
-    /// Whether its version knows reports.
+    /// `true` unless its version does not support reports.
     pub takes_reports: bool,
-    /// Scrubs that were requested there since the lease began.
+    /// Scrubs requested at the node since the lease began.
     pub scrubs: RequestedScrubs,
 }
 
-/// Numbers of the latest scrub that a node requested.
+/// Sequence numbers of the scrubs that a node requested.
 #[derive(Clone, Copy, Default)]
 pub(super) struct RequestedScrubs {
     pub requested: u32,
     pub begun: u32,
     pub complete: u32,
-    /// Pages that the latest complete one has read.
+    /// Pages read by the latest completed scrub.
     pub pages: u64,
 }
 
@@ -135,7 +135,7 @@ impl<H: Handler> Donor<H> {
         }
     }
 
-    /// A lease that the node has just granted: it knows no report of its client.
+    /// Records a newly granted lease, under which the node has no report yet.
     pub fn begin_lease(&mut self, lease: Lease) {
         self.lease = Some(lease);
         (self.reported, self.scrubs) = (None, RequestedScrubs::default());
@@ -152,28 +152,28 @@ impl<H: Handler> Donor<H> {
         }
     }
 
-    /// For how long there has been no session.
+    /// Returns the time for which there has been no session.
     pub fn down_for(&self, now: Nanos) -> Duration {
         self.down_since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
-    /// Whether a slab can be asked for.
+    /// Returns whether a slab can be requested.
     pub const fn has_room(&self) -> bool {
         self.is_up() && !self.is_out && !self.is_full && !self.room.is_draining && self.room.free > 0
     }
 
-    /// When its lease is renewed: twice in a term.
+    /// Returns the time of the next renewal, a third of the term after the previous one; `None` without a lease.
     pub fn renew_at(&self) -> Option<Nanos> {
         self.lease.map(|lease| Nanos(lease.until.0.saturating_sub(lease.term.as_nanos() as u64 * 2 / 3)))
     }
 
-    /// Something failed: it is tried again later.
+    /// Records an error and delays the next call.
     pub fn back_off(&mut self, problem: String, now: Nanos) {
         self.problem = Some(problem);
         self.retry_at = now + self.backoff.next_delay() + Duration::from_millis(1);
     }
 
-    /// What it is to be asked for next, if anything.
+    /// Returns the next call, if one is due.
     pub fn next_call(&mut self, now: Nanos) -> Option<Call> {
         if self.asked.is_some() || now < self.retry_at {
             return None;
@@ -193,7 +193,7 @@ impl<H: Handler> Donor<H> {
         self.calls.pop_front()
     }
 
-    /// A call as the node reads it; `None` if the lease that it was for is gone.
+    /// Returns the message of a call; `None` if its lease has ended.
     pub fn request(
         &self,
         call: Call,
@@ -206,13 +206,13 @@ impl<H: Handler> Donor<H> {
         }
         let lease = self.lease?.key;
         Some(match call {
-            // Not of a lease.
+            // These calls need no lease.
             Call::Lease | Call::Look | Call::Claim { .. } => return None,
             Call::Connect => Request::Connect { lease, pairs },
             Call::Renew => Request::Renew { lease },
             Call::Grant { slab, .. } => Request::Grant { lease, slab },
             Call::Return { slab } => Request::Return { lease, slab },
-            // Another one has taken its place, if it is not that.
+            // `None` if another view has replaced this one.
             Call::Mark { change } => {
                 Request::Mark { lease, mark: mark.filter(|mark| mark.change == change)?.clone() }
             }
@@ -221,7 +221,7 @@ impl<H: Handler> Donor<H> {
         })
     }
 
-    /// When it wants to be looked at again.
+    /// Returns the time at which the state must be checked again.
     pub fn due(&self) -> Option<Nanos> {
         let wants = match self.is_ending {
             true => self.lease.is_some(),

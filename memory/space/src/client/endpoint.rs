@@ -1,5 +1,5 @@
-//! The address space as an endpoint: for a thread of somebody's own, which has other things to do beside it. Threads of
-//! ours ask the nodes, one for each.
+//! The address space as an endpoint, for an application thread that drives others as well. One background thread per
+//! node executes the calls to it.
 
 use std::fs::File;
 use std::sync::{Arc, mpsc};
@@ -19,21 +19,21 @@ use super::control;
 use super::counters::PublishedStatus;
 use super::donor::CallFailed;
 
-/// How long opening waits for a first node, and closing for the last.
+/// Timeout of waiting for nodes: for the first one when opening, for all of them when closing.
 const NODES_MAX_WAIT: Duration = Duration::from_secs(5);
 
-/// What a node answered, or why it did not.
+/// Index of a node, and the result of a call to it.
 type Answered = (usize, Result<Vec<u8>, CallFailed>);
 
-/// An address space that one thread owns and drives: requests in, requests that are over out.
+/// An address space that one thread owns and drives. It accepts requests and returns completed ones.
 pub struct MemoryEndpoint {
     engine: Engine,
     answers: WakeQueue<Answered>,
     calls: Vec<mpsc::Sender<Vec<u8>>>,
     callers: Vec<JoinHandle<()>>,
-    /// For those that join.
+    /// Provider for the threads of nodes that join.
     provider: Arc<dyn Provider>,
-    /// It is being opened, or closed: until then nodes may answer.
+    /// Deadline for the nodes' replies while the endpoint is being opened or closed.
     wait_by: Option<Nanos>,
     is_closing: bool,
     is_closed: bool,
@@ -41,11 +41,11 @@ pub struct MemoryEndpoint {
 }
 
 impl MemoryEndpoint {
-    /// Opens an address space, all zeros, over the nodes of the configuration; waits until every node that answers is
-    /// there, and at least one is. Times that it is given later are of the same clock.
+    /// Opens an address space of zeros over the nodes of the configuration. Waits until every node that replies is
+    /// connected, at least one. Later calls must pass times of the same clock.
     ///
     /// # Errors
-    /// If a number is impossible, no node can be used, or resources cannot be had.
+    /// Returns an error if a number is out of range, no node can be used, or a resource is not available.
     pub fn open(
         provider: &Arc<dyn Provider>,
         config: ClientConfig,
@@ -54,10 +54,10 @@ impl MemoryEndpoint {
         Self::drive(Engine::new(&Nic::open(&**provider)?, config)?, provider, clock)
     }
 
-    /// Opens the address space that another process had, or a new one; see [`Engine::resume`].
+    /// Opens the address space of an earlier process, or a new one; see [`Engine::resume`].
     ///
     /// # Errors
-    /// As there, and as [`MemoryEndpoint::open`].
+    /// Returns the errors of [`Engine::resume`] and [`MemoryEndpoint::open`].
     pub fn resume(
         provider: &Arc<dyn Provider>,
         config: ClientConfig,
@@ -70,7 +70,7 @@ impl MemoryEndpoint {
     /// Opens a volume that an earlier client left, or a new one; see [`Engine::claim`].
     ///
     /// # Errors
-    /// As there, and as [`MemoryEndpoint::open`].
+    /// Returns the errors of [`Engine::claim`] and [`MemoryEndpoint::open`].
     pub fn claim(
         provider: &Arc<dyn Provider>,
         config: ClientConfig,
@@ -83,12 +83,12 @@ impl MemoryEndpoint {
         Ok((Self::drive(engine, provider, clock)?, takeover))
     }
 
-    /// Whether the volume is lost to this client; see [`Engine::is_fenced`].
+    /// Returns whether this client has lost the volume; see [`Engine::is_fenced`].
     pub fn is_fenced(&self) -> bool {
         self.engine.is_fenced()
     }
 
-    /// Until when nobody else can have the volume; see [`Engine::held_until`].
+    /// Returns the time until which no other client can hold the volume; see [`Engine::held_until`].
     pub fn held_until(&self) -> Nanos {
         self.engine.held_until()
     }
@@ -119,16 +119,16 @@ impl MemoryEndpoint {
         let run = move || {
             control::run(&provider, &address, &receiver, |answer| answers.push((node, answer)));
         };
-        // Without a thread it is a node that does not answer.
+        // Added before the thread starts: the engine has the node already. Without a thread it never replies.
         self.calls.push(sender);
         self.callers.push(std::thread::Builder::new().name(format!("memory-node-{node}")).spawn(run)?);
         Ok(())
     }
 
-    /// From now on there is another node, if it is not known; see [`Engine::join`]. Returns whether it is new.
+    /// Adds a node if it is not known yet; see [`Engine::join`]. Returns whether it is new.
     ///
     /// # Errors
-    /// As there, or if the system gives no thread.
+    /// Returns the errors of [`Engine::join`]. Also fails if the operating system cannot start a thread.
     pub fn join(&mut self, address: &str) -> Result<bool, OpenError> {
         let is_new = !self.is_closing && self.engine.join(address)?;
         if is_new {
@@ -153,7 +153,7 @@ impl MemoryEndpoint {
         Err(OpenError::NoNode(problems.join("; ")))
     }
 
-    /// Whether all nodes are there, or at least one is and the others have said why not.
+    /// Returns whether all nodes are connected, or at least one is and the others have failed.
     fn are_nodes_known(&self) -> bool {
         let nodes = self.engine.status().nodes;
         let up = nodes.iter().filter(|node| node.link != LinkStatus::Down).count();
@@ -162,7 +162,7 @@ impl MemoryEndpoint {
         up == nodes.len() || (up > 0 && nodes.iter().all(|node| is_known(node.link, &node.problem)))
     }
 
-    /// Bytes of the address space.
+    /// Returns the length of the address space in bytes.
     pub const fn size_bytes(&self) -> u64 {
         self.engine.config().size_bytes
     }
@@ -175,48 +175,48 @@ impl MemoryEndpoint {
         self.engine.buffers()
     }
 
-    /// Whether a request of so many pages would be taken now.
+    /// Returns whether a request of `pages` pages would be accepted now.
     pub fn has_room(&self, pages: usize) -> bool {
         !self.is_closing && self.engine.has_room(pages)
     }
 
-    /// Takes a request; see [`Engine::submit`].
+    /// Accepts a request; see [`Engine::submit`].
     ///
     /// # Errors
-    /// As there.
+    /// Returns the errors of [`Engine::submit`].
     pub fn submit(&mut self, request: Request, now: Nanos) -> Result<(), Refused> {
         self.engine.submit(request, now)
     }
 
-    /// A request that is over.
+    /// Returns a completed request.
     pub fn next_ended(&mut self) -> Option<Ended> {
         self.engine.next_ended()
     }
 
-    /// Whether a page has been written, for all that is known here; a page that has not is zero.
+    /// Returns whether a page has been written as far as this client knows. A page that has not been written is zero.
     pub fn is_written(&self, page: u64) -> bool {
         self.engine.is_written(page)
     }
 
-    /// Whether a page is known to hold exactly these bytes: no write of it is under way, none has failed since, and the
-    /// checksum of what was written last, or of zeros, is theirs.
+    /// Returns whether a page is known to hold exactly these bytes: no write of it is in progress, none has failed
+    /// since the last one that succeeded, and its checksum (or that of zeros) matches.
     pub fn holds(&self, page: u64, bytes: &[u8]) -> bool {
         self.engine.holds(page, bytes)
     }
 
-    /// How it stands.
+    /// Returns the status of the address space.
     pub fn status(&self) -> SpaceStatus {
         self.engine.status()
     }
 
-    /// Gives everything back. Requests that are not over are forgotten; nothing is taken any more.
+    /// Begins to return all slabs and leases. Requests in progress are discarded, and no others are accepted.
     pub fn close(&mut self, now: Nanos) {
         self.is_closing = true;
         self.wait_by = Some(now + NODES_MAX_WAIT);
         self.engine.close();
     }
 
-    /// Whether everything was given back, or nodes had their time to take it.
+    /// Returns whether everything has been returned, or the time for that has expired.
     pub const fn is_closed(&self) -> bool {
         self.is_closed
     }
@@ -232,7 +232,7 @@ impl Endpoint for MemoryEndpoint {
         let next = self.engine.progress(now);
         while let Some((node, bytes)) = self.engine.next_call(now) {
             any = true;
-            // Its thread lives as long as we do, if it could be had.
+            // The thread runs as long as the endpoint exists. If it could not be started, the node never replies.
             let _ = self.calls[node].send(bytes);
         }
         self.published.update(now, || self.engine.status());
@@ -255,9 +255,9 @@ impl Endpoint for MemoryEndpoint {
 
 impl Drop for MemoryEndpoint {
     fn drop(&mut self) {
-        // They end when nobody can ask them any more.
+        // The threads end when their channels are closed.
         self.calls.clear();
-        // A panic was printed by its thread.
+        // A thread that panicked has already printed its message.
         self.callers.drain(..).for_each(|caller| drop(caller.join()));
     }
 }

@@ -1,4 +1,4 @@
-//! The marks of a client, kept outside of its process for a successor.
+//! Membership views of a client, recorded outside of its process for a successor.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,22 +8,22 @@ use std::sync::Arc;
 use super::config::VolumeConfig;
 use crate::wire::Mark;
 
-/// Keeps the marks of a client where its successor finds them; see [`VolumeConfig::with_history`].
+/// Records the membership views of a client where its successor finds them; see [`VolumeConfig::with_history`].
 pub trait MarkHistory: Send + Sync {
-    /// Returns the last mark that was committed, if there is one, and those that were proposed since.
+    /// Returns the last view that was committed, if there is one, and those proposed since.
     fn marks(&self) -> (Option<Mark>, Vec<Mark>);
 
-    /// Records a mark before any node is sent it. `before` is the newest mark that nodes have.
+    /// Records a view before it is sent to any node. `before` is the newest view that nodes have.
     ///
     /// # Errors
-    /// If it is not recorded; then no node is sent it.
+    /// Returns an error if the view was not recorded; it is not sent to any node then.
     fn propose(&self, before: Option<&Mark>, mark: &Mark) -> io::Result<()>;
 
-    /// Records that all members of the mark have it.
+    /// Records that all members of the view have stored it.
     fn commit(&self, mark: &Mark);
 }
 
-/// The history of a volume's client, if it keeps one.
+/// History of a volume's client; `None` if it records none.
 #[derive(Clone, Default)]
 pub(super) struct History(Option<Arc<dyn MarkHistory>>);
 
@@ -33,8 +33,8 @@ impl History {
         self.0.as_ref().is_some_and(|history| history.marks() != (None, Vec::new()))
     }
 
-    /// Returns whether this is the last mark that was committed, and no other node than these can have been sent a later
-    /// one.
+    /// Returns whether `mark` is the last view that was committed, and no nodes other than `known` can have been sent
+    /// a later one.
     pub fn vouches_for(&self, mark: &Mark, known: &BTreeSet<u64>) -> bool {
         let Some((committed, proposed)) = self.0.as_ref().map(|history| history.marks()) else {
             return false;
@@ -55,9 +55,9 @@ impl History {
 }
 
 impl VolumeConfig {
-    /// Records marks there. A successor with the same history believes nodes that are half of the newest mark's, if it is
-    /// the last one that was committed, and the other half can have no later one: no other client can have changed the
-    /// volume then. The successor does not make the volume anew.
+    /// Records views in `history`. A successor with the same history accepts the replies of half of the newest view's
+    /// nodes if that view is the last one committed and the other half cannot have a later one: no other client can
+    /// have changed the volume then. The successor does not create the volume again.
     #[must_use]
     pub fn with_history(mut self, history: Arc<dyn MarkHistory>) -> Self {
         self.history = History(Some(history));

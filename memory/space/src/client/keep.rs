@@ -1,15 +1,17 @@
-//! What a client needs to go on in another process: a file that somebody else holds, usually a memfd.
+//! Recovery file: the state from which another process resumes an address space. A third process holds the file open,
+//! usually as a memfd.
 //!
 //! ```text
-//! page 0      magic, version, sizes: written last, when the file is made
-//! 2 areas     where pages are ([`Placement`]), in turn: generation, length, checksum | bytes
-//! a table     checksum and generation of each page, 16 bytes
-//! slots       one for each request that is not over: what it writes
+//! page 0      magic number with version, and sizes; written when the file is created
+//! 2 areas     placement ([`Placement`]), alternating: generation, length, checksum | bytes
+//! table       checksum and generation of each page, 16 bytes
+//! slots       one per request in progress: the bytes that it writes
 //! ```
 //!
-//! A write is in its slot before anything is posted. A page of which it writes a part is there whole before it is posted:
-//! nobody can tell from what a write left half done what the rest of the page was. The next process does such writes
-//! again, first of all. The file lives in memory: it survives processes, not the machine.
+//! A write is stored in its slot before any of its I/O is posted. A page that it writes in part is stored there in
+//! full before it is posted: after an interrupted write, the rest of the page could not be determined. The next
+//! process repeats these writes before anything else. The file is in memory: it outlives processes, but not a restart
+//! of the machine.
 
 use std::fs::File;
 use std::io;
@@ -25,33 +27,33 @@ use crate::wire::LeaseKey;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farkeep2");
 const PAGE: u64 = PAGE_BYTES as u64;
-/// Room for each area: the largest address space has less to say.
+/// Length of each area in bytes: more than the placement of the largest address space needs.
 const AREA_BYTES: u64 = 64 << 20;
 const TABLE_AT: u64 = PAGE + 2 * AREA_BYTES;
 const ENTRY_BYTES: u64 = 16;
-/// In front of the bytes of a slot: its words, its first page and its last.
+/// Number of pages in front of the bytes of a slot: its control words, the first page and the last page of the write.
 const SLOT_HEAD_PAGES: u64 = 3;
 
-/// Where pages are.
+/// Locations of all replicas.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Placement {
-    /// Of checksums.
+    /// Seed of the page checksums.
     pub seed: u64,
     pub last_serial: u32,
     pub last_slab: u64,
-    /// Of the nodes, in the order in which all else counts them.
+    /// Nodes, in the order of the indices used elsewhere.
     pub nodes: Vec<KeptNode>,
     pub replicas: Vec<KeptReplica>,
-    /// Slabs of nodes that are to be returned.
+    /// Slabs to be returned: index of the node, and number of the slab.
     pub leaving: Vec<(usize, u64)>,
-    /// Pages of which a write failed.
+    /// Uncertain pages, of which a write failed, with the checksums of their possible contents.
     pub unsure: Vec<(u64, Vec<u64>)>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct KeptNode {
     pub address: String,
-    /// And its term in milliseconds.
+    /// Key of the lease, and its term in milliseconds.
     pub lease: Option<(LeaseKey, u64)>,
 }
 
@@ -65,7 +67,7 @@ pub(super) struct KeptReplica {
     pub is_in_sync: bool,
 }
 
-/// Which of a request's pages it writes a part of.
+/// The page at one end of a request that the request writes in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     First,
@@ -88,18 +90,18 @@ impl End {
     }
 }
 
-/// How far a page is of which a part is written.
+/// State of a page that is written in part, in the control words of the slot.
 const RECORDED: u64 = 1;
 const DONE: u64 = 2;
 
-/// A write that was not over.
+/// A write that was in progress.
 pub(super) struct Unfinished {
     pub slot: u32,
     pub order: u64,
     pub offset: u64,
-    /// Those of its pages that are recorded are whole.
+    /// The bytes; pages that were recorded are complete.
     pub bytes: Vec<u8>,
-    /// Whether the first page and the last one were recorded.
+    /// `true` if the first page, and the last page, were recorded.
     pub recorded: [bool; 2],
 }
 
@@ -114,7 +116,11 @@ pub(super) struct Keep {
 }
 
 impl Keep {
-    /// Reads what is there; `None` beside it if it is empty.
+    /// Opens the file. The placement is `None` if the file is empty.
+    ///
+    /// # Errors
+    /// Returns an error if the file belongs to another address space, is damaged or was incomplete, or if the address
+    /// space has a spill file.
     pub fn open(file: File, config: &ClientConfig) -> Result<(Self, Option<Placement>), OpenError> {
         if config.spill.is_some() {
             return Err(bad("a spill file ends with its process; leave it out"));
@@ -156,7 +162,7 @@ impl Keep {
         }
         let mut bytes = vec![0; len_bytes as usize];
         self.read(&mut bytes, at + PAGE)?;
-        // One that was not finished: the other is the newest then.
+        // The area was not written completely; the other one is the newest then.
         if rapidhash_v3(&bytes) != sum ^ generation {
             return Ok(None);
         }
@@ -164,9 +170,9 @@ impl Keep {
         Ok(Some((generation, placement)))
     }
 
-    /// Where pages are, from now on.
+    /// Stores a new placement.
     pub fn place(&mut self, placement: &Placement) {
-        // Vectors grow: serialising plain data into one cannot fail.
+        // A vector grows as needed, so encoding plain data into one cannot fail.
         let bytes = postcard::to_allocvec(placement).unwrap_or_default();
         self.generation += 1;
         let at = PAGE + self.generation % 2 * AREA_BYTES;
@@ -176,7 +182,7 @@ impl Keep {
         self.wrote(written.and_then(|()| self.file.write_all_at(&bytes_of(&words), at)));
     }
 
-    /// Checksum and generation of all pages, in order.
+    /// Returns the checksums and generations of all pages, in order.
     pub fn table(&self) -> Result<Vec<(u64, u32)>, OpenError> {
         let mut bytes = vec![0; (self.pages * ENTRY_BYTES) as usize];
         self.read(&mut bytes, TABLE_AT)?;
@@ -187,7 +193,7 @@ impl Keep {
             .collect())
     }
 
-    /// These pages have these checksums and generations.
+    /// Stores the checksums and generations of consecutive pages, from `first` on.
     pub fn pages(&mut self, first: u64, entries: impl Iterator<Item = (u64, u32)>) {
         let bytes: Vec<u8> = entries
             .flat_map(|(sum, generation)| (u128::from(generation) << 64 | u128::from(sum)).to_le_bytes())
@@ -200,24 +206,24 @@ impl Keep {
         self.slots_at + slot as u64 * self.slot_bytes
     }
 
-    /// A write begins.
+    /// Stores the beginning of a write.
     pub fn begin(&mut self, slot: u32, offset: u64, bytes: &[u8]) {
         self.last_order += 1;
         let at = self.slot(slot);
         let words = [self.last_order, offset, bytes.len() as u64, 0, 0];
         let written = self.file.write_all_at(bytes, at + SLOT_HEAD_PAGES * PAGE);
-        // These few bytes are in one page: all of them, or none.
+        // The control words are in one page: all of them are written, or none.
         self.wrote(written.and_then(|()| self.file.write_all_at(&bytes_of(&words), at)));
     }
 
-    /// The whole of a page of which a part is written, before it is posted.
+    /// Stores the complete content of a page that is written in part, before the page is posted.
     pub fn record(&mut self, slot: u32, end: End, page: &[u8]) {
         let at = self.slot(slot);
         let written = self.file.write_all_at(page, at + end.page() * PAGE);
         self.wrote(written.and_then(|()| self.set(at, end, RECORDED)));
     }
 
-    /// Such a page is written: others may write to it now.
+    /// Records that such a page is written. From now on other requests may write to it.
     pub fn done(&mut self, slot: u32, end: End) {
         self.wrote(self.set(self.slot(slot), end, DONE));
     }
@@ -226,12 +232,12 @@ impl Keep {
         self.file.write_all_at(&word.to_le_bytes(), at + 8 * end.word())
     }
 
-    /// A write is over.
+    /// Records that a write has completed.
     pub fn end(&mut self, slot: u32) {
         self.wrote(self.file.write_all_at(&[0; 8], self.slot(slot)));
     }
 
-    /// Writes that were not over, in the order in which they came.
+    /// Returns the writes that were in progress, in the order in which they were accepted.
     pub fn unfinished(&mut self) -> Result<Vec<Unfinished>, OpenError> {
         let len_bytes = self.file.metadata()?.len();
         let slots = len_bytes.saturating_sub(self.slots_at).div_ceil(self.slot_bytes);
@@ -268,7 +274,7 @@ impl Keep {
             RECORDED => {
                 let mut page = vec![0; PAGE_BYTES];
                 self.read(&mut page, at + End::First.page() * PAGE)?;
-                // It may be the last page, too.
+                // The first page may be the last one as well.
                 page.extend_from_slice(bytes.get(PAGE_BYTES - in_page(offset)..).unwrap_or_default());
                 (bytes, offset) = (page, offset / PAGE * PAGE);
             }
@@ -288,7 +294,7 @@ impl Keep {
         Ok(bytes.map(u64::from_le_bytes))
     }
 
-    /// What was never written is zero.
+    /// Bytes that were never written are zero.
     fn read(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
         let mut done = 0;
         while done < bytes.len() {
@@ -300,7 +306,8 @@ impl Keep {
         Ok(())
     }
 
-    /// A file that misses something is worth nothing to the next process, and says so.
+    /// Handles the result of writing to the file. After an error the file is incomplete, hence of no use to another
+    /// process. It is marked as such.
     fn wrote(&mut self, written: io::Result<()>) {
         if let Err(error) = written
             && !self.is_broken

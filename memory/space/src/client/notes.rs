@@ -1,13 +1,14 @@
-//! What each node that is a member of a volume keeps beside its slabs, for the next mount: the notes.
+//! Volume metadata: what each member of a volume stores in addition to slabs, for the next mount.
 //!
 //! ```text
-//! 2 areas     where pages are ([`Placed`]), in turn: generation, length, checksum | version, bytes
-//! a table     two entries of 16 bytes a page: checksum of the page, generation, check of the entry
-//! the rest    the user's: a journal of files
+//! 2 areas     placement ([`Placed`]), alternating: generation, length, checksum | version, bytes
+//! table       two entries of 16 bytes per page: checksum of the page, generation, check of the entry
+//! rest        user metadata: a journal of files
 //! ```
 //!
-//! An entry is there before anything of its page is stored, in place of the older of the two. So of the two that are
-//! there one is the page's, whatever a mount left half done; an entry that is torn was followed by nothing.
+//! An entry is written before anything of its page is stored, and replaces the older of the page's two entries. Hence
+//! one of the two entries describes the page, wherever a mount was interrupted. If an entry is torn, nothing was
+//! stored after it.
 
 use std::collections::BTreeMap;
 
@@ -20,23 +21,23 @@ use super::config::ClientConfig;
 
 const VERSION: u16 = 1;
 const HEAD_BYTES: usize = 24;
-/// Of one entry; a page has two.
+/// Length of an entry in bytes; a page has two.
 pub(super) const ENTRY_BYTES: usize = 16;
 const PAGE: u64 = PAGE_BYTES as u64;
-/// A replica and a node, as they travel, take no more.
+/// Upper bound of the length of a replica in the encoded placement, in bytes.
 const REPLICA_BYTES: u64 = 24;
 const NODES_BYTES: u64 = 4 << 10;
 
-/// Where pages are.
+/// Locations of all in-sync replicas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Placed {
     pub size_bytes: u64,
     pub slab_bytes: u64,
     pub last_serial: u32,
     pub last_slab: u64,
-    /// What the volume calls nodes; replicas name them by their places here.
+    /// Identifiers of nodes within the volume; replicas contain indices of this vector.
     pub nodes: Vec<u64>,
-    /// Those that are in sync.
+    /// In-sync replicas.
     pub replicas: Vec<PlacedReplica>,
 }
 
@@ -47,18 +48,18 @@ pub(super) struct PlacedReplica {
     pub slab: u64,
 }
 
-/// What a page holds: the checksum of what was written last, and how often it was written.
+/// Expected content of a page: checksum of the latest write, and its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub sum: u64,
     pub generation: u32,
 }
 
-/// Pages that were ever written: the newer entry of each, and the older one if there is one.
+/// Pages that were ever written, each with its newer entry and the older one, if there is one.
 pub(super) type Table = BTreeMap<u64, (Entry, Option<Entry>)>;
 
 impl Entry {
-    /// Its bytes. The check is of a secret: a node's damage does not look like an entry.
+    /// Encodes the entry. A secret keys its check, so that damage at a node does not look like an entry.
     pub fn to_bytes(self, page: u64, secret: u64) -> [u8; ENTRY_BYTES] {
         let check = u128::from(self.check(page, secret)) << 96;
         (check | u128::from(self.generation) << 64 | u128::from(self.sum)).to_le_bytes()
@@ -76,13 +77,13 @@ impl Entry {
     }
 }
 
-/// Where things are in the notes of a volume.
+/// Layout of the metadata area of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pages: u64,
     area_bytes: u64,
     user_bytes: u64,
-    /// Of checks.
+    /// Secret that keys the checks.
     secret: u64,
 }
 
@@ -101,20 +102,20 @@ impl Layout {
         (self.table_at() + self.pages * 2 * ENTRY_BYTES as u64).next_multiple_of(PAGE)
     }
 
-    /// All of them.
+    /// Returns the length of the area in bytes.
     pub const fn len_bytes(&self) -> u64 {
         self.user_at() + self.user_bytes
     }
 
-    /// What is noted of a page before it is written, and where.
+    /// Returns the offset and the bytes of the entry to be written before a page is stored.
     pub fn entry(&self, page: u64, entry: Entry) -> (u64, [u8; ENTRY_BYTES]) {
         let place = 2 * page + u64::from(entry.generation % 2);
         (self.table_at() + place * ENTRY_BYTES as u64, entry.to_bytes(page, self.secret))
     }
 
-    /// Returns the bytes, and their place, that note what pages one after another are to hold: of each the entry that it
-    /// has, if it has one, and the next one. All members have the former already: it is written again only to make one
-    /// write of all.
+    /// Returns the offset and the bytes that record the next contents of consecutive pages: for each page its present
+    /// entry, if it has one, and the next entry. All members have the present entries already. These are included so
+    /// that one write covers all pages.
     pub fn entries(&self, first: u64, pages: impl Iterator<Item = (Option<Entry>, Entry)>) -> (u64, Vec<u8>) {
         let mut bytes = Vec::new();
         for ((now, next), page) in pages.zip(first..) {
@@ -127,9 +128,9 @@ impl Layout {
         (self.table_at() + 2 * first * ENTRY_BYTES as u64, bytes)
     }
 
-    /// What is noted of where pages are, and where; `None` if it is too long.
+    /// Returns the offset and the bytes of a placement; `None` if it is too long.
     pub fn placement(&self, placed: &Placed, generation: u64) -> Option<(u64, Vec<u8>)> {
-        // Vectors grow: serialising plain data into one cannot fail.
+        // A vector grows as needed, so encoding plain data into one cannot fail.
         let body = postcard::to_allocvec(&(VERSION, placed)).unwrap_or_default();
         let words = [generation, body.len() as u64, self.sum(&body, generation)];
         let bytes = [words.map(u64::to_le_bytes).as_flattened(), &body].concat();
@@ -140,8 +141,8 @@ impl Layout {
         rapidhash_v3(body) ^ SplitMix64::mix(generation ^ self.secret)
     }
 
-    /// The newest placement that is whole, with its generation, of all members' notes. The bytes come from nodes:
-    /// whatever they are, they are read or passed over.
+    /// Returns the newest valid placement in the members' metadata, with its generation. The metadata is untrusted
+    /// input: anything invalid is ignored.
     pub fn read_placement(&self, notes: &[Vec<u8>]) -> Option<(u64, Placed)> {
         let area = |notes: &Vec<u8>, at: u64| {
             let area = notes.get(at as usize..)?.get(..self.area_bytes as usize)?;
@@ -159,8 +160,8 @@ impl Layout {
         areas.flatten().max_by_key(|(generation, _)| *generation)
     }
 
-    /// What pages hold, of those that were ever written: the newer entry, and the older one if there is one. Where a
-    /// member's entry is torn or damaged another one's counts.
+    /// Returns the pages that were ever written, each with its newer entry and the older one, if there is one. If an
+    /// entry of one member is torn or damaged, that of another member is used.
     pub fn read_table(&self, notes: &[Vec<u8>]) -> Table {
         let tables: Vec<_> = notes.iter().map(|notes| self.table(notes)).collect();
         let pages = (0..self.pages).filter_map(|page| {
@@ -180,7 +181,7 @@ impl Layout {
         page: u64,
     ) -> Option<(Entry, Option<Entry>)> {
         let (mut places, mut is_blank) = ([None; 2], true);
-        // Nearly all of a large volume is blank.
+        // Nearly all entries of a large volume are blank.
         for pair in pairs.filter(|pair| **pair != [0; 2 * ENTRY_BYTES]) {
             is_blank = false;
             for (place, entry) in places.iter_mut().zip(pair.as_chunks::<ENTRY_BYTES>().0) {
@@ -191,13 +192,13 @@ impl Layout {
         match (newer(places[0], places[1]), places) {
             (Some(newest), [even, odd]) => Some((newest, if Some(newest) == even { odd } else { even })),
             (None, _) if is_blank => None,
-            // What is torn or damaged says nothing of the page but that it may have been written: no bytes have such a
-            // checksum but by chance.
+            // Torn or damaged entries show only that the page may have been written. No content has such a checksum,
+            // except by chance.
             (None, _) => Some((Entry { sum: SplitMix64::mix(page ^ self.secret), generation: 1 }, None)),
         }
     }
 
-    /// The user's part.
+    /// Returns the user metadata.
     pub fn read_user<'a>(&self, notes: &'a [u8]) -> &'a [u8] {
         notes.get(self.user_at() as usize..).unwrap_or_default()
     }
@@ -206,14 +207,14 @@ impl Layout {
         self.user_bytes
     }
 
-    /// The place of so many bytes of the user's, if there is room.
+    /// Returns the offset of a range of user metadata; `None` if the range is not within it.
     pub fn user(&self, offset: u64, len_bytes: usize) -> Option<u64> {
         let end = offset.checked_add(len_bytes as u64)?;
         (end <= self.user_bytes).then(|| self.user_at() + offset)
     }
 }
 
-/// The two entries of a page, as they are there.
+/// The two encoded entries of a page.
 type Pair = [u8; 2 * ENTRY_BYTES];
 
 fn newer(a: Option<Entry>, b: Option<Entry>) -> Option<Entry> {
@@ -223,7 +224,7 @@ fn newer(a: Option<Entry>, b: Option<Entry>) -> Option<Entry> {
     }
 }
 
-/// Generations come round.
+/// Generations wrap around.
 const fn is_newer(generation: u32, than: u32) -> bool {
     generation.wrapping_sub(than).cast_signed() > 0
 }
@@ -272,10 +273,10 @@ mod tests {
             let mut copy = notes.clone();
             put(&mut copy, (at, &bytes[..torn]));
             assert_eq!(read(&copy)[&9], (entry(5), None), "{torn} bytes");
-            // Another member's is whole, or not there yet.
+            // The entry of another member is valid, or not written yet.
             assert_eq!(layout.read_table(&[copy, notes.clone()])[&9], (entry(5), Some(entry(4))));
         }
-        // An entry of one page is none of another, nor of another volume.
+        // An entry of another page or of another volume is invalid.
         let (at, _) = layout.entry(10, entry(1));
         put(&mut notes, (at, entry(1).to_bytes(9, 5)));
         put(&mut notes, (at + 2 * ENTRY_BYTES as u64, entry(1).to_bytes(11, 6)));
@@ -319,7 +320,7 @@ mod tests {
         assert_eq!(read(&notes), Some((2, placed(2))));
         let (at, bytes) = layout.placement(&placed(3), 3).unwrap();
         let before = notes.clone();
-        // Behind its length and checksum both are alike, but for the slab's number.
+        // After length and checksum, the two placements differ only in the number of the slab.
         let last_other = (0..bytes.len()).rfind(|byte| bytes[*byte] != before[at as usize + *byte]).unwrap();
         for torn in 0..=last_other {
             notes.copy_from_slice(&before);

@@ -1,5 +1,5 @@
-//! What a client keeps of every page: the checksum of what was written last, and how often it was written. Twelve bytes
-//! a page of 4 KiB: 3 MiB for each GiB.
+//! Page table of a client: checksum and generation (number of writes) of every page. It takes 12 bytes per page of 4
+//! KiB, or 3 MiB per GiB.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 
 use super::PAGE_BYTES;
 
-/// Makes checksums. They are keyed by a secret of the client's: a node cannot know which bytes match.
+/// Computes checksums. A secret of the client keys them: a node cannot construct bytes that match.
 pub(super) struct Sums {
     secrets: RapidSecrets,
     zeros: u64,
@@ -20,41 +20,43 @@ impl Sums {
         Self { zeros: rapidhash_v3_seeded(&[0; PAGE_BYTES], &secrets), secrets }
     }
 
-    /// Of the bytes of a page. The bytes of another page have another one.
+    /// Returns the checksum of a page with these bytes. It also depends on the index of the page.
     pub fn of(&self, page: u64, bytes: &[u8]) -> u64 {
         rapidhash_v3_seeded(bytes, &self.secrets) ^ SplitMix64::mix(page)
     }
 
-    /// Of a page that was never written.
+    /// Returns the checksum of a page that was never written.
     pub fn of_zeros(&self, page: u64) -> u64 {
         self.zeros ^ SplitMix64::mix(page)
     }
 }
 
-/// The pages of an extent.
+/// The page table of an extent.
 #[derive(Default)]
 pub(super) struct Pages {
     sums: Vec<u64>,
-    /// 0: never written.
+    /// Generations of the pages; 0 if the page was never written.
     generations: Vec<u32>,
-    /// Of pages of a volume that may hold something else instead, what that is. 0, and empty: of none.
+    /// Checksums of the alternative contents of uncertain pages of a volume; 0 for other pages. Empty if no page was
+    /// ever uncertain.
     others: Vec<u64>,
-    /// Pages of a volume whose entry in the notes is not the one of their generation, until they are written.
+    /// Pages of a volume whose entry of their generation is not in the metadata. The next write removes a page from
+    /// the set.
     misplaced: BTreeSet<usize>,
 }
 
 impl Pages {
-    /// Room for so many pages, none of them written.
+    /// Creates the table of `count` pages, none of them written.
     pub fn new(count: usize) -> Self {
         Self { sums: vec![0; count], generations: vec![0; count], ..Self::default() }
     }
 
-    /// The checksum of a page; `None` if it was never written.
+    /// Returns the checksum of a page; `None` if it was never written.
     pub fn sum(&self, at: usize) -> Option<u64> {
         (*self.generations.get(at)? > 0).then(|| self.sums[at])
     }
 
-    /// The page has other bytes now.
+    /// Records that a page has new bytes.
     pub fn written(&mut self, at: usize, sum: u64) {
         self.sums[at] = sum;
         self.generations[at] = self.next_generation(at);
@@ -62,12 +64,12 @@ impl Pages {
         self.settle(at);
     }
 
-    /// That of the next write. Of two in turn one is even.
+    /// Returns the generation of the next write. Of two consecutive generations one is even.
     pub fn next_generation(&self, at: usize) -> u32 {
         self.generations[at].checked_add(1).unwrap_or(2)
     }
 
-    /// The page holds what its checksum says, or something else.
+    /// Records that a page is uncertain: it matches its checksum or `other`.
     pub fn unsettle(&mut self, at: usize, other: u64) {
         if self.others.is_empty() {
             self.others = vec![0; self.sums.len()];
@@ -75,12 +77,13 @@ impl Pages {
         self.others[at] = other;
     }
 
-    /// What a page may hold instead.
+    /// Returns the checksum of the alternative content of an uncertain page.
     pub fn other(&self, at: usize) -> Option<u64> {
         self.others.get(at).copied().filter(|other| *other != 0)
     }
 
-    /// It is the other: the next write takes the place, in notes, of what it is not.
+    /// Records that an uncertain page holds the alternative content. The next write then replaces the metadata entry
+    /// of the content that the page does not hold.
     pub fn is_other(&mut self, at: usize) {
         if let Some(other) = self.other(at)
             && self.sums[at] != other
@@ -91,19 +94,19 @@ impl Pages {
         }
     }
 
-    /// It holds what its checksum says.
+    /// Records that a page matches its checksum.
     pub fn settle(&mut self, at: usize) {
         if let Some(other) = self.others.get_mut(at) {
             *other = 0;
         }
     }
 
-    /// A page of an earlier client.
+    /// Restores a page of an earlier client.
     pub fn found(&mut self, at: usize, sum: u64, generation: u32) {
         (self.sums[at], self.generations[at]) = (sum, generation);
     }
 
-    /// The table of another process: checksums and generations.
+    /// Creates the table of another process from its checksums and generations.
     pub fn of(entries: &[(u64, u32)]) -> Self {
         Self {
             sums: entries.iter().map(|(sum, _)| *sum).collect(),
@@ -112,30 +115,30 @@ impl Pages {
         }
     }
 
-    /// Returns whether a page of a volume holds what the entry of its generation in the notes says. A page that was never
-    /// written has no entry.
+    /// Returns whether a page of a volume holds the content described by the metadata entry of its generation. Also
+    /// returns `true` for a page that was never written, which has no entry.
     pub fn is_noted_as_held(&self, at: usize) -> bool {
         self.other(at).is_none() && !self.misplaced.contains(&at)
     }
 
-    /// The checksum and the generation of a page.
+    /// Returns the checksum and the generation of a page.
     pub fn entry(&self, at: usize) -> (u64, u32) {
         let generation = self.generations.get(at).copied().unwrap_or(0);
         (self.sums.get(at).copied().unwrap_or(0), generation)
     }
 
-    /// Of what was written, this is what the page holds.
+    /// Records which of several possible contents an uncertain page holds.
     pub fn settled(&mut self, at: usize, sum: u64) {
         self.sums[at] = sum;
     }
 
-    /// The next page at `from` or after it that was written.
+    /// Returns the first page at or after `from` that was written.
     pub fn next_written(&self, from: usize) -> Option<usize> {
         let rest = self.generations.get(from..)?;
         rest.iter().position(|generation| *generation > 0).map(|at| from + at)
     }
 
-    /// Memory of the table.
+    /// Returns the length of the table in bytes.
     pub fn table_bytes(&self) -> usize {
         (self.sums.capacity() + self.others.capacity()) * size_of::<u64>()
             + self.generations.capacity() * size_of::<u32>()
@@ -168,7 +171,7 @@ mod tests {
         assert!((0..3).all(|at| pages.is_noted_as_held(at)));
         pages.unsettle(1, 5);
         assert!(!pages.is_noted_as_held(1));
-        // It holds the older one of two: the newer generation counts, and has no entry.
+        // The page holds the content of the older entry. The newer generation counts, and has no entry.
         pages.is_other(1);
         pages.settle(1);
         assert!(!pages.is_noted_as_held(1) && pages.is_noted_as_held(2));

@@ -1,5 +1,5 @@
-//! The address space as programs use it: reads and writes that wait, from any thread. Who waits drives the engine
-//! meanwhile, for a while; one thread of its own does so otherwise, renews leases and makes up for nodes that are lost.
+//! Blocking reads and writes of an address space, from any thread. A thread that waits drives the engine for a short
+//! time. Otherwise a background thread drives it, renews leases and replaces lost replicas.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use super::config::{ClientConfig, IoError, OpenError, SpaceStatus, Takeover, Vol
 use super::space::Space;
 use super::{MemoryEndpoint, PAGE_BYTES, PIECE_PAGES};
 
-/// Bytes of one piece of long notes.
+/// Length in bytes of one part of a long metadata write.
 const NOTE_BYTES: usize = 1 << 20;
 
-/// Interval between two checks whether the volume is held again.
+/// Interval between checks whether the volume is certainly held again.
 const HELD_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 pub(super) type Result<T, E = IoError> = std::result::Result<T, E>;
 
-/// An address space over memory nodes. Dropping it gives everything back.
+/// An address space over memory nodes. Dropping it returns all slabs and leases.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -53,32 +53,32 @@ pub struct RemoteMemory {
 }
 
 impl RemoteMemory {
-    /// Opens an address space, all zeros, over the nodes of the configuration. Slabs are asked for when they are first
+    /// Opens an address space of zeros over the nodes of the configuration. Slabs are requested when they are first
     /// written to.
     ///
     /// # Errors
-    /// If a number is impossible, no node can be used, or resources cannot be had.
+    /// Returns an error if a number is out of range, no node can be used, or a resource is not available.
     pub fn open(provider: Arc<dyn Provider>, config: ClientConfig) -> Result<Self, OpenError> {
         let clock = MonotonicClock::new();
         Self::run(MemoryEndpoint::open(&provider, config, clock)?, clock)
     }
 
-    /// Opens the address space that the last process had which was given this file, and which has ended; a new one if
-    /// the file is empty. Writes that it was told are done are done, and those that it had begun are done again.
+    /// Opens the address space of the last process that used this recovery file, which must have exited; a new one if
+    /// the file is empty. Writes acknowledged to that process are complete. Those in progress are repeated.
     ///
     /// # Errors
-    /// As [`RemoteMemory::open`], or if the file is of another address space.
+    /// Returns the errors of [`RemoteMemory::open`]. Also fails if the file belongs to another address space.
     pub fn resume(provider: Arc<dyn Provider>, config: ClientConfig, kept: File) -> Result<Self, OpenError> {
         let clock = MonotonicClock::new();
         Self::run(MemoryEndpoint::resume(&provider, config, kept, clock)?, clock)
     }
 
-    /// Opens a volume that an earlier client left at the nodes, or a new one. What that one was told is written or
-    /// noted is there.
+    /// Opens a volume that an earlier client left at the nodes, or a new one. All writes of data and metadata
+    /// acknowledged to the earlier client are there.
     ///
     /// # Errors
-    /// As [`RemoteMemory::open`]; if another client has the volume, too few nodes answer, or it has another key or
-    /// shape.
+    /// Returns the errors of [`RemoteMemory::open`]. Also fails if another client holds the volume, if too few nodes
+    /// reply, or if the key or geometry of the volume differs.
     pub fn claim(
         provider: Arc<dyn Provider>,
         config: ClientConfig,
@@ -96,18 +96,18 @@ impl RemoteMemory {
         Ok(Self { space, thread: Some(thread), size_bytes, clock, buffers })
     }
 
-    /// Bytes of the address space.
+    /// Returns the length of the address space in bytes.
     pub const fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// Reads. What was never written is zero.
+    /// Reads bytes. Bytes that were never written are zero.
     ///
     /// # Errors
-    /// If a page cannot be had. Nothing wrong is ever read.
+    /// Returns an error if a page cannot be read. Wrong bytes are never returned.
     ///
     /// # Panics
-    /// If it is not inside of the address space.
+    /// Panics if the range is not within the address space.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         self.check(offset, bytes.len());
         for (at, piece) in pieces(offset, bytes.len()) {
@@ -119,13 +119,15 @@ impl RemoteMemory {
         Ok(())
     }
 
-    /// Reads so many bytes and appends them. Into an empty vector a piece is not copied.
+    /// Reads `len_bytes` bytes and appends them. If the vector is empty, the first part of the read is moved into it
+    /// without a copy.
     ///
     /// # Errors
-    /// If a page cannot be had; what was read before it is appended. Nothing wrong is ever read.
+    /// Returns an error if a page cannot be read; the parts read before it are appended. Wrong bytes are never
+    /// returned.
     ///
     /// # Panics
-    /// If it is not inside of the address space.
+    /// Panics if the range is not within the address space.
     pub fn append(&self, offset: u64, len_bytes: usize, bytes: &mut Vec<u8>) -> Result<()> {
         self.check(offset, len_bytes);
         for (at, piece) in pieces(offset, len_bytes) {
@@ -140,13 +142,13 @@ impl RemoteMemory {
         Ok(())
     }
 
-    /// Writes: done when every replica that is in sync has it. A long write is done in pieces.
+    /// Writes bytes. Returns when every in-sync replica has them. A long write is split into parts.
     ///
     /// # Errors
-    /// If a page cannot be written. It holds what it held, or what was written.
+    /// Returns an error if a page cannot be written. Such a page holds its earlier content or the bytes written.
     ///
     /// # Panics
-    /// If it is not inside of the address space.
+    /// Panics if the range is not within the address space.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check(offset, bytes.len());
         for (at, piece) in pieces(offset, bytes.len()) {
@@ -155,10 +157,10 @@ impl RemoteMemory {
         Ok(())
     }
 
-    /// Writes to the notes of a volume: done when all its members have it.
+    /// Writes user metadata of a volume. Returns when all members have it.
     ///
     /// # Errors
-    /// If it is not inside of the notes, or the volume is lost to this client.
+    /// Returns an error if the range is not within the user metadata, or if this client has lost the volume.
     pub fn note(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         for (piece, number) in bytes.chunks(NOTE_BYTES).zip(0..) {
             self.ask(offset + number * NOTE_BYTES as u64, Work::Note(piece.to_vec()))?;
@@ -166,36 +168,37 @@ impl RemoteMemory {
         Ok(())
     }
 
-    /// For how long nobody else can have the volume, if nobody has it now: however long this process was stopped.
+    /// Returns the time for which no other client can hold the volume, also if this process is stopped in between;
+    /// `None` if another client may hold it now.
     pub fn held_for(&self) -> Option<Duration> {
         let left = self.space.held_until().0.saturating_sub(self.clock.now().0);
         (left > 0).then_some(Duration::from_nanos(left))
     }
 
-    /// Whether the volume is lost to this client for ever: another one may have it.
+    /// Returns whether this client has permanently lost the volume: another one may hold it.
     pub fn is_lost(&self) -> bool {
         self.space.is_lost()
     }
 
-    /// Reads every replica of every page that was written, and repairs what is wrong.
+    /// Reads every replica of every page that was written and repairs wrong ones.
     ///
     /// # Errors
-    /// If the client was closed.
+    /// Returns an error if the client was closed.
     pub fn scrub(&self) -> Result<()> {
         self.ask(0, Work::Scrub).map(drop)
     }
 
-    /// From now on there is another node, if it is not known: slabs are asked of it as of the others, and replicas that
-    /// are missing are made there; in a volume when it has the notes. Returns whether it is new.
-    /// [`ClientConfig::nodes_max`] says how many there may be.
+    /// Adds a node if it is not known yet. From now on slabs are requested from it, and missing replicas are created
+    /// there; in a volume, as soon as it has the metadata. Returns whether it is new. [`ClientConfig::nodes_max`]
+    /// limits the number of nodes.
     ///
     /// # Errors
-    /// If there is no room for another one, or the system gives no thread.
+    /// Returns an error if the maximum number of nodes is reached, or if the operating system cannot start a thread.
     pub fn join(&self, address: &str) -> Result<bool, OpenError> {
         self.space.join(address)
     }
 
-    /// How it stands.
+    /// Returns the status of the address space.
     pub fn status(&self) -> SpaceStatus {
         self.space.status()
     }
@@ -211,9 +214,9 @@ impl RemoteMemory {
         Ok(result)
     }
 
-    /// Waits until no other mount can have the volume, for certain. What was read before is right then: the nodes
-    /// that count have heard of no other client. If it is never known again, what was read may be another client's, or older
-    /// than that.
+    /// Waits until no other mount can hold the volume. What was read before is then current, because the members have
+    /// granted no other client a lease. Fails if the volume is lost: what was read may be outdated or another
+    /// client's.
     fn wait_until_held(&self) -> Result<()> {
         while self.held_for().is_none() {
             if self.is_lost() {
@@ -229,13 +232,13 @@ impl Drop for RemoteMemory {
     fn drop(&mut self) {
         self.space.close();
         if let Some(thread) = self.thread.take() {
-            // A panic was printed by its thread.
+            // A thread that panicked has already printed its message.
             let _ = thread.join();
         }
     }
 }
 
-/// Cuts a request into pieces that end where pages do.
+/// Splits a request into parts that end at page boundaries.
 fn pieces(offset: u64, len_bytes: usize) -> impl Iterator<Item = (u64, std::ops::Range<usize>)> {
     let mut from = 0;
     std::iter::from_fn(move || {

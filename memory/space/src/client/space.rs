@@ -1,6 +1,6 @@
-//! An address space that threads share. Who asks drives the engine until the answer is there, if nobody else does: no
-//! thread has to be woken for a page that comes at once. After a while, or if somebody else drives, a thread of the
-//! space's own goes on, and who asked sleeps.
+//! An address space shared by threads. A thread that issues a request drives the engine until the request completes,
+//! unless another thread is already driving it. A page that arrives quickly therefore costs no thread wake-up. After a
+//! short time, or if another thread is driving, the background thread of the space takes over, and the caller sleeps.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,18 +19,19 @@ use super::PIECE_PAGES;
 use super::config::{IoError, OpenError, Request, SpaceStatus, Work};
 use super::remote::Result;
 
-/// Empty looks before the thread sleeps.
+/// Number of empty polls before the thread sleeps.
 const POLLS: u32 = 2_000;
-/// Who asks drives for so long: about what a sleep and a wake-up cost.
+/// Maximum time for which a caller drives the engine: about the cost of a sleep and a wake-up.
 const DRIVE_FOR: Duration = Duration::from_micros(50);
-/// Who has an answer drives on for so long for others who ask: less than what waking the thread costs.
+/// Maximum time for which a caller continues to drive the engine for other callers after its own request has
+/// completed: less than the cost of waking the thread.
 const DRIVE_FOR_OTHERS: Duration = Duration::from_micros(10);
-/// While others drive the thread looks no more often than that.
+/// Time after a caller has driven the engine during which the thread does not poll.
 const LEFT_ALONE_FOR: Duration = Duration::from_millis(1);
 
 type Answer = Result<Vec<u8>>;
 
-/// A request, and who waits for it.
+/// A queued request, and the channel to its caller.
 struct Asked {
     offset: u64,
     work: Work,
@@ -38,35 +39,35 @@ struct Asked {
 }
 
 pub(super) struct Space {
-    /// Whoever has it drives. A thread that panicked while it had it leaves nothing to go on with.
+    /// The thread that holds the lock drives the engine. A panic under the lock leaves it unusable.
     driven: Mutex<Driven>,
-    /// What was asked while somebody else drove.
+    /// Requests issued while another thread was driving.
     inbox: WakeQueue<Asked>,
     clock: MonotonicClock,
     callers_drive: bool,
-    /// Until when nobody else can have the volume, as far as is known.
+    /// Time until which no other client can hold the volume, as far as is known.
     held_until: AtomicU64,
-    /// The volume is lost to this client.
+    /// `true` if this client has lost the volume.
     is_fenced: AtomicBool,
-    /// The thread has ended: nothing goes on.
+    /// `true` if the thread has ended and no longer drives the engine.
     has_ended: AtomicBool,
 }
 
-/// What the engine's driver has.
+/// State of the driving thread.
 struct Driven {
     memory: MemoryEndpoint,
     asked: BTreeMap<u64, SyncSender<Answer>>,
-    /// One for each thread that asks, at most.
+    /// Queued requests, at most one per calling thread.
     waiting: VecDeque<Asked>,
     last_token: u64,
-    /// The request of whoever drives, and its answer.
+    /// Token of the request of the driving caller; `own_answer` is its result.
     own: Option<u64>,
     own_answer: Option<Answer>,
-    /// Requests whose callers drove until they were over.
+    /// Number of requests that completed while their callers drove the engine.
     driven_by_callers: u64,
-    /// Somebody who asks drove a moment ago: until then the thread need not look.
+    /// Time until which the thread need not poll, because a caller drove the engine recently.
     left_alone_until: Nanos,
-    /// No time before it is told of any more.
+    /// Latest time passed to the engine; it never decreases.
     now: Nanos,
     is_closing: bool,
 }
@@ -98,13 +99,13 @@ impl Space {
         })
     }
 
-    /// Starts the thread of its own, which ends some time after [`Space::close`].
+    /// Starts the background thread, which ends some time after [`Space::close`].
     pub fn start(space: &Arc<Self>) -> Result<JoinHandle<()>, OpenError> {
         let (space, stop) = (Arc::clone(space), Stop::new()?);
         let run = move || {
             let mut driver = Driver::new(space.clock, Waiting::Adaptive { max_retry: POLLS }, stop);
             let mut thread = Thread { space: &space, is_left_alone: false };
-            // The system cannot sleep on a descriptor: nothing can go on.
+            // The thread cannot wait for its descriptors, so it cannot continue.
             if let Err(error) = driver.run_until(&mut thread, |thread| thread.space.is_over()) {
                 tracing::error!("memory client: its thread ended: {error}");
             }
@@ -117,14 +118,15 @@ impl Space {
         Nanos(self.held_until.load(Ordering::Acquire))
     }
 
-    /// Whether the volume is not held any more, and never will be.
+    /// Returns whether the volume is permanently lost.
     pub fn is_lost(&self) -> bool {
         self.is_fenced.load(Ordering::Acquire) || self.has_ended.load(Ordering::SeqCst)
     }
 
-    /// Asks, and waits.
+    /// Executes a request and blocks until it completes.
     pub fn ask(&self, offset: u64, work: Work) -> Answer {
-        // While threads compete for the processors, each wake-up of the thread and of the caller takes longer than the I/O.
+        // While threads compete for the processors, each wake-up of the thread and of the caller takes longer than the
+        // I/O.
         let drives = self.callers_drive || sample_if_due();
         let waits = match self.driven.try_lock() {
             Ok(mut driven) if drives && driven.can_take() => {
@@ -154,7 +156,8 @@ impl Space {
         waits.recv().unwrap_or(Err(IoError::Closed))
     }
 
-    /// Drives until a request is over; for long only the thread does, and the answer comes from there.
+    /// Drives the engine until the request completes, for at most [`DRIVE_FOR`]. After that the thread continues, and
+    /// the result arrives over the returned channel.
     fn drive(&self, driven: &mut Driven, offset: u64, work: Work) -> Result<Answer, Receiver<Answer>> {
         let begun = self.clock.now();
         let token = driven.next_token();
@@ -183,7 +186,7 @@ impl Space {
         })
     }
 
-    /// From now on there is another node.
+    /// Adds a node.
     pub fn join(&self, address: &str) -> Result<bool, OpenError> {
         let Ok(mut driven) = self.driven.lock() else { return Ok(false) };
         let joined = driven.memory.join(address);
@@ -199,7 +202,7 @@ impl Space {
         status
     }
 
-    /// Gives everything back. What is not over is closed.
+    /// Begins to return all slabs and leases. Requests in progress fail with [`IoError::Closed`].
     pub fn close(&self) {
         if let Ok(mut driven) = self.driven.lock() {
             driven.is_closing = true;
@@ -214,10 +217,11 @@ impl Space {
         self.driven.lock().map_or(true, |driven| driven.memory.is_closed())
     }
 
-    /// Nobody drives any more: who waits is told.
+    /// Fails all requests, since no thread drives the engine any more.
     fn give_up(&self) {
         self.driven.lock().unwrap_or_else(PoisonError::into_inner).forget();
-        // Whoever asks after that looks for it.
+        // Pairs with the load in `ask`: requests queued before this store are discarded below, those queued after it
+        // by their own threads.
         self.has_ended.store(true, Ordering::SeqCst);
         self.forget_asked();
     }
@@ -227,7 +231,7 @@ impl Space {
     }
 }
 
-/// Has the thread see that the space is lost.
+/// Wakes the thread if the caller panics while driving. The thread then finds the lock poisoned and ends.
 struct WakesIfPanicking<'a>(&'a WakeQueue<Asked>);
 
 impl Drop for WakesIfPanicking<'_> {
@@ -239,12 +243,12 @@ impl Drop for WakesIfPanicking<'_> {
 }
 
 impl Driven {
-    /// Whether a request can be handed over at once: none waits, and there is room.
+    /// Returns whether a request can be submitted immediately: none is queued, and there is capacity.
     fn can_take(&self) -> bool {
         !self.is_closing && self.waiting.is_empty() && self.memory.has_room(PIECE_PAGES)
     }
 
-    /// Whether somebody waits for what is under way.
+    /// Returns whether other callers wait for requests.
     fn has_more(&self) -> bool {
         !self.asked.is_empty() || !self.waiting.is_empty()
     }
@@ -271,26 +275,26 @@ impl Driven {
             if self.own == Some(ended.token) {
                 self.own_answer = Some(ended.result);
             } else if let Some(to) = self.asked.remove(&ended.token) {
-                // Nobody waits for it any more if this fails; so below.
+                // A send fails only if the receiver no longer exists.
                 let _ = to.send(ended.result);
             }
         }
         if any { Next::Again } else { next }
     }
 
-    /// A time, not before those that were told of.
+    /// Returns `now`, or the latest time passed to the engine if that is later.
     fn at(&mut self, now: Nanos) -> Nanos {
         self.now = self.now.max(now);
         self.now
     }
 
-    /// Whoever waits hears that nothing comes.
+    /// Fails all requests by dropping the channels to their callers.
     fn forget(&mut self) {
         self.asked.clear();
         self.waiting.clear();
     }
 
-    /// Hands over what there is room for, in order.
+    /// Submits queued requests in order while there is capacity. Returns whether there were any.
     fn submit(&mut self, now: Nanos) -> bool {
         let mut any = false;
         while self.memory.has_room(PIECE_PAGES)
@@ -298,7 +302,8 @@ impl Driven {
         {
             any = true;
             let token = self.next_token();
-            // The range was checked, and there is room: it is taken, but for notes. Who asked hears of that.
+            // The range was checked and there is capacity, so only a metadata write can be refused. Dropping `ended`
+            // then fails the request.
             if self.memory.submit(Request { token, offset, work }, now).is_ok() {
                 self.asked.insert(token, ended);
             }
@@ -306,22 +311,22 @@ impl Driven {
         any
     }
 
-    /// Whether the thread may leave all to those who ask.
+    /// Returns whether the thread may leave all work to callers.
     fn is_left_alone(&self, now: Nanos) -> bool {
         now < self.left_alone_until && !self.has_more() && !self.is_closing
     }
 }
 
-/// What the thread runs.
+/// Endpoint of the background thread.
 struct Thread<'a> {
     space: &'a Space,
-    /// Those who ask do all there is to do.
+    /// `true` while callers do all work.
     is_left_alone: bool,
 }
 
 impl Endpoint for Thread<'_> {
     fn progress(&mut self, now: Nanos) -> Next {
-        // Who panicked had it: the thread ends.
+        // Poisoned: a thread panicked while driving. This thread ends.
         let Ok(mut driven) = self.space.driven.lock() else { return Next::IDLE };
         self.is_left_alone = driven.is_left_alone(now) && !self.space.inbox.has_any();
         if self.is_left_alone {
@@ -333,7 +338,7 @@ impl Endpoint for Thread<'_> {
     fn arm(&mut self) -> farcall_verbs::Result<()> {
         self.space.inbox.clear_wake();
         match self.space.driven.lock() {
-            // An event for each of their completions would wake us for nothing.
+            // An event for each completion of the callers' requests would be a spurious wake-up.
             Ok(driven) if driven.is_left_alone(self.space.clock.now()) => Ok(()),
             Ok(mut driven) => driven.memory.arm(),
             Err(_) => Ok(()),
@@ -342,7 +347,7 @@ impl Endpoint for Thread<'_> {
 
     fn wait_set(&self, set: &mut WaitSet) {
         set.insert(self.space.inbox.fd());
-        // Left alone, it does not take events, which would wake it again and again.
+        // While callers do the work, the thread must not wait for events, which would wake it repeatedly.
         if !self.is_left_alone
             && let Ok(driven) = self.space.driven.lock()
         {

@@ -1,5 +1,5 @@
-//! The spill file: where slabs go that no node has room for. Its bytes are checked as those of nodes are. It has no name
-//! as soon as it is open, so nothing is left of it.
+//! The spill file: slabs that no node has capacity for. Its bytes are checked like those of nodes. The file is
+//! unlinked as soon as it is open, so it does not outlive the process.
 
 use std::fs::{File, OpenOptions, remove_file};
 use std::io;
@@ -8,20 +8,20 @@ use std::path::Path;
 
 pub(super) struct SpillFile {
     file: File,
-    /// Places that were given back.
+    /// Slots that were released.
     free: Vec<u64>,
     places: u64,
 }
 
 impl SpillFile {
-    /// A new file, readable by this user alone.
+    /// Creates a file that only the current user can read.
     pub fn create(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
         remove_file(path)?;
         Ok(Self { file, free: Vec::new(), places: 0 })
     }
 
-    /// A place for a slab.
+    /// Allocates a slot for a slab.
     pub fn take(&mut self) -> u64 {
         self.free.pop().unwrap_or_else(|| {
             self.places += 1;
@@ -29,14 +29,14 @@ impl SpillFile {
         })
     }
 
-    /// A place is free again. What is there is overwritten, or wrong by its checksum.
+    /// Releases a slot. Its content is overwritten later, or detected as wrong by its checksum.
     pub fn give_back(&mut self, place: u64) {
         self.free.push(place);
     }
 
     pub fn read(&self, offset: u64, mut bytes: Vec<u8>) -> Result<Vec<u8>, ()> {
         match self.file.read_exact_at(&mut bytes, offset) {
-            // Nothing was written so far behind.
+            // The file has not been written up to this offset.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(vec![0; bytes.len()]),
             result => result.map(|()| bytes).map_err(drop),
         }

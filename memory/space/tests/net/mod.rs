@@ -1,4 +1,5 @@
-//! Nodes and clients as programs of a simulated world. Calls go over pipes, one frame each way; data as ever.
+//! Nodes and clients as programs of a simulated world. Calls are transferred over pipes, one frame in each direction.
+//! Data is transferred as usual.
 
 use std::time::Duration;
 
@@ -11,14 +12,14 @@ use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
 use crate::support::Load;
 
 const PORT: u16 = 900;
-/// How long a client waits for a reply.
+/// Timeout of a call.
 const CALL_MAX: Duration = Duration::from_millis(40);
 
 pub fn nic(host: &Host, seed: u64) -> Nic {
     Nic { entropy: Entropy::seeded(seed), ..Nic::open(host).unwrap() }
 }
 
-/// A pipe that carries frames: a length, then bytes.
+/// A pipe that carries frames: a length, followed by that number of bytes.
 struct Frames {
     pipe: Pipe,
     buffer: Vec<u8>,
@@ -34,7 +35,7 @@ impl Frames {
         let _ = self.pipe.write(&frame);
     }
 
-    /// A whole frame, or nothing yet; an error at the end.
+    /// Returns a complete frame; `None` if there is none yet. Fails at the end of the pipe.
     fn receive(&mut self) -> std::result::Result<Option<Vec<u8>>, ()> {
         let mut bytes = [0; 512];
         loop {
@@ -102,11 +103,11 @@ impl Endpoint for NodeProgram {
     }
 }
 
-/// A client's way to one node.
+/// Connection of a client to one node.
 struct Line {
     peer: NodeId,
     frames: Option<Frames>,
-    /// A call under way, until then.
+    /// Deadline of the call in progress.
     until: Option<Nanos>,
 }
 
@@ -116,12 +117,12 @@ pub struct ClientProgram {
     pub engine: Engine,
     pub load: Load,
     lines: Vec<Line>,
-    /// Requests to make, at most so many at a time.
+    /// Number of requests left to issue; at most `at_once` are in progress.
     pub to_make: u64,
     pub at_once: usize,
-    /// Notes to make, one after another.
+    /// Number of metadata writes left to issue, one at a time.
     pub notes_to_make: u64,
-    /// Pages to read one after another when all else is over.
+    /// Number of pages left to read one at a time, after all other requests have completed.
     pub to_read: usize,
 }
 
@@ -142,7 +143,7 @@ impl ClientProgram {
         }
     }
 
-    /// A write of the test's own.
+    /// Issues a write of the test itself.
     pub fn overwrite(&mut self, request: Request, now: Nanos) {
         self.load.adopt(&request);
         self.engine.submit(request, now).unwrap();

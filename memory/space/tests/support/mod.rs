@@ -1,4 +1,4 @@
-//! A load of random requests on an address space, and what each of them may bring.
+//! A load of random requests on an address space, with the valid results of each.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -9,27 +9,27 @@ use std::collections::BTreeMap;
 use farcall_link::SplitMix64;
 use farcall_memory::{Ended, IoError, PAGE_BYTES, Request, Work};
 
-/// What a page may hold: one content, or several after a write that failed.
+/// Valid contents of a page: one, or several after a failed write.
 type Contents = Vec<Vec<u8>>;
 
-/// A request under way.
+/// A request in progress.
 struct UnderWay {
     offset: u64,
     len_bytes: usize,
-    /// What is written.
+    /// Bytes to write; `None` for a read.
     written: Option<Vec<u8>>,
 }
 
-/// Token of the note in flight; others count from one.
+/// Token of the metadata write in progress; other tokens count from one.
 const NOTE_TOKEN: u64 = 1 << 50;
 
-/// Makes requests, and keeps account of what every page may hold. Requests on one page may be under way together if they
-/// are on no other: they are executed, and so end, in the order in which they were made.
+/// Creates requests, and records the valid contents of every page. Several requests may be in progress on a page if
+/// each concerns that page only: they are executed, and complete, in order.
 pub struct Load {
     rng: SplitMix64,
     pages: Vec<Contents>,
     under_way: BTreeMap<u64, UnderWay>,
-    /// What the first word of the notes may be; the last one may be in flight.
+    /// Valid values of the first word of the metadata; the last one may be in progress.
     notes: Vec<u64>,
     is_noting: bool,
     pub made: u64,
@@ -43,7 +43,7 @@ impl Load {
         Self { rng, pages, under_way, notes: vec![0], is_noting: false, made: 0, failed: Vec::new() }
     }
 
-    /// Makes a note, if none is in flight.
+    /// Creates a metadata write if none is in progress.
     pub fn note(&mut self) -> Option<Request> {
         if std::mem::replace(&mut self.is_noting, true) {
             return None;
@@ -53,7 +53,7 @@ impl Load {
         Some(Request { token: NOTE_TOKEN, offset: 0, work: Work::Note(word.to_le_bytes().to_vec()) })
     }
 
-    /// Checks that notes are those that were acknowledged last, or newer ones.
+    /// Checks that the metadata contains the last acknowledged write or a later one.
     pub fn check_notes(&self, notes: &[u8]) {
         let word = u64::from_le_bytes(*notes.first_chunk().unwrap());
         assert!(self.notes.contains(&word), "notes hold {word:x}: none of {:x?}", self.notes);
@@ -71,10 +71,10 @@ impl Load {
         self.under_way.len() + usize::from(self.is_noting)
     }
 
-    /// The next request, if its pages are free, or it is one more on a single page.
+    /// Returns the next request if its pages are free, or if it is another one on a single page.
     pub fn request(&mut self) -> Option<Request> {
         let all = (self.pages.len() * PAGE_BYTES) as u64;
-        // Whole pages, pieces of pages, several pages, several whole pages.
+        // One page, part of a page or two, several pages, several full pages.
         let (offset, len_bytes) = match self.rng.below(4) {
             0 => (self.rng.below(self.pages.len() as u64) * PAGE_BYTES as u64, PAGE_BYTES),
             1 => (self.rng.below(all), 1 + self.rng.below(300) as usize),
@@ -104,7 +104,7 @@ impl Load {
         Some(Request { token, offset, work })
     }
 
-    /// Reads everything, page by page: requests for when nothing else is under way.
+    /// Creates a read of one page, to be issued when no other request is in progress.
     pub fn read_page(&mut self, page: usize) -> Request {
         self.made += 1;
         let (offset, len_bytes) = ((page * PAGE_BYTES) as u64, PAGE_BYTES);
@@ -112,7 +112,7 @@ impl Load {
         Request { token: self.made, offset, work: Work::Read { len_bytes } }
     }
 
-    /// Nobody will hear of what is under way: it was done, or was not, page by page.
+    /// Records that requests in progress will not be reported: each page of theirs was executed, or was not.
     pub fn forget_under_way(&mut self) {
         for token in self.under_way.keys().copied().collect::<Vec<_>>() {
             self.ended(Ended { token, result: Err(IoError::Closed) });
@@ -121,7 +121,7 @@ impl Load {
         self.failed.retain(|error| *error != IoError::Closed);
     }
 
-    /// Takes account of a write that somebody else makes.
+    /// Records a write that is issued elsewhere.
     pub fn adopt(&mut self, request: &Request) {
         if let Work::Write(bytes) = &request.work {
             let written = Some(bytes.to_vec());
@@ -130,7 +130,7 @@ impl Load {
         }
     }
 
-    /// A walk over everything that was written.
+    /// Creates a scrub.
     pub fn scrub(&mut self) -> Request {
         self.made += 1;
         self.under_way.insert(self.made, UnderWay { offset: 0, len_bytes: 0, written: None });
@@ -141,7 +141,7 @@ impl Load {
         self.pages.len()
     }
 
-    /// A request is over. What it brought must be right.
+    /// Checks the result of a completed request.
     pub fn ended(&mut self, ended: Ended) {
         if ended.token == NOTE_TOKEN {
             self.is_noting = false;

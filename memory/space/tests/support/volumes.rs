@@ -1,5 +1,5 @@
-//! Memory nodes that keep a volume, and machines that mount it: on the software RNIC, in time that the test makes.
-//! Machines are engines: one is dropped at any moment, the next one claims what it left.
+//! Memory nodes that store a volume, and machines that mount it, on the software RNIC and in virtual time. Engines
+//! stand for machines: one is dropped at any moment, and the next one claims the volume.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use super::Load;
 pub const SLAB_BYTES: usize = 8 * PAGE_BYTES;
 pub const PAGES: usize = 20;
 pub const SIZE_BYTES: usize = PAGES * PAGE_BYTES;
-/// More than is copied at once.
+/// More than one chunk of metadata.
 pub const NOTES_BYTES: u64 = 36 * PAGE_BYTES as u64;
 pub const TERM: Duration = Duration::from_secs(10);
-/// Connections take time that the test does not count.
+/// Connections take real time, which the virtual time does not include.
 pub const SUSPECT_AFTER: Duration = Duration::from_secs(5);
-/// Of the test's time, that each look at everything takes.
+/// Virtual time per iteration.
 pub const TURN: Duration = Duration::from_micros(200);
-/// Turns after which a test calls something lost.
+/// Number of iterations after which a wait has failed.
 pub const LOST_TURNS: u32 = 1_000_000;
 
 pub fn seeds(all: std::ops::Range<u64>) -> std::ops::Range<u64> {
@@ -48,10 +48,10 @@ pub fn volume(holder: u8) -> VolumeConfig {
     VolumeConfig::new("files".to_owned(), std::array::from_fn(|at| at as u8), [holder; 16], NOTES_BYTES)
 }
 
-/// Memory nodes; those that are off answer nothing.
+/// Memory nodes; those that are `None` do not reply.
 pub struct Nodes {
     pub nodes: Vec<Option<Node>>,
-    /// The node that is a witness, if one is.
+    /// The node that is a witness; `None` if there is none.
     pub witness: Option<usize>,
     seed: u64,
     pub now: Nanos,
@@ -122,7 +122,7 @@ impl Nodes {
         });
     }
 
-    /// All leases end that nobody renews.
+    /// Lets all leases expire that are not renewed.
     pub fn wait_for_leases(&mut self) {
         self.now = self.now + TERM;
         self.tick();
@@ -171,7 +171,7 @@ pub fn nic(seed: u64) -> Nic {
     Nic { entropy: Entropy::seeded(seed), ..Nic::open(&SoftNic::new()).unwrap() }
 }
 
-/// Until everything is over that was asked for.
+/// Waits until all requests have completed.
 pub fn finish(nodes: &mut Nodes, engine: &mut Engine, load: &mut Load) {
     for _ in 0..LOST_TURNS {
         hear(engine, load);
@@ -189,7 +189,7 @@ pub fn hear(engine: &mut Engine, load: &mut Load) {
     }
 }
 
-/// Fills all pages, each with bytes of its own.
+/// Fills all pages, each with different bytes.
 pub fn fill(nodes: &mut Nodes, engine: &mut Engine, seed: u64) -> Vec<u8> {
     let mut stream = SplitMix64::new(seed);
     let bytes: Vec<u8> = (0..SIZE_BYTES).map(|_| stream.next_u64() as u8).collect();
@@ -197,7 +197,7 @@ pub fn fill(nodes: &mut Nodes, engine: &mut Engine, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Something happens.
+/// Performs a random step of the client or the load.
 pub fn step(nodes: &mut Nodes, engine: &mut Engine, load: &mut Load) {
     match load.below(3) {
         0 => nodes.turn(engine),
@@ -211,7 +211,7 @@ pub fn step(nodes: &mut Nodes, engine: &mut Engine, load: &mut Load) {
     }
 }
 
-/// Another machine reads each page.
+/// Reads and checks each page from another machine.
 pub fn check_all(nodes: &mut Nodes, load: &mut Load) {
     nodes.wait_for_leases();
     let (mut engine, _) = nodes.claimed(99);

@@ -1,4 +1,4 @@
-//! How an engine goes on with a volume that it has claimed.
+//! Construction of an [`Engine`] from a volume that the client has claimed.
 
 use farcall_link::{Nic, SplitMix64};
 use farcall_verbs::Nanos;
@@ -12,11 +12,15 @@ use crate::client::extent::{Home, Replica, Standing};
 use crate::wire::{Reply, Request};
 
 impl Engine {
-    /// Claims a volume, and goes on with what an earlier client left of it: all that was noted. `call` asks a node of
-    /// the configuration, and waits for its answer; `now` says what time it is.
+    /// Claims `volume` and returns an engine for it, together with the state that an earlier client left. All metadata
+    /// that the earlier client committed is restored.
+    ///
+    /// `call` sends a request to the node with the given index in the configuration and blocks until the reply arrives
+    /// or the call fails. `now` returns the current time.
     ///
     /// # Errors
-    /// As [`Engine::new`]; if another client has the volume, too few nodes answer, or it has another key or shape.
+    /// Returns the errors of [`Engine::new`]. Also fails if another client holds the volume, if too few nodes reply,
+    /// or if the key or geometry of the volume differs.
     pub fn claim(
         nic: &Nic,
         config: ClientConfig,
@@ -55,7 +59,7 @@ impl Engine {
             (self.last_serial, self.last_slab) = (placed.last_serial, placed.last_slab);
         }
         for (at, node) in nodes.into_iter().enumerate() {
-            // It lasts no longer than the node says; it is renewed at once.
+            // Conservative bound: it must not exceed the expiry at the node. Renewal is due immediately.
             copies.push(node.map(|node| {
                 let until = now + node.term / 2;
                 self.begin_with(at, node, until, now)
@@ -77,7 +81,8 @@ impl Engine {
             let zeros = self.sums.of_zeros(page);
             let pages = self.pages_of(extent);
             pages.found(at, newest.sum, newest.generation);
-            // Whether it was stored nobody knows.
+            // The newest entry is a write intent. The page holds the bytes of that write or of the previous entry
+            // (zeros if there is none).
             pages.unsettle(at, before.map_or(zeros, |before| before.sum));
             self.extents[extent].is_touched = true;
         }
@@ -89,13 +94,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Goes on with a node that has granted its part, until its lease ends.
+    /// Adopts the lease and capacity of a node that has granted its part of the volume, and returns the node's copy of
+    /// the metadata. Slabs of replicas that are away are requested again, the others are returned. The lease is valid
+    /// until `until`.
     pub(super) fn begin_with(&mut self, at: usize, node: ClaimedNode, until: Nanos, now: Nanos) -> Copy {
         let donor = &mut self.donors[at];
         donor.begin_lease(Lease { key: node.lease, term: node.term, until });
         donor.room = node.room;
         donor.down_since = Some(now);
-        // It grants again what only it has; if it was started again that is gone.
+        // The node grants again the slabs of replicas that only it has. If it was restarted, these are lost.
         let mut left = node.slabs.clone();
         for (number, extent) in self.extents.iter_mut().enumerate() {
             let is_gone = |replica: &Replica| matches!(replica.home, Home::Away { donor, slab } if donor == at && !node.slabs.contains(&slab));

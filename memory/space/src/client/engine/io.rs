@@ -1,4 +1,4 @@
-//! Reading and writing a page of a replica.
+//! Reads and writes of single pages of replicas.
 
 use bytes::Bytes;
 use farcall_flow::Direction;
@@ -12,16 +12,16 @@ use crate::client::PAGE_BYTES;
 use crate::client::config::ClientConfig;
 use crate::client::extent::Home;
 
-/// Work requests under way on one queue pair.
+/// Maximum number of work requests in flight on one queue pair.
 pub(super) const SEND_DEPTH: u32 = 128;
 
-/// A session with one node: it has room for every page of ours that is not over.
+/// Returns the configuration of a session with one node, with capacity for every page in progress.
 pub(super) fn session_config(config: &ClientConfig) -> Config {
     Config {
         connections: config.connections,
         pool_bytes: config.pool_bytes,
         work_max_bytes: (config.pool_bytes / 4).clamp(PAGE_BYTES, 1 << 20),
-        // Pages are copied: nothing is registered while it is used.
+        // Pages are copied through the pool: no memory is registered per request.
         register_from_bytes: config.pool_bytes / 64 * 64,
         outstanding: config.pages_max + BACKGROUND_MAX + 2 * PIECES_MAX,
         send_depth: SEND_DEPTH,
@@ -29,7 +29,7 @@ pub(super) fn session_config(config: &ClientConfig) -> Config {
     }
 }
 
-/// Into memory of its own is read; what is shared is written.
+/// Returns the direction of a transfer: owned buffers are read into, shared ones are written.
 fn direction_of(buffer: &Buffer) -> Direction {
     match buffer {
         Buffer::Owned(_) => Direction::Read,
@@ -47,7 +47,7 @@ impl Engine {
         self.transfer(id, operation, replica, bytes.into(), now);
     }
 
-    /// Begins a piece of I/O. One that cannot begin ends as one that failed, at the next step.
+    /// Starts an I/O request. If it cannot be started, its failure is handled in the next step.
     fn transfer(&mut self, id: u32, operation: &mut Operation, replica: u32, buffer: Buffer, now: Nanos) {
         let (extent, at) = self.place(Self::page_of(operation));
         let Some(home) = self.extents[extent].replica(replica).map(|replica| replica.home) else { return };
@@ -83,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// A piece of I/O with a node has ended.
+    /// Handles the completion of an I/O request.
     pub(super) fn io_ended(&mut self, done: Done<Tag>, now: Nanos) {
         let Done { context, buffer, result } = done;
         match context {
@@ -109,16 +109,16 @@ impl Engine {
         }
     }
 
-    /// I/O with a replica failed.
+    /// Handles a failed I/O request with a replica.
     fn replica_failed(&mut self, replica: u32, failure: &Failure, now: Nanos) {
         let mut donors = self.extents.iter().filter_map(|extent| extent.replica(replica)?.donor());
         let donor = donors.next();
         self.session_failed(donor, failure.to_string(), now);
     }
 
-    /// I/O failed, and with it the session.
+    /// Handles a failed I/O request, whose session has ended.
     fn session_failed(&mut self, donor: Option<usize>, why: String, now: Nanos) {
-        // It may be of an earlier session: only one that has ended is closed.
+        // The request may belong to an earlier session: close only a session that has ended.
         if let Some(donor) = donor
             && self.donors[donor].session().is_some_and(|session| session.ended().is_some())
         {

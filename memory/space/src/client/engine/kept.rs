@@ -1,4 +1,4 @@
-//! What the engine notes for a process after this one ([`Keep`]), and how that one begins.
+//! Recovery file ([`Keep`]): storage of the engine's state for a successor process, and resumption from it.
 
 use std::fs::File;
 use std::ops::Range;
@@ -17,12 +17,12 @@ use crate::client::keep::{Keep, KeptNode, KeptReplica, Placement};
 use crate::client::pages::Pages;
 
 impl Engine {
-    /// The address space of the last process that used this file, which has ended; a new one if the file is empty.
-    /// Writes that it had begun are done first. What it held of nodes is held on, if leases last until nodes are
-    /// reached; nodes of the configuration that it did not know join.
+    /// Returns the address space of the last process that used this file, which must have exited; a new one if the
+    /// file is empty. Writes that were in progress are repeated first. Leases are retained if they last until the
+    /// nodes are reached. Nodes of the configuration that the earlier process did not know are added.
     ///
     /// # Errors
-    /// As [`Engine::new`], or if the file is of another address space.
+    /// Returns the errors of [`Engine::new`]. Also fails if the file belongs to another address space.
     pub fn resume(nic: &Nic, mut config: ClientConfig, file: File, now: Nanos) -> Result<Self, OpenError> {
         config.check()?;
         let (mut keep, placement) = Keep::open(file, &config)?;
@@ -50,8 +50,8 @@ impl Engine {
         (self.last_serial, self.last_slab) = (last_serial, last_slab);
         self.unsure = unsure.into_iter().collect();
         for (donor, node) in self.donors.iter_mut().zip(nodes) {
-            // It lasts no longer than the node says: until a node has answered nothing of it is used. It is renewed at once,
-            // before the session: then it is known how much room there is.
+            // Conservative bound: it must not exceed the expiry at the node. Nothing at a node is used before it has
+            // replied. The lease is renewed before the session is connected, so that the node's capacity is known.
             donor.lease = node.lease.map(|(key, term_ms)| {
                 let term = Duration::from_millis(term_ms);
                 Lease { key, term, until: now + term / 2 }
@@ -76,7 +76,7 @@ impl Engine {
             if is_written {
                 extent.pages = Pages::of(entries);
             }
-            // Something may have been stored where a replica is.
+            // An extent with a replica may have been written to.
             extent.is_touched = is_written || !extent.replicas.is_empty();
         }
         Ok(())
@@ -107,7 +107,7 @@ impl Engine {
         }
     }
 
-    /// Notes where pages are, if that has changed: before anybody hears of what rests upon it.
+    /// Stores the placement if it has changed, before anything that depends on it is reported.
     pub(super) fn keep_placement(&mut self) {
         if self.keep.is_none() || !std::mem::take(&mut self.is_placement_new) {
             return;
@@ -118,7 +118,7 @@ impl Engine {
         }
     }
 
-    /// Notes what pages hold.
+    /// Stores the checksums and generations of pages.
     pub(super) fn keep_pages(&mut self, pages: Range<u64>) {
         let Self { keep: Some(keep), extents, config, .. } = self else { return };
         let an_extent = config.slab_bytes / super::PAGE_BYTES as u64;
@@ -128,7 +128,7 @@ impl Engine {
         }
     }
 
-    /// Notes the whole of a page of which a part is written.
+    /// Stores the complete content of a page that is written in part.
     pub(super) fn keep_part(&mut self, operation: &Operation) {
         if let (Some(keep), Aim::Write(part), Some(bytes)) =
             (&mut self.keep, operation.aim(), operation.bytes())
@@ -138,7 +138,7 @@ impl Engine {
         }
     }
 
-    /// Such a page is over, and the next one's.
+    /// Records that such a page has been written, before the next operation gets it.
     pub(super) fn part_over(&mut self, part: &Part, page: u64) {
         let Some(end) = part.end.filter(|_| self.keep.is_some()) else { return };
         self.keep_placement();

@@ -1,4 +1,4 @@
-//! Leases of, and sessions with, the nodes.
+//! Leases of the nodes, and sessions with them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use crate::client::donor::{Call, CallFailed, Donor, Lease, Link};
 use crate::client::extent::{Home, Replica};
 use crate::wire::{Refusal, RefusalKind, Reply, Room};
 
-/// How long to wait until a node is asked again whose earlier queue pairs are not at rest.
+/// Delay before a call is repeated to a node whose earlier queue pairs are not quiesced.
 const ASK_AGAIN: Duration = Duration::from_millis(1);
 
 impl Engine {
-    /// From now on there is another node, if it is not known: slabs are asked of it as of the others, in a volume when
-    /// it has the notes. Returns whether it is new.
+    /// Adds a node if it is not known yet. From now on slabs are requested from it; in a volume, as soon as it has the
+    /// metadata. Returns whether it is new.
     ///
     /// # Errors
-    /// If there is no room for another one.
+    /// Returns an error if the maximum number of nodes is reached.
     pub fn join(&mut self, address: &str) -> Result<bool, OpenError> {
         if self.donors.iter().any(|donor| donor.address == address) {
             return Ok(false);
@@ -43,8 +43,8 @@ impl Engine {
         Ok(true)
     }
 
-    /// What a node is to be asked for: its index in the configuration, and the bytes of a call of
-    /// [`crate::wire::METHOD`]. Its outcome goes to [`Engine::answered`]; a node is asked for one thing at a time.
+    /// Returns the next call: the index of the node in the configuration, and the argument of a call to
+    /// [`crate::wire::METHOD`]. Pass its result to [`Engine::answered`]. Each node has at most one call in progress.
     pub fn next_call(&mut self, now: Nanos) -> Option<(usize, Vec<u8>)> {
         self.keep_placement();
         (0..self.donors.len()).find_map(|at| self.call_of(at, now).map(|bytes| (at, bytes)))
@@ -82,7 +82,7 @@ impl Engine {
         }
     }
 
-    /// A node answered a call, or did not.
+    /// Handles the result of a call to a node.
     pub fn answered(&mut self, node: usize, answer: Result<Vec<u8>, CallFailed>, now: Nanos) {
         let Some((call, sent)) = self.donors[node].asked.take() else { return };
         self.look_at = now;
@@ -96,7 +96,7 @@ impl Engine {
     fn replied(&mut self, node: usize, call: Call, reply: Reply, sent: Nanos, now: Nanos) {
         let donor = &mut self.donors[node];
         donor.heard_at = sent;
-        // Each call that names a lease renews it.
+        // Every call that names a lease renews it.
         if let Some(lease) = &mut donor.lease {
             lease.until = lease.until.max(sent + lease.term);
         }
@@ -106,7 +106,7 @@ impl Engine {
                 if slab_bytes < ours {
                     let why = format!("its slabs have {slab_bytes} bytes; this client uses {ours} of each");
                     donor.back_off(why, now);
-                    // The lease ends by itself; no other is taken before.
+                    // The lease expires at the node; request no other one before.
                     return donor.retry_at = sent + term;
                 }
                 donor.begin_lease(Lease { key: lease, term, until: sent + term });
@@ -151,7 +151,8 @@ impl Engine {
         self.look_at_wish(node, now);
     }
 
-    /// A node that wants its memory back gets it when the others are known to be there: they are asked at once.
+    /// Records whether a node is draining. It is left only when the other nodes are known to be reachable, so their
+    /// leases are renewed at once.
     fn look_at_wish(&mut self, node: usize, now: Nanos) {
         let donor = &mut self.donors[node];
         if !donor.room.is_draining {
@@ -168,7 +169,7 @@ impl Engine {
             && self.extents[extent].away_mut(node, slab).is_some()
         {
             let (CallFailed::Refused(Refusal { reason: why, .. }) | CallFailed::Unreachable(why)) = failed;
-            // It is asked for what it has once more.
+            // The node joins the volume again, and is queried once more for the slabs that it retains.
             return self.lose_lease(node, why, now);
         }
         if let Call::Look | Call::Claim { .. } = call {
@@ -178,7 +179,7 @@ impl Engine {
         let donor = &mut self.donors[node];
         if call == Call::Report {
             donor.reported = None;
-            // An earlier version: it shows less to operators, and that is all.
+            // An earlier version, which does not show reports to operators.
             if matches!(&failed, CallFailed::Refused(refusal) if refusal.kind == RefusalKind::Malformed) {
                 donor.takes_reports = false;
                 return;
@@ -204,11 +205,11 @@ impl Engine {
                     self.close_opened(node);
                 }
             }
-            // It ends by itself.
+            // The lease expires at the node.
             CallFailed::Unreachable(_) if call == Call::End => donor.lease = None,
             CallFailed::Unreachable(why) => {
                 match call {
-                    // It may have been granted: then it is returned.
+                    // The slab may have been granted, so it is returned.
                     Call::Grant { extent, slab } => {
                         donor.is_full = true;
                         donor.calls.push_back(Call::Return { slab });
@@ -224,7 +225,7 @@ impl Engine {
         }
     }
 
-    /// A session that the node did not take is none.
+    /// Closes a session that the node did not accept.
     fn close_opened(&mut self, node: usize) {
         let donor = &mut self.donors[node];
         if let Link::Opened(_) = donor.link {
@@ -248,7 +249,7 @@ impl Engine {
         self.wake_all();
     }
 
-    /// Operations that wait look again.
+    /// Continues all operations that wait for a replica.
     fn wake_all(&mut self) {
         (0..self.extents.len()).for_each(|extent| self.wake(extent));
     }
@@ -279,19 +280,19 @@ impl Engine {
         self.wake(extent);
     }
 
-    /// The session with a node is over.
+    /// Handles the end of the session with a node.
     pub(super) fn link_down(&mut self, node: usize, why: String, now: Nanos) {
         let donor = &mut self.donors[node];
         if donor.down_since.is_none() {
             tracing::info!(node, "a memory node is not reached: {why}");
         }
-        // Dropping it ends what is under way.
+        // Dropping the session ends its requests in flight.
         donor.link = Link::Down;
         donor.back_off(why, now);
         self.notes_left(node);
         let donor = &mut self.donors[node];
         donor.down_since = donor.down_since.or(Some(now));
-        // Slabs that it was not asked for yet are asked of others.
+        // Slabs that were not requested yet are requested from other nodes.
         let is_new = |call: &Call| match *call {
             Call::Grant { extent, slab } => self.extents[extent].away_mut(node, slab).is_none(),
             _ => false,
@@ -319,7 +320,7 @@ impl Engine {
         }
     }
 
-    /// The lease is over: what is at the node is gone.
+    /// Handles the end of a lease: the client has lost its slabs at the node.
     pub(super) fn lose_lease(&mut self, node: usize, why: String, now: Nanos) {
         self.link_down(node, why, now);
         let donor = &mut self.donors[node];
@@ -338,7 +339,7 @@ impl Engine {
                 .map(|replica| replica.serial)
                 .collect();
             for serial in serials {
-                // The node may only have been out of reach: then it has the bytes still.
+                // The node may only have been unreachable, and still have the bytes.
                 if self.noting.is_some() && self.extents[at].depends_on(serial) {
                     continue;
                 }
@@ -350,7 +351,7 @@ impl Engine {
         self.put_away(node);
     }
 
-    /// Replicas at a node wait until the node grants their slabs again.
+    /// Marks the replicas on a node as away, until the node grants their slabs again.
     pub(super) fn put_away(&mut self, node: usize) {
         for replica in self.extents.iter_mut().flat_map(|extent| &mut extent.replicas) {
             if let Home::Node { donor, slab, .. } = replica.home
@@ -361,7 +362,7 @@ impl Engine {
         }
     }
 
-    /// Asks all nodes how they stand, without waiting until their leases are renewed anyway.
+    /// Renews all leases now, to query the state of the nodes.
     pub fn renew_now(&mut self) {
         for donor in &mut self.donors {
             if donor.lease.is_some() && !donor.calls.contains(&Call::Renew) {
@@ -370,7 +371,7 @@ impl Engine {
         }
     }
 
-    /// Gives all leases back. Nothing can be read or written afterwards.
+    /// Begins to end all leases. Nothing can be read or written afterwards.
     pub fn close(&mut self) {
         for donor in &mut self.donors {
             donor.is_ending = true;
@@ -378,7 +379,7 @@ impl Engine {
         }
     }
 
-    /// Whether nothing is left to be given back after [`Engine::close`].
+    /// Returns whether no lease is left after [`Engine::close`].
     pub fn is_closed(&self) -> bool {
         let is_free = |donor: &Donor<_>| {
             donor.lease.is_none() && !matches!(donor.asked, Some((Call::Lease | Call::Claim { .. }, _)))
@@ -387,7 +388,7 @@ impl Engine {
     }
 }
 
-/// Lets the requests of a session name a replica.
+/// Registers the slab of a replica with a session, so that requests can name it.
 fn give_number(replica: &mut Replica, node: usize, session: &Session<Told>) {
     if let Home::Node { donor, region, grant, .. } = &mut replica.home
         && *donor == node

@@ -1,8 +1,8 @@
-//! Which nodes are members of a volume, and when its client can go on with them.
+//! Members of a volume, and the condition under which its client continues.
 //!
-//! It goes on with some nodes only if nobody else can claim the volume without asking one of these. Whether a claim is
-//! allowed depends on the newest mark that its nodes know (`claim.rs`), so it is checked for each mark that a node may
-//! know: also for those that were sent, and that not all have.
+//! The client continues with a set of nodes only if no other client can claim the volume without one of them. Whether
+//! a claim succeeds depends on the newest view that its nodes have (`claim.rs`). The condition is therefore checked
+//! for each view that a node may have, including views that were sent and that not all nodes have stored.
 
 use farcall_verbs::Nanos;
 
@@ -12,13 +12,13 @@ use crate::client::claim::quorum;
 use crate::client::donor::Call;
 use crate::wire::Mark;
 
-/// The marks that nodes may know.
+/// Views that nodes may have.
 pub(super) struct Marks {
-    /// All its members have it.
+    /// The current view, which all its members have stored.
     now: Mark,
-    /// What was to follow it since; the last one is to follow now.
+    /// Views proposed since; the last one is to follow now.
     later: Vec<Mark>,
-    /// Who does not have that yet.
+    /// Nodes that have not stored that one yet.
     left: Vec<usize>,
 }
 
@@ -27,7 +27,7 @@ impl Marks {
         Self { now, later: Vec::new(), left: Vec::new() }
     }
 
-    /// The one that counts.
+    /// Returns the current view.
     pub const fn now(&self) -> &Mark {
         &self.now
     }
@@ -36,12 +36,12 @@ impl Marks {
         !self.later.is_empty()
     }
 
-    /// The newest.
+    /// Returns the newest view, current or proposed.
     fn last(&self) -> &Mark {
         self.later.last().unwrap_or(&self.now)
     }
 
-    /// Whether the client may go on with the nodes that have these names in the volume.
+    /// Returns whether the client may continue with the nodes that have these identifiers in the volume.
     fn are_enough(&self, ids: &[u64]) -> bool {
         std::iter::once(&self.now).chain(&self.later).all(|mark| {
             let named = ids.iter().filter(|id| mark.nodes.contains(id)).count();
@@ -49,12 +49,12 @@ impl Marks {
         })
     }
 
-    /// The mark behind the newest one, for these nodes.
+    /// Creates the view that follows the newest one, with these nodes.
     fn next(&self, nodes: Vec<u64>, members: Vec<u64>) -> Mark {
         Mark { change: self.last().change + 1, nodes, members, ..self.now.clone() }
     }
 
-    /// A mark is to follow, once these have it. Returns its number.
+    /// Proposes a view, which takes effect when the nodes `left` have stored it. Returns its number.
     fn follow(&mut self, mark: Mark, left: Vec<usize>) -> u32 {
         let change = mark.change;
         self.later.push(mark);
@@ -62,7 +62,7 @@ impl Marks {
         change
     }
 
-    /// A node has the mark of this number. Returns whether it counts from now on.
+    /// Records that a node has stored the view of this number. Returns whether that view takes effect now.
     fn taken(&mut self, node: usize, change: u32) -> bool {
         let Some(mark) = self.later.last().filter(|mark| mark.change == change) else { return false };
         self.left.retain(|at| *at != node);
@@ -74,7 +74,7 @@ impl Marks {
     }
 }
 
-/// The nodes that the next mark names: all but those that may go, if enough of the others are members.
+/// Returns the nodes of the next view: all but the `going` ones, if enough of the others are members.
 fn nodes_that_count(all: Vec<u64>, going: &[u64], members: &[u64]) -> Vec<u64> {
     let left: Vec<u64> = all.iter().filter(|id| !going.contains(id)).copied().collect();
     let there = left.iter().filter(|id| members.contains(id)).count();
@@ -82,14 +82,14 @@ fn nodes_that_count(all: Vec<u64>, going: &[u64], members: &[u64]) -> Vec<u64> {
 }
 
 impl Engine {
-    /// Until when nobody else can have the volume, for sure; without a volume, for ever.
+    /// Returns the time until which no other client can hold the volume; without a volume, the maximum.
     pub fn held_until(&self) -> Nanos {
         let Some(noting) = &self.noting else { return Nanos(u64::MAX) };
         let until = noting.members().map(|at| self.donors[at].lease.map_or(Nanos(0), |lease| lease.until));
         if noting.is_fenced() { Nanos(0) } else { until.min().unwrap_or(Nanos(0)) }
     }
 
-    /// Whether members have to be looked at again.
+    /// Returns whether the members must be checked again.
     pub(super) fn is_noting_busy(&self) -> bool {
         let Some(noting) = self.noting.as_ref().filter(|noting| !noting.is_fenced()) else { return false };
         noting.marks.is_changing()
@@ -97,14 +97,15 @@ impl Engine {
             || noting.members().any(|at| !self.donors[at].is_up())
     }
 
-    /// Nodes that want their memory back, and have it: they may go.
+    /// Returns the draining nodes that have no replica any more, so that they may leave.
     fn drained(&self) -> Vec<usize> {
         let draining = (0..self.donors.len()).filter(|at| self.donors[*at].room.is_draining);
         let replicas = || self.extents.iter().flat_map(|extent| &extent.replicas);
         draining.filter(|at| !replicas().any(|replica| replica.donor() == Some(*at))).collect()
     }
 
-    /// Goes on without members that are gone and with a newcomer that has everything, or not at all.
+    /// Proposes the next view if members were lost or a joining node is ready. Fences the client if too few members
+    /// are left.
     pub(super) fn look_at_members(&mut self, now: Nanos) {
         if self.noting.is_none() {
             return;
@@ -122,7 +123,7 @@ impl Engine {
         let is_there = |at: &usize| self.donors[*at].down_for(now) <= self.config.suspect_after;
         let staying: Vec<usize> = all.into_iter().filter(is_there).collect();
         let members = noting.ids(&staying);
-        // With a newcomer those that were lost do not count any more: they are taken in anew.
+        // A view with a joining node no longer names nodes that were lost; those join again later.
         let has_newcomer = newcomer.is_some_and(|newcomer| staying.contains(&newcomer));
         let mut all = if has_newcomer { Vec::new() } else { noting.marks.now().nodes.clone() };
         all.extend(members.iter().filter(|id| !all.contains(id)).copied().collect::<Vec<_>>());
@@ -133,7 +134,7 @@ impl Engine {
         }
         let mark = noting.marks.next(nodes, members);
         if let Err(error) = noting.history().propose(Some(noting.marks.now()), &mark) {
-            // It is proposed again when members are looked at the next time.
+            // The view is proposed again at the next check.
             return tracing::error!("the volume's next mark is not recorded, and so not sent: {error}");
         }
         let (nodes, members) = (mark.nodes.len(), mark.members.len());
@@ -142,12 +143,12 @@ impl Engine {
         staying.into_iter().for_each(|at| self.donors[at].calls.push_back(Call::Mark { change }));
     }
 
-    /// The mark that nodes are to be told of.
+    /// Returns the view that nodes are to store.
     pub(super) fn mark_to_be(&self) -> Option<&Mark> {
         self.noting.as_ref()?.marks.later.last()
     }
 
-    /// A node was told of the mark that has this number.
+    /// Handles the reply of a node that has stored the view of this number.
     pub(super) fn marked(&mut self, node: usize, change: u32, now: Nanos) {
         let Some(noting) = &mut self.noting else { return };
         if noting.marks.taken(node, change) {
@@ -159,8 +160,8 @@ impl Engine {
         }
     }
 
-    /// Members that the new mark does not name lack notes from now on. They are taken in again as any other node is,
-    /// also if they reply and their leases never ended.
+    /// Ends the leases of former members that the new view does not name: they lack metadata from now on. They join
+    /// again like other nodes, even if they reply and their leases never ended.
     fn leave_former_members(&mut self, now: Nanos) {
         let Some(noting) = &self.noting else { return };
         let members: Vec<usize> = noting.members().collect();

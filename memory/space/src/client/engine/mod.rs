@@ -1,10 +1,10 @@
-//! A client's address space, without thread, clock or socket: requests in, requests that are over out; calls to nodes
-//! out, their replies in; data by the sessions of `farcall-remio`.
+//! A client's address space, without thread, clock or socket. It accepts requests and returns completed ones; it
+//! returns calls to nodes and accepts their replies; it transfers data over the sessions of `farcall-remio`.
 //!
-//! Requests are cut into operations on one page each. At a time one operation has a page; others wait in the order in
-//! which they came. That makes everything else simple: a page is read and written by nobody else while it is written,
-//! copied, checked or repaired. Whole pages that lie together, and that nothing is out of the ordinary with, are a
-//! *run* instead: one piece of I/O for all of them.
+//! Requests are split into operations on one page each. Invariant: at most one operation holds a page; later
+//! operations on it queue in FIFO order. Hence no page is read or written while it is written, copied, checked or
+//! repaired. Consecutive full pages that need no special treatment form a *run* instead: one I/O request for all of
+//! them.
 
 mod claimed;
 mod io;
@@ -45,28 +45,28 @@ use requests::Requests;
 use runs::{RunTag, Runs};
 use scrub::PeriodicScrub;
 
-/// What a piece of I/O is of.
+/// Purpose of an I/O request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tag {
     Page(PageTag),
     Run(RunTag),
-    /// A note, for a member.
+    /// A metadata write to a member.
     Note {
         write: u32,
         node: usize,
     },
-    /// A piece of notes, from a member or to a newcomer.
+    /// A chunk of metadata, read from a member or written to the joining node.
     Copy(usize, CopyTag),
 }
 
-/// Of which operation, with which replica.
+/// The operation and the replica of an I/O request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PageTag {
     operation: u32,
     replica: u32,
 }
 
-/// Keeps what has ended until the engine takes it.
+/// Queue of completed I/O requests, until the engine takes them.
 #[derive(Clone, Default)]
 pub(super) struct Told(Arc<Mutex<Vec<Done<Tag>>>>);
 
@@ -74,7 +74,7 @@ impl Handler for Told {
     type Context = Tag;
 
     fn done(&self, done: Done<Tag>) {
-        // What a panic left is whole.
+        // The vector is consistent after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(done);
     }
 }
@@ -85,9 +85,9 @@ impl Told {
     }
 }
 
-/// Operations that copy or check, at once.
+/// Maximum number of concurrent operations that copy or scrub.
 const BACKGROUND_MAX: usize = 8;
-/// How often things are looked at that wait for something.
+/// Interval between maintenance steps while work is pending.
 const LOOK_PERIOD: Duration = Duration::from_millis(10);
 
 /// A client's address space.
@@ -99,30 +99,30 @@ pub struct Engine {
     extents: Vec<Extent>,
     spill: Option<SpillFile>,
     sums: Sums,
-    /// Of checksums.
+    /// Seed of the page checksums.
     seed: u64,
-    /// For a process after this one.
+    /// Recovery file for a successor process; `None` if the address space cannot be resumed.
     keep: Option<Keep>,
-    /// Of a volume.
+    /// Replication state of the volume metadata; `None` if the address space is not a volume.
     noting: Option<Noting>,
-    /// Where pages are has changed, and was not kept yet.
+    /// `true` if the placement has changed and was not stored yet.
     is_placement_new: bool,
-    /// Pages of which a write failed: what else than the checksum's they may hold.
+    /// Uncertain pages, of which a write failed: checksums of their possible contents besides the recorded one.
     unsure: BTreeMap<u64, Vec<u64>>,
     operations: Vec<Option<Operation>>,
     unused: Vec<u32>,
     runs: Runs,
     buffers: Buffers,
-    /// To be looked at.
+    /// Operations to be continued.
     ready: VecDeque<u32>,
-    /// Pages that an operation has; others wait for it.
+    /// Pages held by an operation or a run, each with the operations that wait for it.
     locks: HashMap<u64, VecDeque<u32>>,
     requests: Requests,
-    /// I/O that has ended already.
+    /// I/O requests that completed immediately; handled in the next step.
     later: Vec<(PageTag, Result<Bytes, ()>)>,
-    /// I/O under way, by replica.
+    /// Number of I/O requests in flight, by replica.
     flying: BTreeMap<u32, u32>,
-    /// Replicas that were given up: their slabs are returned when nothing is under way there.
+    /// Dropped replicas. Their slabs are returned when no I/O with them is in flight.
     leaving: Vec<Replica>,
     background: usize,
     last_serial: u32,
@@ -135,15 +135,15 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An address space of nothing but zeros. It has no node yet: see [`Engine::next_call`].
+    /// Creates an address space of zeros. Its nodes are not connected yet: see [`Engine::next_call`].
     ///
     /// # Errors
-    /// If a number is impossible, or the device or the system has no room.
+    /// Returns an error if a number is out of range, or if the device or the operating system lacks resources.
     pub fn new(nic: &Nic, config: ClientConfig) -> Result<Self, OpenError> {
         config.check()?;
         let seed = u64::from_le_bytes(nic.entropy.bytes()?);
         let mut rng = SplitMix64::new(seed);
-        // Sessions that have ended may still be there when others are opened.
+        // Ended sessions may still exist when others are opened.
         let depth = config.connections * usize::try_from(io::SEND_DEPTH).unwrap_or(0);
         let completions = (4 * depth * config.node_room()) as u32;
         let poller = Poller::new(nic, PollerConfig { completions, ..PollerConfig::default() })?;
@@ -175,7 +175,7 @@ impl Engine {
             leaving: Vec::new(),
             background: 0,
             last_serial: 0,
-            // Numbers of slabs say nothing of other clients'.
+            // The numbers of slabs are independent of those of other clients.
             last_slab: 0,
             rng,
             look_at: Nanos(0),
@@ -186,12 +186,12 @@ impl Engine {
         })
     }
 
-    /// What it is made of.
+    /// Returns the configuration.
     pub const fn config(&self) -> &ClientConfig {
         &self.config
     }
 
-    /// A request that is over.
+    /// Returns a completed request.
     pub fn next_ended(&mut self) -> Option<Ended> {
         self.keep_placement();
         if self.is_fenced() {
@@ -200,17 +200,17 @@ impl Engine {
         self.is_placement_noted().then(|| self.requests.next_ended())?
     }
 
-    /// Where the memory of its reads comes from, and may go back to.
+    /// Returns the cache that provides the buffers of reads and accepts them back.
     pub(in crate::client) const fn buffers(&self) -> &Buffers {
         &self.buffers
     }
 
-    /// Requests that are not over.
+    /// Returns the number of requests in progress.
     pub fn pending(&self) -> usize {
         self.requests.pending()
     }
 
-    /// How it stands.
+    /// Returns the status of the address space.
     pub fn status(&self) -> SpaceStatus {
         let on = |donor| {
             let replicas = self.extents.iter().flat_map(|extent| &extent.replicas);
@@ -233,7 +233,7 @@ impl Engine {
         }
     }
 
-    /// The extent of a page, and the page's place in it.
+    /// Returns the extent of a page, and the index of the page in it.
     const fn place(&self, page: u64) -> (usize, usize) {
         let pages = self.pages_an_extent();
         ((page / pages) as usize, (page % pages) as usize)
@@ -243,14 +243,14 @@ impl Engine {
         self.config.slab_bytes / PAGE_BYTES as u64
     }
 
-    /// Looks again, at once, at what waits for a replica of an extent.
+    /// Continues the operations that wait for a replica of an extent.
     fn wake(&mut self, extent: usize) {
         self.ready.extend(self.extents[extent].waiting.drain(..));
     }
 
     fn step_ready(&mut self, now: Nanos) -> bool {
         let any = !self.ready.is_empty();
-        // What becomes ready meanwhile has its turn after what has come.
+        // Operations that become ready during this loop follow after the completed I/O.
         for _ in 0..self.ready.len() {
             if let Some(id) = self.ready.pop_front() {
                 self.step(id, now);

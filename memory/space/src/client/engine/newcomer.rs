@@ -1,9 +1,13 @@
-//! A node that is taken into a volume that is in use: one that joined, or one that was lost and is there again.
+//! A node that joins a volume in use: a new one, or one that was lost and has returned.
 //!
-//! It is claimed as by the next mount, under the epoch of this one, and what it kept is returned. Then the notes are
-//! copied to it from a member, piece by piece. Notes that are written meanwhile go to it, too, if their place is copied
-//! already; those that overlap the piece under way wait. When it has all notes it becomes a member by a mark that all
-//! members have. Until then nothing depends on it. One node at a time is taken in.
+//! 1. The client claims the node as the next mount would, but under its own epoch, and returns the slabs that the node
+//!    retained.
+//! 2. It copies the metadata to the node from a member, chunk by chunk. Metadata writes below the copy position are
+//!    also sent to the joining node. Writes that overlap the chunk being copied are held until the chunk is complete.
+//! 3. After the last chunk it proposes a view that includes the node. The node becomes a member when all members have
+//!    stored the view. Until then nothing depends on it.
+//!
+//! One node joins at a time.
 
 use std::ops::Range;
 
@@ -17,20 +21,20 @@ use crate::client::claim::ClaimedNode;
 use crate::client::donor::Call;
 use crate::wire::{Kept, Reply};
 
-/// How far it is.
+/// Progress of the joining node.
 #[derive(Debug)]
 enum Step {
-    /// It is asked for what it keeps, and then for its part.
+    /// The client queries the node's state, and then claims its part.
     Claiming,
-    /// A session with it is to begin.
+    /// The session with it is being opened.
     Claimed,
-    /// It has the notes before this place; those of the piece there are under way, or waited for.
+    /// It has the metadata before offset `from`. The chunk there is in flight, or waits for overlapping writes.
     Copying { from: u64, is_under_way: bool },
-    /// Members hear of it.
+    /// The view that includes it is being stored.
     Marking,
 }
 
-/// A piece of notes on its way to a newcomer.
+/// A chunk of metadata that is copied to the joining node.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::client) struct CopyTag {
     attempt: u32,
@@ -40,10 +44,10 @@ pub(in crate::client) struct CopyTag {
 
 pub(super) struct Newcomer {
     node: usize,
-    /// Pieces of an earlier one are not taken for its own.
+    /// Distinguishes the node from earlier ones, whose chunks are ignored.
     attempt: u32,
     step: Step,
-    /// What overlaps the piece under way.
+    /// Writes that overlap the chunk in flight.
     held: Vec<(u64, Vec<u8>, Then)>,
 }
 
@@ -52,12 +56,12 @@ impl Newcomer {
         self.node
     }
 
-    /// The node, if it is to be a member now.
+    /// Returns the node if the next view must include it.
     pub fn to_be_member(&self) -> Option<usize> {
         matches!(self.step, Step::Marking).then_some(self.node)
     }
 
-    /// The node, if notes at a place go to it, too.
+    /// Returns the node if metadata writes at this offset must also be sent to it.
     pub fn takes(&self, at: u64) -> Option<usize> {
         match self.step {
             Step::Claiming | Step::Claimed => None,
@@ -66,7 +70,7 @@ impl Newcomer {
         }
     }
 
-    /// Keeps notes that have to wait for the piece under way. Gives others back.
+    /// Holds a write that overlaps the chunk in flight. Returns any other write.
     pub fn hold(&mut self, at: u64, bytes: Vec<u8>, then: Then) -> Option<(Vec<u8>, Then)> {
         let end = at + bytes.len() as u64;
         match self.piece() {
@@ -87,7 +91,7 @@ impl Newcomer {
 }
 
 impl Engine {
-    /// Takes the next node in that is out of the volume, and goes on with the one that is being taken in.
+    /// Continues with the joining node, or starts with the next node that is not a member.
     pub(super) fn look_at_newcomers(&mut self, now: Nanos) {
         let Some(noting) =
             self.noting.as_mut().filter(|noting| !noting.is_fenced() && !noting.is_read_only())
@@ -105,17 +109,17 @@ impl Engine {
             let donor = &self.donors[*node];
             donor.is_out && !donor.is_ending && donor.asked.is_none() && donor.retry_at <= now
         };
-        // Each has its turn, whoever fails.
+        // Start after the previous attempt, so that each node is tried even if others fail.
         let first = noting.attempts as usize;
         let Some(node) = (first..first + count).map(|at| at % count).find(is_due) else { return };
         noting.attempts = noting.attempts.wrapping_add(1);
         let (attempt, step, held) = (noting.attempts, Step::Claiming, Vec::new());
         noting.newcomer = Some(Newcomer { node, attempt, step, held });
-        // What was asked of it before is over.
+        // Earlier calls to the node are obsolete.
         self.donors[node].calls = [Call::Look].into();
     }
 
-    /// A node that is to be taken in told what it keeps of the volume.
+    /// Handles the reply of a joining node to the query of its state.
     pub(super) fn looked(&mut self, node: usize, kept: Option<Kept>, now: Nanos) {
         let Some(noting) = &self.noting else { return };
         let mark = noting.marks.now();
@@ -134,7 +138,7 @@ impl Engine {
         self.donors[node].calls.push_back(Call::Claim { id });
     }
 
-    /// A node has answered a claim; the volume calls it `id`.
+    /// Handles the reply of a joining node to the claim under the identifier `id`.
     pub(super) fn newcomer_claimed(&mut self, node: usize, id: u64, reply: Reply, sent: Nanos, now: Nanos) {
         let Some(noting) = &mut self.noting else { return };
         let claimed = ClaimedNode::of_reply(id, reply, &self.config, noting.layout());
@@ -151,14 +155,13 @@ impl Engine {
         }
     }
 
-    /// A node cannot be taken in now.
+    /// Abandons a joining node and delays the next attempt.
     pub(super) fn newcomer_failed(&mut self, node: usize, why: String, now: Nanos) {
         self.donors[node].back_off(why, now);
         self.drop_newcomer(node, now);
     }
 
-    /// The node that was being taken in is out again, if it is this one. Its lease ends by itself, or with the next
-    /// claim.
+    /// Makes a node a non-member again if it is the joining one. Its lease expires, or ends with the next claim.
     pub(super) fn drop_newcomer(&mut self, node: usize, now: Nanos) {
         let Some(noting) = &mut self.noting else { return };
         let Some(newcomer) = noting.newcomer.take_if(|newcomer| newcomer.node == node) else { return };
@@ -171,12 +174,12 @@ impl Engine {
         self.note_held(newcomer.held, now);
     }
 
-    /// Notes what had to wait.
+    /// Starts the writes that were held.
     fn note_held(&mut self, held: Vec<(u64, Vec<u8>, Then)>, now: Nanos) {
         held.into_iter().for_each(|(at, bytes, then)| self.note(at, bytes, then, now));
     }
 
-    /// A session with a node has begun.
+    /// Starts copying to a joining node after its session was opened.
     pub(super) fn newcomer_reached(&mut self, node: usize, now: Nanos) {
         let Some(newcomer) = self.noting.as_mut().and_then(|noting| noting.newcomer.as_mut()) else { return };
         if newcomer.node == node && matches!(newcomer.step, Step::Claimed) {
@@ -186,8 +189,8 @@ impl Engine {
         }
     }
 
-    /// Copies the next piece of notes, once nothing that overlaps it is under way; behind the last one members hear of
-    /// the newcomer.
+    /// Copies the next chunk of metadata once no overlapping write is in progress. After the last chunk, proposes the
+    /// view that includes the node.
     fn copy_notes(&mut self, now: Nanos) {
         let Some(noting) = &mut self.noting else { return };
         let (len_bytes, is_marking) = (noting.layout().len_bytes(), noting.marks.is_changing());
@@ -226,7 +229,7 @@ impl Engine {
         }
     }
 
-    /// A piece was read from a member, or written to the newcomer.
+    /// Handles a chunk that was read from a member, or written to the joining node.
     pub(super) fn copied(&mut self, tag: CopyTag, bytes: Option<Vec<u8>>, now: Nanos) {
         let Some(newcomer) = self.noting.as_mut().and_then(|noting| noting.newcomer.as_mut()) else { return };
         if newcomer.attempt != tag.attempt {
@@ -243,7 +246,7 @@ impl Engine {
         self.copy_notes(now);
     }
 
-    /// A piece did not arrive: the newcomer is taken in from the beginning.
+    /// Handles a failed transfer of a chunk: the node joins again from the beginning.
     pub(super) fn copy_failed(&mut self, tag: CopyTag, now: Nanos) {
         let newcomer = self.noting.as_ref().and_then(|noting| noting.newcomer.as_ref());
         if let Some(node) = newcomer.filter(|it| it.attempt == tag.attempt).map(|newcomer| newcomer.node) {
@@ -251,7 +254,7 @@ impl Engine {
         }
     }
 
-    /// All members have a mark. If the newcomer is one of them, it is none any more.
+    /// Ends the joining of a node that is a member of the view that just took effect.
     pub(super) fn newcomer_marked(&mut self) {
         let Some(noting) = &mut self.noting else { return };
         let members: Vec<usize> = noting.members().collect();

@@ -1,8 +1,8 @@
-//! The notes of a volume, while the engine runs: what is noted goes to all members, and has happened when all have it.
+//! Replication of the volume metadata. A metadata write is sent to all members and is committed when all of them have
+//! it.
 //!
-//! A member that is out of reach for too long is one no longer, once the others were told so ([`Mark`]); when it answers
-//! again it is taken in as a new node is (`newcomer.rs`). A client whose members are too few is *fenced*: another one may
-//! have the volume.
+//! A member that is unreachable for too long is removed by a new view ([`Mark`]). When it replies again, it joins like
+//! a new node (`newcomer.rs`). A client that has too few members left is *fenced*: another client may hold the volume.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,59 +23,59 @@ use crate::client::history::History;
 use crate::client::notes::{Entry, Layout, Placed, PlacedReplica};
 use crate::wire::{Mark, Request as Asked};
 
-/// Bytes that go to a node at once.
+/// Length in bytes of the chunks in which metadata is sent to a node.
 pub(super) const PIECE_BYTES: usize = 64 << 10;
-/// Pieces of the user's that are under way.
+/// Maximum number of chunks of user metadata in progress.
 pub(super) const PIECES_MAX: usize = 256;
 
-/// What has happened when something is noted.
+/// Action when a metadata write is committed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Then {
-    /// An operation may store.
+    /// The operation may store its page.
     Intent { operation: u32 },
-    /// A run may store.
+    /// The run may store its pages.
     Run { run: u32 },
-    /// A piece of where pages are.
+    /// A chunk of a placement is committed.
     Placement,
-    /// A piece of what the user noted.
+    /// A chunk of a user metadata write is committed.
     User { token: u64 },
 }
 
 struct NoteWrite {
     at: u64,
     bytes: Vec<u8>,
-    /// Members that do not have it yet.
+    /// Nodes that do not have it yet.
     left: Vec<usize>,
     then: Then,
 }
 
-/// A node's copy of the notes.
+/// A node's copy of the metadata.
 pub(super) struct Copy {
-    /// What the volume calls the node.
+    /// Identifier of the node within the volume.
     pub node: u64,
     pub region: RemoteRegion,
-    /// Its number in the session that is open, if one is.
+    /// Number of the region in the open session; `None` if there is none.
     pub grant: Option<u32>,
 }
 
 pub(super) struct Noting {
     volume: VolumeConfig,
     layout: Layout,
-    /// By node of the configuration.
+    /// Copies by index of the node; `None` for a node without one.
     copies: Vec<Option<Copy>>,
     pub(super) marks: Marks,
-    /// A node that is being taken in.
+    /// The node that is joining.
     pub(super) newcomer: Option<Newcomer>,
-    /// How many nodes it was begun to take in so far.
+    /// Number of attempts to add a node so far.
     pub(super) attempts: u32,
     writes: BTreeMap<u32, NoteWrite>,
     last_write: u32,
     generation: u64,
-    /// Pieces of a placement under way.
+    /// Number of chunks of a placement in progress.
     placing: usize,
-    /// Operations that wait until it is noted where pages are.
+    /// Operations that wait until the placement is committed.
     waiting: Vec<u32>,
-    /// Pieces that are left, by token.
+    /// Number of chunks left of each user metadata write, by token.
     asked: BTreeMap<u64, usize>,
     is_fenced: bool,
 }
@@ -113,7 +113,7 @@ impl Noting {
         }
     }
 
-    /// There is a node that has no part in the volume.
+    /// Adds a node that is not part of the volume.
     pub fn add_stranger(&mut self) {
         self.copies.push(None);
     }
@@ -126,7 +126,7 @@ impl Noting {
         self.is_fenced
     }
 
-    /// What a node that is to be taken in is asked for.
+    /// Returns the message of a call to a joining node.
     pub(super) fn request(&self, call: Call, name: &str) -> Option<Asked> {
         match call {
             Call::Look => Some(self.volume.look()),
@@ -135,24 +135,24 @@ impl Noting {
         }
     }
 
-    /// A node has another copy from now on.
+    /// Sets the copy of a node.
     pub(super) fn set_copy(&mut self, at: usize, copy: Copy) {
         self.copies[at] = Some(copy);
     }
 
-    /// What names a node's copy in the session with it.
+    /// Returns the number of a node's copy in the session with it.
     pub(super) fn grant(&self, at: usize) -> Option<u32> {
         self.copies[at].as_ref()?.grant
     }
 
-    /// Whether something is being noted that overlaps a piece.
+    /// Returns whether a write in progress overlaps the chunk.
     pub(super) fn is_noted_at(&self, piece: &Range<u64>) -> bool {
         let overlaps =
             |write: &NoteWrite| write.at < piece.end && piece.start < write.at + write.bytes.len() as u64;
         self.writes.values().any(overlaps)
     }
 
-    /// What the volume calls a node, if it has a name for it.
+    /// Returns the identifier of a node within the volume.
     pub(super) fn id(&self, at: usize) -> Option<u64> {
         self.copies[at].as_ref().map(|copy| copy.node)
     }
@@ -166,7 +166,7 @@ impl Noting {
         (0..self.copies.len()).filter(|at| self.id(*at).is_some_and(|id| members.contains(&id)))
     }
 
-    /// Waits for nodes no longer that are no members, but for a newcomer. Returns the writes that are over by that.
+    /// Stops waiting for nodes that are neither members nor joining. Returns the writes that are committed by that.
     pub(super) fn wait_for_members_only(&mut self) -> Vec<u32> {
         let newcomer = self.newcomer.as_ref().map(Newcomer::node);
         let awaited: Vec<usize> = self.members().chain(newcomer).collect();
@@ -180,18 +180,19 @@ impl Noting {
 }
 
 impl Engine {
-    /// Whether the volume is lost to this client, for ever.
+    /// Returns whether this client has permanently lost the volume.
     pub fn is_fenced(&self) -> bool {
         self.noting.as_ref().is_some_and(|noting| noting.is_fenced)
     }
 
-    /// Whether all that is told rests upon what members know of where pages are.
+    /// Returns whether the placement on which completed requests depend is committed.
     pub(super) fn is_placement_noted(&self) -> bool {
         let is_noted = |noting: &Noting| noting.placing == 0 && !self.is_placement_new;
         self.noting.as_ref().is_none_or(|noting| noting.is_read_only() || is_noted(noting))
     }
 
-    /// Whether where pages are is not to be changed: replicas of nodes that are absent count when these are there again.
+    /// Returns whether the placement must not change (read-only mounts): replicas of absent nodes count again when
+    /// these return.
     pub(super) fn is_placement_fixed(&self) -> bool {
         self.noting.as_ref().is_some_and(Noting::is_read_only)
     }
@@ -210,7 +211,7 @@ impl Engine {
         left.into_iter().for_each(|node| self.post_note(serial, node, now));
     }
 
-    /// Sends a note to a member that is reached. It is sent again when a session with it begins anew.
+    /// Sends a write to a member if there is a session with it. It is sent again when another session is opened.
     fn post_note(&mut self, serial: u32, node: usize, now: Nanos) {
         let Some(noting) = &self.noting else { return };
         let (Some(write), Some(copy)) = (noting.writes.get(&serial), &noting.copies[node]) else { return };
@@ -227,7 +228,7 @@ impl Engine {
         }
     }
 
-    /// A session with a node has begun.
+    /// Sends pending writes to a node after a session with it was opened.
     pub(super) fn notes_reached(&mut self, node: usize, now: Nanos) {
         let Some(noting) = &mut self.noting else { return };
         if let (Some(copy), Some(session)) = (&mut noting.copies[node], self.donors[node].session()) {
@@ -239,14 +240,14 @@ impl Engine {
         self.newcomer_reached(node, now);
     }
 
-    /// It has ended.
+    /// Records that the session with a node has ended.
     pub(super) fn notes_left(&mut self, node: usize) {
         if let Some(copy) = self.noting.as_mut().and_then(|noting| noting.copies[node].as_mut()) {
             copy.grant = None;
         }
     }
 
-    /// A member has a note.
+    /// Records that a node has a write.
     pub(super) fn noted(&mut self, serial: u32, node: usize, now: Nanos) {
         let Some(write) = self.noting.as_mut().and_then(|noting| noting.writes.get_mut(&serial)) else {
             return;
@@ -286,7 +287,7 @@ impl Engine {
         }
     }
 
-    /// Notes what a page is to hold, before it is stored anywhere. Returns whether that is done.
+    /// Writes the entry of a page before the page is stored anywhere. Returns whether the entry is committed.
     pub(super) fn note_page(&mut self, id: u32, operation: &mut Operation, now: Nanos) -> bool {
         if self.noting.is_none() || operation.is_noted() {
             return true;
@@ -295,7 +296,7 @@ impl Engine {
             return false;
         }
         if !self.is_placement_noted() {
-            // What is stored where nobody looks for it is lost.
+            // A page stored at a location that is not committed would be lost.
             if let Some(noting) = self.noting.as_mut().filter(|noting| !noting.waiting.contains(&id)) {
                 noting.waiting.push(id);
             }
@@ -312,7 +313,7 @@ impl Engine {
         false
     }
 
-    /// Notes what the pages of a run are to hold, with these checksums, before they are stored anywhere.
+    /// Writes the entries of the pages of a run, with these checksums, before the pages are stored anywhere.
     pub(super) fn note_run(&mut self, run: u32, pages: Range<u64>, sums: &[u64], now: Nanos) {
         let (extent, at) = self.place(pages.start);
         self.pages_of(extent);
@@ -327,14 +328,14 @@ impl Engine {
         self.note(place, bytes, Then::Run { run }, now);
     }
 
-    /// Whether it can be noted where pages are, and has to be.
+    /// Returns whether a changed placement must be written, and can be written now.
     pub(super) fn is_placement_due(&self) -> bool {
         self.is_placement_new
             && !self.is_placement_fixed()
             && self.noting.as_ref().is_some_and(|noting| noting.placing == 0 && !noting.is_fenced)
     }
 
-    /// Notes where pages are, if that has changed.
+    /// Writes the placement if it has changed.
     pub(super) fn note_placement(&mut self, now: Nanos) {
         if !self.is_placement_due() {
             return;
@@ -375,7 +376,7 @@ impl Engine {
         }
     }
 
-    /// Takes notes of the user's.
+    /// Accepts a write of user metadata.
     pub(super) fn submit_note(
         &mut self,
         token: u64,
@@ -405,7 +406,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The volume may be another client's: from now on everything fails.
+    /// Fences this client, since another one may hold the volume: from now on all requests fail.
     pub(super) fn fence(&mut self, now: Nanos) {
         let Some(noting) = &mut self.noting else { return };
         tracing::error!("the volume is lost to this client: too many nodes did not hear of it in time");
@@ -431,7 +432,7 @@ impl Engine {
 }
 
 impl Replica {
-    /// Its node, and what we call its slab there.
+    /// Returns its node, and the number of its slab there.
     const fn home_at_node(&self) -> Option<(usize, u64)> {
         match self.home {
             Home::Node { donor, slab, .. } | Home::Away { donor, slab } => Some((donor, slab)),

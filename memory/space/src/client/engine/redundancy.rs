@@ -1,4 +1,4 @@
-//! How redundant the address space is: reported to nodes, which show it to operators, and in the log.
+//! Redundancy of the address space: reported to nodes, which show it to operators, and written to the log.
 
 use std::time::Duration;
 
@@ -9,27 +9,27 @@ use crate::client::donor::Call;
 use crate::client::extent::{Extent, Replica};
 use crate::wire::Redundancy;
 
-/// Shortest interval between two reports to one node: while slabs are copied, their number changes often.
+/// Minimum interval between two reports to one node: while slabs are copied, the number of them changes often.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The worst that holds of any slab.
+/// State of the slab with the least redundancy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum RedundancyState {
     #[default]
     InSync,
-    /// Replicas are missing, and some are being made.
+    /// Replicas are missing, and some are being created.
     Copying,
-    /// Replicas are missing, and none can be made now.
+    /// Replicas are missing, and none can be created now.
     Degraded,
-    /// No replica is left of some slab.
+    /// A slab has no replica left.
     Lost,
 }
 
-/// What was reported last.
+/// State of the reports.
 #[derive(Default)]
 pub(super) struct RedundancyReports {
     logged: RedundancyState,
-    /// Some node does not have the latest report yet.
+    /// `true` if some node does not have the latest report yet.
     is_due: bool,
 }
 
@@ -40,7 +40,7 @@ impl RedundancyReports {
 }
 
 impl Engine {
-    /// How redundant the address space is.
+    /// Returns the redundancy of the address space.
     pub(super) fn redundancy(&self) -> Redundancy {
         let mut redundancy = Redundancy { replicas: self.config.replicas as u32, ..Redundancy::default() };
         for extent in self.extents.iter().filter(|extent| extent.is_touched) {
@@ -56,7 +56,7 @@ impl Engine {
         redundancy
     }
 
-    /// Whether every replica is in sync and can be read.
+    /// Returns whether every replica is in sync and reachable, and none is missing.
     pub(super) fn is_whole(&self) -> bool {
         let is_whole = |extent: &Extent| {
             let can_be_read = |replica: &Replica| replica.is_in_sync() && replica.is_reachable();
@@ -65,7 +65,7 @@ impl Engine {
         self.extents.iter().filter(|extent| extent.is_touched).all(is_whole)
     }
 
-    /// Reports how redundant the address space is, if that has changed.
+    /// Reports the redundancy if it has changed.
     pub(super) fn report_redundancy(&mut self, now: Nanos) {
         let redundancy = self.redundancy();
         self.log_redundancy(redundancy);
@@ -124,8 +124,8 @@ impl Engine {
         }
     }
 
-    /// Slabs on a node that wants its memory back which stay there, since fewer replicas than configured would be left
-    /// and none can be made elsewhere.
+    /// Returns the number of slabs that stay on a draining node because fewer replicas than configured would remain
+    /// and none can be created elsewhere.
     fn slabs_held_back(&self, node: usize) -> u32 {
         let room = self.donors[node].room;
         if !room.is_draining || room.is_forced() {

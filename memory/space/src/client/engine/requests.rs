@@ -1,4 +1,4 @@
-//! Requests of the user: cut into pages, put together again.
+//! Requests of the user: split into pages, and assembled again.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -15,20 +15,20 @@ use crate::client::config::{Ended, IoError, Refused, Request, Work};
 use crate::client::extent::Replica;
 use crate::client::keep::{End, Unfinished};
 
-/// A request that is not over.
+/// A request in progress.
 struct Pending {
     token: u64,
     offset: u64,
     data: Data,
-    /// Operations that are not over.
+    /// Number of operations in progress.
     left: usize,
     error: Option<IoError>,
 }
 
 enum Data {
-    /// What was read so far.
+    /// Bytes read so far.
     Read(Vec<u8>),
-    /// What is written.
+    /// Bytes to write.
     Write(Bytes),
 }
 
@@ -45,18 +45,18 @@ impl Data {
     }
 }
 
-/// A part of a request: of which, and which bytes of a page are which of it.
+/// The part of a request that concerns one page, as ranges of the page and of the request.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub request: u32,
     pub of_page: Range<usize>,
     of_request: Range<usize>,
-    /// Which end of its request this is, if it is, or was, a part of a page only.
+    /// The end of the request at which this part lies if it is, or was, only a part of a page.
     pub end: Option<End>,
 }
 
 impl Part {
-    /// A whole page, `of_request` bytes after the first of its request.
+    /// Creates a part that is a complete page, `of_request` bytes after the start of its request.
     pub const fn whole(request: u32, of_request: usize) -> Self {
         Self { request, of_page: 0..PAGE_BYTES, of_request: of_request..of_request + PAGE_BYTES, end: None }
     }
@@ -65,24 +65,24 @@ impl Part {
 pub(super) struct Requests {
     pending: Vec<Option<Pending>>,
     unused: Vec<u32>,
-    /// Pages of all of them.
+    /// Number of pages of all requests in progress.
     pages: usize,
     ended: VecDeque<Ended>,
-    /// Writes of another process that are being done again. Until all of them are over nothing else is taken: what is
-    /// done after a write must not be undone by it if this process ends, too.
+    /// Repeated writes of an earlier process. No other request is accepted until they have completed: if this process
+    /// exits as well, repeating them again must not overwrite later writes.
     redone: BTreeSet<u32>,
-    /// The scrub in progress: its request, and the page where it continues.
+    /// The scrub in progress.
     pub scrub: Option<Scrub>,
-    /// Requests of scrubs that wait for it; `None` is that of nodes.
+    /// Tokens of the queued scrubs; `None` for the one requested by nodes.
     waiting_scrubs: VecDeque<Option<u64>>,
-    /// Pages that the scrub in progress for nodes, or the latest one, has begun to read.
+    /// Number of pages that the scrub in progress for nodes, or the latest one, has begun to read.
     scrubbed_for_nodes: u64,
 }
 
-/// A walk over all pages.
+/// State of a scrub, which visits all pages.
 #[derive(Clone, Copy)]
 pub(super) struct Scrub {
-    /// Request of the user; `None` if nodes requested it.
+    /// Token of the user's request; `None` if nodes requested it.
     token: Option<u64>,
     pub next: u64,
     pub under_way: u32,
@@ -112,7 +112,8 @@ impl Requests {
         self.pending.len() - self.unused.len() + scrubs
     }
 
-    /// Numbers of requests of another process, which are begun again by [`Engine::redo`]; those between are free.
+    /// Reserves the numbers of another process's requests, which [`Engine::redo`] starts again. The numbers between
+    /// are free.
     pub fn reserve(&mut self, taken: &[u32]) {
         let count = taken.iter().max().map_or(0, |last| last + 1);
         self.pending.resize_with(count as usize, || None);
@@ -128,7 +129,7 @@ impl Requests {
         id
     }
 
-    /// What a request writes; nothing if it reads.
+    /// Returns the bytes that a request writes; empty for a read.
     pub fn bytes(&self, id: u32) -> Bytes {
         match self.pending[id as usize].as_ref().map(|pending| &pending.data) {
             Some(Data::Write(bytes)) => bytes.clone(),
@@ -136,12 +137,12 @@ impl Requests {
         }
     }
 
-    /// The bytes that a part writes.
+    /// Returns the bytes that a part writes.
     pub fn written(&self, part: &Part) -> Bytes {
         self.bytes(part.request).slice(part.of_request.clone())
     }
 
-    /// Lends the buffer of a request that reads so many bytes, all by one piece of I/O.
+    /// Lends the buffer of a read whose `len_bytes` bytes are all read by one I/O request.
     pub fn lend(&mut self, id: u32, len_bytes: usize) -> Option<Vec<u8>> {
         match self.pending[id as usize].as_mut().map(|pending| &mut pending.data) {
             Some(Data::Read(bytes)) if bytes.len() == len_bytes => Some(std::mem::take(bytes)),
@@ -149,21 +150,21 @@ impl Requests {
         }
     }
 
-    /// Whether the buffer of a request is lent.
+    /// Returns whether the buffer of a request is lent.
     pub fn has_lent(&self, id: u32) -> bool {
         let data = self.pending[id as usize].as_ref().map(|pending| &pending.data);
         matches!(data, Some(Data::Read(bytes)) if bytes.is_empty())
     }
 
-    /// The buffer comes back, with what was read.
+    /// Returns a lent buffer, with the bytes that were read.
     pub fn give_back(&mut self, id: u32, buffer: Vec<u8>) {
         if let Some(Data::Read(bytes)) = self.pending[id as usize].as_mut().map(|pending| &mut pending.data) {
             *bytes = buffer;
         }
     }
 
-    /// A part is over; for a read, with the page, if it is not in the request's buffer already. Returns the pages of a
-    /// write that is over with that.
+    /// Records the end of a part. The result of a read contains the page unless it is already in the buffer of the
+    /// request. Returns the pages of the request if it is a write that is complete now.
     pub fn part_ended(&mut self, part: &Part, result: Result<Option<&[u8]>, IoError>) -> Option<Range<u64>> {
         self.pages -= 1;
         let slot = &mut self.pending[part.request as usize];
@@ -189,12 +190,12 @@ impl Requests {
         written
     }
 
-    /// Notes of the user's are noted, or will not be.
+    /// Completes a write of user metadata.
     pub fn note_ended(&mut self, token: u64, result: Result<Vec<u8>, IoError>) {
         self.ended.push_back(Ended { token, result });
     }
 
-    /// Begins a scrub, when those before it have ended; `None` is that of nodes.
+    /// Queues a scrub, which begins when those before it have ended; `None` is that of nodes.
     pub fn begin_scrub(&mut self, token: Option<u64>) {
         self.waiting_scrubs.push_back(token);
         if self.scrub.is_none() {
@@ -239,27 +240,27 @@ impl Requests {
     }
 }
 
-/// The pages of a range.
+/// Returns the pages of a range in bytes.
 fn pages_of(offset: u64, len_bytes: usize) -> Range<u64> {
     let page_bytes = PAGE_BYTES as u64;
     offset / page_bytes..(offset + len_bytes as u64).div_ceil(page_bytes)
 }
 
 impl Engine {
-    /// Whether a request of so many pages would be taken now.
+    /// Returns whether a request of `pages` pages would be accepted now.
     pub fn has_room(&self, pages: usize) -> bool {
         self.requests.redone.is_empty() && self.requests.pages + pages <= self.config.pages_max
     }
 
-    /// Whether a page has been written, or may have been.
+    /// Returns whether a page has been written, or may have been.
     pub fn is_written(&self, page: u64) -> bool {
         let (extent, at) = self.place(page);
         self.extents[extent].pages.sum(at).is_some() || self.locks.contains_key(&page)
     }
 
-    /// Whether a page is known to hold exactly these bytes: nothing is under way with it, no write of it has failed
-    /// since, a replica is in sync, and the checksum of what was written last is theirs. Of a page that was never
-    /// written: whether they are zeros.
+    /// Returns whether a page is known to hold exactly these bytes: no operation holds it, no write of it has failed
+    /// since the last one that succeeded, a replica is in sync, and the checksum matches. For a page that was never
+    /// written, returns whether the bytes are zeros.
     pub fn holds(&self, page: u64, bytes: &[u8]) -> bool {
         let (extent, at) = self.place(page);
         let extent = &self.extents[extent];
@@ -274,11 +275,11 @@ impl Engine {
         held == Some(self.sums.of(page, bytes))
     }
 
-    /// Takes a request. Requests that share a page are executed in the order in which they came; one that is over is
-    /// told of by [`Engine::next_ended`].
+    /// Accepts a request. Requests that share a page are executed in order. [`Engine::next_ended`] returns a request
+    /// when it has completed.
     ///
     /// # Errors
-    /// If it is not inside of the address space, or too much is not over.
+    /// Returns an error if the range is not within the address space, or if too many pages are in progress.
     pub fn submit(&mut self, request: Request, now: Nanos) -> Result<(), Refused> {
         let Request { token, offset, work } = request;
         let is_read_only = self.noting.as_ref().is_some_and(Noting::is_read_only);
@@ -316,7 +317,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Does writes again that another process had begun: before all other requests.
+    /// Repeats writes that another process had begun, before all other requests.
     pub(super) fn redo(&mut self, unfinished: Vec<Unfinished>, now: Nanos) {
         self.requests.reserve(&unfinished.iter().map(|unfinished| unfinished.slot).collect::<Vec<_>>());
         for Unfinished { slot, order, offset, bytes, recorded } in unfinished {
@@ -327,7 +328,7 @@ impl Engine {
                 self.requests.unused.push(slot);
                 continue;
             }
-            // Nobody knows its token: who asked is gone.
+            // The token is unused: the caller's process has exited.
             self.requests.redone.insert(slot);
             let pending = Pending {
                 token: u64::MAX - order,
@@ -349,7 +350,7 @@ impl Engine {
         self.requests.pages += left;
         let page_bytes = PAGE_BYTES as u64;
         let deadline = now + self.config.patience;
-        // Whole pages that nothing is out of the ordinary with go together.
+        // Full pages that need no special treatment form runs.
         let whole = match recorded {
             [false, false] => offset.div_ceil(page_bytes)..end / page_bytes,
             _ => 0..0,
@@ -388,7 +389,7 @@ impl Engine {
         self.step_ready(now);
     }
 
-    /// A write is over, well or not: what its pages hold is noted before anybody hears of it.
+    /// Stores the content of the pages of a write that succeeded or failed, before its result is reported.
     pub(super) fn write_over(&mut self, slot: u32, pages: Range<u64>) {
         self.keep_placement();
         self.keep_pages(pages);

@@ -1,12 +1,11 @@
-//! Runs: whole pages one after another that one piece of I/O with a replica reads or writes. Nothing is out of the
-//! ordinary with any of them, or they are no run. If something goes wrong on the way, each page that it concerns goes
-//! on as an operation of its own, which knows what to do.
+//! Runs: consecutive full pages that one I/O request per replica reads or writes. None of them needs special
+//! treatment. If a run fails, each page concerned continues as an operation of its own, which handles every case.
 //!
-//! A run has its pages as operations have theirs: others wait for them.
+//! A run holds its pages like an operation: later operations wait for them.
 //!
-//! For a volume, one write to each member first notes what the pages of a run are to hold. Then the run is written
-//! to one replica after another: whichever node exits together with the client, another one has each page as it was, or as
-//! it was to be.
+//! In a volume, one write to each member first stores the entries of the pages of a run. Then the run is written to
+//! one replica at a time: whichever node exits together with the client, another one has the earlier or the new
+//! content of each page.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -23,52 +22,52 @@ use super::{Engine, Tag};
 use crate::client::extent::{Home, Replica};
 use crate::client::{PAGE_BYTES, PIECE_PAGES};
 
-/// More are written in several runs: so one is posted while the next is copied.
+/// Maximum number of pages of a written run. A longer write has several runs: one is posted while the next is copied.
 const WRITTEN_PAGES_MAX: u64 = 64;
-/// Of reads, a whole piece: what one run reads for a request is not copied any more.
+/// Maximum number of pages of a read run: a complete part of a request, whose bytes need not be copied.
 const READ_PAGES_MAX: u64 = PIECE_PAGES as u64;
-/// A run takes no more than this share of the pool that it is copied through.
+/// Divisor of the length of the pool: maximum length of a run, which is copied through the pool.
 const SHARE_OF_POOL: usize = 4;
-/// Fewer are operations.
+/// Minimum number of pages of a run; fewer pages are operations.
 const PAGES_MIN: u64 = 2;
 
-/// Whole pages of a request, from one on.
+/// Consecutive full pages of a request.
 pub(super) struct Ahead {
     pub request: u32,
     pub pages: Range<u64>,
-    /// Where in the request the first of them is, in bytes.
+    /// Offset in bytes of the first of them in the request.
     pub of_request: usize,
     pub is_read: bool,
     pub deadline: Nanos,
 }
 
-/// Of which run, with which replica.
+/// The run and the replica of an I/O request.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::client) struct RunTag {
     run: u32,
     pub replica: u32,
 }
 
-/// A run under way.
+/// A run in progress.
 struct Run {
     ahead: Ahead,
-    /// What is written.
+    /// Bytes to write; empty for a read.
     bytes: Bytes,
-    /// The replicas that it began with.
+    /// Replicas at the start of the run.
     targets: Vec<u32>,
-    /// Of these, those that it is still to be written to: of a volume one after another.
+    /// Of these, the replicas still to be written: in a volume, one at a time.
     left: Vec<u32>,
     flying: Vec<u32>,
-    /// Something of it may have been stored.
+    /// `true` if part of a written run may have been stored.
     was_posted: bool,
     has_failed: bool,
-    /// What was read.
+    /// Bytes that were read.
     found: Option<Vec<u8>>,
-    /// When those that do not answer are given up, the next time.
+    /// Time at which the sessions of replicas that are still in flight are closed.
     look_at: Nanos,
 }
 
-/// Runs under way, by number.
+/// Runs in progress, by number.
 #[derive(Default)]
 pub(super) struct Runs {
     runs: Vec<Option<Run>>,
@@ -80,7 +79,7 @@ impl Runs {
         self.runs.len() == self.unused.len()
     }
 
-    /// Replicas that have not answered in time.
+    /// Returns the replicas whose I/O requests are late.
     pub fn stalled(&mut self, now: Nanos) -> Vec<u32> {
         let mut stalled = Vec::new();
         for run in self.runs.iter_mut().flatten().filter(|run| run.look_at <= now) {
@@ -99,7 +98,7 @@ impl Runs {
         id
     }
 
-    /// One that is over.
+    /// Removes a run that has ended.
     fn take(&mut self, id: u32) -> Option<Run> {
         let run = self.runs[id as usize].take();
         self.unused.extend(run.as_ref().map(|_| id));
@@ -108,7 +107,7 @@ impl Runs {
 }
 
 impl Engine {
-    /// Begins a run of as many of these pages as it can; returns how many, 0 if none.
+    /// Starts a run with as many of these pages as possible. Returns their number, 0 if there is no run.
     pub(super) fn begin_run(&mut self, mut ahead: Ahead, now: Nanos) -> u64 {
         let first = ahead.pages.start;
         let (extent, at) = self.place(first);
@@ -164,13 +163,13 @@ impl Engine {
         plain
     }
 
-    /// All members know what the pages of a run are to hold.
+    /// Starts the writes of a run whose entries all members have.
     pub(super) fn run_noted(&mut self, id: u32, now: Nanos) {
-        // One replica after another: if the client exits in between, another one is whole.
+        // One replica at a time: if the client exits in between, another one is consistent.
         self.post_left(id, 1, now);
     }
 
-    /// Begins the I/O of a run with replicas that it is to be written to.
+    /// Starts the I/O of a run with up to `count` of the replicas left.
     fn post_left(&mut self, id: u32, count: usize, now: Nanos) {
         let Some(run) = &mut self.runs.runs[id as usize] else { return };
         let replicas: Vec<u32> = run.left.drain(..count.min(run.left.len())).collect();
@@ -180,7 +179,7 @@ impl Engine {
         replicas.into_iter().for_each(|replica| self.post_run(RunTag { run: id, replica }, now));
     }
 
-    /// The volume is lost to this client: runs that wait until they are noted are not.
+    /// Fails the runs that wait for their entries to be committed, after this client has lost the volume.
     pub(super) fn end_runs_to_be_noted(&mut self, now: Nanos) {
         for id in 0..self.runs.runs.len() {
             if self.runs.runs[id].as_ref().is_some_and(|run| !run.was_posted)
@@ -192,11 +191,11 @@ impl Engine {
         }
     }
 
-    /// Whether a page can be of a run.
+    /// Returns whether a page can be part of a run.
     fn is_plain(&self, page: u64, is_read: bool) -> bool {
         let (extent, at) = self.place(page);
         let pages = &self.extents[extent].pages;
-        // One that was never written is zero, of which no replica knows; one of a volume may be one of two.
+        // No replica stores a page that was never written. A page of a volume may be uncertain.
         let is_known = match is_read {
             true => pages.sum(at).is_some() && !self.is_unsettled(page),
             false => pages.is_noted_as_held(at),
@@ -204,7 +203,7 @@ impl Engine {
         is_known && !self.locks.contains_key(&page) && !self.unsure.contains_key(&page)
     }
 
-    /// A replica to read from: those in sync, in turn.
+    /// Returns the replica to read from: in-sync replicas in turn.
     fn reader(&self, extent: usize, turn: u64) -> Option<u32> {
         let replicas = &self.extents[extent].replicas;
         let turn = turn as usize % replicas.len().max(1);
@@ -213,7 +212,7 @@ impl Engine {
         found.map(|replica| replica.serial)
     }
 
-    /// Begins the I/O of a run with a replica.
+    /// Starts the I/O of a run with a replica.
     fn post_run(&mut self, tag: RunTag, now: Nanos) {
         let Some(run) = &self.runs.runs[tag.run as usize] else { return };
         let (extent, at) = self.place(run.ahead.pages.start);
@@ -241,7 +240,7 @@ impl Engine {
         self.run_landed(tag, Err(()), now);
     }
 
-    /// The I/O of a run with a replica has ended.
+    /// Handles the completion of a run's I/O request with a replica.
     pub(super) fn run_landed(&mut self, tag: RunTag, result: Result<Buffer, ()>, now: Nanos) {
         self.landed(tag.replica);
         let Some(run) = &mut self.runs.runs[tag.run as usize] else { return };
@@ -261,14 +260,14 @@ impl Engine {
         }
     }
 
-    /// Pages that are what was written last are there; others are looked for one by one.
+    /// Completes the pages of a read run that match their checksums. Each other page continues as an operation.
     fn read_run_over(&mut self, run: Run, now: Nanos) {
         let Run { ahead, found, targets, .. } = run;
         let mut found = found.unwrap_or_default();
         let mut wrong = self.wrong_pages(&ahead, &found).into_iter().peekable();
         self.counts.runs_broken += u64::from(wrong.peek().is_some());
         if self.requests.has_lent(ahead.request) {
-            // It is lost if the I/O has failed.
+            // The buffer was lost if the I/O failed.
             found.resize(ahead.len_bytes(), 0);
             self.requests.give_back(ahead.request, std::mem::take(&mut found));
         }
@@ -291,7 +290,7 @@ impl Engine {
         self.step_ready(now);
     }
 
-    /// The pages that are not what was written last, with what came instead of them.
+    /// Returns the pages that do not match their checksums, with the bytes that were read instead.
     fn wrong_pages(&self, ahead: &Ahead, found: &[u8]) -> Vec<(u64, Option<Bytes>)> {
         let is_right = |page: u64, bytes: &[u8]| {
             let (extent, at) = self.place(page);
@@ -303,7 +302,8 @@ impl Engine {
         wrong.map(|(page, bytes)| (page, bytes.map(Bytes::copy_from_slice))).collect()
     }
 
-    /// Every replica that there is has the pages; or some may have, and each page is written again.
+    /// Completes the pages of a written run if all present replicas have them. Otherwise some may have them, and each
+    /// page is written again by an operation.
     fn write_run_over(&mut self, run: &Run, now: Nanos) {
         let Run { ahead, bytes, targets, has_failed, .. } = run;
         let (extent, _) = self.place(ahead.pages.start);
@@ -314,7 +314,7 @@ impl Engine {
             let (sum, (_, at)) = (self.sums.of(page, bytes), self.place(page));
             if !is_whole {
                 if run.was_posted {
-                    // Until then it holds either.
+                    // Until then the page holds either content.
                     self.may_hold(page, sum);
                 }
                 self.begin_next(Operation::new(page, Aim::Write(part), ahead.deadline));
@@ -337,7 +337,7 @@ impl Ahead {
         (self.pages.end - self.pages.start) as usize * PAGE_BYTES
     }
 
-    /// Its pages, each with its part of the request.
+    /// Returns its pages, each with its part of the request.
     fn parts(&self) -> impl Iterator<Item = (u64, Part)> + use<> {
         let (request, of_request) = (self.request, self.of_request);
         self.pages.clone().zip((of_request..).step_by(PAGE_BYTES).map(move |at| Part::whole(request, at)))

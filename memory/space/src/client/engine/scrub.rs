@@ -1,4 +1,5 @@
-//! Reading every replica of every page, to find what no request reads: at a request, and slowly all the time.
+//! Scrubs: reading every replica of every page to find errors in pages that no request reads. They run on request, and
+//! periodically at a low rate.
 
 use std::time::Duration;
 
@@ -9,22 +10,22 @@ use super::operation::{Aim, Operation};
 
 /// Interval between two steps of the periodic scrub.
 const STEP_INTERVAL: Duration = Duration::from_secs(1);
-/// Pages of the periodic scrub in flight at once: most of the background operations stay for copies.
+/// Maximum number of pages of the periodic scrub in flight: most background operations are reserved for copies.
 const IN_FLIGHT_MAX: usize = 2;
 
 /// The periodic scrub.
 #[derive(Clone, Copy, Default)]
 pub(super) struct PeriodicScrub {
-    /// The page where it continues.
+    /// The page at which it continues.
     next: u64,
     in_flight: usize,
-    /// Pages left of this step.
+    /// Number of pages left in this step.
     left: usize,
     next_step_at: Nanos,
 }
 
 impl Engine {
-    /// When the periodic scrub has its next step; `None` if there is nothing to read.
+    /// Returns the time of the next step of the periodic scrub; `None` if there is nothing to read.
     pub(super) fn periodic_scrub_due(&self) -> Option<Nanos> {
         let has_pages =
             self.config.scrub_pages_per_s > 0 && self.extents.iter().any(|extent| extent.is_touched);
@@ -79,7 +80,7 @@ impl Engine {
         }
         if now >= self.periodic_scrub.next_step_at {
             self.periodic_scrub.next_step_at = now + STEP_INTERVAL;
-            // Copies and the claim of a volume come first: then replicas are missing, or out of reach.
+            // Copies and joining nodes come first: while they are needed, replicas are missing or unreachable.
             let is_next =
                 self.is_whole() && !self.is_fenced() && !self.donors.iter().any(|donor| donor.is_ending);
             self.periodic_scrub.left = if is_next { self.config.scrub_pages_per_s } else { 0 };
@@ -89,7 +90,7 @@ impl Engine {
             && self.has_background_room()
         {
             let Some(page) = self.next_written(self.periodic_scrub.next) else {
-                // Each page once in a step, at most.
+                // Each page is read at most once per step.
                 let is_at_start = self.periodic_scrub.next == 0;
                 (self.periodic_scrub.next, self.periodic_scrub.left) = (0, 0);
                 if !is_at_start {
@@ -112,7 +113,7 @@ impl Engine {
         }
     }
 
-    /// The next page at `from` or after it that was written.
+    /// Returns the first page at or after `from` that was written.
     fn next_written(&self, from: u64) -> Option<u64> {
         let (extent, at) = self.place(from);
         let in_order = (extent..self.extents.len()).zip(std::iter::once(at).chain(std::iter::repeat(0)));

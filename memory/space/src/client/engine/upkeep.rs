@@ -1,4 +1,4 @@
-//! What is looked at now and then: leases, operations whose time is over, places for replicas, copies.
+//! Periodic maintenance: leases, deadlines of operations, placement of replicas, copies.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::client::donor::{Call, Donor};
 use crate::client::extent::{Home, Replica, Standing};
 use crate::client::pages::Pages;
 
-/// What was given up is looked at again so often.
+/// Additional delay of maintenance while the only work is extents whose missing replicas could not be created.
 const SLOW_PERIOD: Duration = Duration::from_millis(200);
-/// A late operation has so long until its sessions are closed.
+/// Time that a late operation has until its sessions are closed.
 pub(super) const LATE_PERIOD: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// When to look again, if not before.
+    /// Returns the time of the next maintenance; `None` if none is needed.
     pub(super) fn look_due(&self) -> Option<Nanos> {
         let is_busy = self.operations.len() > self.unused.len()
             || self.requests.scrub.is_some()
@@ -43,7 +43,7 @@ impl Engine {
         Nanos::earlier(degraded, self.periodic_scrub_due())
     }
 
-    /// Looks at everything. Returns whether something was begun.
+    /// Performs all maintenance. Returns whether operations are ready.
     pub(super) fn look(&mut self, now: Nanos) -> bool {
         self.look_at = now + LOOK_PERIOD;
         for node in 0..self.donors.len() {
@@ -97,13 +97,13 @@ impl Engine {
         }
     }
 
-    /// A replica that is given none yet.
+    /// Creates a replica, which is not part of the extent yet.
     pub(super) fn new_replica(&mut self, extent: usize, home: Home) -> Replica {
         self.last_serial += 1;
         Replica { serial: self.last_serial, home, standing: self.extents[extent].standing_of_new() }
     }
 
-    /// The table of an extent's pages, made when the first is written.
+    /// Returns the page table of an extent, which is created when it is first needed.
     pub(super) fn pages_of(&mut self, extent: usize) -> &mut Pages {
         let count = self
             .pages_an_extent()
@@ -115,7 +115,7 @@ impl Engine {
         pages
     }
 
-    /// The replicas that a write must reach; `None`: it has to wait for one.
+    /// Returns the replicas that a write must reach; `None` if it must wait for one.
     pub(super) fn write_targets(&mut self, extent: usize, now: Nanos) -> Option<Vec<u32>> {
         let is_new = !self.extents[extent].is_touched;
         if is_new || self.extents[extent].replicas.is_empty() {
@@ -124,7 +124,7 @@ impl Engine {
         let is_known = self.are_donors_known(now);
         let wanted = self.config.replicas;
         let extent = &mut self.extents[extent];
-        // At first a node that is just being connected is worth to be waited for.
+        // A node that is being connected is worth waiting for on the first write.
         let may_have_more = !extent.placing.is_empty() || (extent.replicas.len() < wanted && !is_known);
         if extent.replicas.is_empty() || (is_new && may_have_more) {
             return None;
@@ -133,7 +133,7 @@ impl Engine {
         Some(extent.replicas.iter().map(|replica| replica.serial).collect())
     }
 
-    /// A write waits for the first replica of its extent.
+    /// Suspends a write until its extent has a replica.
     pub(super) fn wait_for_place(
         &mut self,
         id: u32,
@@ -152,19 +152,19 @@ impl Engine {
         None
     }
 
-    /// Whether a replica counts: its node can be reached, or may be soon, and does not want its memory back.
+    /// Returns whether a replica counts in the long term: it is on a node that is not draining.
     fn is_to_stay(&self, replica: &Replica) -> bool {
         replica.donor().is_some_and(|donor| !self.donors[donor].room.is_draining)
     }
 
-    /// Asks for slabs, where replicas are missing that the extent had.
+    /// Requests slabs for missing replicas of an extent.
     fn place_replicas(&mut self, at: usize, now: Nanos) {
         let extent = &self.extents[at];
         if (extent.is_touched && !extent.replicas.is_empty()) || !extent.waiting.is_empty() {
             self.place_for(at, self.config.replicas, now);
         }
         if self.extents[at].replicas.is_empty() || !self.extents[at].is_touched {
-            // Those who wait for the first one may wait in vain.
+            // Operations that wait for the first replica may have to fail.
             self.wake(at);
         }
     }
@@ -188,13 +188,13 @@ impl Engine {
         }
     }
 
-    /// Whether no node is missing that may be there in a moment.
+    /// Returns whether every node is connected, or has been unreachable for so long that it is not expected soon.
     fn are_donors_known(&self, now: Nanos) -> bool {
         let is_known = |donor: &Donor<_>| donor.is_up() || donor.down_for(now) > self.config.suspect_after;
         self.donors.iter().all(is_known)
     }
 
-    /// The power of two choices: of two nodes by lot, the one with the larger share of its slabs free.
+    /// Power of two choices: of two nodes chosen at random, returns the one with the larger share of free slabs.
     fn choose_donor(&mut self, at: usize) -> Option<usize> {
         let extent = &self.extents[at];
         let can = |donor: &usize| self.donors[*donor].has_room() && !extent.is_on(*donor);
@@ -220,7 +220,7 @@ impl Engine {
         self.wake(at);
     }
 
-    /// The spill file failed: it is not used any more.
+    /// Stops using the spill file after an error.
     pub(super) fn spill_failed(&mut self) {
         self.spill = None;
         for extent in &mut self.extents {
@@ -238,14 +238,14 @@ impl Engine {
         }
     }
 
-    /// Gives replicas up that others make up for: of nodes that want their memory back, in the spill file, or out of
-    /// reach for too long.
+    /// Drops replicas that others can replace: on draining nodes, in the spill file, or unreachable for too long.
     fn leave_donors(&mut self, at: usize, now: Nanos) {
         let extent = &self.extents[at];
         if !extent.is_touched {
             return self.leave_untouched(at);
         }
-        // Nobody is left to a node that may have died unnoticed: it must have been heard of since.
+        // A node may have crashed unnoticed. It counts only if it has replied to a call sent since the latest drain
+        // began.
         let wishes = extent.replicas.iter().filter_map(|it| self.donors[it.donor()?].draining_since);
         let since = wishes.max().unwrap_or(Nanos(0));
         let is_there = |donor: usize| self.donors[donor].is_up() && self.donors[donor].heard_at >= since;
@@ -254,8 +254,8 @@ impl Engine {
         let alive = || extent.replicas.iter().filter(is_alive);
         let on_nodes = alive().filter(|replica| self.is_to_stay(replica)).count();
         let good = on_nodes + alive().filter(|replica| replica.donor().is_none()).count();
-        // A node that wants its memory back gets it when as many replicas are left as are configured; one that insists on
-        // it gets it when as many are left as there can be.
+        // A draining node is left when as many replicas remain as are configured. One that drains by force is left
+        // when as many remain as can exist.
         let can_have_more = !extent.placing.is_empty()
             || extent.replicas.iter().any(|replica| !replica.is_in_sync())
             || (0..self.donors.len()).any(|donor| self.donors[donor].has_room() && !extent.is_on(donor));
@@ -277,7 +277,7 @@ impl Engine {
         }
     }
 
-    /// An extent that nothing was written to needs no slabs of nodes that want them back.
+    /// Drops the replicas of an extent without data that are on draining nodes or in the spill file.
     fn leave_untouched(&mut self, at: usize) {
         let serials: Vec<u32> = self.extents[at]
             .replicas
@@ -307,7 +307,7 @@ impl Engine {
         removed
     }
 
-    /// Returns slabs of replicas that were given up and that no I/O is under way with.
+    /// Returns the slabs of dropped replicas that have no I/O in flight.
     fn return_slabs(&mut self) {
         let Self { leaving, flying, donors, spill, .. } = self;
         leaving.retain(|replica| {

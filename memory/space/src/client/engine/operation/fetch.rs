@@ -1,4 +1,4 @@
-//! An operation fetches the bytes of its page: from a replica that has them by their checksum.
+//! Reading the bytes of an operation's page from a replica, checked by their checksum.
 
 use bytes::Bytes;
 use farcall_verbs::Nanos;
@@ -9,15 +9,15 @@ use crate::client::config::IoError;
 use crate::client::engine::Engine;
 use crate::client::extent::Replica;
 
-/// A page that was never written.
+/// Content of a page that was never written.
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
-/// What to do next.
+/// Next step of a fetch.
 enum Fetch {
     From(u32),
-    /// The bytes are known, as far as they have to be.
+    /// The bytes are known as far as necessary.
     Known,
-    /// A replica that may have them is out of reach.
+    /// A replica that may have them is unreachable.
     Wait,
     Lost,
 }
@@ -36,7 +36,7 @@ impl Engine {
         let (extent, at) = self.place(page);
         let is_unsure = self.unsure.contains_key(&page);
         if self.extents[extent].pages.sum(at).is_none() && !is_unsure {
-            // Zeros, of which no replica knows.
+            // Zeros, which no replica stores.
             operation.bytes = Some(Bytes::from_static(&ZEROS));
             if !operation.is_write() {
                 return Some(Ok(()));
@@ -44,7 +44,7 @@ impl Engine {
         }
         let mut next = self.where_to_fetch(operation);
         if matches!(next, Fetch::Wait) && !operation.failed.is_empty() {
-            // One that did not answer may have another session by now.
+            // A replica that could not be read may have another session by now.
             operation.failed.clear();
             next = self.where_to_fetch(operation);
         }
@@ -78,17 +78,17 @@ impl Engine {
             let serial = replica.serial;
             !operation.wrong.contains(&serial) && !operation.right.contains(&serial)
         };
-        // Those in sync first; pages in turn, so that all nodes have work.
+        // In-sync replicas first. The first replica depends on the page, to distribute the load.
         let turn = operation.page as usize % replicas.len().max(1);
         let in_turn = || replicas[turn..].iter().chain(&replicas[..turn]).filter(is_open);
         let can_ask =
             |replica: &&Replica| replica.is_reachable() && !operation.failed.contains(&replica.serial);
         let in_sync = in_turn().filter(|replica| replica.is_in_sync()).find(can_ask);
-        // One that is being filled may have it; a scrub has no business there.
+        // A replica that is being filled may have the page. A scrub does not read it.
         let filling = || in_turn().find(can_ask).filter(|_| operation.bytes.is_none());
         match in_sync.or_else(filling) {
             Some(replica) => Fetch::From(replica.serial),
-            // All that count have to have it, before anybody is told what it is.
+            // Every in-sync replica must be read before the content of an uncertain page is decided.
             None if is_unsettled && in_turn().any(Replica::is_in_sync) => Fetch::Wait,
             None if operation.bytes.is_some() => Fetch::Known,
             None if in_turn().next().is_some() => Fetch::Wait,
@@ -96,7 +96,7 @@ impl Engine {
         }
     }
 
-    /// A replica answered.
+    /// Handles the bytes read from a replica.
     pub(in super::super) fn page_came(&mut self, operation: &mut Operation, replica: u32, found: Bytes) {
         let page = operation.page;
         let (extent, at) = self.place(page);
@@ -107,7 +107,7 @@ impl Engine {
         let is_sum = self.extents[extent].pages.sum(at) == Some(sum);
         let may_be = self.unsure.get(&page).is_some_and(|sums| sums.contains(&sum));
         if !is_sum && !may_be {
-            // A replica that is being filled need not have it yet.
+            // A replica that is being filled need not have the page yet.
             if self.extents[extent].replica(replica).is_some_and(Replica::is_in_sync) {
                 self.counts.wrong += 1;
             }
@@ -116,7 +116,7 @@ impl Engine {
         }
         operation.right.push(replica);
         if self.unsure.remove(&page).is_some() {
-            // From now on this is what the page holds: the others are made to have it, too.
+            // From now on this is the content of the page, and it is written to the other replicas.
             self.extents[extent].pages.settled(at, sum);
             self.is_placement_new = true;
             self.keep_pages(page..page + 1);
@@ -126,7 +126,7 @@ impl Engine {
         operation.bytes = Some(found);
     }
 
-    /// A replica has what was to be written last, or what was there before, or neither.
+    /// Handles a replica of an uncertain page: it holds the latest write, the earlier content, or neither.
     fn one_of_two_came(&self, operation: &mut Operation, replica: u32, found: Bytes, sum: u64) {
         let (extent, at) = self.place(operation.page);
         let extent = &self.extents[extent];
@@ -136,7 +136,7 @@ impl Engine {
             return;
         }
         operation.wrong.push(replica);
-        // One that is being filled holds nothing that says what was there.
+        // A replica that is being filled does not show the earlier content.
         let is_in_sync = extent.replica(replica).is_some_and(Replica::is_in_sync);
         if extent.pages.other(at) == Some(sum) && is_in_sync {
             operation.with_other.push(replica);
@@ -144,8 +144,8 @@ impl Engine {
         }
     }
 
-    /// No replica that counts has what was to be written last: nobody was told that it was. Takes what was there
-    /// before; a page that is written anew needs neither.
+    /// Decides for the earlier content if no in-sync replica has the latest write, which was never acknowledged then.
+    /// A write of the complete page needs neither. Returns whether the bytes are known.
     fn take_other(&mut self, operation: &mut Operation) -> bool {
         let is_anew = matches!(&operation.aim, Aim::Write(part) if part.of_page == (0..PAGE_BYTES));
         let other = operation.other.take();
@@ -159,7 +159,7 @@ impl Engine {
         operation.bytes.is_some()
     }
 
-    /// The page's bytes are known. What is to be stored, and where?
+    /// Selects the bytes to store, and the replicas to write.
     fn fetched(&mut self, operation: &mut Operation) {
         operation.stage = Stage::Storing;
         match &operation.aim {
@@ -180,7 +180,7 @@ impl Engine {
         }
     }
 
-    /// Returns the replicas in sync of a page of a volume that differ from what it holds. There are none if no replica has
+    /// Returns the in-sync replicas of a volume's page that differ from its content. There are none if no replica has
     /// valid content: the whole page is written then.
     fn to_be_made_alike(&self, operation: &Operation) -> Vec<u32> {
         if self.noting.is_none() || operation.right.is_empty() {
@@ -192,7 +192,7 @@ impl Engine {
         replicas.filter(differs).map(|replica| replica.serial).collect()
     }
 
-    /// Puts the part that is written into the bytes of its page.
+    /// Copies the bytes that are written into those of the page.
     pub(super) fn put_part(&self, operation: &mut Operation) {
         if let Aim::Write(part) = &operation.aim
             && let Some(bytes) = operation.bytes.take()

@@ -1,12 +1,14 @@
-//! An operation on one page: it fetches the page's bytes, if it needs them, from a replica that has them; then it stores
-//! bytes to all replicas that should have them.
+//! An operation on one page. It fetches the bytes of the page, if it needs them, from a replica that has them. Then it
+//! stores bytes to all replicas that should have them.
 //!
-//! Before a write to a page of a volume is noted, its replicas in sync are made alike: the note replaces the older of the
-//! page's two entries, and a replica that holds the content of that entry would match neither after it.
+//! Before the entry of a write to a volume's page is written, the in-sync replicas of the page are made equal. The new
+//! entry replaces the older of the page's two entries, so a replica with the content of that entry would match neither
+//! afterwards.
 //!
-//! A write is over when every replica that is in sync has it. A replica that is out of reach is waited for: until it is
-//! back, given up by the upkeep, or the operation's time is over. A write that fails leaves the page *unsure*: until a
-//! read finds out which, what was there before and what was written are both right.
+//! A write completes when every in-sync replica has it. An unreachable replica is waited for until it is reachable
+//! again, until maintenance drops it, or until the deadline of the operation has passed. A failed write leaves the
+//! page *uncertain*: both the earlier and the written content are valid until a read determines which one the page
+//! holds.
 
 mod fetch;
 mod store;
@@ -22,30 +24,31 @@ use crate::client::PAGE_BYTES;
 use crate::client::config::IoError;
 use crate::client::extent::{Replica, Standing};
 
-/// What an operation is for.
+/// Purpose of an operation.
 #[derive(Debug)]
 pub(super) enum Aim {
     Read(Part),
     Write(Part),
-    /// Fills a new replica.
+    /// Copies the page to a new replica.
     Copy {
         to: u32,
     },
-    /// Reads every replica, and repairs those that are wrong.
+    /// Reads every replica and repairs wrong ones.
     Scrub {
         is_periodic: bool,
     },
 }
 
-/// How far it is.
+/// Progress of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Another operation has the page.
+    /// Another operation holds the page.
     Locked,
-    /// It has the page.
+    /// The operation holds the page.
     Begun,
     Fetching,
-    /// Before a write to a volume is noted, the page's content is written to the replicas that differ from it.
+    /// Before the entry of a write is committed, the content of the page is written to the replicas that differ from
+    /// it.
     Repairing,
     Storing,
 }
@@ -56,30 +59,30 @@ pub(super) struct Operation {
     aim: Aim,
     stage: Stage,
     pub deadline: Nanos,
-    /// The deadline has passed: it waits for nothing more.
+    /// `true` after the deadline: the operation no longer waits.
     pub is_late: bool,
-    /// Replicas that a piece of I/O is under way with.
+    /// Replicas with an I/O request in flight.
     pub flying: Vec<u32>,
-    /// Replicas whose bytes were wrong, or are to be other ones.
+    /// Replicas whose bytes were wrong, or must be overwritten.
     wrong: Vec<u32>,
     /// Replicas whose bytes were right.
     right: Vec<u32>,
-    /// Replicas that did not answer.
+    /// Replicas that could not be read.
     failed: Vec<u32>,
-    /// The page, once it is known.
+    /// Bytes of the page; `None` until they are known.
     bytes: Option<Bytes>,
-    /// Replicas that are to be stored to, and are not yet.
+    /// Replicas to be written.
     left: Vec<u32>,
     stored: Vec<u32>,
-    /// Something of a write may have been stored.
+    /// `true` if part of a write may have been stored.
     was_posted: bool,
     intent: Intent,
-    /// What else the page may hold, if some replica has that, and which have.
+    /// Alternative content of the page, if a replica has it; `with_other` are the replicas that do.
     other: Option<Bytes>,
     with_other: Vec<u32>,
 }
 
-/// Of a volume: whether it is noted what a write is to make of its page.
+/// State of the metadata entry of a write to a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Intent {
     None,
@@ -135,14 +138,14 @@ impl Operation {
         self.bytes.as_deref()
     }
 
-    /// Whether something is to be changed.
+    /// Returns whether the operation is a write of the user.
     fn is_write(&self) -> bool {
         matches!(self.aim, Aim::Write(_))
     }
 }
 
 impl Engine {
-    /// Begins an operation, or lets it wait for its page.
+    /// Starts an operation, or queues it for its page.
     pub(super) fn begin(&mut self, operation: Operation) {
         if matches!(operation.aim, Aim::Copy { .. } | Aim::Scrub { .. }) {
             self.background += 1;
@@ -158,7 +161,7 @@ impl Engine {
         }
     }
 
-    /// Begins an operation on a page that its caller has: before those that wait for it.
+    /// Starts an operation on a page that the caller holds, before the operations queued for it.
     pub(super) fn begin_next(&mut self, operation: Operation) {
         let page = operation.page;
         let id = self.number(operation);
@@ -177,7 +180,7 @@ impl Engine {
         id
     }
 
-    /// Whoever had a page has it no more: it is the next one's.
+    /// Releases a page to the next operation queued for it.
     pub(super) fn release(&mut self, page: u64) {
         if let Some(waiting) = self.locks.get_mut(&page) {
             match waiting.pop_front() {
@@ -194,16 +197,16 @@ impl Engine {
         }
     }
 
-    /// Whether another operation that copies or checks may begin.
+    /// Returns whether another operation that copies or scrubs may start.
     pub(super) const fn has_background_room(&self) -> bool {
         self.background < BACKGROUND_MAX
     }
 
-    /// Takes an operation as far as it goes now. It is taken out of its place meanwhile.
+    /// Advances an operation as far as possible. It is removed from the table for this time.
     pub(super) fn step(&mut self, id: u32, now: Nanos) {
         let Some(mut operation) = self.operations[id as usize].take() else { return };
         match operation.stage {
-            // Somebody before had this number.
+            // The wake-up was for an earlier operation of this number.
             Stage::Locked => return self.operations[id as usize] = Some(operation),
             Stage::Begun => operation.stage = self.first_stage(&mut operation),
             Stage::Fetching | Stage::Repairing | Stage::Storing => {}
@@ -221,7 +224,7 @@ impl Engine {
                 Stage::Repairing => self.repair(id, &mut operation, now),
                 _ => self.store(id, &mut operation, now),
             };
-            // From one stage to the next without a pause.
+            // Enter the next state at once.
             if outcome.is_some() || operation.stage == stage {
                 break outcome;
             }
@@ -242,13 +245,13 @@ impl Engine {
         }
     }
 
-    /// Whether a page of a volume may hold something else than was written last.
+    /// Returns whether a page of a volume may hold other content than the latest write.
     pub(super) fn is_unsettled(&self, page: u64) -> bool {
         let (extent, at) = self.place(page);
         self.extents[extent].pages.other(at).is_some()
     }
 
-    /// Sets an operation aside until something happens to its extent. One whose time is over fails instead.
+    /// Suspends an operation until its extent changes. An operation past its deadline fails instead.
     fn wait(&mut self, id: u32, operation: &Operation) -> Option<Result<(), IoError>> {
         if !operation.flying.is_empty() {
             return None;
@@ -264,7 +267,7 @@ impl Engine {
         None
     }
 
-    /// An operation is over. The page is the next one's.
+    /// Completes an operation and releases its page.
     fn finish(&mut self, id: u32, mut operation: Operation, result: Result<(), IoError>) {
         let page = operation.page;
         if operation.is_write() && result.is_err() && operation.was_posted {
@@ -307,7 +310,7 @@ impl Engine {
         self.counts.repaired += repaired.count() as u64;
     }
 
-    /// A replica that was in sync had other bytes: memory or the transport of its node is damaged.
+    /// Logs a repair of an in-sync replica: the memory of its node, or the transport to it, corrupts data.
     fn log_repair(&self, page: u64, serial: u32) {
         let (extent, _) = self.place(page);
         let replica = self.extents[extent].replica(serial).filter(|replica| replica.is_in_sync());
@@ -325,26 +328,26 @@ impl Engine {
         let Some(replica) = self.extents[extent].replica_mut(to) else { return };
         if let Standing::Filling { next, copying } = &mut replica.standing {
             *copying -= 1;
-            // A page that is lost stays so. One that cannot be reached now is copied later.
+            // A page that is lost stays lost. An unreachable one is copied later.
             if matches!(result, Err(IoError::Unreachable { .. })) {
                 *next = (*next).min(at);
             }
         }
     }
 
-    /// The tag of a piece of I/O.
+    /// Creates the tag of an I/O request and counts the request.
     pub(super) fn tag(&mut self, id: u32, operation: &mut Operation, replica: u32) -> PageTag {
         operation.flying.push(replica);
         self.flies(replica);
         PageTag { operation: id, replica }
     }
 
-    /// A piece of I/O with a replica begins.
+    /// Counts the start of an I/O request with a replica.
     pub(super) fn flies(&mut self, replica: u32) {
         *self.flying.entry(replica).or_default() += 1;
     }
 
-    /// A piece of I/O with a replica has ended.
+    /// Counts the end of an I/O request with a replica.
     pub(super) fn landed(&mut self, replica: u32) {
         if let Some(count) = self.flying.get_mut(&replica) {
             *count -= 1;
@@ -354,7 +357,7 @@ impl Engine {
         }
     }
 
-    /// A piece of I/O of an operation has ended.
+    /// Handles the completion of an operation's I/O request.
     pub(super) fn step_with(&mut self, tag: PageTag, result: Result<Bytes, ()>, now: Nanos) {
         let PageTag { operation: id, replica } = tag;
         self.landed(replica);
@@ -367,15 +370,15 @@ impl Engine {
                 operation.left.retain(|serial| *serial != replica);
                 operation.stored.push(replica);
             }
-            // It is stored to again when it is back, or not at all when it is given up.
+            // It is written again when reachable, or not at all if it is dropped.
             (_, Err(())) => {}
         }
         self.operations[id as usize] = Some(operation);
         self.step(id, now);
     }
 
-    /// The bytes that an operation stores, and the note that it did. A repair stores what the page holds: the write itself
-    /// is not posted by that.
+    /// Returns the bytes to store, and records that a write was posted. A repair stores the present content of the
+    /// page, so it does not count.
     pub(super) fn bytes_to_store(operation: &mut Operation) -> Bytes {
         operation.was_posted |= operation.stage == Stage::Storing;
         operation.bytes.clone().unwrap_or_default()

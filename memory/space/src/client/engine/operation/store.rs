@@ -1,4 +1,4 @@
-//! An operation stores the bytes of its page to replicas.
+//! Writing the bytes of an operation's page to replicas.
 
 use farcall_verbs::Nanos;
 
@@ -7,13 +7,13 @@ use crate::client::config::IoError;
 use crate::client::engine::Engine;
 use crate::client::extent::Replica;
 
-/// Contents of an unsure page that are kept in mind.
+/// Maximum number of alternative contents recorded for an uncertain page.
 const UNSURE_MAX: usize = 8;
 
 impl Engine {
-    /// Writes what a page of a volume holds to the replicas that differ from it. Such a replica may hold the content of the
-    /// older entry, which the note of a write replaces: if this client and the node of the other replica exited after
-    /// the note, no replica would match an entry.
+    /// Writes the content of a volume's page to the replicas that differ from it. Such a replica may hold the content
+    /// of the older entry, which the entry of the write replaces. If this client and the node of the other replica
+    /// exited after that, no replica would match an entry.
     pub(super) fn repair(
         &mut self,
         id: u32,
@@ -44,16 +44,16 @@ impl Engine {
         }
         let (extent, _) = self.place(operation.page);
         if operation.is_write() && !operation.was_posted {
-            // A new slab would look like one that has the other pages of the extent, too.
+            // The other pages of a new slab would be taken for zeros.
             if self.noting.is_some() && self.extents[extent].is_lost() {
                 return Some(Err(IoError::Lost { page: operation.page }));
             }
-            // At first all slabs that were asked for are waited for; an extent without any waits for one.
+            // The first write waits for all requested slabs; a write to an extent without replicas waits for one.
             let Some(targets) = self.write_targets(extent, now) else {
                 return self.wait_for_place(id, operation, now);
             };
             operation.left = targets;
-            // Of what a page holds the last replica that has it is overwritten last.
+            // Overwrite the last replica that has the present content last.
             operation.left.sort_by_key(|serial| !operation.wrong.contains(serial));
             self.keep_part(operation);
             if !operation.is_noted() && operation.is_late {
@@ -69,7 +69,7 @@ impl Engine {
         if !operation.flying.is_empty() {
             return None;
         }
-        // The user has what he asked for, and a repair that fails is tried again by the next read.
+        // The request has its result. The next read tries a failed repair again.
         if operation.is_late
             && matches!(operation.aim, Aim::Read(_) | Aim::Scrub { .. })
             && !self.is_unsettled(operation.page)
@@ -79,9 +79,9 @@ impl Engine {
         self.wait(id, operation)
     }
 
-    /// Begins to store to the replicas that are left. Returns whether none is left.
+    /// Starts to write the remaining replicas. Returns whether none is left.
     fn store_left(&mut self, id: u32, operation: &mut Operation, now: Nanos) -> bool {
-        // Of a volume one after another: a client that exits in between leaves the others whole.
+        // In a volume one replica at a time: if the client exits in between, the others are consistent.
         let at_once = if operation.is_write() && self.noting.is_some() { 1 } else { usize::MAX };
         let (extent, _) = self.place(operation.page);
         let extent = &self.extents[extent];
@@ -99,7 +99,7 @@ impl Engine {
         operation.flying.is_empty() && operation.left.is_empty()
     }
 
-    /// Nothing is left to be stored.
+    /// Handles the state in which no replica is left to be written.
     fn stored(&mut self, id: u32, operation: &mut Operation, now: Nanos) -> Option<Result<(), IoError>> {
         let (extent, at) = self.place(operation.page);
         if !operation.is_write() {
@@ -108,11 +108,12 @@ impl Engine {
         }
         let extent = &self.extents[extent];
         if !operation.stored.iter().any(|serial| extent.replica(*serial).is_some()) {
-            // Whoever had it is gone. Others may be there, or come.
+            // All replicas that had it were dropped. Others may exist, or may be created.
             operation.was_posted = false;
             return if operation.is_late { self.wait(id, operation) } else { self.store(id, operation, now) };
         }
-        // Who came meanwhile has it, too: no copy is made of a page that was not written when it came.
+        // A replica created in the meantime must have it as well: a page is not copied to a new replica if it had not
+        // been written when the replica was created.
         let is_missing = |serial: &u32| !operation.stored.contains(serial);
         let missing: Vec<u32> =
             extent.replicas.iter().map(|replica| replica.serial).filter(is_missing).collect();
@@ -131,12 +132,13 @@ impl Engine {
         operation.bytes.as_ref().map_or(0, |bytes| self.sums.of(operation.page, bytes))
     }
 
-    /// A write failed: its replicas hold what they held, or what was written, or neither.
+    /// Marks the page of a failed write as uncertain. Each replica holds the earlier content, the written bytes, or
+    /// neither.
     pub(super) fn leave_unsure(&mut self, operation: &Operation) {
         self.may_hold(operation.page, self.sum_of(operation));
     }
 
-    /// A page holds what it held, or something else that was written.
+    /// Marks a page as uncertain: it holds its earlier content or the one with the checksum `sum`.
     pub(in super::super) fn may_hold(&mut self, page: u64, sum: u64) {
         let (extent, at) = self.place(page);
         let before = self.extents[extent].pages.sum(at).unwrap_or_else(|| self.sums.of_zeros(page));
@@ -147,7 +149,7 @@ impl Engine {
         }
         let sums = self.unsure.entry(page).or_default();
         sums.push(before);
-        // What is forgotten is lost, if it should be the one: an error, never other bytes.
+        // If the page holds a content that was discarded here, it is lost: an error, never other bytes.
         if sums.len() > UNSURE_MAX {
             sums.remove(0);
         }
