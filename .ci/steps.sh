@@ -133,7 +133,7 @@ step_docs_of_default() {
 step_loom() {
     # Its own folder: other flags rebuild everything.
     CARGO_TARGET_DIR=$CARGO_TARGET_DIR/loom RUSTFLAGS='--cfg loom' \
-        run cargo test --profile "$profile" -p farcall-shm -p farcall-flow --lib
+        run cargo test --profile "$profile" -p farcall-shm -p farcall-io --lib
     # The library under programs brings loom's memory itself.
     test_files --profile "$profile" -- ring_model
 }

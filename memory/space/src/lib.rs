@@ -6,7 +6,7 @@
 //! * [`Engine`], [`RemoteMemory`]: a client has an address space of pages over slabs of several nodes. Each page has
 //!   replicas on different nodes, and the client keeps its checksum: what a node returns is checked, what is wrong is
 //!   repaired from another replica, and what no replica has is an error, never other bytes.
-//! * [`wire`]: what they say to each other. Data goes by one-sided READ and WRITE (`farcall-remio`), in which the node
+//! * [`wire`]: what they say to each other. Data goes by one-sided READ and WRITE (`farcall-io`), in which the node
 //!   has no part.
 //!
 //! Both ends own no thread, clock or socket below [`MemoryServer`] and [`RemoteMemory`]: they run in a simulator as they

@@ -9,7 +9,7 @@ use crate::remio::{
     LocalMemory, Polling, RemioTask, Sample, Task, VerbsTask, Workload, combining_name, measure,
 };
 use crate::report::{Cell, Column, Figure, Report, Shown, Table};
-use farcall_flow::Combining;
+use farcall_io::Combining;
 use farcall_providers::Chosen;
 
 /// What the columns mean.

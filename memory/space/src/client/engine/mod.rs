@@ -1,5 +1,5 @@
 //! A client's address space, without thread, clock or socket: requests in, requests that are over out; calls to nodes
-//! out, their replies in; data by the sessions of `farcall-remio`.
+//! out, their replies in; data by the sessions of `farcall-io`.
 //!
 //! Requests are cut into operations on one page each. At a time one operation has a page; others wait in the order in
 //! which they came. That makes everything else simple: a page is read and written by nobody else while it is written,
@@ -25,8 +25,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use farcall_io::{Done, Handler, Poller, PollerConfig};
 use farcall_link::{Nic, SplitMix64};
-use farcall_remio::{Done, Handler, Poller, PollerConfig};
 use farcall_verbs::{Endpoint, Nanos, Next, WaitSet};
 
 use super::PAGE_BYTES;
