@@ -105,7 +105,7 @@ step_test() {
 step_features() {
     cargo clippy --version >/dev/null 2>&1 || run rustup component add clippy
     run cargo clippy -p farcall-cli -- -D warnings
-    run cargo clippy -p farcall-rpc -p farcall-drive -- -D warnings
+    run cargo clippy -p farcall-rpc -p farcall-drive -p farcall-memory -- -D warnings
     run cargo clippy -p farcall-kv --no-default-features -- -D warnings
     run cargo clippy -p farcall-bench --no-default-features -- -D warnings
     run cargo clippy -p farcall --no-default-features -- -D warnings

@@ -25,7 +25,7 @@ pub struct Config {
     pub version: u32,
     /// Memory nodes; without one the pager keeps pages itself, to measure beside.
     pub nodes: Vec<SocketAddr>,
-    /// Where others register (`farcall_membership::Directory`).
+    /// Where others register (`farcall_memory::membership::Directory`).
     pub directory: Option<String>,
     /// How many keep each page.
     pub replicas: u8,

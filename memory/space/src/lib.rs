@@ -8,11 +8,14 @@
 //!   repaired from another replica, and what no replica has is an error, never other bytes.
 //! * [`wire`]: what they say to each other. Data goes by one-sided READ and WRITE (`farcall-io`), in which the node
 //!   has no part.
+//! * `membership` (feature `etcd`): nodes register in etcd, and clients find them there.
 //!
-//! Both ends own no thread, clock or socket below [`MemoryServer`] and [`RemoteMemory`]: they run in a simulator as they
-//! are.
+//! Both ends own no thread, clock or socket below [`MemoryServer`], [`RemoteMemory`] and `membership`: they run in a
+//! simulator as they are.
 
 mod client;
+#[cfg(feature = "etcd")]
+pub mod membership;
 mod node;
 pub mod wire;
 

@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::directory::Directory;
-use crate::etcd::{Etcd, EtcdError, Lease};
-use crate::record::Record;
-use crate::rounds::Rounds;
+use super::directory::Directory;
+use super::etcd::{Etcd, EtcdError, Lease};
+use super::record::Record;
+use super::rounds::Rounds;
 
 /// For so long a node is found that has died.
 const TERM: Duration = Duration::from_secs(10);

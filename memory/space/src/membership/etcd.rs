@@ -44,16 +44,16 @@ pub enum EtcdError {
 
 /// A lease of etcd's: keys under it go when nobody keeps it alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Lease(String);
+pub(super) struct Lease(String);
 
 /// A key, and what it holds.
-pub(crate) struct Pair {
+pub(super) struct Pair {
     pub key: Vec<u8>,
     pub value: Vec<u8>,
 }
 
 /// The servers of one etcd.
-pub(crate) struct Etcd {
+pub(super) struct Etcd {
     agent: Agent,
     endpoints: Vec<String>,
     /// Which answered last.

@@ -6,11 +6,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use farcall_memory::RemoteMemory;
-
-use crate::directory::Directory;
-use crate::etcd::{Etcd, EtcdError};
-use crate::rounds::Rounds;
+use super::directory::Directory;
+use super::etcd::{Etcd, EtcdError};
+use super::rounds::Rounds;
+use crate::RemoteMemory;
 
 /// How often etcd is asked.
 const LOOK_PERIOD: Duration = Duration::from_secs(2);

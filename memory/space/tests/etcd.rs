@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use etcd_server::{EtcdServer, LOST, until};
-use farcall_membership::{Directory, Joining, Registration};
+use farcall_memory::membership::{Directory, Joining, Registration};
 use farcall_memory::{ClientConfig, MemoryServer, NodeConfig, PAGE_BYTES, RemoteMemory};
 use farcall_softnic::SoftNic;
 

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Something that is done now and then by a thread of its own, until this is dropped: then a turn that has begun ends.
-pub(crate) struct Rounds {
+pub(super) struct Rounds {
     /// Nothing is ever sent: the thread ends when this is gone.
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-use farcall_membership::{Directory, EtcdError};
+use farcall_memory::membership::{Directory, EtcdError};
 
 /// A server that gives each request the same answer.
 fn answers(status: &'static str, body: String) -> SocketAddr {

@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use crate::etcd::{Etcd, EtcdError, Pair};
-use crate::record::{NODES_MAX, Record};
+use super::etcd::{Etcd, EtcdError, Pair};
+use super::record::{NODES_MAX, Record};
 
 const SCHEME: &str = "etcd://";
 const ROOT: &str = "/farcall/memory/v1";
@@ -62,11 +62,11 @@ impl Directory {
         text.starts_with(SCHEME)
     }
 
-    pub(crate) fn etcd(&self) -> Etcd {
+    pub(super) fn etcd(&self) -> Etcd {
         Etcd::new(self.endpoints.clone())
     }
 
-    pub(crate) fn node_key(&self, address: SocketAddr) -> String {
+    pub(super) fn node_key(&self, address: SocketAddr) -> String {
         format!("{}{address}", self.nodes_prefix())
     }
 
@@ -87,7 +87,7 @@ impl Directory {
         self.nodes_by(&self.etcd())
     }
 
-    pub(crate) fn nodes_by(&self, etcd: &Etcd) -> Result<Vec<SocketAddr>, EtcdError> {
+    pub(super) fn nodes_by(&self, etcd: &Etcd) -> Result<Vec<SocketAddr>, EtcdError> {
         let prefix = self.nodes_prefix();
         let pairs = etcd.get_all(&prefix, NODES_MAX)?;
         let node = |pair: &Pair| {
