@@ -154,17 +154,13 @@ pub mod kv;
 pub mod memory;
 #[cfg(feature = "rpc")]
 pub mod rpc;
+#[cfg(feature = "select")]
+pub mod select;
 #[cfg(feature = "sim")]
 pub mod sim;
 #[cfg(feature = "stream")]
 pub mod stream;
 pub mod verbs;
-
-/// The choice of a provider: the software RNIC or the system's libibverbs, with the reason for people.
-#[cfg(feature = "select")]
-pub mod select {
-    pub use farcall_providers::{Chosen, Selection, Wish};
-}
 
 /// The counters of a process that uses this library, alive or dead.
 #[cfg(feature = "stats")]

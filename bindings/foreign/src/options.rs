@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use farcall::select::Selection;
 use farcall_kv::client::KvClient;
 use farcall_link::Nic;
-use farcall_providers::Selection;
 use farcall_rpc::{Client, ClientOptions, ConnectError, Handler, Server};
 use farcall_stream::{StreamListener, StreamOptions, StreamSocket};
 use farcall_verbs::Provider;

@@ -24,7 +24,7 @@ pub use farcall_io::Combining;
 
 use crate::experiments::ExperimentError;
 use crate::peer::PairPlan;
-use farcall_providers::Chosen;
+use farcall::select::Chosen;
 use std::fmt;
 
 /// Something to measure.
