@@ -110,7 +110,7 @@ step_features() {
     run cargo clippy -p farcall-bench --no-default-features -- -D warnings
     run cargo clippy -p farcall --no-default-features -- -D warnings
     local feature
-    for feature in rpc service tokio kv kv-server stream grpc softnic ibv select sim stats; do
+    for feature in rpc service tokio kv kv-server stream grpc softnic ibv select binding sim stats; do
         run cargo clippy -p farcall --no-default-features --features "$feature" -- -D warnings
     done
 }
@@ -253,7 +253,7 @@ step_bindings() {
     done
     LD_LIBRARY_PATH=$scratch/c/lib run "$scratch/rpc"
     PKG_CONFIG_PATH=$scratch/c/lib/pkgconfig LD_LIBRARY_PATH=$scratch/c/lib run bash -c "cd bindings/go && go test -count=1 -v ."
-    run cargo build -p farcall-foreign --example servers
+    run cargo build -p farcall --example servers
     run python3 -m venv "$venv"
     run "$venv/bin/pip" install --quiet maturin mypy
     run "$venv/bin/maturin" build --locked --manifest-path bindings/python/Cargo.toml --out "$scratch/wheels"

@@ -45,6 +45,7 @@
 //! | `ibv` | yes | [`Ibv`]: the system's libibverbs, loaded at run time |
 //! | `verbs` | | `verbs::owned`: verbs in safe Rust: owned buffers and queue pairs |
 //! | `select` | | `select`: the choice between the two, as programs offer it to their users |
+//! | `binding` | | `binding`: what bindings to other languages share; not promised, it may change at any time |
 //! | `sim` | | `sim`: a simulated RDMA network in virtual time |
 //! | `stats` | | `stats`: the counters of a process that uses this library, alive or dead |
 //!
@@ -146,6 +147,8 @@ pub use farcall_service_macros::service;
 #[cfg(feature = "softnic")]
 pub use farcall_softnic::SoftNic;
 
+#[cfg(feature = "binding")]
+pub mod binding;
 #[cfg(feature = "grpc")]
 pub mod grpc;
 #[cfg(feature = "kv")]

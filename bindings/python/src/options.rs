@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use farcall::binding::{Failure, Options as Plain};
 use farcall::select::{Selection, Wish};
-use farcall_foreign::{Failure, Options as Plain};
 use pyo3::prelude::*;
 
 use crate::error::raised;

@@ -6,7 +6,7 @@ use farcall_kv::client::{Change, KvConnectError, KvError};
 use farcall_rpc::{CallError, ConnectError, Executed, ServerError};
 use farcall_stream::OpenError;
 
-use crate::Code;
+use super::Code;
 
 /// What failed and why.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use farcall::select::Selection;
 use farcall_kv::client::KvClient;
 use farcall_link::Nic;
 use farcall_rpc::{Client, ClientOptions, ConnectError, Handler, Server};
@@ -10,8 +9,9 @@ use farcall_stream::{StreamListener, StreamOptions, StreamSocket};
 use farcall_verbs::Provider;
 
 #[cfg(feature = "tokio")]
-use crate::Code;
-use crate::Failure;
+use super::Code;
+use super::Failure;
+use crate::select::Selection;
 
 /// What can be said of a client, a server, a listener or a stream. The default leaves all to the library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,11 +5,10 @@ use std::io::{Read, Write};
 use std::thread;
 use std::time::Duration;
 
-use farcall_kv::server::KvServer;
-use farcall_link::Nic;
-use farcall_rpc::{Call, HandlerError, Reply, Server};
-use farcall_softnic::SoftNic;
-use farcall_stream::{StreamListener, StreamOptions};
+use farcall::SoftNic;
+use farcall::kv::KvServer;
+use farcall::rpc::{Call, HandlerError, Reply, Server};
+use farcall::stream::{Nic, StreamListener, StreamOptions};
 
 /// What the programs talk to.
 pub struct Servers {

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, TryLockError};
 
-use crate::{Code, Failure};
+use super::{Code, Failure};
 
 /// An object that one thread at a time uses; nobody waits for it. A panic leaves it unusable.
 pub struct Exclusive<T>(Mutex<T>);
