@@ -110,6 +110,6 @@ step_aarch64() {
     wait "$server"
     # The emulator says yes to MADV_POPULATE_WRITE, and does nothing.
     run cargo test --target "$target" --lib \
-        -p farcall-shm -p farcall-wire -p farcall-flow -p farcall-kv -p farcall-rpc \
+        -p farcall-shm -p farcall-wire -p farcall-io -p farcall-kv -p farcall-rpc \
         -- --skip room_takes_memory_when_it_is_populated
 }

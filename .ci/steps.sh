@@ -105,12 +105,12 @@ step_test() {
 step_features() {
     cargo clippy --version >/dev/null 2>&1 || run rustup component add clippy
     run cargo clippy -p farcall-cli -- -D warnings
-    run cargo clippy -p farcall-rpc -p farcall-drive -- -D warnings
+    run cargo clippy -p farcall-rpc -p farcall-drive -p farcall-memory -- -D warnings
     run cargo clippy -p farcall-kv --no-default-features -- -D warnings
     run cargo clippy -p farcall-bench --no-default-features -- -D warnings
     run cargo clippy -p farcall --no-default-features -- -D warnings
     local feature
-    for feature in rpc service tokio kv kv-server stream grpc softnic ibv select sim stats; do
+    for feature in rpc service tokio kv kv-server stream grpc softnic ibv select binding sim stats; do
         run cargo clippy -p farcall --no-default-features --features "$feature" -- -D warnings
     done
 }
@@ -133,7 +133,7 @@ step_docs_of_default() {
 step_loom() {
     # Its own folder: other flags rebuild everything.
     CARGO_TARGET_DIR=$CARGO_TARGET_DIR/loom RUSTFLAGS='--cfg loom' \
-        run cargo test --profile "$profile" -p farcall-shm -p farcall-flow --lib
+        run cargo test --profile "$profile" -p farcall-shm -p farcall-io --lib
     # The library under programs brings loom's memory itself.
     test_files --profile "$profile" -- ring_model
 }
@@ -253,7 +253,7 @@ step_bindings() {
     done
     LD_LIBRARY_PATH=$scratch/c/lib run "$scratch/rpc"
     PKG_CONFIG_PATH=$scratch/c/lib/pkgconfig LD_LIBRARY_PATH=$scratch/c/lib run bash -c "cd bindings/go && go test -count=1 -v ."
-    run cargo build -p farcall-foreign --example servers
+    run cargo build -p farcall --example servers
     run python3 -m venv "$venv"
     run "$venv/bin/pip" install --quiet maturin mypy
     run "$venv/bin/maturin" build --locked --manifest-path bindings/python/Cargo.toml --out "$scratch/wheels"

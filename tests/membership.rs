@@ -1,6 +1,6 @@
 //! Memory nodes that register in a real etcd, as the program's users see it.
 
-#[path = "../memory/membership/tests/support/etcd_server.rs"]
+#[path = "../memory/space/tests/support/etcd_server.rs"]
 mod etcd_server;
 #[path = "support/mounted.rs"]
 mod mounted;

@@ -1,7 +1,7 @@
 //! Arbitrary keys and values of etcd, as a record and as a node's address: no panic; what is read is bounded, and is
 //! read again from what is written of it.
 
-use farcall_membership::{NODES_MAX, Record};
+use farcall_memory::membership::{NODES_MAX, Record};
 
 /// Runs one input.
 pub fn run(bytes: &[u8]) {

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use farcall_foreign::{Code, Failure};
+use farcall::binding::{Code, Failure};
 
 use crate::argument::{Out, object};
 use crate::errors::remember;

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 
-use farcall_foreign::{Code, Failure};
+use farcall::binding::{Code, Failure};
 use farcall_rpc::Executed;
 
 /// Whether what was asked for was executed.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ::farcall_kv::client::{KvClient, Write};
 use ::farcall_kv::store::PutMode;
 use ::farcall_kv::wire::MultiItem;
-use farcall_foreign::{Code, Exclusive, Failure, version};
+use farcall::binding::{Code, Exclusive, Failure, version};
 
 use crate::argument::{Out, bytes, object, text};
 use crate::boundary::{made, returned, taken_back};
@@ -263,7 +263,7 @@ pub unsafe extern "C" fn farcall_kv_compare_and_swap(
     unsafe {
         about_key(kv, key, key_len_bytes, |kv, key| {
             let change = kv.compare_and_swap(key, version, read_write(write)?)?;
-            give_version(farcall_foreign::version(change)?, new_version)
+            give_version(farcall::binding::version(change)?, new_version)
         })
     }
 }
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn farcall_kv_delete(
     unsafe {
         about_key(kv, key, key_len_bytes, |kv, key| {
             let change = kv.delete(key, (version != 0).then_some(version))?;
-            farcall_foreign::version(change).map(drop)
+            farcall::binding::version(change).map(drop)
         })
     }
 }

@@ -27,7 +27,7 @@ pub use errors::{
     farcall_error_application_code, farcall_error_executed, farcall_error_message, farcall_error_text,
     farcall_executed,
 };
-pub use farcall_foreign::Code;
+pub use farcall::binding::Code;
 pub use kv::{
     farcall_bytes, farcall_found, farcall_item, farcall_kv, farcall_kv_close, farcall_kv_compare_and_swap,
     farcall_kv_connect, farcall_kv_delete, farcall_kv_get, farcall_kv_get_many, farcall_kv_put,

@@ -3,8 +3,8 @@
 use std::ffi::{c_char, c_int};
 use std::time::Duration;
 
-use farcall_foreign::{Failure, Options};
-use farcall_providers::{Selection, Wish};
+use farcall::binding::{Failure, Options};
+use farcall::select::{Selection, Wish};
 
 use crate::argument::{Out, object, text};
 use crate::boundary::returned;

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
 
 use ::farcall_rpc::{CallOptions, Client};
-use farcall_foreign::{Exclusive, Failure};
+use farcall::binding::{Exclusive, Failure};
 
 use crate::argument::{Out, bytes, object, text};
 use crate::boundary::{made, returned, taken_back};

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use farcall_foreign::Failure;
+use farcall::binding::Failure;
 use farcall_rpc::{Call, Handler, HandlerError, Reply, Server};
 
 use crate::argument::{bytes, object, text, write_text};

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use ::farcall_stream::{StreamListener, StreamSocket};
-use farcall_foreign::{Exclusive, Failure, Options};
+use farcall::binding::{Exclusive, Failure, Options};
 
 use crate::argument::{Out, bytes, object, room, text, write_text};
 use crate::boundary::{made, returned, taken_back};

@@ -39,8 +39,9 @@ fn made() -> String {
     config.enumeration.rename_variants = cbindgen::RenameRule::QualifiedScreamingSnakeCase;
     config.export.include = ["Code", "farcall_executed", "farcall_put_mode"].map(str::to_owned).to_vec();
     config.export.rename.insert("Code".to_owned(), "farcall_code".to_owned());
-    let mut builder =
-        cbindgen::Builder::new().with_config(config).with_src(package().join("../foreign/src/code.rs"));
+    let mut builder = cbindgen::Builder::new()
+        .with_config(config)
+        .with_src(package().join("../farcall/src/binding/code.rs"));
     for source in sources {
         builder = builder.with_src(package().join("src").join(source).with_extension("rs"));
     }

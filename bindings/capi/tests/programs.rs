@@ -1,7 +1,7 @@
 //! C programs against servers in Rust: compiled as C and as C++ without a warning, linked with either library, and
 //! watched by valgrind.
 
-#[path = "../../foreign/examples/servers/servers.rs"]
+#[path = "../../farcall/examples/servers/servers.rs"]
 mod servers;
 
 use std::path::{Path, PathBuf};

@@ -45,6 +45,7 @@
 //! | `ibv` | yes | [`Ibv`]: the system's libibverbs, loaded at run time |
 //! | `verbs` | | `verbs::owned`: verbs in safe Rust: owned buffers and queue pairs |
 //! | `select` | | `select`: the choice between the two, as programs offer it to their users |
+//! | `binding` | | `binding`: what bindings to other languages share; not promised, it may change at any time |
 //! | `sim` | | `sim`: a simulated RDMA network in virtual time |
 //! | `stats` | | `stats`: the counters of a running or exited process that uses this library |
 //!
@@ -147,6 +148,8 @@ pub use farcall_service_macros::service;
 #[cfg(feature = "softnic")]
 pub use farcall_softnic::SoftNic;
 
+#[cfg(feature = "binding")]
+pub mod binding;
 #[cfg(feature = "grpc")]
 pub mod grpc;
 #[cfg(feature = "kv")]
@@ -155,17 +158,13 @@ pub mod kv;
 pub mod memory;
 #[cfg(feature = "rpc")]
 pub mod rpc;
+#[cfg(feature = "select")]
+pub mod select;
 #[cfg(feature = "sim")]
 pub mod sim;
 #[cfg(feature = "stream")]
 pub mod stream;
 pub mod verbs;
-
-/// The choice of a provider: the software RNIC or the system's libibverbs, with a readable reason.
-#[cfg(feature = "select")]
-pub mod select {
-    pub use farcall_providers::{Chosen, Selection, Wish};
-}
 
 /// The counters of a running or exited process that uses this library.
 #[cfg(feature = "stats")]

@@ -1,6 +1,6 @@
 //! Clients of remote calls.
 
-use farcall_foreign::Failure;
+use farcall::binding::Failure;
 use farcall_rpc::{CallOptions, PerCall};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;

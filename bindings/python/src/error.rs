@@ -1,6 +1,6 @@
 //! Failures as exceptions.
 
-use farcall_foreign::{Code, Failure};
+use farcall::binding::{Code, Failure};
 use farcall_rpc::Executed;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;

@@ -1,6 +1,6 @@
 //! Objects of the library that Python holds.
 
-use farcall_foreign::{Code, Exclusive, Failure};
+use farcall::binding::{Code, Exclusive, Failure};
 use pyo3::prelude::*;
 
 use crate::error::raised;

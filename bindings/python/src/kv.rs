@@ -1,6 +1,6 @@
 //! Clients of the key-value store.
 
-use farcall_foreign::{Code, Failure, version};
+use farcall::binding::{Code, Failure, version};
 use farcall_kv::client::{KvClient, Write};
 use farcall_kv::store::PutMode;
 use farcall_kv::wire::MultiItem;
@@ -117,7 +117,7 @@ impl Kv {
         let lives = duration(py, time_to_live)?.unwrap_or_default();
         self.0.wait(py, |kv| {
             let write = Write::of(value.get()).flags(flags).time_to_live(lives);
-            farcall_foreign::version(kv.compare_and_swap(key.get(), version, write)?)
+            farcall::binding::version(kv.compare_and_swap(key.get(), version, write)?)
         })
     }
 
@@ -125,7 +125,7 @@ impl Kv {
     #[pyo3(signature = (key, version=None))]
     fn delete(&self, py: Python<'_>, key: &Bound<'_, PyAny>, version: Option<u64>) -> PyResult<bool> {
         let key = Sent::of(key)?;
-        self.0.wait(py, |kv| match farcall_foreign::version(kv.delete(key.get(), version)?) {
+        self.0.wait(py, |kv| match farcall::binding::version(kv.delete(key.get(), version)?) {
             Ok(_) => Ok(true),
             Err(failure) if failure.code == Code::NotFound => Ok(false),
             Err(failure) => Err(failure),

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use farcall_foreign::{Failure, Options as Plain};
-use farcall_providers::{Selection, Wish};
+use farcall::binding::{Failure, Options as Plain};
+use farcall::select::{Selection, Wish};
 use pyo3::prelude::*;
 
 use crate::error::raised;

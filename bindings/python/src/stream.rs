@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::time::Duration;
 
-use farcall_foreign::{Failure, Options as Plain};
+use farcall::binding::{Failure, Options as Plain};
 use farcall_stream::{StreamError, StreamListener, StreamSocket};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};

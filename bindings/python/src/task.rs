@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::Mutex;
 
-use farcall_foreign::{Code, Failure};
+use farcall::binding::{Code, Failure};
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::AbortHandle;

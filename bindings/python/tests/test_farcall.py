@@ -1,5 +1,5 @@
 """The package against servers in Rust: python -m unittest, with FARCALL_SERVERS naming the example `servers` of the
-package farcall-foreign."""
+package farcall."""
 
 import asyncio
 import gc

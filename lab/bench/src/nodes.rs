@@ -2,7 +2,7 @@
 
 use crate::experiments::server::{ServerError, ServerProcess};
 use crate::peer::PeerLauncher;
-use farcall_providers::Selection;
+use farcall::select::Selection;
 
 /// What is granted at once.
 const SLAB_BYTES: u64 = 16 << 20;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use farcall_files::Memory;
 use farcall_link::os_random;
-use farcall_membership::{Directory, Joining, NODES_MAX};
+use farcall_memory::membership::{Directory, Joining, NODES_MAX};
 use farcall_memory::{ClientConfig, OpenError, PAGE_BYTES, RemoteMemory, SpaceStatus};
 use farcall_verbs::Provider;
 

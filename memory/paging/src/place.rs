@@ -27,7 +27,7 @@ pub struct Config {
     pub version: u32,
     /// Memory nodes; if empty, the pager stores the pages itself, as a baseline for measurements.
     pub nodes: Vec<SocketAddr>,
-    /// Directory where further nodes register (`farcall_membership::Directory`).
+    /// Directory where further nodes register (`farcall_memory::membership::Directory`).
     pub directory: Option<String>,
     /// Number of replicas of each page.
     pub replicas: u8,

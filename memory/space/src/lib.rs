@@ -6,15 +6,18 @@
 //! * [`Engine`], [`RemoteMemory`]: a client has an address space of pages over slabs of several nodes. Each page has
 //!   replicas on different nodes, and the client records its checksum. Bytes from a node are checked, and wrong ones
 //!   are repaired from another replica. If no replica has the page, the result is an error, never other bytes.
-//! * [`wire`]: messages between clients and nodes. Data is transferred by one-sided READ and WRITE (`farcall-remio`),
+//! * [`wire`]: messages between clients and nodes. Data is transferred by one-sided READ and WRITE (`farcall-io`),
 //!   in which the node takes no part.
+//! * `membership` (feature `etcd`): nodes register in etcd, and clients find them there.
 //!
-//! Below [`MemoryServer`] and [`RemoteMemory`], neither side owns a thread, clock or socket, so both run unchanged in
-//! a simulator.
+//! Below [`MemoryServer`], [`RemoteMemory`] and `membership`, neither side owns a thread, clock or socket, so both run
+//! unchanged in a simulator.
 
 #![forbid(unsafe_code)]
 
 mod client;
+#[cfg(feature = "etcd")]
+pub mod membership;
 mod node;
 pub mod wire;
 

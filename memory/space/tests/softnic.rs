@@ -4,11 +4,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use farcall_flow::{Direction, Window};
+use farcall_io::{Buffer, Config, Direction, Done, Handler, Poller, PollerConfig, Window};
 use farcall_link::{Nic, SplitMix64};
 use farcall_memory::wire::{Reply, Request as Asked};
 use farcall_memory::*;
-use farcall_remio::{Buffer, Config, Done, Handler, Poller, PollerConfig};
 use farcall_softnic::SoftNic;
 use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos};
 use proptest::prelude::*;
@@ -483,7 +482,7 @@ fn a_key_of_another_client_opens_nothing() {
         session.connect(&pairs, &[own, region]).unwrap();
         let buffer = Buffer::Owned(vec![7; PAGE_BYTES]);
         let request =
-            farcall_remio::Request { direction: Direction::Read, grant, offset: 0, buffer, context: () };
+            farcall_io::Request { direction: Direction::Read, grant, offset: 0, buffer, context: () };
         session.submit(request).unwrap();
         let until = Instant::now() + LOST;
         let done = loop {

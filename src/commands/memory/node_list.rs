@@ -3,7 +3,7 @@
 use crate::commands::kv::resolve;
 use crate::failure::{Exit, Failure};
 use farcall::memory::RemoteMemory;
-use farcall_membership::{Directory, EtcdError, Joining, NODES_MAX};
+use farcall_memory::membership::{Directory, EtcdError, Joining, NODES_MAX};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;

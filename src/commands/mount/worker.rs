@@ -12,7 +12,7 @@ use farcall::verbs::Provider;
 use farcall_files::{
     BLOCK_BYTES, Caller, Journal, Lineage, Log, Mount as Mounted, MountEnd, State, Time, Tree, Volume,
 };
-use farcall_membership::Joining;
+use farcall_memory::membership::Joining;
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;

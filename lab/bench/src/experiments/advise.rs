@@ -7,8 +7,8 @@ use super::stage::{Progress, Stage};
 use crate::load::AUTO;
 use crate::measure::{Spread, contention_warning, pin_thread};
 use crate::report::{Cell, Column, Figure, Report, Table};
+use farcall::select::{Chosen, Wish};
 use farcall_link::{Nic, PRESETS, Plan, Preset, RequestPath, ResponsePath};
-use farcall_providers::{Chosen, Wish};
 use farcall_rpc::tune::LinkProfile;
 use farcall_rpc::wire::{REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, message_bytes};
 
@@ -281,7 +281,7 @@ fn way_of(preset: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farcall_providers::Selection;
+    use farcall::select::Selection;
 
     #[test]
     fn datagrams_are_left_out_where_messages_do_not_fit_in_words() {

@@ -12,8 +12,8 @@ use crate::report::{Column, Figure, Report, Table};
 use crate::rnic::{self, Operation, RnicTask, RnicTest, Tuning};
 use crate::streams::{self, MESSAGE_LEN_BYTES, Medium};
 use crate::ucx::{Ucx, UcxTest};
+use farcall::select::Chosen;
 use farcall_link::Transport;
-use farcall_providers::Chosen;
 use std::fmt;
 
 /// Lengths of writes: those of RR-Compound's comparison with sockets and raw WRITE, and longer ones.

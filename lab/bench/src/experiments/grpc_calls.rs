@@ -6,7 +6,7 @@ use super::stage::{Progress, Stage};
 use crate::grpc::{self, Load, MESSAGE_LEN_BYTES, Preset};
 use crate::measure::{PairedRatio, pin_thread};
 use crate::report::{Column, Figure, Report, Table};
-use farcall_providers::Chosen;
+use farcall::select::Chosen;
 
 /// What is measured under each preset.
 const LOADS: [Load; 4] = [Load::Unary, Load::Converse, Load::Window, Load::Repeat];

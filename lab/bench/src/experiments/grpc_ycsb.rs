@@ -6,7 +6,7 @@ use crate::grpc::{Preset, Ycsb, YcsbTask, ycsb};
 use crate::measure::{LatencyRecorder, PairedRatio, pin_thread};
 use crate::report::{Column, Figure, Report, Table};
 use crate::workload::Workload;
-use farcall_providers::Chosen;
+use farcall::select::Chosen;
 
 const NOTES: [&str; 3] = [
     "Every value is checked, of scans the order of keys, too. Each run has a fresh server, whose store takes the \

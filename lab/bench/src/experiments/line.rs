@@ -9,7 +9,7 @@ use crate::report::Report;
 use crate::rnic::echo::{self, EchoResult, EchoTask};
 use crate::rnic::{self, RnicError, RnicResult, RnicTask, RnicTest};
 use crate::ucx::{Ucx, UcxResult, UcxTest};
-use farcall_providers::Chosen;
+use farcall::select::Chosen;
 use std::fmt;
 
 /// The figures of one measurement; those that it does not tell are not numbers.

@@ -5,8 +5,8 @@ use super::stage::{Progress, Stage};
 use crate::measure::Spread;
 use crate::report::Report;
 use crate::rnic::{Inlining, Operation, RnicError, RnicTask, RnicTest, Tuning};
+use farcall::select::Chosen;
 use farcall_link::Transport;
-use farcall_providers::Chosen;
 use farcall_rpc::tune::Posting;
 use std::fmt;
 

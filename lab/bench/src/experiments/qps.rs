@@ -11,8 +11,8 @@ use super::stage::{Progress, Stage};
 use crate::measure::Spread;
 use crate::report::{Cell, Column, Report, Table};
 use crate::rnic::{self, Operation, RnicError, RnicTask, RnicTest, Survey, Tuning};
+use farcall::select::Chosen;
 use farcall_link::Transport;
-use farcall_providers::Chosen;
 use farcall_shm::raise_descriptor_limit;
 
 /// The number that others are compared with.
@@ -162,7 +162,7 @@ fn ratios(samples: &[Sample], reference: &[Sample], figure: impl Fn(&Sample) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farcall_providers::Selection;
+    use farcall::select::Selection;
     use std::time::Duration;
 
     fn plan(counts: &[u32]) -> QpsPlan {

@@ -1,7 +1,7 @@
 //! How clients reach a service over verbs: plain data, for client processes.
 
 use crate::load::client_options;
-use farcall_providers::Selection;
+use farcall::select::Selection;
 use farcall_rpc::ClientOptions;
 use farcall_rpc::tune::{LinkProfile, Posting, ReadCost};
 use serde::de::Error;

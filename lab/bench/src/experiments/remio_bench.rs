@@ -9,8 +9,8 @@ use crate::remio::{
     LocalMemory, Polling, RemioTask, Sample, Task, VerbsTask, Workload, combining_name, measure,
 };
 use crate::report::{Cell, Column, Figure, Report, Shown, Table};
-use farcall_flow::Combining;
-use farcall_providers::Chosen;
+use farcall::select::Chosen;
+use farcall_io::Combining;
 
 /// What the columns mean.
 const COLUMNS_NOTE: &str = "KiB: the window of admission. Completion time: from submitting a request until it is told \
@@ -245,7 +245,7 @@ fn ratio_of_single(task: &RemioTask, line: &Line, lines: &[Line]) -> Cell {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farcall_providers::Selection;
+    use farcall::select::Selection;
     use std::time::Duration;
 
     fn plan() -> RemioPlan {

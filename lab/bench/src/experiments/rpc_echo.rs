@@ -12,8 +12,8 @@ use crate::load::{AUTO, tuning_condition};
 use crate::measure::pin_thread;
 use crate::report::{Column, Figure, Report, Table};
 use crate::ucx::{Ucx, UcxTest};
+use farcall::select::Selection;
 use farcall_link::BatchSizing;
-use farcall_providers::Selection;
 use farcall_rpc::tune::LinkProfile;
 use std::fmt;
 

@@ -6,7 +6,7 @@ use crate::measure::{SharedAllocations, cpu_time};
 use crate::peer::{
     ChildProcess, Control, FarProcess, PeerError, PeerLauncher, adopt, next_line, stop_server,
 };
-use farcall_providers::Selection;
+use farcall::select::Selection;
 use serde::{Deserialize, Serialize};
 use std::io::BufReader;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};

@@ -3,7 +3,7 @@
 use crate::measure::{CoreError, Cores};
 use crate::peer::{PairPlan, PeerLauncher, Run};
 use crate::report::{Conditions, Report};
-use farcall_providers::Wish;
+use farcall::select::Wish;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

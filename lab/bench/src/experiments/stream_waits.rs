@@ -5,7 +5,7 @@ use super::stage::{Progress, Stage};
 use crate::measure::PairedRatio;
 use crate::report::{Column, Figure, Report, Table};
 use crate::streams::{self, Load, Served, Way};
-use farcall_providers::Chosen;
+use farcall::select::Chosen;
 
 /// What to measure.
 pub struct WaitsPlan {

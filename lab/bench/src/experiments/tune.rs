@@ -6,7 +6,7 @@ use super::stage::{Progress, Stage};
 use crate::load::client_options;
 use crate::measure::{Spread, pin_thread};
 use crate::report::{Column, Figure, Report, Table};
-use farcall_providers::{Chosen, Selection};
+use farcall::select::{Chosen, Selection};
 use farcall_rpc::tune::{Chooser, LinkProfile, Posting, ReadCost, Sample, TIME_NS_MAX};
 use farcall_rpc::{FetchThenReply, StaticClient};
 use std::time::{Duration, Instant};

@@ -10,8 +10,8 @@ use crate::load::AUTO;
 use crate::measure::pin_thread;
 use crate::report::{Column, Report, Table};
 use crate::workload::{Distribution, Workload};
+use farcall::select::Chosen;
 use farcall_link::PRESETS;
-use farcall_providers::Chosen;
 
 /// What a paper measures: calls, or operations of a store, under a preset that is still to be named.
 #[derive(Clone, Copy)]

@@ -6,7 +6,7 @@ use crate::experiments::{ExperimentError, Stage};
 use crate::grpc::{self, CrowdTask, Preset, YcsbTask};
 use crate::measure::LatencyRecorder;
 use crate::streams::{self, Load, Medium, Way};
-use farcall_providers::Chosen;
+use farcall::select::Chosen;
 use std::fmt;
 
 /// What is measured.

@@ -9,7 +9,7 @@ use super::tuned::windows;
 use crate::experiments::{Progress, Stage};
 use crate::measure::Spread;
 use crate::report::Report;
-use farcall_providers::Chosen;
+use farcall::select::Chosen;
 
 /// What to run, and how.
 pub struct RunPlan<'a> {

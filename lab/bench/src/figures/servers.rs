@@ -17,7 +17,7 @@ use crate::rnic::{self, Direction, RnicError, RnicTask};
 use crate::training::{Trainers, Training};
 use crate::ucx::{Ucx, UcxError};
 use crate::workload::RecordShape;
-use farcall_providers::{Chosen, Selection};
+use farcall::select::{Chosen, Selection};
 use std::path::Path;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::experiments::Stage;
 use crate::measure::Spread;
-use farcall_providers::Selection;
+use farcall::select::Selection;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -12,7 +12,7 @@ use crate::experiments::server::ServerError;
 use crate::experiments::{ExperimentError, Stage};
 use crate::peer::PeerError;
 use crate::report::Report;
-use farcall_providers::Selection;
+use farcall::select::Selection;
 use mounted::Mounted;
 use passes::{Contents, Passed};
 use rustix::mount::{UnmountFlags, unmount};

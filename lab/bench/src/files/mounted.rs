@@ -5,7 +5,7 @@ use crate::experiments::Stage;
 use crate::experiments::server::ServerProcess;
 use crate::nodes::Nodes;
 use crate::peer::PeerLauncher;
-use farcall_providers::Selection;
+use farcall::select::Selection;
 use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;

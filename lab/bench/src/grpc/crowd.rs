@@ -7,13 +7,13 @@ use crate::measure::{LatencyRecorder, cpu_time, keep_thread_on, pin_thread, resi
 use crate::peer::{self, PairPlan, Peer, PeerError, PeerPlace, PeerTask};
 use crate::streams::Way;
 use bytes::Bytes;
+use farcall::select::{Chosen, Selection};
 use farcall_echo::v1::Message;
 use farcall_echo::v1::echo_client::EchoClient;
 use farcall_echo::v1::echo_direct::{self, EchoDirectClient};
 use farcall_echo::v1::echo_server::EchoServer;
 use farcall_grpc::{Channel, GrpcOptions, Server, Services};
 use farcall_link::Nic;
-use farcall_providers::{Chosen, Selection};
 use farcall_stream::{StreamConfig, StreamOptions};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;

@@ -7,6 +7,7 @@ use crate::measure::{CpuMeter, LatencyRecorder, pin_thread};
 use crate::peer::{self, PairPlan, PeerError, PeerPlace, PeerTask};
 use crate::workload::{Op, OpKind, OpStream, RecordShape, StreamConfig, Workload};
 use bytes::Bytes;
+use farcall::select::{Chosen, Selection};
 use farcall_grpc::http2::Connector;
 use farcall_grpc::{Channel, GrpcOptions};
 use farcall_grpc_kv::v1::ordered_kv_client::OrderedKvClient;
@@ -17,7 +18,6 @@ use farcall_grpc_kv::v1::{
 };
 use farcall_grpc_kv::{Durability, LsmServer, OrderedStore, ServerOptions, StoreOptions, Transport};
 use farcall_link::Nic;
-use farcall_providers::{Chosen, Selection};
 use rand::RngExt;
 use rand_pcg::Pcg64;
 use serde::{Deserialize, Serialize};

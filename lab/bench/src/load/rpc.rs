@@ -1,10 +1,10 @@
 //! The key-value service over Farcall RPC as a target.
 
 use super::target::{Outcome, Request, Target, TargetError};
+use farcall::select::Selection;
 use farcall_kv::store::PutMode;
 use farcall_kv::wire::{Request as KvRequest, Status, decode_item, decode_version};
 use farcall_link::{BatchConfig, BatchSizing, Batching, Geometry, Plan};
-use farcall_providers::Selection;
 use farcall_rpc::tune::{Decision, LinkProfile};
 use farcall_rpc::{
     AnyCaller, CallError, CallId, Client, ClientOf, ClientOptions, ConnectError, Counters, Executed,

@@ -5,7 +5,7 @@ use super::{NotHere, Resident, redis, script};
 use crate::experiments::{ExperimentError, Stage};
 use crate::python::python_with;
 use crate::report::Report;
-use farcall_providers::Selection;
+use farcall::select::Selection;
 use serde::Deserialize;
 use std::fmt;
 use std::path::Path;

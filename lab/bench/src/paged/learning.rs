@@ -3,7 +3,7 @@
 use super::confinement::Confinement;
 use super::{NotHere, Resident, script};
 use crate::experiments::{ExperimentError, Stage};
-use farcall_providers::Selection;
+use farcall::select::Selection;
 use serde::Deserialize;
 use std::fmt;
 use std::path::Path;

@@ -4,7 +4,7 @@ use super::confinement::Confinement;
 use super::{Backing, NotHere, script};
 use crate::experiments::{ExperimentError, Progress, Stage};
 use crate::python::python_with;
-use farcall_providers::Selection;
+use farcall::select::Selection;
 use serde::Deserialize;
 use std::path::Path;
 

@@ -6,7 +6,7 @@ use super::far::{Begun, Greeted, Wish, judge, read_greeting};
 use super::listener::{WISH_LEN_BYTES_MAX, nic_of};
 use crate::experiments::server::{Ready, Service};
 use crate::tasks::is_done_for_others;
-use farcall_providers::Selection;
+use farcall::select::Selection;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 

@@ -23,7 +23,7 @@ pub(crate) use control::{receive, send};
 pub(crate) use far::{FarProcess, stop_server};
 
 use crate::measure::{CoreError, ProcessError, cpu_time};
-use farcall_providers::Selection;
+use farcall::select::Selection;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;

@@ -1,6 +1,6 @@
 //! Admission as it is measured: a window, told what is in flight, and closed while a burst is not whole.
 
-use farcall_flow::{Admission, Window};
+use farcall_io::{Admission, Window};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -3,10 +3,10 @@
 use super::pages::{Pages, Version, Written};
 use crate::experiments::ExperimentError;
 use crate::peer::{PairPlan, Peer, PeerError, PeerPlace, PeerTask, receive, send};
+use farcall::select::{Chosen, Selection};
+use farcall_io::Target;
 use farcall_link::bootstrap::QpInfo;
 use farcall_link::{Nic, Region, RemoteRegion};
-use farcall_providers::{Chosen, Selection};
-use farcall_remio::Target;
 use farcall_verbs::Access;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

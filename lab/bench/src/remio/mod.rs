@@ -1,5 +1,5 @@
 //! One-sided I/O to memory that another process donates: how many requests a second, how long each takes, and what they
-//! cost, through `farcall-remio` and through bare verbs.
+//! cost, through `farcall-io` and through bare verbs.
 //!
 //! - [`RemioTask`]: requests of one or several threads through sessions; [`VerbsTask`]: the same with nothing between a
 //!   thread and its queue pair, the limit;
@@ -20,11 +20,11 @@ pub use donor::Donor;
 pub use sample::Sample;
 pub use task::{Arrival, LocalMemory, Places, Polling, RemioTask, VerbsTask, Workload, combining_name};
 
-pub use farcall_flow::Combining;
+pub use farcall_io::Combining;
 
 use crate::experiments::ExperimentError;
 use crate::peer::PairPlan;
-use farcall_providers::Chosen;
+use farcall::select::Chosen;
 use std::fmt;
 
 /// Something to measure.

@@ -1,8 +1,7 @@
 //! What one measurement gave.
 
 use crate::measure::LatencySummary;
-use farcall_flow::Counts;
-use farcall_remio::PollCounts;
+use farcall_io::{Counts, PollCounts};
 
 /// Figures of one measurement; counts are those of the whole run, warm-up included.
 #[derive(Debug, Clone, Copy)]

@@ -2,9 +2,8 @@
 
 use super::pages::Pages;
 use crate::experiments::ExperimentError;
-use farcall_flow::Combining;
+use farcall_io::{Combining, Config};
 use farcall_link::Waiting;
-use farcall_remio::Config;
 use std::fmt;
 
 /// Where requests go.
@@ -151,7 +150,7 @@ pub enum Arrival {
     Stacked,
 }
 
-/// Requests through sessions of `farcall-remio`.
+/// Requests through sessions of `farcall-io`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RemioTask {
     /// Where to, and which.

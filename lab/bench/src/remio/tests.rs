@@ -1,6 +1,6 @@
 use super::*;
 use crate::experiments::Stage;
-use farcall_providers::Selection;
+use farcall::select::Selection;
 use std::time::Duration;
 
 const COMBININGS: [Combining; 4] =

@@ -8,13 +8,12 @@ use super::task::VerbsTask;
 use crate::experiments::ExperimentError;
 use crate::measure::{LatencyRecorder, cpu_time, pin_thread};
 use crate::peer::{PairPlan, Peer};
-use farcall_flow::Counts;
+use farcall::select::Chosen;
+use farcall_io::{Counts, PollCounts};
 use farcall_link::{
     Connection, Nic, Operation, PairConfig, Piece, Region, RegionId, Remote, RemoteRegion, Transport,
     WorkRequest, send_tag,
 };
-use farcall_providers::Chosen;
-use farcall_remio::PollCounts;
 use farcall_verbs::{Access, CqInitAttr, RawCq, Wc};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

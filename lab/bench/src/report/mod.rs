@@ -9,7 +9,7 @@ mod text;
 pub use conditions::Conditions;
 pub use table::{Cell, Column, Figure, Shown, Table};
 
-use farcall_providers::Wish;
+use farcall::select::Wish;
 use std::fmt;
 
 /// What every report about the software RNIC says: its figures are not those of a network.

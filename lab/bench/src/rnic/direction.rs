@@ -13,7 +13,7 @@ use super::{Illegal, RnicError, RnicResult, Role, Survey, account, measure_from,
 use crate::experiments::clients::Client;
 use crate::experiments::{ExperimentError, Stage, clients};
 use crate::peer::{PairPlan, PeerError, PeerPlace, PeerTask};
-use farcall_providers::{Chosen, Selection};
+use farcall::select::{Chosen, Selection};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;

@@ -7,7 +7,7 @@ use super::task::{RnicTask, RnicTest};
 use super::waiting::{Halt, Watch};
 use super::{RnicError, Role, latency, throughput};
 use crate::peer::{Control, PeerError, PeerPlace, PeerTask};
-use farcall_providers::Selection;
+use farcall::select::Selection;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;

@@ -2,7 +2,7 @@ use super::*;
 use crate::experiments::Stage;
 use crate::measure::Cores;
 use crate::peer::tests::launcher as tests_launcher;
-use farcall_providers::Selection;
+use farcall::select::Selection;
 
 fn plan() -> PairPlan {
     let (server_core, client_core) = Cores::allowed().unwrap().server_and_client();

@@ -2,8 +2,8 @@
 
 use super::{Job, PATIENCE, Server};
 use crate::peer::{self, PairPlan, Peer, PeerError, PeerPlace};
+use farcall::select::{Chosen, Selection};
 use farcall_link::{Nic, Waiting};
-use farcall_providers::{Chosen, Selection};
 use farcall_stream::{StreamListener, StreamOptions, StreamPath, StreamSocket};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::{Deserialize, Serialize};

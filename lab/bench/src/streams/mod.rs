@@ -19,7 +19,7 @@ pub use waits::{EchoServer, Load, Served, Way, serve};
 
 use crate::measure::{RoundTrips, pin_thread};
 use crate::peer::{self, PairPlan, PeerError, PeerPlace, PeerTask};
-use farcall_providers::Chosen;
+use farcall::select::Chosen;
 use medium::{Bytes, Opened, ServingEnd};
 use serde::{Deserialize, Serialize};
 use std::io;

@@ -1,7 +1,7 @@
 use super::*;
 use crate::measure::Cores;
 use crate::peer::tests::launcher;
-use farcall_providers::Selection;
+use farcall::select::Selection;
 use record::Writes;
 
 const MEDIA: [Medium; 3] = [Medium::Stream, Medium::Tcp, Medium::Unix];

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
-use farcall_flow::Window;
+use farcall_io::Window;
 use farcall_link::bootstrap::Secret;
 use thiserror::Error;
 

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use farcall_io::{Handler, Session};
 use farcall_link::Backoff;
 use farcall_link::bootstrap::QpInfo;
-use farcall_remio::{Handler, Session};
 use farcall_verbs::Nanos;
 
 use super::config::{DonorStatus, LinkStatus};

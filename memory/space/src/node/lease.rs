@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use farcall_io::Target;
 use farcall_link::bootstrap::QpInfo;
 use farcall_link::{Nic, Region, RemoteRegion};
-use farcall_remio::Target;
 use farcall_verbs::{Access, Nanos, Result};
 
 use crate::wire::HolderReport;

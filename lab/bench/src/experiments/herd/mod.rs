@@ -13,7 +13,7 @@ use super::perf::new_report;
 use super::stage::{Progress, Stage};
 use crate::report::Report;
 use crate::rnic::{RnicError, Survey};
-use farcall_providers::Chosen;
+use farcall::select::Chosen;
 use grid::Grid;
 
 /// A figure of the paper.
@@ -107,7 +107,7 @@ impl HerdPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farcall_providers::Selection;
+    use farcall::select::Selection;
     use std::time::Duration;
 
     #[test]

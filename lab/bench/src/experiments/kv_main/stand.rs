@@ -4,8 +4,8 @@ use super::figures::{Figure, Sample};
 use super::{ExperimentError, FrontEnd, KvMainPlan, Post, chosen_at, open};
 use crate::experiments::{Reach, Stage};
 use crate::workload::{Distribution, RecordShape, Workload};
+use farcall::select::Selection;
 use farcall_link::BatchSizing;
-use farcall_providers::Selection;
 use farcall_rpc::tune::Decision;
 use std::fmt;
 

@@ -4,7 +4,7 @@ use super::super::server::Ready;
 use super::{FrontEnd, KvMainPlan};
 use crate::rivals::Rival;
 use crate::workload::{RecordShape, Workload};
-use farcall_providers::Selection;
+use farcall::select::Selection;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -11,7 +11,7 @@ use crate::baseline::{Baseline, PAYLOAD_LEN_BYTES};
 use crate::report::{self, Cell, Column, Report, Table};
 use crate::rnic::{Inlining, RnicError, RnicTask, Survey};
 use crate::ucx::UcxTest;
-use farcall_providers::Chosen;
+use farcall::select::Chosen;
 
 /// Measures what is selected, with UCX beside it if `with_ucx`.
 ///

@@ -20,8 +20,8 @@ use super::waiting::Watch;
 use super::{RnicError, Survey};
 use crate::measure::pin_thread;
 use crate::peer::PairPlan;
+use farcall::select::Chosen;
 use farcall_link::Transport;
-use farcall_providers::Chosen;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

@@ -6,7 +6,7 @@ use crate::rnic::end::End;
 use crate::rnic::receives::place_of_receive;
 use crate::rnic::target::serve;
 use crate::rnic::waiting::{Halt, Watch};
-use farcall_providers::Selection;
+use farcall::select::Selection;
 use farcall_verbs::Wc;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 use super::*;
 use crate::measure::Cores;
 use crate::peer::tests::launcher as tests_launcher;
-use farcall_providers::Selection;
+use farcall::select::Selection;
 use std::time::Duration;
 
 fn try_measure(task: EchoTask) -> Option<EchoResult> {

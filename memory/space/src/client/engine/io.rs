@@ -1,8 +1,7 @@
 //! Reads and writes of single pages of replicas.
 
 use bytes::Bytes;
-use farcall_flow::Direction;
-use farcall_remio::{Buffer, Config, Done, Failure, Request};
+use farcall_io::{Buffer, Config, Direction, Done, Failure, Request};
 use farcall_verbs::Nanos;
 
 use super::noting::PIECES_MAX;

@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use farcall_flow::Window;
-use farcall_remio::Session;
+use farcall_io::{Session, Window};
 use farcall_verbs::Nanos;
 
 use super::io::session_config;

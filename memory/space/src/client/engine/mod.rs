@@ -1,5 +1,5 @@
 //! A client's address space, without thread, clock or socket. It accepts requests and returns completed ones; it
-//! returns calls to nodes and accepts their replies; it transfers data over the sessions of `farcall-remio`.
+//! returns calls to nodes and accepts their replies; it transfers data over the sessions of `farcall-io`.
 //!
 //! Requests are split into operations on one page each. Invariant: at most one operation holds a page; later
 //! operations on it queue in FIFO order. Hence no page is read or written while it is written, copied, checked or
@@ -25,8 +25,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use farcall_io::{Done, Handler, Poller, PollerConfig};
 use farcall_link::{Nic, SplitMix64};
-use farcall_remio::{Done, Handler, Poller, PollerConfig};
 use farcall_verbs::{Endpoint, Nanos, Next, WaitSet};
 
 use super::PAGE_BYTES;

@@ -11,8 +11,7 @@
 
 use std::ops::Range;
 
-use farcall_flow::Direction;
-use farcall_remio::{Buffer, Request as Transfer};
+use farcall_io::{Buffer, Direction, Request as Transfer};
 use farcall_verbs::Nanos;
 
 use super::noting::{PIECE_BYTES, Then};

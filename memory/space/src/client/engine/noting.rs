@@ -7,9 +7,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use farcall_flow::Direction;
+use farcall_io::{Buffer, Direction, Request};
 use farcall_link::RemoteRegion;
-use farcall_remio::{Buffer, Request};
 use farcall_verbs::Nanos;
 
 use super::members::Marks;

@@ -11,8 +11,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use bytes::Bytes;
-use farcall_flow::Direction;
-use farcall_remio::{Buffer, Request};
+use farcall_io::{Buffer, Direction, Request};
 use farcall_verbs::Nanos;
 
 use super::operation::{Aim, Operation};

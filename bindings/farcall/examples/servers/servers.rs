@@ -1,0 +1,62 @@
+//! Servers in Rust that tests in other languages talk to: a store; remote calls, of which method 1 answers with what it
+//! was sent, method 2 refuses with 42 "no", and method 3 takes a second; streams that send back what comes.
+
+use std::io::{Read, Write};
+use std::thread;
+use std::time::Duration;
+
+use farcall::SoftNic;
+use farcall::kv::KvServer;
+use farcall::rpc::{Call, HandlerError, Reply, Server};
+use farcall::stream::{Nic, StreamListener, StreamOptions};
+
+/// What the programs talk to.
+pub struct Servers {
+    kv: KvServer,
+    rpc: Server,
+    stream: String,
+}
+
+impl Servers {
+    pub fn start() -> Self {
+        let nic = SoftNic::new();
+        let kv = KvServer::builder().partitions(2).rpc("127.0.0.1:0".parse().unwrap(), &nic).start().unwrap();
+        let rpc = Server::builder().start(&nic, |_| handle).unwrap();
+        Self { kv, rpc, stream: echoing() }
+    }
+
+    /// Of the store, of remote calls, of streams.
+    pub fn addresses(&self) -> [String; 3] {
+        [self.kv.rpc_address().unwrap().to_string(), self.rpc.address().to_string(), self.stream.clone()]
+    }
+}
+
+fn handle(call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
+    match call.method() {
+        1 => reply.extend_from_slice(call.payload()),
+        2 => return Err(HandlerError::new(42, "no")),
+        // Longer than the deadline of the call, which may not be reached sooner than it is asked for.
+        3 => thread::sleep(Duration::from_secs(1)),
+        other => return Err(HandlerError::unknown_method(other)),
+    }
+    Ok(())
+}
+
+/// A listener whose streams send back what comes; it ends with the process.
+fn echoing() -> String {
+    let nic = Nic::open(&SoftNic::new()).unwrap();
+    let mut listener = StreamListener::bind(&nic, "127.0.0.1:0", StreamOptions::default()).unwrap();
+    let address = listener.address().unwrap().to_string();
+    thread::spawn(move || {
+        while let Ok(mut stream) = listener.accept() {
+            thread::spawn(move || {
+                let mut bytes = [0; 256];
+                while let Ok(len) = stream.read(&mut bytes)
+                    && len > 0
+                    && stream.write_all(&bytes[..len]).is_ok()
+                {}
+            });
+        }
+    });
+    address
+}

@@ -1,0 +1,156 @@
+//! How ends are opened.
+
+use std::time::Duration;
+
+use farcall_kv::client::KvClient;
+use farcall_link::Nic;
+use farcall_rpc::{Client, ClientOptions, ConnectError, Handler, Server};
+use farcall_stream::{StreamListener, StreamOptions, StreamSocket};
+use farcall_verbs::Provider;
+
+#[cfg(feature = "tokio")]
+use super::Code;
+use super::Failure;
+use crate::select::Selection;
+
+/// What can be said of a client, a server, a listener or a stream. The default leaves all to the library.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// The provider, the device and its GID.
+    pub selection: Selection,
+    /// The preset of a client of remote calls or of a store; by default it chooses.
+    pub preset: Option<String>,
+    /// The thread of a server of remote calls that a client connects to.
+    pub thread: u16,
+    /// How many threads a server of remote calls has; 0: one.
+    pub threads: u16,
+    /// How long connecting may take; by default 5 s.
+    pub connect_timeout: Option<Duration>,
+    /// How long a call may take; by default for ever.
+    pub call_timeout: Option<Duration>,
+    /// Whether functions of a stream or a listener say that they would have to wait, and have a descriptor to wait on.
+    pub nonblocking: bool,
+}
+
+impl Options {
+    /// Of a client of remote calls.
+    ///
+    /// # Errors
+    /// If there is no such preset.
+    pub fn client(&self) -> Result<ClientOptions, Failure> {
+        let mut options = match &self.preset {
+            Some(name) => {
+                let unknown = || Failure::invalid(format!("{name:?} is no preset: README names them"));
+                ClientOptions::preset(name).ok_or_else(unknown)?
+            }
+            None => ClientOptions::default(),
+        };
+        if let Some(timeout) = self.connect_timeout {
+            options = options.connect_timeout(timeout);
+        }
+        Ok(options.thread(self.thread).call_timeout(self.call_timeout))
+    }
+
+    fn stream(&self) -> StreamOptions {
+        let mut options = StreamOptions::default();
+        if let Some(timeout) = self.connect_timeout {
+            options = options.connect_timeout(timeout);
+        }
+        if self.nonblocking { options.pollable() } else { options }
+    }
+
+    /// The provider of a server or a stream.
+    ///
+    /// # Errors
+    /// If what is asked for cannot be used here.
+    pub fn provider(&self) -> Result<Box<dyn Provider>, Failure> {
+        Ok(self.selection.choose()?.provider)
+    }
+
+    /// Connects a client of remote calls.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn connect_client(&self, address: &str) -> Result<Client, Failure> {
+        let options = self.client()?;
+        let connect = |provider: &dyn Provider| Client::connect(provider, address, options.clone());
+        Ok(self.selection.connect(connect, ConnectError::is_other_provider)?)
+    }
+
+    /// Connects a client of remote calls for tasks, on the current runtime of tokio.
+    ///
+    /// # Errors
+    /// As [`farcall_rpc::AsyncClient::connect`].
+    #[cfg(feature = "tokio")]
+    pub async fn connect_async_client(self, address: String) -> Result<farcall_rpc::AsyncClient, Failure> {
+        let options = self.client()?;
+        let runtime = tokio::runtime::Handle::current();
+        // The choice of a provider asks one after the other, which a thread may wait for.
+        let connecting = tokio::task::spawn_blocking(move || {
+            let connect = |provider: &dyn Provider| {
+                runtime.block_on(farcall_rpc::AsyncClient::connect(provider, &*address, options.clone()))
+            };
+            self.selection.connect(connect, ConnectError::is_other_provider)
+        });
+        let ended = |_| Failure::new(Code::System, "the runtime shuts down");
+        Ok(connecting.await.map_err(ended)??)
+    }
+
+    /// Connects a client of a key-value store.
+    ///
+    /// # Errors
+    /// As [`KvClient::connect`].
+    pub fn connect_kv(&self, address: &str) -> Result<KvClient, Failure> {
+        let options = self.client()?;
+        let connect = |provider: &dyn Provider| KvClient::connect(provider, address, &options);
+        Ok(self.selection.connect(connect, farcall_kv::client::KvConnectError::is_other_provider)?)
+    }
+
+    /// Starts a server of remote calls. `service` makes the service of each thread.
+    ///
+    /// # Errors
+    /// As [`farcall_rpc::ServerBuilder::start`].
+    pub fn serve<H, F>(&self, address: &str, service: F) -> Result<Server, Failure>
+    where
+        H: Handler + 'static,
+        F: Fn() -> H + Send + Sync + 'static,
+    {
+        let server = Server::builder().address(address).threads(self.threads);
+        Ok(server.start(&*self.provider()?, move |_thread| service())?)
+    }
+
+    /// Listens for streams.
+    ///
+    /// # Errors
+    /// As [`StreamListener::bind`].
+    pub fn listen(&self, address: &str) -> Result<StreamListener, Failure> {
+        let nic = Nic::open(&*self.provider()?)?;
+        let mut listener = StreamListener::bind(&nic, address, self.stream())?;
+        listener.set_nonblocking(self.nonblocking);
+        Ok(listener)
+    }
+
+    /// A stream that was accepted, as the options want it.
+    ///
+    /// # Errors
+    /// As [`StreamListener::accept`].
+    pub fn accept(&self, listener: &mut StreamListener) -> Result<StreamSocket, Failure> {
+        self.finished(listener.accept()?)
+    }
+
+    /// Connects a stream. This waits also where the stream's functions will not.
+    ///
+    /// # Errors
+    /// As [`StreamSocket::connect`].
+    pub fn connect_stream(&self, address: &str) -> Result<StreamSocket, Failure> {
+        let nic = Nic::open(&*self.provider()?)?;
+        self.finished(StreamSocket::connect(&nic, address, self.stream())?)
+    }
+
+    fn finished(&self, mut stream: StreamSocket) -> Result<StreamSocket, Failure> {
+        if self.nonblocking {
+            stream.set_nonblocking(true)?;
+        }
+        Ok(stream)
+    }
+}

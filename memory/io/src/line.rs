@@ -1,0 +1,157 @@
+//! One queue pair of a session: what is under way on it, posting, and completions.
+
+use std::array::from_fn;
+use std::sync::Arc;
+
+use farcall_link::{
+    Completed, Connection, Operation, Piece, PostRefused, Region, RegionId, Remote, RemoteRegion, SGES_MAX,
+    TOGETHER_MAX, WorkRequest, send_tag,
+};
+use farcall_verbs::{Wc, WcStatus};
+
+use crate::grants::Grants;
+use crate::merging::{Direction, Work};
+use crate::planner::Batch;
+use crate::request::{Entry, Local};
+
+/// A queue pair of a session.
+pub(crate) struct Line<C> {
+    pub connection: Connection,
+    index: usize,
+    pool: RegionId,
+    /// Work requests under way; the tag of one is its index and 1, since the mark that ends draining has tag 0.
+    records: Vec<Record<C>>,
+    unused: Vec<u32>,
+}
+
+struct Record<C> {
+    work: Option<Work>,
+    entries: Vec<Entry<C>>,
+}
+
+/// The grant of a request: it was there when the request was taken, and stays.
+fn granted(grants: &Grants, number: u32) -> &RemoteRegion {
+    grants.get(number).expect("a grant that a request names")
+}
+
+/// How a work request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Done,
+    /// It failed, and with it the queue pair.
+    Failed(WcStatus),
+    Flushed,
+}
+
+/// A work request that has ended; its requests are handed over beside it.
+pub(crate) struct EndedWork {
+    pub work: Work,
+    pub outcome: Outcome,
+}
+
+impl<C> Line<C> {
+    pub fn new(index: usize, mut connection: Connection, pool: &Arc<Region>, depth: u32) -> Self {
+        let pool = connection.attach(Arc::clone(pool));
+        let records = (0..depth).map(|_| Record { work: None, entries: Vec::new() }).collect();
+        Self { connection, index, pool, records, unused: (0..depth).rev().collect() }
+    }
+
+    /// Posts a batch. What was posted is moved to the records; what was not is left in the batch.
+    pub fn post(&mut self, batch: &mut Batch<C>, grants: &Grants) -> Result<(), PostRefused> {
+        let count = batch.doorbell.work.len();
+        let refused = self.ring(batch, grants).err();
+        let posted = match &refused {
+            None => count,
+            Some(PostRefused::Post { source, .. }) => source.posted,
+            Some(_) => 0,
+        };
+        let members: usize = batch.doorbell.work[..posted].iter().map(|work| work.members.len()).sum();
+        let mut entries = batch.entries.drain(..members);
+        for work in batch.doorbell.work.drain(..posted) {
+            let record = &mut self.records[self.unused.pop().expect("as many records as room") as usize];
+            record.entries.extend(entries.by_ref().take(work.members.len()));
+            record.work = Some(work);
+        }
+        drop(entries);
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// One doorbell for all.
+    fn ring(&mut self, batch: &Batch<C>, grants: &Grants) -> Result<(), PostRefused> {
+        let work = &batch.doorbell.work;
+        let mut pieces = [[Piece { region: self.pool, offset: 0, len_bytes: 0 }; SGES_MAX]; TOGETHER_MAX];
+        let mut counts = [0; TOGETHER_MAX];
+        for (at, work) in work.iter().enumerate() {
+            counts[at] = self.pieces(work, &batch.entries[work.members.clone()], &mut pieces[at]);
+        }
+        // The records are taken in this order when all is posted.
+        let tags = self.unused.iter().rev().map(|record| record + 1);
+        let mut tags_of = [0; TOGETHER_MAX];
+        tags_of.iter_mut().zip(tags).for_each(|(tag, of)| *tag = of);
+        let request = |at: usize| {
+            let Work { direction, span, .. } = &work[at];
+            let remote = Remote { grant: granted(grants, span.region), offset: span.start as usize };
+            let operation = match direction {
+                Direction::Read => Operation::Read(remote),
+                Direction::Write => Operation::Write(remote),
+            };
+            let local = &pieces[at][..counts[at]];
+            (WorkRequest { operation, local, imm: None, is_signalled: true }, tags_of[at])
+        };
+        if let [Entry { local: Local::Registered(region), .. }] = &batch.entries[..] {
+            let (request, tag) = request(0);
+            self.connection.post_lending(Arc::clone(region), request.operation, tag)?;
+        } else if let [_] = work[..] {
+            self.connection.post_together(&[request(0)])?;
+        } else {
+            let requests: [_; TOGETHER_MAX] = from_fn(|at| request(at.min(work.len() - 1)));
+            self.connection.post_together(&requests[..work.len()])?;
+        }
+        Ok(())
+    }
+
+    /// The local memory of a work request, in the order of its requests.
+    fn pieces(&self, work: &Work, entries: &[Entry<C>], pieces: &mut [Piece; SGES_MAX]) -> usize {
+        let (mut count, mut in_pool, mut offset) = (0, false, work.piece.offset);
+        for entry in entries {
+            let len_bytes = entry.len_bytes;
+            let piece = match &entry.local {
+                Local::Pool(_) | Local::Shared(_) => Piece { region: self.pool, offset, len_bytes },
+                Local::Slice(slice) => {
+                    Piece { region: slice.memory.0.ids[self.index], offset: slice.offset, len_bytes }
+                }
+                // It goes alone, and is lent.
+                Local::ToRegister(_) | Local::Registered(_) => continue,
+            };
+            let is_pool = matches!(entry.local, Local::Pool(_) | Local::Shared(_));
+            if is_pool {
+                offset += len_bytes;
+            }
+            if is_pool && in_pool {
+                pieces[count - 1].len_bytes += len_bytes;
+            } else {
+                pieces[count] = piece;
+                count += 1;
+            }
+            in_pool = is_pool;
+        }
+        count
+    }
+
+    /// Accounts for a completion. The requests of the work request that has ended are appended to `entries`.
+    pub fn complete(&mut self, wc: &Wc, entries: &mut Vec<Entry<C>>) -> Option<EndedWork> {
+        let outcome = match self.connection.complete(wc) {
+            Completed::Send { .. } => Outcome::Done,
+            // A flush that comes first tells nothing of its own request.
+            Completed::Failed(WcStatus::WR_FLUSH_ERR) | Completed::Flushed => Outcome::Flushed,
+            Completed::Failed(status) => Outcome::Failed(status),
+            Completed::Received { .. } => return None,
+        };
+        let record = send_tag(wc).checked_sub(1)?;
+        let Record { work, entries: of_record } = self.records.get_mut(record as usize)?;
+        let work = work.take()?;
+        entries.append(of_record);
+        self.unused.push(record);
+        Some(EndedWork { work, outcome })
+    }
+}

@@ -1,0 +1,164 @@
+//! Sessions in virtual time: over a network that loses, doubles and reorders packets, with peers that die.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use farcall_io::*;
+use farcall_link::{Entropy, Nic, Region};
+use farcall_sim::{Config as WorldConfig, Faults, Host, TaskId, Waiting, World};
+use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+use support::*;
+
+const REQUESTS: usize = 300;
+
+/// A program that submits random requests and checks what they bring.
+struct Client {
+    poller: Poller<Told>,
+    session: Session<Told>,
+    told: Told,
+    load: Load,
+    taken: usize,
+    over: usize,
+    failed: usize,
+}
+
+impl Client {
+    fn is_finished(&self) -> bool {
+        self.over == self.taken && (self.load.count() >= REQUESTS || self.session.ended().is_some())
+    }
+}
+
+impl Endpoint for Client {
+    fn progress(&mut self, now: Nanos) -> Next {
+        let next = self.poller.progress(now);
+        for done in self.told.take() {
+            self.failed += usize::from(self.load.check(done).is_err());
+            self.over += 1;
+        }
+        let mut submitted = false;
+        while self.load.count() < REQUESTS
+            && self.session.ended().is_none()
+            && self.taken - self.over < SMALL.outstanding
+            // Nothing would wake it while nothing is under way.
+            && (self.taken == self.over || self.load.chance(60))
+        {
+            self.taken += usize::from(self.session.submit(self.load.request()).is_ok());
+            submitted = true;
+        }
+        if submitted || next == Next::Again { Next::Again } else { Next::IDLE }
+    }
+
+    fn arm(&mut self) -> Result<()> {
+        self.poller.arm()
+    }
+
+    fn wait_set(&self, set: &mut WaitSet) {
+        self.poller.wait_set(set);
+    }
+}
+
+struct Run {
+    world: World,
+    task: TaskId,
+    target: Option<Target>,
+    memory: Arc<Region>,
+    peer: Host,
+}
+
+fn nic(host: &Host, seed: u64) -> Nic {
+    Nic { entropy: Entropy::seeded(seed), ..Nic::open(host).unwrap() }
+}
+
+fn run(seed: u64) -> Run {
+    let mut config = WorldConfig::new(seed);
+    config.faults = if seed.is_multiple_of(4) { Faults::NONE } else { Faults::BAD };
+    // READs look at memory late: what is posted after them would overtake them.
+    config.params.read_max_ns = if seed.is_multiple_of(2) { 20_000 } else { 600 };
+    config.params.placement_in_order = seed.is_multiple_of(3);
+    let mut world = World::new(config);
+    let (host, peer) = (world.add_node(), world.add_node());
+    let (own, its) = (nic(&host, seed), nic(&peer, seed + 1));
+    let all = [Combining::Single, Combining::Doorbell, Combining::Merge, Combining::MergeAndChain];
+    let combining = all[seed as usize / 2 % 4];
+    let config = Config { combining, connections: 1 + seed as usize % 4, ..SMALL };
+    let memory = granted(&its);
+    let mut target = Target::new(&its, memory.clone(), config.connections).unwrap();
+    let mut poller = Poller::new(&own, PollerConfig::default()).unwrap();
+    let told = Told::default();
+    let session = poller.open(config, window(8 << 10 << (seed % 4)), told.clone()).unwrap();
+    target.connect(&session.infos()).unwrap();
+    session.connect(&target.infos(), &[target.grant()]).unwrap();
+    let load = Load::new(seed, &own, &session, 0, SPAN);
+    let client = Client { poller, session, told, load, taken: 0, over: 0, failed: 0 };
+    let waiting = if seed % 5 < 2 { Waiting::Event } else { Waiting::Poll };
+    let task = world.spawn(&host, waiting, client);
+    Run { world, task, target: Some(target), memory, peer }
+}
+
+impl Run {
+    fn client(&self) -> &Client {
+        self.world.look(self.task).unwrap()
+    }
+
+    /// Lets the world go on until `is_done`.
+    fn until(&mut self, is_done: impl Fn(&Client) -> bool) {
+        let task = self.task;
+        let done =
+            self.world.run_while_not(Duration::from_secs(1_000), |world| is_done(world.look(task).unwrap()));
+        let client = self.client();
+        assert!(done, "{} of {} requests are over", client.over, client.taken);
+    }
+}
+
+fn seeds(count: u64) -> std::ops::Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let first = number("FARCALL_SIM_FIRST").unwrap_or(1);
+    first..first + number("FARCALL_SIM_SEEDS").unwrap_or(count)
+}
+
+#[test]
+fn every_byte_is_right_over_a_bad_network() {
+    for seed in seeds(40) {
+        println!("FARCALL_SIM_FIRST={seed}");
+        let mut run = run(seed);
+        run.until(Client::is_finished);
+        let client = run.client();
+        assert_eq!((client.failed, client.taken, client.over), (0, REQUESTS, REQUESTS));
+        client.load.check_memory(&run.memory);
+    }
+}
+
+#[test]
+fn a_seed_repeats_to_the_bit() {
+    let hash = |seed| {
+        let mut run = run(seed);
+        run.until(Client::is_finished);
+        run.world.trace_hash()
+    };
+    assert_eq!(hash(3), hash(3));
+    assert_ne!(hash(3), hash(7));
+}
+
+/// What a read brings is right to the last moment, every request is told of once, and nothing is left.
+#[test]
+fn requests_end_when_the_peer_dies_and_no_read_brings_wrong_bytes() {
+    for seed in seeds(40) {
+        println!("FARCALL_SIM_FIRST={seed}");
+        let mut run = run(seed);
+        let dies_at = REQUESTS * (1 + seed as usize % 8) / 10;
+        run.until(|client| client.over >= dies_at);
+        match seed % 3 {
+            // Its power is gone; its program ends; its way is cut.
+            0 => run.world.crash(run.peer.id()),
+            1 => run.target = None,
+            _ => run.world.part(farcall_sim::NodeId(0), run.peer.id()),
+        }
+        run.until(Client::is_finished);
+        let client = run.client();
+        assert!(client.session.ended().is_some() && client.failed > 0 && client.over == client.taken);
+        run.until(|client| client.poller.sessions() == 0);
+        assert!(run.client().told.take().is_empty(), "a request was told of twice");
+    }
+}

@@ -1,0 +1,391 @@
+//! Sessions on the software RNIC: bytes, counts, refusals, failures, threads.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use farcall_drive::{Driver, Stop};
+use farcall_io::*;
+use farcall_link::{Nic, RemoteRegion, Waiting};
+use farcall_softnic::SoftNic;
+use farcall_verbs::{Endpoint, MonotonicClock, Nanos};
+use support::*;
+
+/// After that a test calls something lost, however busy the machine is.
+const LOST: Duration = Duration::from_secs(600);
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
+
+/// Polls until so many requests are over.
+fn wait(ends: &mut Ends, count: usize) -> Vec<Done<Asked>> {
+    let (mut over, until) = (ends.told.take(), Instant::now() + LOST);
+    while over.len() < count {
+        assert!(Instant::now() < until, "only {} of {count} requests are over", over.len());
+        ends.poller.progress(Nanos(0));
+        over.extend(ends.told.take());
+    }
+    over
+}
+
+/// Lets pass what the test says.
+#[derive(Clone, Default)]
+struct Gate(Arc<AtomicBool>);
+
+impl Gate {
+    fn open(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Admission for Gate {
+    fn admits(&mut self, _in_flight_bytes: u64, _bytes: u64) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn every_byte_is_as_if_requests_went_one_after_another() {
+    let all = [Combining::Single, Combining::Doorbell, Combining::Merge, Combining::MergeAndChain];
+    for (seed, combining) in (0..).zip(all.into_iter().cycle().take(24)) {
+        println!("seed {seed}, {combining:?}");
+        let nic = nic();
+        let config = Config { combining, connections: 1 + seed as usize % 4, ..SMALL };
+        let mut ends = ends(&nic, config, window(16 << 10 << (seed % 3)));
+        let mut load = Load::new(seed, &nic, &ends.session, 0, SPAN);
+        let mut over = 0;
+        while over < 1_000 {
+            if load.count() < 1_000 && load.count() - over < SMALL.outstanding && load.chance(80) {
+                ends.session.submit(load.request()).unwrap();
+            } else {
+                ends.poller.progress(Nanos(0));
+            }
+            for done in ends.told.take() {
+                load.check(done).unwrap();
+                over += 1;
+            }
+        }
+        load.check_memory(&ends.memory);
+        let counts = ends.session.counts();
+        assert_eq!(counts.reads + counts.writes, 1_000);
+        assert_eq!(counts.read_work + counts.write_work + counts.merged, 1_000);
+    }
+}
+
+#[test]
+fn requests_that_stack_up_go_as_few_work_requests() {
+    let nic = nic();
+    let gate = Gate::default();
+    let mut ends = ends(&nic, SMALL, gate.clone());
+    // The first is alone, and posted at once; it is under way until somebody polls.
+    ends.session.submit(Request::write(39_000, vec![1; 10], asked(0, Vec::new()))).unwrap();
+    assert_eq!(ends.session.counts().write_work, 1);
+    for at in 0..8_u8 {
+        let offset = 1_000 + 100 * u64::from(at);
+        ends.session.submit(Request::write(offset, vec![at; 100], asked(0, Vec::new()))).unwrap();
+        ends.session
+            .submit(Request::read(20_000 + 1_000 * u64::from(at), vec![0; 8], asked(0, vec![0; 8])))
+            .unwrap();
+    }
+    let before = ends.session.counts();
+    assert_eq!((before.write_work, before.read_work, before.doorbells), (1, 0, 1), "the gate is closed");
+    assert!(before.window_stalls >= 16);
+    gate.open();
+    let over = wait(&mut ends, 17);
+    assert!(over.iter().all(|done| done.result.is_ok()));
+    let counts = ends.session.counts();
+    // Eight adjacent WRITEs are one; with it and seven READs a chain is full.
+    assert_eq!((counts.write_work, counts.read_work), (2, 8));
+    assert_eq!((counts.merged, counts.chained, counts.doorbells), (7, 7, 3));
+    let mut bytes = vec![0; 800];
+    ends.memory.copy_out(1_000, &mut bytes);
+    assert!(bytes.chunks(100).zip(0_u8..).all(|(chunk, at)| chunk == [at; 100]));
+}
+
+#[test]
+fn a_failed_work_request_fails_exactly_its_requests() {
+    let nic = nic();
+    let gate = Gate::default();
+    let config = Config { connections: 1, ..SMALL };
+    let memory = granted(&nic);
+    let mut target = Target::new(&nic, memory.clone(), 1).unwrap();
+    let mut poller = Poller::new(&nic, PollerConfig::default()).unwrap();
+    let told = Told::default();
+    let session = poller.open(config, gate.clone(), told.clone()).unwrap();
+    target.connect(&session.infos()).unwrap();
+    // The second grant has a key that the peer never gave.
+    let grant = target.grant();
+    let wrong = RemoteRegion { rkey: grant.rkey ^ 0x5a5a_0000, ..grant };
+    session.connect(&target.infos(), &[grant, wrong]).unwrap();
+    let mut ends = Ends { session, poller, target, memory, told };
+    let write =
+        |grant, offset, id| Request { grant, ..Request::write(offset, vec![7; 100], asked(id, Vec::new())) };
+    ends.session.submit(write(0, 0, 0)).unwrap();
+    wait_alone(&mut ends);
+    ends.session.submit(write(0, 0, 0)).unwrap();
+    // These wait for the gate. Then: one doorbell, the second of its work requests fails.
+    ends.session.submit(write(0, 2_000, 1)).unwrap();
+    (2..6).for_each(|id| ends.session.submit(write(1, 100 * id as u64, id)).unwrap());
+    ends.session.submit(write(0, 5_000, 6)).unwrap();
+    // It overlaps one of them in the right grant: it waits, and is never posted.
+    ends.session.submit(write(0, 5_050, 7)).unwrap();
+    gate.open();
+    let mut over = wait(&mut ends, 8);
+    over.sort_by_key(|done| done.context.id);
+    assert!(over[..2].iter().all(|done| done.result.is_ok()), "{:?}", over[1].result);
+    for done in &over[2..6] {
+        assert!(matches!(done.result, Err(Failure::Failed(_))), "{done:?}");
+    }
+    assert!(matches!(over[6].result, Err(Failure::Unknown(_))), "{:?}", over[6].result);
+    assert!(
+        matches!(over[7].result, Err(Failure::NotPosted(SessionEnd::PairFailed { .. }))),
+        "{:?}",
+        over[7]
+    );
+    assert!(over.iter().all(|done| done.buffer.len_bytes() == 100), "memory comes back");
+    let refused = ends.session.submit(write(0, 0, 8)).unwrap_err();
+    assert!(matches!(refused.why, Refusal::Ended(SessionEnd::PairFailed { .. })));
+    assert_eq!(refused.request.context.id, 8);
+    until_forgotten(&mut ends);
+}
+
+/// Lets the first request be over.
+fn wait_alone(ends: &mut Ends) {
+    assert_eq!(wait(ends, 1).len(), 1);
+}
+
+/// Polls until the poller has let go of a session that is over.
+fn until_forgotten(ends: &mut Ends) {
+    let until = Instant::now() + LOST;
+    while ends.poller.sessions() > 0 {
+        assert!(Instant::now() < until, "the session is not let go");
+        ends.poller.progress(Nanos(0));
+    }
+    assert!(ends.told.take().is_empty(), "a request was told of twice");
+}
+
+#[test]
+fn all_requests_are_told_of_once_when_the_peer_goes() {
+    let nic = nic();
+    for seed in 0..20 {
+        let mut ends = ends(&nic, SMALL, window(16 << 10));
+        let mut load = Load::new(seed, &nic, &ends.session, 0, SPAN);
+        let (mut taken, mut over, mut failed) = (0, 0, 0);
+        let goes_at = 50 + 10 * seed as usize;
+        let until = Instant::now() + LOST;
+        while ends.session.ended().is_none() || over < taken {
+            assert!(Instant::now() < until, "{over} of {taken} requests are over");
+            if taken - over < SMALL.outstanding && load.chance(70) {
+                taken += usize::from(ends.session.submit(load.request()).is_ok());
+            } else {
+                ends.poller.progress(Nanos(0));
+            }
+            if load.count() == goes_at {
+                ends.target.close();
+            }
+            for done in ends.told.take() {
+                failed += usize::from(load.check(done).is_err());
+                over += 1;
+            }
+        }
+        assert!(failed > 0 && over == taken);
+        until_forgotten(&mut ends);
+    }
+}
+
+#[test]
+fn a_session_that_is_closed_tells_of_all_and_is_let_go() {
+    let nic = nic();
+    let mut ends = ends(&nic, SMALL, Gate::default());
+    let write = |offset, id| Request::write(offset, vec![3; 4_000], asked(id, Vec::new()));
+    ends.session.submit(write(0, 0)).unwrap();
+    // The gate holds it back: it is never posted.
+    ends.session.submit(write(10_000, 1)).unwrap();
+    ends.session.close();
+    let over = ends.told.take();
+    assert_eq!(over.len(), 1, "what waits is over at once");
+    assert!(matches!(over[0].result, Err(Failure::NotPosted(SessionEnd::Closed))));
+    assert_eq!(over[0].context.id, 1);
+    let over = wait(&mut ends, 1);
+    // The software RNIC has executed it already.
+    assert!(matches!(over[0].result, Ok(()) | Err(Failure::Unknown(SessionEnd::Closed))), "{:?}", over[0]);
+    until_forgotten(&mut ends);
+    let mut untouched = [0; 10];
+    ends.memory.copy_out(10_000, &mut untouched);
+    assert_eq!(untouched, [0; 10]);
+}
+
+#[test]
+fn impossible_requests_come_back_with_the_reason() {
+    let nic = nic();
+    let mut ends = ends(&nic, SMALL, Gate::default());
+    let other = support::ends(&nic, SMALL, Window::OPEN);
+    let write = |offset, len| Request::write(offset, vec![0; len], asked(9, Vec::new()));
+    let why = |request| *ends.session.submit(request).map_err(|refused| Box::new(refused.why)).unwrap_err();
+    assert!(matches!(why(write(0, 0)), Refusal::NoSuchRange { len_bytes: 0, .. }));
+    let end = ends.memory.len_bytes() as u64;
+    assert!(matches!(why(write(end - 5, 6)), Refusal::NoSuchRange { grant: 0, .. }));
+    assert!(matches!(why(write(u64::MAX, 6)), Refusal::NoSuchRange { .. }));
+    let no_grant = why(Request { grant: 1, ..write(0, 6) });
+    assert_eq!(no_grant.to_string(), "6 bytes at 0 are no range of grant 1, which has 0 bytes");
+    let foreign = other.session.attach(granted(&nic)).slice(0, 8);
+    assert!(matches!(why(Request::read(0, foreign, asked(0, Vec::new()))), Refusal::ForeignMemory));
+    let shared = |len_bytes| Bytes::from(vec![7; len_bytes]);
+    assert!(matches!(why(Request::read(0, shared(8), asked(0, Vec::new()))), Refusal::SharedMemory));
+    let too_long = why(Request::write(0, shared(SMALL.pool_bytes + 1), asked(0, Vec::new())));
+    assert!(matches!(too_long, Refusal::TooLong { max_bytes, .. } if max_bytes <= SMALL.pool_bytes as u64));
+    let mut poller = Poller::new(&nic, PollerConfig::default()).unwrap();
+    let unconnected = poller.open(SMALL, Window::OPEN, Told::default()).unwrap();
+    assert!(matches!(unconnected.submit(write(0, 6)).unwrap_err().why, Refusal::NotConnected));
+    let few = PollerConfig { completions: 63, ..PollerConfig::default() };
+    let refused = Poller::new(&nic, few).unwrap().open(SMALL, Window::OPEN, Told::default());
+    assert!(refused.err().unwrap().to_string().contains("64 completions"));
+    // Full: none of these is over.
+    (0..SMALL.outstanding).for_each(|id| ends.session.submit(write(id as u64 * 8, 8)).unwrap());
+    let refused = ends.session.submit(write(0, 6)).unwrap_err();
+    assert!(matches!(refused.why, Refusal::Full { outstanding: 64 }));
+    assert_eq!(refused.request.context.id, 9);
+    wait(&mut ends, SMALL.outstanding);
+    ends.session.submit(write(0, 6)).unwrap();
+}
+
+#[test]
+fn memory_that_others_read_is_written_and_comes_back() {
+    let nic = nic();
+    let mut ends = ends(&nic, SMALL, window(16 << 10));
+    let all = Bytes::from((0..1_000_u32).map(|at| at as u8).collect::<Vec<u8>>());
+    for (id, at) in (0..).zip([0, 300, 600]) {
+        let request = Request::write(2 * at as u64, all.slice(at..at + 300), asked(id, Vec::new()));
+        ends.session.submit(request).unwrap();
+    }
+    let over = wait(&mut ends, 3);
+    for done in over {
+        let Buffer::Shared(bytes) = done.buffer else { panic!("{:?}", done.buffer) };
+        assert_eq!((done.result, bytes.len()), (Ok(()), 300));
+    }
+    let mut found = vec![0; 300];
+    for at in [0, 300, 600] {
+        ends.memory.copy_out(2 * at, &mut found);
+        assert_eq!(found, all[at..at + 300]);
+    }
+}
+
+#[test]
+fn sessions_share_a_poller_and_end_each_for_itself() {
+    let nic = nic();
+    let mut poller = Poller::new(&nic, PollerConfig::default()).unwrap();
+    let mut sessions = Vec::new();
+    for seed in 0..3 {
+        let memory = granted(&nic);
+        let mut target = Target::new(&nic, memory.clone(), 4).unwrap();
+        let told = Told::default();
+        let session = poller.open(SMALL, window(16 << 10), told.clone()).unwrap();
+        target.connect(&session.infos()).unwrap();
+        session.connect(&target.infos(), &[target.grant()]).unwrap();
+        let load = Load::new(seed, &nic, &session, 0, SPAN);
+        sessions.push((session, target, memory, told, load, 0));
+    }
+    let until = Instant::now() + LOST;
+    while sessions.iter().any(|(.., over)| *over < 300) {
+        assert!(Instant::now() < until);
+        for (session, _, _, told, load, over) in &mut sessions {
+            while load.count() < 300 && load.count() - *over < SMALL.outstanding && load.chance(90) {
+                session.submit(load.request()).unwrap();
+            }
+            for done in told.take() {
+                load.check(done).unwrap();
+                *over += 1;
+            }
+        }
+        poller.progress(Nanos(0));
+    }
+    // One is closed; the others go on.
+    let (first, ..) = sessions.remove(0);
+    drop(first);
+    while poller.sessions() == 3 {
+        assert!(Instant::now() < until);
+        poller.progress(Nanos(0));
+    }
+    let (session, _, memory, told, load, _) = &mut sessions[0];
+    session.submit(load.request()).unwrap();
+    let mut over = told.take();
+    while over.is_empty() {
+        assert!(Instant::now() < until);
+        poller.progress(Nanos(0));
+        over = told.take();
+    }
+    load.check(over.pop().unwrap()).unwrap();
+    load.check_memory(memory);
+}
+
+#[test]
+fn threads_share_a_session_under_every_way_of_waiting() {
+    const THREADS: usize = 4;
+    const EACH: usize = 400;
+    for waiting in
+        [Waiting::Busy, Waiting::EventBatch, Waiting::NaiveHybrid, Waiting::Adaptive { max_retry: 120 }]
+    {
+        println!("{waiting:?}");
+        let nic = nic();
+        let memory = granted(&nic);
+        let mut target = Target::new(&nic, memory.clone(), SMALL.connections).unwrap();
+        let mut poller = Poller::new(&nic, PollerConfig::default()).unwrap();
+        let session = poller.open(SMALL, window(16 << 10), ByThread).unwrap();
+        target.connect(&session.infos()).unwrap();
+        session.connect(&target.infos(), &[target.grant()]).unwrap();
+        let stop = Stop::new().unwrap();
+        std::thread::scope(|scope| {
+            let runner = {
+                let stop = stop.clone();
+                scope.spawn(move || {
+                    Driver::new(MonotonicClock::new(), waiting, stop).run(&mut poller).unwrap()
+                })
+            };
+            let users: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    let session = &session;
+                    scope.spawn(move || use_stripes(session, thread, THREADS, EACH))
+                })
+                .collect();
+            users.into_iter().for_each(|user| user.join().unwrap());
+            stop.request();
+            runner.join().unwrap();
+        });
+        let counts = session.counts();
+        assert_eq!(counts.reads + counts.writes, (2 * THREADS * EACH) as u64);
+    }
+}
+
+/// Tells each request's thread.
+struct ByThread;
+
+impl Handler for ByThread {
+    type Context = std::sync::mpsc::Sender<Done<()>>;
+
+    fn done(&self, done: Done<Self::Context>) {
+        let Done { context, buffer, result } = done;
+        let _ = context.send(Done { context: (), buffer, result });
+    }
+}
+
+/// Writes and reads every n-th page: what threads do is adjacent, and merges. A write is not waited for before it is
+/// read.
+fn use_stripes(session: &Session<ByThread>, thread: usize, threads: usize, each: usize) {
+    const PAGE: usize = 500;
+    let (tell, told) = std::sync::mpsc::channel();
+    for round in 0..each {
+        let page = thread + threads * (round % 20);
+        let offset = (page * PAGE) as u64;
+        let bytes: Vec<u8> = (0..PAGE).map(|at| (round * 31 + thread * 7 + at) as u8).collect();
+        session.submit(Request::write(offset, bytes.clone(), tell.clone())).unwrap();
+        session.submit(Request::read(offset, vec![0; PAGE], tell.clone())).unwrap();
+        let wait = || told.recv_timeout(LOST).expect("requests are told of");
+        let (write, read) = (wait(), wait());
+        assert!(write.result.is_ok() && read.result.is_ok());
+        assert_eq!(read.buffer.into_owned().unwrap(), bytes, "thread {thread}, round {round}");
+    }
+}

@@ -1,0 +1,193 @@
+//! Random requests, and what each of them must bring.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::sync::{Arc, Mutex};
+
+use farcall_io::*;
+use farcall_link::{Nic, Region, SplitMix64};
+use farcall_verbs::Access;
+
+/// What a request carries: its number, and the bytes that it must read.
+#[derive(Debug)]
+pub struct Asked {
+    pub id: usize,
+    pub wanted: Vec<u8>,
+    /// Of the attached memory that it uses.
+    slot: Option<usize>,
+}
+
+/// Keeps what it is told.
+#[derive(Clone, Default)]
+pub struct Told(Arc<Mutex<Vec<Done<Asked>>>>);
+
+impl Handler for Told {
+    type Context = Asked;
+
+    fn done(&self, done: Done<Asked>) {
+        self.0.lock().unwrap().push(done);
+    }
+}
+
+impl Told {
+    pub fn take(&self) -> Vec<Done<Asked>> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+pub const GRANTED: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE);
+
+/// Short sizes, so that everything happens often.
+pub const SMALL: Config = Config {
+    connections: 4,
+    combining: Combining::MergeAndChain,
+    chain: 8,
+    look_ahead: 32,
+    work_max_bytes: 12_000,
+    pool_bytes: 32 << 10,
+    register_from_bytes: 3_000,
+    outstanding: 64,
+    send_depth: 16,
+};
+
+/// Bytes of the remote memory that random requests use.
+pub const SPAN: usize = 40_000;
+const LONGEST: u64 = 5_000;
+const SLOTS: usize = 16;
+
+/// Both ends in one process.
+pub struct Ends {
+    pub session: Session<Told>,
+    pub poller: Poller<Told>,
+    pub target: Target,
+    pub memory: Arc<Region>,
+    pub told: Told,
+}
+
+pub fn granted(nic: &Nic) -> Arc<Region> {
+    Arc::new(Region::alloc(&*nic.pd, SPAN, GRANTED).unwrap())
+}
+
+pub fn ends(nic: &Nic, config: Config, admission: impl Admission + 'static) -> Ends {
+    let memory = granted(nic);
+    let mut target = Target::new(nic, memory.clone(), config.connections).unwrap();
+    let mut poller = Poller::new(nic, PollerConfig::default()).unwrap();
+    let told = Told::default();
+    let session = poller.open(config, admission, told.clone()).unwrap();
+    target.connect(&session.infos()).unwrap();
+    session.connect(&target.infos(), &[target.grant()]).unwrap();
+    Ends { session, poller, target, memory, told }
+}
+
+pub fn window(bytes: u64) -> Window {
+    Window { bytes }
+}
+
+pub fn asked(id: usize, wanted: Vec<u8>) -> Asked {
+    Asked { id, wanted, slot: None }
+}
+
+/// Makes random requests, and executes them one after another on memory of its own.
+pub struct Load {
+    rng: SplitMix64,
+    model: Vec<u8>,
+    /// Where it reads and writes.
+    first: usize,
+    last_end: usize,
+    next: usize,
+    attached: Attached,
+    slots: Vec<usize>,
+}
+
+impl Load {
+    /// Of all requests between `first` and `first + len_bytes`.
+    pub fn new(seed: u64, nic: &Nic, session: &Session<Told>, first: usize, len_bytes: usize) -> Self {
+        let region = Region::alloc(&*nic.pd, SLOTS * LONGEST as usize, Access::LOCAL_WRITE).unwrap();
+        Self {
+            rng: SplitMix64::new(seed),
+            model: vec![0; len_bytes],
+            first,
+            last_end: 0,
+            next: 0,
+            attached: session.attach(Arc::new(region)),
+            slots: (0..SLOTS).collect(),
+        }
+    }
+
+    /// How many requests were made.
+    pub fn count(&self) -> usize {
+        self.next
+    }
+
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.rng.below(100) < percent
+    }
+
+    /// The next request.
+    pub fn request(&mut self) -> Request<Asked> {
+        let all = self.model.len();
+        // Half of them go on where the last one ended; some crowd on few bytes.
+        let at = match self.rng.below(4) {
+            0 | 1 => self.last_end,
+            2 => self.rng.below(2_000) as usize,
+            _ => self.rng.below(all as u64) as usize,
+        } % all;
+        let longest = if self.chance(70) { 600 } else { LONGEST };
+        let end = (at + 1 + self.rng.below(longest) as usize).min(all);
+        self.last_end = end;
+        let range = at..end;
+        let direction = if self.chance(50) { Direction::Read } else { Direction::Write };
+        let slot = if self.chance(30) { self.slots.pop() } else { None };
+        let (id, seed) = (self.next, self.rng.next_u64());
+        self.next += 1;
+        let written: Vec<u8> =
+            range.clone().map(|at| (SplitMix64::mix(seed ^ at as u64) >> 56) as u8).collect();
+        let wanted = match direction {
+            Direction::Read => self.model[range.clone()].to_vec(),
+            Direction::Write => {
+                self.model[range.clone()].copy_from_slice(&written);
+                Vec::new()
+            }
+        };
+        let buffer = match slot {
+            Some(slot) => {
+                let offset = slot * LONGEST as usize;
+                self.attached.region().copy_in(offset, &written);
+                self.attached.slice(offset, range.len()).into()
+            }
+            None => written.into(),
+        };
+        let offset = (self.first + at) as u64;
+        Request { direction, grant: 0, offset, buffer, context: Asked { id, wanted, slot } }
+    }
+
+    /// Checks what a request brought that is over.
+    pub fn check(&mut self, done: Done<Asked>) -> Result<(), Failure> {
+        let Asked { id, wanted, slot } = done.context;
+        let len_bytes = done.buffer.len_bytes();
+        assert!(len_bytes > 0, "request {id} came back without its memory");
+        self.slots.extend(slot);
+        done.result?;
+        if !wanted.is_empty() {
+            let found = match slot {
+                None => done.buffer.into_owned().unwrap(),
+                Some(slot) => {
+                    let mut found = vec![0; len_bytes];
+                    self.attached.region().copy_out(slot * LONGEST as usize, &mut found);
+                    found
+                }
+            };
+            let wrong = found.iter().zip(&wanted).position(|(found, wanted)| found != wanted);
+            assert!(wrong.is_none(), "request {id} read something else at {wrong:?} of {len_bytes}");
+        }
+        Ok(())
+    }
+
+    /// Checks what the peer's memory holds when all is over.
+    pub fn check_memory(&self, memory: &Region) {
+        let mut found = vec![0; self.model.len()];
+        memory.copy_out(self.first, &mut found);
+        let wrong = found.iter().zip(&self.model).position(|(found, wanted)| found != wanted);
+        assert!(wrong.is_none(), "the memory holds something else at {wrong:?}");
+    }
+}

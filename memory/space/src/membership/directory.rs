@@ -1,0 +1,172 @@
+//! A cluster's place in etcd.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use super::etcd::{Etcd, EtcdError, Pair};
+use super::record::{NODES_MAX, Record};
+
+const SCHEME: &str = "etcd://";
+const ROOT: &str = "/farcall/memory/v1";
+const CLUSTER_CHARS_MAX: usize = 64;
+
+/// Where the memory nodes of a cluster register: `etcd://HOST:PORT,.../CLUSTER`. The servers are those of one etcd,
+/// which is asked over HTTP: without TLS, and without a password. Who can write there decides which nodes clients use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Directory {
+    endpoints: Vec<String>,
+    cluster: String,
+}
+
+/// A text that names no directory.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is not etcd://HOST:PORT,.../CLUSTER, with a name of letters, digits, '.', '_' and '-'")]
+pub struct ParseError(String);
+
+impl FromStr for Directory {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let is_endpoint = |text: &str| {
+            let is_of_host = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
+            text.rsplit_once(':').is_some_and(|(host, port)| {
+                !host.is_empty() && host.chars().all(is_of_host) && port.parse::<u16>().is_ok()
+            })
+        };
+        let is_of_cluster = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        let parse = || {
+            let (endpoints, cluster) = text.strip_prefix(SCHEME)?.split_once('/')?;
+            let is_named =
+                (1..=CLUSTER_CHARS_MAX).contains(&cluster.len()) && cluster.chars().all(is_of_cluster);
+            (is_named && endpoints.split(',').all(is_endpoint)).then(|| Self {
+                endpoints: endpoints.split(',').map(str::to_owned).collect(),
+                cluster: cluster.to_owned(),
+            })
+        };
+        parse().ok_or_else(|| ParseError(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Directory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{SCHEME}{}/{}", self.endpoints.join(","), self.cluster)
+    }
+}
+
+impl Directory {
+    /// Whether a text is meant to name one.
+    pub fn is_meant_by(text: &str) -> bool {
+        text.starts_with(SCHEME)
+    }
+
+    pub(super) fn etcd(&self) -> Etcd {
+        Etcd::new(self.endpoints.clone())
+    }
+
+    pub(super) fn node_key(&self, address: SocketAddr) -> String {
+        format!("{}{address}", self.nodes_prefix())
+    }
+
+    fn nodes_prefix(&self) -> String {
+        format!("{ROOT}/{}/nodes/", self.cluster)
+    }
+
+    fn volume_key(&self, volume: &str) -> String {
+        format!("{ROOT}/{}/volumes/{volume}", self.cluster)
+    }
+
+    /// The nodes that are registered, the longest registered first: at most [`NODES_MAX`]. What no node of this release
+    /// wrote is left out, and told of.
+    ///
+    /// # Errors
+    /// If etcd does not answer, or refuses.
+    pub fn nodes(&self) -> Result<Vec<SocketAddr>, EtcdError> {
+        self.nodes_by(&self.etcd())
+    }
+
+    pub(super) fn nodes_by(&self, etcd: &Etcd) -> Result<Vec<SocketAddr>, EtcdError> {
+        let prefix = self.nodes_prefix();
+        let pairs = etcd.get_all(&prefix, NODES_MAX)?;
+        let node = |pair: &Pair| {
+            Record::parse(&pair.value)?;
+            Record::parse_node(pair.key.strip_prefix(prefix.as_bytes()).unwrap_or_default())
+        };
+        let told = |pair: Pair| {
+            let found = node(&pair);
+            found.inspect_err(|error| tracing::warn!(directory = %self, "a key is left out: {error}")).ok()
+        };
+        Ok(pairs.into_iter().filter_map(told).collect())
+    }
+
+    /// The nodes that had a volume when it was mounted last; none if it was never mounted by this directory.
+    ///
+    /// # Errors
+    /// If etcd does not answer, or refuses, or what is there is none of ours.
+    pub fn nodes_of_volume(&self, volume: &str) -> Result<Vec<SocketAddr>, EtcdError> {
+        let Some(value) = self.etcd().get(&self.volume_key(volume))? else { return Ok(Vec::new()) };
+        let record = Record::parse(&value);
+        let foreign = |why: String| EtcdError::Foreign { endpoint: self.to_string(), why };
+        record.map(|record| record.nodes().to_vec()).map_err(|error| foreign(error.to_string()))
+    }
+
+    /// Notes which nodes have a volume: the next mount asks them, too, whether they are registered then or not.
+    ///
+    /// # Errors
+    /// If etcd does not answer, or refuses.
+    pub fn note_volume(&self, volume: &str, nodes: Vec<SocketAddr>) -> Result<(), EtcdError> {
+        self.etcd().put(&self.volume_key(volume), &Record::new(nodes).to_bytes(), None)
+    }
+
+    /// A volume is no more.
+    ///
+    /// # Errors
+    /// If etcd does not answer, or refuses.
+    pub fn forget_volume(&self, volume: &str) -> Result<(), EtcdError> {
+        self.etcd().delete(&self.volume_key(volume))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_is_named_as_it_is_parsed() {
+        for text in ["etcd://a:2379/x", "etcd://10.0.0.1:2379,[::1]:2380,host-3:1/My_cluster.2-b"] {
+            assert!(Directory::is_meant_by(text));
+            assert_eq!(text.parse::<Directory>().unwrap().to_string(), text);
+        }
+        let long = format!("etcd://a:1/{}", "x".repeat(CLUSTER_CHARS_MAX + 1));
+        let wrong = [
+            "a:2379/x",
+            "etcd://a:2379",
+            "etcd://a/x",
+            "etcd://a:2379/",
+            "etcd://a:2379/x/y",
+            "etcd://a:2379,/x",
+            "etcd://a:99999/x",
+            "etcd://:2379/x",
+            "etcd://u@a:2379/x",
+            "etcd://a:1 /x",
+            &long,
+        ];
+        for text in wrong {
+            let error = text.parse::<Directory>().unwrap_err().to_string();
+            assert!(error.contains("etcd://HOST:PORT,.../CLUSTER"), "{text}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_refused_or_named_as_it_is_parsed(text in "(etcd://)?[a-z0-9.:,/@\\[\\] -]{0,30}") {
+            if let Ok(directory) = text.parse::<Directory>() {
+                prop_assert_eq!(directory.to_string(), text);
+            }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The few calls of etcd that are needed, over its JSON gateway (`/v3/...`): 64-bit numbers are strings there, bytes
+//! are base64.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+use thiserror::Error;
+use ureq::Agent;
+
+/// How long one server may take to answer.
+const CALL_MAX: Duration = Duration::from_secs(2);
+/// The longest answer that is read: as many records as are looked at, each as long as it may be.
+const ANSWER_BYTES_MAX: u64 = 8 << 20;
+
+/// Why etcd is of no help.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum EtcdError {
+    /// None of its servers answers.
+    #[error("no etcd server answers: {0}")]
+    Away(String),
+    /// One answered, and refused.
+    #[error("etcd at {endpoint} refuses: {why}")]
+    Refused {
+        /// Which server.
+        endpoint: String,
+        /// What it says.
+        why: String,
+    },
+    /// What it answered cannot be understood.
+    #[error("what answers at {endpoint} is no etcd of version 3.4 or later: {why}")]
+    Foreign {
+        /// Which server.
+        endpoint: String,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// A lease of etcd's: keys under it go when nobody keeps it alive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lease(String);
+
+/// A key, and what it holds.
+pub(super) struct Pair {
+    pub key: Vec<u8>,
+    pub value: Vec<u8>,
+}
+
+/// The servers of one etcd.
+pub(super) struct Etcd {
+    agent: Agent,
+    endpoints: Vec<String>,
+    /// Which answered last.
+    last: Cell<usize>,
+}
+
+#[derive(Deserialize)]
+struct Granted {
+    #[serde(rename = "ID")]
+    id: String,
+}
+
+#[derive(Deserialize)]
+struct Alive {
+    result: AliveResult,
+}
+
+#[derive(Deserialize)]
+struct AliveResult {
+    /// It is left out if the lease is over.
+    #[serde(rename = "TTL", default)]
+    ttl: String,
+}
+
+#[derive(Deserialize)]
+struct Found {
+    /// Every etcd sends one.
+    #[serde(rename = "header")]
+    _header: IgnoredAny,
+    #[serde(default)]
+    kvs: Vec<FoundPair>,
+}
+
+#[derive(Deserialize)]
+struct FoundPair {
+    key: String,
+    #[serde(default)]
+    value: String,
+}
+
+impl Etcd {
+    pub fn new(endpoints: Vec<String>) -> Self {
+        let config = Agent::config_builder().timeout_global(Some(CALL_MAX)).http_status_as_error(false);
+        // It is a part of the cluster: no proxy is between.
+        let agent = config.proxy(None).max_redirects(0).build().into();
+        Self { agent, endpoints, last: Cell::new(0) }
+    }
+
+    /// Asks one server after another, beginning with that which answered last.
+    fn call<T: for<'de> Deserialize<'de>>(&self, path: &str, request: &Value) -> Result<T, EtcdError> {
+        let first = self.last.get();
+        let mut problems = Vec::new();
+        for step in 0..self.endpoints.len() {
+            let at = (first + step) % self.endpoints.len();
+            let endpoint = &self.endpoints[at];
+            match self.call_one(endpoint, path, request) {
+                Ok(answer) => {
+                    self.last.set(at);
+                    return answer;
+                }
+                Err(error) => problems.push(format!("{endpoint}: {error}")),
+            }
+        }
+        Err(EtcdError::Away(problems.join("; ")))
+    }
+
+    /// The outer error is that of a server which cannot be reached, or cannot answer now.
+    fn call_one<T: for<'de> Deserialize<'de>>(
+        &self,
+        endpoint: &str,
+        path: &str,
+        request: &Value,
+    ) -> Result<Result<T, EtcdError>, ureq::Error> {
+        let url = format!("http://{endpoint}/v3/{path}");
+        let mut response = self.agent.post(url).send(request.to_string())?;
+        let status = response.status();
+        if status.is_server_error() {
+            // It has no leader now, for example.
+            return Err(ureq::Error::StatusCode(status.as_u16()));
+        }
+        let bytes = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
+        let endpoint = endpoint.to_owned();
+        if !status.is_success() {
+            let said: Option<Value> = serde_json::from_slice(&bytes).ok();
+            let why = said.and_then(|said| Some(said.get("error")?.as_str()?.to_owned()));
+            let why = why.unwrap_or_else(|| status.to_string());
+            return Ok(Err(EtcdError::Refused { endpoint, why }));
+        }
+        let parsed = serde_json::from_slice(&bytes);
+        Ok(parsed.map_err(|error| EtcdError::Foreign { endpoint, why: error.to_string() }))
+    }
+
+    pub fn grant(&self, term: Duration) -> Result<Lease, EtcdError> {
+        let request = json!({ "TTL": term.as_secs().to_string() });
+        self.call("lease/grant", &request).map(|granted: Granted| Lease(granted.id))
+    }
+
+    /// Whether the lease lasts on.
+    pub fn keep_alive(&self, lease: &Lease) -> Result<bool, EtcdError> {
+        let alive: Alive = self.call("lease/keepalive", &json!({ "ID": lease.0 }))?;
+        Ok(!matches!(alive.result.ttl.as_str(), "" | "0"))
+    }
+
+    pub fn revoke(&self, lease: &Lease) -> Result<(), EtcdError> {
+        self.call("lease/revoke", &json!({ "ID": lease.0 })).map(|_: Value| ())
+    }
+
+    pub fn put(&self, key: &str, value: &[u8], lease: Option<&Lease>) -> Result<(), EtcdError> {
+        let mut request = json!({ "key": STANDARD.encode(key), "value": STANDARD.encode(value) });
+        if let Some(lease) = lease {
+            request["lease"] = lease.0.clone().into();
+        }
+        self.call("kv/put", &request).map(|_: Value| ())
+    }
+
+    pub fn delete(&self, key: &str) -> Result<(), EtcdError> {
+        self.call("kv/deleterange", &json!({ "key": STANDARD.encode(key) })).map(|_: Value| ())
+    }
+
+    pub fn get(&self, key: &str) -> Result<Option<Vec<u8>>, EtcdError> {
+        let found = self.range(&json!({ "key": STANDARD.encode(key) }))?;
+        Ok(found.into_iter().next().map(|pair| pair.value))
+    }
+
+    /// At most so many keys that begin so, oldest first.
+    pub fn get_all(&self, prefix: &str, count_max: usize) -> Result<Vec<Pair>, EtcdError> {
+        let mut end = prefix.as_bytes().to_vec();
+        // A prefix is text: its last byte is below 0xFF.
+        if let Some(last) = end.last_mut() {
+            *last += 1;
+        }
+        self.range(&json!({
+            "key": STANDARD.encode(prefix), "range_end": STANDARD.encode(end),
+            "limit": count_max.to_string(), "sort_target": "CREATE", "sort_order": "ASCEND",
+        }))
+    }
+
+    fn range(&self, request: &Value) -> Result<Vec<Pair>, EtcdError> {
+        let found: Found = self.call("kv/range", request)?;
+        let decode = |text: &str| {
+            let endpoint = self.endpoints.join(",");
+            STANDARD.decode(text).map_err(|error| EtcdError::Foreign { endpoint, why: error.to_string() })
+        };
+        let pair = |pair: FoundPair| Ok(Pair { key: decode(&pair.key)?, value: decode(&pair.value)? });
+        found.kvs.into_iter().map(pair).collect()
+    }
+}

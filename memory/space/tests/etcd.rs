@@ -1,0 +1,81 @@
+//! With a real etcd.
+
+#[path = "support/etcd_server.rs"]
+mod etcd_server;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use etcd_server::{EtcdServer, LOST, until};
+use farcall_memory::membership::{Directory, Joining, Registration};
+use farcall_memory::{ClientConfig, MemoryServer, NodeConfig, PAGE_BYTES, RemoteMemory};
+use farcall_softnic::SoftNic;
+
+fn directory(etcd: &EtcdServer) -> Directory {
+    etcd.directory("test").parse().unwrap()
+}
+
+fn node() -> MemoryServer {
+    let donated = NodeConfig { slab_bytes: 1 << 20, slabs: 8, ..NodeConfig::default() };
+    MemoryServer::start(&SoftNic::new(), "127.0.0.1:0", donated).unwrap()
+}
+
+#[test]
+fn nodes_are_found_while_they_are_there_and_what_is_in_use_needs_no_etcd() {
+    let data = tempfile::tempdir().unwrap();
+    let Some(mut etcd) = EtcdServer::start(data.path()) else { return };
+    let directory = directory(&etcd);
+    assert_eq!(directory.nodes().unwrap(), []);
+    let nodes = [node(), node()];
+    let [first, second] = [0, 1].map(|at| nodes[at].address());
+    let registered = Registration::start(&directory, first).unwrap();
+    assert_eq!(directory.nodes().unwrap(), [first]);
+    let config = ClientConfig {
+        nodes: vec![first.to_string()],
+        nodes_max: 4,
+        size_bytes: 1 << 20,
+        slab_bytes: 1 << 20,
+        patience: LOST,
+        ..ClientConfig::default()
+    };
+    let memory = Arc::new(RemoteMemory::open(Arc::new(SoftNic::new()), config).unwrap());
+    memory.write(0, &[1; 3 * PAGE_BYTES]).unwrap();
+    assert_eq!(memory.status().degraded, 1, "one node cannot have two replicas");
+    let joining = Joining::start(directory.clone(), &memory).unwrap();
+    let other = Registration::start(&directory, second).unwrap();
+    until("the second node has a replica", || memory.status().degraded == 0);
+
+    etcd.kill();
+    memory.write(0, &[2; 2 * PAGE_BYTES]).unwrap();
+    let mut found = [0; 3 * PAGE_BYTES];
+    memory.read(0, &mut found).unwrap();
+    assert!(found[..2 * PAGE_BYTES].iter().all(|byte| *byte == 2));
+    // Nothing of what was is known: nodes register again.
+    let empty = tempfile::tempdir().unwrap();
+    etcd.start_again(empty.path());
+    until("both are registered again", || directory.nodes().unwrap().len() == 2);
+
+    drop(other);
+    assert_eq!(directory.nodes().unwrap(), [first], "who ends is not found any more");
+    drop(registered);
+    assert_eq!(directory.nodes().unwrap(), []);
+    memory.read(0, &mut found).unwrap();
+    assert_eq!(memory.status().nodes.len(), 2, "a key that goes says nothing of its node");
+    drop(joining);
+    assert_eq!(Arc::strong_count(&memory), 1);
+}
+
+#[test]
+fn where_a_volume_was_is_known_until_it_is_forgotten() {
+    let data = tempfile::tempdir().unwrap();
+    let Some(etcd) = EtcdServer::start(data.path()) else { return };
+    let directory = directory(&etcd);
+    let nodes: Vec<SocketAddr> = vec!["10.0.0.1:1".parse().unwrap(), "[::1]:2".parse().unwrap()];
+    assert_eq!(directory.nodes_of_volume("files").unwrap(), []);
+    directory.note_volume("files", nodes.clone()).unwrap();
+    assert_eq!(directory.nodes_of_volume("files").unwrap(), nodes);
+    assert_eq!(directory.nodes_of_volume("other").unwrap(), []);
+    assert_eq!(directory.nodes().unwrap(), [], "a volume is no node");
+    directory.forget_volume("files").unwrap();
+    assert_eq!(directory.nodes_of_volume("files").unwrap(), []);
+}

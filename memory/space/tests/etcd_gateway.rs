@@ -1,0 +1,88 @@
+//! What is no etcd, or none that can help, is told apart in words. The servers here answer what the test says.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use farcall_memory::membership::{Directory, EtcdError};
+
+/// A server that gives each request the same answer.
+fn answers(status: &'static str, body: String) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let _ = answer(stream.unwrap(), status, &body);
+        }
+    });
+    address
+}
+
+fn answer(stream: TcpStream, status: &str, body: &str) -> std::io::Result<()> {
+    let (mut reader, mut len_bytes) = (BufReader::new(&stream), 0);
+    for line in (&mut reader).lines() {
+        let line = line?.to_lowercase();
+        if let Some(length) = line.strip_prefix("content-length:") {
+            len_bytes = length.trim().parse().unwrap();
+        }
+        if line.is_empty() {
+            break;
+        }
+    }
+    reader.read_exact(&mut vec![0; len_bytes])?;
+    write!(&stream, "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
+}
+
+fn directory(endpoints: &[SocketAddr]) -> Directory {
+    let endpoints: Vec<String> = endpoints.iter().map(ToString::to_string).collect();
+    format!("etcd://{}/cluster", endpoints.join(",")).parse().unwrap()
+}
+
+/// An address at which nobody listens.
+fn nobody() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// As etcd answers: `/farcall/memory/v1/cluster/nodes/10.0.0.1:11500`, with `{"version":1}`.
+const NODE: &str = r#"{"header":{"revision":"2"},"kvs":[{
+    "key":"L2ZhcmNhbGwvbWVtb3J5L3YxL2NsdXN0ZXIvbm9kZXMvMTAuMC4wLjE6MTE1MDA=",
+    "create_revision":"2","value":"eyJ2ZXJzaW9uIjoxfQ=="}],"count":"1"}"#;
+
+#[test]
+fn of_several_servers_one_is_enough() {
+    let good = answers("200 OK", NODE.to_owned());
+    let leaderless = answers("503 Service Unavailable", "{}".to_owned());
+    let found = directory(&[nobody(), leaderless, good]).nodes().unwrap();
+    assert_eq!(found, ["10.0.0.1:11500".parse().unwrap()]);
+    let error = directory(&[nobody(), leaderless]).nodes().unwrap_err();
+    assert!(matches!(error, EtcdError::Away(_)), "{error}");
+    let error = error.to_string();
+    assert!(error.contains("no etcd server answers") && error.contains("503"), "{error}");
+}
+
+#[test]
+fn a_refusal_is_told_as_it_was_said() {
+    let refusing = answers("400 Bad Request", r#"{"error":"etcdserver: user name is empty"}"#.to_owned());
+    let error = directory(&[refusing]).nodes().unwrap_err().to_string();
+    assert!(error.contains("refuses: etcdserver: user name is empty"), "{error}");
+    let without_words = answers("404 Not Found", "<html>".to_owned());
+    let error = directory(&[without_words]).nodes().unwrap_err().to_string();
+    assert!(error.contains("refuses: 404"), "{error}");
+}
+
+#[test]
+fn what_is_no_etcd_is_told_so() {
+    for body in ["hello", "[]", r#"{"kvs":[{"key":"??"}]}"#, r#"{"kvs":{}}"#] {
+        let error = directory(&[answers("200 OK", body.to_owned())]).nodes().unwrap_err();
+        assert!(matches!(error, EtcdError::Foreign { .. }), "{body}: {error}");
+    }
+    let error = directory(&[answers("200 OK", "x".repeat(9 << 20))]).nodes().unwrap_err();
+    assert!(matches!(error, EtcdError::Away(_)), "an answer without end is not read: {error}");
+}
+
+#[test]
+fn keys_that_no_node_wrote_are_left_out() {
+    let other = NODE.replace("eyJ2ZXJzaW9uIjoxfQ==", "eyJ2ZXJzaW9uIjoyfQ==");
+    assert_eq!(directory(&[answers("200 OK", other)]).nodes().unwrap(), []);
+    let elsewhere = NODE.replace("\"L2ZhcmNhbGw", "\"L2ZhcmNhbGx");
+    assert_eq!(directory(&[answers("200 OK", elsewhere)]).nodes().unwrap(), []);
+}
