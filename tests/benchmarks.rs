@@ -10,7 +10,7 @@ fn bench(options: &[&str]) -> Value {
     bench_with_cache(Path::new("/nonexistent"), options)
 }
 
-/// The same for a user with this cache directory, in which profiles are searched for.
+/// Does the same for a user with this cache directory, in which profiles are searched for.
 fn bench_with_cache(cache: &Path, options: &[&str]) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_farcall"))
         .args(options)

@@ -23,7 +23,7 @@ const WINDOW: usize = 4;
 /// Presets with results fetched, written and sent, over RC, UC and UD.
 pub const PRESETS: [&str; 5] = ["rf-rpc", "server-reply", "send-send", "uc-rpc", "ud-rpc"];
 
-/// Server in the other network: replies to each call after it has appended the call's number to the log, which
+/// Serves in the other network: replies to each call after it has appended the call's number to the log, which
 /// outlives this process.
 pub fn serve() {
     let log = std::env::var(LOG).unwrap();

@@ -58,7 +58,7 @@ impl VolumeNodes {
         self.try_mount_with(name, &[])
     }
 
-    /// The same with further options.
+    /// Does the same with further options.
     pub fn try_mount_with(&self, name: &str, more: &[&str]) -> Result<VolumeMount, String> {
         let dir = self.root.join(name);
         let _ = fs::create_dir(&dir);
@@ -74,7 +74,7 @@ impl VolumeNodes {
         self.mount_with(name, &[])
     }
 
-    /// The same with further options.
+    /// Does the same with further options.
     pub fn mount_with(&self, name: &str, more: &[&str]) -> VolumeMount {
         let begun = Instant::now();
         loop {

@@ -19,7 +19,7 @@ pub enum Outcome {
     Unsupported {
         /// Missing capability.
         capability: String,
-        /// How the lack was determined.
+        /// Evidence of the lack.
         reason: String,
     },
     /// Fails as listed.

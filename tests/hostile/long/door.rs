@@ -109,7 +109,7 @@ impl Client {
         })
     }
 
-    /// Supported over RPC only.
+    /// Compares the version and stores a value; supported over RPC only.
     pub fn compare_and_swap(&mut self, key: &[u8], version: u64, value: &[u8]) -> Outcome<Change> {
         self.with(|connection| match connection {
             Connection::Memcached(_) => panic!("this client has no cas"),

@@ -17,7 +17,7 @@ pub(super) fn round_trips(plan: &PairPlan) -> Result<RoundTrips, PeerError> {
     })
 }
 
-/// Task of the peer: replies to notifications until it is killed.
+/// Runs the peer: replies to notifications until it is killed.
 pub(super) fn answer(
     there: &OwnedFd,
     back: &OwnedFd,

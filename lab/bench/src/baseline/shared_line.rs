@@ -75,7 +75,7 @@ fn wait_for(reply: &Line, number: u64, peer: &mut Peer) -> Result<(), PeerError>
     }
 }
 
-/// Task of the peer: replies to messages until it is killed.
+/// Runs the peer: replies to messages until it is killed.
 pub(super) fn answer(
     memory: &OwnedFd,
     ready: impl FnOnce() -> Result<(), PeerError>,

@@ -45,7 +45,7 @@ fn round_trips(
     })
 }
 
-/// Task of the peer: echoes complete payloads until the stream ends.
+/// Runs the peer: echoes complete payloads until the stream ends.
 pub(super) fn echo(
     socket: &OwnedFd,
     waiting: Waiting,

@@ -127,7 +127,7 @@ fn with_posting(
     Ok(posting.map(|posting| profile.with_posting(posting)).transpose()?)
 }
 
-/// Without the feature that measures verbs, the profile has no posting costs.
+/// Returns the profile unchanged: without the feature that measures verbs it has no posting costs.
 #[cfg(not(feature = "verbs"))]
 fn with_posting(
     profile: LinkProfile,

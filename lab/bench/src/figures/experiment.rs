@@ -34,7 +34,7 @@ pub struct Experiment {
     pub statements: &'static [&'static str],
     /// Conditions of the paper's experiment, in addition to [`Paper::setup`].
     pub conditions: &'static str,
-    /// How it is measured here.
+    /// Method of the measurement here.
     pub how: How,
     /// Source file that contains this description.
     pub file: &'static str,
@@ -86,7 +86,7 @@ pub struct Published {
     pub source: &'static str,
 }
 
-/// How an experiment is measured here.
+/// Method by which an experiment is measured here.
 #[derive(Clone, Copy)]
 pub enum How {
     /// Between two processes, on one host or on two.

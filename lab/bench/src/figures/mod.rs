@@ -67,8 +67,8 @@ pub fn select(names: &[String]) -> Result<Vec<&'static Experiment>, Unknown> {
     Ok(papers::all().filter(is_wanted).collect())
 }
 
-/// The same for a measurement between two hosts: without names, returns all experiments of which some part can be
-/// measured between hosts.
+/// Returns the selected experiments for a measurement between two hosts. Without names, returns all experiments of
+/// which some part can be measured between hosts.
 ///
 /// # Errors
 /// Returns an error if there is no experiment of a name, or if it can only be measured on one host.

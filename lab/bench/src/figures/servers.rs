@@ -40,7 +40,7 @@ pub(super) struct Servers<'a> {
     pub(super) stage: &'a Stage,
     /// Echo service, with its number of threads.
     echo: Option<(u16, ServerProcess)>,
-    /// Stores: ours (`None`), and those of other designs.
+    /// Stores: that of Farcall (`None`), and those of other designs.
     stores: Vec<(Option<StoreRival>, Stand)>,
     trainers: Trainers,
     files: Files,

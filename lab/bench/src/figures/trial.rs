@@ -214,7 +214,7 @@ impl Trial {
         Self::herd_of(figure, columns, Subject::Line)
     }
 
-    /// The same for the rates of verbs in one direction, each at the window with the highest rate.
+    /// Returns trials of the rates of verbs in one direction, each at the window with the highest rate.
     pub(super) fn herd_rates(direction: Direction, columns: &'static [&'static str]) -> Vec<Self> {
         Self::herd_of(HerdFigure::Throughput, columns, |line| match line.subject {
             line::Subject::Verbs(task) => Subject::TunedRate(TunedRate::new(task, direction)),

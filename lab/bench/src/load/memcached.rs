@@ -89,7 +89,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::thread;
 
-    /// A service that expects one fixed request, sends one reply and closes the connection.
+    /// Starts a service that expects one fixed request, sends one reply and closes the connection.
     fn converse(
         name: &str,
         expected: &'static [u8],

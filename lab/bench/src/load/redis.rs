@@ -161,7 +161,7 @@ mod tests {
     use super::*;
     use std::thread;
 
-    /// A service that expects one fixed request, sends one reply in small segments and closes the connection.
+    /// Starts a service that expects one fixed request, sends one reply in small segments and closes the connection.
     fn converse(expected: &'static [u8], reply: &'static [u8]) -> (RedisTarget, thread::JoinHandle<()>) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let service = thread::spawn(move || {

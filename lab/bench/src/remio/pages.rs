@@ -77,7 +77,7 @@ impl Pages {
         }
     }
 
-    /// The same at a location of a region.
+    /// Does the same at a location of a region.
     pub(super) fn spoil_region(&self, region: &Region, offset: usize) {
         for at in [0, self.len_bytes - WORD] {
             region.store_relaxed(offset + at, 0);
@@ -91,7 +91,7 @@ impl Pages {
         self.version_of(page, bytes.len(), found)
     }
 
-    /// The same for bytes at a location of a region.
+    /// Returns the same for bytes at a location of a region.
     pub(super) fn version_in_region(&self, page: u64, region: &Region, offset: usize) -> Option<Version> {
         let words = self.len_bytes / WORD;
         let found = (0..words).map(|at| u64::from_le(region.load_relaxed(offset + at * WORD)));

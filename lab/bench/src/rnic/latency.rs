@@ -219,7 +219,7 @@ fn complete_one(
     if is_right { Ok(()) } else { Err(RnicError::Bytes("a READ or atomic brought another value").into()) }
 }
 
-/// Target of a ping-pong of WRITEs.
+/// Runs the target of a ping-pong of WRITEs.
 pub(super) fn answer_writes(
     end: &mut End,
     task: &RnicTask,
@@ -239,7 +239,7 @@ pub(super) fn answer_writes(
     }
 }
 
-/// Target of a ping-pong of messages that consume receives.
+/// Runs the target of a ping-pong of messages that consume receives.
 pub(super) fn answer_messages(
     end: &mut End,
     task: &RnicTask,

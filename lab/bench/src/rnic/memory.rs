@@ -110,12 +110,12 @@ impl Places {
         if self.with_grh { HEADROOM_BYTES } else { 0 }
     }
 
-    /// Distance between two slots in bytes.
+    /// Returns the distance between two slots in bytes.
     pub(super) fn stride_bytes(&self) -> usize {
         (self.headroom_bytes() + self.len_bytes).next_multiple_of(64)
     }
 
-    /// Offset of a message from the start of the region in bytes.
+    /// Returns the offset of an incoming message from the start of the region in bytes.
     pub(super) fn incoming_offset_bytes(&self, place: usize) -> usize {
         place * self.stride_bytes() + self.headroom_bytes()
     }

@@ -47,12 +47,12 @@ pub(super) struct Opened {
     pub(super) peer: Peer,
 }
 
-/// How the serving end obtains its stream.
+/// Source of the serving end's stream.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ServingEnd {
-    /// Through a listener, whose address is the first message on the control socket.
+    /// A listener, whose address is the first message on the control socket.
     Listen(Medium, Selection),
-    /// As an inherited socket.
+    /// An inherited socket.
     Inherit(Medium),
 }
 

@@ -215,7 +215,8 @@ fn seed_of(record: u64, version: u32) -> u64 {
     record.wrapping_mul(0xd6e8_feb8_6659_fd93) ^ u64::from(version).rotate_left(32) ^ 0x5851_f42d_4c95_7f2d
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014): needs a few cycles per word, and depends on every bit of the seed.
+/// Returns the next word of SplitMix64 (Steele, Lea, Flood 2014), which needs a few cycles per word and depends on
+/// every bit of the seed.
 fn next_word(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;

@@ -84,7 +84,7 @@ fn permissions(table: &mut Table, qp_type: QpType, op: WrOpcode) {
     });
 }
 
-/// An asynchronous event reports to the target's process why its queue pair failed.
+/// Adds a case in which an asynchronous event must report to the target's process why its queue pair failed.
 fn told(table: &mut Table, what: &str, setup: Setup, op: WrOpcode, event: AsyncEventKind) {
     let what = format!("remote-access/no-permission-of-{what}-is-told");
     table.op_case(setup, op, &what, "IBA 11.6.3.1; ibv_get_async_event(3)", move |a, b, op| {

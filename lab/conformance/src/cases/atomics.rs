@@ -88,7 +88,8 @@ fn alignment(table: &mut Table, op: WrOpcode) {
     }
 }
 
-/// The response has eight bytes, and their position in a buffer of nine is not defined.
+/// Adds a case with a result buffer of nine bytes. The response has eight bytes, and their position in such a buffer
+/// is not defined.
 fn nine_bytes(table: &mut Table, op: WrOpcode) {
     let name = format!("rc/{}/a-result-of-nine-bytes-is-a-local-length-error", op.name());
     table.rc(name, ATOMIC, "IBA 9.4.5, 11.6.2: Local Length Error", move |a, b| {

@@ -114,7 +114,7 @@ fn into_read_only(a: &mut End, b: &mut End) -> Verdict {
     same_bytes("the read-only region", &b.get_in(fixed, 0, 8)?, &[0; 8])
 }
 
-/// The region of a posted receive is deregistered before the message arrives; short and long messages.
+/// Checks receives whose region is deregistered before the message arrives, for short and long messages.
 fn deregistered_later(a: &mut End, b: &mut End, setup: &Setup) -> Verdict {
     for len in [8, 20_000] {
         join(a, b, setup)?;
@@ -129,7 +129,7 @@ fn deregistered_later(a: &mut End, b: &mut End, setup: &Setup) -> Verdict {
     Ok(())
 }
 
-/// The sender of a datagram is not notified.
+/// Checks that the sender of a datagram is not notified of the receiver's error.
 fn datagram_into_wrong_key(a: &mut End, b: &mut End) -> Verdict {
     let right = b.message_sge(REMOTE, 8);
     b.recv_into(1, vec![Sge { lkey: right.lkey ^ 0x5A5A, ..right }])?;

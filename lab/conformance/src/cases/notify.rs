@@ -109,7 +109,8 @@ fn solicited_only(a: &mut End, b: &mut End) -> Verdict {
     b.expect_ok(2)
 }
 
-/// A request for the next completion replaces one for the next solicited completion, but not the other way round.
+/// Checks that a request for the next completion replaces one for the next solicited completion, but not the other way
+/// round.
 fn stronger(a: &mut End, b: &mut End) -> Verdict {
     for (id, order) in [(1, [true, false]), (2, [false, true])] {
         for solicited_only in order {

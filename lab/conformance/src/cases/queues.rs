@@ -183,7 +183,8 @@ fn batches(a: &mut End, b: &mut End) -> Verdict {
     same("completions into no room", a.poll_on(a.cq, 0)?.len(), 0)
 }
 
-/// Far more completions than requested entries: either all are delivered, or the queue reports an overrun.
+/// Creates far more completions than the queue has requested entries: either all are delivered, or the queue reports
+/// an overrun.
 fn overrun(a: &mut End, b: &mut End) -> Verdict {
     let cap = QpCap { max_send_wr: 512.min(a.about().device.max_qp_wr), ..Setup::rc().cap };
     join(a, b, &Setup { cap, cqe: 4, ..Setup::rc() })?;

@@ -64,7 +64,7 @@ pub(super) fn refused_operations(table: &mut Table, qp_type: QpType) {
     }
 }
 
-/// A message with a posted receive arrives.
+/// Checks that a message with a posted receive arrives.
 fn goes_on(a: &mut End, b: &mut End) -> Verdict {
     a.put(0, &[9; 8])?;
     b.recv(50, 0, 8)?;

@@ -160,7 +160,7 @@ impl CallClient {
         Ok(CallRun { cpu: cpu_time(std::process::id())?.saturating_sub(cpu_before), ..run })
     }
 
-    /// Each requester repeatedly calls a responder chosen at random.
+    /// Measures requesters, each of which repeatedly calls a responder chosen at random.
     fn run_crowd(&self, way: impl Way) -> Result<CallRun, ExperimentError> {
         let mut crowd = Crowd::new(way, &self.task, self.seed);
         let (latencies, elapsed_ns) = record_ping_pong(self.warm_up, self.duration, |_| crowd.round())?;

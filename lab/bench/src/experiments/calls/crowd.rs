@@ -152,7 +152,7 @@ impl Way for Mailboxes {
         if callee.is_right(0, completion.result?) { Ok(true) } else { Err(WRONG_ECHO.into()) }
     }
 
-    /// The dispatcher's thread may need this processor.
+    /// Yields the processor, which the dispatcher's thread may need.
     fn idle(&self) {
         std::thread::yield_now();
     }

@@ -58,11 +58,11 @@ const SERVER_REPLY: &str = "ServerReply";
 const MEMCACHED: &str = "RDMA-Memcached";
 const WITHOUT_SWITCH: &str = "Jakiro w/o Switch";
 
-/// Differences between the paper's store and ours, which apply to every experiment with the store.
+/// Differences between the paper's store and Farcall's, which apply to every experiment with the store.
 const STORE_DIFFERS: &str = "The store of this project (preset rf-rpc for Jakiro, server-reply for ServerReply, \
                              rdma-memcached for RDMA-Memcached) with one server thread and 20,000 records; all \
                              connections are run by one client thread; each has a core.";
-/// Differences between the paper's batches and ours.
+/// Differences between the paper's batches and Farcall's.
 const BATCH_DIFFERS: &str = "Calls of an echo service, 64 bytes there and 8 back, on one connection; as many under way as \
                              fill a batch, so that the time until the last of them is done is their latency. A batch \
                              holds 2,048 bytes at most: of these calls less than 30.";
@@ -76,7 +76,7 @@ fn batched(preset: &'static str, size: u16) -> CallTask {
     CallTask { window: size.into(), batch: Some(BatchSizing::Fixed(size)), ..CallTask::small(preset) }
 }
 
-/// Returns the paper's default load on our store: 95 % GET, one outstanding operation on each connection.
+/// Returns the paper's default load on Farcall's store: 95 % GET, one outstanding operation on each connection.
 fn usual_load(front_end: FrontEnd, distribution: Distribution, connections: u32) -> KvTask {
     KvTask { front_end, workload: Workload::B, distribution, window: 1, connections, batch: None }
 }
