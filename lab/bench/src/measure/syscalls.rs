@@ -273,7 +273,7 @@ fn is_entering_syscall(tid: i32) -> bool {
 }
 
 fn ptrace(request: libc::c_uint, tid: i32, data: usize) -> io::Result<()> {
-    // SAFETY: the requests used in this module access no memory of this process: address and data are integers.
+    // SAFETY: the requests that callers pass here access no memory of this process: address and data are integers.
     let result = unsafe { libc::ptrace(request, tid, ptr::null_mut::<libc::c_void>(), data) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
