@@ -5,12 +5,12 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A short run. Whether its figures are good says nothing here; whether there are any does.
+/// Runs a short benchmark. The quality of its figures is irrelevant; the tests check that they exist.
 fn bench(options: &[&str]) -> Value {
     bench_with_cache(Path::new("/nonexistent"), options)
 }
 
-/// The same, of a user with this directory for caches, where profiles are looked for.
+/// Does the same for a user with this cache directory, in which profiles are searched for.
 fn bench_with_cache(cache: &Path, options: &[&str]) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_farcall"))
         .args(options)
@@ -23,7 +23,7 @@ fn bench_with_cache(cache: &Path, options: &[&str]) -> Value {
         .unwrap_or_else(|_| panic!("{options:?} printed no report: {output:?}"))
 }
 
-/// The cells of a column of the first table.
+/// Returns the cells of a column of the first table.
 fn column<'a>(report: &'a Value, name: &str) -> Vec<&'a Value> {
     report["tables"][0]["rows"].as_array().unwrap().iter().map(|row| &row[name]).collect()
 }
@@ -44,7 +44,7 @@ fn calls_are_measured_under_the_presets_named_at_one_connection_a_few_and_many()
     }
 }
 
-/// Every bar is of a row that was measured; nothing is fetched from elsewhere.
+/// Every bar belongs to a measured row, and the page loads nothing from elsewhere.
 #[test]
 fn a_report_is_written_as_one_page_too() {
     let path = std::env::temp_dir().join(format!("farcall-report-{}.html", std::process::id()));
@@ -88,8 +88,8 @@ fn calls_of_any_size_and_work_are_measured_by_several_clients_and_server_threads
     assert!(threads.contains("2 server thread") && threads.contains("3 client process"), "{threads}");
 }
 
-/// The service computes for 20 ms a call, and 100 calls a second are to begin: the n-th call ends 20 n ms after the
-/// start at the earliest, and was to begin after 10 n ms. The first 80 ms are not recorded.
+/// The service computes for 20 ms per call, and 100 calls a second are scheduled. The n-th call therefore completes at
+/// least 20 n ms after the start, and is scheduled at 10 n ms. The first 80 ms are not recorded.
 #[test]
 fn calls_to_a_schedule_show_how_far_a_slow_service_falls_behind() {
     let options = ["rpc", "bench", "--preset", "server-reply", "--window", "1", "--process-us", "20000"];
@@ -170,7 +170,7 @@ fn stores_that_are_read_are_measured_with_the_reads_of_a_get_beside_the_publishe
     let rows: Vec<&Value> = reads["rows"].as_array().unwrap().iter().collect();
     for (store, at_least, herd) in [("pilaf", 2.0, 2.6), ("farm", 1.0, 1.0), ("farm-var", 2.0, 2.0)] {
         let row = rows.iter().find(|row| row["front_end"] == store).unwrap_or_else(|| panic!("{reads}"));
-        // More if it met a change.
+        // More READs if the GET encountered a concurrent change.
         let measured = row["reads_per_get"]["median"].as_f64().unwrap();
         assert!((at_least..at_least + 1.5).contains(&measured), "{row}");
         assert_eq!(row["published_reads_herd"], herd);
@@ -179,7 +179,7 @@ fn stores_that_are_read_are_measured_with_the_reads_of_a_get_beside_the_publishe
     assert!(!problems.contains("wrong") && !problems.contains("refused"), "{problems}");
 }
 
-/// The table with this title.
+/// Returns the rows of the table whose title begins with `title`.
 fn rows<'a>(report: &'a Value, title: &str) -> &'a Vec<Value> {
     let mut tables = report["tables"].as_array().unwrap().iter();
     let table = tables.find(|table| table["title"].as_str().unwrap().starts_with(title));
@@ -213,7 +213,7 @@ fn byte_streams_are_measured_beside_what_is_named_and_what_bounds_them() {
     }
     assert_figures(writes, &["gb_per_second", "per_second"]);
     assert_figures(&writes[1..], &["writer_cpu_us_per_mib"]);
-    // In so short a run it may be nothing: the kernel tells it of another process by its ticks.
+    // In so short a run the CPU time may be 0: the kernel reports that of another process in units of ticks.
     let is_told = |row: &Value| row["reader_cpu_us_per_mib"]["median"].as_f64().is_some_and(|cpu| cpu >= 0.0);
     assert!(writes[1..].iter().all(is_told), "{writes:?}");
     let ratios = rows(&report, "Ratios");
@@ -229,7 +229,7 @@ fn byte_streams_are_measured_beside_what_is_named_and_what_bounds_them() {
     }
 }
 
-/// Where there is no UCX, its rows say so.
+/// Without UCX, its rows state that it is missing.
 #[test]
 fn streams_of_ucx_are_measured_or_said_to_be_missing() {
     let options = [
@@ -303,7 +303,7 @@ fn each_of_several_clients_chooses_and_the_report_tells_what_the_first_chose() {
     assert!(!problems.contains("wrong") && !problems.contains("refused"), "{problems}");
 }
 
-/// Calls to a schedule are as many a second under every preset: there is no best.
+/// Scheduled calls have the same rate under every preset, so there is no best one.
 #[test]
 fn what_is_chosen_for_calls_to_a_schedule_is_told_and_not_compared() {
     let presets = ["--preset", "auto", "--preset", "fetch", "--window", "4", "--rate", "500"];
@@ -312,7 +312,7 @@ fn what_is_chosen_for_calls_to_a_schedule_is_told_and_not_compared() {
     assert_eq!(report["tables"].as_array().unwrap().len(), 1, "{report}");
 }
 
-/// Ratios of pairs, whatever they are.
+/// Ratios of pairs, regardless of their values.
 #[test]
 fn measures_the_default_client_beside_spinning_programs() {
     let report = bench(&["kv", "bench", "--busy", "0,2"]);
@@ -340,7 +340,7 @@ fn advice_names_a_winner_that_was_measured() {
     let report = bench(&[&["advise"], &shape[..]].concat());
     let measured = column(&report, "preset");
     if report["warnings"] != Value::Array(Vec::new()) {
-        // Other programs compete for the processors: nothing is recommended.
+        // Other programs compete for the processors, so there is no recommendation.
         assert!(
             report["tables"].as_array().unwrap().iter().all(|table| table["title"] != "Advice"),
             "{report}"
@@ -380,7 +380,7 @@ fn clients_that_choose_take_the_profile_that_tune_wrote() {
         let report = bench_with_cache(&cache, &["rpc", "bench", "--preset", "auto", "--window", "1"]);
         report["conditions"]["auto"].as_str().unwrap().to_owned()
     };
-    // Costs that make the difference, whatever was measured.
+    // Costs that determine the choice, regardless of the measured ones.
     for (reply_ns, preset) in [(1, "server-reply"), (1_000_000_000, "rf-rpc")] {
         profile["reply_ns"] = reply_ns.into();
         std::fs::write(&written, profile.to_string()).unwrap();
@@ -436,7 +436,7 @@ fn one_sided_requests_are_measured_by_the_choices_named() {
             "{row}"
         );
     }
-    // Of eight adjacent requests the first is alone, and seven are one work request.
+    // Of eight adjacent requests the first is posted alone, and seven are merged into one work request.
     let merged =
         stacked.iter().find(|row| row["workload"] == "adjacent-write" && row["how"] == "merge+chain");
     assert_eq!(median(merged.unwrap(), "work_per_request"), 2.0 / 8.0);
@@ -455,7 +455,7 @@ fn an_unknown_preset_is_refused_with_the_names_of_all() {
     }
 }
 
-/// Stores of other projects, and their programs.
+/// Stores of other projects, with their programs.
 const FOREIGN: [(&str, &str); 2] = [("memcached", "memcached"), ("redis", "redis-server")];
 
 #[test]
@@ -468,7 +468,7 @@ fn other_programs_are_measured_beside_the_store_if_they_are_installed() {
         let options = ["kv", "bench", "--preset", "server-reply", "--workload", "A", "--records", "200"];
         let crowd = ["--window", "4", "--connections", "3", "--against", store];
         let report = bench(&[&options[..], &crowd].concat());
-        // All records were stored and read back before, or there were no report.
+        // The report exists only if all records were stored and read back.
         let problems = report["problems"].to_string();
         assert!(!problems.contains("wrong") && !problems.contains("refused"), "{problems}");
         let [tcp, unix] = ["TCP", "Unix socket"].map(|socket| format!("{store} {socket}"));

@@ -1,4 +1,4 @@
-//! `farcall capture`: what runs leave in a file, what tshark says of it, and how the command ends.
+//! `farcall capture`: content of the file of a run, its interpretation by tshark, and the end of the command.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ use support::{Capture, check, read};
 
 const FARCALL: &str = env!("CARGO_BIN_EXE_farcall");
 
-/// A folder that is removed in the end.
+/// A directory that is removed when this is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -30,7 +30,7 @@ impl Folder {
         self.0.join("run.pcapng")
     }
 
-    /// The only thing that is left is the capture.
+    /// Returns the capture, which must be the only remaining file.
     fn capture(&self) -> Capture {
         let names: Vec<_> = fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["run.pcapng"]);
@@ -57,8 +57,8 @@ fn run(command: &mut Command) -> (Output, String) {
     (output, told)
 }
 
-/// tshark takes every frame for InfiniBand and none for malformed. It guesses what payload is, as only messages know;
-/// guesses that conformance payload leads astray are switched off.
+/// Checks that tshark recognizes every frame as InfiniBand and none as malformed. tshark guesses the protocol of the
+/// payload, which only the application knows; guesses that the payload of the conformance suite misleads are disabled.
 fn require_clean(file: &Path, frames: usize) {
     const GUESSES: [&str; 6] = [
         "--disable-protocol",
@@ -112,7 +112,7 @@ fn two_processes_of_all_transports_are_one_capture_in_which_tshark_finds_no_mist
     require_clean(&folder.file(), capture.frames.len());
 }
 
-/// Packets over the loopback of a network namespace of its own, where the port is free.
+/// Captures packets over the loopback of a network namespace of its own, where the port is free.
 fn capture_over_roce(name: &str, faults: &str) -> (Folder, Capture) {
     let folder = Folder::new(name);
     let script = "ip link set lo up && exec \"$@\"";
@@ -172,7 +172,7 @@ fn a_program_on_the_drop_in_library_is_captured() {
     assert!(output.status.success(), "{output:?}");
     let capture = folder.capture();
     let packets: Vec<_> = capture.frames.iter().map(check).collect();
-    // Twenty messages of three packets each way.
+    // Twenty messages of three packets in each direction.
     assert_eq!(packets.iter().filter(|received| received.packet.opcode() == 0x02).count(), 40);
     require_clean(&folder.file(), packets.len());
 }
@@ -213,7 +213,7 @@ fn a_capture_ends_when_its_program_does_whatever_signal_came() {
     for (signal, is_group, code) in [(Signal::TERM, false, 9), (Signal::INT, true, 8)] {
         let folder = Folder::new(&format!("signal-{}", signal.as_raw()));
         let ready = folder.0.join("ready");
-        // It is the program that says when it has ended, after the capture was told.
+        // The program, not the capture, determines when the run ends after a signal.
         let script = format!(
             "trap 'exit 9' TERM; trap 'sleep 0.2; exit 8' INT; touch {}; while :; do sleep 0.05; done",
             ready.display()

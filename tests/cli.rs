@@ -1,4 +1,4 @@
-//! The binary as people and scripts use it: exit codes, JSON, errors that say what to do, a clean end.
+//! The binary as users and scripts run it: exit codes, JSON, errors with remedies, orderly ends.
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde_json::Value;
@@ -30,7 +30,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The exit code. If a test fails, its output tells what was said with each that is not 0.
+/// Returns the exit code. Prints the output of a failed command, which helps if the test fails.
 fn code(output: &Output) -> i32 {
     if !output.status.success() {
         eprintln!("{output:?}");
@@ -38,7 +38,7 @@ fn code(output: &Output) -> i32 {
     output.status.code().unwrap_or_else(|| panic!("ended by a signal: {output:?}"))
 }
 
-/// A `farcall kv serve` on a private socket; killed when dropped.
+/// A `farcall kv serve` on a private socket, which is killed when this is dropped.
 struct Server {
     child: Child,
     ready: Value,
@@ -188,7 +188,7 @@ fn every_kv_command_speaks_rpc_to_all_partitions() {
     assert_eq!(code(&kv(&["del", "greeting"])), 0);
     assert_eq!(code(&kv(&["del", "greeting"])), 3);
 
-    // Keys of every partition, one of them longer than allowed, one value too large, and one line that is none.
+    // Keys of every partition, one key longer than allowed, one value too large, and one invalid line.
     let mut tsv: String = (0..1000).map(|number| format!("key{number}\tvalue {number}\n")).collect();
     tsv += &format!("{}\tx\nbig\t{}\nno tab\n", "k".repeat(251), "v".repeat(1001));
     let loaded = kv_with_input(&["load", "-", "--json"], tsv.as_bytes());
@@ -231,7 +231,7 @@ fn calls_are_made_under_every_preset_and_refused_ones_are_explained() {
         let output = farcall(&["rpc", "call", "hello", "--server", address, "--preset", preset]);
         assert_eq!((code(&output), text(&output.stdout).as_str()), (0, "hello\n"), "{preset}: {output:?}");
     }
-    // An echo service is no store.
+    // An echo service is not a store.
     let output = farcall(&["kv", "get", "x", "--server", &format!("rpc:{address}")]);
     assert_eq!(code(&output), 1, "{output:?}");
     assert!(text(&output.stderr).contains("does not answer as a key-value service"), "{output:?}");
@@ -286,7 +286,7 @@ fn is_told_to_be_silent(command: &[&str], input: &[u8]) {
     }
 }
 
-/// A listener with a backlog of one or two, who never accepts, and connections that fill it.
+/// Makes a listener with a backlog of one or two, which never accepts, and connections that fill it.
 fn full_backlog(bound: impl AsFd, connect: impl Fn() -> Option<OwnedFd>) -> Vec<OwnedFd> {
     rustix::net::listen(bound, 0).unwrap();
     let taken: Vec<OwnedFd> = std::iter::from_fn(connect).take(16).collect();
@@ -344,7 +344,7 @@ fn counters_of_a_killed_server_stay_readable() {
             report["blocks"].as_array().unwrap().iter().find(|block| block["label"] == "kv partition 0");
         partition.unwrap()["counters"]["puts"].clone()
     };
-    // Published ten times a second.
+    // Counters are published ten times a second.
     let mut tries = 0;
     while puts(&read()) != 1 && tries < 100 {
         std::thread::sleep(std::time::Duration::from_millis(20));

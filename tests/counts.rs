@@ -1,4 +1,4 @@
-//! What takes a number is tried at one, a few and many.
+//! Options with a number are tested with one, a few and many.
 
 use serde_json::Value;
 use std::process::{Command, Output, Stdio};
@@ -7,7 +7,7 @@ fn farcall(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_farcall")).args(args).stdin(Stdio::null()).output().unwrap()
 }
 
-/// A short `kv bench`. Whether its figures are good says nothing here; whether there are any does.
+/// Runs a short `kv bench`. The quality of its figures is irrelevant; the tests check that they exist.
 fn bench(options: &[&str]) -> Value {
     let short = ["--json", "kv", "bench", "--repetitions", "1", "--duration-ms", "10", "--records", "200"];
     let output = farcall(&[&short[..], options].concat());

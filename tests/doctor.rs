@@ -1,4 +1,4 @@
-//! `farcall doctor` where things are as they are: here, in a container, with settings that cannot work.
+//! `farcall doctor` on this machine, in a container, and with settings that cannot work.
 
 use serde_json::Value;
 use std::process::{Command, Output, Stdio};
@@ -9,7 +9,7 @@ fn ended(mut command: Command) -> Output {
     command.stdin(Stdio::null()).output().unwrap()
 }
 
-/// A check of a report, by its name.
+/// Returns a check of a report by its name.
 fn check<'a>(report: &'a Value, name: &str) -> &'a Value {
     let checks = report["checks"].as_array().unwrap_or_else(|| panic!("no checks: {report}"));
     checks.iter().find(|check| check["name"] == name).unwrap_or_else(|| panic!("no {name}: {report}"))
@@ -39,7 +39,7 @@ fn what_hinders_has_a_remedy_and_what_is_used_is_told() {
     }
     assert!(text(check(&here, "provider"), "found").starts_with("softnic: "), "{here}");
     assert!(!text(check(&here, "counters"), "found").is_empty());
-    // Where nobody has built the libraries there is a remedy instead.
+    // If the libraries have not been built, there is a remedy instead.
     let programs = check(&here, "RDMA programs");
     assert!(
         text(programs, "found").contains("softnic0")
@@ -62,7 +62,7 @@ fn settings_that_cannot_work_are_failures() {
     }
 }
 
-/// Without a shared directory a container is warned; with one it is told where it meets others.
+/// Without a shared directory there is a warning in a container; with one, the report names the rendezvous directory.
 #[test]
 fn a_container_is_told_where_it_meets_others() {
     let contained = |directory: Option<&str>| {

@@ -1,4 +1,4 @@
-//! The documents at the root: every link leads somewhere, and README's commands exist.
+//! The documents at the root: every link has a target, and README's commands exist.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ const DOCUMENTS: [&str; 16] = [
     "docs/tour.md",
 ];
 
-/// The folders of packages; the package of the command line is the root.
+/// Directories of the packages; the package of the command line is the root.
 const LAYERS: [&str; 7] = ["fabric", "runtime", "services", "memory", "dropin", "bindings", "lab"];
 
 fn root() -> PathBuf {
@@ -34,19 +34,19 @@ fn read(document: &str) -> String {
     fs::read_to_string(root().join(document)).unwrap_or_else(|error| panic!("{document}: {error}"))
 }
 
-/// The documents, and the pages of docs/semantics.
+/// Returns the documents, and the pages of docs/semantics.
 fn documents() -> Vec<String> {
     let pages = fs::read_dir(root().join("docs/semantics")).unwrap();
     let pages = pages.map(|page| format!("docs/semantics/{}", page.unwrap().file_name().display()));
     DOCUMENTS.map(str::to_owned).into_iter().chain(pages).collect()
 }
 
-/// The targets of a document's links.
+/// Returns the targets of a document's links.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     text.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(target, _)| target))
 }
 
-/// The anchor of a heading, as Markdown renderers make it.
+/// Returns the anchor of a heading, as Markdown renderers form it.
 fn anchor(heading: &str) -> String {
     let kept =
         heading.trim_start_matches('#').trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
@@ -68,20 +68,20 @@ fn links_of_the_documents_lead_somewhere() {
     }
 }
 
-/// Source files and modules that ARCHITECTURE.md names exist: the tour must not lead astray.
+/// Source files and modules that ARCHITECTURE.md names must exist.
 #[test]
 fn paths_in_the_architecture_exist() {
     let text = read("ARCHITECTURE.md");
     let is_path =
         |code: &&str| code.contains('/') && !code.contains([' ', '<']) && !code.starts_with("/dev/");
-    // Code spans are the odd pieces between backticks.
+    // Code spans are the pieces with odd numbers between backticks.
     for path in text.split('`').skip(1).step_by(2).filter(is_path) {
         let exists = [""].iter().chain(&LAYERS).any(|folder| root().join(folder).join(path).exists());
         assert!(exists, "ARCHITECTURE.md names {path}, which does not exist");
     }
 }
 
-/// The Rust files below a folder.
+/// Collects the Rust files below a directory.
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -93,19 +93,19 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The Rust files of the packages in these folders.
+/// Collects the Rust files of the packages in these directories.
 fn sources_of_packages(layers: &[&str], found: &mut Vec<PathBuf>) {
     for entry in layers.iter().flat_map(|layer| fs::read_dir(root().join(layer)).unwrap()) {
         let src = entry.unwrap().path().join("src");
-        // Go has its own folder for sources.
+        // The Go package has its sources in another directory.
         if src.is_dir() {
             sources(&src, found);
         }
     }
 }
 
-/// Libraries are loaded by programs that may have more rights than who started them: they read the environment at one
-/// place, which knows that.
+/// Libraries may be loaded by programs with more privileges than the user that started them. They read the environment
+/// in one module, which takes that into account.
 #[test]
 fn libraries_read_the_environment_at_one_place() {
     let mut files = Vec::new();
@@ -119,7 +119,7 @@ fn libraries_read_the_environment_at_one_place() {
     assert_eq!(found, [&root().join("fabric/shm/src/environment.rs")]);
 }
 
-/// Every `farcall …` line in the shell blocks of README and the tour starts with a command that exists.
+/// Every `farcall …` line in the shell blocks of README and the tour starts with an existing command.
 #[test]
 fn commands_of_readme_and_tour_exist() {
     let text = read("README.md") + &read("docs/tour.md");
@@ -127,7 +127,7 @@ fn commands_of_readme_and_tour_exist() {
         line.strip_prefix("farcall ").or_else(|| line.strip_prefix("cargo run --release -- "))
     });
     let mut count = 0;
-    // A line of Cargo.toml is none.
+    // A line of Cargo.toml is not a command.
     for line in lines.filter(|line| !line.starts_with('=')) {
         let words: Vec<&str> =
             line.split_whitespace().take_while(|word| word.chars().all(|c| c.is_ascii_lowercase())).collect();
@@ -142,14 +142,14 @@ fn commands_of_readme_and_tour_exist() {
     assert!(count >= 8, "only {count} commands found: has the form of README or the tour changed?");
 }
 
-/// The folders of the workspace's members, from the bottom up.
+/// Returns the directories of the workspace's members, from the lowest layer up.
 fn members() -> Vec<String> {
     let manifest: toml::Table = toml::from_str(&read("Cargo.toml")).unwrap();
     let members = manifest["workspace"]["members"].as_array().expect("a list of folders");
     members.iter().map(|folder| folder.as_str().expect("a folder").to_owned()).collect()
 }
 
-/// A package depends, outside of tests, only on packages that stand before it in the workspace's list.
+/// A package depends, except in tests, only on packages before it in the workspace's list.
 #[test]
 fn packages_depend_only_on_packages_below() {
     let cargo = Command::new(env!("CARGO"))
@@ -162,7 +162,7 @@ fn packages_depend_only_on_packages_below() {
     let members = members();
     let place = |manifest: &str| {
         let folder = Path::new(manifest).parent().unwrap().strip_prefix(root()).unwrap().to_owned();
-        // The root package stands above all.
+        // The root package is above all others.
         members.iter().position(|member| Path::new(member) == folder).unwrap_or(members.len())
     };
     let packages = metadata["packages"].as_array().expect("packages");
@@ -184,7 +184,7 @@ fn packages_depend_only_on_packages_below() {
     assert!(count > members.len(), "only {count} dependencies between packages found");
 }
 
-/// ARCHITECTURE.md's table of packages has each package once, from the top down.
+/// ARCHITECTURE.md's table of packages lists each package once, from the highest layer down.
 #[test]
 fn the_architecture_lists_each_package() {
     let text = read("ARCHITECTURE.md");

@@ -1,4 +1,4 @@
-//! Every preset of calls, and every store that clients READ, over RoCEv2: between two network namespaces with a cable
+//! Every preset of calls, and every store that clients READ, over RoCEv2 between two network namespaces with a cable
 //! between them (`.ci/networks`).
 #![cfg(feature = "full")]
 
@@ -11,11 +11,11 @@ use farcall_link::PRESETS;
 use networks::between_networks;
 use serde_json::Value;
 
-/// Each way of `kv bench` for so long.
+/// Duration of each measurement of `kv bench`.
 const DURATION_MS: f64 = 10.0;
 
-/// Measures every preset of calls, and every store that clients READ, and checks every value read: some fit a slot or
-/// a datagram, some do not.
+/// Measures every preset of calls and every store that clients READ, and checks every value read. Some values fit a
+/// slot or a datagram, some do not.
 const MEASURE: &str = "set -e
     ip netns exec $NETWORK_B FARCALL kv bench --listen 10.99.0.2:11400 --json > /run/said &
     server=$!
@@ -24,9 +24,9 @@ const MEASURE: &str = "set -e
         --provider PROVIDER --records 60 --value-len 8-6000 --repetitions 1 --duration-ms DURATION --json
     ip netns exec $NETWORK_A cat /sys/class/net/cable/statistics/rx_packets";
 
-/// The program, and the provider that it takes.
+/// Command of the program, and its provider.
 const OWN: [&str; 2] = ["\"$0\"", "softnic"];
-/// The same over the drop-in library, whose device is the software RNIC.
+/// The same with the drop-in library, whose device is the software RNIC.
 const BY_LIBRARY: [&str; 2] = ["\"$0\" verbs run -- \"$0\"", "ibv"];
 
 fn every_preset_holds([program, provider]: [&str; 2], faults: &str) {
@@ -51,7 +51,7 @@ fn every_preset_holds([program, provider]: [&str; 2], faults: &str) {
         let row = row.unwrap_or_else(|| panic!("{name} was not measured: {report}"));
         operations += row["ops_per_second"]["median"].as_f64().unwrap() * DURATION_MS / 1e3;
     }
-    // Each took at least a packet to the client: nothing went through shared memory.
+    // Each operation needed at least one packet to the client, so none used shared memory.
     assert!(operations > 0.0 && packets.parse::<f64>().unwrap() > operations, "{packets} for {operations}");
 }
 

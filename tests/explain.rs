@@ -1,4 +1,4 @@
-//! `farcall explain` of a process with streams, and with queue pairs of each way.
+//! `farcall explain` of a process with streams, and with queue pairs of each transport.
 #![cfg(feature = "full")]
 
 use farcall::rpc::{Call, Client, ClientOptions, Reply, Server};
@@ -10,9 +10,9 @@ use std::io::{Read, Write};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 
-/// An address whose text is as long as an address can be.
+/// An address with the longest possible text.
 const LONG_ADDRESS: &str = "2001:db8:1111:2222:3333:4444:5555:6666";
-/// Packets are lost, and marked as by a network with a queue.
+/// Faults: lost packets, and congestion marks as from a network with a queue.
 const FAULTS: &str = "seed=3,loss=0.1,mark=1";
 const APART: &str = "FARCALL_TEST_APART";
 
@@ -27,13 +27,13 @@ fn explained() -> Value {
     serde_json::from_slice(&explain(&["--json"]).stdout).unwrap()
 }
 
-/// The queue pairs that go a way.
+/// Returns the queue pairs of a transport.
 fn pairs(report: &Value, way: &str) -> Vec<Value> {
     let all = report["queue_pairs"].as_array().unwrap();
     all.iter().filter(|pair| pair["way"] == way).cloned().collect()
 }
 
-/// What is told of the end of a stream that has this role.
+/// Returns the report on the end of a stream with this role.
 fn told(role: &str) -> Value {
     let report = explained();
     let connections = report["connections"].as_array().unwrap();
@@ -52,7 +52,7 @@ fn streams_are_told_with_their_way_and_bytes() {
         socket.write_all(&[7; 1_000]).unwrap();
         let mut answer = [0; 3];
         socket.read_exact(&mut answer).unwrap();
-        // It sleeps in this read: what was counted before is told then.
+        // While this end sleeps in the read, the report contains all previous counts.
         assert_eq!(socket.read(&mut answer).unwrap(), 0);
     });
     let mut socket = listener.accept().unwrap();
@@ -83,7 +83,8 @@ fn streams_are_told_with_their_way_and_bytes() {
     assert!(text.contains("1000 bytes sent, 3 received; slept "), "{text}");
 }
 
-/// Runs a test of this file again, in a network of its own that has an address. Whether this is that run.
+/// Runs a test of this file again, in a network namespace of its own with an address. Returns whether this is that
+/// run.
 fn is_apart(test: &str) -> bool {
     if std::env::var_os(APART).is_some() {
         return true;
@@ -141,7 +142,7 @@ fn queue_pairs_between_hosts_are_told_with_addresses_and_what_they_suffered() {
     let text = String::from_utf8(explain(&[]).stdout).unwrap();
     let line = format!("RoCEv2 from {LONG_ADDRESS} to {LONG_ADDRESS}, qp 0x");
     assert!(text.contains(&line) && text.contains(" times sent again, "), "{text}");
-    // It ends with its connection.
+    // The queue pairs are closed with their connection.
     drop((client, server));
     let closed = pairs(&explained(), "RoCEv2");
     assert!(closed.iter().all(|pair| pair["open"] == false) && closed.len() == 2, "{closed:?}");

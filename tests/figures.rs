@@ -1,4 +1,4 @@
-//! `farcall figures`: what is listed, measured, written and shown.
+//! `farcall figures`: lists, measurements, files and pages.
 #![cfg(feature = "full")]
 
 #[path = "support/networks.rs"]
@@ -18,7 +18,7 @@ fn figures(options: &[&str]) -> Output {
         .unwrap()
 }
 
-/// A path below the tests' folder, of this process.
+/// Returns a path for this process below the tests' directory.
 fn place(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()))
 }
@@ -37,7 +37,7 @@ fn the_list_names_what_is_measured_and_why_others_are_not() {
     assert!(json["experiments"].as_array().unwrap().len() > 30);
 }
 
-/// Verbs, the stores, calls and one-sided I/O: an experiment of each kind, from the run to the page.
+/// An experiment of each kind (verbs, stores, calls, one-sided I/O), from the run to the page.
 #[test]
 fn an_experiment_of_each_kind_gives_numbers_and_a_page() {
     let (results, page) = (place("figures.json"), place("report.html"));
@@ -61,7 +61,7 @@ fn an_experiment_of_each_kind_gives_numbers_and_a_page() {
         let curves = experiment["measured"].as_array().unwrap();
         let points = curves.iter().flat_map(|curve| curve["points"].as_array().unwrap());
         let medians: Vec<f64> = points.map(|point| point["y"]["median"].as_f64().unwrap()).collect();
-        // On a busy machine nothing may be done in so short a time: then the number is 0, and a problem says so.
+        // On a busy machine so short a run may complete no operation: the number is then 0, and there is a problem.
         assert!(medians.len() >= 2 && medians.iter().all(|y| y.is_finite() && *y >= 0.0), "{experiment}");
     }
     assert_eq!(json["findings"].as_array().unwrap().len(), 7 + 6 + 10, "those of B, C and D");
@@ -70,7 +70,7 @@ fn an_experiment_of_each_kind_gives_numbers_and_a_page() {
         let curve = curves.find(|measured| measured["name"] == curve).unwrap();
         curve["points"][0]["y"]["median"].as_f64().unwrap()
     };
-    // Counts are exact, however short the run and busy the machine.
+    // Counts are exact, regardless of the length of the run and the load of the machine.
     let (hybrid, single, doorbell) = (of("Hybrid dynMR"), of("Single dynMR"), of("Doorbell dynMR"));
     assert_eq!((hybrid, single, doorbell), (25.0 / 30.0, 1.0, 1.0));
     let report =
@@ -85,7 +85,7 @@ fn an_experiment_of_each_kind_gives_numbers_and_a_page() {
     std::fs::remove_file(page).unwrap();
 }
 
-/// The server half in one network, under another host name, the client half in the other.
+/// Runs the server half in one network under another host name, and the client half in the other.
 const BETWEEN_NETWORKS: &str = "set -e
     unshare --uts sh -c \"hostname far-host; exec ip netns exec $NETWORK_B '$0' figures run \
         --listen 10.99.0.2:11400 --json\" > /run/said &
@@ -96,7 +96,7 @@ const BETWEEN_NETWORKS: &str = "set -e
     kill $server
     wait $server";
 
-/// What `figures` prints there; `None` where there are no two networks.
+/// Returns the output of `figures` there; `None` if two networks cannot be created.
 fn measured_between_networks(what: &str) -> Option<Value> {
     let tried = between_networks("unshare --uts true", "");
     if !tried.status.success() {
@@ -108,7 +108,7 @@ fn measured_between_networks(what: &str) -> Option<Value> {
     Some(serde_json::from_str(&said).unwrap_or_else(|_| panic!("no results: {output:?}")))
 }
 
-/// What is said of what came too late.
+/// Texts of problems that are caused by delays.
 const LATE: [&str; 4] = ["deadline", "retries exceeded", "no answer within", "no answer came"];
 
 /// Rates in both directions, stores, calls, one-sided I/O, echoes of verbs.
@@ -125,7 +125,7 @@ fn an_experiment_of_each_kind_is_measured_between_two_networks_and_names_both_ho
     assert_eq!(experiments.len(), names.len());
     for experiment in experiments {
         let curves = experiment["measured"].as_array().unwrap();
-        // On a busy machine packets and answers may come too late: then a problem says so.
+        // On a busy machine packets and replies may be delayed; there is then a problem.
         let problems = experiment["problems"].as_array().unwrap();
         let is_late = |problem: &Value| LATE.iter().any(|late| problem.as_str().unwrap().contains(late));
         assert!(problems.iter().all(is_late), "{problems:?}");
@@ -150,13 +150,13 @@ fn the_choice_is_measured_between_two_networks() {
     let tables = json["tables"].as_array().unwrap();
     let rows = tables.last().unwrap()["rows"].as_array().unwrap();
     let measured = |row: &&Value| row["per_second"].as_f64().is_some_and(|rate| rate > 0.0);
-    // On a busy machine some may come too late; then a problem says so, and what was measured before is told.
+    // On a busy machine some may be delayed; there is then a problem, and the previous measurements are reported.
     assert!(rows.iter().filter(measured).count() > 10, "{json}");
 }
 
 #[test]
 fn what_is_of_one_host_is_refused_between_two_before_anything_is_measured() {
-    // Nobody listens there: it is refused before.
+    // Nothing listens at this address: the experiments must be refused before connecting.
     let refused = |names: &[&str]| {
         let refused = figures(&[&["run"], names, &["--connect", "127.0.0.1:1"]].concat());
         assert_eq!(refused.status.code(), Some(2), "{refused:?}");

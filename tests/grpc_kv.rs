@@ -1,4 +1,4 @@
-//! `farcall grpc kv`: a server as people start it, and its clients.
+//! `farcall grpc kv`: a server as users start it, and its clients.
 #![cfg(feature = "full")]
 
 use serde_json::Value;
@@ -12,7 +12,7 @@ fn farcall(args: &[&str]) -> Command {
     command
 }
 
-/// A folder of this process that is gone afterwards.
+/// A directory of this process that is removed when this is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -47,7 +47,7 @@ fn a_server_says_where_it_is_what_writes_survive_and_ends_cleanly() {
         assert_eq!((&ready["serving"], &ready["transport"]), (&"grpc-kv".into(), &transport.into()));
         assert_eq!((&ready["durability"], &ready["dir"]), (&durability.into(), &folder.text().into()));
         assert!(ready["address"].as_str().unwrap().starts_with("127.0.0.1:"), "{ready}");
-        // Its store is taken; a second server says so.
+        // The store is in use, which a second server must report.
         let second =
             farcall(&["grpc", "kv", "--listen", "127.0.0.1:0", "--dir", folder.text()]).output().unwrap();
         let said = String::from_utf8_lossy(&second.stderr).into_owned();

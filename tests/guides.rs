@@ -1,4 +1,5 @@
-//! The guides hold: their commands run as they are printed, and their Rust is that of examples, which other tests run.
+//! The guides are correct: their commands run as printed, and their Rust code is that of examples, which other tests
+//! run.
 #![cfg(feature = "full")]
 
 use std::fs;
@@ -21,13 +22,13 @@ fn guides() -> Vec<(String, String)> {
     guides
 }
 
-/// The blocks of a page: their language, and their text.
+/// Returns the code blocks of a page with their language.
 fn blocks(page: &str) -> Vec<(&str, &str)> {
     let fenced = page.split("\n```").skip(1).step_by(2);
     fenced.map(|block| block.split_once('\n').expect("a block has lines")).collect()
 }
 
-/// A page's commands in one shell, with ports of their own, and what they printed on standard output.
+/// Runs a page's commands in one shell, with ports of their own. Returns their standard output.
 fn run(name: &str, script: &str) -> String {
     let folder = std::env::temp_dir().join(format!("farcall-guide-{}-{name}", std::process::id()));
     fs::create_dir(&folder).unwrap();
@@ -36,7 +37,7 @@ fn run(name: &str, script: &str) -> String {
         std::iter::once(programs.to_owned())
             .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
     );
-    // A network of its own, so that the usual ports are free. What is left behind ends with the shell.
+    // A network namespace of its own, so that the default ports are free. Remaining processes end with the shell.
     let script = format!(
         "ip link set lo up\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait || true' EXIT\nset -eo pipefail\n{script}"
     );
@@ -54,7 +55,7 @@ fn run(name: &str, script: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Whether a shell can have a network of its own here.
+/// Returns whether a shell can create a network namespace here.
 fn has_networks() -> bool {
     let tried = Command::new("unshare")
         .args(["--map-root-user", "--net", "ip", "link", "set", "lo", "up"])

@@ -1,4 +1,4 @@
-//! A measurement between two halves, which here run on one host.
+//! A measurement between two halves, which both run on this host here.
 #![cfg(feature = "full")]
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
@@ -11,7 +11,7 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-/// A server half; killed when dropped.
+/// A server half, which is killed when this is dropped.
 struct ServerHalf {
     child: Child,
     address: String,
@@ -35,7 +35,7 @@ impl ServerHalf {
         Self { child, address: ready["listening"].as_str().unwrap().to_owned(), said }
     }
 
-    /// Waits until it says a line with this in it.
+    /// Waits until it prints a line that contains this text.
     fn says(&mut self, what: &str) {
         let mut line = String::new();
         while !line.contains(what) {
@@ -51,7 +51,7 @@ impl ServerHalf {
         command
     }
 
-    /// A short run of a client half.
+    /// Runs a short measurement of a client half.
     fn measure(&self, options: &[&str]) -> Value {
         let output = self.client(&[options, &SHORT].concat()).output().unwrap();
         report(&output)
@@ -65,9 +65,9 @@ impl Drop for ServerHalf {
     }
 }
 
-/// A short run. Whether its figures are good says nothing here; whether there are any does.
+/// Options of a short run. The quality of its figures is irrelevant; the tests check that they exist.
 const SHORT: [&str; 4] = ["--repetitions", "1", "--duration-ms", "5"];
-/// Calls for longer than any test takes.
+/// Calls that last longer than any test.
 const LONG: [&str; 8] =
     ["rpc", "bench", "--preset", "server-reply", "--repetitions", "1000", "--duration-ms", "1000"];
 
@@ -106,13 +106,13 @@ fn every_command_measures_between_two_halves_which_tell_who_measured_what() {
         let report = half.measure(command);
         let problems = report["problems"].to_string();
         assert!(!problems.contains("half") && !problems.contains("wrong"), "{command:?}: {problems}");
-        // The client half chooses, for the server half that it reaches.
+        // The client half chooses the preset for the server half that it reaches.
         let told = &report["conditions"]["auto"];
         assert_eq!(told.is_string(), command.contains(&"auto"), "{command:?}: {report}");
         let rows = rows(&report);
-        // Neither bare limits nor Unix sockets, which are of one host.
+        // Neither limits without Farcall nor Unix sockets, which require one host.
         assert_eq!(rows.len(), lines, "{command:?}: {report}");
-        // In so short a run CPU time may be nothing: the kernel tells it of another process by its ticks.
+        // In so short a run the CPU time may be 0: the kernel reports that of another process in units of ticks.
         let is_told = rows.iter().all(|row| row[figure]["median"].as_f64().is_some_and(|it| it >= 0.0));
         assert!(is_told, "{command:?}: no {figure}: {report}");
         let [server, client] =
@@ -186,7 +186,7 @@ fn whatever_is_no_client_half_is_refused_in_words_and_harms_nobody() {
         let answer = String::from_utf8_lossy(&answer);
         assert!(answer.starts_with(&greeting) && answer.contains(words), "{words}: {answer}");
     }
-    // Those that say nothing hold nobody up.
+    // Connections that send nothing must not delay others.
     let _silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&half.address).unwrap()).collect();
     let report = half.measure(&["rpc", "bench", "--preset", "server-reply", "--window", "1"]);
     assert_eq!(rows(&report).len(), 1, "{report}");
@@ -254,7 +254,7 @@ fn a_server_half_does_one_run_at_a_time_and_the_next_when_its_client_is_killed()
     assert_eq!(rows(&report).len(), 1, "{report}");
 }
 
-/// A client half that measures figures for a while, once the first are in its file.
+/// Starts a client half that measures figures for some time, and waits until the first are in its file.
 fn figures_under_way(half: &ServerHalf, file: &Path) -> Child {
     let options = ["figures", "run", "A", "--repetitions", "1", "--duration-ms", "1"];
     let options = [&options[..], &["--output", file.to_str().unwrap()]].concat();
@@ -281,7 +281,7 @@ fn figures_end_with_what_was_measured_when_either_half_is_interrupted() {
     };
     assert!(is_partial(&report(&output)), "{output:?}");
     half.says("the run ends");
-    // It goes on, and ends in the middle of the next run.
+    // The server half continues, and is ended in the middle of the next run.
     let client = figures_under_way(&half, &theirs);
     kill_process(Pid::from_child(&half.child), Signal::INT).unwrap();
     assert!(half.child.wait().unwrap().success());
@@ -303,7 +303,7 @@ fn a_killed_server_half_ends_the_run_with_words() {
     half.says("a run begins");
     drop(half);
     let output = client.wait_with_output().unwrap();
-    // If something was measured, it is told; if not, the failure is.
+    // If there are measurements, they are reported; if not, the failure is.
     assert!(matches!(output.status.code(), Some(1 | 4)), "{output:?}");
     let words = report(&output).to_string();
     assert!(
@@ -323,7 +323,8 @@ fn a_conformance_suite_has_its_other_end_at_a_listener() {
             report["cases"].as_array().unwrap().iter().filter(|case| case["outcome"] == "pass").count();
         assert!(output.status.success() && passed > 1, "{report}");
     }
-    // Who says nothing has the other end for a while; the next is told, and is served when that one has gone.
+    // A connection that sends nothing occupies the other end for some time. The next client is notified, and is served
+    // when that connection is closed.
     let silent = TcpStream::connect(&half.address).unwrap();
     half.says("a suite begins");
     half.says("a suite begins");
@@ -337,7 +338,7 @@ fn a_conformance_suite_has_its_other_end_at_a_listener() {
         thread::sleep(Duration::from_millis(100));
         suite(&half).status.success()
     }));
-    // Garbage ends its own suite and no other.
+    // Invalid bytes end their own suite only.
     let mut garbage = TcpStream::connect(&half.address).unwrap();
     garbage.write_all(&[0xFF; 64]).unwrap();
     let _ = garbage.read_to_end(&mut Vec::new());

@@ -1,4 +1,4 @@
-//! Programs that read an MTU of 4096 from the port of the drop-in device, and use it to a peer behind Ethernet.
+//! Programs that read an MTU of 4096 from the port of the drop-in device, and use it with a peer on Ethernet.
 #![cfg(feature = "full")]
 
 #[path = "support/networks.rs"]
@@ -8,9 +8,9 @@ use std::process::Command;
 
 use networks::between_networks;
 
-/// Two programs on two hosts, once one reaches the other (a new link takes up to a second for IPv6), which take the
-/// port's MTU for their queue pairs, and check what they receive. How many pieces the client's host made of its packets
-/// comes last.
+/// Two programs on two hosts that use the port's MTU for their queue pairs and check the received data. They start
+/// when one host reaches the other (a new link takes up to a second for IPv6). The last output is the number of
+/// fragments into which the client's host split its packets.
 const PING_PONG: &str = "set -e
     export FARCALL_WAY=auto
     mkdir -m 700 /run/a /run/b
@@ -26,7 +26,7 @@ const PING_PONG: &str = "set -e
     wait $server
     ip netns exec $NETWORK_A cat /proc/net/snmp /proc/net/snmp6 | awk 'COUNT'";
 
-/// To an address, by the GID at an index; what counts the pieces, in the words of awk.
+/// Runs the test to an address with the GID at an index; `count` is an awk program that counts the fragments.
 fn long_packets_arrive(peer: &str, gid_index: &str, count: &str) {
     let has_program = Command::new("ibv_rc_pingpong").arg("-h").output().is_ok();
     if !has_program || !between_networks("exec \"$0\" verbs run -- true", "").status.success() {
@@ -40,7 +40,7 @@ fn long_packets_arrive(peer: &str, gid_index: &str, count: &str) {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     assert!(!said.contains("invalid data"), "{said}");
-    // Each message has 16 packets of 4096 bytes, each of which goes in three pieces.
+    // Each message has 16 packets of 4096 bytes, each of which is sent in three fragments.
     let pieces = said.trim().rsplit('\n').next().unwrap().parse::<u32>();
     assert!(pieces.is_ok_and(|pieces| pieces >= 50 * 16 * 3), "{said}");
 }

@@ -1,4 +1,4 @@
-//! Memory nodes that register in a real etcd, as the program's users see it.
+//! Memory nodes that register in a real etcd, as users of the program run them.
 
 #[path = "../memory/space/tests/support/etcd_server.rs"]
 mod etcd_server;
@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A new directory inside of a test's own.
+/// Creates a new directory inside a test's own.
 fn make(data: &TempDir, name: &str) -> PathBuf {
     let dir = data.path().join(name);
     fs::create_dir(&dir).unwrap();
@@ -35,7 +35,7 @@ fn address(node: &Process) -> &str {
     node.ready["rpc"].as_str().unwrap()
 }
 
-/// What the nodes say, or what the program says instead.
+/// Returns the status of the nodes, or the program's error message.
 fn status(nodes: &str) -> Result<Vec<Value>, String> {
     let output = farcall().args(["--json", "memory", "status", "--nodes", nodes]).output().unwrap();
     match output.status.success() {
@@ -102,7 +102,7 @@ fn files_move_to_nodes_that_register_later_and_need_no_etcd() {
     let mounted = mount(&dir, &directory, &[]).unwrap();
     let (file, bytes) = (dir.join("file"), (0..9 << 20).map(|at| (at % 251) as u8).collect::<Vec<u8>>());
     fs::write(&file, &bytes).unwrap();
-    // One node dies, the other one wants its memory back: those that join have everything then.
+    // One node is killed and the other one is drained: the nodes that joined then have all data.
     let _joined = [(); 2].map(|()| node(&directory));
     nodes.remove(0).child.kill().unwrap();
     let mut drain = farcall();
@@ -110,7 +110,7 @@ fn files_move_to_nodes_that_register_later_and_need_no_etcd() {
     assert!(drain.status().unwrap().success());
     end(nodes.remove(0));
     assert!(fs::read(&file).unwrap() == bytes);
-    // Whoever serves is killed while etcd is away: the next one knows the nodes that joined.
+    // The worker is killed while etcd is not available: its successor knows the nodes that joined.
     etcd.kill();
     let before = mounted.worker().unwrap();
     rustix::process::kill_process(before, Signal::KILL).unwrap();
@@ -153,7 +153,7 @@ fn a_volume_moves_to_nodes_that_register_later_and_is_looked_for_there() {
     }
     assert!(fs::read(dir.join("file")).unwrap() == bytes);
     end(mounted);
-    // The old ones are there again, empty, and the new ones are cut off.
+    // The old nodes are available again, empty, and the new ones are unreachable.
     let again = old.each_ref().map(|node| node_at(address(node), &directory));
     new.iter().for_each(|node| node.signal(Signal::STOP));
     let are_gone = || addresses(&directory) == again.each_ref().map(address);
@@ -181,7 +181,7 @@ fn a_volume_is_looked_for_where_it_was_and_not_begun_anew_elsewhere() {
     let mounted = mount(&dir, &directory, &volume).unwrap();
     fs::write(dir.join("file"), b"kept").unwrap();
     end(mounted);
-    // Its nodes are cut off, and others come.
+    // The nodes of the file system become unreachable, and others join.
     let new = [(); 2].map(|()| node(&directory));
     old.iter().for_each(|node| node.signal(Signal::STOP));
     let asked = |wanted: &[&Process]| {

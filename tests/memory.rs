@@ -1,4 +1,4 @@
-//! `farcall memory`: donors as people and scripts use them, beside a program that keeps pages there.
+//! `farcall memory`: memory nodes as users and scripts run them, with a program that stores pages there.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
@@ -9,7 +9,7 @@ use farcall::SoftNic;
 use farcall::memory::{ClientConfig, RemoteMemory};
 use serde_json::Value;
 
-/// After that a test calls something lost, however busy the machine is.
+/// Timeout after which a test fails, even on a busy machine.
 const LOST: Duration = Duration::from_secs(240);
 
 fn farcall(args: &[&str]) -> Output {
@@ -20,7 +20,7 @@ fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// A `farcall memory serve`, killed when dropped.
+/// A `farcall memory serve`, which is killed when this is dropped.
 struct Donor {
     child: Child,
     address: String,
@@ -181,7 +181,7 @@ fn faults_of_a_region_are_measured_beside_the_bare_way() {
     assert!(measured["evicted"].as_u64() > Some(256), "pages of the full region go: {measured}");
 }
 
-/// Memory of a process that is locked, in KiB.
+/// Returns the locked memory of a process in KiB.
 fn locked_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap();
@@ -200,6 +200,6 @@ fn a_donor_is_locked_in_memory_if_it_is_told_to_be() {
     let locked = line.contains("serving").then(|| locked_kib(child.id()));
     child.kill().unwrap();
     let said = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
-    // Who may not lock is told so, and what to do.
+    // A user who may not lock memory gets an error with a remedy.
     assert!(locked.map_or(said.contains("ulimit -l"), |kib| kib > 0), "{line} {said}");
 }

@@ -1,5 +1,5 @@
-//! `farcall mount` as programs see it: whoever serves the files is killed, again and again, while they are used. Needs
-//! root, /dev/fuse and Linux 6.9.
+//! `farcall mount` as programs see it: the process that serves the files is killed repeatedly while they are used.
+//! Needs root, /dev/fuse and Linux 6.9.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -23,16 +23,17 @@ use mounted::{LOST, Mounted, Process, can_mount, farcall, is_mounted};
 mod mounted_volumes;
 use mounted_volumes::{VolumeMount, VolumeNodes, sync};
 
-/// Files by name, as they must be.
+/// Expected files by name.
 type Model = BTreeMap<String, Vec<u8>>;
 
-/// One step of a program that knows what everything must be.
+/// Executes one step of a program that knows the expected content of all files.
 fn step(dir: &Path, model: &mut Model, rng: &mut Pcg64Mcg) {
     let name = |rng: &mut Pcg64Mcg| format!("d{}/f{}", rng.random_range(0..3), rng.random_range(0..12));
     let (path, kind) = (name(rng), rng.random_range(0..12));
     let at = dir.join(&path);
     match (kind, model.get_mut(&path)) {
-        // What exists is not made again, nor found by who must make it.
+        // `create_new` must succeed: a creation that is repeated after the server was killed must not find its own
+        // file.
         (0..4, None) => {
             let mut file = OpenOptions::new().write(true).create_new(true).open(&at).unwrap();
             let bytes: Vec<u8> = (0..rng.random_range(0..50_000)).map(|_| rng.random()).collect();
@@ -100,7 +101,7 @@ fn programs_only_wait_when_whoever_serves_is_killed() {
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
     let mut model = Model::new();
     (0..3).for_each(|number| fs::create_dir(mounted.dir.join(format!("d{number}"))).unwrap());
-    // A handle that is open all the time, to a file whose name is gone.
+    // A handle that remains open, to a file whose name has been removed.
     let held =
         OpenOptions::new().read(true).write(true).create_new(true).open(mounted.dir.join("held")).unwrap();
     fs::remove_file(mounted.dir.join("held")).unwrap();
@@ -111,7 +112,7 @@ fn programs_only_wait_when_whoever_serves_is_killed() {
             let mut last = 0;
             while !is_over.load(Ordering::SeqCst) {
                 std::thread::sleep(Duration::from_millis(pauses.random_range(0..300)));
-                // Sometimes before it serves; not always, or nothing would ever be done.
+                // Sometimes before the new process serves; not always, because no step would then ever complete.
                 let now = steps.load(Ordering::SeqCst);
                 if now > last || pauses.random_range(0..4) == 0 {
                     kills.fetch_add(mounted.kill_worker().into(), Ordering::SeqCst);
@@ -141,7 +142,7 @@ fn programs_only_wait_when_whoever_serves_is_killed() {
     mounted.end();
 }
 
-/// The killer ends also when a check fails.
+/// Ends the killing thread even if a check fails.
 struct EndOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for EndOnDrop<'_> {
@@ -172,7 +173,7 @@ fn nothing_is_left_mounted_when_the_supervisor_is_killed() {
     fs::remove_dir(&mounted.dir).unwrap();
 }
 
-/// Takes a file system off its directory at the end of a test, also of one that failed.
+/// Unmounts a file system at the end of a test, even of one that failed.
 struct TakesOff(PathBuf);
 
 impl Drop for TakesOff {
@@ -216,12 +217,12 @@ fn attaches_the_directory_only_when_it_serves() {
     fs::remove_dir_all(&dir).unwrap();
 }
 
-/// The time slice of a thread in nanoseconds; 0 before Linux 6.12.
+/// Returns the time slice of a thread in nanoseconds; 0 before Linux 6.12.
 fn slice_of(thread: i32) -> u64 {
-    // SAFETY: the structure holds integers, for which zero is valid.
+    // SAFETY: the structure consists of integers, for which zero is valid.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     let size = size_of_val(&attributes);
-    // SAFETY: sched_getattr(2) writes at most `size` bytes to the structure, which lives.
+    // SAFETY: sched_getattr(2) writes at most `size` bytes to `attributes`, a live local variable of that size.
     let result = unsafe { libc::syscall(libc::SYS_sched_getattr, thread, &raw mut attributes, size, 0) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     attributes.sched_runtime
@@ -243,7 +244,7 @@ fn serves_with_the_shortest_time_slice() {
     let begun = Instant::now();
     for thread in threads {
         let number: i32 = thread.file_name().unwrap().to_str().unwrap().parse().unwrap();
-        // A thread may have begun a moment ago.
+        // The thread may have been started just now.
         while slice_of(number) != 100_000 {
             assert!(begun.elapsed() < LOST, "{} ns", slice_of(number));
             std::thread::sleep(Duration::from_millis(10));
@@ -259,11 +260,11 @@ fn returns_when_a_mount_serves_and_when_its_volume_is_free() {
     fs::create_dir(&dir).unwrap();
     let _takes_off = TakesOff(dir.clone());
     let at = dir.to_str().unwrap();
-    // As mount(8) calls its helper.
+    // The command line with which mount(8) calls its helper.
     let options =
         format!("rw,nodes=\"{}\",size=96M,slab=4M,volume_key={},_netdev", nodes.addresses, nodes.key());
     for round in 0..3 {
-        // Its output ends when no process has it any more: those in the background must not.
+        // The output ends when no process holds it any more; processes in the background must not hold it.
         let output = farcall().args(["__mount-helper", "files", at, "-o", &options]).output().unwrap();
         assert!(output.status.success(), "round {round}: {}", String::from_utf8_lossy(&output.stderr));
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -296,14 +297,14 @@ fn says_what_to_do_about_a_directory_that_is_occupied() {
     let remedy = format!("farcall umount {at}");
     let said = mount_again();
     assert!(said.contains("is mounted there already") && said.contains(&remedy), "{said}");
-    // Both processes are killed at once, as by a system that is short of memory.
+    // Both processes are killed together, as by a system that is short of memory.
     let worker = mounted.worker().unwrap();
     mounted.mount.signal(Signal::STOP);
     kill_process(worker, Signal::KILL).unwrap();
     mounted.mount.signal(Signal::KILL);
     mounted.mount.child.wait().unwrap();
     let ended = fs::read_dir(&mounted.dir).unwrap_err();
-    // The latter while the kernel ends the connection.
+    // ECONNABORTED is returned while the kernel closes the connection.
     assert!([Some(libc::ENOTCONN), Some(libc::ECONNABORTED)].contains(&ended.raw_os_error()), "{ended}");
     let said = mount_again();
     assert!(said.contains(&remedy), "{said}");
@@ -326,12 +327,12 @@ fn a_mount_on_another_machine_has_what_was_synced_when_the_first_one_is_gone() {
     for round in 1..4 {
         (0..150).for_each(|_| step(&mounted.dir, &mut model, &mut rng));
         if round == 2 {
-            // Another process of the same machine goes on at once.
+            // Another process on the same machine takes over immediately.
             assert!(kill_process(mounted.mount.worker().unwrap(), Signal::KILL).is_ok());
             (0..50).for_each(|_| step(&mounted.dir, &mut model, &mut rng));
         }
         sync(&mounted.dir);
-        // Nobody was told that this is done; what is not closed may be there, or not.
+        // The file has not been synced or closed, so it may exist afterwards or not.
         let loose = File::create(mounted.dir.join(format!("d0/loose {round}"))).unwrap();
         mounted.kill();
         drop(loose);
@@ -339,7 +340,7 @@ fn a_mount_on_another_machine_has_what_was_synced_when_the_first_one_is_gone() {
         let _ = fs::remove_file(mounted.dir.join(format!("d0/loose {round}")));
         check(&mounted.dir, &model);
     }
-    // It is there also after it was unmounted, until it is forgotten.
+    // The volume also exists after it is unmounted, until it is forgotten.
     mounted.end();
     let kept = nodes.memory("status", &[]);
     assert_eq!(
@@ -353,7 +354,7 @@ fn a_mount_on_another_machine_has_what_was_synced_when_the_first_one_is_gone() {
     assert_eq!(nodes.memory("status", &[])[1]["volumes"], Value::Array(Vec::new()));
 }
 
-/// The metrics of a mount.
+/// Returns the metrics of a mount.
 fn metrics_of(mount: &VolumeMount) -> String {
     let explanation = mount.mount.ready["explanation"].as_str().unwrap();
     let (_, address) = explanation.split_once("http://").unwrap();
@@ -363,7 +364,7 @@ fn metrics_of(mount: &VolumeMount) -> String {
     std::io::read_to_string(connection).unwrap()
 }
 
-/// A value of a client of memory nodes in such metrics.
+/// Returns a value of a client of memory nodes in such metrics.
 fn metric(text: &str, name: &str) -> u64 {
     let start = format!("farcall_memory_client_{name}{{number=\"0\"}} ");
     let line = text.lines().find_map(|line| line.strip_prefix(&start));

@@ -1,8 +1,9 @@
-//! `farcall page`: a program whose pages go to memory nodes, and what happens when one of those who serve them ends.
+//! `farcall page`: a program whose pages are stored at memory nodes, and the effect of the end of each of the serving
+//! processes.
 //!
-//! A mistake there can stop a machine. Those tests that swap are ignored by themselves; `.ci/run` has a step for them,
-//! and a process beside each takes everything away if it lasts too long. They need root, /dev/fuse, loop devices and a
-//! memory cgroup, and say so where there are none.
+//! A defect here can stop a machine. Tests that swap are ignored by default; `.ci/run` has a step for them, and a
+//! guard process for each removes everything if it takes too long. They need root, /dev/fuse, loop devices and a
+//! memory cgroup, and report it if these are missing.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,13 +18,13 @@ use rand_pcg::Pcg64Mcg;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// After that a test calls something lost, however busy the machine is.
+/// Timeout after which a test fails, even on a busy machine.
 const LOST: Duration = Duration::from_secs(240);
-/// After that the machine is freed, whatever a test waits for.
+/// Time after which the guard frees the machine, whatever a test waits for.
 const FREED_SECONDS: u32 = 300;
 const ROLE: &str = "FARCALL_TEST_ROLE";
 const SEED: u64 = 1;
-/// The program's memory, and what of it may be resident.
+/// Memory of the program, and its limit of resident memory.
 const PROGRAM_MIB: usize = 64;
 const RESIDENT: &str = "32M";
 const PAGE_BYTES: usize = 4096;
@@ -38,7 +39,8 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// In the other process: memory whose every byte is known, said to be full, then read as often as it is told to.
+/// Entry point of the other process: fills memory with known bytes, reports that it is full, then reads it as often as
+/// its role specifies.
 #[test]
 fn child_entry() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -50,7 +52,7 @@ fn child_entry() {
     if role == "waits" {
         std::io::stdin().read_line(&mut String::new()).unwrap();
     } else {
-        // So often, or until it is told to end.
+        // The number of rounds, or endless until the process is told to end.
         let rounds = if role == "works" { usize::MAX } else { role.parse().unwrap() };
         let is_told = told_to_end(&role);
         for _ in 0..rounds {
@@ -73,7 +75,7 @@ fn child_entry() {
     std::process::exit(7);
 }
 
-/// Whether a program that works has been told to end.
+/// Returns a flag that is set when a program with the role `works` is told to end.
 fn told_to_end(role: &str) -> Arc<AtomicBool> {
     let is_told = Arc::new(AtomicBool::new(false));
     if role == "works" {
@@ -105,7 +107,7 @@ fn check(bytes: &[u8], page: usize, turn: u64) {
     }
 }
 
-/// A memory node, killed when dropped.
+/// A memory node, which is killed when this is dropped.
 struct Node {
     process: Child,
     address: String,
@@ -120,7 +122,7 @@ impl Node {
         let is_root = rustix::process::geteuid().is_root();
         let mut process = farcall()
             .args(["--json", "memory", "serve", "--listen", "127.0.0.1:0", "--size", size, "--slab", "16M"])
-            // Its own pages could be swapped to itself.
+            // Locked, because its own pages could otherwise be swapped to itself.
             .args(is_root.then_some("--lock"))
             .stdout(Stdio::piped())
             .spawn()
@@ -144,7 +146,8 @@ impl Drop for Node {
     }
 }
 
-/// Frees the machine of a run after a while, by its own means alone, unless it is dropped before.
+/// Process that frees the machine of a run after some time, without relying on other processes, unless this is dropped
+/// before.
 struct Guard(Child);
 
 impl Guard {
@@ -165,14 +168,14 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // The group: its sleep, too.
+        // The process group, which includes the sleeping command.
         let group = Pid::from_raw(i32::try_from(self.0.id()).unwrap()).unwrap();
         let _ = rustix::process::kill_process_group(group, Signal::KILL);
         let _ = self.0.wait();
     }
 }
 
-/// A run of the program above, and its nodes.
+/// A run of the program above, with its nodes.
 struct Run {
     keeper: Child,
     input: ChildStdin,
@@ -182,16 +185,16 @@ struct Run {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// One run at a time: each has its part of the machine's memory.
+/// One run at a time, because each needs a share of the machine's memory.
 static ALONE: Mutex<()> = Mutex::new(());
 
 impl Run {
-    /// Starts it, and waits until its memory is full; nothing where that is impossible.
+    /// Starts the run, and waits until the program's memory is full; `None` if that is not possible here.
     fn start(role: &str) -> Option<Self> {
         Self::over(vec![Node::start(), Node::start()], role)
     }
 
-    /// Without nodes the pager keeps pages itself.
+    /// Starts the run on these nodes; without nodes the pager stores the pages itself.
     fn over(nodes: Vec<Node>, role: &str) -> Option<Self> {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let mut command = page(&nodes);
@@ -211,7 +214,7 @@ impl Run {
         None
     }
 
-    /// Whether the program says this, sooner or later.
+    /// Returns whether the program prints this text before its output ends.
     fn says(&mut self, words: &str) -> bool {
         let mut line = String::new();
         while self.output.read_line(&mut line).unwrap() > 0 {
@@ -237,7 +240,7 @@ impl Run {
         .take()
     }
 
-    /// How long a pager needs to count is its own affair.
+    /// Returns the status once it fulfils a condition; the pager may need time to update its counters.
     fn status_once(&mut self, is_so: impl Fn(&Value) -> bool) -> Value {
         let begun = Instant::now();
         loop {
@@ -260,10 +263,10 @@ impl Run {
         u32::try_from(status["pager_pid"].as_u64().unwrap()).unwrap()
     }
 
-    /// Waits for its end. Nothing of it is there any more then.
+    /// Waits for the end of the run, and checks that nothing of it remains.
     fn end(mut self) -> (Option<i32>, String) {
         let keeper = self.keeper.id();
-        // What it says, also while it is waited for.
+        // Its output is also read while it ends.
         while self.says("<right>") {}
         let ended = self.keeper.wait_with_output().unwrap();
         println!("{ended:?}");
@@ -284,12 +287,12 @@ fn page(nodes: &[Node]) -> Command {
     command
 }
 
-/// What cannot be looked at is there.
+/// Returns whether a path exists; one that cannot be checked counts as existing.
 fn is_there(path: &String) -> bool {
     fs::exists(path).unwrap_or(true)
 }
 
-/// A mount, a record, a cgroup, a swap area of a run.
+/// Returns the remains of a run: mount, record, cgroup and swap area.
 fn left_of(keeper: u32) -> Vec<String> {
     let mut left = Vec::new();
     let mount = format!("/run/farcall-page/{keeper}.mount");
@@ -318,7 +321,7 @@ fn until_nothing_is_left(keeper: u32) {
     }
 }
 
-/// Threads that have not ended.
+/// Returns the number of threads that have not exited.
 fn threads_of(pid: u32) -> usize {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let stats = threads.filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok());
@@ -341,7 +344,7 @@ fn a_program_larger_than_its_memory_has_its_bytes_and_its_code_is_handed_on() {
         "{status}"
     );
     assert_eq!(status["replicas_now"]["nodes_up"], 2, "{status}");
-    // The kernel writes several pages at once: neighbours go in one work request.
+    // The kernel writes several pages at once: adjacent ones share a work request.
     let (ratio, pages) = (status["flow"]["merge_ratio"].as_f64(), status["flow"]["pages"].as_u64());
     assert!(pages > Some(1_000) && ratio.is_some_and(|ratio| 0.0 < ratio && ratio < 1.0), "{status}");
     assert_eq!((&status["failures"], &status["replicas_now"]["slabs_degraded"]), (&0.into(), &0.into()));
@@ -389,7 +392,7 @@ fn when_the_pager_is_killed_the_next_takes_over_and_the_program_has_its_bytes() 
     for _ in 0..3 {
         signal(pagers[pagers.len() - 1], Signal::KILL);
         let next = run.status_once(|status| {
-            // Of one that serves: the program goes on.
+            // The new pager serves: the program continues.
             let pid = status["pager_pid"].as_u64();
             pid.is_some_and(|pid| !pagers.iter().any(|earlier| u64::from(*earlier) == pid))
                 && status["reads"]["count"].as_u64() > Some(0)
@@ -408,7 +411,7 @@ fn when_the_pager_is_killed_the_next_takes_over_and_the_program_has_its_bytes() 
 fn when_no_pager_can_take_over_the_program_is_killed_first_and_all_is_undone() {
     let Some(mut run) = Run::start("1000000") else { return };
     let pager = run.pager();
-    // Stopped: it meets no loss of a node that the program could see.
+    // Stopped, so that it does not react to the loss of its nodes before it is killed.
     signal(pager, Signal::STOP);
     run.nodes.iter_mut().for_each(Node::kill);
     signal(pager, Signal::KILL);
@@ -476,7 +479,7 @@ fn what_two_killed_processes_leave_is_told_and_cleaned_up() {
     }
     run.keeper.wait().unwrap();
     let begun = Instant::now();
-    // All its threads: the first may be gone before the others let go of its files.
+    // All its threads: the first one may exit before the others have closed its files.
     while threads_of(pager) > 0 {
         assert!(begun.elapsed() < LOST);
         std::thread::sleep(Duration::from_millis(20));

@@ -1,10 +1,10 @@
-//! docs/semantics/ promises, docs/THREATS.md says what attackers can do; this checks that every sentence names a test,
-//! and that the test exists.
+//! docs/semantics/ states guarantees, docs/THREATS.md the abilities of attackers. This test checks that every
+//! statement names a test, and that the test exists.
 //!
-//! A promise is a list item with a number: `- **7.** Text.`. The table at the end of its page names its tests:
-//! `` | 7 | `package::test_name` | ``, several separated by commas. In THREATS.md an item ends with its tests in brackets
-//! instead: `` [`package::test_name`] ``. `package` is the folder of the package below its layer, or `cli` for the root
-//! package.
+//! A guarantee is a list item with a number: `- **7.** Text.`. The table at the end of its page names its tests: `` |
+//! 7 | `package::test_name` | ``, several separated by commas. In THREATS.md an item ends with its tests in brackets
+//! instead: `` [`package::test_name`] ``. `package` is the directory of the package below its layer, or `cli` for the
+//! root package.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -14,7 +14,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A promise: where it stands, what it says, what proves it.
+/// A guarantee: its line, its text and its tests.
 #[derive(Debug, PartialEq, Eq)]
 struct Promise {
     line: usize,
@@ -22,7 +22,7 @@ struct Promise {
     proofs: Vec<String>,
 }
 
-/// The list items of a document, each with its line.
+/// Returns the list items of a document with their lines.
 fn items(document: &str) -> Vec<(usize, String)> {
     let mut items: Vec<(usize, String)> = Vec::new();
     let mut is_open = false;
@@ -41,13 +41,13 @@ fn items(document: &str) -> Vec<(usize, String)> {
     items
 }
 
-/// The promises of a document whose items end with their proofs.
+/// Returns the guarantees of a document whose items end with their tests.
 fn promises_with_brackets(document: &str) -> Vec<Promise> {
     items(document).into_iter().map(|(line, text)| split(line, &text)).collect()
 }
 
-/// The promises of a page whose last table has the proofs. A row without its item, and a number that occurs twice, are
-/// promises without a proof.
+/// Returns the guarantees of a page whose last table contains the tests. A row without an item, and a number that
+/// occurs twice, become guarantees without a test.
 fn promises_of_page(page: &str) -> Vec<Promise> {
     let (text, table) = page.rsplit_once("\n## Tests\n").unwrap_or((page, ""));
     let first_row = text.lines().count() + 2;
@@ -76,7 +76,7 @@ fn promises_of_page(page: &str) -> Vec<Promise> {
     promises
 }
 
-/// Cuts an item into its sentence and its proofs.
+/// Splits an item into its text and its tests.
 fn split(line: usize, item: &str) -> Promise {
     let inside = item.trim_end().strip_suffix(']').and_then(|item| item.rsplit_once(" ["));
     let proofs = inside.and_then(|(_, list)| {
@@ -90,7 +90,7 @@ fn split(line: usize, item: &str) -> Promise {
     }
 }
 
-/// The names of the test functions in the Rust files below `directory`.
+/// Collects the names of the test functions in the Rust files below `directory`.
 fn tests_below(directory: &Path, found: &mut HashSet<String>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -102,7 +102,7 @@ fn tests_below(directory: &Path, found: &mut HashSet<String>) {
     }
 }
 
-/// The functions of a source text that an attribute marks as tests, directly or inside `proptest!`.
+/// Collects the functions of a source text that an attribute marks as tests, directly or inside `proptest!`.
 fn tests_in(source: &str, found: &mut HashSet<String>) {
     let mut is_marked = false;
     for line in source.lines().map(str::trim) {
@@ -123,14 +123,14 @@ fn tests_in(source: &str, found: &mut HashSet<String>) {
     }
 }
 
-/// The tests of every package, by the name of its folder.
+/// Returns the tests of every package, by the name of its directory.
 fn all_tests() -> HashMap<String, HashSet<String>> {
     let mut all = HashMap::new();
     let mut of_root = HashSet::new();
     tests_below(&root().join("src"), &mut of_root);
     tests_below(&root().join("tests"), &mut of_root);
     all.insert("cli".to_owned(), of_root);
-    // Run by .ci/run bindings.
+    // Tests that `.ci/run bindings` runs.
     for (name, file, marker) in [
         ("python", "bindings/python/tests/test_farcall.py", "def test_"),
         ("go", "bindings/go/farcall_test.go", "func Test"),
@@ -155,7 +155,7 @@ fn all_tests() -> HashMap<String, HashSet<String>> {
     all
 }
 
-/// What is wrong with promises, one line each.
+/// Returns the faults of guarantees, one line each.
 fn faults(promises: Vec<Promise>, tests: &HashMap<String, HashSet<String>>) -> Vec<String> {
     let mut faults = Vec::new();
     for promise in promises {

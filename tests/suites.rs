@@ -1,6 +1,6 @@
-//! Suites of others on a mounted file system, for as long as they take: POSIX by pjdfstest, a file server's load by
-//! dbench, the file system stressors of stress-ng, and a repository that is cloned and compiled. A suite that is not
-//! installed is left out, and says so.
+//! Test suites of other projects on a mounted file system, without a time limit: POSIX by pjdfstest, a file server's
+//! load by dbench, the file system stressors of stress-ng, and a repository that is cloned and compiled. A suite that
+//! is not installed is skipped with a message.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 mod mounted;
 use mounted::Mounted;
 
-/// What a program said; nothing, with the reason, where there is none.
+/// Runs a program and returns its output; `None`, with a message, if it is not installed.
 fn run(dir: &Path, program: &str, arguments: &[&str]) -> Option<Output> {
     match Command::new(program).current_dir(dir).args(arguments).output() {
         Ok(output) => Some(output),
@@ -28,7 +28,7 @@ fn assert_succeeded(what: &str, output: &Output) {
     assert!(output.status.success(), "{what}: {}\n{}{}", output.status, said[0], said[1]);
 }
 
-/// What pjdfstest may test: what Linux has, and three users.
+/// Configuration of pjdfstest: the features of Linux, and three users.
 const POSIX: &str = r#"
 [features]
 posix_fallocate = {}
@@ -72,7 +72,7 @@ fn a_file_servers_load_by_dbench() {
     mounted.end();
 }
 
-/// Stressors of the file system that check what they do.
+/// Stressors of the file system that check their results.
 const STRESSORS: &str = "access chdir chmod chown copy-file dentry dir dirdeep dirmany dup fallocate fcntl fiemap \
                          filename flock fpunch fsize getdent handle hdd io iomix lease link locka lockf lockofd open \
                          readahead rename seek sendfile symlink sync-file touch utime xattr";

@@ -1,5 +1,5 @@
-//! Commands at a terminal. Ctrl-C at any moment of any of them: it ends with 130, tells no failure that is none, leaves no
-//! process behind. Tables fit.
+//! Commands at a terminal. Ctrl-C at any time ends each of them with 130, without a report of a failure that did not
+//! occur, and without remaining processes. Tables fit the terminal.
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -11,10 +11,10 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Nothing takes so long to end, on a machine with much to do.
+/// Timeout for a command to end, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A program at a terminal of its own.
+/// A program with a terminal of its own.
 struct AtTerminal {
     child: Child,
     terminal: File,
@@ -31,7 +31,7 @@ impl AtTerminal {
         let stdio = || Stdio::from(end.try_clone().unwrap());
         let mut command = Command::new(env!("CARGO_BIN_EXE_farcall"));
         command.args(args).stdin(stdio()).stdout(stdio()).stderr(stdio());
-        // SAFETY: two system calls between fork and exec; both are async-signal-safe.
+        // SAFETY: the closure runs between fork and exec and only makes two system calls, which are async-signal-safe.
         unsafe {
             command.pre_exec(|| {
                 rustix::process::setsid()?;
@@ -43,15 +43,15 @@ impl AtTerminal {
         Self { child, terminal: terminal.into() }
     }
 
-    /// What was said until nobody has the terminal any more.
+    /// Returns the output until no process has the terminal open any more.
     fn read_to_end(&mut self) -> String {
         let mut said = Vec::new();
-        // A terminal whose other end is closed fails with EIO.
+        // Reading a terminal whose other end is closed fails with EIO.
         let _ = self.terminal.read_to_end(&mut said);
         String::from_utf8_lossy(&said).into_owned()
     }
 
-    /// Processes of its session that run.
+    /// Returns the running processes of its session.
     fn left(&self) -> Vec<String> {
         let session = self.child.id().to_string();
         let processes = std::fs::read_dir("/proc").unwrap().flatten();
@@ -72,26 +72,26 @@ impl Drop for AtTerminal {
     }
 }
 
-/// Presses Ctrl-C after a while; checks the end.
+/// Presses Ctrl-C after `after` and checks the end of the command.
 fn interrupt(args: &[&str], after: Duration) {
     let mut program = AtTerminal::start(args);
     std::thread::sleep(after);
-    // It may have ended.
+    // The command may already have ended.
     let _ = program.terminal.write_all(b"\x03");
     let said = program.read_to_end();
     let status = program.child.wait().unwrap();
     let about = format!("{args:?} after {after:?}: {status}: {said}");
-    // What a shell shows as 130: the code, or the signal's own end before there is anything to tidy up.
+    // The shell shows both as 130: the exit code, and an end by the signal before there is anything to clean up.
     let is_interrupted = status.code() == Some(130) || status.signal() == Some(2);
     assert!(is_interrupted || status.success(), "{about}");
-    // A report states that it was interrupted, and that other programs compete for the processors.
+    // A report may state that it was interrupted, and that other programs compete for the processors.
     let said_else = said
         .replace("PROBLEM: interrupted before the end", "")
         .replace("WARNING: while nothing was measured", "");
     for complaint in ["error:", "PROBLEM", "panicked", "WARN", "ERROR"] {
         assert!(!said_else.contains(complaint), "{complaint:?}: {about}");
     }
-    // Who is killed with its parent is gone a moment later.
+    // A process that is killed with its parent exits shortly afterwards.
     let until = Instant::now() + PATIENCE;
     while !program.left().is_empty() {
         assert!(Instant::now() < until, "left behind: {:?}: {about}", program.left());
@@ -99,7 +99,7 @@ fn interrupt(args: &[&str], after: Duration) {
     }
 }
 
-/// Each command at moments of a seed.
+/// Interrupts each command at times that the seed determines.
 fn interrupt_each(commands: &[&[&str]], times: u32) {
     let seed = std::env::var("FARCALL_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     println!("FARCALL_TEST_SEED={seed}");
@@ -144,13 +144,13 @@ fn measurements_end_by_ctrl_c_at_any_moment() {
     let _ = std::fs::remove_file(profile);
 }
 
-/// Its loading phases take long in a build without optimisation.
+/// Its loading phases take long in a build without optimization.
 #[test]
 fn the_main_benchmark_ends_by_ctrl_c_at_any_moment() {
     interrupt_each(&[&["kv", "bench", "--records", "1000"]], 2);
 }
 
-/// A table leaves out columns, and names them, until it fits.
+/// Columns are left out, and named, until a table fits.
 #[test]
 fn tables_fit_the_terminal() {
     let bench = "rpc bench --preset fetch --window 1 --repetitions 2 --duration-ms 20";

@@ -1,4 +1,4 @@
-//! Mounts of a volume whose nodes, workers and other mounts come and go. Needs root, /dev/fuse and Linux 6.9.
+//! Mounts of a volume while its nodes, workers and other mounts stop and start. Needs root, /dev/fuse and Linux 6.9.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -26,7 +26,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What the program says of a mount.
+/// Returns the program's listing of a mount.
 fn listed(mount: &VolumeMount) -> Value {
     let output = farcall().args(["--json", "mounts"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -39,7 +39,7 @@ fn waits_for(mount: &VolumeMount) -> String {
     listed(mount)["waits_for"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A program of its own that waits for nothing else: this process must have nothing open on a mount that waits.
+/// Starts a separate program for operations on a waiting mount: this process must have no file open there.
 fn program(script: &str, at: &Path) -> Child {
     let mut command = Command::new("sh");
     command
@@ -51,7 +51,7 @@ fn program(script: &str, at: &Path) -> Child {
     command.spawn().unwrap()
 }
 
-/// The line that a program writes when it has its file open.
+/// Waits for the line that a program prints when it has opened its file.
 fn ready(program: &mut Child) {
     let mut line = String::new();
     BufReader::new(program.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -72,7 +72,7 @@ fn mounts_what_is_left_of_a_volume_only_to_be_read() {
         fs::write(first.dir.join(name(number)), vec![number; 3 << 20]).unwrap();
     }
     sync(&first.dir);
-    // The node is started again, empty, and has its part of the volume again.
+    // The node is restarted, empty, and gets its part of the volume again.
     nodes.restart(1);
     until("the node has its part again", || {
         nodes.memory("status", &[])[1]["volumes"][0]["is_mounted"] == true
@@ -107,7 +107,7 @@ fn believes_a_survivor_that_the_command_line_names_once() {
     let mut first = nodes.mount("first");
     fs::write(first.dir.join("file"), [1; LEN]).unwrap();
     sync(&first.dir);
-    // The mount and a node end together: whether the other node is stale is unknown.
+    // The mount and a node end together, so it is unknown whether the other node is stale.
     nodes.nodes[1].signal(Signal::STOP);
     first.kill();
     nodes.nodes[1].signal(Signal::KILL);
@@ -119,7 +119,7 @@ fn believes_a_survivor_that_the_command_line_names_once() {
     assert!(other.contains("is none of the memory nodes"), "{other}");
     let mount = nodes.mount_with("second", &["--survivor", &survivor]);
     assert!(fs::read(mount.dir.join("file")).unwrap() == [1; LEN]);
-    // A later process of the mount believes nothing that others would not.
+    // A later process of the mount must not trust data that others would not.
     let begun = epoch(&nodes);
     kill_process(mount.mount.worker().unwrap(), Signal::KILL).unwrap();
     fs::write(mount.dir.join("file"), [2; LEN]).unwrap();
@@ -128,7 +128,7 @@ fn believes_a_survivor_that_the_command_line_names_once() {
     mount.end();
 }
 
-/// The epoch of the volume at its first node.
+/// Returns the epoch of the volume at its first node.
 fn epoch(nodes: &VolumeNodes) -> u64 {
     let address = nodes.addresses.split(',').next().unwrap();
     let output = farcall().args(["--json", "memory", "status", "--nodes", address]).output().unwrap();
@@ -152,16 +152,16 @@ fn waits_with_its_programs_while_no_node_answers() {
     let mut waiting = program("exec cat \"$1\"", &path);
     until("it is shown what is waited for", || waits_for(&mounted).contains("127.0.0.1"));
     assert!(!is_over(&mut killed) && !is_over(&mut waiting));
-    // A program that waits can be killed.
+    // A waiting program can be killed.
     kill_process(Pid::from_child(&killed), Signal::KILL).unwrap();
     until("the program is killed", || is_over(&mut killed));
-    // Others read on when nodes answer.
+    // Other programs continue to read when the nodes reply again.
     nodes.nodes.iter().for_each(|node| node.signal(Signal::CONT));
     let mut bytes = Vec::new();
     std::io::Read::read_to_end(&mut waiting.stdout.take().unwrap(), &mut bytes).unwrap();
     assert!(waiting.wait().unwrap().success() && bytes == [1; LEN]);
     until("it serves again", || listed(&mounted)["waits_for"].is_null());
-    // A directory that no program uses can be unmounted while it waits.
+    // A directory that no program uses can be unmounted while the mount waits.
     stop_all();
     until("it is shown what is waited for", || waits_for(&mounted).contains("127.0.0.1"));
     let output = farcall().args(["umount", mounted.dir.to_str().unwrap()]).output().unwrap();
@@ -175,7 +175,7 @@ fn shows_no_error_after_a_mount_was_stopped_beyond_its_lease() {
     let Some(nodes) = VolumeNodes::new("lapsed") else { return };
     let mounted = nodes.mount("0");
     let path = mounted.dir.join("file");
-    // It is not synced.
+    // The written data is not synced.
     let mut writer = program(
         "exec 3<>\"$1\"; head -c 300000 /dev/zero >&3; echo ready; read go; head -c 300000 /dev/zero >&3; sync \"$1\"",
         &path,
@@ -201,12 +201,12 @@ fn waits_for_the_mount_that_took_its_volume_and_shows_its_files() {
     let path = first.dir.join("file");
     fs::write(&path, [1; LEN]).unwrap();
     sync(&first.dir);
-    // A program of the first machine, with a handle and a file that is not synced.
+    // A program of the first machine, with an open handle to a file that is not synced.
     let mut late =
         program("exec 3<>\"$1\"; echo ready; read go; exec dd if=/dev/zero bs=300000 count=1 1>&3", &path);
     ready(&mut late);
     first.signal_all(Signal::STOP);
-    // It writes, and waits for the server.
+    // The program writes and waits for the server.
     late.stdin.take().unwrap().write_all(b"go\n").unwrap();
     let second = nodes.mount("second");
     let there = second.dir.join("file");
@@ -224,7 +224,7 @@ fn waits_for_the_mount_that_took_its_volume_and_shows_its_files() {
     let mut bytes = Vec::new();
     std::io::Read::read_to_end(&mut reader.stdout.take().unwrap(), &mut bytes).unwrap();
     assert!(reader.wait().unwrap().success() && bytes == [2; LEN]);
-    // Its file is another one now: what it wrote went nowhere.
+    // The handle refers to a file that has been replaced: the written data is lost.
     assert!(!late.wait().unwrap().success());
     assert!(fs::read(&path).unwrap() == [2; LEN] && fs::read(first.dir.join("other")).unwrap() == [3; LEN]);
     fs::write(&path, [4; LEN]).unwrap();
@@ -247,7 +247,7 @@ fn keeps_a_volume_by_a_witness_when_node_and_mount_end() {
         let file = mounted.dir.join("file");
         fs::write(&file, vec![round; LEN]).unwrap();
         sync(&mounted.dir);
-        // A node that was started again has the slabs before it has their bytes.
+        // A restarted node has the slabs before it has their data.
         until("both nodes have a replica in sync, and all three the notes", || {
             let status = nodes.memory("status", &[]);
             let volumes = [0, 1, 2].map(|at: usize| status[at]["volumes"][0].clone());

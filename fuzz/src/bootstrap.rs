@@ -1,5 +1,5 @@
-//! Arbitrary bytes in arbitrary pieces to both sides of a handshake: no panic, nothing buffered beyond one frame, the
-//! same outcome as when they come at once, and what is accepted means the same when it is sent on.
+//! Arbitrary bytes, split arbitrarily, to both sides of a handshake: no panic, nothing buffered beyond one frame, the
+//! same outcome as for unsplit bytes, and an accepted message has the same meaning after it is encoded again.
 
 use farcall_link::bootstrap::{
     Acceptor, BootstrapError, FRAME_BYTES_MAX, Hello, Initiator, Refusal, StreamAnswer, StreamEnd,
@@ -8,7 +8,7 @@ use farcall_link::bootstrap::{
 
 const VERSIONS: VersionRange = VersionRange { min: 1, max: 2 };
 
-/// What the server makes of bytes that come in pieces of `pace`.
+/// Returns the server's result for bytes that are received in chunks of `pace`.
 fn hello(bytes: &[u8], pace: usize) -> Result<Option<Hello>, Refusal> {
     let mut acceptor = Acceptor::new(VERSIONS);
     for piece in bytes.chunks(pace) {
@@ -22,7 +22,7 @@ fn hello(bytes: &[u8], pace: usize) -> Result<Option<Hello>, Refusal> {
     Ok(None)
 }
 
-/// What the client makes of them.
+/// Returns the client's result for such bytes.
 fn welcome(bytes: &[u8], pace: usize) -> Result<Option<Welcome>, BootstrapError> {
     let mut initiator = Initiator::new(VERSIONS);
     for piece in bytes.chunks(pace) {
@@ -36,7 +36,7 @@ fn welcome(bytes: &[u8], pace: usize) -> Result<Option<Welcome>, BootstrapError>
     Ok(None)
 }
 
-/// What the server of streams makes of them, and the client.
+/// Returns the results of server and client of streams for such bytes.
 fn streams(bytes: &[u8], pace: usize) -> (Option<StreamEnd>, Option<StreamAnswer>) {
     let (mut acceptor, mut initiator) = (Acceptor::new(VERSIONS), Initiator::new(VERSIONS));
     let asked = bytes.chunks(pace).map(|piece| acceptor.feed_open_stream(piece));
@@ -45,7 +45,7 @@ fn streams(bytes: &[u8], pace: usize) -> (Option<StreamEnd>, Option<StreamAnswer
     (asked, opened.map_while(Result::ok).find_map(|(_, said)| said))
 }
 
-/// What either side makes of them after the handshake.
+/// Passes the bytes to either side after the handshake.
 fn notices(bytes: &[u8]) {
     let (mut acceptor, mut rest) = (Acceptor::new(VERSIONS), bytes);
     while let Ok((taken @ 1.., _)) = acceptor.feed_notice(rest) {
@@ -57,7 +57,8 @@ fn notices(bytes: &[u8]) {
     }
 }
 
-/// Whether two outcomes are alike. The words of a refusal may quote how much had come, its kind does not depend on it.
+/// Returns whether two outcomes are alike. The text of a refusal may quote the number of received bytes, but its kind
+/// does not depend on it.
 fn is_alike<T: PartialEq, E>(a: &Result<T, E>, b: &Result<T, E>, kind: impl Fn(&E) -> String) -> bool {
     match (a, b) {
         (Ok(a), Ok(b)) => a == b,
@@ -77,7 +78,7 @@ pub fn run(input: &[u8]) {
         let again = Initiator::new(VERSIONS).hello(said);
         assert!(again.len() <= FRAME_BYTES_MAX);
         assert_eq!(hello(&again, pace), Ok(Some(said.clone())));
-        // A foreign plan is judged before anything is allocated for it.
+        // The plan of a peer is checked before any memory is allocated for it.
         let _ = (said.plan.geometry.check(), said.plan.preset());
     }
 
@@ -97,7 +98,7 @@ pub fn run(input: &[u8]) {
     let told = match opened {
         Some(StreamAnswer::Opened(end)) => Some(*end),
         Some(StreamAnswer::OverChannel) => {
-            // Whatever follows is the stream: none of it is taken.
+            // All following bytes belong to the stream: none of them may be consumed.
             let (answer, mut client) =
                 (Acceptor::new(VERSIONS).stream_over_channel(), Initiator::new(VERSIONS));
             let taken = client.feed_stream_opened(&[&answer, bytes].concat());

@@ -1,5 +1,5 @@
-//! The file that a process of a captured run left: merging neither panics nor takes more memory than its blocks; merged
-//! alone and then once more it stays as it is; and beside another part nothing of it is lost.
+//! File that a process of a captured run leaves. Merging it neither panics nor uses more memory than its blocks.
+//! Merging the result again does not change it, and merging it with another part loses no data.
 
 use farcall_capture::{Merged, merge_opened};
 

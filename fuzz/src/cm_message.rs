@@ -1,14 +1,14 @@
-//! Packets from a peer to a connection in any state, in any order: no panic, what decodes encodes to the same message,
-//! and the end of a connection is reported once.
+//! Packets from a peer to a connection in any state, in any order: no panic, a decoded message encodes to itself, and
+//! the end of a connection is reported once.
 
 use farcall_wire::cm::{
     CommunicationIds, Connection, Event, MESSAGE_BYTES, Mad, Message, Reply, State, Step,
 };
 
-/// What the connection is called here, and by the packets of the seeds.
+/// Local identifier of the connection, which the packets of the seeds use.
 const LOCAL_COMM_ID: u32 = 1;
 
-/// A connection in one of the states in which messages of the peer are handled.
+/// Creates a connection in one of the states in which messages of the peer are handled.
 fn connection_in(kind: u8, first: Message) -> Option<Connection> {
     let reply = || {
         let (qp, ca_guid, terms, ece) = Default::default();
@@ -39,7 +39,7 @@ fn is_final(step: &Step) -> bool {
     )
 }
 
-/// Runs one input: a byte that says what is done, then packets.
+/// Runs one input: a byte that selects the state, then packets.
 pub fn run(input: &[u8]) {
     let Some((&kind, packets)) = input.split_first() else { return };
     let mut connection: Option<(CommunicationIds, Connection)> = None;

@@ -1,12 +1,12 @@
-//! Arbitrary bytes as frames of gRPC over streams: no panic, nothing longer than allowed, and what is understood means
-//! the same when it is written again.
+//! Arbitrary bytes as frames of gRPC over streams: no panic, nothing longer than allowed, and an accepted frame has
+//! the same meaning after it is encoded again.
 
 use farcall_grpc::frame::hello::HELLO_BYTES;
 use farcall_grpc::frame::{
     Frame, HEAD_BYTES, Head, Hello, Kind, PAYLOAD_BYTES_MAX, Writer, metadata, reason,
 };
 
-/// The same frame, written anew.
+/// Encodes the same frame again.
 fn written(head: Head, frame: Frame<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     let mut writer = Writer::begin(&mut out, head.kind, head.call);
@@ -53,7 +53,7 @@ fn written(head: Head, frame: Frame<'_>) -> Vec<u8> {
     out
 }
 
-/// A block of metadata that is understood says the same when it is written again.
+/// Checks that an accepted block of metadata has the same meaning after it is encoded again.
 fn check_metadata(block: &[u8]) {
     let Ok(map) = metadata::read(block) else { return };
     assert!(metadata::weight(&map) <= metadata::METADATA_BYTES_MAX);

@@ -1,7 +1,7 @@
-//! Fuzz targets: one function for everything that parses bytes from a peer. It panics if its input shows a mistake.
+//! Fuzz targets: one function for each parser of bytes from a peer. It panics if its input reveals a defect.
 //!
-//! `cargo fuzz` runs them with libFuzzer; this crate's tests run the seeds, and random changes of them, with any
-//! toolchain.
+//! `cargo fuzz` runs them with libFuzzer; the tests of this package run the seeds, and random modifications of them,
+//! with any toolchain.
 
 pub mod bootstrap;
 pub mod capture_part;
@@ -30,8 +30,8 @@ mod tests;
 #[doc(hidden)]
 pub use libfuzzer_sys;
 
-/// The program of a target. Built by `cargo fuzz`: libFuzzer's; otherwise it runs the files that it is given, which
-/// repeats a crash.
+/// Program of a target. Built by `cargo fuzz`, it is libFuzzer's; otherwise it runs the files in its arguments, which
+/// reproduces a crash.
 #[macro_export]
 macro_rules! target {
     ($target:ident) => {

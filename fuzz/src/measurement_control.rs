@@ -1,13 +1,13 @@
-//! Arbitrary bytes to a server half of a measurement, and to a client half: no panic, nothing started but this program,
-//! and with no word of the sender's among its arguments.
+//! Arbitrary bytes to a server half of a measurement, and to a client half: no panic, no process other than this
+//! program is started, and none of its arguments is text of the sender.
 //!
-//! An input is what a client half says; `@` at its start stands for the greeting of this release.
+//! An input contains the bytes of a client half; `@` at its start stands for the greeting of this release.
 
 use farcall_bench::peer::foreign::{Wished, greeting, is_an_answer, wished_by};
 
-/// No wish is longer.
+/// Maximum length of a request in bytes.
 const WISH_LEN_BYTES_MAX: usize = 64 << 10;
-/// What a server is told besides numbers and addresses.
+/// Arguments of a server other than numbers and addresses.
 const WORDS: [&str; 21] = [
     "--json",
     "kv",

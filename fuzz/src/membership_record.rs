@@ -1,5 +1,5 @@
-//! Arbitrary keys and values of etcd, as a record and as a node's address: no panic; what is read is bounded, and is
-//! read again from what is written of it.
+//! Arbitrary keys and values of etcd, as a record and as a node's address: no panic, bounded results, and an accepted
+//! value can be read again after it is written.
 
 use farcall_memory::membership::{NODES_MAX, Record};
 

@@ -1,5 +1,5 @@
-//! Arbitrary bytes in arbitrary pieces to a memcached session: no panic, bounded waiting, and the same replies as when
-//! the bytes come all at once.
+//! Arbitrary bytes, split arbitrarily, to a memcached session: no panic, bounded waiting, and the same replies as for
+//! unsplit bytes.
 use farcall_kv::memcached::{LINE_MAX_BYTES, Session};
 use farcall_kv::store::{Config, IndexSize, Partition};
 
@@ -16,7 +16,7 @@ fn store() -> Partition {
     Partition::new(config, NOW_MS).expect("the configuration is sound")
 }
 
-/// Removes the lines with the processor time of this process, which differs between two runs.
+/// Removes the lines with the processor time of this process, which differ between two runs.
 fn without_processor_times(replies: &[u8]) -> Vec<u8> {
     let is_time = |line: &&[u8]| line.starts_with(b"STAT rusage_");
     replies.split_inclusive(|byte| *byte == b'\n').filter(|line| !is_time(line)).flatten().copied().collect()

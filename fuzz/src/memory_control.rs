@@ -1,8 +1,8 @@
-//! Arbitrary requests to a memory node, and arbitrary replies to a client: no panic; the node grants no more than it
-//! has, the client takes what it reads for what it wrote or for an error.
+//! Arbitrary requests to a memory node, and arbitrary replies to a client: no panic. The node grants no more memory
+//! than it has, and the client reads what it wrote or gets an error.
 //!
-//! An input is a sequence of messages: whom it is for, its length, its bytes. The node's first lease has the same key in
-//! every run, so that inputs can name it.
+//! An input is a sequence of messages: the recipient, the length and the bytes. The node's first lease has the same
+//! key in every run, so that inputs can name it.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ pub fn run(bytes: &[u8]) {
             engine.progress(now);
         }
     }
-    // Whatever was said, what was asked for is over in the end.
+    // All requests complete eventually, whatever the messages contained.
     for _ in 0..200 {
         now = now + Duration::from_millis(20);
         engine.progress(now);

@@ -1,5 +1,5 @@
-//! Arbitrary bytes as a snapshot of a region: no panic, and no page outside of the region that there is room for. Pages are
-//! longer than inputs: what an input leaves open is filled up with one byte.
+//! Arbitrary bytes as a snapshot of a region: no panic, and no page outside the given size of the region. Pages are
+//! longer than inputs; an incomplete page is filled with one byte value.
 
 use std::io::{Read, repeat};
 

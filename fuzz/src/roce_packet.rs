@@ -1,4 +1,4 @@
-//! The bytes of a RoCEv2 datagram: no panic, and what decodes encodes to the same headers, which decode to the same.
+//! Bytes of a RoCEv2 datagram: no panic, and decoded headers encode to bytes that decode to the same headers.
 
 use std::net::IpAddr;
 

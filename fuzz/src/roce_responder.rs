@@ -1,5 +1,6 @@
-//! Packets of a hostile peer to a connected queue pair, in any order: no panic, nothing outside of what its key opens,
-//! each receive and each send ended once, a bounded answer to every packet, and seldom a notification of congestion.
+//! Packets of a malicious peer to a connected queue pair, in any order: no panic, no access outside the memory of the
+//! key, one completion for each receive and each send, a bounded response to every packet, and a bounded rate of
+//! congestion notifications.
 
 use farcall_verbs::{Access, AhAttr, Mtu, QpAttr, QpType, RnrTimer, Wc, WcOpcode};
 use farcall_wire::codec::decode;
@@ -9,19 +10,20 @@ use farcall_wire::{
 };
 
 const MEMORY_BYTES: usize = 4096;
-/// The memory that the key opens; the rest must never change.
+/// Range of memory that the key permits to access; the rest must never change.
 const OPEN: std::ops::Range<u64> = 1024..3072;
 const RKEY: u32 = 0x101;
 const RECEIVE_BYTES: u64 = 600;
 const QPN: u32 = 211;
 const SENDS: usize = 3;
-/// Between two packets, and the least between two congestion notifications.
+/// Interval between two packets, and minimum interval between two congestion notifications.
 const GAP_NS: u64 = 5_000;
 const NOTIFICATION_NS: u64 = 50_000;
-/// Packets that answer one packet at most: a READ of everything that is open, and an acknowledgement.
+/// Maximum number of packets sent in response to one packet: those of a READ of the complete range, and an
+/// acknowledgement.
 const ANSWERS_MAX: usize = (OPEN.end - OPEN.start) as usize / 256 + 1;
 
-/// The surroundings: memory, receives, and what came of them.
+/// Device of the queue pair: memory, receives and counters.
 struct Device {
     memory: Vec<u8>,
     receives: Vec<u32>,
@@ -141,7 +143,7 @@ fn connected(device: &mut Device, transport: QpType) -> Qp<usize, u32> {
     qp
 }
 
-/// Runs one input: the first byte chooses the transport; then packets follow, each behind its length.
+/// Runs one input: the first byte selects the transport; packets follow, each preceded by its length.
 pub fn run(input: &[u8]) {
     let Some((&kind, mut rest)) = input.split_first() else { return };
     let mut device = Device {
@@ -169,7 +171,7 @@ pub fn run(input: &[u8]) {
         let (datagram, after) = packet.split_at(packet.len().min(len));
         rest = after;
         let Ok((packet, payload)) = decode(datagram) else { continue };
-        // A random number is seldom in a window: small ones count from its beginning.
+        // A random sequence number is rarely in a window, so small ones are counted from its beginning.
         let number = packet.psn.number();
         let psn = if kind & 2 == 0 { Psn::new(100 + number % 16) } else { packet.psn };
         device.packets = 0;

@@ -1,5 +1,5 @@
-//! Arbitrary bytes as a batch of calls, as its results, and as results that come later: no panic, and what is accepted
-//! encodes to itself.
+//! Arbitrary bytes as a batch of calls, as its results, and as deferred results: no panic, and accepted bytes encode
+//! to themselves.
 
 use farcall_rpc::wire::CollectedResult;
 use farcall_rpc::wire::batch::{BATCH_HEAD_BYTES, BatchedCalls, batch_head, push_entry, take_entry};
@@ -15,7 +15,7 @@ pub fn run(bytes: &[u8]) {
             count
         );
         assert_eq!(again.len(), bytes.len());
-        // Padding is all that may differ.
+        // Only the padding may differ.
         assert_eq!(
             BatchedCalls::decode(&again).map(Iterator::collect::<Vec<_>>).ok(),
             BatchedCalls::decode(bytes).map(Iterator::collect).ok()

@@ -1,10 +1,10 @@
-//! Arbitrary words as headers, notices and immediate data of calls: no panic, and what is accepted encodes to itself.
+//! Arbitrary words as headers, notices and immediate data of calls: no panic, and accepted words encode to themselves.
 
 use farcall_rpc::wire::{
     FirstWord, Imm, RequestFlags, RequestHeader, ResponseHeader, Seq, Slots, Status, TailKey,
 };
 
-/// The first `N` words of the bytes, if there are as many.
+/// Returns the first `N` words of the bytes, or `None` if there are fewer.
 fn words<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
     let mut words = [0; N];
     for (word, chunk) in words.iter_mut().zip(bytes.chunks(8)) {

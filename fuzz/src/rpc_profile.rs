@@ -1,4 +1,5 @@
-//! Arbitrary bytes as the file of a profile: no panic; what is taken has numbers that can be computed with.
+//! Arbitrary bytes as the file of a profile: no panic, and the numbers of an accepted profile are valid in
+//! computations.
 
 use farcall_rpc::tune::{Chooser, Peer, ProfileFile, Sample, Scope};
 

@@ -1,4 +1,4 @@
-//! The frames of the software RNIC's rendezvous sockets: what decodes must encode to itself, and nothing may panic.
+//! Frames of the software RNIC's rendezvous sockets: no panic, and decoded frames encode to themselves.
 
 /// Runs one input.
 pub fn run(bytes: &[u8]) {

@@ -1,4 +1,4 @@
-//! Memory of a store as its clients READ it: nothing is found that nobody stored, nothing may panic.
+//! Memory of a store as its clients READ it: no panic, and only stored values are found.
 
 /// Runs one input.
 pub fn run(bytes: &[u8]) {

@@ -1,7 +1,8 @@
-//! Runs every target on its seeds, and on random changes of them.
+//! Runs every target on its seeds, and on random modifications of them.
 //!
-//! `FARCALL_FUZZ_SECONDS` says how long a target runs (by default a number of inputs that takes a moment);
-//! `FARCALL_FUZZ_FIRST` is the number of the first input: each number makes one input, so a failure can be repeated.
+//! `FARCALL_FUZZ_SECONDS` is the duration of a target (by default it runs a small number of inputs).
+//! `FARCALL_FUZZ_FIRST` is the number of the first input: each number determines one input, so a failure can be
+//! reproduced.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,11 +11,11 @@ use std::{env, fs, thread};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// How many inputs a target runs if no time is given.
+/// Number of inputs of a target if no duration is given.
 const INPUTS_DEFAULT: u64 = 2_000;
-/// A changed input is not longer than this.
+/// Maximum length of a modified input in bytes.
 const INPUT_BYTES_MAX: usize = 4_096;
-/// Bytes that parsers treat in a way of their own.
+/// Bytes with a special meaning in some parsers.
 const NOTABLE_BYTES: [u8; 10] = [0, 1, 0x7F, 0x80, 0xFF, b' ', b'\r', b'\n', b'0', b'9'];
 
 fn number_from(variable: &str) -> Option<u64> {
@@ -22,7 +23,7 @@ fn number_from(variable: &str) -> Option<u64> {
     Some(value.parse().unwrap_or_else(|_| panic!("{variable}={value} is no number")))
 }
 
-/// The seeds of a target, in a fixed order.
+/// Returns the seeds of a target in a fixed order.
 fn seeds(target: &str) -> Vec<Vec<u8>> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target);
     let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -32,7 +33,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
     files.iter().map(|file| fs::read(file).unwrap()).collect()
 }
 
-/// Changes a few places of one seed.
+/// Modifies a few positions of one seed.
 fn changed(seeds: &[Vec<u8>], number: u64) -> Vec<u8> {
     let mut rng = ChaCha8Rng::seed_from_u64(number);
     let mut input = seeds[rng.random_range(0..seeds.len())].clone();
@@ -60,7 +61,7 @@ fn changed(seeds: &[Vec<u8>], number: u64) -> Vec<u8> {
     input
 }
 
-/// Says which input it was if the target panics.
+/// Prints the number of the input if the target panics.
 struct Announce<'a> {
     target: &'a str,
     number: u64,
@@ -89,7 +90,7 @@ fn run(target: &str, body: fn(&[u8])) {
     println!("{target}: {} seeds, inputs {first} to {}", seeds.len(), announce.number - 1);
 }
 
-/// A test for every target.
+/// Defines a test for every target.
 macro_rules! targets {
     ($($target:ident)*) => {
         $(#[test]

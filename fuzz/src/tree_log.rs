@@ -1,7 +1,7 @@
-//! Arbitrary records in the log of a tree, each with its right checksum: no panic, and what is read is a tree, or
-//! refused.
+//! Arbitrary records in the log of a tree, each with a correct checksum: no panic, and the log is either read as a
+//! valid tree or refused.
 //!
-//! An input is a sequence of records: its length in two bytes, its bytes. The first is the checkpoint.
+//! An input is a sequence of records: the length in two bytes, then the bytes. The first record is the checkpoint.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 const SIZE_BYTES: u64 = 64 * BLOCK_BYTES;
 const GENERATION: u64 = 1;
 
-/// Nothing is noted here.
+/// A log storage that accepts no writes.
 struct Nowhere;
 
 impl Notes for Nowhere {

@@ -1,7 +1,7 @@
-//! Notes of a volume that were damaged anywhere: the next client is refused, or reads what was written, or an error.
-//! What is erased as a whole looks like a page that was never written.
+//! Damaged metadata of a volume: the next client is refused, or reads what was written, or gets an error. A completely
+//! erased entry looks like a page that was never written.
 //!
-//! An input is a sequence of damages: where, in two bytes, how long, in one, and the bytes.
+//! An input is a sequence of modifications: the offset in two bytes, the length in one byte, and the bytes.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ thread_local! {
     static NIC: Nic = Nic::open(&SoftNic::new()).expect("the software RNIC");
 }
 
-/// One node, and the time that it is told.
+/// One node, and its current time.
 struct World {
     node: Node,
     now: Nanos,
@@ -104,7 +104,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Writes over notes, as who has the lease may.
+/// Overwrites metadata, as the holder of the lease may.
 fn damage(world: &mut World, bytes: &[u8]) {
     let Ok(Reply::Looked { kept: Some(kept) }) =
         world.ask(&Asked::Look { version: farcall_memory::wire::VERSION, volume: volume(3).to_ref() })
@@ -125,7 +125,7 @@ fn damage(world: &mut World, bytes: &[u8]) {
         let (bytes, after) = more.split_at((*len as usize).min(more.len()));
         rest = after;
         let offset = u64::from(u16::from_le_bytes([*low, *high]));
-        // What is behind the end is refused.
+        // A write beyond the end is refused.
         let _ = world.ask(&Asked::WriteNotes { lease, offset, bytes: bytes.to_vec() });
     }
     world.ask(&Asked::End { lease }).expect("it ends");

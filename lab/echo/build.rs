@@ -1,4 +1,4 @@
-//! Generates the service: protox compiles, so no protoc is needed.
+//! Generates the service with protox, so that protoc is not needed.
 
 use std::path::PathBuf;
 use std::{env, fs, io};

@@ -1,4 +1,4 @@
-//! Calls that must not run twice, of several presets, to a server that notes what it executes.
+//! Calls that must not be executed twice, under several presets, to a server that logs the executed calls.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -20,10 +20,11 @@ const LOG: &str = "FARCALL_TEST_LOG";
 const NOTE: u16 = 1;
 const WINDOW: usize = 4;
 
-/// Results fetched, written and sent, over RC, UC and UD.
+/// Presets with results fetched, written and sent, over RC, UC and UD.
 pub const PRESETS: [&str; 5] = ["rf-rpc", "server-reply", "send-send", "uc-rpc", "ud-rpc"];
 
-/// In the other network: answers each call, once its number is in the log, which outlives this process.
+/// Serves in the other network: replies to each call after it has appended the call's number to the log, which
+/// outlives this process.
 pub fn serve() {
     let log = std::env::var(LOG).unwrap();
     let service = move |_| {
@@ -37,7 +38,7 @@ pub fn serve() {
     Server::builder().address(ADDRESS).start(&SoftNic::new(), service).unwrap().join();
 }
 
-/// The process of the server.
+/// Process of the server.
 pub struct Other {
     process: Child,
     log: PathBuf,
@@ -48,7 +49,7 @@ impl Other {
         Self { process: Self::spawn(&log.0), log: log.0.clone() }
     }
 
-    /// Kills it, and starts it again.
+    /// Kills the server and starts it again.
     pub fn restart(&mut self) {
         self.kill();
         self.process = Self::spawn(&self.log);
@@ -74,7 +75,7 @@ impl Drop for Other {
     }
 }
 
-/// What servers executed, over all their lives.
+/// Log of the calls executed by all incarnations of the server.
 pub struct Log(PathBuf);
 
 impl Log {
@@ -84,7 +85,7 @@ impl Log {
         Self(path)
     }
 
-    /// How often each call was executed.
+    /// Returns the number of executions of each call.
     fn executions(&self) -> HashMap<u64, u32> {
         let mut bytes = Vec::new();
         File::open(&self.0).unwrap().read_to_end(&mut bytes).unwrap();
@@ -98,7 +99,7 @@ impl Log {
     }
 }
 
-/// A client that keeps calls under way, and what became of each.
+/// A client that keeps calls outstanding, with the outcome of each.
 pub struct Load {
     preset: &'static str,
     next: u64,
@@ -107,13 +108,13 @@ pub struct Load {
 }
 
 impl Load {
-    /// Its calls have numbers that no other load's have.
+    /// Creates a load whose call numbers no other load uses.
     pub fn new(nth: usize) -> Self {
         let next = (nth as u64) << 32;
         Self { preset: PRESETS[nth], next, under_way: HashMap::new(), outcomes: HashMap::new() }
     }
 
-    /// Calls until told to stop, then waits for what is under way.
+    /// Calls until `is_over` is set, then waits for the outstanding calls.
     pub fn run(&mut self, progress: &Progress, is_over: &AtomicBool) {
         let mut client = connect(self.preset);
         while !is_over.load(Ordering::Relaxed) {
@@ -150,7 +151,7 @@ impl Load {
         self.outcomes.insert(number, outcome);
     }
 
-    /// Whether each call was executed as often as the client was told.
+    /// Checks that each call was executed as often as the client was notified.
     pub fn check(&self, log: &Log) {
         let executions = log.executions();
         for (number, outcome) in &self.outcomes {
@@ -164,7 +165,7 @@ impl Load {
     }
 }
 
-/// The server may not listen yet.
+/// Connects; retries because the server may not listen yet.
 fn connect(preset: &str) -> Client {
     let began = Instant::now();
     loop {

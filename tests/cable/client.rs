@@ -1,4 +1,4 @@
-//! The client's side: loads that never end, what is done to them, and what they notice.
+//! The client's side: endless loads, the disturbances, and their effect on the loads.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,14 +9,15 @@ use crate::calls::{Load, Log, Other, PRESETS};
 use crate::disturbances::{End, change_address, pull};
 use crate::store::{Store, Writer};
 
-/// Results that show that a load goes on.
+/// Number of results that shows that a load continues.
 const RESULTS: u64 = 50;
-/// No load takes so long to go on, however busy the machine is.
+/// Timeout for a load to continue, even on a busy machine.
 const LATE: Duration = Duration::from_secs(120);
-/// What a pull may last and cost nothing: less than a client tries to connect again, and a server keeps its session.
+/// Maximum duration of a pull without failures: shorter than the time for which a client tries to reconnect, and for
+/// which a server retains its session.
 const COSTS_NOTHING: Duration = Duration::from_secs(5);
 
-/// What a load has noticed.
+/// Observations of a load.
 pub struct Progress(Mutex<Noticed>);
 
 struct Noticed {
@@ -47,18 +48,18 @@ impl Progress {
         self.0.lock().unwrap().results
     }
 
-    /// Its longest pause, and failures, since this was last asked.
+    /// Returns the longest pause and the failures since the last call.
     fn take(&self) -> (Duration, Vec<String>) {
         let mut noticed = self.0.lock().unwrap();
         (std::mem::take(&mut noticed.longest_pause), std::mem::take(&mut noticed.failures))
     }
 }
 
-/// The loads: of calls by each preset, and of the store.
+/// The loads: one of calls for each preset, and one of the store.
 struct Loads([Progress; PRESETS.len() + 1]);
 
 impl Loads {
-    /// Does something, and waits until every load goes on. What failed meanwhile.
+    /// Executes a disturbance and waits until every load continues. Returns the failures in the meantime.
     fn during(&self, what: &str, disturb: impl FnOnce()) -> Vec<String> {
         self.go_on();
         self.0.iter().for_each(|progress| drop(progress.take()));
@@ -84,7 +85,7 @@ impl Loads {
     }
 }
 
-/// Goes through pulls that last so long, another address, and a restart of both servers.
+/// Executes pulls of these durations, a change of address, and a restart of both servers.
 pub fn through(pulls: &[Duration]) {
     end_by_panics();
     let log = Log::new();
@@ -113,7 +114,7 @@ pub fn through(pulls: &[Duration]) {
         }
         let failures = loads.during("another address", || change_address("10.99.0.1", "10.99.0.3"));
         assert!(failures.is_empty(), "another address: {failures:?}");
-        // What the store holds is checked before it ends, and with it what it holds.
+        // The content of the store is checked before the store is killed, because it is then lost.
         is_written.store(true, Ordering::Relaxed);
         let failures = loads.during("the servers are killed, and started again", || {
             server.restart();
@@ -130,7 +131,7 @@ fn says_what_is_known(failure: &str) -> bool {
     failure.contains("the outcome is unknown") || failure.contains("not sent")
 }
 
-/// Loads go on for ever, and would be waited for.
+/// Exits the process on a panic, because the endless loads would otherwise be waited for.
 fn end_by_panics() {
     std::panic::set_hook(Box::new(|panic| {
         eprintln!("{panic}");

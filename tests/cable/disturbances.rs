@@ -1,10 +1,10 @@
-//! What happens to the cable and to addresses, as seen from the client's network.
+//! Disturbances of the cable and of addresses, executed from the client's network.
 
 use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// The end of the cable that is taken out: at the other one the link has no carrier.
+/// End of the cable that is disconnected; the link at the other end then has no carrier.
 #[derive(Clone, Copy, Debug)]
 pub enum End {
     Client,
@@ -20,7 +20,7 @@ fn network(end: End) -> String {
     std::env::var(if matches!(end, End::Client) { "NETWORK_A" } else { "NETWORK_B" }).unwrap()
 }
 
-/// Nothing gets through for so long.
+/// Interrupts the connection for a given time.
 pub fn pull(end: End, lasts: Duration) {
     let network = network(end);
     ip(&network, "link set cable down");
@@ -28,7 +28,7 @@ pub fn pull(end: End, lasts: Duration) {
     ip(&network, "link set cable up");
 }
 
-/// The client's host has another address from now on.
+/// Changes the address of the client's host.
 pub fn change_address(from: &str, to: &str) {
     let network = network(End::Client);
     ip(&network, &format!("address del {from}/24 dev cable"));

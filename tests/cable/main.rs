@@ -1,8 +1,8 @@
-//! Calls and a store between two networks, while their cable is pulled, their server is started again, and the client's
-//! address is another one: what is promised between hosts.
+//! Calls and a store between two networks, while their cable is pulled, their server is restarted, and the client's
+//! address changes: tests the guarantees between hosts.
 //!
-//! The ordinary test pulls the cable for 0.1 and 1 s; with `--ignored`, for 30 s. How long the client had no result is
-//! printed.
+//! The default test pulls the cable for 0.1 and 1 s; with `--ignored`, for 30 s. The time during which the client had
+//! no result is printed.
 #![cfg(feature = "full")]
 
 #[path = "../support/networks.rs"]
@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use networks::between_networks;
 
-/// What this program does in a network, if it is not a test; in the order of its words.
+/// Role of this program in a network, if it is not run as a test.
 const ROLE: &str = "FARCALL_TEST_ROLE";
 
-/// The program between two networks: the client in one, which starts its servers in the other.
+/// Runs the program between two networks: the client in one of them starts its servers in the other.
 fn between(role: &str) {
     let tried = between_networks("exit 0", "");
     if !tried.status.success() {
@@ -39,7 +39,7 @@ fn between(role: &str) {
     said.lines().filter(|line| line.starts_with("cable: ")).for_each(|line| println!("{line}"));
 }
 
-/// In the other processes.
+/// Entry point of the other processes.
 #[test]
 fn child_entry() {
     match std::env::var(ROLE).as_deref() {
@@ -55,7 +55,7 @@ fn calls_and_a_store_survive_pulls_of_the_cable_restarts_and_another_address() {
     between("pulls");
 }
 
-/// Longer than a client tries to connect again, and than a server keeps its session.
+/// Longer than a client tries to reconnect, and than a server retains its session.
 #[test]
 #[ignore = "takes minutes"]
 fn calls_and_a_store_survive_a_long_pull_of_the_cable() {

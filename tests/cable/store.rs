@@ -1,4 +1,4 @@
-//! A store that is written over RPC: what it acknowledged is there.
+//! A store that is written over RPC: acknowledged values must be found.
 
 use std::collections::HashMap;
 use std::process::{Child, Command, Stdio};
@@ -15,7 +15,7 @@ use crate::client::Progress;
 const ADDRESS: &str = "10.99.0.2:11401";
 const KEYS: u64 = 64;
 
-/// The process of the store.
+/// Process of the store.
 pub struct Store(Child);
 
 impl Store {
@@ -23,7 +23,7 @@ impl Store {
         Self(Self::spawn())
     }
 
-    /// Kills it, and starts it again: with nothing in it.
+    /// Kills the store and starts it again, empty.
     pub fn restart(&mut self) {
         self.kill();
         self.0 = Self::spawn();
@@ -48,11 +48,11 @@ impl Drop for Store {
     }
 }
 
-/// A client that writes, and what each key may hold.
+/// A client that writes, and the possible values of each key.
 pub struct Writer {
     client: KvClient,
     next: u64,
-    /// By key: the value that was acknowledged last, if any, and those since whose outcome is unknown.
+    /// By key: the last acknowledged value, if any, and the later ones with unknown outcome.
     may_hold: HashMap<u64, Vec<Option<u64>>>,
 }
 
@@ -68,7 +68,7 @@ impl Writer {
         }
     }
 
-    /// Writes until told to stop.
+    /// Writes until `is_over` is set.
     pub fn run(&mut self, progress: &Progress, is_over: &AtomicBool) {
         while !is_over.load(Ordering::Relaxed) {
             let (key, value) = (self.next % KEYS, self.next);
@@ -91,7 +91,7 @@ impl Writer {
         }
     }
 
-    /// Whether each key holds what it may.
+    /// Checks that each key has one of its possible values.
     pub fn check(&mut self) {
         for (key, may_hold) in &self.may_hold {
             let held = self.client.get(&key.to_le_bytes()).unwrap();

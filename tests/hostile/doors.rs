@@ -1,4 +1,4 @@
-//! Doors that are held shut: descriptors used up, handshakes that are never finished, connections that come at once.
+//! Blocked front ends: exhausted descriptors, handshakes that are never completed, many simultaneous connections.
 
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -11,19 +11,19 @@ use farcall::rpc::ClientOptions;
 
 use crate::server::{PATIENCE, Server, assert_answers, farcall, read_to_end};
 
-/// Descriptors that a server keeps for clients after the shortage was made: enough for one over RPC.
+/// Descriptors that remain for clients after the shortage was caused: enough for one client over RPC.
 const SPARE_DESCRIPTORS: u64 = 24;
 
 fn connect(place: &str, patience: Duration) -> std::io::Result<TcpStream> {
     TcpStream::connect_timeout(&place.parse::<SocketAddr>().unwrap(), patience)
 }
 
-/// As many connections as a door takes, up to `count`.
+/// Opens as many connections as a front end accepts, up to `count`.
 fn hold(place: &str, count: usize) -> Vec<TcpStream> {
     (0..count).map_while(|_| connect(place, Duration::from_secs(2)).ok()).collect()
 }
 
-/// Whether the door is open to clients, now or soon.
+/// Asserts that the front end accepts clients, immediately or after some time.
 fn assert_opens(server: &Server, door: &str) {
     let address = format!("{door}:{}", server.place(door));
     let (given_up, mut last) = (Instant::now() + PATIENCE, None);
@@ -38,7 +38,7 @@ fn assert_opens(server: &Server, door: &str) {
     panic!("nobody gets in by {address}: {last:?}");
 }
 
-/// This process plays many clients.
+/// Raises the descriptor limit, because this process acts as many clients.
 fn take_many_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
@@ -54,9 +54,9 @@ fn doors_open_again_after_a_shortage_of_descriptors() {
     prlimit(pid, Resource::Nofile, Rlimit { current: limit, maximum: limit }).unwrap();
     let mut connected = TcpStream::connect(server.place("tcp")).unwrap();
     for door in ["tcp", "rpc"] {
-        // More than the server has descriptors for, and enough to fill a backlog of the usual length.
+        // More than the server has descriptors for, and enough to fill a backlog of the default length.
         let held = hold(server.place(door), 200);
-        // Those who are inside are served meanwhile.
+        // Connected clients are served in the meantime.
         assert_answers(&mut connected);
         drop(held);
         assert_opens(&server, door);
@@ -74,7 +74,7 @@ fn silent_handshakes_do_not_keep_others_out() {
     let stored =
         farcall(&["kv", "set", "probe", "alive", "--server", &format!("rpc:{}", server.place("rpc"))]);
     assert!(stored.status.success(), "{stored:?}");
-    // Who had to give way is told so.
+    // A displaced client is notified of the reason.
     let mut oldest = silent.remove(0);
     oldest.set_read_timeout(Some(PATIENCE)).unwrap();
     let answer = read_to_end(&mut oldest);
@@ -87,7 +87,7 @@ fn a_thousand_clients_that_come_at_once_all_get_in() {
     let server = Server::start("crowd", &[]);
     let pid = Pid::from_raw(server.pid() as i32).unwrap();
     for door in ["tcp", "rpc"] {
-        // So that none is accepted while they come.
+        // Stopped, so that no connection is accepted while they are opened.
         kill_process(pid, Signal::STOP).unwrap();
         let crowd = hold(server.place(door), 1_000);
         kill_process(pid, Signal::CONT).unwrap();
@@ -103,7 +103,7 @@ fn a_thousand_clients_that_come_at_once_all_get_in() {
 fn an_rpc_client_costs_the_server_a_known_number_of_descriptors() {
     let server = Server::start("cost", &[]);
     let open_files = || std::fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap().count();
-    // What a handshake needs for a moment does not count, and may go a little later than the client is in.
+    // Descriptors of a handshake do not count. They may be closed shortly after the client is connected.
     let at_most = |limit: usize| {
         let since = Instant::now();
         while open_files() > limit {
@@ -120,7 +120,7 @@ fn an_rpc_client_costs_the_server_a_known_number_of_descriptors() {
     let nic = SoftNic::new();
     let connect = || KvClient::connect(&nic, server.place("rpc"), &ClientOptions::default()).unwrap();
     let _first = connect();
-    // What `src/open_files.rs` counts with.
+    // The numbers with which `src/open_files.rs` calculates.
     let with_first = at_most(before + 10);
     let _others: Vec<KvClient> = (0..8).map(|_| connect()).collect();
     at_most(with_first + 40);

@@ -1,4 +1,4 @@
-//! Garbage on every port: one clear answer each, and the service goes on.
+//! Invalid bytes on every port: each gets one clear reply, and the service continues.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use crate::server::{PATIENCE, Server, read_to_end};
 
-/// A handshake frame: magic, range of versions, length of the body, body.
+/// Returns a handshake frame: magic, range of versions, length of the body, body.
 fn frame(min: u16, max: u16, len_bytes: u32, body: &[u8]) -> Vec<u8> {
     let mut frame = b"FCL1".to_vec();
     frame.extend(min.to_le_bytes());
@@ -19,7 +19,7 @@ fn frame(min: u16, max: u16, len_bytes: u32, body: &[u8]) -> Vec<u8> {
 #[test]
 fn garbage_in_a_handshake_is_refused_in_words_and_harms_nobody() {
     let server = Server::start("handshake", &[]);
-    // A neighbour that says nothing costs the others nothing.
+    // A silent connection must not affect the others.
     let _silent = server.bootstrap();
     let attempts: [(&str, Vec<u8>, &str); 6] = [
         ("another protocol", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), "magic"),
@@ -37,7 +37,7 @@ fn garbage_in_a_handshake_is_refused_in_words_and_harms_nobody() {
         assert!(answer.starts_with(b"FCL1") && text.contains(says), "{what}: {text:?}");
         server.assert_serves();
     }
-    // Half a head, then gone.
+    // Half of a header, then the end of the connection.
     server.bootstrap().write_all(b"FCL1\x01").unwrap();
     server.assert_serves();
 }
@@ -61,7 +61,7 @@ fn garbage_on_the_memcached_front_ends_is_answered_or_closed_and_harms_nobody() 
         let mut unix = UnixStream::connect(server.place("unix")).unwrap();
         tcp.set_read_timeout(Some(PATIENCE)).unwrap();
         unix.set_read_timeout(Some(PATIENCE)).unwrap();
-        // The server may close before it has all of it.
+        // The server may close the connection before it has received all bytes.
         let _ = tcp.write_all(bytes).and_then(|()| tcp.shutdown(std::net::Shutdown::Write));
         let _ = unix.write_all(bytes).and_then(|()| unix.shutdown(std::net::Shutdown::Write));
         for answer in [read_to_end(&mut tcp), read_to_end(&mut unix)] {

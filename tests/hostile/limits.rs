@@ -1,4 +1,4 @@
-//! More than fits: it is refused, and what was there stays.
+//! Data that exceeds a limit is refused, and the previous content is retained.
 
 use std::fs;
 use std::io::Write;
@@ -34,7 +34,7 @@ fn a_full_store_that_may_not_evict_refuses_and_keeps_what_it_has() {
     let (stored, refused) = (tally["stored"].as_u64().unwrap(), tally["refused"].as_u64().unwrap());
     assert!(stored > 0 && refused > 0 && stored + refused == 1000, "{tally}");
     assert!(String::from_utf8_lossy(&loaded.stderr).contains("out of memory"), "{loaded:?}");
-    // What was acknowledged is still there.
+    // Acknowledged values can still be read.
     let mut stream = TcpStream::connect(server.place("tcp")).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let gets: String = (0..1000).map(|n| format!("get key{n}\r\n")).collect();

@@ -1,4 +1,5 @@
-//! Clients that make the server keep much for them: it stays below a bound, and gives back what it took.
+//! Clients that make the server buffer much data for them: its memory remains below a bound, and is released
+//! afterwards.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,10 +9,10 @@ use crate::server::{PATIENCE, Server};
 
 const MIB: u64 = 1 << 20;
 
-/// The store, as much for buffers, and as much again for all the rest.
+/// Bound of the memory: the store, as much for buffers, and as much again for everything else.
 const BOUND_BYTES: u64 = 3 * 64 * MIB;
 
-/// Above what the server had before the attack: allocators and the kernel may keep some.
+/// Maximum growth after an attack, which allocators and the kernel may retain.
 const KEPT_MAX_BYTES: u64 = 32 * MIB;
 
 fn resident_bytes(server: &Server) -> u64 {
@@ -26,7 +27,7 @@ fn client(server: &Server) -> TcpStream {
     stream
 }
 
-/// Whether a connected client is served by the thread that its value belongs to, however long it takes.
+/// Asserts that a connected client is served by the thread that owns its value, however long it takes.
 fn assert_stores(client: &mut TcpStream) {
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     client.write_all(b"set probe 0 0 5\r\nalive\r\nget probe\r\n").unwrap();
@@ -36,7 +37,8 @@ fn assert_stores(client: &mut TcpStream) {
     assert_eq!(answer, expected);
 }
 
-/// What the server takes while the attackers hold their connections, after it has dealt with all they sent.
+/// Attacks, and checks the memory of the server while the attackers hold their connections and after the server has
+/// handled everything that they sent.
 fn attack(server: &Server, attackers: usize, send: impl Fn(usize, &mut TcpStream)) {
     let before_bytes = resident_bytes(server);
     let mut connections: Vec<TcpStream> = (0..attackers).map(|_| client(server)).collect();
@@ -45,8 +47,8 @@ fn attack(server: &Server, attackers: usize, send: impl Fn(usize, &mut TcpStream
         send(number, connection);
         most_bytes = most_bytes.max(resident_bytes(server));
     }
-    // For a slow machine they sent a lot, and a command does not wait as long as this: on any of the server's threads,
-    // to which connections go in turns.
+    // On a slow machine the server may need long to handle the sent data, longer than the timeout of a command. The
+    // connections are assigned to the server's threads in turn, so two of them reach every thread.
     (0..2).for_each(|_| assert_stores(&mut client(server)));
     most_bytes = most_bytes.max(resident_bytes(server));
     assert!(most_bytes < BOUND_BYTES, "the server took {} MiB", most_bytes / MIB);
@@ -71,7 +73,7 @@ fn clients_that_do_not_take_their_replies_cost_a_bounded_amount() {
         setter.write_all(&[b'v'; 1_000_000]).unwrap();
         setter.write_all(b"\r\n").unwrap();
         server.assert_serves();
-        // The server may close a connection that holds too much.
+        // The server may close a connection for which it buffers too much.
         attack(&server, 300, |_, connection| drop(connection.write_all(&b"get big\r\n".repeat(50))));
     }
 }

@@ -1,5 +1,5 @@
-//! memcached's protocol used against its server: commands inside of other protocols, answers that nobody waits for, and
-//! the clock.
+//! Misuse of memcached's protocol against its server: commands inside of other protocols, replies that are not read,
+//! and changes of the clock.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use crate::server::{PATIENCE, Server, read_to_end};
 
-/// Everything that is answered to `sent` on a connection of its own, of which no more comes.
+/// Returns all replies to `sent` on a connection of its own, whose sending side is then closed.
 fn converse(server: &Server, sent: &[u8]) -> String {
     let mut stream = TcpStream::connect(server.place("tcp")).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // The server may close before it has all of it.
+    // The server may close the connection before it has received all bytes.
     let _ = stream.write_all(sent).and_then(|()| stream.shutdown(std::net::Shutdown::Write));
     String::from_utf8_lossy(&read_to_end(&mut stream)).into_owned()
 }
@@ -62,7 +62,8 @@ fn the_binary_protocol_is_refused_before_its_client_says_more() {
     assert!(answer.ends_with(b"use the text protocol"), "{answer:?}");
 }
 
-/// Adds an hour to the wall clock of the process that loads it, once the file named by `AN_HOUR_LATER` is there.
+/// Library that adds an hour to the wall clock of the process that loads it, once the file named by `AN_HOUR_LATER`
+/// exists.
 const HOUR_LATER: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -104,12 +105,12 @@ fn a_wall_clock_set_forward_expires_nothing() {
     };
     let before_s = time_s();
     std::fs::write(&signal, "").unwrap();
-    // The server's own word that it has seen the new time.
+    // The server's report shows that it uses the new time.
     while time_s() < before_s + 3600 {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(converse(&server, b"get k\r\n"), "VALUE k 0 1\r\nx\r\nEND\r\n");
-    // A Unix time is one of the clock that its sender reads.
+    // A Unix time refers to the clock that its sender reads.
     let unix_s = before_s + 3600 + 3000;
     let told = converse(&server, format!("ms told 1 T{unix_s}\r\nx\r\nmg told t\r\n").as_bytes());
     let left_s: u64 =

@@ -1,5 +1,5 @@
-//! Another user where processes of one user find each other: he takes numbers of queue pairs, does not answer, and asks
-//! a server to connect to them.
+//! Attacks by another user on the rendezvous of a user's processes: the attacker occupies queue pair numbers, does not
+//! reply, and requests a server to connect to them.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -18,14 +18,15 @@ use serde_json::Value;
 
 use crate::server::{PATIENCE, Server, binary};
 
-/// Blocks of queue pair numbers that he takes.
+/// Blocks of queue pair numbers that the attacker occupies.
 const BLOCKS: std::ops::Range<u32> = 1..21;
 
-/// What `work` makes is another user's, and says so to who asks the kernel.
+/// Executes `work` as another user: the objects that it creates belong to that user, as the kernel reports.
 fn as_stranger<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     let become_stranger_and_work = || {
         let (keep, nobody): (libc::c_long, libc::c_long) = (-1, 65534);
-        // SAFETY: the system calls, unlike the library's, change the user of this thread alone.
+        // SAFETY: the calls take only integers. Unlike the library functions, the system calls change the user of the
+        // calling thread only, which ends after `work`.
         let results = unsafe {
             [
                 libc::syscall(libc::SYS_setresgid, keep, nobody, keep),
@@ -43,7 +44,8 @@ fn socket() -> OwnedFd {
     net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
 }
 
-/// Takes an address, lets everybody in, and has no time for them: its backlog is full. `None` if it is not to be had.
+/// Binds an address with access for all users, and never accepts: its backlog is full. Returns `None` if the address
+/// is not available.
 fn squat(address: &SocketAddrUnix, path: Option<&Path>) -> Option<Vec<OwnedFd>> {
     let listener = socket();
     net::bind(&listener, address).ok()?;
@@ -61,7 +63,7 @@ fn squat(address: &SocketAddrUnix, path: Option<&Path>) -> Option<Vec<OwnedFd>> 
     }
 }
 
-/// The GID under which processes with this environment reach each other.
+/// Returns the GID at which processes with this environment reach each other.
 fn gid(environment: &[(&str, &Path)]) -> Gid {
     let devices = Command::new(binary())
         .args(["--json", "devices"])
@@ -74,7 +76,7 @@ fn gid(environment: &[(&str, &Path)]) -> Gid {
     Gid(groups.collect::<Vec<_>>().try_into().unwrap())
 }
 
-/// Asks to be connected to a queue pair; what the server answers.
+/// Requests a connection to a queue pair. Returns the server's reply.
 fn say_hello(server: &Server, qp_num: u32, gid: Gid) -> Result<(), RefusalKind> {
     let plan = Plan::named("server-reply").unwrap();
     let messages = RemoteRegion { addr: 1 << 20, len_bytes: 1 << 30, rkey: 7 };
@@ -104,7 +106,7 @@ fn say_hello(server: &Server, qp_num: u32, gid: Gid) -> Result<(), RefusalKind> 
     }
 }
 
-/// Attacks a server whose processes meet in `shared`, or where they do by themselves.
+/// Attacks a server whose processes use the rendezvous directory `shared`, or the default one.
 fn attack(name: &str, shared: Option<PathBuf>) {
     let variable = shared.iter().map(|path| format!("FARCALL_SOCKET_DIR={}", path.display()));
     let words: Vec<String> = std::iter::once("env".into()).chain(variable).collect();
@@ -123,7 +125,7 @@ fn attack(name: &str, shared: Option<PathBuf>) {
         BLOCKS.flat_map(squat_all).flatten().collect()
     });
     assert!(!held.is_empty(), "he has taken nothing");
-    // The first alone; then all at once, as the server's clients come.
+    // A single request first; then concurrent ones, as from the server's clients.
     let ask = |block: u32| say_hello(&server, block << 12 | 5, gid);
     assert_eq!(ask(BLOCKS.start), Err(RefusalKind::Resources));
     let answers: Vec<_> = std::thread::scope(|scope| {
@@ -135,7 +137,7 @@ fn attack(name: &str, shared: Option<PathBuf>) {
     server.assert_serves();
 }
 
-/// He may have guessed the number of a queue pair of our own user: who he is counts.
+/// The attacker may have guessed the number of a queue pair of the server's user: its own user identity is decisive.
 #[test]
 #[ignore = "needs root, to become another user"]
 fn a_stranger_is_refused_whatever_number_he_names() {

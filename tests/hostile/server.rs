@@ -1,4 +1,4 @@
-//! A serving binary, and what its attackers share.
+//! A serving binary, and functions shared by its attackers.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -10,26 +10,27 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-/// Longer than any answer takes, shorter than anybody waits: a test that gets here has failed.
+/// Longer than any reply takes. A test that waits this long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn farcall(args: &[&str]) -> Output {
     Command::new(binary()).args(args).stdin(Stdio::null()).output().unwrap()
 }
 
-/// The program under attack: that of `FARCALL_TEST_BINARY`, to see an attack succeed against an older one, else ours.
+/// Returns the program under attack: that of `FARCALL_TEST_BINARY`, to verify that an attack succeeds against an older
+/// one, else the tested one.
 pub fn binary() -> OsString {
     std::env::var_os("FARCALL_TEST_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_farcall").into())
 }
 
-/// A command of another user of the machine, who is in none of our groups.
+/// Returns a command that runs as another user of the machine, who is in none of the groups of this one.
 pub fn stranger(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.uid(65534).gid(65534).current_dir("/").stdin(Stdio::null());
     command
 }
 
-/// A `farcall kv serve` with every front end open; killed when dropped.
+/// A `farcall kv serve` with every front end, which is killed when this is dropped.
 pub struct Server {
     command: Vec<OsString>,
     child: Child,
@@ -41,7 +42,7 @@ impl Server {
         Self::start_by(&[], name, options)
     }
 
-    /// A server started by another program, whose words come first: `["nice"]`.
+    /// Starts a server by another command, whose words come first, such as `["nice"]`.
     pub fn start_by(words: &[&str], name: &str, options: &[&str]) -> Self {
         let socket = std::env::temp_dir().join(format!("farcall-hostile-{}-{name}.sock", std::process::id()));
         let mut command: Vec<OsString> = words.iter().map(Into::into).collect();
@@ -53,14 +54,14 @@ impl Server {
         Self { command, child, ready }
     }
 
-    /// Kills it and starts another one at the same addresses.
+    /// Kills the server and starts another one at the same addresses.
     pub fn restart(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
         (self.child, self.ready) = spawn(&self.command, self.place("tcp"), self.place("rpc"));
     }
 
-    /// Stops it as a debugger does.
+    /// Stops the server, as a debugger does.
     pub fn stop_for(&self, duration: Duration) {
         let process = Pid::from_raw(self.pid() as i32).unwrap();
         kill_process(process, Signal::STOP).unwrap();
@@ -88,7 +89,7 @@ impl Server {
         farcall(&[&["kv"], args, &["--server", &address]].concat())
     }
 
-    /// Whether values still go in and out, and the process has used no more than it should.
+    /// Asserts that values can be stored and read.
     pub fn assert_serves(&self) {
         let set = self.kv(&["set", "probe", "alive"]);
         assert!(set.status.success(), "{set:?}");
@@ -118,7 +119,7 @@ impl Drop for Server {
     }
 }
 
-/// Whether a connected client is served, however long it takes.
+/// Asserts that a connected client is served, however long it takes.
 pub fn assert_answers(client: &mut TcpStream) {
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     client.write_all(b"mn\r\n").unwrap();
@@ -127,12 +128,12 @@ pub fn assert_answers(client: &mut TcpStream) {
     assert_eq!(&answer, b"MN\r\n");
 }
 
-/// Everything the other side says until it closes.
+/// Returns everything that the other side sends until it closes the connection.
 pub fn read_to_end(stream: &mut impl Read) -> Vec<u8> {
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer) {
         Ok(_) => answer,
-        // It closed with bytes of ours unread.
+        // It closed the connection while sent bytes were unread.
         Err(error) if error.kind() == ErrorKind::ConnectionReset => answer,
         Err(error) => panic!("the server neither answers nor closes: {error}"),
     }

@@ -1,4 +1,4 @@
-//! Counters in shared memory: nothing done to that memory ends who counts or who reads.
+//! Counters in shared memory: no modification of that memory ends the counting or the reading processes.
 
 use std::fs::{self, OpenOptions};
 use std::process::{Command, Output};
@@ -11,7 +11,7 @@ fn counters(server: &Server) -> Output {
     farcall(&["stats", &server.pid().to_string(), "--json"])
 }
 
-/// Cuts every file that the server has open or mapped, as far as its own user may. Returns how many files it tried.
+/// Truncates every file that the server has open or mapped, as far as its own user may. Returns the number of files.
 fn cut_all_files(server: &Server) -> usize {
     let of_process = format!("/proc/{}", server.pid());
     let maps = fs::read_to_string(format!("{of_process}/maps")).unwrap();
@@ -36,7 +36,7 @@ fn cutting_the_files_of_a_server_ends_nobody() {
     server.assert_serves();
     assert!(cut_all_files(&server) > 3, "nothing found to cut");
     for _ in 0..3 {
-        // Counters are written anew ten times a second at most.
+        // Counters are published at most ten times a second.
         std::thread::sleep(std::time::Duration::from_millis(150));
         server.assert_serves();
     }
@@ -46,13 +46,13 @@ fn cutting_the_files_of_a_server_ends_nobody() {
     assert_eq!(report["alive"], true, "{report}");
 }
 
-/// Removes the segments that the server made, as `ipcrm` does.
+/// Removes the segments that the server created, as `ipcrm` does.
 fn remove_segments(server: &Server) -> usize {
     let list = fs::read_to_string("/proc/sysvipc/shm").unwrap();
     let fields = list.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let of_server = fields.filter(|fields| fields[4] == server.pid().to_string());
     let removed = of_server.map(|fields| {
-        // SAFETY: IPC_RMID takes no structure.
+        // SAFETY: IPC_RMID ignores the pointer, which is null, so no memory is accessed.
         let result =
             unsafe { libc::shmctl(fields[1].parse().unwrap(), libc::IPC_RMID, std::ptr::null_mut()) };
         assert_eq!(result, 0);
@@ -70,7 +70,7 @@ fn removing_the_counters_of_a_server_takes_them_from_readers_alone() {
     assert_eq!(counters(&server).status.code(), Some(3));
 }
 
-/// As root, or where anybody may have a mount namespace of his own.
+/// Runs as root, or where any user may create a mount namespace.
 #[test]
 fn a_full_dev_shm_ends_nobody_and_hides_no_counters() {
     let full = "mount -t tmpfs -o size=64k full /dev/shm && \
@@ -82,7 +82,7 @@ fn a_full_dev_shm_ends_nobody_and_hides_no_counters() {
     assert_eq!(shown.status.code(), Some(0), "{shown:?}");
 }
 
-/// Another user can make as many segments as the machine has.
+/// Another user can create as many segments as the machine supports.
 #[test]
 fn without_a_segment_a_program_works_uncounted_and_says_so_once() {
     let none = "echo 0 >/proc/sys/kernel/shmmni && exec \"$@\"";

@@ -1,4 +1,4 @@
-//! Another user of the machine at what a server shows: sockets and files.
+//! Access of another user of the machine to what a server exposes: sockets and files.
 
 use std::fs;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ fn another_user_is_refused_over_rpc() {
     server.assert_serves();
 }
 
-/// memcached's protocol knows no users: TCP is for those whom the address reaches.
+/// memcached's protocol has no users: TCP serves every client that reaches the address.
 #[test]
 #[ignore = "needs root, to become another user"]
 fn another_user_is_served_over_tcp_like_any_client() {
@@ -51,13 +51,15 @@ fn another_user_reads_no_counters() {
     assert_eq!(refused.status.code(), Some(3), "{refused:?}");
 }
 
-/// A copy of the program that runs with our rights, whoever starts it; removed when dropped.
+/// A set-user-ID copy of the program, which runs with the rights of this user whoever starts it; removed when this is
+/// dropped.
 struct SetUid(PathBuf);
 
 impl SetUid {
     fn new() -> Self {
         let copy = std::env::temp_dir().join(format!("farcall-hostile-{}-set-uid", std::process::id()));
-        // Not by us: a child that another test forks meanwhile would hold it open for writing, and it could not run.
+        // Copied by another process: a child that another test forks concurrently could otherwise inherit the copy
+        // open for writing, so that it could not be executed.
         let installed =
             Command::new("install").args(["-m", "4755"]).arg(binary()).arg(&copy).status().unwrap();
         assert!(installed.success());

@@ -1,9 +1,9 @@
-//! What a server tells Prometheus, and how many it tells it to at once.
+//! Metrics of a server for Prometheus, and the number of clients that it serves them to at once.
 
 use super::*;
 use std::time::Instant;
 
-/// What `promtool check metrics` finds wrong with a text of metrics, as far as it concerns this one.
+/// Returns the faults that `promtool check metrics` finds in a text of metrics, as far as they apply here.
 fn lint(text: &str) -> Vec<String> {
     const KINDS: [&str; 3] = ["counter", "gauge", "histogram"];
     let (mut wrong, mut help, mut kinds) = (Vec::new(), Vec::new(), Vec::<(String, String)>::new());
@@ -65,7 +65,7 @@ fn lint_finds_what_promtool_demands() {
     }
 }
 
-/// The metrics of a server of each kind that this process can start.
+/// Returns the metrics of a server of each kind that this process can start.
 fn metrics_of_servers() -> Vec<(&'static str, String)> {
     let kv = Server::start(&[
         "kv",
@@ -132,10 +132,10 @@ fn silent_clients_of_metrics_delay_no_scrape() {
         let line = line.unwrap_or_else(|| panic!("{name}: {text}"));
         line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()
     };
-    // More than there are places; some have begun a request, and some do not read the reply.
+    // More clients than there are slots; some have begun a request, and some do not read the reply.
     let mut silent: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(&address).unwrap()).collect();
     for client in silent.iter_mut().step_by(3) {
-        // It may be disconnected by now, for a later one.
+        // The client may already have been disconnected in favour of a later one.
         let _ = client.write_all(b"GET /metrics HTTP/1.1\r\n");
     }
     for client in silent.iter_mut().skip(1).step_by(3) {
@@ -146,7 +146,7 @@ fn silent_clients_of_metrics_delay_no_scrape() {
     }
     assert!(counter("displaced") >= 50.0, "200 clients had 64 places");
     assert!(counter("clients") >= 220.0);
-    // Those that stay are disconnected in time.
+    // The remaining clients are disconnected after a timeout.
     let begun = Instant::now();
     while counter("timed_out") == 0.0 {
         assert!(begun.elapsed() < Duration::from_secs(120), "no silent client was disconnected");

@@ -1,4 +1,4 @@
-//! Servers as those who keep them running see them: their log, their metrics, their configuration.
+//! Servers as their operators see them: log, metrics, configuration.
 
 mod exposition;
 mod watched;
@@ -16,7 +16,7 @@ fn farcall(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_farcall")).args(args).stdin(Stdio::null()).output().unwrap()
 }
 
-/// A server on ports of the system's choice; killed when dropped.
+/// A server on ports chosen by the system, which is killed when this is dropped.
 struct Server {
     child: Child,
     ready: Value,
@@ -51,7 +51,7 @@ impl Server {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Ends it as systemd does: how it ended, and its log.
+    /// Ends the server as systemd does. Returns its exit status and its log.
     fn stop(mut self) -> (ExitStatus, String) {
         self.signal(rustix::process::Signal::TERM);
         let mut log = String::new();
@@ -91,14 +91,14 @@ fn a_server_logs_connections_refusals_and_its_drain_if_it_is_told_to() {
         assert!(log.contains(part), "{part:?} is missing:\n{log}");
     }
 
-    // As it is, a log has warnings alone.
+    // By default the log contains warnings only.
     let server = Server::start(&rpc[..4]);
     let to = format!("rpc:{}", server.address("rpc"));
     assert!(farcall(&["kv", "set", "a", "b", "--server", &to]).status.success());
     assert_eq!(server.stop().1, "");
 }
 
-/// sd-daemon(3): the journal reads priorities before the text, and has the time itself.
+/// sd-daemon(3): the journal reads a priority before the text, and adds the time itself.
 #[test]
 fn lines_for_the_journal_begin_with_their_priority() {
     let journal = std::env::temp_dir().join(format!("farcall-journal-{}", std::process::id()));
@@ -149,12 +149,12 @@ fn metrics_are_told_over_http_with_a_histogram_of_calls() {
         value("farcall_rpc_handler_seconds_count{number=\"0\"}"),
         value("farcall_rpc_handler_seconds_bucket{number=\"0\",le=\"+Inf\"}"),
     );
-    // One of eight.
+    // One of eight calls is timed.
     assert!(timed >= 12.0 && timed == all, "{timed} and {all}");
     assert!(value("farcall_rpc_handler_seconds_sum{number=\"0\"}") > 0.0);
     assert!(get(&metrics, "/other").starts_with("HTTP/1.1 404"));
 
-    // A client that says nothing, or nothing that is HTTP, keeps nobody out.
+    // A client that sends nothing, or no valid HTTP, does not block others.
     let silent = TcpStream::connect(&metrics).unwrap();
     TcpStream::connect(&metrics).unwrap().write_all(&[b'x'; 100_000]).unwrap_or(());
     assert!(get(&metrics, "/metrics").starts_with("HTTP/1.1 200 OK\r\n"));
@@ -224,7 +224,8 @@ fn the_example_dashboard_asks_for_metrics_that_there_are() {
     assert!(count > 10, "only {count}: has the form of the dashboard changed?");
 }
 
-/// What memcached_exporter asks, and what it takes for a failure: keys of `stats` and `stats settings` that it needs.
+/// The requests of memcached_exporter, and the keys of `stats` and `stats settings` without which it reports a
+/// failure.
 #[test]
 fn exporters_of_memcached_get_what_they_ask() {
     let server = Server::start(&["kv", "serve", "--tcp", "127.0.0.1:0"]);
@@ -260,7 +261,7 @@ fn exporters_of_memcached_get_what_they_ask() {
     }
 }
 
-/// A folder of a test's own; removed when dropped.
+/// A directory of a test, which is removed when this is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -375,13 +376,13 @@ fn who_started_a_service_is_told_that_it_is_ready_and_that_it_stops() {
     }
 }
 
-/// sd_listen_fds(3): descriptors from 3 on, for the process whose pid is named.
+/// sd_listen_fds(3): descriptors starting with 3, for the process with the named pid.
 #[test]
 fn sockets_that_were_opened_before_are_served() {
     let folder = Folder::new("sockets");
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let unix = UnixListener::bind(folder.0.join("kv.sock")).unwrap();
-    // Without the flag that closes it: the shell moves it to its place.
+    // Duplicated without close-on-exec; the shell moves the descriptor to its number.
     let keep = |socket: BorrowedFd<'_>| rustix::io::dup(socket).unwrap();
     let (tcp_fd, unix_fd) = (keep(tcp.as_fd()), keep(unix.as_fd()));
     let script = format!(
@@ -408,7 +409,7 @@ fn sockets_that_were_opened_before_are_served() {
     assert!(server.stop().0.success());
     assert!(folder.0.join("kv.sock").exists(), "it is not ours to remove");
 
-    // An address that is named as well is served once, through the socket that there is.
+    // An address that is specified as well is served once, through the existing socket.
     let address = tcp.local_addr().unwrap().to_string();
     let server = Server::from(&mut run("1", &format!("--tcp {address} --tcp 127.0.0.1:0")));
     assert_eq!(server.ready["tcp"].as_array().unwrap().len(), 2, "{}", server.ready);
@@ -420,7 +421,7 @@ fn sockets_that_were_opened_before_are_served() {
         let refused = run(count, "").output().unwrap();
         assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     }
-    // Descriptor 5 is none.
+    // Descriptor 5 is not open.
     let refused = run("3", "5<&-").output().unwrap();
     assert!(String::from_utf8_lossy(&refused.stderr).contains("descriptor 5"), "{refused:?}");
 }
@@ -452,7 +453,7 @@ fn completions_and_manual_pages_cover_every_command() {
     assert_eq!(String::from_utf8_lossy(&completed.unwrap().stdout).trim(), "serve");
 }
 
-/// What was ignored, or done otherwise than it seemed, is refused or works.
+/// Options that were formerly ignored, or had an unexpected effect, are refused or work.
 #[test]
 fn what_would_surprise_silently_is_said_or_works() {
     let refused = |args: &[&str], part: &str| {
@@ -472,7 +473,7 @@ fn what_would_surprise_silently_is_said_or_works() {
         &format!("both ends would be of user {user}"),
     );
 
-    // Every case that was asked for is a result.
+    // Every selected case has a result.
     let told = farcall(&["conform", "-v", "--filter", "rc/write/*-length"]);
     let count =
         String::from_utf8_lossy(&told.stdout).lines().filter(|line| line.contains("rc/write/")).count();
@@ -507,7 +508,7 @@ fn what_would_surprise_silently_is_said_or_works() {
     );
 }
 
-/// As `farcall kv serve & farcall kv set greeting hello` does it, also under load.
+/// Like `farcall kv serve & farcall kv set greeting hello`, even under load.
 #[test]
 fn a_service_that_starts_is_waited_for() {
     let port = |reserved: &TcpListener| reserved.local_addr().unwrap().to_string();
@@ -517,7 +518,7 @@ fn a_service_that_starts_is_waited_for() {
         (&["rpc", "serve", "--listen"], &["rpc", "call", "hello", "--server"]),
         (&["memory", "serve", "--size", "64M", "--listen"], &["memory", "status", "--nodes"]),
     ] {
-        // On a loaded machine a second may pass before anything listens: again then.
+        // On a loaded machine a second may pass before the server listens; the test then tries again.
         let is_answered = (0..20).any(|_| {
             let address = port(&TcpListener::bind("127.0.0.1:0").unwrap());
             let at = match (serve[0], serve[2]) {
@@ -531,7 +532,7 @@ fn a_service_that_starts_is_waited_for() {
                 .stdout(Stdio::null())
                 .spawn()
                 .unwrap();
-            // The client is there first.
+            // The client starts first.
             std::thread::sleep(Duration::from_millis(100));
             let _server = Server::start(&[serve, &[&address]].concat());
             client.wait().unwrap().success()

@@ -1,6 +1,6 @@
-//! A server under load, watched through metrics, log and `stats --watch`: each of them tells what happens to it.
+//! A server under load, monitored through metrics, log and `stats --watch`: each of them reports every event.
 //!
-//! `FARCALL_WATCH_SECONDS`: how long, 12 by default.
+//! `FARCALL_WATCH_SECONDS` is the duration, 12 by default.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, sleep};
@@ -8,22 +8,22 @@ use std::time::Instant;
 
 use super::*;
 
-/// Places for memcached clients: the load takes two.
+/// Slots for memcached clients, of which the load uses two.
 const PLACES: usize = 8;
 
-/// What was done to the server, and where it is told.
+/// An event that is caused at the server, and where it is reported.
 struct Event {
     name: &'static str,
-    /// In the metrics, without the prefix that all have.
+    /// Name in the metrics, without the common prefix.
     metric: &'static str,
-    /// In `stats --watch`: label and counter.
+    /// Label and counter in `stats --watch`.
     watched: (&'static str, &'static str),
     log: &'static str,
-    /// Does it for so long.
+    /// Causes the event for the given duration.
     cause: fn(&Server, Duration),
 }
 
-/// In the order in which they happen: so that each begins with the one after it not having happened.
+/// Events in the order in which they are caused, such that no event causes a later one.
 const EVENTS: [Event; 5] = [
     Event {
         name: "a client is killed",
@@ -86,7 +86,7 @@ const EVENTS: [Event; 5] = [
             }
             let mut ask = || {
                 for client in &mut greedy {
-                    // Who is closed, or has no room for more, is not our concern.
+                    // A closed or full connection is irrelevant here.
                     let _ = client.0.get_mut().write(&b"get large\r\n".repeat(100));
                 }
             };
@@ -119,7 +119,7 @@ const EVENTS: [Event; 5] = [
     },
 ];
 
-/// Waits for something that comes soon, however busy the machine is.
+/// Waits for a condition that becomes true soon, with a timeout that allows for a busy machine.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -128,7 +128,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A client of the memcached door.
+/// A client of the memcached front end.
 struct Memcached(BufReader<TcpStream>);
 
 impl Memcached {
@@ -150,7 +150,7 @@ impl Memcached {
         assert_eq!(self.line(), "STORED\r\n");
     }
 
-    /// The value, if it is there.
+    /// Returns the value, if the key exists.
     fn get(&mut self, key: &str) -> Option<String> {
         self.0.get_mut().write_all(format!("get {key}\r\n").as_bytes()).unwrap();
         (self.line() != "END\r\n").then(|| {
@@ -160,13 +160,13 @@ impl Memcached {
         })
     }
 
-    /// Writes and reads, without haste, until it is over; how often.
+    /// Writes and reads slowly until `is_over` is set. Returns the number of rounds.
     fn load(&mut self, name: &str, is_over: &AtomicBool) -> u64 {
         let mut rounds = 0;
         while !is_over.load(Ordering::Relaxed) {
             let (key, value) = (format!("{name}{}", rounds % 100), rounds.to_string());
             self.set(&key, value.as_bytes());
-            // It may have been evicted meanwhile, nothing else.
+            // The value may only have been evicted in the meantime.
             assert!(self.get(&key).is_none_or(|got| got == value));
             rounds += 1;
             sleep(Duration::from_millis(1));
@@ -175,7 +175,7 @@ impl Memcached {
     }
 }
 
-/// A counter, as the metrics tell it now.
+/// Returns the current value of a counter in the metrics.
 fn value(server: &Server, metric: &str) -> f64 {
     let metrics = get(&server.address("metrics"), "/metrics");
     let line =
@@ -183,7 +183,8 @@ fn value(server: &Server, metric: &str) -> f64 {
     line.unwrap_or_else(|| panic!("no {metric}:\n{metrics}")).parse().unwrap()
 }
 
-/// `stats --watch` of the server, from its start to its end: the lines. They are more than a pipe holds.
+/// Runs `stats --watch` from the start of the server to its end, and returns its lines. They are read concurrently,
+/// because they exceed the capacity of a pipe.
 fn watch(server: &Server) -> JoinHandle<String> {
     let watch = Command::new(env!("CARGO_BIN_EXE_farcall"))
         .args(["stats", &server.ready["pid"].to_string(), "--watch", "--json"])
@@ -202,7 +203,7 @@ fn what_happens_to_a_server_under_load_is_told_by_metrics_log_and_watch() {
     let limits = ["--memory-mib", "8", "--connections-max", &places, "--buffers-mib", "2", "--log", "info"];
     let server = Server::start(&[&door[..], &limits].concat());
     let watching = watch(&server);
-    // Half of its part something happens, half of it nothing.
+    // An event takes half of its share of the time; the other half has no event.
     let half = Duration::from_secs_f64(seconds / 2.0 / EVENTS.len() as f64);
     let is_over = AtomicBool::new(false);
     let rounds = std::thread::scope(|scope| {
@@ -245,7 +246,7 @@ impl Drop for EndOnDrop<'_> {
     }
 }
 
-/// Events were seen, in their order, each at a time; then the end.
+/// Checks that the events were reported in their order at distinct times, followed by the end.
 fn check_watch(lines: &str) {
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let first = |(label, counter): (&str, &str)| {

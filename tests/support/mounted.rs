@@ -1,4 +1,4 @@
-//! A mounted file system over two memory nodes, of the program itself.
+//! A file system mounted over two memory nodes, by the program itself.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// After that a test calls something lost, however busy the machine is.
+/// Timeout after which a test fails, even on a busy machine.
 pub const LOST: Duration = Duration::from_secs(240);
 
 pub fn farcall() -> Command {
@@ -20,7 +20,7 @@ pub fn farcall() -> Command {
     command
 }
 
-/// A process that says one line of JSON when it is ready, killed when dropped.
+/// A process that prints one line of JSON when it is ready, and is killed when this is dropped.
 pub struct Process {
     pub child: Child,
     pub ready: Value,
@@ -31,7 +31,7 @@ impl Process {
         Self::try_start(arguments).unwrap_or_else(|said| panic!("{arguments:?}: {said}"))
     }
 
-    /// What it said on standard error instead, if it ended.
+    /// Starts the process. Returns its standard error instead if it exits.
     pub fn try_start(arguments: &[&str]) -> Result<Self, String> {
         let mut command = farcall();
         command.arg("--json").args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -42,7 +42,7 @@ impl Process {
             child.wait().unwrap();
             return Err(std::io::read_to_string(said).unwrap());
         };
-        // Its messages are for people who look at the test.
+        // Its messages are forwarded to the output of the test.
         std::thread::spawn(move || {
             BufReader::new(said).lines().for_each(|line| eprintln!("{}", line.unwrap()))
         });
@@ -53,7 +53,7 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// The process that serves; none while it is being replaced.
+    /// Returns the serving process; `None` while it is being replaced.
     pub fn worker(&self) -> Option<Pid> {
         let pid = self.child.id();
         let children = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
@@ -70,7 +70,7 @@ impl Drop for Process {
     }
 }
 
-/// Not, with the reason, where nobody may mount.
+/// Returns whether this process can mount; prints the reason if not.
 pub fn can_mount() -> bool {
     if !rustix::process::geteuid().is_root() || File::open("/dev/fuse").is_err() {
         println!("SKIPPED: mounting needs root and /dev/fuse");
@@ -93,12 +93,12 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// A small one; nothing, where nobody may mount.
+    /// Mounts a small file system; `None` if this process cannot mount.
     pub fn new(name: &str) -> Option<Self> {
         Self::of_size(name, 96)
     }
 
-    /// One of so many MiB; nothing, where nobody may mount.
+    /// Mounts a file system of `mib` MiB; `None` if this process cannot mount.
     pub fn of_size(name: &str, mib: u32) -> Option<Self> {
         if !can_mount() {
             return None;
@@ -118,12 +118,12 @@ impl Mounted {
         self.mount.worker()
     }
 
-    /// Kills whoever serves; whether there was one.
+    /// Kills the serving process. Returns whether there was one.
     pub fn kill_worker(&self) -> bool {
         self.worker().is_some_and(|worker| kill_process(worker, Signal::KILL).is_ok())
     }
 
-    /// Ends it as a user does.
+    /// Ends the mount as a user does.
     pub fn end(mut self) {
         self.mount.signal(Signal::TERM);
         assert!(self.mount.child.wait().unwrap().success());

@@ -1,4 +1,4 @@
-//! Volumes on two memory nodes, and mounts of them, of the program itself.
+//! Volumes on two memory nodes, and their mounts, by the program itself.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::mounted::{LOST, Process, can_mount, farcall};
 
-/// Two nodes that keep a volume, and a place for mounts of it.
+/// Two nodes that store a volume, and a directory for its mounts.
 pub struct VolumeNodes {
     pub root: PathBuf,
     pub addresses: String,
@@ -53,12 +53,12 @@ impl VolumeNodes {
         self.root.join("key").to_str().unwrap().to_owned()
     }
 
-    /// Mounts the volume; what was said instead, if it is refused.
+    /// Mounts the volume. Returns the error message if it is refused.
     pub fn try_mount(&self, name: &str) -> Result<VolumeMount, String> {
         self.try_mount_with(name, &[])
     }
 
-    /// The same with more options.
+    /// Does the same with further options.
     pub fn try_mount_with(&self, name: &str, more: &[&str]) -> Result<VolumeMount, String> {
         let dir = self.root.join(name);
         let _ = fs::create_dir(&dir);
@@ -74,7 +74,7 @@ impl VolumeNodes {
         self.mount_with(name, &[])
     }
 
-    /// The same with more options.
+    /// Does the same with further options.
     pub fn mount_with(&self, name: &str, more: &[&str]) -> VolumeMount {
         let begun = Instant::now();
         loop {
@@ -86,7 +86,7 @@ impl VolumeNodes {
         }
     }
 
-    /// What a command says of the nodes.
+    /// Returns the output of a command about the nodes.
     pub fn memory(&self, command: &str, more: &[&str]) -> Value {
         let mut asked = farcall();
         asked.args(["--json", "memory", command, "--nodes", &self.addresses]).args(more);
@@ -102,15 +102,15 @@ impl Drop for VolumeNodes {
     }
 }
 
-/// A mount of a volume. However the test ends, no process waits for it for ever: its server is killed first, stopped
-/// or not, and only then is the directory looked at.
+/// A mount of a volume. When this is dropped, the server is killed first, stopped or not, and only then is the
+/// directory accessed. Hence no process waits for it forever, however the test ends.
 pub struct VolumeMount {
     pub dir: PathBuf,
     pub mount: Process,
 }
 
 impl VolumeMount {
-    /// As if its machine lost power.
+    /// Kills all processes, as if the machine lost power.
     pub fn kill(&mut self) {
         let worker = self.mount.worker();
         let _ = self.mount.child.kill();
@@ -126,7 +126,7 @@ impl VolumeMount {
         kill_process(self.mount.worker().unwrap(), signal).unwrap();
     }
 
-    /// As a user ends it.
+    /// Ends the mount as a user does.
     pub fn end(mut self) {
         self.mount.signal(Signal::TERM);
         assert!(self.mount.child.wait().unwrap().success());
@@ -139,7 +139,7 @@ impl Drop for VolumeMount {
     }
 }
 
-/// All that was done on a mount is at the nodes.
+/// Waits until all operations on a mount are stored at the nodes.
 pub fn sync(dir: &Path) {
     File::open(dir).unwrap().sync_all().unwrap();
 }

@@ -2,15 +2,15 @@
 
 use std::process::{Command, Output};
 
-/// A shell's script with two networks, `$NETWORK_A` and `$NETWORK_B`, and a `/run` of its own. What it leaves behind
-/// ends with it. `$0` is the program.
+/// Runs a shell script with two networks, `$NETWORK_A` and `$NETWORK_B`, and a `/run` of its own. Its remaining
+/// processes end with it. `$0` is the program.
 pub fn between_networks(script: &str, faults: &str) -> Output {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--mount", "--net", "--pid", "--kill-child", "--mount-proc"]);
     command.args(["sh", "-c", "mount -t tmpfs none /run && exec bash \"$@\"", "sh"]);
     command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/.ci/networks"));
     command.args(["bash", "-c", script, env!("CARGO_BIN_EXE_farcall")]);
-    // Both ends share the user's directory, and would meet in shared memory.
+    // Both ends share the user's directory, and would otherwise use shared memory.
     command.env("FARCALL_WAY", "net").env("FARCALL_WIRE_FAULTS", faults);
     command.output().unwrap()
 }

@@ -1,5 +1,5 @@
-//! Stores of other projects, as programs of this host: memcached and Redis, with one thread each and in memory only, as
-//! our server is.
+//! Stores of other projects, run as programs of this host: memcached and Redis. Each runs with one thread and in
+//! memory only, as the store of Farcall does.
 
 use crate::experiments::server::{Ready, ServerError, ServerProcess};
 use crate::peer::{PeerError, free_ports};
@@ -10,16 +10,16 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A store that is another program.
+/// A store that is a separate program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ForeignStore {
-    /// memcached, by its text protocol.
+    /// memcached, accessed by its text protocol.
     Memcached,
-    /// Redis, by RESP2.
+    /// Redis, accessed by RESP2.
     Redis,
 }
 
-/// By which kind of socket it is reached.
+/// Kind of socket over which clients reach the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Socket {
     /// Loopback TCP.
@@ -29,7 +29,7 @@ pub enum Socket {
 }
 
 impl Socket {
-    /// Both of them.
+    /// Both kinds.
     pub const ALL: [Self; 2] = [Self::Tcp, Self::Unix];
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for ForeignStore {
 }
 
 impl ForeignStore {
-    /// Its server's program, which is also the name of Debian's package.
+    /// Returns the name of the server program, which is also the name of Debian's package.
     pub(crate) const fn program(self) -> &'static str {
         match self {
             Self::Memcached => "memcached",
@@ -60,7 +60,7 @@ impl ForeignStore {
         }
     }
 
-    /// What the program says of its version, in one line.
+    /// Returns the version line that the program prints.
     #[must_use]
     pub fn version(self) -> String {
         let output = Command::new(self.program()).arg("--version").output();
@@ -68,10 +68,10 @@ impl ForeignStore {
         text.unwrap_or_else(|error| format!("unknown: {error}"))
     }
 
-    /// Starts it at a free port or a socket of this user's, with room for so many bytes.
+    /// Starts the server on a free port or on a Unix socket of this user, with memory for the given number of bytes.
     ///
     /// # Errors
-    /// When it is not installed, or ends or hangs before it serves.
+    /// Returns an error if the program is not installed, or if it exits or hangs before it serves.
     pub(crate) fn serve(
         self,
         socket: Socket,
@@ -82,10 +82,11 @@ impl ForeignStore {
         self.serve_by(Command::new(self.program()), socket, unix_path, memory_bytes, cores)
     }
 
-    /// The same by a command that becomes its program, with arguments that come last.
+    /// Like [`Self::serve`], but started by `command`, which executes the server program; the server's arguments are
+    /// appended to it.
     ///
     /// # Errors
-    /// As [`Self::serve`].
+    /// Those of [`Self::serve`].
     pub(crate) fn serve_by(
         self,
         mut command: Command,

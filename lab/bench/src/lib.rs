@@ -1,21 +1,21 @@
 //! Workloads, experiments and reports of Farcall.
 //!
-//! - [`workload`]: the YCSB core workloads with values a reader can verify;
-//! - [`experiments`]: one file an experiment;
-//! - `figures` (feature `verbs`): the papers' figures, what they publish beside what is measured here;
-//! - `files` (feature `verbs`): files on `farcall mount`, and on what it is compared with;
+//! - [`workload`]: the YCSB core workloads with values that a reader can verify;
+//! - [`experiments`]: one file per experiment;
+//! - `figures` (feature `verbs`): the papers' figures, with the published values next to those measured here;
+//! - `files` (feature `verbs`): files on `farcall mount`, and on the file systems that it is compared with;
 //! - `grpc` (feature `verbs`): gRPC between two processes, with HTTP/2 and without;
 //! - [`load`]: the load generator, over any [`load::Target`];
 //! - [`measure`]: latencies, medians over repetitions, CPU, memory and system calls of processes;
 //! - `paged` (feature `verbs`): databases and machine learning with a part of their memory resident;
 //! - [`peer`]: the other process of a measurement, on this host or another;
-//! - [`baseline`]: the bare limits of the machine;
-//! - [`rivals`]: stores to compare with, [`foreign_store`]: those that are other programs;
+//! - [`baseline`]: the limits of the machine without Farcall;
+//! - [`rivals`]: other designs of stores to compare with, [`foreign_store`]: stores that are separate programs;
 //! - `remio` (feature `verbs`): one-sided I/O to memory that another process donates;
-//! - `rnic` (feature `verbs`): what verbs can do between two processes;
+//! - `rnic` (feature `verbs`): performance of verbs between two processes;
 //! - `streams` (feature `verbs`): byte streams between two processes;
 //! - `training` (feature `verbs`): TensorFlow with a parameter server, over TCP and under `farcall run`;
-//! - `ucx` (feature `verbs`): the yardstick, UCX over shared memory;
+//! - `ucx` (feature `verbs`): UCX over shared memory, the reference for comparison;
 //! - [`report`]: one table model, as text or JSON, always with its conditions.
 
 pub mod baseline;

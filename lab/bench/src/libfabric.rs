@@ -1,4 +1,4 @@
-//! libfabric's own benchmark, `fi_pingpong`, over its provider of shared memory: messages back and forth.
+//! libfabric's own benchmark, `fi_pingpong`, over its shared-memory provider: messages in both directions.
 
 use crate::peer::free_ports;
 use crate::program_pair::{in_path, last_line, run_pair};
@@ -7,20 +7,20 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 const PROGRAM: &str = "fi_pingpong";
-/// The provider: what libfabric has between processes of one host.
+/// libfabric's provider for processes of one host.
 const PROVIDER: &str = "shm";
-/// Bytes of one test: it takes a fraction of a second.
+/// Bytes transferred by one test, which takes a fraction of a second.
 const BYTES: usize = 64 << 20;
 
-/// libfabric could not be measured, in a sentence.
+/// Reason why libfabric could not be measured, as a sentence.
 #[derive(Debug, thiserror::Error)]
 #[error("no comparison with libfabric: {0}")]
 pub(crate) struct LibfabricError(String);
 
-/// Bytes a second that messages of so many bytes carry in one direction, while as many come back.
+/// Returns the bytes a second in one direction that a ping-pong of messages of `len_bytes` bytes carries.
 ///
 /// # Errors
-/// When it is not installed, or cannot run here; callers report it and go on.
+/// Returns an error if the program is not installed or cannot run here. Callers report it and continue.
 pub(crate) fn ping_pong(
     len_bytes: usize,
     server_core: usize,
@@ -50,7 +50,8 @@ fn command(program: &Path, len_bytes: usize) -> Command {
     command
 }
 
-/// The column of that name; a message there and one back are counted, so each direction has half.
+/// Returns the rate from the column `MB/sec`. The program counts both directions of the ping-pong, so each direction
+/// has half of it.
 fn bytes_per_second(output: &str) -> Option<f64> {
     let mut lines = output.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
     let heading = lines.find(|words| words.contains(&"MB/sec"))?;

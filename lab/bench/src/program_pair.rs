@@ -1,4 +1,5 @@
-//! Another project's benchmark of two processes: a server that listens, and a client that prints what it measured.
+//! Benchmarks of other projects that consist of two processes: a server that listens, and a client that prints the
+//! results.
 
 use crate::peer::ChildProcess;
 use std::io::Read;
@@ -7,19 +8,19 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-/// How long the server may take to listen.
+/// Timeout for the server to start listening.
 const START_PATIENCE: Duration = Duration::from_secs(5);
-/// How long one test may run.
+/// Timeout of one test.
 const RUN_PATIENCE: Duration = Duration::from_secs(60);
 
-/// The file of a program, if it is installed.
+/// Returns the path of a program in `PATH`, if it is installed.
 pub(crate) fn in_path(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-/// Starts the server, which listens at `port`, then the client, each pinned to its core. What the client printed, or in
-/// words why there is nothing.
+/// Starts the server, which listens at `port`, then the client, each pinned to its core. Returns the client's output,
+/// or an error message.
 pub(crate) fn run_pair(
     server: &mut Command,
     server_core: usize,
@@ -41,7 +42,8 @@ pub(crate) fn run_pair(
     Err(message.to_owned())
 }
 
-/// Watches the kernel's table of listeners: connecting to find out would be taken for the client.
+/// Waits until the kernel's table of listening sockets contains `port`. A trial connection is not possible: the server
+/// would take it for the client.
 fn wait_until_listening(port: u16, server: &mut ChildProcess) -> Result<(), String> {
     let deadline = Instant::now() + START_PATIENCE;
     while !is_listening(port) {
@@ -68,8 +70,8 @@ fn is_listening(port: u16) -> bool {
     })
 }
 
-/// Waits for the end; the little that the test prints fits the pipes' buffers. Returns whether it succeeded, and what
-/// it said on standard output and standard error.
+/// Waits until the client exits; its output is short enough for the pipes' buffers. Returns whether it succeeded, its
+/// standard output and its standard error.
 fn finish(mut client: ChildProcess) -> Result<(bool, String, String), String> {
     let deadline = Instant::now() + RUN_PATIENCE;
     while client.is_alive() {
@@ -80,7 +82,7 @@ fn finish(mut client: ChildProcess) -> Result<(bool, String, String), String> {
     }
     let is_success = client.0.wait().is_ok_and(|status| status.success());
     let (mut out, mut err) = (String::new(), String::new());
-    // What cannot be read is missing from the output and noticed there.
+    // Read errors are ignored: callers notice that the output is incomplete.
     if let Some(mut pipe) = client.0.stdout.take() {
         let _ = pipe.read_to_string(&mut out);
     }
@@ -90,7 +92,7 @@ fn finish(mut client: ChildProcess) -> Result<(bool, String, String), String> {
     Ok((is_success, out, err))
 }
 
-/// The last line that says something.
+/// Returns the last line that is not blank.
 pub(crate) fn last_line(text: &str) -> Option<&str> {
     text.lines().map(str::trim).rfind(|line| !line.is_empty())
 }

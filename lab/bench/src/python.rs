@@ -1,12 +1,13 @@
-//! The Python interpreter that measurements of programs of others run by.
+//! The Python interpreter that runs the measured Python programs.
 
 use std::env;
 use std::process::{Command, Stdio};
 
-/// The environment variable that names the interpreter; without, `python3`.
+/// Environment variable that names the interpreter; the default is `python3`.
 const VARIABLE: &str = "FARCALL_PYTHON";
 
-/// The interpreter, if it has a module; else what is missing. `package` is what pip calls it.
+/// Returns the interpreter if it has `module`, else a message that names what is missing. `package` is the module's
+/// name for pip.
 pub(crate) fn python_with(module: &str, package: &str) -> Result<String, String> {
     let python = env::var(VARIABLE).unwrap_or_else(|_| "python3".to_owned());
     let finds = format!("import importlib.util, sys; sys.exit(importlib.util.find_spec('{module}') is None)");

@@ -1,4 +1,4 @@
-//! Stores to compare with: their GETs are READs by the client.
+//! Other designs of stores to compare with, whose clients execute a GET by RDMA READs.
 
 use farcall_kv::bypass::{BypassConfig, serve};
 use farcall_kv::{farm::Farm, pilaf::Pilaf};
@@ -6,35 +6,35 @@ use farcall_rpc::{Server, ServerError};
 use farcall_verbs::{Error, Provider};
 use serde::{Deserialize, Serialize};
 
-/// A store that is not ours.
+/// A store design of another project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Rival {
-    /// A 3-way cuckoo table and extents.
+    /// Pilaf: a 3-way cuckoo table and extents.
     Pilaf,
-    /// A hopscotch table with keys and values in it.
+    /// FaRM: a hopscotch table that contains keys and values.
     Farm,
-    /// A hopscotch table and extents.
+    /// FaRM-VAR: a hopscotch table and extents.
     FarmVar,
 }
 
-/// What a rival's server is to hold.
+/// Capacity of a store's server.
 #[derive(Debug, Clone, Copy)]
 pub struct Room {
-    /// Records.
+    /// Number of records.
     pub records: u32,
-    /// Memory of the index and of keys and values that are not in it.
+    /// Bytes of the index, and of keys and values stored outside it.
     pub memory_bytes: usize,
-    /// The largest value.
+    /// Length of the largest value in bytes.
     pub value_max_bytes: usize,
-    /// Of `farm`: the longest key with its value, and one byte, that is in the index.
+    /// `farm` only: length in bytes of the longest key and its value, plus one byte; they are stored in the index.
     pub inline_bytes: u32,
 }
 
 impl Rival {
-    /// All of them.
+    /// All designs.
     pub const ALL: [Self; 3] = [Self::Pilaf, Self::Farm, Self::FarmVar];
 
-    /// The name on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -44,7 +44,7 @@ impl Rival {
         }
     }
 
-    /// How it works, in a sentence.
+    /// Returns a description in one sentence.
     #[must_use]
     pub const fn summary(self) -> &'static str {
         match self {
@@ -56,14 +56,14 @@ impl Rival {
         }
     }
 
-    /// By its name.
+    /// Returns the design with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|rival| rival.name() == name)
     }
 
-    /// READs a GET, as the papers say: RF-RPC, then HERD (which says of FaRM that there is one more READ of a value that
-    /// is not in the table).
+    /// Returns the READs per GET that RF-RPC and then HERD publish. HERD states that FaRM needs one more READ for a
+    /// value that is not in the table.
     #[must_use]
     pub const fn published_reads_a_get(self) -> [Option<f64>; 2] {
         match self {
@@ -73,8 +73,8 @@ impl Rival {
         }
     }
 
-    /// Entries for so many records: three quarters full as published, or a fifth, so that next to no key is in a block
-    /// beyond its neighbourhood.
+    /// Returns the number of index entries for `records`. Pilaf's table is three quarters full, as published. The
+    /// hopscotch tables are one fifth full, so that almost no key lies in a block outside its neighbourhood.
     const fn entries(self, records: u32) -> u32 {
         match self {
             Self::Pilaf => records.saturating_mul(4).div_ceil(3).saturating_add(16),
@@ -107,7 +107,8 @@ impl Rival {
         Ok(config.extents_bytes(extents_bytes))
     }
 
-    /// Memory for so many records with pairs of so many bytes, while some of them have an old value beside the new one.
+    /// Returns the memory for `records` pairs of `pair_bytes` bytes, some of which temporarily have an old value in
+    /// addition to the new one.
     #[must_use]
     pub fn memory_bytes(self, records: u32, pair_bytes: usize) -> usize {
         let inline_bytes = if self == Self::Farm { pair_bytes as u32 } else { 0 };
@@ -116,10 +117,10 @@ impl Rival {
         self.index_bytes(&config) + extent_bytes * (records as usize + 1_024) + (1 << 20)
     }
 
-    /// Serves an empty store by one thread of a new server.
+    /// Serves an empty store with one thread of a new server.
     ///
     /// # Errors
-    /// If there is no room, or the server does not start.
+    /// Returns an error if the memory does not suffice or the server does not start.
     pub fn serve(self, provider: &dyn Provider, address: &str, room: &Room) -> Result<Server, ServerError> {
         let (config, builder) = (self.config(room)?, Server::builder().address(address));
         match self {

@@ -1,4 +1,4 @@
-//! Which tasks a peer process may be given.
+//! Tasks that a peer process can run.
 
 use crate::baseline::Answer;
 #[cfg(feature = "verbs")]
@@ -18,10 +18,11 @@ use crate::rnic::{Initiator, Issuer, OneOfMany, Target, echo::EchoServer};
 #[cfg(feature = "verbs")]
 use crate::streams;
 
-/// Does what the environment says, until killed or until the other end is gone. The whole of the hidden subcommand.
+/// Runs the task that the environment describes, until this process is killed or the other end exits. Implements the
+/// hidden subcommand completely.
 ///
 /// # Errors
-/// When it was not started by [`crate::peer::PeerLauncher`], or its system calls fail.
+/// Returns an error if this process was not started by [`crate::peer::PeerLauncher`], or if a system call fails.
 pub fn run_peer() -> Result<(), PeerError> {
     let order = Order::of_this_process()?;
     match order.kind.as_str() {
@@ -58,7 +59,7 @@ pub fn run_peer() -> Result<(), PeerError> {
     }
 }
 
-/// Whether a server half does tasks of this kind for another host: the serving ends of measurements, nothing else.
+/// Returns whether a server half accepts tasks of this kind from another host: only the serving ends of measurements.
 #[cfg(feature = "verbs")]
 pub(crate) fn is_done_for_others(kind: &str) -> bool {
     [Target::KIND, Issuer::KIND, EchoServer::KIND, Donor::KIND, streams::Server::KIND].contains(&kind)
@@ -73,8 +74,8 @@ pub(crate) fn is_done_for_others(_kind: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Not a test of its own: what a peer started by a test runs. Without a task it has nothing to do, as an ordinary
-    /// test run shows by the error.
+    /// Not a test by itself: entry point of the peers that tests start. In an ordinary test run there is no task,
+    /// which the error shows.
     #[test]
     fn entry_of_the_peer_process() {
         match run_peer() {

@@ -1,7 +1,7 @@
-//! UCX's own benchmark, `ucx_perftest`, over shared memory: the yardstick measured in the same run as ours.
+//! UCX's own benchmark, `ucx_perftest`, over shared memory: the reference, measured in the same run as Farcall.
 //!
-//! Each test runs as two processes, pinned to the same two cores as ours. UCX's latency tests report half a round
-//! trip; [`UcxResult`] keeps that and says so.
+//! Each test runs as two processes, pinned to the same two cores as those of Farcall. UCX's latency tests report half
+//! a round trip; [`UcxResult`] retains that unit and states it.
 
 use crate::peer::free_ports;
 use crate::program_pair::{in_path, last_line, run_pair};
@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The transport used: POSIX shared memory, which UCX prefers on one host.
+/// Transport: POSIX shared memory, which UCX prefers on one host.
 const TRANSPORT: &str = "posix";
 
 /// A test of `ucx_perftest`.
@@ -24,18 +24,18 @@ pub enum UcxTest {
     PutBandwidth,
     /// `am_bw`: active messages of 64 bytes, for their rate.
     AmRate,
-    /// `stream_lat`: a byte stream; so many bytes there, then back.
+    /// `stream_lat`: ping-pong over a byte stream, with the given number of bytes in each direction.
     StreamLatency(usize),
-    /// `stream_bw`: a byte stream; writes of so many bytes in one direction.
+    /// `stream_bw`: a byte stream in one direction, with writes of the given number of bytes.
     StreamBandwidth(usize),
-    /// `ucp_put_bw`: one-sided writes of so many bytes.
+    /// `ucp_put_bw`: one-sided writes of the given number of bytes.
     RemotePut(usize),
-    /// `ucp_get`: one-sided reads of so many bytes.
+    /// `ucp_get`: one-sided reads of the given number of bytes.
     RemoteGet(usize),
 }
 
 impl UcxTest {
-    /// Those of single messages.
+    /// Tests of single messages.
     pub const ALL: [Self; 4] = [Self::PutLatency, Self::AmLatency, Self::PutBandwidth, Self::AmRate];
 
     fn name(self) -> &'static str {
@@ -51,7 +51,7 @@ impl UcxTest {
         }
     }
 
-    /// Bytes of one message.
+    /// Returns the length of one message in bytes.
     #[must_use]
     pub fn message_len_bytes(self) -> usize {
         match self {
@@ -65,7 +65,7 @@ impl UcxTest {
         }
     }
 
-    /// Iterations that take a fraction of a second on a machine of our time.
+    /// Returns a number of iterations that takes a fraction of a second on current machines.
     fn iterations(self) -> u64 {
         match self {
             Self::PutLatency | Self::AmLatency => 1_000_000,
@@ -78,14 +78,14 @@ impl UcxTest {
         }
     }
 
-    /// Whether single messages are timed.
+    /// Returns whether the test measures latencies of single messages.
     #[must_use]
     pub fn is_latency(self) -> bool {
         matches!(self, Self::PutLatency | Self::AmLatency | Self::StreamLatency(_))
     }
 
-    /// Whether it is of UCX's upper floor (UCP), which chooses among the transports that it is left; the others name
-    /// one to the lower floor (UCT).
+    /// Returns whether the test belongs to UCX's upper layer (UCP), which chooses among the transports that it is
+    /// allowed to use. The other tests belong to the lower layer (UCT) and name one transport.
     fn is_of_ucp(self) -> bool {
         match self {
             Self::PutLatency | Self::AmLatency | Self::PutBandwidth | Self::AmRate => false,
@@ -102,7 +102,7 @@ impl fmt::Display for UcxTest {
     }
 }
 
-/// What `ucx_perftest` reported at the end of a test.
+/// Result that `ucx_perftest` reports at the end of a test.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct UcxResult {
     /// Messages sent.
@@ -110,15 +110,15 @@ pub struct UcxResult {
     /// Median latency one way (half a round trip), in microseconds, for the latency tests; overhead per message for
     /// the others.
     pub median_us: f64,
-    /// Mean over the whole test.
+    /// Mean over the complete test, in microseconds.
     pub mean_us: f64,
-    /// Megabytes (2^20 bytes) a second over the whole test.
+    /// Rate over the complete test in MiB (2^20 bytes) a second.
     pub mib_per_second: f64,
-    /// Messages a second over the whole test.
+    /// Messages a second over the complete test.
     pub messages_per_second: f64,
 }
 
-/// UCX could not be measured, in a sentence.
+/// Reason why UCX could not be measured, as a sentence.
 #[derive(Debug, thiserror::Error)]
 #[error("no comparison with UCX: {0}")]
 pub struct UcxError(String);
@@ -133,15 +133,15 @@ impl UcxError {
 #[derive(Debug, Clone)]
 pub struct Ucx {
     perftest: PathBuf,
-    /// As `ucx_info -v` says, for the conditions of a report.
+    /// Version that `ucx_info -v` prints, for the conditions of a report.
     pub version: String,
 }
 
 impl Ucx {
-    /// Looks for `ucx_perftest` and checks that it offers shared memory.
+    /// Searches for `ucx_perftest` and checks that it supports shared memory.
     ///
     /// # Errors
-    /// When it is absent or has no shared memory; callers go on without.
+    /// Returns an error if it is absent or does not support shared memory. Callers continue without UCX.
     pub fn find() -> Result<Self, UcxError> {
         let perftest = in_path("ucx_perftest").ok_or_else(|| {
             UcxError("ucx_perftest is not in PATH; install it: apt-get install ucx-utils".to_owned())
@@ -157,10 +157,10 @@ impl Ucx {
         Ok(Self { perftest, version: version.unwrap_or_else(|| "unknown version".to_owned()) })
     }
 
-    /// Runs one test, server and client each pinned to its core.
+    /// Runs one test, with server and client each pinned to its core.
     ///
     /// # Errors
-    /// When it cannot run here; callers report it and go on.
+    /// Returns an error if the test cannot run here. Callers report it and continue.
     pub fn run(&self, test: UcxTest, server_core: usize, client_core: usize) -> Result<UcxResult, UcxError> {
         let [port] = free_ports().map_err(|error| UcxError::of(test, error))?;
         let mut client = self.command(test, port);
@@ -202,8 +202,8 @@ fn version_in(info: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Finds the CSV result by the names in its heading, so that columns may move between versions. The heading looks like
-/// `iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr`.
+/// Finds the CSV columns by their names in the heading, so that versions with another order of columns work. The
+/// heading looks like `iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr`.
 fn parse(output: &str) -> Option<UcxResult> {
     let lines: Vec<Vec<&str>> = output.lines().map(|line| line.split(',').map(str::trim).collect()).collect();
     let at = lines.iter().position(|line| line.first() == Some(&"iterations"))?;
@@ -215,7 +215,7 @@ fn parse(output: &str) -> Option<UcxResult> {
     };
     Some(UcxResult {
         iterations: number(&|name| name == "iterations")? as u64,
-        // Some versions call it typical instead of naming the percentile.
+        // Some versions call the column `typical` instead of naming the percentile.
         median_us: number(&|name| name.contains("percentile") || name.starts_with("typical"))?,
         mean_us: number(&|name| name == "overall_lat" || name == "overall_overhead")?,
         mib_per_second: number(&|name| name == "overall_bw")?,

@@ -1,4 +1,4 @@
-//! What a case is.
+//! Description of a case.
 
 use farcall_verbs::{OpCaps, QpType, WrOpcode};
 
@@ -16,64 +16,64 @@ pub struct Need {
     pub ops: OpCaps,
 }
 
-/// What a provider may lack without telling by capabilities: a case that names it, and is refused as "unsupported",
-/// counts as unsupported.
+/// Feature that a provider may lack without a capability that indicates it. A case that names the feature, and is
+/// refused as "unsupported", counts as unsupported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
     /// Draining send queues (SQD).
     SendQueueDrain,
     /// Limit events of shared receive queues.
     SrqLimit,
-    /// Registering memory that exists.
+    /// Registering memory that the provider did not allocate.
     RegisterMemory,
     /// Huge pages.
     HugePages,
-    /// Completion queues that hold a bounded number of completions.
+    /// Completion queues with a bounded number of completions.
     CqOverrun,
 }
 
-/// The body of a case: what an initiator and a target do.
+/// Body of a case: the actions of initiator and target.
 pub(crate) type Body = fn(&mut End, &mut End) -> Verdict;
 pub(crate) type BoxedBody = Box<dyn Fn(&mut End, &mut End) -> Verdict>;
 
-/// One sentence of the specification, tried.
+/// A test of one statement of the specification.
 pub struct Case {
-    /// A stable name: `rc/write/remote-access/no-permission`.
+    /// Stable name: `rc/write/remote-access/no-permission`.
     pub name: String,
-    /// Where it is written.
+    /// Clause of the specification, or man page.
     pub source: &'static str,
-    /// What it needs.
+    /// Required operations.
     pub needs: Vec<Need>,
-    /// What the provider may refuse as unsupported.
+    /// Features that the provider may refuse as unsupported.
     pub optional: Vec<Feature>,
     pub(crate) body: BoxedBody,
 }
 
 impl Case {
-    /// Whether it uses queue pairs that may lose what they carry.
+    /// Returns whether the case uses unreliable queue pairs, whose messages may be lost.
     pub(crate) fn is_unreliable(&self) -> bool {
         self.needs.iter().any(|need| need.qp_type != QpType::Rc)
     }
 
-    /// Names a feature the provider may lack.
+    /// Adds a feature that the provider may lack.
     pub(crate) fn optional(&mut self, feature: Feature) -> &mut Self {
         self.optional.push(feature);
         self
     }
 
-    /// Adds operations it needs.
+    /// Adds required operations.
     pub(crate) fn needs(&mut self, qp_type: QpType, ops: OpCaps) -> &mut Self {
         self.needs.push(Need { qp_type, ops });
         self
     }
 }
 
-/// The table of cases while it is made.
+/// Table of cases under construction.
 #[derive(Default)]
 pub(crate) struct Table(pub(crate) Vec<Case>);
 
 impl Table {
-    /// Adds a case whose ends have no objects.
+    /// Adds a case whose ends start without objects.
     pub(crate) fn add(
         &mut self,
         name: impl Into<String>,
@@ -85,7 +85,7 @@ impl Table {
         self.0.last_mut().expect("just pushed")
     }
 
-    /// Adds a case whose ends are connected; it needs operations over the setup's transport.
+    /// Adds a case whose ends start connected, and which needs operations over the setup's transport.
     pub(crate) fn joined(
         &mut self,
         setup: Setup,
@@ -101,7 +101,7 @@ impl Table {
         self.add(name, source, joined).needs(setup.qp_type, needs)
     }
 
-    /// Adds a case whose ends have an ordinary reliable connection.
+    /// Adds a case whose ends start with a default reliable connection.
     pub(crate) fn rc(
         &mut self,
         name: impl Into<String>,
@@ -112,7 +112,7 @@ impl Table {
         self.joined(Setup::rc(), name, needs, source, body)
     }
 
-    /// Adds a case of an operation between ends that are connected; `what` is the rest of its name.
+    /// Adds a case of an operation whose ends start connected; `what` is the rest of its name.
     pub(crate) fn op_case(
         &mut self,
         setup: Setup,
@@ -125,7 +125,7 @@ impl Table {
         self.joined(setup, name, op.needed_caps(), source, move |a, b| body(a, b, op))
     }
 
-    /// Adds a case of an operation over a transport whose ends have no objects.
+    /// Adds a case of an operation over a transport whose ends start without objects.
     pub(crate) fn op_case_apart(
         &mut self,
         qp_type: QpType,

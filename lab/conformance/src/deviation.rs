@@ -1,6 +1,7 @@
-//! What providers are known to do otherwise than the specification says, each with its reason.
+//! Known deviations of providers from the specification, each with its reason.
 //!
-//! A listed case that fails counts as a known deviation; one that passes is reported too, so that the table is kept.
+//! A listed case that fails counts as a known deviation. One that passes is reported as well, so that the table is
+//! kept up to date.
 
 mod rxe;
 
@@ -9,21 +10,21 @@ use crate::glob;
 /// Cases that deviate.
 #[derive(Clone, Copy, Debug)]
 pub struct Deviation {
-    /// Their names, as a pattern.
+    /// Pattern of their names.
     pub pattern: &'static str,
-    /// What they then say, in part: another failure of such a case is no known deviation. Empty: anything.
+    /// Part of their failure text: another failure of such a case is not a known deviation. Empty matches any text.
     pub saying: &'static str,
-    /// Why, and what happens instead.
+    /// Reason, and the behaviour instead.
     pub reason: &'static str,
 }
 
 impl Deviation {
-    /// Whether it is about a case.
+    /// Returns whether the pattern matches a case.
     pub(crate) fn concerns(&self, case: &str) -> bool {
         glob::matches(self.pattern, case)
     }
 
-    /// Whether it explains what a case says.
+    /// Returns whether it explains the failure text of a case.
     pub(crate) fn explains(&self, case: &str, seen: &str) -> bool {
         self.concerns(case) && seen.contains(self.saying)
     }
@@ -39,7 +40,8 @@ const DROP_IN: &[Deviation] = &[Deviation {
 
 const SIM: &[Deviation] = &[];
 
-/// What a provider is known to deviate in; through libibverbs, `rxe` is the kernel's software RNIC, `drop-in` ours.
+/// Returns the known deviations of a provider. Through libibverbs, `rxe` is the kernel's software RNIC, and `drop-in`
+/// that of Farcall.
 pub fn of_provider(provider: &str) -> &'static [Deviation] {
     match provider {
         "softnic" => SOFTNIC,

@@ -1,23 +1,23 @@
-//! What a case finds wrong.
+//! Findings of a case.
 
 use std::fmt::Debug;
 
 use crate::executor::{Reason, Refusal};
 
-/// Why a case ended early.
+/// Reason why a case ended early.
 #[derive(Debug)]
 pub struct Finding {
-    /// What was seen, and what was expected.
+    /// Observed and expected behaviour.
     pub text: String,
-    /// The provider said that it does not offer what the case needs.
+    /// `true` if the provider reported that it does not support what the case needs.
     pub is_unsupported: bool,
 }
 
-/// How a case ends.
+/// Result of a case.
 pub type Verdict<T = ()> = Result<T, Finding>;
 
 impl Finding {
-    /// Something is not as it must be.
+    /// Creates the finding that the behaviour is not as expected.
     pub fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), is_unsupported: false }
     }
@@ -42,7 +42,7 @@ pub(crate) fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Verdict
     if holds { Ok(()) } else { Err(Finding::new(otherwise())) }
 }
 
-/// Expects equal bytes; tells the first that differs.
+/// Expects equal bytes; the finding names the first that differs.
 pub(crate) fn same_bytes(what: &str, seen: &[u8], expected: &[u8]) -> Verdict {
     if seen == expected {
         return Ok(());
@@ -58,7 +58,7 @@ pub(crate) fn same_bytes(what: &str, seen: &[u8], expected: &[u8]) -> Verdict {
     )))
 }
 
-/// Expects the provider to refuse a call; returns how it did.
+/// Expects the provider to refuse a call; returns the refusal.
 pub(crate) fn refused<T: Debug>(what: &str, result: Result<T, Refusal>) -> Verdict<Refusal> {
     match result {
         Err(refusal) if refusal.reason != Reason::Harness => Ok(refusal),

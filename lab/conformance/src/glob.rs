@@ -1,6 +1,6 @@
-//! Patterns for names of cases.
+//! Patterns of case names.
 
-/// Whether a name matches a pattern: `*` stands for any characters, also none and also `/`; `?` for one.
+/// Returns whether a name matches a pattern: `*` matches any characters, including none and `/`; `?` matches one.
 pub fn matches(pattern: &str, name: &str) -> bool {
     matches_bytes(pattern.as_bytes(), name.as_bytes())
 }

@@ -1,14 +1,14 @@
-//! One conformance suite of verbs semantics, written from the InfiniBand specification and rdma-core's man pages, for
-//! every provider.
+//! A conformance suite of verbs semantics for every provider, written from the InfiniBand specification and
+//! rdma-core's man pages.
 //!
 //! A [`Case`] is a stable name, its source and a function of two [`End`]s, the initiator and the target. The calls of
-//! an end go to an [`Executor`]: a device in this process ([`Local`]) or one behind a socket to an agent process
-//! ([`Remote`]). So the same cases run in one process, between processes, users and containers. A [`World`] makes the
-//! executors and lets time pass: a short sleep on real devices, virtual time in the simulator. [`run`] runs cases and
-//! says of each whether it passed, failed with what was seen, needs what the device does not have, or is a listed
-//! [`Deviation`].
+//! an end are executed by an [`Executor`]: a device in this process ([`Local`]), or one behind a socket to an agent
+//! process ([`Remote`]). The same cases therefore run in one process, and between processes, users and containers. A
+//! [`World`] creates the executors and lets time pass: a short sleep on real devices, virtual time in the simulator.
+//! [`run`] runs cases and reports for each whether it passed, failed with the observed behaviour, needs an operation
+//! that the device does not support, or is a listed [`Deviation`].
 //!
-//! `docs/CONFORMANCE.md` tells how to run it and what each provider deviates in.
+//! `docs/CONFORMANCE.md` describes how to run it, and the deviations of each provider.
 
 mod case;
 mod cases;

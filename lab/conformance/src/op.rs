@@ -1,4 +1,4 @@
-//! The operations of a queue pair, as tables of cases go through them.
+//! Operations of a queue pair, over which the tables of cases iterate.
 
 use farcall_verbs::{OpCaps, QpType, WrOpcode};
 
@@ -13,23 +13,23 @@ pub(crate) const ALL_OPS: [WrOpcode; 7] = [
     WrOpcode::ATOMIC_FETCH_AND_ADD,
 ];
 
-/// What cases need of a device.
+/// Capabilities of a device that cases need.
 pub(crate) const SEND: OpCaps = OpCaps::SEND;
 pub(crate) const WRITE: OpCaps = OpCaps::WRITE;
 pub(crate) const READ: OpCaps = OpCaps::READ;
 pub(crate) const ATOMIC: OpCaps = OpCaps::ATOMIC;
 
-/// The transports.
+/// All transports.
 pub(crate) const TRANSPORTS: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
 
-/// The operations of each transport.
+/// Returns the operations of each transport.
 pub(crate) fn operations() -> impl Iterator<Item = (QpType, WrOpcode)> {
     TRANSPORTS.into_iter().flat_map(|qp_type| {
         ALL_OPS.into_iter().filter(move |op| op.belongs_to(qp_type)).map(move |op| (qp_type, op))
     })
 }
 
-/// A transport's name in names of cases.
+/// Returns a transport's name as used in case names.
 pub(crate) fn transport_name(qp_type: QpType) -> &'static str {
     match qp_type {
         QpType::Uc => "uc",
@@ -38,15 +38,15 @@ pub(crate) fn transport_name(qp_type: QpType) -> &'static str {
     }
 }
 
-/// What cases ask of the operations of [`ALL_OPS`].
+/// Properties of the operations in [`ALL_OPS`].
 pub(crate) trait Operation {
-    /// The name in names of cases.
+    /// Returns the name as used in case names.
     fn name(self) -> &'static str;
 
-    /// What a device must offer for it.
+    /// Returns the capabilities that a device must have for it.
     fn needed_caps(self) -> OpCaps;
 
-    /// Whether the transport has it (IBA table 38).
+    /// Returns whether the transport defines it (IBA table 38).
     fn belongs_to(self, qp_type: QpType) -> bool;
 }
 

@@ -1,71 +1,71 @@
-//! What a run found.
+//! Results of a run.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// How a case ended.
+/// Outcome of a case.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
 pub enum Outcome {
-    /// As the specification says.
+    /// Conforms to the specification.
     Pass,
-    /// Otherwise.
+    /// Does not conform.
     Fail {
-        /// What was seen.
+        /// Observed behaviour.
         seen: String,
     },
-    /// The device does not have what the case needs.
+    /// The device does not support what the case needs.
     Unsupported {
-        /// Which capability.
+        /// Missing capability.
         capability: String,
-        /// How we know.
+        /// Evidence of the lack.
         reason: String,
     },
     /// Fails as listed.
     Deviation {
-        /// The table's reason.
+        /// Reason in the table.
         reason: &'static str,
-        /// What was seen.
+        /// Observed behaviour.
         seen: String,
     },
     /// Listed as a deviation, but passes: the table is out of date.
     UnexpectedPass {
-        /// The table's reason.
+        /// Reason in the table.
         reason: &'static str,
     },
 }
 
-/// A case and how it ended.
+/// A case and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CaseReport {
-    /// The case.
+    /// Name of the case.
     pub name: String,
-    /// Where its rule is written.
+    /// Source of its rule.
     pub source: &'static str,
-    /// How often it was tried.
+    /// Number of attempts.
     pub tries: u32,
-    /// How it ended.
+    /// Outcome.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// A run.
+/// Results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// What ran where.
+    /// Description of the world.
     pub world: String,
-    /// Case by case.
+    /// Results of the cases.
     pub cases: Vec<CaseReport>,
 }
 
 impl Report {
-    /// How many cases ended so.
+    /// Returns the number of cases with such outcomes.
     pub fn count(&self, which: impl Fn(&Outcome) -> bool) -> usize {
         self.cases.iter().filter(|case| which(&case.outcome)).count()
     }
 
-    /// How many failed.
+    /// Returns the number of failed cases.
     pub fn failed(&self) -> usize {
         self.count(|outcome| matches!(outcome, Outcome::Fail { .. }))
     }

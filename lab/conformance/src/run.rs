@@ -15,10 +15,10 @@ use crate::report::{CaseReport, Outcome, Report};
 use crate::watchdog::Watchdog;
 use crate::world::World;
 
-/// Runs cases in a world, one after the other; `tell` hears of each when it ended.
+/// Runs cases in a world, one after another; `tell` is called with each report.
 ///
 /// # Errors
-/// If the world has no ends; the text says why.
+/// Returns the reason if the world has no ends.
 pub fn run(
     world: &Rc<dyn World>,
     cases: &[Case],
@@ -26,7 +26,7 @@ pub fn run(
     mut tell: impl FnMut(&CaseReport),
 ) -> Result<Report, String> {
     let mut report = Report { world: world.name(), cases: Vec::with_capacity(cases.len()) };
-    // Several waits of a case may each end at the deadline.
+    // Each of several waits of a case may last until the deadline.
     let watchdog = Watchdog::start(world.pace().deadline * 6 + Duration::from_secs(60));
     for case in cases {
         let listed: Vec<&Deviation> =
@@ -49,7 +49,7 @@ pub fn run(
     Ok(report)
 }
 
-/// A pattern that stands for many cases is out of date only when none of them deviates any more.
+/// A pattern that matches several cases is out of date only if none of them deviates any more.
 fn forgive_groups(report: &mut Report, deviations: &[Deviation]) {
     let deviates = |deviation: &&Deviation| {
         report.cases.iter().any(|case| {
@@ -66,7 +66,7 @@ fn forgive_groups(report: &mut Report, deviations: &[Deviation]) {
     }
 }
 
-/// What the device lacks for the case.
+/// Result of an attempt: a missing capability, or the verdict of the case.
 enum Tried {
     Lacks(String),
     Ended(Verdict),
@@ -85,7 +85,7 @@ fn try_case(world: &Rc<dyn World>, case: &Case, is_listed: bool) -> Result<Tried
     }
     let run = AssertUnwindSafe(|| (case.body)(&mut a, &mut b));
     let ended = catch_unwind(run).unwrap_or_else(|panic| Err(Finding::new(panic_text(&*panic))));
-    // Whatever the case left behind must be destructible.
+    // All objects that the case left must be destructible.
     let cleaned = a.reset().and_then(|()| b.reset());
     Ok(Tried::Ended(ended.and(cleaned)))
 }

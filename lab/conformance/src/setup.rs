@@ -1,15 +1,15 @@
-//! How the two queue pairs of a case are made.
+//! Parameters of the two queue pairs of a case.
 
 use farcall_verbs::{Access, QpCap, QpType};
 
-/// Everything a region or queue pair can allow.
+/// All accesses that a region or queue pair can allow.
 pub(crate) const ALL_ACCESS: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
-/// The Q_Key of datagram queue pairs.
+/// Q_Key of datagram queue pairs.
 pub(crate) const QKEY: u32 = 0x1111_2222;
 
-/// What a case wants; the default is an ordinary RC pair that waits patiently.
+/// Parameters of a case; the default is an RC pair with long timeouts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub(crate) qp_type: QpType,
@@ -19,16 +19,16 @@ pub(crate) struct Setup {
     pub(crate) mr_len: u64,
     pub(crate) cqe: u32,
     pub(crate) signal_all: bool,
-    /// Ends transport retries soon (see `Pace::quick_retry`).
+    /// `true` if transport retries end soon (see `Pace::quick_retry`).
     pub(crate) is_impatient: bool,
-    /// The code of the ACK timeout, if it is another one than the usual.
+    /// Code of the ACK timeout, if it is not the default.
     pub(crate) timeout: Option<u8>,
-    /// Receiver-not-ready retries; 7 is for ever.
+    /// Number of receiver-not-ready retries; 7 retries forever.
     pub(crate) rnr_retry: u8,
-    /// The code of the receiver-not-ready timer.
+    /// Code of the receiver-not-ready timer.
     pub(crate) min_rnr_timer: u8,
     pub(crate) rd_atomic: u8,
-    /// A shared receive queue with so many receives.
+    /// Number of receives of the shared receive queue, if there is one.
     pub(crate) srq: Option<u32>,
 }
 
@@ -61,7 +61,7 @@ impl Setup {
         Self::new(QpType::Rc)
     }
 
-    /// Gives up soon if the target does not answer.
+    /// Returns the setup with transport retries that end soon.
     pub(crate) fn impatient(mut self) -> Self {
         self.is_impatient = true;
         self

@@ -1,14 +1,14 @@
-//! Notices calls of a provider that never return: no bound inside a case can end those.
+//! Detects calls of a provider that never return, which no deadline within a case can end.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-/// Ends the process if a case takes far longer than all its bounded waits together may. The thread that watches ends
-/// with the value.
+/// Ends the process if a case takes far longer than all its waits together may. The watching thread ends when this is
+/// dropped.
 pub(crate) struct Watchdog(mpsc::Sender<String>);
 
 impl Watchdog {
-    /// Watches from the first case on.
+    /// Starts the thread, which watches from the first case on.
     pub(crate) fn start(limit: Duration) -> Self {
         let (sender, names) = mpsc::channel::<String>();
         std::thread::spawn(move || {
@@ -30,7 +30,7 @@ impl Watchdog {
         Self(sender)
     }
 
-    /// A case begins.
+    /// Records the start of a case.
     pub(crate) fn begins(&self, name: &str) {
         self.0.send(name.into()).expect("the thread ends after us only");
     }

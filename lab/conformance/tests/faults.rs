@@ -1,4 +1,5 @@
-//! The suite on the software RNIC behind faults: what comes late is still what the specification says.
+//! Runs the suite on the software RNIC with injected faults: delayed completions must still conform to the
+//! specification.
 
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
@@ -8,10 +9,10 @@ use farcall_faults::Faults;
 use farcall_softnic::SoftNic;
 use farcall_verbs::Provider;
 
-/// Two suites at once keep a small machine busy for longer than its patience with each case.
+/// Two suites at once could keep a small machine busy for longer than the deadlines of the cases.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// `excused`: cases that cannot hold, as a pattern.
+/// Runs the suite; `excused` is the pattern of cases that cannot hold with the faults.
 fn conforms(spec: &str, excused: &str) {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let faults = Faults::new(spec.parse().unwrap(), None);
@@ -29,6 +30,6 @@ fn nothing_changes_where_faults_are_possible_and_none_happens() {
 
 #[test]
 fn completions_that_come_late_keep_to_the_specification() {
-    // Those take it that here, too, is complete what is complete at the other end.
+    // These cases assume that a request completed at one end has also completed at the other.
     conforms("seed=2,delay=20us..500us", "*/notify/completed-then-armed-is-found-by-a-poll");
 }

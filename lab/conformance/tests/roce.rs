@@ -1,5 +1,5 @@
-//! The suite on the software RNIC with everything over RoCEv2, clean and with faults on the wire: both ends in one
-//! process, in a network namespace of its own, where the port is free.
+//! Runs the suite on the software RNIC with all traffic over RoCEv2, without and with faults on the wire: both ends in
+//! one process, in a network namespace of its own, where the port is free.
 
 use std::process::Command;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use farcall_verbs::Provider;
 
 const PATTERNS: &str = "FARCALL_TEST_PATTERNS";
 
-/// The suite in this process, as the environment says.
+/// The suite in this process, configured by the environment.
 #[test]
 #[ignore = "the other tests run it in an environment"]
 fn suite() {

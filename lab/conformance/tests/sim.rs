@@ -1,4 +1,4 @@
-//! The suite in virtual time.
+//! Runs the suite in virtual time.
 
 use std::rc::Rc;
 

@@ -1,4 +1,4 @@
-//! The suite on the software RNIC, both ends in this process. `CONFORMANCE_FILTER` chooses cases.
+//! Runs the suite on the software RNIC with both ends in this process. `CONFORMANCE_FILTER` selects cases.
 
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ fn the_software_rnic_conforms_in_one_process() {
     assert_eq!(report.failed(), 0, "{report}");
     let outdated = report.count(|outcome| matches!(outcome, Outcome::UnexpectedPass { .. }));
     assert_eq!(outdated, 0, "listed as deviations, but they pass: {report}");
-    // A machine may lack huge pages, and UC has no shared receive queues here; everything else is offered.
+    // A machine may lack huge pages, and UC has no shared receive queues here; all other features are supported.
     let lacking = report.cases.iter().filter(|case| matches!(case.outcome, Outcome::Unsupported { .. }));
     let known = |name: &str| name.starts_with("mr/huge-pages/") || name.starts_with("uc/srq/");
     let lacking: Vec<&str> = lacking.map(|case| &*case.name).filter(|name| !known(name)).collect();

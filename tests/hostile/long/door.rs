@@ -1,4 +1,4 @@
-//! A client of one front end, which says of every operation what is known about its outcome.
+//! A client of one front end, which reports what is known about the outcome of every operation.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use farcall::kv::{Change, KvClient, KvError, MemcachedClient, MemcachedError, Wr
 use farcall::rpc::{ClientOptions, Executed};
 use farcall_softnic::SoftNic;
 
-/// Longer than a server is stopped.
+/// Longer than the server is stopped.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The front ends of a server.
@@ -18,18 +18,18 @@ pub enum Door {
     Rpc(String),
 }
 
-/// What came of an operation.
+/// Outcome of an operation.
 #[derive(Debug)]
 pub enum Outcome<T> {
-    /// It was executed, with this result.
+    /// It was executed with this result.
     Known(T),
     /// It was not executed and will not be.
     Nothing,
-    /// It may have been executed, or be executed later.
+    /// It may have been executed, or may be executed later.
     Unknown,
 }
 
-/// A value and, if the protocol tells it, its version.
+/// A value and, if the protocol provides it, its version.
 pub type Item = (Vec<u8>, Option<u64>);
 
 enum Connection {
@@ -37,7 +37,7 @@ enum Connection {
     Rpc(Box<KvClient>),
 }
 
-/// Connected again after every failure.
+/// Reconnects after every failure.
 pub struct Client {
     door: Door,
     connection: Option<Connection>,
@@ -59,7 +59,7 @@ impl Client {
         self.connection.as_mut()
     }
 
-    /// Does something with the connection, which does not outlive an unknown outcome.
+    /// Executes an operation on the connection, which is closed after an unknown outcome.
     fn with<T>(&mut self, operation: impl FnOnce(&mut Connection) -> Outcome<T>) -> Outcome<T> {
         let Some(connection) = self.connected() else {
             std::thread::sleep(Duration::from_millis(10));
@@ -83,7 +83,7 @@ impl Client {
         })
     }
 
-    /// Stores a value; only RPC tells times to live below a second, `None` if this front end cannot.
+    /// Stores a value. Only RPC supports a time to live below one second.
     pub fn set(&mut self, key: &[u8], value: &[u8], time_to_live: Duration) -> Outcome<()> {
         self.with(|connection| match connection {
             Connection::Memcached(client) => {
@@ -99,7 +99,7 @@ impl Client {
         })
     }
 
-    /// Whether there was something to delete.
+    /// Deletes a key. Returns whether it existed.
     pub fn delete(&mut self, key: &[u8]) -> Outcome<bool> {
         self.with(|connection| match connection {
             Connection::Memcached(client) => of_memcached(client.delete(key)),
@@ -109,7 +109,7 @@ impl Client {
         })
     }
 
-    /// Only over RPC.
+    /// Compares the version and stores a value; supported over RPC only.
     pub fn compare_and_swap(&mut self, key: &[u8], version: u64, value: &[u8]) -> Outcome<Change> {
         self.with(|connection| match connection {
             Connection::Memcached(_) => panic!("this client has no cas"),
@@ -143,7 +143,7 @@ fn of_memcached<T>(result: Result<T, MemcachedError>) -> Outcome<T> {
         Err(MemcachedError::Io(_) | MemcachedError::NoAnswer { .. } | MemcachedError::Closed) => {
             Outcome::Unknown
         }
-        // A store that is too full for the moment.
+        // The store is temporarily full.
         Err(MemcachedError::Refused(_)) => Outcome::Nothing,
         Err(error) => panic!("{error}"),
     }

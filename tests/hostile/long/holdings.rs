@@ -1,4 +1,4 @@
-//! What a server holds of the machine: memory, descriptors, threads.
+//! Resources of a server: memory, descriptors, threads.
 
 use std::fs;
 use std::thread;
@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::server::{PATIENCE, Server};
 
-/// The memory of those who stay may share descriptors with that of others who came and went: it lies in more of them.
+/// Allowed growth in descriptors. Memory of remaining clients may share descriptors with that of clients that have
+/// left, and may therefore be spread over more descriptors.
 const SPREAD: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +32,7 @@ impl Holdings {
         }
     }
 
-    /// What it holds once nobody asks for anything: its holdings did not change for a while.
+    /// Returns the resources of an idle server, after they have not changed for some time.
     pub fn at_rest(server: &Server) -> Self {
         let mut last = Self::of(server);
         for _ in 0..100 {
@@ -45,7 +46,7 @@ impl Holdings {
         panic!("the server does not come to rest: {last:?}");
     }
 
-    /// Fails unless the server comes back to what it held: memory within five percent, descriptors within [`SPREAD`].
+    /// Fails unless the server returns to these resources: memory within five percent, descriptors within [`SPREAD`].
     pub fn assert_given_back(self, server: &Server) {
         let began = Instant::now();
         loop {

@@ -1,5 +1,5 @@
-//! What runs long, by seeds: `FARCALL_HOSTILE_SECONDS` says how long each test attacks, `FARCALL_TEST_SEED` what it
-//! draws. `bash .ci/run --lane hostile soak` runs them at length.
+//! Long tests with seeds: `FARCALL_HOSTILE_SECONDS` is the duration of each attack, `FARCALL_TEST_SEED` the seed.
+//! `bash .ci/run --lane hostile soak` runs them for longer.
 
 mod door;
 mod holdings;
@@ -12,19 +12,19 @@ use rand::SeedableRng;
 use rand_pcg::Pcg64;
 use std::time::Duration;
 
-/// How long to attack.
+/// Returns the duration of an attack.
 fn attack_time() -> Duration {
     Duration::from_secs(number_of("FARCALL_HOSTILE_SECONDS").unwrap_or(20))
 }
 
-/// The seed of a run, printed.
+/// Returns the seed of a run, and prints it.
 fn seed() -> u64 {
     let seed = number_of("FARCALL_TEST_SEED").unwrap_or(1);
     println!("again with FARCALL_TEST_SEED={seed}");
     seed
 }
 
-/// The random numbers of one of several threads.
+/// Returns the random number generator of one of several threads.
 fn random(seed: u64, thread: u64) -> Pcg64 {
     Pcg64::seed_from_u64(seed.wrapping_mul(1_000_003).wrapping_add(thread))
 }

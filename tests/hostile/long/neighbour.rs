@@ -1,4 +1,4 @@
-//! A client that was there before an attack: it gets every answer.
+//! A client that was connected before an attack, and must get every reply.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::door::{Client, Door, Outcome};
 use crate::server::Server;
 
-/// More than the store of a server with default options holds.
+/// More records than the store of a server with default options can hold.
 const RECORDS: u32 = 6_000;
 
 pub struct Neighbour {
@@ -17,7 +17,7 @@ pub struct Neighbour {
 }
 
 impl Neighbour {
-    /// A neighbour at each front end, connected.
+    /// Connects one client to each front end.
     pub fn one_of_each(server: &Server) -> Vec<Self> {
         let doors = [
             Door::Tcp(server.place("tcp").into()),
@@ -33,7 +33,7 @@ impl Neighbour {
         doors.into_iter().enumerate().map(neighbour).collect()
     }
 
-    /// Fills the store, so that its memory is all there.
+    /// Fills the store, so that all of its memory is allocated.
     pub fn fill_store(&mut self) {
         for record in 0..RECORDS {
             let outcome =
@@ -49,7 +49,7 @@ impl Neighbour {
         assert!(matches!(stored, Outcome::Known(())), "{}: {stored:?}", String::from_utf8_lossy(&self.key));
         match self.client.get(&self.key) {
             Outcome::Known(Some((found, _))) => assert_eq!(found, value),
-            // The store may evict it.
+            // The store may have evicted it.
             Outcome::Known(None) => {}
             other => panic!("{}: {other:?}", String::from_utf8_lossy(&self.key)),
         }

@@ -1,6 +1,6 @@
-//! Descriptors, memory for buffers and /dev/shm run out under load, one after the other: who is connected goes on,
-//! others come in once the shortage is over, and what it took is given back. Threads cannot run out: a server has all
-//! of its own from the start.
+//! Descriptors, memory for buffers and /dev/shm are exhausted under load, one after another. Connected clients
+//! continue, others can connect after the shortage has ended, and the resources that it used are released. Threads
+//! cannot be exhausted: a server creates all of its threads at its start.
 
 use std::fs;
 use std::io::Write;
@@ -17,7 +17,7 @@ use super::traffic::attack_for;
 use super::{attack_time, seed};
 use crate::server::{PATIENCE, Server};
 
-/// A way to let a server run out of something, and to end that.
+/// A resource that a server is deprived of.
 #[derive(Clone, Copy, Debug)]
 enum Shortage {
     Descriptors,
@@ -26,7 +26,7 @@ enum Shortage {
 }
 
 impl Shortage {
-    /// Begins; returns what ends it.
+    /// Begins the shortage; returns a function that ends it.
     fn begin(self, server: &Server) -> Box<dyn FnOnce() + '_> {
         let now = Holdings::of(server);
         match self {
@@ -44,13 +44,13 @@ impl Shortage {
     }
 }
 
-/// Connections that send half of a large value each: twice what buffers may take.
+/// Number of connections that each send half of a large value: twice the limit of the buffers.
 const HALF_SENT: usize = 160;
 
 fn half_sent(server: &Server) -> Option<TcpStream> {
     let mut stream = TcpStream::connect(server.place("tcp")).ok()?;
     stream.set_write_timeout(Some(PATIENCE)).ok()?;
-    // It may be closed for it.
+    // The server may close the connection because of it.
     let _ = stream.write_all(b"set half 0 0 1000000\r\n").and_then(|()| stream.write_all(&[b'h'; 900_000]));
     Some(stream)
 }
@@ -70,7 +70,7 @@ fn limit<'a>(server: &'a Server, resource: &'static str, limit: u64) -> Box<dyn 
     })
 }
 
-/// Newcomers at every front end, until each has an answer. Returns how long that took.
+/// Connects new clients to every front end, until each has a reply. Returns how long that took.
 fn come_in(server: &Server) -> Duration {
     let began = Instant::now();
     for door in [

@@ -1,5 +1,5 @@
-//! Servers that are killed, stopped, evict and expire, under clients of every front end that come and go: there is an
-//! order in which one store after the other could have given all answers.
+//! Servers that are killed, stopped, evict and expire values, while clients of every front end connect and disconnect.
+//! There must be an order of operations in which a sequential store would give all the observed replies.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -17,10 +17,11 @@ const KEYS: usize = 3;
 const CLIENTS_OF_A_DOOR: usize = 3;
 const OPERATIONS_OF_A_ROUND: usize = 40;
 
-/// A value must not be found so long after the end of its time to live.
+/// Time after the end of its time to live from which a value must not be found.
 const EXPIRY_MARGIN: Duration = Duration::from_millis(500);
 
-/// A store that may forget: a key that was not found was evicted, expired or deleted, and does not come back.
+/// Model of a store that may lose values: a key that was not found was evicted, expired or deleted, and does not
+/// reappear.
 struct Cache;
 
 impl Sequential for Cache {
@@ -39,10 +40,10 @@ impl Sequential for Cache {
     }
 }
 
-/// When a value was written at the latest, and how long it lives.
+/// Latest time at which each value was written, and its time to live.
 type Lives = HashMap<u64, (u64, Duration)>;
 
-/// A client with what it has seen and done in a round.
+/// A client with its observations and operations of a round.
 struct Actor {
     client: Client,
     has_versions: bool,
@@ -60,7 +61,7 @@ fn key_of(round: u64, key: usize) -> Vec<u8> {
     format!("round-{round}-key-{key}").into_bytes()
 }
 
-/// Eight bytes of name, and a body that depends on it.
+/// Returns the bytes of a value: eight bytes of identity, and a body derived from it.
 fn bytes_of(value: u64, len_bytes: usize) -> Vec<u8> {
     let mut bytes = value.to_le_bytes().to_vec();
     bytes.extend((0..len_bytes as u64).map(|at| (value ^ at) as u8));
@@ -89,7 +90,7 @@ impl Actor {
         }
     }
 
-    /// Makes the operations of a round. Some rounds are quick, some wait for expiry in between.
+    /// Executes the operations of a round. Some rounds are fast, some wait for expiry in between.
     fn act(&mut self, round: u64, began: Instant) {
         self.seen.clear();
         let pause_us_max = if round.is_multiple_of(3) { 50_000 } else { 200 };
@@ -110,7 +111,8 @@ impl Actor {
         }
     }
 
-    /// An operation of the history and whether it returned; none if it had no effect and told nothing.
+    /// Executes an operation. Returns it for the history, and whether it returned; `None` if it had no effect and no
+    /// result.
     fn operate(&mut self, key: &[u8], number: usize, called: Duration) -> Option<(RegisterOp, bool)> {
         match (self.random.random_range(0..10), self.seen.get(&number).copied()) {
             (0..=3, _) => self.read(key, number),
@@ -122,7 +124,7 @@ impl Actor {
     }
 
     fn read(&mut self, key: &[u8], number: usize) -> Option<(RegisterOp, bool)> {
-        // A read without an answer tells nothing.
+        // A read without a reply has no result.
         let Outcome::Known(item) = self.client.get(key) else { return None };
         let found = item.map(|(bytes, version)| (value_of(&bytes), version));
         match found {
@@ -140,7 +142,7 @@ impl Actor {
 
     fn write(&mut self, key: &[u8], called: Duration) -> Option<(RegisterOp, bool)> {
         let (value, bytes) = self.next_value();
-        // Sockets tell whole seconds.
+        // Over sockets, times to live are whole seconds.
         let time_to_live = match (self.expires && self.random.random_range(0..3) == 0, self.has_versions) {
             (false, _) => Duration::ZERO,
             (true, true) => Duration::from_millis(self.random.random_range(1..300)),
@@ -179,8 +181,8 @@ fn known<T>(outcome: Outcome<T>, op: impl FnOnce(Option<T>) -> RegisterOp) -> Op
     }
 }
 
-/// Stops the server for a while, or kills it and starts another one in its place. Returns from when to when it may have
-/// forgotten everything.
+/// Stops the server for some time, or kills it and starts another one in its place. Returns the period in which it may
+/// have lost all values.
 fn disturb(server: &mut Server, random: &mut impl Rng, began: Instant) -> Option<(u64, u64)> {
     std::thread::sleep(Duration::from_millis(random.random_range(0..30)));
     match random.random_range(0..10) {
@@ -197,7 +199,8 @@ fn disturb(server: &mut Server, random: &mut impl Rng, began: Instant) -> Option
     }
 }
 
-/// Whether an order explains a round, and nothing outlived its time.
+/// Checks that an order of operations explains a round, and that no value was found after its time to live. Returns
+/// the number of operations.
 fn check<S: Sequential<Op = RegisterOp>>(
     object: &S,
     actors: &mut [Actor],
@@ -233,7 +236,7 @@ fn check<S: Sequential<Op = RegisterOp>>(
     count
 }
 
-/// Rounds of many operations on keys of their own, for as long as asked.
+/// Executes rounds of many operations, each on keys of its own, for the attack time.
 fn soak<S: Sequential<Op = RegisterOp>>(object: &S, name: &str, options: &[&str], is_cache: bool) {
     let seed = seed();
     let mut server = Server::start(name, options);

@@ -1,5 +1,5 @@
-//! Connections that come and go at random, on every port, with whatever their peers like to send. Neighbours get their
-//! answers all the while, and what the attack took is given back.
+//! Connections at random times on every port, with arbitrary content. Other clients get their replies throughout, and
+//! the resources that the attack used are released.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -17,7 +17,7 @@ use crate::server::Server;
 
 const ATTACKERS: u64 = 16;
 
-/// A connection of either kind.
+/// A connection of either socket type.
 trait Stream: Read + Write {
     fn end_writing(&self);
 }
@@ -34,7 +34,7 @@ impl Stream for UnixStream {
     }
 }
 
-/// An attacker gives up what takes so long; being cut off is no failure.
+/// Timeout after which an attacker stops its operation; a connection that is closed by the server is not a failure.
 const LONG: Duration = Duration::from_millis(200);
 
 fn connect(server: &Server, random: &mut impl Rng) -> Option<Box<dyn Stream>> {
@@ -52,7 +52,7 @@ fn connect(server: &Server, random: &mut impl Rng) -> Option<Box<dyn Stream>> {
     Some(Box::new(stream))
 }
 
-/// Something that begins well, for any of the front ends.
+/// Returns a request that begins correctly for one of the front ends.
 fn request(random: &mut impl Rng) -> Vec<u8> {
     let len_bytes = [0, 1, 100, 4_000, 100_000, 1 << 20][random.random_range(0..6)];
     let key = random.random_range(0..50);
@@ -80,29 +80,29 @@ fn oversized(random: &mut impl Rng) -> Vec<u8> {
     }
 }
 
-/// One connection with one misdeed.
+/// Executes one kind of misuse on one connection.
 fn attack(stream: &mut dyn Stream, random: &mut impl Rng) -> std::io::Result<()> {
     let whole = request(random);
     let mut answer = [0; 4096];
     match random.random_range(0..8) {
         0 => stream.write_all(&garbage(random))?,
         1 => stream.write_all(&oversized(random))?,
-        // Half of it, and then nothing.
+        // Part of a request, then nothing.
         2 | 3 => stream.write_all(&whole[..random.random_range(0..whole.len())])?,
-        // A byte at a time.
+        // One byte at a time.
         4 => {
             for byte in whole.iter().take(200) {
                 stream.write_all(&[*byte])?;
                 thread::sleep(Duration::from_micros(random.random_range(0..2_000)));
             }
         }
-        // Many requests, and no answer is read.
+        // Many requests without reading a reply.
         5 => {
             for _ in 0..50 {
                 stream.write_all(&whole)?;
             }
         }
-        // It waits, and says nothing.
+        // Waits without sending anything.
         6 => {
             let _ = stream.read(&mut answer)?;
         }
@@ -116,7 +116,7 @@ fn attack(stream: &mut dyn Stream, random: &mut impl Rng) -> std::io::Result<()>
     Ok(())
 }
 
-/// Attacks for so long. Returns the number of connections.
+/// Attacks for `duration`. Returns the number of connections.
 pub fn attack_for(server: &Server, duration: Duration, seed: u64) -> u64 {
     let (count, ends) = (AtomicU64::new(0), Instant::now() + duration);
     thread::scope(|scope| {
@@ -125,7 +125,7 @@ pub fn attack_for(server: &Server, duration: Duration, seed: u64) -> u64 {
             scope.spawn(move || {
                 while Instant::now() < ends {
                     if let Some(mut stream) = connect(server, &mut random) {
-                        // To be cut off is what an attacker has to expect.
+                        // The server may close the connection of an attacker.
                         let _ = attack(&mut *stream, &mut random);
                         count.fetch_add(1, Ordering::Relaxed);
                     }
@@ -142,7 +142,7 @@ fn neighbours_of_random_connections_are_served_and_what_those_took_is_given_back
     let seed = seed();
     let server = Server::start("traffic", &["--partitions", "2"]);
     let mut neighbours = Neighbour::one_of_each(&server);
-    // The store is full before anything is measured.
+    // The store is filled before the measurement.
     neighbours[0].fill_store();
     attack_for(&server, attack_time() / 10, seed ^ 1);
     let before = Holdings::at_rest(&server);

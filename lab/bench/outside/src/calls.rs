@@ -1,5 +1,5 @@
-//! Calls between a client and a server of this process, whose turns are taken one after the other: what each end
-//! executes for a call, verbs included.
+//! Calls between a client and a server of this process, which run alternately; for the count of instructions that each
+//! end executes per call, including its verbs.
 
 use std::hint::black_box;
 
@@ -14,7 +14,7 @@ use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos};
 const METHOD: u16 = 1;
 const REQUEST: [u8; 64] = [7; 64];
 const REPLY: [u8; 8] = [7; 8];
-/// Calls of a batch.
+/// Number of calls per batch.
 const BATCH: usize = 8;
 
 struct Echo;

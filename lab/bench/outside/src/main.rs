@@ -1,5 +1,6 @@
-//! Posts and polls `COUNT` messages of a kind between two queue pairs of this process, or makes calls, for `instructions.py`, which
-//! runs it under callgrind and reads what each of the functions below executed.
+//! Posts and polls `COUNT` messages of a kind between two queue pairs of this process, or makes calls.
+//! `instructions.py` runs it under callgrind and reads the number of instructions that each of the functions below
+//! executed.
 
 mod calls;
 
@@ -57,7 +58,7 @@ impl End {
         Sge { addr: self.mr.addr() as u64, length: len_bytes, lkey: self.mr.lkey() }
     }
 
-    /// Polls until `count` completions have come.
+    /// Polls until `count` requests have completed.
     fn wait(&mut self, count: usize, poll: fn(&mut dyn RawCq, &mut [Wc]) -> usize) {
         let mut wc = [Wc::default(); CHAIN];
         let mut taken = 0;
@@ -69,17 +70,19 @@ impl End {
     }
 }
 
-// What is counted, each by its name.
+// The counted functions, which callgrind identifies by name.
 
 #[inline(never)]
 fn count_post_send(qp: &mut dyn RawQp, wrs: &[SendWr<'_>]) {
-    // SAFETY: the regions live as long as the ends, and nobody looks at their bytes.
+    // SAFETY: the requests name memory of the regions of the two `End`s in `run`. An `End` drops its queue pair before its
+    // region. No code accesses that memory directly.
     unsafe { qp.post_send(black_box(wrs)) }.unwrap();
 }
 
 #[inline(never)]
 fn count_post_recv(qp: &mut dyn RawQp, wrs: &[RecvWr<'_>]) {
-    // SAFETY: as above.
+    // SAFETY: the receives name memory of the regions of the two `End`s in `run`. An `End` drops its queue pair before its
+    // region. No code accesses that memory directly.
     unsafe { qp.post_recv(black_box(wrs)) }.unwrap();
 }
 
@@ -98,7 +101,7 @@ fn count_poll_empty(cq: &mut dyn RawCq, wc: &mut [Wc]) -> usize {
     cq.poll(black_box(wc)).unwrap()
 }
 
-/// Posts `count` messages, `chain` at once; the last of each chain is signalled.
+/// Posts `count` messages in chains of `chain`, of which the last message is signalled.
 fn run(kind: &str, count: usize) {
     let (mut a, mut b) = (End::new(), End::new());
     a.connect(b.qp.qp_num());

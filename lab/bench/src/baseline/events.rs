@@ -1,4 +1,4 @@
-//! A pair of eventfds, both ends blocking: what it costs to wake a sleeper and be woken.
+//! A pair of eventfds with both ends blocking: cost of waking a sleeping thread and of being woken.
 
 use super::task::Answer;
 use crate::measure::{RoundTrips, ping_pong};
@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 pub(super) fn round_trips(plan: &PairPlan) -> Result<RoundTrips, PeerError> {
     let fresh = || eventfd(0, EventfdFlags::CLOEXEC).map_err(PeerError::system("eventfd"));
     let (there, back) = (fresh()?, fresh()?);
-    // It dies only by our hand: a death of its own would leave the read hanging.
+    // The peer must exit only when it is killed here: if it exited by itself, the read below would block forever.
     let _peer = plan.launcher.start(&Answer::Eventfd, plan.server_core, &[there.as_fd(), back.as_fd()])?;
     ping_pong(plan.warm_up, plan.duration, |_| {
         ring(&there)?;
@@ -17,7 +17,7 @@ pub(super) fn round_trips(plan: &PairPlan) -> Result<RoundTrips, PeerError> {
     })
 }
 
-/// The peer: answers ring after ring until it is killed.
+/// Runs the peer: replies to notifications until it is killed.
 pub(super) fn answer(
     there: &OwnedFd,
     back: &OwnedFd,

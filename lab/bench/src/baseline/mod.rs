@@ -1,7 +1,7 @@
-//! The bare limits of this machine: what two processes on two cores can do without any library between them.
+//! The limits of this machine: performance of two processes on two cores without any library between them.
 //!
-//! Every figure with two ends is measured between two *processes*, each pinned to a core of its own; the peer is
-//! this same program, started again (see [`crate::peer`]).
+//! Every figure with two ends is measured between two *processes*, each pinned to a core of its own. The peer is this
+//! program, started again (see [`crate::peer`]).
 
 mod events;
 mod memory;
@@ -23,7 +23,7 @@ pub use memory::COPY_LEN_BYTES;
 pub enum Baseline {
     /// A cache line written by each side in turn, polled by the other.
     SharedMemory,
-    /// TCP over loopback, both ends spinning on non-blocking sockets.
+    /// TCP over loopback, both ends polling non-blocking sockets.
     TcpSpin,
     /// TCP over loopback, both ends sleeping in `epoll_wait`.
     TcpEpoll,
@@ -31,7 +31,7 @@ pub enum Baseline {
     UnixEpoll,
     /// A pair of eventfds, both ends blocking in `read`.
     Eventfd,
-    /// The cheapest system call there and back.
+    /// The cheapest system call.
     SystemCall,
     /// Copying 1 MiB within one process.
     CopyPrivate,
@@ -40,7 +40,7 @@ pub enum Baseline {
 }
 
 impl Baseline {
-    /// All of them, fastest first.
+    /// All limits, fastest first.
     pub const ALL: [Self; 8] = [
         Self::SharedMemory,
         Self::TcpSpin,
@@ -53,7 +53,7 @@ impl Baseline {
     ];
 }
 
-/// What is measured, in a few words for a table.
+/// A short description for a table.
 impl fmt::Display for Baseline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -69,7 +69,7 @@ impl fmt::Display for Baseline {
     }
 }
 
-/// A limit, measured.
+/// A measured limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BaselineResult {
     /// Round trips, calls or copies.
@@ -78,10 +78,10 @@ pub struct BaselineResult {
     pub bytes_per_second: Option<f64>,
 }
 
-/// Measures one limit. The calling thread is pinned to the plan's client core and stays so.
+/// Measures one limit. The calling thread is pinned to the plan's client core and remains pinned.
 ///
 /// # Errors
-/// When the peer cannot be started or dies, or the system refuses sockets, memory or pinning.
+/// Returns an error if the peer cannot be started or crashes, or if the system refuses sockets, memory or pinning.
 pub fn measure(baseline: Baseline, plan: &PairPlan) -> Result<BaselineResult, PeerError> {
     crate::measure::pin_thread(plan.client_core)?;
     let (round_trips, copied) = match baseline {

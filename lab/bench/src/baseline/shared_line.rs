@@ -1,4 +1,4 @@
-//! Two processes that write a cache line each in turn: the floor under every figure on one host.
+//! Two processes that each write a cache line in turn: the lower limit of every latency on one host.
 
 use super::task::{Answer, PAYLOAD_LEN_BYTES};
 use crate::measure::{RoundTrips, ping_pong};
@@ -8,20 +8,21 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const WORDS: usize = PAYLOAD_LEN_BYTES / 8;
-/// After so many fruitless polls the client asks whether its peer is still alive.
+/// Number of empty polls after which the client checks whether its peer is still alive.
 const POLLS_PER_CHECK: u32 = 1 << 20;
 
-/// One direction: a line of payload whose last word is the number of the message. Two lines apart from the other
-/// direction, because processors fetch lines in pairs.
+/// One direction: a line of payload whose last word is the number of the message. The two directions are two lines
+/// apart, because processors fetch lines in pairs.
 #[repr(C, align(128))]
 struct Line {
     words: [AtomicU64; WORDS],
 }
 
-/// The lines of requests and of replies in a mapping that holds both.
+/// Returns the lines of requests and of replies in a mapping that contains both.
 fn lines(mapping: &Mapping) -> &[Line; 2] {
     assert!(mapping.len_bytes() >= size_of::<[Line; 2]>());
-    // SAFETY: the mapping is long enough, page-aligned, lives as long as the borrow, and holds only atomics.
+    // SAFETY: the mapping is page-aligned and at least as long as the array, as asserted above. It exists as long as
+    // the borrow of `mapping`, and the array contains only atomics, which other processes may modify concurrently.
     unsafe { &*mapping.base().cast() }
 }
 
@@ -40,7 +41,7 @@ impl Line {
         self.words[WORDS - 1].load(Ordering::Acquire) == number
     }
 
-    /// Whether the whole payload belongs to message `number`.
+    /// Returns whether the complete payload belongs to message `number`.
     #[inline]
     fn is_whole(&self, number: u64) -> bool {
         self.words.iter().all(|word| word.load(Ordering::Relaxed) == number)
@@ -74,7 +75,7 @@ fn wait_for(reply: &Line, number: u64, peer: &mut Peer) -> Result<(), PeerError>
     }
 }
 
-/// The peer: answers message after message until it is killed.
+/// Runs the peer: replies to messages until it is killed.
 pub(super) fn answer(
     memory: &OwnedFd,
     ready: impl FnOnce() -> Result<(), PeerError>,

@@ -1,4 +1,4 @@
-//! Echo over stream sockets: TCP on loopback and Unix, sleeping in epoll or spinning.
+//! Echo over stream sockets: TCP on loopback and Unix, sleeping in epoll or polling.
 
 use super::task::{Answer, PAYLOAD_LEN_BYTES, Waiting};
 use crate::measure::{RoundTrips, ping_pong};
@@ -33,7 +33,7 @@ fn round_trips(
     server: OwnedFd,
 ) -> Result<RoundTrips, PeerError> {
     let _peer = plan.launcher.start(&Answer::Echo(waiting), plan.server_core, &[server.as_fd()])?;
-    // Only the peer holds its end now, so its death is seen as the end of the stream.
+    // Only the peer holds its end now, so its exit closes the stream.
     drop(server);
     let mut end = End::new(&client, waiting)?;
     let mut reply = [0; PAYLOAD_LEN_BYTES];
@@ -45,7 +45,7 @@ fn round_trips(
     })
 }
 
-/// The peer: echoes whole payloads until the stream ends.
+/// Runs the peer: echoes complete payloads until the stream ends.
 pub(super) fn echo(
     socket: &OwnedFd,
     waiting: Waiting,
@@ -81,8 +81,8 @@ impl<'a> End<'a> {
         Ok(Self { socket, epoll: Some(epoll) })
     }
 
-    /// Sends all of `payload`. The buffers of a fresh stream hold far more than one payload, so a full one is waited
-    /// for by trying again.
+    /// Sends all of `payload`. The buffers of a new stream hold far more than one payload, so a full buffer is simply
+    /// retried.
     fn send(&mut self, payload: &[u8]) -> Result<(), PeerError> {
         let mut sent = 0;
         while sent < payload.len() {
@@ -99,7 +99,7 @@ impl<'a> End<'a> {
     fn receive(&mut self, payload: &mut [u8]) -> Result<(), PeerError> {
         let mut received = 0;
         while received < payload.len() {
-            // A sleeper asks the kernel to wait first, as event loops do.
+            // A sleeping end waits in the kernel before it receives, as event loops do.
             self.wait()?;
             match recv(self.socket, &mut payload[received..], RecvFlags::empty()) {
                 Ok((0, _)) | Err(Errno::CONNRESET) => return Err(PeerError::Ended),

@@ -1,26 +1,26 @@
-//! What the other end of a bare limit does.
+//! Task of the other end of a limit.
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes that travel each way in the round trips.
+/// Bytes transferred in each direction of a round trip.
 pub const PAYLOAD_LEN_BYTES: usize = 64;
 
-/// How an end waits for bytes.
+/// Wait strategy of an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Waiting {
-    /// Reads again and again.
+    /// Reads repeatedly.
     Spin,
     /// Sleeps in `epoll_wait`.
     Epoll,
 }
 
-/// How the other end answers.
+/// Method by which the other end replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// In a shared cache line. One descriptor: the memory.
+    /// In a shared cache line. Descriptor: the memory.
     SharedLine,
-    /// On a connected stream socket. One descriptor: the socket.
+    /// On a connected stream socket. Descriptor: the socket.
     Echo(Waiting),
-    /// One eventfd with another. Two descriptors.
+    /// From one eventfd to another. Two descriptors.
     Eventfd,
 }

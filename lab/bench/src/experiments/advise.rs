@@ -1,4 +1,4 @@
-//! Which preset calls of a certain shape should take here, and why.
+//! Advice on the preset for calls of a given shape on this machine, with the reasons.
 
 use super::ExperimentError;
 use super::calls::{self, CallSample, CallTask, Callee, Ground, Job, PATIENCE};
@@ -21,33 +21,33 @@ const CPU_NOTE: &str = "Both ends poll: their processors are busy whether calls 
 const NO_ADVICE_NOTE: &str = "No preset is recommended: threads of other programs competed for the processors, and \
                               chance decided which preset was measured while they ran.";
 
-/// What to advise on.
+/// Plan of the experiment.
 pub struct AdvisePlan {
     /// Cores, durations, repetitions.
     pub stage: Stage,
     /// The RNIC of both ends.
     pub chosen: Chosen,
-    /// What connections begin with instead of a probe.
+    /// Profile with which connections start instead of a probe.
     pub profile: Option<LinkProfile>,
-    /// The calls.
+    /// Shape of the calls.
     pub job: Job,
-    /// Connections, all run by one client thread.
+    /// Number of connections, all run by one client thread.
     pub clients: u32,
-    /// Calls under way on each connection.
+    /// Outstanding calls on each connection.
     pub window: u32,
 }
 
-/// A preset, or [`AUTO`], and what was measured of it, or why it could not be.
+/// A preset, or [`AUTO`], with its measurements or the reason why it could not be measured.
 struct Candidate {
     preset: &'static str,
     samples: Vec<CallSample>,
     failed: Option<String>,
 }
 
-/// Measures all presets that fit and explains the choice.
+/// Measures all suitable presets and explains the choice.
 ///
 /// # Errors
-/// When nothing can be measured.
+/// Returns an error if nothing can be measured.
 pub fn run(plan: &AdvisePlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
     let AdvisePlan { stage, chosen, job, .. } = plan;
     let nic = &chosen.selection;
@@ -81,7 +81,7 @@ pub fn run(plan: &AdvisePlan, progress: Progress<'_>) -> Result<Report, Experime
     if let Err(error) = server.stop(PATIENCE) {
         report.problems.push(error.to_string());
     }
-    // Programs may have begun since the first sample.
+    // Other programs may have started since the first sample.
     if report.warnings.is_empty() {
         contention_warning().into_iter().for_each(|warning| report.warn(warning));
     }
@@ -96,7 +96,8 @@ pub fn run(plan: &AdvisePlan, progress: Progress<'_>) -> Result<Report, Experime
 }
 
 impl Candidate {
-    /// Takes a sample, unless an earlier one failed: what this device cannot do is left out, the others go on.
+    /// Takes a sample, unless an earlier one failed. A preset that the device does not support is left out; the others
+    /// continue.
     fn measure(&mut self, plan: &AdvisePlan, ground: &Ground<'_>) {
         let AdvisePlan { job, clients, window, .. } = *plan;
         let callee = Callee::Job(job);
@@ -109,7 +110,7 @@ impl Candidate {
         }
     }
 
-    /// How it did; one that failed at any time does not count.
+    /// Returns the results for the comparison; none if any sample failed.
     fn contender(&self) -> Contender {
         let samples = if self.failed.is_none() { &self.samples[..] } else { &[] };
         Contender::of_calls(self.preset, samples)
@@ -118,7 +119,7 @@ impl Candidate {
 
 type LeftOut = Vec<(&'static str, String)>;
 
-/// The presets that suit calls of this size, and why the others do not.
+/// Returns the presets that suit calls of this size, and the reasons why the others do not.
 fn candidates(nic: &Nic, job: &Job) -> (Vec<&'static str>, LeftOut) {
     let (mut fitting, mut left_out) = (Vec::new(), Vec::new());
     for preset in PRESETS {
@@ -130,7 +131,8 @@ fn candidates(nic: &Nic, job: &Job) -> (Vec<&'static str>, LeftOut) {
     (fitting, left_out)
 }
 
-/// Datagrams are for messages that fit into one; longer ones go in pieces, each with its own round trip.
+/// Returns why `preset` does not suit the calls. Datagram presets are for messages that fit into one datagram: longer
+/// ones are split, and each part takes a round trip.
 fn misfit(preset: &Preset, nic: &Nic, job: &Job) -> Option<String> {
     let geometry = preset.plan.with_mtu(nic.mtu()).geometry;
     let too_long = |what: &str, bytes: usize, slot_bytes: u32| {
@@ -166,7 +168,7 @@ fn measured(taken: &[Candidate]) -> Table {
     table
 }
 
-/// The table of the choice, and its reasons in words.
+/// Adds the table of the choice and the reasons as text to `report`.
 fn explain(taken: &[Candidate], left_out: &[(&str, String)], report: &mut Report) {
     for (preset, why) in left_out {
         report.note(format!("Left out: {preset}, because {why}."));
@@ -179,7 +181,7 @@ fn explain(taken: &[Candidate], left_out: &[(&str, String)], report: &mut Report
     let ranked = ranked(&contenders);
     let auto = contenders.iter().find(|it| it.preset == AUTO);
     let Some(winner) = ranked.first() else {
-        // Whoever interrupts knows why.
+        // After an interruption the problems are not empty, and the reason is known.
         if report.problems.is_empty() {
             report.problems.push("no preset could be measured".to_owned());
         }
@@ -215,7 +217,7 @@ fn explain(taken: &[Candidate], left_out: &[(&str, String)], report: &mut Report
     report.note(CPU_NOTE);
 }
 
-/// Why the first is before the second: what was measured of both.
+/// Returns why the first preset ranks before the second, from the measurements of both.
 fn beside(winner: &Contender, second: &Contender, taken: &[Candidate]) -> String {
     let medians = |contender: &Contender| {
         let candidate = taken.iter().find(|it| it.preset == contender.preset);
@@ -248,7 +250,7 @@ fn beside(winner: &Contender, second: &Contender, taken: &[Candidate]) -> String
     )
 }
 
-/// How the messages of a call travel, who issues them, and in how many round trips.
+/// Returns how the messages of a call travel, which side issues them, and the number of round trips.
 fn way_of(preset: &str) -> String {
     let Some(Plan { request, response, .. }) = Plan::named(preset) else { return String::new() };
     let there = match request {

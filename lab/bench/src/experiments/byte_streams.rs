@@ -1,4 +1,4 @@
-//! Byte streams beside what bounds them and what people use: round trips, and writes in one direction.
+//! Byte streams compared with their upper limits and with common transports: round trips, and writes in one direction.
 
 use super::ExperimentError;
 use super::calls::{self, CallTask, Ground, PATIENCE};
@@ -19,12 +19,12 @@ use std::fmt;
 /// Lengths of writes: those of RR-Compound's comparison with sockets and raw WRITE, and longer ones.
 pub const LENS_BYTES: [usize; 7] = [16, 64, 512, 4 << 10, 32 << 10, 512 << 10, 1 << 20];
 
-/// The preset whose echo bounds a round trip.
+/// Preset whose echo is the lower limit of a round trip.
 const ECHO_PRESET: &str = "server-reply";
-/// From this length on raw WRITEs are measured with few outstanding, as `perf` does it.
+/// Minimum length for which raw WRITEs are measured with few outstanding, as in `perf`.
 const LONG_WRITE_BYTES: usize = 4 << 10;
 
-/// How the columns of the table of writes are to be read.
+/// Explanation of the columns of the table of writes.
 const NOTES: [&str; 3] = [
     "Every byte of a round trip is checked, and of 16 MiB before each timed run of writes; while that is timed, the first \
      and the last eight bytes of each write. Raw WRITE, the copy and UCX check nothing.",
@@ -33,7 +33,7 @@ const NOTES: [&str; 3] = [
     "The copy has one end and one block, which stays in its caches; a stream's bytes change cores.",
 ];
 
-/// What to measure.
+/// Plan of the experiment.
 pub struct StreamPlan {
     /// Cores, durations, repetitions.
     pub stage: Stage,
@@ -43,11 +43,11 @@ pub struct StreamPlan {
     pub lens_bytes: Vec<usize>,
     /// Sockets to compare with.
     pub sockets: Vec<Medium>,
-    /// Whether UCX's streams are measured, too.
+    /// `true` if UCX's streams are measured as well.
     pub with_ucx: bool,
 }
 
-/// What is measured.
+/// A measured quantity.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum What {
     Trips(Medium),
@@ -58,7 +58,7 @@ enum What {
     Ucx(UcxTest),
 }
 
-/// One of them, with everything measured for it.
+/// A measured quantity with its samples.
 struct Line {
     what: What,
     samples: Vec<Sample>,
@@ -78,10 +78,10 @@ impl fmt::Display for What {
     }
 }
 
-/// Measures streams beside their rivals, interleaved.
+/// Measures streams and the transports compared with them, interleaved.
 ///
 /// # Errors
-/// When ours cannot be measured. A missing UCX is a note.
+/// Returns an error if Farcall's streams cannot be measured. A missing UCX is a note.
 pub fn run(plan: &StreamPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
     let StreamPlan { stage, chosen, .. } = plan;
     pin_thread(stage.client_core)?;
@@ -248,7 +248,7 @@ fn cpu_us_per_mib(cores: f64, sample: &Sample) -> f64 {
     cores * 1e6 / (sample.bytes_per_second / (1 << 20) as f64)
 }
 
-/// Streams beside each of the others, repetition by repetition.
+/// Returns the ratios of streams to each of the others, computed within each repetition.
 fn table_of_ratios(lines: &[Line]) -> Table {
     let columns = vec![
         Column::new("figure", "stream's figure"),

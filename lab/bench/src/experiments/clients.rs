@@ -6,14 +6,14 @@ use crate::peer::{Peer, PeerError, PeerPlace, PeerTask, receive, send};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// What a client process does.
+/// Work of a client process.
 pub(crate) trait Client: Serialize + DeserializeOwned {
-    /// The name of this kind of tasks.
+    /// Name of this kind of task.
     const KIND: &'static str;
-    /// What it tells.
+    /// Result that the client reports.
     type Outcome: Serialize + DeserializeOwned;
 
-    /// Connects, says so, and waits there for all others; then measures.
+    /// Connects and calls `connected`, which returns when all clients are connected; then measures.
     fn run(
         &self,
         connected: impl FnMut() -> Result<(), ExperimentError>,
@@ -25,11 +25,11 @@ pub(crate) trait Client: Serialize + DeserializeOwned {
 #[serde(bound = "")]
 pub(crate) struct ClientProcess<C: Client>(C);
 
-/// All clients are connected: begin.
+/// Sent when all clients are connected.
 #[derive(Serialize, Deserialize)]
 struct Begin;
 
-/// What a client says after it is ready to connect: that it is connected, then its outcome.
+/// Message of a client after it is ready to connect: first that it is connected, then its outcome.
 type Said<T> = Result<T, String>;
 
 impl<C: Client> PeerTask for ClientProcess<C> {
@@ -49,7 +49,7 @@ impl<C: Client> PeerTask for ClientProcess<C> {
 /// again when all have ended.
 ///
 /// # Errors
-/// When one cannot be started, or fails.
+/// Returns an error if a client cannot be started, or fails.
 pub(crate) fn run_all<C: Client + Clone, M>(
     stage: &Stage,
     clients: &[C],

@@ -1,24 +1,24 @@
-//! Presets beside each other, and what the library chooses beside the best of them.
+//! Comparison of presets with each other, and of the library's choice with the best of them.
 
 use super::calls::CallSample;
 use crate::load::AUTO;
 use crate::measure::{PairedRatio, Spread};
 use crate::report::{Cell, Column, Table};
 
-/// The choice shall be as fast as the best preset, but for so much.
+/// Minimum acceptable ratio of the rate of the chosen preset to that of the best one.
 const NEAR: f64 = 0.9;
 
 /// A preset, or [`AUTO`], with its operations a second in each repetition.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Contender {
     pub(crate) preset: &'static str,
-    /// What was chosen, if that was left to the library.
+    /// Preset that the library chose; `None` if the preset was specified.
     pub(crate) chosen: Option<String>,
     pub(crate) per_second: Vec<f64>,
 }
 
 impl Contender {
-    /// Of what was measured of calls.
+    /// Creates it from samples of calls.
     pub(crate) fn of_calls(preset: &'static str, samples: &[CallSample]) -> Self {
         let choice = samples.iter().find_map(|sample| sample.choice.as_ref());
         Self {
@@ -32,13 +32,13 @@ impl Contender {
         Spread::of(self.per_second.iter().copied()).map_or(f64::NAN, |spread| spread.median)
     }
 
-    /// How much faster it is than the other, repetition by repetition.
+    /// Returns the ratio of the rates of this preset and the other, computed within each repetition.
     pub(crate) fn over(&self, other: &Self) -> Option<PairedRatio> {
         PairedRatio::of(self.per_second.iter().copied().zip(other.per_second.iter().copied()))
     }
 }
 
-/// Those that were measured, the fastest first, without [`AUTO`].
+/// Returns the measured presets, the fastest first, without [`AUTO`].
 pub(crate) fn ranked(contenders: &[Contender]) -> Vec<&Contender> {
     let is_ranked = |it: &&Contender| it.preset != AUTO && it.median().is_finite();
     let mut ranked: Vec<&Contender> = contenders.iter().filter(is_ranked).collect();
@@ -46,7 +46,7 @@ pub(crate) fn ranked(contenders: &[Contender]) -> Vec<&Contender> {
     ranked
 }
 
-/// For each workload: what was chosen, over the best preset that was found. `None` if nothing was chosen.
+/// Returns the ratio of the chosen preset to the best one found, for each workload. `None` if the library chose none.
 pub(crate) fn auto_beside_the_best(workloads: &[(String, Vec<Contender>)]) -> Option<Table> {
     let columns = vec![
         Column::new("workload", "workload"),
@@ -82,7 +82,7 @@ fn nearness(ratio: &PairedRatio) -> &'static str {
     }
 }
 
-/// What must be known to read the table.
+/// Explanation of the table.
 pub(crate) const AUTO_NOTE: &str = "auto/best: medians of ratios taken repetition by repetition, with the bounds \
                                     between which the true median lies; at least six repetitions are needed to be \
                                     95 % sure. The best of many is a little lucky: the ratio errs on the low side.";

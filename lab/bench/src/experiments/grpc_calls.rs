@@ -1,4 +1,4 @@
-//! gRPC over its transports: latencies of calls one after another, rates of many at once, streams.
+//! gRPC over its transports: latencies of sequential calls, rates of concurrent calls, streams.
 
 use super::ExperimentError;
 use super::line::Sample;
@@ -8,7 +8,7 @@ use crate::measure::{PairedRatio, pin_thread};
 use crate::report::{Column, Figure, Report, Table};
 use farcall::select::Chosen;
 
-/// What is measured under each preset.
+/// Loads that are measured under each preset.
 const LOADS: [Load; 4] = [Load::Unary, Load::Converse, Load::Window, Load::Repeat];
 
 const NOTES: [&str; 2] = [
@@ -16,17 +16,17 @@ const NOTES: [&str; 2] = [
     "Latencies of a stream's messages are the times between two of them. Nothing is encrypted.",
 ];
 
-/// What to measure.
+/// Plan of the experiment.
 pub struct GrpcPlan {
     /// Cores, durations, repetitions.
     pub stage: Stage,
     /// The RNIC of both ends.
     pub chosen: Chosen,
-    /// What carries the calls; the first one is what others are compared with.
+    /// Transports of the calls; the others are compared with the first.
     pub presets: Vec<Preset>,
 }
 
-/// One of them, with everything measured for it.
+/// A preset under a load, with its samples.
 struct Line {
     preset: Preset,
     load: Load,
@@ -36,7 +36,7 @@ struct Line {
 /// Measures the presets, interleaved.
 ///
 /// # Errors
-/// When nothing can be measured.
+/// Returns an error if nothing can be measured.
 pub fn run(plan: &GrpcPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
     let GrpcPlan { stage, chosen, .. } = plan;
     pin_thread(stage.client_core)?;
@@ -87,7 +87,7 @@ fn table_of_figures(lines: &[Line]) -> Table {
     table
 }
 
-/// The first preset's figures over those of the others: how many times better these are.
+/// Returns the ratios of the first preset's figures to those of the others: how many times better the others are.
 fn table_of_ratios(lines: &[Line]) -> Table {
     let columns = vec![
         Column::new("load", "load"),

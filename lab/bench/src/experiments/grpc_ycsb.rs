@@ -16,25 +16,25 @@ const NOTES: [&str; 3] = [
     "All clients are in one thread, each with a connection and one operation at a time; the server answers by one thread.",
 ];
 
-/// What to measure.
+/// Plan of the experiment.
 pub struct YcsbPlan {
     /// Cores, repetitions, seed.
     pub stage: Stage,
     /// The RNIC of both ends.
     pub chosen: Chosen,
-    /// What carries the calls; the first one is what others are compared with.
+    /// Transports of the calls; the others are compared with the first.
     pub presets: Vec<Preset>,
-    /// The mixes.
+    /// Workloads.
     pub workloads: Vec<Workload>,
-    /// Clients.
+    /// Number of clients.
     pub clients: usize,
     /// Records loaded before each run.
     pub records: u64,
-    /// Operations of a run, of all clients.
+    /// Operations of a run, over all clients.
     pub operations: u64,
 }
 
-/// A workload under a preset, with everything measured for it.
+/// A workload under a preset, with its samples.
 struct Line {
     task: YcsbTask,
     samples: Vec<Ycsb>,
@@ -43,7 +43,7 @@ struct Line {
 /// Measures the workloads under the presets, interleaved.
 ///
 /// # Errors
-/// When nothing can be measured.
+/// Returns an error if nothing can be measured.
 pub fn run(plan: &YcsbPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
     let YcsbPlan { stage, chosen, clients, records, operations, .. } = plan;
     pin_thread(stage.client_core)?;
@@ -88,7 +88,7 @@ fn p99_us(latencies: &LatencyRecorder) -> f64 {
     quantile_us(latencies, latencies.summary().p99_ns)
 }
 
-/// Not a number where there was no such operation.
+/// Converts nanoseconds to microseconds; NaN if there was no such operation.
 fn quantile_us(latencies: &LatencyRecorder, ns: u64) -> f64 {
     if latencies.count() == 0 { f64::NAN } else { ns as f64 / 1e3 }
 }
@@ -112,7 +112,7 @@ fn table_of_figures(lines: &[Line]) -> Table {
     table
 }
 
-/// The rates of the other presets over those of the first.
+/// Returns the ratios of the rates of the other presets to that of the first.
 fn table_of_ratios(lines: &[Line]) -> Table {
     let columns = vec![
         Column::new("workload", "workload"),

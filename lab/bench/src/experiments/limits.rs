@@ -1,4 +1,4 @@
-//! The bare limits of this machine, and UCX over shared memory, interleaved.
+//! Limits of this machine without Farcall, and UCX over shared memory, interleaved.
 
 use super::line::{Rival, Sample};
 use super::stage::{Progress, Stage};
@@ -7,10 +7,10 @@ use crate::peer::PeerError;
 use crate::report::{Column, Figure, Report, Table};
 use crate::ucx::{Ucx, UcxTest};
 
-/// Measures all limits, and UCX beside them if `with_ucx`. A missing UCX is a note, not a failure.
+/// Measures all limits, and UCX in addition if `with_ucx`. A missing UCX is a note, not a failure.
 ///
 /// # Errors
-/// When a limit cannot be measured.
+/// Returns an error if a limit cannot be measured.
 pub fn run(stage: &Stage, with_ucx: bool, progress: Progress<'_>) -> Result<Report, PeerError> {
     let mut report = Report::new("Bare limits of this machine", stage.conditions());
     report.notes.extend(stage.single_core_note());
@@ -39,7 +39,7 @@ pub fn run(stage: &Stage, with_ucx: bool, progress: Progress<'_>) -> Result<Repo
     Ok(report)
 }
 
-/// Looks for UCX if it is wanted; what hinders goes into the notes.
+/// Searches for UCX if `is_wanted`; adds the reason to the notes if it is not usable.
 pub(super) fn find_ucx(is_wanted: bool, report: &mut Report) -> Option<Ucx> {
     let found = is_wanted.then(Ucx::find)?;
     match &found {

@@ -1,4 +1,4 @@
-//! What is measured in turn with others, and what came of it.
+//! Subjects that are measured in turn, and their samples.
 
 use super::stage::Stage;
 use crate::baseline::{self, Baseline, BaselineResult};
@@ -12,7 +12,7 @@ use crate::ucx::{Ucx, UcxResult, UcxTest};
 use farcall::select::Chosen;
 use std::fmt;
 
-/// The figures of one measurement; those that it does not tell are not numbers.
+/// Figures of one measurement; NaN if the measurement does not provide them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) p50_us: f64,
@@ -27,16 +27,16 @@ pub(crate) struct Sample {
     pub(crate) count: f64,
 }
 
-/// Something that bounds what Farcall can do, or does what it does.
+/// A limit of what Farcall can achieve, or another program with the same function.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Rival {
     Bare(Baseline),
     Ucx(UcxTest),
-    /// Messages of so many bytes back and forth.
+    /// Ping-pong of messages with the given number of bytes.
     Libfabric(usize),
 }
 
-/// What is measured.
+/// A measured subject.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Subject {
     Rival(Rival),
@@ -44,7 +44,7 @@ pub(crate) enum Subject {
     Echo(EchoTask),
 }
 
-/// A subject and everything measured for it.
+/// A subject and its samples.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) subject: Subject,
@@ -65,7 +65,7 @@ impl Sample {
         count: f64::NAN,
     };
 
-    /// Each of the latencies, `factor` times as long.
+    /// Creates a sample with each latency multiplied by `factor`.
     pub(crate) fn of_latency(latency: &LatencySummary, factor: f64) -> Self {
         let us = |ns: u64| ns as f64 / 1e3 * factor;
         Self {
@@ -77,7 +77,7 @@ impl Sample {
         }
     }
 
-    /// The same with latencies `factor` times as long: from round trips to one way, or back.
+    /// Returns the sample with latencies multiplied by `factor`, which converts between round trips and one direction.
     pub(crate) fn stretched(self, factor: f64) -> Self {
         Self {
             p50_us: self.p50_us * factor,
@@ -90,7 +90,7 @@ impl Sample {
     }
 }
 
-/// Round trips.
+/// Latencies are round trips.
 impl From<RoundTrips> for Sample {
     fn from(trips: RoundTrips) -> Self {
         let (per_second, count) = (trips.per_second, trips.count as f64);
@@ -98,14 +98,14 @@ impl From<RoundTrips> for Sample {
     }
 }
 
-/// Round trips.
+/// Latencies are round trips.
 impl From<BaselineResult> for Sample {
     fn from(result: BaselineResult) -> Self {
         Self { bytes_per_second: result.bytes_per_second.unwrap_or(f64::NAN), ..result.round_trips.into() }
     }
 }
 
-/// One way.
+/// Latencies are of one direction.
 impl From<UcxResult> for Sample {
     fn from(result: UcxResult) -> Self {
         Self {
@@ -119,7 +119,7 @@ impl From<UcxResult> for Sample {
     }
 }
 
-/// One way, or until the completion.
+/// Latencies are of one direction, or until the completion.
 impl From<RnicResult> for Sample {
     fn from(result: RnicResult) -> Self {
         let task = result.task;
@@ -161,7 +161,7 @@ impl fmt::Display for Rival {
 }
 
 impl Rival {
-    /// Takes one measurement. UCX or libfabric failing is a note.
+    /// Takes one measurement. A failure of UCX or libfabric is a note.
     pub(crate) fn measure(
         self,
         stage: &Stage,
@@ -218,8 +218,8 @@ impl Line {
         Self { subject, samples: Vec::new() }
     }
 
-    /// Takes one measurement. What was lost for good over an unreliable transport, and what cannot be found by its last
-    /// byte, are notes.
+    /// Takes one measurement. Messages lost over an unreliable transport, and WRITEs that cannot be detected by their
+    /// last byte, are notes.
     pub(crate) fn measure(
         &mut self,
         chosen: &Chosen,
@@ -236,7 +236,7 @@ impl Line {
             Subject::Echo(task) => echo::measure(chosen, *task, &plan).map(Sample::from),
             Subject::Verbs(task) => match rnic::measure(chosen, *task, &plan) {
                 Err(error @ RnicError::NotInOrder) if !task.is_unreliable() => {
-                    // What can be had instead, from now on.
+                    // This and later repetitions measure the completion instead.
                     task.test = RnicTest::Completion;
                     report.note(format!("{}: {error}. Measured until its completion.", task.operation));
                     rnic::measure(chosen, *task, &plan).map(Sample::from)

@@ -1,5 +1,5 @@
-//! The experiments, one file each. All repetitions are interleaved: a slow second of the machine hits every rival
-//! alike.
+//! The experiments, one file each. All repetitions are interleaved, so that a slow second of the machine affects all
+//! compared systems equally.
 
 #[cfg(feature = "verbs")]
 pub mod advise;
@@ -46,5 +46,5 @@ pub use calls::Job;
 pub use reach::Reach;
 pub use stage::{Progress, Stage};
 
-/// Why an experiment could not be done at all; what was wrong with its results is in the report instead.
+/// Reason why an experiment could not run; faults of its results are problems of the report instead.
 pub type ExperimentError = Box<dyn std::error::Error + Send + Sync>;

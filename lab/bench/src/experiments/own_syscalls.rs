@@ -1,24 +1,25 @@
-//! Counting the system calls of a thread of this process, which cannot trace itself: a peer process does it.
+//! Counts the system calls of a thread of this process. A process cannot trace itself, so a peer process does it.
 
 use crate::measure::{Traced, count_syscalls};
 use crate::peer::{self, PeerError, PeerLauncher, PeerPlace, PeerTask};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What the peer says.
+/// Messages of the peer.
 #[derive(Debug, Serialize, Deserialize)]
 enum Said {
     /// The window begins, or ends.
     Mark,
-    /// How many calls there were, or why they cannot be counted.
+    /// Number of system calls, or the reason why they cannot be counted.
     Counted(Result<u64, String>),
 }
 
-/// Counts the system calls of thread `tid` of this process for `window`, by a peer pinned to `core`. Blocks; call it
-/// from another thread than the one counted. `mark` runs when the window begins, and again when it ends.
+/// Counts the system calls of thread `tid` of this process for `window`, by a peer pinned to `core`. Blocks, so the
+/// caller must be another thread than the counted one. `mark` is called when the window begins, and again when it
+/// ends.
 ///
 /// # Errors
-/// When it cannot be counted.
+/// Returns an error if the system calls cannot be counted.
 pub fn count_own_thread(
     launcher: &PeerLauncher,
     core: usize,
@@ -37,18 +38,21 @@ pub fn count_own_thread(
     }
 }
 
-/// Under Yama's usual setting only ancestors may trace, unless the traced process names another.
+/// Permits `pid` to trace this process. Under Yama's default setting only ancestors may trace, unless the traced
+/// process names another process.
 fn permit_tracing_by(pid: u32) {
-    // SAFETY: the call takes plain numbers. It fails where Yama is absent, and tracing is permitted then.
+    // SAFETY: `prctl` with `PR_SET_PTRACER` takes only integers and accesses no memory. It fails where Yama is absent,
+    // and tracing is then permitted anyway.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(pid), 0, 0, 0) };
 }
 
-/// The peer's part: waits for the go-ahead, counts the system calls of a thread of its parent, reports.
+/// Task of the peer: waits for a start message, counts the system calls of a thread of its parent, and reports the
+/// count.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct TraceParent {
-    /// The thread's kernel id.
+    /// Kernel thread id.
     tid: i32,
-    /// How long to count.
+    /// Duration of the count.
     window: Duration,
 }
 
@@ -58,7 +62,7 @@ impl PeerTask for TraceParent {
     fn run(self, place: PeerPlace) -> Result<(), PeerError> {
         place.ready()?;
         peer::receive::<()>(place.control())?;
-        // A mark that cannot be sent is missed by nobody: the parent is gone then.
+        // A mark that cannot be sent is ignored: the parent has exited.
         let mark = || drop(peer::send(place.control(), &Said::Mark));
         let counted = count_syscalls(Traced::Thread(self.tid), self.window, mark);
         peer::send(place.control(), &Said::Counted(counted.map_err(|error| error.to_string())))
@@ -98,7 +102,7 @@ mod tests {
                     count_own_thread(&tests_launcher(), core, tid, window, || marks += 1)
                         .map(|count| (count, marks))
                 };
-                // A window may pass in which a busy machine does not let the caller call.
+                // On a busy machine a window may pass in which the scheduler does not run the counted thread.
                 let is_looked_for = |counted: &Result<_, _>| !is_caller || !matches!(counted, Ok((0, _)));
                 let counted = (0..100).map(|_| count()).find(is_looked_for).expect("no call was counted");
                 // Sandboxes may forbid tracing.

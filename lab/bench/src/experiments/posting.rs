@@ -1,4 +1,4 @@
-//! What posting and waiting cost on a device: inlining, signalling, and being woken instead of polling.
+//! Cost of posting and waiting on a device: inlining, signalling, and sleeping instead of polling.
 
 use super::line::{Line, Sample};
 use super::stage::{Progress, Stage};
@@ -10,25 +10,25 @@ use farcall_link::Transport;
 use farcall_rpc::tune::Posting;
 use std::fmt;
 
-/// What costs so much of the best rate, or more, costs nothing that can be told.
+/// Minimum share of the best rate that counts as equally fast.
 const AS_GOOD: f64 = 0.97;
 const INLINE_LENS_BYTES: [u32; 3] = [64, 128, 256];
 const SIGNAL_EVERY: [u16; 6] = [1, 2, 4, 8, 16, 32];
-/// Requests outstanding; the intervals divide it.
+/// Outstanding requests; a multiple of each signalling interval.
 const WINDOW: u32 = 64;
 
-/// One thing to measure.
+/// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Probe {
-    /// WRITEs so long, inline.
+    /// Inlined WRITEs of the given length in bytes.
     Inline(u32),
-    /// WRITEs so long, fetched by the device.
+    /// WRITEs of the given length in bytes that the device fetches from memory.
     Fetched(u32),
-    /// Short WRITEs of which one in so many is signalled.
+    /// Short WRITEs with the given signalling interval.
     Signalled(u16),
-    /// SENDs there and back, both ends polling.
+    /// Round trips of SENDs, with both ends polling.
     Polled,
-    /// The same with both ends asleep.
+    /// The same, with both ends sleeping.
     Slept,
 }
 
@@ -72,10 +72,10 @@ impl Probe {
     }
 }
 
-/// Measures all of it, interleaved. `None` if `progress` ended it early.
+/// Takes all measurements, interleaved. Returns `None` if `progress` ended them early.
 ///
 /// # Errors
-/// When it cannot be measured.
+/// Returns an error if a measurement is not possible.
 pub(super) fn measure(
     chosen: &Chosen,
     stage: &Stage,
@@ -83,7 +83,7 @@ pub(super) fn measure(
     report: &mut Report,
     progress: Progress<'_>,
 ) -> Result<Option<Posting>, RnicError> {
-    // Many small measurements, of which only what is next to what counts.
+    // There are many small measurements, and only samples taken close together are compared.
     let stage = stage.shortened(4);
     let mut lines: Vec<(Probe, Line)> = Probe::all().map(|probe| (probe, Line::from(probe.task()))).collect();
     let is_complete = stage.interleave(
@@ -92,7 +92,7 @@ pub(super) fn measure(
         progress,
         |(probe, _)| probe.to_string(),
         |(_, line), _, report| match line.measure(chosen, &stage, None, report) {
-            // So long the device does not inline: then there is nothing to compare.
+            // The device does not inline this length, so there is nothing to compare.
             Err(RnicError::Illegal(_)) => Ok(()),
             measured => measured,
         },
@@ -114,13 +114,15 @@ pub(super) fn measure(
     }))
 }
 
-/// The largest size up to which inlining is no slower at any: rates inline and otherwise, by size.
+/// Returns the largest length up to which inlining is not slower at any length. `rates` returns the rates with and
+/// without inlining.
 fn inline_limit(rates: impl Fn(u32) -> Option<(f64, f64)>) -> u32 {
     let pays = |len: &u32| rates(*len).is_some_and(|(inline, fetched)| inline >= AS_GOOD * fetched);
     INLINE_LENS_BYTES.into_iter().take_while(pays).last().unwrap_or(0)
 }
 
-/// The smallest interval whose rate is as good as the best: places in the send queue come free soon.
+/// Returns the smallest interval whose rate is as good as the best: the smaller it is, the sooner slots of the send
+/// queue are free again.
 fn rarest_needed(rate: impl Fn(u16) -> Option<f64>) -> u16 {
     let best = SIGNAL_EVERY.into_iter().filter_map(&rate).fold(0.0, f64::max);
     let is_as_good = |every: &u16| rate(*every).is_some_and(|rate| rate >= AS_GOOD * best);

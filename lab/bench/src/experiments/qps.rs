@@ -1,9 +1,9 @@
-//! What connected queue pairs cost that share one completion queue at each end.
+//! Cost of connected queue pairs that share one completion queue at each end.
 //!
-//! Messages go over queue pairs in turn: over all of them, or over the first few while the others are only connected.
-//! The same work over 16 queue pairs is the reference; the ratio is taken within a repetition. Each figure is taken
-//! between two new processes: in one that has made and dropped a thousand pairs before, the next thousand lie in pieces
-//! of memory, and cost more.
+//! Messages use the queue pairs in turn: all of them, or the first few while the others are only connected. The
+//! reference is the same work over 16 queue pairs; the ratio is taken within a repetition. Each figure is taken
+//! between two new processes. In a process that has created and destroyed a thousand pairs before, the memory of the
+//! next thousand is fragmented, and they cost more.
 
 use super::line::Sample;
 use super::perf::new_report;
@@ -15,17 +15,17 @@ use farcall::select::Chosen;
 use farcall_link::Transport;
 use farcall_shm::raise_descriptor_limit;
 
-/// The number that others are compared with.
+/// Number of queue pairs that the others are compared with.
 pub const REFERENCE_QPS: u32 = 16;
 
-/// What to measure.
+/// Plan of the experiment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QpsPlan {
     /// Numbers of connected queue pairs.
     pub counts: Vec<u32>,
-    /// What travels.
+    /// Operation of the messages.
     pub operation: Operation,
-    /// Over which transport.
+    /// Transport of the queue pairs.
     pub transport: Transport,
     /// Bytes of each message.
     pub len_bytes: usize,
@@ -33,7 +33,7 @@ pub struct QpsPlan {
     pub window: u32,
 }
 
-/// A number of queue pairs and everything measured for it.
+/// A number of queue pairs and its samples.
 struct Line {
     qps: u32,
     active_qps: u32,
@@ -41,10 +41,10 @@ struct Line {
     latencies: Vec<Sample>,
 }
 
-/// Measures.
+/// Measures the queue pairs of `plan`.
 ///
 /// # Errors
-/// When the plan makes no sense, or a measurement fails.
+/// Returns an error if the plan is not possible, or if a measurement fails.
 pub fn run(
     chosen: &Chosen,
     stage: &Stage,
@@ -67,7 +67,7 @@ pub fn run(
             plan.transport, plan.operation, plan.len_bytes, plan.window
         ),
     );
-    // Its peers inherit the limit. Where that is too low, whatever runs out of descriptors says so.
+    // The peers inherit the limit. If it is too low, the operation that runs out of descriptors reports it.
     raise_descriptor_limit();
     stage.interleave(
         &mut lines,
@@ -86,7 +86,8 @@ pub fn run(
 }
 
 impl QpsPlan {
-    /// Each number with all active; those above the reference also with as many active as that.
+    /// Returns a line for each number of queue pairs with all active. Numbers above the reference also get a line with
+    /// as many active as the reference.
     fn lines(&self) -> Vec<Line> {
         let line = |qps, active_qps| Line { qps, active_qps, rates: Vec::new(), latencies: Vec::new() };
         let mut counts = self.counts.clone();
@@ -153,7 +154,7 @@ fn spread(samples: &[Sample], figure: impl Fn(&Sample) -> f64) -> Cell {
     Spread::of(samples.iter().map(figure)).into()
 }
 
-/// Figures over those of the reference in the same repetition.
+/// Returns the ratios of a figure to that of the reference in the same repetition.
 fn ratios(samples: &[Sample], reference: &[Sample], figure: impl Fn(&Sample) -> f64) -> Cell {
     Spread::of(samples.iter().zip(reference).map(|(sample, reference)| figure(sample) / figure(reference)))
         .into()

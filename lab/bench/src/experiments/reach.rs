@@ -1,4 +1,4 @@
-//! How clients reach a service over verbs: plain data, for client processes.
+//! Settings with which clients reach a service over verbs: plain data, for client processes.
 
 use crate::load::client_options;
 use farcall::select::Selection;
@@ -8,12 +8,12 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::time::Duration;
 
-/// The RNIC of clients, and what their connections begin with.
+/// RNIC of clients, and profile with which their connections start.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Reach {
-    /// The RNIC.
+    /// RNIC of the clients.
     pub nic: Selection,
-    /// What connections begin with instead of a probe.
+    /// Profile with which connections start instead of a probe.
     #[serde(serialize_with = "write_profile", deserialize_with = "read_profile")]
     pub profile: Option<LinkProfile>,
 }
@@ -26,7 +26,8 @@ impl Reach {
     }
 }
 
-/// READs by length, time alone, time among others; the time of a reply; posting in the order of its fields.
+/// Serialized profile: READs by length, each with the time of a single one and the time per READ among others; time of
+/// a reply; posting costs in the order of the fields.
 type Costs = (Vec<(u32, u64, u64)>, u64, Option<(u32, u16, u64, u64)>);
 
 fn write_profile<S: Serializer>(profile: &Option<LinkProfile>, to: S) -> Result<S::Ok, S::Error> {

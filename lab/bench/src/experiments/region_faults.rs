@@ -1,4 +1,5 @@
-//! What a page fault of a remote region costs, beside the bare way through userfaultfd: in turns, in one run.
+//! Latency of a page fault in a remote region, compared with a minimal userfaultfd handler on local memory:
+//! alternating, in one run.
 
 use super::ExperimentError;
 use crate::measure::LatencyRecorder;
@@ -11,39 +12,39 @@ use rand_pcg::Pcg64;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Faults in one turn of each.
+/// Faults of each kind in one round.
 const TURN: usize = 256;
-/// How long pages may take to leave local memory.
+/// Timeout for pages to be evicted from local memory.
 const LEAVE_MAX: Duration = Duration::from_secs(60);
 
-/// What to measure.
+/// Plan of the experiment.
 #[derive(Debug, Clone)]
 pub struct RegionPlan {
     /// Bootstrap addresses of memory nodes.
     pub nodes: Vec<String>,
-    /// Faults of each kind.
+    /// Number of faults of each kind.
     pub faults: usize,
     /// Seed of the order of pages.
     pub seed: u64,
 }
 
-/// What was measured.
+/// Results of the experiment.
 #[derive(Debug)]
 pub struct RegionFaults {
-    /// Pages from local memory, by a thread that does nothing else.
+    /// Faults served from local memory by a thread that does nothing else.
     pub bare: LatencyRecorder,
-    /// Pages from memory nodes, while there is room for them.
+    /// Faults served from memory nodes, with free space for the pages.
     pub roomy: LatencyRecorder,
-    /// The same in a region whose limit is reached: for each page that comes another one goes.
+    /// The same in a region whose limit is reached: each loaded page evicts another one.
     pub full: LatencyRecorder,
-    /// How the region without room stands at the end.
+    /// Final status of the region without free space.
     pub status: RegionStatus,
 }
 
-/// Measures. Every page is checked.
+/// Measures the faults. Every page is checked.
 ///
 /// # Errors
-/// If there is no region, or a byte is wrong.
+/// Returns an error if no region can be created, or if a byte is wrong.
 pub fn run(provider: &Arc<dyn Provider>, plan: &RegionPlan) -> Result<RegionFaults, ExperimentError> {
     let pages = plan.faults.next_multiple_of(TURN);
     let open = |resident: usize| open(provider, plan, pages, resident);
@@ -66,7 +67,7 @@ pub fn run(provider: &Arc<dyn Provider>, plan: &RegionPlan) -> Result<RegionFaul
     Ok(RegionFaults { bare: bare_times, roomy: roomy_times, full: full_times, status })
 }
 
-/// A region all of whose pages are at memory nodes.
+/// Opens a region all of whose pages are at memory nodes.
 fn open(
     provider: &Arc<dyn Provider>,
     plan: &RegionPlan,
@@ -95,7 +96,7 @@ fn open(
     Ok(region)
 }
 
-/// Touches pages, one after the other.
+/// Touches pages one after another, and records the latencies.
 fn touch(bytes: &[u8], pages: &[usize], times: &mut LatencyRecorder) -> Result<(), ExperimentError> {
     for page in pages {
         let place = &bytes[page * PAGE_BYTES + page % PAGE_BYTES];

@@ -1,6 +1,5 @@
-//! One-sided I/O to memory that another process donates: what merging, chaining and admission are worth, beside
-//! bare
-//! verbs, which are the limit.
+//! One-sided I/O to memory that another process donates: the effect of merging, chaining and admission control,
+//! compared with plain verbs as the limit.
 
 use super::ExperimentError;
 use super::stage::{Progress, Stage};
@@ -12,7 +11,7 @@ use crate::report::{Cell, Column, Figure, Report, Shown, Table};
 use farcall::select::Chosen;
 use farcall_io::Combining;
 
-/// What the columns mean.
+/// Meaning of the columns.
 const COLUMNS_NOTE: &str = "KiB: the window of admission. Completion time: from submitting a request until it is told \
                             of, waiting for the window and for others included. Work requests (work), doorbells \
                             (bells), looks for completions and sleeps are for each request. CPU: of all threads of \
@@ -21,41 +20,40 @@ const STACKED_NOTE: &str = "Bursts that stack up: a policy of admission holds al
                             the burst is whole. RDMAbox reports 0.83 work requests for each request to read (table \
                             I, merging).";
 
-/// What to measure.
+/// Plan of the experiment.
 #[derive(Debug, Clone)]
 pub struct RemioPlan {
     /// Cores, durations, repetitions, seed.
     pub stage: Stage,
-    /// Where to, and which.
+    /// Access patterns.
     pub workloads: Vec<Workload>,
-    /// Ways to put requests together.
+    /// Combining strategies.
     pub combinings: Vec<Combining>,
-    /// Windows of admission in bytes, and without.
+    /// Admission windows in bytes; `None` is without a window.
     pub windows: Vec<Option<u64>>,
-    /// Numbers of threads that submit.
+    /// Numbers of threads that submit requests.
     pub threads: Vec<u32>,
-    /// Whose memory.
+    /// Owners of the local memory.
     pub memories: Vec<LocalMemory>,
-    /// Who looks for completions.
+    /// Threads that poll for completions.
     pub pollings: Vec<Polling>,
-    /// What all of them have in common.
+    /// Settings common to all tasks.
     pub usual: RemioTask,
-    /// Whether bare verbs are measured, too.
+    /// `true` if plain verbs are measured as well.
     pub with_verbs: bool,
 }
 
-/// A task and everything measured for it.
+/// A task and its samples.
 struct Line {
     task: Task,
     samples: Vec<Sample>,
 }
 
-/// Measures.
+/// Measures the tasks of `plan`.
 ///
 /// # Errors
-/// When a task is impossible, or the first measurement fails. Later failures, wrong bytes among them, are problems
-/// of
-/// the report.
+/// Returns an error if a task is not possible, or if the first measurement fails. Later failures, including wrong
+/// bytes, are problems of the report.
 pub fn run(chosen: &Chosen, plan: &RemioPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
     let stage = &plan.stage;
     let mut report = Report::new("One-sided I/O to the memory of another process", plan.conditions(chosen))
@@ -114,7 +112,7 @@ impl RemioPlan {
         conditions
     }
 
-    /// Every choice with every other.
+    /// Returns all combinations of the choices.
     fn as_they_come(&self) -> Vec<RemioTask> {
         let mut tasks = vec![self.usual];
         tasks = each(&tasks, &self.workloads, |task, workload| RemioTask { workload, ..task });
@@ -127,14 +125,14 @@ impl RemioPlan {
 
     fn stacked(&self) -> Vec<RemioTask> {
         let tasks = each(&[self.usual.stacked()], &self.workloads, |task, workload| {
-            // As many requests as have the paper's share of adjacent ones.
+            // A number of requests with the share of adjacent ones that the paper states.
             let burst = if workload == Workload::TABLE_1 { 6 } else { task.burst };
             RemioTask { workload, burst, ..task }
         });
         each(&tasks, &self.combinings, |task, combining| RemioTask { combining, ..task })
     }
 
-    /// One at a time, and as many as a thread's burst.
+    /// Returns tasks of plain verbs with one request at a time, and with as many as a thread's burst.
     fn verbs(&self) -> Vec<VerbsTask> {
         let RemioTask { burst, len_bytes, region_bytes, .. } = self.usual;
         let workloads = if self.with_verbs { &self.workloads[..] } else { &[] };
@@ -145,7 +143,7 @@ impl RemioPlan {
     }
 }
 
-/// Every task with every value.
+/// Combines every task with every value.
 fn each<V: Copy>(
     tasks: &[RemioTask],
     values: &[V],
@@ -154,7 +152,7 @@ fn each<V: Copy>(
     tasks.iter().flat_map(|task| values.iter().map(|value| with(*task, *value))).collect()
 }
 
-/// The figures of a sample.
+/// Returns the figures of a sample.
 fn figures() -> [Figure<Sample>; 11] {
     [
         (Column::new("per_second", "per second"), |sample| sample.per_second),
@@ -188,7 +186,7 @@ fn figures() -> [Figure<Sample>; 11] {
     ]
 }
 
-/// A row for each line; what all of them have in common is shown in wide text.
+/// Returns a table with one row for each line. Columns with the same value in all lines are only shown in wide text.
 fn table(title: &str, lines: &[Line]) -> Table {
     let rows: Vec<Vec<Cell>> = lines.iter().map(|line| lead(line, lines)).collect();
     let mut columns = vec![
@@ -212,7 +210,7 @@ fn table(title: &str, lines: &[Line]) -> Table {
     table
 }
 
-/// What tells a row from others.
+/// Returns the cells that distinguish a row from others.
 fn lead(line: &Line, lines: &[Line]) -> Vec<Cell> {
     match &line.task {
         Task::Remio(task) => vec![
@@ -233,8 +231,8 @@ fn lead(line: &Line, lines: &[Line]) -> Vec<Cell> {
     }
 }
 
-/// Requests a second over those of the same task with a work request and a doorbell for each, within each
-/// repetition.
+/// Returns the ratio of requests a second to that of the same task with one work request and one doorbell per request,
+/// computed within each repetition.
 fn ratio_of_single(task: &RemioTask, line: &Line, lines: &[Line]) -> Cell {
     let single = Task::Remio(RemioTask { combining: Combining::Single, ..*task });
     let reference = lines.iter().find(|other| other.task == single);

@@ -1,4 +1,5 @@
-//! The round trip of a small call beside what bounds it and what people use: 64 bytes there, 8 bytes back.
+//! Round trips of small calls (64-byte requests, 8-byte replies), compared with their lower limits and with common
+//! transports.
 
 use super::ExperimentError;
 use super::calls::{self, CallSample, CallTask, Callee, Ground, Job, PATIENCE};
@@ -17,41 +18,42 @@ use farcall_link::BatchSizing;
 use farcall_rpc::tune::LinkProfile;
 use std::fmt;
 
-/// What two columns of the table mean.
+/// Meaning of two columns of the table.
 const VERBS_NOTE: &str = "Verbs: all WRITEs, READs and SENDs of both ends, for each call. Empty READs: those among them that found no result yet. \
                           Each is in-bound work of the server's RNIC; here the client's processor executes them, and what they cost \
                           the server is not measured.";
 
-/// What to measure.
+/// Plan of the experiment.
 #[derive(Debug)]
 pub struct RpcEchoPlan {
     /// Cores, durations, repetitions.
     pub stage: Stage,
     /// The RNIC of both ends.
     pub nic: Selection,
-    /// What connections begin with instead of a probe.
+    /// Profile with which connections start instead of a probe.
     pub profile: Option<LinkProfile>,
     /// Names of the preset table.
     pub presets: Vec<&'static str>,
-    /// Calls under way on each connection.
+    /// Numbers of outstanding calls on each connection.
     pub windows: Vec<u32>,
-    /// What the service does for each call.
+    /// Work of the service for each call.
     pub job: Job,
-    /// Threads of the server.
+    /// Number of threads of the server.
     pub server_threads: u16,
     /// Client processes, of one thread each; a single one is this process.
     pub clients: u32,
     /// Connections of each client.
     pub connections: u32,
-    /// Calls a second of all clients together, at fixed intervals; without, each call begins when another has ended.
+    /// Calls a second of all clients together, at fixed intervals; if `None`, each call begins when another has
+    /// completed.
     pub rate: Option<u32>,
-    /// Ways of batching; each window is measured without, and with each that it can fill.
+    /// Batch sizes. Each window is measured without batches, and with each batch size that it can fill.
     pub batches: Vec<BatchSizing>,
-    /// Whether UCX's active messages are measured, too.
+    /// `true` if UCX's active messages are measured as well.
     pub with_ucx: bool,
 }
 
-/// What is measured.
+/// A measured subject.
 #[derive(Debug, Clone, Copy)]
 enum What {
     Rival(Rival),
@@ -63,16 +65,16 @@ impl fmt::Display for What {
         match self {
             Self::Rival(rival @ (Rival::Bare(_) | Rival::Libfabric(_))) => rival.fmt(f),
             Self::Rival(rival @ Rival::Ucx(_)) => write!(f, "{rival}, there and back"),
-            // These are conditions of the whole report.
+            // These are conditions of the complete report.
             Self::Rpc(task) => CallTask { connections: 1, clients: 1, rate: None, ..*task }.fmt(f),
         }
     }
 }
 
-/// Measures echoes under each preset asked for beside bare ping-pongs and UCX's active messages, interleaved.
+/// Measures echoes under each selected preset, plain ping-pongs and UCX's active messages, interleaved.
 ///
 /// # Errors
-/// When none of ours can be measured. A missing UCX is a note.
+/// Returns an error if no preset can be measured. A missing UCX is a note.
 pub fn run(plan: &RpcEchoPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
     let RpcEchoPlan { stage, nic, .. } = plan;
     pin_thread(stage.client_core)?;
@@ -117,7 +119,7 @@ pub fn run(plan: &RpcEchoPlan, progress: Progress<'_>) -> Result<Report, Experim
     Ok(report)
 }
 
-/// That a service did not keep up with its schedule.
+/// Returns the problem that a service did not keep up with its schedule, if any call was not sent.
 fn unsent_problem(what: &dyn fmt::Display, unsent: u64) -> Option<String> {
     (unsent > 0).then(|| {
         format!(
@@ -148,7 +150,7 @@ impl RpcEchoPlan {
             }
         }
         if self.stage.server_half().is_some() {
-            // The bare limits are those of one host.
+            // The limits without Farcall are those of one host.
             return whats;
         }
         whats.insert(0, bare(Baseline::SharedMemory));
@@ -196,14 +198,14 @@ impl What {
     }
 }
 
-/// What the library chose where that was left to it, and how near that is to the best preset.
+/// Reports the library's choice, if it chose the preset, and its ratio to the best preset.
 fn tell_what_was_chosen(lines: &[(What, Vec<CallSample>)], report: &mut Report) {
     let choice = lines.iter().flat_map(|(_, samples)| samples).find_map(|sample| sample.choice.as_ref());
     let Some(choice) = choice else { return };
     report.conditions.push(AUTO, choice.to_string());
     let mut workloads: Vec<(String, Vec<Contender>)> = Vec::new();
     for (what, samples) in lines {
-        // To a schedule calls come equally fast under every preset that keeps up.
+        // With a schedule, the rate is the same under every preset that keeps up.
         let What::Rpc(task @ CallTask { rate: None, .. }) = what else { continue };
         let workload = task.workload();
         let contender = Contender::of_calls(task.preset, samples);

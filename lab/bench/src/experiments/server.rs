@@ -1,4 +1,4 @@
-//! A server as a process of its own: this program started again, pinned, watched, and killed when asked.
+//! A server as a process of its own: this program started again, pinned, monitored, and killed on request.
 
 use super::kv_main::StoreService;
 use super::stage::Stage;
@@ -17,19 +17,19 @@ use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-/// The environment variable that names the inherited memory in which a server counts its heap operations.
+/// Environment variable that names the inherited memory in which a server counts its heap operations.
 const ALLOCATIONS_VARIABLE: &str = "FARCALL_ALLOCATIONS_FD";
-/// How long a server may take until it serves.
+/// Timeout for a server to report that it serves.
 const START_PATIENCE: Duration = Duration::from_secs(20);
-/// A service has no more threads.
+/// Maximum number of threads of a service.
 const THREADS_MAX: u16 = 256;
 
-/// What a server says on standard output, as one line of JSON, once it serves.
+/// Message of a server on standard output, as one line of JSON, once it serves.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
-    /// What is served: `kv` or `rpc`.
+    /// Kind of service: `kv` or `rpc`.
     pub serving: String,
-    /// The server's process.
+    /// Process id of the server.
     pub pid: u32,
     /// Addresses of memcached front ends over TCP.
     #[serde(default)]
@@ -40,24 +40,24 @@ pub struct Ready {
     /// Address where RPC clients connect.
     #[serde(default)]
     pub rpc: Option<String>,
-    /// Address where Prometheus asks for metrics.
+    /// Address at which Prometheus reads metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<String>,
 }
 
-/// A server could not be run.
+/// Reason why a server could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The process could not be started.
     #[error(transparent)]
     Start(#[from] PeerError),
-    /// The process did not say that it serves.
+    /// The process did not report that it serves.
     #[error("the server process {0}; its own message is on standard error")]
     NotReady(String),
-    /// Another project's program is not there.
+    /// A program of another project is not installed.
     #[error("{0} is not installed (Debian: apt-get install {0})")]
     NotInstalled(&'static str),
-    /// The process did not end when asked to.
+    /// The process did not end after a request to end.
     #[error("the server process {0} did not end within {1:?} of SIGTERM; it was killed")]
     Stuck(u32, Duration),
     /// The server reported a failure when it ended.
@@ -68,21 +68,21 @@ pub enum ServerError {
     Allocations(#[from] farcall_verbs::Error),
 }
 
-/// A server to start, on whichever host.
+/// A server to start, on this host or another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
-    /// Its RNIC.
+    /// RNIC of the server.
     pub nic: Selection,
-    /// What it serves.
+    /// Service to start.
     pub what: Served,
 }
 
-/// What is served.
+/// Kind of service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Served {
     /// The echo service.
     Echo {
-        /// By so many threads.
+        /// Number of server threads.
         threads: u16,
     },
     /// A key-value store behind one front end.
@@ -90,7 +90,7 @@ pub enum Served {
 }
 
 impl Service {
-    /// Threads that serve.
+    /// Returns the number of threads that serve.
     pub(crate) fn threads(&self) -> u16 {
         match self.what {
             Served::Echo { threads } => threads,
@@ -98,7 +98,7 @@ impl Service {
         }
     }
 
-    /// Refuses what no client half asks for.
+    /// Rejects requests that no client half sends.
     pub(crate) fn check(&self) -> Result<(), String> {
         match &self.what {
             Served::Echo { threads: 1..=THREADS_MAX } => Ok(()),
@@ -109,7 +109,7 @@ impl Service {
         }
     }
 
-    /// The arguments that make this program serve it, reached under `ip`.
+    /// Returns the arguments with which this program serves it at `ip`.
     pub(crate) fn args(&self, ip: IpAddr) -> Vec<String> {
         let address = SocketAddr::new(ip, 0).to_string();
         match &self.what {
@@ -123,7 +123,7 @@ impl Service {
     }
 }
 
-/// A running server; dropping it kills it.
+/// A running server, which is killed when this is dropped.
 pub struct ServerProcess {
     process: Process,
     ready: Ready,
@@ -132,7 +132,7 @@ pub struct ServerProcess {
 enum Process {
     Here {
         child: ChildProcess,
-        /// `None` of another project's program.
+        /// `None` for a program of another project.
         own: Option<Own>,
     },
     There {
@@ -141,18 +141,18 @@ enum Process {
     },
 }
 
-/// What a server of this program tells.
+/// Resources shared with a server of this program.
 struct Own {
-    /// Open as long as the server may write to it.
+    /// Kept open, because the server may still write to it.
     _output: BufReader<ChildStdout>,
     allocations: SharedAllocations,
 }
 
 impl ServerProcess {
-    /// Starts a server where the stage has its server half, or on its server core.
+    /// Starts a server at the stage's server half, or on its server core if there is none.
     ///
     /// # Errors
-    /// When it cannot be started, or ends or hangs before it serves.
+    /// Returns an error if the server cannot be started, or if it exits or hangs before it serves.
     pub(crate) fn serve(stage: &Stage, service: &Service) -> Result<Self, ServerError> {
         let Some(run) = stage.server_half() else {
             let args = service.args(Ipv4Addr::LOCALHOST.into());
@@ -162,10 +162,11 @@ impl ServerProcess {
         Ok(Self { process: Process::There { process, control }, ready })
     }
 
-    /// Starts a server of this host on `cores` and waits until it says that it serves. It dies with the calling thread.
+    /// Starts a server on `cores` of this host and waits until it reports that it serves. The kernel kills it when the
+    /// calling thread exits.
     ///
     /// # Errors
-    /// When it cannot be started, or ends or hangs before it serves.
+    /// Returns an error if the server cannot be started, or if it exits or hangs before it serves.
     pub fn start(launcher: &PeerLauncher, cores: &[usize]) -> Result<Self, ServerError> {
         let allocations = SharedAllocations::create()?;
         let mut command = launcher.command();
@@ -178,10 +179,11 @@ impl ServerProcess {
         Ok(Self { process: Process::Here { child, own }, ready })
     }
 
-    /// Starts another project's program on `cores`, and waits until it takes connections where `ready` says.
+    /// Starts a program of another project on `cores`, and waits until it accepts connections at the addresses in
+    /// `ready`.
     ///
     /// # Errors
-    /// When it cannot be started, or ends or hangs before it serves.
+    /// Returns an error if the program cannot be started, or if it exits or hangs before it serves.
     pub(crate) fn start_foreign(
         command: &mut Command,
         cores: &[usize],
@@ -203,7 +205,7 @@ impl ServerProcess {
         Ok(Self { process: Process::Here { child, own: None }, ready })
     }
 
-    /// Its process id, if it is on this host.
+    /// Returns its process id, if it runs on this host.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         match &self.process {
@@ -212,16 +214,16 @@ impl ServerProcess {
         }
     }
 
-    /// Where it serves.
+    /// Returns its addresses.
     #[must_use]
     pub fn ready(&self) -> &Ready {
         &self.ready
     }
 
-    /// The CPU time that it has used so far.
+    /// Returns the CPU time that it has used so far.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Returns an error if the process has exited.
     pub fn cpu_time(&self) -> Result<Duration, PeerError> {
         match &self.process {
             Process::Here { child, .. } => Ok(cpu_time(child.0.id())?),
@@ -229,7 +231,7 @@ impl ServerProcess {
         }
     }
 
-    /// Its allocations so far, if it is this program on this host.
+    /// Returns the number of its heap allocations so far, if it is this program on this host.
     #[must_use]
     pub fn allocations(&self) -> Option<u64> {
         match &self.process {
@@ -238,10 +240,10 @@ impl ServerProcess {
         }
     }
 
-    /// Asks it to end (SIGTERM) and waits.
+    /// Requests it to end (SIGTERM) and waits until it has ended.
     ///
     /// # Errors
-    /// When it does not end in time, or ends with a failure.
+    /// Returns an error if it does not end in time, or ends with a failure.
     pub fn stop(mut self, patience: Duration) -> Result<(), ServerError> {
         let child = match &mut self.process {
             Process::Here { child, .. } => &mut child.0,
@@ -267,7 +269,7 @@ fn takes_connections(at: &Ready) -> bool {
     over_tcp && at.unix.iter().all(|path| UnixStream::connect(path).is_ok())
 }
 
-/// The line that a server writes when it serves.
+/// Waits for the line that a server writes when it serves.
 fn wait_until_ready(output: &mut BufReader<ChildStdout>) -> Result<Ready, ServerError> {
     let line = next_line(output, START_PATIENCE)
         .map_err(|error| not_ready(format!("did not say that it serves: {error}")))?;
@@ -282,10 +284,11 @@ fn not_ready(what: impl Into<String>) -> ServerError {
     ServerError::NotReady(what.into())
 }
 
-/// Counts this process's heap operations where the starting benchmark wants them, if one does. Servers call it first.
+/// Publishes the count of this process's heap operations to the benchmark that started it, if one did. Servers call it
+/// first.
 ///
 /// # Errors
-/// When the environment names memory that is not what a benchmark hands over.
+/// Returns an error if the environment names memory that a benchmark did not pass.
 pub fn count_allocations_for_parent() -> Result<(), ServerError> {
     let Ok(text) = env::var(ALLOCATIONS_VARIABLE) else { return Ok(()) };
     let memory = adopt(text.parse().unwrap_or(-1))?;

@@ -1,4 +1,4 @@
-//! What every experiment needs to know: cores, durations, repetitions, and how to say how far it is.
+//! Environment of every experiment: cores, durations, repetitions and progress reports.
 
 use crate::measure::{CoreError, Cores};
 use crate::peer::{PairPlan, PeerLauncher, Run};
@@ -8,48 +8,48 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Called with what an experiment is about to do. Returns whether to go on.
+/// Called with a description of the next step. Returns whether to continue.
 pub type Progress<'a> = &'a mut dyn FnMut(&str) -> bool;
 
-/// The common ground of an experiment's measurements.
+/// Common settings of an experiment's measurements.
 #[derive(Debug, Clone)]
 pub struct Stage {
-    /// How to start this program again.
+    /// Launcher of this program for peer processes.
     pub launcher: PeerLauncher,
     /// Core of the serving end.
     pub server_core: usize,
     /// Core of the measuring end.
     pub client_core: usize,
-    /// How often each figure is taken.
+    /// Number of times that each figure is measured.
     pub repetitions: u32,
     /// Unrecorded start of each measurement.
     pub warm_up: Duration,
-    /// Recorded stretch of each measurement.
+    /// Recorded period of each measurement.
     pub duration: Duration,
-    /// Seed of everything random.
+    /// Seed of all random choices.
     pub seed: u64,
     cores: Cores,
-    /// When an experiment ends, complete or not.
+    /// Time at which an experiment ends, complete or not.
     deadline: Option<Instant>,
-    /// The serving end, if it is a server half.
+    /// Server half, if the serving end runs there.
     run: Option<Arc<Run>>,
 }
 
-/// The usual recorded stretch: what `--duration-ms` is by default.
+/// Default recorded period: the default of `--duration-ms`.
 const USUAL_DURATION: Duration = Duration::from_millis(400);
 
-/// What a report says that is measured between two halves.
+/// Note of a report that is measured between two halves.
 const HALVES_NOTICE: &str =
     "Measured between two halves: what lies between their hosts is in the figures; the conditions name both.";
 
-/// Below this part of what is usual, figures say nothing.
+/// Minimum scale, below which figures are meaningless.
 const SCALE_MIN: f64 = 0.125;
 
 impl Stage {
-    /// On the first two cores this process may use.
+    /// Creates a stage on the first two cores that this process may use.
     ///
     /// # Errors
-    /// When the system does not tell which cores those are.
+    /// Returns an error if the system does not report those cores.
     pub fn new(repetitions: u32, duration: Duration, seed: u64) -> Result<Self, CoreError> {
         let cores = Cores::allowed()?;
         let (server_core, client_core) = cores.server_and_client();
@@ -68,51 +68,52 @@ impl Stage {
         })
     }
 
-    /// The same with the serving end at a server half.
+    /// Returns the stage with its serving end at a server half.
     #[must_use]
     pub fn with_server_half(self, run: Run) -> Self {
         Self { run: Some(Arc::new(run)), ..self }
     }
 
-    /// The same, to end within `limit` from now, complete or not.
+    /// Returns the stage with a deadline `limit` from now, at which it ends, complete or not.
     #[must_use]
     pub(crate) fn ending_within(self, limit: Duration) -> Self {
         Self { deadline: Some(Instant::now() + limit), ..self }
     }
 
-    /// Whether an experiment has to end now.
+    /// Returns whether the deadline has passed.
     pub(crate) fn is_late(&self) -> bool {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// All cores that may be used.
+    /// Returns all cores that may be used.
     pub(crate) fn all_cores(&self) -> &[usize] {
         self.cores.as_slice()
     }
 
-    /// Cores of a server of so many threads on this host.
+    /// Returns the cores of a server with `threads` threads on this host.
     pub(crate) fn server_cores(&self, threads: u16) -> Vec<usize> {
         self.cores.of_server(threads)
     }
 
-    /// The core of a client process.
+    /// Returns the core of client process `number`.
     pub(crate) fn core_of_client(&self, number: u32) -> usize {
         self.cores.of_client(number)
     }
 
-    /// The server half, if the serving end is one.
+    /// Returns the server half, if the serving end runs there.
     #[must_use]
     pub fn server_half(&self) -> Option<&Run> {
         self.run.as_deref()
     }
 
-    /// A time that an experiment takes besides: `usual`, or less if the stage's measurements are shorter than usual.
+    /// Scales a time other than the measurements themselves: returns `usual`, or less if the stage's measurements are
+    /// shorter than the default.
     #[must_use]
     pub fn scaled(&self, usual: Duration) -> Duration {
         usual.mul_f64(self.duration.div_duration_f64(USUAL_DURATION).clamp(SCALE_MIN, 1.0))
     }
 
-    /// The same for measurements that take a part of the time, because there are many.
+    /// Returns the stage with times divided by `parts`, for experiments with many measurements.
     #[must_use]
     pub fn shortened(&self, parts: u32) -> Self {
         let mut stage = self.clone();
@@ -120,7 +121,7 @@ impl Stage {
         stage
     }
 
-    /// The plan of one measurement on these cores.
+    /// Returns the plan of one measurement on these cores.
     #[must_use]
     pub fn pair_plan(&self) -> PairPlan {
         PairPlan {
@@ -133,7 +134,7 @@ impl Stage {
         }
     }
 
-    /// The conditions of every figure taken here.
+    /// Returns the conditions of every figure taken on this stage.
     #[must_use]
     pub fn conditions(&self) -> Conditions {
         let mut conditions = Conditions::of_this_machine();
@@ -162,7 +163,7 @@ impl Stage {
         conditions
     }
 
-    /// An empty report of what is measured here over `provider`. Its first note says what lies between the ends.
+    /// Returns an empty report of measurements over `provider`. Its first note states what lies between the two ends.
     pub(crate) fn report(&self, title: impl Into<String>, conditions: Conditions, provider: Wish) -> Report {
         let report = Report::new(title, conditions);
         match self.run {
@@ -171,7 +172,7 @@ impl Stage {
         }
     }
 
-    /// A note when both ends share a core.
+    /// Returns a note if both ends share a core.
     #[must_use]
     pub fn single_core_note(&self) -> Option<String> {
         (!self.cores.has_two() && self.run.is_none()).then(|| {
@@ -180,12 +181,12 @@ impl Stage {
         })
     }
 
-    /// Takes one measurement of each line in turn, as often as this stage says. `measure` is told which repetition it
-    /// is, from 1. Returns whether all were taken; that `progress` or an error ended it early is a problem of the
-    /// report.
+    /// Takes one measurement of each line in turn, for the number of repetitions. `measure` receives the repetition,
+    /// counted from 1. Returns whether all measurements were taken; an early end by `progress` or by an error is a
+    /// problem of the report.
     ///
     /// # Errors
-    /// The error of the very first measurement: then there is nothing to report.
+    /// Returns the error of the very first measurement, after which there is nothing to report.
     pub fn interleave<L, E: fmt::Display>(
         &self,
         lines: &mut [L],
@@ -224,7 +225,7 @@ impl Stage {
     }
 }
 
-/// The condition that tells how operations begin.
+/// Returns the condition that states when operations begin.
 pub(super) fn load_condition(rate: Option<u32>) -> String {
     rate.map_or_else(
         || "closed: an operation begins when another has ended".to_owned(),
@@ -236,7 +237,8 @@ pub(super) fn load_condition(rate: Option<u32>) -> String {
 mod tests {
     use super::*;
 
-    /// Measures until the measurement of this number fails; how many were taken, whether all were, and the report.
+    /// Measures until the measurement with this number fails. Returns the number of measurements, whether all were
+    /// taken, and the report.
     fn interleave_until(fails: u32) -> Result<(u32, bool, Report), &'static str> {
         let stage = Stage::new(3, Duration::from_millis(1), 0).unwrap();
         let mut report = Report::default();

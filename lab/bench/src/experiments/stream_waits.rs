@@ -1,4 +1,4 @@
-//! The ways of waiting of RR-Compound at a server of many streams, beside each other under one load.
+//! Wait strategies of RR-Compound at a server of many streams, compared under one load.
 
 use super::ExperimentError;
 use super::stage::{Progress, Stage};
@@ -7,15 +7,15 @@ use crate::report::{Column, Figure, Report, Table};
 use crate::streams::{self, Load, Served, Way};
 use farcall::select::Chosen;
 
-/// What to measure.
+/// Plan of the experiment.
 pub struct WaitsPlan {
     /// Durations, repetitions.
     pub stage: Stage,
     /// The RNIC of both ends.
     pub chosen: Chosen,
-    /// Ways of waiting, interleaved.
+    /// Wait strategies, interleaved.
     pub ways: Vec<Way>,
-    /// What all of them serve.
+    /// Load of all strategies.
     pub load: Load,
 }
 
@@ -31,10 +31,10 @@ const NOTES: [&str; 3] = [
     "Idle CPU: of both processes together, while all streams are open and nobody sends.",
 ];
 
-/// Measures the ways in turn.
+/// Measures the strategies in turn.
 ///
 /// # Errors
-/// When the first cannot be measured.
+/// Returns an error if the first one cannot be measured.
 pub fn run(plan: &WaitsPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
     let WaitsPlan { stage, chosen, ways, load } = plan;
     let mut conditions = stage.conditions();
@@ -83,7 +83,7 @@ fn table_of_ways(lines: &[Line]) -> Table {
     table
 }
 
-/// BPEV beside each of the others, repetition by repetition.
+/// Returns the ratios of BPEV to each of the others, computed within each repetition.
 fn table_of_ratios(lines: &[Line]) -> Table {
     let columns = vec![
         Column::new("figure", "BPEV's figure"),

@@ -1,4 +1,4 @@
-//! What a connection can do on this machine, and the R, F and N of RF-RPC that follow.
+//! Performance of a connection on this machine, and the resulting R, F and N of RF-RPC.
 
 use super::ExperimentError;
 use super::server::{Served, ServerProcess, Service};
@@ -11,11 +11,11 @@ use farcall_rpc::tune::{Chooser, LinkProfile, Posting, ReadCost, Sample, TIME_NS
 use farcall_rpc::{FetchThenReply, StaticClient};
 use std::time::{Duration, Instant};
 
-/// A server that does not answer for so long is dead.
+/// Timeout of a reply, after which the server counts as crashed.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Sizes of results for which R and F are shown.
+/// Sizes of results in bytes for which R and F are shown.
 const RESULT_BYTES: [u32; 6] = [8, 32, 256, 512, 1_024, 3_000];
-/// How long the handlers of those take, in nanoseconds.
+/// Durations of the handlers of those results, in nanoseconds.
 const HANDLER_NS: [u64; 3] = [100, 1_000, 10_000];
 
 const NOTE: &str = "alone: one READ, waited for. A reply is a WRITE of 64 B, without waiting, as a server thread pays \
@@ -23,11 +23,11 @@ const NOTE: &str = "alone: one READ, waited for. A reply is a WRITE of 64 B, wit
                     sizes from which F is chosen. R and F are those of equation 2 of the RF-RPC paper for calls that \
                     are all alike.";
 
-/// Measures READs by size and replies. The profile holds medians over the stage's repetitions, each of them a new
-/// connection and the shortest of many times. There is none if `progress` ended it early.
+/// Measures READs by size, and replies. The profile holds medians over the stage's repetitions; each repetition uses a
+/// new connection and takes the shortest of many times. Returns no profile if `progress` ended the measurement early.
 ///
 /// # Errors
-/// When it cannot be measured.
+/// Returns an error if a measurement is not possible.
 pub fn run(
     stage: &Stage,
     chosen: &Chosen,
@@ -89,10 +89,11 @@ pub fn run(
     Ok((report, Some(profile)))
 }
 
-/// Turns of which the mean is taken.
+/// Number of empty polls of which the mean is taken.
 const IDLE_TURNS: u32 = 10_000;
 
-/// One connection, probed for the stage's duration, or once; and the nanoseconds of a turn in vain.
+/// Probes one connection for the stage's duration, at least once. Also returns the duration of an empty poll in
+/// nanoseconds.
 fn measure(
     stage: &Stage,
     nic: &Selection,
@@ -112,7 +113,7 @@ fn measure(
     Ok((profile, idle_turn_ns.clamp(1, TIME_NS_MAX)))
 }
 
-/// The profile with what posting and waiting cost. `None` if `progress` ended it early.
+/// Returns the profile with the costs of posting and waiting. `None` if `progress` ended the measurement early.
 #[cfg(feature = "verbs")]
 fn with_posting(
     profile: LinkProfile,
@@ -126,7 +127,7 @@ fn with_posting(
     Ok(posting.map(|posting| profile.with_posting(posting)).transpose()?)
 }
 
-/// Without what measures verbs the profile says nothing of posting.
+/// Returns the profile unchanged: without the feature that measures verbs it has no posting costs.
 #[cfg(not(feature = "verbs"))]
 fn with_posting(
     profile: LinkProfile,
@@ -139,7 +140,7 @@ fn with_posting(
     Ok(Some(profile))
 }
 
-/// The profile of the medians.
+/// Returns the profile of the medians.
 fn medians(profiles: &[LinkProfile]) -> Result<LinkProfile, ExperimentError> {
     let median = |figure: &dyn Fn(&LinkProfile) -> u64| {
         let mut values: Vec<u64> = profiles.iter().map(figure).collect();

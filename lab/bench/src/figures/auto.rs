@@ -1,4 +1,5 @@
-//! What the library chooses, beside the best preset of an exhaustive search, on the workloads of the papers.
+//! The library's choice of preset, compared with the best preset of an exhaustive search, on the workloads of the
+//! papers.
 
 use super::servers::open_store;
 use crate::experiments::calls::{self, CallTask, Callee, Ground, PATIENCE};
@@ -13,7 +14,7 @@ use crate::workload::{Distribution, Workload};
 use farcall::select::Chosen;
 use farcall_link::PRESETS;
 
-/// What a paper measures: calls, or operations of a store, under a preset that is still to be named.
+/// Workload of a paper, as calls or as operations of a store. The preset is filled in for each measurement.
 #[derive(Clone, Copy)]
 enum Load {
     Calls(CallTask),
@@ -27,7 +28,7 @@ const fn calls(callee: Callee, connections: u32) -> Load {
     Load::Calls(CallTask { callee, connections, ..CallTask::small(AUTO) })
 }
 
-/// Of each paper the loads that its systems are compared under, as `farcall figures` runs them.
+/// Loads under which the papers compare their systems, in the form that `farcall figures` measures.
 const CASES: [Case; 10] = [
     ("A, figure 9: calls of 1 µs", calls(Callee::Work { us: 1 }, 4)),
     ("A, figure 9: calls of 7 µs", calls(Callee::Work { us: 7 }, 4)),
@@ -40,7 +41,7 @@ const CASES: [Case; 10] = [
     ("B, figure 4: 64 B, eight to one", calls(Callee::Block { len_bytes: 64 }, 8)),
     ("E: 95 % GET, windows of 4", Load::Store(Workload::B, 4)),
 ];
-/// Connections to the store.
+/// Number of connections to the store.
 const CONNECTIONS: u32 = 4;
 
 /// A case under one preset.
@@ -49,10 +50,10 @@ struct Line {
     contender: Contender,
 }
 
-/// Measures every case under every preset and under the choice.
+/// Measures every case under every preset and under the library's choice.
 ///
 /// # Errors
-/// When nothing can be measured.
+/// Returns an error if nothing can be measured.
 pub fn auto(chosen: &Chosen, stage: &Stage, progress: Progress<'_>) -> Result<Report, ExperimentError> {
     pin_thread(stage.client_core)?;
     let nic = &chosen.selection;
@@ -133,7 +134,7 @@ impl Line {
     }
 }
 
-/// Every figure, for who wants to see the rest of the field.
+/// Returns the figures of all presets.
 fn all_of(cases: &[(String, Vec<Contender>)]) -> Table {
     let columns = vec![
         Column::new("workload", "workload"),

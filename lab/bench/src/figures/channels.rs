@@ -1,4 +1,4 @@
-//! Byte streams and gRPC: each measurement has a server of its own.
+//! Byte streams and gRPC: each measurement starts a server of its own.
 
 use super::trial::Sample;
 use crate::experiments::line;
@@ -9,18 +9,18 @@ use crate::streams::{self, Load, Medium, Way};
 use farcall::select::Chosen;
 use std::fmt;
 
-/// What is measured.
+/// A measured stream or gRPC load.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Channel {
-    /// A server of many streams that waits in a way.
+    /// A server of many streams with a given wait strategy.
     Waits(Way, Load),
-    /// Writes of so many bytes in one direction.
+    /// Writes of the given number of bytes in one direction.
     Writes(Medium, usize),
     /// gRPC calls of many clients.
     Crowd(CrowdTask),
-    /// A workload over gRPC.
+    /// A YCSB workload over gRPC.
     Ycsb(YcsbTask),
-    /// The rate of a workload over that under tonic over TCP, both measured.
+    /// Ratio of the rate of a workload to that under tonic over TCP; both are measured.
     OverTcp(YcsbTask),
 }
 
@@ -36,14 +36,14 @@ impl fmt::Display for Channel {
     }
 }
 
-/// Rates, latencies and cores of a server, and of its clients.
+/// Returns rates, latencies and cores of a server and its clients.
 fn served(latencies: &LatencyRecorder, per_second: f64, cores: [f64; 2]) -> Sample {
     let latency = latencies.summary();
     let [server_cores, client_cores] = cores;
     let times = line::Sample::of_latency(&latency, 1.0);
     let line = line::Sample { per_second, server_cores, client_cores, ..times };
     if latencies.count() == 0 {
-        // A short run on a busy machine: there is a rate, 0, and no latency.
+        // In a short run on a busy machine there may be no reply: the rate is 0 and there are no latencies.
         return Sample::of_line(line::Sample {
             per_second,
             server_cores,

@@ -1,57 +1,57 @@
-//! What the file of an experiment says.
+//! Description of an experiment, as its file states it.
 
 use super::trial::Trial;
 
 /// A paper.
 #[derive(Debug, Clone, Copy)]
 pub struct Paper {
-    /// By which its experiments are named.
+    /// Letter that begins the names of its experiments.
     pub letter: char,
-    /// Its title.
+    /// Title.
     pub title: &'static str,
-    /// The machines of its experiments.
+    /// Machines of its experiments.
     pub setup: &'static str,
 }
 
 /// A figure or table of a paper.
 #[derive(Clone, Copy)]
 pub struct Experiment {
-    /// Where it was published.
+    /// The paper that published it.
     pub paper: &'static Paper,
     /// The paper's letter and the number of the figure: `A.5`, `B.3a`, `A.table-3`.
     pub id: &'static str,
-    /// The place in the paper.
+    /// Location in the paper.
     pub place: &'static str,
-    /// What it shows.
+    /// Title.
     pub title: &'static str,
-    /// Across.
+    /// Horizontal axis.
     pub x: Axis,
-    /// Upwards.
+    /// Vertical axis.
     pub y: Axis,
-    /// The numbers that the paper's text gives for it, in the unit of the axes.
+    /// Numbers that the paper's text states for it, in the unit of the axes.
     pub published: &'static [Published],
-    /// What else the text says about it.
+    /// Other statements of the text about it.
     pub statements: &'static [&'static str],
-    /// What the paper's experiment was like, beyond [`Paper::setup`].
+    /// Conditions of the paper's experiment, in addition to [`Paper::setup`].
     pub conditions: &'static str,
-    /// How the same is measured here.
+    /// Method of the measurement here.
     pub how: How,
-    /// The file that says all this.
+    /// Source file that contains this description.
     pub file: &'static str,
 }
 
-/// What is shown along an axis.
+/// Quantity of an axis.
 #[derive(Debug, Clone, Copy)]
 pub struct Axis {
-    /// What.
+    /// Name of the quantity.
     pub name: &'static str,
-    /// In which unit; may be empty.
+    /// Unit; may be empty.
     pub unit: &'static str,
-    /// Spaced how.
+    /// Scale of the axis.
     pub scale: Scale,
 }
 
-/// How an axis is spaced.
+/// Scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scale {
@@ -62,46 +62,46 @@ pub enum Scale {
 }
 
 impl Axis {
-    /// An evenly spaced axis.
+    /// Returns an axis with linear scale.
     #[must_use]
     pub const fn linear(name: &'static str, unit: &'static str) -> Self {
         Self { name, unit, scale: Scale::Linear }
     }
 
-    /// An axis of powers.
+    /// Returns an axis with logarithmic scale.
     #[must_use]
     pub const fn logarithmic(name: &'static str, unit: &'static str) -> Self {
         Self { name, unit, scale: Scale::Logarithmic }
     }
 }
 
-/// Numbers of one curve, as the paper's text gives them.
+/// Numbers of one curve, as the paper's text states them.
 #[derive(Debug, Clone, Copy)]
 pub struct Published {
-    /// The curve; one measured under the same name is its counterpart.
+    /// Name of the curve; a measured curve of the same name is its counterpart.
     pub series: &'static str,
-    /// Across and upwards; `None` where the text does not say for which x.
+    /// x and y; `None` if the text does not state the x.
     pub points: &'static [(Option<f64>, f64)],
-    /// Where the text says it.
+    /// Location of the statement in the paper.
     pub source: &'static str,
 }
 
-/// How an experiment is measured here.
+/// Method by which an experiment is measured here.
 #[derive(Clone, Copy)]
 pub enum How {
-    /// Between two processes, of one host or of two.
+    /// Between two processes, on one host or on two.
     Here {
-        /// How this differs from the paper's experiment.
+        /// Differences from the paper's experiment.
         differs: &'static [&'static str],
-        /// What is measured.
+        /// Measurements.
         trials: fn() -> Vec<Trial>,
     },
-    /// Not yet, because of this.
+    /// Not measured yet, with the reason.
     NotYet(&'static str),
 }
 
 impl Experiment {
-    /// Whether `name` stands for it: its own, that of all panels of its figure, or its paper's.
+    /// Returns whether `name` selects it: its own name, that of all panels of its figure, or that of its paper.
     #[must_use]
     pub fn is_named(&self, name: &str) -> bool {
         let (id, name) = (self.id.to_ascii_lowercase(), name.to_ascii_lowercase());
@@ -117,7 +117,7 @@ impl Experiment {
         }
     }
 
-    /// Whether nothing of it can be measured between two hosts, though it can on one.
+    /// Returns whether it can be measured on one host but no part of it between two hosts.
     #[must_use]
     pub fn is_of_one_host(&self) -> bool {
         match self.how {
@@ -128,7 +128,7 @@ impl Experiment {
         }
     }
 
-    /// Why it is not measured, if so.
+    /// Returns the reason why it is not measured, if it is not.
     #[must_use]
     pub fn not_yet(&self) -> Option<&'static str> {
         match self.how {

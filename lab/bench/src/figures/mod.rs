@@ -1,10 +1,11 @@
-//! The figures of the papers: what they publish, measured here, side by side.
+//! The figures of the papers: published values, next to those measured here.
 //!
-//! - [`papers`]: one file an experiment, in a folder for each paper;
-//! - [`Experiment`]: what such a file says; [`Trial`]: one thing that it measures, by the code of [`crate::experiments`];
-//! - [`run`]: measures experiments; [`Results`]: what came of it, as versioned JSON;
+//! - [`papers`]: one file per experiment, in a directory for each paper;
+//! - [`Experiment`]: the content of such a file; [`Trial`]: one of its measurements, executed by the code of
+//!   [`crate::experiments`];
+//! - [`run`]: measures experiments; [`Results`]: their results, as versioned JSON;
 //! - [`page`]: the results as one HTML file;
-//! - [`auto`]: what the library chooses on the papers' workloads, beside the best preset.
+//! - [`auto`]: the library's choice on the papers' workloads, compared with the best preset.
 
 mod auto;
 mod channels;
@@ -29,34 +30,34 @@ pub use run::{RunPlan, run};
 pub use trial::Trial;
 pub use verdict::{Finding, Verdict};
 
-/// No experiment is named so.
+/// There is no experiment of this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there is no experiment {0:?}; there are those of `farcall figures list`, and the papers A to E as a whole"
 )]
 pub struct Unknown(pub String);
 
-/// What cannot be measured between two hosts.
+/// Reason why a selection cannot be measured between two hosts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotBetweenHosts {
-    /// No experiment is named so.
+    /// There is no experiment of this name.
     #[error(transparent)]
     Unknown(#[from] Unknown),
-    /// Nothing of these can be.
+    /// No part of these experiments can be measured between two hosts.
     #[error("of one host only: {ids}")]
     OfOneHost {
-        /// Which.
+        /// Names of these experiments.
         ids: String,
-        /// Those that were named and can be.
+        /// Names of the selected experiments that can be measured.
         rest: String,
     },
 }
 
-/// The experiments that `names` stand for, each once, in the order of the list: a paper (`A`), an experiment (`A.5`), or
-/// all panels of one (`B.3`).
+/// Returns the experiments that `names` select, each once, in the order of the list: a paper (`A`), an experiment
+/// (`A.5`), or all panels of one (`B.3`).
 ///
 /// # Errors
-/// When a name stands for nothing.
+/// Returns an error if there is no experiment of a name.
 pub fn select(names: &[String]) -> Result<Vec<&'static Experiment>, Unknown> {
     if let Some(name) = names.iter().find(|name| !papers::all().any(|experiment| experiment.is_named(name))) {
         return Err(Unknown(name.clone()));
@@ -66,10 +67,11 @@ pub fn select(names: &[String]) -> Result<Vec<&'static Experiment>, Unknown> {
     Ok(papers::all().filter(is_wanted).collect())
 }
 
-/// The same for a measurement between two hosts: without names, all of which something can be measured there.
+/// Returns the selected experiments for a measurement between two hosts. Without names, returns all experiments of
+/// which some part can be measured between hosts.
 ///
 /// # Errors
-/// When a name stands for nothing, or for an experiment that is of one host.
+/// Returns an error if there is no experiment of a name, or if it can only be measured on one host.
 pub fn select_between_hosts(names: &[String]) -> Result<Vec<&'static Experiment>, NotBetweenHosts> {
     let (of_one_host, rest): (Vec<_>, Vec<_>) =
         select(names)?.into_iter().partition(|experiment| experiment.is_of_one_host());

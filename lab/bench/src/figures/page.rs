@@ -1,4 +1,4 @@
-//! Results as one HTML file: it needs no network, and is legible on paper and in the dark.
+//! Results as one HTML file, which needs no network and is legible in print and in dark mode.
 
 use super::plot::{self, Look};
 use super::results::{Outcome, Results};
@@ -6,7 +6,7 @@ use super::verdict::{Finding, Verdict};
 use crate::html::{compact, conditions_table, escape, head, paragraphs, row, spread};
 use std::fmt::Write;
 
-/// The whole file.
+/// Returns the complete file.
 #[must_use]
 pub fn page(results: &Results) -> String {
     let mut html = head("Figures of the papers, measured here");
@@ -96,7 +96,7 @@ fn section(outcome: &Outcome) -> String {
     html
 }
 
-/// Which mark is which curve.
+/// Returns the legend of the curves' marks.
 fn legend(outcome: &Outcome) -> String {
     let mut html = "<ul class=\"legend\">\n".to_owned();
     for (name, look) in Look::all_of(outcome) {
@@ -111,7 +111,7 @@ fn legend(outcome: &Outcome) -> String {
     html
 }
 
-/// The numbers of the plot: a row for each x, a column for each curve.
+/// Returns the numbers of the plot as a table: a row for each x, a column for each curve.
 fn numbers(outcome: &Outcome) -> String {
     let mut xs: Vec<Option<f64>> = Vec::new();
     let measured = outcome.measured.iter().flat_map(|series| &series.points).map(|point| point.x);
@@ -120,7 +120,7 @@ fn numbers(outcome: &Outcome) -> String {
             xs.push(x);
         }
     }
-    // Levels last.
+    // Levels (points without an x) are last.
     xs.sort_by(|left, right| left.unwrap_or(f64::INFINITY).total_cmp(&right.unwrap_or(f64::INFINITY)));
     let heading = |label: &super::results::AxisLabel| match label.unit.as_str() {
         "" => escape(&label.name),

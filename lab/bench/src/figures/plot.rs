@@ -1,7 +1,7 @@
-//! An experiment as a plot: inline SVG whose colours the page exchanges in the dark.
+//! An experiment as a plot: inline SVG, whose colours the page replaces in dark mode.
 //!
-//! What was measured is filled, with a bar over its range and a line through its points; what was published is hollow; a
-//! level that no x is given for is a line, dashed if it was published. A curve has its colour and the form of its marks.
+//! Measured points are filled, with a bar over their range and a line through them. Published points are hollow. A
+//! level without an x is a line, dashed if it was published. Each curve has a colour and a shape of its marks.
 
 use super::results::Outcome;
 use super::span::Span;
@@ -13,10 +13,10 @@ const WIDTH: u32 = 860;
 const HEIGHT: u32 = 400;
 /// Half the width of a mark, in pixels.
 const MARK: i32 = 5;
-/// Of text and axes; of the mesh. The page knows both, and [`COLOURS`], by these values.
+/// Colour of text and axes, and of the mesh. The page matches these and [`COLOURS`] by their values.
 const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 const MESH: RGBColor = RGBColor(0xDD, 0xDD, 0xDD);
-/// Of curves: the palette of Okabe and Ito, which most colour-blind readers tell apart.
+/// Colours of curves: the palette of Okabe and Ito, which most colour-blind readers can distinguish.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0x00, 0x72, 0xB2),
     RGBColor(0xD5, 0x5E, 0x00),
@@ -26,18 +26,18 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(0x56, 0xB4, 0xE9),
     RGBColor(0x77, 0x77, 0x77),
 ];
-/// The forms of marks in text: filled, hollow.
+/// Shapes of marks as characters: filled, hollow.
 const FORMS: [(&str, &str); 4] = [("●", "○"), ("■", "□"), ("▲", "△"), ("◆", "◇")];
 
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Span, Span>>;
 type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
-/// How a curve looks: its place among the curves of its experiment.
+/// Appearance of a curve, derived from its index among the curves of its experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Look(usize);
 
 impl Look {
-    /// The looks of all curves, by their names: measured and published ones of one name look alike.
+    /// Returns the appearance of all curves by name; a measured and a published curve of the same name look alike.
     pub(super) fn all_of(outcome: &Outcome) -> Vec<(&str, Self)> {
         let measured = outcome.measured.iter().map(|series| series.name.as_str());
         let published = outcome.published.iter().map(|series| series.name.as_str());
@@ -50,12 +50,12 @@ impl Look {
         looks
     }
 
-    /// The class of its colour on the page.
+    /// Returns the CSS class of its colour.
     pub(super) fn class(self) -> String {
         format!("c{}", self.0 % COLOURS.len())
     }
 
-    /// Its mark as a character: filled, hollow.
+    /// Returns its mark as a character: filled, hollow.
     pub(super) fn marks(self) -> (&'static str, &'static str) {
         FORMS[self.0 % FORMS.len()]
     }
@@ -64,7 +64,7 @@ impl Look {
         COLOURS[self.0 % COLOURS.len()]
     }
 
-    /// The outline of its mark around the origin.
+    /// Returns the outline of its mark around the origin.
     fn outline(self) -> Vec<(i32, i32)> {
         match self.0 % FORMS.len() {
             0 => (0..16)
@@ -80,7 +80,7 @@ impl Look {
     }
 }
 
-/// The plot, if there is anything to draw.
+/// Returns the plot, or `None` if there is nothing to draw.
 pub(super) fn svg(outcome: &Outcome) -> Option<String> {
     let measured = outcome.measured.iter().flat_map(|series| &series.points);
     let published = outcome.published.iter().flat_map(|series| &series.points);
@@ -99,7 +99,7 @@ pub(super) fn svg(outcome: &Outcome) -> Option<String> {
     let spans = (Span::across(outcome.x.scale, &xs), Span::upwards(outcome.y.scale, &ys));
     let mut text = String::new();
     draw(outcome, &spans, &mut text).ok()?;
-    // Inline SVG needs no name space, and the page names no address. Its size is the page's business.
+    // Inline SVG needs no namespace, and the page contains no addresses. The page determines the size.
     let text = text.replacen(" xmlns=\"http://www.w3.org/2000/svg\"", "", 1);
     let head = format!("<svg role=\"img\" aria-label=\"{}\"", escape(&outcome.title));
     let size = format!("<svg width=\"{WIDTH}\" height=\"{HEIGHT}\"");
@@ -172,8 +172,8 @@ fn draw(outcome: &Outcome, (across, upwards): &(Span, Span), text: &mut String) 
     area.present()
 }
 
-/// The dashes of a level across the plot. They are drawn here because the plotting library's take `hypotf` of glibc 2.35,
-/// which is newer than what the binary may need (`packaging/build.sh` checks that).
+/// Returns the dashes of a level across the plot. They are drawn here because the plotting library's dashes use
+/// `hypotf` of glibc 2.35, which is newer than the binary may require (`packaging/build.sh` checks that).
 fn dashes(across: &Span, y: f64) -> impl Iterator<Item = [(f64, f64); 2]> {
     const DASHES: u32 = 70;
     let step = (across.high - across.low) / f64::from(DASHES);
@@ -184,7 +184,7 @@ fn dashes(across: &Span, y: f64) -> impl Iterator<Item = [(f64, f64); 2]> {
     })
 }
 
-/// A hollow mark.
+/// Draws a hollow mark.
 fn hollow(chart: &mut Chart<'_, '_>, look: Look, at: (f64, f64)) -> Drawn {
     let mut outline = look.outline();
     outline.extend(outline.first().copied());

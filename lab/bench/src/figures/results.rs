@@ -1,133 +1,133 @@
-//! What running experiments gave: versioned JSON that holds all a report needs.
+//! Results of experiments: versioned JSON that contains all data of a report.
 
 use super::experiment::{Axis, Experiment, Published, Scale};
 use super::verdict::Finding;
 use crate::measure::Spread;
 use serde::{Deserialize, Serialize};
 
-/// The layout below. A change that older programs would misread raises it.
+/// Version of the layout below; incremented by changes that older programs would misread.
 pub const FORMAT: u32 = 1;
 
-/// Results cannot be read.
+/// Reason why results cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ResultsError {
     /// Not JSON, or of another kind.
     #[error("these are no results of `farcall figures run`: {0}")]
     Unreadable(#[from] serde_json::Error),
-    /// Of a later program.
+    /// Written by a newer program.
     #[error(
         "these results are of format {found}, and this farcall reads formats up to {FORMAT}: \
          a newer farcall wrote them; read them with that one"
     )]
     Newer {
-        /// Their format.
+        /// Format of the results.
         found: u32,
     },
 }
 
-/// Everything that was measured in one run.
+/// All results of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// [`FORMAT`].
+    /// Format of the results, see [`FORMAT`].
     pub farcall_figures: u32,
-    /// Of the program that measured.
+    /// Version of the program that measured.
     pub version: String,
     /// The provider of both ends.
     pub provider: String,
-    /// Of everything random.
+    /// Seed of all random choices.
     pub seed: u64,
     /// Machine, date, device, cores, repetitions: names and values.
     pub conditions: Vec<(String, String)>,
-    /// What a reader must know to read them.
+    /// Explanations for the reader.
     pub notes: Vec<String>,
-    /// In the order in which they ran.
+    /// Experiments in the order in which they ran.
     pub experiments: Vec<Outcome>,
-    /// What the papers found, and whether it was found here.
+    /// Findings of the papers, with the verdicts on them.
     pub findings: Vec<Finding>,
-    /// Whether everything that was asked for was run.
+    /// `true` if all requested experiments were run.
     pub is_complete: bool,
 }
 
-/// An axis, as in [`Axis`].
+/// An axis; see [`Axis`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AxisLabel {
-    /// What it shows.
+    /// Name of the quantity.
     pub name: String,
-    /// In which unit.
+    /// Unit.
     pub unit: String,
-    /// Spaced how.
+    /// Scale.
     pub scale: Scale,
 }
 
-/// An experiment with what was published and what was measured.
+/// An experiment with the published and measured values.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// As in [`Experiment`].
+    /// See [`Experiment::id`].
     pub id: String,
-    /// As in [`Experiment`].
+    /// See [`Experiment::title`].
     pub title: String,
-    /// The paper.
+    /// Title of the paper.
     pub paper: String,
-    /// The place in it.
+    /// Location in the paper.
     pub place: String,
-    /// The paper's machines and conditions.
+    /// Machines and conditions of the paper.
     pub paper_conditions: String,
-    /// Across.
+    /// Horizontal axis.
     pub x: AxisLabel,
-    /// Upwards.
+    /// Vertical axis.
     pub y: AxisLabel,
-    /// The paper's numbers.
+    /// Numbers of the paper.
     pub published: Vec<PublishedSeries>,
-    /// What else the paper says.
+    /// Other statements of the paper.
     pub statements: Vec<String>,
-    /// Why nothing was measured, if it cannot be here yet.
+    /// Reason why it is not measured yet, if it is not.
     pub not_yet: Option<String>,
-    /// How the conditions here differ from the paper's.
+    /// Differences between the conditions here and the paper's.
     pub differs: Vec<String>,
-    /// The numbers measured.
+    /// Measured numbers.
     pub measured: Vec<Series>,
-    /// What a reader must know to read them.
+    /// Explanations for the reader.
     pub notes: Vec<String>,
-    /// What went wrong.
+    /// Faults of the measurement.
     pub problems: Vec<String>,
 }
 
 /// A curve of the paper.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PublishedSeries {
-    /// Its name.
+    /// Name of the curve.
     pub name: String,
-    /// Across (`None`: not said) and upwards.
+    /// x (`None` if not stated) and y.
     pub points: Vec<(Option<f64>, f64)>,
-    /// Where the paper says so.
+    /// Location of the statement in the paper.
     pub source: String,
 }
 
 /// A measured curve.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// Its name.
+    /// Name of the curve.
     pub name: String,
-    /// Its points, in the order in which they were measured.
+    /// Points in the order in which they were measured.
     pub points: Vec<Measured>,
 }
 
 /// A measured point.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// Across; `None` of a level.
+    /// x; `None` for a level.
     pub x: Option<f64>,
-    /// Upwards: median and range over the repetitions.
+    /// y: median and range over the repetitions.
     pub y: Spread,
 }
 
 impl Results {
-    /// Reads what [`Self::to_json`] wrote.
+    /// Reads results written by [`Self::to_json`].
     ///
     /// # Errors
-    /// When it is something else, or of a newer program.
+    /// Returns an error if the text is of another kind, or written by a newer program.
     pub fn from_json(text: &str) -> Result<Self, ResultsError> {
-        /// Alone, so that a format which this program does not know is told from nonsense.
+        /// Read separately, to distinguish an unknown format from invalid input.
         #[derive(Deserialize)]
         struct Format {
             farcall_figures: u32,
@@ -139,7 +139,7 @@ impl Results {
         Ok(serde_json::from_str(text)?)
     }
 
-    /// As JSON.
+    /// Returns the results as JSON.
     ///
     /// # Panics
     /// Never: names are text, and all numbers are finite.
@@ -148,13 +148,13 @@ impl Results {
         serde_json::to_value(self).expect("results are plain data")
     }
 
-    /// The experiment `id`, if it ran.
+    /// Returns the experiment `id`, if it ran.
     #[must_use]
     pub fn of(&self, id: &str) -> Option<&Outcome> {
         self.experiments.iter().find(|outcome| outcome.id == id)
     }
 
-    /// Whether nothing went wrong.
+    /// Returns whether the run is complete and without problems.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.is_complete && self.experiments.iter().all(|outcome| outcome.problems.is_empty())
@@ -162,7 +162,7 @@ impl Results {
 }
 
 impl Outcome {
-    /// What is known before anything is measured.
+    /// Creates the outcome of an experiment before its measurement.
     #[must_use]
     pub fn new(experiment: &Experiment) -> Self {
         let texts = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
@@ -188,7 +188,7 @@ impl Outcome {
         }
     }
 
-    /// The measured curve `name`.
+    /// Returns the measured curve `name`.
     #[must_use]
     pub fn series(&self, name: &str) -> Option<&Series> {
         self.measured.iter().find(|series| series.name == name)
@@ -196,7 +196,7 @@ impl Outcome {
 }
 
 impl Series {
-    /// What was measured at `x`.
+    /// Returns the value measured at `x`.
     #[must_use]
     pub fn at(&self, x: f64) -> Option<Spread> {
         self.points.iter().find(|point| point.x == Some(x)).map(|point| point.y)

@@ -1,4 +1,4 @@
-//! Measuring experiments, one after the other; within one, all curves are interleaved.
+//! Measures experiments one after another; within one, all curves are interleaved.
 
 use super::experiment::{Experiment, How};
 use super::papers;
@@ -11,9 +11,9 @@ use crate::measure::Spread;
 use crate::report::Report;
 use farcall::select::Chosen;
 
-/// What to run, and how.
+/// Plan of a run.
 pub struct RunPlan<'a> {
-    /// Which.
+    /// Experiments to measure.
     pub experiments: &'a [&'static Experiment],
     /// The provider of both ends.
     pub chosen: &'a Chosen,
@@ -21,14 +21,14 @@ pub struct RunPlan<'a> {
     pub stage: &'a Stage,
 }
 
-/// A trial, and what each repetition of it gave.
+/// A trial with the points of all repetitions.
 struct Taken {
     trial: Trial,
     points: Vec<Point>,
 }
 
-/// Runs all of `plan` until `progress` ends it. `keep` sees the results after each experiment, so that a program that
-/// is killed has those that were done.
+/// Runs all experiments of `plan` until `progress` ends the run. `keep` receives the results after each experiment, so
+/// that a program that is killed retains the completed ones.
 pub fn run(plan: &RunPlan<'_>, progress: Progress<'_>, mut keep: impl FnMut(&Results)) -> Results {
     let mut conditions = plan.stage.conditions();
     conditions.push("provider", plan.chosen.selection.wish.name());
@@ -63,7 +63,7 @@ pub fn run(plan: &RunPlan<'_>, progress: Progress<'_>, mut keep: impl FnMut(&Res
         results.findings = papers::findings(&results);
         keep(&results);
         if let Some(half) = plan.stage.server_half().filter(|half| half.is_lost()) {
-            // What comes now would fail one after the other.
+            // All further experiments would fail.
             is_reachable = false;
             let address = half.far().address();
             results.notes.push(format!("The server half at {address} is gone: the rest was not measured."));
@@ -107,7 +107,7 @@ fn measure(experiment: &Experiment, servers: &mut Servers<'_>, progress: Progres
     outcome
 }
 
-/// Where the two ends are, and what could not be measured there.
+/// Returns notes on the location of the two ends, and on the trials that cannot be measured there.
 fn ends(stage: &Stage, one_host_only: &[Trial]) -> Vec<String> {
     let ends = match stage.server_half() {
         Some(run) => {
@@ -121,7 +121,7 @@ fn ends(stage: &Stage, one_host_only: &[Trial]) -> Vec<String> {
     [ends].into_iter().chain(left_out).collect()
 }
 
-/// All points of each curve, their repetitions put together.
+/// Returns the points of each curve, with their repetitions combined.
 fn curves(taken: &[Taken]) -> Vec<Series> {
     let mut curves: Vec<Series> = Vec::new();
     for Taken { trial, points } in taken {

@@ -1,4 +1,4 @@
-//! The services that calls go to, each started when it is first needed.
+//! Services used by the experiments, each started when it is first needed.
 
 use super::trial::Sample;
 use crate::experiments::calls::{self, CallTask, Ground};
@@ -21,25 +21,26 @@ use farcall::select::{Chosen, Selection};
 use std::path::Path;
 use std::time::Duration;
 
-/// Records of the store (RF-RPC has 128 million).
+/// Number of records of the store (RF-RPC has 128 million).
 const RECORDS: u64 = 20_000;
-/// RF-RPC, section 5.1.
+/// Length of keys in RF-RPC, section 5.1; the next line is that of values.
 const KEY_LEN_BYTES: usize = 16;
 const VALUE_LEN_BYTES: usize = 32;
 
-/// Client processes of a rate in a direction between two hosts; on one they would share the client's core.
+/// Number of client processes of a rate in one direction between two hosts; on one host they would share the client's
+/// core.
 const CLIENTS_OF_HALVES: u32 = 2;
 
-/// How long images are trained with, for each measurement.
+/// Duration of the training in each measurement.
 const TRAINING: Duration = Duration::from_secs(4);
 
-/// Who serves, and where.
+/// Running services, and where they run.
 pub(super) struct Servers<'a> {
     pub(super) chosen: &'a Chosen,
     pub(super) stage: &'a Stage,
-    /// By the threads it has.
+    /// Echo service, with its number of threads.
     echo: Option<(u16, ServerProcess)>,
-    /// Ours, and its rivals'.
+    /// Stores: that of Farcall (`None`), and those of other designs.
     stores: Vec<(Option<StoreRival>, Stand)>,
     trainers: Trainers,
     files: Files,
@@ -72,7 +73,7 @@ impl<'a> Servers<'a> {
         }
     }
 
-    /// UCX, if that is to be measured. That it is not installed is a note.
+    /// Returns UCX if `subject` needs it. If it is not installed, that is a note.
     pub(super) fn ucx(&mut self, subject: &line::Subject, report: &mut Report) -> Option<&Ucx> {
         if !matches!(subject, line::Subject::Rival(Rival::Ucx(_))) {
             return None;
@@ -86,7 +87,7 @@ impl<'a> Servers<'a> {
         }
     }
 
-    /// Operations in a direction.
+    /// Measures the rate of operations in one direction.
     pub(super) fn rate(&self, task: RnicTask, direction: Direction) -> Result<Sample, RnicError> {
         let clients = if self.stage.server_half().is_some() { CLIENTS_OF_HALVES } else { 1 };
         let rate = rnic::rate(self.chosen, task, direction, clients, self.stage)?;
@@ -99,7 +100,7 @@ impl<'a> Servers<'a> {
         }))
     }
 
-    /// Calls of the echo service.
+    /// Measures calls of the echo service.
     pub(super) fn call(&mut self, task: &CallTask) -> Result<Sample, ExperimentError> {
         pin_thread(self.stage.client_core)?;
         let nic = &self.chosen.selection;
@@ -108,7 +109,7 @@ impl<'a> Servers<'a> {
             Some((same, server)) if same == threads => server,
             _ => calls::start_echo(self.stage, nic, threads)?,
         };
-        // A server that failed a call is not asked again: the next call starts another.
+        // A server that failed a call is not reused: the next call starts another.
         let sample =
             calls::measure(task, &Ground { stage: self.stage, nic, profile: None, server: &server })?;
         self.echo = Some((threads, server));
@@ -126,7 +127,7 @@ impl<'a> Servers<'a> {
         })
     }
 
-    /// Operations of the store.
+    /// Measures operations of the store.
     pub(super) fn operate(
         &mut self,
         task: &KvTask,
@@ -136,7 +137,7 @@ impl<'a> Servers<'a> {
         pin_thread(self.stage.client_core)?;
         let rival = task.front_end.rival();
         let place = self.stores.iter().position(|(whose, _)| *whose == rival);
-        // A store that failed is not asked again: the next run starts another.
+        // A store that failed is not reused: the next run starts another.
         let mut store = match place {
             Some(place) => self.stores.swap_remove(place).1,
             None => open_store(self.stage, &self.chosen.selection, task.front_end)?,
@@ -160,14 +161,14 @@ impl<'a> Servers<'a> {
         })
     }
 
-    /// Ends the processes that an experiment leaves and the next one does not need: TensorFlow's never sleep for long,
-    /// and nothing is mounted for longer than it is used.
+    /// Ends the processes that the next experiment does not need: TensorFlow's processes never sleep for long, and
+    /// file systems remain mounted only while they are used.
     pub(super) fn end_experiment(&mut self) {
         self.trainers = Trainers::default();
         self.files = Files::default();
     }
 
-    /// A pass over a file. Where that cannot be there is a note, and no point.
+    /// Measures a pass over a file. If that is not possible here, there is a note and no point.
     pub(super) fn pass(
         &mut self,
         task: &FilesTask,
@@ -179,7 +180,7 @@ impl<'a> Servers<'a> {
             .map(|bytes_per_second| Sample::of_line(line::Sample { bytes_per_second, ..line::Sample::NONE })))
     }
 
-    /// Images trained with. Without TensorFlow there is a note, and no point.
+    /// Measures the rate of images in training. Without TensorFlow there is a note and no point.
     pub(super) fn train(
         &mut self,
         training: Training,
@@ -198,7 +199,8 @@ impl<'a> Servers<'a> {
         Ok(Some(Sample::of_line(line::Sample { per_second, ..line::Sample::NONE })))
     }
 
-    /// Operations of a database of which a part is resident. Where that cannot be there is a note, and no point.
+    /// Measures operations of a database that is partly resident. If that is not possible here, there is a note and no
+    /// point.
     pub(super) fn query(
         &mut self,
         task: DatabaseTask,
@@ -222,7 +224,8 @@ impl<'a> Servers<'a> {
         }
     }
 
-    /// Seconds of a training of which a part is resident. Where that cannot be there is a note, and no point.
+    /// Measures the duration in seconds of a training whose memory is partly resident. If that is not possible here,
+    /// there is a note and no point.
     pub(super) fn learn(
         &mut self,
         task: LearningTask,
@@ -248,7 +251,7 @@ impl<'a> Servers<'a> {
         }
     }
 
-    /// One-sided I/O to donors of its own.
+    /// Measures one-sided I/O to newly started donors.
     pub(super) fn transfer(&self, task: &Task, repetition: u32) -> Result<Sample, ExperimentError> {
         let seed = self.stage.seed.wrapping_add(repetition.into());
         let sample = remio::measure(self.chosen, task, &self.stage.pair_plan(), seed)?;

@@ -1,16 +1,16 @@
-//! The stretch of an axis: where a value lies on it, and where its ticks are.
+//! Range of an axis: positions of values and ticks.
 
 use super::experiment::Scale;
 use crate::html::compact;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use std::ops::Range;
 
-/// Ticks of an axis, about.
+/// Approximate number of ticks of an axis.
 const TICKS: f64 = 7.0;
-/// Room beyond the outermost values, as a share of the stretch.
+/// Margin beyond the outermost values, as a share of the range.
 const MARGIN: f64 = 0.04;
 
-/// In the coordinates of the plot: of a logarithmic axis, decimal logarithms.
+/// Range in the coordinates of the plot: decimal logarithms for a logarithmic axis.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Span {
     scale: Scale,
@@ -20,7 +20,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// Around all `values`, with ticks at round numbers; an even one begins at 0.
+    /// Returns a range around all `values`, with ticks at round numbers; a linear one begins at 0.
     pub(super) fn upwards(scale: Scale, values: &[f64]) -> Self {
         let places: Vec<f64> = values.iter().filter_map(|value| place(scale, *value)).collect();
         let high = places.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -46,7 +46,7 @@ impl Span {
         }
     }
 
-    /// Around all `values`, with ticks at some of them: what was measured at is what is asked for.
+    /// Returns a range around all `values`, with ticks at some of the measured values.
     pub(super) fn across(scale: Scale, values: &[f64]) -> Self {
         let mut ticks: Vec<f64> = values.iter().filter_map(|value| place(scale, *value)).collect();
         ticks.sort_by(f64::total_cmp);
@@ -65,7 +65,7 @@ impl Span {
         Self { scale, low: first - margin, high: last + margin, ticks: kept }
     }
 
-    /// Where `value` lies, if it lies anywhere.
+    /// Returns the position of `value`, if it has one.
     pub(super) fn place(&self, value: f64) -> Option<f64> {
         place(self.scale, value)
     }
@@ -100,7 +100,7 @@ fn place(scale: Scale, value: f64) -> Option<f64> {
     place.is_finite().then_some(place)
 }
 
-/// 1, 2 or 5 times a power of ten, at least `wanted`.
+/// Returns 1, 2 or 5 times a power of ten that is at least `wanted`.
 fn round_step(wanted: f64) -> f64 {
     let power = 10f64.powf(wanted.log10().floor());
     [1.0, 2.0, 5.0, 10.0]

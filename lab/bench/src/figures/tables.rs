@@ -29,7 +29,7 @@ impl From<&Results> for Report {
     }
 }
 
-/// A row for each point that was measured, or published, or both.
+/// Returns a table with a row for each point that was measured, published, or both.
 fn table(outcome: &Outcome) -> Table {
     let title = format!("{}: {}; {} ({})", outcome.id, outcome.title, outcome.y.name, outcome.y.unit);
     let columns = vec![

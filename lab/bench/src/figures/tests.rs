@@ -14,7 +14,7 @@ fn ids(names: &[&str]) -> Vec<&'static str> {
     experiments(names).iter().map(|experiment| experiment.id).collect()
 }
 
-/// Runs experiments that need no server of calls, until `count` steps were begun.
+/// Runs experiments that need no server of calls, until `count` steps have begun.
 fn run_briefly(names: &[&str], count: usize) -> (Results, usize) {
     let mut stage = Stage::new(1, Duration::from_millis(2), 7).unwrap();
     stage.launcher = crate::peer::tests::launcher();
@@ -45,7 +45,7 @@ fn names_stand_for_papers_experiments_and_panels() {
     }
 }
 
-/// The files below a folder that say an experiment: all but those which put them together.
+/// Collects the files below a directory that describe an experiment, without the modules that list them.
 fn files_of_experiments(folder: &Path, found: &mut BTreeSet<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -72,7 +72,8 @@ fn the_list_names_every_file_and_no_experiment_twice() {
     }
 }
 
-/// Of one curve no x has two numbers, every number has its source, and a curve has one entry; so no number stands twice.
+/// A curve has one entry, at most one number for each x, and a source for every number; hence no number is stated
+/// twice.
 #[test]
 fn published_numbers_are_restated_once() {
     for experiment in papers::all() {
@@ -135,7 +136,8 @@ fn an_experiment_is_measured_and_shown() {
 
 #[test]
 fn windows_are_chosen_once_for_each_point_and_told() {
-    // The experiment itself, two limits, and three rates of the two shortest messages: a sentence for each curve.
+    // Steps: the experiment itself, two limits, and three rates of the two shortest messages. Each curve must have a
+    // sentence.
     let (results, _) = run_briefly(&["E.3"], 9);
     let [only] = &results.experiments[..] else { panic!("one experiment was begun") };
     assert_eq!(only.problems, ["interrupted before the end"]);
@@ -151,7 +153,7 @@ fn windows_are_chosen_once_for_each_point_and_told() {
 
 #[test]
 fn an_end_before_the_end_keeps_what_was_measured() {
-    // The experiment itself, then three of its measurements; the fourth is refused.
+    // Steps: the experiment itself, then three of its measurements; the fourth is refused.
     let (results, _) = run_briefly(&["A.1", "E.2"], 4);
     assert!(!results.is_complete && !results.is_sound());
     let [only] = &results.experiments[..] else { panic!("one experiment was begun") };
@@ -161,7 +163,7 @@ fn an_end_before_the_end_keeps_what_was_measured() {
 
 #[test]
 fn a_failure_of_one_experiment_is_its_problem_and_the_next_runs() {
-    // This test binary is no server of calls.
+    // This test binary cannot run a server of calls.
     let (results, _) = run_briefly(&["B.3a", "B.table-1"], usize::MAX);
     assert!(results.of("B.table-1").is_some(), "{results:?}");
     let problems = &results.of("B.3a").unwrap().problems;
@@ -185,7 +187,7 @@ fn results_of_a_newer_program_are_refused_in_words() {
 
 const HOSTILE: &str = "<script>alert(\"1\")</script><img src='x' onerror=&>";
 
-/// Results in which every text is hostile.
+/// Returns results in which every text contains markup.
 fn hostile() -> Results {
     let y = Spread { median: 2.0, min: 1.0, max: 3.0, repetitions: 3 };
     let hostile = || HOSTILE.to_owned();

@@ -1,4 +1,4 @@
-//! One thing that an experiment measures, and which points of which curves that gives.
+//! One measurement of an experiment, and the points of the curves that it yields.
 
 use super::channels::Channel;
 use super::servers::Servers;
@@ -19,20 +19,20 @@ use crate::training::Training;
 use farcall_link::Transport;
 use std::fmt;
 
-/// The bare limit of latencies and rates.
+/// Limit of latencies and rates.
 pub(super) const BARE_PING_PONG: &str = "limit: bare ping-pong of a cache line";
-/// The next above it: one verb.
+/// The next limit above it: one verb.
 pub(super) const READ_ALONE: &str = "limit: one READ of 64 B at a time";
-/// The bare limit of bandwidths.
+/// Limit of bandwidths.
 pub(super) const BARE_COPY: &str = "limit: bare copy of 1 MiB";
 
-/// What is measured.
+/// Measured subject.
 pub(super) enum Subject {
-    /// Verbs, echoes of verbs, bare limits.
+    /// Verbs, echoes of verbs, limits without Farcall.
     Line(Line),
-    /// Operations of which the serving end is the passive one, or the one that issues.
+    /// Operations for which the serving end is passive, or which it issues.
     Rate(RnicTask, Direction),
-    /// The same at the window that gives most.
+    /// The same, at the window with the highest rate.
     TunedRate(TunedRate),
     /// Calls to the echo service.
     Calls(CallTask),
@@ -44,33 +44,33 @@ pub(super) enum Subject {
     Channel(Channel),
     /// Passes over a file.
     Files(FilesTask),
-    /// A database of which a part is resident.
+    /// A database that is partly resident.
     Database(DatabaseTask),
-    /// A training of which a part is resident.
+    /// A training whose memory is partly resident.
     Learning(LearningTask),
-    /// TensorFlow.
+    /// Distributed training by TensorFlow.
     Training(Training),
 }
 
-/// What one run gave; what it does not tell is not a number.
+/// Results of one run; NaN if the run does not provide them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sample {
     pub(super) line: line::Sample,
-    /// Latencies, where single operations were timed.
+    /// Latencies, if single operations were timed.
     pub(super) latency: Option<LatencySummary>,
-    /// Of calls: until the last of those under way at a time had its result.
+    /// Calls only: mean time until all calls that were outstanding together had their results.
     pub(super) round_mean_us: f64,
-    /// Of both ends; of a GET by READs alone so many READs.
+    /// Verbs of both ends; for a GET by READs only, the number of READs.
     pub(super) verbs_per_call: f64,
     pub(super) server_cpu_us_per_call: f64,
     pub(super) client_cpu_us_per_call: f64,
-    /// Of the mailboxes of a responder that answers.
+    /// Share of empty mailboxes of a responder at the time of a reply.
     pub(super) empty_share: f64,
-    /// Of one-sided I/O.
+    /// Results of one-sided I/O.
     pub(super) remio: Option<remio::Sample>,
-    /// Of operations that write, where those that read are in `line`.
+    /// Median of writing operations, if `line` contains those of reading ones.
     pub(super) writes_p50_us: f64,
-    /// Memory of the server for each client.
+    /// Memory of the server per client.
     pub(super) memory_mib_per_client: f64,
 }
 
@@ -81,12 +81,12 @@ pub(super) struct Point {
     pub(super) y: f64,
 }
 
-/// Which points a run gives.
+/// Returns the points of a run.
 type PointsOf = Box<dyn Fn(&Sample) -> Vec<Point>>;
 
-/// Something to measure.
+/// A measurement of one or more points of a curve.
 pub struct Trial {
-    /// The curve.
+    /// Name of the curve.
     pub(super) series: &'static str,
     subject: Subject,
     points: PointsOf,
@@ -111,7 +111,7 @@ impl fmt::Display for Trial {
 }
 
 impl Subject {
-    /// Whether its serving end may be on another host.
+    /// Returns whether its serving end may be on another host.
     fn spans_hosts(&self) -> bool {
         match self {
             Self::Line(line) => !matches!(line.subject, line::Subject::Rival(_)),
@@ -126,17 +126,17 @@ impl Subject {
 }
 
 impl Trial {
-    /// Whether it is there for others to be compared with.
+    /// Returns whether it is a limit to which others are compared.
     pub(super) fn is_limit(&self) -> bool {
         [BARE_PING_PONG, READ_ALONE, BARE_COPY].contains(&self.series)
     }
 
-    /// Whether it can be measured between two hosts.
+    /// Returns whether it can be measured between two hosts.
     pub(super) fn spans_hosts(&self) -> bool {
         self.subject.spans_hosts()
     }
 
-    /// One point at `x`.
+    /// Creates a trial with one point at `x`.
     pub(super) fn at(
         series: &'static str,
         x: f64,
@@ -147,7 +147,7 @@ impl Trial {
         Self { series, subject: subject.into(), points }
     }
 
-    /// A level.
+    /// Creates a trial with a level.
     pub(super) fn level(
         series: &'static str,
         subject: impl Into<Subject>,
@@ -157,7 +157,7 @@ impl Trial {
         Self { series, subject: subject.into(), points }
     }
 
-    /// One point at `x` of one-sided I/O.
+    /// Creates a trial with one point at `x` of one-sided I/O.
     pub(super) fn remio(
         series: &'static str,
         x: f64,
@@ -168,7 +168,7 @@ impl Trial {
         Self::at(series, x, subject, move |sample| sample.remio.as_ref().map_or(f64::NAN, y))
     }
 
-    /// A point that lies where the run was, in both directions: each repetition is one.
+    /// Creates a trial whose points have a measured x and y; each repetition is one point.
     pub(super) fn scattered(
         series: &'static str,
         subject: impl Into<Subject>,
@@ -181,7 +181,7 @@ impl Trial {
         Self { series, subject: subject.into(), points }
     }
 
-    /// The distribution of latencies: for each share of calls, in percent, how many µs they took at most.
+    /// Creates a trial of the latency distribution: for each share of calls, in percent, their maximum latency in µs.
     pub(super) fn distribution(series: &'static str, subject: impl Into<Subject>) -> Self {
         let points = |sample: &Sample| {
             let latency = sample.latency.iter();
@@ -191,28 +191,30 @@ impl Trial {
         Self { series, subject: subject.into(), points: Box::new(points) }
     }
 
-    /// The bare limits of latencies and of rates of one message at a time: a ping-pong, and a READ alone.
+    /// Returns the limits of latencies and rates of one message at a time: a ping-pong without Farcall, and a single
+    /// READ.
     pub(super) fn limits_of_one(y: fn(&Sample) -> f64) -> [Self; 2] {
         let read = RnicTask::latency(Operation::Read, Transport::Rc, 64, Tuning::LATENCY);
         [Self::level(BARE_PING_PONG, Baseline::SharedMemory, y), Self::level(READ_ALONE, Line::from(read), y)]
     }
 
-    /// The bare limit of bandwidths, in GB/s.
+    /// Returns the limit of bandwidths, in GB/s.
     pub(super) fn limit_of_bandwidth() -> Self {
         Self::level(BARE_COPY, Baseline::CopyShared, Sample::gb_per_second)
     }
 
-    /// The same in another unit, of which a GB/s is so many.
+    /// Returns the limit of bandwidths in another unit; `units` of it are 1 GB/s.
     pub(super) fn limit_of_bandwidth_in(units: f64) -> Self {
         Self::level(BARE_COPY, Baseline::CopyShared, move |sample| sample.gb_per_second() * units)
     }
 
-    /// The points of one of HERD's micro-benchmarks whose column is one of `columns`: a curve a column, by message size.
+    /// Returns trials of one of HERD's micro-benchmarks for the columns in `columns`: a curve per column, by message
+    /// length.
     pub(super) fn herd(figure: HerdFigure, columns: &'static [&'static str]) -> Vec<Self> {
         Self::herd_of(figure, columns, Subject::Line)
     }
 
-    /// The same of the rates of verbs, in a direction, each at the window that gives most.
+    /// Returns trials of the rates of verbs in one direction, each at the window with the highest rate.
     pub(super) fn herd_rates(direction: Direction, columns: &'static [&'static str]) -> Vec<Self> {
         Self::herd_of(HerdFigure::Throughput, columns, |line| match line.subject {
             line::Subject::Verbs(task) => Subject::TunedRate(TunedRate::new(task, direction)),
@@ -245,7 +247,7 @@ impl Trial {
         trials
     }
 
-    /// The rate whose window is tuned, if it is one.
+    /// Returns the rate whose window is tuned, if the subject is one.
     pub(super) fn tuned(&self) -> Option<&TunedRate> {
         match &self.subject {
             Subject::TunedRate(rate) => Some(rate),
@@ -253,7 +255,7 @@ impl Trial {
         }
     }
 
-    /// Takes one measurement. What the device does not have is a note, and gives no point.
+    /// Takes one measurement. Missing capabilities of the device are notes, and yield no point.
     pub(super) fn take(
         &mut self,
         servers: &mut Servers<'_>,
@@ -287,7 +289,7 @@ impl Trial {
     }
 }
 
-/// That a device cannot do something is a note.
+/// Converts the error that a device lacks a capability to a note.
 fn unless_illegal<T>(
     series: &str,
     measured: Result<T, RnicError>,
@@ -317,22 +319,22 @@ impl Sample {
         }
     }
 
-    /// Million operations a second.
+    /// Returns millions of operations a second.
     pub(super) fn mops(&self) -> f64 {
         self.line.per_second / 1e6
     }
 
-    /// Thousand operations a second.
+    /// Returns thousands of operations a second.
     pub(super) fn kops(&self) -> f64 {
         self.line.per_second / 1e3
     }
 
-    /// Of what was done once.
+    /// Returns the duration of a single operation in seconds.
     pub(super) fn seconds(&self) -> f64 {
         1.0 / self.line.per_second
     }
 
-    /// Processor time of the server for each operation.
+    /// Returns the processor time of the server per operation, in microseconds.
     pub(super) fn server_us_per_op(&self) -> f64 {
         self.line.server_cores * 1e6 / self.line.per_second
     }

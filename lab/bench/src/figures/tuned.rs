@@ -1,14 +1,14 @@
-//! Rates at the window that gives most, as HERD tunes it for each point (section 3.1).
+//! Rates at the window with the highest rate, as HERD tunes it for each point (section 3.1).
 
 use super::servers::Servers;
 use super::trial::Sample;
 use crate::rnic::{Direction, RnicError, RnicTask};
 use std::fmt::{self, Write};
 
-/// Requests outstanding on each connection: what is tried.
+/// Candidate numbers of outstanding requests on each connection.
 const WINDOWS: [u32; 6] = [2, 4, 8, 16, 32, 64];
 
-/// A rate whose window is chosen when it is measured first.
+/// A rate whose window is chosen in its first measurement.
 pub(super) struct TunedRate {
     task: RnicTask,
     direction: Direction,
@@ -31,11 +31,11 @@ impl TunedRate {
         Self { task, direction, is_chosen: false }
     }
 
-    /// Measures at the chosen window. A measurement by which a window was chosen counts for nothing else: the best of
-    /// several is more than what one gives.
+    /// Measures at the chosen window. A measurement that was used to choose the window is not a result, because the
+    /// best of several is biased.
     ///
     /// # Errors
-    /// As [`Servers::rate`]; that a device cannot do it, if it can with no window.
+    /// Returns the errors of [`Servers::rate`]. Returns [`RnicError::Illegal`] if the device supports no window.
     pub(super) fn measure(&mut self, servers: &Servers<'_>) -> Result<Sample, RnicError> {
         if !self.is_chosen {
             self.task = self.best(servers)?;
@@ -51,7 +51,7 @@ impl TunedRate {
             match servers.rate(task, self.direction) {
                 Ok(sample) if sample.line.per_second > best.1 => best = (task, sample.line.per_second),
                 Ok(_) => {}
-                // A device that cannot hold so many requests holds no more, either.
+                // A device that cannot hold this many requests cannot hold more.
                 Err(RnicError::Illegal(_)) if best.1.is_finite() => break,
                 Err(error) => return Err(error),
             }
@@ -60,7 +60,7 @@ impl TunedRate {
     }
 }
 
-/// Which windows were chosen: a sentence for each curve.
+/// Returns the chosen windows: a sentence for each curve.
 pub(super) fn windows<'a>(rates: impl Iterator<Item = (&'static str, &'a TunedRate)>) -> Vec<String> {
     let mut sentences: Vec<(&str, String)> = Vec::new();
     for (series, rate) in rates.filter(|(_, rate)| rate.is_chosen) {
@@ -68,7 +68,7 @@ pub(super) fn windows<'a>(rates: impl Iterator<Item = (&'static str, &'a TunedRa
             sentences.push((series, format!("{series}: windows chosen among {WINDOWS:?}:")));
             sentences.len() - 1
         });
-        // To a string: it cannot fail.
+        // Writing to a string cannot fail.
         let _ = write!(sentences[place].1, " {} at {} B,", rate.task.tuning.window, rate.task.len_bytes);
     }
     sentences.into_iter().map(|(_, sentence)| sentence.trim_end_matches(',').to_owned() + ".").collect()

@@ -1,4 +1,4 @@
-//! Whether what a paper found was found here, by a rule on measured ranges.
+//! Decides by rules on measured ranges whether a finding of a paper holds here.
 
 use super::experiment::{Experiment, Paper};
 use super::results::Results;
@@ -6,19 +6,19 @@ use crate::measure::Spread;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Fewer repetitions do not tell what their range would be.
+/// Minimum number of repetitions for a meaningful range.
 const REPETITIONS_MIN: usize = 3;
 const MISSING: &str = "what it needs was not measured, or not three times";
 
-/// What became of a finding.
+/// Result of the decision on a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It holds here, too.
+    /// It holds here as well.
     Confirmed,
     /// The opposite holds here.
     Refuted,
-    /// The figures needed are missing, or their ranges overlap.
+    /// Required figures are missing, or their ranges overlap.
     CannotBeTold,
 }
 
@@ -37,20 +37,20 @@ impl fmt::Display for Verdict {
 pub struct Finding {
     /// The statement.
     pub statement: String,
-    /// Where it stands.
+    /// Location of the statement.
     pub source: String,
     /// The rule that decides.
     pub rule: String,
-    /// What it decided.
+    /// Result of the rule.
     pub verdict: Verdict,
-    /// On which figures.
+    /// Figures on which the result is based.
     pub because: String,
 }
 
-/// What a rule decided, and on which figures; nothing if they were not measured.
+/// Result of a rule with its figures; `None` if they were not measured.
 pub(super) type Decision = Option<(Verdict, String)>;
 
-/// A statement of a paper, and how it is decided about.
+/// A statement of a paper, and the rule that decides on it.
 pub(super) struct Rule {
     pub(super) statement: &'static str,
     pub(super) source: &'static str,
@@ -58,7 +58,7 @@ pub(super) struct Rule {
     pub(super) decide: fn(&Results) -> Decision,
 }
 
-/// Decides by all rules of a paper, as soon as one of its experiments was run.
+/// Applies all rules of a paper if at least one of its experiments was run.
 pub(super) fn decided(
     rules: &[Rule],
     paper: &Paper,
@@ -82,7 +82,7 @@ pub(super) fn decided(
     decided.collect()
 }
 
-/// Numbers that lie somewhere in a range.
+/// A range of numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Range {
     pub(super) min: f64,
@@ -90,23 +90,23 @@ pub(super) struct Range {
 }
 
 impl Range {
-    /// What was measured of `series` at `x` in experiment `id`, often enough.
+    /// Returns the range of `series` at `x` in experiment `id`, if it was measured with enough repetitions.
     pub(super) fn of(results: &Results, id: &str, series: &str, x: f64) -> Option<Self> {
         let spread = results.of(id).and_then(|outcome| outcome.series(series)?.at(x))?;
         (spread.repetitions >= REPETITIONS_MIN).then_some(spread.into())
     }
 
-    /// What one divided by the other may be.
+    /// Returns the range of quotients.
     pub(super) fn over(self, other: Self) -> Self {
         Self { min: self.min / other.max, max: self.max / other.min }
     }
 
-    /// The smallest range that holds both.
+    /// Returns the smallest range that contains both.
     pub(super) fn and(self, other: Self) -> Self {
         Self { min: self.min.min(other.min), max: self.max.max(other.max) }
     }
 
-    /// Whether it lies within `low..=high` (confirmed), outside (refuted), or across an end.
+    /// Returns whether it lies within `low..=high` (confirmed), outside (refuted), or across a bound (neither).
     pub(super) fn within(self, low: f64, high: f64) -> Verdict {
         if self.min >= low && self.max <= high {
             Verdict::Confirmed
@@ -117,7 +117,7 @@ impl Range {
         }
     }
 
-    /// Whether all of it is above all of the other, or below.
+    /// Returns whether it lies completely above the other range, or completely below.
     pub(super) fn above(self, other: Self) -> Verdict {
         self.over(other).within(1.0, f64::INFINITY)
     }
@@ -135,7 +135,7 @@ impl From<Spread> for Range {
     }
 }
 
-/// The verdict of many comparisons: what more than half of them say, if none says the opposite.
+/// Returns the verdict of many comparisons: that of more than half of them, if none is the opposite.
 pub(super) fn majority(verdicts: &[Verdict]) -> Verdict {
     let count = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count();
     let (for_it, against) = (count(Verdict::Confirmed), count(Verdict::Refuted));
@@ -146,7 +146,7 @@ pub(super) fn majority(verdicts: &[Verdict]) -> Verdict {
     }
 }
 
-/// All must hold; one that is refuted refutes.
+/// Returns the conjunction: all must be confirmed, and one that is refuted refutes it.
 pub(super) fn all(verdicts: &[Verdict]) -> Verdict {
     if verdicts.is_empty()
         || verdicts.contains(&Verdict::CannotBeTold) && !verdicts.contains(&Verdict::Refuted)
@@ -159,7 +159,7 @@ pub(super) fn all(verdicts: &[Verdict]) -> Verdict {
     }
 }
 
-/// How many verdicts say what.
+/// Returns the number of verdicts of each kind as text.
 pub(super) fn counts(verdicts: &[Verdict]) -> String {
     let count = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count();
     format!(
@@ -177,8 +177,8 @@ pub(super) mod tests {
     use crate::figures::results::{Measured, Outcome, Series};
     use Verdict::{CannotBeTold, Confirmed, Refuted};
 
-    /// What a paper's rules say when its experiments measured these points: of an experiment a curve, x and y, three
-    /// times, within 1 %.
+    /// Returns the verdicts of a paper's rules on given points (experiment, curve, x and y), each measured three times
+    /// within 1 %.
     pub(in crate::figures) fn verdicts_on(
         experiments: &[&Experiment],
         findings: fn(&Results) -> Vec<Finding>,

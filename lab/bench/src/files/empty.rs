@@ -1,4 +1,4 @@
-//! The limit of a file system by FUSE: the same loop as that of `farcall mount`, with nothing behind it.
+//! The limit of a FUSE file system: the same loop as that of `farcall mount`, without any storage.
 
 use crate::peer::{PeerError, PeerPlace, PeerTask};
 use farcall_files::{Memory, Result, mount_one_file, serve_one_file};
@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::thread;
 
-/// As many as serve `farcall mount`.
+/// Number of threads, the same as for `farcall mount`.
 const THREADS: usize = 8;
 
-/// Mounts one file of so many bytes at a directory. What is written there is gone, and whatever is read is zeros.
+/// Task that mounts one file of `len_bytes` bytes at a directory. Written bytes are discarded, and reads return zeros.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct EmptyFiles {
     pub(super) dir: PathBuf,
     pub(super) len_bytes: u64,
 }
 
-/// A memory that does nothing.
+/// A memory that stores nothing.
 struct Nothing;
 
 impl Memory for Nothing {

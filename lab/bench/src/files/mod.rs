@@ -1,5 +1,4 @@
-//! Files on `farcall mount`, and on what it is compared with: how fast records go through one, one after the other, as
-//! IOzone measures it.
+//! Files on `farcall mount`, and on file systems compared with it: rate of sequential records, as IOzone measures it.
 
 mod empty;
 mod mounted;
@@ -22,14 +21,14 @@ use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Where a file is.
+/// File system of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// On `farcall mount`, its bytes in the memory of one node.
+    /// `farcall mount`, with the bytes in the memory of one node.
     Remote,
-    /// On a file system by the same loop that does nothing for what it is asked.
+    /// A file system with the same loop that stores nothing.
     Empty,
-    /// In memory of this host, without FUSE.
+    /// Memory of this host, without FUSE.
     Tmpfs,
 }
 
@@ -41,7 +40,7 @@ pub(crate) struct FilesTask {
     pub(crate) record_bytes: usize,
 }
 
-/// Nothing is mounted, in a sentence.
+/// Reason why a file system could not be mounted, as a sentence.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct NotMounted(String);
@@ -66,20 +65,20 @@ impl Place {
     const ALL: [Self; 3] = [Self::Remote, Self::Empty, Self::Tmpfs];
 }
 
-/// A file of each place, made when it is first needed. Dropping them unmounts what was mounted.
+/// One file for each [`Place`], created when it is first needed. Dropping this unmounts the mounted file systems.
 #[derive(Default)]
 pub(crate) struct Files {
-    /// By the order of [`Place::ALL`]; where there is none, why.
+    /// Indexed by the order of [`Place::ALL`]; an error holds the reason why there is no file.
     files: [Option<Result<Opened, NotMounted>>; Place::ALL.len()],
 }
 
-/// The file is let go of before what it is on.
+/// The file is dropped before the file system that contains it.
 struct Opened {
     file: Passed,
     _on: On,
 }
 
-/// What a file is on, held for its end.
+/// The file system that contains the file, retained until its end.
 enum On {
     Remote { _mounted: Mounted },
     Empty { _empty: MountedEmpty },
@@ -87,10 +86,10 @@ enum On {
 }
 
 impl Files {
-    /// Bytes a second of a pass. What cannot be mounted here is a note.
+    /// Returns the bytes a second of a pass. If the file system cannot be mounted here, that is a note.
     ///
     /// # Errors
-    /// When the file cannot be written or read, or has other bytes than were written.
+    /// Returns an error if the file cannot be written or read, or if its bytes are not those that were written.
     pub(crate) fn measure(
         &mut self,
         task: &FilesTask,
@@ -113,7 +112,8 @@ impl Files {
     }
 }
 
-/// The bytes of a file: far more than caches hold, less where measurements are shorter than usual.
+/// Returns the length of a file in bytes: far more than caches hold, less if measurements are shorter than the
+/// default.
 fn file_bytes(stage: &Stage) -> u64 {
     let part = stage.scaled(Duration::from_secs(1)).as_secs_f64();
     ((256.0 * part) as u64).max(1) << 20
@@ -156,7 +156,7 @@ impl From<PeerError> for NotMounted {
     }
 }
 
-/// A directory to mount at, where one can mount.
+/// Creates a directory to mount at, if this process can mount.
 fn directory() -> Result<TempDir, NotMounted> {
     let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
     device.map_err(|error| NotMounted(format!("/dev/fuse cannot be opened: {error} (run it as root)")))?;
@@ -166,13 +166,13 @@ fn directory() -> Result<TempDir, NotMounted> {
         .map_err(|error| NotMounted(format!("there is no directory to mount at: {error}")))
 }
 
-/// Takes off what is mounted there, also when it is in use: nobody would serve it any more.
+/// Unmounts the file system even if it is in use, because no process serves it any more.
 fn take_off(dir: &Path) {
-    // It may be off already.
+    // It may already be unmounted.
     let _ = unmount(dir, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH);
 }
 
-/// The empty file system, and who serves it.
+/// The empty file system, and the peer that serves it.
 struct MountedEmpty {
     dir: TempDir,
     _peer: crate::peer::Peer,

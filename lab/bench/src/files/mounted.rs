@@ -10,10 +10,10 @@ use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How long unmounting may take.
+/// Timeout of unmounting.
 const END_PATIENCE: Duration = Duration::from_secs(20);
 
-/// A mounted file system, its process, and the node. Dropping it unmounts.
+/// A mounted file system, its process, and the memory node. Dropping this unmounts it.
 pub(super) struct Mounted {
     dir: TempDir,
     mount: Option<ServerProcess>,
@@ -21,7 +21,7 @@ pub(super) struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts a file system of so many bytes.
+    /// Mounts a file system of `size_bytes` bytes.
     pub(super) fn start(nic: &Selection, stage: &Stage, size_bytes: u64) -> Result<Self, NotMounted> {
         let dir = directory()?;
         let nodes = Nodes::start(nic, 1, size_bytes, stage.server_core)?;

@@ -1,5 +1,5 @@
-//! IOzone's passes over one file: a new one is written, written once more, read, read once more, each from the first
-//! record to the last.
+//! IOzone's passes over one file: a new file is written, rewritten, read and reread, each time from the first record
+//! to the last.
 
 use std::fmt;
 use std::fs::{File, OpenOptions, remove_file};
@@ -8,19 +8,19 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Each page of a file begins with a word that tells which page it is, and of which pass.
+/// Length of a page. Each page of a file begins with a word that identifies the page and the pass that wrote it.
 const PAGE_BYTES: usize = 4096;
 
-/// A pass.
+/// A pass over a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pass {
-    /// A new file.
+    /// Writes a new file.
     Write,
-    /// The same bytes of it once more.
+    /// Writes the complete file again.
     Rewrite,
-    /// All of it.
+    /// Reads the complete file.
     Read,
-    /// All of it once more.
+    /// Reads the complete file again.
     Reread,
 }
 
@@ -35,21 +35,22 @@ impl fmt::Display for Pass {
     }
 }
 
-/// What becomes of the bytes of a file.
+/// Storage of the bytes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Contents {
-    /// They are there when they are read.
+    /// Reads return the written bytes.
     Kept,
-    /// Nothing: the file is there before, and goes past the page cache, which would keep them.
+    /// Nothing is stored. The file exists beforehand, and is accessed without the page cache, which would store the
+    /// bytes.
     None,
 }
 
-/// A file, and what was written there last.
+/// A file, and the pass that wrote it last.
 pub(super) struct Passed {
     path: PathBuf,
     len_bytes: u64,
     contents: Contents,
-    /// Passes that wrote; 0: nothing was written yet.
+    /// Number of passes that wrote; 0 if the file has not been written yet.
     turn: u64,
 }
 
@@ -58,10 +59,10 @@ impl Passed {
         Self { path, len_bytes, contents, turn: 0 }
     }
 
-    /// Bytes a second of a pass. What it needs is written before.
+    /// Returns the bytes a second of a pass. Writes the file first if the pass needs it.
     ///
     /// # Errors
-    /// When the file cannot be written or read, or a page is not the one that was written.
+    /// Returns an error if the file cannot be written or read, or if a page is not the one that was written.
     pub(super) fn pass(&mut self, pass: Pass, record_bytes: usize) -> io::Result<f64> {
         if pass != Pass::Write && self.turn == 0 {
             self.pass(Pass::Write, 1 << 20)?;
@@ -106,7 +107,7 @@ impl Passed {
         options.open(&self.path)
     }
 
-    /// The last record may be shorter than the others.
+    /// Calls `transfer` with offset and length of each record. The last record may be shorter than the others.
     fn each_record(
         &self,
         record_bytes: usize,
@@ -120,7 +121,7 @@ impl Passed {
     }
 }
 
-/// Memory of a record that begins at a page, as direct I/O wants it.
+/// Buffer of a record that begins at a page boundary, as direct I/O requires.
 struct Record {
     memory: Vec<u8>,
     from: usize,
@@ -137,7 +138,7 @@ impl Record {
         &mut self.memory[self.from..][..count]
     }
 
-    /// The bytes of the record at a place, of a turn.
+    /// Returns the bytes of the record at offset `at`, as pass `turn` writes them.
     fn stamped(&mut self, at: u64, count: usize, turn: u64) -> &[u8] {
         let bytes = self.bytes(count);
         for (page, place) in bytes.chunks_exact_mut(PAGE_BYTES).zip((at..).step_by(PAGE_BYTES)) {

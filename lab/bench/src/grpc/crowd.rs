@@ -1,5 +1,5 @@
-//! Clients of one server, whichever way it waits (RR-Compound, sections IV-E and V): a process that answers, and one
-//! thread here with all clients, each with a connection of its own.
+//! Many clients of one server under any wait strategy (RR-Compound, sections IV-E and V). A process replies; one
+//! thread of this process runs all clients, each with a connection of its own.
 
 use super::service::Answers;
 use super::{failed, open, waiting};
@@ -31,45 +31,45 @@ use tonic::codegen::StdError;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Endpoint, Server as Http2Server};
 
-/// What each client does, over and over.
+/// Calls that each client repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Calls {
     /// Unary calls by tonic's generated code, one at a time.
     Unary,
     /// Unary calls without tonic's codec at both ends, one at a time. Not over TCP.
     Direct,
-    /// One bidirectional call with so many messages under way.
+    /// One bidirectional call with several outstanding messages.
     Stream {
-        /// Messages.
+        /// Number of outstanding messages.
         in_flight: usize,
     },
 }
 
-/// Clients, a server, what goes between them.
+/// Configuration of clients and server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CrowdTask {
-    /// How the server waits; [`Way::Tcp`] is tonic over TCP.
+    /// Wait strategy of the server; [`Way::Tcp`] is tonic over TCP.
     pub way: Way,
-    /// Clients.
+    /// Number of clients.
     pub clients: usize,
-    /// What each does.
+    /// Calls of each client.
     pub calls: Calls,
-    /// Bytes of a request.
+    /// Length of a request in bytes.
     pub request_bytes: usize,
-    /// Bytes of an answer; at most those of a request.
+    /// Length of a response in bytes; at most that of a request.
     pub answer_bytes: usize,
-    /// How long a client pauses after an answer.
+    /// Pause of a client after a response.
     pub interval: Duration,
-    /// Poller threads of [`Way::Bpev`].
+    /// Number of poller threads of [`Way::Bpev`].
     pub pollers: usize,
-    /// How long its workers poll. `None`: measured.
+    /// Time that its workers poll; if `None`, it is measured.
     pub bp_timeout_us: Option<u32>,
-    /// Bytes of the receive rings, which do not grow then. `None`: as usual.
+    /// Length of the receive rings in bytes, which then do not grow; the default if `None`.
     pub ring_bytes: Option<usize>,
 }
 
 impl CrowdTask {
-    /// One client without a pause, and a server of one poller that waits so.
+    /// Returns a task with one client without a pause, and a server with this wait strategy and one poller.
     #[must_use]
     pub fn of(way: Way, calls: Calls, request_bytes: usize, answer_bytes: usize) -> Self {
         Self {
@@ -101,12 +101,12 @@ impl fmt::Display for CrowdTask {
     }
 }
 
-/// The serving process.
+/// Task of the serving process.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct CrowdServer {
     task: CrowdTask,
     selection: Selection,
-    /// Pollers and workers share them.
+    /// Cores shared by pollers and workers.
     cores: Vec<usize>,
 }
 
@@ -115,7 +115,7 @@ impl PeerTask for CrowdServer {
 
     fn run(self, place: PeerPlace) -> Result<(), PeerError> {
         keep_thread_on(&self.cores)?;
-        // BP has a thread for each connection; the others have one worker.
+        // BP has one thread per connection; the other strategies have one worker.
         let mut builder = match self.task.way {
             Way::Bp => tokio::runtime::Builder::new_multi_thread(),
             _ => tokio::runtime::Builder::new_current_thread(),
@@ -147,20 +147,20 @@ impl PeerTask for CrowdServer {
     }
 }
 
-/// What came of it.
+/// Results of a measurement.
 #[derive(Debug, Clone)]
 pub struct Crowd {
-    /// From a request to its answer.
+    /// Time from a request to its response.
     pub latencies: LatencyRecorder,
-    /// Answers a second, of all clients.
+    /// Responses a second of all clients.
     pub per_second: f64,
-    /// Cores that the server kept busy, all its threads, and the clients.
+    /// Cores used by all threads of the server, and by the clients.
     pub cores: [f64; 2],
-    /// Memory of the server's process for each client, in bytes: resident and shared.
+    /// Memory of the server's process per client in bytes, resident and shared.
     pub memory_bytes: f64,
 }
 
-/// What the clients have in common.
+/// State shared by the clients.
 struct Run {
     task: CrowdTask,
     is_recorded: Cell<bool>,
@@ -182,7 +182,7 @@ impl Run {
         Err(PeerError::Part("an answer has other bytes than its request".to_owned()))
     }
 
-    /// Clients with pauses do not begin all at the same time.
+    /// Delays the start of a client with pauses, so that the clients do not all start at the same time.
     async fn stagger(&self, number: usize) {
         let begun = Instant::now();
         let share = self.task.interval.mul_f64(number as f64 / self.task.clients as f64);
@@ -191,7 +191,8 @@ impl Run {
         }
     }
 
-    /// Until the next request of a client. tokio's timers are of milliseconds: the clients' core looks at the clock.
+    /// Waits until the next request of a client is due. tokio's timers have a resolution of milliseconds, so the
+    /// clients' core polls the clock.
     async fn pause(&self) {
         let begun = Instant::now();
         while begun.elapsed() < self.task.interval && !self.is_over.get() {
@@ -202,17 +203,17 @@ impl Run {
 
 type Clients = Vec<tokio::task::JoinHandle<Result<LatencyRecorder, PeerError>>>;
 
-/// Measures a crowd. Pins the calling thread.
+/// Measures many clients. Pins the calling thread.
 ///
 /// # Errors
-/// When the other end cannot be started, a call fails, or an answer is wrong.
+/// Returns an error if the other end cannot be started, if a call fails, or if a response is wrong.
 pub fn crowd(task: CrowdTask, chosen: &Chosen, plan: &PairPlan) -> Result<Crowd, PeerError> {
     pin_thread(plan.client_core)?;
     let cores = vec![plan.server_core];
     let server = CrowdServer { task, selection: chosen.selection.clone(), cores };
     let server = plan.launcher.start(&server, plan.server_core, &[])?;
     let address: SocketAddr = peer::receive(server.control())?;
-    // Bytes that differ, so that an answer that was cut or shifted is seen.
+    // The bytes differ from their neighbours, so that a truncated or shifted response is detected.
     let request: Vec<u8> = (0..task.request_bytes).map(|at| (at % 251) as u8).collect();
     let run = Rc::new(Run {
         task,
@@ -303,7 +304,7 @@ where
     converse(&run, client, in_flight.max(1), number).await
 }
 
-/// Calls of one client, each after the answer of the one before, and a pause.
+/// Runs the calls of one client, each after the response to the previous one and a pause.
 async fn one_by_one(
     run: &Run,
     mut one: impl AsyncFnMut() -> Result<Message, PeerError>,
@@ -321,7 +322,7 @@ async fn one_by_one(
     Ok(latencies)
 }
 
-/// Messages of one call, so many under way. Answers come in the order of the messages.
+/// Runs one call with up to `in_flight` outstanding messages. Responses arrive in the order of the messages.
 async fn converse<T>(
     run: &Run,
     mut client: EchoClient<T>,

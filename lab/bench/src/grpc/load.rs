@@ -1,4 +1,4 @@
-//! What the client does; it checks every answer.
+//! Load of the client, which checks every response.
 
 use super::failed;
 use crate::measure::{LatencyRecorder, RoundTrips};
@@ -19,23 +19,23 @@ use tonic::client::GrpcService;
 use tonic::codegen::StdError;
 use tonic::{Response, Status};
 
-/// Bytes of each message.
+/// Length of each message in bytes.
 pub const MESSAGE_LEN_BYTES: usize = 64;
-/// Unary calls that are open at once under [`Load::Window`].
+/// Concurrent unary calls under [`Load::Window`].
 pub const CALLS_AT_ONCE: usize = 64;
 /// Messages of one call under [`Load::Repeat`].
 const REPEATED: u32 = 10_000;
 
-/// What the client does.
+/// Load of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Load {
-    /// Unary calls, one after another.
+    /// Sequential unary calls.
     Unary,
-    /// One call, a message there and back, over and over.
+    /// One bidirectional call with round trips of a message.
     Converse,
-    /// Unary calls, many at once.
+    /// Many concurrent unary calls.
     Window,
-    /// Messages that a server streams.
+    /// Messages that the server streams.
     Repeat,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for Load {
     }
 }
 
-/// Records what happens after the warm-up.
+/// Records the results after the warm-up.
 struct Recorder {
     clock: MonotonicClock,
     start: Nanos,
@@ -68,7 +68,7 @@ impl Recorder {
         Self { clock, start, end: start + duration, before, latencies: LatencyRecorder::default(), count: 0 }
     }
 
-    /// One more has come, which took as long as since the last one; returns whether to go on.
+    /// Records a result, whose latency is the time since the previous one. Returns whether to continue.
     fn came(&mut self) -> bool {
         let now = self.clock.now();
         if self.before >= self.start {
@@ -100,9 +100,9 @@ fn check(number: u64, answer: &Message) -> Result<(), PeerError> {
     }
 }
 
-/// Who makes unary calls.
+/// Client of unary calls.
 pub(super) trait Unary: Clone + 'static {
-    /// Makes one.
+    /// Executes one call.
     async fn unary(&mut self, message: Message) -> Result<Message, Status>;
 }
 
@@ -125,7 +125,7 @@ impl Unary for EchoDirectClient {
 }
 
 impl Load {
-    /// Does it: unary calls by one client, streams by the other.
+    /// Runs the load: unary calls by `caller`, streams by `client`.
     pub(super) async fn run<T>(
         self,
         caller: impl Unary,

@@ -1,5 +1,5 @@
-//! gRPC between two processes of one thread each: the same generated code over tonic's transport on TCP, over the same
-//! with streams instead of TCP, and over frames without HTTP/2.
+//! gRPC between two processes of one thread each. The same generated code runs over tonic's transport on TCP, over
+//! that transport with streams instead of TCP, and over frames without HTTP/2.
 
 mod crowd;
 mod load;
@@ -31,18 +31,19 @@ use tokio::runtime::Runtime;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Endpoint, Server as Http2Server};
 
-/// What carries the calls.
+/// Transport of the calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Preset {
-    /// HTTP/2 over TCP, as tonic does it.
+    /// HTTP/2 over TCP, tonic's default.
     Tcp,
     /// HTTP/2 over a stream.
     Http2,
     /// Frames over a stream, without HTTP/2.
     Native,
-    /// The same, and unary methods without tonic's codec at both ends.
+    /// The same, with unary methods that bypass tonic's codec at both ends.
     Direct,
-    /// As native, and both ends wait as RR-Compound's do; BPEV has one poller at the server. Not [`Way::Tcp`].
+    /// Like `Native`, with RR-Compound's wait strategies at both ends; BPEV has one poller at the server. Not
+    /// [`Way::Tcp`].
     Waits(Way),
 }
 
@@ -58,7 +59,7 @@ impl fmt::Display for Preset {
     }
 }
 
-/// The serving process.
+/// Task of the serving process.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct GrpcServer {
     preset: Preset,
@@ -74,7 +75,8 @@ fn runtime() -> Result<Runtime, PeerError> {
 }
 
 impl Preset {
-    /// The streams of the server's end: as long as there is something to do it polls, unless the preset says otherwise.
+    /// Returns the stream options of the server's end: it polls as long as it has work, unless the preset specifies
+    /// otherwise.
     fn serving(self) -> Result<StreamOptions, PeerError> {
         match self {
             Self::Waits(way) => waiting::serving(way, 1, None, StreamOptions::default()),
@@ -82,7 +84,7 @@ impl Preset {
         }
     }
 
-    /// Those of a client's end.
+    /// Returns the stream options of a client's end.
     fn calling(self) -> StreamOptions {
         match self {
             Self::Waits(way) => waiting::calling(way, None, StreamOptions::default()),
@@ -142,21 +144,21 @@ async fn http2(
     load.run(client.clone(), client, plan).await
 }
 
-/// What came of a load.
+/// Results of a load.
 #[derive(Debug, Clone, Copy)]
 pub struct Measured {
-    /// Calls, or messages.
+    /// Calls or messages.
     pub trips: RoundTrips,
-    /// Cores that the client used,
+    /// Cores used by the client.
     pub client_cores: f64,
-    /// and the server.
+    /// Cores used by the server.
     pub server_cores: f64,
 }
 
-/// Measures a load over a fresh connection to a fresh server. Pins the calling thread.
+/// Measures a load over a new connection to a new server. Pins the calling thread.
 ///
 /// # Errors
-/// When the other end cannot be started, a call fails, or an answer is wrong.
+/// Returns an error if the other end cannot be started, if a call fails, or if a response is wrong.
 pub fn measure(preset: Preset, load: Load, chosen: &Chosen, plan: &PairPlan) -> Result<Measured, PeerError> {
     pin_thread(plan.client_core)?;
     let server = GrpcServer { preset, nic: chosen.selection.clone() };

@@ -1,11 +1,11 @@
-//! What the serving process answers.
+//! Service of the serving process.
 
 use farcall_echo::v1::Message;
 use farcall_echo::v1::echo_server::Echo;
 use tokio_stream::{StreamExt, iter};
 use tonic::{Request, Response, Status, Streaming};
 
-/// Answers with what it gets; with the first `times` bytes of it, if that is said of a call or of a message of a stream.
+/// Replies with the received bytes, or with the first `times` bytes if a call or a message of a stream specifies that.
 pub(super) struct Answers;
 
 fn answer(mut message: Message) -> Message {

@@ -61,7 +61,8 @@ fn knobs_and_pauses_of_a_crowd_are_used() {
         ..usual
     };
     let measured = crowd(task, &chosen, &plan).unwrap();
-    // Each of two clients begins a call each 400 µs at most; one that was under way when the time began counts, too.
+    // Each of two clients begins at most one call per 400 µs. A call that was outstanding at the start of the period
+    // counts as well.
     let most = 2.0 * (1.0 / interval.as_secs_f64() + 1.0 / plan.duration.as_secs_f64());
     assert!(measured.per_second <= most, "{} of {most}", measured.per_second);
     let task = CrowdTask { pollers: 0, bp_timeout_us: Some(0), ..usual };

@@ -1,4 +1,4 @@
-//! How the ends of streams wait under each way of RR-Compound.
+//! Wait strategies of the streams' ends for each strategy of RR-Compound.
 
 use super::failed;
 use crate::peer::PeerError;
@@ -7,7 +7,7 @@ use farcall_drive::Pollers;
 use farcall_link::Waiting;
 use farcall_stream::StreamOptions;
 
-/// The server's end: with pollers under BPEV, if there shall be any.
+/// Returns the options of the server's end; under BPEV with pollers, if `pollers` is not 0.
 pub(super) fn serving(
     way: Way,
     pollers: usize,
@@ -21,7 +21,8 @@ pub(super) fn serving(
     Ok(options)
 }
 
-/// A client's end, which waits as the server does: the paper's clients are RR-Compound's, too.
+/// Returns the options of a client's end, which uses the server's strategy: the paper's clients use RR-Compound as
+/// well.
 pub(super) fn calling(way: Way, bp_timeout_us: Option<u32>, options: StreamOptions) -> StreamOptions {
     options.waiting(match way {
         Way::Bp | Way::Bpts => Waiting::Busy,

@@ -1,5 +1,5 @@
-//! The YCSB core workloads against the ordered key-value service (RR-Compound, section V-E): a serving process with a
-//! store in a folder of its own, and one thread here with all clients, each with a connection of its own.
+//! The YCSB core workloads against the ordered key-value service (RR-Compound, section V-E). A process serves a store
+//! in a directory of its own; one thread of this process runs all clients, each with a connection of its own.
 
 use super::{Preset, failed, open, runtime};
 use crate::load::Ledger;
@@ -35,27 +35,27 @@ use tonic::codegen::StdError;
 use tonic::transport::Endpoint;
 use tonic::{Response, Status};
 
-/// As long as YCSB's keys, "user" and a hash.
+/// Length of YCSB's keys: "user" and a hash.
 const KEY_LEN_BYTES: usize = 23;
 /// Ten fields of 100 bytes.
 const VALUE_LEN_BYTES: usize = 1_000;
-/// Of workload E.
+/// Maximum length of a scan in workload E.
 const SCAN_LEN_MAX: u32 = 100;
-/// Records of one batch while they are loaded.
+/// Records per batch while loading.
 const LOAD_BATCH: u64 = 500;
 
-/// What to measure.
+/// Configuration of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct YcsbTask {
-    /// What carries the calls.
+    /// Transport of the calls.
     pub preset: Preset,
-    /// The mix.
+    /// Workload.
     pub workload: Workload,
-    /// Clients, each with a connection and one operation at a time.
+    /// Number of clients, each with one connection and one operation at a time.
     pub clients: usize,
-    /// Records loaded before.
+    /// Number of records loaded before.
     pub records: u64,
-    /// Operations of all clients.
+    /// Number of operations of all clients.
     pub operations: u64,
 }
 
@@ -65,7 +65,7 @@ impl fmt::Display for YcsbTask {
     }
 }
 
-/// The serving process.
+/// Task of the serving process.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct YcsbServer {
     preset: Preset,
@@ -99,20 +99,20 @@ impl PeerTask for YcsbServer {
     }
 }
 
-/// What came of it.
+/// Results of a measurement.
 #[derive(Debug, Clone)]
 pub struct Ycsb {
-    /// Operations a second, of all clients.
+    /// Operations a second of all clients.
     pub per_second: f64,
-    /// Reads and scans.
+    /// Latencies of reads and scans.
     pub reads: LatencyRecorder,
-    /// Updates, inserts; a read-modify-write as a whole.
+    /// Latencies of updates, inserts and complete read-modify-writes.
     pub writes: LatencyRecorder,
-    /// Cores that the server kept busy, and the clients.
+    /// Cores used by the server and by the clients.
     pub cores: [f64; 2],
 }
 
-/// Who makes calls.
+/// Client of the service's methods.
 trait Caller: Clone + 'static {
     async fn get(&mut self, request: GetRequest) -> Result<GetResponse, Status>;
     async fn put(&mut self, request: PutRequest) -> Result<PutResponse, Status>;
@@ -162,10 +162,10 @@ impl Caller for OrderedKvDirectClient {
     }
 }
 
-/// Measures a workload against a fresh server with fresh records. Pins the calling thread.
+/// Measures a workload against a new server with new records. Pins the calling thread.
 ///
 /// # Errors
-/// When the other end cannot be started, a call fails, or a value is wrong.
+/// Returns an error if the other end cannot be started, if a call fails, or if a value is wrong.
 pub fn ycsb(task: YcsbTask, chosen: &Chosen, plan: &PairPlan, seed: u64) -> Result<Ycsb, PeerError> {
     pin_thread(plan.client_core)?;
     let folder = tempfile::tempdir().map_err(PeerError::system("mkdtemp"))?;
@@ -217,7 +217,7 @@ pub fn ycsb(task: YcsbTask, chosen: &Chosen, plan: &PairPlan, seed: u64) -> Resu
     runtime()?.block_on(LocalSet::new().run_until(measuring))
 }
 
-/// The operations of one client: its part of all.
+/// Returns the operations of one client, its share of all.
 fn script(task: YcsbTask, client: usize, seed: u64) -> Vec<Op> {
     let clients = task.clients as u64;
     let config = StreamConfig {
@@ -231,7 +231,7 @@ fn script(task: YcsbTask, client: usize, seed: u64) -> Vec<Op> {
     OpStream::new(config).script(task.operations.div_ceil(clients) as usize)
 }
 
-/// A client, whatever carries its calls.
+/// A client over any transport.
 enum Client {
     Http2(OrderedKvClient<tonic::transport::Channel>),
     Native(OrderedKvClient<Channel>),
@@ -312,7 +312,7 @@ struct Timed {
     writes: LatencyRecorder,
 }
 
-/// What one client does and expects.
+/// Operations and expected results of one client.
 struct User {
     shape: RecordShape,
     ledger: Rc<RefCell<Ledger>>,

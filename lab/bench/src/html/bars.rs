@@ -1,4 +1,4 @@
-//! Bars as inline SVG: one for each row, with a line over its range.
+//! Bars as inline SVG: one per row, with a line over its range.
 
 use super::{escape, spread};
 use crate::measure::Spread;
@@ -6,11 +6,11 @@ use std::fmt::Write;
 
 const WIDTH: f64 = 860.0;
 const ROW_HEIGHT: f64 = 38.0;
-/// Of the bar within its row, below the label.
+/// Offset of the bar within its row, below the label.
 const BAR_TOP: f64 = 20.0;
 const BAR_HEIGHT: f64 = 12.0;
 
-/// The bars of named values, all from 0; nothing if there are none.
+/// Returns the bars of named values, all starting at 0; an empty string if there are none.
 pub(crate) fn bars(title: &str, rows: &[(String, Spread)]) -> String {
     let longest = rows.iter().map(|(_, value)| value.max).fold(0.0, f64::max);
     if longest <= 0.0 {
@@ -22,7 +22,7 @@ pub(crate) fn bars(title: &str, rows: &[(String, Spread)]) -> String {
         escape(title),
         ROW_HEIGHT * rows.len() as f64
     );
-    // The colours are those that the page exchanges in the dark.
+    // The page replaces these colours in dark mode.
     for (at, (name, value)) in rows.iter().enumerate() {
         let top = ROW_HEIGHT * at as f64;
         let (bar, middle) = (top + BAR_TOP, top + BAR_TOP + BAR_HEIGHT / 2.0);

@@ -1,4 +1,4 @@
-//! Pages that need no network, and are legible on paper and in the dark: what those of figures and of reports share.
+//! Common parts of the pages of figures and reports, which need no network and are legible in print and in dark mode.
 
 mod bars;
 mod text;
@@ -9,7 +9,7 @@ pub(crate) use text::{compact, escape};
 use crate::measure::Spread;
 use std::fmt::Write;
 
-/// How a page begins: its style is in it.
+/// Returns the beginning of a page, including its style sheet.
 pub(crate) fn head(title: &str) -> String {
     let title = escape(title);
     format!(
@@ -20,7 +20,7 @@ pub(crate) fn head(title: &str) -> String {
     )
 }
 
-/// Under which conditions was measured.
+/// Returns the table of the conditions of measurement.
 pub(crate) fn conditions_table<'a>(conditions: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     let mut html = "<h3>Conditions</h3>\n<table class=\"words\">\n".to_owned();
     for (name, value) in conditions {
@@ -30,7 +30,7 @@ pub(crate) fn conditions_table<'a>(conditions: impl Iterator<Item = (&'a str, &'
     html
 }
 
-/// A median with its range, and a mark if something disturbed it.
+/// Returns a median with its range, and a mark if it was disturbed.
 pub(crate) fn spread(y: Spread) -> String {
     let mark = if y.is_disturbed() { "!" } else { "" };
     match y.repetitions {
@@ -39,7 +39,7 @@ pub(crate) fn spread(y: Spread) -> String {
     }
 }
 
-/// A row of a table.
+/// Appends a row of a table.
 pub(crate) fn row(html: &mut String, cells: &[impl AsRef<str>]) {
     html.push_str("<tr>");
     for cell in cells {
@@ -48,7 +48,8 @@ pub(crate) fn row(html: &mut String, cells: &[impl AsRef<str>]) {
     html.push('\n');
 }
 
-/// A paragraph each, under a heading if it has one; nothing if there are none.
+/// Returns a paragraph for each text, the first with the heading if that is not empty; an empty string if there are no
+/// texts.
 pub(crate) fn paragraphs(heading: &str, texts: &[String]) -> String {
     let mut html = String::new();
     for (at, text) in texts.iter().enumerate() {

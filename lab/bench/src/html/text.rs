@@ -1,6 +1,6 @@
-//! Text of a page: escaped, and numbers in short.
+//! Text of a page: escaping, and short forms of numbers.
 
-/// Text that stands for itself in HTML, also in an attribute.
+/// Escapes text for use in HTML, including attributes.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -16,7 +16,7 @@ pub(crate) fn escape(text: &str) -> String {
     escaped
 }
 
-/// A number with four digits that count.
+/// Returns a number with four significant digits.
 pub(crate) fn compact(number: f64) -> String {
     const DIGITS: i32 = 4;
     if number == 0.0 || !number.is_finite() {

@@ -1,4 +1,4 @@
-//! A store that its clients READ, as a target.
+//! A store whose clients READ it, as a target of the load generator.
 
 use super::rpc::{Traffic, failed_call};
 use super::target::{Outcome, Request, Target, TargetError};
@@ -13,15 +13,15 @@ pub struct BypassTarget<S> {
     client: BypassClient<S>,
     incarnation: u64,
     lost_at: Option<Instant>,
-    /// By places of the client's window.
+    /// Slot numbers of the load generator, by slot of the client's window.
     slots: Vec<u32>,
 }
 
 impl<S: Scheme> BypassTarget<S> {
-    /// Connects, with a window of `options`.
+    /// Connects with the window of `options`.
     ///
     /// # Errors
-    /// When there is no device, or the store cannot be reached or is none.
+    /// Returns an error if there is no device, if the store cannot be reached, or if the server is not such a store.
     pub fn connect(
         provider: &dyn Provider,
         address: SocketAddr,
@@ -37,37 +37,37 @@ impl<S: Scheme> BypassTarget<S> {
         Ok(Self { client, incarnation, lost_at: None, slots })
     }
 
-    /// What travelled so far: READs, and what calls took.
+    /// Returns the traffic so far: READs, and the verbs of calls.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         let (calls, gets) = (Traffic::of(self.client.calls().counters()), self.client.counters());
         Traffic { verbs: calls.verbs + gets.reads, ..calls }
     }
 
-    /// What GETs took so far.
+    /// Returns the cost of GETs so far.
     #[must_use]
     pub fn gets(&self) -> ReadCounters {
         self.client.counters()
     }
 
-    /// When the connection was found to be lost, unless it goes on.
+    /// Returns when the loss of the connection was detected; `None` if it was not lost.
     #[must_use]
     pub fn lost_at(&self) -> Option<Instant> {
         self.lost_at
     }
 
-    /// Whether the connection goes to another server than it began with.
+    /// Returns whether the connection now leads to another server process than at its start.
     #[must_use]
     pub fn has_restarted(&self) -> bool {
         self.client.calls().server_incarnation() != self.incarnation
     }
 
-    /// Accepts that the server restarted: requests go to the new one from now on.
+    /// Accepts the restart of the server: later requests go to the new process.
     pub fn accept_restart(&mut self) {
         self.incarnation = self.client.calls().server_incarnation();
     }
 
-    /// The connection is lost, or was; the client makes it again by itself.
+    /// Detects a loss of the connection, which the client re-establishes by itself, and a restart of the server.
     #[cold]
     fn watch(&mut self) -> Result<(), TargetError> {
         if !self.client.calls().is_connected() {

@@ -1,45 +1,45 @@
-//! What a reader may find in a record: the versions written, acknowledged and outstanding.
+//! Versions of each record that have been written, acknowledged or are outstanding: the values that a reader may find.
 
 use std::ops::RangeInclusive;
 
-/// One record's writes.
+/// Writes of one record.
 #[derive(Debug, Clone, Copy, Default)]
 struct Entry {
-    /// Newest version handed to the service.
+    /// Newest version passed to the service.
     issued: u32,
     /// Newest version the service acknowledged.
     acknowledged: u32,
-    /// Writes of version `issued` that have not ended.
+    /// Number of writes of version `issued` that have not completed.
     outstanding: u32,
 }
 
 /// Versions by record. Version 0 is the one loaded before a run.
 ///
-/// Writes that overlap on one record carry the same version, because the order in which the service executes them is
-/// unknown; so a reader must find a version between the last acknowledged when its request began and the last issued
-/// when it ended.
+/// Overlapping writes of one record have the same version, because the order in which the service executes them is
+/// unknown. A reader must therefore find a version between the last acknowledged one when its request began and the
+/// last issued one when it completed.
 #[derive(Debug, Clone, Default)]
 pub struct Ledger {
     entries: Vec<Entry>,
     has_writes: bool,
-    /// Whether others write, too, of whom nothing is known.
+    /// `true` if other processes write as well, whose versions are unknown.
     is_shared: bool,
 }
 
 impl Ledger {
-    /// All of `records` records at version 0.
+    /// Creates a ledger of `records` records at version 0.
     #[must_use]
     pub fn new(records: u64) -> Self {
         Self { entries: vec![Entry::default(); records as usize], has_writes: false, is_shared: false }
     }
 
-    /// The same where other processes write, too: any version may be found.
+    /// Creates a ledger of records that other processes write as well: a reader may find any version.
     #[must_use]
     pub fn shared(records: u64) -> Self {
         Self { is_shared: true, ..Self::new(records) }
     }
 
-    /// A write of `record` begins; returns the version it carries. Records inserted beyond the end are added.
+    /// Records the start of a write of `record` and returns its version. Records inserted beyond the end are added.
     pub fn begin_write(&mut self, record: u64) -> u64 {
         self.has_writes = true;
         let index = record as usize;
@@ -54,7 +54,7 @@ impl Ledger {
         u64::from(entry.issued)
     }
 
-    /// A write of `record` ended. Unless it was acknowledged, it may or may not have been executed.
+    /// Records the end of a write of `record`. A write that was not acknowledged may or may not have been executed.
     pub fn end_write(&mut self, record: u64, version: u64, is_acknowledged: bool) {
         let Some(entry) = self.entries.get_mut(record as usize) else { return };
         entry.outstanding = entry.outstanding.saturating_sub(1);
@@ -63,7 +63,7 @@ impl Ledger {
         }
     }
 
-    /// The oldest version that a read of `record` that begins now may find.
+    /// Returns the oldest version that a read of `record` starting now may find.
     #[inline]
     #[must_use]
     pub fn oldest(&self, record: u64) -> u64 {
@@ -73,7 +73,8 @@ impl Ledger {
         self.entries.get(record as usize).map_or(0, |entry| u64::from(entry.acknowledged))
     }
 
-    /// The versions that a read of `record` may find that began when [`Self::oldest`] said `oldest` and ends now.
+    /// Returns the versions that a read of `record` ending now may find, if [`Self::oldest`] returned `oldest` when it
+    /// began.
     #[inline]
     #[must_use]
     pub fn expected(&self, record: u64, oldest: u64) -> RangeInclusive<u64> {
@@ -100,7 +101,7 @@ mod tests {
         assert_eq!(ledger.expected(2, oldest), 0..=1);
         ledger.end_write(2, first, true);
         assert_eq!(ledger.expected(2, ledger.oldest(2)), 1..=1);
-        // The read that began before the acknowledgement may still have seen version 0.
+        // A read that began before the acknowledgement may still find version 0.
         assert_eq!(ledger.expected(2, oldest), 0..=1);
         assert_eq!(ledger.expected(3, ledger.oldest(3)), 0..=0);
     }

@@ -1,27 +1,27 @@
-//! A memcached front end as a target: what an ordinary blocking client does, pipelined up to the window.
+//! A memcached front end as a target: behaves like a blocking client that pipelines up to the window.
 
 use super::rpc::Traffic;
 use super::target::{Outcome, Request, Target, TargetError};
 use farcall_kv::memcached::client::{Client, ClientError};
 use std::collections::VecDeque;
 
-/// A connection to a memcached front end. Requests are sent together by one write; then all their replies are awaited,
-/// as pipelining clients do, so that a window costs each side one wake-up.
+/// A connection to a memcached front end. Requests are sent together by one write, and then all their replies are
+/// awaited, as pipelining clients do. A window therefore costs each side one wake-up.
 pub struct MemcachedTarget {
     client: Client,
-    /// Requests in the order of their replies: the slot, and whether it is a read.
+    /// Requests in the order of their replies: slot, and whether the request is a read.
     outstanding: VecDeque<(u32, bool)>,
     exchanges: u64,
 }
 
 impl MemcachedTarget {
-    /// Speaks over `client`.
+    /// Creates a target that uses `client`.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self { client, outstanding: VecDeque::new(), exchanges: 0 }
     }
 
-    /// What travelled so far: times that requests were sent together and awaited.
+    /// Returns the traffic so far: the number of times that requests were sent together and awaited.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         Traffic { verbs: self.exchanges, empty_reads: 0 }
@@ -89,7 +89,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::thread;
 
-    /// A service that answers one fixed conversation and hangs up.
+    /// Starts a service that expects one fixed request, sends one reply and closes the connection.
     fn converse(
         name: &str,
         expected: &'static [u8],

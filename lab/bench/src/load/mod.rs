@@ -1,5 +1,5 @@
-//! The load generator: a loop over any number of connections, each with a window of outstanding operations, closed or
-//! to a schedule, that checks every value it reads.
+//! The load generator: a loop over any number of connections, each with a window of outstanding operations. It runs
+//! closed-loop or to a schedule, and checks every value that it reads.
 
 mod bypass;
 mod ledger;

@@ -1,4 +1,4 @@
-//! Redis as a target: what an ordinary blocking client does, pipelined up to the window.
+//! Redis as a target: behaves like a blocking client that pipelines up to the window.
 
 use super::rpc::Traffic;
 use super::target::{Outcome, Request, Target, TargetError};
@@ -13,28 +13,28 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// More than this is read at a time only where one reply is longer.
+/// Length of the input buffer in bytes; only a single longer reply makes it grow.
 const INPUT_BYTES: usize = 64 << 10;
 
-/// A connection to Redis. Requests are sent together by one write; then all their replies are awaited.
+/// A connection to Redis. Requests are sent together by one write, and then all their replies are awaited.
 pub struct RedisTarget {
-    /// Or a Unix stream socket: it is read and written by the same calls.
+    /// TCP or Unix stream socket; both are read and written by the same system calls.
     stream: TcpStream,
     out: Vec<u8>,
-    /// Received bytes; those before `at` are done with, those from `filled` on are room.
+    /// Received bytes. Those before `at` have been consumed; from `filled` on the buffer is free.
     input: Vec<u8>,
     at: usize,
     filled: usize,
-    /// Requests in the order of their replies: the slot, and whether it is a read.
+    /// Requests in the order of their replies: slot, and whether the request is a read.
     outstanding: VecDeque<(u32, bool)>,
     exchanges: u64,
 }
 
 impl RedisTarget {
-    /// Connects over TCP; Nagle's algorithm is off.
+    /// Connects over TCP, with Nagle's algorithm disabled.
     ///
     /// # Errors
-    /// Whatever the system reports.
+    /// Returns the error of the failed system call.
     pub fn connect_tcp(address: SocketAddr, patience: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
@@ -44,7 +44,7 @@ impl RedisTarget {
     /// Connects to a Unix socket.
     ///
     /// # Errors
-    /// Whatever the system reports.
+    /// Returns the error of the failed system call.
     pub fn connect_unix(path: &Path, patience: Duration) -> io::Result<Self> {
         Self::over(OwnedFd::from(UnixStream::connect(path)?).into(), patience)
     }
@@ -56,7 +56,7 @@ impl RedisTarget {
         Ok(Self { stream, out, input, at: 0, filled: 0, outstanding, exchanges: 0 })
     }
 
-    /// What travelled so far: times that requests were sent together and awaited.
+    /// Returns the traffic so far: the number of times that requests were sent together and awaited.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         Traffic { verbs: self.exchanges, empty_reads: 0 }
@@ -72,7 +72,7 @@ impl RedisTarget {
         encoded.map(|_| ()).map_err(|error| TargetError::Protocol(error.to_string()))
     }
 
-    /// The next reply, and where in the input it begins.
+    /// Returns the next reply and its offset in the input.
     fn next_reply(&mut self) -> Result<(usize, RangeFrame), TargetError> {
         loop {
             let decoded = decode_range(&self.input[self.at..self.filled]);
@@ -100,7 +100,7 @@ impl RedisTarget {
                 self.filled += got;
                 Ok(())
             }
-            // Whoever counts system calls stops this process for a moment. The next look reads.
+            // Tracing for the count of system calls interrupts this process. The next call reads again.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             Err(error) => Err(error),
         }
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
     use std::thread;
 
-    /// A service that answers one fixed conversation, in small pieces, and hangs up.
+    /// Starts a service that expects one fixed request, sends one reply in small segments and closes the connection.
     fn converse(expected: &'static [u8], reply: &'static [u8]) -> (RedisTarget, thread::JoinHandle<()>) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let service = thread::spawn(move || {

@@ -1,49 +1,49 @@
-//! What a run found, or why it broke off.
+//! Results of a run, complete or interrupted.
 
 use super::target::TargetError;
 use crate::measure::{LatencyRecorder, LatencySummary};
 use serde::{Deserialize, Serialize};
 
-/// A connection was lost, and the run with it.
+/// Error of a run that ended because a connection was lost.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct LoadError {
-    /// What happened.
+    /// Error of the connection.
     #[source]
     pub error: TargetError,
-    /// What the run had found until then.
+    /// Results of the run until the error.
     pub so_far: Box<LoadResult>,
 }
 
-/// What a run found.
+/// Results of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoadResult {
-    /// Operations completed in the recorded stretch; a read-modify-write is one.
+    /// Operations completed in the recorded period; a read-modify-write counts once.
     pub ops: u64,
-    /// Length of the recorded stretch.
+    /// Length of the recorded period.
     pub elapsed_ns: u64,
-    /// Latencies of operations, from submission, or from the intended time, to the poll that found them ended.
+    /// Latencies of operations, from the submission or the scheduled time to the poll that returned the outcome.
     pub latency: LatencySummary,
-    /// All of them in nanoseconds, with their counts.
+    /// All latencies in nanoseconds, with their counts.
     pub latencies: Vec<(u64, u64)>,
-    /// Operations of the schedule that never began; their latencies count to the end of the run.
+    /// Scheduled operations that never began; their latencies are counted to the end of the run.
     pub unsent: u64,
-    /// Values that were checked, over the whole run.
+    /// Number of checked values, over the complete run.
     pub verified: u64,
-    /// Reads that found nothing where a record must be, over the whole run.
+    /// Reads without a result where a record must exist, over the complete run.
     pub absent: u64,
-    /// Requests that the service refused, over the whole run.
+    /// Requests that the service refused, over the complete run.
     pub refused: u64,
-    /// Requests whose outcome is unknown, over the whole run.
+    /// Requests with unknown outcome, over the complete run.
     pub unknown: u64,
-    /// Values that were wrong, over the whole run.
+    /// Wrong values, over the complete run.
     pub mismatched: u64,
-    /// The first few wrong values.
+    /// Descriptions of the first few wrong values.
     pub mismatches: Vec<String>,
 }
 
 impl LoadResult {
-    /// Adds what another client found at the same time.
+    /// Adds the results of another client of the same period.
     pub fn add(&mut self, other: &Self) {
         self.ops += other.ops;
         self.elapsed_ns = self.elapsed_ns.max(other.elapsed_ns);
@@ -59,13 +59,13 @@ impl LoadResult {
         self.mismatches.extend(other.mismatches.iter().cloned());
     }
 
-    /// Operations a second in the recorded stretch.
+    /// Returns operations a second in the recorded period.
     #[must_use]
     pub fn ops_per_second(&self) -> f64 {
         self.ops as f64 * 1e9 / self.elapsed_ns.max(1) as f64
     }
 
-    /// Everything that was not as it must be, one sentence each.
+    /// Returns all detected faults, one sentence each.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();

@@ -1,4 +1,4 @@
-//! The key-value service over Farcall RPC as a target.
+//! The key-value service over Farcall RPC, as a target of the load generator.
 
 use super::target::{Outcome, Request, Target, TargetError};
 use farcall::select::Selection;
@@ -12,12 +12,12 @@ use farcall_rpc::{
 };
 use std::time::{Duration, Instant};
 
-/// More than a connection's window can hold.
+/// More than the maximum window of a connection.
 const CALLS_MAX: usize = 1024;
 
-/// The library's client as benchmarks use it: everything as users get it by default, R and F included, with a deadline
-/// for calls. A slot is free again a little after its call ended, so there are twice as many as the window asked for.
-/// A connection with a `profile` begins with that, others probe.
+/// Returns the client options that benchmarks use: the defaults of the library, R and F included, with a timeout of
+/// calls. A slot is reused a short time after its call has completed, so there are twice as many slots as `window`. A
+/// connection with a `profile` starts with it, others probe.
 #[must_use]
 pub fn client_options(window: u32, patience: Duration, profile: Option<&LinkProfile>) -> ClientOptions {
     let slots = (2 * window).next_power_of_two().clamp(16, u32::from(Geometry::WINDOW_MAX));
@@ -25,14 +25,14 @@ pub fn client_options(window: u32, patience: Duration, profile: Option<&LinkProf
     options.window(slots as u16).call_timeout(patience)
 }
 
-/// Stands for the preset that a client takes which was told none.
+/// Name that stands for the preset chosen by a client without a specified preset.
 pub const AUTO: &str = "auto";
 
-/// The preset that is named; of [`AUTO`] the one that the library chooses at this server, with its reasons. Then
-/// `options` become what was chosen, for clients whose paths are fixed when the program is compiled.
+/// Resolves [`AUTO`] to the preset that the library chooses at this server, with its reasons, and updates `options`
+/// accordingly; used for clients whose paths are fixed at compile time. Any other preset is returned unchanged.
 ///
 /// # Errors
-/// When the server cannot be reached.
+/// Returns an error if the server cannot be reached.
 pub fn settle<'a>(
     preset: &'a str,
     options: &mut ClientOptions,
@@ -49,8 +49,8 @@ pub fn settle<'a>(
     Ok((decision.preset(), Some(decision.clone())))
 }
 
-/// These options for a client that sends its calls in batches, by the paths of a preset; `None` if there is no such
-/// preset.
+/// Returns the options for a client that sends its calls in batches over the paths of a preset; `None` if there is no
+/// such preset.
 #[must_use]
 pub fn in_batches(mut options: ClientOptions, preset: &str, batch: BatchSizing) -> Option<ClientOptions> {
     let Plan { geometry, memory, .. } = options.config.plan;
@@ -60,23 +60,23 @@ pub fn in_batches(mut options: ClientOptions, preset: &str, batch: BatchSizing) 
     Some(options)
 }
 
-/// What travelled for calls.
+/// Traffic of calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// WRITEs and READs of both ends, all of them. Over sockets: requests sent together, with their replies.
+    /// All WRITEs, READs and SENDs of both ends. Over sockets: groups of requests sent together, with their replies.
     pub verbs: u64,
     /// READs among them that found no result yet.
     pub empty_reads: u64,
 }
 
 impl Traffic {
-    /// What a client counted.
+    /// Returns the traffic that a client counted.
     #[must_use]
     pub fn of(counters: &Counters) -> Self {
         Self { verbs: counters.verbs(), empty_reads: counters.empty_reads() }
     }
 
-    /// What several clients counted.
+    /// Returns the sum of the traffic of several clients.
     #[must_use]
     pub fn of_all<'a>(clients: impl Iterator<Item = &'a Counters>) -> Self {
         clients.map(Self::of).fold(Self::default(), |sum, more| Self {
@@ -85,7 +85,7 @@ impl Traffic {
         })
     }
 
-    /// What came since `earlier`.
+    /// Returns the traffic since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -95,7 +95,7 @@ impl Traffic {
     }
 }
 
-/// The R and F that clients ended with, as a condition of a report. `None` if none fetches.
+/// Returns the final R and F of the clients as a condition of a report. `None` if no client fetches results.
 #[must_use]
 pub fn tuning_condition(
     tunings: impl Iterator<Item = (u32, u32)>,
@@ -114,20 +114,20 @@ pub fn tuning_condition(
     ))
 }
 
-/// A connection to a key-value service of one partition. The calling thread polls.
+/// A connection to a key-value service with one partition. The calling thread polls.
 pub struct RpcTarget<C: AnyCaller + ?Sized> {
     client: ClientOf<C>,
     incarnation: u64,
     lost_at: Option<Instant>,
-    /// The slot of each call under way, by the call's number, and whether it is a read.
+    /// Slot of each outstanding call, by call number, and whether the call is a read.
     calls: Box<[(u32, bool)]>,
     payload: Vec<u8>,
 }
 
 impl<C: AnyCaller + ?Sized> RpcTarget<C> {
-    /// Of a client that was connected with [`client_options`] and this plan.
+    /// Creates the target from a client that was connected with [`client_options`] and this plan.
     pub fn new(client: ClientOf<C>, plan: &Plan) -> Self {
-        // A batch takes as many numbers as it may hold calls.
+        // A batch uses as many numbers as it can hold calls.
         let batches_calls_max = usize::from(plan.geometry.window) * usize::from(BatchConfig::CALLS_MAX);
         let calls_max = match plan.batching {
             Batching::Calls(_) => batches_calls_max.max(CALLS_MAX),
@@ -138,31 +138,31 @@ impl<C: AnyCaller + ?Sized> RpcTarget<C> {
         Self { client, incarnation, lost_at: None, calls, payload: Vec::with_capacity(4096) }
     }
 
-    /// What travelled so far.
+    /// Returns the traffic so far.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         Traffic::of(self.client.counters())
     }
 
-    /// R and F as they are now.
+    /// Returns the current R and F.
     #[must_use]
     pub fn tuning(&self) -> (u32, u32) {
         self.client.tuning()
     }
 
-    /// When the connection was found to be lost, unless it goes on.
+    /// Returns when the loss of the connection was detected; `None` if it was not lost.
     #[must_use]
     pub fn lost_at(&self) -> Option<Instant> {
         self.lost_at
     }
 
-    /// Whether the connection goes to another server than it began with.
+    /// Returns whether the connection now leads to another server process than at its start.
     #[must_use]
     pub fn has_restarted(&self) -> bool {
         self.client.server_incarnation() != self.incarnation
     }
 
-    /// Accepts that the server restarted: calls go to the new one from now on.
+    /// Accepts the restart of the server: later calls go to the new process.
     pub fn accept_restart(&mut self) {
         self.incarnation = self.client.server_incarnation();
     }
@@ -172,7 +172,7 @@ impl<C: AnyCaller + ?Sized> RpcTarget<C> {
         &mut calls[call.0 as usize % count]
     }
 
-    /// The connection is lost, or was; the client makes it again by itself.
+    /// Detects a loss of the connection, which the client re-establishes by itself, and a restart of the server.
     #[cold]
     fn watch(&mut self) -> Result<(), TargetError> {
         if !self.client.is_connected() {
@@ -224,7 +224,7 @@ impl<C: AnyCaller + ?Sized> Target for RpcTarget<C> {
     }
 }
 
-/// What an answer means.
+/// Converts the result of a call to an outcome.
 #[inline]
 fn outcome<'a>(result: &Result<&'a [u8], CallError>, is_read: bool) -> Result<Outcome<'a>, TargetError> {
     let broken = |error: farcall_kv::wire::ReplyError| TargetError::Protocol(error.to_string());
@@ -240,10 +240,10 @@ fn outcome<'a>(result: &Result<&'a [u8], CallError>, is_read: bool) -> Result<Ou
     }
 }
 
-/// What the failure of a call means.
+/// Converts the error of a call to an outcome.
 pub(super) fn failed_call(error: &CallError) -> Result<Outcome<'static>, TargetError> {
     match error {
-        // The client has given up connecting.
+        // The client has stopped trying to connect.
         CallError::NotSent(why) | CallError::OutcomeUnknown(UnknownBecause::Disconnected(why)) => {
             Err(TargetError::Lost(why.to_string()))
         }

@@ -1,4 +1,4 @@
-//! The loop: closed, or open, to a schedule.
+//! The loop that issues operations: closed, or open with a schedule.
 
 use super::ledger::Ledger;
 use super::result::{LoadError, LoadResult};
@@ -11,27 +11,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// So many wrong values are described; the others are only counted.
+/// Maximum number of wrong values that are described; the others are only counted.
 const MISMATCHES_DESCRIBED_MAX: usize = 5;
 
-/// How a run goes.
+/// Plan of a run.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct LoadPlan {
     /// Outstanding operations on each connection; at least 1.
     pub window: u32,
-    /// Unrecorded start.
+    /// Unrecorded time at the start.
     pub warm_up: Duration,
-    /// Recorded stretch.
+    /// Recorded period.
     pub duration: Duration,
     /// Sizes of the records.
     pub shape: RecordShape,
     /// Records `0..loaded` exist before the run.
     pub loaded: u64,
-    /// The schedule of operations; without, each begins when another has ended.
+    /// Schedule of the operations; if `None`, each begins when another has completed.
     pub share: Option<Share>,
 }
 
-/// A connection with the operations it is to issue, over and over.
+/// A connection with the operations that it issues cyclically.
 #[derive(Debug)]
 pub struct Connection<T> {
     target: T,
@@ -39,7 +39,7 @@ pub struct Connection<T> {
     next: usize,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Slots whose read-modify-write has read and is to write now.
+    /// Slots whose read-modify-write has read and must write next.
     to_write: Vec<u32>,
     schedule: Option<Schedule>,
 }
@@ -48,18 +48,18 @@ pub struct Connection<T> {
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     op: Op,
-    /// Under a schedule: when it was to begin.
+    /// Time of submission; the scheduled time under a schedule.
     started: Nanos,
-    /// A read: the oldest version it may find. A write: the version it carries.
+    /// For a read: the oldest version that it may find. For a write: its version.
     version: u64,
     is_write: bool,
 }
 
 impl<T: Target> Connection<T> {
-    /// A connection that issues `script` from the start, again and again.
+    /// Creates a connection that issues `script` cyclically from its start.
     ///
     /// # Panics
-    /// When there is nothing to issue.
+    /// Panics if `script` is empty.
     #[must_use]
     pub fn new(target: T, script: Vec<Op>) -> Self {
         assert!(!script.is_empty(), "a connection has operations to issue");
@@ -67,12 +67,12 @@ impl<T: Target> Connection<T> {
         Self { target, script, next: 0, slots, free, to_write, schedule: None }
     }
 
-    /// The target itself, for its statistics.
+    /// Returns the target, for its statistics.
     pub fn target(&self) -> &T {
         &self.target
     }
 
-    /// The target itself, between runs.
+    /// Returns the target, for use between runs.
     pub fn target_mut(&mut self) -> &mut T {
         &mut self.target
     }
@@ -85,7 +85,7 @@ impl<T: Target> Connection<T> {
         self.to_write = Vec::with_capacity(window as usize);
     }
 
-    /// When the next operation begins, if it does by `now`.
+    /// Returns the start time of the next operation, if it is due at `now`.
     #[inline]
     fn next_start(&mut self, now: Nanos) -> Option<Nanos> {
         match &mut self.schedule {
@@ -94,7 +94,8 @@ impl<T: Target> Connection<T> {
         }
     }
 
-    /// Operations that were submitted and have not ended. After a failed run: those that failed with it.
+    /// Returns the number of submitted operations that have not completed. After a failed run these are the operations
+    /// that failed with it.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.slots.len() - self.free.len()
@@ -111,19 +112,19 @@ pub struct Load {
     key: Vec<u8>,
     value: Vec<u8>,
     is_recording: bool,
-    /// Under a schedule: what was to begin from then on is timed, whenever it ended.
+    /// Under a schedule, operations scheduled from this time on are timed, regardless of when they complete.
     record_from: Nanos,
-    /// Operations completed, warm-up included, and where observers read them.
+    /// Completed operations, warm-up included, and the copy that observers read.
     completed: u64,
     observed: Arc<AtomicU64>,
     end: Arc<AtomicBool>,
 }
 
 impl Load {
-    /// Prepares a run; everything it needs is allocated here and by the first step.
+    /// Prepares a run. All memory is allocated here and by the first step.
     ///
     /// # Panics
-    /// When the window is 0.
+    /// Panics if the window is 0.
     #[must_use]
     pub fn new(plan: LoadPlan) -> Self {
         assert!(plan.window > 0, "a window of 0 sends nothing");
@@ -142,23 +143,23 @@ impl Load {
         }
     }
 
-    /// The number of operations completed so far, warm-up included; kept up to date while the run goes on.
+    /// Returns the counter of completed operations, warm-up included, which is updated during the run.
     #[must_use]
     pub fn completed(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.observed)
     }
 
-    /// Ends the run before its time once it is true.
+    /// Returns the flag that ends the run early when it is set.
     #[must_use]
     pub fn end(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.end)
     }
 
-    /// Runs `connections` in the calling thread. `on_recording` runs when the recorded stretch begins and again when
-    /// it ends (with `false`, then `true`), so that the caller can read CPU clocks there.
+    /// Runs `connections` in the calling thread. `on_recording` is called when the recorded period begins and again
+    /// when it ends (with `false`, then `true`), so that the caller can read CPU clocks.
     ///
     /// # Errors
-    /// When a connection is lost.
+    /// Returns an error if a connection is lost.
     pub fn run<T: Target>(
         mut self,
         connections: &mut [Connection<T>],
@@ -193,7 +194,7 @@ impl Load {
         let start = self.clock.now();
         let planned = if self.plan.share.is_some() { self.record_from } else { start } + self.plan.duration;
         let mut end = self.turn_until(planned, connections, ledger)?;
-        // However short the stretch: an operation that ends in it. Only a schedule says when there is none.
+        // However short the period is, at least one operation must complete in it. Only a schedule may have none.
         while self.result.ops == 0 && self.plan.share.is_none() && !self.end.load(Ordering::Relaxed) {
             end = self.turn_until(end + Duration::from_millis(1), connections, ledger)?;
         }
@@ -205,7 +206,7 @@ impl Load {
         Ok(())
     }
 
-    /// What was to begin before `end` and could not has waited until now at least.
+    /// Records scheduled operations that could not begin before `end`: they have waited at least until now.
     fn record_unsent<T>(&mut self, connections: &mut [Connection<T>], end: Nanos) {
         let now = self.clock.now();
         for schedule in connections.iter_mut().filter_map(|connection| connection.schedule.as_mut()) {
@@ -218,7 +219,7 @@ impl Load {
         }
     }
 
-    /// Turns the loop until `deadline`, or until it is to end; returns when it stopped.
+    /// Runs the loop until `deadline`, or until the end flag is set. Returns the time at which it stopped.
     fn turn_until<T: Target>(
         &mut self,
         deadline: Nanos,
@@ -227,7 +228,7 @@ impl Load {
     ) -> Result<Nanos, TargetError> {
         let mut now = self.clock.now();
         while now < deadline && !self.end.load(Ordering::Relaxed) {
-            // All connections send before the first is waited for.
+            // All connections send before the first one is polled, which may block.
             for connection in &mut *connections {
                 self.submit_all(connection, ledger, now)?;
             }
@@ -240,7 +241,7 @@ impl Load {
         Ok(now)
     }
 
-    /// Waits for what is outstanding, submitting only the second halves of read-modify-writes.
+    /// Waits for the outstanding operations; submits only the writes of read-modify-writes.
     fn drain<T: Target>(
         &mut self,
         connections: &mut [Connection<T>],
@@ -256,7 +257,7 @@ impl Load {
         Ok(())
     }
 
-    /// Lets observers in other threads see how far the run is.
+    /// Publishes the progress for observers in other threads.
     #[inline]
     fn publish(&self) {
         self.observed.store(self.completed, Ordering::Relaxed);
@@ -324,7 +325,7 @@ impl Load {
         ledger: &mut Ledger,
     ) -> Result<(), TargetError> {
         let Connection { target, slots, free, to_write, .. } = connection;
-        // Read at the first outcome of a batch: all of it became known at the same moment.
+        // Read at the first outcome of a poll: all its outcomes became known at the same time.
         let mut now = None;
         target.poll(|slot_number, outcome| {
             let Some(slot) = slots.get(slot_number as usize) else { return };
@@ -365,7 +366,7 @@ impl Load {
                 }
             }
             (Outcome::Absent, false) => {
-                // Inserted records must be there only if their write was acknowledged when this read began.
+                // An inserted record must exist only if its write was acknowledged before this read began.
                 let must_exist = record < self.plan.loaded || slot.version > 0;
                 self.result.absent += u64::from(must_exist);
             }

@@ -1,4 +1,4 @@
-//! What the load generator talks to.
+//! Interface between the load generator and the services that it measures.
 
 /// One request to a key-value service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub enum Request<'a> {
     },
 }
 
-/// How a request ended.
+/// Outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome<'a> {
     /// The value read.
@@ -26,48 +26,48 @@ pub enum Outcome<'a> {
     Absent,
     /// The value was stored.
     Stored,
-    /// The service refused the request, which changed nothing.
+    /// The service refused the request, which has changed nothing.
     Refused,
     /// The request failed, and whether it was executed is unknown.
     Unknown,
 }
 
-/// The connection is of no use any more.
+/// Error after which a connection cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// The other end closed it, died or cannot be reached.
+    /// The other end closed the connection, crashed or cannot be reached.
     #[error("the connection to the key-value service was lost: {0}")]
     Lost(String),
-    /// The other end is a new process now, with none of the records; the connection itself was made again.
+    /// The connection was re-established to a new process, which has none of the records.
     #[error("the key-value service restarted")]
     Restarted,
-    /// The other end says what the protocol does not allow.
+    /// The other end violated the protocol.
     #[error("the key-value service broke the protocol: {0}")]
     Protocol(String),
-    /// The time that the measurement may take has expired.
+    /// The time limit of the measurement has expired.
     #[error("{0}")]
     TimeExpired(String),
 }
 
-/// A connection to a key-value service with up to a window of outstanding requests. The caller names each request by
-/// a slot below the window, and does not use a slot again before its request ended.
+/// A connection to a key-value service with up to a window of outstanding requests. The caller identifies each request
+/// by a slot below the window, and does not reuse a slot before its request has completed.
 pub trait Target {
-    /// Takes a request; it may be sent now or with the next [`Self::flush`].
+    /// Queues a request, which is sent immediately or by the next [`Self::flush`].
     ///
     /// # Errors
-    /// When the connection is of no use any more; outstanding requests are then forgotten.
+    /// Returns an error if the connection cannot be used any more; outstanding requests are then dropped.
     fn submit(&mut self, slot: u32, request: Request<'_>) -> Result<(), TargetError>;
 
-    /// Sends what was taken and is not sent yet.
+    /// Sends all queued requests.
     ///
     /// # Errors
-    /// As [`Self::submit`].
+    /// Those of [`Self::submit`].
     fn flush(&mut self) -> Result<(), TargetError>;
 
-    /// Calls `done` with the slot and the outcome of every request that ended. May block
-    /// while requests are outstanding, or return without any.
+    /// Calls `done` with the slot and outcome of every completed request. May block while requests are outstanding, or
+    /// return without an outcome.
     ///
     /// # Errors
-    /// When the connection is of no use any more; outstanding requests are then forgotten.
+    /// Returns an error if the connection cannot be used any more; outstanding requests are then dropped.
     fn poll(&mut self, done: impl FnMut(u32, Outcome<'_>)) -> Result<(), TargetError>;
 }

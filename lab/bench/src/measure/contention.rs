@@ -1,21 +1,21 @@
-//! Whether other programs compete with a measurement for the processors.
+//! Detection of other programs that compete with a measurement for the processors.
 
 use farcall_drive::contention::excess_threads;
 use std::time::Duration;
 
-/// Samples of the number of runnable threads, and the interval between them: a program that ran by chance at one of
-/// them does not decide.
+/// Number of samples of the number of runnable threads, and interval between them. With several samples, a program
+/// that happens to run at one of them is not decisive.
 const SAMPLES: u32 = 20;
 const SAMPLE_PERIOD: Duration = Duration::from_millis(5);
 
-/// Samples the machine for a tenth of a second while nothing is measured. Returns a warning if more threads are runnable
-/// than it has cores.
+/// Samples the machine for a tenth of a second while nothing is measured. Returns a warning if more threads are
+/// runnable than the machine has cores.
 #[must_use]
 pub fn contention_warning() -> Option<String> {
     excess_threads(SAMPLES, SAMPLE_PERIOD).and_then(warning_of_excess)
 }
 
-/// The warning for so many runnable threads beyond the cores, on average.
+/// Returns the warning for an average of `excess` runnable threads more than cores.
 fn warning_of_excess(excess: f64) -> Option<String> {
     (excess > 0.0).then(|| {
         format!(

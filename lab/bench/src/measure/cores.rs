@@ -1,20 +1,20 @@
-//! Which cores this process may use, and pinning threads to them.
+//! Cores that this process may use, and pinning of threads to them.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
 
-/// Pinning or reading the affinity failed.
+/// Error of pinning or of reading the affinity.
 #[derive(Debug, thiserror::Error)]
 pub enum CoreError {
-    /// The system refused to tell which cores this process may use.
+    /// The system did not report the cores that this process may use.
     #[error("cannot read the cores this process may use (sched_getaffinity): {0}")]
     Affinity(#[source] rustix::io::Errno),
-    /// The system refused to pin.
+    /// The system refused to pin the thread.
     #[error("cannot pin to core {core} (sched_setaffinity): {source}; choose one that `taskset -p $$` lists")]
     Pin {
-        /// The core asked for.
+        /// The requested core.
         core: usize,
-        /// Why not.
+        /// Error of the system call.
         source: io::Error,
     },
 }
@@ -26,42 +26,43 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// Asks the system, and respects what `taskset` or a container allows.
+    /// Queries the system; the result respects the limits set by `taskset` or a container.
     ///
     /// # Errors
-    /// When the system does not tell.
+    /// Returns an error if the query fails.
     pub fn allowed() -> Result<Self, CoreError> {
         let set = sched_getaffinity(None).map_err(CoreError::Affinity)?;
         Ok(Self { allowed: (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect() })
     }
 
-    /// All of them.
+    /// Returns all cores.
     #[must_use]
     pub fn as_slice(&self) -> &[usize] {
         &self.allowed
     }
 
-    /// A core for the server and another for the client: the first two allowed. With a single core both ends share
-    /// it, and every figure then measures the scheduler; callers say so.
+    /// Returns the cores of server and client: the first two allowed ones. With a single core both ends share it, and
+    /// every figure then measures the scheduler; callers report that.
     #[must_use]
     pub fn server_and_client(&self) -> (usize, usize) {
         let server = self.allowed.first().copied().unwrap_or(0);
         (server, self.allowed.get(1).copied().unwrap_or(server))
     }
 
-    /// Cores for a server of so many threads: the first ones, each once.
+    /// Returns the cores of a server with `threads` threads: the first ones, each once.
     #[must_use]
     pub fn of_server(&self, threads: u16) -> Vec<usize> {
         self.allowed.iter().copied().take(threads.max(1).into()).collect()
     }
 
-    /// The core of a serving process beside which so many are at work: the first ones, in turn.
+    /// Returns the core of a serving process next to `others` running ones: the cores in turn, starting with the
+    /// first.
     #[must_use]
     pub fn of_peer(&self, others: usize) -> usize {
         self.allowed.get(others % self.allowed.len().max(1)).copied().unwrap_or(0)
     }
 
-    /// The core of client process `number`: in turn those that no server of one thread has.
+    /// Returns the core of client process `number`: the cores other than that of a server with one thread, in turn.
     #[must_use]
     pub fn of_client(&self, number: u32) -> usize {
         let (server, client) = self.server_and_client();
@@ -69,25 +70,25 @@ impl Cores {
         others.get(number as usize % others.len().max(1)).copied().unwrap_or(client)
     }
 
-    /// Whether two ends can spin without sharing a core.
+    /// Returns whether two ends can poll without sharing a core.
     #[must_use]
     pub fn has_two(&self) -> bool {
         self.allowed.len() >= 2
     }
 }
 
-/// Pins the calling thread (and what it spawns) to `core`.
+/// Pins the calling thread (and threads that it spawns) to `core`.
 ///
 /// # Errors
-/// When the core does not exist or is not allowed.
+/// Returns an error if the core does not exist or is not allowed.
 pub fn pin_thread(core: usize) -> Result<(), CoreError> {
     farcall_drive::pin_to_core(core).map_err(|source| CoreError::Pin { core, source })
 }
 
-/// Lets the calling thread (and what it spawns) use these cores only.
+/// Restricts the calling thread (and threads that it spawns) to these cores.
 ///
 /// # Errors
-/// When one does not exist, or none is allowed.
+/// Returns an error if a core does not exist, or if none is allowed.
 pub(crate) fn keep_thread_on(cores: &[usize]) -> Result<(), CoreError> {
     let mut set = CpuSet::new();
     for &core in cores {

@@ -3,15 +3,15 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Longest latency told apart; longer ones are recorded as this.
+/// Maximum latency that is recorded exactly; longer ones are recorded as this value.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
-/// Relative resolution of a recorded value: three significant digits, so 0.1 %.
+/// Relative resolution of a recorded value: three significant digits, which is 0.1 %.
 const SIGNIFICANT_DIGITS: u8 = 3;
 
-/// The shares of which [`LatencySummary::quantiles_ns`] tells the latencies: those of a distribution's plot.
+/// Quantiles of [`LatencySummary::quantiles_ns`], which suit the plot of a distribution.
 pub const QUANTILES: [f64; 11] = [0.01, 0.05, 0.1, 0.15, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999];
 
-/// Records latencies into a high-dynamic-range histogram of fixed size: recording allocates nothing.
+/// Records latencies in a high-dynamic-range histogram of fixed size. Recording allocates no memory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(into = "Vec<(u64, u64)>", from = "Vec<(u64, u64)>")]
 pub struct LatencyRecorder {
@@ -51,20 +51,20 @@ impl LatencyRecorder {
         self.histogram.saturating_record(latency_ns);
     }
 
-    /// Adds what another recorded.
+    /// Adds the latencies of another recorder.
     pub fn add(&mut self, other: &Self) {
-        // Both have the same bounds.
+        // Cannot fail: both have the same bounds.
         let added = self.histogram.add(&other.histogram);
         debug_assert!(added.is_ok());
     }
 
-    /// How many were recorded.
+    /// Returns the number of recorded latencies.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// The figures people compare.
+    /// Returns the usual summary of the recorded latencies.
     #[must_use]
     pub fn summary(&self) -> LatencySummary {
         LatencySummary {
@@ -82,7 +82,7 @@ impl LatencyRecorder {
 /// Percentiles of recorded latencies, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct LatencySummary {
-    /// How many were recorded.
+    /// Number of recorded latencies.
     pub count: u64,
     /// Arithmetic mean.
     pub mean_ns: f64,
@@ -94,7 +94,7 @@ pub struct LatencySummary {
     pub p999_ns: u64,
     /// Longest.
     pub max_ns: u64,
-    /// As many as [`QUANTILES`], in their order.
+    /// Quantiles, in the order of [`QUANTILES`].
     pub quantiles_ns: [u64; QUANTILES.len()],
 }
 

@@ -1,4 +1,4 @@
-//! Measuring: latencies, medians over repetitions, and what a process costs the machine.
+//! Measurement: latencies, medians over repetitions, and resources used by processes.
 
 mod allocations;
 mod contention;

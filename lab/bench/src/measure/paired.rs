@@ -1,27 +1,28 @@
-//! One figure over another, both taken in each repetition: what disturbs a repetition disturbs both.
+//! Ratio of two figures that are both measured in each repetition, so that a disturbance affects both.
 
-/// A ratio of pairs, and between which bounds its true median lies.
+/// Median ratio of pairs, with a confidence interval of the true median.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PairedRatio {
-    /// The middle one.
+    /// Median of the pairs' ratios.
     pub median: f64,
-    /// The lower bound.
+    /// Lower bound of the interval.
     pub low: f64,
-    /// The upper bound.
+    /// Upper bound of the interval.
     pub high: f64,
-    /// How sure the bounds are, in percent.
+    /// Confidence of the interval in percent.
     pub confidence_percent: f64,
 }
 
-/// How sure bounds shall be, at least.
+/// Minimum confidence of the interval.
 const CONFIDENCE_MIN: f64 = 0.95;
 
 impl PairedRatio {
-    /// Of each pair the first over the second; `None` without any that has a ratio.
+    /// Computes the ratio of the first to the second value of each pair; `None` if no pair has a finite ratio.
     ///
-    /// The bounds are ratios of pairs, by their order: with n pairs the true median lies below the k-th smallest with
+    /// The bounds are order statistics of the ratios. With n pairs, the true median lies below the k-th smallest with
     /// the probability that a fair coin shows heads less than k times in n throws, whatever the distribution. The
-    /// narrowest bounds that are sure enough are taken; fewer than six pairs give none, and then the widest.
+    /// narrowest interval with sufficient confidence is chosen. With fewer than six pairs there is none, and the
+    /// widest is returned.
     #[must_use]
     pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let ratios = pairs.into_iter().map(|(one, other)| one / other);
@@ -57,12 +58,12 @@ mod tests {
         let six = of(&[1.1, 0.9, 1.0, 1.2, 0.8, 1.0]);
         assert!((six.low - 0.8).abs() < 1e-9 && (six.high - 1.2).abs() < 1e-9, "{six:?}");
         assert!((six.median - 1.0).abs() < 1e-9 && (six.confidence_percent - 96.875).abs() < 1e-9, "{six:?}");
-        // 1 - 2 (1 + 20 + 190 + 1140 + 4845 + 15504) / 2^20 = 0.9586, and one place further 0.8847.
+        // 1 - 2 (1 + 20 + 190 + 1140 + 4845 + 15504) / 2^20 = 0.9586; the next narrower interval has 0.8847.
         let twenty: Vec<f64> = (1..=20).map(f64::from).collect();
         let twenty = of(&twenty);
         assert_eq!((twenty.low, twenty.high), (6.0, 15.0));
         assert!((twenty.confidence_percent - 95.861).abs() < 1e-3, "{twenty:?}");
-        // Too few to be sure: that is said.
+        // Too few pairs for the required confidence: the lower confidence is reported.
         assert!((of(&[1.0, 2.0, 3.0]).confidence_percent - 75.0).abs() < 1e-9);
         assert!(of(&[1.0]).confidence_percent.abs() < 1e-9);
     }

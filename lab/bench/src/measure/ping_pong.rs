@@ -1,26 +1,27 @@
-//! One request, one reply, over and over: the loop under every latency figure.
+//! The loop of one request and one reply at a time, on which every latency figure is based.
 
 use super::latency::{LatencyRecorder, LatencySummary};
 use farcall_verbs::{Clock, MonotonicClock};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Round trips over a stretch of time.
+/// Round trips during a period.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct RoundTrips {
     /// Latencies of single round trips.
     pub latency: LatencySummary,
-    /// Round trips a second, one after the other.
+    /// Sequential round trips a second.
     pub per_second: f64,
-    /// How many were made.
+    /// Number of round trips.
     pub count: u64,
 }
 
-/// Makes round trips for `warm_up`, unrecorded, then for `duration`, recorded. `round_trip` gets a number that grows
-/// by one each time, from 1. One clock reading lies between two round trips, and its cost is part of the figure.
+/// Executes round trips for `warm_up` without recording, then for `duration` with recording. `round_trip` receives the
+/// number of the round trip, counted from 1. The clock is read once between two round trips; the cost of that is part
+/// of the figure.
 ///
 /// # Errors
-/// The first error of `round_trip`.
+/// Returns the first error of `round_trip`.
 pub fn ping_pong<E>(
     warm_up: Duration,
     duration: Duration,
@@ -32,10 +33,10 @@ pub fn ping_pong<E>(
     Ok(RoundTrips { latency, per_second, count: latency.count })
 }
 
-/// As [`ping_pong`]: all recorded latencies, and the length of the recorded stretch in nanoseconds.
+/// Like [`ping_pong`], but returns all recorded latencies and the length of the recorded period in nanoseconds.
 ///
 /// # Errors
-/// As [`ping_pong`].
+/// Those of [`ping_pong`].
 pub(crate) fn record_ping_pong<E>(
     warm_up: Duration,
     duration: Duration,

@@ -1,52 +1,54 @@
-//! What a process costs: CPU time, descriptors and memory, read from the system without its help.
+//! Resources of a process: CPU time, descriptors and memory, read from the system without its cooperation.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-/// A figure of a process could not be read.
+/// Error of reading a figure of a process.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     /// A file under /proc could not be read.
     #[error("cannot read {path}: {source}; the process may have ended, or belong to another user")]
     Read {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Error of reading it.
         source: io::Error,
     },
-    /// The process's CPU clock is not readable.
+    /// The process's CPU clock cannot be read.
     #[error("cannot read the CPU clock of process {pid}: {source}; the process may have ended")]
     Clock {
-        /// Whose clock.
+        /// Process id.
         pid: u32,
-        /// Why not.
+        /// Error of the system call.
         source: io::Error,
     },
 }
 
-/// User and system time together that process `pid` used so far, over all its threads, those that ended included; from
-/// its CPU clock, in nanoseconds. A thread that runs now, other than the caller, is counted up to its last timer tick.
+/// Returns the user and system time of process `pid` so far, summed over all its threads, including those that have
+/// exited. It is read from the process's CPU clock, which has a resolution of nanoseconds. A running thread other than
+/// the caller is counted up to its last timer tick.
 ///
 /// # Errors
-/// When it ended or may not be watched.
+/// Returns an error if the process has exited or may not be observed.
 pub fn cpu_time(pid: u32) -> Result<Duration, ProcessError> {
     let failed = |source| ProcessError::Clock { pid, source };
     let mut clock: libc::clockid_t = 0;
-    // SAFETY: `clock` is a valid place for the result; a pid that does not exist is reported by the return value.
+    // SAFETY: `clock` is a live local variable that the call writes; a pid that does not exist is reported by the
+    // return value.
     let code = unsafe { libc::clock_getcpuclockid(pid as libc::pid_t, &raw mut clock) };
     if code != 0 {
         return Err(failed(io::Error::from_raw_os_error(code)));
     }
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place for the result; an unknown clock is reported by the return value.
+    // SAFETY: `time` is a live local variable that the call writes; an unknown clock is reported by the return value.
     if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
         return Err(failed(io::Error::last_os_error()));
     }
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
-/// Measures the CPU time of one process from a moment on.
+/// Measures the CPU time of one process from a start time on.
 #[derive(Debug, Clone, Copy)]
 pub struct CpuMeter {
     pid: u32,
@@ -55,40 +57,40 @@ pub struct CpuMeter {
 }
 
 impl CpuMeter {
-    /// Starts measuring process `pid`.
+    /// Starts to measure process `pid`.
     ///
     /// # Errors
-    /// When it ended or may not be watched.
+    /// Returns an error if the process has exited or may not be observed.
     pub fn start(pid: u32) -> Result<Self, ProcessError> {
         Ok(Self { pid, used_before: cpu_time(pid)?, start: Instant::now() })
     }
 
-    /// The share of a core that it has used since the start: 1.0 is a core kept busy.
+    /// Returns the share of a core that the process has used since the start: 1.0 is one core fully used.
     ///
     /// # Errors
-    /// When the process ended or may not be watched.
+    /// Returns an error if the process has exited or may not be observed.
     pub fn core_share(&self) -> Result<f64, ProcessError> {
         let wall = self.start.elapsed();
         Ok(cpu_time(self.pid)?.saturating_sub(self.used_before).as_secs_f64() / wall.as_secs_f64().max(1e-9))
     }
 }
 
-/// The number in the line `name:   number …` of a /proc file; 0 if there is no such line.
+/// Returns the number in the line `name:   number …` of a /proc file; 0 if there is no such line.
 fn field(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.and_then(|line| line.split_ascii_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// What a process holds: open descriptors and memory.
+/// Resources held by a process: open descriptors and memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Footprint {
-    /// Open file descriptors.
+    /// Number of open file descriptors.
     pub open_fds: u64,
-    /// Memory that only this process has, resident (private clean and dirty).
+    /// Resident memory that is not shared with other processes (private clean and dirty).
     pub private_bytes: u64,
 }
 
-/// A process holds more than before.
+/// Growth of a process's resources.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ResourceLeak {
     /// Descriptors were left open.
@@ -97,17 +99,17 @@ pub enum ResourceLeak {
     /// Private memory grew beyond the allowance.
     #[error("private memory grew by {grown_bytes} bytes, {allowed_bytes} are allowed")]
     Memory {
-        /// By how much.
+        /// Growth in bytes.
         grown_bytes: u64,
-        /// What is put down to allocator slack.
+        /// Growth in bytes that is attributed to the allocator.
         allowed_bytes: u64,
     },
 }
 
-/// Memory of process `pid` that is resident, what it shares with others included: rings, too.
+/// Returns the resident memory of process `pid`, including memory shared with others, such as rings.
 ///
 /// # Errors
-/// When it ended or may not be watched.
+/// Returns an error if the process has exited or may not be observed.
 pub fn resident_bytes(pid: u32) -> Result<u64, ProcessError> {
     let path = PathBuf::from(format!("/proc/{pid}/smaps_rollup"));
     let rollup = fs::read_to_string(&path).map_err(|source| ProcessError::Read { path, source })?;
@@ -115,10 +117,10 @@ pub fn resident_bytes(pid: u32) -> Result<u64, ProcessError> {
 }
 
 impl Footprint {
-    /// What process `pid` holds now.
+    /// Returns the current resources of process `pid`.
     ///
     /// # Errors
-    /// When it ended or may not be watched.
+    /// Returns an error if the process has exited or may not be observed.
     pub fn of(pid: u32) -> Result<Self, ProcessError> {
         let read = |name: &str| {
             let path = PathBuf::from(format!("/proc/{pid}/{name}"));
@@ -130,7 +132,7 @@ impl Footprint {
         Ok(Self { open_fds, private_bytes: private_kib * 1024 })
     }
 
-    /// What is held more than at `earlier`, private memory beyond `allowed_bytes` of slack.
+    /// Returns the growth since `earlier`; private memory counts beyond `allowed_bytes`.
     #[must_use]
     pub fn leaks_since(self, earlier: Self, allowed_bytes: u64) -> Vec<ResourceLeak> {
         let mut leaks = Vec::new();

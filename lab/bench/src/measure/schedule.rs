@@ -1,11 +1,12 @@
-//! When the operations of an open loop are to begin: at fixed intervals, whatever became of those before.
+//! Schedule of an open loop: operations begin at fixed intervals, independently of the completion of earlier ones.
 //!
-//! A closed loop stops asking while a service stalls, and so leaves out of its latencies what the stall would have cost
-//! everybody else (coordinated omission). Under a schedule each latency counts from the intended time.
+//! A closed loop stops sending requests while a service stalls. Its latencies therefore omit the delay that other
+//! requests would have experienced (coordinated omission). Under a schedule, each latency is counted from the
+//! scheduled time.
 
 use farcall_verbs::Nanos;
 
-/// The intended times of one connection.
+/// Scheduled times of one connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Schedule {
     first: Nanos,
@@ -13,19 +14,20 @@ pub struct Schedule {
     given: u64,
 }
 
-/// The part of a client process in a schedule that several share.
+/// Share of a client process in a schedule that several processes execute together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Share {
-    /// Operations a second, of all together.
+    /// Operations a second of all processes together.
     pub per_second: u32,
-    /// Connections before those of this process.
+    /// Number of connections before those of this process.
     pub before: u32,
-    /// Connections in all.
+    /// Number of connections of all processes.
     pub connections: u32,
 }
 
 impl Share {
-    /// The schedule of connection `number` of this process, from `start` on: all connections take turns.
+    /// Returns the schedule of connection `number` of this process, starting at `start`. Operations are assigned to
+    /// all connections in turn.
     #[must_use]
     pub fn schedule(&self, number: u32, start: Nanos) -> Schedule {
         let each_ns = 1e9 / f64::from(self.per_second.max(1));
@@ -36,7 +38,7 @@ impl Share {
 }
 
 impl Schedule {
-    /// The intended time of the next operation if that has come by `now`. Each is given once.
+    /// Returns the scheduled time of the next operation if it is due at `now`. Each time is returned once.
     #[inline]
     pub fn due(&mut self, now: Nanos) -> Option<Nanos> {
         let next = Nanos(self.first.0 + (self.given as f64 * self.interval_ns) as u64);
@@ -54,13 +56,13 @@ mod tests {
 
     #[test]
     fn connections_take_turns_and_late_ones_keep_their_intended_times() {
-        // Two processes with two connections each, together one operation a microsecond.
+        // Two processes with two connections each, together one operation per microsecond.
         let mut times = Vec::new();
         for before in [0, 2] {
             let share = Share { per_second: 1_000_000, before, connections: 4 };
             for number in 0..2 {
                 let mut schedule = share.schedule(number, Nanos(500));
-                // Nothing was asked for in time: all are given late, none is left out.
+                // All times are requested late: all are returned, none is left out.
                 times.extend(
                     std::iter::from_fn(|| schedule.due(Nanos(500 + 99_999))).map(|time| time.0 - 500),
                 );

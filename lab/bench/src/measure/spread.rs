@@ -1,22 +1,22 @@
-//! A figure measured several times: its median and its range.
+//! Median and range of a figure that was measured several times.
 
 use serde::{Deserialize, Serialize};
 
 /// Median, smallest and largest of repeated measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// The middle one; the mean of the two middle ones for an even number.
+    /// Median; the mean of the two middle values for an even number.
     pub median: f64,
-    /// The smallest.
+    /// Smallest value.
     pub min: f64,
-    /// The largest.
+    /// Largest value.
     pub max: f64,
-    /// How many were measured.
+    /// Number of measurements.
     pub repetitions: usize,
 }
 
 impl Spread {
-    /// The spread of `values`, or `None` when there are none. Values that are not finite are left out.
+    /// Returns the spread of `values`, or `None` if there are none. Values that are not finite are left out.
     #[must_use]
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
@@ -31,7 +31,7 @@ impl Spread {
         Some(Self { median, min, max, repetitions: sorted.len() })
     }
 
-    /// Whether a repetition was more than twice, or less than half, the median: something disturbed the run.
+    /// Returns whether a repetition was disturbed: its value was more than twice, or less than half of the median.
     #[must_use]
     pub fn is_disturbed(&self) -> bool {
         self.max > 2.0 * self.median || 2.0 * self.min < self.median

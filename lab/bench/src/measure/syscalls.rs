@@ -1,31 +1,32 @@
-//! Counting the system calls of a running process over a bounded window, with ptrace(2).
+//! Counts the system calls of a running process during a period, by ptrace(2).
 //!
-//! What is counted: every entry of any thread of the process into the kernel by a system call, from the moment all
-//! threads are attached until the window ends. Calls answered by the vDSO (`clock_gettime`) are none. A call that a
-//! thread was blocked in when it was attached is restarted by the kernel and counts once; page faults and interrupts
-//! do not count. Each call is slowed by two stops, so figures of speed taken during the window are void; a process
-//! that makes no calls runs at full speed.
+//! Counted is every entry of any thread of the process into the kernel by a system call, from the time when all
+//! threads are attached until the period ends. Calls served by the vDSO (`clock_gettime`) are not system calls. A call
+//! in which a thread was blocked when it was attached is restarted by the kernel and counts once; page faults and
+//! interrupts do not count. Each call is delayed by two stops, so measurements of speed during the period are invalid;
+//! a process that makes no calls runs at full speed.
 //!
-//! Who may count: a parent its descendants, anyone the process named with `PR_SET_PTRACER`, and root.
+//! The following may count: an ancestor its descendants, a process that the counted process named with
+//! `PR_SET_PTRACER`, and root.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use std::{fs, io, mem, ptr, thread};
 
-/// How long the tracer sleeps when no thread has stopped.
+/// Sleep of the tracer when no thread has stopped.
 const NAP: Duration = Duration::from_micros(50);
-/// How long attaching and detaching may take before they are given up.
+/// Timeout of attaching and of detaching.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Counting was not possible.
+/// Error of counting system calls.
 #[derive(Debug, thiserror::Error)]
 pub enum SyscallError {
     /// The process does not exist or its threads cannot be listed.
     #[error("cannot list the threads of process {pid}: {source}; it may have ended")]
     Threads {
-        /// Whose threads.
+        /// Process id.
         pid: u32,
-        /// Why not.
+        /// Error of listing them.
         source: io::Error,
     },
     /// Tracing is not permitted.
@@ -34,43 +35,43 @@ pub enum SyscallError {
          containers often forbid it (docker run --cap-add SYS_PTRACE)"
     )]
     Attach {
-        /// Which thread.
+        /// Kernel thread id.
         tid: i32,
-        /// Why not.
+        /// Error of ptrace(2).
         source: io::Error,
     },
-    /// Nothing is left to be traced.
+    /// The traced process or thread has exited.
     #[error("{0:?} has ended")]
     Gone(Traced),
-    /// The threads did not stop in time.
+    /// The threads did not stop before the timeout.
     #[error("the threads to be traced did not stop within {PATIENCE:?}")]
     Stuck,
-    /// The thread that traces panicked.
+    /// The tracing thread panicked.
     #[error("the tracing thread ended early; this is a defect of farcall")]
     Tracer,
 }
 
-/// Whose system calls are counted.
+/// Threads whose system calls are counted.
 #[derive(Debug, Clone, Copy)]
 pub enum Traced {
-    /// All threads of a process, and those they start meanwhile.
+    /// All threads of a process, including those that it starts during the period.
     Process(u32),
     /// One thread of another process, by its kernel id.
     Thread(i32),
 }
 
-/// Counts system calls for `window`. `mark` runs when all threads are attached, and again when the window ends, so that
-/// the caller can count its operations between the two.
+/// Counts system calls for `window`. `mark` is called when all threads are attached, and again when the period ends,
+/// so that the caller can count its operations between the two.
 ///
 /// # Errors
-/// When the process ended, may not be traced, or does not stop.
+/// Returns an error if the process has exited, may not be traced, or does not stop.
 pub fn count_syscalls(
     traced: Traced,
     window: Duration,
     mut mark: impl FnMut() + Send,
 ) -> Result<u64, SyscallError> {
-    // Tracees belong to the thread that attached them, and __WNOTHREAD keeps its waits apart from the caller's
-    // children; so tracing gets a thread of its own.
+    // The tracer has a thread of its own. Tracees belong to the thread that attached them, and __WNOTHREAD keeps its
+    // waits separate from the caller's children.
     thread::scope(|scope| {
         let tracer = scope.spawn(move || {
             let mut tracer = Tracer::attach(traced)?;
@@ -84,7 +85,7 @@ pub fn count_syscalls(
     })
 }
 
-/// Threads under trace, and whether each stands still now.
+/// Traced threads, and whether each is currently stopped.
 #[derive(Default)]
 struct Tracer {
     stopped: HashMap<i32, bool>,
@@ -94,13 +95,13 @@ struct Tracer {
 enum Event {
     /// The thread entered a system call.
     Entry,
-    /// The thread left a system call, or stopped for tracing alone.
+    /// The thread left a system call, or stopped only because of tracing.
     Stop,
-    /// The thread is about to take a signal, which must be passed on.
+    /// The thread is about to receive a signal, which must be passed on.
     Signal(i32),
-    /// The thread stands still by job control and must be left so.
+    /// The thread was stopped by job control and must remain stopped.
     GroupStop,
-    /// The thread is gone.
+    /// The thread has exited.
     Gone,
 }
 
@@ -111,8 +112,8 @@ impl Tracer {
             Traced::Thread(_) => libc::PTRACE_O_TRACESYSGOOD,
         };
         let mut tracer = Self::default();
-        // A thread may start while others are attached: list until nothing new turns up. One that ends between listing
-        // and attaching is not attached and not listed again.
+        // A thread may be started while others are attached, so list until there is no new one. A thread that exits
+        // between listing and attaching is not attached and not listed again.
         loop {
             let listed = match traced {
                 Traced::Process(pid) => threads_of(pid)?,
@@ -145,7 +146,7 @@ impl Tracer {
             if let Some((tid, event)) = tracer.next_event() {
                 match event {
                     Event::Gone => drop(tracer.stopped.remove(&tid)),
-                    // The signal is delivered once the thread runs on.
+                    // The signal is delivered when the thread resumes.
                     Event::Signal(signal) => tracer.resume(tid, signal),
                     _ => drop(tracer.stopped.insert(tid, true)),
                 }
@@ -154,12 +155,12 @@ impl Tracer {
         Ok(self)
     }
 
-    /// Attaches a thread; false if it has ended.
+    /// Attaches a thread. Returns false if it has exited.
     fn seize(&mut self, tid: i32, options: i32) -> Result<bool, SyscallError> {
         match ptrace(libc::PTRACE_SEIZE, tid, options as usize) {
             Ok(()) => {
                 self.stopped.insert(tid, false);
-                // Fails only if the thread is gone, which waiting will tell.
+                // Fails only if the thread has exited, which waitpid(2) reports.
                 let _ = ptrace(libc::PTRACE_INTERRUPT, tid, 0);
                 Ok(true)
             }
@@ -195,7 +196,7 @@ impl Tracer {
         count
     }
 
-    /// Lets every thread go. A thread must stand still for that, so those that run are stopped first.
+    /// Detaches every thread. A thread must be stopped for that, so running ones are stopped first.
     fn detach(mut self) {
         for (tid, stopped) in &self.stopped {
             if !stopped {
@@ -215,7 +216,7 @@ impl Tracer {
                 Some((tid, _)) => self.release(tid, 0),
             }
         }
-        // Whatever is left runs on untraced when this thread ends: the kernel detaches seized threads then.
+        // Remaining threads run untraced once this thread exits: the kernel then detaches seized threads.
     }
 
     fn release(&mut self, tid: i32, signal: i32) {
@@ -224,7 +225,7 @@ impl Tracer {
     }
 
     fn resume(&mut self, tid: i32, signal: i32) {
-        // Fails only if the thread was killed meanwhile, which waiting will tell.
+        // Fails only if the thread was killed in the meantime, which waitpid(2) reports.
         let _ = ptrace(libc::PTRACE_SYSCALL, tid, signal as usize);
         self.stopped.insert(tid, false);
     }
@@ -237,7 +238,7 @@ impl Tracer {
     fn next_event(&mut self) -> Option<(i32, Event)> {
         let mut status = 0;
         let flags = libc::__WALL | libc::__WNOTHREAD | libc::WNOHANG;
-        // SAFETY: `status` is a valid place for the result.
+        // SAFETY: `status` is a live local variable that the call writes.
         let tid = unsafe { libc::waitpid(-1, &raw mut status, flags) };
         (tid > 0).then(|| (tid, classify(tid, status)))
     }
@@ -252,7 +253,7 @@ fn classify(tid: i32, status: i32) -> Event {
         return if is_entering_syscall(tid) { Event::Entry } else { Event::Stop };
     }
     if ptrace_event == libc::PTRACE_EVENT_STOP {
-        // A stop by job control carries its signal; one by PTRACE_INTERRUPT, or of a new thread, carries SIGTRAP.
+        // A stop by job control carries its signal; a stop by PTRACE_INTERRUPT, or of a new thread, carries SIGTRAP.
         return if signal == libc::SIGTRAP { Event::Stop } else { Event::GroupStop };
     }
     if ptrace_event != 0 {
@@ -261,18 +262,18 @@ fn classify(tid: i32, status: i32) -> Event {
     Event::Signal(signal)
 }
 
-/// Whether a stopped thread is entering a system call, not leaving one.
+/// Returns whether a stopped thread is entering a system call rather than leaving one.
 fn is_entering_syscall(tid: i32) -> bool {
-    // SAFETY: the structure holds integers and a union of integers, for which zero is valid.
+    // SAFETY: the structure consists of integers and a union of integers, for which zero is valid.
     let mut info: libc::ptrace_syscall_info = unsafe { mem::zeroed() };
     let (size, place) = (size_of_val(&info), (&raw mut info).cast::<libc::c_void>());
-    // SAFETY: `info` is a place of the size told for the result.
+    // SAFETY: the kernel writes at most `size` bytes to `info`, a live local variable of exactly that size.
     let filled = unsafe { libc::ptrace(libc::PTRACE_GET_SYSCALL_INFO, tid, size, place) };
     filled > 0 && info.op == libc::PTRACE_SYSCALL_INFO_ENTRY
 }
 
 fn ptrace(request: libc::c_uint, tid: i32, data: usize) -> io::Result<()> {
-    // SAFETY: the requests used here read no memory of this process: address and data are plain numbers.
+    // SAFETY: the requests that callers pass here access no memory of this process: address and data are integers.
     let result = unsafe { libc::ptrace(request, tid, ptr::null_mut::<libc::c_void>(), data) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -288,7 +289,7 @@ mod tests {
     use super::*;
     use std::process::{Child, Command, Stdio};
 
-    /// A child that does not outlive its test, also if that fails.
+    /// A child that is killed at the end of its test, even if the test fails.
     struct Script(Child);
 
     impl Drop for Script {
@@ -304,7 +305,7 @@ mod tests {
     }
 
     fn end(mut child: Script) {
-        // The child must have survived being traced.
+        // The child must have survived the tracing.
         assert!(child.0.try_wait().unwrap().is_none(), "the traced process ended");
     }
 
@@ -312,7 +313,8 @@ mod tests {
         count_syscalls(Traced::Process(child.id()), Duration::from_millis(window_ms), || {})
     }
 
-    /// Sandboxes may forbid tracing; that must be an error with a remedy, and is no failure of the counter.
+    /// Sandboxes may forbid tracing. The result must then be an error with a remedy, and does not indicate a fault of
+    /// the counter.
     fn permitted(result: Result<u64, SyscallError>) -> Option<u64> {
         match result {
             Err(error @ SyscallError::Attach { .. }) => {
@@ -326,7 +328,7 @@ mod tests {
     #[test]
     fn a_writer_is_seen_and_survives() {
         let child = shell("while :; do echo x; done");
-        // A window may pass in which a busy machine does not let it write.
+        // On a busy machine a period may pass in which the scheduler does not run the writer.
         assert!((0..100).any(|_| permitted(count(&child.0, 100)) != Some(0)));
         end(child);
     }
@@ -334,7 +336,7 @@ mod tests {
     #[test]
     fn a_spinner_makes_none_even_when_signalled() {
         let child = shell("trap '' USR1; while :; do :; done");
-        // Who has computed for so long is past its start-up calls.
+        // A process that has computed this long has finished its start-up calls.
         let stat = format!("/proc/{}/stat", child.0.id());
         let user_ticks =
             || -> u64 { fs::read_to_string(&stat).unwrap().split(' ').nth(13).unwrap().parse().unwrap() };
@@ -352,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_sleeper_is_let_go_and_ends_by_itself() {
-        // It sleeps until its input ends, however long that takes here.
+        // Sleeps until its input is closed, however long that takes here.
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         permitted(count(&child, 30));
         drop(child.stdin.take());

@@ -1,4 +1,4 @@
-//! A limit of resident memory for a program, and where its other pages go.
+//! Limit of resident memory for a program, and backing of its other pages.
 
 use super::local_swap::SwapArea;
 use super::{Backing, NotHere};
@@ -12,32 +12,35 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// The cgroup's name. There is one at a time.
+/// Name of the cgroup. There is one at a time.
 const CGROUP: &str = "farcall-figures";
-/// How long killed processes may take to go.
+/// Timeout for killed processes to exit.
 const END_PATIENCE: Duration = Duration::from_secs(20);
-/// Joins the cgroup whose file is its first argument, then becomes the program.
+/// Shell script that joins the cgroup whose file is its first argument, and then executes the program.
 const JOIN: &str = "echo $$ > \"$0\" && exec \"$@\"";
-/// Beyond the program's memory: what the kernel keeps of areas for itself, and pages that it holds twice for a while.
+/// Bytes of a swap area in addition to the program's memory: the kernel uses some itself, and temporarily stores some
+/// pages twice.
 const SPARE_BYTES: u64 = 64 << 20;
 
-/// How a program is confined. It must have ended before this is dropped, which undoes everything.
+/// Confinement of a program. The program must have exited before this is dropped, which reverts all settings.
 pub(super) struct Confinement {
-    /// In front of the program and its arguments.
+    /// Command in front of the program and its arguments.
     prefix: Vec<String>,
-    /// In this order: pages of processes that do not end come back from the area.
+    /// Dropped in this order: once the limit is removed, pages of processes that have not exited can return from the
+    /// area.
     _limit: Option<Limit>,
     _area: Option<SwapArea>,
     _nodes: Option<Nodes>,
 }
 
 impl Confinement {
-    /// Nothing.
+    /// Returns no confinement.
     pub(super) fn none() -> Self {
         Self { prefix: Vec::new(), _limit: None, _area: None, _nodes: None }
     }
 
-    /// Makes what is needed for a program that has `peak_bytes` at most, of which so many may be resident.
+    /// Creates the limit and the backing for a program with a peak of `peak_bytes`, of which `resident_bytes` may be
+    /// resident.
     pub(super) fn open(
         backing: Backing,
         resident_bytes: u64,
@@ -58,7 +61,7 @@ impl Confinement {
         }
     }
 
-    /// By `farcall page`; without nodes its pager keeps pages itself.
+    /// Confines by `farcall page`; without nodes its pager stores the pages itself.
     fn paged(
         resident_bytes: u64,
         size_bytes: u64,
@@ -98,7 +101,7 @@ impl Confinement {
         Ok(Self { prefix, _limit: Some(limit), _area: Some(area), _nodes: None })
     }
 
-    /// What starts a program in it.
+    /// Returns the command that starts a program in it.
     pub(super) fn command(&self, program: impl AsRef<Path>) -> Command {
         let program = program.as_ref();
         match self.prefix.split_first() {
@@ -112,7 +115,7 @@ impl Confinement {
     }
 }
 
-/// A cgroup; dropping it kills what is in it.
+/// A cgroup; dropping it kills its processes.
 struct Limit(Cgroup);
 
 impl Limit {
@@ -120,7 +123,7 @@ impl Limit {
         let hierarchy =
             Hierarchy::find()?.ok_or_else(|| io::Error::other("there is no memory controller"))?;
         let limit = Self(hierarchy.cgroup(CGROUP));
-        // A run that was killed may have left it.
+        // A previous run that was killed may have left it.
         limit.end();
         limit.0.create(resident_bytes)?;
         Ok(limit)
@@ -129,7 +132,7 @@ impl Limit {
     fn end(&self) {
         self.0.kill_all();
         self.0.wait_until_empty(END_PATIENCE);
-        // What is there then is found by the next one.
+        // If it cannot be removed, the next run does so.
         let _ = self.0.remove();
     }
 }
@@ -164,7 +167,7 @@ mod tests {
         assert_eq!(words(&confined), ["sh", "-c", JOIN, "/file", "redis-server", "--port"]);
     }
 
-    /// The shell's part: the program runs, and its process is the one that was written down.
+    /// Tests the shell script: the program runs, and the process id in the file is its own.
     #[test]
     fn a_program_joins_before_it_begins() {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -12,21 +12,21 @@ use std::path::Path;
 use std::time::Duration;
 
 const SQLITE: &str = include_str!("sqlite.py");
-/// Records of about 1,000 bytes.
+/// Number of records, of about 1,000 bytes each.
 pub(super) const RECORDS: u64 = 96 << 10;
-/// For how long each mix is measured.
+/// Duration of the measurement of each mix.
 const DURATION: Duration = Duration::from_secs(2);
 
 /// A database whose records are in its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Database {
-    /// A server of its own, asked through a Unix socket.
+    /// A server process, accessed through a Unix socket.
     Redis,
-    /// In the process that asks.
+    /// Within the client's process.
     Sqlite,
 }
 
-/// Facebook's, as the paper has them.
+/// Facebook's mixes, as in the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mix {
     /// 95 % reads.
@@ -35,7 +35,7 @@ pub(crate) enum Mix {
     Sys,
 }
 
-/// One measurement.
+/// Configuration of one measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DatabaseTask {
     pub(crate) database: Database,
@@ -43,19 +43,19 @@ pub(crate) struct DatabaseTask {
     pub(crate) resident: Resident,
 }
 
-/// What it gives.
+/// Results of one measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub(crate) struct DatabaseFigures {
     pub(crate) per_second: f64,
     pub(crate) p99_us: f64,
 }
 
-/// A database that was filled, then asked under one mix after the other.
+/// Results of a database that was filled and then measured under each mix.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub(super) struct Asked {
     pub(super) etc: DatabaseFigures,
     pub(super) sys: DatabaseFigures,
-    /// The most memory that was resident.
+    /// Peak of resident memory in bytes.
     pub(super) peak_bytes: u64,
 }
 
@@ -83,17 +83,18 @@ impl fmt::Display for DatabaseTask {
     }
 }
 
-/// What was measured so far. A database is filled once for all figures of a repetition.
+/// Results so far. A database is filled once for all figures of a repetition.
 #[derive(Default)]
 pub(crate) struct Databases {
     asked: Vec<(Database, Resident, u32, Result<Asked, NotHere>)>,
 }
 
 impl Databases {
-    /// Measures, or tells what was measured in this repetition.
+    /// Returns the result of this repetition, measuring it if necessary.
     ///
     /// # Errors
-    /// Of the inner kind where a machine cannot do it. When a database fails, or has other bytes than were written.
+    /// Returns the inner error if the machine does not support the confinement. Returns the outer error if a database
+    /// fails, or if its bytes are not those that were written.
     pub(crate) fn measure(
         &mut self,
         task: DatabaseTask,
@@ -154,7 +155,7 @@ impl Databases {
     }
 }
 
-/// Fills a database and asks it. It has ended then.
+/// Fills a database, measures it and ends it.
 fn run(
     database: Database,
     confinement: &Confinement,

@@ -9,10 +9,10 @@ use std::fmt;
 use std::path::Path;
 
 const SCRIPT: &str = include_str!("learning.py");
-/// Of the data.
+/// Size of the data in MiB.
 const DATA_MIB: u64 = 96;
 
-/// What learns.
+/// Learning algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Algorithm {
     LogisticRegression,
@@ -21,7 +21,7 @@ pub(crate) enum Algorithm {
     TextRank,
 }
 
-/// One training.
+/// Configuration of one training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LearningTask {
     pub(crate) algorithm: Algorithm,
@@ -29,7 +29,7 @@ pub(crate) struct LearningTask {
 }
 
 impl Algorithm {
-    /// In `learning.py`.
+    /// Returns the name in `learning.py`.
     const fn name(self) -> &'static str {
         match self {
             Self::LogisticRegression => "logistic_regression",
@@ -57,7 +57,7 @@ impl fmt::Display for LearningTask {
     }
 }
 
-/// What the script says.
+/// Output of the script.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 struct Learnt {
     seconds: f64,
@@ -65,18 +65,18 @@ struct Learnt {
     peak_bytes: u64,
 }
 
-/// What each algorithm learnt with all of its memory resident.
+/// Result of each algorithm with all of its memory resident.
 #[derive(Default)]
 pub(crate) struct Learning {
     references: Vec<(Algorithm, Learnt)>,
 }
 
 impl Learning {
-    /// Seconds that a training takes.
+    /// Returns the duration of a training in seconds.
     ///
     /// # Errors
-    /// Of the inner kind where a machine cannot confine a program so. When the script fails, or learns something else
-    /// than with all of its memory resident.
+    /// Returns the inner error if the machine does not support the confinement. Returns the outer error if the script
+    /// fails, or if its result differs from that with all of its memory resident.
     pub(crate) fn train(
         &mut self,
         task: LearningTask,

@@ -1,4 +1,4 @@
-//! Swap areas of this machine: a file, and compressed memory. They go first while they are used.
+//! Swap areas of this machine: a file, and compressed memory. They have priority over other areas while they are used.
 
 use farcall_paging::{areas, priority_now, swap_header, swap_off, swap_on};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -7,13 +7,13 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// The file: on a disk, where /tmp may be memory. One name, so that what a run left that was killed is found.
+/// Path of the file, on a disk (/tmp may be in memory). The name is fixed, so that the file of a killed run is found.
 const FILE: &str = "/var/tmp/farcall-figures.swap";
-/// Where the kernel makes and removes compressed memory.
+/// Directory in which the kernel creates and removes compressed memory devices.
 const ZRAM: &str = "/sys/class/zram-control";
 const UUID: [u8; 16] = *b"farcall-figures\0";
 
-/// A swap area in use; dropping it ends that.
+/// A swap area in use; dropping it ends the use.
 pub(super) struct SwapArea {
     path: PathBuf,
     kind: Kind,
@@ -21,18 +21,18 @@ pub(super) struct SwapArea {
 
 enum Kind {
     File,
-    /// Of this number.
+    /// Compressed memory device with this number.
     Zram(u32),
 }
 
 impl SwapArea {
-    /// A file of so many bytes.
+    /// Creates and uses a file of `size_bytes` bytes.
     pub(super) fn on_disk(size_bytes: u64) -> io::Result<Self> {
         let path = PathBuf::from(FILE);
         if areas()?.iter().any(|area| area.path == path) {
             swap_off(&path)?;
         }
-        // It may not be there.
+        // It may not exist.
         let _ = fs::remove_file(&path);
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
         let area = Self { path, kind: Kind::File };
@@ -40,7 +40,7 @@ impl SwapArea {
         area.begin(file, size_bytes)
     }
 
-    /// Compressed memory of so many bytes, before they are compressed.
+    /// Creates and uses compressed memory of `size_bytes` bytes before compression.
     pub(super) fn in_zram(size_bytes: u64) -> io::Result<Self> {
         let number = fs::read_to_string(Path::new(ZRAM).join("hot_add")).map_err(|error| {
             io::Error::new(error.kind(), format!("{ZRAM}: {error} (modprobe zram, where the kernel has it)"))
@@ -63,7 +63,7 @@ impl SwapArea {
 
 impl Drop for SwapArea {
     fn drop(&mut self) {
-        // It may not have begun.
+        // Swapping may not have begun.
         let _ = swap_off(&self.path);
         let _ = match self.kind {
             Kind::File => fs::remove_file(&self.path),

@@ -1,12 +1,12 @@
 //! Programs whose memory does not fit: databases and machine learning with a part of their memory resident, and the
 //! rest in the memory of another process, on disk, or compressed.
 //!
-//! - `Backing`: where the rest goes, and `Resident` how much of a program's memory is no rest;
+//! - `Backing`: location of the rest; `Resident`: share of a program's memory that is resident;
 //! - `DatabaseTask`: Redis and SQLite under mixes of reads and updates;
-//! - [`swap_faults`]: how long one page takes to come back;
-//! - `LearningTask`: four algorithms in Python. What they learn must be the same, whatever was resident.
+//! - [`swap_faults`]: latency of a page fault from a swap area;
+//! - `LearningTask`: four algorithms in Python. Their results must not depend on the share of resident memory.
 //!
-//! The most memory that a program has is measured first, with all of it resident.
+//! The peak memory of a program is measured first, with all of its memory resident.
 
 mod confinement;
 mod databases;
@@ -21,12 +21,13 @@ pub(crate) use learning::{Algorithm, Learning, LearningTask};
 
 use std::fmt;
 
-/// Where pages go that are not resident.
+/// Location of the pages that are not resident.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Backing {
-    /// All are resident.
+    /// None: all pages are resident.
     None,
-    /// All of the way of `farcall page`, but the pager keeps pages itself: an empty loop device on FUSE.
+    /// The complete path of `farcall page` except for the nodes: the pager stores the pages itself, behind an empty
+    /// loop device on FUSE.
     Bare,
     /// `farcall page`, to one memory node.
     Remote,
@@ -36,20 +37,20 @@ pub(crate) enum Backing {
     Zram,
 }
 
-/// How much of a program's memory is resident.
+/// Share of a program's memory that is resident.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Resident {
     pub(crate) backing: Backing,
     pub(crate) percent: u8,
 }
 
-/// It cannot be confined so on this machine, in a sentence.
+/// Reason why this machine does not support the confinement, as a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct NotHere(String);
 
 impl Backing {
-    /// What a curve is called by it.
+    /// Returns its name in a figure.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::None => "all in local memory",
@@ -63,7 +64,8 @@ impl Backing {
 
 impl Resident {
     const ALL: Self = Self { backing: Backing::None, percent: 100 };
-    /// What is compared: all of the memory, half and a quarter of it. A limit of all of it has nothing to swap.
+    /// Compared configurations: all of the memory, half and a quarter of it. With a limit of all of it, nothing is
+    /// swapped.
     pub(crate) const COMPARED: [Self; 9] = [
         Self::ALL,
         Self { backing: Backing::Remote, percent: 100 },

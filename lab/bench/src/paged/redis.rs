@@ -1,4 +1,4 @@
-//! Redis, filled and asked by the load generator.
+//! Redis, filled and measured by the load generator.
 
 use super::NotHere;
 use super::confinement::Confinement;
@@ -16,14 +16,14 @@ use std::time::Duration;
 
 const KEY_LEN_BYTES: usize = 16;
 const VALUE_LEN_BYTES: usize = 1_000;
-/// Requests under way while it is filled.
+/// Outstanding requests while filling.
 const WINDOW: u32 = 32;
-/// Operations drawn; they are repeated.
+/// Number of drawn operations, which are repeated cyclically.
 const DRAWN: usize = 1 << 16;
-/// How long an answer may take, paged from a slow disk, and how long the end.
+/// Timeout of a reply, which may be paged in from a slow disk, and of the exit.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Starts it, fills it, asks it under one mix after the other, and ends it.
+/// Starts Redis, fills it, measures it under each mix, and ends it.
 pub(super) fn run(
     confinement: &Confinement,
     duration: Duration,
@@ -60,7 +60,7 @@ pub(super) fn run(
     Ok(Ok(Asked { etc, sys, peak_bytes }))
 }
 
-/// That who pages it was asked to end is no failure.
+/// Ends the server. A failure status is ignored: the pager reports one when it is requested to end.
 fn end(server: ServerProcess) -> Result<(), ServerError> {
     match server.stop(PATIENCE) {
         Ok(()) | Err(ServerError::Failed(_)) => Ok(()),
@@ -68,7 +68,7 @@ fn end(server: ServerProcess) -> Result<(), ServerError> {
     }
 }
 
-/// Operations by Zipf.
+/// Returns operations with a Zipfian distribution.
 fn script(mix: Mix, seed: u64) -> Vec<Op> {
     let mut random = Pcg64::seed_from_u64(seed);
     let chooser = Chooser::new(Distribution::Zipfian, RECORDS);
@@ -90,7 +90,7 @@ fn fill(target: &mut RedisTarget, shape: RecordShape) -> Result<(), ExperimentEr
             target.submit(slot, Request::Put { key, value })?;
         }
         target.flush()?;
-        // It waits for all of them.
+        // Waits for all outstanding replies.
         target.poll(|_, outcome| refused += u64::from(outcome != Outcome::Stored))
     };
     for first in (0..RECORDS).step_by(WINDOW as usize) {

@@ -1,4 +1,4 @@
-//! Programs in Python: one line of JSON, and an end.
+//! Programs in Python that print one line of JSON and exit.
 
 use super::NotHere;
 use super::confinement::Confinement;
@@ -12,15 +12,16 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a program may take, paged from a slow disk on a busy machine.
+/// Timeout of a program, which may be paged from a slow disk on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How long it may take to end, with all that it was confined by.
+/// Timeout of its exit, including its confinement.
 const END_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a shell, and `farcall page`, make of SIGKILL.
+/// Exit status by which a shell, and `farcall page`, report SIGKILL.
 const KILLED: i32 = 128 + 9;
 
-/// Runs a script to its end. What it says; or that it was killed, since it cannot run in so little memory.
+/// Runs a script to its end. Returns its output, or [`NotHere`] if it was killed because it cannot run in so little
+/// memory.
 pub(super) fn run<T: DeserializeOwned>(
     confinement: &Confinement,
     python: &Path,
@@ -53,7 +54,7 @@ pub(super) fn run<T: DeserializeOwned>(
 pub(super) mod tests {
     use super::*;
 
-    /// The interpreter, for tests; nothing where there is none.
+    /// Returns the interpreter for tests, if there is one.
     pub(in crate::paged) fn python() -> Option<&'static Path> {
         let python = Path::new("/usr/bin/env");
         let found = std::process::Command::new(python).args(["python3", "-c", ""]).output();

@@ -1,4 +1,4 @@
-//! How long a page takes to come back from a swap area: random touches of memory, of which a part is resident.
+//! Latency of page faults from a swap area: random accesses to memory of which a part is resident.
 
 use super::confinement::Confinement;
 use super::{Backing, NotHere, script};
@@ -9,25 +9,25 @@ use serde::Deserialize;
 use std::path::Path;
 
 const SCRIPT: &str = include_str!("swap_faults.py");
-/// What Python has beside the memory that is touched.
+/// Memory of Python in addition to the accessed memory, in bytes.
 const PYTHON_BYTES: u64 = 12 << 20;
 
-/// What is touched.
+/// Plan of the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SwapFaultsPlan {
-    /// Bytes of the memory.
+    /// Size of the memory in bytes.
     pub size_bytes: u64,
-    /// How many percent of them are resident.
+    /// Percentage of the memory that is resident.
     pub resident_percent: u8,
-    /// Touches in each round.
+    /// Accesses per round.
     pub touches: u32,
-    /// How often every area has its turn.
+    /// Number of rounds, in each of which every area is measured.
     pub rounds: u32,
-    /// Of the order of pages.
+    /// Seed of the order of pages.
     pub seed: u64,
 }
 
-/// What one program found.
+/// Results of one program.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 struct Round {
     faults: u64,
@@ -38,31 +38,31 @@ struct Round {
 /// Faults of one kind of area.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AreaFaults {
-    /// The area.
+    /// Name of the area.
     pub area: &'static str,
-    /// Nothing, with the reason, where a machine has no such area.
+    /// Results, or the reason why the machine has no such area.
     pub found: Result<SwapFaults, String>,
 }
 
-/// Over all rounds.
+/// Results over all rounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SwapFaults {
-    /// Touches that brought a page back.
+    /// Number of accesses that loaded a page.
     pub faults: u64,
-    /// The median of the rounds' medians, in microseconds.
+    /// Median of the rounds' medians, in microseconds.
     pub p50_us: f64,
-    /// The median of the rounds' 99th percentiles, in microseconds.
+    /// Median of the rounds' 99th percentiles, in microseconds.
     pub p99_us: f64,
 }
 
-/// In this order in each round.
+/// Order of the areas in each round.
 const AREAS: [Backing; 4] = [Backing::Bare, Backing::Remote, Backing::Disk, Backing::Zram];
 
-/// Measures: areas take turns, each with a program of its own. `tell` hears of each turn before it begins; if it says
-/// no, nothing more is begun.
+/// Measures the areas in turn, each with a program of its own. `tell` is called before each measurement with its
+/// description; if it returns false, no further measurement begins.
 ///
 /// # Errors
-/// When a page is wrong, or a program fails.
+/// Returns an error if a page is wrong, or if a program fails.
 pub fn run(
     plan: &SwapFaultsPlan,
     nic: &Selection,

@@ -1,4 +1,4 @@
-//! A child process: pinned, tied to its parent's life, killed when it is dropped.
+//! A child process: pinned, killed when its parent exits or when it is dropped.
 
 use super::PeerError;
 use crate::measure::keep_thread_on;
@@ -11,12 +11,13 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command};
 use std::time::{Duration, Instant};
 
-/// A running child; dropping it kills it.
+/// A running child, which is killed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct ChildProcess(pub(crate) Child);
 
 impl ChildProcess {
-    /// Starts `command` on `cores`. The child inherits `fds` under the same numbers and dies with the calling thread.
+    /// Starts `command` on `cores`. The child inherits `fds` under the same numbers. The kernel kills it when the
+    /// calling thread exits.
     pub(crate) fn start(
         command: &mut Command,
         cores: &[usize],
@@ -30,7 +31,7 @@ impl ChildProcess {
         command.spawn().map(Self).map_err(|source| PeerError::Start { program, source })
     }
 
-    /// Whether it is still there.
+    /// Returns whether the process has not exited.
     pub(crate) fn is_alive(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(None))
     }
@@ -38,16 +39,16 @@ impl ChildProcess {
 
 impl Drop for ChildProcess {
     fn drop(&mut self) {
-        // Fails only if it ended already.
+        // Fails only if the process has already exited.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Ports of the loopback interface that nobody has now, for children that are told where to serve.
+/// Returns ports of the loopback interface that are currently free, for children that listen on a given port.
 pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N], PeerError> {
     let mut ports = [0; N];
-    // Held until all are there: none is given twice.
+    // The listeners are retained until all ports are chosen, so that no port is returned twice.
     let mut held = Vec::with_capacity(N);
     for port in &mut ports {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(PeerError::system("bind"))?;
@@ -57,9 +58,10 @@ pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N], PeerError> {
     Ok(ports)
 }
 
-/// The next line that a child writes; empty once it has closed its output. `TimedOut` if none comes for so long.
+/// Returns the next line that a child writes, or an empty string once it has closed its output. Returns `TimedOut` if
+/// there is no line within `patience`.
 pub(crate) fn next_line(output: &mut BufReader<ChildStdout>, patience: Duration) -> io::Result<String> {
-    /// No line that is waited for is longer.
+    /// Maximum length of an expected line in bytes.
     const LINE_LEN_BYTES_MAX: u64 = 64 << 10;
     let begun = Instant::now();
     while output.buffer().is_empty() {
@@ -78,28 +80,31 @@ pub(crate) fn next_line(output: &mut BufReader<ChildStdout>, patience: Duration)
     Ok(line)
 }
 
-/// Lets the descriptors pass exec, and ties the child's life to its parent's.
+/// Makes the descriptors inheritable across exec, and makes the kernel kill the child when its parent exits.
 fn prepare_child(fds: &[RawFd], cores: &[usize]) -> io::Result<()> {
     for fd in fds {
-        // SAFETY: the parent keeps these descriptors open until spawn returns, so the number is valid here.
+        // SAFETY: the parent keeps these descriptors open until `spawn` returns, so the number refers to an open
+        // descriptor here.
         let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
         rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?;
     }
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-    // SAFETY: async-signal-safe. Ctrl-C reaches the whole group, and what it means the parent decides.
+    // SAFETY: `signal` is async-signal-safe and SIG_IGN is a valid disposition. SIGINT is ignored because Ctrl-C
+    // reaches the process group, and the parent decides how to react.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
     keep_thread_on(cores).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// Takes over an inherited descriptor after checking that it is one.
+/// Takes ownership of an inherited descriptor after checking that it is open.
 pub(crate) fn adopt(fd: RawFd) -> Result<OwnedFd, PeerError> {
     if fd <= 2 {
         return Err(PeerError::Task("naming a standard stream"));
     }
-    // SAFETY: borrowed for one query; an invalid number is reported by it.
+    // SAFETY: borrowed only for the `fcntl` query below, which reports a number that is not open.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     rustix::io::fcntl_getfd(borrowed).map_err(PeerError::system("fcntl"))?;
-    // SAFETY: the descriptor is open and was inherited for this purpose; nobody else in this process owns it.
+    // SAFETY: the query above succeeded, so the descriptor is open; it was inherited for this purpose, and no other
+    // object of this process owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -1,4 +1,4 @@
-//! The stream between the two ends of a measurement: a socket pair on one host, a TCP connection between two.
+//! The control stream between the two ends of a measurement: a socket pair on one host, a TCP connection between two.
 
 use super::PeerError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -11,11 +11,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// A longer message between the two ends is not ours.
+/// Maximum length of a message between the two ends; longer ones are rejected.
 pub(super) const MESSAGE_LEN_BYTES_MAX: u32 = 1 << 26;
-/// The length in front of a message.
+/// Length in bytes of the length field in front of a message.
 const LEN_BYTES: usize = 4;
-/// A host that is silent for so long is asked whether it is still there, then so many times, so long apart.
+/// TCP keep-alive: time without traffic before the first probe, interval between probes, and number of unanswered
+/// probes after which the connection is lost.
 const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_TIMES: u32 = 3;
@@ -25,13 +26,13 @@ const KEEP_ALIVE_TIMES: u32 = 3;
 pub struct Control(OwnedFd);
 
 impl Control {
-    /// Both ends, on this host.
+    /// Creates both ends on this host.
     pub(crate) fn pair() -> Result<(Self, Self), PeerError> {
         let (mine, theirs) = UnixStream::pair().map_err(PeerError::system("socketpair"))?;
         Ok((Self(mine.into()), Self(theirs.into())))
     }
 
-    /// An end of a TCP connection, whose other end is noticed when it vanishes.
+    /// Creates an end from a TCP connection; keep-alive probes detect the loss of the other end.
     pub(crate) fn of_tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         sockopt::set_socket_keepalive(&stream, true)?;
@@ -41,19 +42,20 @@ impl Control {
         Ok(Self(stream.into()))
     }
 
-    /// How long reading and writing may take; for ever if `None`. Holds for every process that has this end.
+    /// Sets the timeout of reading and writing, or none if `None`. Applies to every process that has this end.
     pub(crate) fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
         sockopt::set_socket_timeout(self, sockopt::Timeout::Recv, patience)?;
         Ok(sockopt::set_socket_timeout(self, sockopt::Timeout::Send, patience)?)
     }
 
-    /// Under which address the other end reaches this host: the loopback interface, if it is of this host.
+    /// Returns the address at which the other end reaches this host: that of the loopback interface if both are on
+    /// this host.
     pub(crate) fn local_ip(&self) -> IpAddr {
         let address = rustix::net::getsockname(self).ok().and_then(|name| SocketAddr::try_from(name).ok());
         address.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |address| address.ip())
     }
 
-    /// Whether the other end is closed or cannot be reached any more.
+    /// Returns whether the other end is closed or cannot be reached any more.
     pub(crate) fn is_closed(&self) -> bool {
         let mut fds = [PollFd::new(self, PollFlags::RDHUP)];
         !matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0) | Err(_))
@@ -108,7 +110,8 @@ pub(crate) fn receive<T: DeserializeOwned>(control: &Control) -> Result<T, PeerE
     receive_up_to(control, MESSAGE_LEN_BYTES_MAX)
 }
 
-/// Receives a message of at most `len_max` bytes. Memory is taken for what has come, not for what is announced.
+/// Receives a message of at most `len_max` bytes. Memory is allocated for the received bytes, not for the announced
+/// length.
 pub(crate) fn receive_up_to<T: DeserializeOwned>(mut from: impl Read, len_max: u32) -> Result<T, PeerError> {
     let mut len = [0; LEN_BYTES];
     from.read_exact(&mut len).map_err(not_understood)?;

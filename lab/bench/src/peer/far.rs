@@ -1,8 +1,9 @@
-//! The client half: what it says to a server half on another host, and what that answers.
+//! The client half: requests to a server half on another host, and its replies.
 //!
-//! Each TCP connection begins with a line from both sides, then carries one wish and its answer. The first wish begins
-//! a run, which lasts as long as any of its connections; a process at the other host lives as long as the connection
-//! that asked for it. A peer's connection is its control stream from then on.
+//! Each TCP connection begins with a greeting line from both sides, and then carries one request and its reply. The
+//! first request begins a run, which lasts as long as any of its connections. A process at the other host exists as
+//! long as the connection that requested it. The connection that requested a peer then becomes the peer's control
+//! stream.
 
 use super::control::{Control, receive, send};
 use super::{Order, Peer, PeerError, PeerTask, Process};
@@ -13,73 +14,73 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Changes with everything that the two halves say to each other.
+/// Protocol version; incremented with every change of the messages between the two halves.
 const PROTOCOL: u32 = 2;
-/// No greeting is longer.
+/// Maximum length of a greeting in bytes.
 const GREETING_LEN_BYTES_MAX: usize = 64;
-/// How long connecting and greeting may take.
+/// Timeout of connecting and greeting.
 pub(super) const GREETING_PATIENCE: Duration = Duration::from_secs(5);
-/// How long anything else may take: a server starts, a task ends.
+/// Timeout of every other reply, such as the start of a server or the end of a task.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
-/// Of conditions that another host tells, and of what a stranger says, so many characters are shown.
+/// Maximum number of characters shown of text that another host or an unknown service sent.
 const FOREIGN_LEN_MAX: usize = 200;
 
-/// What a connection is for.
+/// Request of a connection.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Wish {
-    /// Begin a run. Answered by [`Begun`].
+    /// Begins a run. The reply is [`Begun`].
     Run,
-    /// Start a peer. Answered by its number.
+    /// Starts a peer. The reply is its number.
     Peer {
-        /// The run.
+        /// Token of the run.
         run: u64,
-        /// What it is to do.
+        /// Task of the peer.
         order: Order,
     },
-    /// Start a server. Answered by its number and [`Ready`].
+    /// Starts a server. The reply is its number and [`Ready`].
     Serve {
-        /// The run.
+        /// Token of the run.
         run: u64,
-        /// What it serves.
+        /// Service of the server.
         service: Service,
     },
-    /// Tell the CPU time that a process has used. Answered by a [`Duration`].
+    /// Requests the CPU time of a process. The reply is a [`Duration`].
     CpuTime {
-        /// The run.
+        /// Token of the run.
         run: u64,
-        /// The number of its process.
+        /// Number of the process in the run.
         process: u32,
     },
 }
 
-/// A run has begun.
+/// Reply to the request to begin a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Begun {
-    /// Names the run; nobody else knows it.
+    /// Token that identifies the run; only its client half knows it.
     pub(super) run: u64,
-    /// What is true of the server half's host.
+    /// Conditions of the server half's host.
     pub(super) about: Vec<(String, String)>,
 }
 
-/// Ends a server in good order. Answered by why it did not, if so.
+/// Requests that a server ends in an orderly way. The reply is the error, if there was one.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct StopServer;
 
-/// A run at a server half: where to start processes, as plain data.
+/// A run at a server half, at which processes can be started; plain data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Far {
     address: SocketAddr,
     run: u64,
 }
 
-/// A process at the server half, which lives as long as the control stream that came with it.
+/// A process at the server half, which exists as long as the control stream that was returned with it.
 #[derive(Debug, Clone)]
 pub(crate) struct FarProcess {
     far: Far,
     number: u32,
 }
 
-/// A run at a server half, until it is dropped.
+/// A run at a server half, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Run {
     far: Far,
@@ -91,26 +92,26 @@ impl Run {
     /// Begins a run at the server half that listens on `address`.
     ///
     /// # Errors
-    /// When there is none, or it is of another version or busy.
+    /// Returns an error if there is no server half, or if it is of another version or busy.
     pub fn begin(address: SocketAddr) -> Result<Self, PeerError> {
         let (Begun { run, about }, control) = ask(address, &Wish::Run)?;
         let about = about.into_iter().map(|(name, value)| (shown(&name), shown(&value))).collect();
         Ok(Self { far: Far { address, run }, about, control })
     }
 
-    /// Where its processes are started.
+    /// Returns the run, for starting processes.
     #[must_use]
     pub fn far(&self) -> &Far {
         &self.far
     }
 
-    /// What is true of the server half's host.
+    /// Returns the conditions of the server half's host.
     #[must_use]
     pub fn about(&self) -> &[(String, String)] {
         &self.about
     }
 
-    /// Whether the server half is gone.
+    /// Returns whether the connection to the server half is lost.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.control.is_closed()
@@ -118,7 +119,7 @@ impl Run {
 }
 
 impl Far {
-    /// The server half's address.
+    /// Returns the server half's address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -141,21 +142,21 @@ impl Far {
 }
 
 impl FarProcess {
-    /// The CPU time that it has used, by the server half's word.
+    /// Returns the CPU time that the process has used, as reported by the server half.
     pub(crate) fn cpu_time(&self) -> Result<Duration, PeerError> {
         let wish = Wish::CpuTime { run: self.far.run, process: self.number };
         ask(self.far.address, &wish).map(|(time, _)| time)
     }
 }
 
-/// Asks a server to end, and waits for that.
+/// Requests that a server ends, and waits until it has ended.
 pub(crate) fn stop_server(control: &Control) -> Result<(), PeerError> {
     send(control, &StopServer).map_err(|_| PeerError::Ended)?;
     let stopped: Result<(), String> = receive(control).map_err(|_| PeerError::Ended)?;
     stopped.map_err(PeerError::Part)
 }
 
-/// Connects, says what is wished, and waits for the answer.
+/// Connects, sends a request and waits for the reply.
 fn ask<T: DeserializeOwned>(address: SocketAddr, wish: &Wish) -> Result<(T, Control), PeerError> {
     let unreachable = |source| PeerError::Unreachable { address, source };
     let stream = TcpStream::connect_timeout(&address, GREETING_PATIENCE).map_err(unreachable)?;
@@ -179,12 +180,12 @@ fn ask<T: DeserializeOwned>(address: SocketAddr, wish: &Wish) -> Result<(T, Cont
     Ok((answer, control))
 }
 
-/// What both sides say first: a line that tells what they are.
+/// Returns the line that both sides send first, which identifies program and version.
 pub(super) fn greeting() -> String {
     format!("farcall-bench {PROTOCOL} {}\n", env!("CARGO_PKG_VERSION"))
 }
 
-/// What a greeting says.
+/// Kinds of received greetings.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Greeted {
     Alike,
@@ -192,7 +193,7 @@ pub(super) enum Greeted {
     Stranger,
 }
 
-/// What to think of a greeting.
+/// Classifies a received greeting.
 pub(super) fn judge(said: &str) -> Greeted {
     if said == greeting() {
         Greeted::Alike
@@ -203,7 +204,7 @@ pub(super) fn judge(said: &str) -> Greeted {
     }
 }
 
-/// Reads a line, no more of it than a greeting may have, and not a byte of what follows it.
+/// Reads a line of at most the maximum length of a greeting, and no byte that follows it.
 pub(super) fn read_greeting(mut from: impl Read) -> std::io::Result<String> {
     let mut line = Vec::new();
     while line.len() < GREETING_LEN_BYTES_MAX && line.last() != Some(&b'\n') {
@@ -214,7 +215,7 @@ pub(super) fn read_greeting(mut from: impl Read) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&line).into_owned())
 }
 
-/// Text of another host, without anything that a terminal obeys.
+/// Returns text of another host without control characters, truncated to [`FOREIGN_LEN_MAX`] characters.
 fn shown(text: &str) -> String {
     let is_text = |character: &char| !character.is_control();
     text.trim().chars().filter(is_text).take(FOREIGN_LEN_MAX).collect()

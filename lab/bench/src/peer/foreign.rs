@@ -1,4 +1,4 @@
-//! What bytes of another host come to, without a socket or a process: for the fuzz target of this protocol.
+//! Effect of bytes received from another host, without a socket or a process; for the fuzz target of this protocol.
 
 use super::PeerError;
 use super::control::{MESSAGE_LEN_BYTES_MAX, receive_up_to};
@@ -10,20 +10,20 @@ use farcall::select::Selection;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-/// What a server half would do for a client half.
+/// Action of a server half for a client half.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wished {
-    /// It is refused: another release, garbage, a task that is done for nobody.
+    /// The request is refused: another release, invalid bytes, or a task that is not run for other hosts.
     Refused,
-    /// It begins a run, or tells a processor time.
+    /// The server half begins a run, or reports a processor time.
     Answered,
-    /// It starts this program as a peer, whose task is so many bytes long.
+    /// The server half starts this program as a peer, whose task has the given length in bytes.
     Peer(usize),
-    /// It starts this program with these arguments.
+    /// The server half starts this program with these arguments.
     Server(Vec<String>),
 }
 
-/// What a server half without options of its own makes of the bytes of a client half.
+/// Returns the action of a server half without options of its own for the bytes of a client half.
 #[must_use]
 pub fn wished_by(mut bytes: &[u8]) -> Wished {
     let is_alike = read_greeting(&mut bytes).is_ok_and(|said| judge(&said) == Greeted::Alike);
@@ -43,7 +43,7 @@ pub fn wished_by(mut bytes: &[u8]) -> Wished {
     }
 }
 
-/// Whether a client half understands the answer of a server half in any of the ways in which it asks.
+/// Returns whether a client half would accept the bytes as a reply to any of its requests.
 #[must_use]
 pub fn is_an_answer(bytes: &[u8]) -> bool {
     fn of<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> bool {
@@ -52,7 +52,7 @@ pub fn is_an_answer(bytes: &[u8]) -> bool {
     of::<Begun>(bytes) || of::<u32>(bytes) || of::<(u32, Ready)>(bytes) || of::<Duration>(bytes)
 }
 
-/// How a client half of this release begins.
+/// Returns the greeting of a client half of this release.
 #[must_use]
 pub fn greeting() -> String {
     super::far::greeting()

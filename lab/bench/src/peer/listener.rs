@@ -1,7 +1,7 @@
 //! The server half: starts peers and servers for a client half on another host, one run at a time.
 //!
-//! A thread for each connection. A process lives as long as the connection that asked for it, a run as long as any of
-//! its connections; both end when the client half dies or cannot be reached any more.
+//! Each connection has a thread. A process exists as long as the connection that requested it, and a run as long as
+//! any of its connections. Both end when the client half exits or cannot be reached any more.
 
 use super::control::{Control, receive_up_to, send};
 use super::far::{Begun, GREETING_PATIENCE, Greeted, StopServer, Wish, greeting, judge, read_greeting};
@@ -24,18 +24,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Connections at a time; each may have a process.
+/// Maximum number of concurrent connections; each may have a process.
 const CONNECTIONS_MAX: usize = 64;
-/// No wish is longer: it becomes an environment variable.
+/// Maximum length of a request in bytes, which becomes an environment variable.
 pub(super) const WISH_LEN_BYTES_MAX: u32 = 64 << 10;
-/// How often the end of everything is looked for.
+/// Interval at which the end of the server half is checked.
 const WATCH: Duration = Duration::from_millis(50);
-/// How long a new run waits for the end of the one before, whose client half may just have ended.
+/// Time that a new run waits for the end of the previous one, whose client half may just have exited.
 const RUN_PATIENCE: Duration = Duration::from_secs(3);
-/// How long a server may take to end after SIGTERM.
+/// Timeout for a server to end after SIGTERM.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A server half that listens.
+/// A listening server half.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
@@ -61,15 +61,15 @@ struct Run {
 #[derive(Debug, Default)]
 struct Processes {
     started: u32,
-    /// By their numbers, those that live.
+    /// Process ids of the running processes, by number.
     pids: HashMap<u32, u32>,
 }
 
 impl Listener {
-    /// Listens on `address`. Peers use `nic`, or what the client half uses if that names nothing.
+    /// Listens on `address`. Peers use `nic`, or the RNIC that the client half uses if `nic` specifies none.
     ///
     /// # Errors
-    /// When the address cannot be had.
+    /// Returns an error if the address is not available.
     pub fn bind(address: SocketAddr, nic: Selection) -> Result<Self, PeerError> {
         let cannot_listen = |source| PeerError::Listen { address, source };
         let socket = TcpListener::bind(address).map_err(cannot_listen)?;
@@ -79,16 +79,17 @@ impl Listener {
         Ok(Self { socket, address, half: Arc::new(half) })
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves client halves while `goes_on`. `tell` hears of what they do, and why something failed.
+    /// Serves client halves while `goes_on` returns true. `tell` is called with descriptions of their actions and of
+    /// failures.
     ///
     /// # Errors
-    /// When the system cannot wait for connections.
+    /// Returns an error if the system cannot wait for connections.
     pub fn serve(&self, goes_on: impl Fn() -> bool, tell: fn(&str)) -> Result<(), PeerError> {
         let failed = |call| move |source: io::Error| PeerError::System { call, source };
         let attended = Arc::new(());
@@ -128,7 +129,7 @@ impl Listener {
 }
 
 impl Half {
-    /// Greets, then does what is wished, until the connection ends.
+    /// Exchanges greetings and executes the request, until the connection ends.
     fn attend(&self, stream: TcpStream, client: SocketAddr, tell: fn(&str)) -> Result<(), PeerError> {
         let system = |source: io::Error| PeerError::System { call: "setsockopt", source };
         stream.set_nonblocking(false).map_err(system)?;
@@ -139,7 +140,7 @@ impl Half {
             Ok(wish) => wish,
             Err(error) => return refuse(&control, error.to_string()),
         };
-        // A process that inherits the stream waits as it likes.
+        // The timeout is removed because it would apply to a process that inherits the stream as well.
         control.set_patience(None).map_err(system)?;
         match wish {
             Wish::Run => match self.begin(client) {
@@ -170,7 +171,7 @@ impl Half {
         }
     }
 
-    /// A new run, once there is no other.
+    /// Begins a new run, as soon as there is no other.
     fn begin(&self, client: SocketAddr) -> Result<Arc<Run>, String> {
         let deadline = Instant::now() + RUN_PATIENCE;
         loop {
@@ -193,13 +194,13 @@ impl Half {
         }
     }
 
-    /// The present run, if it is this one.
+    /// Returns the current run if `token` identifies it.
     fn run(&self, token: u64) -> Result<Arc<Run>, String> {
         let run = locked(&self.run).upgrade().filter(|run| run.token == token);
         run.ok_or_else(|| "this run has ended, or was never begun".to_owned())
     }
 
-    /// What a client half should know of this host.
+    /// Returns the conditions of this host that a client half reports.
     fn about(&self) -> Vec<(String, String)> {
         let conditions = Conditions::of_this_machine();
         let here = conditions.iter().filter(|(name, _)| ["host", "kernel", "cpu"].contains(name));
@@ -208,13 +209,13 @@ impl Half {
         about
     }
 
-    /// Starts a peer on the stream, and waits until it or the stream ends.
+    /// Starts a peer on the stream, and waits until the peer exits or the stream is closed.
     fn peer(&self, run: &Run, order: Order, control: &Control) -> Result<(), PeerError> {
         let order = Order { own_nic: Some(self.nic.clone()), ..order };
         let (number, child) = {
             let mut processes = locked(&run.processes);
             let number = processes.next();
-            // Before the peer says anything.
+            // Must precede the first message of the peer.
             answer(control, &number)?;
             let core = self.cores.of_peer(processes.pids.len());
             let child = PeerLauncher::this_program().spawn(order, core, &[control.as_fd()])?;
@@ -226,7 +227,7 @@ impl Half {
         ended
     }
 
-    /// Starts a server, and waits until it is to end, or it or the stream ends.
+    /// Starts a server, and waits for the request to end it, for its exit or for the end of the stream.
     fn server(&self, run: &Run, service: &Service, control: &Control) -> Result<(), PeerError> {
         if let Err(why) = service.check() {
             return refuse(control, why);
@@ -244,7 +245,7 @@ impl Half {
             number
         };
         answer(control, &(number, server.ready()))?;
-        // A client half that vanishes asks for nothing: the server is killed.
+        // A client half that vanishes sends no request: the server is killed.
         let asked = receive_up_to::<StopServer>(control, WISH_LEN_BYTES_MAX);
         locked(&run.processes).pids.remove(&number);
         if asked.is_ok() {
@@ -269,7 +270,7 @@ impl Processes {
     }
 }
 
-/// The RNIC of this host: its own if it names one, else of the kind that the client half uses.
+/// Returns the RNIC of this host: the specified one, or else one of the kind that the client half uses.
 pub(super) fn nic_of(own: &Selection, theirs: &Selection) -> Selection {
     if *own == Selection::default() {
         Selection { wish: theirs.wish, ..Selection::default() }
@@ -297,13 +298,13 @@ fn answer<T: Serialize>(control: &Control, answer: &T) -> Result<(), PeerError> 
     send(control, &Ok::<_, &str>(answer))
 }
 
-/// Says why not; the caller hears it, too.
+/// Sends the reason of a refusal and returns it as an error.
 fn refuse(control: &Control, why: String) -> Result<(), PeerError> {
     let _ = send(control, &Err::<(), _>(&why));
     Err(PeerError::Exchange(format!("refused: {why}")))
 }
 
-/// Sleeps until the other side hangs up, or the child has ended.
+/// Sleeps until the other side closes the stream, or until the child has exited.
 fn wait_for_end(control: &Control, child: Option<&ChildProcess>) -> Result<(), PeerError> {
     let child = child.map(|child| pidfd_open(Pid::from_child(&child.0), PidfdFlags::empty())).transpose();
     let child = child.map_err(PeerError::system("pidfd_open"))?;

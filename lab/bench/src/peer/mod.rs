@@ -1,11 +1,11 @@
 //! The other end of a measurement: a process of its own, pinned to its own core.
 //!
-//! The peer is this same program started again. What it has to do travels as JSON in an environment variable, its
-//! descriptors are inherited by number. It says `1` on its control stream once it is ready; it ends when the parent
-//! kills it, which dropping [`Peer`] does, or when the parent dies.
+//! The peer is this program, started again. Its task is passed as JSON in an environment variable, and its descriptors
+//! are inherited by number. It writes `1` to its control stream when it is ready. It ends when the parent kills it,
+//! which dropping [`Peer`] does, or when the parent exits.
 //!
-//! A peer on another host is started by a server half there ([`Listener`]), for a client half ([`Run`]) here: its
-//! control stream is the TCP connection between them, and everything else is the same.
+//! A peer on another host is started by a server half there ([`Listener`]) for a client half ([`Run`]) on this host.
+//! Its control stream is the TCP connection between them; everything else is the same.
 
 mod child;
 mod control;
@@ -35,37 +35,37 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{env, io};
 
-/// The environment variable that carries the task.
+/// Environment variable that contains the task.
 const TASK_VARIABLE: &str = "FARCALL_PEER_TASK";
-/// The hidden subcommand of the `farcall` binary that does a peer's task.
+/// Hidden subcommand of the `farcall` binary that runs a peer's task.
 const SUBCOMMAND: &str = "__peer";
 
-/// What a peer does until it is killed: plain data that travels to its process.
+/// Task that a peer runs until it is killed: plain data that is sent to its process.
 pub trait PeerTask: Serialize + DeserializeOwned {
-    /// The name of this kind of tasks.
+    /// Name of this kind of task.
     const KIND: &'static str;
 
-    /// Does it, in the peer's process.
+    /// Runs the task in the peer's process.
     ///
     /// # Errors
-    /// When it cannot be done.
+    /// Returns an error if the task cannot be completed.
     fn run(self, place: PeerPlace) -> Result<(), PeerError>;
 }
 
-/// Two processes on a core each: where and how long to measure.
+/// Plan of a measurement between two processes on one core each.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PairPlan {
-    /// How to start the other end.
+    /// Launcher of the other end.
     pub launcher: PeerLauncher,
     /// Core of the other end.
     pub server_core: usize,
-    /// Where the other end is started instead, on a core that is chosen there.
+    /// Run at which the other end is started instead, on a core chosen there.
     pub server_half: Option<Far>,
     /// Core of the calling thread, which is pinned to it.
     pub client_core: usize,
-    /// Unrecorded start.
+    /// Unrecorded time at the start.
     pub warm_up: Duration,
-    /// Recorded stretch.
+    /// Recorded period.
     pub duration: Duration,
 }
 
@@ -73,7 +73,7 @@ impl PairPlan {
     /// Starts the other end and waits until it is ready.
     ///
     /// # Errors
-    /// When it cannot be started, or ends before it is ready.
+    /// Returns an error if the other end cannot be started, or exits before it is ready.
     pub fn start<T: PeerTask>(&self, task: &T) -> Result<Peer, PeerError> {
         match &self.server_half {
             Some(far) => far.peer(task),
@@ -82,33 +82,33 @@ impl PairPlan {
     }
 }
 
-/// Starting or running the other end failed.
+/// Error of starting or running the other end.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
     /// The process could not be started.
     #[error("cannot start the process {program:?}: {source}")]
     Start {
-        /// Which program.
+        /// Path of the program.
         program: PathBuf,
-        /// Why not.
+        /// Error of starting it.
         source: io::Error,
     },
-    /// The peer ended before it was ready.
+    /// The peer exited before it was ready.
     #[error("the peer process ended before it was ready; its own message is on standard error")]
     NotReady,
-    /// The peer ended during the measurement.
+    /// The peer exited during the measurement.
     #[error("the peer process ended during the measurement")]
     Ended,
-    /// What came back is not what was sent.
+    /// The returned bytes are not those sent.
     #[error("the peer answered with other bytes than were sent, in round trip {0}")]
     WrongEcho(u64),
-    /// The task in the environment is missing or not understood: this subcommand is internal.
+    /// The task in the environment is missing or invalid; only [`PeerLauncher`] starts this subcommand.
     #[error("{SUBCOMMAND} is started by farcall itself; {TASK_VARIABLE} is {0}")]
     Task(&'static str),
-    /// The peer's part of the measurement failed.
+    /// The peer's side of the measurement failed.
     #[error("{0}")]
     Part(String),
-    /// The two ends did not understand each other.
+    /// A message between the two ends was invalid.
     #[error("the two ends did not come together: {0}")]
     Exchange(String),
     /// Pinning failed.
@@ -117,77 +117,77 @@ pub enum PeerError {
     /// Memory could not be shared.
     #[error(transparent)]
     Memory(#[from] farcall_verbs::Error),
-    /// What a process used could not be read.
+    /// The resources of a process could not be read.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// Nobody is there.
+    /// The server half cannot be reached.
     #[error("cannot reach the server half at {address}: {source}")]
     Unreachable {
-        /// Where it should be.
+        /// Address of the server half.
         address: SocketAddr,
-        /// Why not.
+        /// Error of connecting.
         source: io::Error,
     },
     /// A server half cannot listen.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// Where it should.
+        /// Address to listen on.
         address: SocketAddr,
-        /// Why not.
+        /// Error of listening.
         source: io::Error,
     },
-    /// Somebody else is there.
+    /// Another service listens on the address.
     #[error("{address} is no server half of a measurement; it said {said:?}")]
     Stranger {
-        /// Where the server half should be.
+        /// Address of the expected server half.
         address: SocketAddr,
-        /// The beginning of what was said.
+        /// Beginning of the received text.
         said: String,
     },
     /// The two halves are of different versions.
     #[error("the server half at {address} is {theirs:?}, this client half is {mine:?}; use the same release")]
     Version {
-        /// Where the server half is.
+        /// Address of the server half.
         address: SocketAddr,
-        /// How it greets.
+        /// Greeting of the server half.
         theirs: String,
-        /// How this half greets.
+        /// Greeting of this half.
         mine: String,
     },
-    /// The server half does not do it.
+    /// The server half refused the request.
     #[error("the server half at {address} refused: {why}")]
     Refused {
-        /// Where it is.
+        /// Address of the server half.
         address: SocketAddr,
-        /// Its words.
+        /// Reason that it sent.
         why: String,
     },
-    /// The server half does not answer.
+    /// The server half does not reply.
     #[error("the server half at {address} gave no answer: {why}")]
     Lost {
-        /// Where it was.
+        /// Address of the server half.
         address: SocketAddr,
-        /// How that was found.
+        /// Symptom.
         why: String,
     },
     /// A system call failed.
     #[error("{call} failed: {source}")]
     System {
-        /// Which call.
+        /// Name of the system call.
         call: &'static str,
-        /// Why.
+        /// Error of the system call.
         source: io::Error,
     },
 }
 
 impl PeerError {
-    /// Wraps the error of a system call.
+    /// Converts the error of a system call.
     pub(crate) fn system<E: Into<io::Error>>(call: &'static str) -> impl FnOnce(E) -> Self {
         move |source| Self::System { call, source: source.into() }
     }
 }
 
-/// How to start this program again as a peer.
+/// Command that starts this program again as a peer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerLauncher {
     program: PathBuf,
@@ -195,33 +195,34 @@ pub struct PeerLauncher {
 }
 
 impl PeerLauncher {
-    /// Starts the running binary again with its hidden subcommand.
+    /// Creates a launcher that starts the running binary with its hidden subcommand.
     #[must_use]
     pub fn this_program() -> Self {
         Self::with_args([SUBCOMMAND])
     }
 
-    /// Starts the running binary again with `args`, also if the file was replaced meanwhile.
+    /// Creates a launcher that starts the running binary with `args`, even if its file has been replaced since.
     pub fn with_args(args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         Self::new("/proc/self/exe", args)
     }
 
-    /// Starts `program` with `args`; it must do what its [`Order`] says.
+    /// Creates a launcher that starts `program` with `args`; the program must execute its [`Order`].
     pub fn new(program: impl Into<PathBuf>, args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         Self { program: program.into(), args: args.into_iter().map(Into::into).collect() }
     }
 
-    /// The command, without input.
+    /// Returns the command, without standard input.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.args).stdin(Stdio::null());
         command
     }
 
-    /// Starts a peer on `core` and waits until it is ready. It inherits `fds` and dies with the calling thread.
+    /// Starts a peer on `core` and waits until it is ready. The peer inherits `fds`. The kernel kills it when the
+    /// calling thread exits.
     ///
     /// # Errors
-    /// When it cannot be started, or ends before it is ready.
+    /// Returns an error if the peer cannot be started, or exits before it is ready.
     pub fn start<T: PeerTask>(
         &self,
         task: &T,
@@ -234,7 +235,7 @@ impl PeerLauncher {
         Peer { process: Process::Here(child), control }.when_ready()
     }
 
-    /// Starts a peer. It inherits `fds`, of which the first is its control stream.
+    /// Starts a peer, which inherits `fds`. The first of them is its control stream.
     fn spawn(&self, order: Order, core: usize, fds: &[BorrowedFd<'_>]) -> Result<ChildProcess, PeerError> {
         let mut command = self.command();
         let order = Order { fds: fds.iter().map(AsRawFd::as_raw_fd).collect(), ..order };
@@ -243,15 +244,15 @@ impl PeerLauncher {
     }
 }
 
-/// What the environment variable carries.
+/// Content of the environment variable.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
     /// [`PeerTask::KIND`] of the task.
     pub kind: String,
     task: serde_json::Value,
-    /// The control stream, then those of the task.
+    /// Descriptor of the control stream, then those of the task.
     fds: Vec<RawFd>,
-    /// What the server half was told about its RNIC, if it started the peer.
+    /// RNIC specified at the server half, if that started the peer.
     own_nic: Option<Selection>,
 }
 
@@ -261,19 +262,19 @@ impl Order {
         Ok(Self { kind: T::KIND.to_owned(), task, fds: Vec::new(), own_nic: None })
     }
 
-    /// What the environment says.
+    /// Reads the order from the environment.
     ///
     /// # Errors
-    /// When this process was not started by [`PeerLauncher`].
+    /// Returns an error if this process was not started by [`PeerLauncher`].
     pub fn of_this_process() -> Result<Self, PeerError> {
         let text = env::var(TASK_VARIABLE).map_err(|_| PeerError::Task("not set"))?;
         serde_json::from_str(&text).map_err(|_| PeerError::Task("not understood"))
     }
 
-    /// Does the task, until killed or until the other end is gone.
+    /// Runs the task, until this process is killed or the other end exits.
     ///
     /// # Errors
-    /// When it is not such a task, its descriptors are not there, or it fails.
+    /// Returns an error if the task is of another kind, if its descriptors are missing, or if it fails.
     pub fn run<T: PeerTask>(self) -> Result<(), PeerError> {
         let task: T = serde_json::from_value(self.task).map_err(|_| PeerError::Task("not understood"))?;
         let mut fds = self.fds.iter().map(|fd| adopt(*fd)).collect::<Result<Vec<_>, _>>()?.into_iter();
@@ -282,7 +283,7 @@ impl Order {
     }
 }
 
-/// What a peer inherited.
+/// Resources inherited by a peer.
 #[derive(Debug)]
 pub struct PeerPlace {
     control: Control,
@@ -291,36 +292,36 @@ pub struct PeerPlace {
 }
 
 impl PeerPlace {
-    /// The stream between the two ends.
+    /// Returns the control stream.
     #[must_use]
     pub fn control(&self) -> &Control {
         &self.control
     }
 
-    /// The RNIC to use where the other end uses `theirs`.
+    /// Returns the RNIC to use if the other end uses `theirs`.
     #[must_use]
     pub fn nic(&self, theirs: &Selection) -> Selection {
         self.own_nic.as_ref().map_or_else(|| theirs.clone(), |own| listener::nic_of(own, theirs))
     }
 
-    /// The next of the task's descriptors.
+    /// Returns the next descriptor of the task.
     ///
     /// # Errors
-    /// When there is none left.
+    /// Returns an error if there is none left.
     pub fn next_fd(&mut self) -> Result<OwnedFd, PeerError> {
         self.fds.next().ok_or(PeerError::Task("short of descriptors"))
     }
 
-    /// Tells the parent that the measurement may begin.
+    /// Notifies the parent that the measurement may begin.
     ///
     /// # Errors
-    /// When the parent is gone.
+    /// Returns an error if the parent has exited.
     pub fn ready(&self) -> Result<(), PeerError> {
         (&self.control).write_all(b"1").map_err(PeerError::system("write"))
     }
 }
 
-/// A running peer; dropping it kills it.
+/// A running peer, which is killed when this is dropped.
 #[derive(Debug)]
 pub struct Peer {
     process: Process,
@@ -339,7 +340,7 @@ impl Peer {
         Ok(self)
     }
 
-    /// Its process id, if it is on this host.
+    /// Returns its process id, if it runs on this host.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         match &self.process {
@@ -348,10 +349,10 @@ impl Peer {
         }
     }
 
-    /// The CPU time that it has used so far.
+    /// Returns the CPU time that it has used so far.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Returns an error if it has exited.
     pub fn cpu_time(&self) -> Result<Duration, PeerError> {
         match &self.process {
             Process::Here(child) => Ok(cpu_time(child.0.id())?),
@@ -359,13 +360,14 @@ impl Peer {
         }
     }
 
-    /// The stream between the two ends, silent once the peer is ready.
+    /// Returns the control stream, which carries no further messages of this module once the peer is ready.
     #[must_use]
     pub fn control(&self) -> &Control {
         &self.control
     }
 
-    /// Whether it is still there. A spinning end asks now and then, so that a dead peer cannot hang it.
+    /// Returns whether the peer has not exited. A polling end calls it at intervals, so that it does not poll forever
+    /// for a crashed peer.
     pub fn is_alive(&mut self) -> bool {
         match &mut self.process {
             Process::Here(child) => child.is_alive(),
@@ -378,7 +380,7 @@ impl Peer {
 pub(crate) mod tests {
     use super::*;
 
-    /// Starts this test binary again, running nothing but the entry of the peer process.
+    /// Returns a launcher that starts this test binary with only the entry point of the peer process.
     pub(crate) fn launcher() -> PeerLauncher {
         PeerLauncher::new(
             env::current_exe().unwrap(),

@@ -1,25 +1,26 @@
-//! Admission as it is measured: a window, told what is in flight, and closed while a burst is not whole.
+//! Admission control used in measurements: a window that records the bytes in flight, and that can be closed until a
+//! burst is complete.
 
 use farcall_io::{Admission, Window};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Seen from outside of a session.
+/// State that is shared with code outside of the session.
 #[derive(Default)]
 pub(super) struct Seen {
     is_closed: AtomicBool,
-    /// Bytes in flight after each post, and how many posts.
+    /// Sum of the bytes in flight after each post, and number of posts.
     sum_bytes: AtomicU64,
     posts: AtomicU64,
 }
 
 impl Seen {
-    /// Holds everything back, but what nothing may hold back, or lets it go.
+    /// Holds back all requests that may be held back, or releases them.
     pub(super) fn close(&self, is_closed: bool) {
         self.is_closed.store(is_closed, Ordering::Release);
     }
 
-    /// Bytes in flight, summed after each post, and how many posts.
+    /// Returns the sum of the bytes in flight after each post, and the number of posts.
     pub(super) fn in_flight(&self) -> (u64, u64) {
         (self.sum_bytes.load(Ordering::Relaxed), self.posts.load(Ordering::Relaxed))
     }
@@ -38,7 +39,7 @@ impl Watched {
     }
 }
 
-/// One writer: whoever has the session's turn.
+/// Adds to a counter that has a single writer: the thread that holds the session's combiner role.
 fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
 }

@@ -1,21 +1,21 @@
-//! Which page is next, and whether it is read or written.
+//! Choice of the page and the direction of each request.
 
 use super::pages::Pages;
 use super::task::{Places, Workload};
 use farcall_link::SplitMix64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Of six requests: two adjacent pages among others.
+/// Six pages of which two are adjacent.
 const TWO_OF_SIX: [u64; 6] = [0, 10, 20, 21, 30, 40];
-/// From one six to the next.
+/// Distance between two groups of six pages.
 const SIX_SPAN: u64 = 50;
 
-/// One thread's requests.
+/// Sequence of one thread's requests.
 pub(super) struct Chooser<'a> {
     workload: Workload,
     pages: Pages,
     rng: SplitMix64,
-    /// Where all threads together are.
+    /// Position of all threads together.
     cursor: &'a AtomicU64,
 }
 
@@ -30,7 +30,7 @@ impl<'a> Chooser<'a> {
             Places::Adjacent => self.next() % count,
             Places::Random => 2 * self.rng.below(count / 2),
             Places::TwoOfSix => {
-                // One six after the other: two that meet in a burst would overlap.
+                // Groups of six are used one after another: a group that occurred twice in a burst would overlap itself.
                 let next = self.next();
                 next / 6 % (count / SIX_SPAN) * SIX_SPAN + TWO_OF_SIX[next as usize % 6]
             }

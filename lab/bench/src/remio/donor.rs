@@ -11,7 +11,7 @@ use farcall_verbs::Access;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Grants a region, sleeps while it is read and written, and tells what is in it at the end.
+/// Task that grants a region, sleeps while the region is read and written, and reports its content at the end.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Donor {
     selection: Selection,
@@ -19,22 +19,22 @@ pub struct Donor {
     connections: usize,
 }
 
-/// What a donor grants, and over which queue pairs.
+/// Region that a donor grants, and its queue pairs.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Card {
     pub(super) qps: Vec<QpInfo>,
     pub(super) grant: RemoteRegion,
 }
 
-/// The donor's queue pairs are connected.
+/// Sent when the donor's queue pairs are connected.
 #[derive(Debug, Serialize, Deserialize)]
 struct Connected;
 
-/// Asks for what is in the donor's memory.
+/// Requests a report of the content of the donor's memory.
 #[derive(Debug, Serialize, Deserialize)]
 struct Stop;
 
-/// What is in a donor's memory.
+/// Content of a donor's memory.
 #[derive(Debug, Serialize, Deserialize)]
 struct Found {
     written: u64,
@@ -49,11 +49,11 @@ impl PeerTask for Donor {
     }
 }
 
-/// A donor has no more queue pairs.
+/// Maximum number of queue pairs of a donor.
 const CONNECTIONS_MAX: usize = 1024;
 
 impl Donor {
-    /// Refuses what no measurement asks for.
+    /// Rejects tasks that no measurement requests.
     fn check(&self) -> Result<(), ExperimentError> {
         self.pages.check()?;
         match self.connections {
@@ -64,7 +64,7 @@ impl Donor {
 
     fn donate(&self, place: &PeerPlace) -> Result<(), ExperimentError> {
         let Self { selection, pages, connections } = self;
-        // It may have come from another host.
+        // The task may have been sent by another host, so it is checked again.
         self.check()?;
         let chosen = place.nic(selection).choose()?;
         let nic = Nic::open(&*chosen.provider)?;
@@ -82,7 +82,7 @@ impl Donor {
         target.connect(&receive::<Vec<QpInfo>>(control)?)?;
         send(control, &Connected)?;
         if receive::<Stop>(control).is_err() {
-            // The other end is gone: there is nobody to tell.
+            // The other end has exited, so there is no report.
             return Ok(());
         }
         let mut found = Found { written: 0, wrong: None };
@@ -95,13 +95,14 @@ impl Donor {
             }
         }
         send(control, &found)?;
-        // The queue pairs stay until the other end has its own down: it may still wait for an acknowledgement.
+        // The queue pairs are retained until the other end has destroyed its own, which may still wait for an
+        // acknowledgement.
         let _ = receive::<Stop>(control);
         Ok(())
     }
 }
 
-/// Starts donors, each with so many queue pairs, on the core of servers: they sleep.
+/// Starts donors, each with the same number of queue pairs, on the server core; they sleep.
 pub(super) fn start(
     chosen: &Chosen,
     plan: &PairPlan,
@@ -124,7 +125,7 @@ pub(super) fn meet(
     Ok(())
 }
 
-/// Holds what the donor has against what was written, when nothing is under way any more.
+/// Compares the donor's memory with the completed WRITEs. Called when no request is outstanding.
 pub(super) fn check(donor: &Peer, written: &Written) -> Result<(), ExperimentError> {
     send(donor.control(), &Stop)?;
     let found: Found = receive(donor.control())?;

@@ -1,10 +1,10 @@
-//! One-sided I/O to memory that another process donates: how many requests a second, how long each takes, and what they
-//! cost, through `farcall-io` and through bare verbs.
+//! One-sided I/O to memory that another process donates: rate, latency and cost of requests, through `farcall-io`
+//! and through plain verbs.
 //!
-//! - [`RemioTask`]: requests of one or several threads through sessions; [`VerbsTask`]: the same with nothing between a
-//!   thread and its queue pair, the limit;
-//! - [`Donor`]: the other process. Its memory holds bytes that tell where they belong. Every byte that is read is
-//!   checked, and at the end the donor checks all that was written.
+//! - [`RemioTask`]: requests of one or several threads through sessions; [`VerbsTask`]: the same directly on a queue
+//!   pair, which is the limit;
+//! - [`Donor`]: the other process. Its memory contains bytes that identify their location. Every byte that is read is
+//!   checked, and at the end the donor checks all written pages.
 
 mod admission;
 mod chooser;
@@ -27,12 +27,12 @@ use crate::peer::PairPlan;
 use farcall::select::Chosen;
 use std::fmt;
 
-/// Something to measure.
+/// A measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Task {
     /// Through sessions.
     Remio(RemioTask),
-    /// Through bare verbs.
+    /// Through plain verbs.
     Verbs(VerbsTask),
 }
 
@@ -57,10 +57,10 @@ impl fmt::Display for Task {
     }
 }
 
-/// Measures one task between this process and fresh donors. Of `seed` are places, and the bytes of the donors.
+/// Measures one task between this process and new donors. `seed` determines the accessed pages and the donors' bytes.
 ///
 /// # Errors
-/// When the task is impossible, a request fails, or a byte is wrong.
+/// Returns an error if the task is not possible, if a request fails, or if a byte is wrong.
 pub fn measure(chosen: &Chosen, task: &Task, plan: &PairPlan, seed: u64) -> Result<Sample, ExperimentError> {
     match task {
         Task::Remio(task) => {

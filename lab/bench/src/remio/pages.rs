@@ -1,42 +1,42 @@
-//! What a donor's memory holds: bytes that tell where they belong, and whether they were written.
+//! Content of a donor's memory: bytes that identify their location and whether they have been written.
 
 use farcall_link::{Region, SplitMix64};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const WORD: usize = 8;
-/// A donor grants no more.
+/// Maximum length of a donor's region in bytes.
 const REGION_BYTES_MAX: u64 = 1 << 30;
-/// From a word of a page to the next; odd, so that all of them differ.
+/// Difference of consecutive words of a page; odd, so that all of them differ.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A page of a donor as a whole.
+/// Version of a complete page of a donor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
-    /// As it was granted.
+    /// Initial content.
     Granted,
-    /// As it is after a WRITE.
+    /// Content after a WRITE.
     Written,
 }
 
-/// The pages of a donor.
+/// Pages of a donor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pages {
-    /// So that no bytes of another run pass.
+    /// Distinguishes the bytes of this run from those of other runs.
     salt: u64,
     pub(super) count: u64,
-    /// Bytes of a page: of a request.
+    /// Length of a page, and of a request, in bytes.
     pub(super) len_bytes: usize,
 }
 
 impl Pages {
-    /// As many pages of whole words as there is room for, but so many at least.
+    /// Returns as many pages, rounded up to whole words, as fit into the region, but at least `count_min`.
     pub(super) fn of(len_bytes: usize, region_bytes: usize, count_min: u64, salt: u64) -> Self {
         let len_bytes = len_bytes.next_multiple_of(WORD).max(WORD);
         Self { salt, count: ((region_bytes / len_bytes) as u64).max(count_min), len_bytes }
     }
 
-    /// Refuses what no measurement asks for.
+    /// Rejects sizes that no measurement requests.
     pub(super) fn check(&self) -> Result<(), &'static str> {
         let bytes = self.count.checked_mul(self.len_bytes as u64);
         let is_whole = self.len_bytes > 0 && self.len_bytes.is_multiple_of(WORD);
@@ -55,42 +55,43 @@ impl Pages {
         (0..(self.len_bytes / WORD) as u64).map(move |at| first.wrapping_add(at.wrapping_mul(STEP)))
     }
 
-    /// Fills a buffer with what belongs into a page.
+    /// Fills a buffer with the content of a page.
     pub(super) fn fill(&self, page: u64, version: Version, bytes: &mut [u8]) {
         for (bytes, word) in bytes.chunks_exact_mut(WORD).zip(self.words(page, version)) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
     }
 
-    /// The same at a place of a region.
+    /// Fills a location of a region with the content of a page.
     pub(super) fn fill_region(&self, page: u64, version: Version, region: &Region, offset: usize) {
         for (at, word) in self.words(page, version).enumerate() {
             region.store_relaxed(offset + at * WORD, word.to_le());
         }
     }
 
-    /// Makes a buffer that is read into differ from every page, so that a READ which brings nothing is noticed.
+    /// Overwrites the beginning and end of a buffer with bytes that differ from every page, so that a READ without
+    /// effect is detected.
     pub(super) fn spoil(&self, bytes: &mut [u8]) {
         for at in [0, self.len_bytes - WORD] {
             bytes[at..at + WORD].fill(0);
         }
     }
 
-    /// The same at a place of a region.
+    /// Does the same at a location of a region.
     pub(super) fn spoil_region(&self, region: &Region, offset: usize) {
         for at in [0, self.len_bytes - WORD] {
             region.store_relaxed(offset + at, 0);
         }
     }
 
-    /// Which version of the page these bytes are, all of them; none if one is wrong.
+    /// Returns the version of the page that `bytes` contain; `None` if any of them is wrong.
     pub(super) fn version(&self, page: u64, bytes: &[u8]) -> Option<Version> {
         let found =
             bytes.chunks_exact(WORD).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("a word")));
         self.version_of(page, bytes.len(), found)
     }
 
-    /// The same of bytes at a place of a region.
+    /// Returns the same for bytes at a location of a region.
     pub(super) fn version_in_region(&self, page: u64, region: &Region, offset: usize) -> Option<Version> {
         let words = self.len_bytes / WORD;
         let found = (0..words).map(|at| u64::from_le(region.load_relaxed(offset + at * WORD)));
@@ -104,7 +105,7 @@ impl Pages {
         found: impl Iterator<Item = u64> + Clone,
     ) -> Option<Version> {
         let is = |version| {
-            // Not `all`: without an early end the loop takes several words at a time.
+            // Not `all`: without an early exit the compiler vectorizes the loop.
             let words = self.words(page, version).zip(found.clone());
             len_bytes == self.len_bytes
                 && words.fold(0, |wrong, (wanted, found)| wrong | (wanted ^ found)) == 0
@@ -113,7 +114,7 @@ impl Pages {
     }
 }
 
-/// Which pages were written, of one donor.
+/// Pages of one donor that have been written.
 pub(super) struct Written(Vec<AtomicU64>);
 
 impl Written {
@@ -121,12 +122,12 @@ impl Written {
         Self((0..pages.count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// A WRITE of the page is over.
+    /// Records a completed WRITE of the page.
     pub(super) fn add(&self, page: u64) {
         self.0[page as usize / 64].fetch_or(1 << (page % 64), Ordering::Release);
     }
 
-    /// Whether a WRITE of the page is over: what is read from now on must bring it.
+    /// Returns whether a WRITE of the page has completed: READs that begin later must return it.
     pub(super) fn has(&self, page: u64) -> bool {
         self.0[page as usize / 64].load(Ordering::Acquire) & 1 << (page % 64) != 0
     }
@@ -136,10 +137,10 @@ impl Written {
     }
 }
 
-/// Checks what a READ brought.
+/// Checks the result of a READ.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns a description of the fault.
 pub(super) fn check_read(found: Option<Version>, page: u64, was_written: bool) -> Result<(), String> {
     match found {
         None => Err(format!("wrong bytes: a READ of page {page} brought bytes that do not belong there")),

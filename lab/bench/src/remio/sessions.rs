@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::thread;
 
-/// Sessions with all donors, and who looks for their completions.
+/// Sessions with all donors, and the pollers of their completions.
 struct Ends {
     sessions: Vec<Session<Inboxes>>,
     pollers: Vec<Poller<Inboxes>>,
@@ -28,7 +28,7 @@ struct Ends {
     inboxes: Inboxes,
 }
 
-/// What a thread did that looks for completions.
+/// Result of a polling thread: its counters and its context switches.
 type Looked = Result<(PollCounts, u64), ExperimentError>;
 
 pub(super) fn measure(
@@ -60,7 +60,7 @@ pub(super) fn measure(
                 let seed = seed.wrapping_add(number as u64);
                 let chooser = Chooser::new(task.workload, pages, seed, &cursor);
                 let user = User::new(number, &ground, &sessions, &attached, chooser, inline.take());
-                // The donor's core is free: it sleeps.
+                // The donor's core is free, because the donor sleeps.
                 let core = [plan.client_core, plan.server_core][number % 2];
                 scope.spawn(move || {
                     pin_thread(core)?;
@@ -69,7 +69,7 @@ pub(super) fn measure(
             })
             .collect();
         thread::sleep(plan.warm_up);
-        // Errors wait until the threads have ended.
+        // Errors are handled after the threads have ended.
         let before = cpu_time(std::process::id());
         phase.store(RECORDED, Ordering::Release);
         thread::sleep(plan.duration);
@@ -77,7 +77,7 @@ pub(super) fn measure(
         let ended: Vec<Result<_, ExperimentError>> =
             users.into_iter().map(|user| user.join().unwrap_or_else(|_| Err(PANICKED.into()))).collect();
         let after = cpu_time(std::process::id());
-        // Nothing is under way any more; sessions are still there.
+        // No request is outstanding any more; the sessions still exist.
         let checked = donors.iter().zip(&written).try_for_each(|(peer, written)| donor::check(peer, written));
         stop.request();
         let mut looked: Vec<Looked> = lookers
@@ -142,14 +142,14 @@ fn connect(chosen: &Chosen, task: &RemioTask, donors: &[Peer]) -> Result<Ends, E
     Ok(Ends { sessions, pollers, attached, seen, inboxes })
 }
 
-/// Looks for completions until it is stopped.
+/// Polls for completions until it is stopped.
 fn look(mut poller: Poller<Inboxes>, polling: Polling, core: usize, stop: Stop) -> Looked {
     pin_thread(core)?;
     Driver::new(MonotonicClock::new(), polling.waiting(), stop).run(&mut poller)?;
     Ok((poller.counts(), switches_of_this_thread()?))
 }
 
-/// Context switches of the calling thread since it began, its own and those it was forced to.
+/// Returns the context switches of the calling thread since its start, voluntary and involuntary ones.
 fn switches_of_this_thread() -> Result<u64, ExperimentError> {
     let status = std::fs::read_to_string("/proc/thread-self/status")?;
     let of = |line: &str| line.split_once("ctxt_switches:")?.1.trim().parse::<u64>().ok();
@@ -169,7 +169,7 @@ fn sum_of_looks(looked: Vec<Looked>) -> Looked {
     Ok((all, switches))
 }
 
-/// What went through all sessions. Each request is one work request, or went with another's.
+/// Returns the sum of the counters of all sessions. Each request was one work request, or was merged into another's.
 fn sum_of_counts(sessions: &[Session<Inboxes>]) -> Result<Counts, ExperimentError> {
     let mut all = Counts::default();
     for session in sessions {

@@ -1,4 +1,4 @@
-//! What is measured: plain data.
+//! Descriptions of the measurements: plain data.
 
 use super::pages::Pages;
 use crate::experiments::ExperimentError;
@@ -6,30 +6,30 @@ use farcall_io::{Combining, Config};
 use farcall_link::Waiting;
 use std::fmt;
 
-/// Where requests go.
+/// Pattern of the accessed pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Places {
-    /// One page after the other, whichever thread asks: what stacks up is adjacent.
+    /// Consecutive pages over all threads, so that queued requests are adjacent.
     Adjacent,
-    /// Any page, but never two that are adjacent.
+    /// Random pages, never two adjacent ones.
     Random,
-    /// Of six requests two are adjacent: what the paper's table I says of its load.
+    /// Two of six requests are adjacent: the share that the paper's table I states for its load.
     TwoOfSix,
 }
 
-/// Where requests go, and how many of them read.
+/// Pattern of the accessed pages, and share of reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workload {
-    /// Its name.
+    /// Name of the workload.
     pub name: &'static str,
-    /// Where.
+    /// Pattern of the accessed pages.
     pub places: Places,
-    /// Of a hundred requests so many read; the others write.
+    /// Percentage of requests that read; the others write.
     pub reads_percent: u64,
 }
 
 impl Places {
-    /// The fewest pages for which that can be.
+    /// Returns the minimum number of pages for the pattern.
     const fn pages_min(self) -> u64 {
         match self {
             Self::Adjacent | Self::Random => 4,
@@ -39,21 +39,21 @@ impl Places {
 }
 
 impl Workload {
-    /// Pages one after the other, read.
+    /// READs of consecutive pages.
     pub const ADJACENT_READS: Self =
         Self { name: "adjacent-read", places: Places::Adjacent, reads_percent: 100 };
-    /// Pages one after the other, written.
+    /// WRITEs of consecutive pages.
     pub const ADJACENT_WRITES: Self =
         Self { name: "adjacent-write", places: Places::Adjacent, reads_percent: 0 };
-    /// Any pages, read.
+    /// READs of random pages.
     pub const RANDOM_READS: Self = Self { name: "random-read", places: Places::Random, reads_percent: 100 };
-    /// Any pages, written.
+    /// WRITEs of random pages.
     pub const RANDOM_WRITES: Self = Self { name: "random-write", places: Places::Random, reads_percent: 0 };
-    /// Any pages, three quarters of them read: Facebook's SYS.
+    /// Random pages with three quarters READs: Facebook's SYS.
     pub const MIXED: Self = Self { name: "mixed", places: Places::Random, reads_percent: 75 };
-    /// As many adjacent pages as the paper's table I tells of.
+    /// The share of adjacent pages that the paper's table I states.
     pub const TABLE_1: Self = Self { name: "table-1", places: Places::TwoOfSix, reads_percent: 100 };
-    /// All of them.
+    /// All workloads.
     pub const ALL: [Self; 6] = [
         Self::ADJACENT_READS,
         Self::ADJACENT_WRITES,
@@ -64,19 +64,19 @@ impl Workload {
     ];
 }
 
-/// Whose memory is read and written, here.
+/// Owner of the local memory that requests read and write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LocalMemory {
-    /// The program's own, copied through the session's registered pool (preMR).
+    /// The program's own memory, copied through the session's registered pool (preMR).
     Copied,
-    /// The program's own, registered for each request (dynMR). Such requests go alone.
+    /// The program's own memory, registered for each request (dynMR). Such requests are not merged.
     RegisteredEach,
-    /// Registered once by the program: nothing is copied.
+    /// Memory that the program registered once; nothing is copied.
     RegisteredOnce,
 }
 
 impl LocalMemory {
-    /// Its name.
+    /// Returns the name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -87,31 +87,31 @@ impl LocalMemory {
     }
 }
 
-/// Who looks for completions, and how he waits.
+/// Thread that polls for completions, and its wait strategy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Polling {
-    /// The one thread that submits, without end, when it has nothing else to do.
+    /// The single submitting thread polls continuously when it has no other work.
     Inline,
-    /// A thread of its own, without end.
+    /// A separate thread polls continuously.
     Busy,
-    /// A thread that sleeps until an event, and takes one completion at a look.
+    /// A separate thread sleeps until an event, and handles one completion per poll.
     Event,
-    /// A thread that sleeps until an event, and takes completions by batches.
+    /// A separate thread sleeps until an event, and handles completions in batches.
     EventBatch,
-    /// A thread that looks a fixed number of times after each event.
+    /// A separate thread polls a fixed number of times after each event.
     NaiveHybrid,
-    /// A thread that sleeps after 120 empty looks in a row (RDMAbox, algorithm 3).
+    /// A separate thread sleeps after 120 consecutive empty polls (RDMAbox, algorithm 3).
     Adaptive,
 }
 
 impl Polling {
     /// MAX_RETRY of the paper.
     const MAX_RETRY: u32 = 120;
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 6] =
         [Self::Inline, Self::Busy, Self::Event, Self::EventBatch, Self::NaiveHybrid, Self::Adaptive];
 
-    /// Its name.
+    /// Returns the name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -133,56 +133,56 @@ impl Polling {
         }
     }
 
-    /// Completions taken at a look (MAX_POLL_WC).
+    /// Returns the maximum number of completions per poll (MAX_POLL_WC).
     pub(super) const fn max_poll_wc(self) -> usize {
         if matches!(self, Self::Event) { 1 } else { 16 }
     }
 }
 
-/// When requests of a burst reach the merge queue.
+/// Time at which the requests of a burst reach the merge queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// As they are submitted.
+    /// When they are submitted.
     AsTheyCome,
-    /// A policy of admission holds them back until the burst is whole, but for its first, which nothing may hold back:
-    /// what a block layer's plug does. One thread submits and looks; how many work requests come out is no matter of
-    /// time.
+    /// When the burst is complete: an admission policy holds them back until then, like the plug of a block layer. The
+    /// first request of a burst cannot be held back. One thread submits and polls, so the number of work requests does
+    /// not depend on timing.
     Stacked,
 }
 
 /// Requests through sessions of `farcall-io`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RemioTask {
-    /// Where to, and which.
+    /// Access pattern.
     pub workload: Workload,
-    /// How requests are put together.
+    /// Combining strategy.
     pub combining: Combining,
-    /// Bytes that may be in flight on a session; without, there is no admission control.
+    /// Maximum number of bytes in flight on a session; if `None`, there is no admission control.
     pub window_bytes: Option<u64>,
-    /// When requests reach the queue.
+    /// Time at which requests reach the queue.
     pub arrival: Arrival,
-    /// Whose memory.
+    /// Owner of the local memory.
     pub memory: LocalMemory,
-    /// Who looks for completions.
+    /// Thread that polls for completions, and its wait strategy.
     pub polling: Polling,
-    /// Threads that submit.
+    /// Number of submitting threads.
     pub threads: u32,
     /// Requests that a thread submits before it waits for all of them.
     pub burst: u32,
-    /// Bytes of a request.
+    /// Length of a request in bytes.
     pub len_bytes: usize,
     /// Bytes that each donor grants; more if the workload needs more pages.
     pub region_bytes: usize,
     /// Queue pairs of a session.
     pub connections: usize,
-    /// Donors, a session with each; a burst goes to one of them, the next to the next.
+    /// Donors, with one session each; consecutive bursts use the donors in turn.
     pub peers: u32,
-    /// Completion queues, each with a thread that looks at it; sessions are spread over them.
+    /// Completion queues, each with a polling thread; sessions are distributed over them.
     pub pollers: u32,
 }
 
 impl RemioTask {
-    /// 4 KiB pages as the paper has them, by two threads, adaptively waited for.
+    /// Returns a task with 4 KiB pages, as in the paper, two submitting threads and adaptive polling.
     #[must_use]
     pub const fn of(workload: Workload, combining: Combining) -> Self {
         Self {
@@ -202,16 +202,16 @@ impl RemioTask {
         }
     }
 
-    /// The same in bursts that stack up.
+    /// Returns the task with bursts that are held back until they are complete.
     #[must_use]
     pub const fn stacked(self) -> Self {
         Self { arrival: Arrival::Stacked, polling: Polling::Inline, threads: 1, ..self }
     }
 
-    /// Whether it can be measured.
+    /// Checks whether the task can be measured.
     ///
     /// # Errors
-    /// Why not.
+    /// Returns the reason if it cannot.
     pub fn check(&self) -> Result<(), ExperimentError> {
         let is_inline = self.polling == Polling::Inline;
         if is_inline && (self.threads, self.pollers) != (1, 1) {
@@ -247,13 +247,13 @@ impl RemioTask {
         }
     }
 
-    /// Requests of all threads that are not over.
+    /// Returns the maximum number of outstanding requests of all threads.
     pub(super) const fn outstanding(&self) -> usize {
         self.threads as usize * self.burst as usize
     }
 }
 
-/// A name for each way of combining.
+/// Returns the name of a combining strategy.
 #[must_use]
 pub const fn combining_name(combining: Combining) -> &'static str {
     match combining {
@@ -280,14 +280,14 @@ impl fmt::Display for RemioTask {
     }
 }
 
-/// Requests with nothing between a thread and its queue pair.
+/// Requests that a thread posts directly on its queue pair.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct VerbsTask {
-    /// Where to, and which.
+    /// Access pattern.
     pub workload: Workload,
-    /// Work requests outstanding.
+    /// Outstanding work requests.
     pub window: u32,
-    /// Bytes of each.
+    /// Length of each work request in bytes.
     pub len_bytes: usize,
     /// Bytes that the donor grants.
     pub region_bytes: usize,
@@ -295,7 +295,7 @@ pub struct VerbsTask {
 
 impl VerbsTask {
     pub(super) fn pages(&self, seed: u64) -> Pages {
-        // Of those under way no two are the same.
+        // Large enough that outstanding requests can access different pages.
         let count_min = self.workload.places.pages_min().max(4 * u64::from(self.window));
         Pages::of(self.len_bytes, self.region_bytes, count_min, seed)
     }

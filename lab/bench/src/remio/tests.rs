@@ -17,7 +17,7 @@ fn measured(task: RemioTask) -> Sample {
     measure(&chosen, &Task::Remio(small(task)), &plan(), 5).unwrap_or_else(|error| panic!("{task}: {error}"))
 }
 
-/// Little memory, so that pages are read and written again and again.
+/// Uses little memory, so that pages are read and written repeatedly.
 fn small(task: RemioTask) -> RemioTask {
     RemioTask { region_bytes: 1 << 20, ..task }
 }
@@ -68,12 +68,14 @@ fn several_donors_are_used_through_fewer_completion_queues() {
     }
 }
 
-/// Work requests and doorbells of bursts that stack up: the first of a burst is alone, the others wait for one another.
+/// Number of work requests and doorbells of held-back bursts: the first request of a burst is posted alone, the others
+/// are combined.
 #[test]
 fn bursts_that_stack_up_make_exactly_so_many_work_requests() {
     use Combining::{Doorbell, Merge, MergeAndChain, Single};
     let cases = [
-        // 31 adjacent requests are one; of 31 that are not, 16 have one doorbell, and 15 the next.
+        // 31 adjacent requests are merged into one. Of 31 that are not adjacent, 16 have one doorbell, and 15 the
+        // next.
         (
             Workload::ADJACENT_WRITES,
             32,
@@ -110,7 +112,7 @@ fn bare_verbs_do_the_same_one_at_a_time_and_with_a_window() {
     }
 }
 
-/// A donor that holds other bytes than it should: of another run.
+/// The donor contains the bytes of another run.
 #[test]
 fn wrong_bytes_end_a_measurement() {
     let chosen = Selection::softnic().choose().unwrap();
@@ -118,7 +120,7 @@ fn wrong_bytes_end_a_measurement() {
     let donors = donor::start(&chosen, &plan(), task.pages(6), 1, task.connections).unwrap();
     let error = sessions::measure(&chosen, &task, &plan(), 5, &donors).unwrap_err().to_string();
     assert!(error.starts_with("wrong bytes: a READ of page"), "{error}");
-    // What is only written is found by the donor.
+    // Wrong pages that are only written are detected by the donor.
     let task = small(RemioTask::of(Workload::RANDOM_WRITES, Combining::MergeAndChain));
     let donors = donor::start(&chosen, &plan(), task.pages(6), 1, task.connections).unwrap();
     let error = sessions::measure(&chosen, &task, &plan(), 5, &donors).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! A thread that submits requests in bursts and waits for each.
+//! A thread that submits requests in bursts and waits for each burst.
 
 use super::admission::Seen;
 use super::chooser::Chooser;
@@ -13,17 +13,17 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// Requests that are not over for so long are lost.
+/// Time after which requests that have not completed count as lost.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// How often a thread that sleeps looks at the clock.
+/// Interval at which a sleeping thread reads the clock.
 const NAP: Duration = Duration::from_millis(500);
 
-/// How far a measurement is.
+/// Phases of a measurement.
 pub(super) const WARM_UP: u8 = 0;
 pub(super) const RECORDED: u8 = 1;
 pub(super) const OVER: u8 = 2;
 
-/// What a request carries.
+/// Context of a request.
 pub(super) struct Asked {
     thread: usize,
     slot: usize,
@@ -33,7 +33,7 @@ pub(super) struct Asked {
     start: Instant,
 }
 
-/// A request that is over.
+/// A completed request.
 struct Over {
     asked: Asked,
     buffer: Buffer,
@@ -41,16 +41,16 @@ struct Over {
     took: Duration,
 }
 
-/// Where a thread's requests come back.
+/// Queue of a thread's completed requests.
 #[derive(Default)]
 struct Inbox {
     over: Mutex<Vec<Over>>,
-    /// Requests of its burst that are not over.
+    /// Requests of its burst that have not completed.
     left: AtomicUsize,
     owner: OnceLock<Thread>,
 }
 
-/// Those of all threads; each session tells the same.
+/// Queues of all threads; every session delivers to the same ones.
 #[derive(Clone)]
 pub(super) struct Inboxes(Arc<[Inbox]>);
 
@@ -76,18 +76,18 @@ impl Handler for Inboxes {
     }
 }
 
-/// What all threads of a measurement share.
+/// State shared by all threads of a measurement.
 pub(super) struct Ground<'a> {
     pub(super) task: &'a RemioTask,
     pub(super) pages: Pages,
-    /// Of each donor, one for each session.
+    /// One element per session, each with one donor.
     pub(super) written: &'a [Written],
     pub(super) seen: &'a [Arc<Seen>],
     pub(super) phase: &'a AtomicU8,
     pub(super) inboxes: &'a Inboxes,
 }
 
-/// What a thread did while it was recorded.
+/// Results of a thread in the recorded period.
 pub(super) struct UserSample {
     pub(super) per_second: f64,
     pub(super) requests: u64,
@@ -98,12 +98,12 @@ pub(super) struct User<'a> {
     number: usize,
     ground: &'a Ground<'a>,
     sessions: &'a [Session<Inboxes>],
-    /// Of each session, where requests use registered memory.
+    /// One element per session, if requests use registered memory.
     attached: &'a [Attached],
     chooser: Chooser<'a>,
-    /// Of each place in a burst.
+    /// One buffer per position in a burst.
     buffers: Vec<Vec<u8>>,
-    /// If it looks for completions itself.
+    /// Poller, if this thread polls for completions itself.
     poller: Option<Poller<Inboxes>>,
     over: Vec<Over>,
     latencies: LatencyRecorder,
@@ -124,7 +124,7 @@ impl<'a> User<'a> {
         Self { number, ground, sessions, attached, chooser, buffers, poller, over: Vec::new(), latencies }
     }
 
-    /// Submits bursts until the measurement is over, one of them recorded at least. Its poller comes back.
+    /// Submits bursts until the measurement ends, at least one of them recorded. Also returns the poller.
     pub(super) fn run(mut self) -> Result<(UserSample, Option<Poller<Inboxes>>), ExperimentError> {
         let _ = self.inbox().owner.set(thread::current());
         let (mut start, mut requests, mut bursts) = (None, 0, self.number);
@@ -174,7 +174,7 @@ impl<'a> User<'a> {
         Ok(())
     }
 
-    /// Where a place in a burst lies in attached memory.
+    /// Returns the offset in attached memory of a position in a burst.
     fn offset(&self, slot: usize) -> usize {
         self.ground.pages.offset((self.number * self.ground.task.burst as usize + slot) as u64)
     }
@@ -212,7 +212,7 @@ impl<'a> User<'a> {
             .map_err(|refused| format!("a request was not taken: {}", refused.why).into())
     }
 
-    /// Until all of the burst is over.
+    /// Waits until all requests of the burst have completed.
     fn wait(&mut self) -> Result<(), ExperimentError> {
         let (left, start) = (&self.inbox().left, Instant::now());
         while left.load(Ordering::Acquire) > 0 {

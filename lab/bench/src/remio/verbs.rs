@@ -1,4 +1,4 @@
-//! The limit: the same requests with nothing between a thread and its queue pair. The same bytes are made and checked.
+//! The limit: the same requests posted directly on a queue pair. The same bytes are generated and checked.
 
 use super::chooser::Chooser;
 use super::donor::{self, Card};
@@ -19,10 +19,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-/// Requests that are not over for so long are lost.
+/// Time after which requests that have not completed count as lost.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// A work request under way.
+/// An outstanding work request.
 #[derive(Clone, Copy)]
 struct UnderWay {
     page: u64,
@@ -40,7 +40,7 @@ struct Line<'a> {
     pages: Pages,
     written: &'a Written,
     chooser: Chooser<'a>,
-    /// By place in `memory`; the tag of a work request is its place.
+    /// Indexed by slot in `memory`; the tag of a work request is its slot.
     under_way: Vec<Option<UnderWay>>,
     unused: Vec<usize>,
     counts: Counts,
@@ -84,7 +84,7 @@ pub(super) fn measure(
         counts,
         polls,
         switches: 0,
-        // Always all that may be.
+        // The window is always full.
         in_flight: (u64::from(task.window) * pages.len_bytes as u64, 1),
     })
 }
@@ -136,7 +136,7 @@ impl<'a> Line<'a> {
         })
     }
 
-    /// Posts what may be outstanding, then looks for completions.
+    /// Posts requests until the window is full, then polls for completions.
     fn turn(&mut self, over: &mut impl FnMut(Duration)) -> Result<(), ExperimentError> {
         while let Some(place) = self.unused.pop() {
             self.post(place)?;
@@ -144,7 +144,7 @@ impl<'a> Line<'a> {
         self.look(over)
     }
 
-    /// A page that no work request under way has: nothing orders them here.
+    /// Returns a page without an outstanding work request, because requests on the same page are not ordered here.
     fn page(&mut self) -> u64 {
         loop {
             let page = self.chooser.page();
@@ -179,7 +179,7 @@ impl<'a> Line<'a> {
         Ok(())
     }
 
-    /// Takes completions; `over` is told how long each of them took.
+    /// Polls completions; calls `over` with the duration of each.
     fn look(&mut self, over: &mut impl FnMut(Duration)) -> Result<(), ExperimentError> {
         let mut wcs = [Wc::default(); 16];
         let count = self.cq.poll(&mut wcs)?;

@@ -1,4 +1,4 @@
-//! Under which conditions figures were taken: without them they mean nothing.
+//! Conditions of a measurement, without which figures cannot be interpreted.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// What is true of every measurement on this machine today: version, date, host, kernel, processor.
+    /// Returns the conditions of every measurement on this machine: version, date, host, kernel, processor.
     #[must_use]
     pub fn of_this_machine() -> Self {
         let mut conditions = Self::default();
@@ -31,13 +31,13 @@ impl Conditions {
         self.entries.push((name.into(), value.into()));
     }
 
-    /// Tells something else of a condition than was told before.
+    /// Replaces a condition.
     pub fn replace(&mut self, name: &str, value: impl Into<String>) {
         self.entries.retain(|(told, _)| told != name);
         self.push(name, value);
     }
 
-    /// Names and values.
+    /// Returns names and values.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.entries.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
@@ -47,17 +47,17 @@ fn cpu() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     let model = model.map_or(std::env::consts::ARCH, |(_, model)| model.trim());
-    // Counts lines rather than asking for parallelism, which pinning narrows.
+    // Counts lines instead of using the available parallelism, which pinning reduces.
     let cores = cpuinfo.lines().filter(|line| line.starts_with("processor")).count().max(1);
     format!("{model} ({cores} cores online)")
 }
 
-/// `YYYY-MM-DD hh:mm UTC`.
+/// Formats a time as `YYYY-MM-DD hh:mm UTC`.
 fn utc_date(now: SystemTime) -> String {
     let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as libc::time_t);
-    // SAFETY: the structure holds integers and a pointer, for which zero is valid.
+    // SAFETY: the structure consists of integers and a pointer, for which zero is valid.
     let mut date: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: both are valid places.
+    // SAFETY: both pointers are to live local variables; the call reads the first and writes the second.
     unsafe { libc::gmtime_r(&raw const seconds, &raw mut date) };
     let libc::tm { tm_year, tm_mon, tm_mday, tm_hour, tm_min, .. } = date;
     format!("{:04}-{:02}-{tm_mday:02} {tm_hour:02}:{tm_min:02} UTC", tm_year + 1900, tm_mon + 1)

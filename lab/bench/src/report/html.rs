@@ -1,4 +1,4 @@
-//! Reports as one HTML file: what was measured as bars and as tables.
+//! Reports as one HTML file, with bars and tables.
 
 use super::table::{Cell, Shown, Table};
 use super::{Column, Report};
@@ -22,7 +22,7 @@ pub(super) fn report(report: &Report) -> String {
     html
 }
 
-/// The bars of each column that was measured, then all numbers.
+/// Returns the bars of each measured column, then all numbers.
 fn section(table: &Table) -> String {
     let mut html = format!("<section>\n<h2>{}</h2>\n", escape(&table.title));
     let shown: Vec<usize> =
@@ -55,7 +55,7 @@ fn heading(column: &Column) -> String {
     column.heading.replace('\n', " ")
 }
 
-/// What stands in a row before its first measured figure.
+/// Returns the cells of a row before its first measured figure.
 fn label(row: &[Cell], shown: &[usize]) -> String {
     let lead = shown.iter().map(|at| &row[*at]).take_while(|cell| !matches!(cell, Cell::Spread(_)));
     lead.map(text).filter(|text| !text.is_empty()).collect::<Vec<_>>().join(", ")

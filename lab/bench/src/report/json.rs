@@ -1,4 +1,4 @@
-//! Reports as JSON: numbers in full, spreads with their range, names that stay.
+//! Reports as JSON: exact numbers, spreads with their range, stable names.
 
 use super::Report;
 use super::table::{Cell, Table};
@@ -44,7 +44,7 @@ fn cell(cell: &Cell) -> Value {
     }
 }
 
-/// Whole numbers without a point, so that counters read as such.
+/// Returns whole numbers as JSON integers, so that counters are printed without a decimal point.
 fn number_value(number: f64) -> Value {
     const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
     if number.fract() == 0.0 && number.abs() < EXACT_MAX { (number as i64).into() } else { number.into() }

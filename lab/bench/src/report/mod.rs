@@ -1,4 +1,4 @@
-//! What experiments say: one table model, printed as text or as JSON, always with its conditions.
+//! Output of experiments: one table model, printed as text or JSON, always with its conditions.
 
 mod conditions;
 mod html;
@@ -12,35 +12,35 @@ pub use table::{Cell, Column, Figure, Shown, Table};
 use farcall::select::Wish;
 use std::fmt;
 
-/// What every report about the software RNIC says: its figures are not those of a network.
+/// Notice in every report on the software RNIC.
 const SOFTWARE_RNIC_NOTICE: &str =
     "The software RNIC on one host measures inter-process communication, not a network.";
-/// What a report says instead when both ends use one RNIC of this host.
+/// Notice that replaces it if both ends use one RNIC of this host.
 const ONE_RNIC_NOTICE: &str =
     "Both ends are on this host and its RNIC: messages turn around in the adapter and need not reach a wire.";
 
-/// The outcome of an experiment.
+/// Results of an experiment.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// What was measured.
+    /// Title.
     pub title: String,
-    /// Under which conditions.
+    /// Conditions of the measurement.
     pub conditions: Conditions,
-    /// The figures.
+    /// Measured figures.
     pub tables: Vec<Table>,
-    /// What makes the figures unfit for a decision; shown before everything else.
+    /// Conditions that make the figures unusable for a decision; shown first.
     pub warnings: Vec<String>,
-    /// What a reader must know to read them.
+    /// Explanations for the reader.
     pub notes: Vec<String>,
-    /// What went wrong; a report with problems makes the command fail.
+    /// Faults; a report with problems makes the command fail.
     pub problems: Vec<String>,
 }
 
-/// The problem of a report that a signal ended.
+/// Problem of a report that was ended by a signal.
 const INTERRUPTED: &str = "interrupted before the end";
 
 impl Report {
-    /// An empty report that carries the notice about the software RNIC.
+    /// Creates an empty report with the notice on the software RNIC.
     #[must_use]
     pub fn new(title: impl Into<String>, conditions: Conditions) -> Self {
         Self {
@@ -53,7 +53,7 @@ impl Report {
         }
     }
 
-    /// Says that both ends used an RNIC of this host, if they did.
+    /// Replaces that notice if both ends used an RNIC of this host.
     #[must_use]
     pub fn over(mut self, provider: Wish) -> Self {
         if provider == Wish::Ibv {
@@ -62,7 +62,7 @@ impl Report {
         self
     }
 
-    /// Adds a warning, unless it is there already.
+    /// Adds a warning, unless it exists already.
     pub fn warn(&mut self, warning: impl Into<String>) {
         let warning = warning.into();
         if !self.warnings.contains(&warning) {
@@ -70,7 +70,7 @@ impl Report {
         }
     }
 
-    /// Adds a note, unless it is there already.
+    /// Adds a note, unless it exists already.
     pub fn note(&mut self, note: impl Into<String>) {
         let note = note.into();
         if !self.notes.contains(&note) {
@@ -78,7 +78,7 @@ impl Report {
         }
     }
 
-    /// Hands on whether an experiment goes on; that it does not is a problem.
+    /// Returns `goes_on`; if it is false, adds the interruption to the problems.
     #[must_use]
     pub fn goes_on(&mut self, goes_on: bool) -> bool {
         if !goes_on {
@@ -87,8 +87,8 @@ impl Report {
         goes_on
     }
 
-    /// Makes the interruption the only problem. A signal reaches servers and clients of a benchmark one after the other,
-    /// so others may be consequences, such as broken connections: they become a note.
+    /// Makes the interruption the only problem. A signal reaches servers and clients of a benchmark one after another,
+    /// so other problems may be consequences, such as broken connections. They become a note.
     pub fn interrupted(&mut self) {
         let others: Vec<String> = self.problems.drain(..).filter(|problem| problem != INTERRUPTED).collect();
         self.problems.push(INTERRUPTED.to_owned());
@@ -97,33 +97,33 @@ impl Report {
         }
     }
 
-    /// Whether nothing went wrong.
+    /// Returns whether there are no problems.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.problems.is_empty()
     }
 
-    /// The report as one HTML file that needs no network.
+    /// Returns the report as one HTML file that needs no network.
     #[must_use]
     pub fn to_html(&self) -> String {
         html::report(self)
     }
 
-    /// The report as one JSON value; stable names, no formatting of numbers.
+    /// Returns the report as one JSON value with stable names and exact numbers.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         json::report(self)
     }
 }
 
-/// Tables as wide as the terminal, at most 100 columns; what is left out is named.
+/// Prints tables as wide as the terminal, at most 100 columns; columns that are left out are named.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text::report(self, Some(text::width()), f)
     }
 }
 
-/// A report with all columns and ranges, however wide.
+/// A report with all columns and ranges, regardless of the width.
 #[derive(Debug)]
 pub struct Wide<'a>(pub &'a Report);
 

@@ -2,35 +2,35 @@
 
 use crate::measure::Spread;
 
-/// What a column holds.
+/// A column of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
-    /// Its name in JSON: `snake_case`, unit last.
+    /// Name in JSON: `snake_case`, unit last.
     pub key: &'static str,
-    /// Its heading in text.
+    /// Heading in text.
     pub heading: &'static str,
-    /// Digits after the point in text. JSON carries numbers in full.
+    /// Number of decimals in text. JSON contains exact numbers.
     pub decimals: usize,
-    /// Whether text shows the range of repeated figures. JSON always carries it.
+    /// `true` if text shows the range of repeated figures. JSON always contains it.
     pub shows_range: bool,
-    /// Where it is shown; JSON always has it.
+    /// Outputs that show the column; JSON always contains it.
     pub shown: Shown,
 }
 
 impl Column {
-    /// A column of whole numbers or of text.
+    /// Creates a column of whole numbers or text.
     #[must_use]
     pub const fn new(key: &'static str, heading: &'static str) -> Self {
         Self::with_decimals(key, heading, 0)
     }
 
-    /// A column of numbers with `decimals` digits after the point.
+    /// Creates a column of numbers with `decimals` decimals.
     #[must_use]
     pub const fn with_decimals(key: &'static str, heading: &'static str, decimals: usize) -> Self {
         Self { key, heading, decimals, shows_range: true, shown: Shown::Always }
     }
 
-    /// A column for programs alone: in JSON, not in text.
+    /// Creates a column that is only contained in JSON.
     #[must_use]
     pub const fn json_only(key: &'static str) -> Self {
         let mut column = Self::new(key, "");
@@ -38,14 +38,14 @@ impl Column {
         column
     }
 
-    /// The same column, shown in wide text alone.
+    /// Returns the column, shown in wide text only.
     #[must_use]
     pub const fn wide(mut self) -> Self {
         self.shown = Shown::InWideText;
         self
     }
 
-    /// The same column, its range left out in text.
+    /// Returns the column without its range in text.
     #[must_use]
     pub const fn median_only(mut self) -> Self {
         self.shows_range = false;
@@ -53,14 +53,14 @@ impl Column {
     }
 }
 
-/// Where a column is shown.
+/// Outputs that show a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
     /// In all text.
     Always,
-    /// In text that may be as wide as it needs.
+    /// In text without a limit of width.
     InWideText,
-    /// For programs alone.
+    /// In JSON only.
     OnlyInJson,
 }
 
@@ -73,7 +73,7 @@ pub enum Cell {
     Number(f64),
     /// A number measured several times.
     Spread(Spread),
-    /// Nothing to say: not applicable or not measurable here.
+    /// Not applicable, or not measurable here.
     None,
 }
 
@@ -113,21 +113,21 @@ impl<T: Into<Cell>> From<Option<T>> for Cell {
     }
 }
 
-/// A column, and which figure of a sample it shows; one that is not a number is none.
+/// A column, and the figure of a sample that it shows; NaN becomes an empty cell.
 pub type Figure<S> = (Column, fn(&S) -> f64);
 
 /// Rows of figures under common headings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {
-    /// What the rows have in common.
+    /// Title of the table.
     pub title: String,
-    /// Headings.
+    /// Columns.
     pub columns: Vec<Column>,
     rows: Vec<Vec<Cell>>,
 }
 
 impl Table {
-    /// An empty table.
+    /// Creates an empty table.
     #[must_use]
     pub fn new(title: impl Into<String>, columns: Vec<Column>) -> Self {
         Self { title: title.into(), columns, rows: Vec::new() }
@@ -136,28 +136,28 @@ impl Table {
     /// Adds a row.
     ///
     /// # Panics
-    /// When it has another number of cells than the table has columns: a defect of the caller.
+    /// Panics if the number of cells is not that of the columns.
     pub fn push(&mut self, row: Vec<Cell>) {
         assert_eq!(row.len(), self.columns.len(), "a row needs one cell for each column");
         self.rows.push(row);
     }
 
-    /// An empty table whose rows begin with `lead` and go on with `figures`.
+    /// Creates an empty table whose columns are `lead` followed by those of `figures`.
     pub fn of_figures<S>(title: impl Into<String>, mut lead: Vec<Column>, figures: &[Figure<S>]) -> Self {
         lead.extend(figures.iter().map(|(column, _)| column.clone()));
         Self::new(title, lead)
     }
 
-    /// Adds a row: `lead`, then what `samples` spread over.
+    /// Adds a row: `lead`, then the spread of each figure over `samples`.
     ///
     /// # Panics
-    /// As [`Self::push`].
+    /// Those of [`Self::push`].
     pub fn push_figures<S>(&mut self, mut lead: Vec<Cell>, figures: &[Figure<S>], samples: &[S]) {
         lead.extend(figures.iter().map(|(_, figure)| Cell::from(Spread::of(samples.iter().map(figure)))));
         self.push(lead);
     }
 
-    /// All rows, in order.
+    /// Returns all rows in order.
     #[must_use]
     pub fn rows(&self) -> &[Vec<Cell>] {
         &self.rows

@@ -5,19 +5,19 @@ use super::table::{Cell, Column, Shown, Table};
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, TableStyle};
 use std::fmt;
 
-/// The usual width of text, in columns.
+/// Default width of text in columns.
 const WIDTH_MAX: usize = 100;
-/// A terminal that says it is narrower is not believed: no table is readable there.
+/// Minimum width in columns; a smaller reported width is ignored, because no table would be readable.
 const WIDTH_MIN: usize = 40;
 
-/// What fits the terminal, or the usual width where standard output is none.
+/// Returns the width of the terminal, or the default if standard output is not a terminal.
 pub(super) fn width() -> usize {
     let terminal = console::Term::stdout();
     let columns = terminal.is_term().then(|| terminal.size_checked()).flatten().map(|(_, columns)| columns);
     columns.map_or(WIDTH_MAX, |columns| usize::from(columns).clamp(WIDTH_MIN, WIDTH_MAX))
 }
 
-/// What a mark behind a figure means.
+/// Explanation of the mark behind a figure.
 const DISTURBED: &str = "! A repetition was more than twice, or less than half, this median: something disturbed the run. Measure again.";
 
 pub(super) fn report(report: &Report, width_max: Option<usize>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -50,14 +50,14 @@ pub(super) fn report(report: &Report, width_max: Option<usize>, f: &mut fmt::For
     Ok(())
 }
 
-/// Whether a figure of the table carries the mark.
+/// Returns whether a figure of the table has the mark.
 fn is_disturbed(table: &Table) -> bool {
     let marks = |(column, cell): (&Column, &Cell)| column.marks(cell);
     table.rows().iter().any(|row| table.columns.iter().zip(row).any(marks))
 }
 
 impl Column {
-    /// Whether a figure stands out so that its reader must know: one whose range matters.
+    /// Returns whether a figure is marked: its range is shown and it was disturbed.
     fn marks(&self, cell: &Cell) -> bool {
         self.shows_range && matches!(cell, Cell::Spread(spread) if spread.is_disturbed())
     }
@@ -66,12 +66,13 @@ impl Column {
 /// A table as text.
 struct Rendered {
     text: String,
-    /// What it does not show.
+    /// Names of the parts that it does not show.
     left_out: Vec<String>,
 }
 
 impl Rendered {
-    /// The table with as much as fits: first its ranges are shortened, then left out, then its last columns.
+    /// Returns the table within the width. To fit, first its ranges are shortened, then left out, then its last
+    /// columns are left out.
     fn within(table: &Table, width_max: Option<usize>) -> Self {
         let (mut shown, wide): (Vec<usize>, Vec<usize>) = (0..table.columns.len())
             .filter(|place| table.columns[*place].shown != Shown::OnlyInJson)
@@ -97,18 +98,18 @@ impl Rendered {
     }
 }
 
-/// How the range behind a median is shown.
+/// Form of the range behind a median.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ranges {
-    /// Its ends.
+    /// Both bounds.
     Full,
-    /// How far its ends are from the median.
+    /// Distances of the bounds from the median in percent.
     Percent,
-    /// Not at all.
+    /// No range.
     None,
 }
 
-/// A rule above, below and under the heading, none between rows.
+/// Rules above, below and under the heading, none between rows.
 const RULES: TableStyle = {
     let rule = LineStyle::none().fill('─').junction('─');
     TableStyle::new().top_border(rule).header_separator(rule).bottom_border(rule)
@@ -159,7 +160,7 @@ fn format_cell(cell: &Cell, column: &Column, ranges: Ranges) -> String {
     }
 }
 
-/// With thousands separated by commas.
+/// Formats a number with thousands separated by commas.
 fn format_number(number: f64, decimals: usize) -> String {
     let plain = format!("{:.decimals$}", number.abs());
     let (whole, fraction) = plain.split_at(plain.find('.').unwrap_or(plain.len()));

@@ -1,23 +1,23 @@
-//! What a measurement costs both ends.
+//! Processor time of both ends during a measurement.
 
 use crate::measure::CpuMeter;
 use crate::peer::{Peer, PeerError};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// Processor time of both ends over the whole of a measurement, in cores: 1.0 is a core kept busy.
+/// Processor time of both ends during a complete measurement, in cores: 1.0 is one core fully used.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct BothEnds {
-    /// Of the measuring process.
+    /// Cores used by the measuring process.
     pub client: f64,
-    /// Of its peer.
+    /// Cores used by its peer.
     pub server: f64,
 }
 
 pub(super) struct Meter<'a> {
     client: CpuMeter,
     server: &'a Peer,
-    /// When the measurement began, and what its peer had used by then.
+    /// Start of the measurement, and the processor time that the peer had used by then.
     server_start: (Instant, Duration),
 }
 

@@ -1,7 +1,8 @@
-//! Which end issues: in-bound and out-bound operations of the serving end, of one client process or several.
+//! Direction of operations: in-bound and out-bound operations of the serving end, with one client process or several.
 //!
-//! An operation is in-bound at the end whose memory it reaches. So a passive server is measured by clients that issue,
-//! and a server that issues by clients that are passive (RF-RPC, section 2.2; HERD, figures 3 and 4).
+//! An operation is in-bound at the end whose memory it accesses. A passive server is therefore measured by clients
+//! that issue operations, and a server that issues operations by passive clients (RF-RPC, section 2.2; HERD, figures 3
+//! and 4).
 
 use super::cost::{BothEnds, Meter};
 use super::end::End;
@@ -18,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
-/// Seen from the serving end.
+/// Direction of operations as seen from the serving end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Direction {
     /// Clients issue.
@@ -39,16 +40,16 @@ impl fmt::Display for Direction {
 /// A rate of operations.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
-    /// Operations a second, of all clients.
+    /// Operations a second, summed over all clients.
     pub per_second: f64,
-    /// What it cost, of all processes.
+    /// Processor time of all processes.
     pub cores: BothEnds,
 }
 
-/// Measures a throughput between so many processes here and one at the serving end for each.
+/// Measures a throughput between `clients` processes on this host and one process per client at the serving end.
 ///
 /// # Errors
-/// When it is no throughput, or as [`measure`](super::measure).
+/// Returns an error if the task is not a throughput, or those of [`measure`](super::measure).
 pub fn rate(
     chosen: &Chosen,
     task: RnicTask,
@@ -82,7 +83,7 @@ pub fn rate(
     Ok(Rate { per_second: sum(|it| it.messages_per_second), cores })
 }
 
-/// A client, in this process or in one of its own.
+/// One of several clients, run in this process or in a process of its own.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct OneOfMany {
     task: RnicTask,
@@ -104,7 +105,7 @@ impl Client for OneOfMany {
 }
 
 impl OneOfMany {
-    /// Calls `connected` before anything is measured.
+    /// Connects, calls `connected`, then measures.
     fn measure(&self, connected: impl FnOnce() -> Result<(), RnicError>) -> Result<RnicResult, RnicError> {
         let chosen = self.selection.choose()?;
         match self.direction {
@@ -113,7 +114,7 @@ impl OneOfMany {
         }
     }
 
-    /// This process is the target.
+    /// Measures an issuing peer, with this process as the passive target.
     fn measure_issuer(
         &self,
         chosen: &Chosen,
@@ -145,7 +146,7 @@ impl OneOfMany {
     }
 }
 
-/// The serving end's part where it issues.
+/// Task of the serving end if it issues the operations.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Issuer {
     task: RnicTask,
@@ -154,11 +155,11 @@ pub struct Issuer {
     duration: Duration,
 }
 
-/// All targets are connected.
+/// Sent when all targets are connected.
 #[derive(Debug, Serialize, Deserialize)]
 struct Begin;
 
-/// What an issuer tells.
+/// Results that an issuer reports.
 #[derive(Debug, Serialize, Deserialize)]
 struct Issued {
     messages_per_second: f64,
@@ -177,7 +178,7 @@ impl PeerTask for Issuer {
 
 impl Issuer {
     fn issue(&self, place: &PeerPlace) -> Result<(), RnicError> {
-        // It may have come from another host.
+        // The task may have been sent by another host, so it is checked again.
         self.task.check()?;
         let chosen = place.nic(&self.selection).choose()?;
         place.ready()?;
@@ -186,7 +187,7 @@ impl Issuer {
         let Begin = handshake::receive(control)?;
         let issued = self.throughput(&mut end, &mut Watch::initiator(control));
         handshake::send(control, &issued.map_err(|error| error.to_string()))?;
-        // The queue pairs stay until the target has seen everything.
+        // The queue pairs are retained until the target has received all messages.
         let _ = handshake::receive::<Stop>(control);
         Ok(())
     }

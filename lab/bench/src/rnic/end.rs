@@ -1,5 +1,5 @@
-//! One end of a measurement: memory, one completion queue, and rows of queue pairs that are connected to the other
-//! end's.
+//! One end of a measurement: memory, one completion queue, and groups of queue pairs that are connected to those of
+//! the other end.
 
 use super::RnicError;
 use super::handshake::{self, Card, Ready};
@@ -20,42 +20,42 @@ use farcall_verbs::{
 };
 use std::sync::Arc;
 
-/// Of messages that are inlined by default, the longest.
+/// Length in bytes of the longest message that is inlined by default.
 const INLINE_AUTO_MAX_BYTES: u32 = 256;
-/// Completions taken at once.
+/// Maximum number of completions per poll.
 const WCS: usize = 64;
-/// Receives of a shared queue, where a device has as many.
+/// Number of receives of a shared queue, if the device supports that many.
 const SRQ_DEPTH_MAX: u32 = 4096;
 
-/// Receives of each queue pair for datagrams that only introduce the other end.
+/// Receives of each queue pair that receives datagrams only to introduce the other end.
 const INTRODUCTION_RECEIVES: u32 = 4;
 
-/// What an end consists of.
+/// Configuration of an end.
 #[derive(Debug, Clone)]
 pub(super) struct EndPlan {
-    /// A row of queue pairs for each: transport and number.
+    /// Transport and number of queue pairs of each lane.
     pub(super) lanes: Vec<(Transport, u32)>,
     pub(super) places: Places,
-    /// Requests outstanding on a queue pair at most.
+    /// Maximum number of outstanding requests of a queue pair.
     pub(super) send_depth: u32,
-    /// Receives posted to each queue pair (or its share of a shared queue); 0 if nothing consumes any.
+    /// Receives posted to each queue pair (or its share of a shared queue); 0 if no operation consumes any.
     pub(super) receives: u32,
-    /// How few of them will do, where a completion queue has no room for more.
+    /// Smallest sufficient number of receives, for completion queues without capacity for `receives`.
     pub(super) receives_min: u32,
-    /// Receives posted again at once.
+    /// Number of consumed receives that are posted again together.
     pub(super) receive_batch: u32,
-    /// Whether each receive has a place of its own; otherwise all have the first.
+    /// `true` if each receive has a slot of its own; otherwise all use the first.
     pub(super) places_differ: bool,
-    /// Whether all queue pairs take receives from one queue.
+    /// `true` if all queue pairs consume receives from one shared queue.
     pub(super) shares_receives: bool,
-    /// Whether it sleeps on completion events.
+    /// `true` if the end sleeps on completion events instead of polling.
     pub(super) sleeps: bool,
     pub(super) inlining: Inlining,
-    /// Whether peers execute atomics here.
+    /// `true` if peers execute atomics on this end's memory.
     pub(super) with_atomics: bool,
 }
 
-/// The fields are dropped in order: queue pairs before what they use.
+/// Fields are dropped in this order: queue pairs before the objects that they use.
 pub(super) struct End {
     pub(super) lanes: Vec<Lane>,
     pub(super) receives: Receives,
@@ -63,18 +63,18 @@ pub(super) struct End {
     channel: Option<Arc<dyn CompChannel>>,
     pub(super) memory: Memory,
     remote: Card,
-    /// Whether both ends' memory may be polled for the last byte of a WRITE.
+    /// `true` if the memory of both ends may be polled for the last byte of a WRITE.
     pub(super) places_in_order: bool,
     pub(super) is_inline: bool,
-    /// Messages of one queue pair that the other end has receives for.
+    /// Messages of one queue pair for which the other end has receives.
     pub(super) receives_there: u32,
-    /// What the last look before sleeping came to.
+    /// Result of the last poll before sleeping.
     found: Result<usize, RnicError>,
     pub(super) wcs: [Wc; WCS],
 }
 
 impl End {
-    /// Connects to the process behind `control`, which does the same.
+    /// Connects to the process behind `control`, which executes the same steps.
     pub(super) fn connect(
         provider: &dyn Provider,
         control: &Control,
@@ -139,7 +139,7 @@ impl End {
         Ok(end)
     }
 
-    /// Posts receives; no end goes on before the other has, too.
+    /// Posts the receives, then waits until the other end has posted its own.
     fn start(&mut self, control: &Control) -> Result<(), RnicError> {
         self.receives.post_all(&mut self.lanes)?;
         let region = self.memory.region();
@@ -155,10 +155,10 @@ impl End {
         self.introduce(control)
     }
 
-    /// Whether a WRITE may be found by its last byte.
+    /// Checks that a WRITE may be detected by its last byte.
     ///
     /// # Errors
-    /// When that is neither promised nor assumed.
+    /// Returns an error if the order of bytes is neither guaranteed by the devices nor assumed by the task.
     pub(super) fn require_order(&self, is_assumed: bool) -> Result<(), RnicError> {
         if self.places_in_order || is_assumed { Ok(()) } else { Err(RnicError::NotInOrder) }
     }
@@ -168,8 +168,8 @@ impl End {
         Remote { grant: &self.remote.memory, offset }
     }
 
-    /// Requests that queue pair `qp` of `lane` (of datagrams; of a connection, any of the lane) posts together, one for
-    /// each of `signalled`.
+    /// Returns requests that queue pair `qp` of `lane` posts together, one for each element of `signalled`. A chain of
+    /// a connected lane can be used by all its queue pairs, one of datagrams only by `qp`.
     pub(super) fn chain(
         &self,
         operation: Operation,
@@ -183,8 +183,8 @@ impl End {
         Ok(self.lanes[lane].qps[qp].chain(&signalled.map(of).collect::<Vec<_>>())?)
     }
 
-    /// Posts one request towards the other end's place `to`. If it is signalled, its completion carries the number of
-    /// the queue pair, counted through all lanes.
+    /// Posts one request to slot `to` of the other end. If it is signalled, its completion carries the index of the
+    /// queue pair, counted over all lanes.
     pub(super) fn post(
         &mut self,
         operation: Operation,
@@ -203,7 +203,7 @@ impl End {
         Ok(())
     }
 
-    /// Takes completions into `wcs`; if there are none, spins a turn or sleeps, as planned.
+    /// Polls completions into `wcs`. If there are none, spins once or sleeps, as configured.
     #[inline]
     pub(super) fn look(&mut self, watch: &mut Watch<'_>) -> Result<usize, Halt> {
         let count = self.poll()?;
@@ -218,7 +218,7 @@ impl End {
         Ok(0)
     }
 
-    /// Takes completions into `wcs`.
+    /// Polls completions into `wcs`.
     #[inline]
     pub(super) fn poll(&mut self) -> Result<usize, RnicError> {
         let count = self.cq.poll(&mut self.wcs)?;
@@ -241,45 +241,45 @@ impl End {
         Ok(0)
     }
 
-    /// Takes note of a signalled request that is complete.
+    /// Records a completed signalled request.
     #[inline]
     pub(super) fn completed(&mut self, wc: &Wc) {
         qp(&mut self.lanes, send_tag(wc) as usize).complete(wc);
     }
 
-    /// Takes note of a receive of queue pair `qp` and posts receives again when enough are consumed.
+    /// Records one receive consumed by queue pair `qp`, and posts receives again when a batch has been consumed.
     #[inline]
     pub(super) fn received(&mut self, qp: usize) -> Result<(), RnicError> {
         self.received_many(qp, 1)
     }
 
-    /// Takes note of `count` receives of queue pair `qp`.
+    /// Records `count` receives consumed by queue pair `qp`.
     #[inline]
     pub(super) fn received_many(&mut self, qp: usize, count: u32) -> Result<(), RnicError> {
         self.receives.consumed(qp, count, &mut self.lanes)
     }
 }
 
-/// An operation on place `at` of the other end, as the queue pair posts it.
+/// Returns the verb of an operation on the remote location `at`.
 fn verb<'a>(operation: Operation, send: Verb<'a>, at: Remote<'a>) -> Verb<'a> {
     match operation {
         Operation::Write | Operation::WriteImm => Verb::Write(at),
         Operation::Read => Verb::Read(at),
         Operation::Send | Operation::SendImm => send,
-        // Swaps what is always there for the same, so that each succeeds.
+        // Compares with the value that is always there and swaps in the same value, so that each operation succeeds.
         Operation::CompareSwap => Verb::CompareSwap { at, compare: FILL_WORD, swap: FILL_WORD },
         Operation::FetchAdd => Verb::FetchAdd { at, add: 1 },
     }
 }
 
-/// Queue pair `index`, counted through all lanes.
+/// Returns queue pair `index`, counted over all lanes.
 #[inline]
 pub(super) fn qp(lanes: &mut [Lane], index: usize) -> &mut QueuePair {
     let (lane, qp) = lane_of(lanes, index);
     &mut lanes[lane].qps[qp]
 }
 
-/// The lane of queue pair `index`, counted through all lanes, and its place there.
+/// Returns the lane of queue pair `index`, counted over all lanes, and its index in that lane.
 #[inline]
 pub(super) fn lane_of(lanes: &[Lane], mut index: usize) -> (usize, usize) {
     for (number, lane) in lanes.iter().enumerate() {
@@ -291,7 +291,7 @@ pub(super) fn lane_of(lanes: &[Lane], mut index: usize) -> (usize, usize) {
     unreachable!("queue pairs are counted when they are made")
 }
 
-/// So that it can be slept over.
+/// An endpoint, so that a `WaitSet` can wait for it.
 impl Endpoint for End {
     fn progress(&mut self, _now: Nanos) -> Next {
         self.found = self.poll();
@@ -308,11 +308,11 @@ impl Endpoint for End {
 }
 
 impl EndPlan {
-    /// Receives of one queue pair such that all completions fit a completion queue.
+    /// Returns the number of receives per queue pair for which the completion queue can hold all completions.
     fn receives_each(&self, qps: u32, device: &DeviceAttr) -> Result<u32, RnicError> {
         let with_datagrams = self.lanes.iter().any(|(transport, _)| *transport == Transport::Ud);
         let (receives, min) = match self.receives {
-            // Introductions need some.
+            // Introductions need receives.
             0 if with_datagrams => (INTRODUCTION_RECEIVES, 1),
             0 => return Ok(0),
             receives => (receives, self.receives_min),
@@ -326,7 +326,7 @@ impl EndPlan {
 }
 
 impl Inlining {
-    /// Bytes of the longest message that is inlined.
+    /// Returns the length in bytes of the longest message that is inlined.
     pub(super) fn max_bytes(self, device_max_bytes: u32) -> u32 {
         match self {
             Self::Auto => device_max_bytes.min(INLINE_AUTO_MAX_BYTES),

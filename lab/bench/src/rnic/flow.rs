@@ -1,6 +1,6 @@
-//! Flow control over transports that have none: the target of messages returns a credit for every so many, and the
-//! initiator has no more under way than the target has receives for. Without it a sender that is faster measures how
-//! fast it can lose.
+//! Flow control for transports that have none. The target returns one credit for each batch of received messages, and
+//! the initiator has no more messages outstanding than the target has receives. Without flow control, a faster sender
+//! would measure its rate of lost messages.
 
 use super::RnicError;
 use super::end::End;
@@ -8,26 +8,28 @@ use super::operation::Operation;
 use super::task::RnicTask;
 use farcall_link::{Chain, Piece};
 
-/// Credits of a queue pair that may be under way: receives that an initiator posts for them.
+/// Maximum number of outstanding credits of a queue pair: the receives that an initiator posts for them.
 pub(super) const CREDITS_MAX: u32 = 32;
 
-/// The terms, which both ends derive alike.
+/// Parameters that both ends derive from the task in the same way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Flow {
-    /// Messages of a queue pair that may be under way.
+    /// Maximum number of outstanding messages of a queue pair.
     pub(super) capacity: u32,
-    /// Messages that a credit stands for.
+    /// Number of messages that one credit acknowledges.
     pub(super) credit_every: u32,
 }
 
 impl Flow {
-    /// Of a target with receives for `capacity` messages of each queue pair; `None` if the transport needs none.
+    /// Returns the parameters for a target with receives for `capacity` messages of each queue pair; `None` if the
+    /// transport needs no flow control.
     pub(super) fn of(task: &RnicTask, capacity: u32) -> Result<Option<Self>, RnicError> {
         if !task.is_unreliable() || !task.operation.consumes_receive() {
             return Ok(None);
         }
         let chain = task.tuning.chain;
-        // Even when the target keeps credits for the last few messages, another chain has room.
+        // Chosen such that the window has space for another chain even while the target has not yet returned a credit
+        // for the last few messages.
         let room = (capacity + 1).saturating_sub(chain);
         let credit_every = (capacity / 4).max(1).min(room);
         if credit_every == 0 || capacity / credit_every > CREDITS_MAX {
@@ -37,12 +39,12 @@ impl Flow {
     }
 }
 
-/// A target's credits.
+/// Credits that a target returns.
 pub(super) struct Credits {
     flow: Flow,
-    /// Messages of each queue pair since the last.
+    /// Messages of each queue pair since its last credit.
     received: Vec<u32>,
-    /// One message of a byte, of each queue pair.
+    /// Request of each queue pair that sends one credit, a message of one byte.
     chains: Vec<Chain>,
 }
 
@@ -54,7 +56,8 @@ impl Credits {
         Ok(Self { flow, received: vec![0; qps], chains: (0..qps).map(credit).collect::<Result<_, _>>()? })
     }
 
-    /// `count` messages of queue pair `qp` came, and receives were posted again.
+    /// Records `count` messages of queue pair `qp`, whose receives have been posted again, and sends the credits that
+    /// are due.
     #[inline]
     pub(super) fn count(&mut self, end: &mut End, qp: usize, count: u32) -> Result<(), RnicError> {
         self.received[qp] += count;

@@ -1,5 +1,5 @@
-//! Datagrams that make two ends known to each other before anything is measured: on the way of the first ones a device
-//! may have to find out where its destination is, and drop what comes meanwhile.
+//! Datagrams exchanged before the measurement. To send the first ones, a device may have to resolve the address of its
+//! destination, and may drop further datagrams in the meantime.
 
 use super::RnicError;
 use super::end::{End, lane_of};
@@ -12,16 +12,17 @@ use farcall_link::Transport;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
-/// How often introductions are sent again.
+/// Maximum number of rounds in which introductions are sent.
 const ROUNDS: u32 = 40;
 
-/// The queue pairs, counted through all lanes, that have not heard from the other end. What it sends to them next is
-/// waited for, also if an earlier introduction comes meanwhile: none may come in between what is measured.
+/// Queue pairs, counted over all lanes, that have not received an introduction. Each introduction sent to them is
+/// awaited, even if one of an earlier round arrives in the meantime: none may arrive during the measurement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Missing(Vec<usize>);
 
 impl End {
-    /// Sends a datagram over each datagram queue pair and waits for the other end's; what is lost is sent again.
+    /// Sends a datagram over each datagram queue pair and waits for that of the other end. Lost datagrams are sent
+    /// again.
     pub(super) fn introduce(&mut self, control: &Control) -> Result<(), RnicError> {
         let mut mine = Missing(self.datagram_qps());
         if mine.0.is_empty() {
@@ -35,7 +36,7 @@ impl End {
             self.hear(&mut mine, round, theirs.0.len())?;
             theirs = handshake::exchange(control, &mine)?;
             if mine.0.is_empty() && theirs.0.is_empty() {
-                // Introductions are none of the messages that are counted.
+                // Introductions do not count as messages.
                 self.receives.total = 0;
                 return Ok(());
             }
@@ -58,8 +59,8 @@ impl End {
         self.post(Operation::SendImm, lane_of(&self.lanes, qp), place, round as usize, true)
     }
 
-    /// Takes the completions of `sent` introductions, and those of the other end, of this round, as they come within
-    /// the time after which they are lost.
+    /// Handles the completions of `sent` introductions and the other end's introductions of this round, as far as they
+    /// arrive before the loss timeout.
     fn hear(&mut self, missing: &mut Missing, round: u32, sent: usize) -> Result<(), RnicError> {
         let start = Instant::now();
         let mut completed = 0;

@@ -1,5 +1,5 @@
-//! A row of queue pairs of one transport, each connected to (or, of datagrams, talking to) its counterpart in the row
-//! at the other end.
+//! A group of queue pairs of one transport. Each is connected to its counterpart of the group at the other end, or
+//! exchanges datagrams with it.
 
 use super::RnicError;
 use crate::peer::PeerError;
@@ -12,11 +12,11 @@ use farcall_verbs::RawCq;
 pub(super) struct Lane {
     pub(super) transport: Transport,
     pub(super) qps: Vec<QueuePair>,
-    /// Where each pair sends its datagrams.
+    /// Destination address of each queue pair's datagrams; empty for connections.
     addresses: Vec<AddressId>,
 }
 
-/// A lane that is not connected yet.
+/// A lane that is not yet connected.
 pub(super) enum Row {
     Connections(Transport, Vec<Connection>),
     Datagrams(Vec<Datagrams>),
@@ -45,7 +45,7 @@ impl Row {
         }
     }
 
-    /// Takes all queue pairs to RTS, towards those of the other end.
+    /// Moves all queue pairs to RTS, connected to those of the other end.
     pub(super) fn connect(self, nic: &Nic, remote: &[QpInfo]) -> Result<Lane, RnicError> {
         if self.infos(nic).len() != remote.len() {
             return Err(PeerError::Exchange("the other end has other queue pairs".to_owned()).into());
@@ -70,7 +70,7 @@ impl Row {
 }
 
 impl Lane {
-    /// A SEND of queue pair `qp`.
+    /// Returns a SEND of queue pair `qp`.
     pub(super) fn send(&self, qp: usize) -> Operation<'static> {
         self.addresses.get(qp).map_or(Operation::Send, |address| Operation::SendTo(*address))
     }

@@ -1,4 +1,4 @@
-//! One message at a time: there and back, or until the initiator's completion.
+//! Latency of single messages: round trips, or times until the initiator's completion.
 
 use super::RnicError;
 use super::end::End;
@@ -11,32 +11,34 @@ use crate::peer::PairPlan;
 use farcall_link::{Chain, Transport};
 use std::convert::Infallible;
 
-/// What was counted beside the latencies.
+/// Counts in addition to the latencies.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counted {
-    /// Requests executed, warm-up included.
+    /// Number of executed requests, warm-up included.
     pub(super) sent: u64,
-    /// Messages that went or came back lost and were sent again.
+    /// Number of messages that were lost in either direction and sent again.
     pub(super) lost: u64,
 }
 
-/// Looks at memory between two looks at the completion queue.
+/// Polls of memory between two polls of the completion queue.
 const TURNS_PER_POLL: u32 = 16;
 
-/// The mark of message `number`; neighbours differ, and so do the first and the fill.
+/// Returns the mark of message `number`. Marks of consecutive messages differ, and the first differs from the fill
+/// byte.
 fn mark_of(number: u64) -> u8 {
     (number % 128) as u8
 }
 
-/// Sends one message at a time, over each queue pair in turn.
+/// Sends one message at a time, over the queue pairs in turn.
 struct Sender {
-    /// Unsignalled and signalled, of each queue pair whose requests differ (one for all, except of datagrams).
+    /// Unsignalled and signalled request of each queue pair whose requests differ (one pair of requests for all queue
+    /// pairs, except with datagrams).
     requests: Vec<[Chain; 2]>,
     /// Unsignalled requests of each queue pair since the last signalled one.
     unsignalled: Vec<u32>,
     signal_every: u32,
     sent: u64,
-    /// Messages that came while a completion was waited for, and over which queue pair the last one came.
+    /// Number of messages that arrived while the sender waited for a completion, and queue pair of the last one.
     arrived: usize,
     from: usize,
 }
@@ -49,7 +51,7 @@ impl Sender {
         };
         let sets = if task.transport == Transport::Ud { qps } else { 1 };
         let requests = (0..sets).map(|qp| Ok::<_, RnicError>([request(qp, false)?, request(qp, true)?]));
-        // A message that is not copied by posting is waited for, because the next one overwrites it.
+        // A message that is not inlined must complete before the next one overwrites it.
         let is_each_signalled = !end.is_inline || task.test == RnicTest::Completion;
         Ok(Self {
             requests: requests.collect::<Result<_, _>>()?,
@@ -65,7 +67,7 @@ impl Sender {
         })
     }
 
-    /// Posts one request; a signalled one is waited for.
+    /// Posts one request, and waits for its completion if it is signalled.
     #[inline]
     fn send(&mut self, end: &mut End, qp: usize, watch: &mut Watch<'_>) -> Result<(), Halt> {
         self.unsignalled[qp] += 1;
@@ -81,14 +83,14 @@ impl Sender {
         Ok(())
     }
 
-    /// Takes completions; returns whether there was one of a request.
+    /// Polls completions; returns whether a request completed.
     #[inline]
     fn look(&mut self, end: &mut End, watch: &mut Watch<'_>) -> Result<bool, Halt> {
         let count = end.look(watch)?;
         Ok(self.take(end, count))
     }
 
-    /// Takes what was polled; returns whether there was a completion of a request.
+    /// Handles `count` polled completions; returns whether a request completed.
     #[inline]
     fn take(&mut self, end: &mut End, count: usize) -> bool {
         let mut is_sent = false;
@@ -105,8 +107,8 @@ impl Sender {
         is_sent
     }
 
-    /// Until a WRITE has come, which ends with `mark`. The completion queue is looked at now and then, as an endpoint
-    /// does: by that a software RNIC receives packets.
+    /// Waits until a WRITE that ends with `mark` has arrived. Polls the completion queue at intervals, as an endpoint
+    /// does: a software RNIC receives packets in that call.
     #[inline]
     fn wait_for_bytes(&mut self, end: &mut End, mark: u8, watch: &mut Watch<'_>) -> Result<(), Halt> {
         let mut turns = 0_u32;
@@ -123,7 +125,7 @@ impl Sender {
     }
 }
 
-/// Measures.
+/// Measures the latency of `task`.
 pub(super) fn measure(
     end: &mut End,
     task: &RnicTask,
@@ -149,7 +151,7 @@ pub(super) fn measure(
     Ok((round_trips, Counted { sent: sender.sent, lost }))
 }
 
-/// WRITE there; the answer is found by its last byte.
+/// Executes one round trip of WRITEs; polls memory for the last byte of the response.
 #[inline]
 fn write_and_look(
     end: &mut End,
@@ -164,7 +166,7 @@ fn write_and_look(
     sender.wait_for_bytes(end, mark, watch)
 }
 
-/// A message there; the answer consumes a receive. Returns how often it had to be sent again.
+/// Executes one round trip of messages that consume receives. Returns how often the message was sent again.
 #[inline]
 fn send_and_receive(
     end: &mut End,
@@ -190,14 +192,14 @@ fn send_and_receive(
         if came == mark {
             return Ok(lost);
         }
-        // The answer to a message that was taken for lost.
+        // Response to a message that had been considered lost.
         if !task.is_unreliable() {
             return Err(RnicError::Bytes("a message came back with another last byte").into());
         }
     }
 }
 
-/// One request until its completion.
+/// Executes one request and waits for its completion.
 #[inline]
 fn complete_one(
     end: &mut End,
@@ -217,7 +219,7 @@ fn complete_one(
     if is_right { Ok(()) } else { Err(RnicError::Bytes("a READ or atomic brought another value").into()) }
 }
 
-/// The target's part of a ping-pong of WRITEs.
+/// Runs the target of a ping-pong of WRITEs.
 pub(super) fn answer_writes(
     end: &mut End,
     task: &RnicTask,
@@ -237,7 +239,7 @@ pub(super) fn answer_writes(
     }
 }
 
-/// The target's part of a ping-pong of messages that consume receives.
+/// Runs the target of a ping-pong of messages that consume receives.
 pub(super) fn answer_messages(
     end: &mut End,
     task: &RnicTask,

@@ -1,18 +1,18 @@
-//! Which measurements make sense: by the specification, and by what a device has. A refusal names the nearest that
-//! does.
+//! Checks whether a measurement is possible, by the specification and by the capabilities of a device. A refusal names
+//! the nearest measurement that is possible.
 
 use super::operation::{ATOMIC_LEN_BYTES, Operation};
 use super::task::{Inlining, RnicTask, RnicTest};
 use farcall_link::Transport;
 use farcall_verbs::{DeviceAttr, OpCaps, PortAttr};
 
-/// A measurement that cannot be taken.
+/// A measurement that is not possible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}; nearest: {nearest}")]
 pub struct Illegal {
-    /// What was asked for, and why it cannot be.
+    /// The requested measurement and the reason why it is not possible.
     pub what: String,
-    /// What can.
+    /// The nearest measurement that is possible.
     pub nearest: String,
 }
 
@@ -21,10 +21,10 @@ fn illegal(what: impl Into<String>, nearest: impl Into<String>) -> Result<(), Il
 }
 
 impl RnicTask {
-    /// Checks what holds on every device.
+    /// Checks the requirements that apply to every device.
     ///
     /// # Errors
-    /// When the specification or the way of measuring does not allow it.
+    /// Returns an error if the specification or the measurement method does not allow the task.
     pub fn check(&self) -> Result<(), Illegal> {
         self.check_operation()?;
         self.check_length()?;
@@ -105,10 +105,10 @@ impl RnicTask {
         Ok(())
     }
 
-    /// Checks what a device has. [`Self::check`] comes first.
+    /// Checks the capabilities of a device. Callers run [`Self::check`] first.
     ///
     /// # Errors
-    /// When the device lacks something.
+    /// Returns an error if the device lacks a required capability.
     pub fn check_device(&self, device: &DeviceAttr, port: &PortAttr) -> Result<(), Illegal> {
         let Self { operation, transport, tuning, .. } = *self;
         let ops = device.ops(transport.qp_type());
@@ -154,7 +154,7 @@ fn nearest_operation(operation: Operation, transport: Transport) -> String {
     }
 }
 
-/// The transports of a device that have the operation, or else what it has.
+/// Returns the transports of a device that support the operation, or else the operations that it supports.
 fn offered(device: &DeviceAttr, operation: Operation) -> String {
     let with_operation: Vec<String> = Transport::ALL
         .into_iter()

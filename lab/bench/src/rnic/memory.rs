@@ -1,29 +1,29 @@
-//! An end's registered memory: places for incoming messages, then places for outgoing ones.
+//! Registered memory of an end: slots for incoming messages, then slots for outgoing ones.
 
 use farcall_link::{Nic, Piece, Region, RegionId};
 use farcall_verbs::Access;
 use std::sync::Arc;
 
-/// What places for incoming messages hold before anything comes, so that a READ can be checked.
+/// Initial content of the slots for incoming messages, against which a READ is checked.
 pub(super) const FILL: u8 = 0xa5;
-/// The same as the word that atomics find.
+/// [`FILL`] as the word on which atomics operate.
 pub(super) const FILL_WORD: u64 = 0xa5a5_a5a5_a5a5_a5a5;
-/// Bytes in front of a datagram in its receive (IBA 11.4.1.2).
+/// Length in bytes of the header in front of a received datagram (IBA 11.4.1.2).
 const GRH_LEN_BYTES: usize = 40;
-/// Room for them that leaves the message on a cache line of its own.
+/// Space for that header which leaves the message on a cache line of its own.
 const HEADROOM_BYTES: usize = 64;
 const PAGE_LEN_BYTES: usize = 4096;
 
-/// How much there is of each.
+/// Number and size of the slots.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Places {
-    /// Bytes of a message.
+    /// Length of a message in bytes.
     pub(super) len_bytes: usize,
-    /// Places for incoming messages.
+    /// Number of slots for incoming messages.
     pub(super) incoming: usize,
-    /// Places for outgoing messages.
+    /// Number of slots for outgoing messages.
     pub(super) outgoing: usize,
-    /// Whether datagrams come in.
+    /// `true` if this end receives datagrams.
     pub(super) with_grh: bool,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Allocates the places, for queues that attach them first.
+    /// Allocates and registers the slots. Queues that use the region must attach it first.
     pub(super) fn new(nic: &Nic, places: Places, access: Access) -> farcall_verbs::Result<Self> {
         let incoming_len_bytes = places.incoming_len_bytes();
         let len_bytes = incoming_len_bytes + places.outgoing * places.stride_bytes();
@@ -54,17 +54,18 @@ impl Memory {
         Piece { region: RegionId::FIRST, offset, len_bytes }
     }
 
-    /// An outgoing message; of READs and atomics, where the result comes.
+    /// Returns the slot of an outgoing message; READs and atomics store their result there.
     pub(super) fn outgoing(&self, place: usize) -> Piece {
         self.piece(self.places.outgoing_offset_bytes(place), self.places.len_bytes)
     }
 
-    /// An incoming message, to be sent on from where it lies.
+    /// Returns the slot of an incoming message, from which it can be sent.
     pub(super) fn incoming(&self, place: usize) -> Piece {
         self.piece(self.places.incoming_offset_bytes(place), self.places.len_bytes)
     }
 
-    /// Where a receive puts its message, which then lies where [`Self::incoming`] says.
+    /// Returns the buffer of a receive. The message that it receives lies in the range that [`Self::incoming`]
+    /// returns.
     pub(super) fn receive(&self, place: usize) -> Piece {
         let header_len_bytes = if self.places.with_grh { GRH_LEN_BYTES } else { 0 };
         let Piece { offset, len_bytes, .. } = self.incoming(place);
@@ -78,27 +79,27 @@ impl Memory {
         self.region.store_byte_relaxed(last, mark);
     }
 
-    /// The last byte of an outgoing place, where READs put theirs.
+    /// Returns the last byte of an outgoing slot, where READs store theirs.
     #[inline]
     pub(super) fn last_outgoing(&self, place: usize) -> u8 {
         let last = self.places.outgoing_offset_bytes(place) + self.places.len_bytes - 1;
         self.region.load_byte_acquire(last)
     }
 
-    /// The first word of an outgoing place, where atomics put what they found.
+    /// Returns the first word of an outgoing slot, where atomics store the previous value.
     #[inline]
     pub(super) fn word_outgoing(&self, place: usize) -> u64 {
         self.region.load_acquire(self.places.outgoing_offset_bytes(place))
     }
 
-    /// The last byte of an incoming message.
+    /// Returns the last byte of an incoming message.
     #[inline]
     pub(super) fn last_incoming(&self, place: usize) -> u8 {
         let last = self.places.incoming_offset_bytes(place) + self.places.len_bytes - 1;
         self.region.load_byte_acquire(last)
     }
 
-    /// The first word of the first incoming place, where atomics work.
+    /// Returns the first word of the first incoming slot, on which atomics operate.
     pub(super) fn first_word_incoming(&self) -> u64 {
         self.region.load_acquire(self.places.incoming_offset_bytes(0))
     }
@@ -109,12 +110,12 @@ impl Places {
         if self.with_grh { HEADROOM_BYTES } else { 0 }
     }
 
-    /// From one place to the next.
+    /// Returns the distance between two slots in bytes.
     pub(super) fn stride_bytes(&self) -> usize {
         (self.headroom_bytes() + self.len_bytes).next_multiple_of(64)
     }
 
-    /// From the start of the region to a message.
+    /// Returns the offset of an incoming message from the start of the region in bytes.
     pub(super) fn incoming_offset_bytes(&self, place: usize) -> usize {
         place * self.stride_bytes() + self.headroom_bytes()
     }

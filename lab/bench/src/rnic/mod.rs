@@ -1,9 +1,9 @@
-//! What a provider's verbs can do between two processes: latency, rate and bandwidth of each operation over each
+//! Performance of a provider's verbs between two processes: latency, rate and bandwidth of each operation over each
 //! transport.
 //!
-//! The measuring process is the initiator; its peer is the target. Latencies are round trips (a message there and one
-//! back) or times until a completion. Throughput counts what arrived. What is not measured twice is written down once:
-//! a [`RnicTask`] is plain data that travels to the peer.
+//! The measuring process is the initiator; its peer is the target. Latencies are round trips (a message in each
+//! direction) or times until a completion. Throughput counts the messages that arrived. A [`RnicTask`] is plain data
+//! that is sent to the peer, so both ends use one description of the measurement.
 
 mod cost;
 mod direction;
@@ -46,42 +46,42 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use waiting::Watch;
 
-/// What was measured.
+/// Result of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RnicResult {
-    /// What it was.
+    /// The measured task.
     pub task: RnicTask,
-    /// Of latencies: round trips of a ping-pong, or times until the completion.
+    /// Latency tests only: round trips of a ping-pong, or times until the completion.
     pub latency: Option<LatencySummary>,
-    /// Messages a second, one way; those that arrived, where that is known.
+    /// Messages a second in one direction; those that arrived, where that is known.
     pub messages_per_second: f64,
-    /// Recorded round trips, completions or messages.
+    /// Number of recorded round trips, completions or messages.
     pub samples: u64,
-    /// Requests posted in all, warm-up included.
+    /// Total number of posted requests, warm-up included.
     pub sent: u64,
-    /// How many of them did not arrive (unreliable transports).
+    /// Number of requests that did not arrive (unreliable transports).
     pub lost: u64,
-    /// Whether messages were inlined.
+    /// `true` if messages were inlined.
     pub is_inline: bool,
-    /// What it cost.
+    /// Processor time of both ends.
     pub cores: BothEnds,
 }
 
 impl RnicResult {
-    /// Payload bytes a second (one way).
+    /// Returns payload bytes a second in one direction.
     #[must_use]
     pub fn bytes_per_second(&self) -> f64 {
         self.messages_per_second * self.task.len_bytes as f64
     }
 }
 
-/// A measurement failed.
+/// Reason why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RnicError {
-    /// The other process.
+    /// The other process failed.
     #[error(transparent)]
     Peer(#[from] PeerError),
-    /// It makes no sense, or the device cannot do it.
+    /// The measurement is not possible, or not on this device.
     #[error(transparent)]
     Illegal(#[from] Illegal),
     /// A verbs call failed.
@@ -90,30 +90,30 @@ pub enum RnicError {
     /// A request was refused.
     #[error(transparent)]
     Post(#[from] PostRefused),
-    /// What a process cost could not be read.
+    /// The processor time of a process could not be read.
     #[error(transparent)]
     Process(#[from] ProcessError),
     /// A request failed.
     #[error("a work request failed: {0}")]
     Completion(WcStatus),
-    /// A measurement in a process of its own failed.
+    /// A measurement in a separate process failed.
     #[error("{0}")]
     Apart(String),
-    /// A WRITE cannot be found by its last byte.
+    /// A WRITE cannot be detected by its last byte.
     #[error(
         "this device does not promise to place a WRITE's last byte last, so its target cannot find it by polling; \
          measure WRITE_IMM, or WRITE until its completion, or take it on trust (--assume-order), as most RNICs keep it"
     )]
     NotInOrder,
-    /// The completion queue cannot hold what may be outstanding.
+    /// The completion queue cannot hold all completions of outstanding requests.
     #[error(
         "a completion queue of {cqe_max} entries has no room for the requests and receives of {qps} queue pairs; \
          use fewer, or a smaller window"
     )]
     Room {
-        /// How many queue pairs.
+        /// Number of queue pairs.
         qps: u32,
-        /// What the device allows.
+        /// Maximum length of a completion queue of the device.
         cqe_max: u32,
     },
     /// The target has fewer receives than a chain of messages needs.
@@ -127,20 +127,20 @@ pub enum RnicError {
         /// Receives for each queue pair.
         capacity: u32,
     },
-    /// Nothing happened.
+    /// No progress for this duration.
     #[error("nothing happened for {0:?}; over an unreliable transport a message may have been lost for good")]
     Silence(Duration),
-    /// What arrived is wrong.
+    /// Received bytes are wrong.
     #[error("wrong bytes arrived: {0}")]
     Bytes(&'static str),
-    /// What arrived is not what was sent.
+    /// Received and sent messages differ in number.
     #[error("{what}: {found} instead of {expected}")]
     Count {
-        /// What was counted.
+        /// Name of the counted quantity.
         what: &'static str,
-        /// How many there were.
+        /// Number found.
         found: u64,
-        /// How many there should be.
+        /// Number expected.
         expected: u64,
     },
 }
@@ -151,15 +151,15 @@ impl From<CoreError> for RnicError {
     }
 }
 
-/// Measures one thing between this process and a fresh peer. Pins the calling thread.
+/// Executes one measurement between this process and a new peer. Pins the calling thread.
 ///
 /// # Errors
-/// When the task is illegal, or the provider, the peer or a work request fails.
+/// Returns an error if the task is illegal, or if the provider, the peer or a work request fails.
 pub fn measure(chosen: &Chosen, task: RnicTask, plan: &PairPlan) -> Result<RnicResult, RnicError> {
     measure_from(chosen, task, plan, || Ok(()))
 }
 
-/// The same, from when `connected` returns on.
+/// Like [`measure`], but calls `connected` after connecting and begins to measure when it returns.
 fn measure_from(
     chosen: &Chosen,
     task: RnicTask,
@@ -184,11 +184,11 @@ fn measure_from(
     account(result, &seen)
 }
 
-/// As [`measure`], in a process of its own: what many queue pairs cost hangs on where their memory lies, and a process
-/// that has made and dropped others has its memory in pieces.
+/// Like [`measure`], but in a separate process. The cost of many queue pairs depends on the location of their memory,
+/// and a process that has created and dropped others has fragmented memory.
 ///
 /// # Errors
-/// As [`measure`].
+/// Those of [`measure`].
 pub fn measure_apart(chosen: &Chosen, task: RnicTask, plan: &PairPlan) -> Result<RnicResult, RnicError> {
     let order = Initiator { task, selection: chosen.selection.clone(), plan: plan.clone() };
     let initiator = plan.launcher.start(&order, plan.client_core, &[])?;
@@ -196,7 +196,7 @@ pub fn measure_apart(chosen: &Chosen, task: RnicTask, plan: &PairPlan) -> Result
     result.map_err(RnicError::Apart)
 }
 
-/// A measurement as a whole, whose other end is a third process; see [`measure_apart`].
+/// Task that executes a complete measurement, whose other end is a third process; see [`measure_apart`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Initiator {
     task: RnicTask,
@@ -233,7 +233,7 @@ fn run(end: &mut End, task: RnicTask, plan: &PairPlan, peer: &Peer) -> Result<Rn
     result(Some(trips.latency), trips.per_second * task.ways(), trips.count, counted.sent, counted.lost)
 }
 
-/// Compares what was sent with what the target saw.
+/// Compares the sent messages with the counts of the target.
 fn account(mut result: RnicResult, seen: &Seen) -> Result<RnicResult, RnicError> {
     let RnicTask { operation, test, .. } = result.task;
     if operation == Operation::FetchAdd {
@@ -259,7 +259,7 @@ fn count(what: &'static str, found: u64, expected: u64) -> Result<(), RnicError>
     if found == expected { Ok(()) } else { Err(RnicError::Count { what, found, expected }) }
 }
 
-/// Who an end is.
+/// Role of an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     Initiator,
@@ -267,23 +267,24 @@ enum Role {
 }
 
 impl RnicTask {
-    /// Messages in one sample of its latencies.
+    /// Returns the number of messages in one latency sample.
     pub(crate) fn ways(&self) -> f64 {
         if self.test == RnicTest::PingPong { 2.0 } else { 1.0 }
     }
 
-    /// Whether it is found by its last byte.
+    /// Returns whether the target detects a message by its last byte.
     fn needs_order(&self) -> bool {
         self.test == RnicTest::PingPong && self.operation == Operation::Write
     }
 
-    /// Requests that the queues of a pair hold: of a single connection the usual number, of many what they need.
+    /// Returns the number of requests that the queues of a queue pair can hold: the default for a single connection,
+    /// the required number for many.
     fn queue_depth(&self) -> u32 {
         let Tuning { window, qps, .. } = self.tuning;
         if qps == 1 { QUEUE_DEPTH } else { (4 * window).clamp(16, QUEUE_DEPTH) }.max(window + 1)
     }
 
-    /// What an end of it consists of.
+    /// Returns the configuration of one end.
     fn end_plan(&self, role: Role) -> end::EndPlan {
         let Tuning { window, .. } = self.tuning;
         let takes_messages = self.test == RnicTest::PingPong || role == Role::Target;
@@ -317,7 +318,7 @@ impl RnicTask {
     }
 }
 
-/// Requests that a queue holds, where there is one of it.
+/// Requests that a queue holds if there is one queue pair.
 const QUEUE_DEPTH: u32 = 1024;
 
 #[cfg(test)]

@@ -1,25 +1,25 @@
-//! The device that is measured.
+//! The measured device.
 
 use super::RnicError;
 use farcall_link::Nic;
 use farcall_verbs::{DeviceAttr, PortChoice, Provider};
 
-/// What a device says about itself.
+/// Attributes of a device.
 #[derive(Debug, Clone)]
 pub struct Survey {
-    /// Its name.
+    /// Device name.
     pub device: String,
-    /// What it can do.
+    /// Capabilities of the device.
     pub attr: DeviceAttr,
-    /// How it is reached.
+    /// Port and address of the device.
     pub port: PortChoice,
 }
 
 impl Survey {
-    /// Asks the provider's first device.
+    /// Queries the provider's first device.
     ///
     /// # Errors
-    /// When there is none, or it does not open.
+    /// Returns an error if there is no device, or if it does not open.
     pub fn of(provider: &dyn Provider) -> Result<Self, RnicError> {
         let Nic { attr, port, .. } = Nic::open(provider)?;
         let device = provider.devices()?.first().map_or_else(String::new, |device| device.name().to_owned());

@@ -1,11 +1,11 @@
-//! What a work request does, and over which transports the specification has it (IBA table 38).
+//! Operations of work requests, and the transports over which the specification defines them (IBA table 38).
 
 use farcall_link::Transport;
 use farcall_verbs::OpCaps;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Bytes that an atomic works on.
+/// Bytes on which an atomic operates.
 pub const ATOMIC_LEN_BYTES: usize = 8;
 
 /// An operation of an initiator.
@@ -29,7 +29,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Self; 7] = [
         Self::Write,
         Self::WriteImm,
@@ -40,13 +40,13 @@ impl Operation {
         Self::FetchAdd,
     ];
 
-    /// Whether it delivers 32 bits.
+    /// Returns whether the operation delivers 32 bits of immediate data.
     #[must_use]
     pub const fn has_imm(self) -> bool {
         matches!(self, Self::WriteImm | Self::SendImm)
     }
 
-    /// What a device must have for it.
+    /// Returns the device capabilities that the operation requires.
     #[must_use]
     pub const fn caps(self) -> OpCaps {
         match self {
@@ -59,7 +59,7 @@ impl Operation {
         }
     }
 
-    /// Whether the specification has it over `transport`.
+    /// Returns whether the specification defines the operation over `transport`.
     #[must_use]
     pub fn is_legal_over(self, transport: Transport) -> bool {
         match self {
@@ -69,19 +69,19 @@ impl Operation {
         }
     }
 
-    /// Whether it consumes a receive at the target, which then notices it.
+    /// Returns whether the operation consumes a receive at the target, which thereby notices it.
     #[must_use]
     pub const fn consumes_receive(self) -> bool {
         matches!(self, Self::WriteImm | Self::Send | Self::SendImm)
     }
 
-    /// Whether it brings data back, and so is complete only when the target answered.
+    /// Returns whether the operation returns data, and therefore completes only after the target's response.
     #[must_use]
     pub const fn returns_data(self) -> bool {
         matches!(self, Self::Read | Self::CompareSwap | Self::FetchAdd)
     }
 
-    /// Whether it works on 8 bytes at the target.
+    /// Returns whether the operation modifies 8 bytes at the target.
     #[must_use]
     pub const fn is_atomic(self) -> bool {
         matches!(self, Self::CompareSwap | Self::FetchAdd)

@@ -1,4 +1,4 @@
-//! Receives: posted before anything comes, and posted again in batches as they are consumed.
+//! Receives: posted before any message arrives, and posted again in batches as they are consumed.
 
 use super::RnicError;
 use super::end::{self, EndPlan};
@@ -10,31 +10,31 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Receives posted at once at most.
+/// Maximum number of receives posted together.
 const CHAIN_MAX: u32 = 32;
 
 pub(super) struct Receives {
     shared: Option<(SharedReceives, u32)>,
-    /// Of one queue pair.
+    /// Number of receives of one queue.
     depth: u32,
     batch: u32,
-    /// With places of their own: those of each queue. Otherwise the first is for all.
+    /// Receives of each queue if each receive has a slot of its own; otherwise one chain for all queues.
     chains: Vec<ReceiveChain>,
     places_differ: bool,
     queues: Vec<Queue>,
     qps: usize,
-    /// With a shared queue, which queue pair a number is.
+    /// Index of the queue pair of each queue pair number; used with a shared queue.
     index_of_qp_num: HashMap<u32, usize>,
-    /// How many messages came.
+    /// Number of received messages.
     pub(super) total: u64,
 }
 
-/// Of a queue pair, or the shared one.
+/// State of a queue pair's receive queue, or of the shared one.
 #[derive(Debug, Clone, Copy, Default)]
 struct Queue {
-    /// The next receive of its chain.
+    /// Next receive of the queue's chain.
     next: u32,
-    /// Receives to post again.
+    /// Number of consumed receives that are to be posted again.
     consumed: u32,
 }
 
@@ -82,18 +82,19 @@ impl Receives {
         }
     }
 
-    /// Messages of one queue pair for which there is always a receive, whatever comes over the others.
+    /// Returns the number of messages of one queue pair for which there is always a receive, regardless of the traffic
+    /// on the others.
     pub(super) fn each(&self) -> u32 {
         let always_posted = (self.depth + 1).saturating_sub(self.batch);
         always_posted / (self.qps / self.queues.len()).max(1) as u32
     }
 
-    /// Posts all there are.
+    /// Posts all receives.
     pub(super) fn post_all(&mut self, lanes: &mut [Lane]) -> Result<(), RnicError> {
         (0..self.queues.len()).try_for_each(|queue| self.post(queue, self.depth, lanes))
     }
 
-    /// The queue pair that a message came over.
+    /// Returns the index of the queue pair that received the message.
     #[inline]
     pub(super) fn qp_of(&self, wc: &Wc) -> usize {
         if self.shared.is_none() {
@@ -102,7 +103,7 @@ impl Receives {
         self.index_of_qp_num.get(&wc.qp_num).copied().unwrap_or(0)
     }
 
-    /// `count` receives of queue pair `qp` were consumed.
+    /// Records `count` receives consumed by queue pair `qp`, and posts them again when a batch is complete.
     #[inline]
     pub(super) fn consumed(&mut self, qp: usize, count: u32, lanes: &mut [Lane]) -> Result<(), RnicError> {
         self.total += u64::from(count);
@@ -160,7 +161,7 @@ fn tag_of(queue: usize, place: usize) -> u64 {
     (queue as u64) << 32 | place as u64
 }
 
-/// Where a receive put its message.
+/// Returns the slot in which a receive placed its message.
 #[inline]
 pub(super) fn place_of_receive(wc: &Wc) -> usize {
     (receive_tag(wc) & 0xffff_ffff) as usize

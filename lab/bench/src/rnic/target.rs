@@ -12,7 +12,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 
-/// The target's part, until it is called; then it tells what it saw.
+/// Task of the target, which runs until the initiator sends a message on the control socket and then reports its
+/// counts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Target {
     pub(super) task: RnicTask,
@@ -24,14 +25,14 @@ impl PeerTask for Target {
 
     fn run(self, place: PeerPlace) -> Result<(), PeerError> {
         let Self { task, selection } = &self;
-        // It may have come from another host.
+        // The task may have been sent by another host, so it is checked again.
         task.check().map_err(|refusal| PeerError::Part(refusal.to_string()))?;
         let plan = task.end_plan(Role::Target);
         serve(selection, &plan, &place, |end, watch| take_part(end, task, place.control(), watch))
     }
 }
 
-/// Connects to the initiator, takes part until it is called, and tells what it saw.
+/// Connects to the initiator, runs `take_part` until the initiator ends the measurement, and reports the counts.
 pub(super) fn serve(
     selection: &Selection,
     plan: &EndPlan,
@@ -59,12 +60,12 @@ fn take_part(
         (RnicTest::PingPong, Operation::Write) => latency::answer_writes(end, task, watch),
         (RnicTest::PingPong, _) => latency::answer_messages(end, task, watch),
         (_, operation) if operation.consumes_receive() => throughput::absorb(end, task, watch),
-        // One-sided: the owner of the memory has nothing to do.
+        // One-sided operations: the target has no work.
         _ => wait_for_call(control),
     }
 }
 
-/// Takes part until the initiator speaks, or is gone.
+/// Runs the target's side of the measurement until the initiator sends a message on the control socket or exits.
 pub(super) fn take_part_until_called(
     end: &mut End,
     task: &RnicTask,
@@ -78,7 +79,7 @@ pub(super) fn take_part_until_called(
     }
 }
 
-/// Sleeps until the initiator calls or is gone.
+/// Sleeps until the initiator sends a message on the control socket or exits.
 fn wait_for_call(control: &Control) -> Result<Infallible, Halt> {
     loop {
         match poll(&mut [PollFd::new(control, PollFlags::IN)], None) {
@@ -91,18 +92,19 @@ fn wait_for_call(control: &Control) -> Result<Infallible, Halt> {
     }
 }
 
-/// Tells what was seen, if the initiator still wants to know.
+/// Reports the counts, if the initiator still exists.
 fn finish(end: &End, control: &Control, halt: Halt) -> Result<(), RnicError> {
     if let Halt::Failed(error) = halt {
         return Err(error);
     }
     if handshake::receive::<Stop>(control).is_err() {
-        // The initiator is gone: there is nobody to serve any more.
+        // The initiator has exited.
         return Ok(());
     }
     let seen = Seen { received: end.receives.total, first_word: end.memory.first_word_incoming() };
     handshake::send(control, &seen)?;
-    // The queue pairs stay until the initiator has its own down: it may still wait for an acknowledgement.
+    // The queue pairs are retained until the initiator has destroyed its own, which may still wait for an
+    // acknowledgement.
     let _ = handshake::receive::<Stop>(control);
     Ok(())
 }

@@ -1,57 +1,57 @@
-//! What to measure and how: plain data, handed to the process at the other end.
+//! Description of a measurement: plain data, sent to the process at the other end.
 
 use super::operation::Operation;
 use farcall_link::Transport;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How an operation is measured.
+/// Measurement method of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RnicTest {
-    /// There and back: the target answers with the same operation. Half of a round trip is the latency one way.
+    /// Round trips: the target responds with the same operation. Half of a round trip is the latency in one direction.
     PingPong,
-    /// One at a time, until the initiator's completion.
+    /// One request at a time, until the initiator's completion.
     Completion,
-    /// As many as possible, several outstanding.
+    /// Maximum rate, with several requests outstanding.
     Throughput,
 }
 
-/// Which messages are copied while posting.
+/// Messages that are copied into the work request when it is posted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Inlining {
     /// Those up to 256 bytes, or up to what the device allows if that is less.
     #[default]
     Auto,
-    /// Those up to so many bytes; 0 is none.
+    /// Messages up to this number of bytes; 0 inlines none.
     UpTo(u32),
 }
 
-/// Everything about a measurement but what is done and how long the messages are.
+/// Parameters of a measurement other than operation, transport, method and length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tuning {
     /// Requests outstanding on each queue pair (throughput).
     pub window: u32,
     /// Requests posted with one doorbell (throughput).
     pub chain: u32,
-    /// Every so many requests one is signalled.
+    /// Number of requests of which one is signalled.
     pub signal_every: u32,
     /// Which messages are inlined.
     pub inlining: Inlining,
-    /// Whether both ends sleep on completion events, instead of polling.
+    /// `true` if both ends sleep on completion events instead of polling.
     pub sleeps: bool,
     /// Connected queue pairs, all with one completion queue at each end.
     pub qps: u32,
-    /// How many of them carry messages, in turn; the others are only there.
+    /// Number of queue pairs that carry messages, in turn; the others exist but are idle.
     pub active_qps: u32,
-    /// Whether all queue pairs of an end share one receive queue, instead of each having its own.
+    /// `true` if all queue pairs of an end share one receive queue, instead of each having its own.
     pub shares_receives: bool,
-    /// Whether WRITEs are found by their last byte also where devices do not promise to place it last: most RNICs do
-    /// what few promise.
+    /// `true` if WRITEs are detected by their last byte even on devices that do not guarantee to place it last. Most
+    /// RNICs do so, but few guarantee it.
     pub assumes_order: bool,
 }
 
 impl Tuning {
-    /// One message at a time over one connection. Inlined ones are seldom signalled, others always.
+    /// One message at a time over one connection. Inlined messages are rarely signalled, others always.
     pub const LATENCY: Self = Self {
         window: 1,
         chain: 1,
@@ -64,13 +64,14 @@ impl Tuning {
         assumes_order: false,
     };
 
-    /// Small messages: long chains, one completion a chain.
+    /// Small messages: long chains, one completion per chain.
     pub const RATE: Self = Self { window: 256, chain: 32, signal_every: 32, ..Self::LATENCY };
 
     /// Large messages: a few outstanding.
     pub const BANDWIDTH: Self = Self { window: 4, chain: 1, signal_every: 1, ..Self::LATENCY };
 
-    /// The same with so many requests outstanding on each queue pair, one of each half of them signalled.
+    /// Returns this with up to `window` outstanding requests on each queue pair, of which one in each half of the
+    /// window is signalled.
     #[must_use]
     pub fn with_window(self, window: u32) -> Self {
         Self { window, signal_every: (window / 2).max(1), ..self }
@@ -80,21 +81,22 @@ impl Tuning {
 /// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RnicTask {
-    /// What the initiator does.
+    /// Operation of the initiator.
     pub operation: Operation,
-    /// Over which transport.
+    /// Transport of the queue pairs.
     pub transport: Transport,
-    /// How it is measured.
+    /// Measurement method.
     pub test: RnicTest,
-    /// Bytes of each message.
+    /// Length of each message in bytes.
     pub len_bytes: usize,
-    /// How.
+    /// Further parameters.
     pub tuning: Tuning,
 }
 
 impl RnicTask {
-    /// The latency of an operation as it is best found: a ping-pong, unless it brings data back by itself or, being
-    /// found by nothing but its last byte, cannot be slept for.
+    /// Returns the latency task of an operation with the most suitable method. That is a ping-pong, unless the
+    /// operation returns data by itself, or the target could detect it only by its last byte and therefore could not
+    /// sleep.
     #[must_use]
     pub fn latency(operation: Operation, transport: Transport, len_bytes: usize, tuning: Tuning) -> Self {
         let is_unseen = operation == Operation::Write && tuning.sleeps;
@@ -103,13 +105,13 @@ impl RnicTask {
         Self { operation, transport, test, len_bytes, tuning }
     }
 
-    /// Whether single operations are timed.
+    /// Returns whether single operations are timed.
     #[must_use]
     pub fn is_latency(&self) -> bool {
         self.test != RnicTest::Throughput
     }
 
-    /// Whether messages may get lost without a trace.
+    /// Returns whether messages can be lost without an error.
     #[must_use]
     pub fn is_unreliable(&self) -> bool {
         self.transport != Transport::Rc

@@ -16,7 +16,8 @@ fn plan() -> PairPlan {
     }
 }
 
-/// Measures, checks what every result must have, and returns it; `None` where the device lacks it and says so.
+/// Measures `task` and checks what holds for every result. Returns `None` if the device reports that it lacks a
+/// capability.
 fn try_measure(task: RnicTask) -> Option<RnicResult> {
     match measure(&Selection::softnic().choose().unwrap(), task, &plan()) {
         Ok(result) => {

@@ -1,4 +1,5 @@
-//! As many requests as possible, several outstanding: in chains, some of them signalled, over queue pairs in turn.
+//! Throughput: as many requests as possible with several outstanding. Requests are posted in chains, some of them
+//! signalled, over the queue pairs in turn.
 
 use super::RnicError;
 use super::end::End;
@@ -11,24 +12,25 @@ use farcall_verbs::Wc;
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
-/// Messages between two readings of the clock, at least: reading and recording cost as much as posting a short one.
+/// Minimum number of messages between two readings of the clock: reading and recording cost as much as posting a short
+/// one.
 const BURST: u32 = 32;
-/// After so much silence at the end everything has come.
+/// Time without messages at the end after which no more are expected.
 const SETTLED_AFTER: Duration = Duration::from_millis(20);
 
-/// What was sent.
+/// Sent messages.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sent {
-    /// Bursts, recorded.
+    /// Recorded bursts.
     pub(super) bursts: RoundTrips,
-    /// Messages in a burst.
+    /// Messages per burst.
     pub(super) messages_each: u32,
-    /// Messages in all, warm-up included.
+    /// Total number of messages, warm-up included.
     pub(super) total: u64,
 }
 
-/// Ready-made chains of each queue pair whose requests differ (one for all, except of datagrams): those of a signalling
-/// period.
+/// Returns the chains of one signalling period, prepared for each queue pair whose requests differ (one set for all
+/// queue pairs, except with datagrams).
 fn chains(end: &End, task: &RnicTask) -> Result<Vec<Vec<Chain>>, RnicError> {
     let Tuning { chain, signal_every, qps, .. } = task.tuning;
     let sets = if task.transport == Transport::Ud { qps as usize } else { 1 };
@@ -41,10 +43,10 @@ fn chains(end: &End, task: &RnicTask) -> Result<Vec<Vec<Chain>>, RnicError> {
     (0..sets).map(|qp| (0..period).map(|index| of((qp, index))).collect()).collect()
 }
 
-/// What a queue pair has under way.
+/// Outstanding messages of a queue pair.
 #[derive(Debug, Clone, Copy, Default)]
 struct UnderWay {
-    /// Messages that no credit has come for.
+    /// Messages for which no credit has arrived.
     uncredited: u32,
     phase: usize,
 }
@@ -58,7 +60,7 @@ struct Poster {
 }
 
 impl Poster {
-    /// Posts one chain when the window has room for it.
+    /// Posts one chain as soon as the window has space for it.
     #[inline]
     fn post(&mut self, end: &mut End, qp: usize, watch: &mut Watch<'_>) -> Result<(), Halt> {
         let Tuning { chain, window, .. } = self.tuning;
@@ -70,7 +72,7 @@ impl Poster {
         }
         let set = if self.chains.len() == 1 { 0 } else { qp };
         let (chains, phase) = (&mut self.chains[set], &mut self.under_way[qp].phase);
-        // The place named is neither read nor written while requests are under way: its content is of no interest.
+        // The named slot is neither read nor written while requests are outstanding: its content is irrelevant.
         end.lanes[0].qps[qp].post_chain(&mut chains[*phase], qp as u32)?;
         *phase = if *phase + 1 == chains.len() { 0 } else { *phase + 1 };
         self.total += u64::from(chain);
@@ -89,7 +91,7 @@ impl Poster {
         while self.under_way[qp].uncredited + chain > flow.capacity {
             self.complete(end, watch)?;
             if watch.is_lost() {
-                // Messages or credits are: what is under way has arrived by now, or never will.
+                // Messages or credits were lost: the outstanding ones have arrived by now or never will.
                 self.under_way.iter_mut().for_each(|state| state.uncredited = 0);
             }
         }
@@ -119,7 +121,7 @@ impl Poster {
         end.received(qp)
     }
 
-    /// Waits for everything that was posted.
+    /// Waits for the completion of all posted requests.
     fn drain(&mut self, end: &mut End, watch: &mut Watch<'_>) -> Result<(), Halt> {
         for qp in 0..self.under_way.len() {
             while self.under_way[qp].phase != 0 {
@@ -134,7 +136,7 @@ impl Poster {
 }
 
 impl Sent {
-    /// Messages a second, recorded.
+    /// Returns the recorded messages a second.
     pub(super) fn per_second(&self) -> f64 {
         self.bursts.per_second * f64::from(self.messages_each)
     }
@@ -170,8 +172,8 @@ pub(super) fn measure(
     Ok(Sent { bursts, messages_each: posts * tuning.chain, total: poster.total })
 }
 
-/// The target's part of messages that consume receives: takes them, posts receives again and returns credits, until it
-/// is called and nothing comes any more.
+/// Target of messages that consume receives. Consumes them, posts receives again and returns credits until the
+/// initiator has ended the measurement and no more messages arrive.
 pub(super) fn absorb(end: &mut End, task: &RnicTask, watch: &mut Watch<'_>) -> Result<Infallible, Halt> {
     let flow = Flow::of(task, end.receives.each())?;
     let mut credits = flow.map(|flow| Credits::new(end, task, flow)).transpose()?;
@@ -185,7 +187,7 @@ pub(super) fn absorb(end: &mut End, task: &RnicTask, watch: &mut Watch<'_>) -> R
     }
 }
 
-/// Takes note of the messages among `count` completions, a run of one queue pair at a time.
+/// Records the messages among `count` completions, one run of consecutive messages of a queue pair at a time.
 #[inline]
 fn take(end: &mut End, count: usize, mut credits: Option<&mut Credits>) -> Result<(), RnicError> {
     let mut index = 0;
@@ -193,7 +195,7 @@ fn take(end: &mut End, count: usize, mut credits: Option<&mut Credits>) -> Resul
         let wc = end.wcs[index];
         index += 1;
         if !wc.opcode.is_receive() {
-            // A credit's.
+            // Completion of a credit.
             end.completed(&wc);
             continue;
         }

@@ -1,4 +1,4 @@
-//! Waiting for the other end: when to look whether it is still there, and when to give up.
+//! Waiting for the other end: liveness checks and timeouts.
 
 use super::RnicError;
 use crate::peer::{Control, PeerError};
@@ -7,21 +7,21 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// Fruitless looks in a row between two looks at the control socket, which cost a system call.
+/// Consecutive empty polls between two checks of the control socket, which cost a system call.
 const LOOKS_PER_CHECK: u32 = 1 << 16;
-/// How long a sleeper sleeps at most before it looks at the clock.
+/// Maximum duration of one sleep before the clock is read.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
-/// How long an initiator waits for anything to happen.
+/// Timeout of an initiator that observes no progress.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// After this silence a message over an unreliable transport counts as lost.
+/// Time without progress after which a message over an unreliable transport counts as lost.
 pub(super) const LOSS_AFTER: Duration = Duration::from_millis(500);
 
-/// Why an end stops waiting.
+/// Reason why an end stops waiting.
 #[derive(Debug)]
 pub(super) enum Halt {
-    /// The other end speaks on the control socket, or is gone.
+    /// The other end has sent a message on the control socket, or has exited.
     Called,
-    /// It failed.
+    /// The measurement failed.
     Failed(RnicError),
 }
 
@@ -32,7 +32,7 @@ impl<E: Into<RnicError>> From<E> for Halt {
 }
 
 impl Halt {
-    /// For an initiator, whom nobody calls: its peer is gone.
+    /// Converts to the error of an initiator, for which [`Halt::Called`] means that its peer has exited.
     pub(super) fn of_initiator(self) -> RnicError {
         match self {
             Self::Called => PeerError::Ended.into(),
@@ -41,28 +41,28 @@ impl Halt {
     }
 }
 
-/// Watches the control socket while an end waits.
+/// Monitors the control socket while an end waits.
 pub(super) struct Watch<'a> {
     control: &'a Control,
     looks: u32,
     silent_since: Option<Instant>,
-    /// When something was last taken for lost in this silence.
+    /// Time at which a loss was last reported in the current silence.
     lost_at: Option<Instant>,
     silence_max: Option<Duration>,
 }
 
 impl<'a> Watch<'a> {
-    /// Of an initiator: gives up when nothing happens for long.
+    /// Creates the monitor of an initiator, which returns an error after [`SILENCE_MAX`] without progress.
     pub(super) fn initiator(control: &'a Control) -> Self {
         Self { silence_max: Some(SILENCE_MAX), ..Self::target(control) }
     }
 
-    /// Of a target: waits until it is called.
+    /// Creates the monitor of a target, which waits without a timeout.
     pub(super) fn target(control: &'a Control) -> Self {
         Self { control, looks: 0, silent_since: None, lost_at: None, silence_max: None }
     }
 
-    /// Something happened.
+    /// Records progress.
     #[inline]
     pub(super) fn seen(&mut self) {
         self.looks = 0;
@@ -71,7 +71,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Nothing happened; now and then looks at the control socket.
+    /// Records an empty poll; checks the control socket every [`LOOKS_PER_CHECK`] polls.
     #[inline]
     pub(super) fn nothing(&mut self) -> Result<(), Halt> {
         self.looks += 1;
@@ -83,14 +83,15 @@ impl<'a> Watch<'a> {
         self.check()
     }
 
-    /// Sleeps until `fd` is readable, or the control socket, or a while has passed.
+    /// Sleeps until `fd` or the control socket is readable, for at most [`SLEEP_MAX`].
     pub(super) fn sleep(&mut self, fd: RawFd) -> Result<(), Halt> {
         sleep_on(&[self.control.as_raw_fd(), fd], Some(SLEEP_MAX))
             .map_err(|source| PeerError::System { call: "poll", source })?;
         self.check()
     }
 
-    /// Whether nothing has happened for so long that a message sent before must be lost. True once in each such time.
+    /// Returns whether there was no progress for [`LOSS_AFTER`], so that a message sent before must be lost. Returns
+    /// true once per such period.
     pub(super) fn is_lost(&mut self) -> bool {
         let since = self.lost_at.or(self.silent_since);
         let is_lost = since.is_some_and(|since| since.elapsed() >= LOSS_AFTER);

@@ -1,13 +1,13 @@
-//! The answering end of one stream of many, which must not wait.
+//! The replying end of one of many streams, which must not block.
 
 use super::ping_pong::MESSAGE_LEN_BYTES;
 use crate::peer::PeerError;
 use std::io::{ErrorKind, Read, Write};
 
-/// Messages of one client and the answers to them, which may come and go in pieces.
+/// State of one client's messages and their replies, which may be received and sent in parts.
 pub struct Echo {
     bytes: [u8; MESSAGE_LEN_BYTES],
-    /// Of the message, and of the answer once the message is whole.
+    /// Bytes received of the message, or sent of the reply once the message is complete.
     done: usize,
     is_answer: bool,
 }
@@ -17,7 +17,8 @@ impl Echo {
         Self { bytes: [0; MESSAGE_LEN_BYTES], done: 0, is_answer: false }
     }
 
-    /// Answers what has come, as far as there is room for it. Returns whether the client is gone.
+    /// Replies to the received messages, as far as the stream has space. Returns whether the client has closed the
+    /// stream.
     pub fn answer(&mut self, socket: &mut (impl Read + Write)) -> Result<bool, PeerError> {
         loop {
             let (name, moved) = if self.is_answer {
@@ -45,7 +46,7 @@ mod tests {
     use super::*;
     use std::io;
 
-    /// One message, of which every other call takes or gives a few bytes.
+    /// One message; every other call transfers a few bytes.
     #[derive(Default)]
     struct Slow {
         calls: usize,

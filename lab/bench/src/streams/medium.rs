@@ -1,4 +1,4 @@
-//! What carries the bytes, and how the two ends of it come together.
+//! Transports of byte streams, and how their two ends connect.
 
 use super::{Job, PATIENCE, Server};
 use crate::peer::{self, PairPlan, Peer, PeerError, PeerPlace};
@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-/// What carries the bytes.
+/// Transport of the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Medium {
     /// `farcall-stream`, over verbs.
@@ -35,24 +35,24 @@ impl fmt::Display for Medium {
     }
 }
 
-/// One end, whatever carries the bytes. It waits by polling, and not longer than [`PATIENCE`].
+/// One end of a stream over any transport. It waits by polling, for at most [`PATIENCE`].
 pub(super) trait Bytes: Read + Write {}
 
 impl<T: Read + Write> Bytes for T {}
 
-/// The measuring end, and the process of the other.
+/// The measuring end, and the process of the other end.
 pub(super) struct Opened {
-    // Goes before its peer is killed.
+    // Dropped before the peer is killed.
     pub(super) stream: Box<dyn Bytes>,
     pub(super) peer: Peer,
 }
 
-/// How the serving end is reached.
+/// Source of the serving end's stream.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ServingEnd {
-    /// By a listener, whose address is the first message over the control socket.
+    /// A listener, whose address is the first message on the control socket.
     Listen(Medium, Selection),
-    /// It inherits a socket.
+    /// An inherited socket.
     Inherit(Medium),
 }
 
@@ -85,7 +85,7 @@ impl Medium {
         }
     }
 
-    /// Starts the other end; where it listens.
+    /// Starts the other end and returns the address on which it listens.
     fn listening(self, job: Job, chosen: &Chosen, plan: &PairPlan) -> Result<(Peer, SocketAddr), PeerError> {
         let peer = plan.start(&Server { end: ServingEnd::Listen(self, chosen.selection.clone()), job })?;
         let address = peer::receive(peer.control())?;
@@ -95,12 +95,12 @@ impl Medium {
     fn open_pair(self, pair: (OwnedFd, OwnedFd), job: Job, plan: &PairPlan) -> Result<Opened, PeerError> {
         let (client, server) = pair;
         let order = Server { end: ServingEnd::Inherit(self), job };
-        // Only the peer holds its end afterwards, so its death is the end of the stream.
+        // Only the peer holds its end afterwards, so its exit closes the stream.
         let peer = plan.launcher.start(&order, plan.server_core, &[server.as_fd()])?;
         Ok(Opened { stream: self.polled(client)?, peer })
     }
 
-    /// A socket as an end that polls.
+    /// Returns the socket as an end that polls.
     fn polled(self, socket: OwnedFd) -> Result<Box<dyn Bytes>, PeerError> {
         rustix::io::ioctl_fionbio(&socket, true).map_err(PeerError::system("ioctl(FIONBIO)"))?;
         Ok(match self {
@@ -111,7 +111,7 @@ impl Medium {
 }
 
 impl ServingEnd {
-    /// Waits for the measuring end.
+    /// Waits until the measuring end has connected.
     pub(super) fn open(&self, place: &mut PeerPlace) -> Result<Box<dyn Bytes>, PeerError> {
         match self {
             Self::Listen(Medium::Stream, selection) => {
@@ -138,24 +138,24 @@ impl ServingEnd {
     }
 }
 
-/// Tells the measuring end where it is awaited.
+/// Sends the measuring end the address of the listener.
 fn listens(place: &PeerPlace, address: io::Result<SocketAddr>) -> Result<(), PeerError> {
     let address = address.map_err(PeerError::system("getsockname"))?;
     place.ready()?;
     peer::send(place.control(), &address)
 }
 
-/// A stream to another process.
+/// Connects a `farcall-stream` to another process.
 fn connected(job: Job, chosen: &Chosen, plan: &PairPlan) -> Result<(StreamSocket, Peer), PeerError> {
     let (peer, address) = Medium::Stream.listening(job, chosen, plan)?;
     let nic = Nic::open(&*chosen.provider)?;
     Ok((StreamSocket::connect(&nic, address, options()).map_err(not_opened)?, peer))
 }
 
-/// What carries the bytes of our streams to the other end.
+/// Returns the path that streams of `farcall-stream` use to the other end.
 ///
 /// # Errors
-/// When the other end cannot be started or reached.
+/// Returns an error if the other end cannot be started or reached.
 pub fn path(chosen: &Chosen, plan: &PairPlan) -> Result<StreamPath, PeerError> {
     connected(Job::Answer, chosen, plan).map(|(stream, _)| stream.path())
 }
@@ -165,7 +165,7 @@ fn patient(mut stream: StreamSocket) -> Box<dyn Bytes> {
     Box::new(stream)
 }
 
-/// Two ends of a TCP connection, without delay of small writes.
+/// Returns both ends of a TCP connection, with Nagle's algorithm disabled.
 fn tcp_pair() -> Result<(OwnedFd, OwnedFd), PeerError> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(PeerError::system("bind"))?;
     let address = listener.local_addr().map_err(PeerError::system("getsockname"))?;
@@ -179,7 +179,7 @@ fn undelayed(socket: TcpStream) -> Result<OwnedFd, PeerError> {
     Ok(socket.into())
 }
 
-/// A non-blocking socket that is asked again until it is ready.
+/// A non-blocking socket whose calls are retried until it is ready.
 struct Polled<T>(T);
 
 impl<T> Polled<T> {

@@ -1,8 +1,9 @@
-//! Byte streams between two processes: ours, and those of the system to compare with.
+//! Byte streams between two processes: `farcall-stream`, and those of the system for comparison.
 //!
-//! One thread an end, both polling. Round trips are of [`MESSAGE_LEN_BYTES`] bytes; one way, writes follow each other as
-//! fast as the stream takes them. All bytes are checked: those of round trips always, those that go one way in a run
-//! before the timed one, of which the first and the last eight bytes of each write are checked.
+//! Each end has one thread, which polls. Round trips transfer [`MESSAGE_LEN_BYTES`] bytes in each direction. In one
+//! direction, writes follow each other as fast as the stream accepts them. All bytes of round trips are checked. Of
+//! one-way writes, all bytes are checked in a run before the timed one; in the timed run, the first and last eight
+//! bytes of each write are checked.
 
 mod echo;
 mod medium;
@@ -25,19 +26,19 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::time::Duration;
 
-/// An end that waits for the other longer than this waits in vain.
+/// Timeout of waiting for the other end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the serving end does with what it reads.
+/// Work of the serving end.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 enum Job {
-    /// Answers each message.
+    /// Replies to each message.
     Answer,
-    /// Takes writes of this length.
+    /// Receives writes of this length.
     Take { len_bytes: usize },
 }
 
-/// The serving end.
+/// Task of the serving end.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Server {
     end: ServingEnd,
@@ -51,7 +52,8 @@ impl PeerTask for Server {
         self.job.check()?;
         let mut stream = self.end.open(&mut place)?;
         let done = self.job.serve(&mut *stream);
-        // The other end is told before it finds the stream closed; it may be gone itself.
+        // The result is sent before the other end finds the stream closed. The error is ignored: the other end may
+        // have exited.
         let told = done.as_ref().map_err(ToString::to_string);
         let _ = peer::send(place.control(), &told);
         done
@@ -59,7 +61,7 @@ impl PeerTask for Server {
 }
 
 impl Job {
-    /// Refuses what no measuring end asks for: that of another host may be anybody.
+    /// Rejects lengths that no measuring end requests: a request from another host is untrusted.
     fn check(self) -> Result<(), PeerError> {
         match self {
             Self::Take { len_bytes } if !WRITE_LENS_BYTES.contains(&len_bytes) => {
@@ -77,20 +79,20 @@ impl Job {
     }
 }
 
-/// Measures round trips over a fresh stream.
+/// Measures round trips over a new stream.
 ///
 /// # Errors
-/// When the other end cannot be started, the stream breaks, or a byte is wrong.
+/// Returns an error if the other end cannot be started, if the stream fails, or if a byte is wrong.
 pub fn round_trips(medium: Medium, chosen: &Chosen, plan: &PairPlan) -> Result<RoundTrips, PeerError> {
     with_peer(medium, Job::Answer, chosen, plan, |opened| {
         ping_pong::round_trips(&mut *opened.stream, plan.warm_up, plan.duration)
     })
 }
 
-/// Measures writes of `len_bytes` over a fresh stream.
+/// Measures writes of `len_bytes` over a new stream.
 ///
 /// # Errors
-/// As [`round_trips`].
+/// Those of [`round_trips`].
 pub fn one_way(
     medium: Medium,
     len_bytes: usize,
@@ -113,7 +115,7 @@ fn with_peer<T>(
     pin_thread(plan.client_core)?;
     let mut opened = medium.open(job, chosen, plan)?;
     measure(&mut opened).map_err(|error| match error {
-        // The other end closed the stream; it has said why.
+        // The other end closed the stream and has reported the reason.
         PeerError::System { ref source, .. } if is_end(source.kind()) => {
             match peer::receive::<Result<(), String>>(opened.peer.control()) {
                 Ok(Err(why)) => PeerError::Part(why),

@@ -1,5 +1,5 @@
-//! Writes that follow each other in one direction, in three phases: all bytes checked, warm-up, timed. The reader
-//! answers each phase with how many writes were right.
+//! Consecutive writes in one direction, in three phases: all bytes checked, warm-up, timed. The reader ends each phase
+//! with a reply that contains the number of correct writes.
 
 use super::medium::Bytes;
 use super::record::{Reads, Writes, is_whole};
@@ -7,27 +7,27 @@ use crate::measure::CpuMeter;
 use crate::peer::{PairPlan, Peer, PeerError};
 use std::time::{Duration, Instant};
 
-/// About so many bytes are checked one by one.
+/// Approximate number of bytes that are checked individually.
 const CHECKED_BYTES: usize = 16 << 20;
-/// The bounds of how many writes that are.
+/// Minimum and maximum number of writes for that.
 const CHECKED_WRITES: (usize, usize) = (32, 20_000);
-/// Bytes between two looks at the clock, if that is more than one write.
+/// Bytes between two readings of the clock, if that is more than one write.
 const BURST_BYTES: usize = 1 << 10;
 
-/// What came of it.
+/// Results of one-way writes.
 #[derive(Debug, Clone, Copy)]
 pub struct OneWay {
-    /// Writes a second, until the reader had the last.
+    /// Writes a second, until the reader had received the last.
     pub writes_per_second: f64,
-    /// How many were timed.
+    /// Number of timed writes.
     pub writes: u64,
-    /// The cores that the writer kept busy.
+    /// Cores used by the writer.
     pub writer_cores: f64,
-    /// The cores that the reader kept busy.
+    /// Cores used by the reader.
     pub reader_cores: f64,
 }
 
-/// The writing end.
+/// Runs the writing end.
 pub(super) fn measure(
     stream: &mut dyn Bytes,
     len_bytes: usize,
@@ -73,7 +73,7 @@ fn put(stream: &mut dyn Bytes, bytes: &[u8]) -> Result<(), PeerError> {
     stream.write_all(bytes).map_err(PeerError::system("write"))
 }
 
-/// Waits until the reader says that it has all writes.
+/// Waits until the reader reports that it has received all writes.
 fn confirm(stream: &mut dyn Bytes, writes: &Writes) -> Result<(), PeerError> {
     let mut count = [0; 8];
     stream.read_exact(&mut count).map_err(PeerError::system("read"))?;
@@ -84,7 +84,7 @@ fn confirm(stream: &mut dyn Bytes, writes: &Writes) -> Result<(), PeerError> {
     Err(PeerError::Part(format!("{count} writes were read instead of {}", writes.count())))
 }
 
-/// The reading end, until the stream ends.
+/// Runs the reading end until the stream ends.
 pub(super) fn take(stream: &mut dyn Bytes, len_bytes: usize) -> Result<(), PeerError> {
     let mut reads = Reads::new(len_bytes);
     let mut is_there = reads.phase(stream, is_whole)?;

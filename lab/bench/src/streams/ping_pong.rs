@@ -1,4 +1,4 @@
-//! A message there, its answer back; both ends check every byte.
+//! Round trips of a message and its reply; both ends check every byte.
 
 use super::medium::Bytes;
 use crate::measure::{self, RoundTrips};
@@ -6,10 +6,10 @@ use crate::peer::PeerError;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-/// Bytes that travel each way.
+/// Length of message and reply in bytes.
 pub const MESSAGE_LEN_BYTES: usize = 64;
 
-/// The message with a number: each word is different from all others, there and back.
+/// Returns the message with a number. Each word differs from all others, in both directions.
 #[inline]
 pub(super) fn message(number: u64) -> [u8; MESSAGE_LEN_BYTES] {
     let mut bytes = [0; MESSAGE_LEN_BYTES];
@@ -19,7 +19,7 @@ pub(super) fn message(number: u64) -> [u8; MESSAGE_LEN_BYTES] {
     bytes
 }
 
-/// The measuring end.
+/// Runs the measuring end.
 pub(super) fn round_trips(
     stream: &mut dyn Bytes,
     warm_up: Duration,
@@ -33,7 +33,7 @@ pub(super) fn round_trips(
     })
 }
 
-/// The answering end, until the stream ends.
+/// Runs the replying end until the stream ends.
 pub(super) fn answer(stream: &mut dyn Bytes) -> Result<(), PeerError> {
     let mut bytes = [0; MESSAGE_LEN_BYTES];
     for number in 1.. {

@@ -1,22 +1,23 @@
-//! What a write consists of, and how its reader knows that it is right.
+//! Content of a write, and its check by the reader.
 //!
-//! The first word of a write tells its number and whether it is the last of a phase, the last word is its complement.
-//! In the phase that verifies, all bytes between follow from the number; later they stay what they are.
+//! The first word of a write contains its number and whether it is the last of a phase; the last word is the
+//! complement of the first. In the verifying phase all bytes between them are derived from the number; later they
+//! remain unchanged.
 
 use crate::peer::PeerError;
 use std::io::Read;
 use std::ops::RangeInclusive;
 
-/// Lengths of writes: at least the first word and the last.
+/// Allowed lengths of writes: at least the first and the last word.
 pub const WRITE_LENS_BYTES: RangeInclusive<usize> = 2 * WORD..=1 << 26;
 
 const WORD: usize = 8;
-/// About so many bytes are read at once, in whole writes.
+/// Approximate number of bytes per read, rounded to whole writes.
 const READ_AT_ONCE_BYTES: usize = 64 << 10;
-/// Spreads numbers over all bits.
+/// Multiplier that spreads numbers over all bits.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Writes in their order, as their writer makes them.
+/// Generator of consecutive writes.
 pub(super) struct Writes {
     bytes: Vec<u8>,
     number: u64,
@@ -27,17 +28,17 @@ impl Writes {
         Self { bytes: vec![0; len_bytes], number: 0 }
     }
 
-    /// How many were made.
+    /// Returns the number of generated writes.
     pub(super) fn count(&self) -> u64 {
         self.number
     }
 
-    /// Bytes of each.
+    /// Returns the length of each write in bytes.
     pub(super) fn len_bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The next one, of which only the first and the last word are new.
+    /// Returns the next write, of which only the first and last word are new.
     #[inline]
     pub(super) fn next(&mut self, is_last: bool) -> &[u8] {
         self.number += 1;
@@ -48,7 +49,7 @@ impl Writes {
         &self.bytes
     }
 
-    /// The next one, all of whose bytes are new.
+    /// Returns the next write, all of whose bytes are new.
     pub(super) fn next_whole(&mut self, is_last: bool) -> &[u8] {
         let body = WORD..self.bytes.len() - WORD;
         for (at, bytes) in self.bytes[body].chunks_mut(WORD).enumerate() {
@@ -70,9 +71,9 @@ fn word_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + WORD].try_into().expect("a word's bytes"))
 }
 
-/// Writes in their order, as their reader checks them.
+/// Checker of consecutive writes.
 pub(super) struct Reads {
-    /// Holds whole writes, so that none has a part of it at either end.
+    /// Holds a whole number of writes, so that none is split at either end.
     bytes: Vec<u8>,
     len_bytes: usize,
     number: u64,
@@ -84,13 +85,13 @@ impl Reads {
         Self { bytes: vec![0; at_once * len_bytes], len_bytes, number: 0 }
     }
 
-    /// How many were right.
+    /// Returns the number of correct writes.
     pub(super) fn count(&self) -> u64 {
         self.number
     }
 
-    /// Reads all writes of a phase. Returns whether there was one; false means that the stream ended before it. `check`
-    /// looks at what is between the first and the last word.
+    /// Reads all writes of a phase. Returns false if the stream ended before the phase. `check` checks the bytes
+    /// between the first and the last word.
     pub(super) fn phase<R: Read + ?Sized>(
         &mut self,
         from: &mut R,
@@ -118,7 +119,7 @@ impl Reads {
         }
     }
 
-    /// Whether this write is the last of its phase, if it is the one that must come.
+    /// Checks a write against the expected one. Returns whether it is the last of its phase.
     #[inline]
     fn judge(&self, write: &[u8], check: &impl Fn(u64, &[u8]) -> bool) -> Result<bool, PeerError> {
         let (head, tail) = (word_at(write, 0), word_at(write, self.len_bytes - WORD));
@@ -137,7 +138,7 @@ impl Reads {
     }
 }
 
-/// Whether the bytes between are those of a write that is new as a whole.
+/// Returns whether the bytes between first and last word are those of a write in the verifying phase.
 pub(super) fn is_whole(number: u64, body: &[u8]) -> bool {
     body.chunks(WORD).enumerate().all(|(at, bytes)| *bytes == body_word(number, at)[..bytes.len()])
 }
@@ -146,7 +147,7 @@ pub(super) fn is_whole(number: u64, body: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// What a reader says to two phases, of which `change` may change the bytes.
+    /// Returns the reader's result for two phases whose bytes `change` may modify.
     fn read_changed(len_bytes: usize, change: impl Fn(&mut Vec<u8>)) -> Result<u64, PeerError> {
         let mut writes = Writes::new(len_bytes);
         let mut stream = Vec::new();

@@ -36,7 +36,7 @@ fn round_trips_and_writes_are_measured_over_every_medium() {
     }
 }
 
-/// As between two hosts: what a server half is asked for may come from anybody.
+/// Requests at a server half may come from untrusted hosts.
 #[test]
 fn writes_of_no_length_that_is_measured_are_refused() {
     for len_bytes in [0, 15, 1 << 40] {

@@ -1,4 +1,4 @@
-//! Ways of waiting at a server of many streams: a process that echoes, and clients of a thread each (RR-Compound,
+//! Wait strategies of a server of many streams: a process that echoes, and clients with one thread each (RR-Compound,
 //! sections IV and V: TCP, BP, BPTS, EVENT, BPEV).
 
 use super::echo::Echo;
@@ -21,16 +21,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How the server waits.
+/// Wait strategy of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Way {
-    /// Sockets and epoll.
+    /// Sockets with epoll.
     Tcp,
     /// A thread for each stream, which polls it.
     Bp,
     /// One thread polls all streams in turn.
     Bpts,
-    /// One thread sleeps until one of them tells of an event.
+    /// One thread sleeps until a stream raises an event.
     Event,
     /// One thread polls for a while, then sleeps; pollers wake it.
     Bpev,
@@ -48,33 +48,33 @@ impl fmt::Display for Way {
     }
 }
 
-/// The load, and the knobs of BPEV.
+/// The load, and the parameters of BPEV.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Load {
-    /// Streams, each of a thread that calls.
+    /// Number of streams, each with one client thread.
     pub clients: usize,
-    /// How long each client pauses between an answer and its next message.
+    /// Pause of each client between a reply and its next message.
     pub interval: Duration,
-    /// Poller threads; with none the worker looks and then sleeps by events.
+    /// Number of poller threads; without any, the worker polls and then sleeps until an event.
     pub pollers: usize,
-    /// How long the worker polls. `None`: measured.
+    /// Time that the worker polls; if `None`, it is measured.
     pub bp_timeout_us: Option<u32>,
 }
 
-/// What came of it.
+/// Results of a measurement.
 #[derive(Debug, Clone)]
 pub struct Served {
-    /// From a message to its answer.
+    /// Time from a message to its reply.
     pub latencies: LatencyRecorder,
-    /// Answers a second, of all clients.
+    /// Replies a second of all clients.
     pub per_second: f64,
-    /// Cores that the server kept busy, and the clients.
+    /// Cores used by the server and by the clients.
     pub cores: [f64; 2],
-    /// Cores that both kept busy while all streams were open and nobody sent anything.
+    /// Cores used by both while all streams were open and no messages were sent.
     pub idle_cores: f64,
 }
 
-/// The serving end.
+/// Task of the serving end.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct EchoServer {
     way: Way,
@@ -83,16 +83,16 @@ pub struct EchoServer {
     cores: Vec<usize>,
 }
 
-/// A client's thread needs little more than its buffers.
+/// Stack of a client thread in bytes, which needs little more than its buffers.
 const STACK_BYTES: usize = 256 << 10;
-/// Until pollers sleep and the last timers have run.
+/// Time until pollers sleep and the last timers have expired.
 const SETTLE: Duration = Duration::from_millis(200);
 
 impl PeerTask for EchoServer {
     const KIND: &'static str = "stream-waits";
 
     fn run(self, mut place: PeerPlace) -> Result<(), PeerError> {
-        // Pollers and workers on all cores: it began on one.
+        // Pollers and workers use all cores; the process was started on one.
         keep_thread_on(&self.cores)?;
         let clients = self.load.clients;
         if self.way == Way::Tcp {
@@ -147,7 +147,7 @@ fn echo_tcp(sockets: Vec<TcpStream>) -> Result<(), PeerError> {
             .and_then(|()| socket.set_nodelay(true))
             .map_err(PeerError::system("fcntl"))?;
         let data = epoll::EventData::new_u64(at as u64);
-        // An answer is shorter than any socket buffer: there is room for it.
+        // A reply is shorter than any socket buffer, so there is space for it.
         epoll::add(&poller, socket.as_fd(), data, epoll::EventFlags::IN)
             .map_err(PeerError::system("epoll_ctl"))?;
         echoes.push(Some((socket, Echo::new())));
@@ -202,7 +202,7 @@ fn echo_in_turn(sockets: Vec<StreamSocket>, waiting: Waiting) -> Result<(), Peer
     Ok(())
 }
 
-/// What all clients of a measurement do at once.
+/// Barriers between the phases of all clients of a measurement.
 struct Phases {
     begin: Barrier,
     ended: Barrier,
@@ -211,10 +211,10 @@ struct Phases {
     is_over: AtomicBool,
 }
 
-/// Measures one way under a load.
+/// Measures one strategy under a load.
 ///
 /// # Errors
-/// When the other end cannot be started, a stream breaks, or a byte is wrong.
+/// Returns an error if the other end cannot be started, if a stream fails, or if a byte is wrong.
 pub fn serve(way: Way, load: Load, chosen: &Chosen, plan: &PairPlan) -> Result<Served, PeerError> {
     let cores = Cores::allowed()?.as_slice().to_vec();
     let server = EchoServer { way, load, selection: chosen.selection.clone(), cores };
@@ -258,7 +258,7 @@ pub fn serve(way: Way, load: Load, chosen: &Chosen, plan: &PairPlan) -> Result<S
     })
 }
 
-/// The cores that the server and this process keep busy for a while, and how long that was.
+/// Returns the cores that the server and this process use during a period, and the length of that period.
 fn cores_while(server: &Peer, duration: Duration) -> Result<([f64; 2], Duration), PeerError> {
     let (before, ours, start) = (server.cpu_time()?, CpuMeter::start(std::process::id())?, Instant::now());
     thread::sleep(duration);
@@ -271,7 +271,8 @@ trait ReadWrite: Read + Write + Send {}
 impl<T: Read + Write + Send> ReadWrite for T {}
 
 impl Way {
-    /// A client waits as one thread of one stream does best: TCP's in its calls, others by looking for a round trip.
+    /// Connects a client. It uses the best wait strategy for one thread with one stream: over TCP its calls block,
+    /// otherwise it polls for about a round trip.
     fn connect(self, nic: &Nic, address: SocketAddr) -> Result<Box<dyn ReadWrite>, PeerError> {
         if self == Self::Tcp {
             let socket = TcpStream::connect(address).map_err(PeerError::system("connect"))?;
@@ -287,7 +288,7 @@ impl Way {
     }
 }
 
-/// One client: a message, its answer, a pause.
+/// Runs one client: a message, its reply, a pause.
 fn call(
     mut socket: Box<dyn ReadWrite>,
     number: usize,
@@ -295,7 +296,7 @@ fn call(
     phases: &Phases,
 ) -> Result<LatencyRecorder, PeerError> {
     phases.begin.wait();
-    // Not all at the same time.
+    // The clients do not start at the same time.
     thread::sleep(load.interval.mul_f64(number as f64 / load.clients as f64));
     let mut latencies = LatencyRecorder::default();
     let mut reply = [0; MESSAGE_LEN_BYTES];
@@ -318,7 +319,7 @@ fn call(
             thread::sleep(load.interval);
         }
     }
-    // The others wait for this one.
+    // The other clients wait for this one at the barriers, even after an error.
     phases.ended.wait();
     phases.close.wait();
     ended.map(|()| latencies)

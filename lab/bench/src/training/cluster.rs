@@ -1,4 +1,4 @@
-//! The processes of a training, and what the chief is asked.
+//! Processes of a training, and requests to the chief.
 
 use super::{Carrier, Model, TrainingError, WORKERS};
 use crate::peer::{ChildProcess, free_ports, next_line};
@@ -11,10 +11,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const SCRIPT: &str = include_str!("training.py");
-/// TensorFlow is loaded in seconds, on a busy machine in many.
+/// Timeout of a reply: TensorFlow needs seconds to load, and many on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Goes when it is dropped, the chief first.
+/// Running processes, which are killed when this is dropped, the chief first.
 pub(super) struct Cluster {
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -25,13 +25,13 @@ pub(super) struct Cluster {
 
 impl Cluster {
     pub(super) fn start(python: &str, carrier: Carrier, cores: &[usize]) -> Result<Self, TrainingError> {
-        // The parameter server's, the chief's, the workers'.
+        // Ports of the parameter server, the chief and the workers.
         let ports = free_ports::<{ 2 + WORKERS }>()?;
         let start = |role: &'static str, index: &str| {
             let mut command = match carrier {
                 Carrier::Tcp => Command::new(python),
                 Carrier::FarcallRun => {
-                    // This program again, which becomes the interpreter.
+                    // This program, which then executes the interpreter.
                     let mut command = Command::new("/proc/self/exe");
                     command.args(["run", "--", python]);
                     command
@@ -63,7 +63,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The losses of so many first steps.
+    /// Returns the losses of the first `steps` steps.
     pub(super) fn losses(&mut self, model: Model, steps: u32) -> Result<Vec<f64>, TrainingError> {
         self.order(&json!({ "model": model.name(), "steps": steps }))?;
         let losses = self.answer("losses")?;
@@ -82,7 +82,8 @@ impl Cluster {
         rate.as_f64().ok_or_else(|| part("chief", "told no rate"))
     }
 
-    /// Bytes that the parameter server sent and received through shared memory so far, where its counters can be read.
+    /// Returns the bytes that the parameter server has sent and received through shared memory, if its counters can be
+    /// read.
     pub(super) fn moved_bytes(&self) -> Option<u64> {
         Some(read_pid(self.parameter_server.0.id()).ok()?.moved_bytes())
     }
@@ -91,7 +92,7 @@ impl Cluster {
         writeln!(self.orders, "{order}").map_err(|error| part("chief", format!("takes no orders: {error}")))
     }
 
-    /// What the chief says of this, as its next line.
+    /// Returns the value `of` from the chief's next line.
     fn answer(&mut self, of: &str) -> Result<Value, TrainingError> {
         let line = next_line(&mut self.answers, PATIENCE)
             .map_err(|error| part("chief", format!("did not answer: {error}")))?;

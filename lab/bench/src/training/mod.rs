@@ -1,8 +1,9 @@
-//! Training by TensorFlow with a parameter server, as a program of others: over TCP, and unmodified under `farcall run`.
+//! Training by TensorFlow with a parameter server, as a program of another project: over TCP, and unmodified under
+//! `farcall run`.
 //!
-//! One parameter server, [`WORKERS`] workers and the chief, a process each, on this host. `training.py` is what they run,
-//! by the interpreter of [`crate::python`]. Both ways must train the same: the losses of the first steps are
-//! compared to the last bit.
+//! One parameter server, [`WORKERS`] workers and the chief, a process each, run on this host. They execute
+//! `training.py` with the interpreter of [`crate::python`]. Both transports must produce the same training: the losses
+//! of the first steps are compared bit by bit.
 
 mod cluster;
 
@@ -11,12 +12,12 @@ use cluster::Cluster;
 use std::fmt;
 use std::time::Duration;
 
-/// Processes that compute.
+/// Number of computing processes.
 const WORKERS: usize = 2;
-/// Of these the losses are compared.
+/// Number of steps whose losses are compared.
 const COMPARED_STEPS: u32 = 5;
 
-/// What is trained: a small model like one of the paper's.
+/// Trained model: a small one similar to one of the paper's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Model {
     Inception,
@@ -24,7 +25,7 @@ pub(crate) enum Model {
     ResNet,
 }
 
-/// What the connections of the processes go through.
+/// Transport of the processes' connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Carrier {
     /// TCP over loopback.
@@ -33,31 +34,31 @@ pub(crate) enum Carrier {
     FarcallRun,
 }
 
-/// What is measured.
+/// Configuration of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Training {
     pub(crate) model: Model,
     pub(crate) carrier: Carrier,
 }
 
-/// It could not be measured.
+/// Reason why it could not be measured.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TrainingError {
-    /// A process could not be started or asked.
+    /// A process could not be started, or did not reply.
     #[error(transparent)]
     Peer(#[from] PeerError),
-    /// A process of TensorFlow's did not do its part.
+    /// A TensorFlow process failed.
     #[error("TensorFlow's {role} {what}; its own message is on standard error")]
     Part {
-        /// Of the process.
+        /// Role of the process.
         role: &'static str,
-        /// What is wrong.
+        /// Description of the failure.
         what: String,
     },
-    /// The two ways do not train the same.
+    /// The results of the two transports differ.
     #[error("{model} trained otherwise under farcall run: losses {moved:?} instead of {tcp:?}")]
     OtherResult { model: Model, tcp: Vec<f64>, moved: Vec<f64> },
-    /// Nothing to compare.
+    /// No bytes were transferred through shared memory.
     #[error("no connection of the parameter server went through shared memory under farcall run")]
     NothingMoved,
 }
@@ -81,7 +82,7 @@ impl fmt::Display for Training {
 impl Model {
     pub(crate) const ALL: [Self; 3] = [Self::Inception, Self::AlexNet, Self::ResNet];
 
-    /// In `training.py`.
+    /// Returns the name in `training.py`.
     const fn name(self) -> &'static str {
         match self {
             Self::Inception => "inception",
@@ -91,7 +92,7 @@ impl Model {
     }
 }
 
-/// The processes of both ways, started when they are first needed.
+/// Processes for both transports, started when they are first needed.
 #[derive(Default)]
 pub(crate) struct Trainers {
     tcp: Option<Cluster>,
@@ -100,11 +101,12 @@ pub(crate) struct Trainers {
 }
 
 impl Trainers {
-    /// Images a second that `python` trains with, for so long, on these cores. Of each model the results of both ways are
-    /// compared first.
+    /// Returns the images a second in training with `python` for `duration` on these cores. Compares the results of
+    /// both transports first, once per model.
     ///
     /// # Errors
-    /// When a process fails, when both ways do not give the same result, or when nothing went through shared memory.
+    /// Returns an error if a process fails, if the results of the transports differ, or if no bytes were transferred
+    /// through shared memory.
     pub(crate) fn images_per_second(
         &mut self,
         python: &str,

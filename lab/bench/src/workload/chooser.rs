@@ -1,4 +1,4 @@
-//! Which record the next request touches.
+//! Choice of the record of the next request.
 
 use super::zipf::{ScrambledZipf, YCSB_THETA, Zipf};
 use rand::{Rng, RngExt};
@@ -10,9 +10,9 @@ use std::fmt;
 pub enum Distribution {
     /// Scrambled Zipfian with skew 0.99.
     Zipfian,
-    /// Every record alike.
+    /// All records with equal probability.
     Uniform,
-    /// Zipfian by age, youngest first.
+    /// Zipfian by age, newest first.
     Latest,
 }
 
@@ -33,7 +33,7 @@ pub enum Chooser {
     Zipfian(ScrambledZipf),
     /// See [`Distribution::Uniform`].
     Uniform {
-        /// How many records there are.
+        /// Number of records.
         records: u64,
     },
     /// See [`Distribution::Latest`]: draws the age of a record.
@@ -41,10 +41,10 @@ pub enum Chooser {
 }
 
 impl Chooser {
-    /// Draws from records `0..records` (at least 1).
+    /// Creates a chooser over records `0..records` (at least 1).
     ///
     /// # Panics
-    /// When `records` is 0.
+    /// Panics if `records` is 0.
     #[must_use]
     pub fn new(distribution: Distribution, records: u64) -> Self {
         assert!(records > 0, "a distribution needs at least one record");
@@ -55,7 +55,7 @@ impl Chooser {
         }
     }
 
-    /// Says that records up to `records` exist. Only `Latest` follows inserts, as in YCSB's core workloads.
+    /// Extends the range to `records` records. Only `Latest` follows inserts, as in YCSB's core workloads.
     pub fn grow(&mut self, records: u64) {
         if let Self::Latest(ages) = self {
             ages.grow(records);

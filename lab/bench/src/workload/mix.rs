@@ -1,4 +1,4 @@
-//! What the next request does: the mixes of the YCSB core workloads.
+//! Kind of the next operation: the mixes of the YCSB core workloads.
 
 use super::chooser::Distribution;
 use rand::{Rng, RngExt};
@@ -29,7 +29,7 @@ pub enum Workload {
     B,
     /// Read only.
     C,
-    /// Read latest: 95 % reads of young records, 5 % inserts.
+    /// Read latest: 95 % reads of new records, 5 % inserts.
     D,
     /// Short ranges: 95 % scans, 5 % inserts. Needs an ordered store.
     E,
@@ -40,10 +40,10 @@ pub enum Workload {
 impl Workload {
     /// Every workload, in order.
     pub const ALL: [Self; 6] = [Self::A, Self::B, Self::C, Self::D, Self::E, Self::F];
-    /// Those that a store without an order can do.
+    /// Workloads that an unordered store supports.
     pub const UNORDERED: [Self; 5] = [Self::A, Self::B, Self::C, Self::D, Self::F];
 
-    /// What it does, each with its share in percent; the shares add up to 100.
+    /// Returns the kinds of operations with their shares in percent, which add up to 100.
     #[must_use]
     pub fn shares(self) -> &'static [(OpKind, u32)] {
         match self {
@@ -56,7 +56,7 @@ impl Workload {
         }
     }
 
-    /// Draws what to do next.
+    /// Draws the next kind of operation.
     pub fn sample(self, rng: &mut impl Rng) -> OpKind {
         let mut left = rng.random_range(0..100u32);
         for (kind, percent) in self.shares() {
@@ -65,11 +65,11 @@ impl Workload {
                 None => return *kind,
             }
         }
-        // Unreachable for shares that add up to 100; a read changes nothing.
+        // Unreachable for shares that add up to 100; a read has no side effects.
         OpKind::Read
     }
 
-    /// The request distribution YCSB uses with it.
+    /// Returns YCSB's request distribution for the workload.
     #[must_use]
     pub fn distribution(self) -> Distribution {
         if self == Self::D { Distribution::Latest } else { Distribution::Zipfian }

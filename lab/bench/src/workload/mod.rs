@@ -1,8 +1,8 @@
-//! The YCSB core workloads: which record the next operation touches, what it does, and what a reader must find.
+//! The YCSB core workloads: record and kind of the next operation, and the result that a reader must find.
 //!
 //! Everything is seeded: equal seeds give equal sequences. Source of the mixes and distributions: Cooper et al.,
-//! "Benchmarking Cloud Serving Systems with YCSB" (SoCC 2010); of the Zipfian generator: Gray et al.,
-//! "Quickly Generating Billion-Record Synthetic Databases" (SIGMOD 1994).
+//! "Benchmarking Cloud Serving Systems with YCSB" (SoCC 2010); of the Zipfian generator: Gray et al., "Quickly
+//! Generating Billion-Record Synthetic Databases" (SIGMOD 1994).
 
 mod chooser;
 mod mix;

@@ -1,16 +1,17 @@
-//! Keys and values of records: a reader can recompute any value from the record's number and a version it carries.
+//! Keys and values of records. A reader can recompute any value from the record's number and the version that the
+//! value contains.
 
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 
-/// Below this a value cannot carry its version and a check.
+/// Minimum length of a value in bytes, for its version and a check.
 pub const VALUE_LEN_BYTES_MIN: usize = 8;
-/// Keys below this length could not name every record.
+/// Minimum length of a key in bytes; shorter keys could not name every record.
 const KEY_LEN_BYTES_MIN: usize = 8;
-/// Bytes of the version at the start of every value.
+/// Length in bytes of the version at the start of every value.
 const VERSION_LEN_BYTES: usize = 4;
 
-/// The sizes of keys and values: of values a range, evenly drawn by record and version.
+/// Lengths of keys and values. The length of a value is drawn uniformly from a range, by record and version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordShape {
     key_len_bytes: usize,
@@ -19,50 +20,50 @@ pub struct RecordShape {
 }
 
 impl Default for RecordShape {
-    /// The sizes of the RF-RPC evaluation: 16-byte keys, 32-byte values.
+    /// Returns the lengths of the RF-RPC evaluation: 16-byte keys, 32-byte values.
     fn default() -> Self {
         Self { key_len_bytes: 16, value_len_bytes_min: 32, value_len_bytes: 32 }
     }
 }
 
-/// A value is not what was written.
+/// A value that differs from what was written.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Mismatch {
-    /// It has another length than every value written.
+    /// Its length is not that of any written value.
     #[error("record {record}: value of {found} bytes, {expected} were written")]
     Length {
-        /// The record read.
+        /// Number of the record.
         record: u64,
-        /// The length of what was read.
+        /// Length of the value in bytes.
         found: usize,
-        /// The length of what was written.
+        /// Expected length in bytes.
         expected: usize,
     },
-    /// Its bytes do not belong to this record and the version they name: torn, or another record's.
+    /// Its bytes do not belong to this record and the version that they contain: torn, or of another record.
     #[error("record {record}: byte {at} does not belong to version {version}")]
     Bytes {
-        /// The record read.
+        /// Number of the record.
         record: u64,
-        /// The version the value claims.
+        /// Version in the value.
         version: u64,
-        /// The first wrong byte.
+        /// Offset of the first wrong byte.
         at: usize,
     },
     /// It is older than an acknowledged write, or was never written.
     #[error("record {record}: version {version} read, between {oldest} and {newest} was expected")]
     Version {
-        /// The record read.
+        /// Number of the record.
         record: u64,
-        /// The version the value claims.
+        /// Version in the value.
         version: u64,
-        /// The last version acknowledged before the read began.
+        /// Last version acknowledged before the read began.
         oldest: u64,
-        /// The last version written before the read ended.
+        /// Last version written before the read ended.
         newest: u64,
     },
 }
 
-/// The sizes asked for cannot hold verifiable records.
+/// The requested lengths are too small for verifiable records.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "keys of {key_len_bytes} and values of {value_len_bytes} bytes cannot be verified; use keys of at least \
@@ -74,18 +75,18 @@ pub struct ShapeTooSmall {
 }
 
 impl RecordShape {
-    /// Keys and values of these sizes.
+    /// Creates a shape with these lengths in bytes.
     ///
     /// # Errors
-    /// When they are too small to name the record and to carry a version with a check.
+    /// Returns an error if they are too small to name the record and to contain a version with a check.
     pub fn new(key_len_bytes: usize, value_len_bytes: usize) -> Result<Self, ShapeTooSmall> {
         Self::with_values(key_len_bytes, value_len_bytes..=value_len_bytes)
     }
 
-    /// Keys of this size, and values of these.
+    /// Creates a shape with this length of keys and a range of lengths of values.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// Those of [`Self::new`].
     pub fn with_values(
         key_len_bytes: usize,
         values_len_bytes: RangeInclusive<usize>,
@@ -101,25 +102,25 @@ impl RecordShape {
         })
     }
 
-    /// Length of every key.
+    /// Returns the length of every key in bytes.
     #[must_use]
     pub fn key_len_bytes(&self) -> usize {
         self.key_len_bytes
     }
 
-    /// Length of the longest values.
+    /// Returns the length of the longest values in bytes.
     #[must_use]
     pub fn value_len_bytes(&self) -> usize {
         self.value_len_bytes
     }
 
-    /// Lengths of values.
+    /// Returns the range of the lengths of values in bytes.
     #[must_use]
     pub fn values_len_bytes(&self) -> RangeInclusive<usize> {
         self.value_len_bytes_min..=self.value_len_bytes
     }
 
-    /// Length of version `version` of the value of `record`.
+    /// Returns the length of version `version` of the value of `record` in bytes.
     fn len_of(&self, record: u64, version: u32) -> usize {
         let lens = (self.value_len_bytes - self.value_len_bytes_min) as u64 + 1;
         if lens == 1 {
@@ -128,16 +129,16 @@ impl RecordShape {
         self.value_len_bytes_min + (next_word(&mut !seed_of(record, version)) % lens) as usize
     }
 
-    /// Writes the key of `record` into the first bytes of `out` and returns them: `k`, then the number in decimal
-    /// with leading zeros, so that text protocols can carry it.
+    /// Writes the key of `record` into the first bytes of `out` and returns them: `k`, then the number in decimal with
+    /// leading zeros, so that text protocols can carry it.
     ///
     /// # Panics
-    /// When `out` is shorter than a key.
+    /// Panics if `out` is shorter than a key.
     pub fn key<'a>(&self, record: u64, out: &'a mut [u8]) -> &'a [u8] {
         let key = &mut out[..self.key_len_bytes];
         key.fill(b'0');
         key[0] = b'k';
-        // Only the digits there are: this runs once for every request.
+        // Writes only the significant digits, because this runs once per request.
         let mut rest = record;
         for digit in key[1..].iter_mut().rev() {
             if rest == 0 {
@@ -151,10 +152,10 @@ impl RecordShape {
 
     /// Writes version `version` of the value of `record` into the first bytes of `out` and returns them.
     ///
-    /// Versions are numbers of 32 bits.
+    /// Versions are truncated to 32 bits.
     ///
     /// # Panics
-    /// When `out` is shorter than a value.
+    /// Panics if `out` is shorter than a value.
     pub fn value<'a>(&self, record: u64, version: u64, out: &'a mut [u8]) -> &'a [u8] {
         let version = version as u32;
         let value = &mut out[..self.len_of(record, version)];
@@ -167,10 +168,10 @@ impl RecordShape {
         value
     }
 
-    /// Checks that `value` is one ever written to `record`, and returns the version it carries.
+    /// Checks that `value` is one that was written to `record`, and returns the version that it contains.
     ///
     /// # Errors
-    /// When its length or any byte is wrong.
+    /// Returns an error if its length or any byte is wrong.
     pub fn verify(&self, record: u64, value: &[u8]) -> Result<u64, Mismatch> {
         let Some((head, tail)) = value.split_first_chunk::<VERSION_LEN_BYTES>() else {
             return Err(Mismatch::Length { record, found: value.len(), expected: self.value_len_bytes_min });
@@ -194,7 +195,7 @@ impl RecordShape {
     /// Checks as [`Self::verify`] does, and that the version lies in `oldest..=newest`.
     ///
     /// # Errors
-    /// When the bytes or the version are wrong.
+    /// Returns an error if the bytes or the version are wrong.
     pub fn verify_between(
         &self,
         record: u64,
@@ -214,7 +215,8 @@ fn seed_of(record: u64, version: u32) -> u64 {
     record.wrapping_mul(0xd6e8_feb8_6659_fd93) ^ u64::from(version).rotate_left(32) ^ 0x5851_f42d_4c95_7f2d
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014): a few cycles a word and every bit of the seed matters.
+/// Returns the next word of SplitMix64 (Steele, Lea, Flood 2014), which needs a few cycles per word and depends on
+/// every bit of the seed.
 fn next_word(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -263,7 +265,7 @@ mod tests {
             assert_eq!(shape.verify(record, &buffer[..len]), Ok(record % 3));
             assert!(shape.verify(record, &buffer[..len - 1]).is_err());
         }
-        // About 100 of each; none at all has a chance of one in 10^43.
+        // About 100 of each are expected; the probability that one is missing is 1 in 10^43.
         assert!(counts[..8].iter().all(|count| *count == 0) && counts[8..].iter().all(|count| *count > 0));
     }
 

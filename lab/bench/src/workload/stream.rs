@@ -1,4 +1,4 @@
-//! The sequence of operations one connection issues.
+//! Sequence of operations of one connection.
 
 use super::chooser::{Chooser, Distribution};
 use super::mix::{OpKind, Workload};
@@ -7,26 +7,26 @@ use rand_pcg::Pcg64;
 /// One operation of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Op {
-    /// What to do.
+    /// Kind of the operation.
     pub kind: OpKind,
-    /// Which record to do it to.
+    /// Number of the record.
     pub record: u64,
 }
 
-/// What a stream draws from.
+/// Configuration of a stream.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamConfig {
-    /// The mix of operations.
+    /// Mix of operations.
     pub workload: Workload,
-    /// The request distribution; normally [`Workload::distribution`].
+    /// Request distribution; normally [`Workload::distribution`].
     pub distribution: Distribution,
     /// Records loaded before the run.
     pub records: u64,
-    /// Seed of the whole run.
+    /// Seed of the complete run.
     pub seed: u64,
-    /// Which of the streams of the run this is; streams with different numbers are independent.
+    /// Index of the stream in the run; streams with different indices are independent.
     pub stream: u64,
-    /// How many streams insert: stream `i` of `n` adds records `records + i`, `records + i + n`, …
+    /// Number of inserting streams: stream `i` of `n` adds records `records + i`, `records + i + n`, …
     pub streams: u64,
 }
 
@@ -40,10 +40,10 @@ pub struct OpStream {
 }
 
 impl OpStream {
-    /// The sequence that `config` describes.
+    /// Creates the sequence that `config` describes.
     ///
     /// # Panics
-    /// When `config.records` or `config.streams` is 0.
+    /// Panics if `config.records` or `config.streams` is 0.
     #[must_use]
     pub fn new(config: StreamConfig) -> Self {
         assert!(config.streams > 0, "a run has at least one stream");
@@ -51,7 +51,7 @@ impl OpStream {
         Self { rng, chooser: Chooser::new(config.distribution, config.records), config, inserted: 0 }
     }
 
-    /// Draws the next operation. An insert counts as done when it is drawn.
+    /// Draws the next operation. An insert counts as executed when it is drawn.
     pub fn next_op(&mut self) -> Op {
         let kind = self.config.workload.sample(&mut self.rng);
         if kind == OpKind::Insert {
@@ -61,7 +61,7 @@ impl OpStream {
         Op { kind, record: self.own_record(drawn) }
     }
 
-    /// The first `count` operations in one allocation, so that a run pays nothing for drawing.
+    /// Returns the next `count` operations in one allocation, so that a run does not spend time on drawing.
     pub fn script(&mut self, count: usize) -> Vec<Op> {
         (0..count).map(|_| self.next_op()).collect()
     }
@@ -73,8 +73,8 @@ impl OpStream {
         record
     }
 
-    /// The n-th record known to this stream: those loaded, then its own inserts, never another stream's, which may
-    /// not have been written yet.
+    /// Returns the n-th record known to this stream: the loaded ones, then its own inserts. Inserts of other streams
+    /// are not used, because they may not have been written yet.
     fn own_record(&self, nth: u64) -> u64 {
         match nth.checked_sub(self.config.records) {
             None => nth,

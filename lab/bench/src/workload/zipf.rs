@@ -2,9 +2,9 @@
 
 use rand::{Rng, RngExt};
 
-/// Ranks `0..items` with probability proportional to `1 / (rank + 1)^theta`; rank 0 is the most popular.
+/// Generator of ranks `0..items` with probability proportional to `1 / (rank + 1)^theta`; rank 0 is the most popular.
 ///
-/// Drawing takes constant time; building takes time linear in `items`, once. The two most popular ranks have exact
+/// Drawing takes constant time; construction takes time linear in `items`, once. The two most popular ranks have exact
 /// probabilities, the others follow Gray's continuous approximation.
 #[derive(Debug, Clone)]
 pub struct Zipf {
@@ -16,10 +16,10 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// A generator over `items` ranks (at least 1) with skew `theta`, which must lie strictly between 0 and 1.
+    /// Creates a generator over `items` ranks (at least 1) with skew `theta`, which must lie strictly between 0 and 1.
     ///
     /// # Panics
-    /// When `items` is 0 or `theta` is outside (0, 1): both are choices of the programmer, not input.
+    /// Panics if `items` is 0 or `theta` is outside (0, 1).
     #[must_use]
     pub fn new(items: u64, theta: f64) -> Self {
         assert!(items > 0, "a Zipfian distribution needs at least one item");
@@ -41,13 +41,13 @@ impl Zipf {
         (1.0 - (2.0 / items as f64).powf(1.0 - self.theta)) / (1.0 - zeta(2, self.theta) / self.zeta)
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn items(&self) -> u64 {
         self.items
     }
 
-    /// Adds ranks at the unpopular end, up to `items` in all. The cost is linear in the number added.
+    /// Adds ranks at the unpopular end, up to a total of `items`. The cost is linear in the number added.
     pub fn grow(&mut self, items: u64) {
         if items <= self.items {
             return;
@@ -68,26 +68,26 @@ impl Zipf {
             return 1;
         }
         let rank = (self.items as f64 * (self.eta * u - self.eta + 1.0).powf(self.alpha)) as u64;
-        // Rounding may land one past the end when `u` is next to 1.
+        // Rounding may exceed the last rank by one if `u` is close to 1.
         rank.min(self.items - 1)
     }
 }
 
-/// The generalised harmonic number of order `theta`.
+/// Returns the generalised harmonic number of order `theta`.
 fn zeta(items: u64, theta: f64) -> f64 {
-    // Small terms first keeps the rounding error of a long sum down.
+    // Summing small terms first reduces the rounding error of a long sum.
     (1..=items).rev().map(|i| (i as f64).powf(-theta)).sum()
 }
 
-/// The size of the rank space YCSB draws scrambled ranks from, whatever the number of records.
+/// Size of the rank space from which YCSB draws scrambled ranks, regardless of the number of records.
 const YCSB_RANKS: u64 = 10_000_000_000;
-/// zeta(`YCSB_RANKS`, 0.99), the constant YCSB carries because computing it takes minutes.
+/// zeta(`YCSB_RANKS`, 0.99), a constant in YCSB because its computation takes minutes.
 const YCSB_ZETA: f64 = 26.469_028_201_783_02;
 /// YCSB's skew.
 pub(super) const YCSB_THETA: f64 = 0.99;
 
-/// YCSB's scrambled Zipfian: ranks of ten billion, spread over the records by a hash so that popular ones do not
-/// cluster. The most popular record gets about 3.8 % of the requests.
+/// YCSB's scrambled Zipfian generator: ranks of ten billion, distributed over the records by a hash, so that popular
+/// ones do not cluster. The most popular record gets about 3.8 % of the requests.
 #[derive(Debug, Clone)]
 pub struct ScrambledZipf {
     ranks: Zipf,
@@ -95,10 +95,10 @@ pub struct ScrambledZipf {
 }
 
 impl ScrambledZipf {
-    /// Requests over records `0..records` (at least 1) with YCSB's skew of 0.99.
+    /// Creates a generator over records `0..records` (at least 1) with YCSB's skew of 0.99.
     ///
     /// # Panics
-    /// When `records` is 0.
+    /// Panics if `records` is 0.
     #[must_use]
     pub fn new(records: u64) -> Self {
         assert!(records > 0, "a distribution needs at least one record");
@@ -110,13 +110,13 @@ impl ScrambledZipf {
         self.record_of_rank(self.ranks.sample(rng))
     }
 
-    /// The record that requests for `rank` go to.
+    /// Returns the record to which `rank` is mapped.
     fn record_of_rank(&self, rank: u64) -> u64 {
         fnv1a_u64(rank) % self.records
     }
 }
 
-/// The 64-bit FNV-1a hash of the eight little-endian bytes of `value`, with the sign bit dropped as YCSB does.
+/// Returns the 64-bit FNV-1a hash of the eight little-endian bytes of `value`, with the sign bit dropped as in YCSB.
 fn fnv1a_u64(value: u64) -> u64 {
     const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;
@@ -136,7 +136,7 @@ mod tests {
 
     const DRAWS: u64 = 400_000;
 
-    /// The exact probability of a rank.
+    /// Returns the exact probability of a rank.
     fn probability(zipf: &Zipf, rank: u64) -> f64 {
         (rank as f64 + 1.0).powf(-zipf.theta) / zipf.zeta
     }
@@ -149,7 +149,7 @@ mod tests {
         counts
     }
 
-    /// The count of a draw of probability `p` lies within six standard deviations of its mean.
+    /// Asserts that the count of a draw of probability `p` lies within six standard deviations of its mean.
     fn assert_frequency(count: u64, p: f64) {
         let mean = p * DRAWS as f64;
         let sigma = (mean * (1.0 - p)).sqrt();
@@ -173,7 +173,7 @@ mod tests {
         for upto in [10usize, 50, 100, 500, 1000] {
             let seen = counts[..upto].iter().sum::<u64>() as f64 / DRAWS as f64;
             let theory: f64 = (0..upto as u64).map(|rank| probability(&zipf, rank)).sum();
-            // Gray's tail is a continuous approximation: its stated use is at this accuracy.
+            // Gray's tail is a continuous approximation, with this stated accuracy.
             assert!((seen - theory).abs() < 0.02, "first {upto}: seen {seen:.4}, theory {theory:.4}");
         }
     }
@@ -227,7 +227,7 @@ mod tests {
         let favourite = scrambled.record_of_rank(0);
         let (hottest, count) = counts.iter().enumerate().max_by_key(|(_, count)| **count).unwrap();
         assert_eq!(hottest as u64, favourite);
-        // Other ranks folded onto the same record add at most their mean share, 1 / records.
+        // Other ranks that map to the same record add at most their mean share, 1 / records.
         assert!((probability(&scrambled.ranks, 0) - 0.0378).abs() < 1e-4);
         assert_frequency(*count, probability(&scrambled.ranks, 0) + 1e-5);
     }

@@ -1,4 +1,4 @@
-//! Remote access: permissions, bounds and keys, exactly.
+//! Remote access: exact checks of permissions, bounds and keys.
 
 use farcall_verbs::{Access, AsyncEventKind, QpState, QpType, WcStatus, WrOpcode};
 
@@ -11,7 +11,7 @@ use crate::setup::{ALL_ACCESS, Setup};
 const SOURCE: &str = "IBA 9.7.4.1, 10.6.3, 11.6.2";
 const LEN: u64 = 64 << 10;
 
-/// A wrong key: what it is, and the key of it.
+/// A wrong key: its name, and a function that returns an address and the key.
 type WrongKey = (&'static str, fn(&mut End) -> Verdict<(u64, u32)>);
 
 pub(super) fn add(table: &mut Table) {
@@ -24,7 +24,7 @@ pub(super) fn add(table: &mut Table) {
     }
 }
 
-/// The permission an operation needs at the target.
+/// Returns the permission that an operation needs at the target.
 fn needed(op: WrOpcode) -> Access {
     match op {
         WrOpcode::READ => Access::REMOTE_READ,
@@ -33,8 +33,9 @@ fn needed(op: WrOpcode) -> Access {
     }
 }
 
-/// Tries `len` bytes at an address that are not allowed; nobody's memory may change. Over RC both ends fail, and the
-/// initiator is told a status; over UC the request vanishes (IBA 9.8.2).
+/// Executes the operation on `len` bytes at an address that it may not access; the memory of neither end may change.
+/// Over RC both ends enter the error state, and the initiator gets a completion with `status`. Over UC the target
+/// drops the request silently (IBA 9.8.2).
 fn refused_at(
     a: &mut End,
     b: &mut End,
@@ -83,7 +84,7 @@ fn permissions(table: &mut Table, qp_type: QpType, op: WrOpcode) {
     });
 }
 
-/// The target's owner is told by an asynchronous event why its queue pair failed.
+/// Adds a case in which an asynchronous event must report to the target's process why its queue pair failed.
 fn told(table: &mut Table, what: &str, setup: Setup, op: WrOpcode, event: AsyncEventKind) {
     let what = format!("remote-access/no-permission-of-{what}-is-told");
     table.op_case(setup, op, &what, "IBA 11.6.3.1; ibv_get_async_event(3)", move |a, b, op| {
@@ -117,7 +118,7 @@ fn bounds(table: &mut Table, qp_type: QpType, op: WrOpcode) {
             Ok(())
         },
     );
-    // Relative to the region's start and end; atomics stay aligned.
+    // Offsets relative to the region's start and end; atomics remain aligned.
     type Where = (&'static str, fn(&End) -> u64, u32);
     let outside: [Where; 7] = [
         ("before", |b| b.mr.addr - 8, 8),
@@ -184,12 +185,12 @@ fn keys(table: &mut Table, qp_type: QpType, op: WrOpcode) {
     }
 }
 
-/// The initiator may have kept what it was granted; it must not use it after deregistration, nor reach what takes
-/// the place.
+/// The initiator may have cached the grant of the region. It must not use the grant after deregistration, nor access
+/// memory that reuses the address.
 fn stale(a: &mut End, b: &mut End, op: WrOpcode) -> Verdict {
     let mut old = b.new_mr(b.pd, 4096, ALL_ACCESS)?;
     for round in 0..20 {
-        // Twice, so that whatever is kept for repeated requests is kept.
+        // Twice, so that the grant is cached if the provider caches it for repeated requests.
         for id in 0..2 {
             b.recv_for(op, id, 0, 0)?;
             a.post(a.request_from(op, id, vec![a.sge(0, 8)], b, old.addr, old.rkey))?;

@@ -1,4 +1,4 @@
-//! Atomics: results, alignment, and being atomic.
+//! Atomics: results, alignment and atomicity.
 
 use farcall_verbs::{AtomicTarget, QpState, WcStatus, WrOpcode};
 
@@ -44,7 +44,7 @@ pub(super) fn add(table: &mut Table) {
     case("cmp-swap/many-queue-pairs-one-winner", one_winner);
 }
 
-/// An atomic on the target's region; the original value comes to offset 0.
+/// Returns an atomic on the target's region; the original value is stored at offset 0.
 fn atomic(op: WrOpcode, wr_id: u64, a: &End, b: &End, at: u64, compare_add: u64, swap: u64) -> SendRequest {
     let mut request = a.request(op, wr_id, b, 8, at);
     request.target =
@@ -56,7 +56,7 @@ fn compare(a: &mut End, b: &mut End, old: u64, expected: u64, new: u64, after: u
     executed(a, b, WrOpcode::ATOMIC_CMP_AND_SWP, (expected, new), (old, after))
 }
 
-/// Executes an atomic on a word and expects its value from before and after.
+/// Executes an atomic on a word, and expects its values before and after.
 fn executed(
     a: &mut End,
     b: &mut End,
@@ -78,7 +78,7 @@ fn alignment(table: &mut Table, op: WrOpcode) {
         let name = format!("rc/{}/misaligned-by-{offset}", op.name());
         table.rc(name, ATOMIC, "IBA 9.7.5.2.8, 11.6.2: Remote Invalid Request Error", move |a, b| {
             b.put(WORD, &[0x5A; 16])?;
-            // Our own device may see it first, and refuse it.
+            // The initiator's device may detect the error first and refuse the request.
             if a.post(a.request(op, 1, b, 8, WORD + offset)).is_ok() {
                 a.expect(1, WcStatus::REM_INV_REQ_ERR)?;
                 a.expect_state(a.qp, QpState::Err)?;
@@ -88,7 +88,8 @@ fn alignment(table: &mut Table, op: WrOpcode) {
     }
 }
 
-/// The answer has eight bytes, and nothing says where in nine they go.
+/// Adds a case with a result buffer of nine bytes. The response has eight bytes, and their position in such a buffer
+/// is not defined.
 fn nine_bytes(table: &mut Table, op: WrOpcode) {
     let name = format!("rc/{}/a-result-of-nine-bytes-is-a-local-length-error", op.name());
     table.rc(name, ATOMIC, "IBA 9.4.5, 11.6.2: Local Length Error", move |a, b| {
@@ -96,7 +97,7 @@ fn nine_bytes(table: &mut Table, op: WrOpcode) {
         a.put(0, &[0x33; 16])?;
         let mut request = atomic(op, 1, a, b, WORD, 1, 2);
         request.sges = vec![a.sge(0, 9)];
-        // Our own device may see it first, and refuse it.
+        // The initiator's device may detect the error first and refuse the request.
         if a.post(request).is_ok() {
             a.expect(1, WcStatus::LOC_LEN_ERR)?;
         }
@@ -123,7 +124,7 @@ fn neighbours(a: &mut End, b: &mut End) -> Verdict {
 const PAIRS: usize = 4;
 const ROUNDS: u64 = 8;
 
-/// More queue pairs from `a` to `b`.
+/// Connects further queue pairs from `a` to `b`.
 fn connect_many(a: &mut End, b: &mut End) -> Verdict<Vec<Qp>> {
     (0..PAIRS).map(|_| Ok(another_pair(a, b)?.0)).collect()
 }

@@ -1,4 +1,4 @@
-//! Many queue pairs at one completion queue, and one that stalls.
+//! Many queue pairs at one completion queue, including one that stalls.
 
 use std::collections::BTreeSet;
 
@@ -13,9 +13,9 @@ use crate::op::{SEND, WRITE};
 use crate::setup::Setup;
 
 const SOURCE: &str = "IBA 10.2.8; ibv_create_qp(3)";
-/// Queue pairs in a crowd, where the device has as many.
+/// Number of queue pairs, if the device supports that many.
 const CROWD: u32 = 1000;
-/// More of them, where a process may have as many descriptors.
+/// Larger number of queue pairs, if a process may have enough descriptors.
 const MULTITUDE: u32 = 2000;
 const QUIETEST: u64 = 3;
 
@@ -29,7 +29,7 @@ pub(super) fn add(table: &mut Table) {
     case("sleeping-on-one-queue-for-all", SEND, sleeping);
 }
 
-/// Pairs, the initiators' on one completion queue and the targets' on one.
+/// Connects pairs, with all initiators on one completion queue and all targets on another.
 fn gather(a: &mut End, b: &mut End, count: u32) -> Verdict<Vec<(Qp, Qp)>> {
     let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
     let cqe = 4096.min(a.about().device.max_cqe);
@@ -42,7 +42,7 @@ fn receive(b: &mut End, qp: Qp, wr_id: u64) -> Verdict {
     Ok(b.recv_on(qp.handle, wr_id, vec![b.sge(wr_id * 64, 64)])?)
 }
 
-/// Sends on all pairs but some and expects each message once at the right pair.
+/// Sends on all pairs except those in `but`, and expects each message once at the right pair.
 fn all_send(a: &mut End, b: &mut End, pairs: &[(Qp, Qp)], but: &BTreeSet<u64>) -> Verdict {
     let mut waiting = BTreeSet::new();
     for (id, (qa, qb)) in (0_u64..).zip(pairs) {
@@ -68,7 +68,7 @@ fn all_complete(end: &mut End, mut waiting: BTreeSet<u64>, qp: impl Fn(usize) ->
 }
 
 fn thousands(a: &mut End, b: &mut End) -> Verdict {
-    // Some eight for a pair, with both ends in one process.
+    // A pair needs about eight descriptors, with both ends in one process.
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let pairs = gather(a, b, MULTITUDE.min(u32::try_from(descriptors / 10).unwrap_or(MULTITUDE)))?;
     for _ in 0..2 {
@@ -78,7 +78,7 @@ fn thousands(a: &mut End, b: &mut End) -> Verdict {
     b.expect_quiet()
 }
 
-/// One target posts no receive; its sender waits, the others do not notice.
+/// One target posts no receive. Its sender waits, and the other pairs are not affected.
 fn stalled(a: &mut End, b: &mut End) -> Verdict {
     let pairs = gather(a, b, CROWD)?;
     let (qa, qb) = pairs[QUIETEST as usize];
@@ -101,7 +101,7 @@ fn failed(a: &mut End, b: &mut End) -> Verdict {
     all_send(a, b, &pairs, &BTreeSet::from([QUIETEST]))
 }
 
-/// Messages come one at a time over different pairs; the target sleeps each time.
+/// Messages are sent one at a time over different pairs; the target sleeps before each.
 fn sleeping(a: &mut End, b: &mut End) -> Verdict {
     let pairs = gather(a, b, 200)?;
     for (id, (qa, qb)) in (0_u64..).zip(&pairs) {

@@ -1,4 +1,4 @@
-//! What each operation moves, and what its completions say.
+//! Data transferred by each operation, and content of its completions.
 
 use farcall_verbs::{QpState, QpType, WcFlags, WcOpcode, WrOpcode};
 
@@ -8,13 +8,13 @@ use crate::finding::{Verdict, ensure, same, same_bytes};
 use crate::op::operations;
 use crate::setup::Setup;
 
-/// Where operations meet the target's region.
+/// Offset in the target's region at which operations access it.
 const REMOTE: u64 = 4096;
 
-/// Sizes around those at which implementations change their ways.
+/// Sizes around the limits at which implementations use another path.
 const SIZES: [u32; 16] = [1, 7, 8, 9, 47, 48, 49, 63, 64, 255, 256, 1024, 1025, 4096, 65_537, 1 << 20];
 
-/// Bytes that a datagram may have here: within every MTU.
+/// Length of a datagram in bytes that fits every MTU.
 const UD_BYTES: u32 = 1024;
 
 pub(super) fn add(table: &mut Table) {
@@ -30,7 +30,7 @@ pub(super) fn add(table: &mut Table) {
     }
 }
 
-/// One operation, between filled surroundings, until both ends know.
+/// Executes one operation between filled surroundings, and waits for the completions of both ends.
 fn once(a: &mut End, b: &mut End, op: WrOpcode, len: u32) -> Verdict {
     let seed = u64::from(len) + 1;
     let (from, around) = (pattern(len, seed), 64);
@@ -38,7 +38,7 @@ fn once(a: &mut End, b: &mut End, op: WrOpcode, len: u32) -> Verdict {
     let window = grh + len + 2 * around;
     let (source, sink): (&mut End, &mut End) =
         if op.returns_data() { (&mut *b, &mut *a) } else { (&mut *a, &mut *b) };
-    // The initiator works at offset 0, the target at REMOTE; receives lie there too.
+    // The initiator uses offset 0, the target offset REMOTE, where receives are placed as well.
     let (source_at, sink_at) = if op.returns_data() { (REMOTE, 0) } else { (0, REMOTE) };
     source.put(source_at, &from)?;
     let sink_from = sink_at.saturating_sub(u64::from(around) + u64::from(grh));
@@ -67,7 +67,7 @@ fn exact(a: &mut End, b: &mut End, op: WrOpcode) -> Verdict {
 
 fn zero(a: &mut End, b: &mut End, op: WrOpcode) -> Verdict {
     once(a, b, op, 0)?;
-    // No element at all is zero length as well.
+    // A request without elements has zero length as well.
     b.recv_for(op, 2, REMOTE, 0)?;
     let mut request = a.request(op, 2, b, 0, REMOTE);
     request.sges.clear();

@@ -10,7 +10,7 @@ use crate::setup::{ALL_ACCESS, Setup};
 
 const SOURCE: &str = "IBA 10.2.6; ibv_post_send(3), ibv_post_recv(3)";
 const REMOTE: u64 = 4096;
-/// Lengths of the sges: odd, empty, one, large.
+/// Lengths of the elements: odd, empty, one, large.
 const LENS: [u32; 4] = [13, 0, 1, 300];
 
 pub(super) fn add(table: &mut Table) {
@@ -37,7 +37,7 @@ fn setup(a: &End, qp_type: QpType) -> Setup {
     Setup { cap: QpCap { max_send_sge: sges, max_recv_sge: sges, ..base.cap }, ..base }
 }
 
-/// Pieces of the region and of another, in descending order of address; their bytes one after the other.
+/// Returns elements of the region and of another one, in descending order of address, and their bytes concatenated.
 fn sges(end: &mut End, count: u32, seed: u64) -> Verdict<(Vec<Sge>, Vec<u8>)> {
     let other = end.new_mr(end.pd, 4096, ALL_ACCESS)?;
     let (mut sges, mut all) = (Vec::new(), Vec::new());
@@ -67,7 +67,7 @@ fn gather(a: &mut End, b: &mut End, qp_type: QpType, op: WrOpcode) -> Verdict {
         b.let_arrive(op);
         return same_bytes("the destination", &b.get(REMOTE, len)?, &bytes);
     }
-    // A READ scatters: only the sges of our own region can be looked at by offset.
+    // A READ scatters its data. Only elements in the initiator's main region can be read by offset.
     let mut at = 0;
     for sge in list {
         let expected = &target[at..at + sge.length as usize];
@@ -82,7 +82,7 @@ fn gather(a: &mut End, b: &mut End, qp_type: QpType, op: WrOpcode) -> Verdict {
 fn scatter(a: &mut End, b: &mut End, qp_type: QpType, op: WrOpcode) -> Verdict {
     join(a, b, &setup(a, qp_type))?;
     let grh = b.grh_bytes();
-    // The first sge is long enough for the GRH and not a multiple of anything.
+    // The first element is long enough for the GRH, and its length is odd.
     let lens = [grh + 5, 0, 7, 500];
     let list: Vec<Sge> = (0_u64..)
         .zip(lens)
@@ -90,7 +90,7 @@ fn scatter(a: &mut End, b: &mut End, qp_type: QpType, op: WrOpcode) -> Verdict {
         .map(|(i, len)| b.sge(REMOTE - i * 1000, len))
         .collect();
     let room: u32 = list.iter().map(|sge| sge.length).sum();
-    // The message ends in the middle of the last sge.
+    // The message ends in the middle of the last element.
     let len = (room - grh).min(212);
     let bytes = pattern(len, 4);
     a.put(0, &bytes)?;

@@ -31,12 +31,12 @@ fn none(a: &mut End, b: &mut End) -> Verdict {
     }
     a.fail_qp()?;
     a.expect_quiet()?;
-    // COMM_EST tells that a message came in RTR; it did not.
+    // COMM_EST indicates a message received in RTR; there was none.
     same("events at the initiator", a.async_event()?, None)?;
     same("events at the target", b.async_event()?, None)
 }
 
-/// A request that the target must not allow.
+/// Executes a request that the target must refuse.
 fn violate(a: &mut End, b: &mut End) -> Verdict {
     a.post(a.write_with_wrong_key(1, b))?;
     a.expect(1, WcStatus::REM_ACCESS_ERR)
@@ -45,14 +45,14 @@ fn violate(a: &mut End, b: &mut End) -> Verdict {
 fn own(a: &mut End, b: &mut End) -> Verdict {
     violate(a, b)?;
     b.expect_state(b.qp, QpState::Err)?;
-    // Whoever asks first: the event is the target's.
+    // The event belongs to the target, regardless of which end reads first.
     a.expect_quiet()?;
     let taken = a.async_event()?;
     ensure(taken.is_none(), || format!("the initiator's device tells the target's event: {taken:?}"))?;
     b.expect_async(AsyncEventKind::QpAccessErr, b.qp.qpn)
 }
 
-/// The responder fails when it sees the violation, whether or not its owner polls.
+/// The responder enters the error state when it detects the violation, whether or not the application polls.
 fn without_polling(a: &mut End, b: &mut End) -> Verdict {
     violate(a, b)?;
     let qp = b.qp;

@@ -1,4 +1,4 @@
-//! The error state: everything posted comes back, in order, once.
+//! The error state: every posted request completes in order, once.
 
 use farcall_verbs::{OpCaps, QpState, QpType, WcStatus, WrOpcode};
 
@@ -52,7 +52,7 @@ fn receives(a: &mut End, _: &mut End) -> Verdict {
 
 fn later(a: &mut End, b: &mut End) -> Verdict {
     a.fail_qp()?;
-    // More than the queues hold, as completions are taken.
+    // More requests than the queues can hold at once, because completions are polled in between.
     for id in 0..u64::from(a.qp.cap.max_send_wr) * 2 {
         a.post(a.request(WrOpcode::SEND, id, b, 8, 0).unsignaled())?;
         a.expect(id, FLUSHED)?;
@@ -67,13 +67,13 @@ fn nothing_delivered(a: &mut End, b: &mut End) -> Verdict {
     b.fail_qp()?;
     b.expect(1, FLUSHED)?;
     a.send(2, b)?;
-    // Nobody answers over RC; over the others nobody asks.
+    // Over RC the response is missing; over the other transports no response is expected.
     let is_answered = a.setup.qp_type == QpType::Rc;
     a.expect(2, if is_answered { WcStatus::RETRY_EXC_ERR } else { WcStatus::SUCCESS })?;
     b.expect_quiet()
 }
 
-/// The first SEND waits for a receive that never comes, so that all others wait too.
+/// The first SEND waits for a receive that is never posted, so all later requests wait as well.
 fn waiting_sends(a: &mut End, b: &mut End) -> Verdict {
     for id in 0..20 {
         let op = if id % 2 == 0 { WrOpcode::SEND } else { WrOpcode::WRITE };
@@ -151,7 +151,7 @@ fn succeeded_before(a: &mut End, b: &mut End) -> Verdict {
     b.recv(1, 0, 64)?;
     b.recv(2, 0, 64)?;
     a.send(1, b)?;
-    // The target polled nothing so far; what it received it keeps.
+    // The target has not polled so far; messages that it has received are retained.
     a.expect_ok(1)?;
     a.post(a.request(WrOpcode::WRITE, 2, b, 8, REMOTE))?;
     a.expect_ok(2)?;
@@ -163,7 +163,7 @@ fn succeeded_before(a: &mut End, b: &mut End) -> Verdict {
 
 fn wakes(a: &mut End, _: &mut End) -> Verdict {
     a.recv(1, 0, 64)?;
-    // A failed completion wakes also who waits for solicited ones.
+    // A failed completion also raises the event if only solicited completions were requested.
     a.arm(true)?;
     a.fail_qp()?;
     a.expect_cq_event(a.cq)?;

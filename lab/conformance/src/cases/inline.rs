@@ -1,4 +1,4 @@
-//! Inline data: copied while posting.
+//! Inline data: copied when the request is posted.
 
 use farcall_verbs::{QpType, SendFlags, Sge, WrOpcode};
 
@@ -10,7 +10,7 @@ use crate::setup::Setup;
 
 const SOURCE: &str = "ibv_post_send(3): IBV_SEND_INLINE";
 const REMOTE: u64 = 4096;
-/// No region has this key.
+/// A key that no region has.
 const NO_KEY: u32 = 0xDEAD_BEEF;
 
 pub(super) fn add(table: &mut Table) {
@@ -33,7 +33,7 @@ fn no_key(a: &mut End, b: &mut End, op: WrOpcode) -> Verdict {
     b.recv_for(op, 1, REMOTE, len)?;
     let bytes = pattern(len, 1);
     a.put(3, &bytes)?;
-    // Two elements, neither with a key that exists.
+    // Two elements, both with invalid keys.
     let sges = vec![
         Sge { lkey: NO_KEY, ..a.sge(3, len / 3) },
         Sge { lkey: 0, ..a.sge(3 + u64::from(len / 3), len - len / 3) },

@@ -1,4 +1,4 @@
-//! Creation, destruction in every order, numbers used again.
+//! Creation, destruction in every order, and reuse of numbers.
 
 use farcall_verbs::{Access, QpAttr, QpState, QpType, WcStatus, WrOpcode};
 
@@ -11,7 +11,7 @@ use crate::setup::{ALL_ACCESS, Setup};
 const REMOTE: u64 = 4096;
 const DESTROY: &str = "ibv_destroy_qp(3), ibv_destroy_cq(3), ibv_dereg_mr(3), ibv_dealloc_pd(3)";
 
-/// Objects of an end, in every order: the `n`-th of 24.
+/// Returns the `n`-th of the 24 orders of four objects.
 fn order(mut n: usize) -> [usize; 4] {
     let mut rest = vec![0, 1, 2, 3];
     std::array::from_fn(|_| {
@@ -46,12 +46,12 @@ fn destroy(a: &mut End, b: &mut End, order: [usize; 4]) -> Verdict {
     b.recv(1, 0, 64)?;
     a.recv(1, 0, 64)?;
     a.send(1, b)?;
-    // Waits for a second receive, for ever.
+    // Waits forever for a second receive.
     a.post(a.request(WrOpcode::SEND, 2, b, 8, 0).unsignaled())?;
     a.expect_ok(1)?;
     let objects = [a.qp.handle, a.cq.handle, a.mr.handle, a.channel];
     for object in order {
-        // What is still in use goes for the program; the provider keeps it as long as it must.
+        // An object that is still in use is destroyed for the program; the provider retains it as long as necessary.
         a.destroy(objects[object])?;
     }
     b.expect_ok(1)?;
@@ -62,7 +62,7 @@ fn destroy(a: &mut End, b: &mut End, order: [usize; 4]) -> Verdict {
 fn delivers_nothing(a: &mut End, b: &mut End) -> Verdict {
     a.recv(1, 0, 64)?;
     a.post(a.request(WrOpcode::WRITE, 2, b, 8, REMOTE))?;
-    // Both complete, and nobody polls.
+    // Both complete without being polled.
     a.pause();
     a.destroy(a.qp.handle)?;
     a.expect_quiet()
@@ -105,7 +105,7 @@ fn other_peer(a: &mut End, b: &mut End) -> Verdict {
     a.send(1, b)?;
     a.expect_ok(1)?;
     b.expect_at(other, 5, WcStatus::SUCCESS)?;
-    // The old peer finds nobody.
+    // The old peer has no counterpart any more.
     b.send(9, a)?;
     b.expect(9, WcStatus::RETRY_EXC_ERR)?;
     a.expect_quiet()
@@ -115,9 +115,10 @@ fn stranger(a: &mut End, b: &mut End) -> Verdict {
     let stranger = a.new_qp(&a.qp_init())?;
     let to_b = b.address(b.qp);
     a.modify(stranger, a.init_attr())?;
-    // Whether it is refused here or unanswered later: it does not get through.
+    // The connection may be refused here, or its requests remain without a response later; in either case they must
+    // not be executed.
     if a.modify(stranger, a.rtr_attr(&to_b)).is_ok() {
-        // Over a wire, sequence numbers are all that tells them apart.
+        // On the wire, only the packet sequence numbers distinguish the two.
         a.modify(stranger, QpAttr { sq_psn: Some(0x40_0000), ..a.rts_attr() })?;
         a.put(0, &[1; 8])?;
         a.post_on(stranger, vec![a.request(WrOpcode::WRITE, 1, b, 8, REMOTE)])?;
@@ -183,7 +184,8 @@ fn domains(a: &mut End, b: &mut End) -> Verdict {
     b.expect_ok(1)
 }
 
-/// Requests are under way when the region goes: each succeeds or fails, and the first failure ends all.
+/// Requests are outstanding when the region is deregistered: each succeeds or fails, and after the first failure all
+/// fail.
 fn dereg_under_load(a: &mut End, b: &mut End, op: WrOpcode) -> Verdict {
     let mr = b.new_mr(b.pd, 4096, ALL_ACCESS)?;
     let count = u64::from(a.qp.cap.max_send_wr.min(16));
@@ -204,7 +206,8 @@ fn dereg_under_load(a: &mut End, b: &mut End, op: WrOpcode) -> Verdict {
                 failed = true;
                 true
             }
-            // Its answer was lost, and the peer had failed at a later request before it was asked for again.
+            // The response was lost, and before the initiator sent the request again the peer had failed at a later
+            // request.
             (false, WcStatus::RETRY_EXC_ERR) => {
                 failed = true;
                 b.state(b.qp)? == QpState::Err

@@ -1,4 +1,4 @@
-//! Local elements: keys, bounds and permissions of our own side.
+//! Local elements: keys, bounds and permissions of the local side.
 
 use farcall_verbs::{Access, OpCaps, QpState, QpType, Sge, WcStatus, WrOpcode};
 
@@ -11,7 +11,7 @@ use crate::setup::{ALL_ACCESS, Setup};
 const SOURCE: &str = "IBA 10.6.3, 11.6.2: Local Protection Error";
 const REMOTE: u64 = 4096;
 
-/// What is wrong with a sge of eight bytes.
+/// A fault of an element of eight bytes, and a function that returns the element.
 type WrongPiece = (&'static str, fn(&mut End) -> Verdict<Sge>);
 
 const WRONG: [WrongPiece; 7] = [
@@ -59,8 +59,8 @@ pub(super) fn add(table: &mut Table) {
     receives(table);
 }
 
-/// The request fails at the initiator alone; the queue pair goes to the error state, of unreliable ones the send queue
-/// alone (IBA 10.3.1: SQE).
+/// The request fails at the initiator only. The queue pair enters the error state; of an unreliable queue pair only
+/// the send queue does (IBA 10.3.1: SQE).
 fn protection(a: &mut End, b: &mut End, op: WrOpcode, sge: Sge) -> Verdict {
     b.recv_for(op, 1, REMOTE * 2, 64)?;
     a.post(a.request_from(op, 5, vec![sge], b, b.mr.addr + REMOTE, b.mr.rkey))?;
@@ -70,14 +70,14 @@ fn protection(a: &mut End, b: &mut End, op: WrOpcode, sge: Sge) -> Verdict {
     b.expect_quiet()?;
     same("state of the target", b.state(b.qp)?, QpState::Rts)?;
     if op.needed_caps() == ATOMIC {
-        // Where its answer goes is looked at when it comes: the atomic may have been executed.
+        // The buffer of the response is checked when the response arrives, so the atomic may have been executed.
         return Ok(());
     }
     same("the target's word", b.word(REMOTE)?, 0)
 }
 
-/// A receive's element is looked at when a message comes: the receiver sees a local protection error, an RC sender a
-/// remote operation error.
+/// The element of a receive is checked when a message arrives. The receiver gets a local protection error, an RC
+/// sender a remote operation error.
 fn receives(table: &mut Table) {
     let shared = Setup { srq: Some(64), ..Setup::rc() };
     for (queue, setup, needs) in [("rc", Setup::rc(), SEND), ("rc/srq", shared, SEND | OpCaps::SRQ)] {
@@ -114,7 +114,7 @@ fn into_read_only(a: &mut End, b: &mut End) -> Verdict {
     same_bytes("the read-only region", &b.get_in(fixed, 0, 8)?, &[0; 8])
 }
 
-/// The region of a posted receive ends before the message comes, short and long.
+/// Checks receives whose region is deregistered before the message arrives, for short and long messages.
 fn deregistered_later(a: &mut End, b: &mut End, setup: &Setup) -> Verdict {
     for len in [8, 20_000] {
         join(a, b, setup)?;
@@ -129,7 +129,7 @@ fn deregistered_later(a: &mut End, b: &mut End, setup: &Setup) -> Verdict {
     Ok(())
 }
 
-/// A sender of datagrams hears of nothing.
+/// Checks that the sender of a datagram is not notified of the receiver's error.
 fn datagram_into_wrong_key(a: &mut End, b: &mut End) -> Verdict {
     let right = b.message_sge(REMOTE, 8);
     b.recv_into(1, vec![Sge { lkey: right.lkey ^ 0x5A5A, ..right }])?;

@@ -1,4 +1,4 @@
-//! Registering memory of every origin.
+//! Registering memory of every kind.
 
 use farcall_verbs::{Access, QpState, WcStatus, WrOpcode};
 
@@ -56,7 +56,8 @@ pub(super) fn add(table: &mut Table) {
         .optional(Feature::RegisterMemory);
     table
         .rc("mr/overlapping-regions", WRITE, SOURCE, |a, b| {
-            // The same provider memory under a narrower key is not ours to make; two regions of one kind are.
+            // Each registration of an end allocates memory of its own, so a case cannot register the same memory twice.
+            // It registers two regions of the same kind instead.
             let one = b.register(Memory::Heap, LEN, ALL_ACCESS)?;
             let two = b.register(Memory::Heap, LEN, ALL_ACCESS)?;
             same("one key for two regions", one.rkey == two.rkey, false)?;
@@ -76,7 +77,7 @@ fn register(table: &mut Table, name: &str, memory: Memory, op: WrOpcode, body: B
     }
 }
 
-/// An aligned place near the end of a region.
+/// Returns an aligned offset near the end of a region.
 fn near_end(mr: Mr) -> u64 {
     (mr.addr + mr.len - 512).next_multiple_of(8) - mr.addr
 }
@@ -131,7 +132,7 @@ fn initiator(a: &mut End, b: &mut End, memory: Memory, op: WrOpcode) -> Verdict 
 fn receives(a: &mut End, b: &mut End, memory: Memory, _: WrOpcode) -> Verdict {
     let mr = b.register(memory, LEN, Access::LOCAL_WRITE)?;
     let at = near_end(mr) - 10_000;
-    // A small message and one that large ones' way takes.
+    // A small message, and one that takes the path of large ones.
     for (id, len) in [(1, 8), (2, 10_000)] {
         let bytes = pattern(len, id);
         a.put(0, &bytes)?;

@@ -1,4 +1,4 @@
-//! The cases, by what they are about.
+//! The cases, by topic.
 
 mod access;
 mod atomics;
@@ -23,7 +23,7 @@ mod ud;
 
 use crate::case::{Case, Table};
 
-/// Every case, in a stable order.
+/// Returns every case, in a stable order.
 pub fn all() -> Vec<Case> {
     let mut table = Table::default();
     data::add(&mut table);

@@ -77,7 +77,8 @@ fn one_event(a: &mut End, b: &mut End) -> Verdict {
 
 fn completed_first(a: &mut End, b: &mut End) -> Verdict {
     if a.setup.qp_type != QpType::Rc {
-        // Over UC and UD a completed send says nothing of its arrival, and the first may wait for its way to be found.
+        // Over UC and UD the completion of a send does not imply its arrival, and the first message may wait for the
+        // resolution of its destination.
         send(a, b, 0, PLAIN)?;
         b.expect_ok(0)?;
     }
@@ -86,7 +87,7 @@ fn completed_first(a: &mut End, b: &mut End) -> Verdict {
     b.arm(false)?;
     b.expect_no_cq_event()?;
     b.expect_ok(1)?;
-    // The arming still holds for the next.
+    // The notification request still applies to the next completion.
     send(a, b, 2, PLAIN)?;
     b.expect_cq_event(b.cq)?;
     b.expect_ok(2)
@@ -108,7 +109,8 @@ fn solicited_only(a: &mut End, b: &mut End) -> Verdict {
     b.expect_ok(2)
 }
 
-/// Arming for any completion replaces arming for solicited ones, not the other way round.
+/// Checks that a request for the next completion replaces one for the next solicited completion, but not the other way
+/// round.
 fn stronger(a: &mut End, b: &mut End) -> Verdict {
     for (id, order) in [(1, [true, false]), (2, [false, true])] {
         for solicited_only in order {
@@ -122,7 +124,7 @@ fn stronger(a: &mut End, b: &mut End) -> Verdict {
     Ok(())
 }
 
-/// The target sleeps every time and never polls without having been woken.
+/// The target sleeps before each message and polls only after it was woken.
 fn every_arming(a: &mut End, b: &mut End) -> Verdict {
     for id in 0..50 {
         b.recv_message(id, AT, 64)?;
@@ -144,7 +146,7 @@ fn sends_notify(a: &mut End, b: &mut End) -> Verdict {
     a.send(1, b)?;
     a.expect_cq_event(a.cq)?;
     a.expect_ok(1)?;
-    // An unsignalled one makes neither completion nor event.
+    // An unsignalled request raises neither a completion nor an event.
     b.recv_message(2, AT, 64)?;
     a.arm(false)?;
     a.post(a.request(WrOpcode::SEND, 2, b, 8, 0).unsignaled())?;

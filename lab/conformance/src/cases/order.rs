@@ -132,7 +132,7 @@ fn overtaking(a: &mut End, b: &mut End) -> Verdict {
     same("the word afterwards", b.word(REMOTE)?, 7)
 }
 
-/// Sends the eight bytes at ELSEWHERE on to the target's ELSEWHERE, fenced, and compares them there.
+/// Sends the eight bytes at ELSEWHERE to the target's ELSEWHERE with a fence, and compares them there.
 fn pass_on(a: &mut End, b: &mut End, op: WrOpcode, first: SendRequest, expected: u64) -> Verdict {
     b.recv_for(op, 2, ELSEWHERE, 8)?;
     let from = vec![a.sge(ELSEWHERE, 8)];

@@ -34,7 +34,7 @@ fn writes(a: &End, b: &End, count: u64) -> Vec<SendRequest> {
 
 fn full_send(a: &mut End, b: &mut End) -> Verdict {
     let depth = u64::from(a.qp.cap.max_send_wr);
-    // They wait for receives, so that none ends early. A queue may hold somewhat more than it says.
+    // The requests wait for receives, so that none completes early. A queue may hold somewhat more than it reports.
     let sends: Vec<SendRequest> = (0..depth * 4).map(|id| a.request(WrOpcode::SEND, id, b, 8, 0)).collect();
     let refusal = refused("four times max_send_wr", a.post_on(a.qp, sends))?;
     let posted = refusal.posted as u64;
@@ -183,18 +183,19 @@ fn batches(a: &mut End, b: &mut End) -> Verdict {
     same("completions into no room", a.poll_on(a.cq, 0)?.len(), 0)
 }
 
-/// Far more completions than asked for: either all are there, or the queue says that it overran.
+/// Creates far more completions than the queue has requested entries: either all are delivered, or the queue reports
+/// an overrun.
 fn overrun(a: &mut End, b: &mut End) -> Verdict {
     let cap = QpCap { max_send_wr: 512.min(a.about().device.max_qp_wr), ..Setup::rc().cap };
     join(a, b, &Setup { cap, cqe: 4, ..Setup::rc() })?;
     let count = u64::from(cap.max_send_wr);
     let requests = writes(a, b, count);
     a.post_on(a.qp, requests)?;
-    // Nobody polls meanwhile.
+    // No poll in the meantime.
     a.pause();
     let mut seen = 0;
     a.until("the rest of the completions, or word of an overrun", |a| {
-        // The queue itself may say it.
+        // The queue itself may report the overrun.
         let Ok(wcs) = a.poll_on(a.cq, 16) else { return Ok(Some(())) };
         for wc in wcs {
             same("wr_id, status", (wc.wr_id, wc.status), (seen, WcStatus::SUCCESS))?;

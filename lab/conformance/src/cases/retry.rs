@@ -21,7 +21,7 @@ pub(super) fn add(table: &mut Table) {
     }
 }
 
-/// Gives up on receives soon: one retry after 0.64 ms.
+/// Returns a setup that stops waiting for receives soon: one retry after 0.64 ms.
 fn gives_up() -> Setup {
     Setup { rnr_retry: 1, min_rnr_timer: 12, ..Setup::rc() }
 }
@@ -58,7 +58,7 @@ fn receiver_not_ready(table: &mut Table, op: WrOpcode) {
         a.expect_ok(1)?;
         b.expect_ok(9)
     });
-    // Six retries after 491 ms each.
+    // Six retries at intervals of 491 ms.
     let slow = Setup { rnr_retry: 6, min_rnr_timer: 31, ..Setup::rc() };
     table.op_case(slow, op, "rnr/a-receive-in-time-saves-it", RNR, |a, b, op| {
         a.post(a.request(op, 1, b, 8, REMOTE))?;
@@ -69,7 +69,8 @@ fn receiver_not_ready(table: &mut Table, op: WrOpcode) {
     });
     let quick = Setup { rnr_retry: 6, min_rnr_timer: 1, ..Setup::rc() };
     table.op_case(quick, op, "rnr/the-timer-is-the-targets", RNR, |a, b, op| {
-        // The target asks for 491 ms a time; by the initiator's own 10 µs it would have given up long ago.
+        // The target specifies 491 ms per retry. With the 10 µs of the initiator, the retries would have ended long
+        // before.
         b.modify(b.qp, QpAttr { min_rnr_timer: Some(RnrTimer(31)), ..QpAttr::to(QpState::Rts) })?;
         a.post(a.request(op, 1, b, 8, REMOTE))?;
         a.expect_quiet()?;
@@ -86,7 +87,7 @@ fn receiver_not_ready(table: &mut Table, op: WrOpcode) {
     });
 }
 
-/// What makes a target silent.
+/// Reason why a target does not respond.
 #[derive(Clone, Copy, Debug)]
 enum Silent {
     Init,
@@ -110,7 +111,7 @@ fn transport(table: &mut Table, op: WrOpcode) {
     table.op_case_apart(QpType::Rc, op, "retry/timeout-zero-is-for-ever", TRANSPORT, |a, b, _, op| {
         half_join(a, b, &Setup { timeout: Some(0), ..Setup::rc().impatient() })?;
         a.post(a.request(op, 1, b, 8, REMOTE))?;
-        // Whether it is sent again is left open; it does not give up.
+        // The specification does not state whether the request is sent again; it must not time out.
         for _ in 0..5 {
             a.expect_quiet()?;
         }

@@ -1,4 +1,4 @@
-//! Which requests complete, and in which order.
+//! Requests with completions, and the order of completions.
 
 use farcall_verbs::{QpState, QpType, WcStatus, WrOpcode};
 
@@ -53,13 +53,13 @@ fn all(a: &mut End, b: &mut End, op: WrOpcode) -> Verdict {
     a.expect_quiet()
 }
 
-/// The completion of a signalled request gives back the places of the unsignalled ones before it.
+/// The completion of a signalled request releases the slots of the unsignalled ones before it.
 fn places(a: &mut End, b: &mut End, op: WrOpcode) -> Verdict {
     let depth = u64::from(a.qp.cap.max_send_wr);
     for round in 0..3 {
         for id in 0..depth {
             if id % 16 == 0 {
-                // As many as fit, so that datagrams are not lost either.
+                // Posts as many receives as fit, so that no datagram is lost.
                 while b.poll()?.is_some() {}
                 receives(b, op, 16)?;
             }

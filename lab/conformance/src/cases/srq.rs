@@ -84,7 +84,7 @@ fn no_own(_: &mut End, b: &mut End) -> Verdict {
 fn full(a: &mut End, b: &mut End) -> Verdict {
     let (srq, _) = b.srq();
     let receive = |wr_id| RecvRequest { wr_id, sges: vec![b.message_sge(AT, 64)] };
-    // Providers may give more than asked for.
+    // Providers may allocate more than requested.
     let receives: Vec<RecvRequest> = (0..1000).map(receive).collect();
     let refusal = refused("a thousand receives into 64 places", b.recv_all(srq, receives))?;
     ensure(refusal.posted >= 64, || format!("only {} of 64 receives posted", refusal.posted))?;
@@ -108,7 +108,7 @@ fn notifies(a: &mut End, b: &mut End) -> Verdict {
     Ok(())
 }
 
-/// Further pairs at `b`'s shared queue.
+/// Connects further pairs that use `b`'s shared queue.
 fn more_pairs(a: &mut End, b: &mut End, count: usize) -> Verdict<Vec<(Qp, Qp)>> {
     let mut pairs = vec![(a.qp, b.qp)];
     for _ in 0..count {
@@ -123,7 +123,7 @@ fn shared(a: &mut End, b: &mut End) -> Verdict {
         b.recv(id, id * 64, 64)?;
     }
     for id in 0..40_u64 {
-        // Some pairs take more than others.
+        // Some pairs consume more receives than others.
         let (qa, qb) = pairs[(id * id % 4) as usize];
         a.put(0, &id.to_le_bytes())?;
         a.send_on(qa, id, b)?;
@@ -255,7 +255,7 @@ fn limit_again(a: &mut End, b: &mut End) -> Verdict {
 
 fn limit_passed(a: &mut End, b: &mut End) -> Verdict {
     let number = armed(b, 2, 5)?;
-    // Some tell at once, others with the next receive taken.
+    // Some providers raise the event immediately, others when the next receive is consumed.
     take(a, b, 1)?;
     b.expect_async(AsyncEventKind::SrqLimitReached, number)
 }

@@ -1,4 +1,4 @@
-//! The queue pair state machine: every transition, its attributes, and what can be posted in which state.
+//! The queue pair state machine: every transition, its attributes, and the requests that can be posted in each state.
 
 use farcall_verbs::{Access, QpAttr, QpState, QpType, Transition, WcStatus, WrOpcode};
 
@@ -10,11 +10,11 @@ use crate::setup::{ALL_ACCESS, Setup};
 
 const SOURCE: &str = "IBA 10.3.1, 11.2.4.2; ibv_modify_qp(3)";
 const REMOTE: u64 = 4096;
-/// The states that a transition leads to in the end.
+/// States in which a transition can end.
 const REACHED: [QpState; 6] =
     [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Err];
 
-/// Removes one attribute.
+/// Name of an attribute, and a function that removes it.
 type Without = (&'static str, fn(&mut QpAttr));
 
 pub(super) fn add(table: &mut Table) {
@@ -51,7 +51,7 @@ fn word(state: QpState) -> String {
     state.to_string().to_lowercase()
 }
 
-/// Equips both and brings `a`'s queue pair to a state. Returns where it leads.
+/// Equips both ends and moves `a`'s queue pair to a state. Returns the address of `b`'s queue pair.
 fn bring_to(a: &mut End, b: &mut End, setup: &Setup, state: QpState) -> Verdict<Address> {
     equip(a, b, setup)?;
     let to = b.address(b.qp);
@@ -77,12 +77,12 @@ fn transition(table: &mut Table, qp_type: QpType, from: QpState, to: QpState) {
     let name = format!("{}/transition/{}-{how}-{}", transport_name(qp_type), word(from), word(to));
     let case = table.add(name, SOURCE, move |a, b| {
         let to_b = bring_to(a, b, &Setup::new(qp_type), from)?;
-        // On the way up everything is named; later only the state.
+        // Transitions towards RTS specify all attributes, later ones only the state.
         let whole = matches!(from, QpState::Reset | QpState::Init | QpState::Rtr) || !is_legal;
         let attr = if whole { a.attr_to(to, &to_b) } else { QpAttr::to(to) };
         if is_legal {
             if from == QpState::Sqd && to != QpState::Err {
-                // A queue that is still being drained does not leave SQD; nothing bounds how long that takes.
+                // A queue that is still being drained cannot leave SQD, and the duration of draining has no bound.
                 a.until("the queue to be drained and leave SQD", |a| Ok(a.modify(a.qp, attr).ok()))?;
             } else {
                 a.modify(a.qp, attr)?;
@@ -148,7 +148,7 @@ fn required(table: &mut Table, qp_type: QpType) {
                     remove(&mut attr);
                     refused(&format!("to {to} without {what}"), a.modify(a.qp, attr))?;
                     same("the state after the refusal", a.state(a.qp)?, from)?;
-                    // Nothing is spoiled.
+                    // The refusal had no effect: the complete attributes are accepted.
                     a.modify(a.qp, whole)?;
                     a.expect_state(a.qp, to)
                 })
@@ -166,7 +166,7 @@ fn flushed(a: &mut End, b: &mut End, qp_type: QpType, op: WrOpcode) -> Verdict {
     same("the target's word", b.word(REMOTE)?, 0)
 }
 
-/// The target stays in RTR; receives posted in INIT count.
+/// The target remains in RTR; receives posted in INIT are used.
 fn served_in_rtr(a: &mut End, b: &mut End, qp_type: QpType, op: WrOpcode) -> Verdict {
     let rtr = half_join(a, b, &Setup::new(qp_type))?;
     b.recv_for(op, 1, REMOTE * 2, 64)?;
@@ -204,9 +204,9 @@ fn receives(table: &mut Table, qp_type: QpType) {
     });
 }
 
-/// Attributes that may be changed where the state stays (IBA 11.2.4.2, optional attributes).
+/// Attributes that can be changed without a change of state (IBA 11.2.4.2, optional attributes).
 fn attributes(table: &mut Table) {
-    // Whatever the initiator keeps of what it was granted, it keeps after some uses.
+    // Three uses, so that the initiator has cached its grant if it caches grants.
     for (name, uses) in [("takes-access-away", 0), ("takes-access-away-after-use", 3)] {
         table.rc(format!("rc/transition/rts-{name}"), WRITE, SOURCE, move |a, b| {
             for id in 0..uses {
@@ -241,14 +241,14 @@ fn attributes(table: &mut Table) {
             a.send(round, b)?;
             a.expect_ok(round)?;
             b.expect_ok(round)?;
-            // Left behind: forgotten without completions.
+            // Left outstanding: the reset drops them without completions.
             a.recv(100, 0, 64)?;
             b.recv(101, 0, 64)?;
             a.post(a.request(WrOpcode::SEND, 102, b, 8, 0).unsignaled())?;
             a.move_to(a.qp, QpState::Reset)?;
             b.move_to(b.qp, QpState::Reset)?;
             a.expect_quiet()?;
-            // The SEND may have arrived before its target was reset; its completion went with the reset.
+            // The SEND may have arrived before its target was reset, which also dropped its completion.
             while b.poll()?.is_some() {}
             connect(a, a.qp, b, b.qp)?;
         }

@@ -1,4 +1,4 @@
-//! Unreliable connections: what is lost is lost silently.
+//! Unreliable connections: losses are silent.
 
 use farcall_verbs::{QpState, QpType, WcStatus, WrOpcode};
 
@@ -45,7 +45,8 @@ pub(super) fn add(table: &mut Table) {
     });
 }
 
-/// Operations that a transport does not have are refused; of datagrams they may instead end in an error (C10-10).
+/// Operations that a transport does not define are refused; for datagrams they may complete with an error instead
+/// (C10-10).
 pub(super) fn refused_operations(table: &mut Table, qp_type: QpType) {
     for op in ALL_OPS.into_iter().filter(|op| !op.belongs_to(qp_type)) {
         let name = format!("{}/{}/refused", transport_name(qp_type), op.name());
@@ -63,7 +64,7 @@ pub(super) fn refused_operations(table: &mut Table, qp_type: QpType) {
     }
 }
 
-/// A message with a receive arrives.
+/// Checks that a message with a posted receive arrives.
 fn goes_on(a: &mut End, b: &mut End) -> Verdict {
     a.put(0, &[9; 8])?;
     b.recv(50, 0, 8)?;
@@ -78,7 +79,7 @@ fn not_ready(a: &mut End, b: &mut End, qp_type: QpType, op: WrOpcode) -> Verdict
     a.put(0, &[1; 8])?;
     a.post(a.request(op, 1, b, 8, AT))?;
     a.expect_ok(1)?;
-    // It is sent; not ready must be the target that it comes to.
+    // The request is sent; the target must not be ready when it arrives.
     b.pause();
     b.modify(b.qp, rtr)?;
     b.expect_quiet()?;

@@ -61,7 +61,7 @@ fn grh(a: &mut End, b: &mut End) -> Verdict {
     same_bytes("after", &b.get(AT + 140, 60)?, &[0x5A; 60])
 }
 
-/// A datagram that vanishes, and one after it that does not.
+/// Sends a datagram that is dropped, followed by one that arrives.
 fn dropped(a: &mut End, b: &mut End, target: Target) -> Verdict {
     b.recv_message(1, AT, 64)?;
     a.post(SendRequest { target, ..a.request(WrOpcode::SEND, 1, b, 8, 0) })?;
@@ -76,7 +76,8 @@ fn dropped(a: &mut End, b: &mut End, target: Target) -> Verdict {
 }
 
 fn no_receive(a: &mut End, b: &mut End) -> Verdict {
-    // The way is known after one that arrives; how long a first datagram is under way, no clause bounds.
+    // The destination is resolved once a datagram has arrived; the specification does not bound the delay of the first
+    // one.
     b.recv_message(6, AT, 64)?;
     a.send(6, b)?;
     a.expect_ok(6)?;
@@ -100,7 +101,7 @@ fn too_long(a: &mut End, b: &mut End) -> Verdict {
     b.recv_message(1, AT, 64)?;
     a.post(a.request(WrOpcode::SEND, 1, b, 65, 0))?;
     a.expect_ok(1)?;
-    // Whether it is dropped, or tells the receiver by an error, is left to implementations.
+    // Implementations may drop it, or report an error to the receiver.
     b.pause();
     if let Some(wc) = b.poll()? {
         ensure(!wc.status.is_success(), || "65 bytes received into 64".into())?;
@@ -111,7 +112,7 @@ fn too_long(a: &mut End, b: &mut End) -> Verdict {
 fn over_mtu(a: &mut End, b: &mut End) -> Verdict {
     let mtu = a.about().port.active_mtu.bytes();
     b.recv_message(1, AT, mtu + 1)?;
-    // Refused at once, or ended in an error.
+    // Refused immediately, or completed with an error.
     if a.post(a.request(WrOpcode::SEND, 1, b, mtu + 1, 0)).is_ok() {
         let status = a.wait()?.status;
         ensure(!status.is_success(), || format!("{} bytes over an MTU of {mtu}", mtu + 1))?;

@@ -1,4 +1,4 @@
-//! What the Linux kernel's software RNIC does otherwise, as seen on 6.1.
+//! Deviations of the Linux kernel's software RNIC, as observed on 6.1.
 
 use super::Deviation;
 

@@ -1,4 +1,4 @@
-//! One end in the hands of a case: its objects and their memory; below, its states, posting and waiting.
+//! One end of a case: its objects and their memory; the submodules contain its states, posting and waiting.
 
 mod post;
 mod states;
@@ -25,27 +25,27 @@ pub struct End {
     world: Rc<dyn World>,
     about: About,
     deadline: Duration,
-    /// Completions polled while waiting for something else.
+    /// Completions that were polled while waiting for other conditions.
     stash: BTreeMap<Handle, VecDeque<Wc>>,
-    /// What the objects below were made by; queue pairs made later, too.
+    /// Setup of the objects below, and of queue pairs created later.
     pub(crate) setup: Setup,
-    /// The domain of the objects below.
+    /// Protection domain of the objects below.
     pub(crate) pd: Handle,
-    /// Where events of `cq` go.
+    /// Channel of the events of `cq`.
     pub(crate) channel: Handle,
-    /// The queue of both kinds of completions of `qp`.
+    /// Completion queue of sends and receives of `qp`.
     pub(crate) cq: Cq,
-    /// The queue pair of the case.
+    /// Queue pair of the case.
     pub(crate) qp: Qp,
-    /// The region of the case.
+    /// Region of the case.
     pub(crate) mr: Mr,
-    /// The shared receive queue and its number, if the setup has one.
+    /// Shared receive queue and its number, if the setup has one.
     pub(crate) srq: Option<(Handle, u32)>,
-    /// The way to the other end, for datagrams.
+    /// Address handle of the other end, for datagrams.
     pub(crate) ah: Handle,
 }
 
-/// The part of an answer that a call has.
+/// Extracts the variant of an answer that the call returns.
 macro_rules! answer {
     ($answer:expr, $pattern:pat => $value:expr) => {
         match $answer {
@@ -81,12 +81,12 @@ impl End {
         })
     }
 
-    /// Waits a tenth as long: for cases that are known to wait for nothing.
+    /// Reduces the deadline to a tenth: for cases that are known to wait without success.
     pub(crate) fn hurry(&mut self) {
         self.deadline = self.world.pace().deadline / 10;
     }
 
-    /// What the device says of itself.
+    /// Returns the attributes of the device.
     pub(crate) fn about(&self) -> &About {
         &self.about
     }
@@ -95,7 +95,7 @@ impl End {
         self.world.pace()
     }
 
-    /// Operations over a transport.
+    /// Returns the operations of the device over a transport.
     pub(crate) fn ops(&self, qp_type: QpType) -> OpCaps {
         self.about.device.ops(qp_type)
     }
@@ -126,7 +126,7 @@ impl End {
         answer!(self.call(&call)?, Answer::Mr(mr) => mr)
     }
 
-    /// Deregisters; whether no peer accesses the memory any more.
+    /// Deregisters a region. Returns whether no peer can access the memory any more.
     pub(crate) fn dereg(&mut self, mr: Mr) -> Result<bool, Refusal> {
         answer!(self.call(&Call::Dereg(mr.handle))?, Answer::Revoked(revoked) => revoked)
     }
@@ -153,7 +153,7 @@ impl End {
         answer!(self.call(&Call::CreateAh { pd, path })?, Answer::Made(ah) => ah)
     }
 
-    /// What a queue pair of the setup is made with, on our own domain, queues and shared receive queue.
+    /// Returns the parameters of a queue pair of the setup, with this end's domain, queues and shared receive queue.
     pub(crate) fn qp_init(&self) -> QpInit {
         QpInit {
             pd: self.pd,
@@ -175,7 +175,7 @@ impl End {
         self.done(&Call::Destroy(handle))
     }
 
-    /// Makes everything that the setup asks for; the queue pair is in RESET.
+    /// Creates all objects of the setup; the queue pair is in RESET.
     pub(crate) fn equip(&mut self, setup: &Setup) -> Verdict {
         self.setup = *setup;
         self.pd = self.new_pd()?;
@@ -205,19 +205,19 @@ impl End {
         answer!(self.call(&Call::Get { mr: mr.handle, offset, len })?, Answer::Bytes(bytes) => bytes)
     }
 
-    /// The handle and the number of the shared receive queue, which the setup must have.
+    /// Returns the handle and the number of the shared receive queue, which the setup must have.
     pub(crate) fn srq(&self) -> (Handle, u32) {
         self.srq.expect("a setup with a shared receive queue")
     }
 
-    /// The eight bytes at an offset.
+    /// Returns the eight bytes at an offset.
     pub(crate) fn word(&mut self, offset: u64) -> Result<u64, Refusal> {
         let bytes = self.get(offset, 8)?;
         Ok(u64::from_le_bytes(std::array::from_fn(|i| bytes[i])))
     }
 }
 
-/// Bytes that differ everywhere, by seed.
+/// Returns bytes that depend on position and seed.
 pub(crate) fn pattern(len: u32, seed: u64) -> Vec<u8> {
     (0..u64::from(len)).map(|i| (i.wrapping_mul(0x9E37_79B9).wrapping_add(seed * 77) >> 5) as u8).collect()
 }

@@ -6,19 +6,19 @@ use super::End;
 use crate::executor::{Call, Handle, Mr, Qp, RecvRequest, Refusal, SendRequest, Target};
 use crate::setup::QKEY;
 
-/// A GRH precedes every datagram in its receive.
+/// Length of the GRH that precedes every datagram in its receive.
 pub(crate) const GRH_BYTES: u32 = 40;
 
-/// The immediate data of requests that have some.
+/// Immediate data of requests that carry some.
 pub(crate) const IMM: u32 = 0x0102_0304;
 
 impl End {
-    /// An element of the case's region.
+    /// Returns an element of the case's region.
     pub(crate) fn sge(&self, offset: u64, len: u32) -> Sge {
         self.mr.sge(offset, len)
     }
 
-    /// Where SENDs to `b`'s queue pair go.
+    /// Returns the target of SENDs to `b`'s queue pair.
     pub(crate) fn message_target(&self, b: &End) -> Target {
         match self.ah {
             0 => Target::Connection,
@@ -26,14 +26,14 @@ impl End {
         }
     }
 
-    /// A signalled request of `len` bytes (atomics: 8) between offset 0 of our region and offset `remote` of `b`'s; CAS
-    /// compares with 0 and stores 1, FAA adds 1.
+    /// Returns a signalled request of `len` bytes (atomics: 8) between offset 0 of this end's region and offset
+    /// `remote` of `b`'s. CAS compares with 0 and stores 1, FAA adds 1.
     pub(crate) fn request(&self, op: WrOpcode, wr_id: u64, b: &End, len: u32, remote: u64) -> SendRequest {
         let len = if op.is_atomic() { 8 } else { len };
         self.request_from(op, wr_id, vec![self.sge(0, len)], b, b.mr.addr.wrapping_add(remote), b.mr.rkey)
     }
 
-    /// As `request`, with everything given.
+    /// Like `request`, with all parameters specified.
     pub(crate) fn request_from(
         &self,
         op: WrOpcode,
@@ -72,7 +72,7 @@ impl End {
         self.post_on(qp, vec![self.request(WrOpcode::SEND, wr_id, b, 8, 0)])
     }
 
-    /// A WRITE with a key that `b` does not have.
+    /// Returns a WRITE with a key that `b` does not have.
     pub(crate) fn write_with_wrong_key(&self, wr_id: u64, b: &End) -> SendRequest {
         self.request_from(WrOpcode::WRITE, wr_id, vec![self.sge(0, 8)], b, b.mr.addr, b.mr.rkey ^ 0x5A5A)
     }
@@ -87,7 +87,7 @@ impl End {
         self.recv_all(queue, vec![RecvRequest { wr_id, sges }])
     }
 
-    /// Posts a receive where the case's queue pair takes them from.
+    /// Posts a receive to the queue from which the case's queue pair consumes receives.
     pub(crate) fn recv_into(&mut self, wr_id: u64, sges: Vec<Sge>) -> Result<(), Refusal> {
         let queue = self.srq.map_or(self.qp.handle, |(srq, _)| srq);
         self.recv_on(queue, wr_id, sges)
@@ -98,19 +98,19 @@ impl End {
         self.recv_into(wr_id, vec![self.sge(offset, len)])
     }
 
-    /// Bytes that stand before every message in its receive.
+    /// Returns the number of bytes in front of every message in its receive.
     pub(crate) fn grh_bytes(&self) -> u32 {
         if self.setup.qp_type == QpType::Ud { GRH_BYTES } else { 0 }
     }
 
-    /// An element in which a message of `len` bytes lies at an offset of the case's region, behind its GRH if it has
-    /// one.
+    /// Returns an element in which a message of `len` bytes is placed at an offset of the case's region, after its GRH
+    /// if it has one.
     pub(crate) fn message_sge(&self, offset: u64, len: u32) -> Sge {
         let grh_bytes = self.grh_bytes();
         self.sge(offset - u64::from(grh_bytes), grh_bytes + len)
     }
 
-    /// Posts a receive of one such element.
+    /// Posts a receive with such an element.
     pub(crate) fn recv_message(&mut self, wr_id: u64, offset: u64, len: u32) -> Result<(), Refusal> {
         self.recv_into(wr_id, vec![self.message_sge(offset, len)])
     }
@@ -128,20 +128,20 @@ impl End {
 }
 
 impl Mr {
-    /// An element of the region.
+    /// Returns an element of the region.
     pub(crate) fn sge(&self, offset: u64, len: u32) -> Sge {
         Sge { addr: self.addr + offset, length: len, lkey: self.lkey }
     }
 }
 
 impl SendRequest {
-    /// Not signalled.
+    /// Returns the request without the signalled flag.
     pub(crate) fn unsignaled(mut self) -> Self {
         self.flags -= SendFlags::SIGNALED;
         self
     }
 
-    /// With more flags.
+    /// Returns the request with additional flags.
     pub(crate) fn flagged(mut self, flags: SendFlags) -> Self {
         self.flags |= flags;
         self

@@ -1,4 +1,4 @@
-//! Bringing queue pairs from state to state, and connecting them.
+//! State transitions and connections of queue pairs.
 
 use farcall_verbs::{AhAttr, Gid, Mtu, QpAttr, QpState, QpType, RnrTimer};
 
@@ -7,16 +7,16 @@ use crate::executor::{Answer, Call, Qp, QpInit, Refusal};
 use crate::finding::Verdict;
 use crate::setup::{QKEY, Setup};
 
-/// The states on the way to sending.
+/// States on the way to RTS.
 const UPWARDS: [QpState; 3] = [QpState::Init, QpState::Rtr, QpState::Rts];
 
-/// Where a queue pair is reached.
+/// Address of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Address {
     pub(crate) gid: Gid,
     pub(crate) lid: u16,
     pub(crate) qpn: u32,
-    /// Packets that its port takes are not longer.
+    /// Maximum length of packets that its port accepts.
     pub(crate) mtu: Mtu,
 }
 
@@ -62,7 +62,7 @@ impl End {
         if setup.qp_type != QpType::Rc {
             return QpAttr { sq_psn: Some(0), ..QpAttr::to(QpState::Rts) };
         }
-        // About ten seconds with seven retries: a busy machine is not a silent peer.
+        // About ten seconds with seven retries, because a busy machine is not an unreachable peer.
         let (timeout, retry_cnt) = if setup.is_impatient { self.pace().quick_retry } else { (18, 7) };
         QpAttr {
             timeout: Some(setup.timeout.unwrap_or(timeout)),
@@ -73,7 +73,7 @@ impl End {
         }
     }
 
-    /// What takes a queue pair to a state, from the one before it.
+    /// Returns the attributes of the transition to a state from its predecessor.
     pub(crate) fn attr_to(&self, state: QpState, to: &Address) -> QpAttr {
         match state {
             QpState::Init => self.init_attr(),
@@ -83,7 +83,7 @@ impl End {
         }
     }
 
-    /// Brings a queue pair from RESET up to INIT, RTR or RTS.
+    /// Moves a queue pair from RESET to INIT, RTR or RTS.
     pub(crate) fn bring_up(&mut self, qp: Qp, last: QpState, to: &Address) -> Result<(), Refusal> {
         for state in UPWARDS {
             self.modify(qp, self.attr_to(state, to))?;
@@ -107,7 +107,7 @@ impl End {
         self.modify(qp, QpAttr::to(state))
     }
 
-    /// To the error state.
+    /// Moves the queue pair of the case to the error state.
     pub(crate) fn fail_qp(&mut self) -> Result<(), Refusal> {
         self.move_to(self.qp, QpState::Err)
     }
@@ -123,7 +123,8 @@ pub(crate) fn connect(a: &mut End, qa: Qp, b: &mut End, qb: Qp) -> Verdict {
     Ok(())
 }
 
-/// Equips two ends and brings `a` to RTS, connected to `b`, which stays in INIT. Returns what takes `b` to RTR.
+/// Equips two ends and moves `a` to RTS, connected to `b`, which remains in INIT. Returns the attributes that move `b`
+/// to RTR.
 pub(crate) fn half_join(a: &mut End, b: &mut End, setup: &Setup) -> Verdict<QpAttr> {
     equip(a, b, setup)?;
     let (to_a, to_b) = (a.address(a.qp), b.address(b.qp));
@@ -135,19 +136,19 @@ pub(crate) fn half_join(a: &mut End, b: &mut End, setup: &Setup) -> Verdict<QpAt
     Ok(b.rtr_attr(&to_a))
 }
 
-/// Takes the case's queue pairs through RESET and connects them again.
+/// Resets the case's queue pairs and connects them again.
 pub(crate) fn reconnect(a: &mut End, b: &mut End) -> Verdict {
     a.move_to(a.qp, QpState::Reset)?;
     b.move_to(b.qp, QpState::Reset)?;
     connect(a, a.qp, b, b.qp)
 }
 
-/// Makes another queue pair at each end, and connects them.
+/// Creates another queue pair at each end, and connects them.
 pub(crate) fn another_pair(a: &mut End, b: &mut End) -> Verdict<(Qp, Qp)> {
     another_pair_of(a, a.qp_init(), b, b.qp_init())
 }
 
-/// As [`another_pair`], made with something else than the case's.
+/// Like [`another_pair`], with other parameters than those of the case.
 pub(crate) fn another_pair_of(a: &mut End, of_a: QpInit, b: &mut End, of_b: QpInit) -> Verdict<(Qp, Qp)> {
     let (qa, qb) = (a.new_qp(&of_a)?, b.new_qp(&of_b)?);
     connect(a, qa, b, qb)?;

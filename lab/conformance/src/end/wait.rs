@@ -1,4 +1,4 @@
-//! Waiting, with a bound, for completions, events and states.
+//! Waiting with a deadline for completions, events and states.
 
 use farcall_verbs::{AsyncEvent, AsyncEventKind, QpState, QpType, Wc, WcStatus, WrOpcode};
 
@@ -6,11 +6,11 @@ use super::{End, answer};
 use crate::executor::{Answer, Call, Cq, Qp, Refusal};
 use crate::finding::{Finding, Verdict, same};
 
-/// How often a wait asks before it lets time pass: most answers are there at once.
+/// Number of polls before a wait lets time pass: most results are available immediately.
 const EAGER_LOOKS: u32 = 50;
 
 impl End {
-    /// Waits for something, letting time pass, up to the deadline of the world.
+    /// Waits for a condition, letting time pass, up to the deadline of the world.
     pub(crate) fn until<T>(
         &mut self,
         what: &str,
@@ -33,7 +33,7 @@ impl End {
         }
     }
 
-    /// Polls once, taking what was stashed first.
+    /// Polls once; stored completions are returned first.
     pub(crate) fn poll_on(&mut self, cq: Cq, max: u32) -> Verdict<Vec<Wc>> {
         if let Some(stash) = self.stash.get_mut(&cq.handle)
             && !stash.is_empty()
@@ -49,7 +49,7 @@ impl End {
         answer!(self.call(&call)?, Answer::Completions(all) => all)
     }
 
-    /// The completion there is now.
+    /// Returns a completion if there is one now.
     pub(crate) fn poll(&mut self) -> Verdict<Option<Wc>> {
         Ok(self.poll_on(self.cq, 1)?.into_iter().next())
     }
@@ -71,7 +71,7 @@ impl End {
         })
     }
 
-    /// Waits for a completion and expects it to be of this request of a queue pair, ended so.
+    /// Waits for a completion, and expects this request of a queue pair with this status.
     pub(crate) fn expect_at(&mut self, qp: Qp, wr_id: u64, status: WcStatus) -> Verdict<Wc> {
         let wc = self.wait()?;
         let what = format!("completion at the {} (wr_id, status, qp_num)", self.name);
@@ -79,7 +79,7 @@ impl End {
         Ok(wc)
     }
 
-    /// As [`End::expect_at`], at the case's queue pair.
+    /// Like [`End::expect_at`], for the case's queue pair.
     pub(crate) fn expect(&mut self, wr_id: u64, status: WcStatus) -> Verdict {
         self.expect_at(self.qp, wr_id, status).map(drop)
     }
@@ -89,7 +89,7 @@ impl End {
         self.expect_wc(wr_id).map(drop)
     }
 
-    /// As [`End::expect_ok`]; returns the completion.
+    /// Like [`End::expect_ok`], but returns the completion.
     pub(crate) fn expect_wc(&mut self, wr_id: u64) -> Verdict<Wc> {
         self.expect_at(self.qp, wr_id, WcStatus::SUCCESS)
     }
@@ -99,7 +99,7 @@ impl End {
         if op.consumes_receive() { self.expect_ok(wr_id) } else { Ok(()) }
     }
 
-    /// Expects that no completion is there, and none comes for a while.
+    /// Expects no completion now and for the quiet time of the world.
     pub(crate) fn expect_quiet(&mut self) -> Verdict {
         let (began, quiet) = (self.world.now(), self.pace().quiet);
         loop {
@@ -121,15 +121,15 @@ impl End {
         }
     }
 
-    /// Waits until an operation whose completion came at the initiator has arrived here: that of an unreliable WRITE
-    /// says only that it was sent.
+    /// Waits until an operation whose completion the initiator has polled has arrived here. The completion of an
+    /// unreliable WRITE only indicates that it was sent.
     pub(crate) fn let_arrive(&self, op: WrOpcode) {
         if self.setup.qp_type == QpType::Uc && op == WrOpcode::WRITE {
             self.pause();
         }
     }
 
-    /// Waits until the queue pair is in a state; completions that come meanwhile are kept.
+    /// Waits until the queue pair is in a state; completions polled in the meantime are stored.
     pub(crate) fn expect_state(&mut self, qp: Qp, state: QpState) -> Verdict {
         let cq = self.cq;
         self.until(&format!("its queue pair to be in {state}"), |end| {
@@ -139,7 +139,7 @@ impl End {
         })
     }
 
-    /// Arms the case's completion queue.
+    /// Requests a notification from the case's completion queue.
     pub(crate) fn arm(&mut self, solicited_only: bool) -> Result<(), Refusal> {
         self.done(&Call::Arm { cq: self.cq.handle, solicited_only })
     }
@@ -148,18 +148,18 @@ impl End {
         self.done(&Call::Arm { cq: cq.handle, solicited_only })
     }
 
-    /// The completion event that is there now: the id of its queue.
+    /// Returns the completion event that is available now: the id of its queue.
     pub(crate) fn cq_event(&mut self) -> Result<Option<u32>, Refusal> {
         answer!(self.call(&Call::TakeCqEvent(self.channel))?, Answer::CqEvent(event) => event)
     }
 
-    /// Whether the channel becomes readable within the time.
+    /// Returns whether the channel becomes readable within the timeout.
     pub(crate) fn is_woken(&mut self, timeout_ms: u32) -> Result<bool, Refusal> {
         let call = Call::Sleep { channel: self.channel, timeout_ms };
         answer!(self.call(&call)?, Answer::Readable(readable) => readable)
     }
 
-    /// Sleeps on the channel, without polling, for the event of a queue.
+    /// Sleeps on the channel, without polling, until the event of a queue.
     pub(crate) fn expect_cq_event(&mut self, cq: Cq) -> Verdict {
         let event = self.until("a completion event", |end| {
             end.is_woken(1)?;
@@ -168,7 +168,7 @@ impl End {
         same("the event's completion queue", event, cq.id)
     }
 
-    /// Expects that there is no completion event, and none comes for a while.
+    /// Expects no completion event now and for the quiet time of the world.
     pub(crate) fn expect_no_cq_event(&mut self) -> Verdict {
         let quiet_ms = self.pace().quiet.as_millis() as u32;
         self.world.idle();
@@ -182,7 +182,7 @@ impl End {
         let mut others = Vec::new();
         let cq = self.cq;
         let found = self.until(&format!("the event {kind:?} of {element:#x}"), |end| {
-            // Polling progresses; what comes is kept.
+            // Polling makes progress; its completions are stored.
             let fresh = end.poll_fresh(cq, 16)?;
             end.stash.entry(cq.handle).or_default().extend(fresh);
             while let Some(event) = end.async_event()? {
@@ -196,7 +196,7 @@ impl End {
         found.map_err(|finding| Finding { text: format!("{}; others: {others:?}", finding.text), ..finding })
     }
 
-    /// The asynchronous event that is there now.
+    /// Returns the asynchronous event that is available now.
     pub(crate) fn async_event(&mut self) -> Result<Option<AsyncEvent>, Refusal> {
         answer!(self.call(&Call::TakeAsync)?, Answer::Async(event) => event)
     }

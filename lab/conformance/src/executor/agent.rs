@@ -1,4 +1,4 @@
-//! The loop of an agent: executes the calls that come over a line, until it closes.
+//! The loop of an agent: executes the calls received on a stream until the stream is closed.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use super::call::{Answer, Call, Refusal, VERSION};
 use super::{Executor, Local};
 
-/// A frame on the line has at most so many bytes.
+/// Maximum length of a frame in bytes.
 const MAX_FRAME_BYTES: usize = 32 << 20;
 
 /// Writes one message: its length, then its bytes.
@@ -33,10 +33,10 @@ pub(super) fn read_frame<T: DeserializeOwned>(line: &mut UnixStream) -> io::Resu
     postcard::from_bytes(&bytes).map_err(io::Error::other)
 }
 
-/// Serves one end over a line until the other side closes it.
+/// Serves one end on a stream until the other side closes it.
 ///
 /// # Errors
-/// If the line fails in the middle of a message.
+/// Returns an error if the stream fails within a message.
 pub fn serve(mut end: Local, mut line: UnixStream) -> io::Result<()> {
     write_frame(&mut line, &VERSION)?;
     loop {

@@ -1,6 +1,6 @@
-//! What a case asks of one end, and what the end answers: plain data, so that the end may live in another process.
+//! Calls of a case to one end, and answers of the end: plain data, so that the end may be in another process.
 //!
-//! Both ends of a line speak the same version ([`VERSION`]); it counts up with every change of these types.
+//! Both sides of a stream use the same version ([`VERSION`]), which is incremented with every change of these types.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,13 +9,13 @@ use farcall_verbs::{
     RdmaTarget, SendFlags, Sge, Wc, WrOpcode,
 };
 
-/// The version of [`Call`], [`Answer`] and [`Refusal`].
+/// Version of [`Call`], [`Answer`] and [`Refusal`].
 pub const VERSION: u32 = 3;
 
-/// An object of an end. Numbers are not used again before the end is reset.
+/// An object of an end. Handles are not reused before the end is reset.
 pub type Handle = u32;
 
-/// The part of a send request that depends on its operation.
+/// Part of a send request that depends on its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Target {
     /// A SEND over a connection.
@@ -26,7 +26,7 @@ pub enum Target {
     Atomic(AtomicTarget),
     /// A datagram.
     Datagram {
-        /// Address handle of the end that sends.
+        /// Address handle of the sending end.
         ah: Handle,
         /// Queue pair number at the target.
         qpn: u32,
@@ -38,45 +38,45 @@ pub enum Target {
 /// A send request (`ibv_send_wr`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendRequest {
-    /// Returned in the completion.
+    /// Identifier that the completion returns.
     pub wr_id: u64,
-    /// Any number can be tried.
+    /// Operation code; cases also use invalid ones.
     pub opcode: WrOpcode,
-    /// Any bits can be tried.
+    /// Flags; cases also use invalid ones.
     pub flags: SendFlags,
     /// Immediate data in host byte order.
     pub imm: u32,
     /// Gather list.
     pub sges: Vec<Sge>,
-    /// Where it goes.
+    /// Target of the request.
     pub target: Target,
 }
 
 /// A receive request (`ibv_recv_wr`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecvRequest {
-    /// Returned in the completion.
+    /// Identifier that the completion returns.
     pub wr_id: u64,
     /// Scatter list.
     pub sges: Vec<Sge>,
 }
 
-/// What a queue pair is made with.
+/// Parameters of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpInit {
-    /// Its domain.
+    /// Protection domain.
     pub pd: Handle,
-    /// Where completions of sends go.
+    /// Completion queue of sends.
     pub send_cq: Handle,
-    /// Where completions of receives go.
+    /// Completion queue of receives.
     pub recv_cq: Handle,
-    /// A shared receive queue.
+    /// Shared receive queue, if any.
     pub srq: Option<Handle>,
     /// Transport.
     pub qp_type: QpType,
-    /// Whether every send is signalled.
+    /// `true` if every send is signalled.
     pub signal_all: bool,
-    /// The sizes asked for.
+    /// Requested sizes.
     pub cap: QpCap,
 }
 
@@ -97,51 +97,51 @@ pub enum Memory {
     HugePages,
 }
 
-/// What an end is asked to do.
+/// A call to an end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
-    /// What device is this?
+    /// Queries the device.
     About,
     /// `ibv_alloc_pd`.
     AllocPd,
-    /// Memory from the provider.
+    /// Allocates and registers memory of the provider.
     AllocMr {
         /// Domain.
         pd: Handle,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
-        /// What it allows.
+        /// Allowed accesses.
         access: Access,
     },
     /// `ibv_reg_mr`.
     RegMr {
         /// Domain.
         pd: Handle,
-        /// What memory.
+        /// Kind of memory.
         memory: Memory,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
-        /// What it allows.
+        /// Allowed accesses.
         access: Access,
     },
-    /// `ibv_dereg_mr`; the memory stays until [`Call::Destroy`] where it is not the provider's.
+    /// `ibv_dereg_mr`; memory that is not the provider's remains allocated until [`Call::Destroy`].
     Dereg(Handle),
     /// `ibv_create_comp_channel`.
     CreateChannel,
     /// `ibv_create_cq`.
     CreateCq {
-        /// Completions it holds at least.
+        /// Minimum number of completions that it can hold.
         cqe: u32,
-        /// Where its events go.
+        /// Channel of its events.
         channel: Option<Handle>,
     },
     /// `ibv_create_srq`.
     CreateSrq {
         /// Domain.
         pd: Handle,
-        /// Receives it holds.
+        /// Number of receives that it can hold.
         max_wr: u32,
-        /// Elements in one.
+        /// Maximum number of elements of a receive.
         max_sge: u32,
     },
     /// `ibv_create_qp`.
@@ -150,7 +150,7 @@ pub enum Call {
     CreateAh {
         /// Domain.
         pd: Handle,
-        /// To where.
+        /// Destination.
         path: AhAttr,
     },
     /// Destroys an object.
@@ -162,78 +162,78 @@ pub enum Call {
         /// Changes.
         change: QpAttr,
     },
-    /// The state of a queue pair.
+    /// Returns the state of a queue pair.
     State(Handle),
     /// `ibv_post_send`.
     PostSend {
         /// Queue pair.
         qp: Handle,
-        /// In this order.
+        /// Requests, in order.
         requests: Vec<SendRequest>,
     },
     /// `ibv_post_recv`, `ibv_post_srq_recv`.
     PostRecv {
         /// Queue pair or shared receive queue.
         queue: Handle,
-        /// In this order.
+        /// Requests, in order.
         requests: Vec<RecvRequest>,
     },
     /// `ibv_poll_cq`.
     Poll {
         /// Completion queue.
         cq: Handle,
-        /// At most so many.
+        /// Maximum number of completions.
         max: u32,
     },
     /// `ibv_req_notify_cq`.
     Arm {
         /// Completion queue.
         cq: Handle,
-        /// Only for solicited or failed completions.
+        /// `true` if only solicited or failed completions raise the event.
         solicited_only: bool,
     },
-    /// `ibv_get_cq_event`, without blocking, and acknowledged.
+    /// `ibv_get_cq_event` without blocking, followed by an acknowledgement.
     TakeCqEvent(Handle),
     /// Sleeps until the channel's descriptor is readable.
     Sleep {
         /// Completion channel.
         channel: Handle,
-        /// But not longer.
+        /// Timeout in milliseconds.
         timeout_ms: u32,
     },
-    /// `ibv_get_async_event`, without blocking, and acknowledged.
+    /// `ibv_get_async_event` without blocking, followed by an acknowledgement.
     TakeAsync,
     /// Writes memory of a region.
     Put {
         /// Region.
         mr: Handle,
-        /// From its start.
+        /// Offset from its start in bytes.
         offset: u64,
-        /// What.
+        /// Bytes to write.
         bytes: Vec<u8>,
     },
     /// Reads memory of a region.
     Get {
         /// Region.
         mr: Handle,
-        /// From its start.
+        /// Offset from its start in bytes.
         offset: u64,
-        /// Bytes.
+        /// Number of bytes.
         len: u32,
     },
     /// Arms a shared receive queue's limit event (`ibv_modify_srq`).
     ArmSrq {
         /// Shared receive queue.
         srq: Handle,
-        /// Fewer receives than this raise the event.
+        /// The event is raised when fewer receives than this are posted.
         limit: u32,
     },
-    /// Destroys everything and forgets all events.
+    /// Destroys all objects and drops all events.
     Reset,
 }
 
 impl Call {
-    /// Its name, for reports.
+    /// Returns its name, for reports.
     pub fn name(&self) -> &'static str {
         match self {
             Self::About => "query_device",
@@ -264,29 +264,29 @@ impl Call {
     }
 }
 
-/// What device an end has.
+/// Description of the device of an end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
-    /// The provider.
+    /// Name of the provider.
     pub provider: String,
-    /// The device.
+    /// Attributes of the device.
     pub device: DeviceAttr,
-    /// Its port 1.
+    /// Attributes of its port 1.
     pub port: PortAttr,
-    /// The GID that others reach it by.
+    /// GID at which others reach it.
     pub gid: Gid,
-    /// Its index.
+    /// Index of the GID.
     pub gid_index: u8,
 }
 
-/// A region as a case knows it.
+/// A region, as a case refers to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mr {
-    /// Its number.
+    /// Handle.
     pub handle: Handle,
-    /// First byte.
+    /// Address of the first byte.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
     /// Local key.
     pub lkey: u32,
@@ -294,42 +294,42 @@ pub struct Mr {
     pub rkey: u32,
 }
 
-/// A queue pair as a case knows it.
+/// A queue pair, as a case refers to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Qp {
-    /// Its number at the end.
+    /// Handle at the end.
     pub handle: Handle,
-    /// Its number on the wire.
+    /// Queue pair number.
     pub qpn: u32,
-    /// The sizes it really has.
+    /// Actual sizes.
     pub cap: QpCap,
 }
 
-/// A completion queue as a case knows it.
+/// A completion queue, as a case refers to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cq {
-    /// Its number at the end.
+    /// Handle at the end.
     pub handle: Handle,
-    /// What its events carry.
+    /// Identifier in its events.
     pub id: u32,
 }
 
-/// What an end answers.
+/// Answer of an end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// Done.
+    /// The call succeeded without a result.
     Done,
     /// [`Call::About`].
     About(About),
-    /// An object was made.
+    /// An object was created.
     Made(Handle),
-    /// A region was made.
+    /// A region was created.
     Mr(Mr),
-    /// A queue pair was made.
+    /// A queue pair was created.
     Qp(Qp),
-    /// A completion queue was made.
+    /// A completion queue was created.
     Cq(Cq),
-    /// A shared receive queue was made: its number at the end and in events.
+    /// A shared receive queue was created: its handle, and its number in events.
     Srq(Handle, u32),
     /// [`Call::State`].
     State(QpState),
@@ -337,45 +337,45 @@ pub enum Answer {
     Completions(Vec<Wc>),
     /// [`Call::TakeCqEvent`].
     CqEvent(Option<u32>),
-    /// [`Call::Sleep`]: whether the descriptor is readable.
+    /// [`Call::Sleep`]: `true` if the descriptor is readable.
     Readable(bool),
     /// [`Call::TakeAsync`].
     Async(Option<AsyncEvent>),
     /// [`Call::Get`].
     Bytes(Vec<u8>),
-    /// [`Call::Dereg`]: whether no peer accesses the memory any more.
+    /// [`Call::Dereg`]: `true` if no peer can access the memory any more.
     Revoked(bool),
 }
 
-/// Why a call was refused, as far as cases ask: what [`farcall_verbs::Error`] says.
+/// Reason why a call was refused, as far as cases distinguish it; derived from [`farcall_verbs::Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reason {
-    /// Not offered.
+    /// The provider does not support it.
     Unsupported,
-    /// Something is full.
+    /// A resource is exhausted.
     Exhausted,
-    /// Something else that the provider says.
+    /// Another error of the provider.
     Other,
-    /// Not the provider: the case or the line to the end is wrong.
+    /// Not an error of the provider: the case or the stream to the end is faulty.
     Harness,
 }
 
-/// A call that was refused.
+/// A refused call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{call}: {text}")]
 pub struct Refusal {
-    /// Which call.
+    /// Name of the call.
     pub call: String,
-    /// Why.
+    /// Reason.
     pub reason: Reason,
-    /// In words.
+    /// Reason as text.
     pub text: String,
-    /// Posting: how many requests of the batch were posted.
+    /// Posting: number of requests of the batch that were posted.
     pub posted: usize,
 }
 
 impl Refusal {
-    /// Something is wrong with the case or the line, not with the provider.
+    /// Creates the refusal for a fault of the case or of the stream, not of the provider.
     pub fn harness(call: &str, text: impl Into<String>) -> Self {
         Self { call: call.into(), reason: Reason::Harness, text: text.into(), posted: 0 }
     }

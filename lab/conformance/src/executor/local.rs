@@ -13,7 +13,7 @@ use super::call::{About, Answer, Call, Cq, Handle, Memory, Mr, Qp, QpInit, Refus
 use super::memory::Backing;
 use super::objects::{Done, Failure, Objects, Region, found};
 
-/// Sleeps until a descriptor is readable, at most so many milliseconds; whether it is.
+/// Sleeps until a descriptor is readable, for at most the given milliseconds. Returns whether it is.
 pub type Sleep = Box<dyn Fn(RawFd, u32) -> std::io::Result<bool>>;
 
 /// An end on a provider in this process.
@@ -26,12 +26,12 @@ pub struct Local {
 }
 
 impl Local {
-    /// An end on an opened device.
+    /// Creates an end on an opened device.
     pub fn new(provider: &'static str, context: Arc<dyn Context>) -> Self {
         Self::with_sleep(provider, context, Box::new(sleep_in_kernel))
     }
 
-    /// An end whose descriptors are not the kernel's.
+    /// Creates an end whose descriptors are not those of the kernel.
     pub fn with_sleep(provider: &'static str, context: Arc<dyn Context>, sleep: Sleep) -> Self {
         Self { objects: Objects::default(), next: 0, context, provider, sleep }
     }
@@ -62,10 +62,12 @@ impl Local {
         let len = usize::try_from(len).map_err(|error| Failure::Harness(error.to_string()))?;
         let backing = Backing::new(memory, len).map_err(|error| {
             let text = format!("no memory of kind {memory:?}: {error}");
-            // Huge pages are the machine's to give.
+            // Whether huge pages are available depends on the machine.
             if memory == Memory::HugePages { Failure::Memory(text) } else { Failure::Harness(text) }
         })?;
-        // SAFETY: the region is dropped before the memory; cases reach it by bounded copies only.
+        // SAFETY: `backing` owns at least `len` bytes at its address. `Region`, into which both are moved, drops the
+        // registration before the memory. The case accesses the memory only by the bounds-checked copies of
+        // `Call::Put` and `Call::Get`.
         let mr = unsafe { domain.reg_mr(backing.addr(), len, access) }?;
         Ok(self.add_region(mr, Some(backing)))
     }
@@ -150,14 +152,16 @@ impl Local {
             Call::TakeAsync => Ok(Answer::Async(self.context.poll_async_event())),
             Call::Put { mr, offset, ref bytes } => {
                 let at = self.objects.bytes_at(mr, offset, bytes.len())?;
-                // SAFETY: inside the region, whose memory is there; cases are quiet while they look or write.
+                // SAFETY: `bytes_at` has checked that the range lies within the region, whose memory `Region` owns
+                // until it is dropped. Cases call this only while no operation accesses the range.
                 unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
                 Ok(Answer::Done)
             }
             Call::Get { mr, offset, len } => {
                 let mut bytes = vec![0; len as usize];
                 let at = self.objects.bytes_at(mr, offset, bytes.len())?;
-                // SAFETY: as above.
+                // SAFETY: `bytes_at` has checked that the range lies within the region, whose memory `Region` owns
+                // until it is dropped. Cases call this only while no operation accesses the range.
                 unsafe { at.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
                 Ok(Answer::Bytes(bytes))
             }
@@ -176,7 +180,8 @@ impl Local {
 }
 
 fn sleep_in_kernel(fd: RawFd, timeout_ms: u32) -> std::io::Result<bool> {
-    // SAFETY: the caller's channel keeps its descriptor open.
+    // SAFETY: the only caller, `Call::Sleep`, passes the descriptor of a channel in `self.objects`, which remains open
+    // during the call.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     let timeout =
         Timespec { tv_sec: i64::from(timeout_ms / 1000), tv_nsec: i64::from(timeout_ms % 1000) * 1_000_000 };

@@ -1,4 +1,4 @@
-//! Memory that a program would register: of every origin there is.
+//! Memory of every kind that a program may register.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,10 +11,10 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use super::call::Memory;
 
-/// Bytes that a stack region may have.
+/// Maximum length of a stack region in bytes.
 const STACK_BYTES: usize = 64 << 10;
 
-/// A sge of this process's memory, given back when dropped.
+/// Memory of this process, freed when this is dropped.
 pub(super) enum Backing {
     Heap { _bytes: Vec<u8>, at: *mut u8 },
     Mapped { at: *mut u8, len: usize },
@@ -22,13 +22,13 @@ pub(super) enum Backing {
 }
 
 impl Backing {
-    /// Memory of at least `len` bytes.
+    /// Allocates at least `len` bytes.
     pub(super) fn new(memory: Memory, len: usize) -> io::Result<Self> {
         let all = ProtFlags::READ | ProtFlags::WRITE;
         match memory {
             Memory::Heap => {
                 let mut bytes = vec![0; len + 16];
-                // An odd address: nothing says that registered memory is aligned.
+                // An odd address: registered memory need not be aligned.
                 let at = bytes.as_mut_ptr().wrapping_add(7 + bytes.as_ptr() as usize % 2);
                 at.expose_provenance();
                 Ok(Self::Heap { _bytes: bytes, at })
@@ -44,7 +44,8 @@ impl Backing {
     }
 
     fn anonymous(len: usize, protection: ProtFlags, flags: MapFlags) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address that the kernel chooses.
+        // SAFETY: the call creates a new mapping at an address that the kernel chooses, so it replaces no existing
+        // mapping.
         let at = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, protection, flags) }?;
         at.expose_provenance();
         Ok(Self::Mapped { at: at.cast(), len })
@@ -57,7 +58,8 @@ impl Backing {
         let mut file = File::options().read(true).write(true).create_new(true).open(&path)?;
         std::fs::remove_file(&path)?;
         file.write_all(&vec![0; len])?;
-        // SAFETY: as in `anonymous`; nobody else has the file, so nobody truncates it.
+        // SAFETY: the call creates a new mapping at an address that the kernel chooses, so it replaces no existing
+        // mapping. The file has no name any more and only this process has it open, so it is not truncated.
         let at = unsafe {
             rustix::mm::mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, &file, 0)
         }?;
@@ -73,9 +75,9 @@ impl Backing {
         let (end, ended) = mpsc::channel::<()>();
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES * 4).spawn(move || {
             let mut bytes = [0_u8; STACK_BYTES];
-            // A receiver that is gone ends the wait below at once.
+            // If the receiver has been dropped, the wait below ends immediately.
             let _ = tell.send(bytes.as_mut_ptr().expose_provenance());
-            // Until the region is gone.
+            // Waits until this memory is dropped.
             let _ = ended.recv();
             std::hint::black_box(&mut bytes);
         })?;
@@ -95,14 +97,15 @@ impl Drop for Backing {
         match self {
             Self::Heap { .. } => {}
             Self::Mapped { at, len } => {
-                // SAFETY: our own mapping; the region over it is gone (`Local` drops it first).
-                // An address that is not mapped cannot be here, so there is nothing to report.
+                // SAFETY: this object created the mapping and unmaps it once. `Region` drops the registration before
+                // this memory, so no operation accesses it.
+                // An unmap of a valid mapping cannot fail, so the result is ignored.
                 let _ = unsafe { rustix::mm::munmap(at.cast(), *len) };
             }
             Self::Stack { end, thread, .. } => {
                 drop(end.take());
                 if let Some(thread) = thread.take() {
-                    // It only waits; it cannot have failed.
+                    // The thread only waits; it cannot have panicked.
                     let _ = thread.join();
                 }
             }

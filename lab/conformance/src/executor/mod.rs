@@ -1,4 +1,4 @@
-//! What executes the calls of one end: a provider in this process, or an agent in another.
+//! Executors of the calls of one end: a provider in this process, or an agent in another.
 
 mod agent;
 mod call;
@@ -15,11 +15,11 @@ pub use call::{
 pub use local::{Local, Sleep};
 pub use remote::Remote;
 
-/// A device of one end and everything that a case makes on it.
+/// Device of one end, with all objects that a case creates on it.
 pub trait Executor {
-    /// Does what is asked.
+    /// Executes a call.
     ///
     /// # Errors
-    /// If the provider refuses, or the end cannot be reached ([`Reason::Harness`]).
+    /// Returns an error if the provider refuses the call, or if the end cannot be reached ([`Reason::Harness`]).
     fn call(&mut self, call: &Call) -> Result<Answer, Refusal>;
 }

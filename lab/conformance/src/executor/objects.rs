@@ -1,4 +1,4 @@
-//! The objects of a case on a provider in this process, and the calls that are theirs alone.
+//! The objects of a case on a provider in this process, and the calls that access only them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use farcall_verbs::{
 use super::call::{Answer, Call, Handle, Reason, RecvRequest, Refusal, SendRequest, Target};
 use super::memory::Backing;
 
-/// A region and the memory under it, if that is ours.
+/// A region and the memory below it, if the provider did not allocate that.
 pub(super) struct Region {
     // Dropped before the memory.
     pub(super) mr: Option<Box<dyn RawMr>>,
@@ -20,7 +20,7 @@ pub(super) struct Region {
     pub(super) _backing: Option<Backing>,
 }
 
-/// Dropped in this order: what names others first.
+/// Fields are dropped in this order: objects before those that they refer to.
 #[derive(Default)]
 pub(super) struct Objects {
     pub(super) qps: BTreeMap<Handle, Box<dyn RawQp>>,
@@ -32,13 +32,13 @@ pub(super) struct Objects {
     pub(super) pds: BTreeMap<Handle, Arc<dyn ProtectionDomain>>,
 }
 
-/// Why a call failed.
+/// Reason why a call failed.
 pub(super) enum Failure {
     Provider(Error),
     Posting(PostError),
     /// The machine does not have such memory.
     Memory(String),
-    /// The case is wrong, or the machine.
+    /// The case or the machine is faulty.
     Harness(String),
 }
 
@@ -81,7 +81,7 @@ impl Failure {
     }
 }
 
-/// The object that a case names.
+/// Returns the object that a case names, or an error if there is none.
 pub(super) fn found<T>(object: Option<T>, what: &str, handle: Handle) -> Result<T, Failure> {
     object.ok_or_else(|| Failure::Harness(format!("no {what} {handle}")))
 }
@@ -111,7 +111,7 @@ impl Objects {
         found(self.srqs.get(&handle), "shared receive queue", handle).map(|srq| &**srq)
     }
 
-    /// The address of `len` bytes in a region, also a deregistered one, whose memory is still there.
+    /// Returns the address of `len` bytes in a region; also of a deregistered one whose memory still exists.
     pub(super) fn bytes_at(&self, mr: Handle, offset: u64, len: usize) -> Result<*mut u8, Failure> {
         let region = found(self.mrs.get(&mr), "region", mr)?;
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -143,7 +143,7 @@ impl Objects {
         let raw = found(region.mr.take(), "registered region", mr)?;
         let revoked = raw.dereg() == Revoked::Now;
         if region._backing.is_none() {
-            // The provider's memory went with it.
+            // The memory was the provider's, and was freed by the deregistration.
             self.mrs.remove(&mr);
         }
         Ok(Answer::Revoked(revoked))
@@ -152,7 +152,7 @@ impl Objects {
     pub(super) fn post_send(&mut self, qp: Handle, requests: &[SendRequest]) -> Done {
         let is_inline = |wr: &&SendRequest| wr.flags.contains(SendFlags::INLINE);
         for sge in requests.iter().filter(is_inline).flat_map(|wr| &wr.sges) {
-            // The one place where a provider reads memory unchecked.
+            // Inline data is the only case in which a provider reads memory without checking a key.
             let owned = self.mrs.values().any(|region| {
                 let from = region.addr as u64;
                 sge.addr >= from && sge.addr + u64::from(sge.length) <= from + region.len as u64
@@ -162,8 +162,10 @@ impl Objects {
             }
         }
         let wrs = requests.iter().map(|request| self.send_wr(request)).collect::<Result<Vec<_>, _>>()?;
-        // SAFETY: memory of regions lives until the case ends; whatever else a request names, its keys forbid, which
-        // is what cases try. Inline data was checked above.
+        // SAFETY: a provider accesses memory only as keys permit, except inline data, which lies in a region as
+        // checked above. Keys refer to regions in `self.mrs`, which deregister before they free their memory;
+        // deregistration revokes the keys. Other memory that a request names is rejected by its key, which the cases
+        // test. Address handles are in `self.ahs`, which is dropped after the queue pairs.
         unsafe { self.qp_mut(qp)?.post_send(&wrs) }?;
         Ok(Answer::Done)
     }
@@ -189,7 +191,9 @@ impl Objects {
     pub(super) fn post_recv(&mut self, queue: Handle, requests: &[RecvRequest]) -> Done {
         let wrs: Vec<RecvWr<'_>> =
             requests.iter().map(|request| RecvWr::new(request.wr_id, &request.sges)).collect();
-        // SAFETY: as in `post_send`.
+        // SAFETY: a provider writes only to memory that keys permit. Keys refer to regions in `self.mrs`, which
+        // deregister before they free their memory; deregistration revokes the keys. Other memory that a receive names
+        // is rejected by its key, which the cases test.
         unsafe {
             match self.srqs.get_mut(&queue) {
                 Some(srq) => srq.post_recv(&wrs),

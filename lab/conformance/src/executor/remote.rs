@@ -1,4 +1,4 @@
-//! An end in another process: every call goes over a line to its agent.
+//! An end in another process: every call is sent over a stream to its agent.
 
 use std::cell::RefCell;
 use std::io;
@@ -13,16 +13,16 @@ use super::Executor;
 use super::agent::{read_frame, write_frame};
 use super::call::{Answer, Call, Refusal, VERSION};
 
-/// How long an agent may take for one call before it is given up.
+/// Timeout of one call to an agent.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Line {
     stream: UnixStream,
-    /// The agent, if it is this process's child.
+    /// The agent, if it is a child of this process.
     child: Option<Child>,
 }
 
-/// An end that an agent process serves. Clones talk to the same agent.
+/// An end that an agent process serves. Clones use the same agent.
 #[derive(Clone)]
 pub struct Remote {
     line: Rc<RefCell<Line>>,
@@ -32,23 +32,23 @@ impl Remote {
     /// Starts an agent: a command that calls [`super::serve`] on the socket that is its standard input.
     ///
     /// # Errors
-    /// If it cannot be started, does not answer, or speaks another version.
+    /// Returns an error if the agent cannot be started, does not reply, or has another version.
     pub fn start(mut command: Command) -> io::Result<Self> {
         let (stream, theirs) = UnixStream::pair()?;
         let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).spawn()?;
-        // The command keeps the agent's end of the line, which would hide its death.
+        // The command holds the agent's end of the stream, so the agent's exit would otherwise not be detected.
         drop(command);
         Self::over(stream, Some(child))
     }
 
-    /// Connects to an agent that somebody has started elsewhere, with a TCP connection as its standard input.
+    /// Connects to an agent that was started elsewhere with a TCP connection as its standard input.
     ///
     /// # Errors
-    /// As [`Remote::start`].
+    /// Those of [`Remote::start`].
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, CALL_TIMEOUT)?;
         stream.set_nodelay(true)?;
-        // Only read from and written to, which any stream socket allows.
+        // The stream is only read and written, which any stream socket supports.
         Self::over(UnixStream::from(OwnedFd::from(stream)), None)
     }
 
@@ -77,7 +77,7 @@ impl Executor for Remote {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        // The agent ends when its line closes.
+        // The agent exits when its stream is closed.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
         let Some(child) = &mut self.child else { return };
         if !matches!(child.try_wait(), Ok(Some(_))) {

@@ -10,7 +10,7 @@ use farcall_verbs::Device;
 use super::{Pace, World};
 use crate::executor::{Executor, Local, Remote};
 
-/// The pace of devices that answer at once.
+/// Pace of devices that respond immediately.
 const QUICK: Pace = Pace {
     deadline: Duration::from_secs(20),
     quiet: Duration::from_millis(4),
@@ -19,7 +19,7 @@ const QUICK: Pace = Pace {
     unreliable_tries: 1,
 };
 
-/// The pace of real and emulated RNICs, which may lose packets.
+/// Pace of real and emulated RNICs, which may lose packets.
 const RNIC: Pace = Pace {
     deadline: Duration::from_secs(20),
     quiet: Duration::from_millis(40),
@@ -28,7 +28,7 @@ const RNIC: Pace = Pace {
     unreliable_tries: 1,
 };
 
-/// Both ends in this process, on one device.
+/// A world with both ends in this process, on one device.
 pub struct Host {
     device: Arc<dyn Device>,
     pace: Pace,
@@ -36,20 +36,20 @@ pub struct Host {
 }
 
 impl Host {
-    /// On a device: the software RNIC is quick, others may be slow.
+    /// Creates the world on a device: the software RNIC is fast, others may be slow.
     pub fn new(device: Arc<dyn Device>) -> Self {
         let pace = if device.provider() == "softnic" { QUICK } else { RNIC };
         Self { device, pace, began: Instant::now() }
     }
 
-    /// With another bound of what may take how long.
+    /// Returns the world with another deadline.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Duration) -> Self {
         self.pace.deadline = deadline;
         self
     }
 
-    /// With a network between the two ends: what they do takes longer, and packets may be lost.
+    /// Returns the world for a network between the two ends: operations take longer, and packets may be lost.
     #[must_use]
     pub fn between_hosts(mut self) -> Self {
         self.pace = Pace { deadline: self.pace.deadline, unreliable_tries: 3, ..RNIC };
@@ -76,7 +76,7 @@ impl World for Host {
     }
 
     fn idle(&self) {
-        // Long enough for others on a busy core, short enough for thousands of them.
+        // Long enough for other threads on a busy core, short enough for thousands of calls.
         std::thread::sleep(Duration::from_micros(50));
     }
 
@@ -89,7 +89,7 @@ impl World for Host {
     }
 }
 
-/// The initiator in this process, the target behind an agent.
+/// A world with the initiator in this process and the target behind an agent.
 pub struct Processes {
     host: Host,
     agent: Remote,
@@ -97,10 +97,10 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Starts the agent with `command`; `how` says in words how it is separated.
+    /// Starts the agent with `command`; `how` describes how it is separated.
     ///
     /// # Errors
-    /// If the agent does not come up; the text says why.
+    /// Returns the reason if the agent does not start.
     pub fn start(host: Host, command: Command, how: impl Into<String>) -> Result<Self, String> {
         let how = how.into();
         let agent =
@@ -111,7 +111,7 @@ impl Processes {
     /// Connects to an agent that listens on another host.
     ///
     /// # Errors
-    /// If it does not answer; the text says why.
+    /// Returns the reason if the agent does not reply.
     pub fn connect(host: Host, address: SocketAddr) -> Result<Self, String> {
         let agent = Remote::connect(address).map_err(|error| error.to_string())?;
         Ok(Self { host: host.between_hosts(), agent, how: format!("the other end at {address}") })

@@ -1,4 +1,4 @@
-//! Where the two ends of a case live, and how time passes there.
+//! Locations of the two ends of a case, and their time.
 
 mod host;
 mod simulated;
@@ -10,39 +10,39 @@ pub use simulated::Simulated;
 
 use crate::executor::Executor;
 
-/// How long things take in a world.
+/// Durations in a world.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// How long anything may take before it is called lost.
+    /// Time after which an expected event counts as lost.
     pub deadline: Duration,
-    /// How long to look for what must not happen.
+    /// Time during which an unexpected event must not occur.
     pub quiet: Duration,
-    /// ACK timeout code and retries of cases that wait for retries to end: 4.096 µs · 2^code.
+    /// ACK timeout code and number of retries of cases that wait for the end of retries: 4.096 µs · 2^code.
     pub quick_retry: (u8, u8),
-    /// How often a case of unreliable queue pairs is tried: they lose what the network loses, as they may.
+    /// Number of attempts of a case with unreliable queue pairs, which may lose packets that the network loses.
     pub unreliable_tries: u32,
 }
 
-/// A place for cases.
+/// A location for the two ends of cases.
 pub trait World {
-    /// What runs where, in words.
+    /// Returns a description.
     fn name(&self) -> String;
 
-    /// The provider's name.
+    /// Returns the provider's name.
     fn provider(&self) -> &'static str;
 
-    /// What executes the calls of the two ends; no objects exist.
+    /// Returns executors of the calls of the two ends, without any objects.
     ///
     /// # Errors
-    /// If there are none; the text says why.
+    /// Returns the reason if there are none.
     fn executors(&self) -> Result<[Box<dyn Executor>; 2], String>;
 
-    /// Lets a little time pass.
+    /// Lets a short time pass.
     fn idle(&self);
 
-    /// The time.
+    /// Returns the current time.
     fn now(&self) -> Duration;
 
-    /// How long things take.
+    /// Returns the durations.
     fn pace(&self) -> Pace;
 }

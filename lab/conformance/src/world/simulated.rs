@@ -10,10 +10,10 @@ use farcall_verbs::{Nanos, Provider};
 use super::{Pace, World};
 use crate::executor::{Executor, Local};
 
-/// An idle turn lasts up to the next event, so that long waits take few looks: at least and at most so long.
+/// Minimum and maximum duration of an idle step. A step lasts until the next event, so that long waits need few polls.
 const TURN: (Duration, Duration) = (Duration::from_nanos(500), Duration::from_millis(1));
 
-/// Two nodes in virtual time: nothing here depends on the machine.
+/// A world of two nodes in virtual time: results do not depend on the machine.
 pub struct Simulated {
     network: Rc<RefCell<Network>>,
     nodes: [Host; 2],
@@ -22,12 +22,12 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    /// A world without faults that follows from a seed.
+    /// Creates a world without faults, determined by a seed.
     pub fn new(seed: u64) -> Self {
         Self::with_config(Config::new(seed), format!("without faults, seed {seed}"))
     }
 
-    /// A world of other constants; `what` describes it.
+    /// Creates a world with another configuration, described by `what`.
     pub fn with_config(config: Config, what: impl Into<String>) -> Self {
         let loses = config.faults.loss_ppm > 0;
         let mut network = Network::new(config);

@@ -40,9 +40,9 @@ impl Chooser {
     }
 
     /// Returns the R and F that maximise equation 2 over the samples: the sum of each result's rate, halved where F is
-    /// shorter than the message. The rate I(R, F) of a result whose processing time makes k fetches fail is that of k
-    /// + 1 READs of F bytes if k ≤ R, and that of a reply otherwise. Among equal sums the smallest F (fewer bytes) and
-    /// the largest R (no unnecessary switch) are preferred.
+    /// shorter than the message. The rate I(R, F) of a result whose processing time makes k fetches fail is the rate of
+    /// `k + 1` READs of F bytes if k ≤ R, and the rate of a reply otherwise. Among equal sums the smallest F (fewer
+    /// bytes) and the largest R (no unnecessary switch) are preferred.
     ///
     /// Only pairs that can be optimal are tried. F matters only where it reaches the length of a message, or where
     /// READs become more expensive (a slower READ may fail once less). R matters only where it passes a sample's k.

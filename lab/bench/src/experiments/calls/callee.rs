@@ -1,42 +1,42 @@
-//! What the echo service (`farcall rpc serve`) is asked for, and what it must answer.
+//! Methods of the echo service (`farcall rpc serve`) with their requests and expected replies.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Bytes of a request to [`Callee::Head`] and [`Callee::Block`].
+/// Length in bytes of a request to [`Callee::Head`] and [`Callee::Block`].
 const REQUEST_LEN_BYTES: u32 = 64;
-/// Bytes of a reply of [`Callee::Head`].
+/// Length in bytes of a reply of [`Callee::Head`].
 const REPLY_LEN_BYTES: u32 = 8;
-/// What the echo service's blocks consist of.
+/// Byte that fills the echo service's blocks.
 const BLOCK_BYTE: u8 = 0x5A;
 
 /// A method of the echo service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Callee {
-    /// 64 bytes there, the first eight of them back.
+    /// A request of 64 bytes; the reply contains its first eight bytes.
     Head,
-    /// Computes for so many microseconds, and answers with nothing.
+    /// Computes for a given time, and replies without data.
     Work {
-        /// How long.
+        /// Computation time in microseconds.
         us: u32,
     },
-    /// 64 bytes there, so many back.
+    /// A request of 64 bytes, a reply of a given length.
     Block {
-        /// How many.
+        /// Length of the reply in bytes.
         len_bytes: u32,
     },
-    /// What somebody's calls are like.
+    /// Calls with the shape that the user specified.
     Job(Job),
 }
 
-/// A call of a certain shape.
+/// Shape of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// Bytes there: eight at least.
+    /// Length of the request in bytes, at least eight.
     pub request_bytes: u32,
-    /// Bytes back.
+    /// Length of the reply in bytes.
     pub response_bytes: u32,
-    /// How long the server computes, in microseconds.
+    /// Computation time of the server in microseconds.
     pub process_us: u32,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for Job {
     }
 }
 
-/// A request, made once and numbered for each call.
+/// A request, created once and numbered for each call.
 pub(super) struct Request {
     callee: Callee,
     bytes: Vec<u8>,
@@ -69,7 +69,7 @@ impl Request {
         Self { callee, bytes }
     }
 
-    /// The request of call `number`.
+    /// Returns the request of call `number`.
     #[inline]
     pub(super) fn numbered(&mut self, number: u64) -> &[u8] {
         if self.callee == Callee::Head {
@@ -80,7 +80,7 @@ impl Request {
 }
 
 impl Callee {
-    /// What serves such calls: the usual small ones need no block.
+    /// Returns the method for such calls: small default ones use [`Callee::Head`].
     pub(crate) const fn of(job: Job) -> Self {
         match job {
             Job { request_bytes: REQUEST_LEN_BYTES, response_bytes: REPLY_LEN_BYTES, process_us: 0 } => {
@@ -90,7 +90,7 @@ impl Callee {
         }
     }
 
-    /// As `farcall rpc serve` numbers them.
+    /// Returns the method number of `farcall rpc serve`.
     pub(super) const fn method(self) -> u16 {
         match self {
             Self::Head => 2,
@@ -117,7 +117,7 @@ impl Callee {
         }
     }
 
-    /// Whether this is the reply to call `number`.
+    /// Returns whether `reply` is the reply to call `number`.
     #[inline]
     pub(super) fn is_right(self, number: u64, reply: &[u8]) -> bool {
         if self == Self::Head {

@@ -1,4 +1,4 @@
-//! A client's part of a measurement of calls: connects, calls, tells what it counted.
+//! Client of a measurement of calls: connects, calls and reports its counts.
 
 use super::callee::Request;
 use super::crowd::{Connections, Crowd, Mailboxes, Topology, Way};
@@ -22,35 +22,35 @@ use std::ops::Range;
 use std::time::Duration;
 
 pub(super) const WRONG_ECHO: &str = "the echo came back with other bytes";
-/// More than a connection can have under way.
+/// More than the maximum number of outstanding calls of a connection.
 const CALLS_MAX: usize = 1 << 10;
 
-/// What a client does, wherever it runs.
+/// Task of a client, in this process or in a process of its own.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct CallClient {
     task: CallTask,
     reach: Reach,
     address: String,
-    /// Its number among the clients.
+    /// Index of the client.
     number: u32,
-    /// Of the responders that it chooses.
+    /// Seed for the choice of responders.
     seed: u64,
     warm_up: Duration,
     duration: Duration,
 }
 
-/// What a client counted.
+/// Counts of a client.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct CallRun {
-    /// All calls, warm-up included.
+    /// Number of calls, warm-up included.
     pub(super) calls: u64,
-    /// What was timed in the recorded stretch: calls, or rounds of calls.
+    /// Number of timed units in the recorded period: calls, or rounds of calls.
     pub(super) ended: u64,
     pub(super) elapsed_ns: u64,
     pub(super) latencies: LatencyRecorder,
     pub(super) verbs: u64,
     pub(super) empty_reads: u64,
-    /// Processor time of the client's process over all calls.
+    /// Processor time of the client's process during all calls.
     pub(super) cpu: Duration,
     pub(super) choice: Option<Choice>,
     pub(super) tunings: Vec<(u32, u32)>,
@@ -58,7 +58,7 @@ pub(crate) struct CallRun {
     pub(super) empty_share: Option<f64>,
 }
 
-/// What the library chose, and why: of a [`Decision`] what can be told to other processes.
+/// Choice of the library with its reason: the part of a [`Decision`] that can be sent to other processes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Choice {
     pub(crate) preset: String,
@@ -77,7 +77,7 @@ impl fmt::Display for Choice {
     }
 }
 
-/// Called when all connections are made, before the first call.
+/// Called when all connections are established, before the first call.
 type Connected<'a> = &'a mut dyn FnMut() -> Result<(), ExperimentError>;
 
 impl CallClient {
@@ -94,7 +94,7 @@ impl CallClient {
         })
     }
 
-    /// Connects, calls, disconnects.
+    /// Connects, calls and disconnects.
     pub(super) fn run(
         &self,
         mut connected: impl FnMut() -> Result<(), ExperimentError>,
@@ -115,7 +115,8 @@ impl CallClient {
         Ok(CallRun { choice: decision.map(Choice::from), ..run })
     }
 
-    /// Calls that travel in batches: a dynamic call each, among the copies into and out of a batch.
+    /// Measures batched calls. Each needs one dynamic dispatch, which is small compared with the copies into and out
+    /// of a batch.
     fn run_batched(
         &self,
         preset: &str,
@@ -131,7 +132,7 @@ impl CallClient {
         self.run_by(options, fetches, connect, connected)
     }
 
-    /// Requesters of a dispatcher, whose thread shares this one's processor.
+    /// Measures requesters of a dispatcher, whose thread shares the processor of this one.
     fn run_dispatched(
         &self,
         preset: &str,
@@ -159,7 +160,7 @@ impl CallClient {
         Ok(CallRun { cpu: cpu_time(std::process::id())?.saturating_sub(cpu_before), ..run })
     }
 
-    /// Each requester calls a responder at random, over and over.
+    /// Measures requesters, each of which repeatedly calls a responder chosen at random.
     fn run_crowd(&self, way: impl Way) -> Result<CallRun, ExperimentError> {
         let mut crowd = Crowd::new(way, &self.task, self.seed);
         let (latencies, elapsed_ns) = record_ping_pong(self.warm_up, self.duration, |_| crowd.round())?;
@@ -167,7 +168,7 @@ impl CallClient {
         Ok(CallRun { calls, ended: latencies.count(), empty_share, ..CallRun::of(latencies, elapsed_ns) })
     }
 
-    /// The options of its connections.
+    /// Returns the options of the client's connections.
     fn options(&self) -> ClientOptions {
         let mut options = self.reach.options(self.task.window, PATIENCE);
         if let Some(memory) = self.task.memory {
@@ -218,7 +219,7 @@ impl CallClient {
         Ok(CallRun { verbs: traffic.verbs, empty_reads: traffic.empty_reads, cpu, tunings, ..run })
     }
 
-    /// Rounds of calls: each begins when all calls of the one before have ended.
+    /// Measures rounds of calls. A round begins when all calls of the previous one have completed.
     fn run_rounds<C: AnyCaller + ?Sized>(
         &self,
         clients: &mut [ClientOf<C>],
@@ -237,7 +238,8 @@ impl CallClient {
         Ok(CallRun { calls, ended: latencies.count(), ..CallRun::of(latencies, elapsed_ns) })
     }
 
-    /// Calls at their intended times, or as soon after as the window has room; latencies count from the intended times.
+    /// Begins calls at their scheduled times, or as soon afterwards as the window has space. Latencies count from the
+    /// scheduled times.
     fn run_to_schedule<C: AnyCaller + ?Sized>(
         &self,
         clients: &mut [ClientOf<C>],
@@ -265,7 +267,7 @@ impl CallClient {
                     line.under_way += 1;
                     run.calls += 1;
                 }
-                // Batches fill by their own rules.
+                // Batches are sent by their own rules.
                 if self.task.batch.is_none() || is_over {
                     client.flush();
                 }
@@ -283,7 +285,7 @@ impl CallClient {
                 break;
             }
         }
-        // What should have begun and could not has waited until now at least.
+        // Scheduled calls that could not begin have waited at least until now.
         let now = clock.now();
         for line in &mut lines {
             while let Some(intended) = line.schedule.due(end) {
@@ -297,17 +299,17 @@ impl CallClient {
     }
 }
 
-/// What one connection does under a schedule.
+/// State of one connection under a schedule.
 struct ScheduledCalls {
     schedule: Schedule,
     under_way: u32,
-    /// Intended times by calls' numbers.
+    /// Scheduled times by call number.
     times: Box<[Nanos]>,
 }
 
 impl ScheduledCalls {
     fn new(schedule: Schedule, task: &CallTask) -> Self {
-        // A batch takes as many numbers as it may hold calls.
+        // A batch uses as many numbers as it can hold calls.
         let each = if task.batch.is_some() { usize::from(BatchConfig::CALLS_MAX) } else { 1 };
         Self { schedule, under_way: 0, times: vec![Nanos(0); CALLS_MAX * each].into_boxed_slice() }
     }
@@ -359,7 +361,7 @@ impl ClientProcess for CallClient {
 
 type Run = fn(&CallClient, ClientOptions, Connected<'_>) -> Result<CallRun, ExperimentError>;
 
-/// What measures a preset: its paths are fixed when the program is compiled.
+/// Returns the function that measures a preset, whose paths are fixed at compile time.
 fn run_of(preset: &str) -> Option<Run> {
     Some(match preset {
         "server-reply" => run::<ServerReply>,
@@ -401,7 +403,7 @@ fn call_once<C: AnyCaller + ?Sized>(
     if task.callee.is_right(number, reply) { Ok(()) } else { Err(WRONG_ECHO.into()) }
 }
 
-/// Begins a window of calls on each connection, and waits for all of them.
+/// Begins a window of calls on each connection and waits for all of them.
 #[inline]
 fn call_windows<C: AnyCaller + ?Sized>(
     clients: &mut [ClientOf<C>],

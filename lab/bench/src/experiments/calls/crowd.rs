@@ -1,5 +1,5 @@
-//! Requesters that each have one call under way, to a responder that they choose at random: over connections of their
-//! own to all of them, or through a dispatcher.
+//! Requesters that each have one outstanding call, to a responder chosen at random: over connections of their own to
+//! all responders, or through a dispatcher.
 
 use super::callee::Request;
 use super::client::WRONG_ECHO;
@@ -10,32 +10,32 @@ use farcall_rpc::{AnyCaller, ClientOf, Dispatcher, Requester};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Whom requesters call, and over what.
+/// Connections between requesters and responders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Topology {
-    /// One server thread, each over a connection of its own.
+    /// All requesters call one server thread, each over a connection of its own.
     Private,
-    /// So many server threads, in turn: each connection one.
+    /// Requesters are assigned to the server threads in turn, with one connection each.
     Spread {
-        /// How many.
+        /// Number of server threads.
         responders: u16,
     },
-    /// Each so many server threads, over a connection of its own to each.
+    /// Each requester calls all server threads, over one connection of its own to each.
     PrivateToMany {
-        /// How many.
+        /// Number of server threads.
         responders: u16,
     },
-    /// So many server threads, all through one dispatcher.
+    /// All requesters call all server threads through one dispatcher.
     Dispatcher {
-        /// How many.
+        /// Number of server threads.
         responders: u16,
-        /// Connections of the dispatcher to each.
+        /// Connections of the dispatcher to each server thread.
         connections: u16,
     },
 }
 
 impl Topology {
-    /// Server threads that are called.
+    /// Returns the number of server threads that are called.
     pub(crate) const fn responders(self) -> u16 {
         match self {
             Self::Private => 1,
@@ -63,7 +63,7 @@ impl fmt::Display for Topology {
     }
 }
 
-/// What calls go over.
+/// Transport of the calls.
 pub(super) trait Way {
     /// Begins the requester's call.
     fn begin(
@@ -74,14 +74,14 @@ pub(super) trait Way {
         request: &[u8],
     ) -> Result<(), ExperimentError>;
 
-    /// Whether the requester's call has ended, as it should.
+    /// Returns whether the requester's call has completed. A wrong reply is an error.
     fn has_ended(&mut self, requester: usize, to: u16, callee: Callee) -> Result<bool, ExperimentError>;
 
-    /// Nothing has ended.
+    /// Called when no call has completed.
     fn idle(&self) {}
 }
 
-/// Connections of each requester, one to each responder.
+/// Connections of the requesters, one to each responder.
 pub(super) struct Connections<'a, C: AnyCaller + ?Sized> {
     pub(super) clients: &'a mut [ClientOf<C>],
     pub(super) responders: u16,
@@ -118,7 +118,7 @@ impl<C: AnyCaller + ?Sized> Way for Connections<'_, C> {
 /// Local mailboxes of a dispatcher.
 pub(super) struct Mailboxes {
     requesters: Vec<Requester>,
-    /// Connections to each responder.
+    /// Number of connections to each responder.
     connections: u16,
     _dispatcher: Dispatcher,
 }
@@ -152,26 +152,26 @@ impl Way for Mailboxes {
         if callee.is_right(0, completion.result?) { Ok(true) } else { Err(WRONG_ECHO.into()) }
     }
 
-    /// The dispatcher's thread may need this processor.
+    /// Yields the processor, which the dispatcher's thread may need.
     fn idle(&self) {
         std::thread::yield_now();
     }
 }
 
-/// All requesters.
+/// All requesters of a client.
 pub(super) struct Crowd<W> {
     way: W,
     callee: Callee,
     request: Request,
     random: SplitMix64,
-    /// Whom each calls now.
+    /// Responder that each requester currently calls.
     calls: Vec<Option<u16>>,
-    /// Calls under way at each responder.
+    /// Outstanding calls at each responder.
     under_way: Vec<u32>,
-    /// Ended beyond the rounds that were counted.
+    /// Calls completed in excess of the counted rounds.
     ahead: usize,
     ended: u64,
-    /// Of all endings, the sum of the calls that were under way at the responder.
+    /// Sum over all completions of the calls that were outstanding at the responder.
     taken: u64,
 }
 
@@ -190,7 +190,8 @@ impl<W: Way> Crowd<W> {
         }
     }
 
-    /// Goes on until as many calls have ended as there are requesters; each that ends is followed by another.
+    /// Continues until as many calls have completed as there are requesters. Each completed call is followed by
+    /// another.
     pub(super) fn round(&mut self) -> Result<(), ExperimentError> {
         while self.ahead < self.calls.len() {
             let before = self.ahead;
@@ -222,12 +223,13 @@ impl<W: Way> Crowd<W> {
         Ok(())
     }
 
-    /// Calls that have ended.
+    /// Returns the number of completed calls.
     pub(super) fn ended(&self) -> u64 {
         self.ended
     }
 
-    /// Of the mailboxes of a responder that answers, one for each requester, the share in which no request is under way.
+    /// Returns the share of a responder's mailboxes without an outstanding request at the time of a reply. A responder
+    /// has one mailbox for each requester.
     pub(super) fn empty_share(&self) -> Option<f64> {
         let mailboxes = self.ended * self.calls.len() as u64;
         (mailboxes > 0).then(|| 1.0 - self.taken as f64 / mailboxes as f64)
@@ -239,7 +241,7 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// Responders that end one call a look, in the order in which they began.
+    /// Responders that complete one call per poll, in the order in which the calls began.
     struct Orders {
         begun: VecDeque<usize>,
         to: Vec<u64>,
@@ -284,7 +286,7 @@ mod tests {
         let ended = crowd.ended();
         assert!((12_000..12_012).contains(&ended), "{ended}");
         assert!(crowd.way.to.iter().all(|calls| calls.abs_diff(3_000) < 300), "{:?}", crowd.way.to);
-        // The call that ends, and a quarter of the other eleven.
+        // The completing call, and a quarter of the other eleven.
         let expected = 1.0 - (1.0 + 11.0 / 4.0) / 12.0;
         assert!((crowd.empty_share().unwrap() - expected).abs() < 0.02, "{:?}", crowd.empty_share());
     }

@@ -25,67 +25,69 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::time::Duration;
 
-/// A server that does not answer for so long is dead.
+/// Timeout of a reply, after which the server counts as crashed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-/// Header and tail of a slot, and more, so that slots stay odd in units of 128 bytes (see `Geometry::default`).
+/// Space for the header and tail of a slot, rounded such that slot lengths remain odd in units of 128 bytes (see
+/// `Geometry::default`).
 const SLOT_OVERHEAD_BYTES: u32 = 128;
-/// Requests and results up to this long get slots that hold them, where the usual ones do not.
+/// Maximum length of requests and results for which larger slots than the default are configured.
 const SLOT_PAYLOAD_MAX_BYTES: u32 = 16 << 10;
 
-/// By another name: serde would borrow what has this type from its input.
+/// Alias that keeps serde's derive from borrowing fields of this type from its input.
 type PresetName = &'static str;
 
-/// What to call, and how.
+/// A measurement of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CallTask {
     /// A name of the preset table, or [`AUTO`].
     #[serde(deserialize_with = "named_preset")]
     pub(crate) preset: PresetName,
     pub(crate) callee: Callee,
-    /// Calls under way on each connection.
+    /// Outstanding calls on each connection.
     pub(crate) window: u32,
-    /// Processes that call, each with as many connections.
+    /// Number of client processes, each with as many connections.
     pub(crate) clients: u32,
-    /// Connections of a client, all run by one thread; requesters, where the topology says so.
+    /// Connections of a client, all run by one thread; number of requesters if the topology has those.
     pub(crate) connections: u32,
-    /// Whom they call, and over what.
+    /// Connections between requesters and responders.
     pub(crate) topology: Topology,
-    /// Connections beside them on which nobody calls.
+    /// Number of additional connections without calls.
     pub(crate) silent_connections: u32,
-    /// Whether calls travel in batches, and in which.
+    /// Batch size, or `None` if calls are not batched.
     pub(crate) batch: Option<BatchSizing>,
     /// Inlining and signalling; the preset's own if `None`.
     pub(crate) memory: Option<MemoryPolicy>,
-    /// Calls a second of all clients together, at fixed intervals; without, each call begins when another has ended.
+    /// Calls a second of all clients together, at fixed intervals; if `None`, each call begins when another has
+    /// completed.
     pub(crate) rate: Option<u32>,
 }
 
-/// One run of calls.
+/// Results of one run of calls.
 #[derive(Debug, Clone)]
 pub(crate) struct CallSample {
     /// Round trips.
     pub(crate) figures: line::Sample,
-    /// Latencies, where single calls were timed.
+    /// Latencies, if single calls were timed.
     pub(crate) latency: Option<LatencySummary>,
-    /// Until the last of all calls that were under way at a time had its result.
+    /// Mean time until all calls that were outstanding together had their results.
     pub(crate) round_mean_us: f64,
     pub(crate) verbs_per_call: f64,
     pub(crate) empty_reads_per_call: f64,
     pub(crate) server_cpu_us_per_call: f64,
-    /// Of this process, or of all client processes.
+    /// Processor time of this process, or of all client processes.
     pub(crate) client_cpu_us_per_call: f64,
-    /// What was chosen, if that was left to the library; of several clients what the first chose.
+    /// Choice of the library, if it chose the preset; that of the first client if there are several.
     pub(crate) choice: Option<Choice>,
-    /// R and F at the end, of each connection that fetches.
+    /// R and F at the end, of each connection that fetches results.
     pub(crate) tunings: Vec<(u32, u32)>,
-    /// Calls of the schedule that were never sent, because those before had not ended.
+    /// Scheduled calls that were never sent, because previous ones had not completed.
     pub(crate) unsent: u64,
-    /// Of the mailboxes of a responder that answers, the share that is empty; not a number with one responder.
+    /// Share of a responder's mailboxes that is empty at the time of a reply; NaN with one responder.
     pub(crate) empty_share: f64,
 }
 
 impl CallTask {
-    /// Small calls, one at a time on each connection.
+    /// Returns a task of small calls, one at a time on each connection.
     pub(crate) const fn small(preset: &'static str) -> Self {
         Self {
             preset,
@@ -101,7 +103,7 @@ impl CallTask {
         }
     }
 
-    /// The request and the response slot it needs, where the usual one is too small.
+    /// Returns the lengths of the request and response slots that the calls need, where the default is too small.
     fn slots_bytes(&self) -> [Option<u32>; 2] {
         [self.callee.request_len_bytes(), self.callee.reply_len_bytes()].map(|len_bytes| {
             let is_longer = (4096 + 1..=SLOT_PAYLOAD_MAX_BYTES).contains(&len_bytes);
@@ -109,12 +111,13 @@ impl CallTask {
         })
     }
 
-    /// Calls under way at a time on all connections of a client.
+    /// Returns the number of calls outstanding at a time on all connections of a client.
     fn at_once(&self) -> u32 {
         self.window * self.connections
     }
 
-    /// Whether single calls are timed; else only that all of them that were under way at a time have ended.
+    /// Returns whether single calls are timed. Otherwise only rounds are timed, in which all outstanding calls
+    /// complete.
     fn times_calls(&self) -> bool {
         (self.at_once() == 1 && self.topology == Topology::Private) || self.rate.is_some()
     }
@@ -127,7 +130,7 @@ impl fmt::Display for CallTask {
 }
 
 impl CallTask {
-    /// All but the preset.
+    /// Returns a description without the preset.
     pub(crate) fn workload(&self) -> String {
         let mut text = match self.callee {
             Callee::Head => "echo".to_owned(),
@@ -149,28 +152,28 @@ impl CallTask {
     }
 }
 
-/// Starts an echo service where the stage has its servers.
+/// Starts an echo service at the serving end of `stage`.
 ///
 /// # Errors
-/// When it cannot be started.
+/// Returns an error if the service cannot be started.
 pub(crate) fn start_echo(stage: &Stage, nic: &Selection, threads: u16) -> Result<ServerProcess, ServerError> {
     ServerProcess::serve(stage, &Service { nic: nic.clone(), what: Served::Echo { threads } })
 }
 
-/// What runs meet.
+/// Environment of the runs.
 pub(crate) struct Ground<'a> {
     pub(crate) stage: &'a Stage,
     /// The RNIC of both ends.
     pub(crate) nic: &'a Selection,
-    /// What connections begin with instead of a probe.
+    /// Profile with which connections start instead of a probe.
     pub(crate) profile: Option<&'a LinkProfile>,
     pub(crate) server: &'a ServerProcess,
 }
 
-/// Connects, calls for the stage's duration, disconnects; by processes of their own if there are several clients.
+/// Connects, calls for the stage's duration and disconnects; in client processes if there are several clients.
 ///
 /// # Errors
-/// When the preset is measured by nothing, the service cannot be reached, or a call fails.
+/// Returns an error if no client supports the preset, if the service cannot be reached, or if a call fails.
 pub(crate) fn measure(task: &CallTask, ground: &Ground<'_>) -> Result<CallSample, ExperimentError> {
     let Ground { stage, server, .. } = ground;
     let client_of = |number| CallClient::new(task, ground, number);

@@ -1,5 +1,5 @@
-//! Throughput of ECHO: SEND/SEND, WRITE/WRITE, and WRITE with a SEND back, with the optimisations added one by one:
-//! unreliable transports, unsignalled requests, inlined payloads.
+//! Throughput of ECHO with SEND/SEND, WRITE/WRITE and WRITE/SEND. The optimisations are added one by one: unreliable
+//! transports, unsignalled requests, inlined payloads.
 
 use super::HerdPlan;
 use super::grid::{Grid, Row};
@@ -10,7 +10,7 @@ use farcall_link::Transport;
 
 const LENS_BYTES: [usize; 1] = [32];
 
-/// Operation of the request and of the response, and over what each travels when it may be unreliable.
+/// Operations of request and response, each with the transport that it uses once unreliable transports are enabled.
 const KINDS: [(&str, Leg, Leg); 3] = [
     ("SEND / SEND", leg(Operation::Send, Transport::Ud), leg(Operation::Send, Transport::Ud)),
     ("WRITE / WRITE", leg(Operation::Write, Transport::Uc), leg(Operation::Write, Transport::Uc)),

@@ -1,4 +1,4 @@
-//! A figure's curves: for each row (a size, or a kind of echo) one measurement for each column.
+//! Curves of a figure: one measurement for each row (a size, or a kind of echo) and column.
 
 use super::super::line::{Line, Sample, Subject};
 use crate::measure::Spread;
@@ -8,10 +8,10 @@ use crate::rnic::{Illegal, Survey};
 /// All points of a figure, row by row; every row has the same columns.
 pub(crate) struct Grid {
     pub(crate) title: &'static str,
-    /// Columns before the points: the bytes of a message, or what else tells the rows apart.
+    /// Columns before the points: the length of a message in bytes, or another property that distinguishes the rows.
     pub(crate) lead: Vec<Column>,
     pub(crate) columns: Vec<Column>,
-    /// What the points show.
+    /// Quantity that the points show.
     pub(crate) figure: fn(&Sample) -> f64,
     pub(crate) rows: Vec<Row>,
 }
@@ -19,15 +19,15 @@ pub(crate) struct Grid {
 pub(crate) struct Row {
     pub(crate) lead: Vec<Cell>,
     pub(crate) len_bytes: usize,
-    /// `None`: nothing to measure.
+    /// Points of the row; `None` if there is no measurement.
     pub(crate) points: Vec<Option<Line>>,
 }
 
 impl Grid {
-    /// Drops the points that the device cannot do, and says why.
+    /// Drops the points that the device does not support, and adds the reasons to `report`.
     ///
     /// # Errors
-    /// When no device can do one of them.
+    /// Returns an error if a point is not possible on any device.
     pub(super) fn leave_out_what_cannot_be(
         &mut self,
         survey: &Survey,
@@ -53,7 +53,7 @@ impl Grid {
         Ok(())
     }
 
-    /// All there is to measure.
+    /// Returns all points that are to be measured.
     pub(super) fn lines(&mut self) -> impl Iterator<Item = &mut Line> {
         self.rows.iter_mut().flat_map(|row| row.points.iter_mut().flatten())
     }
@@ -68,12 +68,12 @@ impl Grid {
         table
     }
 
-    /// The figure of a point in each repetition.
+    /// Returns the figure of a point in each repetition.
     fn each<'a>(&'a self, row: &'a Row, column: usize) -> impl Iterator<Item = f64> {
         row.points[column].iter().flat_map(|line| &line.samples).map(self.figure)
     }
 
-    /// One point of messages of `len_bytes` over another, within each repetition.
+    /// Returns the ratio of two points of messages of `len_bytes`, computed within each repetition.
     pub(super) fn ratio(&self, len_bytes: usize, (above, below): (usize, usize)) -> Option<Spread> {
         let row = self.rows.iter().find(|row| row.len_bytes == len_bytes)?;
         Spread::of(self.each(row, above).zip(self.each(row, below)).map(|(above, below)| above / below))

@@ -1,5 +1,5 @@
-//! Figure 2: latency of signalled WRITE, inlined WRITE and READ until their completion, and of ECHO: a ping-pong of
-//! inlined, unsignalled WRITEs over UC, whose half bounds an unsignalled WRITE's latency from above.
+//! Figure 2: latency of signalled WRITE, inlined WRITE and READ until their completion, and of ECHO. ECHO is a
+//! ping-pong of inlined, unsignalled WRITEs over UC; half of it is an upper limit of an unsignalled WRITE's latency.
 
 use super::HerdPlan;
 use super::grid::{Grid, Row};
@@ -9,10 +9,10 @@ use crate::rnic::{Inlining, Operation, RnicTask, RnicTest, Tuning};
 use farcall_link::Transport;
 
 const LENS_BYTES: [usize; 7] = [4, 16, 64, 128, 256, 512, 1024];
-/// The paper's adapters inline no more, so its curves of inlined WRITEs end here.
+/// Maximum length that the paper's adapters inline, at which its curves of inlined WRITEs end.
 const INLINE_MAX_BYTES: usize = 256;
 
-/// The columns.
+/// Column indices.
 pub(super) const WRITE: usize = 0;
 pub(super) const INLINED_WRITE: usize = 1;
 pub(super) const READ: usize = 2;

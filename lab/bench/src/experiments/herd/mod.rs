@@ -1,7 +1,7 @@
-//! The verb micro-benchmarks of HERD ("Using RDMA Efficiently for Key-Value Services", section 3), one file a figure,
-//! with what the paper publishes beside what is measured here.
+//! The verb micro-benchmarks of HERD ("Using RDMA Efficiently for Key-Value Services", section 3), one file per
+//! figure, with the published values next to those measured here.
 //!
-//! One process stands for all clients, one for the server.
+//! One process represents all clients, one the server.
 
 mod echo;
 pub(crate) mod grid;
@@ -28,29 +28,29 @@ pub enum HerdFigure {
 }
 
 impl HerdFigure {
-    /// All of them.
+    /// All figures.
     pub const ALL: [Self; 3] = [Self::Latency, Self::Throughput, Self::Echo];
 }
 
-/// What to measure.
+/// Plan of the experiment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HerdPlan {
-    /// Which figures.
+    /// Figures to measure.
     pub figures: Vec<HerdFigure>,
-    /// Bytes of messages; empty: those of each figure.
+    /// Lengths of messages in bytes; if empty, those of each figure.
     pub lens_bytes: Vec<usize>,
     /// Requests outstanding on each connection.
     pub window: u32,
-    /// Connections, which stand for the paper's client processes.
+    /// Number of connections, which represent the paper's client processes.
     pub connections: u32,
-    /// Whether WRITEs are found by their last byte also where devices do not promise to place it last.
+    /// `true` if WRITEs are detected by their last byte even on devices that do not guarantee to place it last.
     pub assumes_order: bool,
 }
 
-/// Measures.
+/// Measures the figures.
 ///
 /// # Errors
-/// When a measurement fails. What a device lacks is a note.
+/// Returns an error if a measurement fails. Missing capabilities of the device are notes.
 pub fn run(
     chosen: &Chosen,
     stage: &Stage,
@@ -98,7 +98,7 @@ impl HerdFigure {
 }
 
 impl HerdPlan {
-    /// The sizes asked for, or those of a figure.
+    /// Returns the specified lengths, or those of a figure.
     fn lens_bytes_or(&self, of_figure: &[usize]) -> Vec<usize> {
         if self.lens_bytes.is_empty() { of_figure.to_vec() } else { self.lens_bytes.clone() }
     }

@@ -1,13 +1,13 @@
-//! What the paper publishes about its micro-benchmarks (HERD, section 3), and how it compares.
+//! Published results of the paper's micro-benchmarks (HERD, section 3), and their comparison with those measured here.
 
 use super::grid::Grid;
 use super::{HerdFigure, latency, throughput};
 use crate::report::{Column, Table};
 
-/// The paper's machines.
+/// Machines of the paper.
 pub(super) const SETUP: &str =
     "The paper's figures: ConnectX-3, 56 Gb/s InfiniBand, one server machine and several client machines.";
-/// Why the paper's figures 3 and 4 have no counterpart of their own.
+/// Reason why the paper's figures 3 and 4 have no counterpart of their own.
 pub(super) const ASYMMETRY: &str = "In-bound operations are cheaper than out-bound ones on RNICs. Between two processes of one host there is one initiator and \
      one target: that difference is not measured here.";
 
@@ -16,9 +16,9 @@ struct Claim {
     figure: HerdFigure,
     what: &'static str,
     paper: &'static str,
-    /// The size it is looked at; a size that was not measured gives nothing.
+    /// Message length in bytes at which the ratio is taken; if it was not measured, there is no row.
     len_bytes: usize,
-    /// The columns of both.
+    /// Column indices of numerator and denominator.
     ratio: (usize, usize),
 }
 
@@ -53,7 +53,7 @@ const CLAIMS: [Claim; 4] = [
     },
 ];
 
-/// The paper's statements beside the same ratios here.
+/// Returns the paper's ratios next to those measured here.
 pub(super) fn claims_table(grids: &[(HerdFigure, Grid)]) -> Table {
     let columns = vec![
         Column::new("what", "ratio"),

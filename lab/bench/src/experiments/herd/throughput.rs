@@ -1,8 +1,8 @@
-//! Throughput of one initiator whose other end is passive (of SENDs it takes them).
+//! Throughput of one initiator whose other end is passive (except that it receives SENDs).
 //!
-//! The paper tells in-bound from out-bound operations (figures 3 and 4): many clients against one server, and one
-//! server against many clients. Between two processes there is one initiator and one target, whichever is called
-//! server.
+//! The paper distinguishes in-bound and out-bound operations (figures 3 and 4): many clients against one server, and
+//! one server against many clients. Between two processes there is one initiator and one target, and it makes no
+//! difference which of them is called the server.
 
 use super::HerdPlan;
 use super::grid::{Grid, Row};
@@ -12,16 +12,16 @@ use crate::rnic::{Inlining, Operation, RnicTask, RnicTest, Tuning};
 use farcall_link::Transport;
 
 const LENS_BYTES: [usize; 6] = [16, 32, 64, 128, 256, 1024];
-/// As in figure 2.
+/// Maximum inlined length, the same as in figure 2.
 const INLINE_MAX_BYTES: usize = 256;
 
-/// The columns.
+/// Column indices.
 pub(super) const INLINED_UC_WRITE: usize = 0;
 pub(super) const RC_READ: usize = 5;
 
 pub(super) fn grid(plan: &HerdPlan) -> Grid {
     let row = |len_bytes| {
-        // A window of requests on each connection, one of each half signalled.
+        // A window of requests on each connection, with one request in each half signalled.
         let windowed = |operation, transport, inlining| {
             let (qps, active_qps) = (plan.connections, plan.connections);
             let tuning =

@@ -1,5 +1,6 @@
-//! The store as users get it, beside programs that compute: the default blocking client over verbs, in turns with a
-//! memcached client over the TCP listener of the same server. Nothing is pinned; both clients wait as they come.
+//! The store in its default configuration while other programs compute: the default blocking client over verbs,
+//! alternating with a memcached client over the TCP listener of the same server. No thread is pinned, and both clients
+//! use their default wait strategies.
 
 use super::super::ExperimentError;
 use super::super::server::ServerProcess;
@@ -17,11 +18,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{fmt, thread};
 
-/// Pairs at least: their interval has a confidence of 95 %.
+/// Minimum number of pairs, with which their interval has a confidence of 95 %.
 const PAIRS_MIN: u32 = 20;
-/// Time for the scheduler to spread the programs over the cores.
+/// Time for the scheduler to distribute the programs over the cores.
 const SETTLE: Duration = Duration::from_millis(300);
-/// How long one call may take, however many programs compute.
+/// Timeout of one call, independent of the number of programs.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const KEY: &[u8] = b"busy";
 const VALUE: [u8; 32] = *b"a value of thirty-two bytes here";
@@ -29,14 +30,14 @@ const VALUE: [u8; 32] = *b"a value of thirty-two bytes here";
 const NOTE: &str = "Client and server wait as they come and are not pinned. A ratio above 1 says that calls over verbs \
                     are faster than the TCP listener of the same server; for latencies, below 1.";
 
-/// What to measure.
+/// Plan of the experiment.
 #[derive(Debug, Clone)]
 pub struct KvBusyPlan {
     /// Durations and repetitions.
     pub stage: Stage,
     /// The RNIC of both ends.
     pub nic: Selection,
-    /// Numbers of programs that compute meanwhile.
+    /// Numbers of programs that compute concurrently.
     pub programs: Vec<u32>,
 }
 
@@ -46,7 +47,7 @@ impl KvBusyPlan {
     }
 }
 
-/// The two ways to the store.
+/// Paths to the store.
 #[derive(Clone, Copy)]
 enum Way {
     Rpc,
@@ -62,7 +63,7 @@ impl fmt::Display for Way {
     }
 }
 
-/// GETs one after the other for a while.
+/// Results of sequential GETs during one interval.
 #[derive(Clone, Copy)]
 struct Sample {
     per_second: f64,
@@ -75,10 +76,10 @@ struct Clients {
     tcp: MemcachedClient,
 }
 
-/// Measures beside each number of programs.
+/// Measures with each number of programs.
 ///
 /// # Errors
-/// When the server cannot be started or reached, or a call fails.
+/// Returns an error if the server cannot be started or reached, or if a call fails.
 pub fn run(plan: &KvBusyPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
     let mut conditions = plan.stage.conditions();
     conditions.replace("pinning", "none");
@@ -164,7 +165,7 @@ impl Clients {
     }
 }
 
-/// All pairs beside so many programs; `None` if interrupted.
+/// Measures all pairs while `programs` programs compute; `None` if interrupted.
 fn measure(
     plan: &KvBusyPlan,
     programs: u32,
@@ -180,7 +181,7 @@ fn measure(
         if !report.goes_on(progress(&what)) {
             return Ok(None);
         }
-        // Each way is first in every other pair.
+        // Each path is measured first in every other pair.
         pairs.push(if pair % 2 == 0 {
             let rpc = clients.sample(Way::Rpc, duration)?;
             (rpc, clients.sample(Way::Tcp, duration)?)
@@ -192,7 +193,7 @@ fn measure(
     Ok(Some(pairs))
 }
 
-/// Programs that compute without end, until they are dropped.
+/// Starts programs that compute until they are dropped.
 fn start_programs(count: u32, cores: &[usize]) -> Result<Vec<ChildProcess>, PeerError> {
     let start = |_| {
         let mut command = Command::new("sh");

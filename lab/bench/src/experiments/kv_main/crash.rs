@@ -1,4 +1,4 @@
-//! A server killed under load and started again.
+//! A server that is killed under load and restarted.
 
 use super::figures::{Figure, connect, load_plan};
 use super::{ExperimentError, FrontEnd, FrontEndTarget, KvMainPlan, Post, STOP_PATIENCE, fill, open};
@@ -10,35 +10,36 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Load before the kill, at the usual duration.
+/// Duration of the load before the kill, with the default duration of measurements.
 const BEFORE: Duration = Duration::from_millis(300);
-/// Load that the kill interrupts: longer than anything that could happen before it.
+/// Duration of the load that the kill interrupts: long enough that it cannot end before the kill.
 const INTERRUPTED: Duration = Duration::from_secs(10);
-/// How long reconnecting may take.
+/// Timeout of reconnecting.
 const RECONNECT_PATIENCE: Duration = Duration::from_secs(10);
-/// Between attempts to connect, and between looks for the first answer.
+/// Interval between attempts to connect, and between polls for the first response.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// What became of the calls when the server died.
+/// Outcome of the calls when the server was killed.
 #[derive(Debug, Clone)]
 pub(super) struct Crash {
     pub(super) front_end: FrontEnd,
     pub(super) window: u32,
     /// Calls completed before the kill.
     pub(super) answered: u64,
-    /// Calls under way that failed.
+    /// Outstanding calls that failed.
     pub(super) failed: u64,
-    /// From the kill until the failure was known.
+    /// Time from the kill until the client detected the failure.
     pub(super) noticed_ms: f64,
-    /// From the kill until the new server said that it serves.
+    /// Time from the kill until the new server reported that it serves.
     pub(super) restarted_ms: f64,
-    /// From then until the first call was answered; from the failure's notice if that came later.
+    /// Time until the first call was answered, measured from the report of the new server or from the detection of the
+    /// failure, whichever is later.
     pub(super) reconnected_ms: f64,
-    /// Values checked after the restart.
+    /// Number of values checked after the restart.
     pub(super) verified_after: u64,
 }
 
-/// The front ends whose servers are killed: the slowest and the fastest of those measured.
+/// Returns the front ends whose servers are killed: the slowest and the fastest of those measured.
 pub(super) fn front_ends(plan: &KvMainPlan) -> Vec<FrontEnd> {
     let mut front_ends = Vec::new();
     front_ends.extend(plan.front_ends.first());
@@ -46,7 +47,7 @@ pub(super) fn front_ends(plan: &KvMainPlan) -> Vec<FrontEnd> {
     front_ends
 }
 
-/// Kills a server under load, starts it again at the same address, and calls it until it answers.
+/// Kills a server under load, restarts it at the same address, and calls it until it replies.
 pub(super) fn measure(
     plan: &KvMainPlan,
     front_end: FrontEnd,
@@ -60,7 +61,8 @@ pub(super) fn measure(
     let ops = load.completed();
     let Post { server, mut ledger, .. } = post;
 
-    // The calling thread kills and starts servers, which die with it; the load runs in another.
+    // The load runs in another thread. The calling thread kills and starts servers, which the kernel kills when that
+    // thread exits.
     let (run, killed, restarted) = thread::scope(|scope| {
         let running = scope.spawn(|| run_until_lost(plan, load, &mut connections, &mut ledger));
         thread::sleep(plan.stage.scaled(BEFORE));
@@ -103,15 +105,16 @@ pub(super) fn measure(
 
 /// A load whose server was killed.
 struct Run {
-    /// When the client found out.
+    /// Time at which the client detected the loss.
     lost: Instant,
     outcome: Result<LoadResult, LoadError>,
-    /// If the client connected again by itself: when the first call of the same connection to the new server was
-    /// answered, and whether it found nothing, as it must.
+    /// For a client that reconnects by itself: the time of the first reply of the new server on the same connection,
+    /// and whether it contained no value, as expected. Otherwise `None`.
     answered: Option<Result<(Instant, bool), TargetError>>,
 }
 
-/// Runs the load until its server is lost. A client that comes back by itself makes a first call to the new server.
+/// Runs the load until its server is lost. A client that reconnects by itself then makes a first call to the new
+/// server.
 fn run_until_lost(
     plan: &KvMainPlan,
     load: Load,
@@ -121,7 +124,7 @@ fn run_until_lost(
     let outcome = load.run(connections, ledger, |_| {});
     let ended = Instant::now();
     let mut run = Run { lost: ended, outcome, answered: None };
-    // Any connection may be the first that is made again.
+    // Any of the connections may be the first that is re-established.
     let found = connections.iter_mut().map(Connection::target_mut).find(|target| target.has_restarted());
     if let (Err(LoadError { error: TargetError::Restarted, .. }), Some(target)) = (&run.outcome, found) {
         run.lost = target.lost_at().unwrap_or(ended);
@@ -131,7 +134,7 @@ fn run_until_lost(
     run
 }
 
-/// What the run had found when its server died; that it did not break off would be wrong.
+/// Returns the results of the run before the kill. A run that was not interrupted is a problem of the report.
 fn before_the_kill(
     front_end: FrontEnd,
     outcome: Result<LoadResult, LoadError>,
@@ -152,8 +155,8 @@ fn before_the_kill(
     Ok(so_far)
 }
 
-/// Connects again and again, as the users of plain sockets must: when the first call to the new server was answered,
-/// and whether it found nothing.
+/// Connects repeatedly, as users of plain sockets must. Returns the time of the new server's first reply, and whether
+/// it contained no value.
 fn call_until_answered(
     plan: &KvMainPlan,
     front_end: FrontEnd,
@@ -170,12 +173,12 @@ fn call_until_answered(
     }
 }
 
-/// One read from a fresh server; whether it found nothing, as it must.
+/// Reads one record from a new server. Returns whether it found no value, as expected.
 fn call_once(plan: &KvMainPlan, target: &mut FrontEndTarget) -> Result<bool, TargetError> {
     fill::read_once(plan, target, 0, |outcome| outcome == Outcome::Absent)
 }
 
-/// Fills the new server and runs a verified load on it.
+/// Loads the records into the new server and runs a verified load on it.
 fn verify_again(
     plan: &KvMainPlan,
     front_end: FrontEnd,

@@ -1,4 +1,4 @@
-//! One line of the main table, and the samples taken for it.
+//! One line of the main table, and its samples.
 
 use super::super::clients;
 use super::store_client::{GetCosts, StoreRun};
@@ -10,14 +10,14 @@ use farcall_link::BatchSizing;
 use std::fmt;
 use std::time::Duration;
 
-/// What one line of the table is about.
+/// Configuration and samples of one line of the table.
 #[derive(Debug)]
 pub(super) struct Figure {
     pub(super) front_end: FrontEnd,
     pub(super) workload: Workload,
     pub(super) distribution: Distribution,
     pub(super) window: u32,
-    /// Whether operations travel in batches, and in which.
+    /// Batch size, or `None` if operations are not batched.
     pub(super) batch: Option<BatchSizing>,
     pub(super) samples: Vec<Sample>,
 }
@@ -34,7 +34,7 @@ impl fmt::Display for Figure {
 }
 
 impl Figure {
-    /// All lines that `plan` asks for.
+    /// Returns all lines that `plan` specifies.
     pub(super) fn all_of(plan: &KvMainPlan) -> Vec<Self> {
         let mut figures = Vec::new();
         for &(workload, distribution) in &plan.workloads {
@@ -54,14 +54,14 @@ impl Figure {
         figures
     }
 
-    /// Reads alone, each by itself.
+    /// Returns a line of reads without batches.
     pub(super) const fn of_reads(front_end: FrontEnd, window: u32) -> Self {
         let (workload, distribution) = (Workload::C, Distribution::Zipfian);
         Self { front_end, workload, distribution, window, batch: None, samples: Vec::new() }
     }
 }
 
-/// One run.
+/// Results of one run.
 #[derive(Debug, Clone)]
 pub(crate) struct Sample {
     pub(crate) load: LoadResult,
@@ -69,14 +69,14 @@ pub(crate) struct Sample {
     pub(super) client_cpu: Duration,
     pub(crate) verbs_per_op: f64,
     pub(super) empty_reads_per_op: f64,
-    /// R and F at the end, of each connection that fetches.
+    /// R and F at the end, of each connection that fetches results.
     pub(super) tunings: Vec<(u32, u32)>,
-    /// What GETs took, of each connection whose GETs are READs.
+    /// Cost of GETs, of each connection whose GETs are READs.
     pub(super) gets: Vec<GetCosts>,
 }
 
 impl Sample {
-    /// Connects, runs, disconnects. What was wrong goes into `problems`.
+    /// Connects, runs the load and disconnects. Adds detected faults to `problems`.
     pub(super) fn take(
         plan: &KvMainPlan,
         figure: &Figure,
@@ -99,7 +99,7 @@ impl Sample {
             let clients: Vec<_> = (0..plan.clients).map(client).collect();
             let server = &post.server;
             let (runs, [before, after]) = clients::run_all(&plan.stage, &clients, || server.cpu_time())?;
-            // Theirs is that of the whole run: so much of it belongs to the recorded stretch.
+            // The processor times cover the complete run; this is the share of the recorded period.
             let all_ops: u64 = runs.iter().map(|run| run.all_ops).sum();
             let share = runs.iter().map(|run| run.load.ops).sum::<u64>() as f64 / all_ops.max(1) as f64;
             let client_cpu: Duration = runs.iter().map(|run| run.cpu).sum();
@@ -119,7 +119,7 @@ impl Sample {
         let mut loads = runs.into_iter().map(|run| run.load);
         let mut load = loads.next().unwrap_or_default();
         loads.for_each(|more| load.add(&more));
-        // Its summary is enough from here on.
+        // The summary is sufficient from here on.
         load.latencies = Vec::new();
         Self {
             load,
@@ -132,19 +132,19 @@ impl Sample {
         }
     }
 
-    /// So much of this a GET; not a number if no GET is READs.
+    /// Returns the counted quantity per GET; NaN if no GETs are READs.
     pub(super) fn per_get(&self, count: impl Fn(&GetCosts) -> u64) -> f64 {
         let sum = |count: &dyn Fn(&GetCosts) -> u64| self.gets.iter().map(count).sum::<u64>() as f64;
         sum(&count) / sum(&|counters| counters.gets)
     }
 
-    /// Microseconds of a process's CPU time for each operation.
+    /// Returns microseconds of a process's CPU time per operation.
     pub(crate) fn us_per_op(&self, cpu: Duration) -> f64 {
         cpu.as_secs_f64() * 1e6 / self.load.ops.max(1) as f64
     }
 }
 
-/// The plan of a run at `window`, of this process alone and closed.
+/// Returns the plan of a closed-loop run at `window` by this process alone.
 pub(super) fn load_plan(plan: &KvMainPlan, window: u32) -> LoadPlan {
     LoadPlan {
         window,
@@ -156,7 +156,7 @@ pub(super) fn load_plan(plan: &KvMainPlan, window: u32) -> LoadPlan {
     }
 }
 
-/// Fresh connections of this process, each with its own sequence of operations.
+/// Opens new connections of this process, each with its own sequence of operations.
 pub(super) fn connect(
     plan: &KvMainPlan,
     figure: &Figure,

@@ -4,7 +4,7 @@ use super::{ExperimentError, FrontEnd, FrontEndTarget, KvMainPlan};
 use crate::experiments::server::ServerProcess;
 use crate::load::{Outcome, Request, Target, TargetError};
 
-/// Requests under way while loading.
+/// Outstanding requests while loading.
 const WINDOW: u32 = 32;
 
 /// Stores version 0 of every record, then reads all of them back and checks them.
@@ -52,7 +52,7 @@ pub(super) fn fill(
     Ok(())
 }
 
-/// Submits one request for every record, a window at a time, and hands each outcome to `done` with its record.
+/// Submits one request for every record, a window at a time, and passes each outcome to `done` with its record.
 fn each_record<T: Target>(
     plan: &KvMainPlan,
     target: &mut T,
@@ -84,14 +84,14 @@ fn each_record<T: Target>(
     Ok(())
 }
 
-/// Reads one record, and judges what comes.
+/// Reads one record and applies a check to the outcome.
 pub(super) fn read_once(
     plan: &KvMainPlan,
     target: &mut FrontEndTarget,
     record: u64,
     judge: impl Fn(Outcome<'_>) -> bool,
 ) -> Result<bool, TargetError> {
-    /// Not a slot of any operation that was under way when a server was lost.
+    /// A slot that no operation used that was outstanding when a server was lost.
     const SLOT: u32 = u32::MAX;
     let mut key = vec![0; plan.shape.key_len_bytes()];
     target.submit(SLOT, Request::Get { key: plan.shape.key(record, &mut key) })?;

@@ -1,4 +1,4 @@
-//! The ways to the store.
+//! Front ends: the protocols by which clients access the store.
 
 use super::super::ExperimentError;
 use super::super::reach::Reach;
@@ -23,10 +23,10 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// A service that does not answer for so long is dead.
+/// Timeout of a reply, after which the service counts as crashed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A way to the store.
+/// Protocol and transport by which a client accesses the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FrontEnd {
     /// The memcached protocol over loopback TCP.
@@ -35,7 +35,7 @@ pub enum FrontEnd {
     Unix,
     /// RPC over RDMA verbs: requests by WRITE, replies by WRITE.
     ServerReply,
-    /// The same, each request told of by a byte.
+    /// Like `ServerReply`, and each request is announced by a doorbell byte.
     L5,
     /// RPC over RDMA verbs: requests and replies by WRITE over UC.
     UcRpc,
@@ -51,15 +51,15 @@ pub enum FrontEnd {
     SendWrite,
     /// RPC over RDMA verbs: requests by SEND, replies by SEND.
     SendSend,
-    /// RPC over RDMA verbs: requests by SEND, results told of by SEND and fetched by READ.
+    /// RPC over RDMA verbs: requests by SEND, results announced by SEND and fetched by READ.
     RdmaMemcached,
     /// RPC over RDMA verbs: requests by WRITE, results fetched by READ, with the switch to server-reply.
     RfRpc,
     /// RPC over RDMA verbs under the preset that the library chooses.
     Auto,
-    /// Another store.
+    /// A store of another design, in this program.
     Rival(Rival),
-    /// Another project's program.
+    /// A program of another project.
     Foreign(ForeignStore, Socket),
 }
 
@@ -87,7 +87,7 @@ impl fmt::Display for FrontEnd {
 }
 
 impl FrontEnd {
-    /// Those of RPC.
+    /// Front ends that use RPC over verbs.
     const OVER_VERBS: [Self; 12] = [
         Self::ServerReply,
         Self::L5,
@@ -103,18 +103,18 @@ impl FrontEnd {
         Self::Auto,
     ];
 
-    /// RPC under a preset or another store, by its name.
+    /// Returns the front end of an RPC preset or another store design by its name.
     #[must_use]
     pub fn of_preset(name: &str) -> Option<Self> {
         let preset = Self::OVER_VERBS.into_iter().find(|front_end| front_end.to_string() == name);
         preset.or_else(|| Rival::named(name).map(Self::Rival))
     }
 
-    /// Connects to a server of this front end, by the RNIC of `reach` where verbs are used, for up to `window` requests
-    /// at a time.
+    /// Connects to a server of this front end for up to `window` concurrent requests. Uses the RNIC of `reach` if the
+    /// front end uses verbs.
     ///
     /// # Errors
-    /// When it cannot be reached.
+    /// Returns an error if the server cannot be reached.
     pub fn connect(self, reach: &Reach, ready: &Ready, window: u32) -> Result<FrontEndTarget, TargetError> {
         let lost = |error: &dyn fmt::Display| TargetError::Lost(error.to_string());
         let absent = || TargetError::Lost("the server does not serve this front end".to_owned());
@@ -170,11 +170,11 @@ impl FrontEnd {
         Ok(FrontEndTarget::Memcached(Box::new(MemcachedTarget::new(client.map_err(|error| lost(&error))?))))
     }
 
-    /// This one; of the automatic one that which the library chooses at this server, and why. `options` become what was
-    /// chosen.
+    /// Resolves [`FrontEnd::Auto`] to the front end that the library chooses at this server, with the reason, and
+    /// updates `options` accordingly. Any other front end is returned unchanged.
     ///
     /// # Errors
-    /// When the server cannot be reached.
+    /// Returns an error if the server cannot be reached.
     pub(super) fn settle(
         self,
         reach: &Reach,
@@ -187,7 +187,7 @@ impl FrontEnd {
         Ok((Self::of_preset(preset).unwrap_or(self), decision))
     }
 
-    /// The other store behind it, if it is one.
+    /// Returns the other store design behind this front end, if any.
     pub(crate) fn rival(self) -> Option<Rival> {
         match self {
             Self::Rival(rival) => Some(rival),
@@ -195,15 +195,15 @@ impl FrontEnd {
         }
     }
 
-    /// Whether its operations may travel in batches.
+    /// Returns whether operations can be batched.
     pub(super) fn batches(self) -> bool {
         Self::OVER_VERBS.contains(&self)
     }
 
-    /// As [`Self::connect`], with operations in batches.
+    /// Like [`Self::connect`], with operations in batches.
     ///
     /// # Errors
-    /// When it cannot be reached.
+    /// Returns an error if the server cannot be reached.
     pub(super) fn connect_in_batches(
         self,
         reach: &Reach,
@@ -225,7 +225,7 @@ impl FrontEnd {
             .map_err(|error| lost(&error))
     }
 
-    /// The error of something that failed over this front end.
+    /// Returns the error of an operation that failed over this front end.
     pub(super) fn failed(self, error: impl fmt::Display) -> ExperimentError {
         format!("{self}: {error}").into()
     }
@@ -256,46 +256,47 @@ fn connect_store<S: Scheme>(
         .map_err(|error| TargetError::Lost(error.to_string()))
 }
 
-/// Over verbs, by paths that are fixed when the program is compiled.
+/// A target over verbs with paths that are fixed at compile time.
 type StaticTarget<P> = Box<RpcTarget<Caller<P>>>;
 
 /// A connection through any front end.
 pub enum FrontEndTarget {
-    /// Over a stream socket.
+    /// Over a stream socket, to memcached or a server with its protocol.
     Memcached(Box<MemcachedTarget>),
     /// Over a stream socket, to Redis.
     Redis(Box<RedisTarget>),
-    /// Over verbs, replies written.
+    /// Over verbs, with replies by WRITE.
     ServerReply(StaticTarget<ServerReply>),
-    /// The same, each request told of by a byte.
+    /// The same, with each request announced by a doorbell byte.
     L5(StaticTarget<ByByte<ServerReply>>),
-    /// Over UC, replies written.
+    /// Over UC, with replies by WRITE.
     UcRpc(StaticTarget<OverUc<ServerReply>>),
-    /// Over UC, replies sent as datagrams.
+    /// Over UC, with replies as datagrams.
     Herd(StaticTarget<OverUc<DatagramReply>>),
-    /// Over UD, requests and replies.
+    /// Over UD, with requests and replies as datagrams.
     UdRpc(StaticTarget<OverUd<DatagramReply>>),
-    /// Over verbs, results fetched.
+    /// Over verbs, with results fetched by READ.
     Fetch(StaticTarget<Fetch>),
-    /// Over verbs, replies sent.
+    /// Over verbs, with replies by SEND.
     WriteSend(StaticTarget<SendReply>),
-    /// Over verbs, requests sent.
+    /// Over verbs, with requests by SEND.
     SendWrite(StaticTarget<BySend<ServerReply>>),
-    /// Over verbs, requests and replies sent.
+    /// Over verbs, with requests and replies by SEND.
     SendSend(StaticTarget<BySend<SendReply>>),
-    /// Over verbs, requests sent, results told of and fetched.
+    /// Over verbs, with requests by SEND, and results announced by SEND and fetched.
     RdmaMemcached(StaticTarget<BySend<NoticeThenFetch>>),
-    /// Over verbs, results fetched or written.
+    /// Over verbs, with results fetched by READ or replies by WRITE.
     RfRpc(StaticTarget<FetchThenReply>),
-    /// Over verbs by any paths, in batches: a dynamic call each, among the copies into and out of a batch.
+    /// Over verbs by any paths, in batches. Each call needs one dynamic dispatch, which is small compared with the
+    /// copies into and out of a batch.
     Batched(Box<RpcTarget<dyn AnyCaller>>),
-    /// A store that is READ.
+    /// Pilaf, whose clients READ the store.
     Pilaf(Box<BypassTarget<Pilaf>>),
-    /// A store that is READ.
+    /// FaRM, whose clients READ the store.
     Farm(Box<BypassTarget<Farm>>),
 }
 
-/// The same call of whichever target it is; of sockets another, if one is given.
+/// Makes the same call on the target of any variant; sockets use another expression if one is given.
 macro_rules! each {
     ($front_end:expr, $target:ident => $call:expr) => {
         each!($front_end, $target => $call, $call)
@@ -323,13 +324,13 @@ macro_rules! each {
 }
 
 impl FrontEndTarget {
-    /// What travelled so far.
+    /// Returns the traffic so far.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         each!(self, target => target.traffic())
     }
 
-    /// R and F as they are now, if results are fetched one by one.
+    /// Returns the current R and F, if results are fetched individually.
     #[must_use]
     pub fn tuning(&self) -> Option<(u32, u32)> {
         match self {
@@ -339,7 +340,7 @@ impl FrontEndTarget {
         }
     }
 
-    /// What GETs took so far, if they are READs.
+    /// Returns the cost of GETs so far, if they are READs.
     #[must_use]
     pub fn gets(&self) -> Option<ReadCounters> {
         match self {
@@ -349,19 +350,19 @@ impl FrontEndTarget {
         }
     }
 
-    /// When the connection was found to be lost, by a client that makes it again by itself.
+    /// Returns when a client that reconnects by itself detected the loss of its connection.
     #[must_use]
     pub fn lost_at(&self) -> Option<Instant> {
         each!(self, target => target.lost_at(), { let _ = target; None })
     }
 
-    /// Whether the connection was made again by itself, to a server that restarted.
+    /// Returns whether the client reconnected by itself to a server that restarted.
     #[must_use]
     pub fn has_restarted(&self) -> bool {
         each!(self, target => target.has_restarted(), { let _ = target; false })
     }
 
-    /// Goes on with a server that restarted, where the connection was made again by itself.
+    /// Continues with a restarted server, if the client reconnected by itself.
     pub fn accept_restart(&mut self) {
         each!(self, target => target.accept_restart(), { let _ = target; });
     }

@@ -1,4 +1,4 @@
-//! What servers cost when nobody calls, and what they hold when nobody is connected.
+//! Cost of servers without calls, and their resources without connections.
 
 use super::fill::read_once;
 use super::{ExperimentError, FrontEnd, FrontEndTarget, KvMainPlan, Post};
@@ -8,21 +8,21 @@ use crate::report::Report;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// After the last call, before idleness is measured; at the usual duration, as all here.
+/// Time after the last call before idleness is measured, with the default duration, as all times here.
 const SETTLE: Duration = Duration::from_secs(1);
-/// How long it is measured.
+/// Duration of the measurement.
 const WINDOW: Duration = Duration::from_secs(1);
-/// More of a core than this is no idleness.
+/// Maximum share of a core that counts as idle.
 const CORE_SHARE_MAX: f64 = 0.01;
-/// How long closed connections may take to be noticed.
+/// Timeout for the server to notice closed connections.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long idleness is measured.
+/// Returns the duration of the idle measurement under `plan`.
 pub(super) fn window(plan: &KvMainPlan) -> Duration {
     plan.stage.scaled(WINDOW)
 }
 
-/// The share of a core that the server of each front end used while idle with a client connected.
+/// Returns the share of a core that the server of each front end used while idle with one connected client.
 pub(super) fn measure(
     plan: &KvMainPlan,
     posts: &[Post],
@@ -68,13 +68,13 @@ pub(super) fn measure(
     Ok(shares)
 }
 
-/// Reads one record; whether it is intact.
+/// Reads one record. Returns whether its value is valid.
 fn get_record(plan: &KvMainPlan, target: &mut FrontEndTarget, record: u64) -> Result<bool, TargetError> {
     let is_intact = |outcome: Outcome<'_>| matches!(outcome, Outcome::Value(value) if plan.shape.verify(record, value).is_ok());
     read_once(plan, target, record, is_intact)
 }
 
-/// What a server holds once it noticed that its clients are gone.
+/// Returns the resources of a server after it has noticed that its clients have disconnected.
 pub(super) fn settled_footprint(pid: u32, before: Footprint) -> Result<Footprint, ProcessError> {
     let deadline = Instant::now() + CLOSE_PATIENCE;
     loop {

@@ -1,9 +1,10 @@
-//! The main job: the same key-value store behind TCP, a Unix socket and RPC over RDMA verbs, between two processes.
+//! The main benchmark: the same key-value store over TCP, a Unix socket and RPC over RDMA verbs, between two
+//! processes.
 //!
 //! Each front end has a server process of its own, pinned to one core; the client is this process, pinned to another.
-//! All figures are taken interleaved: one repetition of everything, then the next. Every value read is checked. Besides
-//! speed: CPU time of both ends, system calls and heap operations per call, idle CPU, leaks, and a server killed and
-//! started again under load.
+//! All figures are interleaved: one repetition of each, then the next. Every value read is checked. In addition to
+//! speed the benchmark measures CPU time of both ends, system calls and heap operations per call, idle CPU and leaks,
+//! and it kills and restarts a server under load.
 
 pub mod busy;
 mod crash;
@@ -40,21 +41,21 @@ use figures::{Figure, Sample};
 pub(crate) use stand::{KvTask, Stand};
 use std::time::Duration;
 
-/// What another project's store may need for a record beside key and value, and at least in all.
+/// Bytes that another project's store may need for a record in addition to key and value, and minimum for all records.
 const RECORD_OVERHEAD_BYTES: usize = 128;
 const MEMORY_MIN_BYTES: u64 = 64 << 20;
 
-/// How long a server may take to end after SIGTERM.
+/// Timeout for a server to end after SIGTERM.
 pub(super) const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long it may take under contention for the processors, unless its measurements alone take half of that.
+/// Time limit under contention for the processors, unless the measurements alone take half of it.
 const CONTENDED_LIMIT: Duration = Duration::from_secs(100);
 
-/// What a measurement between two halves leaves out.
+/// Note on the measurements that are not taken between two halves.
 const OF_ONE_HOST_NOTE: &str = "System calls, heap operations, idle servers, leaks and killed servers are measured \
                                 with both ends on one host.";
 
-/// What to measure.
+/// Plan of the experiment.
 #[derive(Debug, Clone)]
 pub struct KvMainPlan {
     /// Cores, durations, repetitions, seed.
@@ -71,29 +72,30 @@ pub struct KvMainPlan {
     pub clients: u32,
     /// Connections of each client.
     pub connections: u32,
-    /// Operations a second of all clients together, at fixed intervals; without, each begins when another has ended.
+    /// Operations a second of all clients together, at fixed intervals; if `None`, each begins when another has
+    /// completed.
     pub rate: Option<u32>,
-    /// Ways of batching; each window is measured without, and with each that it can fill, over verbs.
+    /// Batch sizes. Over verbs, each window is measured without batches and with each batch size that it can fill.
     pub batches: Vec<BatchSizing>,
-    /// Ways to the store.
+    /// Front ends of the store.
     pub front_ends: Vec<FrontEnd>,
-    /// The RNIC of both ends, and what connections begin with.
+    /// RNIC of both ends, and profile with which connections start.
     pub reach: Reach,
 }
 
-/// A front end, its server, and what must be true of its records.
+/// A front end, its server, and the expected content of its records.
 pub(super) struct Post {
     pub(super) front_end: FrontEnd,
     pub(super) server: ServerProcess,
     pub(super) ledger: Ledger,
-    /// What the server held when it was filled and nobody was connected, if it is on this host.
+    /// Resources of the server after loading and without connections; `None` if it runs on another host.
     pub(super) before: Option<Footprint>,
 }
 
-/// Does the main job. The calling thread is pinned to the stage's client core.
+/// Runs the main benchmark. The calling thread is pinned to the stage's client core.
 ///
 /// # Errors
-/// When it cannot be done at all; wrong results are problems of the report.
+/// Returns an error if the benchmark cannot run; wrong results are problems of the report.
 pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
     let warning = contention_warning();
     let Some(warning) = warning else { return run_to_the_end(plan, progress) };
@@ -111,7 +113,7 @@ pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, Experime
     Ok(report)
 }
 
-/// How long the measurements take, without what lies between them.
+/// Returns the duration of the measurements, without the time between them.
 fn measuring_time(plan: &KvMainPlan) -> Duration {
     let figures = u32::try_from(Figure::all_of(plan).len()).unwrap_or(u32::MAX);
     (plan.stage.warm_up + plan.stage.duration).saturating_mul(figures.saturating_mul(plan.stage.repetitions))
@@ -171,7 +173,7 @@ fn run_to_the_end(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, E
         stop_all(posts, &mut report);
         return Ok(report);
     }
-    // What was measured before is worth its report all the same.
+    // If this fails, the report with the previous measurements is still returned.
     if let Err(error) = finish(plan, posts, &mut report, progress) {
         report.problems.push(error.to_string());
     }
@@ -186,7 +188,7 @@ fn stop_all(posts: Vec<Post>, report: &mut Report) {
     }
 }
 
-/// Everything but speed.
+/// Runs all measurements other than speed.
 fn finish(
     plan: &KvMainPlan,
     mut posts: Vec<Post>,
@@ -232,7 +234,7 @@ fn finish(
 }
 
 impl FrontEnd {
-    /// Starts a server of this front end, at the place of an earlier one if there is one.
+    /// Starts a server of this front end, at the address of a previous one if `again` is given.
     fn serve(self, plan: &KvMainPlan, again: Option<&Ready>) -> Result<ServerProcess, ServerError> {
         if let Self::Foreign(store, socket) = self {
             return store.serve(socket, private_socket(), memory_bytes(plan), &[plan.stage.server_core]);
@@ -246,13 +248,13 @@ impl FrontEnd {
     }
 }
 
-/// Room for all records with what a store needs beside them, so that none is evicted.
+/// Returns memory for all records including the overhead of a store, so that no record is evicted.
 fn memory_bytes(plan: &KvMainPlan) -> u64 {
     let record_bytes = plan.shape.key_len_bytes() + plan.shape.value_len_bytes() + RECORD_OVERHEAD_BYTES;
     2 * plan.records * record_bytes as u64 + MEMORY_MIN_BYTES
 }
 
-/// What the library chooses at a server, if that is left to it.
+/// Returns the library's choice at a server; `None` if the front end is fixed.
 fn chosen_at(plan: &KvMainPlan, post: &Post) -> Result<Option<Decision>, ExperimentError> {
     let mut options = plan.reach.options(1, STOP_PATIENCE);
     let settled = post.front_end.settle(&plan.reach, post.server.ready(), &mut options);
@@ -262,17 +264,17 @@ fn chosen_at(plan: &KvMainPlan, post: &Post) -> Result<Option<Decision>, Experim
 fn open(plan: &KvMainPlan, front_end: FrontEnd) -> Result<Post, ExperimentError> {
     let server = front_end.serve(plan, None)?;
     fill::fill(plan, front_end, &server)?;
-    // What another project's program keeps is its own affair.
+    // Resources of another project's program are not checked.
     let own_pid = server.pid().filter(|_| !matches!(front_end, FrontEnd::Foreign(..)));
     let before = own_pid.map(Footprint::of).transpose()?;
     let ledger = if plan.clients > 1 { Ledger::shared(plan.records) } else { Ledger::new(plan.records) };
     Ok(Post { front_end, server, ledger, before })
 }
 
-/// Memory that allocators and the kernel may keep without it being a leak.
+/// Memory that allocators and the kernel may retain without a leak.
 const MEMORY_SLACK_BYTES: u64 = 8 << 20;
 
-/// Looks for leaks, then ends the server.
+/// Checks for leaks, then ends the server.
 fn close(post: Post, report: &mut Report) -> Result<(), ExperimentError> {
     if let (Some(pid), Some(before)) = (post.server.pid(), post.before) {
         let leaks = idle::settled_footprint(pid, before)?.leaks_since(before, MEMORY_SLACK_BYTES);

@@ -1,4 +1,4 @@
-//! The tables of the main job.
+//! Tables of the main benchmark.
 
 use super::super::stage::load_condition;
 use super::crash::Crash;
@@ -14,13 +14,13 @@ use std::ops::RangeInclusive;
 
 pub(super) const TITLE: &str = "One key-value store behind several front ends, between two processes";
 
-/// What the last two columns of the main table mean.
+/// Meaning of the last two columns of the main table.
 pub(super) const VERBS_NOTE: &str = "Verbs: all WRITEs, READs and SENDs of both ends, for each operation; over sockets, \
      requests sent together with their replies. Empty READs: those among them that found no result yet. Each is \
      in-bound work of the server's RNIC; here the client's processor executes them, and what they cost the server is not \
      measured.";
 
-/// What the table of READs says.
+/// Meaning of the table of READs.
 pub(super) const READS_NOTE: &str = "READs a GET, whatever else a workload does. Published: RF-RPC and HERD, on ConnectX-3 \
      between machines; HERD says of FaRM that a value out of the table takes one more READ.";
 
@@ -49,7 +49,7 @@ pub(super) fn conditions(plan: &KvMainPlan) -> Conditions {
             plan.records,
             plan.shape.key_len_bytes(),
             sizes(plan.shape.values_len_bytes()),
-            // Of several writers nobody knows the order.
+            // The order of several writers is unknown.
             if plan.clients > 1 { ", its version is not" } else { "" }
         ),
     );
@@ -120,7 +120,7 @@ pub(super) fn main_table(figures: &[Figure], limits: &[BaselineResult]) -> Table
     table
 }
 
-/// As the option says it.
+/// Formats a batch size as the command-line option does.
 fn batch_cell(batch: BatchSizing) -> Cell {
     match batch {
         BatchSizing::Fixed(size) => size.to_string().into(),
@@ -128,7 +128,8 @@ fn batch_cell(batch: BatchSizing) -> Cell {
     }
 }
 
-/// What GETs took of stores that are READ, beside what was published. `None` if none was measured.
+/// Returns the cost of GETs of stores that are READ, next to the published values. `None` if no such store was
+/// measured.
 pub(super) fn reads_table(figures: &[Figure]) -> Option<Table> {
     let lead = vec![
         Column::new("front_end", "store"),

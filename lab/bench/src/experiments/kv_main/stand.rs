@@ -1,4 +1,4 @@
-//! One server with its records, and single runs against it: of our store under any front end over verbs.
+//! One server of Farcall's store with its records, and single runs against it under any front end over verbs.
 
 use super::figures::{Figure, Sample};
 use super::{ExperimentError, FrontEnd, KvMainPlan, Post, chosen_at, open};
@@ -9,17 +9,17 @@ use farcall_link::BatchSizing;
 use farcall_rpc::tune::Decision;
 use std::fmt;
 
-/// One run.
+/// Configuration of one run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KvTask {
     pub(crate) front_end: FrontEnd,
     pub(crate) workload: Workload,
     pub(crate) distribution: Distribution,
-    /// Operations under way on each connection.
+    /// Outstanding operations on each connection.
     pub(crate) window: u32,
     /// Connections, all run by one client thread.
     pub(crate) connections: u32,
-    /// Whether operations travel in batches, and in which.
+    /// Batch size, or `None` if operations are not batched.
     pub(crate) batch: Option<BatchSizing>,
 }
 
@@ -37,18 +37,18 @@ impl KvTask {
     }
 }
 
-/// A server of the store, filled.
+/// A server of the store with loaded records.
 pub(crate) struct Stand {
     plan: KvMainPlan,
     post: Post,
 }
 
 impl Stand {
-    /// Starts a server for `front_end` on the stage's server core, of one partition, and loads `records` into it. The same
-    /// server speaks under every preset.
+    /// Starts a server with one partition for `front_end` on the stage's server core, and loads `records` into it. The
+    /// same server supports every preset.
     ///
     /// # Errors
-    /// When it cannot be started or filled.
+    /// Returns an error if the server cannot be started, or if loading fails.
     pub(crate) fn open(
         stage: &Stage,
         nic: &Selection,
@@ -73,19 +73,19 @@ impl Stand {
         Ok(Self { plan, post })
     }
 
-    /// What the library chooses at this server.
+    /// Returns the library's choice at this server.
     ///
     /// # Errors
-    /// When the server cannot be reached.
+    /// Returns an error if the server cannot be reached.
     pub(crate) fn chosen(&mut self) -> Result<Option<Decision>, ExperimentError> {
         self.post.front_end = FrontEnd::Auto;
         chosen_at(&self.plan, &self.post)
     }
 
-    /// Connects, runs, disconnects. What was wrong goes into `problems`.
+    /// Connects, runs the load and disconnects. Adds detected faults to `problems`.
     ///
     /// # Errors
-    /// When the server cannot be reached, or a connection is lost.
+    /// Returns an error if the server cannot be reached, or if a connection is lost.
     pub(crate) fn run(
         &mut self,
         task: &KvTask,

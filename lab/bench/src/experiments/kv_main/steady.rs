@@ -1,4 +1,4 @@
-//! What one call costs in the steady state: system calls and heap operations, at both ends.
+//! Cost of one call in the steady state: system calls and heap operations at both ends.
 
 use super::figures::{Figure, connect, load_plan};
 use super::{ExperimentError, FrontEnd, KvMainPlan, Post};
@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Of each count, at the usual duration.
+/// Duration of each count, with the default duration of measurements.
 const WINDOW: Duration = Duration::from_millis(250);
-/// Of the whole run, which ends with the last count.
+/// Maximum duration of the run, which ends with the last count.
 const RUN_MAX: Duration = Duration::from_secs(10);
-/// Before the first count, at the usual duration.
+/// Time before the first count, with the default duration of measurements.
 const SETTLE: Duration = Duration::from_millis(150);
 
-/// Costs of calls through one front end, at window 1 with read-only requests. `None`: could not be counted here.
+/// Costs of calls through one front end, at window 1 with read-only requests; `None` if they could not be counted.
 #[derive(Debug, Clone)]
 pub(super) struct Costs {
     pub(super) front_end: FrontEnd,
@@ -29,7 +29,7 @@ pub(super) struct Costs {
     pub(super) client_allocations_per_op: Option<f64>,
 }
 
-/// How long each count takes.
+/// Returns the duration of each count under `plan`.
 pub(super) fn window(plan: &KvMainPlan) -> Duration {
     plan.stage.scaled(WINDOW)
 }
@@ -57,7 +57,7 @@ pub(super) fn measure(
     costs.map_err(|_| front_end.failed("the counting thread panicked; this is a defect"))
 }
 
-/// Ends the load with the count, also if that panics.
+/// Ends the load when the count ends, even if the count panics.
 struct EndOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for EndOnDrop<'_> {
@@ -76,7 +76,7 @@ fn count(
 ) -> Costs {
     let window = window(plan);
     thread::sleep(plan.stage.scaled(SETTLE));
-    // Heap operations first: tracing makes some of its own in this process.
+    // Heap operations are counted first, because tracing itself allocates in this process.
     count_allocations();
     let now = || [ops.load(Ordering::Relaxed), server.allocations().unwrap_or(0), own_allocations()];
     let start = now();
@@ -85,7 +85,7 @@ fn count(
     let per_op = |count: u64, ops: u64| (ops > 0).then(|| count as f64 / ops as f64);
     let [done, at_server, at_client] = std::array::from_fn(|at| end[at] - start[at]);
 
-    // Operations completed when a window begins, and when it ends.
+    // Operations completed at the beginning and at the end of each window.
     let mut marks = Vec::new();
     let server_syscalls = server.pid().and_then(|pid| {
         let counted =

@@ -1,4 +1,4 @@
-//! A client's part of a figure of the store: connects, runs its load, tells what it found.
+//! Client of a measurement of the store: connects, runs its load and reports its results.
 
 use super::super::clients::Client;
 use super::super::reach::Reach;
@@ -14,10 +14,10 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Operations drawn for each connection; a run goes through them again and again.
+/// Operations drawn for each connection; a run repeats them cyclically.
 const SCRIPT_LEN: usize = 1 << 16;
 
-/// What a client does, wherever it runs.
+/// Task of a client, in this process or in a process of its own.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct StoreClient {
     ready: Ready,
@@ -29,28 +29,28 @@ pub(crate) struct StoreClient {
     load: LoadPlan,
     connections: u32,
     seed: u64,
-    /// Connections of the clients before this one, and of all.
+    /// Number of connections of the clients before this one, and of all clients.
     before: u32,
     streams: u32,
 }
 
-/// What a client found.
+/// Results of a client.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct StoreRun {
     pub(super) load: LoadResult,
-    /// All operations, warm-up included.
+    /// Number of operations, warm-up included.
     pub(super) all_ops: u64,
-    /// Processor time of a client process over all of them.
+    /// Processor time of a client process during all operations.
     pub(super) cpu: Duration,
     pub(super) verbs: u64,
     pub(super) empty_reads: u64,
-    /// R and F at the end, of each connection that fetches.
+    /// R and F at the end, of each connection that fetches results.
     pub(super) tunings: Vec<(u32, u32)>,
-    /// What GETs took, of each connection whose GETs are READs.
+    /// Cost of GETs, of each connection whose GETs are READs.
     pub(super) gets: Vec<GetCosts>,
 }
 
-/// What GETs took that are READs; see [`ReadCounters`].
+/// Cost of GETs that are READs; see [`ReadCounters`].
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct GetCosts {
     pub(super) gets: u64,
@@ -87,14 +87,15 @@ impl StoreClient {
             reach: plan.reach.clone(),
             load: LoadPlan { share, ..load_plan(plan, window) },
             connections: plan.connections,
-            // Repetitions differ, front ends do not: every rival of a repetition does the same operations.
+            // The seed depends on the repetition but not on the front end, so all front ends of a repetition execute
+            // the same operations.
             seed: plan.stage.seed.wrapping_add(u64::from(repetition)),
             before,
             streams,
         }
     }
 
-    /// Fresh connections, each with its own sequence of operations.
+    /// Opens new connections, each with its own sequence of operations.
     pub(super) fn connect(&self) -> Result<Vec<Connection<FrontEndTarget>>, ExperimentError> {
         let &Self { front_end, batch, .. } = self;
         let connect = |stream: u32| {
@@ -117,7 +118,7 @@ impl StoreClient {
         (0..self.connections).map(connect).collect()
     }
 
-    /// Connects, runs, disconnects. `on_recording` is called as by [`Load::run`].
+    /// Connects, runs the load and disconnects. `on_recording` is called as by [`Load::run`].
     pub(super) fn run_here(
         &self,
         ledger: &mut Ledger,

@@ -1,4 +1,4 @@
-//! A server of the store behind one front end, as the arguments that start it.
+//! A server of the store behind one front end, and the arguments that start it.
 
 use super::super::server::Ready;
 use super::{FrontEnd, KvMainPlan};
@@ -9,19 +9,19 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Of each connection's script, no more records than this are inserted.
+/// Maximum number of records inserted by the script of one connection.
 const INSERTS_MAX: u64 = 1 << 12;
 
-/// More than any measurement asks for, inserted ones included.
+/// Limits above those of any measurement; inserted records count as well.
 const RECORDS_MAX: u64 = 1 << 26;
 const KEY_LEN_BYTES_MAX: usize = 250;
 const VALUE_LEN_BYTES_MAX: usize = 1 << 20;
 
-/// A store behind a front end, and what it is to hold.
+/// A store behind a front end, and its content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreService {
     front_end: FrontEnd,
-    /// Inserted ones included.
+    /// Number of records, inserted ones included.
     records: u64,
     shape: RecordShape,
 }
@@ -33,7 +33,7 @@ impl StoreService {
         Self { front_end, records: plan.records + inserts, shape: plan.shape }
     }
 
-    /// Refuses what no client half asks for.
+    /// Rejects sizes that no client half requests.
     pub(in crate::experiments) fn check(&self) -> Result<(), String> {
         let (key, value) = (self.shape.key_len_bytes(), self.shape.value_len_bytes());
         if self.records > RECORDS_MAX || key > KEY_LEN_BYTES_MAX || value > VALUE_LEN_BYTES_MAX {
@@ -49,8 +49,8 @@ impl StoreService {
         }
     }
 
-    /// The arguments that start a server with this front end only, reached under `address`, or where an earlier one
-    /// served.
+    /// Returns the arguments that start a server with this front end only, listening at `address` or where a previous
+    /// server listened.
     pub(in crate::experiments) fn args(
         &self,
         nic: &Selection,
@@ -77,10 +77,10 @@ impl StoreService {
         args
     }
 
-    /// The sizes of another store: its index is as full as it is meant to be.
+    /// Returns the sizes of another store design, whose index then has the intended load factor.
     fn rival_args(&self, rival: Rival) -> impl Iterator<Item = String> {
         let records = u32::try_from(self.records).unwrap_or(u32::MAX);
-        // A byte says how long the key is.
+        // One byte holds the length of the key.
         let pair_bytes = 1 + self.shape.key_len_bytes() + self.shape.value_len_bytes();
         let memory_mib = rival.memory_bytes(records, pair_bytes).div_ceil(1 << 20);
         let options = [
@@ -94,7 +94,7 @@ impl StoreService {
     }
 }
 
-/// A fresh path for a socket. The server makes it usable by this user alone, and removes it when it ends.
+/// Returns a new path for a socket. The server makes it accessible to this user only, and removes it when it ends.
 pub(super) fn private_socket() -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What the verbs of a provider can do, beside the bare limit and UCX, interleaved.
+//! Performance of a provider's verbs, compared with the limit of the machine and UCX, interleaved.
 
 mod selection;
 
@@ -13,10 +13,11 @@ use crate::rnic::{Inlining, RnicError, RnicTask, Survey};
 use crate::ucx::UcxTest;
 use farcall::select::Chosen;
 
-/// Measures what is selected, with UCX beside it if `with_ucx`.
+/// Measures what is selected, and UCX in addition if `with_ucx`.
 ///
 /// # Errors
-/// When what is selected makes no sense, or a measurement of ours fails. UCX failing is a note.
+/// Returns an error if the selection is not possible, or if a measurement of the provider fails. A failure of UCX is a
+/// note.
 pub fn run(
     chosen: &Chosen,
     stage: &Stage,
@@ -52,7 +53,7 @@ pub fn run(
     Ok(report)
 }
 
-/// All figures of all lines.
+/// Returns the table of all figures of all lines.
 fn table(lines: &[Line]) -> Table {
     let lead = vec![
         Column::new("what", "what"),
@@ -99,7 +100,7 @@ fn table(lines: &[Line]) -> Table {
     table
 }
 
-/// An empty report with the conditions of everything that is measured between two processes over verbs.
+/// Returns an empty report with the conditions of every measurement between two processes over verbs.
 pub(super) fn new_report(title: &str, chosen: &Chosen, stage: &Stage, survey: &Survey) -> Report {
     let mut conditions = stage.conditions();
     conditions.push("provider", chosen.provider.name());
@@ -111,7 +112,7 @@ pub(super) fn new_report(title: &str, chosen: &Chosen, stage: &Stage, survey: &S
     report
 }
 
-/// Says how it is done, where all tasks agree.
+/// Adds the parameters that all tasks have in common to the conditions.
 fn describe(report: &mut Report, tasks: &[RnicTask]) {
     let Some(first) = tasks.first() else { return };
     let tuning = first.tuning;

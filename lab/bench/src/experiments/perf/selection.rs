@@ -1,4 +1,4 @@
-//! What to measure: operations, transports, figures, sizes and tuning; turned into tasks that make sense.
+//! Selection of operations, transports, figures, sizes and tuning, converted to tasks that are possible.
 
 use crate::rnic::{ATOMIC_LEN_BYTES, Illegal, Inlining, Operation, RnicTask, RnicTest, Survey, Tuning};
 use farcall_link::Transport;
@@ -15,10 +15,10 @@ pub enum Figure {
 }
 
 impl Figure {
-    /// All of them.
+    /// All figures.
     pub const ALL: [Self; 3] = [Self::Latency, Self::Rate, Self::Bandwidth];
 
-    /// Sizes unless others are asked for; 8 bytes is what UCX's put latency uses.
+    /// Returns the default sizes; 8 bytes is the size of UCX's put latency.
     fn lens_bytes(self) -> &'static [usize] {
         match self {
             Self::Latency => &[8, 64, 1024, 4096],
@@ -28,18 +28,18 @@ impl Figure {
     }
 }
 
-/// What is asked for in place of the usual [`Tuning`] of each figure; `None` leaves it.
+/// Values that replace those of the default [`Tuning`] of each figure; `None` retains the default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Adjustments {
     /// Requests outstanding on each queue pair.
     pub window: Option<u32>,
     /// Requests posted with one doorbell.
     pub chain: Option<u32>,
-    /// Every so many requests one is signalled.
+    /// Number of requests of which one is signalled.
     pub signal_every: Option<u32>,
-    /// Connected queue pairs.
+    /// Number of connected queue pairs.
     pub qps: Option<u32>,
-    /// How many of them carry messages.
+    /// Number of queue pairs that carry messages.
     pub active_qps: Option<u32>,
     /// Which messages are inlined.
     pub inlining: Inlining,
@@ -52,7 +52,7 @@ pub struct Adjustments {
 }
 
 impl Adjustments {
-    /// The usual tuning with what was asked for; what was not asked for follows what was.
+    /// Returns the default tuning with the specified values. The unspecified ones are adapted to them.
     #[must_use]
     pub fn apply(&self, figure: Figure) -> Tuning {
         let usual = match figure {
@@ -81,35 +81,35 @@ impl Adjustments {
     }
 }
 
-/// What to measure.
+/// Selection of measurements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selection {
-    /// Which operations.
+    /// Operations.
     pub operations: Vec<Operation>,
-    /// Over which transports.
+    /// Transports.
     pub transports: Vec<Transport>,
-    /// Which figures.
+    /// Kinds of figures.
     pub figures: Vec<Figure>,
-    /// Bytes of messages; empty: what suits each figure.
+    /// Lengths of messages in bytes; if empty, the defaults of each figure.
     pub lens_bytes: Vec<usize>,
-    /// How.
+    /// Changes of the default tuning.
     pub adjustments: Adjustments,
 }
 
-/// What comes of a selection on a device.
+/// Result of a selection on a device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Picked {
     pub(super) tasks: Vec<RnicTask>,
-    /// What was selected and is not measured, and why.
+    /// Selected measurements that are not possible, with the reasons.
     pub(super) left_out: Vec<Illegal>,
 }
 
 impl Selection {
-    /// The tasks that make sense on a device. Of several operations or transports, what cannot be is left out; a single
-    /// one is an error.
+    /// Returns the tasks that are possible on a device. Of several operations or transports, those that are not
+    /// possible are left out; a single one that is not possible is an error.
     ///
     /// # Errors
-    /// When what was asked for makes no sense, and there is nothing else.
+    /// Returns an error if no selected measurement is possible.
     pub(super) fn pick(&self, survey: &Survey) -> Result<Picked, Illegal> {
         let is_single = self.operations.len() == 1 && self.transports.len() == 1;
         let mut picked = Picked::default();
@@ -133,12 +133,13 @@ impl Selection {
         }
     }
 
-    /// Whether a size was not asked for and is only one of the usual ones.
+    /// Returns whether a size was not specified but is one of the defaults.
     fn is_usual_len(&self, len_bytes: usize) -> bool {
         !self.lens_bytes.contains(&len_bytes)
     }
 
-    /// Of a set those that the specification has, and that consume receives if the question is about those.
+    /// Returns the selected combinations that the specification defines. If a shared receive queue is selected, these
+    /// must consume receives, unless the combination is the only one.
     fn combinations(&self, is_single: bool) -> Vec<(Operation, Transport)> {
         let with_receives = self.adjustments.shares_receives;
         let operations = self.operations.iter().copied();

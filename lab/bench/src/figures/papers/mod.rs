@@ -1,7 +1,7 @@
-//! The experiments, one file each, in a folder for each paper.
+//! The experiments, one file each, in a directory for each paper.
 //!
-//! A file restates the numbers that the paper's text gives (its plots are pictures, nothing is read off them), and says
-//! how the same is measured here, or why it is not.
+//! A file restates the numbers that the paper's text states (its plots are pictures, and no values are read from
+//! them). It describes how the same is measured here, or why it is not.
 
 mod herd;
 mod patterns;
@@ -15,7 +15,7 @@ use super::verdict::Finding;
 use crate::experiments::kv_main::{FrontEnd, KvTask};
 use crate::workload::{Distribution, Workload};
 
-/// All experiments, paper by paper.
+/// Returns all experiments, paper by paper.
 pub fn all() -> impl Iterator<Item = &'static Experiment> {
     [
         rf_rpc::EXPERIMENTS,
@@ -29,13 +29,13 @@ pub fn all() -> impl Iterator<Item = &'static Experiment> {
     .copied()
 }
 
-/// GETs on one connection, one after the other, without anybody who writes.
+/// Returns the task of sequential GETs on one connection, without concurrent writers.
 const fn lone_gets(front_end: FrontEnd) -> KvTask {
     let (workload, distribution) = (Workload::C, Distribution::Uniform);
     KvTask { front_end, workload, distribution, window: 1, connections: 1, batch: None }
 }
 
-/// What the papers found about what was run.
+/// Returns the verdicts on the papers' findings about the experiments in `results`.
 pub(super) fn findings(results: &Results) -> Vec<Finding> {
     [patterns::findings(results), rdmabox::findings(results), rr_compound::findings(results)].concat()
 }

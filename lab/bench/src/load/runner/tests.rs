@@ -3,7 +3,7 @@ use crate::measure::Share;
 use crate::workload::{OpStream, StreamConfig, Workload};
 use std::collections::{HashMap, VecDeque};
 
-/// What a [`MapTarget`] does wrong.
+/// Injected fault of a [`MapTarget`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
@@ -17,7 +17,7 @@ enum Fault {
     Dies,
 }
 
-/// A store in memory that ends requests out of order.
+/// A store in memory that completes requests out of order.
 struct MapTarget {
     records: HashMap<Vec<u8>, Vec<u8>>,
     waiting: VecDeque<(u32, Option<Vec<u8>>, bool)>,
@@ -75,7 +75,7 @@ impl Target for MapTarget {
     }
 
     fn poll(&mut self, mut done: impl FnMut(u32, Outcome<'_>)) -> Result<(), TargetError> {
-        // The newest half ends first.
+        // The newest half completes first.
         for _ in 0..self.waiting.len().div_ceil(2) {
             let Some((slot, found, is_write)) = self.waiting.pop_back() else { break };
             match (found, is_write) {
@@ -152,7 +152,7 @@ fn however_short_a_run_is_an_operation_ends_in_it() {
     assert!(result.ops > 0 && result.latency.count > 0 && result.elapsed_ns > 0);
 }
 
-/// One that did not end would take an hour.
+/// Without the end flag this run would take an hour.
 #[test]
 fn a_run_ends_when_it_is_told_to() {
     let plan = LoadPlan { duration: Duration::from_secs(3_600), ..plan(1) };
@@ -202,15 +202,16 @@ impl Target for StallingTarget {
 
 #[test]
 fn a_schedule_shows_what_a_stall_costs_everybody_and_leaves_nothing_out() {
-    // An operation a millisecond over one connection, one at a time.
+    // One operation per millisecond over one connection, one at a time.
     let share = Some(Share { per_second: 1_000, before: 0, connections: 1 });
     let plan = LoadPlan { share, duration: Duration::from_millis(200), ..plan(1) };
     let target = StallingTarget(MapTarget::loaded(plan.shape, RECORDS, Fault::None));
     let mut connections = [Connection::new(target, vec![Op { kind: OpKind::Read, record: 0 }])];
     let result = Load::new(plan).run(&mut connections, &mut Ledger::new(RECORDS), |_| {}).unwrap();
-    // Warm-up takes the first millisecond; each other one has its operation, begun or not.
+    // Warm-up takes the first millisecond; each later millisecond has one operation, begun or not.
     assert_eq!(result.latency.count, 200);
-    // Those of the first half of the stall waited for the other half; a closed loop has one operation under way then.
+    // Operations of the first half of the stall waited for the second half. A closed loop would have had a single
+    // outstanding operation during the stall.
     let half = STALL.as_nanos() as u64 / 2;
     let long: u64 = result.latencies.iter().filter(|(ns, _)| *ns >= half).map(|(_, count)| count).sum();
     assert!(long >= 29, "{long}");

@@ -1,4 +1,4 @@
-//! The client's part: keeps a window of echoes under way on each connection, and checks each that comes back.
+//! Client of an echo measurement: keeps a window of echoes outstanding on each connection and checks each response.
 
 use super::EchoTask;
 use crate::measure::{RoundTrips, ping_pong};
@@ -12,17 +12,17 @@ use farcall_verbs::Wc;
 /// Echoes between two readings of the clock.
 const BURST: u32 = 32;
 
-/// What came back.
+/// Received echoes.
 pub(super) struct Echoed {
-    /// Bursts, recorded.
+    /// Recorded bursts.
     pub(super) bursts: RoundTrips,
-    /// Echoes in a burst.
+    /// Number of echoes per burst.
     pub(super) echoes_each: u32,
-    /// Echoes in all.
+    /// Total number of echoes.
     pub(super) total: u64,
 }
 
-/// One connection.
+/// State of one connection.
 #[derive(Debug, Clone, Copy, Default)]
 struct Conversation {
     sent: u64,
@@ -57,10 +57,10 @@ pub(super) fn measure(
 }
 
 impl Client<'_> {
-    /// Sends the next echo of a connection when its window has room.
+    /// Sends the next echo of a connection as soon as its window has space.
     fn send(&mut self, end: &mut End, connection: usize, watch: &mut Watch<'_>) -> Result<(), Halt> {
         let window = self.task.window;
-        // The place is free when the echo that had it is back and its request known to be complete.
+        // The slot is free when its previous echo has returned and the previous request is known to be complete.
         while self.under_way(connection) >= u64::from(window)
             || end.lanes[0].qps[connection].outstanding() >= window
         {
@@ -83,7 +83,7 @@ impl Client<'_> {
         conversation.sent - conversation.answered
     }
 
-    /// Looks for answers, above all to `connection`.
+    /// Polls for responses, first of all those on `connection`.
     fn progress(&mut self, end: &mut End, connection: usize, watch: &mut Watch<'_>) -> Result<(), Halt> {
         if !self.task.response.operation.consumes_receive() {
             let answered = self.conversations[connection].answered;
@@ -96,7 +96,7 @@ impl Client<'_> {
                 return Ok(());
             }
             if end.lanes[0].qps[connection].outstanding() < self.task.signal_every {
-                // There is no completion to come.
+                // No completion is expected.
                 watch.nothing()?;
                 return Ok(());
             }
@@ -126,7 +126,7 @@ impl Client<'_> {
         end.received(qp)
     }
 
-    /// Waits for all answers.
+    /// Waits for all outstanding responses.
     fn drain(&mut self, end: &mut End, watch: &mut Watch<'_>) -> Result<(), Halt> {
         for connection in 0..self.conversations.len() {
             while self.under_way(connection) > 0 {

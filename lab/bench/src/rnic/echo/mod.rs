@@ -1,8 +1,8 @@
-//! Echoes: a message to a server, which sends the same bytes back; many under way. Request and response are each of an
+//! Echoes: messages to a server that returns the same bytes, with many outstanding. Request and response each have an
 //! operation and a transport of their own (HERD, section 3: SEND/SEND, WRITE/WRITE, WRITE/SEND).
 //!
-//! Each connection has a window of numbered echoes. Echo `n` uses place `n mod window` for a WRITE, at either end. Its
-//! last byte is a mark that tells it from the echo before it in the same place.
+//! Each connection has a window of numbered echoes. With WRITE, echo `n` uses slot `n mod window` at either end. The
+//! last byte of a message is a mark that differs from that of the previous echo in the same slot.
 
 mod client;
 mod server;
@@ -25,59 +25,59 @@ use farcall_link::Transport;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Receives for each echo that may be under way, so that the next is posted before it is needed.
+/// Receives for each outstanding echo. With two, the next receive is posted before it is needed.
 const RECEIVES_PER_ECHO: u32 = 2;
 
-/// How a message travels one way.
+/// Operation and transport of the messages in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Leg {
     /// WRITE or SEND, each with or without immediate data.
     pub operation: Operation,
-    /// Over which transport.
+    /// Transport of the messages.
     pub transport: Transport,
 }
 
 /// One measurement of echoes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct EchoTask {
-    /// From the client to the server.
+    /// Messages from the client to the server.
     pub request: Leg,
-    /// And back.
+    /// Messages from the server to the client.
     pub response: Leg,
-    /// Bytes of each message.
+    /// Length of each message in bytes.
     pub len_bytes: usize,
-    /// Of so many requests of a queue pair one is signalled.
+    /// Number of requests of a queue pair of which one is signalled.
     pub signal_every: u32,
     /// Which messages are inlined.
     pub inlining: Inlining,
-    /// Echoes under way on each connection.
+    /// Echoes outstanding on each connection.
     pub window: u32,
-    /// Connections.
+    /// Number of connections.
     pub connections: u32,
     /// See [`Tuning::assumes_order`].
     pub assumes_order: bool,
 }
 
-/// What was measured.
+/// Result of an echo measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct EchoResult {
-    /// What it was.
+    /// The measured task.
     pub task: EchoTask,
     /// Echoes a second.
     pub echoes_per_second: f64,
-    /// Echoes recorded.
+    /// Number of recorded echoes.
     pub samples: u64,
-    /// Echoes in all, warm-up included. Each came back with the bytes it went with.
+    /// Total number of echoes, warm-up included. Each returned with the bytes that were sent.
     pub echoes: u64,
-    /// What it cost.
+    /// Processor time of both ends.
     pub cores: BothEnds,
 }
 
 impl EchoTask {
-    /// Checks what holds on every device.
+    /// Checks the requirements that apply to every device.
     ///
     /// # Errors
-    /// When the specification or the way of measuring does not allow it.
+    /// Returns an error if the specification or the measurement method does not allow the task.
     pub fn check(&self) -> Result<(), Illegal> {
         for leg in [self.request, self.response] {
             if leg.operation.returns_data() {
@@ -91,10 +91,10 @@ impl EchoTask {
         Ok(())
     }
 
-    /// Checks what a device has. [`Self::check`] comes first.
+    /// Checks the capabilities of a device. Callers run [`Self::check`] first.
     ///
     /// # Errors
-    /// When the device lacks something.
+    /// Returns an error if the device lacks a required capability.
     pub fn check_device(&self, survey: &Survey) -> Result<(), Illegal> {
         for leg in [self.request, self.response] {
             self.one_way(leg).check_device(&survey.attr, &survey.port.attr)?;
@@ -102,7 +102,7 @@ impl EchoTask {
         Ok(())
     }
 
-    /// One leg as if it were measured alone.
+    /// Returns one leg as a task that measures it alone.
     fn one_way(&self, leg: Leg) -> RnicTask {
         let tuning = Tuning {
             window: self.window,
@@ -118,28 +118,28 @@ impl EchoTask {
         RnicTask { operation, transport, test: RnicTest::Throughput, len_bytes: self.len_bytes, tuning }
     }
 
-    /// Whether request `number` of a queue pair, from 1, is signalled.
+    /// Returns whether request `number` of a queue pair, counted from 1, is signalled.
     fn signals(&self, number: u64) -> bool {
         number.is_multiple_of(self.signal_every.into())
     }
 
-    /// The lane of responses: that of requests if they share a transport.
+    /// Returns the lane of responses, which is that of requests if they share a transport.
     fn response_lane(&self) -> usize {
         usize::from(self.request.transport != self.response.transport)
     }
 
-    /// Whether messages may get lost without a trace.
+    /// Returns whether messages can be lost without an error.
     #[must_use]
     pub fn is_unreliable(&self) -> bool {
         [self.request, self.response].iter().any(|leg| leg.transport != Transport::Rc)
     }
 
-    /// Whether an end finds messages by their last byte.
+    /// Returns whether an end detects messages by polling their last byte.
     fn needs_order(&self) -> bool {
         self.request.operation == Operation::Write || self.response.operation == Operation::Write
     }
 
-    /// Places of a connection: those of its window, and as many as it has receives.
+    /// Returns the number of slots of a connection: one for each of its receives, which include those of its window.
     fn places_each(&self) -> usize {
         (RECEIVES_PER_ECHO * self.window) as usize
     }
@@ -160,7 +160,8 @@ impl EchoTask {
             },
             lanes,
             send_depth: self.window + 1,
-            // Also where only introductions come in: they must not lie where WRITEs are looked for.
+            // Receives have slots of their own also if only introductions arrive. Introductions must not be placed
+            // where the server polls for WRITEs.
             receives: if comes_in.operation.consumes_receive() || has_datagrams { receives } else { 0 },
             receives_min: receives,
             receive_batch: (self.window / 2).clamp(1, 16),
@@ -172,13 +173,13 @@ impl EchoTask {
         }
     }
 
-    /// The last byte of echo `number` of a connection.
+    /// Returns the last byte of echo `number` of a connection.
     fn mark_of(&self, number: u64) -> u8 {
-        // The fill is greater, and neighbours in a place differ.
+        // The fill byte is greater, and consecutive marks in a slot differ.
         (number / u64::from(self.window) % 127) as u8
     }
 
-    /// Where echo `number` of `connection` came to lie, if its receive was at `received_at`.
+    /// Returns the slot that contains echo `number` of `connection`; `received_at` is the slot of its receive.
     fn came_to(&self, leg: Leg, (connection, number): (usize, u64), received_at: usize) -> usize {
         match leg.operation {
             Operation::Send | Operation::SendImm => received_at,
@@ -186,7 +187,7 @@ impl EchoTask {
         }
     }
 
-    /// Where a WRITE of echo `number` of `connection` goes.
+    /// Returns the slot to which echo `number` of `connection` is written by WRITE.
     fn place_of(&self, connection: usize, number: u64) -> usize {
         connection * self.places_each() + (number % u64::from(self.window)) as usize
     }
@@ -211,10 +212,11 @@ impl fmt::Display for EchoTask {
     }
 }
 
-/// Measures echoes between this process and a fresh peer. Pins the calling thread.
+/// Measures echoes between this process and a new peer. Pins the calling thread.
 ///
 /// # Errors
-/// When the task is illegal, or the provider, the peer or a work request fails, or an echo is lost or wrong.
+/// Returns an error if the task is illegal, if the provider, the peer or a work request fails, or if an echo is lost
+/// or has wrong bytes.
 pub fn measure(chosen: &Chosen, task: EchoTask, plan: &PairPlan) -> Result<EchoResult, RnicError> {
     let provider = &*chosen.provider;
     task.check()?;

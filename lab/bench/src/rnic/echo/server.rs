@@ -1,4 +1,4 @@
-//! The server's part: sends each message back from where it came to lie.
+//! Server of an echo measurement: returns each message from the slot in which it arrived.
 
 use super::EchoTask;
 use crate::peer::{PeerError, PeerPlace, PeerTask};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
-/// The server's part of a measurement of echoes: echoes until it is called.
+/// Server task of an echo measurement. It echoes messages until the client sends a message on the control socket.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct EchoServer {
     pub(super) task: EchoTask,
@@ -44,15 +44,15 @@ impl PeerTask for EchoServer {
 
 struct Server<'a> {
     task: &'a EchoTask,
-    /// Echoes of each connection that were answered, and that came.
+    /// Number of echoes of each connection that were returned, and that arrived.
     served: Vec<u64>,
     arrived: Vec<u64>,
-    /// Messages that came while completions were looked for: connection and place.
+    /// Messages that arrived while the server polled for completions: connection and slot.
     came: VecDeque<(usize, usize)>,
 }
 
 impl Server<'_> {
-    /// Looks at the next place of each connection in turn.
+    /// Polls the next slot of each connection in turn.
     fn answer_writes(&mut self, end: &mut End, watch: &mut Watch<'_>) -> Result<Infallible, Halt> {
         loop {
             let mut is_idle = true;
@@ -82,7 +82,7 @@ impl Server<'_> {
         }
     }
 
-    /// Sends the message in `place` back.
+    /// Returns the message in `place` to the client.
     fn answer(
         &mut self,
         end: &mut End,
@@ -97,7 +97,7 @@ impl Server<'_> {
         let to = self.task.place_of(connection, self.served[connection]);
         self.served[connection] += 1;
         let is_signalled = self.task.signals(self.served[connection]);
-        // The client sends into the place again only after this answer has reached it.
+        // The client reuses the slot only after this response has reached it, so the message can be sent from it.
         let place = end.memory.incoming(place);
         end.post(self.task.response.operation, (lane, connection), place, to, is_signalled)?;
         Ok(())

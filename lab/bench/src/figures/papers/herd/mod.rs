@@ -1,4 +1,4 @@
-//! E: HERD (SIGCOMM 2014), of which the design part and the micro-benchmarks of verbs are at hand.
+//! E: HERD (SIGCOMM 2014); covers its design section and its micro-benchmarks of verbs.
 
 mod figure_2;
 mod figure_3;
@@ -13,13 +13,13 @@ const PAPER: Paper = Paper {
     setup: "One server machine and several client machines with ConnectX-3 (56 Gb/s InfiniBand).",
 };
 
-/// In the paper's order.
+/// Experiments in the paper's order.
 pub(super) const EXPERIMENTS: &[&Experiment] =
     &[&figure_2::EXPERIMENT, &figure_3::EXPERIMENT, &figure_4::EXPERIMENT, &systems::EXPERIMENT];
 
-/// Who issues.
+/// Note on the side that issues operations.
 const TWO_CLIENTS: &str = "On one host one process issues and one is passive: in-bound and out-bound operations are the \
                            same work, by another core. Between two hosts two client processes issue to two of the \
                            server half (in-bound), or the other way round (out-bound).";
-/// How both are measured.
+/// Note on the choice of windows.
 const WINDOWS: &str = "Four connections; a first run chooses the window of each point, out of six.";

@@ -1,4 +1,4 @@
-//! HERD beside its rivals.
+//! HERD compared with Pilaf and FaRM.
 
 use super::super::lone_gets;
 use super::PAPER;

@@ -1,4 +1,4 @@
-//! What a byte costs the requester.
+//! Cost of a byte at the requester.
 
 use super::{DIFFERS, PAPER, PATTERNS, RESPONSE_LENS_BYTES, responses};
 use crate::figures::experiment::{Axis, Experiment, How, Published};

@@ -1,4 +1,4 @@
-//! What a byte costs the responder.
+//! Cost of a byte at the responder.
 
 use super::{DIFFERS, PAPER, PATTERNS, RESPONSE_LENS_BYTES, TIME_NOT_CYCLES, responses};
 use crate::figures::experiment::{Axis, Experiment, How};

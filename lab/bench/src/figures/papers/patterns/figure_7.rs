@@ -1,4 +1,4 @@
-//! What a message costs the responder, by requesters.
+//! Cost of a message at the responder, by number of requesters.
 
 use super::{DIFFERS, PAPER, PATTERNS, REQUESTERS, TIME_NOT_CYCLES, responses};
 use crate::figures::experiment::{Axis, Experiment, How};

@@ -1,4 +1,4 @@
-//! What empty mailboxes cost.
+//! Cost of empty mailboxes.
 
 use super::{DIFFERS, PAPER, WRITE_SEND, WRITE_WRITE, responses};
 use crate::experiments::calls::CallTask;
@@ -8,7 +8,7 @@ use crate::figures::trial::{Sample, Trial};
 pub(super) const ID: &str = "B.9b";
 
 const MAILBOXES: u32 = 90;
-/// Of which so many percent are empty.
+/// Percentages of empty mailboxes.
 const EMPTY_PERCENT: [u32; 7] = [0, 20, 40, 60, 70, 80, 90];
 
 pub(super) const EXPERIMENT: Experiment = Experiment {

@@ -1,6 +1,6 @@
-//! The findings of section 9, and by which rule each is confirmed or refuted here.
+//! The findings of section 9, and the rules by which each is confirmed or refuted here.
 //!
-//! A rule compares ranges of medians' repetitions, not medians: where ranges overlap, nothing can be told.
+//! A rule compares the ranges over the repetitions, not the medians: overlapping ranges permit no conclusion.
 
 use super::{
     PATTERNS, REQUESTERS, RESPONSE_LENS_BYTES, SEND_SEND, SEND_WRITE, WRITE_SEND, WRITE_WRITE, figure_3a,
@@ -58,7 +58,7 @@ const RULES: [Rule; 7] = [
     },
 ];
 
-/// Decides about all of them, as soon as one of the paper's experiments was run.
+/// Decides on all findings if at least one of the paper's experiments was run.
 pub(in crate::figures::papers) fn findings(results: &Results) -> Vec<Finding> {
     decided(&RULES, &super::PAPER, super::EXPERIMENTS, results)
 }
@@ -140,7 +140,8 @@ mod tests {
         verdicts_on(super::super::EXPERIMENTS, findings, points)
     }
 
-    /// All that rules look at; `sends` and `writes` are what patterns that reply so are worth.
+    /// Returns all points that the rules use; `sends` and `writes` are the values of the patterns whose responses are
+    /// SENDs and WRITEs.
     fn all_measured(sends: f64, writes: f64) -> Vec<Point> {
         let worth = |series: &str| if series.ends_with("Write") { writes } else { sends };
         let mut points = Vec::new();

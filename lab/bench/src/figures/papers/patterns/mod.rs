@@ -28,7 +28,7 @@ const PAPER: Paper = Paper {
             4 million responses, mean of 10 runs.",
 };
 
-/// In the paper's order.
+/// Experiments in the paper's order.
 pub(super) const EXPERIMENTS: &[&Experiment] = &[
     &section_4_1::EXPERIMENT,
     &figure_3a::EXPERIMENT,
@@ -52,12 +52,12 @@ pub(super) const EXPERIMENTS: &[&Experiment] = &[
     &section_8::EXPERIMENT,
 ];
 
-/// The paper's names: the request's verb, then the response's.
+/// Names of the patterns in the paper: the request's verb, then the response's.
 const WRITE_WRITE: &str = "WriteWrite";
 const SEND_WRITE: &str = "SendWrite";
 const WRITE_SEND: &str = "WriteSend";
 const SEND_SEND: &str = "SendSend";
-/// Each with its preset.
+/// Patterns with their presets.
 const PATTERNS: [(&str, &str); 4] = [
     (WRITE_WRITE, "server-reply"),
     (SEND_WRITE, "send-write"),
@@ -65,29 +65,29 @@ const PATTERNS: [(&str, &str); 4] = [
     (SEND_SEND, "send-send"),
 ];
 
-/// Bytes of responses; longer ones than these need several slots here.
+/// Lengths of responses in bytes; longer ones would need several slots here.
 const RESPONSE_LENS_BYTES: [u32; 5] = [64, 256, 1024, 4096, 16_384];
 /// Eight threads on each of one to five nodes.
 const REQUESTERS: [u32; 5] = [8, 16, 24, 32, 40];
 
-/// What all experiments here differ in from the paper's.
+/// Differences of all experiments from the paper's.
 const DIFFERS: &str = "Two processes, a core each. Requesters are connections, all run by one client thread, \
                        which sends on all of them and then waits for all responses. SENDs land in receives of their own \
                        connection, not in a shared receive queue. Responses come out of 64 MiB.";
-/// Where only CPU time is known.
+/// Note for experiments that only know CPU time.
 const TIME_NOT_CYCLES: &str = "Processor time of the responder, in nanoseconds; the paper counts instructions or cycles, \
                                which are not read here yet.";
-/// Where threads need a processor each that they do not have.
+/// Note for experiments with more threads than processors.
 const ONE_PROCESSOR: &str = "All requesters and the dispatcher share one processor, all responders another: what is shown is \
                              what the work costs, not what it gains by more processors.";
 const MANY_DIFFERS: &str =
     "One server process; each requester calls a responder at random, one call at a time.";
-/// As in the paper, on nine nodes.
+/// Number in the paper, on nine nodes.
 const MANY_REQUESTERS: u32 = 90;
-/// As in the paper, on three nodes.
+/// Numbers in the paper, on three nodes.
 const RESPONDERS: [u16; 3] = [6, 12, 18];
 
-/// Requests of 64 bytes, one under way on each connection.
+/// Returns calls with requests of 64 bytes, one outstanding on each connection.
 fn responses(preset: &'static str, len_bytes: u32, requesters: u32) -> CallTask {
     CallTask { callee: Callee::Block { len_bytes }, connections: requesters, ..CallTask::small(preset) }
 }

@@ -5,7 +5,7 @@ use crate::experiments::calls::{CallTask, Topology};
 use crate::figures::experiment::{Axis, Experiment, How};
 use crate::figures::trial::{Sample, Trial};
 
-/// Calls under way on all connections together.
+/// Outstanding calls on all connections together.
 const CALLS: u32 = 16;
 const CONNECTIONS: [u16; 5] = [1, 2, 4, 8, 16];
 const OWN: &str = "WriteWrite, connections of the requester's thread";

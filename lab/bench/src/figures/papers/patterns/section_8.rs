@@ -1,11 +1,11 @@
-//! What L5's dense mailbox saves, which the paper describes and did not build.
+//! Savings of L5's dense mailbox, which the paper describes but did not implement.
 
 use super::{DIFFERS, PAPER, WRITE_WRITE, responses};
 use crate::experiments::calls::CallTask;
 use crate::figures::experiment::{Axis, Experiment, How};
 use crate::figures::trial::{Sample, Trial};
 
-/// One connection calls; this many beside it do not.
+/// Numbers of silent connections in addition to the one that calls.
 const SILENT: [u32; 5] = [0, 63, 255, 511, 895];
 const DENSE: &str = "WriteWrite, dense mailbox";
 pub(super) const ID: &str = "B.section-8";

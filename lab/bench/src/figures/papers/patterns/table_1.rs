@@ -1,4 +1,4 @@
-//! Where the cycles of a shared receive queue go.
+//! Distribution of the cycles of a shared receive queue.
 
 use super::PAPER;
 use crate::figures::experiment::{Axis, Experiment, How, Published};

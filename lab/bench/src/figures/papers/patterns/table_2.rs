@@ -1,4 +1,4 @@
-//! How many mailboxes are empty.
+//! Share of empty mailboxes.
 
 use super::{DIFFERS, MANY_DIFFERS, MANY_REQUESTERS, ONE_PROCESSOR, PAPER, RESPONDERS, responses};
 use crate::experiments::calls::{CallTask, Topology};

@@ -1,4 +1,4 @@
-//! Single I/O of more and more threads: a panel for what they get, what is in flight, and how long it takes.
+//! Single I/O by an increasing number of threads: panels for throughput, bytes in flight and completion time.
 
 use super::{BARE, DIFFERS, PAPER, bare};
 use crate::figures::experiment::{Axis, Experiment, How};

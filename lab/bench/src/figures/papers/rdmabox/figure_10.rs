@@ -1,4 +1,4 @@
-//! Databases over remote paging: for each database a panel for throughput and one for the tail.
+//! Databases over remote paging: a panel for throughput and one for tail latency of each database.
 
 use super::{PAGED_DIFFERS, PAPER};
 use crate::figures::experiment::{Axis, Experiment, How};

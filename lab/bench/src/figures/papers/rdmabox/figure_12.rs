@@ -10,7 +10,7 @@ use crate::ucx::UcxTest;
 
 pub(super) const WRITE_ID: &str = "C.12a";
 pub(super) const READ_ID: &str = "C.12b";
-/// What goes in one work request.
+/// Bytes of one work request.
 const PAGE_BYTES: usize = 4096;
 pub(super) const RECORDS_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 pub(super) const MERGED: &str = "engine alone, merged and chained";

@@ -1,4 +1,4 @@
-//! Ways to wait for completions under small, medium and large bursts: a panel for throughput, events and context
+//! Wait strategies for completions under small, medium and large bursts: panels for throughput, events and context
 //! switches.
 
 use super::{DIFFERS, PAPER};
@@ -8,9 +8,9 @@ use crate::remio::{Combining, Polling, RemioTask, Sample, Workload};
 
 pub(super) const THROUGHPUT_ID: &str = "C.2a";
 pub(super) const ADAPTIVE: &str = "Adaptive Polling";
-/// What it is compared with.
+/// Strategies that it is compared with.
 pub(super) const OTHERS: [&str; 2] = ["Event-Batch", "Hybrid"];
-/// Requests of a burst.
+/// Numbers of requests per burst.
 pub(super) const BURSTS: [u32; 3] = [1, 8, 64];
 
 const fn panel(id: &'static str, title: &'static str, y: Axis, trials: fn() -> Vec<Trial>) -> Experiment {

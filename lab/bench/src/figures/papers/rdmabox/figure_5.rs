@@ -1,4 +1,4 @@
-//! Registering memory for a request against copying it.
+//! Registering the memory of a request, compared with copying it.
 
 use super::{DIFFERS, PAPER};
 use crate::figures::experiment::{Axis, Experiment, How};
@@ -8,7 +8,7 @@ use crate::remio::{Combining, LocalMemory, Polling, RemioTask, Sample, Workload}
 pub(super) const ID: &str = "C.5b";
 pub(super) const COPIED: &str = "Memcpy";
 pub(super) const REGISTERED: &str = "MR registration";
-/// Bytes of a request.
+/// Lengths of a request in bytes.
 pub(super) const LENS_BYTES: [u32; 7] = [4 << 10, 32 << 10, 128 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
 /// The paper's threshold in user space.
 pub(super) const THRESHOLD_BYTES: f64 = 928.0 * 1024.0;

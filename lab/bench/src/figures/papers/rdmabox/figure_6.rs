@@ -1,4 +1,4 @@
-//! Ways of batching: throughput.
+//! Batching strategies: throughput.
 
 use super::{BATCHING_DIFFERS, DIFFERS, ETC, PAPER, SYS, batching};
 use crate::figures::experiment::{Axis, Experiment, How};

@@ -1,4 +1,4 @@
-//! The same as figure 1 with several queue pairs, with and without admission control.
+//! The load of figure 1 with several queue pairs, with and without admission control.
 
 use super::{BARE, DIFFERS, PAPER, bare};
 use crate::figures::experiment::{Axis, Experiment, How};
@@ -8,9 +8,9 @@ use crate::remio::{Combining, RemioTask, Sample, Workload};
 pub(super) const IOPS_ID: &str = "C.8a";
 pub(super) const WITHOUT: &str = "without admission control";
 pub(super) const WITH: &str = "with admission control";
-/// Threads that submit.
+/// Numbers of submitting threads.
 pub(super) const THREADS: [u32; 6] = [1, 2, 4, 7, 10, 16];
-/// A quarter of what 16 threads would have in flight; the paper's 7 MB would never hold back here.
+/// A quarter of the bytes that 16 threads would have in flight. The paper's 7 MB would never hold back a request here.
 const WINDOW_BYTES: u64 = 128 << 10;
 
 const fn panel(id: &'static str, title: &'static str, y: Axis, trials: fn() -> Vec<Trial>) -> Experiment {

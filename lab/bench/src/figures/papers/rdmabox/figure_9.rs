@@ -1,11 +1,11 @@
-//! Ways to wait for completions by the number of peers: a panel for throughput and one for what it costs.
+//! Wait strategies for completions by number of peers: a panel for throughput and one for their cost.
 
 use super::{DIFFERS, PAPER};
 use crate::figures::experiment::{Axis, Experiment, How};
 use crate::figures::trial::Trial;
 use crate::remio::{Combining, Polling, RemioTask, Sample, Workload};
 
-/// Donors.
+/// Numbers of donors.
 const PEERS: [u32; 4] = [1, 2, 4, 8];
 
 const fn panel(id: &'static str, title: &'static str, y: Axis, trials: fn() -> Vec<Trial>) -> Experiment {
@@ -49,7 +49,7 @@ pub(super) const CPU: Experiment =
     });
 
 fn trials(y: fn(&Sample) -> f64) -> Vec<Trial> {
-    // A completion queue for each peer, or so many shared ones.
+    // Number of completion queues: one for each peer, or a fixed number of shared ones.
     let ways = [
         ("Event", Polling::Event, u32::MAX),
         ("Busy", Polling::Busy, u32::MAX),

@@ -1,4 +1,4 @@
-//! What the paper found about its engine, and by which rule each is confirmed or refuted here.
+//! The paper's findings about its engine, and the rules by which each is confirmed or refuted here.
 
 use super::{
     DOORBELL_DYN, HYBRID_DYN, MERGE_DYN, SINGLE_DYN, figure_2, figure_5, figure_6, figure_8, figure_12,
@@ -48,7 +48,7 @@ const RULES: [Rule; 6] = [
     },
 ];
 
-/// Decides about all of them, as soon as one of the paper's experiments was run.
+/// Decides on all findings if at least one of the paper's experiments was run.
 pub(in crate::figures::papers) fn findings(results: &Results) -> Vec<Finding> {
     decided(&RULES, &super::PAPER, super::EXPERIMENTS, results)
 }
@@ -116,7 +116,7 @@ fn admission_helps(results: &Results) -> Decision {
 fn files_profit(results: &Results) -> Decision {
     let mut verdicts = Vec::new();
     for id in [figure_12::WRITE_ID, figure_12::READ_ID] {
-        // One page is one request, however it goes.
+        // Starts with the second length: a record of one page is one work request in either case.
         for record_bytes in &figure_12::RECORDS_BYTES[1..] {
             let of = |series| Range::of(results, id, series, *record_bytes as f64);
             verdicts.push(of(figure_12::MERGED)?.above(of(figure_12::SINGLE)?));
@@ -135,7 +135,8 @@ mod tests {
         verdicts_on(super::super::EXPERIMENTS, findings, points)
     }
 
-    /// Figures as the paper's, with what admission and merging are worth, and the size from which registering pays.
+    /// Returns figures like the paper's. `worth` is the factor that admission and merging gain, and `threshold` the
+    /// length from which registering is faster.
     fn measured(worth: f64, threshold: f64) -> Vec<(&'static str, &'static str, f64, f64)> {
         let mut points = Vec::new();
         for (series, ..) in BATCHING {

@@ -1,4 +1,4 @@
-//! C: RDMAbox, optimisations under remote paging and a remote file system.
+//! C: RDMAbox, optimizations for remote paging and a remote file system.
 
 mod figure_1;
 mod figure_10;
@@ -26,7 +26,7 @@ const PAPER: Paper = Paper {
             clients but where user space is named.",
 };
 
-/// In the paper's order.
+/// Experiments in the paper's order.
 pub(super) const EXPERIMENTS: &[&Experiment] = &[
     &figure_1::IOPS,
     &figure_1::IN_FLIGHT,
@@ -55,24 +55,24 @@ pub(super) const EXPERIMENTS: &[&Experiment] = &[
     &figure_12::READ,
 ];
 
-/// What all experiments here differ in.
+/// Differences of all experiments from the paper's.
 const DIFFERS: &str = "Requests of 4 KiB of a user-space process to the memory of another one, which \
                        sleeps; each thread submits a burst, then waits for it. Every byte is checked, and that is \
                        in the figures.";
-/// What all experiments of paged programs differ in.
+/// Differences of all experiments with paged programs.
 const PAGED_DIFFERS: &str = "Paging by farcall page: the kernel swaps to a loop device over FUSE, one memory node on \
                              this host, one replica. No Accelio, and no paging over plain verbs: beside it a swap \
                              file on this host’s disk and zram, with the same limit of a cgroup, a part of the most \
                              memory that the program has.";
-/// The limit: one thread that posts and polls itself.
+/// Name of the limit: one thread that posts and polls itself.
 const BARE: &str = "limit: bare verbs, one thread";
 
-/// Facebook's ETC and SYS as the paper pages them: of six requests that stack up two are adjacent.
+/// Facebook's ETC and SYS as the paper pages them: of six queued requests two are adjacent.
 const ETC: Workload = Workload { name: "ETC 95/5", places: Places::TwoOfSix, reads_percent: 95 };
 const SYS: Workload = Workload { name: "SYS 75/25", places: Places::TwoOfSix, reads_percent: 75 };
 
-/// The curves of the paper's comparisons of batching. Its dynMR registers the memory of every request and gathers it;
-/// here memory that is gathered was registered before.
+/// Curves of the paper's comparisons of batching. The paper's dynMR registers the memory of every request and gathers
+/// it. Here, memory that is gathered was registered before.
 const BATCHING: [(&str, Combining, LocalMemory); 7] = [
     (SINGLE_PRE, Combining::Single, LocalMemory::Copied),
     (MERGE_PRE, Combining::Merge, LocalMemory::Copied),
@@ -93,7 +93,7 @@ const BATCHING_DIFFERS: &str = "No database and no paging: bursts of 30 requests
                                 chaining with dynMR: of memory that is registered once and gathered, since \
                                 requests whose memory is registered one by one go alone here.";
 
-/// Bursts that stack up, under every way of batching.
+/// Returns trials of bursts that are held back until they are complete, with every batching strategy.
 fn batching(loads: &[(f64, Workload)], y: fn(&Sample) -> f64) -> Vec<Trial> {
     let mut trials = Vec::new();
     for (x, workload) in loads {
@@ -105,7 +105,7 @@ fn batching(loads: &[(f64, Workload)], y: fn(&Sample) -> f64) -> Vec<Trial> {
     trials
 }
 
-/// Requests of bare verbs.
+/// Returns a task of plain verbs.
 fn bare(workload: Workload, window: u32) -> VerbsTask {
     let RemioTask { len_bytes, region_bytes, .. } = RemioTask::of(workload, Combining::Single);
     VerbsTask { workload, window, len_bytes, region_bytes }

@@ -1,4 +1,4 @@
-//! How many work requests each way of batching makes.
+//! Number of work requests of each batching strategy.
 
 use super::{
     BATCHING_DIFFERS, DIFFERS, DOORBELL_DYN, HYBRID_DYN, MERGE_DYN, MERGE_PRE, PAPER, SINGLE_PRE, batching,

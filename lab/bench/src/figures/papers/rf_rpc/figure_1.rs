@@ -1,4 +1,4 @@
-//! In-bound against out-bound operations, by size.
+//! In-bound and out-bound operations, by size.
 
 use super::PAPER;
 use crate::figures::experiment::{Axis, Experiment, How, Published};
@@ -9,7 +9,7 @@ use farcall_link::Transport;
 const IN_BOUND: &str = "in-bound (READ)";
 const OUT_BOUND: &str = "out-bound (WRITE)";
 const LENS_BYTES: [usize; 9] = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
-/// Stand for the client threads, of which each has one operation under way.
+/// Number of connections, which represent the client threads with one outstanding operation each.
 const CONNECTIONS: u32 = 4;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {

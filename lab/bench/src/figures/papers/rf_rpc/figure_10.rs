@@ -1,4 +1,4 @@
-//! What unsignalled and inlined requests are worth.
+//! Gain by unsignalled and inlined requests.
 
 use super::PAPER;
 use crate::experiments::calls::CallTask;
@@ -9,11 +9,11 @@ use farcall_link::{MemoryPolicy, Transport};
 
 const WRITE: &str = "RDMA-Write";
 const RF_RPC: &str = "RF-RPC";
-/// Up to so many bytes messages are inlined, where they are: requests of 64 bytes with header and tail, too.
+/// Maximum length in bytes of inlined messages: sufficient for requests of 64 bytes with header and tail.
 const INLINE_MAX_BYTES: u32 = 256;
-/// One of so many requests is signalled, where not all are.
+/// Number of requests of which one is signalled, if not all are.
 const SIGNAL_EVERY: u16 = 16;
-/// With none of both, unsignalled, and inlined, too.
+/// Steps: neither optimization, unsignalled requests, unsignalled and inlined requests.
 const STEPS: [(f64, MemoryPolicy); 3] = [
     (0.0, MemoryPolicy { inline_max_bytes: 0, signal_every: 1 }),
     (1.0, MemoryPolicy { inline_max_bytes: 0, signal_every: SIGNAL_EVERY }),

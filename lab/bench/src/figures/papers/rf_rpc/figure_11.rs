@@ -1,4 +1,4 @@
-//! Many queue pairs polled by one thread, under even and skewed load.
+//! Many queue pairs polled by one thread, under uniform and skewed load.
 
 use super::{PAPER, usual_load};
 use crate::experiments::kv_main::FrontEnd;

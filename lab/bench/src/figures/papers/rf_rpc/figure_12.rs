@@ -1,4 +1,4 @@
-//! A thread for each queue pair.
+//! One server thread per queue pair.
 
 use super::PAPER;
 use crate::experiments::calls::{CallTask, Topology};

@@ -1,4 +1,4 @@
-//! What batches are worth, and what they cost.
+//! Gain and cost of batches.
 
 use super::{BATCH_DIFFERS, BATCHES, PAPER, RF_RPC_BATCH, SERVER_REPLY_BATCH, batched};
 use crate::figures::experiment::{Axis, Experiment, How, Published};

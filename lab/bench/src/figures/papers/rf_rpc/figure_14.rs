@@ -1,4 +1,4 @@
-//! What a batch's size does to latency.
+//! Effect of the batch size on latency.
 
 use super::{BATCH_DIFFERS, BATCHES, PAPER, RF_RPC_BATCH, SERVER_REPLY_BATCH, batched};
 use crate::figures::experiment::{Axis, Experiment, How, Published};

@@ -1,4 +1,4 @@
-//! What several operations for one request cost.
+//! Cost of several operations per request.
 
 use super::super::lone_gets;
 use super::PAPER;

@@ -1,4 +1,4 @@
-//! Fetching against replying, by how long the server computes: where N comes from.
+//! Fetching compared with replying, by computation time of the server; the paper derives N from it.
 
 use super::{PAPER, SERVER_REPLY};
 use crate::experiments::calls::{CallTask, Callee};
@@ -7,7 +7,7 @@ use crate::figures::trial::{Sample, Trial};
 
 const FETCHING: &str = "repeated remote fetching";
 const PROCESS_US: [u32; 9] = [0, 1, 2, 3, 4, 5, 7, 9, 12];
-/// Enough to keep the server's thread busy.
+/// Number of connections that is sufficient to keep the server's thread busy.
 const CONNECTIONS: u32 = 4;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {

@@ -1,4 +1,4 @@
-//! Throughput of the stores by server threads.
+//! Throughput of the stores by number of server threads.
 
 use super::{JAKIRO, MEMCACHED, PAPER, SERVER_REPLY, usual_load};
 use crate::experiments::kv_main::FrontEnd;
@@ -6,7 +6,7 @@ use crate::figures::experiment::{Axis, Experiment, How, Published};
 use crate::figures::trial::{Sample, Trial};
 use crate::workload::Distribution;
 
-/// Half of them keep a server thread busy.
+/// Number of connections; half of them already keep a server thread busy.
 const CONNECTIONS: u32 = 16;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {

@@ -1,4 +1,4 @@
-//! How latencies are distributed.
+//! Distribution of latencies.
 
 use super::{JAKIRO, MEMCACHED, PAPER, SERVER_REPLY, usual_load};
 use crate::experiments::kv_main::FrontEnd;
@@ -9,7 +9,7 @@ use crate::workload::Distribution;
 const JAKIRO_MEAN: &str = "Jakiro, mean";
 const SERVER_REPLY_MEAN: &str = "ServerReply, mean";
 const MEMCACHED_MEAN: &str = "RDMA-Memcached, mean";
-/// As in figure 7: at the peak.
+/// Number of connections at the peak, the same as in figure 7.
 const CONNECTIONS: u32 = 16;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {

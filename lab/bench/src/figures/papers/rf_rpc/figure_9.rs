@@ -1,4 +1,4 @@
-//! What the switch to server-reply does, by how long the server computes.
+//! Effect of the switch to server-reply, by computation time of the server.
 
 use super::{JAKIRO, PAPER, SERVER_REPLY, WITHOUT_SWITCH};
 use crate::experiments::calls::{CallTask, Callee};
@@ -6,7 +6,7 @@ use crate::figures::experiment::{Axis, Experiment, How};
 use crate::figures::trial::{Sample, Trial};
 
 const PROCESS_US: [u32; 7] = [1, 2, 3, 5, 7, 9, 12];
-/// Enough to keep the server's thread busy.
+/// Number of connections that is sufficient to keep the server's thread busy.
 const CONNECTIONS: u32 = 4;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {

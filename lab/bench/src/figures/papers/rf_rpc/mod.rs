@@ -31,7 +31,7 @@ const PAPER: Paper = Paper {
             the server.",
 };
 
-/// In the paper's order.
+/// Experiments in the paper's order.
 pub(super) const EXPERIMENTS: &[&Experiment] = &[
     &figure_1::EXPERIMENT,
     &figure_2::EXPERIMENT,
@@ -52,36 +52,36 @@ pub(super) const EXPERIMENTS: &[&Experiment] = &[
     &figure_16::EXPERIMENT,
 ];
 
-/// The systems by the names of the paper's curves.
+/// Names of the systems' curves in the paper.
 const JAKIRO: &str = "Jakiro";
 const SERVER_REPLY: &str = "ServerReply";
 const MEMCACHED: &str = "RDMA-Memcached";
 const WITHOUT_SWITCH: &str = "Jakiro w/o Switch";
 
-/// What of the paper's store every experiment with ours differs in.
+/// Differences between the paper's store and Farcall's, which apply to every experiment with the store.
 const STORE_DIFFERS: &str = "The store of this project (preset rf-rpc for Jakiro, server-reply for ServerReply, \
                              rdma-memcached for RDMA-Memcached) with one server thread and 20,000 records; all \
                              connections are run by one client thread; each has a core.";
-/// What of the paper's batches ours differ in.
+/// Differences between the paper's batches and Farcall's.
 const BATCH_DIFFERS: &str = "Calls of an echo service, 64 bytes there and 8 back, on one connection; as many under way as \
                              fill a batch, so that the time until the last of them is done is their latency. A batch \
                              holds 2,048 bytes at most: of these calls less than 30.";
 const RF_RPC_BATCH: &str = "RF-RPC-batch";
 const SERVER_REPLY_BATCH: &str = "server-reply-batch";
-/// Calls in a batch.
+/// Numbers of calls per batch.
 const BATCHES: [u16; 5] = [2, 4, 8, 16, 24];
 
-/// Calls that just fill a batch, over and over.
+/// Returns calls with a window of exactly one batch.
 fn batched(preset: &'static str, size: u16) -> CallTask {
     CallTask { window: size.into(), batch: Some(BatchSizing::Fixed(size)), ..CallTask::small(preset) }
 }
 
-/// The paper's usual load on our store: 95 % GET, one operation under way on each connection.
+/// Returns the paper's default load on Farcall's store: 95 % GET, one outstanding operation on each connection.
 fn usual_load(front_end: FrontEnd, distribution: Distribution, connections: u32) -> KvTask {
     KvTask { front_end, workload: Workload::B, distribution, window: 1, connections, batch: None }
 }
 
-/// The same with operations in batches, and just as many under way on each connection as fill one, over and over.
+/// Returns the same load in batches, with a window of exactly one batch on each connection.
 fn batched_load(front_end: FrontEnd, distribution: Distribution, connections: u32, size: u16) -> KvTask {
     let batch = Some(BatchSizing::Fixed(size));
     KvTask { window: size.into(), batch, ..usual_load(front_end, distribution, connections) }

@@ -1,4 +1,4 @@
-//! What bytes cost a small WRITE.
+//! Latency of a small WRITE by its length.
 
 use super::PAPER;
 use crate::figures::experiment::{Axis, Experiment, How, Published};

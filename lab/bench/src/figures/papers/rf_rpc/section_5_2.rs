@@ -1,4 +1,4 @@
-//! How many operations a call takes.
+//! Number of operations per call.
 
 use super::super::lone_gets;
 use super::{JAKIRO, MEMCACHED, PAPER, SERVER_REPLY, usual_load};

@@ -1,4 +1,4 @@
-//! What batches are worth beside a faster RNIC.
+//! Gain by batches, compared with that by a faster RNIC.
 
 use super::{JAKIRO, PAPER, SERVER_REPLY, batched_load, usual_load};
 use crate::experiments::kv_main::FrontEnd;
@@ -7,7 +7,7 @@ use crate::figures::trial::{Sample, Trial};
 use crate::workload::Distribution;
 
 const BATCH: u16 = 16;
-/// Enough to keep the server's thread busy.
+/// Number of connections that is sufficient to keep the server's thread busy.
 const CONNECTIONS: u32 = 4;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {

@@ -1,4 +1,4 @@
-//! RoCE beside InfiniBand.
+//! RoCE compared with InfiniBand.
 
 use super::{PAPER, SERVER_REPLY, usual_load};
 use crate::experiments::kv_main::{FrontEnd, KvTask};
@@ -7,7 +7,7 @@ use crate::figures::trial::{Sample, Trial};
 use crate::workload::Distribution;
 
 const RF_RPC: &str = "RF-RPC";
-/// The paper does not say how many operations are under way; its figures are too high for one at a time.
+/// The paper does not state the number of outstanding operations; its figures are too high for a single one.
 const WINDOW: u32 = 16;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {

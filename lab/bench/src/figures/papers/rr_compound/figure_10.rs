@@ -1,4 +1,4 @@
-//! Scalability beside mRPC.
+//! Scalability compared with mRPC.
 
 use super::{GRPC, GRPC_DIFFERS, PAPER, RR_COMPOUND, SYSTEMS, crowd};
 use crate::figures::experiment::{Axis, Experiment, How, Published};
@@ -6,7 +6,7 @@ use crate::figures::trial::{Sample, Trial};
 use crate::grpc::{Calls, CrowdTask};
 
 const CLIENTS: [usize; 6] = [1, 8, 16, 32, 64, 128];
-/// Calls under way of each client.
+/// Outstanding calls of each client.
 const IN_FLIGHT: usize = 32;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {

@@ -1,4 +1,4 @@
-//! How many pollers BPEV needs: a panel for many slow clients and one for few that saturate.
+//! Number of pollers that BPEV needs: a panel for many slow clients and one for a few that saturate the server.
 
 use super::{GRPC_DIFFERS, PAPER, crowd};
 use crate::figures::experiment::{Axis, Experiment, How, Published};

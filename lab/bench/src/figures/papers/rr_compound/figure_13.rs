@@ -1,4 +1,4 @@
-//! How long a worker of BPEV polls before it sleeps: a panel for throughput and one for latency.
+//! Polling time of a BPEV worker before it sleeps: a panel for throughput and one for latency.
 
 use super::{GRPC_DIFFERS, PAPER, RR_COMPOUND, crowd};
 use crate::figures::experiment::{Axis, Experiment, How, Published};
@@ -7,7 +7,7 @@ use crate::grpc::{Calls, CrowdTask};
 use crate::streams::Way;
 
 pub(super) const THROUGHPUT_ID: &str = "D.13a";
-/// From here on it is as good as it gets, in the paper.
+/// Polling time in µs from which the paper observes no further improvement.
 pub(super) const ENOUGH_US: f64 = 6.0;
 const TIMEOUTS_US: [u32; 9] = [0, 1, 2, 4, 6, 10, 20, 50, 100];
 

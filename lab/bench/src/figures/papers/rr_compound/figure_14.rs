@@ -1,4 +1,4 @@
-//! Encoding into the ring against encoding into other memory.
+//! Encoding into the ring, compared with encoding into other memory.
 
 use super::{GRPC_DIFFERS, PAPER, crowd, gbit_per_second};
 use crate::figures::experiment::{Axis, Experiment, How, Published};

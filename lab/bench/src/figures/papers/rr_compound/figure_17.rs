@@ -33,7 +33,7 @@ const fn panel(
     }
 }
 
-/// Of A, B, E and F.
+/// Statement of the paper about A, B, E and F.
 const DROPS: &[&str] = &["From 64 to 128 clients gRPC’s throughput drops."];
 
 pub(super) const A: Experiment =

@@ -45,7 +45,7 @@ fn trials() -> Vec<Trial> {
         for (reads, writes, preset) in systems {
             let (x, channel) = (at as f64 + 1.0, Channel::Ycsb(workload(preset, mix, CLIENTS)));
             trials.push(Trial::at(reads, x, channel, Sample::p50_us));
-            // C has none.
+            // Workload C has no writes.
             if mix != Workload::C {
                 trials.push(Trial::at(writes, x, channel, |sample| sample.writes_p50_us));
             }

@@ -1,4 +1,4 @@
-//! Busy polling and events, a request each 300 µs: a panel for latency and one for processor time.
+//! Busy polling and events, one request per 300 µs: a panel for latency and one for processor time.
 
 use super::{PAPER, STREAMS_DIFFER, waits};
 use crate::figures::experiment::{Axis, Experiment, How};

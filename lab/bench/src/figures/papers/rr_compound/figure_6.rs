@@ -1,4 +1,4 @@
-//! Busy polling and events, a request each 100 µs.
+//! Busy polling and events, one request per 100 µs.
 
 use super::{PAPER, STREAMS_DIFFER, waits};
 use crate::figures::experiment::{Axis, Experiment, How};

@@ -8,7 +8,7 @@ use std::time::Duration;
 const SATURATED_ID: &str = "D.8a";
 pub(super) const RATE_ID: &str = SATURATED_ID;
 pub(super) const LIMITED_CPU_ID: &str = "D.8d";
-/// The most clients.
+/// Largest number of clients.
 pub(super) const CLIENTS_MAX: f64 = 128.0;
 const CLIENTS: [usize; 4] = [4, 32, 64, 128];
 const LIMITED_INTERVAL: Duration = Duration::from_micros(400);

@@ -1,4 +1,4 @@
-//! What the paper found about its system, and by which rule each is confirmed or refuted here.
+//! The paper's findings about its system, and the rules by which each is confirmed or refuted here.
 
 use super::{
     GRPC, METHODS, RR_COMPOUND, figure_5, figure_8, figure_11, figure_12, figure_13, figure_14, section_1,
@@ -175,7 +175,8 @@ mod tests {
         verdicts_on(super::super::EXPERIMENTS, findings, points)
     }
 
-    /// Figures as the paper's, or the opposite: what was better is worse by as much.
+    /// Returns figures that agree with the paper, or contradict it: the paper's better system is better by `better`,
+    /// or worse if that is below 1.
     fn measured(better: f64) -> Vec<(&'static str, &'static str, f64, f64)> {
         let mut points = Vec::new();
         for len_bytes in [16.0, 4_096.0, 524_288.0] {

@@ -36,7 +36,7 @@ const PAPER: Paper = Paper {
             the server on the ninth; gRPC 1.38 in C++, over IPoIB where it is gRPC's own (section IV-A, table II).",
 };
 
-/// In the paper's order.
+/// Experiments in the paper's order.
 pub(super) const EXPERIMENTS: &[&Experiment] = &[
     &section_1::EXPERIMENT,
     &figure_4::LATENCY,
@@ -71,25 +71,25 @@ pub(super) const EXPERIMENTS: &[&Experiment] = &[
     &figure_19::EXPERIMENT,
 ];
 
-/// What all measurements of many streams differ in.
+/// Differences of all measurements of many streams.
 const STREAMS_DIFFER: &str = "\
      No bare verbs but byte streams, whose messages of 64 B are one-sided WRITEs into rings, over software RNICs of \
      one host: no interrupts, no tasklet. The clients are threads of one process; server, pollers and clients share \
      the cores of this host. Runs take as long as they are told to instead of 200,000 requests a client. Every byte \
      is checked.";
-/// What all measurements of gRPC differ in.
+/// Differences of all measurements of gRPC.
 const GRPC_DIFFERS: &str = "\
      tonic’s generated code over frames without HTTP/2 on one host, instead of gRPC’s C++ core with HTTP/2 over \
      RDMA; gRPC itself is tonic over TCP’s loopback, not IPoIB. All clients are in one thread on one core; the \
      server has one other core, for its pollers, too, and one worker thread (BP: one for each client). Every answer \
      is checked.";
-/// What all measurements of the key-value service differ in.
+/// Differences of all measurements of the key-value service.
 const YCSB_DIFFERS: &str = "\
      The store is an LSM tree in Rust (fjall) instead of Jungle; what is written is in the system’s memory when it \
      is answered. The clients are Rust, not YCSB’s Java over JNI. 20,000 records and operations as in the paper, so \
      that all records stay in the tree’s memory.";
 
-/// As the paper names them.
+/// Names of the systems in the paper.
 const BUSY: &str = "Busy-Polling";
 const EVENT: &str = "Event";
 const GRPC: &str = "gRPC";
@@ -97,10 +97,10 @@ const RR_COMPOUND: &str = "RR-Compound";
 const METHODS: [(&str, Way); 5] =
     [("IPoIB", Way::Tcp), ("BP", Way::Bp), ("BPTS", Way::Bpts), ("EVENT", Way::Event), ("BPEV", Way::Bpev)];
 
-/// The paper’s 1 to 128.
+/// Numbers of clients, within the paper's 1 to 128.
 const STREAM_CLIENTS: [usize; 5] = [1, 2, 8, 32, 128];
 
-/// Busy polling and events on streams.
+/// Returns trials of busy polling and of events on streams.
 fn waits(interval_us: u64, y: fn(&Sample) -> f64) -> Vec<Trial> {
     let mut trials = Vec::new();
     for clients in STREAM_CLIENTS {
@@ -113,23 +113,23 @@ fn waits(interval_us: u64, y: fn(&Sample) -> f64) -> Vec<Trial> {
     trials
 }
 
-/// One point of gRPC calls.
+/// Returns a trial of one point of gRPC calls.
 fn crowd(series: &'static str, x: f64, task: CrowdTask, y: fn(&Sample) -> f64) -> Trial {
     Trial::at(series, x, Channel::Crowd(task), y)
 }
 
-/// Calls of 4 KiB there and back.
+/// Returns calls with requests and responses of 4 KiB.
 fn four_kib(way: Way, clients: usize, interval: Duration) -> CrowdTask {
     CrowdTask { clients, interval, ..CrowdTask::of(way, Calls::Unary, 4 << 10, 4 << 10) }
 }
 
-/// The two systems of the evaluation's second half.
+/// The two systems of the second half of the evaluation.
 const SYSTEMS: [(&str, Way); 2] = [(GRPC, Way::Tcp), (RR_COMPOUND, Way::Bpev)];
 
 const RECORDS: u64 = 20_000;
 const OPERATIONS: u64 = 20_000;
 
-/// A workload of the paper's size.
+/// Returns a workload of the paper's size.
 fn workload(preset: Preset, workload: Workload, clients: usize) -> YcsbTask {
     YcsbTask { preset, workload, clients, records: RECORDS, operations: OPERATIONS }
 }

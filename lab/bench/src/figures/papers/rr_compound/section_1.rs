@@ -1,4 +1,4 @@
-//! Streams beside sockets and raw WRITE, by the length of writes.
+//! Streams compared with sockets and raw WRITE, by length of writes.
 
 use super::PAPER;
 use crate::figures::channels::Channel;
@@ -8,7 +8,7 @@ use crate::rnic::{Operation, RnicTask, RnicTest, Tuning};
 use crate::streams::Medium;
 use farcall_link::Transport;
 
-/// From here on raw WRITEs have few outstanding, as `farcall perf` does it.
+/// Minimum length for which raw WRITEs are measured with few outstanding, as in `farcall perf`.
 const LONG_BYTES: usize = 4 << 10;
 const LENS_BYTES: [usize; 6] = [16, 64, 512, 4 << 10, 32 << 10, 512 << 10];
 

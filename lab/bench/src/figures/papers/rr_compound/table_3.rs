@@ -1,4 +1,4 @@
-//! Latency of small calls beside mRPC.
+//! Latency of small calls compared with mRPC.
 
 use super::{GRPC, GRPC_DIFFERS, PAPER, RR_COMPOUND, crowd};
 use crate::figures::experiment::{Axis, Experiment, How, Published};

@@ -1,4 +1,4 @@
-//! What RR-Compound gains under YCSB.
+//! Gain of RR-Compound under YCSB.
 
 use super::{GRPC_DIFFERS, PAPER, RR_COMPOUND, YCSB_DIFFERS, workload};
 use crate::figures::channels::Channel;
