@@ -39,6 +39,15 @@ fn waits_for(mount: &VolumeMount) -> String {
     listed(mount)["waits_for"].as_str().unwrap_or_default().to_owned()
 }
 
+/// Returns the line of `farcall memory status` about a mount. No node replies.
+fn line_of_status(mount: &VolumeMount) -> String {
+    let no_node = "127.0.0.1:1";
+    let output = farcall().args(["memory", "status", "--nodes", no_node]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let dir = mount.dir.to_str().unwrap();
+    text.lines().find(|line| line.contains(dir)).unwrap_or_default().to_owned()
+}
+
 /// Starts a separate program for operations on a waiting mount: this process must have no file open there.
 fn program(script: &str, at: &Path) -> Child {
     let mut command = Command::new("sh");
@@ -151,6 +160,8 @@ fn waits_with_its_programs_while_no_node_answers() {
     let mut killed = program("exec cat \"$1\"", &path);
     let mut waiting = program("exec cat \"$1\"", &path);
     until("it is shown what is waited for", || waits_for(&mounted).contains("127.0.0.1"));
+    let line = line_of_status(&mounted);
+    assert!(line.contains("waits: ") && line.contains("127.0.0.1"), "{line}");
     assert!(!is_over(&mut killed) && !is_over(&mut waiting));
     // A waiting program can be killed.
     kill_process(Pid::from_child(&killed), Signal::KILL).unwrap();
@@ -161,6 +172,7 @@ fn waits_with_its_programs_while_no_node_answers() {
     std::io::Read::read_to_end(&mut waiting.stdout.take().unwrap(), &mut bytes).unwrap();
     assert!(waiting.wait().unwrap().success() && bytes == [1; LEN]);
     until("it serves again", || listed(&mounted)["waits_for"].is_null());
+    assert!(line_of_status(&mounted).ends_with("serves"));
     // A directory that no program uses can be unmounted while the mount waits.
     stop_all();
     until("it is shown what is waited for", || waits_for(&mounted).contains("127.0.0.1"));

@@ -2,6 +2,7 @@
 
 use super::ask::{Nodes, status_of};
 use super::size;
+use crate::commands::mount::mounts_here;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
@@ -10,6 +11,9 @@ use serde_json::{Value, json};
 use std::net::SocketAddr;
 
 /// Show memory nodes: free memory, and the clients that hold the rest.
+///
+/// Below the nodes are the mounts of this machine, and what their programs wait for. With --json nodes alone are
+/// listed: farcall mounts --json lists mounts.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall memory status --nodes 127.0.0.1:11500\n  \
                         farcall memory status --nodes 10.0.0.1:11500,10.0.0.2:11500 --json\n  \
@@ -23,7 +27,7 @@ impl Status {
     /// Queries the nodes and prints their status.
     ///
     /// # Errors
-    /// If a node cannot be reached; the replies of the others are printed.
+    /// If a node cannot be reached; the replies of the others are printed. If records of mounts cannot be read.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let chosen = self.nodes.choose()?;
         let (mut lines, mut values, mut failed) = (Vec::new(), Vec::new(), None);
@@ -36,7 +40,17 @@ impl Status {
                 Err(failure) => failed = Some(failure),
             }
         }
-        if !values.is_empty() {
+        if !console.is_json() {
+            match mounts_here() {
+                Ok(mounts) if mounts.is_empty() => {}
+                Ok(mounts) => {
+                    lines.push("mounts of this machine:".to_owned());
+                    lines.extend(mounts.iter().map(|mount| format!("  {mount}")));
+                }
+                Err(failure) => failed = failed.or(Some(failure)),
+            }
+        }
+        if !values.is_empty() || !lines.is_empty() {
             console.say(&lines.join("\n"), &Value::Array(values))?;
         }
         failed.map_or(Ok(Exit::Success), Err)

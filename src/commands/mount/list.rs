@@ -20,12 +20,24 @@ impl List {
     /// # Errors
     /// If records cannot be read.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        let mounts = running().map_err(|error| Failure::because("cannot list mounts", &error))?;
+        let mounts = listed()?;
         let lines: Vec<String> = mounts.iter().map(text).collect();
         let text = if lines.is_empty() { "nothing is mounted".to_owned() } else { lines.join("\n") };
         console.say(&text, &Value::Array(mounts.iter().map(value).collect()))?;
         Ok(Exit::Success)
     }
+}
+
+/// Returns the mounts of this machine as text, and what their programs wait for: a line each.
+///
+/// # Errors
+/// When records cannot be read.
+pub fn mounts_here() -> Result<Vec<String>, Failure> {
+    Ok(listed()?.iter().map(text).collect())
+}
+
+fn listed() -> Result<Vec<About>, Failure> {
+    running().map_err(|error| Failure::because("cannot list mounts", &error))
 }
 
 fn text(mount: &About) -> String {

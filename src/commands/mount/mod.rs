@@ -21,7 +21,7 @@ use attached::Record;
 use clap::Args;
 use farcall_files::{BLOCK_BYTES, MountError, MountOptions, Supervisor, SupervisorError};
 pub use helper::Helper;
-pub use list::List;
+pub use list::{List, mounts_here};
 use serde_json::json;
 use std::cell::RefCell;
 use std::ffi::OsString;
