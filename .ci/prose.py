@@ -17,20 +17,20 @@ NAME_MAX = 60
 COMMENT = re.compile(r"(?:^|\s)//[/!]?\s?(.*)")
 FUNCTION = re.compile(r"^\s*(?:pub(?:\([a-z]+\))? )?(?:async |const |unsafe )*fn ([a-z0-9_]+)", re.MULTILINE)
 # Each with what to write instead.
-RIDDLES = {re.compile(pattern, re.IGNORECASE): instead for pattern, instead in {
-    r"\b(who|whoever|whom)\b": "the party: a thread, process, peer, client, node",
-    r"\b(nobody|somebody|anybody|everybody|someone|anyone)\b": "no thread, another process, any peer",
-    r"\b(he|him|his|himself|she|her)\b": "it, its, or the noun again",
-    r"\b(told|tells?|telling)\b": "notify, report, announce, send",
-    r"\blook(s|ed|ing)? (at|for|after|on|again)\b": "poll, read, check, search, wait, service",
-    r"\b(heard|hears?)\b": "receive",
-    r"\bunder way\b": "in flight, in progress",
-    r"\b(go|goes|going|went) on\b": "continue, resume",
-    r"\b(abroad|strangers?|newcomers?|kinship)\b": "remote, unauthenticated, joining, trust",
-    r"\bin vain\b": "without success, empty, spurious",
-    r"\bso (many|much|often)\b": "the name of the quantity",
+RIDDLES = {re.compile(pattern): instead for pattern, instead in {
+    r"(?i)\b(who|whoever|whom)\b": "the party: a thread, process, peer, client, node",
+    r"(?i)\b(nobody|somebody|anybody|everybody|someone|anyone)\b": "no thread, another process, any peer",
+    r"(?i)\b(he|him|his|himself|she|her)\b": "it, its, or the noun again",
+    r"(?i)\b(told|tells?|telling)\b": "notify, report, announce, send",
+    r"(?i)\blook(s|ed|ing)? (at|for|after|on|again)\b": "poll, read, check, search, wait, service",
+    r"(?i)\b(heard|hears?)\b": "receive",
+    r"(?i)\bunder way\b": "in flight, in progress",
+    r"(?i)\b(go|goes|going|went) on\b": "continue, resume",
+    r"(?i)\b(abroad|strangers?|newcomers?|kinship)\b": "remote, unauthenticated, joining, trust",
+    r"(?i)\bin vain\b": "without success, empty, spurious",
+    r"(?i)\bso (many|much|often)\b": "the name of the quantity",
     r"^(Of|Whom|Whose|Who|What)\b": "a noun phrase, or a verb with its subject",
-    r"SAFETY: (as (above|below|in|before)|the (caller|program|poster)'s)": "the fact, and the function whose contract gives it",
+    r"SAFETY: (as (above|below|in|before)|the (caller|program|poster)'s promise)": "the fact, and the function whose contract gives it",
 }.items()}
 
 

@@ -87,6 +87,11 @@ step_guard() {
     fi
 }
 
+# Comments of product code, and lengths of names.
+step_prose() {
+    run python3 .ci/prose.py
+}
+
 step_format() {
     cargo fmt --version >/dev/null 2>&1 || run rustup component add rustfmt
     run cargo fmt --all --check

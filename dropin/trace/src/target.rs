@@ -38,7 +38,7 @@ pub enum TargetError {
         /// The path.
         path: PathBuf,
     },
-    /// The file was created by another user, who could read the trace, or redirect it into another file of this user.
+    /// The file belongs to another user, that could read the trace or redirect it into another file of this user.
     #[error(
         "{TARGET_VARIABLE}: {path} belongs to another user or has other names: remove it, or name another file"
     )]

@@ -27,7 +27,7 @@ impl Nodes {
         let size = (size_bytes.next_multiple_of(SLAB_BYTES) + 2 * SLAB_BYTES).to_string();
         let slab = SLAB_BYTES.to_string();
         // `--lock`: the nodes run on the same host as the program whose memory they hold, and must not be paged out
-        // themselves. A user who may page or mount may also lock memory.
+        // themselves. A user with the right to page or mount may also lock memory.
         let args = ["--json", "memory", "serve", "--lock", "--listen", "127.0.0.1:0", "--size", &size];
         let args: Vec<String> =
             args.into_iter().chain(["--slab", &slab]).map(str::to_owned).chain(nic.args()).collect();

@@ -225,7 +225,7 @@ struct Serving {
     /// Its process. The descriptor stays valid after the process has exited and its number is reused.
     process: Option<OwnedFd>,
     is_last: bool,
-    /// What it waits for; `None` while it serves.
+    /// Reason why it waits; `None` while it serves.
     waits_for: Option<String>,
 }
 

@@ -68,15 +68,15 @@ impl FaultTimes {
 pub struct RegionCounts {
     /// Faults that threads waited for.
     pub faults: u64,
-    /// Of these: on pages that were read from a memory node.
+    /// Faults on pages that were read from a memory node.
     pub remote: u64,
-    /// Of these: on pages that were never written, resolved without a memory node.
+    /// Faults on pages that were never written, resolved without a memory node.
     pub zeros: u64,
-    /// Of these: on evicted pages that were still staged, resolved without a memory node.
+    /// Faults on evicted pages that were still staged, resolved without a memory node.
     pub staged: u64,
-    /// Of these: on pages that were being fetched already, by read-ahead or for another thread.
+    /// Faults on pages that were being fetched already, by read-ahead or for another thread.
     pub on_the_way: u64,
-    /// Of these: writes to pages protected for a snapshot.
+    /// Faults by writes to pages protected for a snapshot.
     pub protected: u64,
     /// Faults that waited because there was no space for another page.
     pub waited_for_room: u64,
@@ -84,7 +84,7 @@ pub struct RegionCounts {
     pub read_ahead: u64,
     /// Pages evicted.
     pub evicted: u64,
-    /// Of these: pages whose bytes were already stored.
+    /// Evicted pages whose bytes were already stored.
     pub evicted_clean: u64,
     /// Pages stored on memory nodes.
     pub stored: u64,

@@ -100,8 +100,8 @@ pub mod {module}_direct {{
         }}
 {calls}    }}
 
-    /// The unary methods of a service, to be answered directly by a `farcall_grpc::Server`, which has to be told to
-    /// serve the same service, too: it answers calls that are streamed, compressed or long.
+    /// Returns the unary methods of a service for a `farcall_grpc::Server`, which replies to them directly. The server
+    /// must serve the same service, too: streamed, compressed and long calls use that.
     pub fn methods<T: super::{module}_server::{name}>(service: std::sync::Arc<T>) -> farcall_grpc::DirectMethods {{
         farcall_grpc::DirectMethods::new()
 {answers}    }}

@@ -33,7 +33,7 @@ pub(crate) struct Process {
     way: WayChoice,
     /// See [`Process::whole_mtu`].
     whole_mtu: Option<Mtu>,
-    /// `true` if the program has queried one of its addresses, to tell it to other hosts, or uses only RoCEv2.
+    /// `true` if the program has queried one of its addresses, to announce it to other hosts, or uses only RoCEv2.
     expects_foreigners: AtomicBool,
     /// GID table of the port.
     pub(crate) table: GidTable,

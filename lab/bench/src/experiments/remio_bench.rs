@@ -282,7 +282,7 @@ mod tests {
                 "{row}"
             );
         }
-        // Of six requests two are adjacent: 5 work requests.
+        // Two of six requests are adjacent: 5 work requests.
         let table_1 = rows(1).iter().find(|row| row["workload"] == "table-1" && row["how"] == "merge+chain");
         let work = median(table_1.unwrap(), "work_per_request");
         assert!((work - 5.0 / 6.0).abs() < 1e-9, "{work}");

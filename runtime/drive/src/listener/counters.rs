@@ -6,10 +6,10 @@ farcall_stats::counters! {
     /// Counters of one bootstrap port. Its thread is the only writer; `farcall stats` reads them, also after the
     /// process has exited.
     pub struct Counters {
-        /// Connections whose handshake might begin.
+        /// Connections admitted to a handshake.
         admitted,
-        /// Who was refused: on connecting, in the handshake, by a server thread, or later for breaking the protocol.
-        /// The log says who, and why.
+        /// Clients refused: on connecting, in the handshake, by a server thread, or later for breaking the protocol.
+        /// The log names each client and the reason.
         refused,
     }
 }

@@ -34,9 +34,9 @@ pub struct FrontEndError {
 farcall_stats::counters! {
     /// Counters of a thread's front end, for `farcall stats`.
     struct FrontEndCounters {
-        /// Connections that this thread took.
+        /// Connections that this thread accepted.
         connections_opened,
-        /// Of those, ended.
+        /// Connections of this thread that ended.
         connections_closed,
         /// Connections refused over the limit.
         connections_refused,

@@ -68,7 +68,7 @@ impl PerCall {
     }
 }
 
-/// What determines the verbs of a client.
+/// Choice of a client's verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verbs {
     /// The library, once, when the client first connects: see [`crate::tune::choose`]. If the server does not offer

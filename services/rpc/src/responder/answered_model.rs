@@ -28,7 +28,7 @@ struct World {
     is_told: AtomicBool,
 }
 
-/// What the server checks when it handles the client's push request.
+/// State that the server checks when it handles the client's push request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Looks {
     AtAnswers,

@@ -169,8 +169,8 @@ impl LinkProfile {
             }
             shortest(Probe::Replies, &mut replies_ns);
         }
-        // Of requests posted together, the last one takes the latency of a single request; each of the others adds the
-        // interval at full rate.
+        // The last one of requests that are posted together takes the latency of a single request; each of the others
+        // adds the interval at full rate.
         let each =
             |whole_ns: u64, last_ns: u64, others: u64| (whole_ns.saturating_sub(last_ns) / others).max(1);
         let cost = |(len_bytes, alone_ns, together_ns): (u32, u64, u64)| {

@@ -162,7 +162,7 @@ pub(crate) fn claim_block() -> Result<Block> {
 }
 
 /// Binds a socket at the path of a block. `/proc/net/unix` shows every user the path at which a socket was bound, so it
-/// is bound at a random path and renamed. Only users who may list the directory can then find the block. Until it is
+/// is bound at a random path and renamed. Only users with the right to list the directory can then find the block. Until it is
 /// renamed, the lock file contains the random name, for the process that cleans up after this one.
 ///
 /// # Errors

@@ -335,7 +335,8 @@ impl RawQp for DatagramQp {
         self.core.release_sends();
         let result = PostError::in_order(wrs, |_, wr| {
             let len_bytes = self.check_send(wr, self.queued())?;
-            // SAFETY: the caller's promise.
+            // SAFETY: the contract of `RawQp::post_send` (# Safety), which the caller of this function fulfils: memory and
+            // address handle of `wr` stay valid until its completion is polled.
             unsafe { self.take(wr, len_bytes) }
         });
         self.ring();

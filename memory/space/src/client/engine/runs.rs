@@ -54,7 +54,7 @@ struct Run {
     bytes: Bytes,
     /// Replicas at the start of the run.
     targets: Vec<u32>,
-    /// Of these, the replicas still to be written: in a volume, one at a time.
+    /// Replicas of `targets` that are still to be written: in a volume, one at a time.
     left: Vec<u32>,
     flying: Vec<u32>,
     /// `true` if part of a written run may have been stored.
