@@ -1,10 +1,10 @@
-//! Which provider a program uses, chosen from what people say, and explained to them.
+//! Selection of the provider that a program uses, with an explanation for the user.
 //!
-//! The rules are few, because silent choices of a transport are what people curse most:
+//! There are only three rules, because a transport that is chosen silently is hard to diagnose:
 //!
-//! * what is asked for is taken, or fails with the reason; nothing else is tried;
-//! * by itself a program takes the software RNIC: between processes of one host no RNIC is faster;
-//! * a client that was not told takes an RNIC if the server it connects to serves on one: then both have it.
+//! * an explicitly selected provider is used, or the operation fails with the reason; no other one is tried;
+//! * by default, a program uses the software RNIC: between processes of one host no RNIC is faster;
+//! * by default, a client uses an RNIC if its server serves on one and its own host has one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,11 +14,11 @@ use farcall_softnic::SoftNic;
 use farcall_verbs::{PortChoice, Provider, Result};
 use serde::{Deserialize, Serialize};
 
-/// What can be asked for.
+/// Provider that the user selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wish {
-    /// Whatever fits.
+    /// Chosen by the rules of this module.
     #[default]
     Auto,
     /// The software RNIC.
@@ -28,10 +28,10 @@ pub enum Wish {
 }
 
 impl Wish {
-    /// All, in the order of their listing.
+    /// All variants, in the order of their listing.
     pub const ALL: [Self; 3] = [Self::Auto, Self::Softnic, Self::Ibv];
 
-    /// The word for it.
+    /// Returns the name of the variant in options.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -58,35 +58,35 @@ impl FromStr for Wish {
     }
 }
 
-/// What a program was told about its provider.
+/// The user's selection of a provider, a device and a GID.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Selection {
-    /// Which provider.
+    /// The provider.
     pub wish: Wish,
-    /// Which device of libibverbs; by default the first with an active port.
+    /// Name of the libibverbs device; by default the first one with an active port.
     pub device: Option<String>,
-    /// Which of its GIDs; by default the best.
+    /// Index of its GID; by default the best one.
     pub gid_index: Option<u32>,
 }
 
 impl Selection {
-    /// The software RNIC.
+    /// Selects the software RNIC.
     pub fn softnic() -> Self {
         Self { wish: Wish::Softnic, ..Self::default() }
     }
 
-    /// The system's libibverbs.
+    /// Selects the system's libibverbs.
     pub fn ibv() -> Self {
         Self { wish: Wish::Ibv, ..Self::default() }
     }
 
-    /// Whether libibverbs is asked for: also by naming a device or a GID, which only it has several of.
+    /// Returns whether libibverbs is selected. A device or a GID also selects it, since only libibverbs has several.
     fn wants_ibv(&self) -> bool {
         let names_one = self.device.is_some() || self.gid_index.is_some();
         self.wish == Wish::Ibv || (self.wish == Wish::Auto && names_one)
     }
 
-    /// The options that make another process of this program choose the same.
+    /// Returns the options with which another process of this program makes the same selection.
     pub fn args(&self) -> Vec<String> {
         let mut args = vec!["--provider".to_owned(), self.wish.to_string()];
         args.extend(self.device.iter().flat_map(|device| ["--device".to_owned(), device.clone()]));
@@ -94,6 +94,7 @@ impl Selection {
         args
     }
 
+    /// Creates the libibverbs provider with the selected device and GID.
     fn ibv_provider(&self) -> Ibv {
         let mut ibv = Ibv::new();
         if let Some(device) = &self.device {
@@ -105,10 +106,10 @@ impl Selection {
         ibv
     }
 
-    /// The provider of a server, or of both ends of a measurement.
+    /// Returns the provider of a server, or of both ends of a measurement.
     ///
     /// # Errors
-    /// If what is asked for cannot be used here; the text says why and what to do.
+    /// If the selected provider cannot be used on this host. The text contains the reason and a remedy.
     pub fn choose(&self) -> Result<Chosen> {
         if self.wants_ibv() {
             let (provider, device) = (self.ibv_provider(), first_device(&self.ibv_provider())?);
@@ -116,7 +117,7 @@ impl Selection {
             let selection = Self { wish: Wish::Ibv, ..self.clone() };
             return Ok(Chosen { provider: Box::new(provider), selection, explanation });
         }
-        // With a group that does not exist, every peer of another user would be refused later, one by one.
+        // Checked here, because with a group that does not exist each peer of another user would be refused later.
         farcall_softnic::configured_group()?;
         let explanation = match self.wish {
             Wish::Softnic => format!("softnic, as asked for: {}", SoftNic::ways()),
@@ -125,11 +126,12 @@ impl Selection {
         Ok(Chosen { provider: Box::new(SoftNic::new()), selection: Self::softnic(), explanation })
     }
 
-    /// Connects a client: by what is asked for, or by the software RNIC and, where the server turns out to be on an
-    /// RNIC and there is one here, by that. `is_misfit` tells a refusal for the wrong provider from other failures.
+    /// Connects a client with the selected provider. By default this is the software RNIC; if the server turns out to
+    /// use an RNIC, and this host has one, the client connects over the RNIC instead. `is_misfit` returns whether an
+    /// error is a refusal because of the wrong provider.
     ///
     /// # Errors
-    /// The first connection's.
+    /// The error of the last attempt.
     pub fn connect<T, E>(
         &self,
         mut connect: impl FnMut(&dyn Provider) -> Result<T, E>,
@@ -147,17 +149,17 @@ impl Selection {
     }
 }
 
-/// A provider with the reason for it.
+/// A provider with the reason for its choice.
 pub struct Chosen {
     /// The provider.
     pub provider: Box<dyn Provider>,
-    /// What to tell another process of this program, so that it chooses the same.
+    /// Selection with which another process of this program chooses the same provider.
     pub selection: Selection,
-    /// Why this one, and what it uses, for people.
+    /// Explanation for the user: the reason for the choice, and the transports used.
     pub explanation: String,
 }
 
-/// Opens the first device and says how it will be reached.
+/// Opens the first device, and returns its name and port as text.
 fn first_device(provider: &Ibv) -> Result<String> {
     let devices = provider.devices()?;
     let device = devices
@@ -167,7 +169,7 @@ fn first_device(provider: &Ibv) -> Result<String> {
     Ok(format!("{}, {port}", device.name()))
 }
 
-/// An RNIC that could be used here, by the kernel's word.
+/// Returns an RNIC that the kernel reports as usable.
 fn usable_rnic() -> Option<survey::KernelDevice> {
     let is_usable = |device: &survey::KernelDevice| {
         device.has_active_port && !device.is_iwarp && device.node_state() == survey::NodeState::Usable
@@ -175,6 +177,7 @@ fn usable_rnic() -> Option<survey::KernelDevice> {
     survey::kernel_devices().into_iter().find(is_usable)
 }
 
+/// Returns a note on the usable RNIC for the explanation.
 fn rnic_note() -> String {
     match usable_rnic() {
         Some(rnic) => format!("{} has an active port: --provider ibv uses it, also between hosts", rnic.name),
@@ -206,7 +209,7 @@ mod tests {
         let selection = Selection { device: Some("no-such-device".into()), ..Selection::default() };
         assert!(selection.wants_ibv());
         let error = selection.choose().map(|chosen| chosen.explanation).unwrap_err().to_string();
-        // Depending on the machine the library, the kernel's RDMA or the device is what is missing.
+        // Depending on the machine, the library, the RDMA support of the kernel or the device is missing.
         assert!(error.contains("no RDMA") || error.contains("libibverbs"), "{error}");
     }
 

@@ -1,48 +1,53 @@
-//! Where threads leave messages, and one of them, whoever comes first, takes them all.
+//! Lock-free queue with flat combining: every thread may enqueue, and one of them at a time dequeues for all.
 
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicU32, AtomicU64};
 use crate::sync::{UnsafeCell, spin_loop};
 
-/// Messages on their way to whoever has the turn. One word says all: that nobody has the turn, that somebody has it and
-/// knows all messages, or which message came last. So the turn cannot be given back while a message lies there, and no
-/// message can come in between unseen.
+/// Queue of messages to the thread that holds the combiner role. One atomic word contains the complete state: the role
+/// is free, the role is held and the queue is empty, or the index of the newest message. The role therefore cannot be
+/// released while the queue holds a message, and no message is missed between the last dequeue and the release.
 ///
-/// Leaving a message waits for nobody; a thread that stops while it does stops no other. What a thread that stops
-/// *with* the turn has not taken yet waits for it.
+/// Enqueueing never waits for another thread: a thread that is preempted while it enqueues delays no other. A thread
+/// that is preempted while it *holds* the role delays the messages that it has not dequeued yet.
 pub struct Arrivals<T> {
+    /// [`IDLE`], [`TAKEN`], or the slot of the newest message.
     last: AtomicU32,
     places: Box<[Place<T>]>,
-    /// A bit for each place that is free.
+    /// One bit per slot, set if the slot is free.
     free: Box<[AtomicU64]>,
 }
 
 struct Place<T> {
-    /// The message that came before.
+    /// Slot of the message enqueued before this one; [`FIRST`] if there is none. [`Turn::take`] reverses the links.
     before: AtomicU32,
     message: UnsafeCell<Option<T>>,
 }
 
-/// Nobody has the turn, and there is no message.
+/// The combiner role is free, and the queue is empty.
 const IDLE: u32 = u32::MAX;
-/// Somebody has the turn, and nothing has come since he looked.
+/// The combiner role is held, and no message has arrived since its holder last dequeued.
 const TAKEN: u32 = u32::MAX - 1;
-/// No message came before.
+/// End of the linked list of messages.
 const FIRST: u32 = u32::MAX - 2;
 
-// SAFETY: a message is only touched by the thread that claimed its place, until it is linked, and then by the one that
-// has the turn, until it frees the place: both hand over by release and acquire.
+// SAFETY: an `Arrivals` owns its messages, which are `Send`; its other fields are atomics.
 unsafe impl<T: Send> Send for Arrivals<T> {}
-// SAFETY: as above.
+// SAFETY: one thread at a time accesses the message of a slot: the thread that claimed the slot, until it links the
+// message in `last` (release); then the holder of the combiner role, which reads `last` (acquire), until it sets the
+// bit in `free` (release), which `claim` reads (acquire). Messages move between threads by this, and they are `Send`.
 unsafe impl<T: Send> Sync for Arrivals<T> {}
 
-/// The right, and the duty, to take what has come. One thread has it at a time. It must end with [`Turn::give_back`]:
-/// if it is dropped otherwise, as by a panic, no message is ever taken again.
+/// The combiner role: the right and the obligation to dequeue messages. At most one thread holds it. It must end with
+/// [`Turn::give_back`]: if it is dropped otherwise, for example by a panic, no message is ever dequeued again.
 #[must_use = "messages lie here until the turn is given back"]
 pub struct Turn<'a, T>(&'a Arrivals<T>);
 
 impl<T> Arrivals<T> {
-    /// Room for `capacity` messages.
+    /// Creates a queue with room for `capacity` messages.
+    ///
+    /// # Panics
+    /// If `capacity` is not below the reserved values of `last`.
     pub fn new(capacity: usize) -> Self {
         assert!(capacity < FIRST as usize, "{capacity} places");
         let place = |_| Place { before: AtomicU32::new(FIRST), message: UnsafeCell::new(None) };
@@ -57,14 +62,15 @@ impl<T> Arrivals<T> {
         }
     }
 
-    /// Leaves a message. Whoever gets a turn must take what has come; for the others somebody does.
+    /// Enqueues a message. Returns the combiner role if it was free; the caller must then dequeue messages. Otherwise
+    /// the thread that holds the role dequeues this message.
     ///
-    /// Callers see to it that no more messages than `capacity` lie here: this looks for a place until there is one.
+    /// The caller must bound the number of queued messages by `capacity`: this function spins until a slot is free.
     #[inline]
     pub fn leave(&self, message: T) -> Option<Turn<'_, T>> {
         let at = self.claim();
         let place = &self.places[at as usize];
-        // SAFETY: the place is claimed: nobody else touches it.
+        // SAFETY: `claim` returned this slot, so no other thread accesses it until the message is linked below.
         place.message.with_mut(|cell| unsafe { *cell = Some(message) });
         let mut last = self.last.load(Relaxed);
         loop {
@@ -78,6 +84,7 @@ impl<T> Arrivals<T> {
         }
     }
 
+    /// Claims a free slot; spins until there is one.
     #[inline]
     fn claim(&self) -> u32 {
         loop {
@@ -85,21 +92,21 @@ impl<T> Arrivals<T> {
                 let mut bits = free.load(Relaxed);
                 while bits != 0 {
                     let bit = bits.trailing_zeros();
-                    // Acquire: whoever freed it has moved his message out.
+                    // Acquire: pairs with the release in `Turn::take`, which moved the previous message out before.
                     bits = free.fetch_and(!(1 << bit), Acquire);
                     if bits & 1 << bit != 0 {
                         return 64 * word as u32 + bit;
                     }
                 }
             }
-            // Somebody took a place and somebody freed one while we looked: there is one again.
+            // Other threads claimed and freed slots during the search, so a slot is free again.
             spin_loop();
         }
     }
 }
 
 impl<T> Turn<'_, T> {
-    /// Takes what has come since the last look, in the order in which it came.
+    /// Dequeues all messages that have arrived since the last call, in the order in which they were enqueued.
     #[inline]
     pub fn take(&mut self, mut each: impl FnMut(T)) {
         let last = self.0.last.swap(TAKEN, AcqRel);
@@ -107,7 +114,7 @@ impl<T> Turn<'_, T> {
             return;
         }
         let place = |at: u32| &self.0.places[at as usize];
-        // The list is from the last to the first: turn it round.
+        // The list is linked from the newest message to the oldest: reverse it.
         let (mut first, mut at) = (FIRST, last);
         while at != FIRST {
             let before = place(at).before.load(Relaxed);
@@ -117,7 +124,8 @@ impl<T> Turn<'_, T> {
         at = first;
         while at != FIRST {
             let after = place(at).before.load(Relaxed);
-            // SAFETY: the message is linked, and we have the turn: nobody else touches it.
+            // SAFETY: `last` led to this slot, so its message is complete and its enqueuer no longer accesses it. Only
+            // the holder of the combiner role, of which `self` is the proof, accesses linked messages.
             let message = place(at).message.with_mut(|cell| unsafe { (*cell).take() });
             self.0.free[at as usize / 64].fetch_or(1 << (at % 64), Release);
             message.into_iter().for_each(&mut each);
@@ -125,7 +133,8 @@ impl<T> Turn<'_, T> {
         }
     }
 
-    /// Gives the turn back, unless something has come since the last look: then there is more to take.
+    /// Releases the combiner role. If messages have arrived since the last [`Turn::take`], it returns the role instead,
+    /// and the caller must dequeue them.
     #[inline]
     pub fn give_back(self) -> Option<Self> {
         match self.0.last.compare_exchange(TAKEN, IDLE, AcqRel, Relaxed) {
@@ -187,7 +196,7 @@ mod tests {
                         let mut turn = arrivals.leave((thread, number));
                         while let Some(mut has) = turn {
                             has.take(|(thread, number)| {
-                                // A load and a store: only one thread may be here.
+                                // A load and a store suffice, since only the holder of the role runs this.
                                 let expected = next[thread as usize].load(SeqCst);
                                 assert_eq!(expected, number);
                                 next[thread as usize].store(number + 1, SeqCst);
@@ -204,27 +213,27 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod models {
-    //! That these models can fail was tried by hand: see the patches of `.ci/mutations/io` that name them.
+    //! The patches in `.ci/mutations/io` that name these models check that they can fail.
 
     use super::*;
     use loom::sync::Arc;
     use loom::thread;
 
-    /// What whoever has the turn works on; loom reports two threads inside.
+    /// Data that only the holder of the combiner role accesses; loom reports concurrent accesses.
     struct Shared {
         arrivals: Arrivals<u32>,
         taken: UnsafeCell<Vec<u32>>,
     }
 
-    // SAFETY: the cell is entered by whoever has the turn alone; loom checks it.
+    // SAFETY: only the holder of the combiner role enters the cell, one thread at a time; loom checks it.
     unsafe impl Sync for Shared {}
-    // SAFETY: as above.
+    // SAFETY: the fields own their data, `u32` numbers, which may be accessed from any thread.
     unsafe impl Send for Shared {}
 
     fn leave(shared: &Shared, message: u32) {
         let mut turn = shared.arrivals.leave(message);
         while let Some(mut has) = turn {
-            // SAFETY: we have the turn.
+            // SAFETY: `has` is the combiner role, which only one thread holds.
             has.take(|message| shared.taken.with_mut(|taken| unsafe { (*taken).push(message) }));
             turn = has.give_back();
         }
@@ -245,8 +254,8 @@ mod models {
                 .collect();
             threads[0].iter().for_each(|message| leave(&shared, *message));
             handles.into_iter().for_each(|handle| handle.join().unwrap());
-            // Nobody is inside any more: all was taken, once, in the order of each thread.
-            // SAFETY: the threads have ended.
+            // Every message was dequeued once, in the order of its thread.
+            // SAFETY: the threads were joined above, so no other thread accesses the cell.
             let taken = shared.taken.with_mut(|taken| unsafe { std::mem::take(&mut *taken) });
             assert_eq!(taken.len(), threads.iter().map(|messages| messages.len()).sum::<usize>());
             for messages in threads {
@@ -265,7 +274,7 @@ mod models {
 
     #[test]
     fn places_are_used_again_while_others_leave() {
-        // While the first has the turn with one message, the other leaves both of his.
+        // While the first thread holds the role with one message, the second enqueues both of its messages.
         check(3, &[&[1, 2], &[11, 12]]);
     }
 }

@@ -1,4 +1,4 @@
-//! What a session is made of.
+//! Configuration of a session.
 
 use farcall_link::{PairConfig, SGES_MAX, TOGETHER_MAX};
 use farcall_verbs::{Access, Error};
@@ -8,24 +8,24 @@ use crate::merging::{Combining, Limits, WorkLimits};
 /// Sizes and thresholds of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Queue pairs with the peer. The paper found four best.
+    /// Number of queue pairs to the peer. The paper measured the best results with four.
     pub connections: usize,
-    /// How requests are put together.
+    /// How requests are combined into work requests and doorbells.
     pub combining: Combining,
-    /// Work requests behind one doorbell (MAX_CHAINING_SIZE), at most 16.
+    /// Maximum number of work requests posted with one doorbell (MAX_CHAINING_SIZE); at most 16.
     pub chain: usize,
-    /// Requests that are looked through for adjacent ones.
+    /// Number of waiting requests among which adjacent ones are searched for.
     pub look_ahead: usize,
-    /// Bytes of one work request that is merged.
+    /// Maximum length of a merged work request in bytes.
     pub work_max_bytes: usize,
-    /// The registered pool that requests are copied through (preMR).
+    /// Size in bytes of the registered pool through which requests are copied (preMR).
     pub pool_bytes: usize,
-    /// Requests of so many bytes and more have their memory registered instead (dynMR). The paper measured 928 KB in
+    /// Length in bytes from which the memory of a request is registered instead (dynMR). The paper measured 928 KB in
     /// user space.
     pub register_from_bytes: usize,
-    /// Requests that are not over.
+    /// Maximum number of outstanding requests.
     pub outstanding: usize,
-    /// Work requests under way on one queue pair.
+    /// Depth of the send queue of each queue pair. One slot is reserved for draining.
     pub send_depth: u32,
 }
 
@@ -46,17 +46,17 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Whether every number is in its range.
+    /// Checks that every number is in its range.
     ///
     /// # Errors
-    /// Which is not, and its range.
+    /// If a number is out of range; the error contains its name and its range.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let ranges = [
             ("connections", self.connections, 1, 64),
             ("chain", self.chain, 1, TOGETHER_MAX),
             ("look_ahead", self.look_ahead, 1, 4096),
             ("work_max_bytes", self.work_max_bytes, 1, 1 << 30),
-            // Any request shorter than that must find room in the empty pool.
+            // Shorter requests are copied through the pool, so each of them must fit in the empty pool.
             ("register_from_bytes", self.register_from_bytes, 1, self.pool_bytes / 64 * 64),
             ("outstanding", self.outstanding, 1, 1 << 20),
             ("send_depth", self.send_depth as usize, 2, 1 << 16),
@@ -72,6 +72,7 @@ impl Config {
         Ok(())
     }
 
+    /// Returns the sizes of a queue pair, on a device with `elements` scatter/gather elements per work request.
     pub(crate) fn pair(&self, elements: u32) -> PairConfig {
         PairConfig {
             send_depth: self.send_depth,
@@ -83,7 +84,7 @@ impl Config {
         }
     }
 
-    /// What the merge queue may do, on a device with so many elements in a work request.
+    /// Returns the limits of the merge queue, on a device with `elements` scatter/gather elements per work request.
     pub(crate) fn limits(&self, elements: u32) -> Limits {
         let elements = (elements as usize).clamp(1, SGES_MAX);
         let bytes = self.work_max_bytes as u64;
@@ -101,7 +102,7 @@ mod tests {
         Config::default().check().unwrap();
         let zero = Config { connections: 0, ..Config::default() };
         assert!(zero.check().unwrap_err().to_string().contains("connections is 0: from 1 to 64"));
-        // Requests of 100,000 bytes would be copied through a pool that never has room for them.
+        // Requests of 65,537 to 99,999 bytes would be copied through a pool that never has room for them.
         let small = Config { pool_bytes: 65_536, register_from_bytes: 100_000, ..Config::default() };
         assert!(small.check().unwrap_err().to_string().contains("register_from_bytes"));
     }

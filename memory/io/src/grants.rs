@@ -1,14 +1,14 @@
-//! The peer's grants: some when a session is connected, more later. Requests look them up without a lock.
+//! The peer's grants: those passed when the session connects, and later ones. Requests look them up without a lock.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use farcall_link::RemoteRegion;
 
-/// Grants of the first chunk; each further one has twice as many.
+/// Number of grants in the first chunk; each further chunk has twice as many as the one before.
 const FIRST: usize = 16;
 const CHUNKS: usize = 20;
 
-/// A list that grows, and never moves what it holds.
+/// List that grows without moving its elements.
 pub(crate) struct Grants {
     chunks: [OnceLock<Box<[OnceLock<RemoteRegion>]>>; CHUNKS],
     count: Mutex<u32>,
@@ -19,9 +19,9 @@ impl Grants {
         Self { chunks: [const { OnceLock::new() }; CHUNKS], count: Mutex::new(0) }
     }
 
-    /// Adds one. Returns its number; `None` if there are too many.
+    /// Adds a grant. Returns its number; `None` if the list is full.
     pub fn push(&self, grant: RemoteRegion) -> Option<u32> {
-        // What a panic left is whole: the count is changed last.
+        // A panic leaves the list consistent, since the count is changed last.
         let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
         let (chunk, at) = place(*count);
         let chunk_len = FIRST << chunk;
@@ -31,6 +31,7 @@ impl Grants {
         Some(*count - 1)
     }
 
+    /// Returns the grant with this number, if there is one.
     #[inline]
     pub fn get(&self, number: u32) -> Option<&RemoteRegion> {
         let (chunk, at) = place(number);
@@ -38,7 +39,7 @@ impl Grants {
     }
 }
 
-/// Which chunk, and where in it.
+/// Returns the chunk of a grant, and its index in the chunk.
 const fn place(number: u32) -> (usize, usize) {
     let from_first = number as usize + FIRST;
     let chunk = (from_first.ilog2() - FIRST.ilog2()) as usize;

@@ -1,43 +1,65 @@
 //! One-sided I/O to remote memory: the I/O path of RDMAbox (section IV). Many threads read and write ranges of a peer's
-//! registered memory by RDMA READ and WRITE, through a small interface:
+//! registered memory by RDMA READ and WRITE:
 //!
-//! * [`Target`]: the passive side. It grants memory to one peer, over several queue pairs.
-//! * [`Session`]: the active side, connected to a target. Any thread submits a [`Request`]; the session's [`Handler`] is
-//!   called when the request has completed.
+//! * [`Target`]: the passive side, which grants memory to one peer over several queue pairs.
+//! * [`Session`]: the active side, connected to a target. Any thread submits a [`Request`]; the session's [`Handler`]
+//!   is called when the request has completed.
 //! * [`Poller`]: a completion queue, the sessions that complete on it, and the endpoint that polls it.
 //!
 //! # The path of a request
 //!
-//! 1. **Arrival.** The submitting thread adds the request to a lock-free list. The first thread to do so plans; later
-//!    ones return at once, and the first takes their requests, too (load-aware batching, section IV-A). No thread waits
-//!    for a batch to fill, so a request that is alone is posted at once.
-//! 2. **Merging and chaining** (section IV-A, algorithms 1 and 2). Requests that are adjacent in remote memory become one
-//!    work request; several work requests are posted with one doorbell, as [`Combining`] says.
-//! 3. **Admission** (section IV-A). A [`Window`] of bytes in flight, or another [`Admission`] policy, limits what is
-//!    posted. Requests that are held back continue to merge.
+//! 1. **Arrival.** The submitting thread enqueues the request in a lock-free queue. The first thread to do so plans;
+//!    later ones return at once, and the first also handles their requests (load-aware batching, section IV-A). No
+//!    thread waits for a batch to fill, so a single request is posted at once.
+//! 2. **Merging and chaining** (section IV-A, algorithms 1 and 2). Requests that are adjacent in remote memory become
+//!    one work request; several work requests are posted with one doorbell. [`Combining`] selects this.
+//! 3. **Admission** (section IV-A). A [`Window`] of bytes in flight, or another [`Admission`] policy, limits the posted
+//!    work requests. Requests that are held back continue to merge.
 //! 4. **Registered memory** (section IV-A, figure 5). Short buffers are copied through a registered pool (preMR), long
 //!    ones are registered for their request (dynMR); [`Config::register_from_bytes`] is the threshold. A [`Buffer`] in
 //!    registered memory is used in place.
-//! 5. **Completion** (section IV-B). The poller takes completions in batches. How it waits for them (adaptive polling,
-//!    algorithm 3, and its rivals) is its driver's choice.
+//! 5. **Completion** (section IV-B). The poller polls completions in batches. Its driver selects the wait strategy
+//!    (adaptive polling, algorithm 3, or an alternative to it).
 //!
-//! Plain verbs stay available beside it, over `farcall-link`'s connections.
+//! Programs that need plain verbs use the connections of `farcall-link`.
+//!
+//! # A one-sided request
+//!
+//! The threads that handle a request, from [`Session::submit`] to [`Handler::done`]:
+//!
+//! 1. **Submit.** A thread enqueues its request in a lock-free queue (`Arrivals`). If no thread holds the combiner
+//!    role, it takes the role. Otherwise it returns at once, and the combiner dequeues the request.
+//! 2. **Plan.** The combiner dequeues all messages. The merge queue holds back requests that overlap a range in flight
+//!    or an earlier waiting request, merges requests that are adjacent in remote memory, and admits work requests while
+//!    the window has room. The result is a batch for a queue pair to which no other thread posts. The combiner releases
+//!    the role before it posts the batch.
+//! 3. **Post.** The same thread copies written data into the session's pool, or registers the memory, and posts the
+//!    chain of work requests with one doorbell. Then it enqueues a message that the queue pair is free. If this returns
+//!    the combiner role to it, it continues with step 2. It returns when there is nothing to post, and after a few
+//!    batches if work requests are in flight.
+//! 4. **Complete.** The poller finds completions, and copies read data out of the pool. It enqueues a message for each
+//!    work request that has ended. If this gives it the combiner role, it plans and posts the requests that waited, as
+//!    in steps 2 and 3. Then it calls the handler for each completed request.
+//!
+//! Only planning is serialized: several threads can copy, register and post at the same time, each to its own queue
+//! pair.
 //!
 //! # Order
 //!
-//! Requests are executed as if one after another, in the order in which they were submitted: a read sees every write
-//! that was submitted before it, and none that was submitted after it was over. That holds between threads if one
-//! submits after another's `submit` has returned; of requests submitted at the same time, either may be first. Requests
-//! that share no byte are executed together, whatever their order; they are over in any order. A request may be read or
-//! written in any order of its bytes, and in pieces, while it is not over: nobody else should look at its range.
+//! The result is that of executing requests one after another in the order of submission: a read observes every write
+//! that was submitted before it, and none that was submitted after it. This order holds between threads if one of them
+//! submits after the `submit` of the other has returned. Concurrent submissions may be ordered either way. Requests
+//! that do not overlap may execute concurrently, and complete in any order. Until a request has completed, its bytes
+//! may be read or written in any order and in several parts, so the peer should not access its range.
 //!
 //! # Failures
 //!
-//! A work request that fails ends its session, since it ends its queue pair. Its requests end with [`Failure::Failed`],
-//! others under way with [`Failure::Unknown`], those that wait with [`Failure::NotPosted`]: only these are sure to have
-//! changed nothing. What a WRITE that failed, or whose fate is unknown, may still do to its range, it may do until the
-//! peer has closed its ends: a packet may be late. So the range is of no use before [`Target::close`] at the peer and
-//! [`Target::is_quiesced`] there, then a new session. No request is sent again by itself for the same reason.
+//! A work request that fails ends its queue pair, and with it the session. Its requests complete with
+//! [`Failure::Failed`], others in flight with [`Failure::Unknown`], and waiting ones with [`Failure::NotPosted`]. Only
+//! the last are certain to have changed nothing. A WRITE that failed, or whose outcome is unknown, may still change
+//! its range later, because a packet may be delayed. This ends only when the peer closes its queue pairs. The range
+//! must therefore not be used until the peer has called [`Target::close`] and [`Target::is_quiesced`] has returned
+//! true; then a new session may be opened. For the same reason, requests are not retried automatically.
 //!
 //! ```
 //! use std::sync::{Arc, mpsc};

@@ -1,4 +1,4 @@
-//! One queue pair of a session: what is under way on it, posting, and completions.
+//! One queue pair of a session: posting, work requests in flight, and completions.
 
 use std::array::from_fn;
 use std::sync::Arc;
@@ -17,10 +17,13 @@ use crate::request::{Entry, Local};
 /// A queue pair of a session.
 pub(crate) struct Line<C> {
     pub connection: Connection,
+    /// Index among the queue pairs of the session.
     index: usize,
     pool: RegionId,
-    /// Work requests under way; the tag of one is its index and 1, since the mark that ends draining has tag 0.
+    /// Work requests in flight. The tag of a work request is the index of its record plus 1, since the drain marker of
+    /// the connection has tag 0.
     records: Vec<Record<C>>,
+    /// Indices of free records; the last one is used next.
     unused: Vec<u32>,
 }
 
@@ -29,7 +32,7 @@ struct Record<C> {
     entries: Vec<Entry<C>>,
 }
 
-/// The grant of a request: it was there when the request was taken, and stays.
+/// Returns the grant of a request. It existed when the request was accepted, and grants are never removed.
 fn granted(grants: &Grants, number: u32) -> &RemoteRegion {
     grants.get(number).expect("a grant that a request names")
 }
@@ -38,25 +41,30 @@ fn granted(grants: &Grants, number: u32) -> &RemoteRegion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Done,
-    /// It failed, and with it the queue pair.
+    /// The work request failed, which ends the queue pair.
     Failed(WcStatus),
+    /// The queue pair was in the error state; it is unknown whether the work request took effect.
     Flushed,
 }
 
-/// A work request that has ended; its requests are handed over beside it.
+/// A work request that has ended. Its requests are returned separately.
 pub(crate) struct EndedWork {
     pub work: Work,
     pub outcome: Outcome,
 }
 
 impl<C> Line<C> {
+    /// Creates the queue pair with index `index`, for up to `depth` work requests in flight.
     pub fn new(index: usize, mut connection: Connection, pool: &Arc<Region>, depth: u32) -> Self {
         let pool = connection.attach(Arc::clone(pool));
         let records = (0..depth).map(|_| Record { work: None, entries: Vec::new() }).collect();
         Self { connection, index, pool, records, unused: (0..depth).rev().collect() }
     }
 
-    /// Posts a batch. What was posted is moved to the records; what was not is left in the batch.
+    /// Posts a batch. Posted work requests and their requests move to the records; the others remain in the batch.
+    ///
+    /// # Errors
+    /// If the connection refuses one of the work requests. Those before it were posted.
     pub fn post(&mut self, batch: &mut Batch<C>, grants: &Grants) -> Result<(), PostRefused> {
         let count = batch.doorbell.work.len();
         let refused = self.ring(batch, grants).err();
@@ -76,7 +84,7 @@ impl<C> Line<C> {
         refused.map_or(Ok(()), Err)
     }
 
-    /// One doorbell for all.
+    /// Posts all work requests of the batch with one doorbell.
     fn ring(&mut self, batch: &Batch<C>, grants: &Grants) -> Result<(), PostRefused> {
         let work = &batch.doorbell.work;
         let mut pieces = [[Piece { region: self.pool, offset: 0, len_bytes: 0 }; SGES_MAX]; TOGETHER_MAX];
@@ -84,7 +92,7 @@ impl<C> Line<C> {
         for (at, work) in work.iter().enumerate() {
             counts[at] = self.pieces(work, &batch.entries[work.members.clone()], &mut pieces[at]);
         }
-        // The records are taken in this order when all is posted.
+        // `post` removes the records from `unused` in this order.
         let tags = self.unused.iter().rev().map(|record| record + 1);
         let mut tags_of = [0; TOGETHER_MAX];
         tags_of.iter_mut().zip(tags).for_each(|(tag, of)| *tag = of);
@@ -110,7 +118,8 @@ impl<C> Line<C> {
         Ok(())
     }
 
-    /// The local memory of a work request, in the order of its requests.
+    /// Writes the local memory of a work request to `pieces`, in the order of its requests, and returns the number of
+    /// scatter/gather elements.
     fn pieces(&self, work: &Work, entries: &[Entry<C>], pieces: &mut [Piece; SGES_MAX]) -> usize {
         let (mut count, mut in_pool, mut offset) = (0, false, work.piece.offset);
         for entry in entries {
@@ -120,7 +129,7 @@ impl<C> Line<C> {
                 Local::Slice(slice) => {
                     Piece { region: slice.memory.0.ids[self.index], offset: slice.offset, len_bytes }
                 }
-                // It goes alone, and is lent.
+                // Such a request is alone in its batch, and `ring` passes its region itself.
                 Local::ToRegister(_) | Local::Registered(_) => continue,
             };
             let is_pool = matches!(entry.local, Local::Pool(_) | Local::Shared(_));
@@ -138,11 +147,12 @@ impl<C> Line<C> {
         count
     }
 
-    /// Accounts for a completion. The requests of the work request that has ended are appended to `entries`.
+    /// Accounts for a completion. Appends the requests of the work request that has ended to `entries`. Returns `None`
+    /// if the completion is not that of a work request of the session.
     pub fn complete(&mut self, wc: &Wc, entries: &mut Vec<Entry<C>>) -> Option<EndedWork> {
         let outcome = match self.connection.complete(wc) {
             Completed::Send { .. } => Outcome::Done,
-            // A flush that comes first tells nothing of its own request.
+            // If the first failed completion is a flush, its status does not describe its own request.
             Completed::Failed(WcStatus::WR_FLUSH_ERR) | Completed::Flushed => Outcome::Flushed,
             Completed::Failed(status) => Outcome::Failed(status),
             Completed::Received { .. } => return None,

@@ -1,40 +1,41 @@
-//! A pool of registered memory, given out in pieces: offsets only, the memory is its owner's.
+//! Allocator of ranges in a pool of registered memory. It manages offsets only; the caller owns the memory.
 
-/// What is given out and taken back. First fit; neighbours that are free are one piece again, so when all is given
-/// back, all of it can be given out at once.
+/// First-fit allocator. Adjacent free ranges are merged, so a pool whose ranges have all been returned can be allocated
+/// as one range again.
 #[derive(Clone, Debug)]
 pub struct Pieces {
-    /// Free ranges, sorted, no two of them adjacent.
+    /// Free ranges as (start, end), sorted; no two of them are adjacent.
     free: Vec<(usize, usize)>,
     len_bytes: usize,
 }
 
-/// A piece of a [`Pieces`] pool.
+/// A range allocated from a [`Pieces`] pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Piece {
     /// Offset of its first byte.
     pub offset: usize,
-    /// Its length; 0 if it is none.
+    /// Length in bytes; 0 if no memory was requested.
     pub len_bytes: usize,
 }
 
-/// Pieces begin at cache lines.
+/// Alignment and granularity of ranges in bytes: a cache line.
 const ALIGN_BYTES: usize = 64;
 
 impl Pieces {
-    /// A pool of `len_bytes`, rounded down to cache lines.
+    /// Creates a pool of `len_bytes` bytes, rounded down to a multiple of the cache line.
     pub fn new(len_bytes: usize) -> Self {
         let len_bytes = len_bytes / ALIGN_BYTES * ALIGN_BYTES;
         let free = if len_bytes > 0 { vec![(0, len_bytes)] } else { Vec::new() };
         Self { free, len_bytes }
     }
 
-    /// How much there is, given out or not.
+    /// Returns the size of the pool in bytes, allocated or not.
     pub const fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 
-    /// Gives out at least `len_bytes` in one piece; of nothing, nothing.
+    /// Allocates a range of at least `len_bytes` bytes. Returns an empty range if `len_bytes` is 0, and `None` if no
+    /// free range is long enough.
     pub fn take(&mut self, len_bytes: usize) -> Option<Piece> {
         let len_bytes = len_bytes.checked_next_multiple_of(ALIGN_BYTES)?;
         if len_bytes == 0 {
@@ -50,10 +51,10 @@ impl Pieces {
         Some(piece)
     }
 
-    /// Takes a piece back.
+    /// Frees a range.
     ///
     /// # Panics
-    /// If it is not given out: our own error.
+    /// If the range is not allocated: an error of the caller.
     pub fn give_back(&mut self, piece: Piece) {
         if piece.len_bytes == 0 {
             return;

@@ -1,38 +1,40 @@
-//! What whoever has the turn works on: requests that wait, and queue pairs that nobody posts to.
+//! State that only the combiner accesses: waiting requests, and queue pairs to which no thread posts.
 
 use farcall_stats::Block;
 
 use crate::merging::{Counts, Direction, Doorbell, MergeQueue, Request, Span, Work};
 use crate::request::Entry;
 
-/// What threads leave for whoever has the turn.
+/// Message to the combiner.
 pub(crate) enum Message<C> {
-    /// A request came.
+    /// A request was submitted.
     Asked { direction: Direction, span: Span, entry: Entry<C> },
-    /// A work request has ended, or was not posted after all.
+    /// A work request has ended, or could not be posted.
     Ended { line: usize, work: Work },
-    /// A queue pair is posted to no more: another batch may go there.
+    /// A thread has finished posting to a queue pair, which may receive another batch.
     Free(Batch<C>),
-    /// The session has ended.
+    /// The session has ended: the combiner must complete the waiting requests.
     Look,
 }
 
-/// What one thread posts to one queue pair. There is one for each queue pair: whoever has it may post there.
+/// Work that one thread posts to one queue pair. Invariant: there is exactly one batch per queue pair, and only the
+/// thread that has it posts there.
 pub(crate) struct Batch<C> {
     pub line: usize,
     pub doorbell: Doorbell,
-    /// Those of `doorbell.members`, in their order.
+    /// Requests of `doorbell.members`, in the same order.
     pub entries: Vec<Entry<C>>,
 }
 
 impl<C> Batch<C> {
+    /// Creates the empty batch of a queue pair.
     pub fn new(line: usize) -> Self {
         Self { line, doorbell: Doorbell::default(), entries: Vec::new() }
     }
 }
 
 farcall_stats::counters! {
-    /// What went through a session, for `farcall stats`; see [`Counts`].
+    /// Counters of a session for `farcall stats`; see [`Counts`].
     pub(crate) struct Counters {
         reads,
         writes,
@@ -49,16 +51,18 @@ farcall_stats::counters! {
     }
 }
 
+/// Scheduler of the requests of a session.
 pub(crate) struct Planner<C> {
     queue: MergeQueue,
-    /// Requests in the queue, by their numbers there.
+    /// Requests in the queue, indexed by their number in the queue.
     waiting: Vec<Option<Entry<C>>>,
+    /// Free indices of `waiting`.
     unused: Vec<u32>,
-    /// Of the queue pairs that nobody posts to.
+    /// Batches of the queue pairs to which no thread posts.
     batches: Vec<Batch<C>>,
-    /// Work requests under way, by queue pair.
+    /// Number of work requests in flight, by queue pair.
     in_flight: Vec<u32>,
-    /// How many there may be.
+    /// Maximum number of work requests in flight per queue pair.
     depth: u32,
     counters: Block<Counters>,
 }
@@ -76,6 +80,7 @@ impl<C> Planner<C> {
         }
     }
 
+    /// Handles a message.
     pub fn accept(&mut self, message: Message<C>) {
         match message {
             Message::Asked { direction, span, entry } => {
@@ -96,7 +101,8 @@ impl<C> Planner<C> {
         }
     }
 
-    /// What to post now, on the queue pair with the least under way.
+    /// Returns the next batch to post. Among the free queue pairs, it selects the one with the fewest work requests in
+    /// flight. Returns `None` if there is no free queue pair, or no request that may be posted now.
     pub fn next(&mut self) -> Option<Batch<C>> {
         let at = (0..self.batches.len()).min_by_key(|at| self.in_flight[self.batches[*at].line])?;
         let line = self.batches[at].line;
@@ -115,7 +121,7 @@ impl<C> Planner<C> {
         Some(batch)
     }
 
-    /// All that waits: the session is over.
+    /// Removes all waiting requests, because the session has ended.
     pub fn take_waiting(&mut self, entries: &mut Vec<Entry<C>>) {
         for request in self.queue.take_held() {
             entries.extend(self.waiting[request.id as usize].take());
@@ -123,7 +129,7 @@ impl<C> Planner<C> {
         }
     }
 
-    /// Whether something is under way, so that somebody comes back when it ends.
+    /// Returns whether work requests are in flight, so that the poller plans again when they end.
     pub fn is_under_way(&self) -> bool {
         self.queue.in_flight() > 0
     }
@@ -132,6 +138,7 @@ impl<C> Planner<C> {
         self.queue.counts()
     }
 
+    /// Publishes the counters.
     fn show(&self) {
         let counts = self.queue.counts();
         let counters = &self.counters;

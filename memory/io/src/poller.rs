@@ -1,4 +1,4 @@
-//! What looks for completions: one completion queue, shared by the sessions that are opened on it.
+//! Poller of one completion queue, which the sessions opened on it share.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,15 +12,15 @@ use crate::request::Entry;
 use crate::session::{Shared, lock};
 use crate::{Admission, Config, Done, Handler, Session};
 
-/// A completion queue, entered by its poller alone, and kept as long as queue pairs complete there.
+/// A completion queue. Only its poller polls it; the sessions keep it alive until their queue pairs are destroyed.
 pub(crate) type SharedCq = Arc<Mutex<Box<dyn RawCq>>>;
 
 /// Sizes of a poller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PollerConfig {
-    /// Completions that its queue holds: all that its sessions may have under way.
+    /// Capacity of the completion queue: the maximum number of completions that its sessions may have outstanding.
     pub completions: u32,
-    /// Completions taken at once (MAX_POLL_WC).
+    /// Maximum number of completions per poll (MAX_POLL_WC).
     pub max_poll_wc: usize,
 }
 
@@ -31,7 +31,7 @@ impl Default for PollerConfig {
 }
 
 farcall_stats::counters! {
-    /// What a poller did, for `farcall stats`.
+    /// Counters of a poller for `farcall stats`.
     struct Counters {
         polls,
         empty_polls,
@@ -40,28 +40,31 @@ farcall_stats::counters! {
     }
 }
 
-/// What a poller did.
+/// Counters of a poller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PollCounts {
-    /// Looks at the completion queue.
+    /// Polls of the completion queue.
     pub polls: u64,
-    /// Looks that found nothing.
+    /// Polls that found no completion.
     pub empty_polls: u64,
     /// Completions found.
     pub completions: u64,
-    /// How often it asked for an event, to sleep.
+    /// Number of times that the poller requested an event, to sleep.
     pub sleeps: u64,
 }
 
-/// Looks for completions, ends requests, and posts what waited for them. It is an endpoint: a `farcall_drive::Driver`
-/// runs it, and waits as its `Waiting` says: busy; by event and batch; naive hybrid; adaptive, after `max_retry` empty
-/// looks in a row (RDMAbox, algorithm 3; MAX_RETRY is 120 there). Several sessions on one poller share a completion
-/// queue (SCQ); one poller for each, with a thread each, is what the paper calls N CQs; M pollers are SCQ(M).
+/// Polls for completions, completes requests, and posts requests that waited for them. It is an endpoint: a
+/// `farcall_drive::Driver` runs it with one of the wait strategies of `Waiting`: busy polling; event and batch; naive
+/// hybrid; adaptive, which sleeps after `max_retry` empty polls in a row (RDMAbox, algorithm 3; MAX_RETRY is 120
+/// there).
+///
+/// Several sessions on one poller share a completion queue (SCQ in the paper). One poller per session, each with its
+/// own thread, is the paper's N CQs; M pollers are SCQ(M).
 pub struct Poller<H: Handler> {
     nic: Nic,
     config: PollerConfig,
     sessions: Vec<Arc<Shared<H>>>,
-    /// By queue pair number, sorted: which session, which of its pairs.
+    /// Queue pair number, index of the session, index of the queue pair in the session; sorted by number.
     pairs: Vec<(u32, usize, usize)>,
     cq: SharedCq,
     channel: Arc<dyn CompChannel>,
@@ -69,15 +72,15 @@ pub struct Poller<H: Handler> {
     entries: Vec<Entry<H::Context>>,
     done: Vec<Done<H::Context>>,
     counters: Block<Counters>,
-    /// The completion queue failed: nothing can be told any more.
+    /// Whether polling the completion queue has failed. No completion can be reported any more.
     is_broken: bool,
 }
 
 impl<H: Handler> Poller<H> {
-    /// A poller without sessions.
+    /// Creates a poller without sessions.
     ///
     /// # Errors
-    /// If the device has no completion queue or channel for it.
+    /// If the device cannot create the completion queue or its channel.
     pub fn new(nic: &Nic, config: PollerConfig) -> Result<Self> {
         let channel = nic.context.create_comp_channel()?;
         let attr = CqInitAttr { cqe: config.completions, channel: Some(&*channel) };
@@ -97,11 +100,12 @@ impl<H: Handler> Poller<H> {
         })
     }
 
-    /// Opens a session, to be connected. What may be under way is up to `admission`; `handler` is told of requests that
-    /// are over, by the thread that runs this poller or one that submits.
+    /// Opens a session, which is not connected yet. `admission` limits the bytes in flight. `handler` is called for
+    /// each request that has completed, by the thread that runs this poller or by a thread that submits.
     ///
     /// # Errors
-    /// If a number of `config` is impossible, this poller has no room for its completions, or the device has no room.
+    /// If a number of `config` is out of range, the completion queue is too short for the session, or the device lacks
+    /// resources.
     pub fn open(
         &mut self,
         config: Config,
@@ -124,6 +128,7 @@ impl<H: Handler> Poller<H> {
         Ok(Session::new(shared))
     }
 
+    /// Rebuilds the table of queue pairs.
     fn index(&mut self) {
         self.pairs.clear();
         for (session, shared) in self.sessions.iter().enumerate() {
@@ -133,7 +138,7 @@ impl<H: Handler> Poller<H> {
         self.pairs.sort_unstable();
     }
 
-    /// Lets go of sessions of which nothing is under way any more.
+    /// Releases sessions that have ended and have nothing in flight any more.
     fn forget_over(&mut self) {
         if self.sessions.iter().any(|session| session.is_over()) {
             self.sessions.retain(|session| !session.is_over());
@@ -141,12 +146,12 @@ impl<H: Handler> Poller<H> {
         }
     }
 
-    /// How many sessions it looks after.
+    /// Returns the number of sessions, including ended ones that still have work requests in flight.
     pub fn sessions(&self) -> usize {
         self.sessions.len()
     }
 
-    /// What it did so far.
+    /// Returns the counters.
     pub fn counts(&self) -> PollCounts {
         let counters = &self.counters;
         PollCounts {
@@ -157,7 +162,7 @@ impl<H: Handler> Poller<H> {
         }
     }
 
-    /// Ends the requests of completions, and lets their sessions post what waited for them.
+    /// Completes the requests of the first `count` completions, and lets their sessions post requests that waited.
     fn end_requests(&mut self, count: usize) {
         let Self { sessions, pairs, wcs, entries, done, .. } = self;
         let mut at = 0;
@@ -166,7 +171,7 @@ impl<H: Handler> Poller<H> {
                 at += 1;
                 continue;
             };
-            // Completions of one session together: it plans once for all of them.
+            // Consecutive completions of one session are handled together, so that it plans once for all of them.
             let session = &sessions[first.0];
             let mut turn = None;
             while at < count
@@ -182,7 +187,7 @@ impl<H: Handler> Poller<H> {
     }
 }
 
-/// Its sessions end. What is under way is told of as far as it is known at once.
+/// Ends the sessions. Requests in flight are completed as far as their completions are available immediately.
 impl<H: Handler> Drop for Poller<H> {
     fn drop(&mut self) {
         self.sessions.iter().for_each(|session| session.fail("its poller was dropped"));
@@ -190,6 +195,7 @@ impl<H: Handler> Drop for Poller<H> {
     }
 }
 
+/// Returns the index of the session and of the queue pair with this number.
 fn find(pairs: &[(u32, usize, usize)], qp_num: u32) -> Option<(usize, usize)> {
     let at = pairs.binary_search_by_key(&qp_num, |pair| pair.0).ok()?;
     Some((pairs[at].1, pairs[at].2))

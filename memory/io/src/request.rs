@@ -1,4 +1,4 @@
-//! What users ask for, and what comes back.
+//! Requests of the user, and their results.
 
 use std::sync::Arc;
 
@@ -9,22 +9,22 @@ use thiserror::Error;
 
 use crate::merging::{Direction, Memory};
 
-/// Local memory of a request: where written bytes come from, where read ones go. It is moved in, and back when the
-/// request is over, so that nobody can touch it meanwhile.
+/// Local memory of a request: source of a write, destination of a read. It is moved into the request, and returned when
+/// the request has completed, so that no other code accesses it in the meantime.
 #[derive(Debug)]
 pub enum Buffer {
-    /// Memory of the program's own: all of its bytes. Short ones are copied through the session's pool, long ones
-    /// registered ([`crate::Config::register_from_bytes`]).
+    /// Memory that the program owns; all bytes are used. Short buffers are copied through the session's pool, long ones
+    /// are registered ([`crate::Config::register_from_bytes`]).
     Owned(Vec<u8>),
-    /// Memory that others read, too: bytes to write, never room for what is read. It is copied through the session's
-    /// pool, and no longer than that.
+    /// Memory that other code may read at the same time. Only a write may use it. It is copied through the session's
+    /// pool, and cannot be longer than the pool.
     Shared(Bytes),
-    /// Registered memory: nothing is copied.
+    /// Registered memory, which is used without a copy.
     Registered(Slice),
 }
 
 impl Buffer {
-    /// Its length.
+    /// Returns the length in bytes.
     pub fn len_bytes(&self) -> usize {
         match self {
             Self::Owned(bytes) => bytes.len(),
@@ -33,7 +33,7 @@ impl Buffer {
         }
     }
 
-    /// The bytes of an [`Buffer::Owned`].
+    /// Returns the bytes of a [`Buffer::Owned`], and `None` for other buffers.
     pub fn into_owned(self) -> Option<Vec<u8>> {
         match self {
             Self::Owned(bytes) => Some(bytes),
@@ -60,30 +60,30 @@ impl From<Vec<u8>> for Buffer {
     }
 }
 
-/// Registered memory that a session's requests may use; made by [`crate::Session::attach`].
+/// Registered memory that requests of a session may use; created by [`crate::Session::attach`].
 #[derive(Clone)]
 pub struct Attached(pub(crate) Arc<AttachedRegion>);
 
 pub(crate) struct AttachedRegion {
     pub region: Arc<Region>,
-    /// Of the session.
+    /// Serial number of the session.
     pub session: u64,
-    /// What each queue pair calls it.
+    /// Identifier of the region at each queue pair of the session.
     pub ids: Vec<RegionId>,
 }
 
 impl Attached {
-    /// The memory.
+    /// Returns the region.
     pub fn region(&self) -> &Arc<Region> {
         &self.0.region
     }
 
-    /// A part of it.
+    /// Returns a range of the region.
     ///
     /// # Panics
-    /// If it is not inside of the region.
+    /// If the range is not inside the region.
     pub fn slice(&self, offset: usize, len_bytes: usize) -> Slice {
-        // It checks.
+        // This call checks the range.
         let _ = self.0.region.sge(offset, len_bytes);
         Slice { memory: self.clone(), offset, len_bytes }
     }
@@ -95,8 +95,8 @@ impl std::fmt::Debug for Attached {
     }
 }
 
-/// A part of [`Attached`] memory. Who keeps another way to the same bytes must leave them alone until the request is
-/// over, or garbles what is written or read.
+/// A range of [`Attached`] memory. The program must not access the same bytes by other means until the request has
+/// completed; otherwise the bytes that are written or read are unspecified.
 #[derive(Clone, Debug)]
 pub struct Slice {
     pub(crate) memory: Attached,
@@ -107,15 +107,16 @@ pub struct Slice {
 /// A request to read or write a range of the peer's memory.
 #[derive(Debug)]
 pub struct Request<C> {
-    /// Which way.
+    /// Whether the range is read or written.
     pub direction: Direction,
-    /// Which of the peer's grants, in the order in which [`crate::Session::connect`] got them.
+    /// Number of the peer's grant: its index in the list passed to [`crate::Session::connect`], or the number that
+    /// [`crate::Session::grant`] returned.
     pub grant: u32,
-    /// Where in the grant.
+    /// Offset in the grant in bytes.
     pub offset: u64,
-    /// As many bytes as this has.
+    /// Local memory; its length is that of the range.
     pub buffer: Buffer,
-    /// What the caller needs when it is over.
+    /// Value that is returned to the caller when the request has completed.
     pub context: C,
 }
 
@@ -131,67 +132,67 @@ impl<C> Request<C> {
     }
 }
 
-/// A request that is over.
+/// A request that has completed.
 #[derive(Debug)]
 pub struct Done<C> {
-    /// That of the request.
+    /// Context of the request.
     pub context: C,
-    /// That of the request. After a failure it holds nothing in particular.
+    /// Buffer of the request. After a failed read, its contents are unspecified.
     pub buffer: Buffer,
-    /// Whether the bytes were read or written, all of them.
+    /// `Ok` if all bytes were read or written.
     pub result: Result<(), Failure>,
 }
 
-/// Told of requests that are over: the callback. It is called by the thread that found out, with no lock held: it may
-/// submit. It must not wait for other requests of its session.
+/// Callback for completed requests. The thread that detects the completion calls it without holding a lock, so it may
+/// submit requests. It must not wait for other requests of its session.
 pub trait Handler: Send + Sync + 'static {
-    /// What requests carry.
+    /// Value that each request carries.
     type Context: Send + 'static;
 
-    /// A request is over. Each request that was taken is told of once, if its poller lives so long.
+    /// Called when a request has completed: once for each accepted request, unless its poller is dropped or fails.
     fn done(&self, done: Done<Self::Context>);
 }
 
-/// Why a request that was taken brought nothing.
+/// Reason why an accepted request failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// Its work request failed. A WRITE may have changed a part of its range.
+    /// The work request of this request failed. A WRITE may have changed a part of its range.
     #[error("the work request failed: {0}; make a new session")]
     Failed(WcStatus),
-    /// It was under way when another one failed, or the session was closed. A WRITE may have changed all, a part or
-    /// nothing of its range.
+    /// The request was in flight when another one failed or the session was closed. A WRITE may have changed its range
+    /// completely, in part or not at all.
     #[error("the session ended while it was under way: {0}")]
     Unknown(SessionEnd),
-    /// It was never posted: a WRITE has changed nothing.
+    /// The request was never posted; a WRITE has changed nothing.
     #[error("it was not posted: {0}")]
     NotPosted(SessionEnd),
-    /// Its memory could not be registered: it was never posted.
+    /// The memory of the request could not be registered, so the request was never posted.
     #[error("it was not posted: its {len_bytes} bytes of memory cannot be registered: {why}")]
     NotRegistered {
-        /// How much.
+        /// Length of the memory in bytes.
         len_bytes: usize,
         /// The device's reason.
         why: String,
     },
 }
 
-/// Why a session is over.
+/// Reason why a session has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SessionEnd {
-    /// Its owner closed it.
+    /// The user closed the session.
     #[error("the session was closed by its owner")]
     Closed,
-    /// A work request failed, and with it its queue pair.
+    /// A work request failed, which ended its queue pair.
     #[error("QP {qp_num:#x} failed ({status}); make a new session")]
     PairFailed {
-        /// Which queue pair.
+        /// Number of the queue pair.
         qp_num: u32,
-        /// How.
+        /// Status of the completion.
         status: WcStatus,
     },
-    /// Nobody looks for its completions any more: what was under way may never be told of.
+    /// Its completion queue is not polled any more. Requests that were in flight may never complete.
     #[error("nobody looks for its completions: {0}; make a new poller and session")]
     PollFailed(String),
     /// A queue pair refused a work request.
@@ -199,43 +200,43 @@ pub enum SessionEnd {
     PostRefused(String),
 }
 
-/// Why a request was not taken.
+/// Reason why a request was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The session has no peer yet.
     #[error("the session is not connected; call connect first")]
     NotConnected,
-    /// The session is over.
+    /// The session has ended.
     #[error("{0}")]
     Ended(SessionEnd),
-    /// Too many are not over.
+    /// The maximum number of requests is outstanding.
     #[error("{outstanding} requests are not over; wait for one")]
     Full {
-        /// How many may be.
+        /// The maximum ([`crate::Config::outstanding`]).
         outstanding: usize,
     },
-    /// The range is not inside of what the peer granted, or empty.
+    /// The range is empty, or not inside the grant.
     #[error("{len_bytes} bytes at {offset} are no range of grant {grant}, which has {granted_bytes} bytes")]
     NoSuchRange {
-        /// Which grant.
+        /// Number of the grant.
         grant: u32,
-        /// Where in it.
+        /// Offset in the grant in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Length of the request in bytes.
         len_bytes: usize,
-        /// How many it has; 0 if there is none.
+        /// Length of the grant in bytes; 0 if there is no such grant.
         granted_bytes: u64,
     },
-    /// More bytes than a work request, or, of what is copied, the pool can have.
+    /// The request is longer than a work request can be or, for shared memory, longer than the pool.
     #[error("{len_bytes} bytes are more than one request can have ({max_bytes}); split it")]
     TooLong {
-        /// How many bytes.
+        /// Length of the request in bytes.
         len_bytes: usize,
-        /// How many there may be.
+        /// Maximum length in bytes.
         max_bytes: u64,
     },
-    /// What is read cannot go to memory that others read, too.
+    /// A read cannot use shared memory as its destination.
     #[error("a read cannot go to shared memory; give it memory of its own")]
     SharedMemory,
     /// The registered memory is attached to another session.
@@ -243,30 +244,33 @@ pub enum Refusal {
     ForeignMemory,
 }
 
-/// A request that was not taken, and why.
+/// A request that was not accepted, with the reason.
 #[derive(Debug)]
 pub struct Refused<C> {
-    /// It, unchanged.
+    /// The unchanged request.
     pub request: Request<C>,
-    /// Why.
+    /// The reason.
     pub why: Refusal,
 }
 
-/// A request that was taken, until it is over.
+/// An accepted request that has not completed.
 pub(crate) struct Entry<C> {
     pub len_bytes: usize,
     pub local: Local,
     pub context: C,
 }
 
-/// Where its bytes are.
+/// Local memory of an accepted request.
 pub(crate) enum Local {
+    /// Copied through the pool.
     Pool(Vec<u8>),
-    /// Copied through the pool, too.
+    /// Copied through the pool; only written from.
     Shared(Bytes),
+    /// A range of attached memory.
     Slice(Slice),
-    /// Registered when it is posted.
+    /// Registered when the request is posted.
     ToRegister(Vec<u8>),
+    /// Registered for this request.
     Registered(Arc<Region>),
 }
 
@@ -288,10 +292,10 @@ impl Local {
         }
     }
 
-    /// Gives the memory back.
+    /// Returns the memory to the user.
     ///
     /// # Panics
-    /// If a work request still names it: our own error.
+    /// If a work request still refers to it: an internal error.
     fn into_buffer(self) -> Buffer {
         match self {
             Self::Pool(bytes) | Self::ToRegister(bytes) => Buffer::Owned(bytes),

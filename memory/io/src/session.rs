@@ -1,4 +1,4 @@
-//! A session: what threads submit to, and how their requests are planned, posted and ended.
+//! A session: threads submit requests to it, and it plans, posts and completes them.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -19,36 +19,40 @@ use crate::{
     SessionEnd,
 };
 
-/// Batches that a thread posts for others before it returns, if somebody comes back anyway.
+/// Maximum number of batches that a thread posts before it returns, as long as work requests are in flight: the poller
+/// plans again when they end.
 const BATCHES_AT_ONCE: usize = 4;
 
-/// The longest request: what every device takes in one message.
+/// Maximum length of a request in bytes: the maximum message length that every device supports.
 const REQUEST_MAX_BYTES: u64 = 1 << 30;
 
+/// State of a session that its handles and its poller share.
 pub(crate) struct Shared<H: Handler> {
     nic: Nic,
     config: Config,
+    /// Number of the session in this process.
     serial: u64,
     arrivals: Arrivals<Message<H::Context>>,
-    /// Entered by whoever has the turn: nobody ever waits for it but to ask for counts.
+    /// Locked by the holder of the combiner role, and to read the counters. Hence the lock is rarely contended.
     planner: Mutex<Planner<H::Context>>,
     lines: Box<[Mutex<Line<H::Context>>]>,
-    // After the queue pairs, which must go first.
+    // Declared after the queue pairs, which must be dropped first.
     _cq: SharedCq,
     pool: Arc<Region>,
     grants: Grants,
     is_connected: OnceLock<()>,
-    /// Requests that are not over.
+    /// Number of accepted requests that have not completed.
     outstanding: AtomicUsize,
     end: OnceLock<SessionEnd>,
     handler: H,
 }
 
-/// The turn of a session.
+/// The combiner role of a session.
 pub(crate) type SessionTurn<'a, H> = Turn<'a, Message<<H as Handler>::Context>>;
 
+/// Locks `mutex`, even after a panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What a panic left is whole, or the panic comes again.
+    // Poisoning is ignored: after a panic, the data is consistent, or its next use panics again.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -70,14 +74,14 @@ impl<H: Handler> Shared<H> {
         };
         let lines = (0..config.connections).map(line).collect::<Result<Box<[_]>, Error>>()?;
         let queue = MergeQueue::new(config.limits(nic.attr.max_sge), admission, config.pool_bytes);
-        // A message for each request, each work request that has ended, each queue pair, and one for the end.
+        // One message per request, per work request that has ended, per queue pair, and one for the end of the session.
         let messages = config.outstanding + lines.len() * (config.send_depth as usize + 1) + 1;
         Ok(Self {
             nic: nic.clone(),
             config,
             serial: SESSIONS.fetch_add(1, Ordering::Relaxed),
             arrivals: Arrivals::new(messages),
-            // One place of a queue pair is kept for the mark that ends draining.
+            // One slot of each send queue is reserved for the drain marker.
             planner: Mutex::new(Planner::new(queue, lines.len(), config.send_depth - 1)),
             lines,
             _cq: Arc::clone(cq),
@@ -103,7 +107,7 @@ impl<H: Handler> Shared<H> {
         Ok(())
     }
 
-    /// Checks a request, and counts it.
+    /// Checks a request, and counts it as outstanding. Returns its range of remote memory.
     fn admit(&self, request: &Request<H::Context>) -> Result<Span, Refusal> {
         self.is_connected.get().ok_or(Refusal::NotConnected)?;
         if let Some(end) = self.end.get() {
@@ -112,7 +116,7 @@ impl<H: Handler> Shared<H> {
         let Request { grant, offset, buffer, .. } = request;
         let len_bytes = buffer.len_bytes();
         let max_bytes = match buffer {
-            // It is copied, whatever its length.
+            // Shared memory is copied regardless of its length.
             crate::Buffer::Shared(_) => (self.config.pool_bytes / 64 * 64) as u64,
             _ => REQUEST_MAX_BYTES,
         };
@@ -139,7 +143,7 @@ impl<H: Handler> Shared<H> {
         Ok(span)
     }
 
-    /// Plans and posts as long as we have the turn and there is something to post.
+    /// Plans and posts while this thread holds the combiner role and there is something to post.
     pub fn run<'a>(&'a self, mut turn: Option<SessionTurn<'a, H>>) {
         let mut posted = 0;
         while let Some(batch) = self.plan(turn.take(), posted) {
@@ -148,7 +152,8 @@ impl<H: Handler> Shared<H> {
         }
     }
 
-    /// Takes what has come, chooses what to post, and gives the turn back.
+    /// Dequeues messages, selects the next batch to post, and releases the combiner role. `posted` is the number of
+    /// batches that this thread has already posted.
     fn plan(&self, turn: Option<SessionTurn<'_, H>>, posted: usize) -> Option<Batch<H::Context>> {
         let mut turn = turn?;
         let (mut batch, mut over) = (None, Vec::new());
@@ -158,7 +163,7 @@ impl<H: Handler> Shared<H> {
             if self.end.get().is_some() {
                 planner.take_waiting(&mut over);
             } else if batch.is_none() && (posted < BATCHES_AT_ONCE || !planner.is_under_way()) {
-                // What is under way ends, and then somebody plans again: we need not stay.
+                // If this thread has posted its share, the poller plans again when the work requests in flight end.
                 batch = planner.next();
             }
             drop(planner);
@@ -171,16 +176,18 @@ impl<H: Handler> Shared<H> {
         batch
     }
 
-    /// Posts a batch, and leaves word that its queue pair is free.
+    /// Posts a batch, and enqueues a message that its queue pair is free. Returns the combiner role if that message or
+    /// another one obtained it.
     fn post(&self, mut batch: Batch<H::Context>) -> Option<SessionTurn<'_, H>> {
         let mut turn = None;
         if let Err(failure) = self.prepare(&mut batch) {
-            // It goes alone.
+            // Only memory that is registered for its request can fail here, and such a request is alone in its batch.
             let done = batch.entries.drain(..).map(|entry| entry.done(Err(failure.clone())));
             self.call_back(&mut done.collect());
         } else {
             let mut line = lock(&self.lines[batch.line]);
-            // Under the lock: what ends the session closes this pair after that.
+            // Read under the lock of the queue pair. `end` sets the reason before it locks and closes the queue pairs,
+            // so a batch that is posted here is flushed by that close.
             let refused = match self.end.get() {
                 Some(_) => None,
                 None => line.post(&mut batch, &self.grants).err(),
@@ -190,14 +197,17 @@ impl<H: Handler> Shared<H> {
             self.over_unposted(std::mem::take(&mut batch.entries));
             turn = ended.then(|| self.arrivals.leave(Message::Look)).flatten();
         }
-        // What is left was not posted.
+        // The work requests that remain were not posted.
         for work in std::mem::take(&mut batch.doorbell.work) {
             turn = self.arrivals.leave(Message::Ended { line: batch.line, work }).or(turn);
         }
         self.arrivals.leave(Message::Free(batch)).or(turn)
     }
 
-    /// Copies what is written into the pool; registers memory that is used in place.
+    /// Copies the data of writes into the pool, and registers memory that is used in place.
+    ///
+    /// # Errors
+    /// If memory cannot be registered.
     fn prepare(&self, batch: &mut Batch<H::Context>) -> Result<(), Failure> {
         for work in &batch.doorbell.work {
             let mut offset = work.piece.offset;
@@ -209,7 +219,7 @@ impl<H: Handler> Shared<H> {
                         }
                         offset += entry.len_bytes;
                     }
-                    // It is written from only.
+                    // `admit` refuses reads into shared memory.
                     Local::Shared(bytes) => {
                         self.pool.copy_in(offset, bytes);
                         offset += entry.len_bytes;
@@ -232,7 +242,7 @@ impl<H: Handler> Shared<H> {
         Ok(())
     }
 
-    /// Requests that were never posted are over: the session is.
+    /// Completes requests that were never posted, if the session has ended.
     fn over_unposted(&self, entries: Vec<Entry<H::Context>>) {
         if let Some(end) = self.end.get() {
             let done = entries.into_iter().map(|entry| entry.done(Err(Failure::NotPosted(end.clone()))));
@@ -240,8 +250,9 @@ impl<H: Handler> Shared<H> {
         }
     }
 
-    /// A completion of one of its queue pairs. Requests that are over by it are appended to `done`; `entries` is empty
-    /// before and after.
+    /// Handles a completion of the queue pair with index `at`. Appends the requests that it completes to `done`, and
+    /// returns the combiner role if this thread obtained it. `entries` is a reused buffer, which is empty before and
+    /// after the call.
     pub fn complete(
         &self,
         at: usize,
@@ -265,7 +276,7 @@ impl<H: Handler> Shared<H> {
         self.arrivals.leave(Message::Ended { line: at, work }).or(turn)
     }
 
-    /// Copies what was read out of the pool.
+    /// Copies the data of reads out of the pool.
     fn copy_out(&self, work: &Work, entries: &mut [Entry<H::Context>]) {
         if work.direction == Direction::Write {
             return;
@@ -279,14 +290,14 @@ impl<H: Handler> Shared<H> {
         }
     }
 
-    /// Tells of requests that are over.
+    /// Calls the handler for completed requests.
     pub fn call_back(&self, done: &mut Vec<Done<H::Context>>) {
         self.outstanding.fetch_sub(done.len(), Ordering::Relaxed);
         done.drain(..).for_each(|done| self.handler.done(done));
     }
 
-    /// Ends the session, unless it has ended: every queue pair goes to the error state, and what is under way is
-    /// flushed. Whoever ended it leaves a [`Message::Look`].
+    /// Ends the session, unless it has ended: every queue pair enters the error state, and the work requests in flight
+    /// are flushed. Returns whether this call ended the session; the caller must then enqueue a [`Message::Look`].
     fn end(&self, why: SessionEnd) -> bool {
         let ended = self.end.set(why).is_ok();
         if ended {
@@ -295,29 +306,31 @@ impl<H: Handler> Shared<H> {
         ended
     }
 
+    /// Ends the session on request of the user.
     fn close(&self) {
         if self.end(SessionEnd::Closed) {
             self.run(self.arrivals.leave(Message::Look));
         }
     }
 
-    /// Nobody looks for its completions any more.
+    /// Ends the session because its completion queue is not polled any more.
     pub fn fail(&self, why: &str) {
         if self.end(SessionEnd::PollFailed(why.to_owned())) {
             self.run(self.arrivals.leave(Message::Look));
         }
     }
 
-    /// The most completions that it has under way.
+    /// Returns the maximum number of its completions in the completion queue.
     pub fn completions(&self) -> u64 {
         self.lines.len() as u64 * u64::from(self.config.send_depth)
     }
 
+    /// Returns the numbers of its queue pairs, in their order.
     pub fn pair_numbers(&self) -> impl Iterator<Item = u32> {
         self.lines.iter().map(|line| lock(line).connection.qp_num())
     }
 
-    /// Whether it has ended and nothing of it is under way.
+    /// Returns whether the session has ended and has nothing in flight.
     pub fn is_over(&self) -> bool {
         self.end.get().is_some()
             && self.outstanding.load(Ordering::Relaxed) == 0
@@ -325,8 +338,8 @@ impl<H: Handler> Shared<H> {
     }
 }
 
-/// A session with one peer: reads and writes ranges of the memory that it granted. Clones are the same session; when
-/// the last one is dropped it is closed.
+/// A session with one peer: reads and writes ranges of the memory that the peer granted. Clones refer to the same
+/// session, which is closed when the last one is dropped.
 pub struct Session<H: Handler>(Arc<Handle<H>>);
 
 struct Handle<H: Handler>(Arc<Shared<H>>);
@@ -352,17 +365,18 @@ impl<H: Handler> Session<H> {
         &self.0.0
     }
 
-    /// What the peer needs to connect: for each queue pair.
+    /// Returns the information that the peer needs to connect, one element per queue pair.
     pub fn infos(&self) -> Vec<QpInfo> {
         let shared = self.shared();
         shared.lines.iter().map(|line| lock(line).connection.info(&shared.nic)).collect()
     }
 
-    /// Connects to the peer's queue pairs, as many as ours and in the same order. Requests name `grants` by their
-    /// index; two of them must have no memory in common, or the order of requests holds no more.
+    /// Connects to the peer's queue pairs, which must have the same number and order as those of this session. Requests
+    /// refer to `grants` by index. The memory of two grants must not overlap; otherwise the order of requests is not
+    /// guaranteed.
     ///
     /// # Errors
-    /// If there are not as many, the session was connected before, or a pair cannot be connected.
+    /// If the number of queue pairs differs, the session was connected before, or a queue pair cannot be connected.
     pub fn connect(&self, peer: &[QpInfo], grants: &[RemoteRegion]) -> Result<(), Error> {
         const OP: &str = "connect session";
         let shared = self.shared();
@@ -380,46 +394,46 @@ impl<H: Handler> Session<H> {
         grants.iter().try_for_each(|grant| self.grant(*grant).map(drop))
     }
 
-    /// Takes a further grant of the peer's. Returns the number by which requests name it. A grant that the peer takes
-    /// back keeps its number: requests that name it fail, and end the session.
+    /// Adds a grant of the peer. Returns its number, by which requests refer to it. A grant that the peer revokes
+    /// retains its number: requests that use it fail, and end the session.
     ///
     /// # Errors
-    /// If there are too many (16 million).
+    /// If the session has the maximum number of grants (16 million).
     pub fn grant(&self, grant: RemoteRegion) -> Result<u32, Error> {
         let number = self.shared().grants.push(grant);
         number.ok_or_else(|| Error::invalid("grant", "more grants than a session has numbers; open another"))
     }
 
-    /// Makes registered memory known, for requests without copies. READs need [`Access::LOCAL_WRITE`]. It is kept until
-    /// the session is over.
+    /// Attaches registered memory, for requests without copies. READs need [`Access::LOCAL_WRITE`]. The session holds
+    /// the region until it has ended.
     pub fn attach(&self, region: Arc<Region>) -> Attached {
         let shared = self.shared();
         let ids = shared.lines.iter().map(|line| lock(line).connection.attach(Arc::clone(&region))).collect();
         Attached(Arc::new(AttachedRegion { region, session: shared.serial, ids }))
     }
 
-    /// Takes a request: it is merged with others if they stack up, and posted at once if it is alone, unless it must
-    /// wait for the window, or for a request before it that it overlaps. Returns without waiting; the handler is told
-    /// when the request is over.
+    /// Submits a request without waiting; the handler is called when the request has completed. A single request is
+    /// posted at once, unless it must wait for the window or for an earlier request that it overlaps. Requests that
+    /// accumulate are merged.
     ///
     /// # Errors
-    /// If it is not taken: the session is full or over, or the request is impossible. It comes back.
+    /// If the session is full or has ended, or the request is invalid. The error returns the request.
     pub fn submit(&self, request: Request<H::Context>) -> Result<(), Box<Refused<H::Context>>> {
         self.shared().submit(request).map_err(Box::new)
     }
 
-    /// Ends the session: nothing more is posted, what is under way ends with [`Failure::Unknown`]. Its poller must run
-    /// on to tell of that.
+    /// Ends the session: nothing more is posted, and requests in flight complete with [`Failure::Unknown`]. Their
+    /// handlers are called only if the poller continues to run.
     pub fn close(&self) {
         self.shared().close();
     }
 
-    /// Why it is over, if it is.
+    /// Returns why the session has ended, or `None` if it has not.
     pub fn ended(&self) -> Option<&SessionEnd> {
         self.shared().end.get()
     }
 
-    /// What went through so far.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         lock(&self.shared().planner).counts()
     }

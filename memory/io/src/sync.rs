@@ -1,4 +1,4 @@
-//! The atomics of [`Arrivals`](crate::arrivals::Arrivals): the standard library's, or loom's when a model is checked.
+//! Atomics of [`Arrivals`](crate::arrivals::Arrivals): those of the standard library, or of loom in model checks.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic;
@@ -15,7 +15,7 @@ pub(crate) use std::hint::spin_loop;
 #[cfg(loom)]
 pub(crate) use loom::thread::yield_now as spin_loop;
 
-/// A cell with the interface of loom's, which watches who is inside.
+/// Cell with the interface of loom's cell, which detects concurrent accesses.
 #[cfg(not(loom))]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 

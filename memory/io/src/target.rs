@@ -1,4 +1,4 @@
-//! The passive end of a session: memory that a peer may read and write, and the queue pairs that it does so over.
+//! Passive side of a session: memory that a peer may read and write, and the queue pairs for it.
 
 use std::sync::Arc;
 
@@ -6,20 +6,20 @@ use farcall_link::bootstrap::QpInfo;
 use farcall_link::{Connection, Nic, PairConfig, Region, RemoteRegion, Transport};
 use farcall_verbs::{Access, CqInitAttr, Error, RawCq, Result, Wc};
 
-/// Memory granted to one peer. Nothing of it needs to run while the peer reads and writes.
+/// Memory granted to one peer. No code of this side needs to run while the peer reads and writes.
 pub struct Target {
     nic: Nic,
-    // Before the completion queue: queue pairs go first.
+    // Declared before the completion queue, so that the queue pairs are dropped first.
     connections: Vec<Connection>,
     cq: Box<dyn RawCq>,
     region: Option<Arc<Region>>,
 }
 
 impl Target {
-    /// Grants a region, which must allow remote access, over so many queue pairs.
+    /// Grants a region, which must allow remote access, over `connections` queue pairs.
     ///
     /// # Errors
-    /// If the device has no room for the queue pairs.
+    /// If the device cannot create the queue pairs or their completion queue.
     pub fn new(nic: &Nic, region: Arc<Region>, connections: usize) -> Result<Self> {
         let mut target = Self::without_memory(nic, connections)?;
         for connection in &mut target.connections {
@@ -29,11 +29,11 @@ impl Target {
         Ok(target)
     }
 
-    /// Queue pairs alone: the memory is its owner's, who tells the peer of each region, and takes one back by dropping
-    /// it.
+    /// Creates the queue pairs without memory. The caller owns the regions, announces each of them to the peer, and
+    /// revokes one by dropping it.
     ///
     /// # Errors
-    /// As [`Target::new`].
+    /// Like [`Target::new`].
     pub fn without_memory(nic: &Nic, connections: usize) -> Result<Self> {
         let cq = nic.context.create_cq(&CqInitAttr { cqe: 2 * connections as u32 + 2, channel: None })?;
         let config = PairConfig {
@@ -49,20 +49,20 @@ impl Target {
         Ok(Self { nic: nic.clone(), connections, cq, region: None })
     }
 
-    /// What the peer needs to connect.
+    /// Returns the information that the peer needs to connect.
     pub fn infos(&self) -> Vec<QpInfo> {
         self.connections.iter().map(|connection| connection.info(&self.nic)).collect()
     }
 
-    /// What the peer needs to reach the memory.
+    /// Returns the information that the peer needs to access the memory; empty without memory.
     pub fn grant(&self) -> RemoteRegion {
         self.region.as_ref().map(|region| region.remote()).unwrap_or_default()
     }
 
-    /// Connects to the peer's queue pairs, as many as ours and in the same order.
+    /// Connects to the peer's queue pairs, which must have the same number and order as those of this side.
     ///
     /// # Errors
-    /// If there are not as many, or one cannot be connected.
+    /// If their number differs, or one cannot be connected.
     pub fn connect(&mut self, peer: &[QpInfo]) -> Result<()> {
         if peer.len() != self.connections.len() {
             let what = format!("{} queue pairs of the peer; ours are {}", peer.len(), self.connections.len());
@@ -72,13 +72,13 @@ impl Target {
         pairs.try_for_each(|(connection, info)| connection.connect(&self.nic, info))
     }
 
-    /// Takes the peer's access away: from now on no late WRITE of his is admitted. The memory may be granted anew when
-    /// [`Target::is_quiesced`].
+    /// Revokes the peer's access: WRITEs of the peer that arrive later are refused. The memory may be granted again as
+    /// soon as [`Target::is_quiesced`] returns true.
     pub fn close(&mut self) {
         self.connections.iter_mut().for_each(|connection| connection.close());
     }
 
-    /// Whether nothing of the peer's is under way in the memory any more. To be asked after [`Target::close`].
+    /// Returns whether no request of the peer accesses the memory any more. Meaningful after [`Target::close`].
     pub fn is_quiesced(&mut self) -> bool {
         let mut wcs = [Wc::default(); 4];
         while let Ok(count @ 1..) = self.cq.poll(&mut wcs) {

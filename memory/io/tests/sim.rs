@@ -1,4 +1,4 @@
-//! Sessions in virtual time: over a network that loses, doubles and reorders packets, with peers that die.
+//! Sessions in virtual time: over a network that loses, duplicates and reorders packets, with peers that fail.
 
 mod support;
 
@@ -13,7 +13,7 @@ use support::*;
 
 const REQUESTS: usize = 300;
 
-/// A program that submits random requests and checks what they bring.
+/// A program that submits random requests and checks their results.
 struct Client {
     poller: Poller<Told>,
     session: Session<Told>,
@@ -41,7 +41,7 @@ impl Endpoint for Client {
         while self.load.count() < REQUESTS
             && self.session.ended().is_none()
             && self.taken - self.over < SMALL.outstanding
-            // Nothing would wake it while nothing is under way.
+            // With nothing in flight, no event would wake this task.
             && (self.taken == self.over || self.load.chance(60))
         {
             self.taken += usize::from(self.session.submit(self.load.request()).is_ok());
@@ -74,7 +74,7 @@ fn nic(host: &Host, seed: u64) -> Nic {
 fn run(seed: u64) -> Run {
     let mut config = WorldConfig::new(seed);
     config.faults = if seed.is_multiple_of(4) { Faults::NONE } else { Faults::BAD };
-    // READs look at memory late: what is posted after them would overtake them.
+    // READs access memory late, so requests that are posted after them would overtake them.
     config.params.read_max_ns = if seed.is_multiple_of(2) { 20_000 } else { 600 };
     config.params.placement_in_order = seed.is_multiple_of(3);
     let mut world = World::new(config);
@@ -102,7 +102,7 @@ impl Run {
         self.world.look(self.task).unwrap()
     }
 
-    /// Lets the world go on until `is_done`.
+    /// Runs the world until `is_done` returns true.
     fn until(&mut self, is_done: impl Fn(&Client) -> bool) {
         let task = self.task;
         let done =
@@ -141,7 +141,7 @@ fn a_seed_repeats_to_the_bit() {
     assert_ne!(hash(3), hash(7));
 }
 
-/// What a read brings is right to the last moment, every request is told of once, and nothing is left.
+/// Every successful read returns the expected bytes, every request completes once, and no session remains.
 #[test]
 fn requests_end_when_the_peer_dies_and_no_read_brings_wrong_bytes() {
     for seed in seeds(40) {
@@ -150,7 +150,7 @@ fn requests_end_when_the_peer_dies_and_no_read_brings_wrong_bytes() {
         let dies_at = REQUESTS * (1 + seed as usize % 8) / 10;
         run.until(|client| client.over >= dies_at);
         match seed % 3 {
-            // Its power is gone; its program ends; its way is cut.
+            // The peer loses power, its program exits, or the network path is cut.
             0 => run.world.crash(run.peer.id()),
             1 => run.target = None,
             _ => run.world.part(farcall_sim::NodeId(0), run.peer.id()),

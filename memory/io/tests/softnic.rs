@@ -14,14 +14,14 @@ use farcall_softnic::SoftNic;
 use farcall_verbs::{Endpoint, MonotonicClock, Nanos};
 use support::*;
 
-/// After that a test calls something lost, however busy the machine is.
+/// Deadline after which a test fails, generous enough for a busy machine.
 const LOST: Duration = Duration::from_secs(600);
 
 fn nic() -> Nic {
     Nic::open(&SoftNic::new()).unwrap()
 }
 
-/// Polls until so many requests are over.
+/// Polls until `count` requests have completed.
 fn wait(ends: &mut Ends, count: usize) -> Vec<Done<Asked>> {
     let (mut over, until) = (ends.told.take(), Instant::now() + LOST);
     while over.len() < count {
@@ -32,7 +32,7 @@ fn wait(ends: &mut Ends, count: usize) -> Vec<Done<Asked>> {
     over
 }
 
-/// Lets pass what the test says.
+/// Admission policy that the test opens.
 #[derive(Clone, Default)]
 struct Gate(Arc<AtomicBool>);
 
@@ -81,7 +81,7 @@ fn requests_that_stack_up_go_as_few_work_requests() {
     let nic = nic();
     let gate = Gate::default();
     let mut ends = ends(&nic, SMALL, gate.clone());
-    // The first is alone, and posted at once; it is under way until somebody polls.
+    // The first request is alone and posted at once; it is in flight until the poller runs.
     ends.session.submit(Request::write(39_000, vec![1; 10], asked(0, Vec::new()))).unwrap();
     assert_eq!(ends.session.counts().write_work, 1);
     for at in 0..8_u8 {
@@ -98,7 +98,7 @@ fn requests_that_stack_up_go_as_few_work_requests() {
     let over = wait(&mut ends, 17);
     assert!(over.iter().all(|done| done.result.is_ok()));
     let counts = ends.session.counts();
-    // Eight adjacent WRITEs are one; with it and seven READs a chain is full.
+    // Eight adjacent WRITEs become one; this one and seven READs fill a chain.
     assert_eq!((counts.write_work, counts.read_work), (2, 8));
     assert_eq!((counts.merged, counts.chained, counts.doorbells), (7, 7, 3));
     let mut bytes = vec![0; 800];
@@ -117,7 +117,7 @@ fn a_failed_work_request_fails_exactly_its_requests() {
     let told = Told::default();
     let session = poller.open(config, gate.clone(), told.clone()).unwrap();
     target.connect(&session.infos()).unwrap();
-    // The second grant has a key that the peer never gave.
+    // The second grant has a key that the peer never granted.
     let grant = target.grant();
     let wrong = RemoteRegion { rkey: grant.rkey ^ 0x5a5a_0000, ..grant };
     session.connect(&target.infos(), &[grant, wrong]).unwrap();
@@ -127,11 +127,11 @@ fn a_failed_work_request_fails_exactly_its_requests() {
     ends.session.submit(write(0, 0, 0)).unwrap();
     wait_alone(&mut ends);
     ends.session.submit(write(0, 0, 0)).unwrap();
-    // These wait for the gate. Then: one doorbell, the second of its work requests fails.
+    // These wait for the gate. Then they are posted with one doorbell, and the second work request fails.
     ends.session.submit(write(0, 2_000, 1)).unwrap();
     (2..6).for_each(|id| ends.session.submit(write(1, 100 * id as u64, id)).unwrap());
     ends.session.submit(write(0, 5_000, 6)).unwrap();
-    // It overlaps one of them in the right grant: it waits, and is never posted.
+    // It overlaps one of them in the valid grant, so it waits, and is never posted.
     ends.session.submit(write(0, 5_050, 7)).unwrap();
     gate.open();
     let mut over = wait(&mut ends, 8);
@@ -153,12 +153,12 @@ fn a_failed_work_request_fails_exactly_its_requests() {
     until_forgotten(&mut ends);
 }
 
-/// Lets the first request be over.
+/// Polls until the first request has completed.
 fn wait_alone(ends: &mut Ends) {
     assert_eq!(wait(ends, 1).len(), 1);
 }
 
-/// Polls until the poller has let go of a session that is over.
+/// Polls until the poller has released a session that has ended.
 fn until_forgotten(ends: &mut Ends) {
     let until = Instant::now() + LOST;
     while ends.poller.sessions() > 0 {
@@ -203,7 +203,7 @@ fn a_session_that_is_closed_tells_of_all_and_is_let_go() {
     let mut ends = ends(&nic, SMALL, Gate::default());
     let write = |offset, id| Request::write(offset, vec![3; 4_000], asked(id, Vec::new()));
     ends.session.submit(write(0, 0)).unwrap();
-    // The gate holds it back: it is never posted.
+    // The gate holds back this request, so it is never posted.
     ends.session.submit(write(10_000, 1)).unwrap();
     ends.session.close();
     let over = ends.told.take();
@@ -211,7 +211,7 @@ fn a_session_that_is_closed_tells_of_all_and_is_let_go() {
     assert!(matches!(over[0].result, Err(Failure::NotPosted(SessionEnd::Closed))));
     assert_eq!(over[0].context.id, 1);
     let over = wait(&mut ends, 1);
-    // The software RNIC has executed it already.
+    // The software RNIC may have executed it before the close.
     assert!(matches!(over[0].result, Ok(()) | Err(Failure::Unknown(SessionEnd::Closed))), "{:?}", over[0]);
     until_forgotten(&mut ends);
     let mut untouched = [0; 10];
@@ -244,7 +244,7 @@ fn impossible_requests_come_back_with_the_reason() {
     let few = PollerConfig { completions: 63, ..PollerConfig::default() };
     let refused = Poller::new(&nic, few).unwrap().open(SMALL, Window::OPEN, Told::default());
     assert!(refused.err().unwrap().to_string().contains("64 completions"));
-    // Full: none of these is over.
+    // The session is full: none of these has completed.
     (0..SMALL.outstanding).for_each(|id| ends.session.submit(write(id as u64 * 8, 8)).unwrap());
     let refused = ends.session.submit(write(0, 6)).unwrap_err();
     assert!(matches!(refused.why, Refusal::Full { outstanding: 64 }));
@@ -303,7 +303,7 @@ fn sessions_share_a_poller_and_end_each_for_itself() {
         }
         poller.progress(Nanos(0));
     }
-    // One is closed; the others go on.
+    // One session is closed; the others continue.
     let (first, ..) = sessions.remove(0);
     drop(first);
     while poller.sessions() == 3 {
@@ -360,7 +360,7 @@ fn threads_share_a_session_under_every_way_of_waiting() {
     }
 }
 
-/// Tells each request's thread.
+/// Sends each completion to the thread that submitted the request.
 struct ByThread;
 
 impl Handler for ByThread {
@@ -372,8 +372,8 @@ impl Handler for ByThread {
     }
 }
 
-/// Writes and reads every n-th page: what threads do is adjacent, and merges. A write is not waited for before it is
-/// read.
+/// Writes and reads every n-th page, so that requests of different threads are adjacent and merge. A page is read
+/// without waiting for its write.
 fn use_stripes(session: &Session<ByThread>, thread: usize, threads: usize, each: usize) {
     const PAGE: usize = 500;
     let (tell, told) = std::sync::mpsc::channel();

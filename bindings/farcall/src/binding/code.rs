@@ -7,20 +7,20 @@ use farcall_rpc::Executed;
 macro_rules! codes {
     ($($(#[doc = $doc:literal])* $name:ident = $number:literal, executed $executed:ident, $text:literal;)*) => {
         impl Code {
-            /// All, in the order of their numbers.
+            /// All codes, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// Its name in this list.
+            /// Returns the name of the variant.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
             }
 
-            /// What it means, for people.
+            /// Returns the description for users.
             pub const fn text(self) -> &'static CStr {
                 match self { $(Self::$name => $text,)* }
             }
 
-            /// Whether what was asked for was executed.
+            /// Returns whether the requested operation was executed.
             pub const fn executed(self) -> Executed {
                 match self { $(Self::$name => Executed::$executed,)* }
             }

@@ -1,22 +1,23 @@
-//! Objects that programs in other languages hold.
+//! Objects that programs in other languages own.
 
 use std::sync::{Mutex, TryLockError};
 
 use super::{Code, Failure};
 
-/// An object that one thread at a time uses; nobody waits for it. A panic leaves it unusable.
+/// An object that one thread at a time uses. Concurrent uses fail immediately instead of waiting. A panic makes the
+/// object unusable.
 pub struct Exclusive<T>(Mutex<T>);
 
 impl<T> Exclusive<T> {
-    /// Of an object.
+    /// Wraps an object.
     pub const fn new(inner: T) -> Self {
         Self(Mutex::new(inner))
     }
 
-    /// Does something with the object.
+    /// Calls `f` with the object.
     ///
     /// # Errors
-    /// [`Code::Busy`] if somebody else does just now, [`Code::Panicked`] after a panic, or what `f` returns.
+    /// [`Code::Busy`] if another thread is using the object, [`Code::Panicked`] after a panic, or the error of `f`.
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> Result<R, Failure>) -> Result<R, Failure> {
         match self.0.try_lock() {
             Ok(mut inner) => f(&mut inner),
@@ -25,7 +26,7 @@ impl<T> Exclusive<T> {
         }
     }
 
-    /// The object.
+    /// Returns the object.
     ///
     /// # Errors
     /// [`Code::Panicked`] after a panic.

@@ -1,4 +1,4 @@
-//! A failure of any service, for a language that knows none of our types.
+//! Failures of all services, for languages without the error types of Rust.
 
 use std::io::{self, ErrorKind};
 
@@ -8,24 +8,24 @@ use farcall_stream::OpenError;
 
 use super::Code;
 
-/// What failed and why.
+/// A failure: its code and its description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// As a number.
+    /// Number of the failure.
     pub code: Code,
-    /// In words: what, where, why, what to do.
+    /// Description: the operation, the object, the cause, and a remedy.
     pub message: String,
-    /// The handler's own number with [`Code::Application`], or else 0.
+    /// The error code of the handler with [`Code::Application`], otherwise 0.
     pub application_code: u16,
 }
 
 impl Failure {
-    /// With words of the caller's own.
+    /// Creates a failure with a description.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), application_code: 0 }
     }
 
-    /// An argument that cannot be right.
+    /// Creates a failure for an invalid argument.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(Code::Invalid, message)
     }
@@ -46,7 +46,7 @@ impl From<CallError> for Failure {
             CallError::DeadlineExceeded => Code::DeadlineExceeded,
             CallError::NotSent(_) => Code::NotSent,
             CallError::RequestTooLarge { .. } => Code::TooLarge,
-            // What has no number of its own still says whether it was executed.
+            // The code of an error without a number of its own still indicates whether the call was executed.
             other => match other.executed() {
                 Executed::Yes => Code::ResultLost,
                 Executed::No => Code::NotExecuted,
@@ -121,7 +121,7 @@ impl From<OpenError> for Failure {
     }
 }
 
-/// Of streams and listeners.
+/// Errors of streams and listeners.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         let code = match error.kind() {
@@ -136,7 +136,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// The version that a change gave an item, or why there was no change.
+/// Returns the version of an item after a change.
 ///
 /// # Errors
 /// If the condition of the change did not hold.
@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// Programs decide by the number whether they may call again.
+    /// Programs decide by the code whether they may repeat a call.
     #[test]
     fn a_number_says_of_execution_what_the_error_says() {
         let server = |status| CallError::Server { status, message: String::new() };

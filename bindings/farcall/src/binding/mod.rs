@@ -1,7 +1,8 @@
-//! What bindings to other languages share: failures as numbers with texts ([`Failure`]), objects that one thread at a time
-//! uses ([`Exclusive`]), and how ends are opened from options that are plain data ([`Options`]).
+//! Code that the bindings to other languages share: failures as numbers with texts ([`Failure`]), objects that one
+//! thread at a time uses ([`Exclusive`]), and opening of clients, servers and streams with options that are plain data
+//! ([`Options`]).
 //!
-//! A binding translates and decides nothing. Where two of them would decide alike, it stands here.
+//! A binding only translates. Decisions that several bindings would make in the same way are made here.
 
 mod code;
 mod exclusive;

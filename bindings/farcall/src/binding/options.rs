@@ -1,4 +1,4 @@
-//! How ends are opened.
+//! Opening of clients, servers, listeners and streams.
 
 use std::time::Duration;
 
@@ -13,27 +13,28 @@ use super::Code;
 use super::Failure;
 use crate::select::Selection;
 
-/// What can be said of a client, a server, a listener or a stream. The default leaves all to the library.
+/// Options of clients, servers, listeners and streams. The default leaves all choices to the library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// The provider, the device and its GID.
     pub selection: Selection,
-    /// The preset of a client of remote calls or of a store; by default it chooses.
+    /// The preset of a client of remote calls or of a store; by default the client chooses one.
     pub preset: Option<String>,
-    /// The thread of a server of remote calls that a client connects to.
+    /// The thread of the server to which a client of remote calls connects.
     pub thread: u16,
-    /// How many threads a server of remote calls has; 0: one.
+    /// Number of threads of a server of remote calls; 0 means one.
     pub threads: u16,
-    /// How long connecting may take; by default 5 s.
+    /// Timeout of connecting; by default 5 s.
     pub connect_timeout: Option<Duration>,
-    /// How long a call may take; by default for ever.
+    /// Timeout of a call; by default there is none.
     pub call_timeout: Option<Duration>,
-    /// Whether functions of a stream or a listener say that they would have to wait, and have a descriptor to wait on.
+    /// Whether functions of a stream or a listener return instead of waiting. The object then has a descriptor to wait
+    /// on.
     pub nonblocking: bool,
 }
 
 impl Options {
-    /// Of a client of remote calls.
+    /// Returns the options of a client of remote calls.
     ///
     /// # Errors
     /// If there is no such preset.
@@ -59,10 +60,10 @@ impl Options {
         if self.nonblocking { options.pollable() } else { options }
     }
 
-    /// The provider of a server or a stream.
+    /// Returns the provider of a server or a stream.
     ///
     /// # Errors
-    /// If what is asked for cannot be used here.
+    /// If the selected provider cannot be used on this host.
     pub fn provider(&self) -> Result<Box<dyn Provider>, Failure> {
         Ok(self.selection.choose()?.provider)
     }
@@ -70,22 +71,22 @@ impl Options {
     /// Connects a client of remote calls.
     ///
     /// # Errors
-    /// As [`Client::connect`].
+    /// Those of [`Client::connect`].
     pub fn connect_client(&self, address: &str) -> Result<Client, Failure> {
         let options = self.client()?;
         let connect = |provider: &dyn Provider| Client::connect(provider, address, options.clone());
         Ok(self.selection.connect(connect, ConnectError::is_other_provider)?)
     }
 
-    /// Connects a client of remote calls for tasks, on the current runtime of tokio.
+    /// Connects a client of remote calls for tasks, on the current tokio runtime.
     ///
     /// # Errors
-    /// As [`farcall_rpc::AsyncClient::connect`].
+    /// Those of [`farcall_rpc::AsyncClient::connect`].
     #[cfg(feature = "tokio")]
     pub async fn connect_async_client(self, address: String) -> Result<farcall_rpc::AsyncClient, Failure> {
         let options = self.client()?;
         let runtime = tokio::runtime::Handle::current();
-        // The choice of a provider asks one after the other, which a thread may wait for.
+        // The selection tries the providers one after the other, and blocks its thread.
         let connecting = tokio::task::spawn_blocking(move || {
             let connect = |provider: &dyn Provider| {
                 runtime.block_on(farcall_rpc::AsyncClient::connect(provider, &*address, options.clone()))
@@ -99,17 +100,17 @@ impl Options {
     /// Connects a client of a key-value store.
     ///
     /// # Errors
-    /// As [`KvClient::connect`].
+    /// Those of [`KvClient::connect`].
     pub fn connect_kv(&self, address: &str) -> Result<KvClient, Failure> {
         let options = self.client()?;
         let connect = |provider: &dyn Provider| KvClient::connect(provider, address, &options);
         Ok(self.selection.connect(connect, farcall_kv::client::KvConnectError::is_other_provider)?)
     }
 
-    /// Starts a server of remote calls. `service` makes the service of each thread.
+    /// Starts a server of remote calls. `service` creates the service of each thread.
     ///
     /// # Errors
-    /// As [`farcall_rpc::ServerBuilder::start`].
+    /// Those of [`farcall_rpc::ServerBuilder::start`].
     pub fn serve<H, F>(&self, address: &str, service: F) -> Result<Server, Failure>
     where
         H: Handler + 'static,
@@ -122,7 +123,7 @@ impl Options {
     /// Listens for streams.
     ///
     /// # Errors
-    /// As [`StreamListener::bind`].
+    /// Those of [`StreamListener::bind`].
     pub fn listen(&self, address: &str) -> Result<StreamListener, Failure> {
         let nic = Nic::open(&*self.provider()?)?;
         let mut listener = StreamListener::bind(&nic, address, self.stream())?;
@@ -130,18 +131,18 @@ impl Options {
         Ok(listener)
     }
 
-    /// A stream that was accepted, as the options want it.
+    /// Accepts a stream, and applies the options to it.
     ///
     /// # Errors
-    /// As [`StreamListener::accept`].
+    /// Those of [`StreamListener::accept`].
     pub fn accept(&self, listener: &mut StreamListener) -> Result<StreamSocket, Failure> {
         self.finished(listener.accept()?)
     }
 
-    /// Connects a stream. This waits also where the stream's functions will not.
+    /// Connects a stream. This function waits even if [`Options::nonblocking`] is set.
     ///
     /// # Errors
-    /// As [`StreamSocket::connect`].
+    /// Those of [`StreamSocket::connect`].
     pub fn connect_stream(&self, address: &str) -> Result<StreamSocket, Failure> {
         let nic = Nic::open(&*self.provider()?)?;
         self.finished(StreamSocket::connect(&nic, address, self.stream())?)

@@ -1,8 +1,8 @@
-//! Which bytes of remote memory are being read and written: what decides whether a request must wait.
+//! Ranges of remote memory that are being read or written. They decide whether a request must wait.
 
 use super::{Direction, Span};
 
-/// A range all of whose bytes are read and written by the same number of requests.
+/// A range in which the numbers of readers and of writers are the same for every byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Segment {
     span: Span,
@@ -10,21 +10,21 @@ struct Segment {
     writers: u32,
 }
 
-/// Ranges that are read and written, each as often as it was added. Sorted segments in one vector: looking is a binary
-/// search, and nothing is allocated once it is as long as it ever gets.
+/// Multiset of ranges that are read or written, as a sorted vector of disjoint segments. A lookup is a binary search,
+/// and the vector is not reallocated once it has reached its maximum length.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
     segments: Vec<Segment>,
 }
 
 impl Coverage {
-    /// The first segment that ends after `at`.
+    /// Returns the index of the first segment that ends after `at`.
     fn first_after(&self, region: u32, at: u64) -> usize {
         self.segments.partition_point(|s| (s.span.region, s.span.end) <= (region, at))
     }
 
-    /// Whether a request may not be executed together with what is covered: one of two that have a byte in common
-    /// writes.
+    /// Returns whether a request must not be executed concurrently with the covered ranges: they have a byte in common,
+    /// and at least one of the two accesses writes.
     pub fn conflicts(&self, direction: Direction, span: &Span) -> bool {
         self.segments[self.first_after(span.region, span.start)..]
             .iter()
@@ -32,7 +32,7 @@ impl Coverage {
             .any(|s| s.writers > 0 || direction == Direction::Write)
     }
 
-    /// Covers a range.
+    /// Adds a range.
     pub fn add(&mut self, direction: Direction, span: Span) {
         let mut at = self.split(span.region, span.start);
         let mut start = span.start;
@@ -59,10 +59,10 @@ impl Coverage {
         }
     }
 
-    /// Takes back one [`Coverage::add`] of exactly this range.
+    /// Reverts one [`Coverage::add`] of exactly this range.
     ///
     /// # Panics
-    /// If the range is not covered so: our own error.
+    /// If a part of the range is not covered in this direction: an error of the caller.
     pub fn remove(&mut self, direction: Direction, span: Span) {
         let first = self.split(span.region, span.start);
         let after = self.split(span.region, span.end);
@@ -80,7 +80,8 @@ impl Coverage {
         });
     }
 
-    /// Makes `at` a boundary; returns the index of the first segment that does not begin before it.
+    /// Splits the segment that contains `at`, so that `at` is a boundary. Returns the index of the first segment that
+    /// does not begin before it.
     fn split(&mut self, region: u32, at: u64) -> usize {
         let index = self.first_after(region, at);
         let Some(segment) = self.segments.get_mut(index) else { return index };
@@ -93,12 +94,12 @@ impl Coverage {
         index + 1
     }
 
-    /// Forgets everything, keeps the memory.
+    /// Removes all ranges, and retains the allocation.
     pub fn clear(&mut self) {
         self.segments.clear();
     }
 
-    /// Whether nothing is covered.
+    /// Returns whether no range is covered.
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
@@ -138,7 +139,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list that is looked through.
+        /// Compares it with a list that is searched linearly.
         #[test]
         fn it_says_what_a_list_says(steps in prop::collection::vec((spans(), any::<u8>()), 1..60)) {
             let mut coverage = Coverage::default();

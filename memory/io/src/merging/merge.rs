@@ -1,20 +1,20 @@
-//! Which requests become one work request: those adjacent in remote memory (RDMAbox, algorithm 2).
+//! Merging of requests that are adjacent in remote memory into one work request (RDMAbox, algorithm 2).
 
 use std::ops::Range;
 
 use super::{Direction, Memory, Request, Span};
 use crate::pieces::Piece;
 
-/// How requests are put together; the rows of the paper's table I.
+/// How requests are combined: the rows of the paper's table I.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Combining {
-    /// A work request and a doorbell for each.
+    /// One work request and one doorbell per request.
     Single,
-    /// A work request for each; several behind one doorbell.
+    /// One work request per request; several are posted with one doorbell.
     Doorbell,
-    /// Adjacent requests are one work request; each has its doorbell.
+    /// Adjacent requests become one work request; one doorbell per work request.
     Merge,
-    /// Both: what the paper calls hybrid, and uses.
+    /// Both; the paper calls this hybrid, and uses it.
     MergeAndChain,
 }
 
@@ -28,53 +28,57 @@ impl Combining {
     }
 }
 
-/// What one work request can hold.
+/// Limits of one work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkLimits {
-    /// Gather/scatter elements.
+    /// Maximum number of scatter/gather elements.
     pub elements: usize,
-    /// Bytes; one request may be longer.
+    /// Maximum length in bytes of a merged work request. A single request may be longer.
     pub bytes: u64,
-    /// Bytes of the pool.
+    /// Maximum number of bytes of the pool.
     pub pool_bytes: u64,
 }
 
-/// A work request: what of remote memory it moves, and for which requests.
+/// A work request: its range of remote memory, and the requests that it executes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// Which way.
+    /// Whether the range is read or written.
     pub direction: Direction,
-    /// All its requests' ranges, one after another.
+    /// The contiguous ranges of its requests.
     pub span: Span,
-    /// Its requests among [`Doorbell::members`](super::Doorbell::members), by rising address.
+    /// Indices of its requests in [`Doorbell::members`](super::Doorbell::members), in ascending order of address.
     pub members: Range<usize>,
-    /// Its part of the pool: one after another, the bytes of its requests that are copied.
+    /// Its range of the pool, which contains the bytes of the copied requests, one after another.
     pub piece: Piece,
 }
 
-/// A request that may be posted now, and its place among all that wait.
+/// A request that may be posted now, and its position among the waiting requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
     pub place: usize,
     pub request: Request,
 }
 
-/// Candidates that become one work request.
+/// Candidates that form one work request.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
-    /// Which candidates, as they are sorted.
+    /// Indices of the candidates in their sorted order.
     pub candidates: Range<usize>,
     pub direction: Direction,
     pub span: Span,
     pub pool_bytes: u64,
-    /// The place of the one that has waited longest.
+    /// Position of the request that has waited longest.
     pub place: usize,
+    /// Whether it must be posted without others ([`Memory::Alone`]).
     pub is_alone: bool,
+    /// Number of scatter/gather elements.
     elements: usize,
+    /// Whether the last candidate is copied through the pool.
     ends_in_pool: bool,
 }
 
 impl Group {
+    /// Creates the group of one candidate.
     fn of(at: usize, Candidate { place, request }: Candidate) -> Self {
         let ends_in_pool = request.memory == Memory::Pool;
         Self {
@@ -89,11 +93,11 @@ impl Group {
         }
     }
 
-    /// Takes the next candidate in, if it is adjacent and there is room.
+    /// Adds the next candidate if it is adjacent and the limits permit it. Returns whether it was added.
     fn join(&mut self, limits: &WorkLimits, Candidate { place, request }: Candidate) -> bool {
         let is_pool = request.memory == Memory::Pool;
         let len_bytes = request.span.len_bytes();
-        // What is copied lies side by side in the pool, too.
+        // Consecutive copied requests are also contiguous in the pool, so they share an element.
         let elements = self.elements + usize::from(!(is_pool && self.ends_in_pool));
         let pool_bytes = self.pool_bytes + if is_pool { len_bytes } else { 0 };
         let joins = !self.is_alone
@@ -113,7 +117,7 @@ impl Group {
     }
 }
 
-/// Sorts candidates by address and puts what is adjacent into groups; the group with the oldest request comes first.
+/// Sorts the candidates by address, and groups adjacent ones. Groups are ordered by their oldest request.
 pub(crate) fn group(
     combining: Combining,
     limits: &WorkLimits,

@@ -1,4 +1,4 @@
-//! The merge queue: requests in, work requests out, in an order that nobody can tell from one after another.
+//! The merge queue: combines requests into work requests so that the result equals sequential execution.
 
 use std::collections::VecDeque;
 
@@ -9,87 +9,95 @@ use crate::Admission;
 use crate::pieces::Pieces;
 use crate::window::counted;
 
-/// What a merge queue may do.
+/// Limits of a merge queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How requests are put together.
+    /// How requests are combined.
     pub combining: Combining,
-    /// Work requests behind one doorbell (MAX_CHAINING_SIZE).
+    /// Maximum number of work requests per doorbell (MAX_CHAINING_SIZE).
     pub chain: usize,
-    /// Requests that are looked through for adjacent ones.
+    /// Number of waiting requests among which adjacent ones are searched for.
     pub look_ahead: usize,
-    /// What one work request can hold.
+    /// Limits of one work request.
     pub work: WorkLimits,
 }
 
-/// What is posted together.
+/// Work requests that are posted with one doorbell.
 #[derive(Clone, Debug, Default)]
 pub struct Doorbell {
-    /// In the order to post them.
+    /// Work requests in posting order.
     pub work: Vec<Work>,
-    /// Their requests.
+    /// Requests of all work requests.
     pub members: Vec<Request>,
 }
 
-/// What went through a queue.
+/// Counters of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests to read, taken in.
+    /// Accepted requests to read.
     pub reads: u64,
-    /// Requests to write, taken in.
+    /// Accepted requests to write.
     pub writes: u64,
-    /// Bytes of both.
+    /// Total bytes of these requests.
     pub bytes: u64,
     /// READs posted.
     pub read_work: u64,
     /// WRITEs posted.
     pub write_work: u64,
-    /// Requests that went with another one's work request.
+    /// Requests merged into the work request of another request.
     pub merged: u64,
-    /// Work requests that went behind another one's doorbell.
+    /// Work requests posted with the doorbell of another work request.
     pub chained: u64,
-    /// Doorbells.
+    /// Doorbells rung.
     pub doorbells: u64,
-    /// How often the window held something back.
+    /// Number of times that admission control held back a work request.
     pub window_stalls: u64,
-    /// How often the pool held something back.
+    /// Number of times that a work request had to wait for space in the pool.
     pub pool_stalls: u64,
-    /// Requests that waited for one that they overlap.
+    /// Requests that waited for a request that they overlap.
     pub overlapping: u64,
 }
 
+/// A waiting request.
 struct Held {
     request: Request,
+    /// Whether it is already counted in [`Counts::overlapping`].
     has_waited: bool,
 }
 
-/// The merge queue. Requests wait here in the order in which they came; it says which of them can be posted now, as
-/// which work requests. It does no I/O: its owner posts what it says and tells it what ended.
+/// The merge queue. Requests wait here in the order of submission, and it decides which of them can be posted now, as
+/// which work requests. It does no I/O: the caller posts the work requests, and reports those that have ended.
 ///
-/// **Order.** A request is held back while one that came before it, and has a byte in common with it, has not ended,
-/// unless both read. So every byte is read and written in the order in which requests came, whatever devices do with
-/// work requests that are under way together: over several queue pairs, and over one, where a WRITE may overtake the
-/// READ before it (IBA, table 79). Requests that have no byte in common pass one another.
+/// **Order.** A request is held back while an earlier request that overlaps it has not ended, unless both read. Every
+/// byte is therefore read and written in the order of submission, however devices order the work requests in flight.
+/// This covers several queue pairs, and also a single one, where a WRITE may overtake an earlier READ (IBA, table 79).
+/// Requests that do not overlap may overtake each other.
 pub struct MergeQueue {
     limits: Limits,
     admission: Box<dyn Admission>,
     pool: Pieces,
+    /// Waiting requests in the order of submission.
     held: VecDeque<Held>,
+    /// Ranges of the work requests in flight.
     in_flight: Coverage,
+    /// Bytes in flight, as admission control counts them.
     in_flight_bytes: u64,
+    /// Number of work requests in flight.
     in_flight_work: usize,
-    /// Bytes of the work request that admission held back, if nothing has ended since.
+    /// Counted bytes of the work request that admission control held back, if no work request has ended since.
     held_back: Option<u64>,
     counts: Counts,
-    // Kept for their memory.
+    // The following are scratch buffers of `next`, which are kept for their allocations.
+    /// Ranges of the waiting requests already examined.
     ahead: Coverage,
     candidates: Vec<Candidate>,
     groups: Vec<Group>,
+    /// For each examined request, whether it is part of the doorbell.
     is_taken: Vec<bool>,
 }
 
 impl MergeQueue {
-    /// An empty queue over a pool of `pool_bytes`.
+    /// Creates an empty queue over a pool of `pool_bytes` bytes.
     pub fn new(mut limits: Limits, admission: Box<dyn Admission>, pool_bytes: usize) -> Self {
         let pool = Pieces::new(pool_bytes);
         limits.chain = if limits.combining.chains() { limits.chain.max(1) } else { 1 };
@@ -111,10 +119,10 @@ impl MergeQueue {
         }
     }
 
-    /// Takes a request in, after all before it.
+    /// Appends a request.
     ///
     /// # Panics
-    /// If it is to be copied, and longer than the pool: our own error; nothing would ever post it.
+    /// If the request is to be copied and is longer than the pool: an error of the caller. It could never be posted.
     pub fn push(&mut self, request: Request) {
         let fits = request.memory != Memory::Pool || request.span.len_bytes() <= self.pool.len_bytes() as u64;
         assert!(fits, "{request:?} is longer than the pool of {} bytes", self.pool.len_bytes());
@@ -126,8 +134,8 @@ impl MergeQueue {
         self.held.push_back(Held { request, has_waited: false });
     }
 
-    /// What to post now, as one doorbell of at most `room` work requests; all of it counts as under way from now on.
-    /// False if there is nothing, or nothing that may be posted before something ends.
+    /// Fills `doorbell` with at most `room` work requests that may be posted now. They count as in flight from now on.
+    /// Returns false if no request waits, or none may be posted now.
     pub fn next(&mut self, room: usize, doorbell: &mut Doorbell) -> bool {
         doorbell.work.clear();
         doorbell.members.clear();
@@ -143,15 +151,17 @@ impl MergeQueue {
         !doorbell.work.is_empty()
     }
 
-    /// Whether admission still holds back what it held back last. It is asked before anything is looked through: while
-    /// it lets nothing pass, requests come one by one, and each would have all that wait looked through again.
+    /// Returns whether admission control still holds back the work request that it held back last. This is checked
+    /// before the waiting requests are searched: otherwise each request that arrives while the window is full would
+    /// cause another search through all of them.
     fn is_still_held_back(&mut self) -> bool {
         self.held_back = self.held_back.filter(|bytes| !self.admission.admits(self.in_flight_bytes, *bytes));
         self.counts.window_stalls += u64::from(self.held_back.is_some());
         self.held_back.is_some()
     }
 
-    /// Looks for requests that overlap nothing before them. Returns how many were looked at.
+    /// Collects the requests that overlap neither a range in flight nor an earlier waiting request (unless both read).
+    /// Returns the number of requests examined.
     fn find_candidates(&mut self, most: usize) -> usize {
         self.ahead.clear();
         self.candidates.clear();
@@ -174,8 +184,8 @@ impl MergeQueue {
         depth
     }
 
-    /// Puts groups, the oldest first, into the doorbell, until one must wait: nothing passes it then, or long ones
-    /// would wait for ever.
+    /// Adds groups to the doorbell, the oldest first, until one must wait. No later group overtakes it; otherwise long
+    /// ones could wait forever.
     fn admit(&mut self, most: usize, doorbell: &mut Doorbell) {
         for group in self.groups.iter().take(most) {
             if group.is_alone && !doorbell.work.is_empty() {
@@ -212,7 +222,7 @@ impl MergeQueue {
         }
     }
 
-    /// Removes what was taken from the first `depth` that wait; the others keep their order.
+    /// Removes the posted requests from the first `depth` waiting ones; the others retain their order.
     fn forget_taken(&mut self, depth: usize) {
         let mut to = depth;
         for from in (0..depth).rev() {
@@ -224,6 +234,7 @@ impl MergeQueue {
         self.held.drain(..to);
     }
 
+    /// Updates the counters.
     fn count(&mut self, doorbell: &Doorbell) {
         let (work, counts) = (doorbell.work.len() as u64, &mut self.counts);
         let reads = doorbell.work.iter().filter(|work| work.direction == Direction::Read).count() as u64;
@@ -234,8 +245,8 @@ impl MergeQueue {
         counts.doorbells += u64::from(work > 0);
     }
 
-    /// A work request has ended, well or not, or was not posted after all: nothing of it is under way any more, and its
-    /// part of the pool is free.
+    /// Called when a work request has ended, successfully or not, or could not be posted. It is no longer in flight,
+    /// and its range of the pool is free.
     pub fn ended(&mut self, work: &Work) {
         let bytes = counted(work.span.len_bytes());
         self.held_back = None;
@@ -246,28 +257,28 @@ impl MergeQueue {
         self.admission.ended(bytes);
     }
 
-    /// Gives back, in their order, the requests that are not under way.
+    /// Removes the waiting requests and returns them in the order of submission.
     pub fn take_held(&mut self) -> impl Iterator<Item = Request> {
         self.held.drain(..).map(|held| held.request)
     }
 
-    /// How many requests wait.
+    /// Returns the number of waiting requests.
     #[cfg(test)]
     pub fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// How many work requests are under way.
+    /// Returns the number of work requests in flight.
     pub const fn in_flight(&self) -> usize {
         self.in_flight_work
     }
 
-    /// How many bytes are under way, as admission counts them.
+    /// Returns the number of bytes in flight, as admission control counts them.
     pub const fn in_flight_bytes(&self) -> u64 {
         self.in_flight_bytes
     }
 
-    /// What went through so far.
+    /// Returns the counters.
     pub const fn counts(&self) -> Counts {
         self.counts
     }

@@ -1,18 +1,18 @@
-//! What is asked for: a range of remote memory, and whether it is read or written.
+//! Requests: a range of remote memory, the direction, and the kind of local memory.
 
-/// Which way bytes go.
+/// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
-    /// From remote memory to here: a READ.
+    /// From remote to local memory: a READ.
     Read,
-    /// From here to remote memory: a WRITE.
+    /// From local to remote memory: a WRITE.
     Write,
 }
 
-/// A range of remote memory; never empty, and its end does not overflow.
+/// A range of remote memory. Invariant: it is not empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Span {
-    /// Which memory: what is in two of them is never adjacent and never overlaps.
+    /// Number of the grant. Ranges of different grants are never adjacent and never overlap.
     pub region: u32,
     /// Offset of the first byte.
     pub start: u64,
@@ -21,7 +21,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// The range of `len_bytes` at `start`; `None` if it is empty or its end overflows.
+    /// Creates the range of `len_bytes` at `start`. Returns `None` if it is empty or its end overflows.
     pub const fn new(region: u32, start: u64, len_bytes: u64) -> Option<Self> {
         match start.checked_add(len_bytes) {
             Some(end) if len_bytes > 0 => Some(Self { region, start, end }),
@@ -29,43 +29,43 @@ impl Span {
         }
     }
 
-    /// Its length.
+    /// Returns the length in bytes.
     pub const fn len_bytes(&self) -> u64 {
         self.end - self.start
     }
 
-    /// Whether they have a byte in common.
+    /// Returns whether the ranges have a byte in common.
     pub const fn overlaps(&self, other: &Self) -> bool {
         self.region == other.region && self.start < other.end && other.start < self.end
     }
 
-    /// Whether `next` begins where this ends.
+    /// Returns whether `next` begins at the end of this range.
     pub const fn is_followed_by(&self, next: &Self) -> bool {
         self.region == next.region && self.end == next.start
     }
 }
 
-/// What local memory a request needs.
+/// Kind of local memory of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Memory {
-    /// A part of the registered pool (preMR): its bytes are copied there, or from there.
+    /// Copied through a range of the registered pool (preMR).
     Pool,
-    /// None: its memory is registered, and takes a gather/scatter element.
+    /// Registered memory, which needs a scatter/gather element of its own.
     Registered,
-    /// None: its memory is registered when it is posted (dynMR). It goes alone: next to what that costs, and to what so
-    /// many bytes take, merging and chaining save nothing.
+    /// Registered when the request is posted (dynMR). Such a request is posted alone: compared with the cost of the
+    /// registration and of the transfer, merging and chaining save nothing.
     Alone,
 }
 
 /// A request to read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What its owner calls it.
+    /// Number of the request at the caller.
     pub id: u32,
-    /// Which way.
+    /// Whether the range is read or written.
     pub direction: Direction,
-    /// What of the remote memory.
+    /// Range of remote memory.
     pub span: Span,
-    /// What of the local memory.
+    /// Kind of local memory.
     pub memory: Memory,
 }

@@ -1,4 +1,4 @@
-//! Random requests, and what each of them must bring.
+//! Random requests, with the expected result of each.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -8,16 +8,16 @@ use farcall_io::*;
 use farcall_link::{Nic, Region, SplitMix64};
 use farcall_verbs::Access;
 
-/// What a request carries: its number, and the bytes that it must read.
+/// Context of a request: its number, and the bytes that it must read.
 #[derive(Debug)]
 pub struct Asked {
     pub id: usize,
     pub wanted: Vec<u8>,
-    /// Of the attached memory that it uses.
+    /// Slot of the attached memory that it uses.
     slot: Option<usize>,
 }
 
-/// Keeps what it is told.
+/// Handler that collects completed requests.
 #[derive(Clone, Default)]
 pub struct Told(Arc<Mutex<Vec<Done<Asked>>>>);
 
@@ -37,7 +37,7 @@ impl Told {
 
 pub const GRANTED: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE);
 
-/// Short sizes, so that everything happens often.
+/// Small sizes, so that every case occurs often.
 pub const SMALL: Config = Config {
     connections: 4,
     combining: Combining::MergeAndChain,
@@ -50,12 +50,12 @@ pub const SMALL: Config = Config {
     send_depth: 16,
 };
 
-/// Bytes of the remote memory that random requests use.
+/// Length in bytes of the remote memory that random requests access.
 pub const SPAN: usize = 40_000;
 const LONGEST: u64 = 5_000;
 const SLOTS: usize = 16;
 
-/// Both ends in one process.
+/// Both sides of a session in one process.
 pub struct Ends {
     pub session: Session<Told>,
     pub poller: Poller<Told>,
@@ -87,11 +87,11 @@ pub fn asked(id: usize, wanted: Vec<u8>) -> Asked {
     Asked { id, wanted, slot: None }
 }
 
-/// Makes random requests, and executes them one after another on memory of its own.
+/// Creates random requests, and executes them one after another on a model of the remote memory.
 pub struct Load {
     rng: SplitMix64,
     model: Vec<u8>,
-    /// Where it reads and writes.
+    /// Offset of the model in the remote memory.
     first: usize,
     last_end: usize,
     next: usize,
@@ -100,7 +100,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Of all requests between `first` and `first + len_bytes`.
+    /// Creates a load of requests in the range from `first` to `first + len_bytes`.
     pub fn new(seed: u64, nic: &Nic, session: &Session<Told>, first: usize, len_bytes: usize) -> Self {
         let region = Region::alloc(&*nic.pd, SLOTS * LONGEST as usize, Access::LOCAL_WRITE).unwrap();
         Self {
@@ -114,7 +114,7 @@ impl Load {
         }
     }
 
-    /// How many requests were made.
+    /// Returns the number of requests created.
     pub fn count(&self) -> usize {
         self.next
     }
@@ -123,10 +123,10 @@ impl Load {
         self.rng.below(100) < percent
     }
 
-    /// The next request.
+    /// Creates the next request.
     pub fn request(&mut self) -> Request<Asked> {
         let all = self.model.len();
-        // Half of them go on where the last one ended; some crowd on few bytes.
+        // Half of them begin at the end of the previous one; some are concentrated on a few bytes.
         let at = match self.rng.below(4) {
             0 | 1 => self.last_end,
             2 => self.rng.below(2_000) as usize,
@@ -161,7 +161,7 @@ impl Load {
         Request { direction, grant: 0, offset, buffer, context: Asked { id, wanted, slot } }
     }
 
-    /// Checks what a request brought that is over.
+    /// Checks the result of a request that has completed.
     pub fn check(&mut self, done: Done<Asked>) -> Result<(), Failure> {
         let Asked { id, wanted, slot } = done.context;
         let len_bytes = done.buffer.len_bytes();
@@ -183,7 +183,7 @@ impl Load {
         Ok(())
     }
 
-    /// Checks what the peer's memory holds when all is over.
+    /// Checks the peer's memory after all requests have completed.
     pub fn check_memory(&self, memory: &Region) {
         let mut found = vec![0; self.model.len()];
         memory.copy_out(self.first, &mut found);

@@ -1,4 +1,4 @@
-//! A cluster's place in etcd.
+//! The keys of a cluster in etcd.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,15 +13,16 @@ const SCHEME: &str = "etcd://";
 const ROOT: &str = "/farcall/memory/v1";
 const CLUSTER_CHARS_MAX: usize = 64;
 
-/// Where the memory nodes of a cluster register: `etcd://HOST:PORT,.../CLUSTER`. The servers are those of one etcd,
-/// which is asked over HTTP: without TLS, and without a password. Who can write there decides which nodes clients use.
+/// Directory in which the memory nodes of a cluster register: `etcd://HOST:PORT,.../CLUSTER`. The servers belong to one
+/// etcd cluster, which is accessed over HTTP without TLS and without a password. Any process that can write to it
+/// determines which nodes clients use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory {
     endpoints: Vec<String>,
     cluster: String,
 }
 
-/// A text that names no directory.
+/// The text is not the name of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is not etcd://HOST:PORT,.../CLUSTER, with a name of letters, digits, '.', '_' and '-'")]
 pub struct ParseError(String);
@@ -57,7 +58,7 @@ impl fmt::Display for Directory {
 }
 
 impl Directory {
-    /// Whether a text is meant to name one.
+    /// Returns whether the text has the scheme of a directory. Its other parts may still be invalid.
     pub fn is_meant_by(text: &str) -> bool {
         text.starts_with(SCHEME)
     }
@@ -78,15 +79,16 @@ impl Directory {
         format!("{ROOT}/{}/volumes/{volume}", self.cluster)
     }
 
-    /// The nodes that are registered, the longest registered first: at most [`NODES_MAX`]. What no node of this release
-    /// wrote is left out, and told of.
+    /// Returns at most [`NODES_MAX`] registered nodes, in the order of registration. Keys that are not those of a node
+    /// of this release are logged and omitted.
     ///
     /// # Errors
-    /// If etcd does not answer, or refuses.
+    /// If no etcd server responds, or one refuses the request.
     pub fn nodes(&self) -> Result<Vec<SocketAddr>, EtcdError> {
         self.nodes_by(&self.etcd())
     }
 
+    /// Like [`Directory::nodes`], over an existing client.
     pub(super) fn nodes_by(&self, etcd: &Etcd) -> Result<Vec<SocketAddr>, EtcdError> {
         let prefix = self.nodes_prefix();
         let pairs = etcd.get_all(&prefix, NODES_MAX)?;
@@ -101,10 +103,11 @@ impl Directory {
         Ok(pairs.into_iter().filter_map(told).collect())
     }
 
-    /// The nodes that had a volume when it was mounted last; none if it was never mounted by this directory.
+    /// Returns the nodes that may have the volume, as recorded by [`Directory::note_volume`]. The list is empty if the
+    /// directory has no record of the volume.
     ///
     /// # Errors
-    /// If etcd does not answer, or refuses, or what is there is none of ours.
+    /// If no etcd server responds, one refuses the request, or the record is not one of this release.
     pub fn nodes_of_volume(&self, volume: &str) -> Result<Vec<SocketAddr>, EtcdError> {
         let Some(value) = self.etcd().get(&self.volume_key(volume))? else { return Ok(Vec::new()) };
         let record = Record::parse(&value);
@@ -112,18 +115,19 @@ impl Directory {
         record.map(|record| record.nodes().to_vec()).map_err(|error| foreign(error.to_string()))
     }
 
-    /// Notes which nodes have a volume: the next mount asks them, too, whether they are registered then or not.
+    /// Records which nodes have a volume. The next mount also queries these nodes, even if they are not registered
+    /// then.
     ///
     /// # Errors
-    /// If etcd does not answer, or refuses.
+    /// If no etcd server responds, or one refuses the request.
     pub fn note_volume(&self, volume: &str, nodes: Vec<SocketAddr>) -> Result<(), EtcdError> {
         self.etcd().put(&self.volume_key(volume), &Record::new(nodes).to_bytes(), None)
     }
 
-    /// A volume is no more.
+    /// Deletes the record of a volume.
     ///
     /// # Errors
-    /// If etcd does not answer, or refuses.
+    /// If no etcd server responds, or one refuses the request.
     pub fn forget_volume(&self, volume: &str) -> Result<(), EtcdError> {
         self.etcd().delete(&self.volume_key(volume))
     }

@@ -1,5 +1,5 @@
-//! The few calls of etcd that are needed, over its JSON gateway (`/v3/...`): 64-bit numbers are strings there, bytes
-//! are base64.
+//! Client for the required calls of etcd over its JSON gateway (`/v3/...`), which encodes 64-bit numbers as strings and
+//! bytes in base64.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -12,51 +12,51 @@ use serde_json::{Value, json};
 use thiserror::Error;
 use ureq::Agent;
 
-/// How long one server may take to answer.
+/// Timeout of a call to one server.
 const CALL_MAX: Duration = Duration::from_secs(2);
-/// The longest answer that is read: as many records as are looked at, each as long as it may be.
+/// Maximum length of a response in bytes: enough for the maximum number of records of maximum length, in base64.
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
 
-/// Why etcd is of no help.
+/// Reason why a call to etcd failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EtcdError {
-    /// None of its servers answers.
+    /// No server responds.
     #[error("no etcd server answers: {0}")]
     Away(String),
-    /// One answered, and refused.
+    /// A server refused the call.
     #[error("etcd at {endpoint} refuses: {why}")]
     Refused {
-        /// Which server.
+        /// Address of the server.
         endpoint: String,
-        /// What it says.
+        /// Its error message.
         why: String,
     },
-    /// What it answered cannot be understood.
+    /// The response is invalid.
     #[error("what answers at {endpoint} is no etcd of version 3.4 or later: {why}")]
     Foreign {
-        /// Which server.
+        /// Address of the server.
         endpoint: String,
-        /// What is wrong.
+        /// Description of the error.
         why: String,
     },
 }
 
-/// A lease of etcd's: keys under it go when nobody keeps it alive.
+/// Identifier of an etcd lease. When the lease expires without renewal, etcd deletes its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lease(String);
 
-/// A key, and what it holds.
+/// A key with its value.
 pub(super) struct Pair {
     pub key: Vec<u8>,
     pub value: Vec<u8>,
 }
 
-/// The servers of one etcd.
+/// Client of one etcd cluster.
 pub(super) struct Etcd {
     agent: Agent,
     endpoints: Vec<String>,
-    /// Which answered last.
+    /// Index of the server that responded last.
     last: Cell<usize>,
 }
 
@@ -73,14 +73,14 @@ struct Alive {
 
 #[derive(Deserialize)]
 struct AliveResult {
-    /// It is left out if the lease is over.
+    /// Omitted if the lease has expired.
     #[serde(rename = "TTL", default)]
     ttl: String,
 }
 
 #[derive(Deserialize)]
 struct Found {
-    /// Every etcd sends one.
+    /// Every etcd server sends a header, so its absence indicates another program.
     #[serde(rename = "header")]
     _header: IgnoredAny,
     #[serde(default)]
@@ -97,12 +97,12 @@ struct FoundPair {
 impl Etcd {
     pub fn new(endpoints: Vec<String>) -> Self {
         let config = Agent::config_builder().timeout_global(Some(CALL_MAX)).http_status_as_error(false);
-        // It is a part of the cluster: no proxy is between.
+        // etcd is part of the cluster, so it is reached without a proxy.
         let agent = config.proxy(None).max_redirects(0).build().into();
         Self { agent, endpoints, last: Cell::new(0) }
     }
 
-    /// Asks one server after another, beginning with that which answered last.
+    /// Calls one server after another until one responds, beginning with the one that responded last.
     fn call<T: for<'de> Deserialize<'de>>(&self, path: &str, request: &Value) -> Result<T, EtcdError> {
         let first = self.last.get();
         let mut problems = Vec::new();
@@ -120,7 +120,7 @@ impl Etcd {
         Err(EtcdError::Away(problems.join("; ")))
     }
 
-    /// The outer error is that of a server which cannot be reached, or cannot answer now.
+    /// Calls one server. The outer error means that the server is unreachable or temporarily unable to respond.
     fn call_one<T: for<'de> Deserialize<'de>>(
         &self,
         endpoint: &str,
@@ -131,7 +131,7 @@ impl Etcd {
         let mut response = self.agent.post(url).send(request.to_string())?;
         let status = response.status();
         if status.is_server_error() {
-            // It has no leader now, for example.
+            // For example, the cluster currently has no leader.
             return Err(ureq::Error::StatusCode(status.as_u16()));
         }
         let bytes = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
@@ -146,21 +146,24 @@ impl Etcd {
         Ok(parsed.map_err(|error| EtcdError::Foreign { endpoint, why: error.to_string() }))
     }
 
+    /// Creates a lease that expires after `term` without renewal.
     pub fn grant(&self, term: Duration) -> Result<Lease, EtcdError> {
         let request = json!({ "TTL": term.as_secs().to_string() });
         self.call("lease/grant", &request).map(|granted: Granted| Lease(granted.id))
     }
 
-    /// Whether the lease lasts on.
+    /// Renews a lease. Returns false if it has expired.
     pub fn keep_alive(&self, lease: &Lease) -> Result<bool, EtcdError> {
         let alive: Alive = self.call("lease/keepalive", &json!({ "ID": lease.0 }))?;
         Ok(!matches!(alive.result.ttl.as_str(), "" | "0"))
     }
 
+    /// Ends a lease, which deletes its keys.
     pub fn revoke(&self, lease: &Lease) -> Result<(), EtcdError> {
         self.call("lease/revoke", &json!({ "ID": lease.0 })).map(|_: Value| ())
     }
 
+    /// Stores a value, under a lease if one is given.
     pub fn put(&self, key: &str, value: &[u8], lease: Option<&Lease>) -> Result<(), EtcdError> {
         let mut request = json!({ "key": STANDARD.encode(key), "value": STANDARD.encode(value) });
         if let Some(lease) = lease {
@@ -169,19 +172,21 @@ impl Etcd {
         self.call("kv/put", &request).map(|_: Value| ())
     }
 
+    /// Deletes a key.
     pub fn delete(&self, key: &str) -> Result<(), EtcdError> {
         self.call("kv/deleterange", &json!({ "key": STANDARD.encode(key) })).map(|_: Value| ())
     }
 
+    /// Returns the value of a key, or `None` if there is no such key.
     pub fn get(&self, key: &str) -> Result<Option<Vec<u8>>, EtcdError> {
         let found = self.range(&json!({ "key": STANDARD.encode(key) }))?;
         Ok(found.into_iter().next().map(|pair| pair.value))
     }
 
-    /// At most so many keys that begin so, oldest first.
+    /// Returns at most `count_max` keys with this prefix, the oldest first.
     pub fn get_all(&self, prefix: &str, count_max: usize) -> Result<Vec<Pair>, EtcdError> {
         let mut end = prefix.as_bytes().to_vec();
-        // A prefix is text: its last byte is below 0xFF.
+        // The prefix is UTF-8, so its last byte is below 0xFF.
         if let Some(last) = end.last_mut() {
             *last += 1;
         }

@@ -1,4 +1,4 @@
-//! Nodes that register later.
+//! Joining of nodes that register after an address space was opened.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,28 +11,28 @@ use super::etcd::{Etcd, EtcdError};
 use super::rounds::Rounds;
 use crate::RemoteMemory;
 
-/// How often etcd is asked.
+/// Interval between queries of etcd.
 const LOOK_PERIOD: Duration = Duration::from_secs(2);
 
-/// Has nodes that register join an address space, until this is dropped.
+/// Until this value is dropped, nodes that register join an address space.
 pub struct Joining {
     _rounds: Rounds,
 }
 
 impl Joining {
-    /// Begins at once with those that are registered. The address space is not kept open by this.
+    /// Starts a thread that queries etcd, the first time immediately. The thread does not keep the address space open.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// If the thread cannot be created.
     pub fn start(directory: Directory, memory: &Arc<RemoteMemory>) -> io::Result<Self> {
         Self::start_with(directory, memory, None)
     }
 
-    /// As [`Joining::start`], for a volume: that a node may have it is noted in etcd before it joins
+    /// Like [`Joining::start`], for a volume: before a node joins, etcd records that it may have the volume
     /// ([`Directory::note_volume`]).
     ///
     /// # Errors
-    /// As there.
+    /// If the thread cannot be created.
     pub fn of_volume(directory: Directory, memory: &Arc<RemoteMemory>, volume: String) -> io::Result<Self> {
         Self::start_with(directory, memory, Some(volume))
     }
@@ -49,17 +49,21 @@ impl Joining {
     }
 }
 
+/// State of the thread.
 struct Seen {
     directory: Directory,
     etcd: Etcd,
     memory: Weak<RemoteMemory>,
+    /// Name of the volume; `None` if the address space is not a volume.
     volume: Option<String>,
-    /// Those that were there at the last look.
+    /// Nodes that the last successful query returned.
     known: BTreeSet<SocketAddr>,
+    /// Whether the last query failed. Only the first failure of a series is logged.
     is_away: bool,
 }
 
 impl Seen {
+    /// Queries etcd, and lets the nodes that were not known join.
     fn look(&mut self) {
         let found = self.directory.nodes_by(&self.etcd).and_then(|nodes| {
             let nodes = BTreeSet::from_iter(nodes);
@@ -77,7 +81,7 @@ impl Seen {
         self.known = nodes;
     }
 
-    /// Notes that these nodes may have the volume, too.
+    /// Adds these nodes to the record of the volume.
     fn note(&self, nodes: impl Iterator<Item = SocketAddr>) -> Result<(), EtcdError> {
         let (Some(volume), mut nodes) = (&self.volume, nodes.peekable()) else { return Ok(()) };
         if nodes.peek().is_none() {

@@ -1,16 +1,16 @@
-//! Which memory nodes there are, as etcd knows: nodes register under a lease, clients look for them now and then.
+//! Discovery of memory nodes through etcd: nodes register under a lease, and clients query etcd periodically.
 //!
 //! ```text
-//! /farcall/memory/v1/CLUSTER/nodes/ADDRESS     a node that runs, under a lease of its own
-//! /farcall/memory/v1/CLUSTER/volumes/VOLUME    where a volume was when it was mounted last
+//! /farcall/memory/v1/CLUSTER/nodes/ADDRESS     a running node, under a lease of its own
+//! /farcall/memory/v1/CLUSTER/volumes/VOLUME    the nodes that may have the volume
 //! ```
 //!
-//! Nothing that is in use depends on etcd: nodes serve and clients go on while it is away; only nobody new is found.
-//! Whether a node is to be used its clients judge by themselves, from its answers: a key that goes says nothing.
+//! Running nodes and clients do not depend on etcd. While it is unreachable they continue, and only new nodes are not
+//! found. A client decides from the replies of a node whether to use it, never from the absence of its key.
 //!
-//! - [`Directory`] is a cluster's place in etcd: `etcd://HOST:PORT,.../CLUSTER`.
+//! - [`Directory`] names the keys of a cluster in etcd: `etcd://HOST:PORT,.../CLUSTER`.
 //! - [`Registration`] keeps a node registered.
-//! - [`Joining`] has nodes that register join an address space that is in use.
+//! - [`Joining`] adds nodes that register later to an open address space.
 
 mod directory;
 mod etcd;

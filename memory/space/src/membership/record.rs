@@ -1,17 +1,17 @@
-//! What is written in etcd: JSON, with a version. Whoever can write there may have written it.
+//! Records in etcd: JSON with a version. They are untrusted input, since other programs may write to etcd.
 
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Nodes of one cluster that are looked at.
+/// Maximum number of nodes of a cluster that are used.
 pub const NODES_MAX: usize = 64;
 const VERSION: u32 = 1;
-/// The longest value that is read.
+/// Maximum length of a record in bytes.
 const BYTES_MAX: usize = 64 << 10;
 
-/// What a key holds: of a node nothing but the version, of a volume the nodes that have it.
+/// Value of a key: only the version for a node; the nodes that have it for a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     version: u32,
@@ -19,7 +19,7 @@ pub struct Record {
     nodes: Vec<SocketAddr>,
 }
 
-/// A value that is none of ours.
+/// The value is not a record of this release.
 #[derive(Debug, Error)]
 #[error("{what}; it was written by something else, or by another release")]
 pub struct ForeignRecord {
@@ -31,26 +31,26 @@ fn foreign(what: impl Into<String>) -> ForeignRecord {
 }
 
 impl Record {
-    /// A record with these nodes.
+    /// Creates a record with these nodes.
     pub fn new(nodes: Vec<SocketAddr>) -> Self {
         Self { version: VERSION, nodes }
     }
 
-    /// The nodes of a volume.
+    /// Returns the nodes of a volume.
     pub fn nodes(&self) -> &[SocketAddr] {
         &self.nodes
     }
 
-    /// As etcd keeps it.
+    /// Encodes the record.
     pub fn to_bytes(&self) -> Vec<u8> {
-        // Numbers and addresses: nothing that JSON cannot say.
+        // Numbers and addresses can always be encoded as JSON.
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// Reads what a key holds.
+    /// Decodes the value of a key.
     ///
     /// # Errors
-    /// If it is too long, not of this version, or names too many nodes.
+    /// If it is too long, is not valid JSON, has another version, or contains too many nodes.
     pub fn parse(bytes: &[u8]) -> Result<Self, ForeignRecord> {
         if bytes.len() > BYTES_MAX {
             return Err(foreign(format!("a record of {} bytes", bytes.len())));
@@ -66,10 +66,10 @@ impl Record {
         Ok(record)
     }
 
-    /// The node that a key is of, which is all behind the cluster's prefix.
+    /// Decodes the address of a node from its key without the prefix of the cluster.
     ///
     /// # Errors
-    /// If that is no address.
+    /// If it is not an address.
     pub fn parse_node(key: &[u8]) -> Result<SocketAddr, ForeignRecord> {
         let text = std::str::from_utf8(key).ok().and_then(|text| text.parse().ok());
         text.ok_or_else(|| foreign(format!("{:?} is no address", String::from_utf8_lossy(key))))

@@ -1,4 +1,4 @@
-//! A node in the directory.
+//! Registration of a node in the directory.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,21 +8,22 @@ use super::etcd::{Etcd, EtcdError, Lease};
 use super::record::Record;
 use super::rounds::Rounds;
 
-/// For so long a node is found that has died.
+/// Term of the lease. A node that has exited without deregistering can be found for this time.
 const TERM: Duration = Duration::from_secs(10);
+/// Interval between renewals of the lease.
 const KEEP_PERIOD: Duration = Duration::from_secs(3);
 
-/// A node is found by others until this is dropped. While etcd is away the node serves on, and registers again when it
-/// is back.
+/// Keeps a node registered until this value is dropped. If etcd becomes unreachable, the node continues to serve, and
+/// it registers again when etcd responds.
 pub struct Registration {
     _rounds: Rounds,
 }
 
 impl Registration {
-    /// Registers a node by the address that others reach it at.
+    /// Registers a node under the address at which clients reach it.
     ///
     /// # Errors
-    /// If etcd does not answer, or refuses, or the system gives no thread.
+    /// If no etcd server responds, one refuses the request, or the thread for renewals cannot be created.
     pub fn start(directory: &Directory, address: SocketAddr) -> Result<Self, EtcdError> {
         let (etcd, key) = (directory.etcd(), directory.node_key(address));
         let mut registered = Registered { etcd, key, lease: None, is_away: false };
@@ -33,14 +34,17 @@ impl Registration {
     }
 }
 
+/// State of the thread for renewals.
 struct Registered {
     etcd: Etcd,
     key: String,
     lease: Option<Lease>,
+    /// Whether the last renewal failed. Only changes are logged.
     is_away: bool,
 }
 
 impl Registered {
+    /// Creates a lease and the key of the node under it.
     fn register(&mut self) -> Result<(), EtcdError> {
         let lease = self.etcd.grant(TERM)?;
         self.etcd.put(&self.key, &Record::new(Vec::new()).to_bytes(), Some(&lease))?;
@@ -48,7 +52,7 @@ impl Registered {
         Ok(())
     }
 
-    /// Keeps the lease alive, and takes another one if it is over.
+    /// Renews the lease; registers again with a new lease if it has expired.
     fn renew(&mut self) -> Result<(), EtcdError> {
         match &self.lease {
             Some(lease) if self.etcd.keep_alive(lease)? => Ok(()),
@@ -56,6 +60,7 @@ impl Registered {
         }
     }
 
+    /// Renews the registration, and logs a change of the outcome.
     fn turn(&mut self) {
         let renewed = self.renew();
         match &renewed {

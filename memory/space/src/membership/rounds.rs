@@ -1,19 +1,19 @@
-//! A thread that looks now and then.
+//! Periodic task in a thread of its own.
 
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Something that is done now and then by a thread of its own, until this is dropped: then a turn that has begun ends.
+/// Runs a task periodically in a thread of its own until this value is dropped. Dropping waits for a run in progress.
 pub(super) struct Rounds {
-    /// Nothing is ever sent: the thread ends when this is gone.
+    /// Nothing is sent over this channel; the thread ends when the sender is dropped.
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Rounds {
-    /// The first turn is at once.
+    /// Starts the thread, which calls `turn` immediately and then again after every `period`.
     pub fn start(name: &str, period: Duration, mut turn: impl FnMut() + Send + 'static) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel::<()>();
         let run = move || {

@@ -1,4 +1,4 @@
-//! Work requests and doorbells for scripted patterns: those of RDMAbox, figure 4 and table I.
+//! Numbers of work requests and doorbells for scripted patterns: those of RDMAbox, figure 4 and table I.
 
 use super::*;
 use crate::Window;
@@ -21,7 +21,7 @@ fn push(queue: &mut MergeQueue, direction: Direction, page: u64) {
     queue.push(Request { id, direction, span, memory: Memory::Pool });
 }
 
-/// Takes all that can be posted, and lets it end.
+/// Posts all that can be posted, then ends it.
 fn drain(queue: &mut MergeQueue) {
     let (mut doorbell, mut ended) = (Doorbell::default(), Vec::new());
     while queue.next(16, &mut doorbell) {
@@ -30,7 +30,8 @@ fn drain(queue: &mut MergeQueue) {
     ended.iter().for_each(|work| queue.ended(work));
 }
 
-/// Groups of pages that stack up together; work requests and doorbells under each way of combining.
+/// Checks the numbers of work requests and doorbells under each kind of combining. The pages of a group accumulate
+/// before they are posted.
 fn check(groups: &[&[u64]], direction: Direction, wanted: [(Combining, u64, u64); 4]) {
     for (combining, work, doorbells) in wanted {
         let mut queue = queue(combining);
@@ -51,7 +52,8 @@ use Combining::{Doorbell as Chain, Merge, MergeAndChain as Hybrid, Single};
 
 #[test]
 fn figure_4() {
-    // Threads 0 to 4 bring adjacent requests together, 5 and 6 two that are not adjacent, 7 one alone.
+    // Threads 0 to 4 submit adjacent requests at the same time, threads 5 and 6 two that are not adjacent, thread 7 a
+    // single one.
     for direction in [Direction::Read, Direction::Write] {
         let groups: [&[u64]; 3] = [&[10, 11, 12, 13, 14], &[30, 50], &[70]];
         check(&groups, direction, [(Single, 8, 8), (Chain, 8, 3), (Merge, 4, 4), (Hybrid, 4, 3)]);
@@ -73,8 +75,8 @@ fn alone_each_request_is_posted_at_once_whatever_the_way() {
     check(&alone, Direction::Read, [(Single, 4, 4), (Chain, 4, 4), (Merge, 4, 4), (Hybrid, 4, 4)]);
 }
 
-/// Table I: of 13.2 million requests to read, as many are work requests with doorbells alone, and 11 million, 0.83 of
-/// them, with merging, chained or not. Of six that stack up two are adjacent here.
+/// Table I: 13.2 million requests to read result in as many work requests if they are only chained, and in 11 million
+/// (0.83 of them) if they are merged, chained or not. Here, two of six accumulated requests are adjacent.
 #[test]
 fn table_1_chaining_saves_no_work_request_and_merging_as_many_with_it_as_without() {
     let six: [&[u64]; 2] = [&[0, 10, 20, 21, 30, 40], &[100, 90, 80, 70, 60, 61]];
@@ -144,7 +146,7 @@ fn what_the_window_holds_back_merges() {
     (0..4).for_each(|page| push(&mut queue, Direction::Write, 10 * page));
     assert!(queue.next(16, &mut doorbell));
     assert_eq!((doorbell.work.len(), queue.in_flight_bytes()), (4, 4 * PAGE));
-    // The window is full. Of these eight, not adjacent as they come, two work requests are made.
+    // The window is full. These eight requests, which are not adjacent in this order, become two work requests.
     for page in [100, 102, 101, 103, 200, 201, 203, 202] {
         push(&mut queue, Direction::Write, page);
         let mut nothing = Doorbell::default();
@@ -165,7 +167,7 @@ fn nothing_passes_what_the_window_holds_back_and_nothing_waits_for_ever() {
     let mut doorbell = Doorbell::default();
     push(&mut queue, Direction::Read, 0);
     assert!(queue.next(16, &mut doorbell));
-    // Longer than the window: it goes alone, and what is short behind it waits.
+    // This request is longer than the window: it is posted alone, and the short one behind it waits.
     let span = Span::new(0, 100 * PAGE, 5 * PAGE).unwrap();
     queue.push(Request { id: 99, direction: Direction::Read, span, memory: Memory::Pool });
     push(&mut queue, Direction::Read, 50);
@@ -223,7 +225,7 @@ fn what_is_held_back_goes_when_the_policy_changes_its_mind() {
     }
     is_open.store(true, Relaxed);
     push(&mut queue, Direction::Write, 13);
-    // Though nothing has ended.
+    // Posted although no work request has ended.
     assert!(queue.next(16, &mut doorbell));
     assert_eq!((doorbell.work.len(), doorbell.members.len(), queue.counts().window_stalls), (1, 4, 3));
 }

@@ -1,5 +1,5 @@
-//! Against a model that executes requests one after another: whatever is merged, chained and held back, and however
-//! devices mix what is under way, every read brings the same bytes and memory ends the same.
+//! Comparison with a model that executes requests one after another. Every read returns the same bytes, and the final
+//! memory is the same, whatever is merged, chained and held back, and however devices interleave work in flight.
 
 use super::*;
 use crate::Window;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 const MEMORY: usize = 64;
 
-/// Work that a device executes byte by byte, in any order, and when it likes.
+/// Work that a device executes byte by byte, in any order and at any time.
 struct UnderWay {
     work: Work,
     members: Vec<Request>,
@@ -17,18 +17,18 @@ struct UnderWay {
 
 struct Device {
     memory: [u8; MEMORY],
-    /// What each request to read has brought.
+    /// Bytes that each request has read.
     brought: Vec<Vec<u8>>,
     under_way: Vec<UnderWay>,
 }
 
-/// What a request writes there.
+/// Returns the byte that request `id` writes at offset `at`.
 fn byte_of(id: u32, at: u64) -> u8 {
     (id as u8).wrapping_mul(37).wrapping_add(at as u8) | 1
 }
 
 impl Device {
-    /// Executes one byte of one work request; returns one that has ended.
+    /// Executes one byte of one work request. Returns the work request if this was its last byte.
     fn step(&mut self, choice: usize) -> Option<Work> {
         let which = choice % self.under_way.len();
         let one = &mut self.under_way[which];
@@ -54,7 +54,7 @@ fn post(queue: &mut MergeQueue, room: usize, device: &mut Device) -> Result<bool
     let mut covered = 0;
     for work in doorbell.work {
         let members = doorbell.members[work.members.clone()].to_vec();
-        // Its requests lie one after another and fill it.
+        // Its requests are contiguous and cover its range.
         prop_assert_eq!(work.members.start, covered);
         covered = work.members.end;
         let mut at = work.span.start;
@@ -86,7 +86,7 @@ fn limits() -> impl Strategy<Value = (Limits, u64, usize)> {
     )
 }
 
-/// A request, which memory it uses, and what to do after it came.
+/// A request (whether it reads, start, length, kind of memory), and the steps after its submission.
 type Step = ((bool, u64, u64, usize), Vec<(bool, usize)>);
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -125,7 +125,7 @@ proptest! {
                 }
             }
         }
-        // All ends: whenever nothing is under way, something can be posted.
+        // All work ends: whenever nothing is in flight, something can be posted.
         while queue.held() > 0 || !device.under_way.is_empty() {
             let posted = post(&mut queue, 4, &mut device)?;
             prop_assert!(posted || !device.under_way.is_empty(), "{} requests wait for nothing", queue.held());
@@ -147,7 +147,7 @@ proptest! {
         }
     }
 
-    /// What table I says of every load: chaining saves no work request.
+    /// The result of table I for every load: chaining saves no work request.
     #[test]
     fn merging_saves_as_much_with_chaining_as_without(
         pages in Just((0..60_u64).collect::<Vec<_>>()).prop_shuffle(), count in 1..60_usize
@@ -182,7 +182,7 @@ fn a_read_waits_for_the_write_that_it_overlaps_and_passes_others() {
     push(&mut queue, 0, Direction::Write, 0);
     push(&mut queue, 1, Direction::Read, 5);
     push(&mut queue, 2, Direction::Read, 50);
-    // It overlaps the read that waits, though nothing under way.
+    // It overlaps the waiting read, but nothing in flight.
     push(&mut queue, 3, Direction::Write, 12);
     let mut doorbell = Doorbell::default();
     let ids = |doorbell: &Doorbell| doorbell.members.iter().map(|m| m.id).collect::<Vec<_>>();
