@@ -14,7 +14,7 @@ import (
 	"unsafe"
 )
 
-// closeMax is how long Close waits until what was written has arrived.
+// closeMax is the maximum time for which Close waits until the written bytes have arrived.
 const closeMax = time.Second
 
 // Conn is an end of a byte stream.
@@ -22,7 +22,7 @@ type Conn struct {
 	waiter        waiter
 	stream        *C.farcall_stream
 	local, remote Addr
-	// Moved with the waiter's lock held.
+	// Read and changed with the lock of waiter held.
 	readDeadline, writeDeadline time.Time
 }
 
@@ -49,14 +49,14 @@ func newConn(stream *C.farcall_stream, local Addr) (*Conn, error) {
 	return conn, nil
 }
 
-// ready says of reading and of writing whether it would go on now, or fail.
+// ready returns whether a read and a write could proceed, or fail, without waiting.
 func (c *Conn) ready() [2]bool {
 	var readable, writable C.int
 	err := outcome(func() C.int { return C.farcall_stream_ready(c.stream, &readable, &writable) })
 	return [2]bool{err != nil || readable != 0, err != nil || writable != 0}
 }
 
-// named is an error as package net gives it: io.EOF as it is.
+// named converts an error to the form of package net, except io.EOF.
 func (c *Conn) named(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -67,7 +67,7 @@ func (c *Conn) named(op string, err error) error {
 	return &net.OpError{Op: op, Net: "farcall", Source: c.local, Addr: c.remote, Err: err}
 }
 
-// Read waits for bytes and reads what is there.
+// Read waits for bytes and reads the available ones.
 func (c *Conn) Read(into []byte) (int, error) {
 	var read C.size_t
 	err := c.waiter.run(reading, &c.readDeadline, func() error {
@@ -85,7 +85,7 @@ func (c *Conn) Read(into []byte) (int, error) {
 	return int(read), c.named("read", err)
 }
 
-// Write writes all of it, as soon as there is room. What is written arrives without further calls.
+// Write writes all bytes, and waits for space if necessary. They arrive at the peer without further calls.
 func (c *Conn) Write(from []byte) (int, error) {
 	done := 0
 	for done < len(from) {
@@ -104,7 +104,7 @@ func (c *Conn) Write(from []byte) (int, error) {
 	return done, nil
 }
 
-// CloseWrite ends what this end writes; reading goes on.
+// CloseWrite ends the outgoing direction. This end can still read.
 func (c *Conn) CloseWrite() error {
 	never := time.Time{}
 	err := c.waiter.run(writing, &never, func() error {
@@ -113,8 +113,8 @@ func (c *Conn) CloseWrite() error {
 	return c.named("close", err)
 }
 
-// Close ends the stream, and waits for a second at most until what was written has arrived. Who reads or writes gets
-// net.ErrClosed.
+// Close closes the stream and waits, at most one second, until the written bytes have arrived. Reads and writes that
+// are waiting fail with net.ErrClosed.
 func (c *Conn) Close() error {
 	if !c.waiter.close() {
 		return c.named("close", net.ErrClosed)
@@ -123,21 +123,21 @@ func (c *Conn) Close() error {
 	return c.named("close", err)
 }
 
-// LocalAddr is the listener's address at the accepting end, and empty at the other one.
+// LocalAddr returns the address of the listener at the accepting end, and an empty address at the connecting end.
 func (c *Conn) LocalAddr() net.Addr { return c.local }
 
-// RemoteAddr is where the other end is.
+// RemoteAddr returns the address of the peer.
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
-// SetDeadline bounds how long reading and writing may wait; the zero time is for ever.
+// SetDeadline sets the deadlines of reading and writing; the zero time means none.
 func (c *Conn) SetDeadline(t time.Time) error {
 	return c.setDeadlines(t, &c.readDeadline, &c.writeDeadline)
 }
 
-// SetReadDeadline bounds how long reading may wait.
+// SetReadDeadline sets the deadline of reading; the zero time means none.
 func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, &c.readDeadline) }
 
-// SetWriteDeadline bounds how long writing may wait.
+// SetWriteDeadline sets the deadline of writing; the zero time means none.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, &c.writeDeadline) }
 
 func (c *Conn) setDeadlines(t time.Time, deadlines ...*time.Time) error {

@@ -1,8 +1,10 @@
-// Package farcall has byte streams over RDMA verbs as net.Conn and net.Listener, for net/http, gRPC and whatever else
-// takes them. It is a translation of the C library of Farcall (farcall.h), which pkg-config must find.
+// Package farcall provides byte streams over RDMA verbs as net.Conn and net.Listener, for net/http, gRPC and other
+// packages that use these interfaces. It is a translation of the C library of Farcall (farcall.h), which pkg-config
+// must find.
 //
-// A stream is reliable, ordered bytes in both directions between two processes. Several goroutines may read, write, set
-// deadlines and close at once. No thread of the system waits with them: the runtime's poller does.
+// A stream carries reliable, ordered bytes in both directions between two processes. Several goroutines may read,
+// write, set deadlines and close concurrently. A goroutine that waits occupies no thread of the operating system: the
+// runtime's poller waits for it.
 package farcall
 
 /*
@@ -25,19 +27,20 @@ import (
 type Error struct {
 	// Code is a farcall_code of farcall.h.
 	Code int
-	// Message says what failed, where, why, and what to do.
+	// Message names the operation, the object, the cause and the remedy.
 	Message string
 }
 
 func (e *Error) Error() string { return e.Message }
 
-// Timeout tells whether the time was over: a part of net.Error.
+// Timeout returns whether a timeout expired. It implements net.Error.
 func (e *Error) Timeout() bool { return e.Code == C.FARCALL_TIMED_OUT }
 
-// Temporary is a part of net.Error.
+// Temporary returns the same as Timeout. It implements net.Error.
 func (e *Error) Temporary() bool { return e.Timeout() }
 
-// outcome calls a function of the library. The words of a failure belong to the thread that it happened in.
+// outcome calls a function of the library and returns its failure. It locks the goroutine to its
+// thread, because the library stores the message of a failure per thread.
 func outcome(call func() C.int) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -53,15 +56,15 @@ func outcome(call func() C.int) error {
 
 var errWouldBlock = fmt.Errorf("farcall: it would have to wait")
 
-// Addr is where an end of a stream is: "host:port" of the handshake.
+// Addr is the address of an end of a stream: "host:port" of the handshake.
 type Addr string
 
-// Network is the name of this kind of connection.
+// Network returns the name of the network, "farcall".
 func (Addr) Network() string { return "farcall" }
 
 func (a Addr) String() string { return string(a) }
 
-// options are those of everything here: nothing waits in the library but connecting.
+// options returns the options of all streams and listeners of this package: only connecting waits in the library.
 func options(connectTimeout time.Duration) (C.farcall_options, error) {
 	var options C.farcall_options
 	err := outcome(func() C.int { return C.farcall_options_init(&options, C.size_t(unsafe.Sizeof(options))) })
@@ -70,20 +73,21 @@ func options(connectTimeout time.Duration) (C.farcall_options, error) {
 	return options, err
 }
 
-// text asks the library for a text.
+// text calls a function of the library that writes a text of at most 64 bytes, and returns the text.
 func text(ask func(room *C.char, roomBytes C.size_t) C.int) (string, error) {
 	var room [64]C.char
 	err := outcome(func() C.int { return ask(&room[0], C.size_t(len(room))) })
 	return C.GoString(&room[0]), err
 }
 
-// Dial connects to a listener.
+// Dial connects to the listener at an address, "host:port".
 func Dial(address string) (net.Conn, error) {
 	return DialContext(context.Background(), "farcall", address)
 }
 
-// DialContext connects to a listener before the context's deadline; cancelling it otherwise is of no account. It is of
-// the form that http.Transport takes. The network is of no account.
+// DialContext connects to the listener at an address before the deadline of the context, which is 5 seconds if the
+// context has none. Cancelling the context later has no effect. The network is ignored: the function has the signature
+// that http.Transport requires.
 func DialContext(ctx context.Context, _ string, address string) (net.Conn, error) {
 	timeout := 5 * time.Second
 	if deadline, ok := ctx.Deadline(); ok {

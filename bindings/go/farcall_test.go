@@ -34,7 +34,7 @@ func listen(t *testing.T) *Listener {
 	return listener
 }
 
-// pair makes both ends of a stream.
+// pair creates both ends of a stream.
 func pair() (net.Conn, net.Conn, func(), error) {
 	listener, err := Listen("127.0.0.1:0")
 	if err != nil {
@@ -60,7 +60,7 @@ func pair() (net.Conn, net.Conn, func(), error) {
 	}, nil
 }
 
-// What every net.Conn promises: package nettest checks it.
+// Package nettest checks the contract of net.Conn.
 func TestConnIsANetConn(t *testing.T) {
 	nettest.TestConn(t, pair)
 }
@@ -153,7 +153,7 @@ func TestClosingEndsAccepting(t *testing.T) {
 func TestHTTP(t *testing.T) {
 	listener := listen(t)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(answer http.ResponseWriter, request *http.Request) {
-		// All of it first: an HTTP/1 server does not read on once it answers.
+		// Read the complete body first: an HTTP/1 server stops reading it when it responds.
 		body, _ := io.ReadAll(request.Body)
 		_, _ = answer.Write(body)
 	}))

@@ -23,7 +23,7 @@ type Listener struct {
 
 var _ net.Listener = (*Listener)(nil)
 
-// Listen listens at an address, "host:port"; port 0 lets the system choose.
+// Listen listens at an address, "host:port". For port 0 the system chooses a port.
 func Listen(address string) (*Listener, error) {
 	options, err := options(0)
 	if err != nil {
@@ -53,7 +53,7 @@ func Listen(address string) (*Listener, error) {
 	return l, nil
 }
 
-// Accept waits for a stream.
+// Accept waits for a stream and accepts it.
 func (l *Listener) Accept() (net.Conn, error) {
 	never := time.Time{}
 	var stream *C.farcall_stream
@@ -69,7 +69,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return newConn(stream, l.address)
 }
 
-// Close ends the listener; accepted streams go on. Who accepts gets net.ErrClosed.
+// Close closes the listener. Accepted streams remain open. Calls of Accept that are waiting fail with net.ErrClosed.
 func (l *Listener) Close() error {
 	if !l.waiter.close() {
 		return &net.OpError{Op: "close", Net: "farcall", Addr: l.address, Err: net.ErrClosed}
@@ -78,5 +78,5 @@ func (l *Listener) Close() error {
 	return nil
 }
 
-// Addr is where it listens.
+// Addr returns the address at which the listener listens.
 func (l *Listener) Addr() net.Addr { return l.address }

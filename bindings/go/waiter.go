@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// waiter lets goroutines share an object of the library, which one at a time may use, and wait until what would have
-// blocked may go on.
+// waiter shares an object of the library, which one goroutine at a time may use, between goroutines. They wait until a
+// call that would have blocked may continue.
 type waiter struct {
 	mu sync.Mutex
-	// file is a copy of the object's descriptor: the runtime's poller tells when it becomes readable.
+	// file is a duplicate of the object's descriptor. The runtime's poller reports when it becomes readable.
 	file *os.File
-	// turn is closed when whoever waits should look again.
+	// turn is closed, and replaced, to make all waiting goroutines repeat their calls.
 	turn chan struct{}
-	// waiting counts who waits, by direction.
+	// waiting is the number of waiting goroutines in each direction.
 	waiting [2]int
 	closed  bool
-	// ready says of reading and of writing whether it would go on now.
+	// ready returns whether a read and a write could proceed without waiting.
 	ready func() [2]bool
 }
 
@@ -27,7 +27,7 @@ const (
 	writing
 )
 
-// watch begins to wait on a descriptor.
+// watch duplicates a descriptor and starts to wait for it.
 func (w *waiter) watch(fd int) error {
 	copied, err := syscall.Dup(fd)
 	if err != nil {
@@ -43,7 +43,7 @@ func (w *waiter) watch(fd int) error {
 		return err
 	}
 	go func() {
-		// Ends when the file is closed. Each edge is told; nothing is read.
+		// Read calls the function for each event and reads nothing. It returns when the file is closed.
 		_ = raw.Read(func(uintptr) bool {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -54,7 +54,7 @@ func (w *waiter) watch(fd int) error {
 	return nil
 }
 
-// lookAgain wakes who waits; the lock is held.
+// lookAgain makes all waiting goroutines repeat their calls. The caller holds the lock.
 func (w *waiter) lookAgain() {
 	if w.waiting[reading]+w.waiting[writing] > 0 {
 		close(w.turn)
@@ -62,8 +62,9 @@ func (w *waiter) lookAgain() {
 	}
 }
 
-// run calls until the object does not say that it would block, it is closed, or the deadline has passed, which may move
-// meanwhile. A call that went on may have taken what another one waits for, so that one looks again.
+// run repeats call until it does not fail with errWouldBlock, the object is closed, or the deadline has passed. The
+// deadline may change in the meantime. A call that returns may have consumed the event for which other goroutines wait,
+// so they repeat their calls.
 func (w *waiter) run(direction int, deadline *time.Time, call func() error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -78,7 +79,8 @@ func (w *waiter) run(direction int, deadline *time.Time, call func() error) erro
 			w.lookAgain()
 			return err
 		}
-		// So may one that would block: then the descriptor has nothing to tell any more.
+		// A call that would have blocked may also have consumed the event for which the other direction waits. The
+		// descriptor does not report it again.
 		if other := 1 - direction; w.waiting[other] > 0 && w.ready()[other] {
 			w.lookAgain()
 		}
@@ -86,7 +88,7 @@ func (w *waiter) run(direction int, deadline *time.Time, call func() error) erro
 	}
 }
 
-// wait lets the lock go until there is something to look at.
+// wait releases the lock until lookAgain is called or the deadline has passed.
 func (w *waiter) wait(direction int, deadline time.Time) {
 	var late <-chan time.Time
 	if !deadline.IsZero() {
@@ -105,7 +107,7 @@ func (w *waiter) wait(direction int, deadline time.Time) {
 	w.waiting[direction]--
 }
 
-// close ends all waiting. It tells whether this was the first time.
+// close ends all waiting. It returns whether this is the first call.
 func (w *waiter) close() bool {
 	w.mu.Lock()
 	first := !w.closed
@@ -113,7 +115,7 @@ func (w *waiter) close() bool {
 	w.lookAgain()
 	w.mu.Unlock()
 	if first {
-		// Waits for the goroutine of watch, which wants the lock.
+		// This waits for the goroutine of watch, which needs the lock; hence the lock was released.
 		_ = w.file.Close()
 	}
 	return first

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// The version of this header: major << 16 | minor << 8 | patch.
+// Version of this header: major << 16 | minor << 8 | patch.
 #define FARCALL_VERSION 256
 
 // What became of a function that was called. Numbers never change their meaning; later versions add some.
@@ -73,205 +73,217 @@ typedef enum {
   FARCALL_BROKEN_PIPE = 25,
 } farcall_code;
 
-// Whether what was asked for was executed.
+// States whether the operation that a function requested was executed.
 typedef enum {
-  // It was not and will not be: asking again is safe.
+  // It was not executed and will not be: repeating it is safe.
   FARCALL_EXECUTED_NO = 0,
-  // It was, once.
+  // It was executed, once.
   FARCALL_EXECUTED_YES = 1,
-  // It may have been, once at most.
+  // It may have been executed, at most once.
   FARCALL_EXECUTED_UNKNOWN = 2,
 } farcall_executed;
 
-// The condition and the place of a write.
+// Condition of a write, and its effect on an existing value.
 typedef enum {
-  // Stores the value, whatever is there.
+  // Stores the value unconditionally.
   FARCALL_PUT_MODE_SET = 0,
-  // Only if the key has no item.
+  // Stores the value only if the key has no item.
   FARCALL_PUT_MODE_ADD = 1,
-  // Only if the key has an item.
+  // Stores the value only if the key has an item.
   FARCALL_PUT_MODE_REPLACE = 2,
-  // Behind the value that is there.
+  // Appends to the value of the item, which keeps its flags and its time to live.
   FARCALL_PUT_MODE_APPEND = 3,
-  // In front of the value that is there.
+  // Prepends to the value of the item, which keeps its flags and its time to live.
   FARCALL_PUT_MODE_PREPEND = 4,
 } farcall_put_mode;
 
-// A client of a key-value store, with a connection to each of its partitions. One thread at a time: another one gets
-// FARCALL_BUSY.
+// A client of a key-value store, with a connection to each partition of the store. Used by one thread at a time: a
+// function that finds it in use fails with FARCALL_BUSY.
 typedef struct farcall_kv farcall_kv;
 
-// Accepts byte streams. One thread at a time: another one gets FARCALL_BUSY.
+// A listener, which accepts byte streams. Used by one thread at a time: a function that finds it in use fails with
+// FARCALL_BUSY.
 typedef struct farcall_listener farcall_listener;
 
-// Where a handler writes the result of its call. Lent until the handler returns.
+// The reply to a call, which the handler fills. It is valid until the handler returns.
 typedef struct farcall_reply farcall_reply;
 
-// A client of remote calls: a connection to one server thread. One thread at a time: another one gets FARCALL_BUSY.
+// A client of remote calls, with a connection to one server thread. Used by one thread at a time: a function that
+// finds it in use fails with FARCALL_BUSY.
 typedef struct farcall_rpc farcall_rpc;
 
 // A running server of remote calls.
 typedef struct farcall_server farcall_server;
 
-// A byte stream: reliable, ordered bytes in both directions. One thread at a time: another one gets FARCALL_BUSY.
+// A byte stream, which carries reliable, ordered bytes in both directions. Used by one thread at a time: a function
+// that finds it in use fails with FARCALL_BUSY.
 typedef struct farcall_stream farcall_stream;
 
-// How something is opened. Where options are asked for, null stands for the usual ones.
+// Options of a client, a server, a listener or a stream. Functions that take options accept a null pointer for the
+// defaults.
 //
-// Always set by farcall_options_init first: later versions append fields. The library reads options during the call
-// only.
+// Initialize them with farcall_options_init, because later versions append fields. The library reads the options and
+// the texts in them only during the function call.
 typedef struct {
   // sizeof(farcall_options); set by farcall_options_init.
   size_t options_len_bytes;
-  // "softnic", "ibv" or "auto"; null: "auto".
+  // Provider: "softnic", "ibv" or "auto"; null: "auto".
   const char *provider;
-  // A device of libibverbs; null: the first with an active port.
+  // Name of a device of libibverbs; null: the first device with an active port.
   const char *device;
-  // A preset for clients of remote calls and stores; null: the client chooses.
+  // Preset of a client of remote calls or of a store; null: the client chooses.
   const char *preset;
-  // How long connecting may take, in microseconds; 0: the usual 5 s.
+  // Timeout of connecting in microseconds; 0: 5 seconds.
   uint64_t connect_timeout_us;
-  // How long a call may take, in microseconds; 0: for ever.
+  // Timeout of a remote call in microseconds; 0: none.
   uint64_t call_timeout_us;
-  // The device's GID; -1: the best.
+  // Index of a GID of the device; -1: the best GID.
   int32_t gid_index;
-  // The server thread that a client of remote calls connects to.
+  // Index of the server thread to which a client of remote calls connects.
   uint16_t thread;
-  // How many threads a server of remote calls has; 0: one.
+  // Number of threads of a server of remote calls; 0: one.
   uint16_t threads;
-  // Not 0: functions of a stream or a listener answer FARCALL_WOULD_BLOCK instead of waiting, and it has a descriptor
-  // for poll and epoll.
+  // Not 0: functions of the stream or listener return FARCALL_WOULD_BLOCK instead of waiting, and it has a
+  // descriptor for poll and epoll.
   uint32_t nonblocking;
-  // 0.
+  // Reserved; 0.
   uint32_t reserved;
 } farcall_options;
 
-// What a key holds. The value is lent.
+// The item of a key. The value is memory of the library; the function that returns the item states how long it is
+// valid.
 typedef struct {
-  // The value: the library's memory, to be read only.
+  // The value, which must not be written.
   const void *value;
-  // Its length.
+  // Length of the value in bytes.
   size_t value_len_bytes;
-  // Another number after each change of the item.
+  // Version of the item, another number after each change.
   uint64_t version;
-  // The flags that it was stored with.
+  // Flags with which the item was stored.
   uint32_t flags;
-  // 0.
+  // Reserved; 0.
   uint32_t reserved;
 } farcall_item;
 
-// Bytes of a program's.
+// A range of bytes in memory of the program.
 typedef struct {
-  // Where they begin.
+  // Address of the first byte; may be null if there are none.
   const void *start;
-  // How many.
+  // Length in bytes.
   size_t len_bytes;
 } farcall_bytes;
 
-// Called by farcall_kv_get_many for each key: its place in the list, and its item, which is null if the key has none.
-// The item is lent until the function returns.
+// Called by farcall_kv_get_many for each key, with the index of the key in the list and its item, or a null pointer
+// if the key has no item. The item is valid until the function returns. No exception may leave the function.
 typedef void (*farcall_found)(void *context, size_t place, const farcall_item *item);
 
-// A value to be stored. Set it to zeros first.
+// A value to be stored. Initialize it with zeros: 0 is the default of every field.
 typedef struct {
-  // The value.
+  // The value; may be null if it is empty.
   const void *value;
-  // Its length.
+  // Length of the value in bytes.
   size_t value_len_bytes;
-  // How long it lives, in milliseconds; 0: for ever.
+  // Time to live in milliseconds; 0: unlimited.
   uint64_t time_to_live_ms;
-  // Flags of the program's own.
+  // Flags, which the store returns with the item and does not interpret.
   uint32_t flags;
   // A farcall_put_mode; FARCALL_PUT_MODE_SET is 0.
   uint32_t mode;
 } farcall_write;
 
-// A call, as its handler sees it: lent until the handler returns.
+// A call, as passed to its handler. It is valid until the handler returns.
 typedef struct {
-  // The request: the library's memory, to be read only.
+  // The request, which must not be written. Valid until the handler returns.
   const void *request;
-  // Its length.
+  // Length of the request in bytes.
   size_t request_len_bytes;
-  // The call's number, unique in its session.
+  // Number of the call, unique in its session.
   uint64_t call_id;
-  // The connection it came over: a number that is unique while the connection lives.
+  // Number of the connection over which the call arrived, unique while the connection exists.
   uint32_t connection;
-  // Which method.
+  // Number of the method.
   uint16_t method;
-  // 0.
+  // Reserved; 0.
   uint16_t reserved;
 } farcall_call;
 
-// Answers one call: appends to `reply`, or refuses. `context` is what farcall_server_start was given.
+// Handles one call: appends the result to `reply`, or refuses the call. `context` is the pointer that was passed to
+// farcall_server_start.
 //
-// It runs in the server's threads: with several of them, in several at once. It must not wait for calls to its own
-// server, and no exception may leave it.
+// The handler runs in the threads of the server; if there are several, it runs concurrently. It must not wait for
+// calls to its own server, and no exception may leave it.
 typedef void (*farcall_handler)(void *context, const farcall_call *call, farcall_reply *reply);
 
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
 
-// The words of this thread's last failure: what failed, where, why, what to do.
+// Returns the message of the last error in the calling thread: the operation, the object, the cause and the remedy.
 //
-// They belong to the library and are valid until the next function of this library fails in this thread. A function
-// that succeeds leaves them as they are. Before the first failure they are empty.
+// The text is memory of the library. It is valid until the next function of this library fails in this thread, or the
+// thread exits. Functions that succeed do not change it. Before the first error it is empty.
 const char *farcall_error_message(void);
 
-// The number that a handler refused with, after FARCALL_APPLICATION in this thread; or else 0.
+// Returns the application code with which a handler refused the call, if the last error in the calling thread is
+// FARCALL_APPLICATION. Otherwise returns 0.
 uint16_t farcall_error_application_code(void);
 
-// What a code means, in words that live as long as the library. A number that is no code has words, too.
+// Returns the description of a farcall_code. The text is static. A number that is no farcall_code has a description,
+// too.
 const char *farcall_error_text(int code);
 
-// Whether what failed with a code was executed: a farcall_executed.
+// Returns whether an operation that ended with this code was executed, as a farcall_executed.
+// FARCALL_EXECUTED_UNKNOWN for a number that is no farcall_code.
 int farcall_error_executed(int code);
 
-// The version of the library that is loaded, as FARCALL_VERSION is that of the header.
+// Returns the version of the loaded library, in the format of FARCALL_VERSION.
 uint32_t farcall_version(void);
 
-// Sets options to the usual ones. `options_len_bytes` is sizeof(farcall_options), by which the library knows the version
-// of the header.
+// Sets options to the defaults. `options_len_bytes` is sizeof(farcall_options), from which the library derives the
+// version of the header.
 //
-// FARCALL_INVALID if the length is none of this library's version or an earlier one: the program was compiled for a
-// later one.
+// Returns FARCALL_INVALID if neither this version of the library nor an earlier one has options of this length: the
+// program was compiled with the header of a later version.
 int farcall_options_init(farcall_options *options,
                          size_t options_len_bytes);
 
 // Connects to a store whose server (farcall kv serve --rpc) listens at `address`, "host:port".
 //
-// *kv is the program's until farcall_kv_close; null after a failure. `options` may be null.
+// *kv belongs to the program until farcall_kv_close. It is null after a failure. `options` may be null.
 int farcall_kv_connect(const char *address, const farcall_options *options, farcall_kv **kv);
 
-// Ends a client. Nobody may be inside of a function with it. Null is none.
+// Closes a client and frees it. No other function may be running with it, or be called with it later. A null pointer
+// is ignored.
 void farcall_kv_close(farcall_kv *kv);
 
-// The item of a key; FARCALL_NOT_FOUND if there is none. A key has 1 to 250 bytes.
+// Reads the item of a key. Returns FARCALL_NOT_FOUND if the key has no item. A key has 1 to 250 bytes.
 //
-// The value is lent until the next function with this client.
+// The value is valid until the next function call with this client.
 int farcall_kv_get(farcall_kv *kv, const void *key, size_t key_len_bytes, farcall_item *item);
 
-// Looks many keys up at once, and calls `each` for each of them, not always in their order, in this thread. `context` is
-// handed to `each`, which must not use this client: it would get FARCALL_BUSY.
+// Looks up many keys at once, and calls `each` for each of them in this thread, not always in the order of the list.
+// `context` is passed to `each`. A function that `each` calls with this client fails with FARCALL_BUSY.
 //
-// After a failure, what `each` was told is right; the other keys were not looked up.
+// After a failure, the results that `each` received are valid. The other keys were not looked up.
 int farcall_kv_get_many(farcall_kv *kv,
                         const farcall_bytes *keys,
                         size_t keys_count,
                         farcall_found each,
                         void *context);
 
-// Stores a value. FARCALL_NOT_STORED if the condition of `write->mode` did not hold.
+// Stores a value. Returns FARCALL_NOT_STORED if the condition of `write->mode` does not hold.
 //
-// The item's version after that goes to *new_version, which may be null.
+// Writes the new version of the item to *new_version, unless `new_version` is null.
 int farcall_kv_put(farcall_kv *kv,
                    const void *key,
                    size_t key_len_bytes,
                    const farcall_write *write,
                    uint64_t *new_version);
 
-// Stores a value if the item still has `version`, as farcall_kv_get told it; `write->mode` is of no account.
-// FARCALL_OTHER_VERSION if it has another one, FARCALL_NOT_FOUND if the key has no item.
+// Stores a value if the item still has the version that an earlier function returned. `write->mode` has no effect.
+// Returns FARCALL_OTHER_VERSION if the item has another version, and FARCALL_NOT_FOUND if the key has no item.
+//
+// Writes the new version of the item to *new_version, unless `new_version` is null.
 int farcall_kv_compare_and_swap(farcall_kv *kv,
                                 const void *key,
                                 size_t key_len_bytes,
@@ -279,13 +291,15 @@ int farcall_kv_compare_and_swap(farcall_kv *kv,
                                 const farcall_write *write,
                                 uint64_t *new_version);
 
-// Removes the item of a key, whatever its version if `version` is 0. FARCALL_NOT_FOUND, FARCALL_OTHER_VERSION.
+// Removes the item of a key if it has this version; if `version` is 0, in any version. Returns FARCALL_OTHER_VERSION
+// if the item has another version, and FARCALL_NOT_FOUND if the key has no item.
 int farcall_kv_delete(farcall_kv *kv,
                       const void *key,
                       size_t key_len_bytes,
                       uint64_t version);
 
-// Sets how long an item lives from now on, in milliseconds; 0: for ever. FARCALL_NOT_FOUND if the key has no item.
+// Sets the remaining time to live of an item in milliseconds; 0: unlimited. Returns FARCALL_NOT_FOUND if the key has
+// no item.
 int farcall_kv_touch(farcall_kv *kv,
                      const void *key,
                      size_t key_len_bytes,
@@ -293,17 +307,18 @@ int farcall_kv_touch(farcall_kv *kv,
 
 // Connects to a server of remote calls at `address`, "host:port".
 //
-// *rpc is the program's until farcall_rpc_close; null after a failure. `options` may be null.
+// *rpc belongs to the program until farcall_rpc_close. It is null after a failure. `options` may be null.
 int farcall_rpc_connect(const char *address, const farcall_options *options, farcall_rpc **rpc);
 
-// Ends a client. Nobody may be inside of a function with it. Null is none.
+// Closes a client and frees it. No other function may be running with it, or be called with it later. A null pointer
+// is ignored.
 void farcall_rpc_close(farcall_rpc *rpc);
 
-// Calls a method and waits for the result, `timeout_us` microseconds at most; 0: as long as the client's options say.
+// Calls a method and waits for the result, at most `timeout_us` microseconds; 0: the timeout of the client's options.
 //
-// The result is lent until the next function with this client. farcall_error_executed tells of any failure whether the
-// call was executed; FARCALL_APPLICATION is a refusal of the handler, with its number in
-// farcall_error_application_code and its text in farcall_error_message.
+// *reply and *reply_len_bytes are the result, which is valid until the next function call with this client. After a
+// failure, farcall_error_executed returns whether the call was executed. FARCALL_APPLICATION is a refusal by the
+// handler: farcall_error_application_code returns its code, and farcall_error_message includes its text.
 int farcall_rpc_call(farcall_rpc *rpc,
                      uint16_t method,
                      const void *request,
@@ -312,112 +327,133 @@ int farcall_rpc_call(farcall_rpc *rpc,
                      const void **reply,
                      size_t *reply_len_bytes);
 
-// Starts a server of remote calls at `address`, "host:port"; port 0 lets the system choose.
+// Starts a server of remote calls at `address`, "host:port". For port 0 the system chooses a port.
 //
-// *server is the program's until farcall_server_stop; null after a failure. `options` may be null. `context` must live
-// until then.
+// *server belongs to the program until farcall_server_stop. It is null after a failure. `options` may be null.
+// `context` is passed to `handler`, and must be valid until farcall_server_stop returns.
 int farcall_server_start(const char *address,
                          const farcall_options *options,
                          farcall_handler handler,
                          void *context,
                          farcall_server **server);
 
-// Where a server listens, as text with a zero byte: "127.0.0.1:41234". 64 bytes are enough room.
-int farcall_server_address(const farcall_server *server, char *address, size_t address_room_bytes);
+// Writes the address at which a server listens, as text with a zero byte: "127.0.0.1:41234". A buffer of 64 bytes is
+// sufficient.
+int farcall_server_address(const farcall_server *server,
+                           char *address,
+                           size_t address_room_bytes);
 
-// Ends a server: no new connections; what came is answered, what comes is refused as not executed; then its threads end,
-// and this returns. Not to be called by a handler. Null is none.
+// Stops a server and frees it. The server accepts no new connections, finishes the calls received so far, and refuses
+// later ones as not executed. Returns after the threads of the server have ended; hence a handler must not call it.
+//
+// No other function may be running with it, or be called with it later. A null pointer is ignored.
 void farcall_server_stop(farcall_server *server);
 
-// Appends bytes to the result of a call. They are copied.
+// Appends a copy of `result_len_bytes` bytes to the result of a call.
 int farcall_reply_append(farcall_reply *reply, const void *result, size_t result_len_bytes);
 
-// Refuses a call: the caller gets FARCALL_APPLICATION with this number, of 15 bits, and this text, instead of a result.
+// Refuses a call: instead of a result the caller receives FARCALL_APPLICATION with this code, from 0 to 32767, and
+// this text.
 int farcall_reply_refuse(farcall_reply *reply,
                          uint16_t application_code,
                          const char *message);
 
-// Listens for streams at `address`, "host:port"; port 0 lets the system choose.
+// Listens for streams at `address`, "host:port". For port 0 the system chooses a port.
 //
-// *listener is the program's until farcall_listener_close; null after a failure. `options` may be null; those with
-// `nonblocking` hold for the streams that it accepts, too.
+// *listener belongs to the program until farcall_listener_close. It is null after a failure. `options` may be null;
+// `nonblocking` also applies to the accepted streams.
 int farcall_listen(const char *address,
                    const farcall_options *options,
                    farcall_listener **listener);
 
-// Where a listener listens, as text with a zero byte. 64 bytes are enough room.
-int farcall_listener_address(const farcall_listener *listener, char *address, size_t address_room_bytes);
+// Writes the address at which a listener listens, as text with a zero byte. A buffer of 64 bytes is sufficient.
+int farcall_listener_address(const farcall_listener *listener,
+                             char *address,
+                             size_t address_room_bytes);
 
-// A descriptor for poll and epoll, which is readable when accepting may go on, after farcall_listener_accept answered
-// FARCALL_WOULD_BLOCK. It belongs to the listener.
+// Returns a descriptor for poll and epoll in *fd. After farcall_listener_accept has returned FARCALL_WOULD_BLOCK, the
+// descriptor is readable when accepting may continue. It belongs to the listener: the program must not close it.
 int farcall_listener_fd(farcall_listener *listener,
                         int *fd);
 
-// Waits for a stream, or answers FARCALL_WOULD_BLOCK if the options of the listener say so.
+// Waits for a stream and accepts it. If the options of the listener have `nonblocking`, returns FARCALL_WOULD_BLOCK
+// instead of waiting.
 //
-// *stream is the program's until farcall_stream_close or farcall_stream_reset; null after a failure.
-int farcall_listener_accept(farcall_listener *listener, farcall_stream **stream);
+// *stream belongs to the program until farcall_stream_close or farcall_stream_reset. It is null after a failure.
+int farcall_listener_accept(farcall_listener *listener,
+                            farcall_stream **stream);
 
-// Ends a listener. Streams that it accepted go on. Nobody may be inside of a function with it. Null is none.
+// Closes a listener and frees it. Accepted streams remain open. No other function may be running with it, or be
+// called with it later. A null pointer is ignored.
 void farcall_listener_close(farcall_listener *listener);
 
-// Connects to a listener at `address`, "host:port". This waits, also with options with `nonblocking`.
+// Connects to a listener at `address`, "host:port". Waits until the stream is established, even if the options have
+// `nonblocking`.
 //
-// *stream is the program's until farcall_stream_close or farcall_stream_reset; null after a failure. `options` may be
-// null.
+// *stream belongs to the program until farcall_stream_close or farcall_stream_reset. It is null after a failure.
+// `options` may be null.
 int farcall_stream_connect(const char *address,
                            const farcall_options *options,
                            farcall_stream **stream);
 
-// Reads what is there, `room_bytes` at most; waits for a first byte. *read_bytes is 0 at the end of the peer's stream.
+// Reads the available bytes, at most `room_bytes`. Waits if there are none. *read_bytes is their number; it is 0 at
+// the end of the peer's stream, and if `room_bytes` is 0.
 int farcall_stream_read(farcall_stream *stream,
                         void *into,
                         size_t room_bytes,
                         size_t *read_bytes);
 
-// Writes as much as there is room for; waits for room for a first byte. What is written arrives without further calls.
+// Writes as many bytes as there is space for. Waits if there is none. *written_bytes is their number. They arrive at
+// the peer without further function calls.
 int farcall_stream_write(farcall_stream *stream,
                          const void *from,
                          size_t from_len_bytes,
                          size_t *written_bytes);
 
-// How long a read and a write may wait, in microseconds; 0: for ever. FARCALL_TIMED_OUT after that.
-int farcall_stream_set_timeouts(farcall_stream *stream, uint64_t read_timeout_us, uint64_t write_timeout_us);
+// Sets the timeouts of reads and writes in microseconds; 0: none. A read or write that exceeds its timeout returns
+// FARCALL_TIMED_OUT.
+int farcall_stream_set_timeouts(farcall_stream *stream,
+                                uint64_t read_timeout_us,
+                                uint64_t write_timeout_us);
 
-// A descriptor for poll and epoll, which is readable when reading or writing may go on, after a function answered
-// FARCALL_WOULD_BLOCK. It belongs to the stream, which must have options with `nonblocking`.
+// Returns a descriptor for poll and epoll in *fd. After a function has returned FARCALL_WOULD_BLOCK, the descriptor
+// is readable when reading or writing may continue. The options of the stream must have `nonblocking`. The descriptor
+// belongs to the stream: the program must not close it.
 int farcall_stream_fd(farcall_stream *stream,
                       int *fd);
 
-// Whether a read and a write would go on now: *readable and *writable are 1 or 0.
+// Returns whether a read and a write could proceed without waiting: *readable and *writable are set to 1 or 0.
 //
-// A program that waits for both on one descriptor asks this after each FARCALL_WOULD_BLOCK: a write that found no room
-// may have taken in what the read waits for, of which the descriptor tells nothing any more; and the other way round.
+// A program that waits for both directions with one descriptor calls this function after each FARCALL_WOULD_BLOCK. A
+// write that found no space may have consumed the event for which the read waits, and the descriptor does not report
+// that event again. The same applies to a read.
 int farcall_stream_ready(farcall_stream *stream,
                          int *readable,
                          int *writable);
 
-// Where the other end is, as text with a zero byte. 64 bytes are enough room.
+// Writes the address of the peer, as text with a zero byte. A buffer of 64 bytes is sufficient.
 int farcall_stream_peer_address(const farcall_stream *stream, char *address, size_t address_room_bytes);
 
-// What carries the bytes, as text with a zero byte: "verbs", one-sided WRITEs through shared memory or an RNIC, or "tcp",
-// between hosts where no RNIC reaches. 8 bytes are enough room.
+// Writes the path that carries the bytes, as text with a zero byte: "verbs", one-sided WRITEs through shared memory
+// or an RNIC, or "tcp", between hosts that no RNIC connects. A buffer of 8 bytes is sufficient.
 int farcall_stream_path(const farcall_stream *stream,
                         char *path,
                         size_t path_room_bytes);
 
-// Ends what this end writes: the peer reads what is on its way, then the end. Reading goes on.
+// Ends the outgoing direction: the peer reads the bytes in flight, then the end of the stream. This end can still
+// read.
 int farcall_stream_shutdown(farcall_stream *stream);
 
-// Ends a stream, and waits until what was written has arrived, `timeout_us` microseconds at most. FARCALL_TIMED_OUT or
-// FARCALL_RESET: what had not arrived is lost.
+// Closes a stream: ends the outgoing direction and waits until the written bytes have arrived, at most `timeout_us`
+// microseconds. After FARCALL_TIMED_OUT and FARCALL_RESET, bytes that had not arrived are lost.
 //
-// The stream is gone in any case. Nobody may be inside of a function with it. Null is none.
+// The stream is freed in every case. No other function may be running with it, or be called with it later. A null
+// pointer is ignored.
 int farcall_stream_close(farcall_stream *stream,
                          uint64_t timeout_us);
 
-// Gives a stream up: the peer reads what had arrived, then FARCALL_RESET. Nobody may be inside of a function with it.
-// Null is none.
+// Resets a stream and frees it: the peer reads the bytes that had arrived, then gets FARCALL_RESET. No other function
+// may be running with it, or be called with it later. A null pointer is ignored.
 void farcall_stream_reset(farcall_stream *stream);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-//! The boundary to C: what a function returns, how objects are handed over and taken back.
+//! The boundary to C: return values of functions, and the transfer of objects to the program and back.
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,7 +8,8 @@ use farcall::binding::{Code, Failure};
 use crate::argument::{Out, object};
 use crate::errors::remember;
 
-/// Runs the body of a function of the header.
+/// Runs the body of an exported function and returns its code. Stores the message of a failure for the calling thread.
+/// A panic of the body becomes [`Code::Panicked`].
 pub(crate) fn returned(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| Err(Code::Panicked.into()));
     match outcome {
@@ -21,13 +22,15 @@ pub(crate) fn returned(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
     }
 }
 
-/// Runs the body of a function that makes an object, and hands the object over. Without one the pointer is null.
+/// Runs the body of a function that creates an object, and passes the object to the program in `*into`. After a
+/// failure `*into` is null.
 ///
 /// # Safety
-/// `into` is null, misaligned, or may be written.
+/// `into` meets the contract of [`Out::new`] until this function returns.
 pub(crate) unsafe fn made<T>(into: *mut *mut T, body: impl FnOnce() -> Result<T, Failure>) -> c_int {
     returned(|| {
-        // SAFETY: passed on.
+        // SAFETY: by the contract of `made`, `into` meets that of `Out::new` until `made` returns; the `Out` is
+        // dropped before.
         let into = unsafe { Out::new(into, "where the new object goes")? };
         into.set(std::ptr::null_mut());
         into.set(Box::into_raw(Box::new(body()?)));
@@ -35,16 +38,22 @@ pub(crate) unsafe fn made<T>(into: *mut *mut T, body: impl FnOnce() -> Result<T,
     })
 }
 
-/// Takes an object back from the program; null is none.
+/// Takes the ownership of an object back from the program. A null pointer is no object.
+///
+/// # Errors
+/// Returns [`Code::Invalid`] if the pointer is misaligned.
 ///
 /// # Safety
-/// `object` is null, or came from [`made`] and was not taken back before.
+/// Unless null or misaligned, `taken` was passed to the program by [`made`] and not taken back before, and no other
+/// thread uses the object.
 pub(crate) unsafe fn taken_back<T>(taken: *mut T) -> Result<Option<Box<T>>, Failure> {
     if taken.is_null() {
         return Ok(None);
     }
-    // SAFETY: passed on.
+    // SAFETY: unless misaligned, `taken` came from `made` and was not taken back (contract of `taken_back`), so it
+    // addresses a valid `T`. The reference is discarded at once.
     unsafe { object(taken, "the object")? };
-    // SAFETY: it came from a box, which nobody else has.
+    // SAFETY: `made` obtained the pointer from `Box::into_raw`. By the contract of `taken_back` it was not taken back
+    // before and no other thread uses the object, so this box is its only owner.
     Ok(Some(unsafe { Box::from_raw(taken) }))
 }

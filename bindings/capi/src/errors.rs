@@ -1,4 +1,4 @@
-//! Failures: numbers, texts, and the words of a thread's last one.
+//! Error codes, their texts, and the message of the last error of each thread.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
@@ -6,15 +6,15 @@ use std::ffi::{CString, c_char, c_int};
 use farcall::binding::{Code, Failure};
 use farcall_rpc::Executed;
 
-/// Whether what was asked for was executed.
+/// States whether the operation that a function requested was executed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum farcall_executed {
-    /// It was not and will not be: asking again is safe.
+    /// It was not executed and will not be: repeating it is safe.
     No = 0,
-    /// It was, once.
+    /// It was executed, once.
     Yes = 1,
-    /// It may have been, once at most.
+    /// It may have been executed, at most once.
     Unknown = 2,
 }
 
@@ -28,26 +28,29 @@ thread_local! {
     static LAST: RefCell<Last> = RefCell::default();
 }
 
-/// Keeps a failure's words for the thread.
+/// Stores the message and the application code of a failure for the calling thread.
 pub(crate) fn remember(failure: Failure) {
     let message = failure.message.replace('\0', "\u{fffd}");
-    // No zero byte is left. A thread that ends keeps no words.
+    // The conversion cannot fail: the message contains no zero byte any more.
     let message = CString::new(message).unwrap_or_default();
+    // This fails only while the thread exits, when its thread-local values are already dropped. The message is then
+    // lost.
     let _ = LAST.try_with(|last| {
         *last.borrow_mut() = Last { message, application_code: failure.application_code };
     });
 }
 
-/// The words of this thread's last failure: what failed, where, why, what to do.
+/// Returns the message of the last error in the calling thread: the operation, the object, the cause and the remedy.
 ///
-/// They belong to the library and are valid until the next function of this library fails in this thread. A function
-/// that succeeds leaves them as they are. Before the first failure they are empty.
+/// The text is memory of the library. It is valid until the next function of this library fails in this thread, or the
+/// thread exits. Functions that succeed do not change it. Before the first error it is empty.
 #[unsafe(no_mangle)]
 pub extern "C" fn farcall_error_message() -> *const c_char {
     LAST.try_with(|last| last.borrow().message.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// The number that a handler refused with, after FARCALL_APPLICATION in this thread; or else 0.
+/// Returns the application code with which a handler refused the call, if the last error in the calling thread is
+/// FARCALL_APPLICATION. Otherwise returns 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn farcall_error_application_code() -> u16 {
     LAST.try_with(|last| last.borrow().application_code).unwrap_or(0)
@@ -57,13 +60,15 @@ fn code(number: c_int) -> Option<Code> {
     Code::ALL.iter().copied().find(|code| *code as c_int == number)
 }
 
-/// What a code means, in words that live as long as the library. A number that is no code has words, too.
+/// Returns the description of a farcall_code. The text is static. A number that is no farcall_code has a description,
+/// too.
 #[unsafe(no_mangle)]
 pub extern "C" fn farcall_error_text(code: c_int) -> *const c_char {
     self::code(code).map_or(c"a code that this version does not know", Code::text).as_ptr()
 }
 
-/// Whether what failed with a code was executed: a farcall_executed.
+/// Returns whether an operation that ended with this code was executed, as a farcall_executed.
+/// FARCALL_EXECUTED_UNKNOWN for a number that is no farcall_code.
 #[unsafe(no_mangle)]
 pub extern "C" fn farcall_error_executed(code: c_int) -> c_int {
     let executed = match self::code(code).map_or(Executed::Unknown, Code::executed) {

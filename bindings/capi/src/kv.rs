@@ -12,70 +12,71 @@ use crate::argument::{Out, bytes, object, text};
 use crate::boundary::{made, returned, taken_back};
 use crate::options::{self, farcall_options};
 
-/// A client of a key-value store, with a connection to each of its partitions. One thread at a time: another one gets
-/// FARCALL_BUSY.
+/// A client of a key-value store, with a connection to each partition of the store. Used by one thread at a time: a
+/// function that finds it in use fails with FARCALL_BUSY.
 pub struct farcall_kv(Exclusive<KvClient>);
 
-/// Bytes of a program's.
+/// A range of bytes in memory of the program.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct farcall_bytes {
-    /// Where they begin.
+    /// Address of the first byte; may be null if there are none.
     pub start: *const c_void,
-    /// How many.
+    /// Length in bytes.
     pub len_bytes: usize,
 }
 
-/// What a key holds. The value is lent.
+/// The item of a key. The value is memory of the library; the function that returns the item states how long it is
+/// valid.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct farcall_item {
-    /// The value: the library's memory, to be read only.
+    /// The value, which must not be written.
     pub value: *const c_void,
-    /// Its length.
+    /// Length of the value in bytes.
     pub value_len_bytes: usize,
-    /// Another number after each change of the item.
+    /// Version of the item, another number after each change.
     pub version: u64,
-    /// The flags that it was stored with.
+    /// Flags with which the item was stored.
     pub flags: u32,
-    /// 0.
+    /// Reserved; 0.
     pub reserved: u32,
 }
 
-/// The condition and the place of a write.
+/// Condition of a write, and its effect on an existing value.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum farcall_put_mode {
-    /// Stores the value, whatever is there.
+    /// Stores the value unconditionally.
     Set = 0,
-    /// Only if the key has no item.
+    /// Stores the value only if the key has no item.
     Add = 1,
-    /// Only if the key has an item.
+    /// Stores the value only if the key has an item.
     Replace = 2,
-    /// Behind the value that is there.
+    /// Appends to the value of the item, which keeps its flags and its time to live.
     Append = 3,
-    /// In front of the value that is there.
+    /// Prepends to the value of the item, which keeps its flags and its time to live.
     Prepend = 4,
 }
 
-/// A value to be stored. Set it to zeros first.
+/// A value to be stored. Initialize it with zeros: 0 is the default of every field.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct farcall_write {
-    /// The value.
+    /// The value; may be null if it is empty.
     pub value: *const c_void,
-    /// Its length.
+    /// Length of the value in bytes.
     pub value_len_bytes: usize,
-    /// How long it lives, in milliseconds; 0: for ever.
+    /// Time to live in milliseconds; 0: unlimited.
     pub time_to_live_ms: u64,
-    /// Flags of the program's own.
+    /// Flags, which the store returns with the item and does not interpret.
     pub flags: u32,
     /// A farcall_put_mode; FARCALL_PUT_MODE_SET is 0.
     pub mode: u32,
 }
 
-/// Called by farcall_kv_get_many for each key: its place in the list, and its item, which is null if the key has none.
-/// The item is lent until the function returns.
+/// Called by farcall_kv_get_many for each key, with the index of the key in the list and its item, or a null pointer
+/// if the key has no item. The item is valid until the function returns. No exception may leave the function.
 pub type farcall_found =
     Option<unsafe extern "C" fn(context: *mut c_void, place: usize, item: *const farcall_item)>;
 
@@ -91,12 +92,14 @@ impl From<MultiItem<'_>> for farcall_item {
     }
 }
 
+/// Reads a write that a program passes.
+///
 /// # Safety
-/// As of [`object`] and [`bytes`].
+/// `write` meets the contract of [`object`] during `'a`, and the value in it that of [`bytes`].
 unsafe fn read_write<'a>(write: *const farcall_write) -> Result<Write<'a>, Failure> {
-    // SAFETY: passed on.
+    // SAFETY: by the contract of `read_write`, `write` meets that of `object` during `'a`.
     let given = unsafe { object(write, "write")? };
-    // SAFETY: passed on.
+    // SAFETY: by the contract of `read_write`, the value meets that of `bytes` during `'a`.
     let value = unsafe { bytes(given.value, given.value_len_bytes, "write->value")? };
     let mode = match given.mode {
         0 => PutMode::Set,
@@ -110,10 +113,11 @@ unsafe fn read_write<'a>(write: *const farcall_write) -> Result<Write<'a>, Failu
     Ok(Write::of(value).flags(given.flags).time_to_live(time_to_live).mode(mode))
 }
 
-/// Does something about a key.
+/// Runs `action` with a client and a key.
 ///
 /// # Safety
-/// As of [`object`] and [`bytes`].
+/// Until this function returns, `kv` meets the contract of [`object`], and `key` and `key_len_bytes` meet that of
+/// [`bytes`].
 unsafe fn about_key(
     kv: *const farcall_kv,
     key: *const c_void,
@@ -121,19 +125,20 @@ unsafe fn about_key(
     action: impl FnOnce(&mut KvClient, &[u8]) -> Result<(), Failure>,
 ) -> c_int {
     returned(|| {
-        // SAFETY: passed on.
+        // SAFETY: by the contract of `about_key` the client and the key meet those of `object` and `bytes` until it
+        // returns, which is after `action`.
         let (kv, key) = unsafe { (object(kv, "kv")?, bytes(key, key_len_bytes, "key")?) };
         kv.0.with(|kv| action(kv, key))
     })
 }
 
-/// Writes the version after a change, if the program asks for it.
+/// Writes the version of an item after a change to `*into`, unless `into` is null.
 ///
 /// # Safety
-/// As of [`Out::new`], where not null.
+/// Unless null, `into` meets the contract of [`Out::new`] until this function returns.
 unsafe fn give_version(new_version: u64, into: *mut u64) -> Result<(), Failure> {
     if !into.is_null() {
-        // SAFETY: passed on.
+        // SAFETY: `into` is not null, so by the contract of `give_version` it meets that of `Out::new`.
         unsafe { Out::new(into, "new_version")? }.set(new_version);
     }
     Ok(())
@@ -141,14 +146,15 @@ unsafe fn give_version(new_version: u64, into: *mut u64) -> Result<(), Failure> 
 
 /// Connects to a store whose server (farcall kv serve --rpc) listens at `address`, "host:port".
 ///
-/// *kv is the program's until farcall_kv_close; null after a failure. `options` may be null.
+/// *kv belongs to the program until farcall_kv_close. It is null after a failure. `options` may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_kv_connect(
     address: *const c_char,
     options: *const farcall_options,
     kv: *mut *mut farcall_kv,
 ) -> c_int {
-    // SAFETY: the program's promises, here and below: pointers lead to what their types say, or are null.
+    // SAFETY: farcall(3), "Pointers": `address`, `options` and its texts are readable and not written, and `*kv` is
+    // writable, until this function returns. `made`, `options::read` and `text` require no more.
     unsafe {
         made(kv, || {
             let kv = options::read(options)?.connect_kv(text(address, "address")?)?;
@@ -157,16 +163,18 @@ pub unsafe extern "C" fn farcall_kv_connect(
     }
 }
 
-/// Ends a client. Nobody may be inside of a function with it. Null is none.
+/// Closes a client and frees it. No other function may be running with it, or be called with it later. A null pointer
+/// is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_kv_close(kv: *mut farcall_kv) {
-    // SAFETY: the program's promise.
+    // SAFETY: farcall(3), "Pointers": `kv` is null or a client of farcall_kv_connect that is closed only once, here,
+    // and no other thread uses it.
     returned(|| unsafe { taken_back(kv) }.map(drop));
 }
 
-/// The item of a key; FARCALL_NOT_FOUND if there is none. A key has 1 to 250 bytes.
+/// Reads the item of a key. Returns FARCALL_NOT_FOUND if the key has no item. A key has 1 to 250 bytes.
 ///
-/// The value is lent until the next function with this client.
+/// The value is valid until the next function call with this client.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_kv_get(
     kv: *mut farcall_kv,
@@ -174,7 +182,8 @@ pub unsafe extern "C" fn farcall_kv_get(
     key_len_bytes: usize,
     item: *mut farcall_item,
 ) -> c_int {
-    // SAFETY: the program's promises.
+    // SAFETY: farcall(3), "Pointers": `kv` is an open client, the bytes of the key are readable and not written, and
+    // `*item` is writable, until this function returns.
     unsafe {
         about_key(kv, key, key_len_bytes, |kv, key| {
             let into = Out::new(item, "item")?;
@@ -184,10 +193,10 @@ pub unsafe extern "C" fn farcall_kv_get(
     }
 }
 
-/// Looks many keys up at once, and calls `each` for each of them, not always in their order, in this thread. `context` is
-/// handed to `each`, which must not use this client: it would get FARCALL_BUSY.
+/// Looks up many keys at once, and calls `each` for each of them in this thread, not always in the order of the list.
+/// `context` is passed to `each`. A function that `each` calls with this client fails with FARCALL_BUSY.
 ///
-/// After a failure, what `each` was told is right; the other keys were not looked up.
+/// After a failure, the results that `each` received are valid. The other keys were not looked up.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_kv_get_many(
     kv: *mut farcall_kv,
@@ -198,12 +207,15 @@ pub unsafe extern "C" fn farcall_kv_get_many(
 ) -> c_int {
     returned(|| {
         let each = each.ok_or_else(|| Failure::invalid("each: a null pointer"))?;
-        // SAFETY: the program's promises.
+        // SAFETY: farcall(3), "Pointers": `kv` is an open client, and the list of `keys_count` keys and the bytes of
+        // each key are readable and not written, until this function returns.
         let (kv, keys) = unsafe { (object(kv, "kv")?, read_keys(keys, keys_count)?) };
         kv.0.with(|kv| {
             let tell = |place, item: Option<MultiItem<'_>>| {
                 let item = item.map(farcall_item::from);
-                // SAFETY: the program's function, with an item that lives until it returns.
+                // SAFETY: `each` is a function of the type farcall_found, which no exception leaves, called with the
+                // context that belongs to it. The item outlives the call, and farcall_found lets `each` use it no
+                // longer.
                 unsafe { each(context, place, item.as_ref().map_or(std::ptr::null(), std::ptr::from_ref)) };
             };
             Ok(kv.get_many(&keys, tell)?)
@@ -211,27 +223,36 @@ pub unsafe extern "C" fn farcall_kv_get_many(
     })
 }
 
+/// Reads the list of keys that a program passes.
+///
+/// # Errors
+/// Returns `FARCALL_INVALID` if the list is null or misaligned, or its length is impossible, or a key is null and not
+/// empty.
+///
 /// # Safety
-/// As of [`bytes`], for the list and for each key.
+/// Unless `keys_count` is 0 or `keys` is null or misaligned, `keys` addresses `keys_count` elements that are readable
+/// and not written during `'a`. Each key meets the contract of [`bytes`] during `'a`.
 unsafe fn read_keys<'a>(keys: *const farcall_bytes, keys_count: usize) -> Result<Vec<&'a [u8]>, Failure> {
     if keys_count == 0 {
         return Ok(Vec::new());
     }
-    // SAFETY: passed on.
+    // SAFETY: `keys_count` is not 0, so by the contract of `read_keys` a first element is readable. The reference is
+    // discarded at once.
     unsafe { object(keys, "keys")? };
     let len_bytes = keys_count.checked_mul(size_of::<farcall_bytes>());
     if len_bytes.is_none_or(|len_bytes| isize::try_from(len_bytes).is_err()) {
         return Err(Failure::invalid(format!("keys_count: {keys_count} are more than there is memory")));
     }
-    // SAFETY: checked, and passed on.
+    // SAFETY: `object` found `keys` neither null nor misaligned, and the list is at most `isize::MAX` bytes long. By
+    // the contract of `read_keys` it is readable and not written during `'a`.
     let keys = unsafe { std::slice::from_raw_parts(keys, keys_count) };
-    // SAFETY: passed on.
+    // SAFETY: by the contract of `read_keys` each key meets that of `bytes` during `'a`.
     keys.iter().map(|key| unsafe { bytes(key.start, key.len_bytes, "a key") }).collect()
 }
 
-/// Stores a value. FARCALL_NOT_STORED if the condition of `write->mode` did not hold.
+/// Stores a value. Returns FARCALL_NOT_STORED if the condition of `write->mode` does not hold.
 ///
-/// The item's version after that goes to *new_version, which may be null.
+/// Writes the new version of the item to *new_version, unless `new_version` is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_kv_put(
     kv: *mut farcall_kv,
@@ -240,7 +261,8 @@ pub unsafe extern "C" fn farcall_kv_put(
     write: *const farcall_write,
     new_version: *mut u64,
 ) -> c_int {
-    // SAFETY: the program's promises.
+    // SAFETY: farcall(3), "Pointers": `kv` is an open client, the bytes of the key, `*write` and the value in it are
+    // readable and not written, and `*new_version` is writable unless null, until this function returns.
     unsafe {
         about_key(kv, key, key_len_bytes, |kv, key| {
             give_version(version(kv.put(key, read_write(write)?)?)?, new_version)
@@ -248,8 +270,10 @@ pub unsafe extern "C" fn farcall_kv_put(
     }
 }
 
-/// Stores a value if the item still has `version`, as farcall_kv_get told it; `write->mode` is of no account.
-/// FARCALL_OTHER_VERSION if it has another one, FARCALL_NOT_FOUND if the key has no item.
+/// Stores a value if the item still has the version that an earlier function returned. `write->mode` has no effect.
+/// Returns FARCALL_OTHER_VERSION if the item has another version, and FARCALL_NOT_FOUND if the key has no item.
+///
+/// Writes the new version of the item to *new_version, unless `new_version` is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_kv_compare_and_swap(
     kv: *mut farcall_kv,
@@ -259,7 +283,8 @@ pub unsafe extern "C" fn farcall_kv_compare_and_swap(
     write: *const farcall_write,
     new_version: *mut u64,
 ) -> c_int {
-    // SAFETY: the program's promises.
+    // SAFETY: farcall(3), "Pointers": `kv` is an open client, the bytes of the key, `*write` and the value in it are
+    // readable and not written, and `*new_version` is writable unless null, until this function returns.
     unsafe {
         about_key(kv, key, key_len_bytes, |kv, key| {
             let change = kv.compare_and_swap(key, version, read_write(write)?)?;
@@ -268,7 +293,8 @@ pub unsafe extern "C" fn farcall_kv_compare_and_swap(
     }
 }
 
-/// Removes the item of a key, whatever its version if `version` is 0. FARCALL_NOT_FOUND, FARCALL_OTHER_VERSION.
+/// Removes the item of a key if it has this version; if `version` is 0, in any version. Returns FARCALL_OTHER_VERSION
+/// if the item has another version, and FARCALL_NOT_FOUND if the key has no item.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_kv_delete(
     kv: *mut farcall_kv,
@@ -276,7 +302,8 @@ pub unsafe extern "C" fn farcall_kv_delete(
     key_len_bytes: usize,
     version: u64,
 ) -> c_int {
-    // SAFETY: the program's promises.
+    // SAFETY: farcall(3), "Pointers": `kv` is an open client, and the bytes of the key are readable and not written,
+    // until this function returns.
     unsafe {
         about_key(kv, key, key_len_bytes, |kv, key| {
             let change = kv.delete(key, (version != 0).then_some(version))?;
@@ -285,7 +312,8 @@ pub unsafe extern "C" fn farcall_kv_delete(
     }
 }
 
-/// Sets how long an item lives from now on, in milliseconds; 0: for ever. FARCALL_NOT_FOUND if the key has no item.
+/// Sets the remaining time to live of an item in milliseconds; 0: unlimited. Returns FARCALL_NOT_FOUND if the key has
+/// no item.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_kv_touch(
     kv: *mut farcall_kv,
@@ -293,7 +321,8 @@ pub unsafe extern "C" fn farcall_kv_touch(
     key_len_bytes: usize,
     time_to_live_ms: u64,
 ) -> c_int {
-    // SAFETY: the program's promises.
+    // SAFETY: farcall(3), "Pointers": `kv` is an open client, and the bytes of the key are readable and not written,
+    // until this function returns.
     unsafe {
         about_key(kv, key, key_len_bytes, |kv, key| {
             match kv.touch(key, Duration::from_millis(time_to_live_ms))? {

@@ -1,12 +1,17 @@
-//! The C library of Farcall: a translation of the Rust interface, which decides nothing.
+//! The C library of Farcall: a translation of the Rust interface, without policy of its own.
 //!
-//! `include/farcall.h` is generated from this source by cbindgen, so that no signature can differ from the header's, and
-//! each function is documented once. A test checks that the header is current, and writes it (`tests/header.rs`).
+//! cbindgen generates `include/farcall.h` from this source. Hence the signatures of the header are those of the source,
+//! and each function is documented once. `tests/header.rs` checks that the header is current, and can rewrite it.
 //!
-//! * Objects are opaque. Each is behind a lock that nobody waits for: a second thread gets [`Code::Busy`].
-//! * A function returns a [`Code`]; the words of the last failure belong to the thread (`farcall_error_message`).
-//! * No panic leaves a function: it becomes [`Code::Panicked`], as does every later use of the object.
-//! * Bytes are lent where they are, until the next call with the same object: nothing is copied for the caller.
+//! * Objects are opaque. A lock protects each object. A function that finds it held fails with [`Code::Busy`] and does
+//!   not wait.
+//! * A function returns a [`Code`]. The message of the last error is stored per thread (`farcall_error_message`).
+//! * A panic does not leave a function. The function and all later functions with the same object return
+//!   [`Code::Panicked`].
+//! * Values and results are not copied for the caller. They are memory of the library, and valid until the next
+//!   function call with the same object.
+//! * The section "Pointers" of the man page farcall(3) states which memory the pointers of a program must address, and
+//!   how long. Every SAFETY comment of an exported function relies on it.
 
 #![allow(non_camel_case_types, reason = "they are the names of C")]
 #![allow(

@@ -1,4 +1,4 @@
-//! Options, which later versions append to, and the version itself.
+//! Options, to which later versions append fields, and the version of the library.
 
 use std::ffi::{c_char, c_int};
 use std::time::Duration;
@@ -9,44 +9,45 @@ use farcall::select::{Selection, Wish};
 use crate::argument::{Out, object, text};
 use crate::boundary::returned;
 
-/// The version of this header: major << 16 | minor << 8 | patch.
+/// Version of this header: major << 16 | minor << 8 | patch.
 pub const FARCALL_VERSION: u32 = 0x00_01_00;
 
-/// The version of the library that is loaded, as FARCALL_VERSION is that of the header.
+/// Returns the version of the loaded library, in the format of FARCALL_VERSION.
 #[unsafe(no_mangle)]
 pub extern "C" fn farcall_version() -> u32 {
     FARCALL_VERSION
 }
 
-/// How something is opened. Where options are asked for, null stands for the usual ones.
+/// Options of a client, a server, a listener or a stream. Functions that take options accept a null pointer for the
+/// defaults.
 ///
-/// Always set by farcall_options_init first: later versions append fields. The library reads options during the call
-/// only.
+/// Initialize them with farcall_options_init, because later versions append fields. The library reads the options and
+/// the texts in them only during the function call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct farcall_options {
     /// sizeof(farcall_options); set by farcall_options_init.
     pub options_len_bytes: usize,
-    /// "softnic", "ibv" or "auto"; null: "auto".
+    /// Provider: "softnic", "ibv" or "auto"; null: "auto".
     pub provider: *const c_char,
-    /// A device of libibverbs; null: the first with an active port.
+    /// Name of a device of libibverbs; null: the first device with an active port.
     pub device: *const c_char,
-    /// A preset for clients of remote calls and stores; null: the client chooses.
+    /// Preset of a client of remote calls or of a store; null: the client chooses.
     pub preset: *const c_char,
-    /// How long connecting may take, in microseconds; 0: the usual 5 s.
+    /// Timeout of connecting in microseconds; 0: 5 seconds.
     pub connect_timeout_us: u64,
-    /// How long a call may take, in microseconds; 0: for ever.
+    /// Timeout of a remote call in microseconds; 0: none.
     pub call_timeout_us: u64,
-    /// The device's GID; -1: the best.
+    /// Index of a GID of the device; -1: the best GID.
     pub gid_index: i32,
-    /// The server thread that a client of remote calls connects to.
+    /// Index of the server thread to which a client of remote calls connects.
     pub thread: u16,
-    /// How many threads a server of remote calls has; 0: one.
+    /// Number of threads of a server of remote calls; 0: one.
     pub threads: u16,
-    /// Not 0: functions of a stream or a listener answer FARCALL_WOULD_BLOCK instead of waiting, and it has a descriptor
-    /// for poll and epoll.
+    /// Not 0: functions of the stream or listener return FARCALL_WOULD_BLOCK instead of waiting, and it has a
+    /// descriptor for poll and epoll.
     pub nonblocking: u32,
-    /// 0.
+    /// Reserved; 0.
     pub reserved: u32,
 }
 
@@ -64,11 +65,11 @@ const USUAL: farcall_options = farcall_options {
     reserved: 0,
 };
 
-/// Sets options to the usual ones. `options_len_bytes` is sizeof(farcall_options), by which the library knows the version
-/// of the header.
+/// Sets options to the defaults. `options_len_bytes` is sizeof(farcall_options), from which the library derives the
+/// version of the header.
 ///
-/// FARCALL_INVALID if the length is none of this library's version or an earlier one: the program was compiled for a
-/// later one.
+/// Returns FARCALL_INVALID if neither this version of the library nor an earlier one has options of this length: the
+/// program was compiled with the header of a later version.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_options_init(
     options: *mut farcall_options,
@@ -78,7 +79,8 @@ pub unsafe extern "C" fn farcall_options_init(
         if options_len_bytes != size_of::<farcall_options>() {
             return Err(unknown_length(options_len_bytes));
         }
-        // SAFETY: the program's promise: they are its options.
+        // SAFETY: farcall(3), "Pointers": unless null or misaligned, `options` addresses a farcall_options that is
+        // writable until this function returns. The length is that of this version's header.
         unsafe { Out::new(options, "options")? }.set(USUAL);
         Ok(())
     })
@@ -96,24 +98,31 @@ fn microseconds(us: u64) -> Option<Duration> {
     (us != 0).then(|| Duration::from_micros(us))
 }
 
-/// Reads a program's options.
+/// Reads the options of a program. A null pointer stands for the defaults.
+///
+/// # Errors
+/// Returns `FARCALL_INVALID` for a misaligned pointer, an unknown length, a text that is not UTF-8 and an unknown
+/// provider.
 ///
 /// # Safety
-/// As of [`object`]; the texts are null or end with a zero byte.
+/// Unless null or misaligned, `options` addresses options that begin with their length in bytes. They are readable and
+/// not written until this function returns. So are their texts, which are null or end with a zero byte.
 pub(crate) unsafe fn read(options: *const farcall_options) -> Result<Options, Failure> {
     if options.is_null() {
         return Ok(Options::default());
     }
-    // The length comes first, and is all that an unknown version can be asked.
-    // SAFETY: passed on.
+    // The length is the first field in every version, and the only one that is read before the version is known.
+    // SAFETY: by the contract of `read` the options begin with their length, which is readable until `read` returns.
     let options_len_bytes = *unsafe { object(options.cast::<usize>(), "options")? };
     if options_len_bytes != size_of::<farcall_options>() {
         return Err(unknown_length(options_len_bytes));
     }
-    // SAFETY: passed on.
+    // SAFETY: the length is that of this version, so by the contract of `read` all fields are readable, and not
+    // written, until `read` returns.
     let given = unsafe { object(options, "options")? };
     let word = |start: *const c_char, name| {
-        // SAFETY: passed on.
+        // SAFETY: by the contract of `read` a text that is not null ends with a zero byte and is not written until
+        // `read` returns, which copies what it stores.
         if start.is_null() { Ok(None) } else { unsafe { text(start, name) }.map(Some) }
     };
     let wish = word(given.provider, "options.provider")?.map(str::parse::<Wish>).transpose();

@@ -10,7 +10,8 @@ use crate::argument::{Out, bytes, object, text};
 use crate::boundary::{made, returned, taken_back};
 use crate::options::{self, farcall_options};
 
-/// A client of remote calls: a connection to one server thread. One thread at a time: another one gets FARCALL_BUSY.
+/// A client of remote calls, with a connection to one server thread. Used by one thread at a time: a function that
+/// finds it in use fails with FARCALL_BUSY.
 pub struct farcall_rpc(Exclusive<Ready>);
 
 struct Ready {
@@ -21,14 +22,15 @@ struct Ready {
 
 /// Connects to a server of remote calls at `address`, "host:port".
 ///
-/// *rpc is the program's until farcall_rpc_close; null after a failure. `options` may be null.
+/// *rpc belongs to the program until farcall_rpc_close. It is null after a failure. `options` may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_rpc_connect(
     address: *const c_char,
     options: *const farcall_options,
     rpc: *mut *mut farcall_rpc,
 ) -> c_int {
-    // SAFETY: the program's promises: pointers lead to what their types say, or are null.
+    // SAFETY: farcall(3), "Pointers": `address`, `options` and its texts are readable and not written, and `*rpc` is
+    // writable, until this function returns. `made`, `options::read` and `text` require no more.
     unsafe {
         made(rpc, || {
             let options = options::read(options)?;
@@ -39,18 +41,20 @@ pub unsafe extern "C" fn farcall_rpc_connect(
     }
 }
 
-/// Ends a client. Nobody may be inside of a function with it. Null is none.
+/// Closes a client and frees it. No other function may be running with it, or be called with it later. A null pointer
+/// is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_rpc_close(rpc: *mut farcall_rpc) {
-    // SAFETY: the program's promise.
+    // SAFETY: farcall(3), "Pointers": `rpc` is null or a client of farcall_rpc_connect that is closed only once, here,
+    // and no other thread uses it.
     returned(|| unsafe { taken_back(rpc) }.map(drop));
 }
 
-/// Calls a method and waits for the result, `timeout_us` microseconds at most; 0: as long as the client's options say.
+/// Calls a method and waits for the result, at most `timeout_us` microseconds; 0: the timeout of the client's options.
 ///
-/// The result is lent until the next function with this client. farcall_error_executed tells of any failure whether the
-/// call was executed; FARCALL_APPLICATION is a refusal of the handler, with its number in
-/// farcall_error_application_code and its text in farcall_error_message.
+/// *reply and *reply_len_bytes are the result, which is valid until the next function call with this client. After a
+/// failure, farcall_error_executed returns whether the call was executed. FARCALL_APPLICATION is a refusal by the
+/// handler: farcall_error_application_code returns its code, and farcall_error_message includes its text.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_rpc_call(
     rpc: *mut farcall_rpc,
@@ -62,9 +66,10 @@ pub unsafe extern "C" fn farcall_rpc_call(
     reply_len_bytes: *mut usize,
 ) -> c_int {
     returned(|| {
-        // SAFETY: the program's promises.
+        // SAFETY: farcall(3), "Pointers": `rpc` is an open client, and the bytes of the request are readable and not
+        // written, until this function returns.
         let (rpc, request) = unsafe { (object(rpc, "rpc")?, bytes(request, request_len_bytes, "request")?) };
-        // SAFETY: the same.
+        // SAFETY: farcall(3), "Pointers": `*reply` and `*reply_len_bytes` are writable until this function returns.
         let (start, len) =
             unsafe { (Out::new(reply, "reply")?, Out::new(reply_len_bytes, "reply_len_bytes")?) };
         rpc.0.with(|ready| {

@@ -1,4 +1,4 @@
-//! Servers of remote calls, whose handler is a function of the program.
+//! Servers of remote calls. Their handlers are functions of the program.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -12,46 +12,49 @@ use crate::options::{self, farcall_options};
 /// A running server of remote calls.
 pub struct farcall_server(Server);
 
-/// A call, as its handler sees it: lent until the handler returns.
+/// A call, as passed to its handler. It is valid until the handler returns.
 #[repr(C)]
 pub struct farcall_call {
-    /// The request: the library's memory, to be read only.
+    /// The request, which must not be written. Valid until the handler returns.
     pub request: *const c_void,
-    /// Its length.
+    /// Length of the request in bytes.
     pub request_len_bytes: usize,
-    /// The call's number, unique in its session.
+    /// Number of the call, unique in its session.
     pub call_id: u64,
-    /// The connection it came over: a number that is unique while the connection lives.
+    /// Number of the connection over which the call arrived, unique while the connection exists.
     pub connection: u32,
-    /// Which method.
+    /// Number of the method.
     pub method: u16,
-    /// 0.
+    /// Reserved; 0.
     pub reserved: u16,
 }
 
-/// Where a handler writes the result of its call. Lent until the handler returns.
+/// The reply to a call, which the handler fills. It is valid until the handler returns.
 pub struct farcall_reply<'a, 'b> {
     result: &'a mut Reply<'b>,
     refusal: Option<HandlerError>,
 }
 
-/// Answers one call: appends to `reply`, or refuses. `context` is what farcall_server_start was given.
+/// Handles one call: appends the result to `reply`, or refuses the call. `context` is the pointer that was passed to
+/// farcall_server_start.
 ///
-/// It runs in the server's threads: with several of them, in several at once. It must not wait for calls to its own
-/// server, and no exception may leave it.
+/// The handler runs in the threads of the server; if there are several, it runs concurrently. It must not wait for
+/// calls to its own server, and no exception may leave it.
 pub type farcall_handler =
     Option<unsafe extern "C" fn(context: *mut c_void, call: *const farcall_call, reply: *mut farcall_reply)>;
 
-/// A program's function with what it is given.
+/// Handler function of a program and the context that is passed to it.
 #[derive(Clone, Copy)]
 struct Service {
     handler: unsafe extern "C" fn(*mut c_void, *const farcall_call, *mut farcall_reply),
     context: *mut c_void,
 }
 
-// SAFETY: the program promises that its handler may run in the server's threads.
+// SAFETY: farcall.h (farcall_handler) states that the handler runs in the threads of the server, with the context of
+// farcall_server_start, which is valid until farcall_server_stop returns. Hence both may be used in these threads.
 unsafe impl Send for Service {}
-// SAFETY: the same: only copies are made of it.
+// SAFETY: a shared `Service` is only copied. The copies run in the threads of the server concurrently, which farcall.h
+// (farcall_handler) states.
 unsafe impl Sync for Service {}
 
 impl Handler for Service {
@@ -65,16 +68,18 @@ impl Handler for Service {
             reserved: 0,
         };
         let mut written = farcall_reply { result: reply, refusal: None };
-        // SAFETY: the program's function; both live until it returns.
+        // SAFETY: `handler` is a function of the type farcall_handler, which no exception leaves, called with the
+        // context that belongs to it. `given`, its request and `written` outlive the call, and farcall.h lets the
+        // handler use them no longer.
         unsafe { (self.handler)(self.context, &given, std::ptr::from_mut(&mut written)) };
         written.refusal.map_or(Ok(()), Err)
     }
 }
 
-/// Starts a server of remote calls at `address`, "host:port"; port 0 lets the system choose.
+/// Starts a server of remote calls at `address`, "host:port". For port 0 the system chooses a port.
 ///
-/// *server is the program's until farcall_server_stop; null after a failure. `options` may be null. `context` must live
-/// until then.
+/// *server belongs to the program until farcall_server_stop. It is null after a failure. `options` may be null.
+/// `context` is passed to `handler`, and must be valid until farcall_server_stop returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_server_start(
     address: *const c_char,
@@ -83,7 +88,8 @@ pub unsafe extern "C" fn farcall_server_start(
     context: *mut c_void,
     server: *mut *mut farcall_server,
 ) -> c_int {
-    // SAFETY: the program's promises: pointers lead to what their types say, or are null.
+    // SAFETY: farcall(3), "Pointers": `address`, `options` and its texts are readable and not written, and `*server`
+    // is writable, until this function returns. `made`, `options::read` and `text` require no more.
     unsafe {
         made(server, || {
             let handler = handler.ok_or_else(|| Failure::invalid("handler: a null pointer"))?;
@@ -94,7 +100,8 @@ pub unsafe extern "C" fn farcall_server_start(
     }
 }
 
-/// Where a server listens, as text with a zero byte: "127.0.0.1:41234". 64 bytes are enough room.
+/// Writes the address at which a server listens, as text with a zero byte: "127.0.0.1:41234". A buffer of 64 bytes is
+/// sufficient.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_server_address(
     server: *const farcall_server,
@@ -102,7 +109,8 @@ pub unsafe extern "C" fn farcall_server_address(
     address_room_bytes: usize,
 ) -> c_int {
     returned(|| {
-        // SAFETY: the program's promises.
+        // SAFETY: farcall(3), "Pointers": `server` is a running server, and the `address_room_bytes` bytes from
+        // `address` are writable, until this function returns.
         unsafe {
             let server = object(server, "server")?;
             write_text(&server.0.address().to_string(), address, address_room_bytes, "address")
@@ -110,12 +118,15 @@ pub unsafe extern "C" fn farcall_server_address(
     })
 }
 
-/// Ends a server: no new connections; what came is answered, what comes is refused as not executed; then its threads end,
-/// and this returns. Not to be called by a handler. Null is none.
+/// Stops a server and frees it. The server accepts no new connections, finishes the calls received so far, and refuses
+/// later ones as not executed. Returns after the threads of the server have ended; hence a handler must not call it.
+///
+/// No other function may be running with it, or be called with it later. A null pointer is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_server_stop(server: *mut farcall_server) {
     returned(|| {
-        // SAFETY: the program's promise.
+        // SAFETY: farcall(3), "Pointers": `server` is null or a server of farcall_server_start that is stopped only
+        // once, here, and no other thread uses it.
         if let Some(server) = unsafe { taken_back(server)? } {
             server.0.drain();
             server.0.join();
@@ -124,7 +135,7 @@ pub unsafe extern "C" fn farcall_server_stop(server: *mut farcall_server) {
     });
 }
 
-/// Appends bytes to the result of a call. They are copied.
+/// Appends a copy of `result_len_bytes` bytes to the result of a call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_reply_append(
     reply: *mut farcall_reply,
@@ -132,15 +143,18 @@ pub unsafe extern "C" fn farcall_reply_append(
     result_len_bytes: usize,
 ) -> c_int {
     returned(|| {
-        // SAFETY: the program's promises; one handler, in one thread, has the reply.
+        // SAFETY: farcall(3), "Pointers": `reply` is the reply of a running handler, which only the thread of the
+        // handler uses, and the bytes of the result are readable and not written, until this function returns.
         let (_, result) = unsafe { (object(reply, "reply")?, bytes(result, result_len_bytes, "result")?) };
-        // SAFETY: checked just now, and the same.
+        // SAFETY: `object` found `reply` neither null nor misaligned. It is the reply of a running handler, and only
+        // this thread uses it, so that no other reference to it exists.
         unsafe { &mut *reply }.result.extend_from_slice(result);
         Ok(())
     })
 }
 
-/// Refuses a call: the caller gets FARCALL_APPLICATION with this number, of 15 bits, and this text, instead of a result.
+/// Refuses a call: instead of a result the caller receives FARCALL_APPLICATION with this code, from 0 to 32767, and
+/// this text.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farcall_reply_refuse(
     reply: *mut farcall_reply,
@@ -148,12 +162,14 @@ pub unsafe extern "C" fn farcall_reply_refuse(
     message: *const c_char,
 ) -> c_int {
     returned(|| {
-        // SAFETY: the program's promises; one handler, in one thread, has the reply.
+        // SAFETY: farcall(3), "Pointers": `reply` is the reply of a running handler, which only the thread of the
+        // handler uses, and the text of the message is readable and not written, until this function returns.
         let (_, message) = unsafe { (object(reply, "reply")?, text(message, "message")?) };
         if application_code >= 1 << 15 {
             return Err(Failure::invalid(format!("application_code: {application_code} is more than 32767")));
         }
-        // SAFETY: checked just now, and the same.
+        // SAFETY: `object` found `reply` neither null nor misaligned. It is the reply of a running handler, and only
+        // this thread uses it, so that no other reference to it exists.
         unsafe { &mut *reply }.refusal = Some(HandlerError::new(application_code, message));
         Ok(())
     })

@@ -1,4 +1,5 @@
-//! `include/farcall.h` says what the library offers: it is made of the sources, and the man pages name all of it.
+//! Checks that `include/farcall.h` is the header of the sources, that the library exports what the header declares,
+//! and that the man pages name all functions.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,7 +21,7 @@ const INTRODUCTION: &str = "\
  * FARCALL_INVALID. Lengths are in bytes, times in the unit of their name. Texts are UTF-8 and end with a zero byte. A
  * forked child uses none of its parent's objects. */";
 
-/// The header of the sources as they are.
+/// Returns the header that cbindgen generates from the current sources.
 fn made() -> String {
     let sources = ["errors", "options", "kv", "rpc", "server", "stream"];
     let mut config = cbindgen::Config {
@@ -64,7 +65,7 @@ fn the_header_is_that_of_the_sources() {
     );
 }
 
-/// The words of a text that begin like the library's functions and types.
+/// Returns the words of a text that begin with `farcall_`, as the functions and types of the library do.
 fn names(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("farcall_")).map(str::to_owned).collect()
@@ -75,7 +76,7 @@ fn functions(header: &str) -> BTreeSet<String> {
     names(header).into_iter().filter(is_called).collect()
 }
 
-/// What the library exports is what the header declares: no more, and no less.
+/// Checks that the exported symbols are exactly the declared functions.
 #[test]
 fn the_library_exports_what_the_header_declares() {
     let declared = functions(&fs::read_to_string(package().join("include/farcall.h")).unwrap());
@@ -88,7 +89,7 @@ fn the_library_exports_what_the_header_declares() {
     assert!(declared.len() > 25, "only {declared:?}");
 }
 
-/// The shared library that cargo built beside this test.
+/// Returns the path of the shared library that cargo built next to this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().unwrap().join("libfarcall_capi.so")
@@ -114,7 +115,7 @@ fn each_function_has_a_man_page_and_the_pages_name_no_other() {
     assert!(unknown.is_empty(), "not in the header: {unknown:?}");
 }
 
-/// Skipped, and said so, where there is no man.
+/// Skipped with a message if `man` is not installed.
 #[test]
 fn the_man_pages_have_no_warnings() {
     for (path, _) in pages() {

@@ -1,5 +1,5 @@
-//! C programs against servers in Rust: compiled as C and as C++ without a warning, linked with either library, and
-//! watched by valgrind.
+//! C programs against servers in Rust: compiled as C and as C++ without warnings, linked with the shared and the static
+//! library, and run under valgrind.
 
 #[path = "../../farcall/examples/servers/servers.rs"]
 mod servers;
@@ -10,7 +10,7 @@ use std::{env, fs};
 
 use servers::Servers;
 
-/// A folder that goes with the test.
+/// A temporary directory, which is removed with this value.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -31,19 +31,19 @@ fn package() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Where cargo built the libraries.
+/// Returns the directory in which cargo built the libraries.
 fn built() -> PathBuf {
     env::current_exe().unwrap().parent().unwrap().to_owned()
 }
 
-/// Installs the library, as far as programs need it.
+/// Copies the shared library into `folder` under the names that the linker and the loader use.
 fn install(folder: &Folder) {
     fs::copy(built().join("libfarcall_capi.so"), folder.0.join("libfarcall.so.0")).unwrap();
     let _ = fs::remove_file(folder.0.join("libfarcall.so"));
     std::os::unix::fs::symlink("libfarcall.so.0", folder.0.join("libfarcall.so")).unwrap();
 }
 
-/// Runs a command that must succeed, and gives what it printed.
+/// Runs a command that must succeed, and returns its output.
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let said =
@@ -88,7 +88,7 @@ fn cpp_calls_everything_through_the_static_library() {
     assert_eq!(run(start(&folder, &program).args(servers.addresses())), "ok\n");
 }
 
-/// Skipped, and said so, where there is no valgrind.
+/// Skipped with a message if valgrind is not installed.
 #[test]
 fn valgrind_finds_no_error_and_no_leak() {
     if Command::new("valgrind").arg("--version").output().is_err() {
@@ -124,7 +124,7 @@ fn examples_print_what_they_promise() {
     }
 }
 
-/// docs/c-and-python.md shows these very programs.
+/// Checks that docs/c-and-python.md contains the examples verbatim.
 #[test]
 fn the_document_shows_the_examples() {
     let document = fs::read_to_string(package().join("../../docs/c-and-python.md")).unwrap();

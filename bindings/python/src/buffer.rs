@@ -1,4 +1,4 @@
-//! Bytes between Python and the library.
+//! Buffers that are passed between Python and the library.
 
 use std::ffi::{c_int, c_void};
 
@@ -8,7 +8,8 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyMemoryView};
 
-/// Bytes that the library waits with while Python code runs: `bytes` are borrowed, others may change and are copied.
+/// Bytes that the library uses without the GIL, while Python code runs. `bytes` objects are borrowed. Other buffers
+/// are copied, because Python code may change them.
 pub(crate) enum Sent {
     Borrowed(PyBackedBytes),
     Copied(Vec<u8>),
@@ -30,7 +31,7 @@ impl Sent {
     }
 }
 
-/// A contiguous buffer of Python's, while the interpreter is held.
+/// A contiguous Python buffer, in a thread that holds the GIL.
 pub(crate) struct Room<'py> {
     buffer: PyBuffer<u8>,
     py: Python<'py>,
@@ -47,19 +48,20 @@ impl<'py> Room<'py> {
         Ok(Self { buffer, py: given.py() })
     }
 
-    /// Does something with its bytes. `f` must not run Python code.
+    /// Calls `f` with the bytes of the buffer. `f` must not run Python code.
     pub fn read<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
         let (start, len_bytes) = (self.buffer.buf_ptr().cast::<u8>(), self.buffer.len_bytes());
         let _held = self.py;
         if len_bytes == 0 {
             return f(&[]);
         }
-        // SAFETY: the exporter keeps so many bytes there until the buffer is released, and they are in one piece. We hold
-        // the interpreter, and `f` does not let it go: nobody changes them.
+        // SAFETY: the exporter keeps these `len_bytes` bytes valid until `buffer` is released (buffer protocol), and
+        // `of` checked that they are contiguous. This thread holds the GIL (`py`), which `f` does not release, so no
+        // Python code changes them during the call.
         f(unsafe { std::slice::from_raw_parts(start, len_bytes) })
     }
 
-    /// Lets `f` write its bytes; it must not run Python code.
+    /// Calls `f` with the bytes of the buffer to write them. `f` must not run Python code.
     pub fn write<R>(&self, f: impl FnOnce(&mut [u8]) -> R) -> PyResult<R> {
         if self.buffer.readonly() {
             return Err(pyo3::exceptions::PyBufferError::new_err("the buffer is read-only"));
@@ -68,12 +70,14 @@ impl<'py> Room<'py> {
         if len_bytes == 0 {
             return Ok(f(&mut []));
         }
-        // SAFETY: as above, and it is not read-only: nobody else reads or writes them meanwhile.
+        // SAFETY: the exporter keeps these `len_bytes` bytes valid until `buffer` is released (buffer protocol), and
+        // `of` checked that they are contiguous. The buffer is not read-only. This thread holds the GIL (`py`), which
+        // `f` does not release, so no Python code reads or changes them during the call.
         Ok(f(unsafe { std::slice::from_raw_parts_mut(start, len_bytes) }))
     }
 }
 
-/// A result, lent to Python as it came.
+/// Result of a call, exported to Python without a copy.
 #[pyclass(frozen, module = "farcall")]
 struct Buffer(Vec<u8>);
 
@@ -82,8 +86,8 @@ impl Buffer {
     unsafe fn __getbuffer__(slf: &Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let bytes = &slf.get().0;
         let start = bytes.as_ptr().cast_mut().cast::<c_void>();
-        // SAFETY: the interpreter gives the view. Read-only: 1. The view keeps this object alive, whose bytes never
-        // change or move.
+        // SAFETY: the interpreter passes a `view` that may be filled. The argument 1 makes it read-only. The view
+        // holds a reference to this object, so the bytes, which never change or move, are valid as long as the view.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, bytes.len() as ffi::Py_ssize_t, 1, flags)
         };
@@ -91,7 +95,7 @@ impl Buffer {
     }
 }
 
-/// Bytes as a read-only `memoryview`, without a copy.
+/// Returns `bytes` as a read-only `memoryview` without a copy.
 pub(crate) fn lent(py: Python<'_>, bytes: Vec<u8>) -> PyResult<Py<PyAny>> {
     let buffer = Bound::new(py, Buffer(bytes))?;
     Ok(PyMemoryView::from(buffer.as_any())?.into_any().unbind())

@@ -11,7 +11,7 @@ use crate::held::Held;
 use crate::options::{Options, duration, plain};
 use crate::task;
 
-/// A client of remote calls whose calls wait.
+/// A client of remote calls with blocking functions.
 #[pyclass(frozen, module = "farcall")]
 pub(crate) struct Client(Held<farcall_rpc::Client>, Option<std::time::Duration>);
 
@@ -25,7 +25,8 @@ impl Client {
         Ok(Self(Held::new(connected.map_err(|failure| raised(py, failure))?), options.call_timeout))
     }
 
-    /// Calls a method and waits for the result, which is lent as a memoryview.
+    /// Calls a method, waits for the result and returns it as a read-only memoryview. `timeout` is in seconds; the
+    /// default is that of the options.
     #[pyo3(signature = (method, request=None, *, timeout=None))]
     fn call(
         &self,
@@ -46,7 +47,7 @@ impl Client {
         lent(py, reply)
     }
 
-    /// Ends the client.
+    /// Closes the client.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.0.close(py, |_| Ok(()))
     }
@@ -61,13 +62,13 @@ impl Client {
     }
 }
 
-/// A client of remote calls for asyncio: many calls are under way together.
+/// A client of remote calls for asyncio. Many calls can be in flight concurrently.
 #[pyclass(frozen, module = "farcall")]
 pub(crate) struct AsyncClient(farcall_rpc::AsyncClient);
 
 #[pymethods]
 impl AsyncClient {
-    /// Connects.
+    /// Connects to a server.
     #[staticmethod]
     #[pyo3(signature = (address, options=None))]
     fn connect<'py>(
@@ -79,8 +80,8 @@ impl AsyncClient {
         task::spawn(py, connecting, |py, client| Ok(Py::new(py, Self(client))?.into_any()))
     }
 
-    /// Calls a method; the result is lent as a memoryview. Who cancels gives the call up. A timeout in seconds, by default
-    /// that of the options, ends a call that has no result by then.
+    /// Calls a method and returns the result as a read-only memoryview. Cancelling abandons the call. `timeout` is in
+    /// seconds; the default is that of the options. A call without a result by then fails.
     #[pyo3(signature = (method, request=None, *, timeout=None))]
     fn call<'py>(
         &self,

@@ -1,4 +1,4 @@
-//! Failures as exceptions.
+//! Exceptions for failures.
 
 use farcall::binding::{Code, Failure};
 use farcall_rpc::Executed;
@@ -14,12 +14,12 @@ create_exception!(
     "Raised by a handler: Refusal(code, text) refuses the call."
 );
 
-/// The names of all codes, in the order of their numbers.
+/// Returns the names of all codes in the order of their numbers.
 pub(crate) fn codes() -> Vec<&'static str> {
     Code::ALL.iter().map(|code| code.name()).collect()
 }
 
-/// As Python raises it.
+/// Returns the exception for a failure.
 pub(crate) fn raised(py: Python<'_>, failure: Failure) -> PyErr {
     let error = Error::new_err(failure.message);
     let executed = match failure.code.executed() {

@@ -1,11 +1,11 @@
-//! Objects of the library that Python holds.
+//! Objects of the library that belong to Python objects.
 
 use farcall::binding::{Code, Exclusive, Failure};
 use pyo3::prelude::*;
 
 use crate::error::raised;
 
-/// An object that one thread at a time uses, until it is closed.
+/// An object of the library. One thread at a time uses it until it is closed.
 pub(crate) struct Held<T: Send>(Exclusive<Option<T>>);
 
 impl<T: Send> Held<T> {
@@ -13,7 +13,7 @@ impl<T: Send> Held<T> {
         Self(Exclusive::new(Some(inner)))
     }
 
-    /// Does something that may wait; other threads run meanwhile.
+    /// Calls `f`, which may wait, without the GIL: other Python threads run in the meantime.
     pub fn wait<R: Send>(
         &self,
         py: Python<'_>,
@@ -22,7 +22,7 @@ impl<T: Send> Held<T> {
         py.detach(|| self.with(f)).map_err(|failure| raised(py, failure))
     }
 
-    /// Does something at once, while the interpreter is held.
+    /// Calls `f` without releasing the GIL if this thread holds it. `f` must not wait in that case.
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> Result<R, Failure>) -> Result<R, Failure> {
         self.0.with(|inner| match inner {
             Some(inner) => f(inner),
@@ -30,14 +30,14 @@ impl<T: Send> Held<T> {
         })
     }
 
-    /// Ends the object, if it is still there; `end` may wait.
+    /// Closes the object by `end`, which may wait, unless it is already closed.
     pub fn close(&self, py: Python<'_>, end: impl FnOnce(T) -> Result<(), Failure> + Send) -> PyResult<()> {
         let ended = py.detach(|| self.0.with(|inner| inner.take().map_or(Ok(()), end)));
         ended.map_err(|failure| raised(py, failure))
     }
 }
 
-/// What ends may wait for threads that want the interpreter.
+/// Drops the object without the GIL: dropping it may wait for threads that need the GIL, such as those of a server.
 impl<T: Send> Drop for Held<T> {
     fn drop(&mut self) {
         let Ok(Some(inner)) = self.0.with(|inner| Ok(inner.take())) else { return };

@@ -12,7 +12,7 @@ use crate::error::raised;
 use crate::held::Held;
 use crate::options::{Options, duration, plain};
 
-/// What a key holds.
+/// The item of a key.
 #[pyclass(frozen, get_all, module = "farcall")]
 pub(crate) struct Item {
     value: Py<PyBytes>,
@@ -20,7 +20,7 @@ pub(crate) struct Item {
     flags: u32,
 }
 
-/// An item as it was read, before it is Python's.
+/// An item that was read without the GIL, before its conversion to a Python object.
 struct Found {
     value: Vec<u8>,
     version: u64,
@@ -64,14 +64,14 @@ impl Kv {
         Ok(Self(Held::new(connected.map_err(|failure| raised(py, failure))?)))
     }
 
-    /// The item of a key, or None.
+    /// Returns the item of a key, or None.
     fn get(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Option<Item>> {
         let key = Sent::of(key)?;
         let found = self.0.wait(py, |kv| Ok(kv.get(key.get())?.map(Found::from)))?;
         Ok(found.map(|found| found.give(py)))
     }
 
-    /// The items of many keys, in their order, looked up at once.
+    /// Looks up many keys at once. Returns their items, or None, in the order of the keys.
     fn get_many(&self, py: Python<'_>, keys: Vec<Bound<'_, PyAny>>) -> PyResult<Vec<Option<Item>>> {
         let keys = keys.iter().map(Sent::of).collect::<PyResult<Vec<_>>>()?;
         let found = self.0.wait(py, |kv| {
@@ -83,7 +83,7 @@ impl Kv {
         Ok(found.into_iter().map(|found| found.map(|found| found.give(py))).collect())
     }
 
-    /// Stores a value; returns its version.
+    /// Stores a value. Returns the new version of the item. `time_to_live` is in seconds; None: unlimited.
     #[pyo3(signature = (key, value, *, flags=0, time_to_live=None, mode="set"))]
     fn put(
         &self,
@@ -102,7 +102,7 @@ impl Kv {
         })
     }
 
-    /// Stores a value if the item still has this version; returns its new one.
+    /// Stores a value if the item still has this version. Returns the new version.
     #[pyo3(signature = (key, value, version, *, flags=0, time_to_live=None))]
     fn compare_and_swap(
         &self,
@@ -121,7 +121,7 @@ impl Kv {
         })
     }
 
-    /// Removes an item; returns whether there was one.
+    /// Removes an item. Returns whether the key had one. If `version` is given, fails if the item has another version.
     #[pyo3(signature = (key, version=None))]
     fn delete(&self, py: Python<'_>, key: &Bound<'_, PyAny>, version: Option<u64>) -> PyResult<bool> {
         let key = Sent::of(key)?;
@@ -132,7 +132,7 @@ impl Kv {
         })
     }
 
-    /// Sets how long an item lives from now on; returns whether there is one.
+    /// Sets the remaining time to live of an item in seconds; None: unlimited. Returns whether the key has an item.
     #[pyo3(signature = (key, time_to_live=None))]
     fn touch(&self, py: Python<'_>, key: &Bound<'_, PyAny>, time_to_live: Option<f64>) -> PyResult<bool> {
         let key = Sent::of(key)?;
@@ -140,7 +140,7 @@ impl Kv {
         self.0.wait(py, |kv| Ok(kv.touch(key.get(), lives)?))
     }
 
-    /// Ends the client.
+    /// Closes the client.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.0.close(py, |_| Ok(()))
     }

@@ -1,11 +1,12 @@
-//! The Python package of Farcall: a translation of the Rust interface, which decides nothing.
+//! The Python package of Farcall: a translation of the Rust interface, without policy of its own.
 //!
-//! `python/farcall/` has the types for type checkers and what is written in Python; this is the module below it.
+//! `python/farcall/` contains the type stubs and the classes that are written in Python. This crate is the extension
+//! module `_farcall`, on which they are built.
 //!
-//! * Whoever waits has let the interpreter go: other threads run on.
-//! * Memory that Python code may change is read and written only by who holds the interpreter, so never by two at once.
-//!   `bytes` never change: they are sent from where they are.
-//! * Results of calls are lent to Python as they came, through the buffer protocol.
+//! * A function that waits releases the GIL, so that other Python threads run.
+//! * Memory that Python code may change is accessed only by a thread that holds the GIL, hence by one thread at a time.
+//!   `bytes` objects are immutable, so they are sent without a copy.
+//! * Results of calls are not copied. Python reads them through the buffer protocol.
 
 mod buffer;
 mod client;
@@ -19,7 +20,7 @@ mod task;
 
 use pyo3::prelude::*;
 
-/// What `farcall` imports.
+/// The extension module that the package `farcall` imports.
 #[pymodule]
 mod _farcall {
     #[pymodule_export]

@@ -1,4 +1,4 @@
-//! Options.
+//! Options of clients, servers, listeners and streams.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use crate::error::raised;
 
-/// How something is opened.
+/// Options of a client, a server, a listener or a stream. Timeouts are in seconds.
 #[pyclass(frozen, module = "farcall")]
 #[derive(Clone)]
 pub(crate) struct Options(Plain);
@@ -47,12 +47,12 @@ impl Options {
     }
 }
 
-/// Those of a program, or the usual ones.
+/// Returns the options that a program passes, or the defaults.
 pub(crate) fn plain(options: Option<&Bound<'_, Options>>) -> Plain {
     options.map(|options| options.get().0.clone()).unwrap_or_default()
 }
 
-/// A time in seconds; none is for ever.
+/// Converts a time in seconds; `None` remains `None`.
 pub(crate) fn duration(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let convert = |seconds: f64| {
         let invalid = |error| raised(py, Failure::invalid(format!("{seconds} seconds: {error}")));

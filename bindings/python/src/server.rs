@@ -1,4 +1,4 @@
-//! Servers of remote calls, whose handler is a function of Python.
+//! Servers of remote calls whose handler is a Python function.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::error::{Refusal, raised};
 use crate::held::Held;
 use crate::options::{Options, plain};
 
-/// A running server.
+/// A running server of remote calls.
 #[pyclass(frozen, module = "farcall")]
 pub(crate) struct Server {
     server: Held<farcall_rpc::Server>,
-    /// Where it listens.
+    /// Address at which the server listens.
     #[pyo3(get)]
     address: String,
 }
@@ -32,7 +32,7 @@ impl Handler for Service {
 
 impl Service {
     fn answer(&self, py: Python<'_>, call: &Call<'_>, reply: &mut Reply<'_>) -> PyResult<()> {
-        // The request is lent for the call only; Python code may keep what it is given.
+        // The request is copied: it is valid only during the call, and Python code may keep the object.
         let answer = self.0.bind(py).call1((call.method(), PyBytes::new(py, call.payload())))?;
         if !answer.is_none() {
             Room::of(&answer)?.read(|bytes| reply.extend_from_slice(bytes));
@@ -41,7 +41,8 @@ impl Service {
     }
 }
 
-/// A `Refusal` is the program's own; any other exception is printed, as in a thread of Python's, and refuses with 0.
+/// Returns the error of a call whose handler raised an exception. `Refusal` contains the code and the text. Any other
+/// exception is passed to `sys.unraisablehook`, which prints it, and refuses the call with the code 0.
 fn refusal(py: Python<'_>, error: PyErr) -> HandlerError {
     if error.is_instance_of::<Refusal>(py)
         && let Ok((code, text)) =
@@ -71,7 +72,7 @@ impl Server {
         Ok(Self { address: server.address().to_string(), server: Held::new(server) })
     }
 
-    /// Finishes what came, then ends the threads.
+    /// Finishes the calls received so far, then ends the threads.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         self.server.close(py, |server| {
             server.drain();

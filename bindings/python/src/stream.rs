@@ -13,18 +13,18 @@ use crate::error::raised;
 use crate::held::Held;
 use crate::options::{Options, duration, plain};
 
-/// A byte stream.
+/// A byte stream, which carries reliable, ordered bytes in both directions.
 #[pyclass(frozen, module = "farcall")]
 pub(crate) struct Stream(Held<Socket>);
 
-/// A socket with how long its reads and writes may wait.
+/// A socket and the timeouts of its reads and writes.
 struct Socket {
     socket: StreamSocket,
     read_timeout: Option<Duration>,
     write_timeout: Option<Duration>,
 }
 
-/// How long closing waits, if nothing is said.
+/// Default timeout of closing in seconds.
 const CLOSE_SECONDS: f64 = 10.0;
 
 impl Stream {
@@ -32,7 +32,8 @@ impl Stream {
         Self(Held::new(Socket { socket, read_timeout: None, write_timeout: None }))
     }
 
-    /// Does something that takes no time, as soon as `is_ready`: waits with the interpreter let go, acts with it held.
+    /// Calls `wait` without the GIL until the socket is ready, then `act`, which does not wait, with the GIL. Repeats
+    /// both if the socket is not ready any more.
     fn when<R>(
         &self,
         py: Python<'_>,
@@ -44,7 +45,7 @@ impl Stream {
             let done = self.0.with(|held| {
                 held.socket.set_timeouts(Some(Duration::ZERO), Some(Duration::ZERO));
                 match act(&mut held.socket) {
-                    // Somebody else was quicker.
+                    // Another thread has used the socket in between.
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
                     done => Ok(Some(done?)),
                 }
@@ -80,7 +81,7 @@ impl Stream {
         Ok(Self::of(connected.map_err(|failure| raised(py, failure))?))
     }
 
-    /// Waits for bytes and reads at most so many; none are the end.
+    /// Waits for bytes and returns at most `bytes_max` of them; b"" at the end of the stream.
     fn read<'py>(&self, py: Python<'py>, bytes_max: usize) -> PyResult<Bound<'py, PyBytes>> {
         let most = bytes_max.min(READ_MAX_BYTES);
         let bytes = self.0.wait(py, |held| {
@@ -93,7 +94,7 @@ impl Stream {
         Ok(PyBytes::new(py, &bytes))
     }
 
-    /// Waits for bytes and reads them into a buffer; returns how many.
+    /// Waits for bytes and reads them into a buffer. Returns their number; 0 at the end of the stream.
     fn readinto(&self, py: Python<'_>, into: &Bound<'_, PyAny>) -> PyResult<usize> {
         let room = Room::of(into)?;
         if room.write(|bytes| bytes.is_empty())? {
@@ -102,7 +103,7 @@ impl Stream {
         self.read_with(py, |socket| room.write(|bytes| socket.read(bytes)).map_err(io::Error::other)?)
     }
 
-    /// Waits for room and writes as much as there is room for; returns how many bytes.
+    /// Waits for space and writes as many bytes as there is space for. Returns their number.
     fn write(&self, py: Python<'_>, from: &Bound<'_, PyAny>) -> PyResult<usize> {
         let from = Room::of(from)?;
         if from.read(<[u8]>::is_empty) {
@@ -117,7 +118,7 @@ impl Stream {
         self.when(py, wait, |socket| from.read(|bytes| socket.write(bytes)))
     }
 
-    /// Writes all of it.
+    /// Writes all bytes.
     fn write_all(&self, py: Python<'_>, from: &Bound<'_, PyAny>) -> PyResult<()> {
         let from = Room::of(from)?;
         let mut written = 0;
@@ -133,7 +134,7 @@ impl Stream {
         Ok(())
     }
 
-    /// How long reading and writing may wait, in seconds; None is for ever.
+    /// Sets the timeouts of reading and writing in seconds; None: no timeout.
     #[pyo3(signature = (read=None, write=None))]
     fn set_timeouts(&self, py: Python<'_>, read: Option<f64>, write: Option<f64>) -> PyResult<()> {
         let (read_timeout, write_timeout) = (duration(py, read)?, duration(py, write)?);
@@ -144,14 +145,14 @@ impl Stream {
         set.map_err(|failure| raised(py, failure))
     }
 
-    /// A descriptor that is readable when a call that would have blocked may go on.
+    /// Returns a descriptor that is readable when a call that would have blocked may continue.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         let fd = self.0.with(|held| Ok(held.socket.pollable_fd()?));
         fd.map_err(|failure| raised(py, failure))
     }
 
-    /// Whether a read and a write would go on now: what a call took in that would have blocked, the descriptor does not
-    /// tell again.
+    /// Returns whether a read and a write could proceed without waiting. A call that would have blocked may have
+    /// consumed an event, which the descriptor does not report again.
     fn ready(&self, py: Python<'_>) -> PyResult<(bool, bool)> {
         let ready = self.0.with(|held| {
             Ok(held.socket.operate(None, |stream| Ok((stream.is_readable(), stream.is_writable())))?)
@@ -159,32 +160,33 @@ impl Stream {
         ready.map_err(|failure| raised(py, failure))
     }
 
-    /// Where the other end is.
+    /// Address of the peer.
     #[getter]
     fn peer_address(&self, py: Python<'_>) -> PyResult<String> {
         let address = self.0.with(|held| Ok(held.socket.peer_address().to_string()));
         address.map_err(|failure| raised(py, failure))
     }
 
-    /// What carries the bytes: "verbs", one-sided WRITEs through shared memory or an RNIC, or "tcp".
+    /// Path that carries the bytes: "verbs", one-sided WRITEs through shared memory or an RNIC, or "tcp".
     #[getter]
     fn path(&self, py: Python<'_>) -> PyResult<&'static str> {
         self.0.with(|held| Ok(held.socket.path().name())).map_err(|failure| raised(py, failure))
     }
 
-    /// Ends what this end writes; reading goes on.
+    /// Ends the outgoing direction. This end can still read.
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
         self.0.wait(py, |held| Ok(held.socket.finish()?))
     }
 
-    /// Ends the stream and waits until what was written has arrived.
+    /// Closes the stream: ends the outgoing direction and waits, at most `timeout` seconds, until the written bytes
+    /// have arrived.
     #[pyo3(signature = (timeout=10.0))]
     fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let timeout = duration(py, Some(timeout))?.unwrap_or_default();
         self.0.close(py, |held| Ok(held.socket.close(timeout)?))
     }
 
-    /// Gives the stream up.
+    /// Resets the stream: the peer reads the bytes that had arrived, then gets Code.RESET.
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
         self.0.close(py, |held| {
             held.socket.reset();
@@ -202,14 +204,15 @@ impl Stream {
     }
 }
 
-/// No more is asked for at once: the rest would only be given back.
+/// Maximum number of bytes of one `read`. Its buffer is allocated in advance, and most of a longer one would be
+/// released unused.
 const READ_MAX_BYTES: usize = 16 << 20;
 
-/// Accepts byte streams.
+/// A listener, which accepts byte streams.
 #[pyclass(frozen, module = "farcall")]
 pub(crate) struct Listener {
     listener: Held<(StreamListener, Plain)>,
-    /// Where it listens.
+    /// Address at which the listener listens.
     #[pyo3(get)]
     address: String,
 }
@@ -229,18 +232,18 @@ impl Listener {
         Ok(Self { listener: Held::new((listener, options)), address: address.to_string() })
     }
 
-    /// Waits for a stream.
+    /// Waits for a stream and accepts it.
     fn accept(&self, py: Python<'_>) -> PyResult<Stream> {
         self.listener.wait(py, |(listener, options)| options.accept(listener)).map(Stream::of)
     }
 
-    /// A descriptor that is readable when accepting that would have blocked may go on.
+    /// Returns a descriptor that is readable when an accept that would have blocked may continue.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         let fd = self.listener.with(|(listener, _)| Ok(listener.pollable_fd()?));
         fd.map_err(|failure| raised(py, failure))
     }
 
-    /// Ends the listener; accepted streams go on.
+    /// Closes the listener. Accepted streams remain open.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.listener.close(py, |_| Ok(()))
     }

@@ -1,4 +1,4 @@
-//! Futures of the library as futures of asyncio.
+//! Conversion of futures of the library to futures of asyncio.
 
 use std::future::Future;
 use std::sync::Mutex;
@@ -10,7 +10,8 @@ use tokio::task::AbortHandle;
 
 use crate::error::raised;
 
-/// The runtime of this process, by the process that made it: the threads of one do not survive a fork.
+/// The tokio runtime, and the id of the process that created it. A forked child creates its own, because the threads
+/// of a runtime do not survive a fork.
 static RUNTIME: Mutex<Option<(u32, Runtime)>> = Mutex::new(None);
 
 fn runtime() -> Result<Handle, Failure> {
@@ -20,13 +21,13 @@ fn runtime() -> Result<Handle, Failure> {
     if runtime.as_ref().is_none_or(|(made_by, _)| *made_by != process) {
         let system = |error: std::io::Error| Failure::new(Code::System, error.to_string());
         let made = Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(system)?;
-        // The parent's has no threads here that its end could wait for.
+        // Leak the runtime of the parent process: dropping it would wait for threads that do not exist here.
         std::mem::forget(runtime.replace((process, made)));
     }
     runtime.as_ref().map(|(_, runtime)| runtime.handle().clone()).ok_or_else(|| Code::System.into())
 }
 
-/// Ends the task of a future that nobody awaits any more.
+/// Done callback of an asyncio future: aborts the task, which is still running only if the future was cancelled.
 #[pyclass(frozen)]
 struct Abort(AbortHandle);
 
@@ -37,7 +38,7 @@ impl Abort {
     }
 }
 
-/// Gives a future its outcome, in the thread of its loop.
+/// Sets the result or the exception of an asyncio future, in the thread of its event loop.
 #[pyclass(frozen)]
 struct Settle;
 
@@ -60,7 +61,8 @@ impl Settle {
     }
 }
 
-/// Runs a future on the runtime; what comes back is a future of the running loop of asyncio.
+/// Runs `future` on the runtime. Returns a future of the running asyncio event loop, which receives the outcome;
+/// `give` converts a result to a Python object.
 pub(crate) fn spawn<'py, T: Send + 'static>(
     py: Python<'py>,
     future: impl Future<Output = Result<T, Failure>> + Send + 'static,
@@ -72,7 +74,7 @@ pub(crate) fn spawn<'py, T: Send + 'static>(
     let (event_loop, told) = (event_loop.unbind(), awaited.clone().unbind());
     let task = runtime.spawn(async move {
         let outcome = future.await;
-        // An interpreter that ends, or a loop that is closed, has nobody who awaits.
+        // If the interpreter is shutting down or the event loop is closed, no task awaits the outcome: discard it.
         Python::try_attach(|py| {
             let outcome = match outcome {
                 Ok(result) => give(py, result),

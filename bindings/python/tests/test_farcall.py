@@ -1,5 +1,5 @@
-"""The package against servers in Rust: python -m unittest, with FARCALL_SERVERS naming the example `servers` of the
-package farcall."""
+"""Tests of the package against servers in Rust. Run with python -m unittest; FARCALL_SERVERS is the path of the example
+program `servers` of the package farcall."""
 
 import asyncio
 import gc
@@ -113,7 +113,7 @@ class Calls(WithServers):
         seen = []
 
         def handle(_method, _request):
-            # It runs, so who waits for it has let the interpreter go.
+            # The handler runs, so the thread that waits for its result has released the GIL.
             seen.append(self.assert_fails(Code.BUSY, client.call, 1))
 
         with farcall.Server("127.0.0.1:0", handle) as server:
@@ -131,7 +131,7 @@ class Calls(WithServers):
             self.assertEqual(raised.exception.application_code, 42)
             with self.assertRaises(TimeoutError):
                 await asyncio.wait_for(client.call(3), 0.01)
-            # Method 3 has no result in time.
+            # Method 3 takes longer than the timeout.
             with self.assertRaises(Error) as raised:
                 await client.call(3, timeout=0.01)
             self.assertEqual(raised.exception.code, Code.TIMED_OUT)
@@ -279,7 +279,7 @@ class Streams(WithServers):
                 replies = await asyncio.gather(*(call(number) for number in range(5)))
                 await asyncio.gather(*serving)
                 self.assertEqual(sorted(replies), [b"call%d" % number for number in range(5)])
-                # Who waits and is cancelled takes nothing along.
+                # A cancelled accept must not consume the next stream.
                 with self.assertRaises(TimeoutError):
                     await asyncio.wait_for(listener.accept(), 0.01)
                 serving = asyncio.create_task(serve(9))

@@ -1,5 +1,6 @@
-/* Calls every function of the header, as C and as C++: everything KV RPC STREAM. KV is a store; RPC answers method 1 with
- * what it was sent, refuses method 2 with 42 "no", and answers method 3 after a second; STREAM sends back what it reads. */
+/* Calls every function of the header, as C and as C++. Usage: everything KV RPC STREAM, three addresses. KV is a store.
+ * RPC echoes method 1, refuses method 2 with the code 42 and the text "no", and replies to method 3 after a second.
+ * STREAM echoes. */
 #include <farcall.h>
 #include <poll.h>
 #include <pthread.h>
@@ -119,7 +120,7 @@ static void handle(void *context, const farcall_call *call, farcall_reply *reply
     }
 }
 
-/* A server that answers as `handle` does, or the test's own. */
+/* Calls a server whose method 1 echoes with `before` in front, and whose method 2 refuses: that of `handle`, or RPC. */
 static void calls(const char *address, const char *before) {
     farcall_rpc *rpc;
     const void *reply;
@@ -206,7 +207,7 @@ static void echo(const char *address) {
     farcall_stream_reset(NULL);
 }
 
-/* Connecting waits for the listener, which another thread runs. */
+/* Runs in a thread of its own, because connecting waits until another thread accepts. */
 static void *peer(void *address) {
     farcall_stream *stream;
     char bytes[16];

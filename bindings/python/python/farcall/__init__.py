@@ -1,7 +1,7 @@
 """Remote calls, a key-value store and byte streams at the speed of one-sided RDMA.
 
-Classes whose names begin with Async are for asyncio; the others wait, and let other threads run meanwhile. A failure is
-an Error, whose `code` is a Code.
+Classes whose names begin with Async are for asyncio. The functions of the others block, and let other threads run in
+the meantime. A failure raises an Error, whose `code` is a Code.
 """
 
 import enum as _enum
@@ -28,7 +28,7 @@ def _constant(name: str) -> str:
 
 
 Code = _enum.IntEnum("Code", [(_constant(name), number) for number, name in enumerate(_CODES)], module=__name__)
-Code.__doc__ = "What an Error's `code` says; the numbers are those of the C library."
+Code.__doc__ = "Values of an Error's `code`. The numbers are those of the C library."
 
 __all__ = [
     "AsyncClient",

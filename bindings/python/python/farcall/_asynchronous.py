@@ -1,16 +1,17 @@
-"""The forms for asyncio that are written in Python."""
+"""The asyncio classes that are written in Python."""
 
 import asyncio
 import concurrent.futures
 
 from . import _farcall
 
-# Numbers of farcall.Code, which is made of the same list.
+# Number in farcall.Code, which is built from the same list.
 _WOULD_BLOCK = _farcall.CODES.index("WouldBlock")
 
 
 class AsyncKv:
-    """A client of a key-value store whose methods are those of Kv, to be awaited; a thread of its own waits for them."""
+    """A client of a key-value store. Its methods are coroutine functions with the names of those of Kv. They run in
+    a thread of the client."""
 
     def __init__(self, kv, thread):
         self._kv = kv
@@ -18,7 +19,7 @@ class AsyncKv:
 
     @classmethod
     async def connect(cls, address, options=None):
-        """Connects."""
+        """Connects to a store."""
         thread = concurrent.futures.ThreadPoolExecutor(1, "farcall-kv")
         try:
             kv = await asyncio.get_running_loop().run_in_executor(thread, _farcall.Kv, address, options)
@@ -31,33 +32,35 @@ class AsyncKv:
         return asyncio.get_running_loop().run_in_executor(self._thread, lambda: method(*arguments, **named))
 
     async def get(self, key):
-        """The item of a key, or None."""
+        """Returns the item of a key, or None."""
         return await self._run(self._kv.get, key)
 
     async def get_many(self, keys):
-        """The items of many keys, in their order, looked up at once."""
+        """Looks up many keys at once. Returns their items, or None, in the order of the keys."""
         return await self._run(self._kv.get_many, keys)
 
     async def put(self, key, value, *, flags=0, time_to_live=None, mode="set"):
-        """Stores a value; returns its version."""
+        """Stores a value. Returns the new version of the item. `time_to_live` is in seconds; None: unlimited."""
         return await self._run(self._kv.put, key, value, flags=flags, time_to_live=time_to_live, mode=mode)
 
     async def compare_and_swap(self, key, value, version, *, flags=0, time_to_live=None):
-        """Stores a value if the item still has this version; returns its new one."""
+        """Stores a value if the item still has this version. Returns the new version."""
         return await self._run(
             self._kv.compare_and_swap, key, value, version, flags=flags, time_to_live=time_to_live
         )
 
     async def delete(self, key, version=None):
-        """Removes an item; returns whether there was one."""
+        """Removes an item. Returns whether the key had one. If `version` is given, fails if the item has another
+        version."""
         return await self._run(self._kv.delete, key, version)
 
     async def touch(self, key, time_to_live=None):
-        """Sets how long an item lives from now on; returns whether there is one."""
+        """Sets the remaining time to live of an item in seconds; None: unlimited. Returns whether the key has an
+        item."""
         return await self._run(self._kv.touch, key, time_to_live)
 
     async def close(self):
-        """Ends the client."""
+        """Closes the client."""
         await self._run(self._kv.close)
         self._thread.shutdown(wait=False)
 
@@ -69,8 +72,8 @@ class AsyncKv:
 
 
 class AsyncServer:
-    """A server of remote calls whose handler is a coroutine function, run in the loop that was running when it started.
-    Each thread of the server waits for one of them at a time."""
+    """A server of remote calls whose handler is a coroutine function. The handler runs in the event loop in which the
+    server was created. Each thread of the server waits for one call of the handler at a time."""
 
     def __init__(self, address, handler, options=None):
         loop = asyncio.get_running_loop()
@@ -82,7 +85,7 @@ class AsyncServer:
         self.address = self._server.address
 
     async def stop(self):
-        """Finishes what came, then ends the threads."""
+        """Finishes the calls received so far, then ends the threads."""
         await asyncio.to_thread(self._server.stop)
 
     async def __aenter__(self):
@@ -96,8 +99,8 @@ _READ, _WRITE = 0, 1
 
 
 class _Readiness:
-    """Waits until the descriptor of a stream or a listener says that what would have blocked may go on. `ready` says of
-    reading and of writing whether it would go on now."""
+    """Waits until the descriptor of a stream or a listener reports that a call that would have blocked may continue.
+    `ready` returns whether a read and a write could proceed without waiting."""
 
     def __init__(self, watched, ready=lambda: (False, False)):
         self._loop = asyncio.get_running_loop()
@@ -106,7 +109,7 @@ class _Readiness:
         self._waiters = (set(), set())
 
     def end(self):
-        """Wakes whoever waits; the descriptor is watched again when somebody waits again."""
+        """Wakes all waiting tasks and stops watching the descriptor until a task waits again."""
         for waiters in self._waiters:
             for waiter in waiters:
                 if not waiter.done():
@@ -115,7 +118,8 @@ class _Readiness:
         self._loop.remove_reader(self._fd)
 
     def _let_others_look(self):
-        # A call may have taken what another one waits for. Without one the descriptor may be somebody else's by now.
+        # A call may have consumed the event for which a waiting task waits. If no task waits, the descriptor must not
+        # be used: the object may be closed, and the number reused.
         if any(self._waiters):
             self.end()
 
@@ -126,7 +130,7 @@ class _Readiness:
         return waiter
 
     async def run(self, direction, call, *arguments):
-        """Calls until it does not say that it would block."""
+        """Repeats `call` until it does not fail with WOULD_BLOCK. Returns its result."""
         while True:
             try:
                 result = call(*arguments)
@@ -137,7 +141,8 @@ class _Readiness:
             else:
                 self._let_others_look()
                 return result
-            # So may one that would block: then the descriptor has nothing to tell any more.
+            # A call that would have blocked may also have consumed the event for which the other direction waits. The
+            # descriptor does not report it again.
             if self._waiters[1 - direction] and self._ready()[1 - direction]:
                 self.end()
             waiter = self._wait(direction)
@@ -163,25 +168,26 @@ class AsyncStream:
         return cls(await asyncio.to_thread(_farcall.Stream, address, options))
 
     async def read(self, bytes_max):
-        """Waits for bytes and reads at most so many; none are the end."""
+        """Waits for bytes and returns at most `bytes_max` of them; b"" at the end of the stream."""
         return await self._readiness.run(_READ, self._stream.read, bytes_max)
 
     async def readinto(self, into):
-        """Waits for bytes and reads them into a buffer; returns how many."""
+        """Waits for bytes and reads them into a buffer. Returns their number; 0 at the end of the stream."""
         return await self._readiness.run(_READ, self._stream.readinto, into)
 
     async def write_all(self, data):
-        """Writes all of it. What is written arrives without further calls."""
+        """Writes all bytes. They arrive at the peer without further calls."""
         rest = memoryview(data).cast("B")
         while rest:
             rest = rest[await self._readiness.run(_WRITE, self._stream.write, rest) :]
 
     async def shutdown(self):
-        """Ends what this end writes; reading goes on."""
+        """Ends the outgoing direction. This end can still read."""
         await self._readiness.run(_WRITE, self._stream.shutdown)
 
     async def close(self, timeout=10.0):
-        """Ends the stream and waits until what was written has arrived."""
+        """Closes the stream: ends the outgoing direction and waits, at most `timeout` seconds, until the written bytes
+        have arrived."""
         self._readiness.end()
         await asyncio.to_thread(self._stream.close, timeout)
 
@@ -193,7 +199,7 @@ class AsyncStream:
 
 
 class AsyncListener:
-    """Accepts byte streams."""
+    """A listener, which accepts byte streams."""
 
     def __init__(self, address):
         self._listener = _farcall.Listener(address, _farcall.Options(nonblocking=True))
@@ -201,11 +207,11 @@ class AsyncListener:
         self.address = self._listener.address
 
     async def accept(self):
-        """Waits for a stream."""
+        """Waits for a stream and accepts it."""
         return AsyncStream(await self._readiness.run(_READ, self._listener.accept))
 
     async def close(self):
-        """Ends the listener; accepted streams go on."""
+        """Closes the listener. Accepted streams remain open."""
         self._readiness.end()
         self._listener.close()
 
