@@ -5,7 +5,8 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Folder, both_ends, both_ends_early, compile, has, library, moved_bytes, program, ring_bytes,
+    Folder, Running, both_ends, both_ends_early, compile, has, library, moved_bytes, program, reasons,
+    ring_bytes,
 };
 
 fn assert_done((text, status): &(String, ExitStatus)) {
@@ -148,15 +149,38 @@ fn asks_the_kernel_at_most_once_a_wait() {
     }
 }
 
-/// By epoll with room for both events and for more, and by poll.
+/// By epoll with room for one event, for both and for all members, and by poll.
 #[test]
 fn reports_no_connection_before_one_that_was_ready_earlier() {
     let folder = Folder::new("causes");
     let Some(path) = compile(&folder, "causes") else { return };
-    let ends = both_ends(&path, true, ["x", "x"]);
-    assert_done(&ends.server);
-    assert_done(&ends.client);
-    assert!(moved_bytes(ends.pids[0]).is_none_or(|bytes| bytes > 0));
+    for (is_preloaded, room) in [(false, "1"), (true, "1"), (true, "3")] {
+        let ends = both_ends(&path, is_preloaded, [room, room]);
+        assert_done(&ends.server);
+        assert_done(&ends.client);
+        assert!(!is_preloaded || moved_bytes(ends.pids[0]).is_none_or(|bytes| bytes > 0));
+    }
+}
+
+/// Level-triggered, edge-triggered and EPOLLONESHOT members, moved ones and others, that become ready in any order. Waits
+/// with room for fewer events than there are members report them in the kernel's order, waits with more room all of them.
+#[test]
+fn reports_ready_members_in_the_order_of_the_kernel() {
+    let folder = Folder::new("fifo");
+    let Some(path) = compile(&folder, "fifo") else { return };
+    let few = ["6 1", "6 2", "6 3", "6 8", "6 15", "10 15", "6 16", "6 64", "6 1 2 3", "6 1 64 2 16 15 3 8"];
+    let many = ["200 1", "200 15", "200 16", "200 64", "200 16 1 64 8"];
+    for arguments in few.into_iter().chain(many) {
+        for is_preloaded in [false, true] {
+            let mut command = program(&path, is_preloaded);
+            command.args(arguments.split(' '));
+            let mut running = Running::start(command);
+            eprintln!("fifo {arguments}, preloaded: {is_preloaded}");
+            assert_done(&running.finish());
+            assert!(!is_preloaded || reasons(running.pid()).iter().all(|why| *why == "both ends met"));
+            assert!(!is_preloaded || moved_bytes(running.pid()).is_none_or(|bytes| bytes > 0));
+        }
+    }
 }
 
 #[test]
