@@ -47,8 +47,6 @@ pub(super) struct RingItem {
     pub(super) is_kernel_quiet: bool,
     pub(super) seen_bytes: u64,
     pub(super) seen_full: u32,
-    /// Number of wake-ups by its doorbell.
-    wakes: u32,
     /// Events found by a scan and not reported yet; 0: none.
     pub(super) marked: u32,
     /// Value that `seen_bytes` takes when it is reported.
@@ -219,6 +217,10 @@ impl State {
         if is_nested {
             return sock.demote(Why::NestedEpoll);
         }
+        if MEMBERSHIPS[fd as usize].load(Relaxed) == 1 {
+            // Bytes that wait would list the doorbell.
+            silence(&sock);
+        }
         let is_off = self.is_off_in_kernel(fd);
         let hears_room = self.item(fd).is_some_and(|item| item.events & libc::EPOLLOUT as u32 != 0);
         let events = if hears_room { SOCKET_EVENTS_AND_ROOM } else { SOCKET_EVENTS };
@@ -241,11 +243,11 @@ impl State {
             is_kernel_quiet: false,
             seen_bytes: 0,
             seen_full: u32::MAX,
-            wakes: 0,
             marked: 0,
             counted_bytes: 0,
             hears_room,
-            awaits_door: false,
+            // Another wait may have notified it, or one before this member was removed.
+            awaits_door: link.inn.is_data_armed(),
             is_queued: false,
             reported_call: 0,
         };
@@ -414,24 +416,11 @@ impl State {
     /// The kernel reported a member's doorbell. Edges are reported whether its bytes are consumed or not; they are so that
     /// it can take more. Returns whether they were, and other objects may have missed them.
     pub(super) fn consume_rung(&mut self, fd: c_int) -> bool {
-        let mut is_silenced = false;
-        if let Some(ring) = self.ring(fd)
-            && let Some(link) = ring.sock.link()
-        {
-            ring.awaits_door = false;
-            ring.wakes = ring.wakes.wrapping_add(1);
-            let sleeping = &ring.sock.sleeping;
-            // A thread that polls the doorbell consumes them itself.
-            if ring.wakes.is_multiple_of(WAKES_PER_SILENCE) && !sleeping.has_leader() {
-                link.door.silence();
-                is_silenced = true;
-                if sleeping.has_leader() {
-                    // One that has begun to in the meantime may have missed them.
-                    ring.sock.demote(Why::NoResources);
-                }
-            }
-        }
-        is_silenced && MEMBERSHIPS[fd as usize].load(Relaxed) > 1
+        let Some(ring) = self.ring(fd) else { return false };
+        ring.awaits_door = false;
+        let is_due =
+            ring.sock.link().is_some_and(|link| link.door.count_wake().is_multiple_of(WAKES_PER_SILENCE));
+        is_due && silence(&ring.sock) && MEMBERSHIPS[fd as usize].load(Relaxed) > 1
     }
 
     /// Another thread has consumed bytes of a member's doorbell, of which this object may not have been notified.
@@ -444,4 +433,15 @@ impl State {
             self.heat(fd);
         }
     }
+}
+
+/// Consumes the bytes of a connection's doorbell, unless a thread polls it, which does so itself. Returns whether they were.
+fn silence(sock: &SockRef) -> bool {
+    let Some(link) = sock.link().filter(|_| !sock.sleeping.has_leader()) else { return false };
+    link.door.silence();
+    if sock.sleeping.has_leader() {
+        // One that has begun to in the meantime may have missed them.
+        sock.demote(Why::NoResources);
+    }
+    true
 }

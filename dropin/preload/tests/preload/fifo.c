@@ -98,6 +98,19 @@ static void change(int at, uint32_t wish) {
         join(at);
 }
 
+/* Takes a member out and puts it in again. */
+static void put_again(int at) {
+    struct epoll_event event = {.events = members[at].wish, .data.u32 = at};
+    CHECK(epoll_ctl(ep, EPOLL_CTL_DEL, members[at].fd, NULL) == 0);
+    CHECK(epoll_ctl(ep, EPOLL_CTL_ADD, members[at].fd, &event) == 0);
+    for (int i = 0; i < list_len; i++)
+        if (list[i] == at)
+            memmove(list + i, list + i + 1, (--list_len - i) * sizeof *list);
+    members[at].is_listed = members[at].is_off = 0;
+    if (members[at].unread)
+        join(at);
+}
+
 static void fail(const char *what, const struct epoll_event *got, int n, int room) {
     fprintf(stderr, "time %ld, room %d: %s; reported", now, room, what);
     for (int i = 0; i < n; i++)
@@ -189,6 +202,15 @@ int main(int argc, char **argv) {
         make_ready(at);
     for (int step = 0; step < 4 * count; step++)
         wait_once(atoi(argv[2 + step % rooms]));
+    for (int at = 0; at < count; at++)
+        drain(at);
+    /* A doorbell takes a few hundred bytes. */
+    for (int round = 0; round < 1000; round++) {
+        put_again(0);
+        make_ready(0);
+        wait_once(atoi(argv[2]));
+        drain(0);
+    }
     static const uint32_t wishes[] = {EPOLLIN, EPOLLIN, EPOLLIN | EPOLLET, EPOLLIN | EPOLLONESHOT};
     for (int step = 0; step < STEPS; step++) {
         int at = next() % count;
@@ -197,7 +219,9 @@ int main(int argc, char **argv) {
             make_ready(at);
         else if (kind < 8)
             drain(at);
-        else if (kind < 10)
+        else if (kind < 9)
+            put_again(at);
+        else if (kind < 11)
             change(at, wishes[next() % 4]);
         else
             wait_once(atoi(argv[2 + next() % rooms]));
