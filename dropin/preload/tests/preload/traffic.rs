@@ -89,6 +89,37 @@ fn leaves_all_descriptors_to_programs() {
     }
 }
 
+/// The library has at most a quarter of the numbers that a process may have.
+#[test]
+fn takes_one_descriptor_more_for_each_of_2000_connections() {
+    const CONNECTIONS: u64 = 2000;
+    /// Descriptors of the library for all connections together, in a process.
+    const SHARED_MAX: u64 = 8;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    if limit.is_some_and(|limit| limit < 4 * (CONNECTIONS + SHARED_MAX)) {
+        eprintln!("SKIPPED: processes may have {limit:?} descriptors (ulimit -Hn)");
+        return;
+    }
+    let folder = Folder::new("many");
+    let Some(path) = compile(&folder, "many") else { return };
+    let arguments = CONNECTIONS.to_string();
+    let [plain, moved] = [false, true].map(|is_preloaded| {
+        let ends = both_ends(&path, is_preloaded, [&arguments; 2]);
+        [ends.server, ends.client].map(|end| {
+            assert_done(&end);
+            end.0.trim().parse::<u64>().unwrap()
+        })
+    });
+    for (plain, moved) in plain.into_iter().zip(moved) {
+        assert!(plain >= CONNECTIONS, "{plain} descriptors by TCP");
+        let more = moved - plain;
+        assert!(
+            (CONNECTIONS..=CONNECTIONS + SHARED_MAX).contains(&more),
+            "{more} descriptors more than {plain}"
+        );
+    }
+}
+
 /// Number of system calls of a program of these tests; with a name, of that system call.
 fn system_calls(folder: &Folder, is_preloaded: bool, command: &[&str], call: Option<&str>) -> usize {
     let trace = folder.path("trace");
