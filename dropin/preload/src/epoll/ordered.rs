@@ -27,7 +27,7 @@ use crate::{poll, real};
 /// Number of members, and of events of a wait, from which on a wait with less room than members does not begin this mode
 /// before one has left events out.
 const FEW_EVENTS: usize = 16;
-/// Number of waits with enough room after which members are polled again.
+/// Number of waits that were not full after which members are polled again.
 const ORDERED_WAITS: u32 = 256;
 
 /// What becomes of an entry of the kernel's list.
@@ -45,9 +45,15 @@ impl State {
         self.room = room;
         if self.has_little_room() {
             self.ordered_waits = ORDERED_WAITS;
-        } else {
+        }
+    }
+
+    /// Called when a wait in this mode ends with `found` events.
+    pub(super) fn end_ordered_wait(&mut self, found: c_int) {
+        if usize::try_from(found).is_ok_and(|found| found < self.room) {
             self.ordered_waits = self.ordered_waits.saturating_sub(1);
         }
+        self.leave();
     }
 
     /// Returns whether the last wait had room for few events, and fewer than there are members; also before the first wait.

@@ -84,7 +84,11 @@ pub unsafe fn wait(
             spin.found();
         }
         if slept < 0 || (slept == 0 && !has_queued) {
-            state.leave();
+            if state.is_ordered() {
+                state.end_ordered_wait(slept);
+            } else {
+                state.leave();
+            }
             break slept;
         }
         state.looked_ns = clock::now_ns();
@@ -97,7 +101,7 @@ pub unsafe fn wait(
                 kept = state.report_unlisted(into);
             }
             if kept > 0 {
-                state.leave();
+                state.end_ordered_wait(kept as c_int);
                 break kept as c_int;
             }
             continue;
@@ -205,11 +209,11 @@ impl State {
     /// meantime: members are marked again.
     fn collect(&mut self, epfd: c_int, into: &mut [epoll_event], mask: *const sigset_t) -> c_int {
         let marks = self.marks();
-        let mut kept = 0;
+        let (mut kept, mut room) = (0, into.len());
         // The library's own events may take the place of the program's; each of them comes once.
-        while kept < into.len() {
+        while room > 0 {
             let mask = if marks > 0 || kept > 0 { ptr::null() } else { mask };
-            let Looked { found, has_tags, is_full } = self.look(epfd, &mut into[kept..], mask);
+            let Looked { found, has_tags, is_full } = self.look(epfd, &mut into[kept..kept + room], mask);
             if found < 0 && marks == 0 && kept == 0 {
                 return found;
             }
@@ -218,6 +222,8 @@ impl State {
             if !(is_full && has_tags || has_changed) {
                 break;
             }
+            // What is marked now has a place before the others that the kernel lists.
+            room = (into.len() - kept).saturating_sub(self.marks());
         }
         (kept + self.report_marked(&mut into[kept..])) as c_int
     }
