@@ -5,8 +5,8 @@
 
 use std::ffi::c_int;
 use std::os::fd::{OwnedFd, RawFd};
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io;
@@ -23,6 +23,8 @@ pub struct Door {
     fd: RawFd,
     /// `false` once the peer has closed its end, or this end has nothing to wait for any more.
     hears: AtomicBool,
+    /// Number of wake-ups of epoll objects.
+    wakes: AtomicU32,
 }
 
 impl Door {
@@ -34,7 +36,7 @@ impl Door {
 
     /// Makes a descriptor the doorbell of this end; `None` if the library can have no descriptor.
     pub fn new(fd: OwnedFd) -> Option<Self> {
-        Some(Self { fd: own_fds::keep(fd)?, hears: AtomicBool::new(true) })
+        Some(Self { fd: own_fds::keep(fd)?, hears: AtomicBool::new(true), wakes: AtomicU32::new(0) })
     }
 
     /// Descriptor that can be read once the peer has rung.
@@ -60,6 +62,11 @@ impl Door {
         own_fds::while_ours(self.fd, || {
             let _ = shutdown(own_fds::borrow(self.fd), Shutdown::Read);
         });
+    }
+
+    /// Counts a wake-up of an epoll object. Returns the number of those since the connection was met.
+    pub fn count_wake(&self) -> u32 {
+        self.wakes.fetch_add(1, Relaxed).wrapping_add(1)
     }
 
     /// Consumes what the peer has rung.

@@ -293,6 +293,31 @@ pub fn arm(sock: &Sock) {
     }
 }
 
+/// Notifies the peer again that somebody sleeps: it has rung since. The caller must check once more.
+pub fn rearm(sock: &Sock) {
+    if let Some(link) = sock.link() {
+        arm_ring(link);
+    }
+}
+
+/// Takes back the notification that somebody sleeps until there are bytes. Returns whether the peer has not rung because of it.
+pub fn take_back(sock: &Sock) -> bool {
+    let Some(link) = sock.link() else { return true };
+    let sent_bytes = link.inn.sent_bytes();
+    if !link.inn.takes_data_wake() {
+        return false;
+    }
+    // Another thread may have notified it, too: before the look at the counter, or it does so after this.
+    if sock.sleepers.load(SeqCst) > 1 {
+        arm_ring(link);
+        if link.inn.sent_bytes() != sent_bytes {
+            // It may have missed these bytes.
+            sock.demote(farcall_stats::Why::NoResources);
+        }
+    }
+    true
+}
+
 /// Who waits for room does not sleep where there is some; who fills the ring meanwhile arms it (`io::send`).
 fn arm_ring(link: &Link) {
     link.inn.arm_data();

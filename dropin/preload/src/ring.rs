@@ -282,6 +282,11 @@ impl Ring {
         self.mem.store(self.words + DATA_SLEEP, 1, SeqCst);
     }
 
+    /// Returns whether the sender wakes the receiver when it sends.
+    pub fn is_data_armed(&self) -> bool {
+        self.load(DATA_SLEEP) != 0
+    }
+
     /// Says that the sender sleeps; it must look once more afterwards.
     pub fn arm_room(&self) {
         self.mem.store(self.words + SPACE_SLEEP, 1, SeqCst);

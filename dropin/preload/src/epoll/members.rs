@@ -1,24 +1,23 @@
 //! Members of an epoll object: what the program asked for, and how the kernel and the rings are watched for it.
 
 use std::ffi::c_int;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use farcall_stats::Why;
 use libc::epoll_event;
 
+use super::tags::Tagged;
 use super::{EDGE, MEMBERSHIPS, ONE_SHOT};
 use crate::door::{self, Waker};
 use crate::sock::{SockRef, Stage};
-use crate::{clock, poll, real, sock};
+use crate::{poll, real, sock};
 
 /// What the kernel reports of a socket that goes through shared memory.
-const SOCKET_EVENTS: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLPRI) as u32 | EDGE;
+const SOCKET_EVENTS: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLPRI) as u32 | EDGE;
+/// As [`SOCKET_EVENTS`], and that it can be written, as it almost always can. Only with this does the kernel list a socket that
+/// has no event.
+const SOCKET_EVENTS_AND_ROOM: u32 = SOCKET_EVENTS | libc::EPOLLOUT as u32;
 const DOOR_EVENTS: u32 = libc::EPOLLIN as u32 | EDGE;
-/// In a tag: it is of a doorbell.
-pub(super) const DOOR_TAG: u64 = 1 << 31;
-/// Lower half of the tag of an object's waker: that of a doorbell of no descriptor.
-pub(super) const WAKER_TAG: u64 = 0xFFFF_FFFF;
 /// Number of wake-ups by a doorbell after which its bytes are consumed: it takes a few hundred.
 const WAKES_PER_SILENCE: u32 = 16;
 
@@ -48,12 +47,18 @@ pub(super) struct RingItem {
     pub(super) is_kernel_quiet: bool,
     pub(super) seen_bytes: u64,
     pub(super) seen_full: u32,
-    /// Number of wake-ups by its doorbell.
-    wakes: u32,
     /// Events found by a scan and not reported yet; 0: none.
     pub(super) marked: u32,
     /// Value that `seen_bytes` takes when it is reported.
     pub(super) counted_bytes: u64,
+    /// Whether the kernel also reports that its socket can be written.
+    hears_room: bool,
+    /// Whether its peer was notified that somebody sleeps, since the kernel reported the doorbell last.
+    pub(super) awaits_door: bool,
+    /// Whether its socket is in the kernel's list in its place.
+    pub(super) is_queued: bool,
+    /// [`State::ordered_calls`] when it was reported last.
+    pub(super) reported_call: u64,
 }
 
 /// Why a member is not reported.
@@ -90,24 +95,16 @@ pub(super) struct State {
     pub(super) looked_ns: u64,
     /// Number of waits that returned events since the kernel was asked.
     pub(super) turns: u32,
-    /// Whether the last wait had no room for more than the kernel's events.
-    pub(super) was_full_of_kernels: bool,
-}
-
-/// The upper half of our tags: no pointer, no small number, and not the same in two processes.
-pub(super) fn tag() -> u64 {
-    static TAG: AtomicU64 = AtomicU64::new(0);
-    let known = TAG.load(Relaxed);
-    if known != 0 {
-        return known;
-    }
-    let made =
-        (0x4000_0000 | (clock::now_ns() ^ u64::from(std::process::id()).rotate_left(16)) & 0x3FFF_FFFF) << 32;
-    TAG.compare_exchange(0, made, Relaxed, Relaxed).map_or_else(|other| other, |_| made)
-}
-
-pub(super) fn is_tagged(data: u64) -> bool {
-    data & !0xFFFF_FFFF == tag()
+    /// Room of the last wait, in events.
+    pub(super) room: usize,
+    /// Number of waits during which members are reported in the order of the kernel's list.
+    pub(super) ordered_waits: u32,
+    /// Number of calls whose entries were reported in order.
+    pub(super) ordered_calls: u64,
+    /// That of the first call of the present wait.
+    pub(super) first_call: u64,
+    /// Number of members that are queued.
+    pub(super) queued: usize,
 }
 
 impl State {
@@ -132,11 +129,16 @@ impl State {
     ) -> Option<Result<(), c_int>> {
         const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
         let is_removed = self.ring(fd)?.off == Off::Removed;
+        let is_ordered = self.is_ordered();
         let is_exclusive = self.item(fd)?.events & EXCLUSIVE != 0;
         match (operation, wish) {
             (libc::EPOLL_CTL_DEL | libc::EPOLL_CTL_MOD, _) if is_removed => return Some(Err(libc::ENOENT)),
+            // The kernel's list must not keep its place.
+            (libc::EPOLL_CTL_DEL, _) if is_ordered => self.remove(fd),
             (libc::EPOLL_CTL_DEL, _) => self.switch_off(fd),
-            (libc::EPOLL_CTL_ADD, Some((events, data))) if is_removed && events & EXCLUSIVE == 0 => {
+            (libc::EPOLL_CTL_ADD, Some((events, data)))
+                if is_removed && !is_ordered && events & EXCLUSIVE == 0 =>
+            {
                 self.change(fd, events, data);
             }
             (libc::EPOLL_CTL_ADD, _) if is_removed => {
@@ -176,6 +178,10 @@ impl State {
                 MEMBERSHIPS[fd as usize].fetch_add(1, Relaxed);
             }
         }
+        if !self.hot.is_empty() && self.is_ordered() {
+            // With this member the room of waits is little.
+            self.order_hot();
+        }
         self.enter_ring(fd);
     }
 
@@ -211,13 +217,18 @@ impl State {
         if is_nested {
             return sock.demote(Why::NestedEpoll);
         }
+        if MEMBERSHIPS[fd as usize].load(Relaxed) == 1 {
+            // Bytes that wait would list the doorbell.
+            silence(&sock);
+        }
         let is_off = self.is_off_in_kernel(fd);
-        let changed = self.kernel(libc::EPOLL_CTL_MOD, fd, SOCKET_EVENTS, tag() | fd as u64)
+        let hears_room = self.item(fd).is_some_and(|item| item.events & libc::EPOLLOUT as u32 != 0);
+        let events = if hears_room { SOCKET_EVENTS_AND_ROOM } else { SOCKET_EVENTS };
+        let changed = self.kernel(libc::EPOLL_CTL_MOD, fd, events, Tagged::Socket(fd).data())
             // An exclusive member cannot be changed.
             || (self.kernel(libc::EPOLL_CTL_DEL, fd, 0, 0)
-                && self.kernel(libc::EPOLL_CTL_ADD, fd, SOCKET_EVENTS, tag() | fd as u64));
-        if !changed
-            || !self.kernel(libc::EPOLL_CTL_ADD, link.door.fd(), DOOR_EVENTS, tag() | DOOR_TAG | fd as u64)
+                && self.kernel(libc::EPOLL_CTL_ADD, fd, events, Tagged::Socket(fd).data()));
+        if !changed || !self.kernel(libc::EPOLL_CTL_ADD, link.door.fd(), DOOR_EVENTS, Tagged::Door(fd).data())
         {
             sock.demote(Why::NoResources);
             self.restore(fd, is_off);
@@ -232,9 +243,13 @@ impl State {
             is_kernel_quiet: false,
             seen_bytes: 0,
             seen_full: u32::MAX,
-            wakes: 0,
             marked: 0,
             counted_bytes: 0,
+            hears_room,
+            // Another wait may have notified it, or one before this member was removed.
+            awaits_door: link.inn.is_data_armed(),
+            is_queued: false,
+            reported_call: 0,
         };
         if let Some(item) = self.item(fd) {
             item.ring = Some(ring);
@@ -279,6 +294,7 @@ impl State {
     fn drop_ring(&mut self, fd: c_int) {
         let Some(ring) = self.item(fd).and_then(|item| item.ring.take()) else { return };
         self.ring_items -= 1;
+        self.queued -= usize::from(ring.is_queued);
         self.hot.retain(|hot| *hot != fd);
         if let Some(link) = ring.sock.link() {
             self.kernel(libc::EPOLL_CTL_DEL, link.door.fd(), 0, 0);
@@ -292,21 +308,36 @@ impl State {
     fn change(&mut self, fd: c_int, events: u32, data: u64) {
         let Some(item) = self.item(fd) else { return };
         (item.events, item.data) = (events, data);
+        let mut must_hear_room = false;
         if let Some(ring) = &mut item.ring {
             (ring.off, ring.asks_kernel) = (Off::No, !ring.is_kernel_quiet);
             (ring.seen_bytes, ring.seen_full, ring.marked) = (0, u32::MAX, 0);
+            must_hear_room = events & libc::EPOLLOUT as u32 != 0 && !ring.hears_room;
+        }
+        if must_hear_room {
+            self.list_socket(fd);
         }
         self.make_hot(fd);
     }
 
+    /// Puts the socket of a member at the end of the kernel's list, if it can be written and is not there.
+    pub(super) fn list_socket(&mut self, fd: c_int) {
+        self.kernel(libc::EPOLL_CTL_MOD, fd, SOCKET_EVENTS_AND_ROOM, Tagged::Socket(fd).data());
+        if let Some(ring) = self.ring(fd) {
+            ring.hears_room = true;
+        }
+    }
+
     /// A member is to be looked at: by this thread, or by one that sleeps.
     fn make_hot(&mut self, fd: c_int) {
+        if self.is_ordered() {
+            return self.arm_or_queue(fd);
+        }
         let has_sleepers = self.sleepers > 0;
         let Some(ring) = self.ring(fd) else { return };
         if has_sleepers {
-            if !ring.is_armed && !ring.is_hot {
-                ring.is_armed = true;
-                poll::arm(&ring.sock);
+            if !ring.is_hot {
+                self.arm(fd);
             }
             self.wake_sleeper(fd);
         } else {
@@ -314,7 +345,23 @@ impl State {
         }
     }
 
+    /// Notifies a member's peer that somebody sleeps, also if it was notified before.
+    pub(super) fn arm(&mut self, fd: c_int) {
+        let Some(ring) = self.ring(fd) else { return };
+        ring.awaits_door = true;
+        if ring.is_armed {
+            poll::rearm(&ring.sock);
+        } else {
+            ring.is_armed = true;
+            poll::arm(&ring.sock);
+        }
+    }
+
+    /// A member is polled by waits from now on; in an object that is ordered, it is armed.
     pub(super) fn heat(&mut self, fd: c_int) {
+        if self.is_ordered() {
+            return self.arm_or_queue(fd);
+        }
         let Some(ring) = self.ring(fd) else { return };
         if ring.is_armed {
             ring.is_armed = false;
@@ -341,7 +388,7 @@ impl State {
     fn own_waker(&mut self) -> Option<c_int> {
         if self.waker.as_ref().is_none_or(|waker| !waker.is_usable()) {
             let waker = Waker::new()?;
-            let is_added = self.kernel(libc::EPOLL_CTL_ADD, waker.fd(), DOOR_EVENTS, tag() | WAKER_TAG);
+            let is_added = self.kernel(libc::EPOLL_CTL_ADD, waker.fd(), DOOR_EVENTS, Tagged::Waker.data());
             self.waker = is_added.then_some(waker);
         }
         self.waker.as_ref().map(Waker::fd)
@@ -354,38 +401,47 @@ impl State {
         }
     }
 
+    /// The kernel reported a member's socket.
+    pub(super) fn record_kernel_event(&mut self, fd: c_int, events: u32) {
+        let Some(ring) = self.ring(fd) else { return };
+        // A queued socket is reported because it can be written, which concerns only a ring that is not in use.
+        let is_own = ring.is_queued
+            && events & !(libc::EPOLLOUT as u32) == 0
+            && poll::readiness(fd, &ring.sock, libc::POLLOUT).ask & libc::POLLOUT == 0;
+        if !is_own {
+            (ring.asks_kernel, ring.is_kernel_quiet) = (true, false);
+        }
+    }
+
     /// The kernel reported a member's doorbell. Edges are reported whether its bytes are consumed or not; they are so that
     /// it can take more. Returns whether they were, and other objects may have missed them.
-    pub(super) fn heat_rung(&mut self, fd: c_int) -> bool {
-        let mut is_silenced = false;
-        if let Some(ring) = self.ring(fd)
-            && let Some(link) = ring.sock.link()
-        {
-            ring.wakes = ring.wakes.wrapping_add(1);
-            let sleeping = &ring.sock.sleeping;
-            // A thread that polls the doorbell consumes them itself.
-            if ring.wakes.is_multiple_of(WAKES_PER_SILENCE) && !sleeping.has_leader() {
-                link.door.silence();
-                is_silenced = true;
-                if sleeping.has_leader() {
-                    // One that has begun to in the meantime may have missed them.
-                    ring.sock.demote(Why::NoResources);
-                }
-            }
-        }
-        self.heat(fd);
-        is_silenced && MEMBERSHIPS[fd as usize].load(Relaxed) > 1
+    pub(super) fn consume_rung(&mut self, fd: c_int) -> bool {
+        let Some(ring) = self.ring(fd) else { return false };
+        ring.awaits_door = false;
+        let is_due =
+            ring.sock.link().is_some_and(|link| link.door.count_wake().is_multiple_of(WAKES_PER_SILENCE));
+        is_due && silence(&ring.sock) && MEMBERSHIPS[fd as usize].load(Relaxed) > 1
     }
 
     /// Another thread has consumed bytes of a member's doorbell, of which this object may not have been notified.
     pub(super) fn check_again(&mut self, fd: c_int) {
-        if self.ring(fd).is_none_or(|ring| !ring.is_armed) {
-            return;
-        }
-        if self.sleepers > 0 {
+        let Some(ring) = self.ring(fd).filter(|ring| ring.is_armed) else { return };
+        ring.awaits_door = false;
+        if self.sleepers > 0 && !self.is_ordered() {
             self.wake_sleeper(fd);
         } else {
             self.heat(fd);
         }
     }
+}
+
+/// Consumes the bytes of a connection's doorbell, unless a thread polls it, which does so itself. Returns whether they were.
+fn silence(sock: &SockRef) -> bool {
+    let Some(link) = sock.link().filter(|_| !sock.sleeping.has_leader()) else { return false };
+    link.door.silence();
+    if sock.sleeping.has_leader() {
+        // One that has begun to in the meantime may have missed them.
+        sock.demote(Why::NoResources);
+    }
+    true
 }

@@ -4,14 +4,16 @@
 //! program's data, and so does its doorbell. Members are *hot* or *cold*. Hot ones are looked at by every wait; a cold one
 //! has told its peer that somebody sleeps, and becomes hot when the kernel reports its doorbell or its socket. Before a
 //! thread sleeps, or leaves while others sleep, it makes all members cold and looks once more: so no wake-up is lost, and
-//! idle members cost nothing.
+//! idle members cost nothing. Where waits have little room, no member is hot (`ordered`).
 //!
 //! A level-triggered member is reported while it is ready; an edge-triggered one when bytes have come, or room after there
 //! was none, since it was reported last; what the kernel alone knows of it (ends, errors, what still goes by TCP) is asked
 //! of `poll` after the kernel has reported the socket.
 
 mod members;
+mod ordered;
 mod ready;
+mod tags;
 mod wait;
 
 use std::ffi::c_int;
@@ -24,7 +26,8 @@ use farcall_shm::Mutex;
 use farcall_stats::Why;
 use libc::epoll_event;
 
-use self::members::{Item, State, is_tagged};
+use self::members::{Item, State};
+use self::tags::is_tagged;
 pub use self::wait::wait;
 use crate::sock::FDS;
 use crate::{errno, pointers, real};

@@ -7,16 +7,17 @@ use std::sync::atomic::Ordering::SeqCst;
 use farcall_stats::Why;
 use libc::{epoll_event, pollfd};
 
-use super::members::{DOOR_TAG, Off, State, WAKER_TAG, is_tagged};
+use super::members::{Off, State};
+use super::tags::Tagged;
 use super::{EDGE, ONE_SHOT};
 use crate::sock::SockRef;
 use crate::{poll, real};
 
-const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+pub(super) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 /// Number of descriptors up to which all of an object's members are checked by each wait.
 const CHECKED_ITEMS_MAX: usize = 256;
-const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+pub(super) const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 impl State {
     /// What a member would be reported with; 0: nothing. `None`: it is over.
@@ -142,7 +143,8 @@ impl State {
         self.hot.iter().filter(|fd| is_marked(fd)).count()
     }
 
-    /// Reports marked members as far as there is room, and takes all marks away. Returns how many it reported.
+    /// Reports marked members as far as there is room, and takes all marks away. Returns how many it reported. If it
+    /// reported not all, members are reported in the order of the kernel's list from now on.
     pub(super) fn report_marked(&mut self, into: &mut [epoll_event]) -> usize {
         let (mut found, mut first_left) = (0, None);
         for at in 0..self.hot.len() {
@@ -166,19 +168,23 @@ impl State {
         }
         if let Some(at) = first_left {
             self.hot.rotate_left(at);
+            self.begin_order();
         }
         found
     }
 
     /// Makes all members cold; whether one is ready all the same.
     pub(super) fn cool(&mut self) -> bool {
+        if self.is_ordered() {
+            self.order_hot();
+            return false;
+        }
         let hot = std::mem::take(&mut self.hot);
         for fd in &hot {
             if let Some(ring) = self.ring(*fd) {
                 ring.is_hot = false;
                 if !ring.is_armed && ring.off == Off::No {
-                    ring.is_armed = true;
-                    poll::arm(&ring.sock);
+                    self.arm(*fd);
                 }
             }
         }
@@ -201,8 +207,7 @@ impl State {
             for fd in std::mem::take(&mut self.hot) {
                 let Some(ring) = self.ring(fd) else { continue };
                 ring.is_hot = false;
-                ring.is_armed = true;
-                poll::arm(&ring.sock);
+                self.arm(fd);
                 self.wake_sleeper(fd);
             }
         }
@@ -213,26 +218,23 @@ impl State {
         let mut kept = 0;
         for at in 0..events.len() {
             let event = events[at];
-            if !is_tagged(event.u64) {
-                events[kept] = event;
-                kept += 1;
-                continue;
-            }
-            if event.u64 & WAKER_TAG == WAKER_TAG {
-                self.heat_woken();
-                continue;
-            }
-            let fd = (event.u64 & (DOOR_TAG - 1)) as c_int;
-            if event.u64 & DOOR_TAG != 0 {
-                if self.heat_rung(fd) {
-                    self.missed.push(fd);
+            match Tagged::of(event.u64) {
+                Tagged::Program => {
+                    events[kept] = event;
+                    kept += 1;
                 }
-                continue;
+                Tagged::Waker => self.heat_woken(),
+                Tagged::Door(fd) => {
+                    if self.consume_rung(fd) {
+                        self.missed.push(fd);
+                    }
+                    self.heat(fd);
+                }
+                Tagged::Socket(fd) => {
+                    self.record_kernel_event(fd, event.events);
+                    self.heat(fd);
+                }
             }
-            if let Some(ring) = self.ring(fd) {
-                (ring.asks_kernel, ring.is_kernel_quiet) = (true, false);
-            }
-            self.heat(fd);
         }
         let has_tags = kept < events.len();
         // The program may look at them.
@@ -242,7 +244,7 @@ impl State {
 }
 
 /// Asks the kernel about a socket.
-fn ask_kernel(fd: c_int, sock: &SockRef) -> u32 {
+pub(super) fn ask_kernel(fd: c_int, sock: &SockRef) -> u32 {
     let events =
         libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP | libc::POLLPRI | libc::POLLRDNORM | libc::POLLWRNORM;
     let mut entry = pollfd { fd, events, revents: 0 };

@@ -36,61 +36,76 @@ pub unsafe fn wait(
         std::slice::from_raw_parts_mut(events, max as usize)
     };
     let mut spin: Option<Spin> = None;
-    let mut error = 0;
+    let mut error;
+    let mut new_room = Some(into.len());
     let done = loop {
         let mut state = epoll.0.lock();
+        if let Some(room) = new_room.take() {
+            state.begin_wait(room);
+        }
         if !state.missed.is_empty() {
             let missed = std::mem::take(&mut state.missed);
             drop(state);
             missed.into_iter().for_each(super::check_again);
             continue;
         }
-        let has_changed = state.mark();
-        let is_ready = state.marks() > 0;
-        let now_ns = clock::now_ns();
-        let is_late = until_ns.is_some_and(|until| now_ns >= until);
-        let is_due = is_late || has_changed || now_ns.wrapping_sub(state.looked_ns) > KERNEL_PERIOD_NS;
-        if state.ring_items > 0 || has_changed {
-            let asks = if is_ready { state.has_unmarkable() } else { is_due };
-            let found =
-                if asks { state.collect(epfd, into, mask) } else { state.report_marked(into) as c_int };
-            if found != 0 {
-                error = errno::get();
-                state.turns = if asks { 0 } else { state.turns + 1 };
-                state.leave();
-                break found;
-            }
-            if is_late {
-                state.leave();
-                break 0;
-            }
-        }
-        let is_hot = !state.hot.is_empty();
-        if is_hot {
-            drop(state);
-            if spin.get_or_insert_with(Spin::begin).goes_on() {
-                continue;
-            }
-            state = epoll.0.lock();
-            if state.cool() {
-                continue;
+        if state.is_ordered() {
+            state.order_hot();
+        } else {
+            match state.poll_rings(epfd, into, until_ns, mask) {
+                Polled::Found(found) => {
+                    error = errno::get();
+                    break found;
+                }
+                Polled::Idle => {}
+                Polled::Hot => {
+                    drop(state);
+                    if spin.get_or_insert_with(Spin::begin).goes_on() {
+                        continue;
+                    }
+                    state = epoll.0.lock();
+                    if state.cool() {
+                        continue;
+                    }
+                }
             }
         }
+        // Members that are queued are in the kernel's list, or their sockets cannot be written.
+        let has_queued = state.queued > 0;
+        let rest_ms = if has_queued { 0 } else { timeout_ms(until_ns) };
         state.sleepers += 1;
         drop(state);
         // SAFETY: the caller's promise.
-        let slept = unsafe { real::epoll_pwait(epfd, into.as_mut_ptr(), max, timeout_ms(until_ns), mask) };
+        let slept = unsafe { real::epoll_pwait(epfd, into.as_mut_ptr(), max, rest_ms, mask) };
         error = errno::get();
         let mut state = epoll.0.lock();
         state.sleepers = state.sleepers.saturating_sub(1);
         if let Some(spin) = spin.take() {
             spin.found();
         }
-        if slept <= 0 {
-            state.leave();
+        if slept < 0 || (slept == 0 && !has_queued) {
+            if state.is_ordered() {
+                state.end_ordered_wait(slept);
+            } else {
+                state.leave();
+            }
             break slept;
         }
         state.looked_ns = clock::now_ns();
+        if state.is_ordered() {
+            let is_full = slept == max;
+            let (mut kept, has_restored) = state.translate_in_order(&mut into[..slept as usize]);
+            if kept > 0 && (is_full || has_restored) {
+                kept = state.fill_in_order(epfd, into, kept);
+            } else if kept == 0 && !is_full && !has_restored {
+                kept = state.report_unlisted(into);
+            }
+            if kept > 0 {
+                state.end_ordered_wait(kept as c_int);
+                break kept as c_int;
+            }
+            continue;
+        }
         let (kept, has_tags) = state.translate(&mut into[..slept as usize]);
         if kept > 0 {
             // What was reported with them may be the cause of them, and comes in the same wait.
@@ -108,6 +123,16 @@ pub unsafe fn wait(
         errno::set(error);
     }
     done
+}
+
+/// What a wait has found without sleeping.
+enum Polled {
+    /// It ends with this number of events, or with -1.
+    Found(c_int),
+    /// Nothing, and members are hot.
+    Hot,
+    /// Nothing, and no member is hot.
+    Idle,
 }
 
 /// What the kernel reported.
@@ -143,37 +168,64 @@ impl State {
         self.report_marked(into)
     }
 
+    /// Polls hot members, and other descriptors if they may be ready or are due.
+    fn poll_rings(
+        &mut self,
+        epfd: c_int,
+        into: &mut [epoll_event],
+        until_ns: Option<u64>,
+        mask: *const sigset_t,
+    ) -> Polled {
+        if self.queued > 0 {
+            self.end_order();
+        }
+        let has_changed = self.mark();
+        let is_ready = self.marks() > 0;
+        let now_ns = clock::now_ns();
+        let is_late = until_ns.is_some_and(|until| now_ns >= until);
+        let is_due = is_late || has_changed || now_ns.wrapping_sub(self.looked_ns) > KERNEL_PERIOD_NS;
+        if self.ring_items > 0 || has_changed {
+            let asks = if is_ready { self.has_unmarkable() } else { is_due };
+            let found = if asks { self.collect(epfd, into, mask) } else { self.report_marked(into) as c_int };
+            if found != 0 || is_late {
+                if found != 0 {
+                    self.turns = if asks { 0 } else { self.turns + 1 };
+                }
+                // Read by the caller.
+                let error = errno::get();
+                self.leave();
+                errno::set(error);
+                return Polled::Found(found);
+            }
+        }
+        if self.hot.is_empty() { Polled::Idle } else { Polled::Hot }
+    }
+
     /// Reports what the kernel has and what is marked; -1 if the kernel says so and nothing is marked.
     ///
     /// A member is not reported before another whose bytes are the cause of its own: what is marked was ready before the
-    /// kernel is asked, so the kernel has the causes, which come first. If the kernel has something, its own causes may have
-    /// become ready in the meantime: members are marked again.
+    /// kernel is asked, so the kernel has the causes, which come first. If there is no room for what is marked, its members
+    /// are queued behind those that the kernel lists. If the kernel has something, its own causes may have become ready in the
+    /// meantime: members are marked again.
     fn collect(&mut self, epfd: c_int, into: &mut [epoll_event], mask: *const sigset_t) -> c_int {
         let marks = self.marks();
-        // Members of both kinds get their turn, also where there is room for few events.
-        let is_rings_turn = marks > 0 && self.was_full_of_kernels;
-        let room = into.len() - usize::from(is_rings_turn);
-        self.was_full_of_kernels = false;
-        let mut kept = 0;
+        let (mut kept, mut room) = (0, into.len());
         // The library's own events may take the place of the program's; each of them comes once.
-        while kept < room {
+        while room > 0 {
             let mask = if marks > 0 || kept > 0 { ptr::null() } else { mask };
-            let Looked { found, has_tags, is_full } = self.look(epfd, &mut into[kept..room], mask);
+            let Looked { found, has_tags, is_full } = self.look(epfd, &mut into[kept..kept + room], mask);
             if found < 0 && marks == 0 && kept == 0 {
                 return found;
             }
-            kept = merge(&mut into[..room], kept, found.max(0) as usize);
-            if kept > 0 || has_tags {
-                self.mark();
-            }
-            if !(is_full && has_tags) {
+            kept = merge(into, kept, found.max(0) as usize);
+            let has_changed = (kept > 0 || has_tags) && self.mark();
+            if !(is_full && has_tags || has_changed) {
                 break;
             }
+            // What is marked now has a place before the others that the kernel lists.
+            room = (into.len() - kept).saturating_sub(self.marks());
         }
-        // If there is no room the kernel may have causes left of what is marked.
-        self.was_full_of_kernels = kept == room && room > 0 && !is_rings_turn;
-        let end = if self.was_full_of_kernels { kept } else { into.len() };
-        (kept + self.report_marked(&mut into[kept..end])) as c_int
+        (kept + self.report_marked(&mut into[kept..])) as c_int
     }
 }
 

@@ -5,7 +5,8 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Folder, both_ends, both_ends_early, compile, has, library, moved_bytes, program, ring_bytes,
+    Folder, Running, both_ends, both_ends_early, compile, has, library, moved_bytes, program, reasons,
+    ring_bytes,
 };
 
 fn assert_done((text, status): &(String, ExitStatus)) {
@@ -20,9 +21,6 @@ fn exchange(program: &str, seed: u32) {
     assert_done(&ends.server);
     assert_done(&ends.client);
     assert!(moved_bytes(ends.pids[1]).is_none_or(|bytes| bytes > 1_000_000));
-    // Calls are of up to 300,000 bytes: some rings become longer.
-    let rings: Vec<u64> = ends.pids.into_iter().flat_map(ring_bytes).collect();
-    assert!(rings.is_empty() || rings.iter().any(|bytes| *bytes > 64 << 10), "{rings:?}");
 }
 
 /// From the environment, or the same each time.
@@ -59,6 +57,20 @@ fn bytes_keep_their_order_where_a_ring_ends_before_its_beginning_was_read() {
     assert_done(&ends.client);
 }
 
+/// However much the receiver takes in the meantime: no ring has had room for all when the call began.
+#[test]
+fn lengthens_a_ring_that_one_call_fills() {
+    let folder = Folder::new("longer");
+    let Some(path) = compile(&folder, "longer") else { return };
+    let ends = both_ends(&path, true, ["x", "x"]);
+    assert_done(&ends.server);
+    assert_done(&ends.client);
+    let [server, client] = ends.pids.map(ring_bytes);
+    assert!(server.iter().all(|bytes| *bytes == 64 << 10), "{server:?}");
+    assert!(client.iter().all(|bytes| *bytes == 1 << 20), "{client:?}");
+    assert!(moved_bytes(ends.pids[1]).is_none_or(|bytes| bytes > 200_000));
+}
+
 /// What the rings do not hold goes by TCP, whose buffers take it.
 #[test]
 fn delivers_echoes_that_exceed_the_rings() {
@@ -85,6 +97,37 @@ fn leaves_all_descriptors_to_programs() {
             assert_eq!(moved.0, plain.0, "{connections} connections");
         }
         assert!(moved_bytes(moved.pids[0]).is_none_or(|bytes| bytes > 0));
+    }
+}
+
+/// The library has at most a quarter of the numbers that a process may have.
+#[test]
+fn takes_one_descriptor_more_for_each_of_2000_connections() {
+    const CONNECTIONS: u64 = 2000;
+    /// Descriptors of the library for all connections together, in a process.
+    const SHARED_MAX: u64 = 8;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    if limit.is_some_and(|limit| limit < 4 * (CONNECTIONS + SHARED_MAX)) {
+        eprintln!("SKIPPED: processes may have {limit:?} descriptors (ulimit -Hn)");
+        return;
+    }
+    let folder = Folder::new("many");
+    let Some(path) = compile(&folder, "many") else { return };
+    let arguments = CONNECTIONS.to_string();
+    let [plain, moved] = [false, true].map(|is_preloaded| {
+        let ends = both_ends(&path, is_preloaded, [&arguments; 2]);
+        [ends.server, ends.client].map(|end| {
+            assert_done(&end);
+            end.0.trim().parse::<u64>().unwrap()
+        })
+    });
+    for (plain, moved) in plain.into_iter().zip(moved) {
+        assert!(plain >= CONNECTIONS, "{plain} descriptors by TCP");
+        let more = moved - plain;
+        assert!(
+            (CONNECTIONS..=CONNECTIONS + SHARED_MAX).contains(&more),
+            "{more} descriptors more than {plain}"
+        );
     }
 }
 
@@ -148,15 +191,38 @@ fn asks_the_kernel_at_most_once_a_wait() {
     }
 }
 
-/// By epoll with room for both events and for more, and by poll.
+/// By epoll with room for one event, for both and for all members, and by poll.
 #[test]
 fn reports_no_connection_before_one_that_was_ready_earlier() {
     let folder = Folder::new("causes");
     let Some(path) = compile(&folder, "causes") else { return };
-    let ends = both_ends(&path, true, ["x", "x"]);
-    assert_done(&ends.server);
-    assert_done(&ends.client);
-    assert!(moved_bytes(ends.pids[0]).is_none_or(|bytes| bytes > 0));
+    for (is_preloaded, room) in [(false, "1"), (true, "1"), (true, "3")] {
+        let ends = both_ends(&path, is_preloaded, [room, room]);
+        assert_done(&ends.server);
+        assert_done(&ends.client);
+        assert!(!is_preloaded || moved_bytes(ends.pids[0]).is_none_or(|bytes| bytes > 0));
+    }
+}
+
+/// Level-triggered, edge-triggered and EPOLLONESHOT members, moved ones and others, that become ready in any order. Waits
+/// with room for fewer events than there are members report them in the kernel's order, waits with more room all of them.
+#[test]
+fn reports_ready_members_in_the_order_of_the_kernel() {
+    let folder = Folder::new("fifo");
+    let Some(path) = compile(&folder, "fifo") else { return };
+    let few = ["6 1", "6 2", "6 3", "6 8", "6 15", "10 15", "6 16", "6 64", "6 1 2 3", "6 1 64 2 16 15 3 8"];
+    let many = ["200 1", "200 15", "200 16", "200 64", "200 16 1 64 8"];
+    for arguments in few.into_iter().chain(many) {
+        for is_preloaded in [false, true] {
+            let mut command = program(&path, is_preloaded);
+            command.args(arguments.split(' '));
+            let mut running = Running::start(command);
+            eprintln!("fifo {arguments}, preloaded: {is_preloaded}");
+            assert_done(&running.finish());
+            assert!(!is_preloaded || reasons(running.pid()).iter().all(|why| *why == "both ends met"));
+            assert!(!is_preloaded || moved_bytes(running.pid()).is_none_or(|bytes| bytes > 0));
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,307 @@
+//! Objects that are waited for with little room: their members are reported in the order of the kernel's list.
+//!
+//! The kernel lists the members that may be ready. A member that becomes ready joins the list at its end, and so does a
+//! level-triggered one that was reported; a wait takes as many from its front as it has room for. Rings that are polled do
+//! not show which of two became ready first, so a wait that leaves some of them out could report an effect before its cause.
+//! A member of an object in this mode is never hot. What stands for it in the kernel's list is one of two:
+//!
+//! 1. its doorbell, which the peer rings while it sends: a member that is not ready is armed;
+//! 2. its socket, if it is *queued*: EPOLL_CTL_MOD lists a socket that can be written. So a member is listed that was ready
+//!    when it entered, or that is ready after it was reported; its doorbell is not armed then.
+//!
+//! A wait replaces these entries by the events of members that are ready, and drops the others. Level-triggered members that
+//! one wait reports are listed again one behind the other, but those that did not move come first.
+
+use std::ffi::c_int;
+use std::ptr;
+
+use libc::epoll_event;
+
+use super::members::{Off, State};
+use super::ready::{ALWAYS, IN, ask_kernel};
+use super::tags::Tagged;
+use super::{EDGE, ONE_SHOT};
+use crate::sock::SockRef;
+use crate::{poll, real};
+
+/// Number of members, and of events of a wait, from which on a wait with less room than members does not begin this mode
+/// before one has left events out.
+const FEW_EVENTS: usize = 16;
+/// Number of waits that were not full after which members are polled again.
+const ORDERED_WAITS: u32 = 256;
+
+/// What becomes of an entry of the kernel's list.
+enum Entry {
+    Event(epoll_event),
+    /// It is not reported.
+    Dropped,
+    /// As `Dropped`: the wait has reported the member before, which is listed again.
+    Again,
+}
+
+impl State {
+    /// Called when a wait for up to `room` events begins.
+    pub(super) fn begin_wait(&mut self, room: usize) {
+        self.room = room;
+        if self.has_little_room() {
+            self.ordered_waits = ORDERED_WAITS;
+        }
+    }
+
+    /// Called when a wait in this mode ends with `found` events.
+    pub(super) fn end_ordered_wait(&mut self, found: c_int) {
+        if usize::try_from(found).is_ok_and(|found| found < self.room) {
+            self.ordered_waits = self.ordered_waits.saturating_sub(1);
+        }
+        self.leave();
+    }
+
+    /// Returns whether the last wait had room for few events, and fewer than there are members; also before the first wait.
+    fn has_little_room(&self) -> bool {
+        self.room < self.members.min(FEW_EVENTS)
+    }
+
+    /// Returns whether members are reported in the order of the kernel's list.
+    pub(super) fn is_ordered(&self) -> bool {
+        self.ordered_waits > 0 || self.has_little_room()
+    }
+
+    /// Called when a wait has left out members that are ready: they are queued in the order of `hot`.
+    pub(super) fn begin_order(&mut self) {
+        self.ordered_waits = ORDERED_WAITS;
+        self.order_hot();
+    }
+
+    /// Called when members are polled again.
+    pub(super) fn end_order(&mut self) {
+        for fd in 0..self.items.len() as c_int {
+            if self.ring(fd).is_some_and(|ring| ring.is_queued) {
+                self.set_queued(fd, false);
+                self.heat(fd);
+            }
+        }
+    }
+
+    /// No member is hot any more.
+    pub(super) fn order_hot(&mut self) {
+        for fd in std::mem::take(&mut self.hot) {
+            if let Some(ring) = self.ring(fd) {
+                ring.is_hot = false;
+            }
+            self.arm_or_queue(fd);
+        }
+    }
+
+    /// Queues a member if it is ready; otherwise it is armed.
+    pub(super) fn arm_or_queue(&mut self, fd: c_int) {
+        if self.ring(fd).is_none_or(|ring| ring.off != Off::No || ring.is_queued) {
+            return;
+        }
+        let mut ready = self.pending(fd);
+        if ready == Some(0) {
+            self.arm_in_order(fd);
+            // A peer that sends later rings.
+            ready = self.pending(fd);
+        }
+        match ready {
+            None => self.leave_ring(fd),
+            Some(0) => {}
+            Some(_) => self.queue(fd),
+        }
+    }
+
+    /// Arms a member, for bytes only if the program waits for them: the doorbell must not be listed without.
+    fn arm_in_order(&mut self, fd: c_int) {
+        self.arm(fd);
+        if let Some(item) = self.item(fd)
+            && item.events & IN == 0
+            && let Some(ring) = &mut item.ring
+            && poll::take_back(&ring.sock)
+        {
+            ring.awaits_door = false;
+        }
+    }
+
+    /// Puts a member at the end of the kernel's list, unless its doorbell is there.
+    fn queue(&mut self, fd: c_int) {
+        let Some(ring) = self.ring(fd) else { return };
+        if ring.awaits_door && !poll::take_back(&ring.sock) {
+            return;
+        }
+        ring.awaits_door = false;
+        self.list_socket(fd);
+        self.set_queued(fd, true);
+    }
+
+    fn set_queued(&mut self, fd: c_int, is_queued: bool) {
+        let Some(ring) = self.ring(fd) else { return };
+        let was_queued = std::mem::replace(&mut ring.is_queued, is_queued);
+        self.queued = self.queued - usize::from(was_queued) + usize::from(is_queued);
+    }
+
+    /// Replaces the library's entries in what the kernel reported. Returns the number of the program's events, and whether
+    /// members that have returned to TCP are to be reported by the kernel.
+    pub(super) fn translate_in_order(&mut self, events: &mut [epoll_event]) -> (usize, bool) {
+        let ring_items = self.ring_items;
+        self.ordered_calls += 1;
+        self.first_call = self.ordered_calls;
+        let mut kept = 0;
+        for at in 0..events.len() {
+            if let Entry::Event(event) = self.report_next(events[at]) {
+                events[kept] = event;
+                kept += 1;
+            }
+        }
+        // The program may read them.
+        events[kept..].fill(epoll_event { events: 0, u64: 0 });
+        (kept, self.ring_items < ring_items)
+    }
+
+    /// Reports more members after `kept` ones: entries that were dropped have taken their room. Returns the number of all.
+    pub(super) fn fill_in_order(&mut self, epfd: c_int, into: &mut [epoll_event], mut kept: usize) -> usize {
+        let (mut is_full, mut has_seen_all) = (true, false);
+        while is_full && !has_seen_all && kept < into.len() {
+            let rest = &mut into[kept..];
+            let room = c_int::try_from(rest.len()).unwrap_or(c_int::MAX);
+            // SAFETY: `rest` is a valid slice of `room` events or more, and the kernel writes at most `room`.
+            let found = unsafe { real::epoll_pwait(epfd, rest.as_mut_ptr(), room, 0, ptr::null()) }.max(0);
+            is_full = found == room;
+            self.ordered_calls += 1;
+            let before = kept;
+            for at in before..before + found as usize {
+                match self.report_next(into[at]) {
+                    Entry::Dropped => {}
+                    Entry::Again => has_seen_all = true,
+                    Entry::Event(event) => {
+                        // The list has come to members that are listed again since this wait has reported them.
+                        if let Some(known) = into[..before].iter_mut().find(|known| known.u64 == event.u64) {
+                            known.events |= event.events;
+                            has_seen_all = true;
+                        } else {
+                            into[kept] = event;
+                            kept += 1;
+                        }
+                    }
+                }
+            }
+        }
+        into[kept..].fill(epoll_event { events: 0, u64: 0 });
+        kept
+    }
+
+    /// Takes the next entry of the kernel's list.
+    fn report_next(&mut self, event: epoll_event) -> Entry {
+        match Tagged::of(event.u64) {
+            Tagged::Program => Entry::Event(event),
+            Tagged::Waker => {
+                self.heat_woken();
+                Entry::Dropped
+            }
+            Tagged::Door(fd) => self.report_rung(fd),
+            Tagged::Socket(fd) => self.report_listed(fd, event.events),
+        }
+    }
+
+    /// Reports a member whose doorbell is the next entry.
+    fn report_rung(&mut self, fd: c_int) -> Entry {
+        if self.consume_rung(fd) {
+            self.missed.push(fd);
+        }
+        // A member that is queued has its place by its socket.
+        match self.ring(fd).map(|ring| (ring.reported_call, ring.is_queued)) {
+            None | Some((_, true)) => Entry::Dropped,
+            Some((call, _)) if call >= self.first_call => {
+                self.arm_or_queue(fd);
+                Entry::Dropped
+            }
+            Some(_) => self.report_in_turn(fd),
+        }
+    }
+
+    /// Reports a member whose socket is the next entry.
+    fn report_listed(&mut self, fd: c_int, events: u32) -> Entry {
+        self.record_kernel_event(fd, events);
+        let Some(ring) = self.ring(fd) else { return Entry::Dropped };
+        let call = ring.reported_call;
+        if call < self.first_call {
+            self.set_queued(fd, false);
+            return self.report_in_turn(fd);
+        }
+        if call == self.ordered_calls {
+            // The kernel had reported this entry before the member was queued.
+            self.arm_or_queue(fd);
+            return Entry::Dropped;
+        }
+        self.set_queued(fd, false);
+        self.arm_or_queue(fd);
+        Entry::Again
+    }
+
+    /// Reports queued members that the kernel does not list, because their sockets cannot be written. Called when the
+    /// kernel's list was empty. Returns their number.
+    pub(super) fn report_unlisted(&mut self, into: &mut [epoll_event]) -> usize {
+        let mut found = 0;
+        for fd in 0..self.items.len() as c_int {
+            if found == into.len() || self.queued == 0 {
+                break;
+            }
+            if self.ring(fd).is_some_and(|ring| ring.is_queued) {
+                self.set_queued(fd, false);
+                if let Entry::Event(event) = self.report_in_turn(fd) {
+                    into[found] = event;
+                    found += 1;
+                }
+            }
+        }
+        found
+    }
+
+    /// Reports a level-triggered member that has returned to TCP in its turn: the kernel lists it as if it had been reported.
+    /// Others have their place there.
+    fn report_restored(&mut self, fd: c_int, sock: &SockRef) -> Entry {
+        self.leave_ring(fd);
+        match self.item(fd) {
+            Some(item) if item.events & (EDGE | ONE_SHOT) == 0 => {
+                let (wanted, data) = (item.events, item.data);
+                let ready = ask_kernel(fd, sock) & (wanted | ALWAYS);
+                if ready == 0 {
+                    Entry::Dropped
+                } else {
+                    Entry::Event(epoll_event { events: ready, u64: data })
+                }
+            }
+            _ => Entry::Dropped,
+        }
+    }
+
+    /// Reports a member if it is ready; otherwise it is armed.
+    fn report_in_turn(&mut self, fd: c_int) -> Entry {
+        let mut is_armed = false;
+        let (ready, counted_bytes) = loop {
+            let Some(ring) = self.ring(fd).filter(|ring| ring.off == Off::No) else { return Entry::Dropped };
+            let sock = ring.sock.clone();
+            // Counted before the check: bytes that arrive later are another edge.
+            let counted_bytes = sock.link().map(|link| link.inn.sent_bytes());
+            match self.pending(fd) {
+                None => return self.report_restored(fd, &sock),
+                Some(0) if is_armed => return Entry::Dropped,
+                Some(0) => {
+                    self.arm_in_order(fd);
+                    is_armed = true;
+                }
+                Some(ready) => break (ready, counted_bytes),
+            }
+        };
+        let (call, event) = (self.ordered_calls, self.report(fd, ready));
+        if let Some(ring) = self.ring(fd) {
+            ring.reported_call = call;
+            ring.seen_bytes = counted_bytes.unwrap_or(ring.seen_bytes);
+        }
+        if self.item(fd).is_some_and(|item| item.events & (EDGE | ONE_SHOT) == 0) {
+            self.queue(fd);
+        } else {
+            self.arm_or_queue(fd);
+        }
+        event.map_or(Entry::Dropped, Entry::Event)
+    }
+}
