@@ -271,8 +271,8 @@ trait ReadWrite: Read + Write + Send {}
 impl<T: Read + Write + Send> ReadWrite for T {}
 
 impl Way {
-    /// Connects a client. It uses the best wait strategy for one thread with one stream: over TCP its calls block,
-    /// otherwise it polls for about a round trip.
+    /// Connects a client with the wait strategy that suits one thread with one stream. Over TCP its calls block; under
+    /// EVENT it sleeps until events; otherwise it polls for about a round trip, then sleeps.
     fn connect(self, nic: &Nic, address: SocketAddr) -> Result<Box<dyn ReadWrite>, PeerError> {
         if self == Self::Tcp {
             let socket = TcpStream::connect(address).map_err(PeerError::system("connect"))?;
