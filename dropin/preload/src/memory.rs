@@ -48,7 +48,8 @@ impl Memory {
     #[inline]
     pub unsafe fn copy_in(&self, at: usize, from: *const u8, len_bytes: usize) {
         before_store();
-        // SAFETY: inside of the mapping, by `range`; the caller's promise.
+        // SAFETY: `range` returns the address of `len_bytes` bytes inside of the mapping, which `self` keeps; as many can be
+        // read at `from`, by this function's contract.
         unsafe { copy_plain(self.0.range(at, len_bytes), from, len_bytes) };
     }
 
@@ -56,7 +57,8 @@ impl Memory {
     /// So many bytes can be written.
     #[inline]
     pub unsafe fn copy_out(&self, at: usize, to: *mut u8, len_bytes: usize) {
-        // SAFETY: as above.
+        // SAFETY: `range` returns the address of `len_bytes` bytes inside of the mapping, which `self` keeps; as many
+        // can be written at `to`, by this function's contract.
         unsafe { copy_plain(to, self.0.range(at, len_bytes), len_bytes) };
     }
 }

@@ -114,7 +114,8 @@ macro_rules! real {
                     return Failed::FAILED;
                 }
                 type Function = unsafe extern "C-unwind" fn($($ty),*) -> $ret;
-                // SAFETY: the function of that name has this type; the caller's promise.
+                // SAFETY: the C library's function of that name has this type, and its contract is that of this one: the
+                // arguments go to it unchanged.
                 unsafe { std::mem::transmute::<*mut c_void, Function>(address)($($arg),*) }
             }
         )*

@@ -219,7 +219,8 @@ impl Ring {
             return None;
         }
         let (_, room_bytes) = self.room(produced, consumed, long_from);
-        // SAFETY: the caller's promise; `copy` stays inside of the ring.
+        // SAFETY: the buffers can be read, by this function's contract, and `each_piece` passes stretches inside of
+        // them; `copy` passes stretches inside of a part of the ring, each no longer than the one of the buffers.
         let len = unsafe {
             each_piece(buffers, from_byte, room_bytes as usize, |piece, len, done| {
                 self.copy(produced + done as u64, len, long_from, |place, at, len| {
@@ -242,7 +243,8 @@ impl Ring {
         let produced = self.mem.load(self.words + PRODUCED, Acquire);
         let Some(long_from) = self.long_from() else { return 0 };
         let there = self.look_from(produced, consumed, Some(long_from)).unread_bytes as usize;
-        // SAFETY: as in `push`.
+        // SAFETY: the buffers can be written, by this function's contract, and `each_piece` passes stretches inside of
+        // them; `copy` passes stretches inside of a part of the ring, each no longer than the one of the buffers.
         let len = unsafe {
             each_piece(buffers, from_byte, there, |piece, len, done| {
                 if how != Pull::Forget {

@@ -47,7 +47,7 @@ pub fn after_change() {
 fn restarts(signal: c_int) -> Option<bool> {
     // SAFETY: zeros are a valid action; it is only queried.
     let mut action: sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
+    // SAFETY: the kernel writes one action, to `action`, and changes none.
     let done = unsafe { real::sigaction(signal, std::ptr::null(), &raw mut action) };
     let is_handled = done == 0 && ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
     is_handled.then_some(action.sa_flags & libc::SA_RESTART != 0)
@@ -105,7 +105,7 @@ fn pending_fd() -> Option<RawFd> {
         let set = all();
         // SAFETY: a valid set; the descriptor is new.
         let fd = unsafe { real::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
-        // SAFETY: as above.
+        // SAFETY: `signalfd` has just made this descriptor, which has no other owner.
         (fd >= 0).then(|| own_fds::keep(unsafe { OwnedFd::from_raw_fd(fd) })).flatten()
     };
     FD.get_or_init(make).filter(|fd| own_fds::is_ours(*fd))

@@ -15,7 +15,7 @@ export! {
         if option == libc::PR_SET_SECCOMP {
             confined::enter();
         }
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: what the arguments are depends on `option`; the kernel alone uses them, and checks pointers.
         unsafe { real::prctl(option, second, third, fourth, fifth) }
     }
 }

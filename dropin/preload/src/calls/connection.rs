@@ -39,13 +39,16 @@ unsafe fn parse(address: *const sockaddr, len: socklen_t) -> Option<SocketAddr> 
 
 export! {
     fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
-        // SAFETY: the caller's promise, here and below.
+        // SAFETY: the kernel reads `len` bytes at `address`, both as the program passed them, and fails with EFAULT if
+        // it cannot.
         let done = unsafe { real::connect(fd, address, len) };
         let error = errno::get();
         if done == 0 || error == libc::EINPROGRESS {
-            // SAFETY: as above.
+            // SAFETY: the kernel has read the `len` bytes at `address` in this call, and the program leaves them alone
+            // until it returns: connect(2) takes them as constant.
             let asked = unsafe { parse(address, len) };
-            // SAFETY: as above; the kernel has read it.
+            // SAFETY: the kernel has accepted the address, so that the family, its first two bytes, can be read at
+            // `address`.
             if done == 0 && unsafe { c_int::from((*address).sa_family) } == libc::AF_UNSPEC {
                 descriptors::dissociated(fd);
             }
@@ -60,7 +63,8 @@ export! {
     }
 
     fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
-        // SAFETY: the caller's promise.
+        // SAFETY: the kernel writes the peer's address to at most `*len` bytes at `address`; both pointers are the
+        // program's, unchanged, and one that is not there makes the kernel fail with EFAULT.
         let accepted = with_room(|| unsafe { real::accept(fd, address, len) });
         if accepted >= 0 {
             meet::accepted(fd, accepted);
@@ -69,7 +73,8 @@ export! {
     }
 
     fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
-        // SAFETY: the caller's promise.
+        // SAFETY: the kernel writes the peer's address to at most `*len` bytes at `address`; both pointers are the
+        // program's, unchanged, and one that is not there makes the kernel fail with EFAULT.
         let accepted = with_room(|| unsafe { real::accept4(fd, address, len, flags) });
         if accepted >= 0 {
             meet::accepted(fd, accepted);
@@ -86,7 +91,7 @@ export! {
             }
             sock.demote(Why::ShutDown);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks.
         unsafe { real::shutdown(fd, how) }
     }
 
@@ -96,7 +101,8 @@ export! {
             return -1;
         }
         descriptors::closing(fd);
-        // SAFETY: the caller's promise.
+        // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks. `fd` is not one of the
+        // library's.
         unsafe { real::close(fd) }
     }
 
@@ -105,7 +111,7 @@ export! {
             if first <= last && flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0 {
                 (first..=last.min(sock::FDS as c_uint)).for_each(|fd| descriptors::closing(fd as c_int));
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks.
             return unsafe { real::close_range(first, last, flags) };
         }
         (first..=last.min(sock::FDS as c_uint)).for_each(|fd| descriptors::closing(fd as c_int));
@@ -113,22 +119,24 @@ export! {
         let mut from = first;
         while let Some(ours) = own_fds::next_from(from).filter(|ours| *ours <= last) {
             if ours > from {
-                // SAFETY: the caller's promise.
+                // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks. None of the range
+                // is the library's.
                 unsafe { real::close_range(from, ours - 1, flags) };
             }
             from = ours + 1;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks. None of the range is the
+        // library's.
         if from <= last { unsafe { real::close_range(from, last, flags) } } else { 0 }
     }
 
     fn closefrom(first: c_int) -> () {
-        // SAFETY: the caller's promise.
+        // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks.
         unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
     }
 
     fn dup(fd: c_int) -> c_int {
-        // SAFETY: the caller's promise.
+        // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks.
         let new = with_room(|| unsafe { real::dup(fd) });
         if new >= 0 {
             descriptors::duplicated(fd, new);
@@ -137,12 +145,12 @@ export! {
     }
 
     fn dup2(fd: c_int, new: c_int) -> c_int {
-        // SAFETY: the caller's promise, here and below.
+        // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks.
         if fd != new && unsafe { real::fcntl(fd, libc::F_GETFD, 0) } >= 0 {
             descriptors::give_up(new);
             descriptors::closing(new);
         }
-        // SAFETY: as above.
+        // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks.
         let new = unsafe { real::dup2(fd, new) };
         if new >= 0 && new != fd {
             descriptors::duplicated(fd, new);
@@ -151,12 +159,12 @@ export! {
     }
 
     fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
-        // SAFETY: the caller's promise, here and below.
+        // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks.
         if fd != new && flags & !libc::O_CLOEXEC == 0 && unsafe { real::fcntl(fd, libc::F_GETFD, 0) } >= 0 {
             descriptors::give_up(new);
             descriptors::closing(new);
         }
-        // SAFETY: as above.
+        // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks.
         let new = unsafe { real::dup3(fd, new, flags) };
         if new >= 0 {
             descriptors::duplicated(fd, new);
@@ -165,7 +173,8 @@ export! {
     }
 
     fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-        // SAFETY: the caller's promise.
+        // SAFETY: `argument` is a number, or a pointer to the structure that `command` names; the kernel alone reads or
+        // writes it, and fails with EFAULT if it cannot.
         let done = with_room(|| unsafe { real::fcntl(fd, command, argument) });
         match command {
             libc::F_DUPFD | libc::F_DUPFD_CLOEXEC if done >= 0 => descriptors::duplicated(fd, done),
@@ -183,7 +192,8 @@ export! {
     }
 
     fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
-        // SAFETY: the caller's promise.
+        // SAFETY: `fcntl` takes the same arguments, for the same commands: on 64-bit systems `off_t` is 64 bits long
+        // for both.
         unsafe { fcntl(fd, command, argument) }
     }
 }

@@ -73,12 +73,14 @@ export! {
                 sock.demote(Why::KernelFeature);
             }
             if level == libc::SOL_TCP && name == TCP_INQ && len as usize >= size_of::<c_int>() && pointers::can_read(value.cast::<c_int>(), 1) {
-                // SAFETY: the caller's promise.
+                // SAFETY: `can_read` has found an int at `value`, of which the program says that it is `len` bytes
+                // long, and `read_unaligned` needs no alignment.
                 let is_on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
                 sock.tells_inq.store(is_on, Relaxed);
             }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the kernel reads `len` bytes at `value`, both as the program passed them, and fails with EFAULT if it
+        // cannot.
         let done = unsafe { real::setsockopt(fd, level, name, value, len) };
         if done == 0
             && (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
@@ -101,7 +103,8 @@ export! {
                 return -1;
             }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the kernel writes at most `*len` bytes at `value`; both pointers are the program's, unchanged, and
+        // the kernel fails with EFAULT if it cannot access them.
         let done = unsafe { real::getsockopt(fd, level, name, value, len) };
         if done == 0
             && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
@@ -124,7 +127,8 @@ export! {
         {
             sock.demote(Why::KernelFeature);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `argument` is a number, or a pointer to what `request` names; the kernel alone reads or writes it,
+        // and fails with EFAULT if it cannot.
         let done = unsafe { real::ioctl(fd, request, argument) };
         let Some(sock) = sock.filter(|_| done == 0) else { return done };
         let more = match request {

@@ -64,7 +64,8 @@ unsafe fn served_by<'a>(fds: *mut pollfd, count: nfds_t) -> Served<'a> {
     if count == 0 || count > 1 << 20 || !pointers::can_write(fds, count as usize) {
         return Served::Kernel { _waits: Vec::new() };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `can_write` has found `count` entries at `fds`, which no other thread uses until the call returns:
+    // poll(2) writes them.
     let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
     poll::kernel_waits(fds).map_or(Served::Library(fds), |_waits| Served::Kernel { _waits })
 }
@@ -102,26 +103,28 @@ unsafe fn readable_when_confined(epfd: c_int, events: *mut epoll_event, max: c_i
 
 export! {
     fn epoll_create(size: c_int) -> c_int {
-        // SAFETY: the caller's promise, here and in all of these.
+        // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks.
         let fd = with_room(|| unsafe { real::epoll_create(size) });
         epoll::created(fd);
         fd
     }
 
     fn epoll_create1(flags: c_int) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks.
         let fd = with_room(|| unsafe { real::epoll_create1(flags) });
         epoll::created(fd);
         fd
     }
 
     fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: `event` is null or the program's; `epoll::control` checks that it can be read before it does so.
         unsafe { epoll::control(epfd, operation, fd, event) }
     }
 
     fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int) -> c_int {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `events` has room for `max` events until the call returns, as epoll_wait(2) requires; `epoll::wait`
+        // checks the first of them before it writes, and the kernel all that it writes. `mask` goes to the kernel
+        // alone.
         unsafe {
             if confined::is_confined() {
                 let found = readable_when_confined(epfd, events, max);
@@ -134,7 +137,9 @@ export! {
     fn epoll_pwait(
         epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int, mask: *const sigset_t,
     ) -> c_int {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `events` has room for `max` events until the call returns, as epoll_wait(2) requires; `epoll::wait`
+        // checks the first of them before it writes, and the kernel all that it writes. `mask` goes to the kernel
+        // alone.
         unsafe {
             if confined::is_confined() {
                 let found = readable_when_confined(epfd, events, max);
@@ -148,20 +153,24 @@ export! {
         epfd: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t,
     ) -> c_int {
         if confined::is_confined() {
-            // SAFETY: the caller's arguments, unchanged.
+            // SAFETY: `events` has room for `max` events, as epoll_pwait2(2) requires.
             let found = unsafe { readable_when_confined(epfd, events, max) };
-            // SAFETY: the caller's arguments, unchanged.
+            // SAFETY: the kernel checks the pointers, which are the program's, unchanged.
             return found.unwrap_or_else(|| unsafe { real::epoll_pwait2(epfd, events, max, timeout, mask) });
         }
         match time_at(timeout).and_then(after) {
-            // SAFETY: as above.
+            // SAFETY: `events` has room for `max` events until the call returns, as epoll_wait(2) requires;
+            // `epoll::wait` checks the first of them before it writes, and the kernel all that it writes. `mask` goes
+            // to the kernel alone.
             Ok(until_ns) => unsafe { epoll::wait(epfd, events, max, until_ns, mask) },
             Err(number) => errno::fail(number),
         }
     }
 
     fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: `served_by` checks that `count` entries at `fds` can be written before the library uses them;
+        // otherwise the kernel gets them, which checks them. When the program is confined, `fds` has `count` entries,
+        // as poll(2) requires.
         unsafe {
             if confined::is_confined() {
                 return left_in_rings(fds, count).unwrap_or_else(|| real::poll(fds, count, timeout_ms));
@@ -177,12 +186,14 @@ export! {
         if room / size_of::<pollfd>() < count as usize {
             std::process::abort();
         }
-        // SAFETY: as above.
+        // SAFETY: `fds` has room for `count` entries, by the comparison above; `poll` takes the same arguments.
         unsafe { poll(fds, count, timeout_ms) }
     }
 
     fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: `served_by` checks that `count` entries at `fds` can be written before the library uses them;
+        // otherwise the kernel gets them, which checks them. When the program is confined, `fds` has `count` entries,
+        // as poll(2) requires.
         unsafe {
             if confined::is_confined() {
                 return left_in_rings(fds, count).unwrap_or_else(|| real::ppoll(fds, count, timeout, mask));
@@ -204,14 +215,16 @@ export! {
         if room / size_of::<pollfd>() < count as usize {
             std::process::abort();
         }
-        // SAFETY: as above.
+        // SAFETY: `fds` has room for `count` entries, by the comparison above; `ppoll` takes the same arguments.
         unsafe { ppoll(fds, count, timeout, mask) }
     }
 
     fn select(
         count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, timeout: *mut timeval,
     ) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: `are_there` has found that the sets can be written for `count` descriptors, or they are null;
+        // otherwise the kernel gets them. The time is read by `time_at` where it can be, and no other thread uses sets
+        // or time until the call returns.
         unsafe {
             if !are_there([read, write, other], count) {
                 return real::select(count, read, write, other, timeout);
@@ -252,7 +265,9 @@ export! {
         count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, timeout: *const timespec,
         mask: *const sigset_t,
     ) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: `are_there` has found that the sets can be written for `count` descriptors, or they are null;
+        // otherwise the kernel gets them. The time is read by `time_at` where it can be, and no other thread uses sets
+        // or time until the call returns.
         unsafe {
             if !are_there([read, write, other], count) {
                 return real::pselect(count, read, write, other, timeout, mask);
@@ -290,7 +305,7 @@ const WRITE: i16 = libc::POLLWRBAND | libc::POLLWRNORM | libc::POLLOUT | libc::P
 /// # Safety
 /// The set has it.
 unsafe fn word(set: *mut c_void, fd: usize) -> (*mut u64, u64) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the set has the bit of `fd`, by this function's contract, and so the word with it.
     (unsafe { set.cast::<u64>().add(fd / 64) }, 1 << (fd % 64))
 }
 

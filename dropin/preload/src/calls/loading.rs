@@ -16,7 +16,7 @@ export! {
         if namespace != libc::LM_ID_BASE || avoids_the_library(flags) {
             direct_calls::found("an object that does not call this library (dlmopen, RTLD_DEEPBIND)");
         }
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `file` is null or a C string of the program's, which the loader alone reads.
         let loaded = unsafe { real::dlmopen(namespace, file, flags) };
         direct_calls::loaded();
         loaded
@@ -56,7 +56,7 @@ mod by_caller {
     }
 
     unsafe extern "C-unwind" fn load(file: *const c_char, flags: c_int) -> *mut c_void {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `file` is null or a C string of the program's, which the loader alone reads.
         let loaded = unsafe { real::dlopen(file, flags) };
         direct_calls::loaded();
         loaded
@@ -71,7 +71,7 @@ mod by_caller {
     }
 
     unsafe extern "C" fn find_in_object(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `name` is a C string of the program's, and `handle` one that the loader gave it.
         let found = unsafe { real::symbol(handle, name) };
         if found.is_null() {
             return found;

@@ -35,62 +35,62 @@ export! {
     }
 
     fn socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int {
-        // SAFETY: the caller's arguments, unchanged, here and in all of these.
+        // SAFETY: the kernel writes two descriptors at `fds`, and fails with EFAULT if it cannot.
         with_room(|| unsafe { real::socketpair(domain, kind, protocol, fds) })
     }
 
     fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `path` is a C string of the program's, which the C library and the kernel alone read.
         with_room(|| unsafe { real::open(path, flags, mode) })
     }
 
     fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `path` is a C string of the program's, which the C library and the kernel alone read.
         with_room(|| unsafe { real::open64(path, flags, mode) })
     }
 
     fn __open_2(path: *const c_char, flags: c_int) -> c_int {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `path` is a C string of the program's, which the C library and the kernel alone read.
         with_room(|| unsafe { real::__open_2(path, flags) })
     }
 
     fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `path` is a C string of the program's, which the C library and the kernel alone read.
         with_room(|| unsafe { real::__open64_2(path, flags) })
     }
 
     fn openat(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `path` is a C string of the program's, which the C library and the kernel alone read.
         with_room(|| unsafe { real::openat(directory, path, flags, mode) })
     }
 
     fn openat64(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `path` is a C string of the program's, which the C library and the kernel alone read.
         with_room(|| unsafe { real::openat64(directory, path, flags, mode) })
     }
 
     fn __openat_2(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `path` is a C string of the program's, which the C library and the kernel alone read.
         with_room(|| unsafe { real::__openat_2(directory, path, flags) })
     }
 
     fn __openat64_2(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `path` is a C string of the program's, which the C library and the kernel alone read.
         with_room(|| unsafe { real::__openat64_2(directory, path, flags) })
     }
 
     fn creat(path: *const c_char, mode: mode_t) -> c_int {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `path` is a C string of the program's, which the C library and the kernel alone read.
         with_room(|| unsafe { real::creat(path, mode) })
     }
 
     fn pipe(fds: *mut c_int) -> c_int {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: the kernel writes two descriptors at `fds`, and fails with EFAULT if it cannot.
         with_room(|| unsafe { real::pipe(fds) })
     }
 
     fn pipe2(fds: *mut c_int, flags: c_int) -> c_int {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: the kernel writes two descriptors at `fds`, and fails with EFAULT if it cannot.
         with_room(|| unsafe { real::pipe2(fds, flags) })
     }
 
@@ -105,7 +105,7 @@ export! {
     }
 
     fn signalfd(fd: c_int, mask: *const sigset_t, flags: c_int) -> c_int {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: the kernel reads a set at `mask`, and fails with EFAULT if it cannot.
         with_room(|| unsafe { real::signalfd(fd, mask, flags) })
     }
 
@@ -120,22 +120,22 @@ export! {
     }
 
     fn memfd_create(name: *const c_char, flags: c_uint) -> c_int {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `name` is a C string of the program's, which the kernel alone reads.
         with_room(|| unsafe { real::memfd_create(name, flags) })
     }
 
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: both are C strings of the program's, which the C library alone reads.
         with_room_for(|| unsafe { real::fopen(path, mode) })
     }
 
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: both are C strings of the program's, which the C library alone reads.
         with_room_for(|| unsafe { real::fopen64(path, mode) })
     }
 
     fn opendir(path: *const c_char) -> *mut DIR {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `path` is a C string of the program's, which the C library and the kernel alone read.
         with_room_for(|| unsafe { real::opendir(path) })
     }
 }

@@ -13,7 +13,9 @@ export! {
         arguments: *const *mut c_char, variables: *const *mut c_char,
     ) -> c_int {
         descriptors::before_spawn();
-        // SAFETY: the caller's promise, here and in all of these.
+        // SAFETY: the strings and lists are the program's, unchanged, and not looked at here: they end where
+        // posix_spawn(3) requires it. `pid`, `actions` and `attributes` are null or the program's objects, which the C
+        // library alone uses.
         unsafe { real::posix_spawn(pid, path, actions, attributes, arguments, variables) }
     }
 
@@ -22,32 +24,34 @@ export! {
         arguments: *const *mut c_char, variables: *const *mut c_char,
     ) -> c_int {
         descriptors::before_spawn();
-        // SAFETY: as above.
+        // SAFETY: the strings and lists are the program's, unchanged, and not looked at here: they end where
+        // posix_spawnp(3) requires it. `pid`, `actions` and `attributes` are null or the program's objects, which the C
+        // library alone uses.
         unsafe { real::posix_spawnp(pid, file, actions, attributes, arguments, variables) }
     }
 
     // The child gets this descriptor by another number, whatever its flags are.
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
         descriptors::spawns_with(fd);
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `actions` is the program's initialized object, which the C library alone uses.
         unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, new) }
     }
 
     fn system(command: *const c_char) -> c_int {
         descriptors::before_spawn();
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `command` is null or a string of the program's, which the C library alone reads.
         unsafe { real::system(command) }
     }
 
     fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
         descriptors::before_spawn();
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: both strings are the program's, which the C library alone reads.
         unsafe { real::popen(command, mode) }
     }
 
     fn wordexp(words: *const c_char, into: *mut c_void, flags: c_int) -> c_int {
         descriptors::before_spawn();
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `words` is a string of the program's, and `into` its `wordexp_t`; the C library alone uses them.
         unsafe { real::wordexp(words, into, flags) }
     }
 
@@ -60,7 +64,8 @@ export! {
 
     fn execve(path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int {
         descriptors::before_exec();
-        // SAFETY: as above.
+        // SAFETY: the strings and lists are the program's, unchanged; the kernel reads them, and fails with EFAULT if
+        // it cannot.
         unsafe { real::execve(path, arguments, variables) }
     }
 
@@ -69,31 +74,36 @@ export! {
         flags: c_int,
     ) -> c_int {
         descriptors::before_exec();
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: the strings and lists are the program's, unchanged; the kernel reads them, and fails with EFAULT if
+        // it cannot.
         unsafe { real::execveat(folder, path, arguments, variables, flags) }
     }
 
     fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int {
         descriptors::before_exec();
-        // SAFETY: as above.
+        // SAFETY: the strings and lists, which end with a null pointer, are the program's, unchanged; the C library
+        // alone reads them.
         unsafe { real::execv(path, arguments) }
     }
 
     fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int {
         descriptors::before_exec();
-        // SAFETY: as above.
+        // SAFETY: the strings and lists, which end with a null pointer, are the program's, unchanged; the C library
+        // alone reads them.
         unsafe { real::execvp(file, arguments) }
     }
 
     fn execvpe(file: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int {
         descriptors::before_exec();
-        // SAFETY: as above.
+        // SAFETY: the strings and lists, which end with a null pointer, are the program's, unchanged; the C library
+        // alone reads them.
         unsafe { real::execvpe(file, arguments, variables) }
     }
 
     fn fexecve(fd: c_int, arguments: *const *const c_char, variables: *const *const c_char) -> c_int {
         descriptors::before_exec();
-        // SAFETY: as above.
+        // SAFETY: the strings and lists are the program's, unchanged; the kernel reads them, and fails with EFAULT if
+        // it cannot.
         unsafe { real::fexecve(fd, arguments, variables) }
     }
 }

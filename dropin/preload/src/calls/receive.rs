@@ -19,7 +19,8 @@ const MAX_BUFFERS: usize = 1024;
 #[inline]
 unsafe fn into_one(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
     let sock = sock::get(fd)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the one buffer is the program's, by this function's contract: `len` bytes that can be written until the
+    // call returns. `sock` keeps the connection until then.
     match unsafe { io::receive(fd, &sock, &[iovec { iov_base: into, iov_len: len }], flags) } {
         Way::Kernel => None,
         Way::Done(done) => Some(done),
@@ -32,9 +33,10 @@ unsafe fn into_one(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> O
 /// As [`into_one`].
 unsafe fn into_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int) -> Option<ssize_t> {
     let sock = sock::get(fd).filter(|_| count <= MAX_BUFFERS && pointers::can_read(buffers, count))?;
-    // SAFETY: the caller's promise.
+    // SAFETY: `can_read` has found `count` entries at `buffers`; the program leaves the list alone until the call
+    // returns, and `readv` takes it as constant.
     let buffers = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(buffers, count) } };
-    // SAFETY: the caller's promise.
+    // SAFETY: the list is valid, and its buffers can be written until the call returns, by this function's contract.
     match unsafe { io::receive(fd, &sock, buffers, flags) } {
         Way::Kernel => None,
         Way::Done(done) => Some(done),
@@ -47,7 +49,8 @@ unsafe fn into_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int
 /// As [`into_one`].
 pub unsafe fn is_nothing(buffers: *const iovec, count: c_int) -> bool {
     let Ok(count) = usize::try_from(count) else { return false };
-    // SAFETY: the caller's promise.
+    // SAFETY: `can_read` has found `count` entries at `buffers` before they are read; the program leaves them alone
+    // until the call returns.
     count <= MAX_BUFFERS
         && !buffers.is_null()
         && pointers::can_read(buffers, count)
@@ -82,7 +85,8 @@ unsafe fn tell_inq(fd: c_int, message: &mut msghdr) {
 
 export! {
     fn read(fd: c_int, into: *mut c_void, len: size_t) -> ssize_t {
-        // SAFETY: the caller's promise, here and in all of these.
+        // SAFETY: `len` bytes at `into` can be written until the call returns, as its manual page requires;
+        // `io::receive` and the kernel check them, so that a wrong pointer makes the call fail with EFAULT.
         unsafe {
             // A read of nothing never waits, as a receive of nothing does.
             let done = if len == 0 { None } else { into_one(fd, into, len, 0) };
@@ -94,12 +98,15 @@ export! {
         if len > room {
             std::process::abort();
         }
-        // SAFETY: as above.
+        // SAFETY: as `read` requires: `len` bytes at `into` are the program's, and no more than the `room` that its
+        // compiler has found there.
         unsafe { read(fd, into, len) }
     }
 
     fn readv(fd: c_int, into: *const iovec, count: c_int) -> ssize_t {
-        // SAFETY: as above.
+        // SAFETY: `count` buffers at `into` can be written until the call returns, as its manual page requires;
+        // `is_nothing` and `into_many` check that the list can be read, and `io::receive` the buffers. The kernel
+        // checks both itself.
         unsafe {
             let done = if is_nothing(into, count) { None } else { into_many(fd, into, count as usize, 0) };
             done.unwrap_or_else(|| real::readv(fd, into, count))
@@ -109,7 +116,9 @@ export! {
     // Of a socket only the flag that says not to wait has a meaning.
     fn preadv2(fd: c_int, into: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
         let receive_flags = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `count` buffers at `into` can be written until the call returns, as its manual page requires;
+        // `is_nothing` and `into_many` check that the list can be read, and `io::receive` the buffers. The kernel
+        // checks both itself.
         unsafe {
             (offset == -1)
                 .then(|| into_many(fd, into, count as usize, receive_flags))
@@ -119,12 +128,13 @@ export! {
     }
 
     fn preadv64v2(fd: c_int, into: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `preadv2` takes the same arguments: `off_t` is 64 bits long.
         unsafe { preadv2(fd, into, count, offset, flags) }
     }
 
     fn recv(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
-        // SAFETY: as above.
+        // SAFETY: `len` bytes at `into` can be written until the call returns, as its manual page requires;
+        // `io::receive` and the kernel check them, so that a wrong pointer makes the call fail with EFAULT.
         unsafe { into_one(fd, into, len, flags).unwrap_or_else(|| real::recv(fd, into, len, flags)) }
     }
 
@@ -132,14 +142,16 @@ export! {
         if len > room {
             std::process::abort();
         }
-        // SAFETY: as above.
+        // SAFETY: as `recv` requires: `len` bytes at `into` are the program's, and no more than the `room` that its
+        // compiler has found there.
         unsafe { recv(fd, into, len, flags) }
     }
 
     fn recvfrom(
         fd: c_int, into: *mut c_void, len: size_t, flags: c_int, address: *mut sockaddr, address_len: *mut socklen_t,
     ) -> ssize_t {
-        // SAFETY: as above.
+        // SAFETY: the program passes `len` bytes at `into`, checked as in `into_one`. `address_len` is written only
+        // after `can_write` has found a length there; other pointers go to the kernel, which checks them.
         unsafe {
             match into_one(fd, into, len, flags) {
                 Some(done) => {
@@ -164,12 +176,15 @@ export! {
         if len > room {
             std::process::abort();
         }
-        // SAFETY: as above.
+        // SAFETY: as `recvfrom` requires: `len` bytes at `into` are the program's, and no more than the `room` that its
+        // compiler has found there.
         unsafe { recvfrom(fd, into, len, flags, address, address_len) }
     }
 
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-        // SAFETY: as above.
+        // SAFETY: `can_write` has found a message at `message`, which no other thread uses until the call returns
+        // (recvmsg(2) writes it). Its list and buffers are checked by `into_many` and `io::receive`, and what the
+        // kernel gets by the kernel.
         unsafe {
             if sock::get(fd).is_none() || !pointers::can_write(message, 1) {
                 return real::recvmsg(fd, message, flags);
@@ -195,7 +210,8 @@ export! {
     }
 
     fn recvmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: `can_write` has found `count` messages at `list`, so that `list.add(at)` is one of them for each `at`
+        // below `count`; no other thread uses them until the call returns. `timeout` goes to the kernel alone.
         unsafe {
             let sock = sock::get(fd).filter(|_| pointers::can_write(list, count as usize));
             let Some(sock) = sock else { return real::recvmmsg(fd, list, count, flags, timeout) };

@@ -20,7 +20,8 @@ const MAX_BUFFERS: usize = 1024;
 #[inline]
 unsafe fn from_one(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
     let sock = sock::get(fd)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the one buffer is the program's, by this function's contract: `len` bytes that can be read until the call
+    // returns. `io::send` writes none of them.
     match unsafe { io::send(fd, &sock, &[iovec { iov_base: from.cast_mut(), iov_len: len }], flags) } {
         Way::Kernel => None,
         Way::Done(done) => Some(done),
@@ -33,9 +34,10 @@ unsafe fn from_one(fd: c_int, from: *const c_void, len: size_t, flags: c_int) ->
 /// As [`from_one`].
 unsafe fn from_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int) -> Option<ssize_t> {
     let sock = sock::get(fd).filter(|_| count <= MAX_BUFFERS && pointers::can_read(buffers, count))?;
-    // SAFETY: the caller's promise.
+    // SAFETY: `can_read` has found `count` entries at `buffers`; the program leaves the list alone until the call
+    // returns, and `writev` takes it as constant.
     let buffers = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(buffers, count) } };
-    // SAFETY: the caller's promise.
+    // SAFETY: the list is valid, and its buffers can be read until the call returns, by this function's contract.
     match unsafe { io::send(fd, &sock, buffers, flags) } {
         Way::Kernel => None,
         Way::Done(done) => Some(done),
@@ -47,7 +49,8 @@ unsafe fn from_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int
 /// # Safety
 /// The message is the program's.
 unsafe fn hand_on_descriptors(message: *const msghdr) {
-    // SAFETY: the caller's promise; the macros walk what the program filled.
+    // SAFETY: `can_read` has found the message, and `msg_controllen` bytes at `msg_control`; CMSG_FIRSTHDR and
+    // CMSG_NXTHDR return headers inside of them only. The descriptors lie in the bytes that `cmsg_len` counts.
     unsafe {
         if !pointers::can_read(message, 1)
             || (*message).msg_control.is_null()
@@ -75,12 +78,15 @@ unsafe fn hand_on_descriptors(message: *const msghdr) {
 
 export! {
     fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
-        // SAFETY: the caller's promise, here and in all of these.
+        // SAFETY: `len` bytes at `from` can be read until the call returns, as its manual page requires; `io::send` and
+        // the kernel check them, so that a wrong pointer makes the call fail with EFAULT.
         unsafe { from_one(fd, from, len, 0).unwrap_or_else(|| real::write(fd, from, len)) }
     }
 
     fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t {
-        // SAFETY: as above.
+        // SAFETY: `count` buffers at `from` can be read until the call returns, as its manual page requires;
+        // `is_nothing` and `from_many` check that the list can be read, and `io::send` the buffers. The kernel checks
+        // both itself.
         unsafe {
             let done = if is_nothing(from, count) { None } else { from_many(fd, from, count as usize, 0) };
             done.unwrap_or_else(|| real::writev(fd, from, count))
@@ -88,14 +94,17 @@ export! {
     }
 
     fn send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t {
-        // SAFETY: as above.
+        // SAFETY: `len` bytes at `from` can be read until the call returns, as its manual page requires; `io::send` and
+        // the kernel check them, so that a wrong pointer makes the call fail with EFAULT.
         unsafe { from_one(fd, from, len, flags).unwrap_or_else(|| real::send(fd, from, len, flags)) }
     }
 
     // Of a socket only the flag that says not to wait has a meaning.
     fn pwritev2(fd: c_int, from: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
         let send_flags = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `count` buffers at `from` can be read until the call returns, as its manual page requires;
+        // `is_nothing` and `from_many` check that the list can be read, and `io::send` the buffers. The kernel checks
+        // both itself.
         unsafe {
             (offset == -1)
                 .then(|| from_many(fd, from, count as usize, send_flags))
@@ -105,14 +114,16 @@ export! {
     }
 
     fn pwritev64v2(fd: c_int, from: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `pwritev2` takes the same arguments: `off_t` is 64 bits long.
         unsafe { pwritev2(fd, from, count, offset, flags) }
     }
 
     fn sendto(
         fd: c_int, from: *const c_void, len: size_t, flags: c_int, address: *const sockaddr, address_len: socklen_t,
     ) -> ssize_t {
-        // SAFETY: as above.
+        // SAFETY: `len` bytes at `from` can be read until the call returns, as its manual page requires; `io::send` and
+        // the kernel check them, so that a wrong pointer makes the call fail with EFAULT. `address` goes to the kernel
+        // alone.
         unsafe {
             from_one(fd, from, len, flags)
                 .unwrap_or_else(|| real::sendto(fd, from, len, flags, address, address_len))
@@ -120,7 +131,9 @@ export! {
     }
 
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-        // SAFETY: as above.
+        // SAFETY: `can_read` has found a message at `message`, which the program leaves alone until the call returns
+        // (sendmsg(2) takes it as constant). Its list and buffers are checked by `from_many` and `io::send`, and what
+        // the kernel gets by the kernel.
         unsafe {
             hand_on_descriptors(message);
             if sock::get(fd).is_none() || !pointers::can_read(message, 1) {
@@ -139,7 +152,8 @@ export! {
     }
 
     fn sendmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: `can_write` has found `count` messages at `list`, so that `list.add(at)` is one of them for each `at`
+        // below `count`; no other thread uses them until the call returns (sendmmsg(2) writes `msg_len`).
         unsafe {
             if !pointers::can_write(list, count as usize) {
                 return real::sendmmsg(fd, list, count, flags);
@@ -166,12 +180,13 @@ export! {
         if let Some(sock) = sock::get(out) {
             sock.demote(Why::KernelFeature);
         }
-        // SAFETY: as above.
+        // SAFETY: `offset` is null or the program's; the kernel alone reads and writes it, and fails with EFAULT if it
+        // cannot.
         unsafe { real::sendfile(out, from, offset, len) }
     }
 
     fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, len: size_t) -> ssize_t {
-        // SAFETY: as above.
+        // SAFETY: `sendfile` takes the same arguments: `off_t` is 64 bits long.
         unsafe { sendfile(out, from, offset, len) }
     }
 
@@ -188,7 +203,8 @@ export! {
                 }
             }
         }
-        // SAFETY: as above.
+        // SAFETY: both offsets are null or the program's; the kernel alone reads and writes them, and fails with EFAULT
+        // if it cannot.
         unsafe { real::splice(from, from_at, into, into_at, len, flags) }
     }
 }

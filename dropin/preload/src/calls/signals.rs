@@ -9,7 +9,7 @@ use crate::{real, signals};
 
 export! {
     fn sigaction(signal: c_int, action: *const Action, before: *mut Action) -> c_int {
-        // SAFETY: the caller's arguments, unchanged, here and in all of these.
+        // SAFETY: `handler` is a function of the program's for signals, or a constant; the C library alone uses it.
         let done = unsafe { real::sigaction(signal, action, before) };
         if !action.is_null() {
             signals::after_change();
@@ -18,21 +18,21 @@ export! {
     }
 
     fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `handler` is a function of the program's for signals, or a constant; the C library alone uses it.
         let before = unsafe { real::signal(signal, handler) };
         signals::after_change();
         before
     }
 
     fn __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `handler` is a function of the program's for signals, or a constant; the C library alone uses it.
         let before = unsafe { real::__sysv_signal(signal, handler) };
         signals::after_change();
         before
     }
 
     fn sigset(signal: c_int, handler: sighandler_t) -> sighandler_t {
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `handler` is a function of the program's for signals, or a constant; the C library alone uses it.
         let before = unsafe { real::sigset(signal, handler) };
         signals::after_change();
         before

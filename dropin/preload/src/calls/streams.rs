@@ -36,19 +36,21 @@ export! {
 
     fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
         before_output(fd);
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `format` is a C string of the program's, and `arguments` what it describes; the C library alone uses
+        // them.
         unsafe { real::vdprintf(fd, format, arguments) }
     }
 
     fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
         before_output(fd);
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: `format` is a C string of the program's, and `arguments` what it describes; the C library alone uses
+        // them.
         unsafe { real::__vdprintf_chk(fd, flag, format, arguments) }
     }
 
     fn backtrace_symbols_fd(addresses: *const *mut c_void, count: c_int, fd: c_int) -> () {
         before_output(fd);
-        // SAFETY: the caller's arguments, unchanged.
+        // SAFETY: the C library reads `count` addresses at `addresses`, as its manual page requires of the program.
         unsafe { real::backtrace_symbols_fd(addresses, count, fd) }
     }
 }

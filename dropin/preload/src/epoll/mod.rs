@@ -90,7 +90,7 @@ pub fn closing(fd: c_int) {
         each_with(fd, |state| state.remove(fd));
     }
     let found = entry.swap(ptr::null_mut(), AcqRel);
-    // SAFETY: as in `get`.
+    // SAFETY: null, or an object that is never freed: objects are leaked, and only used again.
     let Some(epoll) = (unsafe { found.as_ref() }) else { return };
     let mut state = epoll.0.lock();
     state.fds.retain(|other| *other != fd);
@@ -192,7 +192,7 @@ pub fn lock_for_fork() -> impl Sized {
 /// As its manual page says.
 pub unsafe fn control(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     let Some(epoll) = get(epfd) else {
-        // SAFETY: the caller's promise.
+        // SAFETY: `event` is null or the program's; the kernel reads it, and fails with EFAULT if it cannot.
         return unsafe { real::epoll_ctl(epfd, operation, fd, event) };
     };
     if operation == libc::EPOLL_CTL_ADD {
@@ -209,7 +209,7 @@ pub unsafe fn control(epfd: c_int, operation: c_int, fd: c_int, event: *mut epol
     if let Some(done) = state.control_ring(operation, fd, wish) {
         return done.map_or_else(errno::fail, |()| 0);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `event` is null or the program's; the kernel reads it, and fails with EFAULT if it cannot.
     let done = unsafe { real::epoll_ctl(epfd, operation, fd, event) };
     if done == 0 && (0..FDS as c_int).contains(&fd) {
         match (operation, wish) {

@@ -35,8 +35,6 @@ enum Entry {
     Event(epoll_event),
     /// It is not reported.
     Dropped,
-    /// As `Dropped`: the wait has reported the member before, which is listed again.
-    Again,
 }
 
 impl State {
@@ -157,33 +155,33 @@ impl State {
         (kept, self.ring_items < ring_items)
     }
 
-    /// Reports more members after `kept` ones: entries that were dropped have taken their room. Returns the number of all.
+    /// Reports more members after `kept` ones: entries that were dropped have taken their room, or members have returned to
+    /// TCP. Returns the number of all.
     pub(super) fn fill_in_order(&mut self, epfd: c_int, into: &mut [epoll_event], mut kept: usize) -> usize {
-        let (mut is_full, mut has_seen_all) = (true, false);
-        while is_full && !has_seen_all && kept < into.len() {
+        // A member that has returned to TCP may stand behind all that this wait has reported.
+        let mut listed_before = self.members;
+        while listed_before > 0 && kept < into.len() {
             let rest = &mut into[kept..];
             let room = c_int::try_from(rest.len()).unwrap_or(c_int::MAX);
             // SAFETY: `rest` is a valid slice of `room` events or more, and the kernel writes at most `room`.
             let found = unsafe { real::epoll_pwait(epfd, rest.as_mut_ptr(), room, 0, ptr::null()) }.max(0);
-            is_full = found == room;
+            let (before, ring_items) = (kept, self.ring_items);
             self.ordered_calls += 1;
-            let before = kept;
             for at in before..before + found as usize {
-                match self.report_next(into[at]) {
-                    Entry::Dropped => {}
-                    Entry::Again => has_seen_all = true,
-                    Entry::Event(event) => {
-                        // The list has come to members that are listed again since this wait has reported them.
-                        if let Some(known) = into[..before].iter_mut().find(|known| known.u64 == event.u64) {
-                            known.events |= event.events;
-                            has_seen_all = true;
-                        } else {
-                            into[kept] = event;
-                            kept += 1;
-                        }
-                    }
+                let Entry::Event(event) = self.report_next(into[at]) else { continue };
+                // The list may have come to a member that is listed again since this wait has reported it.
+                if let Some(known) = into[..before].iter_mut().find(|known| known.u64 == event.u64) {
+                    known.events |= event.events;
+                } else {
+                    into[kept] = event;
+                    kept += 1;
                 }
             }
+            listed_before = match found {
+                _ if self.ring_items < ring_items => self.members,
+                _ if found < room => 0,
+                _ => listed_before.saturating_sub(found as usize),
+            };
         }
         into[kept..].fill(epoll_event { events: 0, u64: 0 });
         kept
@@ -227,14 +225,12 @@ impl State {
             self.set_queued(fd, false);
             return self.report_in_turn(fd);
         }
-        if call == self.ordered_calls {
-            // The kernel had reported this entry before the member was queued.
-            self.arm_or_queue(fd);
-            return Entry::Dropped;
+        // In the call that reports a member, the kernel had reported this entry before the member was queued.
+        if call < self.ordered_calls {
+            self.set_queued(fd, false);
         }
-        self.set_queued(fd, false);
         self.arm_or_queue(fd);
-        Entry::Again
+        Entry::Dropped
     }
 
     /// Reports queued members that the kernel does not list, because their sockets cannot be written. Called when the

@@ -27,7 +27,8 @@ pub unsafe fn wait(
     mask: *const sigset_t,
 ) -> c_int {
     let Some(epoll) = get(epfd).filter(|_| max > 0 && pointers::can_write(events, 1)) else {
-        // SAFETY: the caller's promise.
+        // SAFETY: the program's pointers go to the kernel unchanged, which writes at most `max` events and fails with
+        // EFAULT if it cannot.
         return unsafe { real::epoll_pwait(epfd, events, max, timeout_ms(until_ns), mask) };
     };
     // SAFETY: the program's events, all of which may be written; zeros are valid events.
@@ -75,7 +76,8 @@ pub unsafe fn wait(
         let rest_ms = if has_queued { 0 } else { timeout_ms(until_ns) };
         state.sleepers += 1;
         drop(state);
-        // SAFETY: the caller's promise.
+        // SAFETY: `into` has `max` events, to which the kernel writes no more than these; `mask` is null or the
+        // program's, which the kernel checks.
         let slept = unsafe { real::epoll_pwait(epfd, into.as_mut_ptr(), max, rest_ms, mask) };
         error = errno::get();
         let mut state = epoll.0.lock();
@@ -210,6 +212,8 @@ impl State {
     fn collect(&mut self, epfd: c_int, into: &mut [epoll_event], mask: *const sigset_t) -> c_int {
         let marks = self.marks();
         let (mut kept, mut room) = (0, into.len());
+        // Number of entries before those of members that have returned to TCP.
+        let mut listed_before = 0;
         // The library's own events may take the place of the program's; each of them comes once.
         while room > 0 {
             let mask = if marks > 0 || kept > 0 { ptr::null() } else { mask };
@@ -219,7 +223,8 @@ impl State {
             }
             kept = merge(into, kept, found.max(0) as usize);
             let has_changed = (kept > 0 || has_tags) && self.mark();
-            if !(is_full && has_tags || has_changed) {
+            listed_before = if has_changed { self.members } else { listed_before.saturating_sub(room) };
+            if !(has_changed || is_full && (has_tags || listed_before > 0)) {
                 break;
             }
             // What is marked now has a place before the others that the kernel lists.

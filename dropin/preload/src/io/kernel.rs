@@ -34,7 +34,8 @@ pub(super) fn send_rest(fd: c_int, buffers: &[iovec], from_byte: usize, flags: c
 /// As [`send`].
 pub(super) unsafe fn kernel_send(fd: c_int, buffers: &[iovec], flags: c_int) -> ssize_t {
     match buffers {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract, the buffers are the program's and can be read until the call returns;
+        // the kernel reads no more than this one, and checks it.
         [buffer] => unsafe { real::send(fd, buffer.iov_base, buffer.iov_len, flags) },
         _ => send_rest(fd, buffers, 0, flags),
     }
@@ -46,7 +47,8 @@ pub(super) unsafe fn kernel_send(fd: c_int, buffers: &[iovec], flags: c_int) -> 
 /// As [`receive`].
 pub(super) unsafe fn kernel_receive(fd: c_int, buffers: &[iovec], flags: c_int) -> ssize_t {
     match buffers {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract, the buffers are the program's and can be written until the call returns;
+        // the kernel writes no more than this one, and checks it.
         [buffer] => unsafe { real::recv(fd, buffer.iov_base, buffer.iov_len, flags) },
         _ => {
             let mut rest = rest_of(buffers, 0);

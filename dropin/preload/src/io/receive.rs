@@ -41,7 +41,7 @@ pub unsafe fn receive(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -
             return Way::Kernel;
         }
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by this function's contract, the buffers are the program's and can be written until the call returns.
     let receive = || unsafe { kernel_receive(fd, buffers, flags) };
     if let Some(received) = receive_before_meeting(fd, sock, flags, receive) {
         return Way::Done(received);
@@ -64,7 +64,7 @@ pub unsafe fn receive(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -
     let waits_for_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
     let (mut done, mut wait) = (0, None);
     loop {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract, the buffers are the program's and can be written until the call returns.
         let got = unsafe { receive_now(fd, sock, buffers, done, flags) };
         match got {
             Got::Bytes(len) if len > 0 => {
@@ -131,13 +131,13 @@ fn receive_nothing(fd: c_int, sock: &Sock, link: &Link, flags: c_int) -> Way {
 /// As [`receive`].
 unsafe fn receive_now(fd: c_int, sock: &Sock, buffers: &[iovec], from_byte: usize, flags: c_int) -> Got {
     if let Some(link) = sock.link() {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract, the buffers are the program's and can be written until the call returns.
         return unsafe { receive_met(fd, sock, link, buffers, from_byte, flags) };
     }
     if from_byte == 0 {
         return Got::Kernel;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by this function's contract, the buffers are the program's and can be written until the call returns.
     unsafe { from_kernel(fd, buffers, from_byte, usize::MAX, flags) }
 }
 
@@ -158,7 +158,7 @@ unsafe fn receive_before_ring(
     flags: c_int,
 ) -> Got {
     let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
-    // SAFETY: the caller's promise.
+    // SAFETY: by this function's contract, the buffers are the program's and can be written until the call returns.
     let got = unsafe { from_kernel(fd, buffers, from_byte, max_bytes, flags) };
     if let Got::Bytes(len) = got
         && flags & libc::MSG_PEEK == 0
@@ -192,7 +192,8 @@ unsafe fn receive_met(
         let before_bytes = link.inn.bytes_before(|| tcp::unread_bytes(fd));
         let mut end_byte = from_byte;
         if before_bytes > 0 {
-            // SAFETY: the caller's promise.
+            // SAFETY: by this function's contract, the buffers are the program's and can be written until the call
+            // returns.
             match unsafe { receive_before_ring(fd, link, buffers, from_byte, before_bytes, flags) } {
                 Got::Bytes(len) if len as u64 == before_bytes => end_byte += len,
                 other => return other,
@@ -205,7 +206,8 @@ unsafe fn receive_met(
                 let len = end_byte - from_byte;
                 return if len > 0 { Got::Bytes(len) } else { Got::Error(libc::EFAULT) };
             }
-            // SAFETY: the lock is held; the caller's promise.
+            // SAFETY: `_held` is the receiver's lock; the buffers can be written until the call returns, by this function's
+            // contract.
             unsafe { link.inn.pull(buffers, end_byte, how) }
         } else {
             0
@@ -218,7 +220,8 @@ unsafe fn receive_met(
             let Look { unread_bytes, is_closed } = link.inn.look();
             let left_bytes = if how == Pull::Peek { len as u64 } else { 0 };
             if is_closed && unread_bytes == left_bytes && passed_bytes == 0 && link.inn.is_reached(0) {
-                // SAFETY: the caller's promise.
+                // SAFETY: by this function's contract, the buffers are the program's and can be written until the call
+                // returns.
                 end_byte += unsafe { what_follows(fd, sock, buffers, end_byte, flags) };
             }
             return Got::Bytes(end_byte - from_byte);
@@ -282,7 +285,7 @@ unsafe fn what_follows(fd: c_int, sock: &Sock, buffers: &[iovec], from_byte: usi
     if len_bytes(buffers) == from_byte || has_strayed {
         return 0;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by this function's contract, the buffers are the program's and can be written until the call returns.
     match unsafe { from_kernel(fd, buffers, from_byte, usize::MAX, flags) } {
         Got::Bytes(len) => len,
         Got::Error(number) => {

@@ -36,14 +36,15 @@ pub unsafe fn send(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -> W
         // A thread that meets the peer in the meantime lets the ring wait until this one has left the kernel.
         let inside = InKernel::new(&sock.kernel_senders);
         if sock.stage() != Stage::Met {
-            // SAFETY: the caller's promise.
+            // SAFETY: by this function's contract, the buffers are the program's and can be read until the call
+            // returns.
             let sent = unsafe { kernel_send(fd, buffers, flags) };
             drop(inside);
             used(fd, sock, Direction::Send, sent);
             return Way::Done(sent);
         }
         drop(inside);
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract, the buffers are the program's and can be read until the call returns.
         return unsafe { send(fd, sock, buffers, flags) };
     };
     if sock.is_inherited() {
@@ -53,7 +54,7 @@ pub unsafe fn send(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -> W
     if error != 0 {
         return fail(error);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by this function's contract, the buffers are the program's and can be read until the call returns.
     unsafe { send_in_ring(fd, sock, link, buffers, flags) }
 }
 
@@ -91,7 +92,7 @@ unsafe fn send_in_ring(fd: c_int, sock: &Sock, link: &Link, buffers: &[iovec], f
         if is_bad(buffers, done, link.out.len_bytes(), Access::Read) && !link.out.look().is_closed {
             return if done > 0 { Way::Done(done as ssize_t) } else { fail(libc::EFAULT) };
         }
-        // SAFETY: the lock is held; the caller's promise.
+        // SAFETY: `held` is the sender's lock; the buffers can be read until the call returns, by this function's contract.
         let pushed = unsafe { link.out.push(buffers, done) };
         if pushed.is_some_and(|pushed| link.out.lengthen(all - done - pushed))
             && let Some(shown) = sock.shown()

@@ -53,7 +53,7 @@ fn addresses_within_host(fd: c_int, asked: Option<SocketAddr>) -> Option<(Socket
 }
 
 fn is_tcp(fd: c_int) -> bool {
-    // SAFETY: as in `addresses_within_host`.
+    // SAFETY: the program's descriptor, for one query; the kernel answers a wrong one by an error.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     rustix::net::sockopt::socket_protocol(fd) == Ok(Some(rustix::net::ipproto::TCP))
 }

@@ -99,7 +99,8 @@ pub struct Sock {
 // `stage` (`link`) says so, and emptied after the last use; everything else is atomic.
 unsafe impl Sync for Sock {}
 
-// SAFETY: as above.
+// SAFETY: as for `Sync`, the cells are written by one thread before others read them, whichever thread that is; what
+// they hold may be used and dropped by any thread.
 unsafe impl Send for Sock {}
 
 impl Sock {
@@ -143,7 +144,7 @@ impl Sock {
             // Its place is the parent's.
             std::mem::forget(block);
         }
-        // SAFETY: as above.
+        // SAFETY: this is called after the last use, so that no other thread reads the cell.
         unsafe { *self.addresses.get() = None };
         self.is_described.store(false, Relaxed);
         self.close_meeting();
@@ -207,7 +208,8 @@ impl Sock {
         if !self.is_described.load(Acquire) || self.is_inherited() {
             return None;
         }
-        // SAFETY: as in `addresses`.
+        // SAFETY: written before `is_described`, and not again while there is a use of the socket, which the caller
+        // has.
         unsafe { (*self.block.get()).as_ref() }
     }
 

@@ -65,6 +65,14 @@ fn counts_bytes_before_the_ring_for_the_low_water_mark() {
     compare_calls(&path, 20, 258_995_626);
 }
 
+/// A wait with room for all members, of which one returns to TCP when the kernel has reported it.
+#[test]
+fn reports_a_member_that_returns_to_tcp_in_the_same_wait() {
+    let folder = Folder::new("differ-return");
+    let Some(path) = compile(&folder, "differ") else { return };
+    compare_calls(&path, 3, 778_602);
+}
+
 /// Number of the first seed: from the environment, or the same each time, so that each run compares the same calls.
 fn first_seed() -> u64 {
     std::env::var("FARCALL_TEST_SEED").map_or(1, |seed| seed.parse().unwrap())
