@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_told_once() {
+    fn reports_each_cause_once() {
         #[derive(Debug, thiserror::Error)]
         #[error("outer")]
         struct Outer(#[source] std::io::Error);

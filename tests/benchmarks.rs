@@ -29,7 +29,7 @@ fn column<'a>(report: &'a Value, name: &str) -> Vec<&'a Value> {
 }
 
 #[test]
-fn calls_are_measured_under_the_presets_named_at_one_connection_a_few_and_many() {
+fn measures_calls_of_presets_at_one_few_and_many_connections() {
     for connections in ["1", "3", "32"] {
         let options = ["rpc", "bench", "--preset", "fetch", "--preset", "send-send", "--window", "4"];
         let report = bench(&[&options[..], &["--connections", connections]].concat());
@@ -68,7 +68,7 @@ fn a_report_is_written_as_one_page_too() {
 }
 
 #[test]
-fn calls_of_any_size_and_work_are_measured_by_several_clients_and_server_threads() {
+fn measures_calls_of_any_size_and_work_with_several_clients() {
     let sizes = ["--request-len", "1000", "--reply-len", "100000", "--process-us", "10"];
     let crowd = ["--clients", "3", "--connections", "2", "--server-threads", "2", "--window", "2"];
     let presets = ["--preset", "rf-rpc", "--preset", "write-send"];
@@ -111,7 +111,7 @@ fn calls_to_a_schedule_show_how_far_a_slow_service_falls_behind() {
 }
 
 #[test]
-fn the_store_is_measured_by_several_clients_to_a_schedule_with_values_of_many_lengths() {
+fn measures_the_store_to_a_schedule_with_varied_values() {
     let options =
         ["kv", "bench", "--preset", "rf-rpc", "--preset", "farm-var", "--workload", "A", "--workload", "D"];
     let crowd = ["--clients", "2", "--connections", "2", "--window", "2", "--rate", "2000"];
@@ -138,7 +138,7 @@ fn the_store_is_measured_under_the_presets_and_workloads_named() {
 }
 
 #[test]
-fn operations_in_batches_are_measured_over_verbs_at_windows_that_fill_them() {
+fn measures_batches_over_verbs_at_windows_that_fill_them() {
     let presets = ["--preset", "rf-rpc", "--preset", "rdma-memcached", "--preset", "pilaf"];
     let options = ["kv", "bench", "--window", "1", "--window", "8", "--batch", "4", "--batch", "auto:20"];
     let report = bench(&[&options[..], &presets, &["--records", "200"]].concat());
@@ -161,7 +161,7 @@ fn operations_in_batches_are_measured_over_verbs_at_windows_that_fill_them() {
 }
 
 #[test]
-fn stores_that_are_read_are_measured_with_the_reads_of_a_get_beside_the_published() {
+fn reports_reads_per_get_next_to_published_figures() {
     let presets = ["--preset", "pilaf", "--preset", "farm", "--preset", "farm-var"];
     let options = ["kv", "bench", "--workload", "A", "--window", "4", "--records", "200"];
     let report = bench(&[&options[..], &presets].concat());
@@ -194,7 +194,7 @@ fn assert_figures(rows: &[Value], names: &[&str]) {
 }
 
 #[test]
-fn byte_streams_are_measured_beside_what_is_named_and_what_bounds_them() {
+fn measures_streams_next_to_references_and_bounds() {
     let options = ["stream", "bench", "--size", "16,4099", "--size", "1048576", "--against", "unix,tcp"];
     let report = bench(&options);
     assert_eq!(report["problems"], Value::Array(Vec::new()), "{report}");
@@ -259,7 +259,7 @@ fn streams_of_ucx_are_measured_or_said_to_be_missing() {
 }
 
 #[test]
-fn the_choice_is_measured_and_told_beside_the_best_of_the_presets() {
+fn measures_the_choice_next_to_the_best_preset() {
     let presets = ["--preset", "auto", "--preset", "fetch", "--preset", "server-reply"];
     let report = bench(&[&["rpc", "bench", "--window", "1", "--window", "4"], &presets[..]].concat());
     let of_auto = |what: &&Value| what.as_str().unwrap().starts_with("auto echo");
@@ -287,7 +287,7 @@ fn the_choice_is_measured_and_told_beside_the_best_of_the_presets() {
 }
 
 #[test]
-fn each_of_several_clients_chooses_and_the_report_tells_what_the_first_chose() {
+fn reports_the_first_choice_of_several_clients() {
     let crowd = ["--clients", "2", "--window", "4", "--batch", "4", "--preset", "auto"];
     let report = bench(&[&["rpc", "bench", "--preset", "send-send"], &crowd[..]].concat());
     assert_eq!(report["problems"], Value::Array(Vec::new()), "{report}");
@@ -305,7 +305,7 @@ fn each_of_several_clients_chooses_and_the_report_tells_what_the_first_chose() {
 
 /// Scheduled calls have the same rate under every preset, so there is no best one.
 #[test]
-fn what_is_chosen_for_calls_to_a_schedule_is_told_and_not_compared() {
+fn reports_the_choice_for_scheduled_calls_without_comparison() {
     let presets = ["--preset", "auto", "--preset", "fetch", "--window", "4", "--rate", "500"];
     let report = bench(&[&["rpc", "bench"], &presets[..]].concat());
     assert!(report["conditions"]["auto"].as_str().unwrap().starts_with("server-reply: "), "{report}");
@@ -459,7 +459,7 @@ fn an_unknown_preset_is_refused_with_the_names_of_all() {
 const FOREIGN: [(&str, &str); 2] = [("memcached", "memcached"), ("redis", "redis-server")];
 
 #[test]
-fn other_programs_are_measured_beside_the_store_if_they_are_installed() {
+fn measures_installed_programs_next_to_the_store() {
     for (store, program) in FOREIGN {
         if Command::new(program).arg("--version").stdout(Stdio::null()).status().is_err() {
             eprintln!("SKIPPED: {program} is not installed");

@@ -89,7 +89,7 @@ fn require_clean(file: &Path, frames: usize) {
 }
 
 #[test]
-fn two_processes_of_all_transports_are_one_capture_in_which_tshark_finds_no_mistake() {
+fn merges_two_processes_of_all_transports_into_a_valid_capture() {
     let folder = Folder::new("conform");
     let filters = ["rc/send/*", "rc/read/*", "rc/fetch-add/*", "rc/cmp-swap/*", "uc/write/*", "ud/send/*"];
     let mut words = vec![FARCALL, "conform", "--sides", "processes"];
@@ -178,7 +178,7 @@ fn a_program_on_the_drop_in_library_is_captured() {
 }
 
 #[test]
-fn the_exit_code_is_the_programs_and_a_run_without_the_device_says_so() {
+fn exits_with_the_programs_code_and_reports_an_unused_device() {
     let folder = Folder::new("codes");
     for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -KILL $$", 137)] {
         let (output, told) = run(&mut capture_of(&folder.file(), &["sh", "-c", script]));
@@ -193,7 +193,7 @@ fn the_exit_code_is_the_programs_and_a_run_without_the_device_says_so() {
 }
 
 #[test]
-fn links_devices_and_folders_are_not_written_over_and_the_program_does_not_run() {
+fn refuses_to_overwrite_links_devices_and_directories() {
     let folder = Folder::new("places");
     let (kept, link, ran) = (folder.0.join("kept"), folder.0.join("link"), folder.0.join("ran"));
     fs::write(&kept, "kept").unwrap();

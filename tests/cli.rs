@@ -216,7 +216,7 @@ fn every_kv_command_speaks_rpc_to_all_partitions() {
 }
 
 #[test]
-fn calls_are_made_under_every_preset_and_refused_ones_are_explained() {
+fn calls_under_every_preset_and_explains_refusals() {
     let mut server = Command::new(env!("CARGO_BIN_EXE_farcall"))
         .args(["--json", "rpc", "serve", "--listen", "127.0.0.1:0"])
         .stdin(Stdio::null())
@@ -260,7 +260,7 @@ fn errors_say_what_where_why_and_what_to_do() {
 }
 
 #[test]
-fn a_server_that_never_answers_is_told_from_one_that_is_not_there() {
+fn distinguishes_a_silent_server_from_an_absent_one() {
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let place = tcp.local_addr().unwrap().to_string();
     let socket = std::env::temp_dir().join(format!("farcall-cli-{}-silent.sock", std::process::id()));
@@ -295,7 +295,7 @@ fn full_backlog(bound: impl AsFd, connect: impl Fn() -> Option<OwnedFd>) -> Vec<
 }
 
 #[test]
-fn a_connection_that_nobody_takes_is_given_up_in_time() {
+fn times_out_on_a_connection_that_is_not_accepted() {
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let place = tcp.local_addr().unwrap();
     let _tcp_connections = full_backlog(&tcp, || {
@@ -359,7 +359,7 @@ fn counters_of_a_killed_server_stay_readable() {
 }
 
 #[test]
-fn the_last_events_of_queue_pairs_are_told_in_words_after_the_death_of_their_process() {
+fn reports_queue_pair_events_of_an_exited_process() {
     let mut perf = Command::new(env!("CARGO_BIN_EXE_farcall"));
     perf.args(["perf", "write", "--size", "64", "--repetitions", "1", "--duration-ms", "5", "--json"]);
     let mut perf = perf.stdout(Stdio::null()).spawn().unwrap();
@@ -474,7 +474,7 @@ fn a_short_perf_run_reports_figures_with_conditions() {
 }
 
 #[test]
-fn perf_compares_many_queue_pairs_and_runs_the_benchmarks_of_a_paper() {
+fn compares_many_queue_pairs_and_runs_benchmarks_of_a_paper() {
     let short = ["--repetitions", "1", "--duration-ms", "2", "--json"];
     let run = |args: &[&str]| -> Value {
         let output = farcall(&[&["perf"], args, &short].concat());
@@ -491,7 +491,7 @@ fn perf_compares_many_queue_pairs_and_runs_the_benchmarks_of_a_paper() {
 }
 
 #[test]
-fn perf_takes_tuning_and_refuses_what_cannot_be_with_the_nearest_that_can() {
+fn accepts_perf_tuning_and_suggests_the_nearest_valid_value() {
     let short = ["--repetitions", "1", "--duration-ms", "2", "--json"];
     let run = |args: &[&str]| farcall(&[&["perf"], args, &short].concat());
     let tuned = run(&["send", "--figure", "rate", "--window", "8", "--chain", "4", "--events", "--qps", "3"]);

@@ -16,7 +16,7 @@ fn bench(options: &[&str]) -> Value {
 }
 
 #[test]
-fn the_benchmark_survives_its_own_kills_with_one_connection_with_a_few_and_with_many() {
+fn survives_its_own_kills_with_one_few_and_many_connections() {
     for (connections, window) in [("1", "1"), ("4", "256"), ("32", "4")] {
         let report = bench(&["--connections", connections, "--window", window]);
         let problems = report["problems"].to_string();

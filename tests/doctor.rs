@@ -31,7 +31,7 @@ fn report(variables: &[(&str, &str)]) -> (Output, Value) {
 }
 
 #[test]
-fn what_hinders_has_a_remedy_and_what_is_used_is_told() {
+fn reports_a_remedy_per_obstacle_and_what_is_in_use() {
     let (_, here) = report(&[]);
     for found in here["checks"].as_array().unwrap() {
         let is_ok = found["verdict"] == "ok";
@@ -64,7 +64,7 @@ fn settings_that_cannot_work_are_failures() {
 
 /// Without a shared directory there is a warning in a container; with one, the report names the rendezvous directory.
 #[test]
-fn a_container_is_told_where_it_meets_others() {
+fn reports_the_rendezvous_of_a_container() {
     let contained = |directory: Option<&str>| {
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-root-user", "--pid", "--fork", "--ipc", "--mount", "--mount-proc"]);

@@ -61,7 +61,7 @@ fn every_preset_holds_between_two_networks() {
 }
 
 #[test]
-fn every_preset_holds_between_two_networks_that_lose_and_spoil_packets() {
+fn passes_every_preset_between_lossy_networks() {
     every_preset_holds(OWN, "seed=1,loss=0.01,duplicate=0.01,reorder=0.01,corrupt=0.01");
 }
 

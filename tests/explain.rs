@@ -41,7 +41,7 @@ fn told(role: &str) -> Value {
 }
 
 #[test]
-fn streams_are_told_with_their_way_and_bytes() {
+fn reports_streams_with_transport_and_bytes() {
     let nothing = explain(&[]);
     assert_eq!(nothing.status.code(), Some(3), "{nothing:?}");
     let nic = Nic::open(&SoftNic::new()).unwrap();
@@ -105,8 +105,8 @@ fn is_apart(test: &str) -> bool {
 }
 
 #[test]
-fn queue_pairs_between_hosts_are_told_with_addresses_and_what_they_suffered() {
-    if !is_apart("queue_pairs_between_hosts_are_told_with_addresses_and_what_they_suffered") {
+fn reports_remote_queue_pairs_with_addresses_and_losses() {
+    if !is_apart("reports_remote_queue_pairs_with_addresses_and_losses") {
         return;
     }
     let echo = |call: &Call<'_>, reply: &mut Reply<'_>| {

@@ -113,7 +113,7 @@ const LATE: [&str; 4] = ["deadline", "retries exceeded", "no answer within", "no
 
 /// Rates in both directions, stores, calls, one-sided I/O, echoes of verbs.
 #[test]
-fn an_experiment_of_each_kind_is_measured_between_two_networks_and_names_both_hosts() {
+fn measures_each_kind_of_experiment_between_two_hosts() {
     let names = ["A.1", "A.2", "A.table-3", "A.table-4", "C.table-1", "E.2"];
     let run = format!("run {} --duration-ms 5 --output /run/figures.json", names.join(" "));
     let Some(json) = measured_between_networks(&run) else { return };
@@ -155,7 +155,7 @@ fn the_choice_is_measured_between_two_networks() {
 }
 
 #[test]
-fn what_is_of_one_host_is_refused_between_two_before_anything_is_measured() {
+fn rejects_single_host_experiments_between_two_hosts() {
     // Nothing listens at this address: the experiments must be refused before connecting.
     let refused = |names: &[&str]| {
         let refused = figures(&[&["run"], names, &["--connect", "127.0.0.1:1"]].concat());
@@ -189,7 +189,7 @@ fn what_cannot_be_is_refused_in_words() {
 }
 
 #[test]
-fn the_choice_is_measured_beside_every_preset_on_the_workloads_of_each_paper() {
+fn measures_the_choice_next_to_every_preset_of_each_paper() {
     let run = figures(&["auto", "--json", "--repetitions", "1", "--duration-ms", "1"]);
     let json: Value = serde_json::from_slice(&run.stdout).unwrap_or_else(|_| panic!("no report: {run:?}"));
     let [choices, all] = [0, 1].map(|at| json["tables"][at]["rows"].as_array().unwrap());

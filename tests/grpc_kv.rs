@@ -40,7 +40,7 @@ fn start(folder: &Folder, options: &[&str]) -> (Child, Value) {
 }
 
 #[test]
-fn a_server_says_where_it_is_what_writes_survive_and_ends_cleanly() {
+fn reports_address_and_durability_and_ends_cleanly() {
     for (transport, durability) in [("native", "group"), ("http2", "each"), ("tcp", "process")] {
         let folder = Folder::new(&format!("grpc-kv-{transport}"));
         let (mut server, ready) = start(&folder, &["--transport", transport, "--durability", durability]);
@@ -59,7 +59,7 @@ fn a_server_says_where_it_is_what_writes_survive_and_ends_cleanly() {
 }
 
 #[test]
-fn what_is_no_store_and_options_that_do_not_go_together_are_refused_in_words() {
+fn rejects_an_invalid_store_and_incompatible_options() {
     let folder = Folder::new("grpc-kv-refused");
     std::fs::write(&folder.0, "a file").unwrap();
     let refused = farcall(&["grpc", "kv", "--dir", folder.text()]).output().unwrap();

@@ -87,7 +87,7 @@ fn end(mut child: Child, signal: Signal) -> Output {
 }
 
 #[test]
-fn every_command_measures_between_two_halves_which_tell_who_measured_what() {
+fn measures_every_command_between_two_halves() {
     let of_calls = ["rpc", "bench", "--preset", "auto", "--preset", "send-send", "--window", "4"];
     let of_store = ["kv", "bench", "--preset", "auto", "--preset", "farm", "--window", "4"];
     let of_store = [&of_store[..], &["--workload", "A", "--records", "200"]].concat();
@@ -123,7 +123,7 @@ fn every_command_measures_between_two_halves_which_tell_who_measured_what() {
 }
 
 #[test]
-fn streams_between_two_halves_tell_what_carries_them_and_the_readers_cpu_time() {
+fn reports_transport_and_reader_cpu_time_of_remote_streams() {
     let half = ServerHalf::of(&["stream", "bench"]);
     let report = half.measure(&["stream", "bench", "--size", "64,65536", "--against", "tcp"]);
     assert_eq!(report["conditions"]["streams_go_by"], "one-sided WRITEs", "{report}");
@@ -136,7 +136,7 @@ fn streams_between_two_halves_tell_what_carries_them_and_the_readers_cpu_time() 
 }
 
 #[test]
-fn a_profile_is_measured_between_two_halves_and_taken_between_two_halves() {
+fn measures_and_uses_a_profile_between_two_halves() {
     let half = ServerHalf::of(&["tune"]);
     let file = std::env::temp_dir().join(format!("farcall-halves-{}.json", std::process::id()));
     let path = file.to_str().unwrap();
@@ -156,7 +156,7 @@ fn a_profile_is_measured_between_two_halves_and_taken_between_two_halves() {
 }
 
 #[test]
-fn whatever_is_no_client_half_is_refused_in_words_and_harms_nobody() {
+fn rejects_invalid_client_halves_with_a_message() {
     let half = ServerHalf::of(&["rpc", "bench"]);
     let greeting = {
         let mut line = String::new();
@@ -193,7 +193,7 @@ fn whatever_is_no_client_half_is_refused_in_words_and_harms_nobody() {
 }
 
 #[test]
-fn a_server_half_goes_on_after_a_shortage_of_descriptors() {
+fn recovers_a_server_half_after_a_descriptor_shortage() {
     let mut half = ServerHalf::of(&["rpc", "bench"]);
     let pid = Pid::from_child(&half.child);
     let open = fs::read_dir(format!("/proc/{}/fd", half.child.id())).unwrap().count() as u64;
@@ -212,7 +212,7 @@ fn a_server_half_goes_on_after_a_shortage_of_descriptors() {
 }
 
 #[test]
-fn a_client_half_says_what_is_at_the_address_if_that_is_no_server_half() {
+fn reports_a_peer_that_is_not_a_server_half() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let measure = |address: &str| {
@@ -241,7 +241,7 @@ fn a_client_half_says_what_is_at_the_address_if_that_is_no_server_half() {
 }
 
 #[test]
-fn a_server_half_does_one_run_at_a_time_and_the_next_when_its_client_is_killed() {
+fn runs_one_client_at_a_time_and_the_next_after_a_kill() {
     let mut half = ServerHalf::of(&["rpc", "bench"]);
     let first = half.client(&LONG).spawn().unwrap();
     half.says("a run begins");
@@ -266,7 +266,7 @@ fn figures_under_way(half: &ServerHalf, file: &Path) -> Child {
 }
 
 #[test]
-fn figures_end_with_what_was_measured_when_either_half_is_interrupted() {
+fn reports_partial_figures_after_an_interrupt_of_either_half() {
     let file = |name: &str| {
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("halves-{name}-{}.json", std::process::id()))
     };

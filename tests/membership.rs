@@ -123,7 +123,7 @@ fn files_move_to_nodes_that_register_later_and_need_no_etcd() {
 }
 
 #[test]
-fn a_volume_moves_to_nodes_that_register_later_and_is_looked_for_there() {
+fn finds_a_volume_on_nodes_that_registered_later() {
     if !can_mount() {
         return;
     }
@@ -168,7 +168,7 @@ fn a_volume_moves_to_nodes_that_register_later_and_is_looked_for_there() {
 }
 
 #[test]
-fn a_volume_is_looked_for_where_it_was_and_not_begun_anew_elsewhere() {
+fn waits_for_known_nodes_instead_of_recreating_a_volume() {
     if !can_mount() {
         return;
     }

@@ -51,7 +51,7 @@ impl Drop for Donor {
 }
 
 #[test]
-fn donors_tell_how_they_stand_and_are_drained_while_a_program_keeps_its_pages() {
+fn reports_and_drains_nodes_while_a_program_keeps_its_pages() {
     let donors = [Donor::start(), Donor::start(), Donor::start()];
     let all = donors.iter().map(|donor| &*donor.address).collect::<Vec<_>>().join(",");
     let config = ClientConfig {
@@ -189,7 +189,7 @@ fn locked_kib(pid: u32) -> u64 {
 }
 
 #[test]
-fn a_donor_is_locked_in_memory_if_it_is_told_to_be() {
+fn locks_node_memory_if_requested() {
     assert_eq!(locked_kib(Donor::start().child.id()), 0);
     let serve =
         ["--json", "memory", "serve", "--lock", "--listen", "127.0.0.1:0", "--size", "4M", "--slab", "1M"];

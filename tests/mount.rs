@@ -94,7 +94,7 @@ fn check(dir: &Path, model: &Model) {
 }
 
 #[test]
-fn programs_only_wait_when_whoever_serves_is_killed() {
+fn blocks_programs_only_until_a_killed_worker_is_replaced() {
     let seed = std::env::var("FARCALL_SEED").map_or(7, |seed| seed.parse().unwrap());
     println!("seed {seed}");
     let Some(mounted) = Mounted::new("kills") else { return };
@@ -315,7 +315,7 @@ fn says_what_to_do_about_a_directory_that_is_occupied() {
 }
 
 #[test]
-fn a_mount_on_another_machine_has_what_was_synced_when_the_first_one_is_gone() {
+fn mounts_synced_data_on_another_machine_after_a_crash() {
     let seed = std::env::var("FARCALL_SEED").map_or(11, |seed| seed.parse().unwrap());
     println!("seed {seed}");
     let Some(nodes) = VolumeNodes::new("gone") else { return };
@@ -408,7 +408,7 @@ fn shows_redundancy_in_metrics_and_scrubs_on_request() {
 }
 
 #[test]
-fn a_node_of_a_volume_that_was_started_again_has_it_again_while_it_is_mounted() {
+fn readmits_a_restarted_node_of_a_mounted_volume() {
     let Some(mut nodes) = VolumeNodes::new("restarted") else { return };
     let mut rng = Pcg64Mcg::seed_from_u64(5);
     let (mut model, mounted) = (Model::new(), nodes.mount("0"));

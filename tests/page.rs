@@ -334,7 +334,7 @@ fn signal(pid: u32, signal: Signal) {
 
 #[test]
 #[ignore = "it swaps: .ci/run page"]
-fn a_program_larger_than_its_memory_has_its_bytes_and_its_code_is_handed_on() {
+fn keeps_bytes_and_exit_code_of_a_program_larger_than_memory() {
     println!("seed {SEED}");
     let Some(mut run) = Run::start("5000") else { return };
     let status = run.status_once(|status| status["reads"]["count"].as_u64() > Some(0));
@@ -386,7 +386,7 @@ fn a_page_that_no_node_has_is_a_signal_and_never_other_bytes() {
 
 #[test]
 #[ignore = "it swaps: .ci/run page"]
-fn when_the_pager_is_killed_the_next_takes_over_and_the_program_has_its_bytes() {
+fn replaces_a_killed_pager_without_losing_bytes() {
     let Some(mut run) = Run::start("works") else { return };
     let mut pagers = vec![run.pager()];
     for _ in 0..3 {
@@ -408,7 +408,7 @@ fn when_the_pager_is_killed_the_next_takes_over_and_the_program_has_its_bytes() 
 
 #[test]
 #[ignore = "it swaps: .ci/run page"]
-fn when_no_pager_can_take_over_the_program_is_killed_first_and_all_is_undone() {
+fn kills_the_program_and_cleans_up_without_a_successor_pager() {
     let Some(mut run) = Run::start("1000000") else { return };
     let pager = run.pager();
     // Stopped, so that it does not react to the loss of its nodes before it is killed.
@@ -424,7 +424,7 @@ fn when_no_pager_can_take_over_the_program_is_killed_first_and_all_is_undone() {
 
 #[test]
 #[ignore = "it swaps: .ci/run page"]
-fn pages_that_the_pager_keeps_itself_end_with_it_and_so_does_the_program() {
+fn ends_the_program_whose_pages_a_killed_pager_held() {
     let Some(mut run) = Run::over(Vec::new(), "1000000") else { return };
     run.status_once(|status| status["reads"]["count"].as_u64() > Some(0));
     let pager = run.pager();
@@ -468,7 +468,7 @@ fn when_the_keeper_is_killed_the_pager_undoes_all() {
 
 #[test]
 #[ignore = "it swaps: .ci/run page"]
-fn what_two_killed_processes_leave_is_told_and_cleaned_up() {
+fn reports_and_cleans_up_after_two_killed_processes() {
     let Some(mut run) = Run::start("waits") else { return };
     let (keeper, pager) = (run.keeper.id(), run.pager());
     for pid in [keeper, pager] {
@@ -497,7 +497,7 @@ fn what_two_killed_processes_leave_is_told_and_cleaned_up() {
 
 #[test]
 #[ignore = "it swaps: .ci/run page"]
-fn who_is_asked_to_end_ends_and_leaves_nothing() {
+fn ends_on_a_signal_and_leaves_nothing() {
     let Some(run) = Run::start("1000000") else { return };
     signal(run.keeper.id(), Signal::INT);
     assert_eq!(run.end().0, Some(130));

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn absence_is_waited_out_and_other_failures_are_told_at_once() {
+    fn retries_absence_and_reports_other_failures_at_once() {
         let mut tries = 0;
         let mut attempt = |at_last| {
             tries += 1;

@@ -51,7 +51,7 @@ fn child_entry() {
 }
 
 #[test]
-fn calls_and_a_store_survive_pulls_of_the_cable_restarts_and_another_address() {
+fn survives_cable_pulls_restarts_and_an_address_change() {
     between("pulls");
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::server::{PATIENCE, Server, farcall, read_to_end};
 
 #[test]
-fn a_value_too_large_is_refused_and_the_one_it_was_to_overwrite_is_gone() {
+fn rejects_an_oversized_value_and_removes_the_old_one() {
     let server = Server::start("oversized", &["--value-max", "1024"]);
     assert!(server.kv(&["set", "k", "old"]).status.success());
     let refused = server.kv(&["set", "k", &"x".repeat(1025)]);
@@ -21,7 +21,7 @@ fn a_value_too_large_is_refused_and_the_one_it_was_to_overwrite_is_gone() {
 }
 
 #[test]
-fn a_full_store_that_may_not_evict_refuses_and_keeps_what_it_has() {
+fn rejects_writes_to_a_full_store_without_evicting() {
     let server = Server::start("full", &["--memory-mib", "1", "--value-max", "4096", "--no-evict"]);
     let value = "v".repeat(4000);
     let records: String = (0..1000).map(|n| format!("key{n}\t{value}\n")).collect();

@@ -28,7 +28,7 @@ fn a_page_that_sends_a_browser_here_stores_nothing() {
 }
 
 #[test]
-fn of_callers_who_find_a_stale_item_exactly_one_is_told_to_refresh_it() {
+fn requests_a_stale_item_refresh_from_one_caller_only() {
     let server = Server::start("stale", &["--partitions", "2"]);
     let setup = "ms k 1 T1000\r\n1\r\nmd k I T30\r\nmg k v\r\n";
     assert_eq!(converse(&server, setup.as_bytes()), "HD\r\nHD\r\nVA 1 X W\r\n1\r\n");
@@ -41,7 +41,7 @@ fn of_callers_who_find_a_stale_item_exactly_one_is_told_to_refresh_it() {
 }
 
 #[test]
-fn who_wants_no_reply_gets_none_for_what_is_refused() {
+fn sends_no_reply_for_noreply_requests_that_fail() {
     let server = Server::start("noreply", &["--value-max", "1024"]);
     let sent = [
         b"set w 0 0 1 noreply\r\nw\r\nincr w 1 noreply\r\nincr w x noreply\r\ntouch w x noreply\r\n".to_vec(),

@@ -140,7 +140,7 @@ fn attack(name: &str, shared: Option<PathBuf>) {
 /// The attacker may have guessed the number of a queue pair of the server's user: its own user identity is decisive.
 #[test]
 #[ignore = "needs root, to become another user"]
-fn a_stranger_is_refused_whatever_number_he_names() {
+fn rejects_another_user_whatever_number_it_names() {
     let server = Server::start("rendezvous-guessed", &[]);
     let gid = gid(&[]);
     let ask = || say_hello(&server, BLOCKS.start << 12 | 5, gid);
@@ -151,7 +151,7 @@ fn a_stranger_is_refused_whatever_number_he_names() {
 
 #[test]
 #[ignore = "needs root, to become another user"]
-fn a_stranger_at_the_rendezvous_gets_no_welcome_and_holds_nobody_up() {
+fn rejects_another_user_at_the_rendezvous_without_delay() {
     attack("rendezvous-own", None);
     let shared = std::env::temp_dir().join(format!("farcall-rendezvous-{}", std::process::id()));
     std::fs::create_dir(&shared).unwrap();

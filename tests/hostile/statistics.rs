@@ -31,7 +31,7 @@ fn cut_all_files(server: &Server) -> usize {
 }
 
 #[test]
-fn cutting_the_files_of_a_server_ends_nobody() {
+fn survives_truncation_of_its_shared_files() {
     let server = Server::start("cut", &[]);
     server.assert_serves();
     assert!(cut_all_files(&server) > 3, "nothing found to cut");
@@ -61,7 +61,7 @@ fn remove_segments(server: &Server) -> usize {
 }
 
 #[test]
-fn removing_the_counters_of_a_server_takes_them_from_readers_alone() {
+fn keeps_serving_after_its_counters_are_removed() {
     let server = Server::start("removed", &[]);
     server.assert_serves();
     assert_eq!(remove_segments(&server), 1);
@@ -72,7 +72,7 @@ fn removing_the_counters_of_a_server_takes_them_from_readers_alone() {
 
 /// Runs as root, or where any user may create a mount namespace.
 #[test]
-fn a_full_dev_shm_ends_nobody_and_hides_no_counters() {
+fn serves_with_a_full_dev_shm_and_shows_counters() {
     let full = "mount -t tmpfs -o size=64k full /dev/shm && \
                 { cat /dev/zero >/dev/shm/all 2>/dev/null; exec \"$@\"; }";
     let words = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", full, "sh"];

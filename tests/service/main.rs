@@ -76,7 +76,7 @@ fn get(address: &str, path: &str) -> String {
 }
 
 #[test]
-fn a_server_logs_connections_refusals_and_its_drain_if_it_is_told_to() {
+fn logs_connections_refusals_and_drain_if_enabled() {
     let rpc = ["kv", "serve", "--rpc", "127.0.0.1:0", "--log", "info"];
     let server = Server::start(&rpc);
     let address = server.address("rpc");
@@ -122,7 +122,7 @@ fn lines_for_the_journal_begin_with_their_priority() {
 }
 
 #[test]
-fn metrics_are_told_over_http_with_a_histogram_of_calls() {
+fn serves_metrics_over_http_with_a_call_histogram() {
     let server = Server::start(&["kv", "serve", "--rpc", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]);
     let to = format!("rpc:{}", server.address("rpc"));
     let lines: String = (0..100).map(|number| format!("key{number}\tvalue\n")).collect();
@@ -163,7 +163,7 @@ fn metrics_are_told_over_http_with_a_histogram_of_calls() {
 }
 
 #[test]
-fn without_a_process_stats_lists_all_and_with_watch_what_changes() {
+fn lists_all_processes_and_watches_changes_without_a_pid() {
     let server = Server::start(&["kv", "serve", "--rpc", "127.0.0.1:0"]);
     let pid = server.ready["pid"].as_u64().unwrap();
     let listed = || {
@@ -326,7 +326,7 @@ fn options_come_from_a_file_and_the_command_line_wins() {
 }
 
 #[test]
-fn after_a_hang_up_the_log_follows_the_file_and_the_service_goes_on() {
+fn reopens_the_log_after_a_hang_up_and_keeps_serving() {
     let folder = Folder::new("reload");
     let file = folder.write("kv.toml", "rpc = '127.0.0.1:0'\nlog = 'warn'\n");
     let mut server = Server::start(&["kv", "serve", "--config", &file]);
@@ -358,7 +358,7 @@ fn after_a_hang_up_the_log_follows_the_file_and_the_service_goes_on() {
 
 /// sd_notify(3).
 #[test]
-fn who_started_a_service_is_told_that_it_is_ready_and_that_it_stops() {
+fn notifies_its_supervisor_when_ready_and_stopping() {
     let folder = Folder::new("notify");
     let socket = UnixDatagram::bind(folder.0.join("notify")).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

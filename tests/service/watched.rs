@@ -196,7 +196,7 @@ fn watch(server: &Server) -> JoinHandle<String> {
 }
 
 #[test]
-fn what_happens_to_a_server_under_load_is_told_by_metrics_log_and_watch() {
+fn reports_events_under_load_in_metrics_log_and_watch() {
     let seconds = std::env::var("FARCALL_WATCH_SECONDS").map_or(12.0, |seconds| seconds.parse().unwrap());
     let places = PLACES.to_string();
     let door = ["kv", "serve", "--tcp", "127.0.0.1:0", "--rpc", "127.0.0.1:0", "--metrics", "127.0.0.1:0"];

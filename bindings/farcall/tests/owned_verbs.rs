@@ -65,7 +65,7 @@ fn messages_arrive_over_every_transport_and_buffers_come_back() {
 }
 
 #[test]
-fn memory_that_is_shared_is_written_and_read_inside_of_its_grant() {
+fn restricts_shared_memory_to_its_grant() {
     let (nic, buffers) = setup(2);
     let [mut here, _there] = connected(&nic, Transport::Rc, &buffers);
     let shared =
@@ -104,7 +104,7 @@ fn buffers_of_others_and_pairs_without_a_peer_are_refused() {
 }
 
 #[test]
-fn when_a_pair_fails_everything_under_way_comes_back_with_the_reason() {
+fn returns_all_buffers_with_the_reason_when_a_pair_fails() {
     let (nic, buffers) = setup(4);
     let [mut here, there] = connected(&nic, Transport::Rc, &buffers);
     here.post_receive(buffers.take().unwrap()).unwrap();
@@ -125,7 +125,7 @@ fn when_a_pair_fails_everything_under_way_comes_back_with_the_reason() {
 }
 
 #[test]
-fn a_pair_that_is_dropped_gives_back_what_was_under_way() {
+fn returns_outstanding_buffers_when_a_pair_is_dropped() {
     let (nic, buffers) = setup(3);
     let [mut here, _there] = connected(&nic, Transport::Rc, &buffers);
     here.post_receive(buffers.take().unwrap()).unwrap();

@@ -192,7 +192,7 @@ fn arguments_values_and_errors_arrive_with_their_types() {
 }
 
 #[test]
-fn a_method_that_waits_holds_up_no_other_and_ends_with_its_caller() {
+fn runs_waiting_methods_concurrently_and_cancels_with_caller() {
     let world = World::new();
     world.runtime.block_on(async {
         let nic = SoftNic::new();

@@ -55,7 +55,7 @@ fn deaths_and_stops_at_some_stores_leave_a_beginning_or_all() {
 
 #[test]
 #[ignore = "takes a minute: cargo test --profile release-test -- --ignored"]
-fn a_connection_whose_end_is_killed_at_any_store_is_a_beginning_and_an_end() {
+fn delivers_a_prefix_and_an_end_after_a_kill_at_any_store() {
     let Some((_folder, path)) = program("killed") else { return };
     let (mut nth, mut ends) = (0, 0);
     while ends < ENDS {
@@ -68,7 +68,7 @@ fn a_connection_whose_end_is_killed_at_any_store_is_a_beginning_and_an_end() {
 
 #[test]
 #[ignore = "takes a minute: cargo test --profile release-test -- --ignored"]
-fn a_connection_whose_end_stops_for_a_while_at_any_store_is_exact() {
+fn delivers_exact_bytes_after_a_stop_at_any_store() {
     let Some((_folder, path)) = program("stopped") else { return };
     for nth in (1..200).step_by(store_step() as usize) {
         assert!(run(&path, nth, libc::SIGSTOP), "store {nth}");

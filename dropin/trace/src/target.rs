@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_a_stranger_is_refused() {
+    fn rejects_a_trace_file_of_another_user() {
         let folder = folder("stranger");
         let [own, other_name] = ["own", "other-name"].map(|name| folder.join(name));
         std::fs::write(&own, "").unwrap();

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_behind_a_packet_ends_a_part_and_moves_nobody_elses() {
+    fn stops_reading_a_part_at_an_interface_after_a_packet() {
         let late = part(|to| {
             pcapng::interface(to, "late", "", "", 96);
             pcapng::packet(to, 1, 2, 1, 96, |to| to.extend(b"of the late one"));

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_read_as_they_were_written_up_to_the_first_that_is_not_whole() {
+    fn reads_blocks_up_to_the_first_incomplete_one() {
         let mut file = Vec::new();
         section(&mut file, "a comment");
         interface(&mut file, "name", "description", "comment", 96);

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_flush_tells_the_failure_and_the_others_are_flushes() {
+    fn reports_the_failure_in_the_first_flushed_send() {
         let pair = Pair::new(0, false);
         let mut wc = Wc::ended(1, 2, WcOpcode::SEND, WcStatus::WR_FLUSH_ERR);
         pair.fails_with(WcStatus::RETRY_EXC_ERR);

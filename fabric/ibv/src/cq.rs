@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_of_destroyed_pairs_are_hidden_until_the_queue_was_empty() {
+    fn hides_completions_of_destroyed_pairs_until_a_queue_is_empty() {
         let destroyed = DestroyedQps::default();
         assert!(!destroyed.is_any.load(Ordering::Relaxed));
         destroyed.insert(7);

@@ -244,7 +244,7 @@ fn every_offset_size_and_number_is_the_headers() {
 }
 
 #[test]
-fn every_offset_size_and_number_of_the_connection_manager_is_the_headers() {
+fn matches_the_connection_manager_header_in_layout() {
     let mut facts = Vec::new();
     connection_manager(&mut facts);
     compare("rdma/rdma_cma.h", "librdmacm-dev", &facts);

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cover_ends_once_and_nobody_is_woken_for_one_that_was_taken_back() {
+    fn ends_a_cover_once_without_a_spurious_wake_up() {
         loom::model(|| {
             let scene = Arc::new(Scene::default());
             scene.word.cover();

@@ -163,7 +163,7 @@ mod tests {
 
     /// The owner posts, arms, polls once more and sleeps, while the target posts a receive.
     #[test]
-    fn who_sleeps_after_posting_is_woken() {
+    fn wakes_a_thread_that_posts_and_then_sleeps() {
         check(|| {
             let scene = Scene::new();
             let target = {
@@ -180,7 +180,7 @@ mod tests {
 
     /// Another thread posts while the completion queue's owner arms and polls, and the target posts a receive.
     #[test]
-    fn who_sleeps_while_another_posts_is_woken() {
+    fn wakes_a_thread_that_sleeps_while_another_posts() {
         check(|| {
             let scene = Scene::new();
             let poster = {
@@ -201,7 +201,7 @@ mod tests {
 
     /// The service thread is inside when the owner polls for the last time.
     #[test]
-    fn who_sleeps_while_the_service_thread_looks_is_woken() {
+    fn wakes_a_thread_that_sleeps_during_a_service_poll() {
         check(|| {
             let scene = Scene::new();
             scene.post();

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn files_in_memory_stand_where_no_stranger_was_first() {
+    fn skips_a_memory_directory_that_another_user_created() {
         let root = Root::new("memory");
         assert_eq!(root.place_in_memory().unwrap(), root.path("session/farcall"));
         std::fs::remove_dir(root.path("session/farcall")).unwrap();

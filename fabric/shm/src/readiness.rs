@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_solicited_sleep_ignores_other_messages_and_a_new_round_is_not_the_old_one() {
+    fn ignores_unsolicited_messages_and_keeps_a_later_arming() {
         check(|| {
             let scene = Scene::new();
             scene.readiness.arm(true);

@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgiven_counts_no_more_nor_does_the_time_between_waits() {
+    fn excludes_forgiven_time_and_gaps_between_waits() {
         let (mut waited, begin) = (WaitTime::default(), Instant::now());
         let at = |ms| begin + Duration::from_millis(ms);
         waited.sample_at(at(0));

@@ -177,7 +177,7 @@ mod forgetting {
     }
 
     #[test]
-    fn a_consumer_who_never_looks_keeps_the_last() {
+    fn keeps_the_latest_completions_if_none_is_consumed() {
         let ring = WcRing::new(1, 2);
         for life in 0..2 {
             fill(&ring, 10 * life);

@@ -18,7 +18,7 @@ fn child_entry() {
 }
 
 #[test]
-fn descriptors_of_an_answer_that_nobody_waits_for_are_closed() {
+fn closes_descriptors_of_a_reply_to_an_abandoned_request() {
     let mut other = start("two", &[]);
     let (mut first, to_first) = connect(&mut other.line, QpCap::default()).unwrap();
     let (mut second, to_second) = connect(&mut other.line, QpCap::default()).unwrap();

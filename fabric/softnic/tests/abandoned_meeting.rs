@@ -20,7 +20,7 @@ fn child_entry() {
 }
 
 #[test]
-fn a_process_that_nobody_wants_to_meet_any_more_costs_nothing() {
+fn releases_all_resources_of_an_abandoned_rendezvous() {
     let mut other = start("silent", &[]);
     let qpn = other.line.hear().unwrap()[0] as u32;
     other.stop();

@@ -88,7 +88,7 @@ fn a_result_is_scattered_like_any_other() {
 }
 
 #[test]
-fn atomics_are_atomic_for_threads_processes_and_the_targets_own_processor() {
+fn executes_atomics_atomically_for_threads_and_processes() {
     const TIMES: u64 = 2000;
     let server = End::default();
     let (target, key) = (server.mr.addr(), server.mr.rkey());

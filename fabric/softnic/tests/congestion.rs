@@ -69,13 +69,13 @@ fn suffer_marks(test: &str, address: &str) {
 }
 
 #[test]
-fn marked_packets_of_ipv4_are_told_of_and_everything_arrives_whole() {
-    suffer_marks("marked_packets_of_ipv4_are_told_of_and_everything_arrives_whole", "127.0.0.1");
+fn notifies_the_sender_of_marked_ipv4_packets() {
+    suffer_marks("notifies_the_sender_of_marked_ipv4_packets", "127.0.0.1");
 }
 
 #[test]
-fn marked_packets_of_ipv6_are_told_of_and_everything_arrives_whole() {
-    suffer_marks("marked_packets_of_ipv6_are_told_of_and_everything_arrives_whole", "::1");
+fn notifies_the_sender_of_marked_ipv6_packets() {
+    suffer_marks("notifies_the_sender_of_marked_ipv6_packets", "::1");
 }
 
 /// Datagrams have no rate control, so the network must not mark them.
@@ -154,8 +154,8 @@ fn strike(end: &mut End, from: &UdpSocket, datagram: &[u8], counter: &str) {
 }
 
 #[test]
-fn strangers_neither_slow_a_pair_down_nor_make_it_tell_of_congestion() {
-    if !is_apart("strangers_neither_slow_a_pair_down_nor_make_it_tell_of_congestion", "net") {
+fn ignores_congestion_packets_of_other_senders() {
+    if !is_apart("ignores_congestion_packets_of_other_senders", "net") {
         return;
     }
     let mut ends = connected("127.0.0.1");

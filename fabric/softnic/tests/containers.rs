@@ -81,7 +81,7 @@ fn outside(line: &mut Line, kill: bool) {
 }
 
 #[test]
-fn containers_that_share_a_socket_directory_work_together_and_see_each_others_death() {
+fn connects_containers_by_a_directory_and_detects_their_exit() {
     let tried = Command::new(UNSHARE[0]).args(&UNSHARE[1..]).arg("true").output();
     match tried {
         Ok(output) if output.status.success() => {}

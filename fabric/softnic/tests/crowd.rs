@@ -91,7 +91,7 @@ impl Crowd {
 }
 
 #[test]
-fn nobody_is_served_twice_before_everybody_was_served_once() {
+fn serves_every_pair_once_before_any_twice() {
     let mut crowd = Crowd::new();
     for round in 0..RECEIVES {
         crowd.senders.iter_mut().for_each(|qp| send(&mut **qp, round));

@@ -30,7 +30,7 @@ fn sender(line: &mut Line, qpn: u32, count: u64) {
 }
 
 #[test]
-fn what_a_dead_process_sent_is_delivered_and_its_rings_are_given_back() {
+fn delivers_datagrams_of_an_exited_process_and_frees_its_rings() {
     const SENDERS: u64 = 20;
     let mut b = Ud::new();
     for i in 0..SENDERS {

@@ -14,7 +14,7 @@ const REGION_BYTES: usize = 128 << 10;
 /// Both ends are in this process and sleep on channels. The channels' descriptors are shared, regardless of the number
 /// of queue pairs that wake them.
 #[test]
-fn queue_pairs_and_regions_share_descriptors_and_take_memory_when_they_are_used() {
+fn shares_descriptors_and_allocates_memory_on_use() {
     let (mut a, mut b) = pair();
     let before = Holdings::now();
     let mut held = Vec::new();

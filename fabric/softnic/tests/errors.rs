@@ -57,7 +57,7 @@ fn rts_patient_for_receives(end: &mut End) {
 }
 
 #[test]
-fn a_wait_for_the_peer_and_a_wait_for_a_receive_have_timers_of_their_own() {
+fn times_waits_for_the_peer_and_for_receives_separately() {
     let (mut a, mut b) = (End::default(), End::default());
     let (qa, qb) = (a.qp.qp_num(), b.qp.qp_num());
     a.init();
@@ -77,7 +77,7 @@ fn a_wait_for_the_peer_and_a_wait_for_a_receive_have_timers_of_their_own() {
 }
 
 #[test]
-fn a_peer_that_closes_while_a_send_waits_for_a_receive_ends_the_wait() {
+fn ends_a_wait_for_a_receive_when_the_peer_closes() {
     for how in 0..3 {
         let (mut a, mut b) = (End::default(), End::default());
         join(&mut a, &mut b, rts_patient_for_receives);
@@ -308,7 +308,7 @@ fn a_peer_that_was_not_reset_does_not_swallow_messages() {
 }
 
 #[test]
-fn a_stranger_that_asks_first_does_not_take_the_place() {
+fn rejects_a_pair_that_connects_before_the_expected_peer() {
     let (mut a, mut b, mut stranger) = (End::default(), End::default(), End::default());
     let (qa, qb) = (a.qp.qp_num(), b.qp.qp_num());
     a.init();
@@ -356,7 +356,7 @@ fn impossible_objects_are_refused() {
 }
 
 #[test]
-fn sends_to_a_target_that_never_polls_complete_for_every_posted_receive() {
+fn completes_sends_to_an_unpolled_target_per_posted_receive() {
     // Receives are posted one at a time, so the sender never sees more than one available.
     for len in [8, 600, 1000, 5000] {
         let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, ..QpCap::default() };

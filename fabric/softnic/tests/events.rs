@@ -50,7 +50,7 @@ fn completed_then_armed_is_no_event_but_a_poll_finds_it() {
 
 /// Programs exit when they have received what they wait for. That their peers exited before must not disturb them.
 #[test]
-fn a_poll_with_successes_leaves_failures_to_the_next_and_an_event_says_so() {
+fn leaves_failures_after_successes_to_the_next_poll() {
     for notify in [Notify::Any, Notify::Solicited] {
         let (mut a, mut b) = pair_with_receives(2);
         send_one(&mut a, SendFlags::empty());
@@ -109,7 +109,7 @@ fn a_sleeper_learns_that_its_send_found_no_receive() {
 }
 
 #[test]
-fn a_receiver_that_was_ready_first_and_never_sends_wakes_its_sender_at_once() {
+fn wakes_the_sender_of_a_receiver_that_was_ready_first() {
     let (mut a, mut b) = (End::default(), End::default());
     let (qa, qb) = (a.qp.qp_num(), b.qp.qp_num());
     a.init();
@@ -140,7 +140,7 @@ fn a_receiver_that_was_ready_first_and_never_sends_wakes_its_sender_at_once() {
 }
 
 #[test]
-fn edge_triggered_epoll_tells_of_every_arming() {
+fn signals_edge_triggered_epoll_on_every_arming() {
     let (mut a, mut b) = pair_with_receives(100);
     let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     // SAFETY: the channel's descriptor stays open as long as `b`.
@@ -160,7 +160,7 @@ fn edge_triggered_epoll_tells_of_every_arming() {
 }
 
 #[test]
-fn nobody_sleeps_through_a_million_rounds() {
+fn wakes_every_sleeper_in_a_million_rounds() {
     let default = if cfg!(debug_assertions) { 20_000 } else { 1_000_000 };
     let rounds = std::env::var("FARCALL_TEST_ROUNDS").ok().and_then(|r| r.parse().ok()).unwrap_or(default);
     let (mut a, mut b) = pair();

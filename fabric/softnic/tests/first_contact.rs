@@ -35,7 +35,7 @@ fn counted(end: &End, counter: &str) -> u64 {
 }
 
 #[test]
-fn a_process_that_becomes_ready_says_so_to_one_that_it_never_met() {
+fn announces_readiness_to_a_process_it_never_met() {
     for round in 0..ROUNDS {
         let mut other = start("late", &[]);
         let mut a = End::new(1 << 16, ALL, QpCap::default());

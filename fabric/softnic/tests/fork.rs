@@ -148,7 +148,7 @@ fn forks(line: &mut Line) {
 }
 
 #[test]
-fn a_forked_child_disturbs_nobody_and_can_open_the_device_itself() {
+fn keeps_traffic_and_opens_the_device_in_a_forked_child() {
     let mut other = start("forks", &[]);
     let (mut end, _) = connect(&mut other.line, QpCap::default()).unwrap();
     let [_, addr, key, _] = other.line.hear().unwrap();
@@ -213,7 +213,7 @@ fn forks_and_dies(line: &mut Line) {
 }
 
 #[test]
-fn children_that_hold_everything_do_not_hide_the_death_of_their_parent() {
+fn detects_the_exit_of_a_parent_whose_children_live() {
     let mut other = start("forks and dies", &[]);
     let (mut end, to) = connect(&mut other.line, QpCap::default()).unwrap();
     let [_, child, ..] = other.line.hear().unwrap();

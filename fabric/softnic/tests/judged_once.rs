@@ -6,7 +6,7 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use support::*;
 
 #[test]
-fn a_process_is_turned_to_once_however_often_its_numbers_are_judged() {
+fn connects_to_a_process_once_for_all_checks_of_its_numbers() {
     let mut a = End::default();
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let listener = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();

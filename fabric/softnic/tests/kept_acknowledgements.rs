@@ -122,8 +122,8 @@ fn child_entry() {
 }
 
 #[test]
-fn who_polls_no_more_has_what_came_acknowledged_all_the_same() {
-    if !is_apart("who_polls_no_more_has_what_came_acknowledged_all_the_same", "net") {
+fn acknowledges_messages_after_the_receiver_stops_polling() {
+    if !is_apart("acknowledges_messages_after_the_receiver_stops_polling", "net") {
         return;
     }
     let mut other = start("falls silent", &[]);

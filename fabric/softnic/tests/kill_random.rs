@@ -212,7 +212,7 @@ impl Hub {
 }
 
 #[test]
-fn survivors_of_random_deaths_go_on() {
+fn continues_after_random_crashes() {
     let seed = number("FARCALL_TEST_SEED").unwrap_or(1);
     let kills = number("FARCALL_TEST_KILLS").unwrap_or(if cfg!(debug_assertions) { 20 } else { 200 });
     println!("FARCALL_TEST_SEED={seed} FARCALL_TEST_KILLS={kills}");

@@ -66,7 +66,7 @@ impl Worker {
 }
 
 #[test]
-fn over_uc_and_ud_survivors_of_random_deaths_go_on() {
+fn continues_after_random_crashes_over_uc_and_ud() {
     let seed = number("FARCALL_TEST_SEED").unwrap_or(1);
     let kills = number("FARCALL_TEST_KILLS").unwrap_or(if cfg!(debug_assertions) { 6 } else { 60 });
     println!("FARCALL_TEST_SEED={seed} FARCALL_TEST_KILLS={kills}");

@@ -120,11 +120,11 @@ fn thousands_of_completion_queues_need_few_descriptors() {
 }
 
 #[test]
-fn what_is_told_can_be_reached_and_what_is_beyond_says_why() {
+fn reaches_reported_limits_and_explains_excess() {
     in_process("told", 272, &[]);
 }
 
 #[test]
-fn members_of_a_group_are_given_the_completion_queues_that_they_connect_to_and_no_others() {
+fn shares_completion_queues_with_connected_group_members_only() {
     in_process("apart", 1024, &[("FARCALL_GROUP", Path::new("0"))]);
 }

@@ -78,7 +78,7 @@ fn write(end: &mut End, value: u64, addr: u64, key: u32) -> WcStatus {
 }
 
 #[test]
-fn every_operation_reaches_moved_memory_and_what_is_left_of_its_region() {
+fn reaches_moved_and_remaining_memory_by_every_operation() {
     run("kinds");
     run("edges");
 }
@@ -190,7 +190,7 @@ fn threads() {
 }
 
 #[test]
-fn a_thread_that_works_in_turns_does_not_keep_memory_in_its_place() {
+fn moves_memory_despite_an_intermittent_thread() {
     run("helpers");
 }
 
@@ -251,7 +251,7 @@ fn block_signals() {
 }
 
 #[test]
-fn overlapping_regions_share_what_is_moved_until_the_last_is_deregistered() {
+fn keeps_memory_moved_until_its_last_region_is_deregistered() {
     run("overlaps");
 }
 

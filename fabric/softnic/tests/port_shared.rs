@@ -178,8 +178,8 @@ impl Echo {
 }
 
 #[test]
-fn processes_of_a_user_share_the_port_while_others_come_and_are_killed() {
-    if !is_apart("processes_of_a_user_share_the_port_while_others_come_and_are_killed", "net") {
+fn shares_the_port_while_processes_join_and_are_killed() {
+    if !is_apart("shares_the_port_while_processes_join_and_are_killed", "net") {
         return;
     }
     let own = || u64::from(std::process::id());

@@ -91,7 +91,7 @@ fn hides(line: &mut Line) {
 }
 
 #[test]
-fn who_cannot_hand_over_its_address_space_serves_its_peers_itself() {
+fn serves_peers_itself_if_it_cannot_share_its_address_space() {
     let mut other = start("hides", &[]);
     assert_eq!(other.hear_in_the_end(), Some([1, 0, 0, 0]));
 }
@@ -259,7 +259,7 @@ fn keys_bounds_and_permissions_hold_for_private_memory() {
 }
 
 #[test]
-fn a_deregistered_key_reaches_nothing_and_its_successor_what_it_names() {
+fn rejects_a_deregistered_key_but_accepts_its_successor() {
     let (mut a, b) = pair();
     let mut memory = vec![0_u64; 1024];
     let base = memory.as_mut_ptr().cast::<u8>();

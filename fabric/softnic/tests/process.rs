@@ -264,7 +264,7 @@ fn a_process_that_has_yet_to_answer_is_not_taken_for_silent() {
 
 /// The handshake completes when the process resumes; until then connecting to it is not refused.
 #[test]
-fn a_process_that_has_yet_to_say_who_it_is_can_be_connected_to() {
+fn waits_for_a_process_that_has_not_identified_itself() {
     let (mut other, mut end, to) = unconnected_holder();
     other.stop();
     end.rtr(to.qpn);
@@ -438,7 +438,7 @@ fn what_belongs_to_a_stopped_peer_s_pair_can_be_destroyed() {
 }
 
 #[test]
-fn processes_meet_through_a_directory_and_replace_what_the_dead_left_there() {
+fn replaces_stale_sockets_in_a_shared_directory() {
     let directory = std::env::temp_dir().join(format!("farcall-test-{}", std::process::id()));
     std::fs::create_dir(&directory).unwrap();
     // Every block that a process may choose contains the socket of an exited owner.

@@ -152,7 +152,7 @@ fn accesses_after_changes() {
 }
 
 #[test]
-fn who_knows_a_region_reaches_it_where_it_is_now_and_nothing_where_it_was() {
+fn reaches_a_region_only_at_its_current_address() {
     accesses_after_changes();
 }
 
@@ -177,11 +177,11 @@ fn child_entry() {
 }
 
 #[test]
-fn a_message_into_a_region_that_has_changed_under_its_key_fails_and_changes_nothing() {
+fn fails_a_message_into_a_region_reregistered_under_its_key() {
     messages_after_changes();
 }
 
 #[test]
-fn a_message_into_a_moved_region_that_has_changed_under_its_key_fails_and_changes_nothing() {
+fn fails_a_message_into_a_moved_region_reregistered_by_key() {
     assert_eq!(start("moved", &[]).wait_for_end(), ProcessState::Exited(0));
 }

@@ -177,7 +177,7 @@ fn a_pair_that_floods_does_not_take_all_shared_receives() {
 }
 
 #[test]
-fn a_pair_that_floods_takes_turns_also_when_the_owner_never_polls() {
+fn serves_pairs_in_turn_if_one_floods_an_unpolled_queue() {
     let mut b = Sharing::new(64);
     let ((mut flood, _flooded), (mut other, _asked)) = (b.add_met(), b.add_met());
     for n in 0..64 {
@@ -192,7 +192,7 @@ fn a_pair_that_floods_takes_turns_also_when_the_owner_never_polls() {
 }
 
 #[test]
-fn a_send_waits_for_a_shared_receive_and_what_follows_does_not_overtake_it() {
+fn keeps_order_behind_a_send_that_waits_for_a_shared_receive() {
     let (mut a, mut b) = sharing(4, End::rts);
     a.put(0, &[1; 8]);
     b.end.put(4096, &[0; 8]);
@@ -213,7 +213,7 @@ fn a_send_waits_for_a_shared_receive_and_what_follows_does_not_overtake_it() {
 }
 
 #[test]
-fn without_a_shared_receive_a_send_ends_after_its_retries_and_is_never_delivered() {
+fn fails_a_send_after_its_retries_without_a_shared_receive() {
     for len in [8, 5000] {
         let (mut a, mut b) = sharing(4, |end| {
             // However long the target takes to poll.
@@ -240,7 +240,7 @@ fn without_a_shared_receive_a_send_ends_after_its_retries_and_is_never_delivered
 }
 
 #[test]
-fn sends_to_an_owner_that_never_polls_complete_for_every_shared_receive() {
+fn completes_sends_to_an_unpolled_shared_receive_queue() {
     let (mut a, mut b) = sharing(100, End::rts);
     for wr_id in 0..100 {
         b.post(wr_id, &[b.end.sge(wr_id as usize * 8192, 8192)]);
@@ -314,7 +314,7 @@ fn the_limit_event_comes_once_for_each_arming() {
 }
 
 #[test]
-fn a_shared_queue_is_resized_within_what_it_holds_and_refuses_more() {
+fn resizes_a_shared_queue_only_within_its_bounds() {
     let (_a, mut b) = sharing(2, End::rts);
     let post = |b: &mut Sharing, n: usize| {
         let wrs: Vec<_> = (0..n as u64).map(|wr_id| RecvWr::new(wr_id, &[])).collect();
@@ -338,7 +338,7 @@ fn a_shared_queue_is_resized_within_what_it_holds_and_refuses_more() {
 }
 
 #[test]
-fn a_pair_in_error_tells_when_it_holds_no_shared_receive_any_more() {
+fn reports_the_last_shared_receive_of_a_pair_in_error() {
     let (mut a, mut b) = sharing(4, End::rts_impatient);
     b.post(1, &[b.end.sge(0, 8192)]);
     // A receive is offered to a large message, which may or may not arrive completely before the error state.
@@ -364,7 +364,7 @@ fn a_pair_in_error_tells_when_it_holds_no_shared_receive_any_more() {
 }
 
 #[test]
-fn a_message_longer_than_its_shared_receive_fails_both_ends_and_nobody_else() {
+fn fails_only_both_ends_if_a_shared_receive_is_too_short() {
     for len in [9, 1024, 5000] {
         let (mut a, mut b) = sharing(4, End::rts);
         let (mut other, _qp) = b.add();
@@ -387,7 +387,7 @@ fn a_message_longer_than_its_shared_receive_fails_both_ends_and_nobody_else() {
 }
 
 #[test]
-fn a_shared_receive_whose_memory_is_deregistered_is_a_protection_error() {
+fn fails_a_shared_receive_into_deregistered_memory() {
     for len in [8, 5000] {
         let (mut a, mut b) = sharing(4, End::rts);
         let gone = b.end.pd.alloc_mr(8192, ALL).unwrap();

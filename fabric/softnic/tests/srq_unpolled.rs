@@ -71,7 +71,7 @@ fn send_and_wait(a: &mut End, next: impl Fn(&mut End) -> Wc) -> u64 {
 }
 
 #[test]
-fn a_send_to_an_owner_who_does_not_poll_asks_his_service_thread() {
+fn requests_service_of_a_thread_that_does_not_poll() {
     let mut a = End::default();
     let (mut b, _srq) = with_shared_receives();
     join(&mut a, &mut b, End::rts);
@@ -81,7 +81,7 @@ fn a_send_to_an_owner_who_does_not_poll_asks_his_service_thread() {
 }
 
 #[test]
-fn a_send_to_a_process_that_does_not_poll_asks_its_service_thread() {
+fn requests_service_of_a_process_that_does_not_poll() {
     let mut other = start("owner", &[]);
     let mut a = End::default();
     a.init();

@@ -26,7 +26,7 @@ fn drain(end: &mut End, notify: bool) {
 }
 
 #[test]
-fn a_drained_queue_holds_what_is_posted_and_goes_on_in_order() {
+fn holds_requests_in_a_drained_queue_and_resumes_in_order() {
     let (mut a, mut b) = pair();
     b.put(0, &[0; 64]);
     drain(&mut a, true);
@@ -53,7 +53,7 @@ fn a_drained_queue_holds_what_is_posted_and_goes_on_in_order() {
 }
 
 #[test]
-fn a_queue_is_drained_when_what_was_under_way_has_ended() {
+fn drains_a_queue_after_outstanding_requests_complete() {
     for shared in [false, true] {
         let (mut a, mut b) = (End::default(), End::default());
         let mut srq = b.pd.create_srq(&farcall_verbs::SrqInitAttr { max_wr: 4, max_sge: 1 }).unwrap();
@@ -115,7 +115,7 @@ fn an_error_flushes_a_drained_queue() {
 }
 
 #[test]
-fn the_targets_timer_and_the_initiators_retries_bound_the_wait_for_a_receive() {
+fn bounds_the_rnr_wait_by_target_timer_and_retry_count() {
     let patient = |retries: u8, of_target: u8| {
         let (mut a, mut b) = (End::default(), End::default());
         join(&mut a, &mut b, |end| {
@@ -168,7 +168,7 @@ fn an_owner_whose_send_waits_is_not_woken_for_nothing() {
 }
 
 #[test]
-fn a_message_before_rts_tells_that_the_connection_is_established() {
+fn reports_communication_established_for_a_message_before_rts() {
     let (mut a, mut b) = (End::default(), End::default());
     let (qa, qb) = (a.qp.qp_num(), b.qp.qp_num());
     a.init();
@@ -191,7 +191,7 @@ fn a_message_before_rts_tells_that_the_connection_is_established() {
 
 /// A responder may wait for the event without polling (man `rdma_notify`).
 #[test]
-fn a_message_before_rts_is_told_also_if_nobody_polls() {
+fn reports_a_message_before_rts_without_polls() {
     for qp_type in [QpType::Rc, QpType::Uc] {
         let (mut a, mut b) = (End::of(qp_type, QpCap::default()), End::of(qp_type, QpCap::default()));
         let (qa, qb) = (a.qp.qp_num(), b.qp.qp_num());
@@ -221,7 +221,7 @@ fn a_message_before_rts_is_told_also_if_nobody_polls() {
 }
 
 #[test]
-fn a_message_before_rts_into_a_shared_queue_is_told_also_if_nobody_polls() {
+fn reports_a_message_before_rts_on_a_shared_queue_without_polls() {
     let (mut a, mut b) = (End::default(), End::default());
     let mut srq = b.pd.create_srq(&farcall_verbs::SrqInitAttr { max_wr: 4, max_sge: 1 }).unwrap();
     b.qp = create_qp(&*b.pd, (&*b.cq, &*b.cq), Some(&*srq), QpCap::default(), QpType::Rc);
@@ -243,7 +243,7 @@ fn a_message_before_rts_into_a_shared_queue_is_told_also_if_nobody_polls() {
 }
 
 #[test]
-fn events_are_those_of_the_device_that_the_object_was_made_on_and_need_no_poll() {
+fn raises_events_on_the_device_of_the_object_without_polls() {
     let (mut a, b) = pair();
     let bystander = End::default();
     let fd = b.context.async_event_fd().unwrap();
@@ -259,7 +259,7 @@ fn events_are_those_of_the_device_that_the_object_was_made_on_and_need_no_poll()
 }
 
 #[test]
-fn a_large_message_into_memory_that_was_deregistered_fails_both_ends() {
+fn fails_a_large_message_into_deregistered_memory() {
     let (mut a, mut b) = pair();
     let gone = b.pd.alloc_mr(8192, ALL).unwrap();
     b.recv(1, &[Sge { addr: gone.addr() as u64, length: 8192, lkey: gone.lkey() }]);
@@ -273,7 +273,7 @@ fn a_large_message_into_memory_that_was_deregistered_fails_both_ends() {
 }
 
 #[test]
-fn a_small_message_into_memory_that_was_deregistered_fails_the_receiver() {
+fn fails_a_small_message_into_deregistered_memory() {
     for qp_type in [QpType::Rc, QpType::Uc] {
         let (mut a, mut b) = (End::of(qp_type, QpCap::default()), End::of(qp_type, QpCap::default()));
         join(&mut a, &mut b, End::rts);
@@ -311,7 +311,7 @@ fn a_small_message_into_memory_that_was_deregistered_fails_the_receiver() {
 /// No request waits over UC: a message held back in SQD completes when sending resumes, although there is no receive
 /// for it.
 #[test]
-fn a_held_message_that_nobody_takes_ends_over_uc() {
+fn completes_a_held_uc_message_without_a_receive() {
     let (mut a, mut b) = (End::of(QpType::Uc, QpCap::default()), End::of(QpType::Uc, QpCap::default()));
     join(&mut a, &mut b, End::rts);
     a.qp.modify(&QpAttr::to(QpState::Sqd)).unwrap();

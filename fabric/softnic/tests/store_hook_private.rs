@@ -410,7 +410,7 @@ fn sweep(hidden: bool, signal: i32) {
 /// A single test, because it counts resources of the entire process.
 #[test]
 #[ignore = "takes half a minute: cargo test -- --ignored"]
-fn with_private_memory_a_process_may_be_killed_or_stopped_before_any_store() {
+fn survives_a_kill_or_stop_at_any_store_with_private_memory() {
     for signal in [libc::SIGKILL, libc::SIGSTOP] {
         sweep(false, signal);
     }

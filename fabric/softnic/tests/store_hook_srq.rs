@@ -248,6 +248,6 @@ fn a_sender_into_shared_receives_may_be_killed_before_any_store() {
 
 #[test]
 #[ignore = "takes half a minute: cargo test -- --ignored"]
-fn a_sender_into_shared_receives_may_be_stopped_before_any_store() {
+fn survives_a_stopped_sender_at_any_store_into_shared_receives() {
     sweep(libc::SIGSTOP);
 }

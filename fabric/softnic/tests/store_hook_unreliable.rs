@@ -174,7 +174,7 @@ fn sweep(qp_type: QpType, signal: i32) {
 /// A single test, because it counts resources of the entire process.
 #[test]
 #[ignore = "takes half a minute: cargo test -- --ignored"]
-fn over_uc_and_ud_a_process_may_be_killed_or_stopped_before_any_store() {
+fn survives_a_kill_or_stop_at_any_store_over_uc_and_ud() {
     for qp_type in [QpType::Uc, QpType::Ud] {
         for signal in [libc::SIGKILL, libc::SIGSTOP] {
             sweep(qp_type, signal);

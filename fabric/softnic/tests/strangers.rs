@@ -61,8 +61,8 @@ fn strike(end: &mut End, from: &UdpSocket, datagram: &[u8], counter: &str) {
 }
 
 #[test]
-fn what_strangers_send_is_dropped_and_counted() {
-    if !is_apart("what_strangers_send_is_dropped_and_counted", "net") {
+fn drops_and_counts_packets_of_unconnected_senders() {
+    if !is_apart("drops_and_counts_packets_of_unconnected_senders", "net") {
         return;
     }
     let (mut a, mut b) = connected();
@@ -244,8 +244,8 @@ fn a_pair_replies_to_no_other_port_than_its_peers() {
 }
 
 #[test]
-fn what_strangers_send_to_queue_pair_1_is_dropped_and_counted() {
-    if !is_apart("what_strangers_send_to_queue_pair_1_is_dropped_and_counted", "net") {
+fn drops_and_counts_unwanted_messages_to_queue_pair_1() {
+    if !is_apart("drops_and_counts_unwanted_messages_to_queue_pair_1", "net") {
         return;
     }
     /// Maximum for one host.

@@ -104,8 +104,8 @@ fn packets_travel_together_again_when_their_address_is_back() {
 /// No packet arrives that would cause the next ones to be sent: an unreliable connection has no acknowledgements, and
 /// here the kernel rejects all packets.
 #[test]
-fn a_long_message_goes_out_whole_while_its_owner_does_something_else() {
-    if !is_apart("a_long_message_goes_out_whole_while_its_owner_does_something_else", "net") {
+fn sends_a_long_message_completely_without_polls() {
+    if !is_apart("sends_a_long_message_completely_without_polls", "net") {
         return;
     }
     const PACKETS: usize = 8_192;

@@ -78,7 +78,7 @@ fn only_what_a_receive_waits_for_arrives() {
 }
 
 #[test]
-fn a_message_longer_than_its_receive_is_dropped_and_the_receive_stays() {
+fn keeps_a_uc_receive_that_is_too_short_for_a_message() {
     for (len, room) in [(9, 8), (1024, 1023), (1025, 1024), (100_000, 99_999)] {
         let (mut a, mut b) = uc_pair();
         b.put(0, &vec![0x5A; len]);
@@ -124,7 +124,7 @@ fn access_errors_at_the_target_are_silent() {
 }
 
 #[test]
-fn a_fault_of_our_own_stops_sending_until_rts_again_and_receiving_goes_on() {
+fn stops_only_sending_after_a_local_error_until_rts_again() {
     let (mut a, mut b) = uc_pair();
     a.recv(50, &[a.sge(512, 64)]);
     let wrong = [Sge { lkey: a.mr.lkey() ^ 1, ..a.sge(0, 8) }];

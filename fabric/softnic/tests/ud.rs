@@ -14,7 +14,7 @@ use support::datagrams::{GRH, Ud, arrives, slot};
 use support::*;
 
 #[test]
-fn a_datagram_into_memory_that_was_deregistered_fails_its_receive_and_changes_nothing() {
+fn fails_a_datagram_receive_into_deregistered_memory() {
     let (mut a, mut b) = (Ud::new(), Ud::new());
     let memory = vec![0_u64; 64];
     let base = memory.as_ptr().cast_mut().cast::<u8>();
@@ -31,7 +31,7 @@ fn a_datagram_into_memory_that_was_deregistered_fails_its_receive_and_changes_no
 }
 
 #[test]
-fn a_datagram_arrives_behind_a_header_that_tells_its_source() {
+fn delivers_a_datagram_behind_a_header_with_its_source() {
     let (mut a, mut b) = (Ud::new(), Ud::new());
     let device = a.end.context.query_device().unwrap();
     assert_eq!(device.ud, OpCaps::SEND | OpCaps::SEND_IMM | OpCaps::SRQ);
@@ -58,7 +58,7 @@ fn a_datagram_arrives_behind_a_header_that_tells_its_source() {
 /// Each GID of the table can be used as destination. The header contains the GIDs that were used, and the traffic
 /// class.
 #[test]
-fn the_header_tells_the_path_of_its_sender() {
+fn reports_the_senders_path_in_the_header() {
     let (mut a, mut b) = (Ud::new(), Ud::new());
     let table = a.end.context.query_gid_table(1).unwrap();
     let is_v4 = |entry: &GidEntry| Ipv6Addr::from(entry.gid.0).to_ipv4_mapped().is_some();
@@ -107,7 +107,7 @@ fn header_and_payload_fill_the_receives_elements_in_order() {
 }
 
 #[test]
-fn the_first_datagrams_to_a_destination_arrive_in_order_and_posting_does_not_wait() {
+fn delivers_first_datagrams_in_order_without_blocking_posts() {
     let (mut a, mut b) = (Ud::new(), Ud::new());
     for i in 0..16 {
         b.recv(i, 8);
@@ -194,7 +194,7 @@ fn without_a_receive_a_datagram_is_dropped_and_not_kept() {
 }
 
 #[test]
-fn a_datagram_longer_than_its_receive_is_dropped_and_the_receive_stays() {
+fn keeps_a_receive_that_is_too_short_for_a_datagram() {
     let (mut a, mut b) = (Ud::new(), Ud::new());
     arrives(&mut a, &mut b, b"first");
     for len in [9, 4096] {
@@ -230,7 +230,7 @@ fn a_wrong_q_key_is_silent_and_the_high_bit_stands_for_ones_own() {
 }
 
 #[test]
-fn nobody_at_the_destination_is_no_error() {
+fn accepts_datagrams_to_an_absent_destination() {
     let (mut a, mut b) = (Ud::new(), Ud::new());
     let gone = Ud::new();
     let no_pair = gone.qpn();

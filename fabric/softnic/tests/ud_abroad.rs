@@ -30,8 +30,8 @@ fn handle_to(end: &Ud, dgid: Gid, sgid_index: u8) -> Box<dyn AddressHandle> {
 }
 
 #[test]
-fn a_datagram_of_another_host_tells_its_source_by_ipv4_and_ipv6() {
-    if !is_apart("a_datagram_of_another_host_tells_its_source_by_ipv4_and_ipv6", "net") {
+fn reports_the_source_of_a_remote_datagram_by_ipv4_and_ipv6() {
+    if !is_apart("reports_the_source_of_a_remote_datagram_by_ipv4_and_ipv6", "net") {
         return;
     }
     let (mut a, mut b) = (Ud::new(), Ud::new());
@@ -66,8 +66,8 @@ fn a_datagram_of_another_host_tells_its_source_by_ipv4_and_ipv6() {
 }
 
 #[test]
-fn a_datagram_of_another_host_wakes_who_sleeps() {
-    if !is_apart("a_datagram_of_another_host_wakes_who_sleeps", "net") {
+fn wakes_a_sleeper_for_a_remote_datagram() {
+    if !is_apart("wakes_a_sleeper_for_a_remote_datagram", "net") {
         return;
     }
     let (mut a, mut b) = (Ud::new(), Ud::new());
@@ -181,8 +181,8 @@ fn a_pair_sends_to_this_host_and_to_others() {
 }
 
 #[test]
-fn a_pair_receives_from_other_hosts_once_the_program_tells_its_address() {
-    if !is_apart("a_pair_receives_from_other_hosts_once_the_program_tells_its_address", "auto") {
+fn receives_from_other_hosts_after_the_program_reads_its_gid() {
+    if !is_apart("receives_from_other_hosts_after_the_program_reads_its_gid", "auto") {
         return;
     }
     let ip = std::process::Command::new("ip").args(["address", "add", "10.9.9.9/24", "dev", "lo"]).status();
@@ -237,8 +237,8 @@ fn datagrams_of_a_host_that_is_not_listed_are_dropped() {
 }
 
 #[test]
-fn the_port_has_the_mtu_whose_packets_go_in_one_piece_where_all_go_by_the_network() {
-    const TEST: &str = "the_port_has_the_mtu_whose_packets_go_in_one_piece_where_all_go_by_the_network";
+fn limits_the_port_mtu_to_packets_that_are_not_fragmented() {
+    const TEST: &str = "limits_the_port_mtu_to_packets_that_are_not_fragmented";
     if !is_apart(TEST, "net") {
         return;
     }
@@ -254,8 +254,8 @@ fn the_port_has_the_mtu_whose_packets_go_in_one_piece_where_all_go_by_the_networ
 }
 
 #[test]
-fn a_packet_that_a_fault_has_spoilt_stays_so_when_it_must_be_cut() {
-    const TEST: &str = "a_packet_that_a_fault_has_spoilt_stays_so_when_it_must_be_cut";
+fn detects_an_injected_corruption_after_fragmentation() {
+    const TEST: &str = "detects_an_injected_corruption_after_fragmentation";
     let faults = [("FARCALL_WAY", "net"), ("FARCALL_WIRE_FAULTS", "seed=1,corrupt=1")];
     if !is_apart_with(TEST, &faults) {
         return;

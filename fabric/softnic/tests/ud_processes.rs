@@ -64,7 +64,7 @@ fn taker(line: &mut Line) {
 /// Their sender does nothing more: only the service thread can send the datagrams for which the ring had no space at
 /// first.
 #[test]
-fn what_was_sent_before_the_way_was_known_all_arrives_though_the_ring_is_small() {
+fn delivers_all_datagrams_sent_before_the_route_was_known() {
     let mut other = start("taker", &[]);
     let qpn = other.line.hear().unwrap()[0] as u32;
     other.stop();

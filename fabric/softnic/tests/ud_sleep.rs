@@ -117,7 +117,7 @@ fn until_told(mut send: impl FnMut(&mut Ud)) {
 }
 
 #[test]
-fn a_sleeping_sender_is_told_to_go_on_by_its_receiver() {
+fn wakes_a_sleeping_sender_when_its_receiver_has_room() {
     for (len, receives) in CASES {
         until_told(|a| {
             let mut b = receiver(len, receives);
@@ -131,7 +131,7 @@ fn a_sleeping_sender_is_told_to_go_on_by_its_receiver() {
 }
 
 #[test]
-fn a_sleeping_sender_is_told_to_go_on_by_its_receiver_in_another_process() {
+fn wakes_a_sleeping_sender_for_a_receiver_in_another_process() {
     for (len, receives) in CASES {
         until_told(|a| {
             let mut other = start("receiver", &[len as u64, receives]);
@@ -144,7 +144,7 @@ fn a_sleeping_sender_is_told_to_go_on_by_its_receiver_in_another_process() {
 
 /// It sleeps on something else, and does not request events of its sends.
 #[test]
-fn a_sender_that_does_something_else_is_told_too() {
+fn completes_sends_of_a_sender_that_does_not_poll() {
     for (len, receives) in CASES {
         until_told(|a| {
             let mut b = receiver(len, receives);
@@ -157,7 +157,7 @@ fn a_sender_that_does_something_else_is_told_too() {
 }
 
 #[test]
-fn a_sleeping_sender_is_told_that_its_receiver_takes_nothing_any_more() {
+fn wakes_a_sleeping_sender_when_its_receiver_resets() {
     until_told(|a| {
         let mut b = receiver(4096, 16);
         send_all(a, b.qpn(), 4096);

@@ -105,7 +105,7 @@ fn a_senders_own_fault_stops_its_sends_until_rts_again() {
 }
 
 #[test]
-fn a_drained_datagram_queue_holds_what_is_posted_and_goes_on_in_order() {
+fn holds_datagrams_in_a_drained_queue_and_resumes_in_order() {
     let (mut a, mut b) = (Ud::new(), Ud::new());
     arrives(&mut a, &mut b, b"before");
     a.end.qp.modify(&QpAttr { en_sqd_async_notify: Some(true), ..QpAttr::to(QpState::Sqd) }).unwrap();
@@ -139,7 +139,7 @@ fn a_drained_datagram_queue_holds_what_is_posted_and_goes_on_in_order() {
 }
 
 #[test]
-fn an_error_flushes_a_drained_datagram_queue_and_reset_forgets_it() {
+fn flushes_a_drained_datagram_queue_on_error_not_on_reset() {
     let (mut a, mut b) = (Ud::with(QpCap { max_send_wr: 3, ..QpCap::default() }), Ud::new());
     b.recv(1, 64);
     let (to, most) = (a.to(b.qpn(), QKEY), a.end.qp.cap().max_send_wr as usize);

@@ -146,7 +146,7 @@ fn directory(name: &str, mode: u32) -> PathBuf {
 }
 
 #[test]
-fn members_of_the_configured_group_do_everything_with_each_other() {
+fn allows_all_operations_between_members_of_a_group() {
     if !is_root() {
         return;
     }
@@ -160,7 +160,7 @@ fn members_of_the_configured_group_do_everything_with_each_other() {
 }
 
 #[test]
-fn other_users_are_refused_and_told_what_would_let_them_in() {
+fn rejects_other_users_and_names_the_remedy() {
     if !is_root() {
         return;
     }

@@ -30,7 +30,7 @@ fn reach(a: &mut Ud) {
 }
 
 #[test]
-fn ways_to_processes_that_ended_are_given_back_when_another_way_is_sought() {
+fn frees_paths_to_exited_processes_when_another_is_opened() {
     let mut a = Ud::new();
     drop(Holdings::at_rest());
     reach(&mut a);

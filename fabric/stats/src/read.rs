@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_is_read_back_also_after_the_end_and_places_are_reused() {
+    fn reads_counters_after_the_end_and_reuses_their_slots() {
         let first = Block::<Sample>::new("first", 4);
         first.apples.add(3);
         first.pears.increment();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_version_wrote_is_told_apart_from_garbage() {
+    fn distinguishes_another_version_from_garbage() {
         let mut bytes = vec![0; FIRST_BLOCK];
         let mut said_of = |magic: &[u8; 8]| {
             bytes[..8].copy_from_slice(magic);

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn only_segments_that_this_user_made_and_keeps_to_himself_are_read() {
+    fn reads_only_segments_created_and_owned_by_this_user() {
         let found = |perms, len_bytes, uid, made_by| {
             found_in(&format!("{HEAD}{}", line(perms, len_bytes, uid, made_by)), 1000)
         };

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn on_ethernet_a_routable_address_of_version_2_is_chosen_and_explained() {
+    fn chooses_a_routable_rocev2_gid_and_explains_the_choice() {
         let choice = GidChoice::automatic(LinkLayer::Ethernet, table()).unwrap();
         assert_eq!(choice.entry.index, 5);
         let order: Vec<u32> = choice.others.iter().map(|entry| entry.index).collect();

@@ -90,7 +90,7 @@ fn lengths_and_elements() {
 }
 
 #[test]
-fn a_full_queue_is_told_first() {
+fn reports_a_full_queue_before_other_errors() {
     let wr = request(9, &[]);
     for qp_type in TRANSPORTS {
         let Err(Error::Exhausted { limit: 4, .. }) = rules(qp_type).check(&wr, 4) else { panic!() };

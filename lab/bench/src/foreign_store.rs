@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_told_where_to_serve_and_keeps_nothing_on_disk() {
+    fn configures_each_store_for_its_address_without_persistence() {
         let tcp = Ready { tcp: vec!["127.0.0.1:4711".to_owned()], ..Ready::default() };
         let unix = Ready { unix: vec!["/tmp/s".into()], ..Ready::default() };
         let args = |store: ForeignStore, at| format!("{} ", store.args(at, 5 << 20).join(" "));

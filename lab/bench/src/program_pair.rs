@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_does_not_listen_and_a_program_that_is_not_there_are_told() {
+    fn reports_a_server_that_exits_and_a_missing_program() {
         let core = crate::measure::Cores::allowed().unwrap().as_slice()[0];
         let why = run_pair(&mut Command::new("true"), core, &mut Command::new("true"), core, 1).unwrap_err();
         assert_eq!(why, "the server ended at once");

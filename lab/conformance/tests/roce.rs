@@ -45,7 +45,7 @@ fn the_suite_holds_over_roce() {
 }
 
 #[test]
-fn connected_pairs_conform_over_a_network_that_loses_and_spoils_packets() {
+fn conforms_over_a_network_that_drops_and_corrupts_packets() {
     let faults = "seed=3,loss=0.01,duplicate=0.01,reorder=0.01,corrupt=0.01,mark=0.05";
     conforms("rc/send/* rc/write/* rc/read/* rc/fetch-add/* rc/order/*", faults);
 }

@@ -27,7 +27,7 @@ fn the_simulator_conforms_where_placement_is_out_of_order() {
 }
 
 #[test]
-fn cases_of_unreliable_pairs_are_tried_again_where_packets_are_lost() {
+fn retries_unreliable_cases_after_packet_loss() {
     let mut config = Config::new(3);
     config.faults.loss_ppm = 3_000;
     let world: Rc<dyn World> = Rc::new(Simulated::with_config(config, "with losses, seed 3"));

@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_process_has_the_same_tree_and_gives_the_same_answers() {
+    fn restores_the_tree_and_repeats_replies_in_a_new_process() {
         const BLOCKS: u64 = 64;
         let memory = Arc::new(Bytes(Mutex::new(vec![0; (BLOCKS * crate::BLOCK_BYTES) as usize])));
         for seed in 1..40 {
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_not_whole_did_not_happen() {
+    fn ignores_a_torn_record() {
         let files = memfds();
         let tree = Tree::new(64, Caller::default(), Time::default());
         let (mut journal, none) = again(&files);

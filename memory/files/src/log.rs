@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_mount_has_a_tree_that_there_was_since_the_last_sync_and_bytes_that_files_had() {
+    fn restores_a_tree_since_the_last_sync_on_the_next_mount() {
         for seed in 1..60 {
             println!("seed {seed}");
             let (nodes, mut rng) = (Nodes::new(), SplitMix64::new(seed));
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_not_whole_did_not_happen_and_the_half_that_is_not_finished_does_not_count() {
+    fn ignores_a_torn_record_and_an_unfinished_log_half() {
         let nodes = Nodes::new();
         let (log, none) = nodes.open();
         assert!(none.is_none());
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_is_full_begins_anew_and_one_that_has_no_room_says_so() {
+    fn restarts_a_full_log_and_reports_one_without_space() {
         let nodes = Nodes::new();
         let volume = nodes.mount();
         for unique in 0..60_000 {
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_without_room_goes_on_when_the_tree_is_smaller_again() {
+    fn resumes_a_full_log_after_the_tree_shrinks() {
         let nodes = Nodes::new();
         let volume = nodes.mount();
         let mut unique = 0;
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asks_to_be_synced_is_synced_all_the_same() {
+    fn syncs_changes_without_a_request() {
         let nodes = Nodes::new();
         let volume = nodes.mount();
         let bytes = create(2, ROOT, "name");

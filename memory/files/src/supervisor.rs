@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_is_killed_is_followed_by_the_next_until_one_has_done_all() {
+    fn starts_the_next_worker_after_a_kill_until_one_completes() {
         let present = Present::default();
         let (ended, said) = serve(&["echo one; kill -9 $$", "echo two", "echo three"], &present);
         assert!(ended.is_ok() && said.as_deref() == Some("one"), "{ended:?} {said:?}");
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_does_not_serve_in_time_is_killed_and_is_the_last() {
+    fn kills_a_worker_that_is_not_ready_in_time_and_starts_no_other() {
         let present = Present::with_patience(Duration::from_millis(20));
         let (ended, said) = serve(&["exec sleep 600", "echo two"], &present);
         assert!(matches!(ended, Err(SupervisorError::Late)) && said.is_none(), "{ended:?}");

@@ -55,7 +55,7 @@ fn files_directories_and_links_are_what_programs_made() {
 }
 
 #[test]
-fn bytes_that_nobody_wrote_are_zeros() {
+fn reads_zeros_where_nothing_was_written() {
     let Some(mounted) = Mounted::new("zeros") else { return };
     let file = open(&mounted.path("file"));
     file.write_all_at(b"end", 1_000_000).unwrap();
@@ -76,7 +76,7 @@ fn bytes_that_nobody_wrote_are_zeros() {
 }
 
 #[test]
-fn who_appends_never_overwrites() {
+fn appends_concurrently_without_overwriting() {
     let Some(mounted) = Mounted::new("append") else { return };
     let path = mounted.path("log");
     File::create(&path).unwrap();
@@ -94,7 +94,7 @@ fn who_appends_never_overwrites() {
 }
 
 #[test]
-fn bytes_that_cannot_be_had_are_an_error_and_a_full_file_system_is_one() {
+fn reports_unavailable_bytes_and_a_full_file_system() {
     let Some(mounted) = Mounted::new("lost") else { return };
     fs::write(mounted.path("file"), [3; 10_000]).unwrap();
     let mut file = open(&mounted.path("file"));

@@ -143,7 +143,7 @@ fn a_seed_repeats_to_the_bit() {
 
 /// Every successful read returns the expected bytes, every request completes once, and no session remains.
 #[test]
-fn requests_end_when_the_peer_dies_and_no_read_brings_wrong_bytes() {
+fn completes_requests_without_wrong_bytes_when_a_peer_crashes() {
     for seed in seeds(40) {
         println!("FARCALL_SIM_FIRST={seed}");
         let mut run = run(seed);

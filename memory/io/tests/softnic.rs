@@ -169,7 +169,7 @@ fn until_forgotten(ends: &mut Ends) {
 }
 
 #[test]
-fn all_requests_are_told_of_once_when_the_peer_goes() {
+fn completes_each_request_once_when_the_peer_leaves() {
     let nic = nic();
     for seed in 0..20 {
         let mut ends = ends(&nic, SMALL, window(16 << 10));
@@ -198,7 +198,7 @@ fn all_requests_are_told_of_once_when_the_peer_goes() {
 }
 
 #[test]
-fn a_session_that_is_closed_tells_of_all_and_is_let_go() {
+fn completes_all_requests_when_a_session_is_closed() {
     let nic = nic();
     let mut ends = ends(&nic, SMALL, Gate::default());
     let write = |offset, id| Request::write(offset, vec![3; 4_000], asked(id, Vec::new()));

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_knows_its_number_opens_the_same_file() {
+    fn opens_the_same_file_by_its_number() {
         let file = match create() {
             Ok(file) => file,
             Err(error) => return println!("SKIPPED: no memory that is never swapped: {error}"),

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_memory_that_do_not_fit_are_told_with_a_remedy() {
+    fn reports_unsuitable_sizes_and_memory_with_a_remedy() {
         let config = Config {
             version: Config::VERSION,
             nodes: Vec::new(),

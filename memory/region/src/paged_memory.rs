@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_go_out_and_come_back_with_their_bytes_and_missing_ones_are_told_of() {
+    fn moves_pages_out_and_in_and_reports_missing_ones() {
         let (mut paged, _) = PagedMemory::new(4 * PAGE_BYTES, 2).unwrap();
         paged.install(1, &[5; 2 * PAGE_BYTES]).unwrap();
         assert_eq!(paged.install(0, &[6; 4 * PAGE_BYTES]).unwrap_err(), (1, Errno::EXIST));

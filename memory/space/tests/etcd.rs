@@ -21,7 +21,7 @@ fn node() -> MemoryServer {
 }
 
 #[test]
-fn nodes_are_found_while_they_are_there_and_what_is_in_use_needs_no_etcd() {
+fn lists_registered_nodes_and_keeps_used_ones_without_etcd() {
     let data = tempfile::tempdir().unwrap();
     let Some(mut etcd) = EtcdServer::start(data.path()) else { return };
     let directory = directory(&etcd);

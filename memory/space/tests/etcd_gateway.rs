@@ -60,7 +60,7 @@ fn of_several_servers_one_is_enough() {
 }
 
 #[test]
-fn a_refusal_is_told_as_it_was_said() {
+fn reports_a_refusal_verbatim() {
     let refusing = answers("400 Bad Request", r#"{"error":"etcdserver: user name is empty"}"#.to_owned());
     let error = directory(&[refusing]).nodes().unwrap_err().to_string();
     assert!(error.contains("refuses: etcdserver: user name is empty"), "{error}");
@@ -70,7 +70,7 @@ fn a_refusal_is_told_as_it_was_said() {
 }
 
 #[test]
-fn what_is_no_etcd_is_told_so() {
+fn rejects_a_server_that_is_not_etcd() {
     for body in ["hello", "[]", r#"{"kvs":[{"key":"??"}]}"#, r#"{"kvs":{}}"#] {
         let error = directory(&[answers("200 OK", body.to_owned())]).nodes().unwrap_err();
         assert!(matches!(error, EtcdError::Foreign { .. }), "{body}: {error}");

@@ -229,7 +229,7 @@ fn until_whole(memory: &RemoteMemory) {
 }
 
 #[test]
-fn killed_nodes_cost_nothing_while_a_replica_is_left_and_then_errors() {
+fn loses_no_page_while_a_replica_is_left_then_reports_errors() {
     let mut nodes: Vec<NodeProcess> = (0..3).map(|_| NodeProcess::start(16, LONG)).collect();
     let suspect_after = Duration::from_millis(100);
     let config = ClientConfig { suspect_after, patience: LONG, ..config(addresses(&nodes), 2) };
@@ -403,7 +403,7 @@ fn a_node_that_was_started_again_grants_nothing_for_old_leases() {
 }
 
 #[test]
-fn who_finds_no_node_is_told_why() {
+fn explains_why_remote_memory_cannot_be_opened() {
     let config = config(vec!["127.0.0.1:1".into()], 1);
     let error = RemoteMemory::open(provider(), config).err().unwrap().to_string();
     assert!(error.contains("127.0.0.1:1") && error.contains("is the server running"), "{error}");
@@ -417,7 +417,7 @@ fn who_finds_no_node_is_told_why() {
 
 /// A caller drives the engine, or another caller or the thread drives it instead; or only the thread drives it.
 #[test]
-fn threads_that_share_an_address_space_each_have_their_own_bytes() {
+fn keeps_bytes_of_threads_that_share_an_address_space() {
     [true, false].into_iter().for_each(share_an_address_space);
 }
 

@@ -156,7 +156,7 @@ fn begin(kept: &File, clock: &MonotonicClock) -> Engine {
 }
 
 #[test]
-fn the_next_process_has_all_that_the_last_one_was_told_and_had_begun() {
+fn restores_all_confirmed_and_begun_writes_in_a_new_process() {
     let seeds = std::env::var("FARCALL_SEED").map_or(1..25, |seed| {
         let seed = seed.parse().unwrap();
         seed..seed + 1
@@ -200,7 +200,7 @@ fn what_was_kept_of_another_address_space_is_refused() {
 }
 
 #[test]
-fn nodes_that_joined_are_known_to_the_next_process_in_the_same_order() {
+fn restores_joined_nodes_in_order_in_a_new_process() {
     let mut space = Space::new();
     let mut rng = SplitMix64::new(1);
     (0..40).for_each(|_| space.write(&mut rng));

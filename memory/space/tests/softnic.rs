@@ -250,7 +250,7 @@ fn flipped_bits_are_found_and_repaired() {
 }
 
 #[test]
-fn a_page_that_is_wrong_everywhere_is_an_error_and_its_neighbours_are_not() {
+fn reports_a_damaged_page_without_failing_its_neighbours() {
     let mut rng = SplitMix64::new(2);
     let mut space = Space::new(2, 8, |_| ());
     let bytes = space.fill();
@@ -287,7 +287,7 @@ fn replicas_are_on_different_nodes_and_slabs_are_spread() {
 }
 
 #[test]
-fn a_node_that_wants_its_memory_back_gets_it_and_nothing_is_lost() {
+fn returns_memory_to_a_node_without_loss() {
     let mut space = Space::new(3, 8, |_| ());
     let bytes = space.fill();
     for node in [0, 1, 2, 0] {
@@ -403,7 +403,7 @@ fn waits_for_slabs_that_nodes_expect_back() {
 }
 
 #[test]
-fn without_room_a_write_fails_at_once_and_a_spill_file_makes_room() {
+fn fails_a_write_without_free_space_and_spills_if_allowed() {
     let mut space = Space::new(1, 1, |config| config.replicas = 1);
     space.write(0, &[1; PAGE_BYTES]);
     let page = (SLAB_BYTES / PAGE_BYTES) as u64;
@@ -429,7 +429,7 @@ fn without_room_a_write_fails_at_once_and_a_spill_file_makes_room() {
 
 /// The first client does not know that its lease has ended: it still has its session and a key.
 #[test]
-fn a_write_after_its_lease_fails_and_the_new_owner_keeps_its_bytes() {
+fn fails_a_write_after_lease_expiry_without_changing_bytes() {
     let mut first = Space::new(1, 1, |config| config.replicas = 1);
     first.write(0, &[1; PAGE_BYTES]);
     let late = first.clock.now() + 2 * LONG;
@@ -566,7 +566,7 @@ fn pages_that_go_together_are_taken_until_they_are_there() {
 }
 
 #[test]
-fn pages_that_went_together_and_missed_a_node_are_written_one_by_one() {
+fn writes_pages_one_by_one_after_a_node_missed_their_run() {
     let mut space = Space::new(2, 8, |config| config.suspect_after = Duration::from_millis(20));
     space.fill();
     // The node is restarted unnoticed.

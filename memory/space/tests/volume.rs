@@ -10,7 +10,7 @@ use support::Load;
 use support::volumes::*;
 
 #[test]
-fn the_next_mount_has_all_that_the_last_one_was_told_and_no_page_is_garbled() {
+fn restores_all_confirmed_writes_on_the_next_mount() {
     for seed in seeds(1..30) {
         println!("seed {seed}");
         let count = 1 + seed as usize % 3;
@@ -44,7 +44,7 @@ fn the_next_mount_has_all_that_the_last_one_was_told_and_no_page_is_garbled() {
 }
 
 #[test]
-fn nodes_come_and_go_and_the_next_mount_has_all_that_the_last_one_was_told() {
+fn restores_all_confirmed_writes_while_nodes_join_and_leave() {
     for seed in seeds(1..12) {
         println!("seed {seed}");
         let (mut nodes, mut load) = (Nodes::new(3, seed * 1_000), Load::new(seed, PAGES));
@@ -120,7 +120,7 @@ fn a_claim_may_take_longer_than_a_term() {
 }
 
 #[test]
-fn a_mount_that_was_stopped_beyond_its_lease_changes_nothing_and_reads_nothing() {
+fn fences_a_mount_that_was_stopped_beyond_its_lease() {
     let mut nodes = Nodes::new(2, 1);
     let (mut old, _) = nodes.claimed(1);
     let bytes = fill(&mut nodes, &mut old, 1);
@@ -152,7 +152,7 @@ fn a_mount_that_was_stopped_beyond_its_lease_changes_nothing_and_reads_nothing()
 }
 
 #[test]
-fn a_page_that_was_half_written_when_its_mount_died_is_as_it_was_or_as_it_was_to_be() {
+fn keeps_a_half_written_page_old_or_new_after_a_crash() {
     for turns in 0..60 {
         let mut nodes = Nodes::new(2, 1);
         let (mut engine, _) = nodes.claimed(1);
@@ -190,7 +190,7 @@ fn a_page_that_was_half_written_when_its_mount_died_is_as_it_was_or_as_it_was_to
 }
 
 #[test]
-fn pages_of_a_volume_are_read_together_once_it_is_known_which_of_two_each_is() {
+fn reads_volume_pages_in_one_run_once_they_are_settled() {
     // Only reads determine the content of uncertain pages, not the periodic scrub.
     let unscrubbed = || ClientConfig { scrub_pages_per_s: 0, ..config(2) };
     for turns in 0..60 {
@@ -294,7 +294,7 @@ fn put_page(nodes: &Nodes, at: usize, bytes: &[u8]) {
 }
 
 #[test]
-fn a_mount_goes_on_without_a_node_and_the_node_alone_is_not_believed() {
+fn continues_without_a_node_and_rejects_that_node_alone() {
     let mut nodes = Nodes::new(2, 1);
     let (mut engine, _) = nodes.claimed(1);
     fill(&mut nodes, &mut engine, 1);
@@ -350,7 +350,7 @@ fn of_three_nodes_two_are_enough_and_one_is_not() {
 }
 
 #[test]
-fn a_volume_has_one_key_and_one_shape_and_is_forgotten_when_it_is_told() {
+fn keeps_one_key_and_geometry_per_volume_until_forgotten() {
     let mut nodes = Nodes::new(2, 1);
     let (mut engine, _) = nodes.claimed(1);
     fill(&mut nodes, &mut engine, 1);
@@ -447,7 +447,7 @@ fn calls_of_a_mount_that_lost_its_volume_are_refused() {
 }
 
 #[test]
-fn a_volume_is_made_when_all_nodes_answer_and_two_of_one_name_are_not_mixed() {
+fn creates_a_volume_only_if_all_nodes_reply() {
     let mut nodes = Nodes::new(2, 1);
     let off = nodes.nodes[1].take();
     let refused = nodes.claim(config(2), &volume(1)).err().unwrap().to_string();

@@ -91,7 +91,7 @@ fn a_node_that_was_lost_is_a_member_again_and_alone_enough() {
 }
 
 #[test]
-fn nodes_are_lost_and_taken_in_again_at_any_moment_and_no_page_is_garbled() {
+fn preserves_pages_while_nodes_are_lost_and_readmitted() {
     for seed in seeds(1..13) {
         println!("seed {seed}");
         let count = 2 + seed as usize % 2;
@@ -134,7 +134,7 @@ fn nodes_are_lost_and_taken_in_again_at_any_moment_and_no_page_is_garbled() {
 }
 
 #[test]
-fn whoever_is_believed_while_a_node_is_taken_in_knows_all_that_was_told() {
+fn restores_confirmed_metadata_while_a_node_joins() {
     let (mut believed, mut refused) = ([0; 4], 0);
     for turns in 0..40 {
         // The set of nodes that reply.
@@ -183,7 +183,7 @@ fn whoever_is_believed_while_a_node_is_taken_in_knows_all_that_was_told() {
 }
 
 #[test]
-fn a_mount_goes_on_or_another_one_is_believed_but_never_both() {
+fn continues_a_mount_or_admits_another_but_never_both() {
     let (mut goes_on, mut believed) = (0, 0);
     for turns in 0..30 {
         let mut nodes = Nodes::new(2, 1);

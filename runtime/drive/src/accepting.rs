@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loop_rests_for_a_shortage_and_not_for_a_connection_that_is_gone() {
+    fn pauses_accepting_for_a_shortage_not_for_a_lost_connection() {
         let mut rest = AcceptRest::new("test");
         assert!(!rest.goes_on_after(&Errno::WOULDBLOCK.into()) && rest.left().is_none() && !rest.is_over());
         for gone in [Errno::CONNABORTED, Errno::PROTO, Errno::HOSTUNREACH, Errno::INTR] {

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn sleeps_at_once_under_contention_unless_told_to_poll() {
+    fn sleeps_at_once_under_contention_unless_set_to_poll() {
         for (waiting, turns) in [
             (Waiting::Busy, usize::MAX),
             (Waiting::EventBatch, 0),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_turns_that_are_ended_are_over_unless_they_never_end() {
+    fn ends_idle_turns_on_request_unless_busy_polling() {
         for waiting in [Waiting::EventBatch, Waiting::NaiveHybrid, Waiting::Adaptive { max_retry: 120 }] {
             let mut turns = idle_turns(waiting);
             turns.end();

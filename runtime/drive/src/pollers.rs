@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_covered_is_woken_by_a_poller_alone() {
+    fn wakes_a_covered_thread_by_a_poller_alone() {
         let pollers = pollers(NEVER, || false);
         let [by_events, covered] = exchange(&pollers, 2_000);
         assert_eq!(by_events, 0);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_poller_without_news_leaves_all_and_sleeps_and_nothing_is_slept_through() {
+    fn releases_covered_threads_before_an_idle_poller_sleeps() {
         for (quiet, is_crowded) in [(Duration::ZERO, (|| false) as fn() -> bool), (NEVER, || true)] {
             let pollers = pollers(quiet, is_crowded);
             assert!(exchange(&pollers, 500)[0] > 0);

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_often_is_told_once_and_counted() {
+    fn reports_a_frequent_event_once_and_counts_it() {
         let mut seldom = Seldom::default();
         assert_eq!(seldom.count(), Some(1));
         assert_eq!((seldom.count(), seldom.count()), (None, None));

@@ -67,7 +67,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_is_left_wakes_and_costs_nothing_while_the_thread_is_awake() {
+    fn wakes_a_sleeping_receiver_and_writes_nothing_while_awake() {
         const ROUNDS: u32 = 2_000;
         let (sleeper, left) = (Arc::new(Sleeper::new().unwrap()), Arc::new(AtomicU32::new(0)));
         let timed_out = Arc::new(AtomicBool::new(false));

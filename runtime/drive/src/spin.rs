@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_keeps_missing_becomes_none_and_comes_back_with_short_waits() {
+    fn stops_unsuccessful_spinning_and_resumes_with_short_waits() {
         let long = Duration::from_millis(1);
         assert!(after([long; 10]) < SHORTEST);
         assert!(

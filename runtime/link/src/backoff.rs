@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delays_stay_under_a_doubling_ceiling_and_repeat_with_the_seed() {
+    fn bounds_delays_by_a_doubling_ceiling_and_repeats_by_seed() {
         let new = || Backoff::new(Duration::from_millis(1), Duration::from_millis(100), 7);
         let (mut a, mut b) = (new(), new());
         for attempt in 0..70u32 {

@@ -189,7 +189,7 @@ fn a_pair_is_drained_by_a_message_that_came_before_its_end() {
 }
 
 #[test]
-fn unsignalled_requests_are_known_to_have_ended_when_the_pair_is_drained() {
+fn completes_unsignalled_requests_when_a_pair_is_drained() {
     let (_nic, [mut a, b]) = connections(Transport::Rc);
     let pieces = [a.piece(0, 8)];
     let grant = b.region.remote();
@@ -261,7 +261,7 @@ fn datagrams_go_to_several_peers_into_shared_receives() {
 }
 
 #[test]
-fn what_is_taken_away_from_datagrams_is_kept_until_nothing_names_it() {
+fn keeps_detached_memory_and_peers_until_requests_complete() {
     let nic = Nic::open(&SoftNic::new()).unwrap();
     let mut ends = [0, 1].map(|_| end(&nic, |cq| Datagrams::new(&nic, cq, CONFIG, None).unwrap()));
     ends.iter_mut().for_each(|end| end.qp.start().unwrap());
@@ -328,7 +328,7 @@ fn receives_that_stay_posted_keep_their_own_memory_and_no_other() {
 }
 
 #[test]
-fn a_datagram_pair_drains_also_when_its_destinations_were_taken_away() {
+fn drains_a_datagram_pair_after_its_destinations_were_removed() {
     let nic = Nic::open(&SoftNic::new()).unwrap();
     let mut ends = [0, 1].map(|_| end(&nic, |cq| Datagrams::new(&nic, cq, CONFIG, None).unwrap()));
     ends.iter_mut().for_each(|end| end.qp.start().unwrap());

@@ -58,7 +58,7 @@ const CALLS: u64 = 1_000;
 const FEW: u64 = CALLS / 10;
 
 #[test]
-fn a_direct_call_allocates_what_its_messages_need_and_its_methods_future() {
+fn allocates_only_for_messages_and_the_method_future() {
     // At each end the received payload; at the server also prost's buffer for the response and the future of the
     // method.
     let nic = || Nic::open(&SoftNic::new()).unwrap();

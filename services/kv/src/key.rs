@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_spread_evenly_over_partitions_and_over_the_buckets_of_one_partition() {
+    fn spreads_keys_evenly_over_partitions_and_buckets() {
         let router = Router::new(HashSeed::default(), 4);
         let (mut owners, mut buckets) = ([0u32; 4], [0u32; 16]);
         for i in 0..40_000u32 {

@@ -57,12 +57,12 @@ fn a_window_of_requests_is_answered_each_for_itself() {
 }
 
 #[test]
-fn a_client_goes_on_with_a_server_that_was_started_again() {
+fn reconnects_a_client_to_a_restarted_server() {
     of_all_schemes!(goes_on_after_a_restart);
 }
 
 #[test]
-fn calls_that_no_client_makes_are_refused_and_the_store_goes_on() {
+fn rejects_invalid_calls_and_keeps_serving() {
     of_all_schemes!(garbage_is_refused);
 }
 
@@ -132,7 +132,7 @@ fn a_get_at_three_quarters_takes_less_than_three_reads() {
 }
 
 #[test]
-fn a_get_of_a_neighbourhood_takes_one_read_and_one_more_of_a_value_elsewhere() {
+fn reads_an_inline_value_in_one_read_and_another_in_two() {
     const KEYS: u32 = 1_000;
     for (inline_bytes, reads_each) in [(16, 1), (0, 2)] {
         let server = server::<Farm>(BypassConfig::default().inline_bytes(inline_bytes));
@@ -153,7 +153,7 @@ fn a_get_of_a_neighbourhood_takes_one_read_and_one_more_of_a_value_elsewhere() {
 }
 
 #[test]
-fn a_full_neighbourhood_is_no_error_and_its_further_keys_take_one_read_more() {
+fn chains_keys_of_a_full_neighbourhood_at_one_more_read() {
     // Six entries are one neighbourhood, which has one block.
     let server = server::<Farm>(BypassConfig::default().entries(6).inline_bytes(16));
     let mut store = client::<Farm>(&server);
@@ -180,7 +180,7 @@ fn a_full_neighbourhood_is_no_error_and_its_further_keys_take_one_read_more() {
 }
 
 #[test]
-fn a_client_of_another_kind_of_store_is_told_so() {
+fn rejects_a_client_of_another_store_type() {
     let server = server::<Pilaf>(BypassConfig::default());
     let address = server.address().to_string();
     let refused = BypassClient::<Farm>::connect(&SoftNic::new(), &address, BypassClient::<Farm>::options())

@@ -175,7 +175,7 @@ fn kills<S: Scheme>() {
 }
 
 #[test]
-fn what_is_read_of_a_server_that_is_killed_is_whole_and_the_next_life_goes_on() {
+fn returns_complete_values_of_a_killed_server_and_its_successor() {
     kills::<Pilaf>();
     kills::<Farm>();
 }

@@ -96,7 +96,7 @@ fn every_operation_reaches_the_owner_of_its_key() {
 }
 
 #[test]
-fn many_records_go_in_and_come_out_with_several_calls_outstanding() {
+fn loads_and_reads_many_records_with_several_calls_outstanding() {
     let server = serve("127.0.0.1:0", &[(0, 2), (1, 2)], true);
     let mut store = client(&server);
     let records: Vec<(String, String)> =

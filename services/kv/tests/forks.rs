@@ -29,7 +29,7 @@ fn server() -> KvServer {
 }
 
 #[test]
-fn a_store_client_refuses_in_a_forked_child_and_goes_on_in_its_parent() {
+fn rejects_a_store_client_in_a_forked_child_only() {
     let server = server();
     let address = server.rpc_address().unwrap().to_string();
     let mut by_rpc = Some(KvClient::connect(&SoftNic::new(), &address, &ClientOptions::default()).unwrap());
@@ -51,7 +51,7 @@ fn a_store_client_refuses_in_a_forked_child_and_goes_on_in_its_parent() {
 }
 
 #[test]
-fn calls_under_way_end_in_a_forked_child_and_go_on_in_its_parent() {
+fn ends_calls_in_flight_in_a_forked_child_only() {
     let server = server();
     let address = server.rpc_address().unwrap().to_string();
     let mut client = Client::connect(&SoftNic::new(), address, ClientOptions::default()).unwrap();
@@ -73,7 +73,7 @@ fn calls_under_way_end_in_a_forked_child_and_go_on_in_its_parent() {
 }
 
 #[test]
-fn a_dispatcher_is_of_the_parent_and_its_requesters_refuse_in_a_forked_child() {
+fn rejects_requesters_in_a_forked_child_only() {
     let server = server();
     let servers = [ServerThread { address: server.rpc_address().unwrap().to_string(), thread: 0 }];
     let dispatcher = Dispatcher::start(&SoftNic::new(), &servers, ClientOptions::default()).unwrap();

@@ -304,7 +304,7 @@ fn connections_of_all_threads_are_listed() {
 }
 
 #[test]
-fn a_client_that_does_not_read_is_not_read_from_and_loses_nothing() {
+fn stops_reading_from_a_client_that_does_not_read() {
     for threads in [1, 2] {
         let server = Server::start(threads, FrontEndConfig::default());
         server.client().set(b"big", &vec![b'v'; 100_000]).unwrap();
@@ -403,7 +403,7 @@ fn quit_and_protocol_violations_close_the_connection() {
 }
 
 #[test]
-fn connections_over_the_limit_are_told_so() {
+fn reports_the_connection_limit_to_further_clients() {
     let server = Server::start(1, FrontEndConfig { connections_max: 2, ..FrontEndConfig::default() });
     let (mut first, mut second) = (server.client(), server.client());
     first.set(b"a", b"x").unwrap();
@@ -423,7 +423,7 @@ fn connections_over_the_limit_are_told_so() {
 }
 
 #[test]
-fn the_descriptor_tells_when_to_poll() {
+fn signals_on_its_descriptor_when_to_poll() {
     let listener = Listener::tcp("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.tcp_address().unwrap();
     let mut front_end = FrontEnd::bind(vec![listener], 1, &FrontEndConfig::default()).unwrap().remove(0);

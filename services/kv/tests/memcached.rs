@@ -244,7 +244,7 @@ fn malformed_lines() {
 }
 
 #[test]
-fn a_value_over_the_limit_is_swallowed_and_the_one_it_was_to_overwrite_is_gone() {
+fn discards_an_oversized_value_and_the_one_it_replaces() {
     const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
     let mut partition = store();
     let (most, more) = ("m".repeat(VALUE_MAX_BYTES), "M".repeat(VALUE_MAX_BYTES + 1));
@@ -402,7 +402,7 @@ fn metadump_lists_every_live_item_once() {
 }
 
 #[test]
-fn whoever_sets_the_wall_clock_expires_nothing() {
+fn expires_nothing_when_the_wall_clock_is_set() {
     let mut partition = store();
     let stored = "set relative 0 60 1\r\nx\r\nset absolute 0 10000060 1\r\nx\r\nset endless 0 0 1\r\nx\r\n";
     let (now_ms, hour_ms) = (10_000_000_000, 3_600_000);

@@ -26,7 +26,7 @@ fn socket(name: &str) -> PathBuf {
 }
 
 #[test]
-fn both_front_ends_of_one_and_of_several_partitions_lead_to_the_same_store() {
+fn serves_one_store_at_both_front_ends_with_any_partitions() {
     for partitions in [1, 3] {
         let server = builder("both").partitions(partitions).start().unwrap();
         let mut tcp = Client::connect_tcp(server.tcp_addresses()[0]).unwrap();
@@ -65,7 +65,7 @@ fn call(client: &mut RpcClient, request: Request<'_>) -> Result<Vec<u8>, CallErr
 }
 
 #[test]
-fn rpc_and_memcached_clients_of_several_partitions_see_the_same_store() {
+fn serves_one_store_to_rpc_and_memcached_clients() {
     for partitions in [1, 3] {
         let server = builder("rpc").partitions(partitions).rpc(any_port(), &SoftNic::new()).start().unwrap();
         let mut tcp = Client::connect_tcp(server.tcp_addresses()[0]).unwrap();

@@ -365,7 +365,7 @@ fn a_full_bucket_evicts_exactly_its_least_recently_used_item() {
 }
 
 #[test]
-fn the_limit_is_kept_and_every_allowed_size_finds_room_under_churn() {
+fn keeps_the_memory_limit_and_fits_every_size_under_churn() {
     let seed = 7;
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let limit_bytes = 2 << 20;
@@ -494,7 +494,7 @@ fn stale_items_are_served_and_one_caller_wins() {
 }
 
 #[test]
-fn a_lowered_limit_is_kept_and_every_allowed_size_still_finds_room() {
+fn keeps_a_lowered_limit_and_still_fits_every_size() {
     let mut store = partition(4 << 20, 512, true);
     let fill = |store: &mut Partition| {
         for n in 0..8_000u32 {

@@ -93,7 +93,7 @@ fn counters_touch_cas_and_stats_over_the_wire() {
 }
 
 #[test]
-fn a_key_of_another_partition_is_refused_and_nothing_is_executed() {
+fn rejects_a_key_of_another_partition_without_executing() {
     let mut services: Vec<Service> = (0..4).map(|partition| service_of(partition, 4)).collect();
     let pong = decode_pong(&call(&mut services[2], &Request::Ping, NOW_MS)).unwrap();
     assert_eq!((pong.partition, pong.partitions, pong.value_max_bytes), (2, 4, 100_000));

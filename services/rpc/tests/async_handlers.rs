@@ -188,7 +188,7 @@ async fn errors_and_panics_of_futures_are_typed() {
 }
 
 #[tokio::test]
-async fn a_future_is_dropped_when_nobody_waits_for_it() {
+async fn drops_an_unawaited_future() {
     let service = Service::new();
     let server = service.serve();
     let client = connect(&server, ClientOptions::default()).await;

@@ -45,7 +45,7 @@ fn profile_for(preset: &str) -> LinkProfile {
 }
 
 #[test]
-fn a_client_that_was_told_nothing_chooses_and_says_why() {
+fn chooses_a_preset_by_itself_and_reports_the_reason() {
     let server = server();
     let mut client = connect(&server, ClientOptions::default()).unwrap();
     let decision = client.decision().unwrap();
@@ -76,7 +76,7 @@ fn a_client_chooses_by_the_profile_that_it_is_given() {
 }
 
 #[test]
-fn what_the_server_does_not_offer_gives_way_to_the_nearest_that_it_does() {
+fn falls_back_to_the_nearest_preset_that_the_server_offers() {
     let fallbacks = [
         ("rf-rpc", &["send-send", "fetch"][..], "fetch"),
         ("rf-rpc", &["rdma-memcached", "server-reply"], "server-reply"),

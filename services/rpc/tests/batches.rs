@@ -93,7 +93,7 @@ fn each_has_its_own_result<P: Path>() {
 }
 
 #[test]
-fn calls_of_a_batch_travel_in_one_message_and_each_has_its_own_result() {
+fn sends_a_batch_in_one_message_and_returns_each_result() {
     each_has_its_own_result::<FetchThenReply>();
     each_has_its_own_result::<Fetch>();
     each_has_its_own_result::<ServerReply>();
@@ -105,7 +105,7 @@ fn calls_of_a_batch_travel_in_one_message_and_each_has_its_own_result() {
 }
 
 #[test]
-fn a_batch_is_sent_when_it_is_full_or_long_or_has_waited_or_on_request() {
+fn sends_a_batch_when_full_long_old_or_requested() {
     let mut world = World::new();
     let batch = BatchConfig::fixed(10).bytes_max(100).wait_us(1_000);
     let mut client = client::<ServerReply>(&mut world, batch);
@@ -138,7 +138,7 @@ fn a_batch_is_sent_when_it_is_full_or_long_or_has_waited_or_on_request() {
 }
 
 #[test]
-fn a_call_longer_than_a_batch_may_be_is_sent_by_itself_and_behind_those_before_it() {
+fn sends_an_oversized_call_alone_and_in_order() {
     let mut world = World::new();
     let mut client = client::<FetchThenReply>(&mut world, BatchConfig::fixed(16));
     let before = sent(&client, (0, 0));
@@ -153,7 +153,7 @@ fn a_call_longer_than_a_batch_may_be_is_sent_by_itself_and_behind_those_before_i
 }
 
 #[test]
-fn results_of_a_batch_may_be_longer_than_a_slot_and_only_the_one_too_long_is_refused() {
+fn rejects_only_the_oversized_result_of_a_batch() {
     let mut world = World::with(ResponderConfig::default().result_bytes_max(100_000));
     let mut client = client::<FetchThenReply>(&mut world, BatchConfig::fixed(6));
     let lengths = [10u32, 3_000, 4_090, 60_000, 90_000, 33];
@@ -210,7 +210,7 @@ fn anything_is_lost<P: Path>() {
 }
 
 #[test]
-fn a_call_that_was_given_up_has_no_outcome_and_a_batch_of_them_is_not_sent() {
+fn drops_cancelled_calls_and_batches_of_them() {
     let mut world = World::new();
     let mut client = client::<ServerReply>(&mut world, BatchConfig::fixed(4));
     let executed = world.server.handler().executed;
@@ -267,7 +267,7 @@ fn calls_of_a_batch_end_at_the_earliest_of_their_deadlines() {
 }
 
 #[test]
-fn of_a_server_that_restarted_sent_batches_are_unknown_and_gathered_calls_go_to_the_new_one() {
+fn sends_only_gathered_calls_to_a_restarted_server() {
     let mut world = World::new();
     let mut client = client::<FetchThenReply>(&mut world, BatchConfig::fixed(2));
     let sent = [b"a", b"b"].map(|payload| submit(&world, &mut client, ECHO, payload));
@@ -297,7 +297,7 @@ fn of_a_server_that_restarted_sent_batches_are_unknown_and_gathered_calls_go_to_
 }
 
 #[test]
-fn as_many_batches_are_under_way_as_the_window_has_slots() {
+fn limits_batches_in_flight_to_the_window() {
     let mut world = World::new();
     let mut client = client::<Fetch>(&mut world, BatchConfig::fixed(3));
     let window = usize::from(CallerConfig::default().plan.geometry.window);

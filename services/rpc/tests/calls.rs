@@ -54,7 +54,7 @@ fn echo_of_all_sizes_by_notices() {
 }
 
 #[test]
-fn results_longer_than_the_fetch_take_a_second_read_and_no_third() {
+fn reads_long_results_in_two_reads() {
     second_reads::<FetchThenReply>();
     second_reads::<Fetch>();
 }
@@ -129,7 +129,7 @@ fn many_outstanding_calls_by_notices() {
 
 /// A notice contains the length of its result, so one READ fetches all of it, and no READ finds nothing.
 #[test]
-fn a_result_that_was_told_of_takes_one_read_whatever_its_length() {
+fn reads_an_announced_result_in_one_read() {
     let mut world = World::new();
     let mut client = world.client_with::<BySend<NoticeThenFetch>>(CallerConfig::default().fetch_bytes(128));
     for (calls, size) in (1..).zip([0, 96, 97, 4_000u32]) {
@@ -188,7 +188,7 @@ fn one_is_stalled<P: Path>() {
 }
 
 #[test]
-fn mailboxes_begin_at_different_lines_of_their_pages_and_many_count_for_several_looks() {
+fn spreads_mailboxes_over_cache_lines_and_polls_them_in_parts() {
     let mut world = World::new();
     let clients: Vec<Caller<Fetch>> = (0..64).map(|_| world.client()).collect();
     let line = |client: &Caller<Fetch>| client.last_welcome().unwrap().grants.messages.addr % 4_096;

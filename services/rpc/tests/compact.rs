@@ -60,7 +60,7 @@ fn calls_keep_their_numbers_without_carrying_them() {
 }
 
 #[test]
-fn a_call_given_up_before_it_was_sent_leaves_a_gap_in_the_numbers() {
+fn skips_the_number_of_a_call_cancelled_before_sending() {
     let mut world = World::new();
     let mut client = world.client::<ServerReply>();
     call(&mut world, &mut client, ECHO, b"known", 0);
@@ -112,7 +112,7 @@ fn a_session_goes_on<P: Path>() {
 }
 
 #[test]
-fn a_session_goes_on_with_compact_requests_over_the_next_connection() {
+fn resumes_a_session_with_compact_requests_after_a_reconnect() {
     a_session_goes_on::<FetchThenReply>();
     a_session_goes_on::<ServerReply>();
     a_session_goes_on::<OverUc<ServerReply>>();

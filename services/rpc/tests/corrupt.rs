@@ -226,7 +226,7 @@ fn results_that_stay_corrupt<P: Path>() {
 }
 
 #[test]
-fn a_result_whose_checksum_never_matches_ends_its_call_and_no_other() {
+fn fails_only_the_call_whose_checksum_never_matches() {
     results_that_stay_corrupt::<FetchThenReply>();
     results_that_stay_corrupt::<Fetch>();
     results_that_stay_corrupt::<ServerReply>();
@@ -239,7 +239,7 @@ fn a_result_whose_checksum_never_matches_ends_its_call_and_no_other() {
 
 /// The client's requests, or the replies to them, are lost: no other corrupt result arrives.
 #[test]
-fn a_corrupt_result_over_uc_counts_once_however_often_it_is_asked_for() {
+fn counts_a_corrupt_uc_result_once_despite_repeated_requests() {
     let nic = Nic::open(&farcall_softnic::SoftNic::new()).unwrap();
     let config = CallerConfig::default().checksum(true);
     let mut client = Caller::<OverUc<ServerReply>>::new(nic.clone(), config).unwrap();
@@ -279,7 +279,7 @@ fn ending<P: Path>(client: &mut Caller<P>, server: &mut Corrupt, mut now: Nanos)
 }
 
 #[test]
-fn a_result_that_is_impossible_ends_the_connection_and_not_the_program() {
+fn ends_the_connection_for_an_impossible_result() {
     fn check<P: Path>() {
         let nic = Nic::open(&farcall_softnic::SoftNic::new()).unwrap();
         let mut client = Caller::<P>::new(nic.clone(), CallerConfig::default()).unwrap();
@@ -322,7 +322,7 @@ fn a_notice_with_a_wrong_length_costs_a_read_at_most() {
 }
 
 #[test]
-fn what_was_told_of_too_early_is_read_again_until_it_is_there() {
+fn rereads_a_result_that_was_announced_too_early() {
     let (mut client, mut server, mut now) = told();
     server.tell(Seq::FIRST, 16);
     client.submit(support::ECHO, b"", CallOptions::default(), now).unwrap();
@@ -341,7 +341,7 @@ fn what_was_told_of_too_early_is_read_again_until_it_is_there() {
 }
 
 #[test]
-fn a_notice_of_a_message_that_waits_for_none_ends_the_connection() {
+fn ends_the_connection_for_an_unexpected_notice() {
     fn check(tell: impl Fn(&mut Corrupt)) {
         let (mut client, mut server, now) = told();
         for _ in 0..2 {

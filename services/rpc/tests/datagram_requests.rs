@@ -103,7 +103,7 @@ fn until(world: &mut World, executed: u64, repeated: u64, strangers: u64) {
 }
 
 #[test]
-fn what_another_than_the_client_sends_is_dropped_counted_and_never_executed() {
+fn drops_and_counts_requests_of_another_sender() {
     let mut world = World::new();
     let mut rogue = Rogue::connect(&mut world);
     let mut stranger = Sender::new(&world.nic);
@@ -134,7 +134,7 @@ fn what_another_than_the_client_sends_is_dropped_counted_and_never_executed() {
 }
 
 #[test]
-fn requests_as_datagrams_are_executed_once_and_in_order_however_they_come() {
+fn executes_datagram_requests_once_and_in_order() {
     let mut world = World::new();
     let mut rogue = Rogue::connect(&mut world);
     for seq in [3, 2, 16, 3] {
@@ -169,7 +169,7 @@ fn a_request_from_before_the_window_is_not_answered_again() {
 }
 
 #[test]
-fn what_an_earlier_datagram_left_in_a_receive_completes_no_other() {
+fn ignores_stale_bytes_of_an_earlier_datagram() {
     let mut world = World::new();
     let mut rogue = Rogue::connect(&mut world);
     let request = rogue.header(1);
@@ -185,7 +185,7 @@ fn what_an_earlier_datagram_left_in_a_receive_completes_no_other() {
 }
 
 #[test]
-fn a_client_that_sends_too_much_keeps_no_receives_from_the_others() {
+fn keeps_receives_for_others_when_a_client_floods() {
     let mut world = World::new();
     let mut rogue = Rogue::connect(&mut world);
     let mut client = world.client::<UdRpc>();
@@ -204,7 +204,7 @@ fn a_client_that_sends_too_much_keeps_no_receives_from_the_others() {
 }
 
 #[test]
-fn a_request_whose_checksum_does_not_match_is_dropped_and_the_next_copy_executed() {
+fn drops_a_corrupt_request_and_executes_its_next_copy() {
     let mut world = World::new();
     let mut rogue = Rogue::connect_with(&mut world, |hello| hello.features |= Features::CHECKSUM);
     let header = rogue.header(1);
@@ -218,7 +218,7 @@ fn a_request_whose_checksum_does_not_match_is_dropped_and_the_next_copy_executed
 }
 
 #[test]
-fn what_breaks_the_protocol_is_answered_and_ends_its_senders_connection_only() {
+fn ends_only_the_connection_that_violates_the_protocol() {
     let mut world = World::new();
     let mut rogue = Rogue::connect(&mut world);
     let mut client = world.client::<UdRpc>();
@@ -235,7 +235,7 @@ fn what_breaks_the_protocol_is_answered_and_ends_its_senders_connection_only() {
 }
 
 #[test]
-fn datagrams_of_an_earlier_connection_are_a_strangers() {
+fn drops_datagrams_of_an_earlier_connection() {
     let mut world = World::new();
     let mut rogue = Rogue::connect(&mut world);
     rogue.send(1);

@@ -78,7 +78,7 @@ fn what_another_than_the_server_sends_is_dropped_and_counted() {
 }
 
 #[test]
-fn results_as_datagrams_are_taken_once_and_in_order_however_they_come() {
+fn delivers_datagram_results_once_and_in_order() {
     let mut world = World::new();
     let (mut client, key, mut sender) = client_and_sender(&mut world);
     let calls: Vec<CallId> =
@@ -105,7 +105,7 @@ fn results_as_datagrams_are_taken_once_and_in_order_however_they_come() {
 }
 
 #[test]
-fn what_an_earlier_datagram_left_in_a_receive_completes_no_other() {
+fn ignores_stale_bytes_of_an_earlier_datagram() {
     let mut world = World::new();
     let (mut client, key, mut sender) = client_and_sender(&mut world);
     // Complete, but not for a message in flight.
@@ -136,7 +136,7 @@ fn a_client_that_names_no_queue_pair_for_datagrams_is_refused() {
 }
 
 #[test]
-fn a_session_whose_results_are_longer_than_a_datagram_goes_on_without_them() {
+fn resumes_without_datagrams_if_results_are_too_long() {
     let mut world = World::new();
     let mut client = world.client::<OverUc<ServerReply>>();
     assert_eq!(world.call(&mut client, ECHO, b"x").unwrap(), b"x");

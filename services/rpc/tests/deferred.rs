@@ -57,7 +57,7 @@ fn neighbours_are_not_held<P: Path>() {
 }
 
 #[test]
-fn a_call_that_is_answered_later_does_not_hold_its_neighbours_under_any_preset() {
+fn serves_other_calls_during_a_deferred_one() {
     neighbours_are_not_held::<FetchThenReply>();
     neighbours_are_not_held::<Fetch>();
     neighbours_are_not_held::<ServerReply>();
@@ -172,7 +172,7 @@ fn more_than_the_limit_is_refused_in_words_and_counted() {
 }
 
 #[test]
-fn a_client_that_cannot_collect_is_never_told_to() {
+fn defers_no_call_of_a_client_that_cannot_collect() {
     let mut world = World::new();
     let mut client = Caller::<ServerReply>::new(world.nic.clone(), CallerConfig::default()).unwrap();
     let mut hello = client.hello().unwrap();
@@ -196,7 +196,7 @@ fn wait_for_cancellation<P: Path>(world: &mut World, client: &mut Caller<P>) {
 }
 
 #[test]
-fn a_handler_learns_that_nobody_waits_for_its_answer() {
+fn notifies_a_handler_when_its_call_is_abandoned() {
     let mut world = World::new();
     let mut client = world.client::<FetchThenReply>();
     // Cancelled by the client.
@@ -235,7 +235,7 @@ fn a_handler_learns_that_nobody_waits_for_its_answer() {
 }
 
 #[test]
-fn who_awaits_the_cancellation_is_woken() {
+fn wakes_a_task_that_awaits_the_cancellation() {
     let mut world = World::new();
     let mut client = world.client::<FetchThenReply>();
     let call = submit(&world, &mut client, LATER, b"");
@@ -254,7 +254,7 @@ fn who_awaits_the_cancellation_is_woken() {
 
 /// The client receives the wake-up for an answer over the connection that is open then.
 #[test]
-fn who_waits_is_woken_over_a_later_connection() {
+fn wakes_a_waiting_client_over_a_later_connection() {
     let mut world = World::new();
     let mut client = world.client::<ServerReply>();
     let call = submit(&world, &mut client, LATER, b"later");
@@ -290,7 +290,7 @@ fn survives_a_reconnect<P: Path>() {
 }
 
 #[test]
-fn a_call_under_way_survives_a_reconnect_and_is_not_executed_twice() {
+fn executes_a_deferred_call_once_across_a_reconnect() {
     survives_a_reconnect::<FetchThenReply>();
     survives_a_reconnect::<ServerReply>();
     survives_a_reconnect::<BySend<SendReply>>();
@@ -412,7 +412,7 @@ fn who_waits_is_woken<P: Path>(is_lossy: bool) {
 }
 
 #[test]
-fn who_waits_for_an_answer_is_woken_and_need_not_ask_under_any_preset() {
+fn wakes_a_waiting_client_under_every_preset() {
     who_waits_is_woken::<FetchThenReply>(false);
     who_waits_is_woken::<ServerReply>(false);
     who_waits_is_woken::<ByByte<ServerReply>>(false);
@@ -477,7 +477,7 @@ fn a_server_and_a_client_that_sleep_are_woken_by_an_answer() {
 
 /// An answer that precedes the client's push request also causes a wake-up.
 #[test]
-fn an_answer_before_the_client_sleeps_is_told_of() {
+fn wakes_a_client_for_a_reply_sent_before_it_sleeps() {
     let mut world = World::new();
     let mut client = world.client::<Fetch>();
     let call = submit(&world, &mut client, LATER, b"before");
@@ -498,7 +498,7 @@ fn an_answer_before_the_client_sleeps_is_told_of() {
 /// A continuous series of answers to many concurrent calls causes at most as many wake-ups as collect requests, so
 /// that a wake-up always finds a receive.
 #[test]
-fn a_client_is_told_once_for_a_question() {
+fn notifies_a_client_at_most_once_per_request() {
     let mut world = World::new();
     let mut client = world.client::<BySend<SendReply>>();
     let (mut begun, mut ended) = (0, 0);
@@ -537,7 +537,7 @@ fn connect_to_earlier<P: Path>(world: &mut World) -> Caller<P> {
 /// With a server of an earlier version: at most one request per ten milliseconds within a second, in addition to the
 /// first ones.
 #[test]
-fn who_is_not_told_asks_ever_more_rarely() {
+fn polls_an_earlier_server_at_growing_intervals() {
     let mut world = World::new();
     let mut client = connect_to_earlier::<FetchThenReply>(&mut world);
     submit(&world, &mut client, LATER, b"");

@@ -22,7 +22,7 @@ fn executed(world: &mut World) -> u64 {
 }
 
 #[test]
-fn a_message_that_no_byte_tells_of_waits_for_a_wake_up() {
+fn executes_an_unannounced_message_only_after_a_wake_up() {
     let mut world = World::new();
     let mut client = Rogue::connect(&mut world, "l5");
     assert_eq!(executed(&mut world), 1, "one that was told of");
@@ -34,7 +34,7 @@ fn a_message_that_no_byte_tells_of_waits_for_a_wake_up() {
 }
 
 #[test]
-fn a_byte_that_comes_before_its_message_is_believed_until_that_is_there() {
+fn retains_an_early_announcement_until_its_message_arrives() {
     let mut world = World::new();
     let mut client = Rogue::connect(&mut world, "l5");
     client.tell(0, &[client.seq.0 as u8]);
@@ -46,7 +46,7 @@ fn a_byte_that_comes_before_its_message_is_believed_until_that_is_there() {
 
 /// On one host, and with the key also on any RNIC, a client that may write one byte can also write those of others.
 #[test]
-fn bytes_that_a_client_writes_for_others_cost_looks_and_lose_no_call() {
+fn loses_no_call_for_announcements_forged_by_a_client() {
     let mut world = World::new();
     let mut rogue = Rogue::connect(&mut world, "l5");
     let mut honest: Vec<Caller<L5>> = (0..9).map(|_| world.client()).collect();
@@ -66,7 +66,7 @@ fn bytes_that_a_client_writes_for_others_cost_looks_and_lose_no_call() {
 }
 
 #[test]
-fn many_clients_come_and_go_beside_others_and_each_gets_its_own_answer() {
+fn returns_each_client_its_own_reply_while_others_come_and_go() {
     let mut world = World::new();
     let mut clients: Vec<(ConnectionId, Caller<L5>)> = Vec::new();
     let mut plain = world.client::<ServerReply>();

@@ -108,7 +108,7 @@ fn take(requester: &mut Requester, expected: &mut Vec<(CallId, Vec<u8>)>) {
 }
 
 #[test]
-fn calls_of_all_threads_go_over_one_connection_to_each_server_thread() {
+fn shares_one_connection_per_server_thread_among_threads() {
     for preset in PRESETS {
         calls_of_all_threads(ClientOptions::preset(preset.name).unwrap());
     }
@@ -193,7 +193,7 @@ fn a_server_that_comes_back_is_connected_to_again() {
 }
 
 #[test]
-fn a_dispatcher_that_ends_wakes_those_who_wait() {
+fn wakes_waiting_requesters_when_a_dispatcher_ends() {
     let world = World::new(1);
     let dispatcher = world.dispatcher(1, ClientOptions::default());
     let mut requester = dispatcher.requester(2).unwrap();
@@ -212,7 +212,7 @@ fn a_dispatcher_that_ends_wakes_those_who_wait() {
 }
 
 #[test]
-fn a_requester_that_goes_disturbs_nobody() {
+fn serves_others_after_a_requester_is_dropped() {
     let world = World::new(1);
     let dispatcher = world.dispatcher(1, ClientOptions::default());
     let mut stays = dispatcher.requester(1).unwrap();

@@ -21,7 +21,7 @@ fn status_of(result: Result<Vec<u8>, CallError>) -> wire::Status {
 }
 
 #[test]
-fn a_panic_is_an_error_reply_and_the_server_goes_on() {
+fn reports_a_panic_as_an_error_and_keeps_serving() {
     let mut world = World::new();
     let mut client = fetching(&mut world);
     let error = world.call(&mut client, PANIC, b"").unwrap_err();
@@ -60,7 +60,7 @@ fn requests_and_results_beyond_the_limits_are_clear_errors() {
 }
 
 #[test]
-fn a_call_whose_deadline_passes_before_it_is_sent_is_not_executed() {
+fn skips_a_call_whose_deadline_expires_before_sending() {
     let mut world = World::new();
     let mut client = fetching(&mut world);
     client.break_off(Broken::Closed);
@@ -74,7 +74,7 @@ fn a_call_whose_deadline_passes_before_it_is_sent_is_not_executed() {
 }
 
 #[test]
-fn a_deadline_that_passes_after_sending_leaves_the_outcome_unknown_and_the_slot_is_drained() {
+fn reports_an_unknown_outcome_for_a_deadline_after_sending() {
     let mut world = World::new();
     let mut client = fetching(&mut world);
     let options = CallOptions { deadline: Some(world.now() + Duration::from_micros(5)), trace_id: 0 };
@@ -187,7 +187,7 @@ fn calls_are_executed_at_most_once_across_a_reconnect() {
 }
 
 #[test]
-fn what_the_server_executed_before_the_break_is_answered_from_its_slot() {
+fn returns_the_stored_response_after_a_reconnect() {
     let mut world = World::new();
     let mut client = fetching(&mut world);
     client.submit(ECHO, b"once", CallOptions::default(), world.now()).unwrap();
@@ -217,7 +217,7 @@ fn slots_that_an_earlier_connection_used_are_free_in_the_next() {
 }
 
 #[test]
-fn after_a_restart_of_the_server_the_outcome_of_sent_calls_is_unknown_and_unsent_ones_are_made() {
+fn reports_sent_calls_unknown_and_sends_others_after_a_restart() {
     let mut world = World::new();
     let mut client = fetching(&mut world);
     let sent = client.submit(ECHO, b"sent", CallOptions::default(), world.now()).unwrap();
@@ -253,7 +253,7 @@ fn a_session_is_kept_for_a_while_and_then_forgotten() {
 
 /// The server retains the session: it may not have noticed the loss.
 #[test]
-fn a_client_that_gave_its_calls_up_connects_later_and_begins_another_session() {
+fn begins_a_new_session_after_abandoning_its_calls() {
     let mut world = World::new();
     let mut client = fetching(&mut world);
     for _ in 0..20 {
@@ -358,7 +358,7 @@ fn too_many_results_kept_is_an_overload_and_not_an_execution() {
 }
 
 #[test]
-fn what_is_kept_for_all_clients_together_is_bounded_and_nobody_is_executed_beyond() {
+fn bounds_memory_of_all_clients_and_rejects_calls_beyond() {
     let config = ResponderConfig::default().buffers_bytes_max(20_000);
     let mut world = World::with(config);
     let (mut first, mut second) = (fetching(&mut world), fetching(&mut world));
@@ -381,7 +381,7 @@ fn what_is_kept_for_all_clients_together_is_bounded_and_nobody_is_executed_beyon
 }
 
 #[test]
-fn the_slots_of_all_sessions_are_bounded_and_those_without_a_connection_give_way() {
+fn bounds_slots_of_all_sessions_and_evicts_parked_ones() {
     let one_bytes = {
         let geometry = CallerConfig::default().plan.geometry;
         geometry.mailbox_bytes() + geometry.responses_bytes()

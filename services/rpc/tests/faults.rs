@@ -93,7 +93,7 @@ impl Handler for Log {
 
 /// Several queue pairs to one peer: a dispatcher that lists a server thread more than once.
 #[test]
-fn calls_over_several_connections_to_one_thread_run_once_and_in_order_on_each() {
+fn executes_calls_once_and_in_order_on_each_connection() {
     const CONNECTIONS: u16 = 4;
     const CALLS: u32 = 200;
     let log = Log::default();

@@ -233,7 +233,7 @@ fn pause(rng: &mut SplitMix64, max_us: u64) {
 
 /// Every call succeeds, and the counter's values, exactly 1 to their number, show that each ran once.
 #[test]
-fn a_connection_that_breaks_costs_no_call_while_the_server_lives() {
+fn completes_every_call_once_across_broken_connections() {
     let mut rng = SplitMix64::new(seed());
     for preset in PRESETS.iter().map(|preset| preset.name) {
         let log = Log::new(preset);

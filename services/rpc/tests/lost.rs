@@ -191,7 +191,7 @@ fn is_given_up<P: Path>() {
 }
 
 #[test]
-fn a_server_that_is_silent_for_long_is_connected_to_anew_and_the_call_goes_on() {
+fn reconnects_to_a_server_that_is_silent_for_long() {
     is_silent_for_long::<UcRpc>();
     is_silent_for_long::<Herd>();
     is_silent_for_long::<UdRpc>();

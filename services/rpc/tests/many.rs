@@ -180,7 +180,7 @@ fn call_all(clients: &mut [Client], payload: u64) {
 }
 
 #[test]
-fn a_thousand_connections_cost_little_and_a_stopped_client_costs_the_others_nothing() {
+fn limits_the_cost_of_connections_and_of_a_stopped_client() {
     // If fewer descriptors are allowed, there are fewer connections.
     let most = raise_descriptor_limit().saturating_sub(256) / 2 * 16 / 17;
     let wanted = std::env::var("FARCALL_CONNECTIONS").map_or(1_000, |count| count.parse().unwrap());

@@ -9,7 +9,7 @@ use farcall_verbs::{Endpoint, Next};
 use support::*;
 
 #[test]
-fn slow_methods_turn_to_server_reply_and_back_when_they_get_quick() {
+fn switches_to_server_reply_for_slow_methods_and_back() {
     let mut world = World::new();
     let config = CallerConfig::default().fetch_retries_max(5).tune_while_running(false);
     let mut client = world.client_with::<FetchThenReply>(config);
@@ -99,7 +99,7 @@ fn kicks_a_sleeper<P: Path>() {
 }
 
 #[test]
-fn a_client_that_does_not_fetch_wakes_a_silent_server_after_a_while() {
+fn wakes_a_silent_server_from_a_client_that_does_not_fetch() {
     wakes_after_a_while::<ServerReply>();
     wakes_after_a_while::<OverUc<ServerReply>>();
     wakes_after_a_while::<OverUc<DatagramReply>>();
@@ -229,7 +229,7 @@ fn a_client_that_goes_to_sleep_is_woken_by_its_results() {
 }
 
 #[test]
-fn a_slot_whose_response_was_pushed_once_is_free_again_without_further_pushes() {
+fn frees_a_pushed_slot_without_further_pushes() {
     let mut world = World::new();
     let mut client = world.client::<FetchThenReply>();
     // Too long to be sent inline: the push reads the slot until its completion.

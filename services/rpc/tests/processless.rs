@@ -180,7 +180,7 @@ fn calls_given_up_keep_their_places_until_the_server_answers() {
 
 /// No call is pending then, so no event would wake it.
 #[test]
-fn a_client_does_not_sleep_when_what_was_given_up_is_answered_already() {
+fn stays_awake_if_cancelled_calls_already_have_replies() {
     let [gate, entered, answered] = [0; 3].map(|zero| Arc::new(AtomicU64::new(zero)));
     let inside = [&gate, &entered, &answered].map(Arc::clone);
     let service = move |_| {
@@ -215,7 +215,7 @@ fn a_client_does_not_sleep_when_what_was_given_up_is_answered_already() {
 }
 
 #[test]
-fn a_client_measures_its_connection_and_another_begins_with_what_it_found() {
+fn measures_a_connection_and_reuses_the_profile() {
     let (server, _) = echo_server(Server::builder());
     let mut client = connect(&server, ClientOptions::default().probe(false));
     let before = client.tuning();

@@ -127,7 +127,7 @@ fn finish_both(world: &mut World, client: &mut Caller<FetchThenReply>) {
 }
 
 #[test]
-fn a_client_whose_old_server_is_inside_an_access_goes_on_with_other_memory() {
+fn replaces_client_memory_that_an_old_server_still_accesses() {
     for is_inside in [false, true] {
         let (nic, inside) = Haunted::nic();
         let mut world = World::new();
@@ -147,7 +147,7 @@ fn a_client_whose_old_server_is_inside_an_access_goes_on_with_other_memory() {
 }
 
 #[test]
-fn a_server_whose_old_client_is_inside_an_access_goes_on_with_other_memory() {
+fn replaces_server_memory_that_an_old_client_still_accesses() {
     for is_inside in [false, true] {
         let (nic, inside) = Haunted::nic();
         let mut world = World::on(nic, ResponderConfig::default());

@@ -69,7 +69,7 @@ async fn calls_go_to_all_servers_in_turn() {
 }
 
 #[tokio::test]
-async fn an_address_that_is_named_several_times_gets_so_many_connections() {
+async fn opens_a_connection_per_mention_of_an_address() {
     let server = start(0);
     let address = server.address().to_string();
     let client = AsyncServers::new(SoftNic::new(), vec![address; 3], options(), Spread::RoundRobin);

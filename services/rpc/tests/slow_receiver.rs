@@ -112,7 +112,7 @@ fn a_client_that_takes_no_results_does_not_hold_up_others() {
 }
 
 #[test]
-fn a_client_that_takes_a_result_now_and_then_does_not_hold_up_others() {
+fn serves_others_despite_a_client_that_reads_slowly() {
     // Before the device times out for a receiver that does nothing.
     others_are_not_held_up(Duration::from_millis(100));
 }

@@ -44,7 +44,7 @@ async fn more_tasks_than_the_window_share_a_connection() {
 }
 
 #[tokio::test]
-async fn a_dropped_future_disturbs_nobody() {
+async fn keeps_other_calls_after_a_future_is_dropped() {
     let server = server();
     let client = connect(&server).await;
     for i in 0..50u8 {

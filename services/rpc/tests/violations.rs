@@ -54,7 +54,7 @@ fn violate(words: impl Fn(&Rogue) -> [u64; 6]) -> (Status, String) {
 }
 
 #[test]
-fn a_send_that_is_not_the_next_message_or_not_whole_closes_its_connection() {
+fn closes_the_connection_of_a_wrong_or_incomplete_send() {
     let (status, text) =
         violate_by("send-write", |r| RequestHeader { seq: r.seq.next(), ..r.header() }.encode(), true);
     assert!(status == Status::BAD_REQUEST && text.contains("another one"), "{text}");
@@ -73,7 +73,7 @@ fn a_send_that_is_not_the_next_message_or_not_whole_closes_its_connection() {
 }
 
 #[test]
-fn impossible_messages_get_one_clear_error_and_close_only_their_connection() {
+fn closes_only_the_connection_of_an_impossible_message() {
     let (status, text) = violate(|r| RequestHeader { len_bytes: 1 << 29, ..r.header() }.encode());
     assert!(status == Status::BAD_REQUEST && text.contains("536870912 bytes"), "{text}");
     let (status, text) = violate(|r| {

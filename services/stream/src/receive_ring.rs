@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_before_a_turn_are_in_the_old_ring_and_the_others_in_the_new_one() {
+    fn reads_old_bytes_from_the_old_ring_and_later_from_the_new() {
         let mut ring = ReceiveRing::new(region(4_096), 1 << 20);
         assert_eq!((ring.limit(0), ring.grows_to()), (4_096, None));
         (0..FILLED_MAX).for_each(|_| ring.written(4_096, 0));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_ring_is_taken_again_at_once_when_nothing_is_in_the_other() {
+    fn reuses_the_first_ring_when_the_other_is_empty() {
         let mut ring = ReceiveRing::new(region(4_096), 1 << 20);
         ring.offer(Some(region(8_192)));
         ring.turns(Promise { number: 1, from: 10 }, 10, 10).unwrap();

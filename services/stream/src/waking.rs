@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_sleeps_before_the_promised_byte_was_seen() {
+    fn prevents_sleep_before_the_announced_byte_is_seen() {
         let (mut woken, mut waker) = (Woken::new(true), Waker::new(false));
         assert!(woken.may_sleep(0) && waker.wakes());
         for _ in 0..IN_VAIN_MAX {

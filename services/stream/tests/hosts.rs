@@ -129,9 +129,9 @@ fn between_hosts_no_message_is_slept_through() {
 /// Tests a non-blocking writer: it stops when the peer does not read, reports exact counts, and its descriptor reports
 /// when it may continue. Lent bytes are contiguous, and composed bytes arrive.
 #[test]
-fn between_hosts_a_writer_stops_when_nobody_reads_and_goes_on_when_somebody_does() {
+fn stops_a_writer_between_hosts_until_its_peer_reads() {
     const WHOLE: usize = 40_000_000;
-    let name = "between_hosts_a_writer_stops_when_nobody_reads_and_goes_on_when_somebody_does";
+    let name = "stops_a_writer_between_hosts_until_its_peer_reads";
     match end_of(name, &[]) {
         None => {}
         Some(End::Server) => {
@@ -206,10 +206,10 @@ fn wait_readable(fd: std::os::fd::RawFd) {
 /// A reset, and the exit of a process that had not ended its stream, are reported as errors after the received bytes;
 /// the exit of one that had is the end of the stream.
 #[test]
-fn between_hosts_a_reset_and_a_killed_process_are_errors_after_what_arrived() {
+fn reports_a_reset_and_a_killed_peer_between_hosts() {
     /// The client's end in a separate process, which is killed.
     const KILLED: &str = "FARCALL_TEST_KILLED";
-    const NAME: &str = "between_hosts_a_reset_and_a_killed_process_are_errors_after_what_arrived";
+    const NAME: &str = "reports_a_reset_and_a_killed_peer_between_hosts";
     match end_of(NAME, &[]) {
         None => {}
         Some(End::Server) => {
@@ -320,8 +320,8 @@ fn refuse_until_done() {
 
 /// A path that the environment forbids is refused with a message; there is no silent fallback.
 #[test]
-fn between_hosts_other_hosts_that_are_forbidden_are_refused_in_words() {
-    let name = "between_hosts_other_hosts_that_are_forbidden_are_refused_in_words";
+fn rejects_a_stream_between_hosts_forbidden_by_environment() {
+    let name = "rejects_a_stream_between_hosts_forbidden_by_environment";
     match end_of(name, &[("FARCALL_WAY", "host")]) {
         None => {}
         Some(End::Server) => refuse_until_done(),
@@ -337,8 +337,8 @@ fn between_hosts_other_hosts_that_are_forbidden_are_refused_in_words() {
 
 /// Tests the same for hosts that are not listed.
 #[test]
-fn between_hosts_a_host_that_is_not_listed_gets_no_stream_over_tcp() {
-    let name = "between_hosts_a_host_that_is_not_listed_gets_no_stream_over_tcp";
+fn rejects_a_stream_between_hosts_that_are_not_listed() {
+    let name = "rejects_a_stream_between_hosts_that_are_not_listed";
     match end_of(name, &[("FARCALL_NET_PEERS", "10.99.0.77")]) {
         None => {}
         Some(End::Server) => refuse_until_done(),

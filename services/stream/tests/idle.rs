@@ -65,7 +65,7 @@ fn serve(mut set: StreamSet) {
 }
 
 #[test]
-fn a_thousand_idle_streams_and_their_pollers_cost_no_processor_time() {
+fn uses_no_processor_time_for_a_thousand_idle_streams() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let pollers = Pollers::start(2).unwrap();

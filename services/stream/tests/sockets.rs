@@ -153,7 +153,7 @@ fn a_read_that_may_wait_so_long_does_not_wait_longer() {
 }
 
 #[test]
-fn who_says_nothing_or_garbage_keeps_nobody_waiting() {
+fn accepts_clients_despite_silent_and_invalid_ones() {
     let mut listener = StreamListener::bind(&nic(), "127.0.0.1:0", StreamOptions::default()).unwrap();
     let address = listener.address().unwrap();
     let silent: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(address).unwrap()).collect();
@@ -192,7 +192,7 @@ fn who_says_nothing_or_garbage_keeps_nobody_waiting() {
 }
 
 #[test]
-fn nobody_listens_is_said_with_the_address() {
+fn reports_the_address_without_listener() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let error = StreamSocket::connect(&nic(), &*free, StreamOptions::default()).map(drop).unwrap_err();
     assert!(error.to_string().contains(&free), "{error}");

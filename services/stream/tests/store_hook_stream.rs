@@ -275,7 +275,7 @@ fn run(run: Run) -> bool {
 /// Covers all stores: the last one is reached when the victim exits by itself.
 #[test]
 #[ignore = "takes minutes in debug: cargo test --profile release-test -- --ignored"]
-fn a_stream_whose_end_is_killed_at_any_store_is_a_prefix_and_an_error() {
+fn delivers_a_prefix_and_an_error_after_a_kill_at_any_store() {
     let (mut nth, mut ends) = (0, 0);
     while ends < 10 {
         nth += store_step();

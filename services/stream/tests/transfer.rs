@@ -32,7 +32,7 @@ fn a_stream_much_longer_than_its_rings_is_exact() {
 }
 
 #[test]
-fn a_writer_stops_when_the_ring_is_full_and_goes_on_when_it_was_read() {
+fn stops_a_writer_at_a_full_ring_until_it_is_read() {
     let mut ends = pair_of([StreamConfig::default().fixed_ring(32 << 10); 2]);
     // The client's first control word permits the server to write.
     carry(&mut ends, 0, b"x", 1);
@@ -148,7 +148,7 @@ fn messages_are_composed_in_place() {
 }
 
 #[test]
-fn a_peer_that_hangs_up_without_an_end_is_a_reset_after_what_arrived() {
+fn reports_a_reset_after_received_bytes_if_a_peer_hangs_up() {
     let mut ends = pair();
     carry(&mut ends, 0, b"x", 1);
     step_until(&mut ends, |ends| ends[1].write(b"arrived").is_ok());
@@ -173,7 +173,7 @@ fn a_peer_that_hangs_up_after_its_end_is_the_end() {
 }
 
 #[test]
-fn who_resets_a_stream_neither_reads_nor_writes_it() {
+fn rejects_reads_and_writes_after_a_local_reset() {
     let mut ends = pair();
     ends[0].write(b"all").unwrap();
     step_until(&mut ends, |ends| ends[1].is_readable());
@@ -183,7 +183,7 @@ fn who_resets_a_stream_neither_reads_nor_writes_it() {
     step_until(&mut ends, |ends| ends[1].is_drained());
 }
 #[test]
-fn a_ring_grows_while_it_is_filled_and_is_given_back_when_nothing_comes() {
+fn grows_a_full_ring_and_releases_it_when_idle() {
     let mut ends = pair_of([StreamConfig::default().ring_bytes(4 << 10).ring_bytes_max(128 << 10); 2]);
     let mut position = 0;
     // The ring of the other direction keeps its length.

@@ -81,7 +81,7 @@ impl Peer {
 }
 
 #[test]
-fn whatever_a_peer_writes_the_stream_breaks_or_goes_on() {
+fn breaks_or_continues_a_stream_for_arbitrary_peer_writes() {
     let mut broken = 0;
     for seed in 0..40 {
         let mut random = SplitMix64::new(seed);
@@ -138,7 +138,7 @@ fn an_end_that_cannot_be_is_refused_in_words() {
 
 /// Processes of one host authorize each other by their users, which TCP does not identify.
 #[test]
-fn between_addresses_of_one_host_nobody_is_talked_into_tcp() {
+fn rejects_a_tcp_fallback_between_addresses_of_one_host() {
     let nic = nic();
     // A client that claims to be on another host but connects from this one.
     let mut listener = StreamListener::bind(&nic, "127.0.0.1:0", StreamOptions::default()).unwrap();

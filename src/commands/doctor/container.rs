@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_directory_that_cannot_be_used_is_told() {
+    fn reports_an_unusable_socket_directory() {
         let here = std::env::temp_dir();
         assert_eq!(meeting(None).verdict, Verdict::Ok);
         assert_eq!(meeting(Some(here.as_os_str())).verdict, Verdict::Ok);

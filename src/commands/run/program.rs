@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn static_musl_and_go_programs_are_told_from_others() {
+    fn distinguishes_static_musl_and_go_programs() {
         let glibc: (u32, &[u8]) = (PT_INTERP, b"/lib64/ld-linux-x86-64.so.2\0");
         let go: (u32, &[u8]) = (PT_NOTE, b"\x04\0\0\0\x53\0\0\0\x04\0\0\0Go\0\0number");
         assert_eq!(why_file_stays(&elf(&[glibc])), None);

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_under_the_names_that_programs_link_need_no_other_folder() {
+    fn needs_no_link_directory_for_libraries_with_system_names() {
         let library = |file: &str, system_name: &'static str| Library { file: file.into(), system_name };
         let installed = [
             library("/opt/lib/libibverbs.so.1", VERBS),

@@ -153,7 +153,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn the_folder_leads_to_the_library_and_is_nobody_elses_to_change() {
+    fn links_to_the_library_in_a_private_directory() {
         let cache = env::temp_dir().join(format!("farcall-verbs-{}", std::process::id()));
         let folder = cache.join("farcall").join("verbs");
         let at = |file: &str| Library { file: file.into(), system_name: library::VERBS };

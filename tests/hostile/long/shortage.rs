@@ -110,7 +110,7 @@ fn survive(shortage: Shortage, server: &Server, neighbours: &mut [Neighbour], du
 
 #[test]
 #[ignore = "runs long"]
-fn shortages_under_load_leave_the_connected_alone_and_end_with_their_cause() {
+fn keeps_connections_through_shortages_and_recovers() {
     let seed = seed();
     let small = "mount -t tmpfs -o size=256k small /dev/shm && exec \"$@\"";
     let words = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", small, "sh"];

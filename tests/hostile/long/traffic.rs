@@ -138,7 +138,7 @@ pub fn attack_for(server: &Server, duration: Duration, seed: u64) -> u64 {
 
 #[test]
 #[ignore = "runs long"]
-fn neighbours_of_random_connections_are_served_and_what_those_took_is_given_back() {
+fn serves_others_under_random_traffic_and_frees_its_resources() {
     let seed = seed();
     let server = Server::start("traffic", &["--partitions", "2"]);
     let mut neighbours = Neighbour::one_of_each(&server);

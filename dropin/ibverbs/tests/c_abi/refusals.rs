@@ -135,7 +135,7 @@ fn functions_that_are_not_offered_say_so() {
 
 /// Four lanes of 25 Gb/s, as reported by the codes of `ibv_query_port`.
 #[test]
-fn the_speed_of_a_port_is_told_for_the_port_that_there_is() {
+fn reports_the_speed_of_existing_ports_only() {
     let opened = Opened::new();
     let speed = |port_num: u32| {
         let mut speed = 7;

@@ -28,7 +28,7 @@ fn a_region_is_registered_anew_as_the_man_page_says() {
 }
 
 #[test]
-fn batches_are_posted_all_or_not_at_all_and_registered_memory_is_the_programs_own() {
+fn posts_batches_of_program_memory_completely_or_not_at_all() {
     if !can_compile() {
         return;
     }

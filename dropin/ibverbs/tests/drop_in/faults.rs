@@ -43,7 +43,7 @@ fn a_broken_connection_ends_a_ping_pong_in_words() {
 
 /// `-c` checks the bytes.
 #[test]
-fn ping_pongs_survive_receivers_that_are_not_ready_and_late_completions() {
+fn passes_ping_pong_with_rnr_and_late_completions() {
     if !has("ibv_rc_pingpong", "ibverbs-utils") {
         return;
     }
@@ -101,7 +101,7 @@ fn what_cannot_be_understood_is_said_and_there_is_no_device() {
 }
 
 #[test]
-fn a_seed_that_was_chosen_is_told_once() {
+fn prints_a_chosen_seed_once() {
     let folder = Folder::new("faults-chosen");
     for (faults, lines) in [("kill_qp=0.5", 1), ("seed=4,kill_qp=0.5", 0)] {
         let mut command = role(&folder, "asks_for_devices", "");

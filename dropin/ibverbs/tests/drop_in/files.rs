@@ -62,7 +62,7 @@ fn the_files_and_the_library_say_the_same() {
 
 /// A link that another user may have created: its target is not modified.
 #[test]
-fn the_files_stand_elsewhere_when_a_stranger_was_first_at_their_place() {
+fn avoids_a_device_directory_that_another_user_created() {
     let folder = Folder::new("files-squatted");
     let (session, strangers) = (folder.path("session"), folder.path("strangers"));
     for directory in [&session, &strangers] {

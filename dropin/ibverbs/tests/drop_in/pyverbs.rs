@@ -63,7 +63,7 @@ fn the_tests_of_rdma_core_pass() {
 
 /// Their calls are traced, and their completions are delayed: neither affects them.
 #[test]
-fn the_tests_of_rdma_core_pass_while_they_are_watched_and_disturbed() {
+fn passes_rdma_core_tests_under_trace_and_faults() {
     let variables = [
         ("FARCALL_TRACE", "%p.trace"),
         ("FARCALL_TRACE_FORMAT", "json"),

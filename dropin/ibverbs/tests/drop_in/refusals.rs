@@ -32,7 +32,7 @@ fn refusals_say_why() {
 }
 
 #[test]
-fn what_the_machine_lacks_is_told_without_a_trace() {
+fn reports_a_missing_socket_directory_without_tracing() {
     if !can_compile() {
         return;
     }

@@ -21,7 +21,7 @@ fn registers_a_region_of_no_bytes_over_libibverbs() {
 }
 
 #[test]
-fn counters_of_a_program_that_runs_tell_what_its_queue_pairs_did() {
+fn counts_messages_and_errors_of_a_running_program() {
     let folder = Folder::new("stats");
     let mut program = Running::start(role(&folder, "sends_and_stays", ""));
     let line = program.line_with("ready ");

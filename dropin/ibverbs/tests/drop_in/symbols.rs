@@ -23,7 +23,7 @@ const PRIVATE_NODES: [(u32, u32); 5] = [(34, 56), (57, 58), (59, 63), (64, 64), 
 const OF_2006: &str = "IBVERBS_1.0";
 
 #[test]
-fn everything_that_other_releases_offer_is_here_but_the_interface_of_2006() {
+fn exports_all_symbols_of_other_releases_but_the_2006_interface() {
     let listed = releases(include_str!("releases.txt"));
     let wanted: BTreeSet<String> = listed
         .iter()

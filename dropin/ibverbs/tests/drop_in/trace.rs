@@ -112,7 +112,7 @@ fn a_program_that_aborts_has_left_every_line() {
 }
 
 #[test]
-fn a_trace_that_cannot_be_written_is_said_once_and_the_program_runs() {
+fn reports_an_unwritable_trace_once_and_continues() {
     let folder = Folder::new("trace-refused");
     let mut command = role(&folder, "threads_register_memory", "1");
     command.env("FARCALL_TRACE", folder.path("libibverbs.so.1"));

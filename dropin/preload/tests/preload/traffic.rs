@@ -49,7 +49,7 @@ fn random_traffic_at_length() {
 }
 
 #[test]
-fn bytes_keep_their_order_where_a_ring_ends_before_its_beginning_was_read() {
+fn keeps_byte_order_if_a_ring_ends_before_its_start_is_read() {
     let folder = Folder::new("order");
     let Some(path) = compile(&folder, "order") else { return };
     let ends = both_ends_early(&path, ["x", "x"]);

@@ -105,7 +105,7 @@ pub fn two_networks(name: &str, server: &str, client: &str) -> Option<(Folder, C
 }
 
 #[test]
-fn containers_with_networks_of_their_own_meet_through_a_shared_folder() {
+fn connects_containers_through_a_shared_directory() {
     for (name, listens_at, address, file) in [
         ("own-address", "192.0.2.2", "192.0.2.2", "cm-v1-tcp-192.0.2.2:7174.sock"),
         ("every-address", "0.0.0.0", "192.0.2.2", "cm-v1-tcp-192.0.2.2:7174.sock"),
@@ -133,7 +133,7 @@ fn datagrams_go_between_containers_with_networks_of_their_own() {
 }
 
 #[test]
-fn what_a_dead_container_left_in_the_folder_is_in_nobodys_way_and_nobody_listens_is_said() {
+fn replaces_a_crashed_listener_and_reports_a_missing_one() {
     // A killed server leaves its name; the client is refused, and the next server replaces the name.
     let server = "rping -s -V -C 5 -a 192.0.2.2 -p 7174 & first=$!
         until [ -e shared/cm-v1-tcp-192.0.2.2:7174.sock ]; do sleep 0.02; done

@@ -92,7 +92,7 @@ fn garbage_at_a_port_does_no_harm() {
 
 /// Other users cannot create a port's file first, and files of a killed process do not block other processes.
 #[test]
-fn ports_stand_in_the_users_own_directory_and_outlive_nobody() {
+fn keeps_ports_in_a_private_directory_and_reclaims_stale_ones() {
     let folder = folder("places");
     let Some(program) = compile("ends.c", &folder) else { return };
     let [first, second] = [free_port(), free_port()];

@@ -56,7 +56,7 @@ fn knows_other_hosts_where_sockets_may_have_any_address() {
 
 /// One process owns queue pair 1 for both. Its exit ends no connection of the other one, and later clients are served.
 #[test]
-fn who_has_queue_pair_1_hands_on_and_is_succeeded() {
+fn shares_queue_pair_1_and_passes_it_on_after_a_crash() {
     let server = "rping -s -C 5 -a 192.0.2.2 -p 7174 & first=$!
         until grep -q process-0.sock /proc/net/unix; do kill -0 $first; sleep 0.02; done
         rping -s -P -v -C 5 -a 192.0.2.2 -p 7175 & second=$!
@@ -120,7 +120,7 @@ fn datagram_services_of_other_hosts_are_found() {
 
 /// A request without a listener is rejected at once by the existing processes.
 #[test]
-fn nobody_listens_at_another_hosts_port() {
+fn rejects_a_connection_to_a_remote_port_without_listener() {
     let server = "rping -s -v -C 5 -a 192.0.2.2 -p 7174 & server=$!
         until grep -q process-0.sock /proc/net/unix; do kill -0 $server; sleep 0.02; done
         touch listening
@@ -151,7 +151,7 @@ fn ends_are_told(name: &str, seed: u32, client: &str) {
 
 /// A process that exits normally disconnects from its peers, and waits for their confirmation.
 #[test]
-fn who_ends_in_order_is_missed_by_his_peer() {
+fn disconnects_peers_of_a_process_that_exits_in_order() {
     for seed in 1..=8 {
         ends_are_told("ends-in-order", seed, "PROGRAM end 7174 192.0.2.2");
         ends_are_told("ends-politely", seed, "PROGRAM visit 7174 192.0.2.2");
@@ -173,7 +173,7 @@ fn an_end_that_is_destroyed_is_missed_by_its_peer() {
 /// On behalf of a killed process, another process of its user disconnects: whether it owned queue pair 1 before, owns
 /// it afterwards, or is started later.
 #[test]
-fn who_is_killed_is_spoken_for() {
+fn disconnects_peers_of_a_killed_process() {
     let stay = "PROGRAM stay 7174 192.0.2.2 & client=$!
         until [ -e connected ]; do kill -0 $client; sleep 0.02; done";
     let other = |slot: u32| {

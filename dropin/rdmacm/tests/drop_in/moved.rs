@@ -5,7 +5,7 @@ use crate::support::{Running, words};
 
 /// The C program queries the kernel for the location of its memory.
 #[test]
-fn the_connection_managers_thread_does_not_keep_memory_in_its_place() {
+fn moves_memory_despite_the_connection_manager_thread() {
     let folder = folder("moved");
     let Some(program) = compile("moved.c", &folder) else { return };
     for case in ["alone", "threads"] {

@@ -112,7 +112,7 @@ fn refusals_and_errors_are_shown_by_name_as_json() {
 }
 
 #[test]
-fn a_trace_that_cannot_be_written_is_said_once_for_both_libraries() {
+fn reports_an_unwritable_trace_once_for_both_libraries() {
     if !has("rping", "rdmacm-utils") {
         return;
     }

@@ -103,7 +103,7 @@ impl Drop for End2End {
 }
 
 #[test]
-fn messages_are_cut_at_the_path_mtu_and_acknowledged_when_they_complete() {
+fn segments_messages_at_the_path_mtu_and_acknowledges_them() {
     let mut end = End2End::new("mtu", QpType::Rc);
     end.post(&SendWr::send(1, &sge(2500)).with_flags(SendFlags::SIGNALED | SendFlags::SOLICITED));
     end.post(&SendWr::write(2, &sge(0), 0, 0).with_imm(5).with_flags(SendFlags::SIGNALED));
@@ -160,7 +160,7 @@ fn a_read_is_answered_with_data_in_the_numbers_that_it_used_up() {
 }
 
 #[test]
-fn one_acknowledgement_tells_of_all_before_it_and_so_does_an_answer_with_data() {
+fn acknowledges_earlier_requests_by_an_ack_or_a_response() {
     let mut end = End2End::new("coalesced", QpType::Rc);
     for wr_id in 1..4 {
         end.post(&SendWr::send(wr_id, &sge(4)));
@@ -182,7 +182,7 @@ fn one_acknowledgement_tells_of_all_before_it_and_so_does_an_answer_with_data() 
 }
 
 #[test]
-fn refusals_are_told_by_their_codes_and_silence_is_silence() {
+fn captures_naks_by_error_and_no_packet_for_a_timeout() {
     let mut end = End2End::new("refused", QpType::Rc);
     let refusals = [
         (WcStatus::REM_INV_REQ_ERR, Some(Nak::InvalidRequest)),
@@ -230,7 +230,7 @@ fn what_breaks_a_rule_is_not_sent_and_uses_no_number() {
 }
 
 #[test]
-fn datagrams_name_their_ends_and_nobody_answers() {
+fn captures_datagrams_with_addresses_and_without_replies() {
     let mut end = End2End::new("datagram", QpType::Ud);
     end.conversation.modify(&QpAttr::init_datagrams(0x77), None);
     let sges = sge(6);

@@ -25,7 +25,7 @@ fn files(folder: &PathBuf) -> Vec<PathBuf> {
 }
 
 #[test]
-fn packets_of_all_processes_are_in_the_order_of_time_under_their_interfaces() {
+fn merges_packets_of_all_processes_in_order_of_time() {
     let folder = folder("order");
     let recorders = [0, 1, 2].map(|_| Recorder::create(&folder, SNAPLEN_BYTES).unwrap());
     for mark in 0..30 {

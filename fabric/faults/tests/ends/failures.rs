@@ -12,7 +12,7 @@ fn endings(wcs: &[Wc]) -> Vec<(u64, &'static str)> {
 }
 
 #[test]
-fn a_broken_connection_fails_one_request_and_flushes_the_rest_in_order() {
+fn fails_one_request_and_flushes_the_rest_in_order() {
     let (mut one, mut other) = connected(&faults("seed=1,kill_qp=1,after=3"), QpType::Rc, 7);
     // The first message may wait for path resolution. Afterwards messages without faults have completed when
     // `post_send` returns.
@@ -83,7 +83,7 @@ fn a_queue_pair_that_was_broken_can_be_used_again() {
 }
 
 #[test]
-fn a_broken_queue_pair_is_told_by_an_event_and_flushes_everything() {
+fn reports_a_broken_queue_pair_by_event_and_flushes_all() {
     for (qp_type, spec) in [
         (QpType::Rc, "seed=1,qp_fatal=1"),
         (QpType::Uc, "seed=1,kill_qp=1"),
@@ -181,7 +181,7 @@ fn objects_are_refused_for_want_of_memory() {
 
 /// As `ibv_wr_complete` posts: all requests of a batch or none.
 #[test]
-fn a_batch_that_is_looked_at_first_is_refused_whole_or_posted_whole() {
+fn posts_a_checked_batch_completely_or_not_at_all() {
     let mut counts = (0, 0);
     for seed in 0..40 {
         // Combined with other faults, which count for the limit, and with one that ends the decisions.

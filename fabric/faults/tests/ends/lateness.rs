@@ -80,7 +80,7 @@ fn sleepers_for_solicited_completions_are_woken_too() {
 }
 
 #[test]
-fn an_armed_queue_whose_late_completion_is_forgotten_still_wakes_for_the_next() {
+fn wakes_an_armed_queue_after_dropping_a_late_completion() {
     let (mut one, mut other) = connected(&faults("seed=3,delay=50ms"), QpType::Rc, 7);
     let init = farcall_verbs::QpInitAttr {
         send_cq: &*one.cq,

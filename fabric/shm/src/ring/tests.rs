@@ -211,7 +211,7 @@ fn a_ring_with_little_in_it_stays_at_its_beginning() {
 /// The property that `RecvSide::flush` relies on: once the queue pair is closed and its hazard is clear, every message
 /// of an admitted sender is in the ring, so no successful message is flushed.
 #[test]
-fn what_was_published_inside_a_hazard_is_there_when_the_hazard_is_clear() {
+fn publishes_all_admitted_messages_before_the_hazard_clears() {
     use crate::sync::atomic::Ordering::{Acquire, Release};
     use crate::{fence, hazard};
     check(|| {

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_confirmed_may_be_there_or_not() {
+    fn accepts_unconfirmed_writes_as_present_or_absent() {
         let mut image = Image::new(&[0; 6]);
         image.begin(0, &[1; 4]);
         let second = image.begin(2, &[2; 4]);

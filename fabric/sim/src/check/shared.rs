@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_told_once_for_each_arming() {
+    fn accepts_one_limit_event_per_arming() {
         let mut queue = three();
         assert!(queue.told().is_err(), "not armed");
         queue.armed(3);

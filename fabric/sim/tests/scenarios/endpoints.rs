@@ -52,7 +52,7 @@ fn the_endpoints_of_rpc_run_unchanged_in_virtual_time() {
 
 /// The one datagram queue pair outlives its peers, as sender and as receiver.
 #[test]
-fn clients_of_datagrams_that_are_gone_leave_nothing_at_the_server() {
+fn frees_server_state_of_departed_datagram_clients() {
     let are_datagrams = |plan: &Plan| plan.response == ResponsePath::Datagram;
     PRESETS.iter().map(|preset| preset.plan).filter(are_datagrams).for_each(leave_nothing);
 }

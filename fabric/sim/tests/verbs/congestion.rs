@@ -94,7 +94,7 @@ fn bytes_of_recovery(periods: u32) -> f64 {
 }
 
 #[test]
-fn a_sender_falls_to_the_lowest_rate_while_packets_are_marked_and_recovers_as_the_formulas_say() {
+fn lowers_the_rate_while_marked_and_recovers_by_the_formulas() {
     let Pair { mut world, a, b } = Pair::new(config(), QpType::Rc);
     let mut flow = [Flow::new(a, &b)];
     // Only the window limits it: 64 packets in flight for some 2 us.

@@ -68,7 +68,7 @@ fn an_overrun_queue_fails_and_takes_its_pairs_with_it() {
 }
 
 #[test]
-fn two_runs_of_a_seed_have_the_same_trace_and_other_seeds_another() {
+fn repeats_the_trace_for_the_same_seed_only() {
     let run = |seed| {
         let mut config = Config::new(seed);
         config.faults = Faults::BAD;

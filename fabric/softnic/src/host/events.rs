@@ -66,7 +66,7 @@ mod tests {
     use farcall_verbs::AsyncEventKind;
 
     #[test]
-    fn events_come_in_order_and_those_that_nobody_takes_are_bounded() {
+    fn delivers_events_in_order_and_bounds_their_queue() {
         let events = Events::default();
         assert_eq!(events.take(), None);
         for element in 0..2 * KEPT as u32 {
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_is_asked_for_late_tells_of_what_came_before() {
+    fn signals_earlier_events_on_a_descriptor_created_late() {
         let events = Events::default();
         events.raise(AsyncEvent { kind: AsyncEventKind::CommEst, element: 1 });
         let is_readable = |fd| {

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_can_hold_objects_whatever_the_threads_of_its_parent_did() {
+    fn holds_objects_in_a_child_despite_threads_of_its_parent() {
         const FORKS: u64 = 100;
         install();
         let ends = AtomicBool::new(false);

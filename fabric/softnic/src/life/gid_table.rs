@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_reads_while_it_changes_sees_one_or_the_other_or_nothing() {
+    fn reads_an_old_or_new_gid_or_none_during_a_change() {
         let (shown, is_over) = (Shown::default(), AtomicBool::new(false));
         let gids = [Gid([1; 16]), Gid([2; 16])];
         std::thread::scope(|scope| {

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_has_addresses_of_this_host_that_differ_between_spaces() {
+    fn lists_local_addresses_that_differ_between_spaces() {
         let [space, v4, v6] = gid_table(Gid([0xFF; 16]));
         assert_eq!(space, Gid([0xFF; 16]));
         assert_eq!(v4, Gid::from_ipv4([127, 255, 255, 254].into()));

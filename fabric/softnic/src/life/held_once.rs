@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_holds_is_made_anew_and_what_cannot_be_made_is_not_held() {
+    fn recreates_an_unheld_object_and_reports_creation_errors() {
         let place = identity(1_000);
         assert_eq!(held_once::<u8, _>(place, || Err("no memory")), Err("no memory"));
         let first = hold(place, 1);

@@ -128,7 +128,7 @@ nonsense
 ";
 
     #[test]
-    fn every_kind_of_mapping_is_told_apart() {
+    fn distinguishes_every_kind_of_mapping() {
         let all: Vec<Mapped> = Maps::of(TEXT.as_bytes()).map(Result::unwrap).collect();
         let sources: Vec<Source> = all.iter().map(|mapped| mapped.source).collect();
         let file = |major, minor, inode, offset| Source::File { major, minor, inode, offset };

@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_that_is_renewed_keeps_its_key_and_not_its_generation() {
+    fn renews_a_region_with_its_key_and_a_new_generation() {
         let table = RegionTable::new().unwrap();
         let memory = |addr| Backing::Private { addr, window: None };
         let key = table.insert(memory(0x1000), at(0x1000, 16), 7, Access::LOCAL_WRITE).unwrap();

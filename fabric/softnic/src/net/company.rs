@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_a_loss_packets_go_alone_for_a_while_where_there_are_identifications() {
+    fn sends_singly_after_a_loss_on_ipv4_only() {
         let path = |dst: &str| Path { src: dst.parse().unwrap(), dst: dst.parse().unwrap() };
         let (v4, v6) = (path("::ffff:10.0.0.1"), path("fd00::1"));
         let mut caution = Caution::of(QpType::Rc);

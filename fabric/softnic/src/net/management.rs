@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_strangers_send_messages_alone_are_kept_and_not_too_many() {
+    fn queues_only_messages_and_bounds_them_per_host() {
         let count = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
         let mut arrivals = Arrivals::new(Arc::new(DontForkFd::new(count)));
         let counters = PortCounters::default();

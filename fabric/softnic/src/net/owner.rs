@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_that_looks_all_the_time_is_relied_on_as_long_as_it_does() {
+    fn relies_on_an_application_thread_while_it_polls() {
         let mut owner = Owner::default();
         look_every(&mut owner, 1_500, 0, TRIAL_NS);
         assert_eq!(owner.judge(TRIAL_NS - 1), Who::Service, "not tried for long enough");
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_bytes_in_memory_between_polls_is_served() {
+    fn serves_a_thread_that_waits_for_memory_between_polls() {
         let mut owner = Owner::default();
         for trip in 0..20 {
             look_every(&mut owner, 1_500, trip * 30_000, trip * 30_000 + 15_000);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_kept_busy_by_its_looks_is_relied_on_and_who_does_something_else_is_not() {
+    fn relies_on_a_thread_only_if_polls_take_most_of_its_time() {
         for (busy_ns, is_relied_on) in [(58_000, true), (20_000, false)] {
             let mut owner = Owner::default();
             for from_ns in (0..4 * TRIAL_NS).step_by(60_000) {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_is_served_at_once_and_tried_again() {
+    fn serves_a_sleeping_thread_at_once_and_tries_it_again() {
         let mut owner = Owner::default();
         look_every(&mut owner, 1_500, 0, TRIAL_NS);
         owner.judge(TRIAL_NS);

@@ -53,7 +53,7 @@ mod tests {
     use super::Window;
 
     #[test]
-    fn it_doubles_until_the_first_loss_then_grows_by_one_and_keeps_its_bounds() {
+    fn doubles_the_window_until_the_first_loss_then_adds_one() {
         let mut window = Window::new(8, 40);
         window.acknowledged(3, 3);
         assert!(window.is_full(8) && !window.is_full(7), "little in use says nothing");

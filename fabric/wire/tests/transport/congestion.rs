@@ -26,7 +26,7 @@ fn told_of(end: &mut End, packet: &Packet) -> usize {
 }
 
 #[test]
-fn the_peer_is_told_of_marked_packets_once_in_50_us() {
+fn notifies_the_peer_of_marked_packets_once_in_50_us() {
     for transport in [QpType::Rc, QpType::Uc] {
         let [mut end, _] = Pair::new(transport, 0).ends;
         let marked = packet_of(transport, Operation::Send(Segment::Only, None));
@@ -42,7 +42,7 @@ fn the_peer_is_told_of_marked_packets_once_in_50_us() {
 }
 
 #[test]
-fn only_an_established_pair_tells_its_peer_and_only_of_what_that_can_slow_down() {
+fn notifies_only_when_established_and_for_paceable_packets() {
     let [mut end, _] = Pair::new(QpType::Rc, 0).ends;
     let send = Operation::Send(Segment::Only, None);
     for not_told in [
@@ -89,7 +89,7 @@ fn assert_undisturbed(pair: &Pair) {
 }
 
 #[test]
-fn a_flood_of_notifications_slows_a_pair_down_to_the_lowest_rate_and_no_further() {
+fn limits_a_flood_of_notifications_to_the_lowest_rate() {
     for transport in [QpType::Rc, QpType::Uc] {
         let mut pair = Pair::new(transport, 0);
         (0..16).for_each(|_| pair.ends[0].arrive(&notification(), &[]));
@@ -127,7 +127,7 @@ fn a_slow_pair_does_not_take_its_own_pauses_for_loss() {
 }
 
 #[test]
-fn the_data_of_a_read_is_paced_by_who_sends_it() {
+fn paces_read_responses_at_the_responder() {
     let mut pair = Pair::new(QpType::Rc, 0);
     pair.ends[1].modify(QpAttr { timeout: Some(14), ..QpAttr::to(QpState::Rts) });
     (0..16).for_each(|_| pair.ends[0].arrive(&notification(), &[]));
@@ -143,7 +143,7 @@ fn the_data_of_a_read_is_paced_by_who_sends_it() {
 }
 
 #[test]
-fn a_pair_that_is_not_told_of_congestion_sets_no_timer_for_it() {
+fn sets_no_pacing_timer_without_congestion() {
     let mut pair = Pair::new(QpType::Rc, 0);
     pair.ends[0].post(1, Work::Write(region(0, 4096)), 0, 4096);
     pair.exchange(&mut |_, _| Fate::Pass);

@@ -18,7 +18,7 @@ fn late(post: impl FnOnce(&mut [End; 2])) -> Pair {
 }
 
 #[test]
-fn a_message_is_told_when_all_of_it_is_placed() {
+fn completes_a_message_after_all_of_it_is_placed() {
     let mut pair = late(|[a, b]| {
         b.receive(100, 4096, 1024);
         a.post(1, Work::Send, 0, 600);
@@ -35,7 +35,7 @@ fn a_message_is_told_when_all_of_it_is_placed() {
 }
 
 #[test]
-fn messages_are_told_in_their_order_whatever_is_placed_first() {
+fn completes_messages_in_order_whatever_is_placed_first() {
     let mut pair = late(|[a, b]| {
         b.receive(100, 4096, 64);
         b.receive(101, 4160, 64);

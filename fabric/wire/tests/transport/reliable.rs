@@ -265,7 +265,7 @@ fn a_long_read_asks_for_one_part_after_another() {
 }
 
 #[test]
-fn parts_of_a_long_read_are_on_their_way_as_far_as_the_window_and_the_peer_allow() {
+fn limits_outstanding_read_parts_by_window_and_peer() {
     // A part is three of the thirty packets; eight may be in flight at first, and more while none are lost.
     for (depth, at_first, at_most) in [(1, 1, 1), (2, 2, 2), (16, 2, 4)] {
         let mut pair = Pair::new(QpType::Rc, 7);
@@ -307,7 +307,7 @@ fn what_came_together_is_acknowledged_once() {
 }
 
 #[test]
-fn a_refusal_that_was_lost_is_told_again() {
+fn repeats_a_nak_that_was_lost() {
     let mut pair = Pair::new(QpType::Rc, 7);
     pair.ends[0].post(1, Work::Write(Reth { rkey: RKEY + 1, ..region(0, 1) }), 0, 1);
     let mut has_lost = false;
@@ -342,7 +342,7 @@ fn read_again_of_what_is_gone(late: bool) -> Pair {
 }
 
 #[test]
-fn a_read_whose_answer_was_lost_is_refused_when_its_region_has_gone() {
+fn rejects_a_repeated_read_of_a_deregistered_region() {
     for late in [false, true] {
         let mut pair = read_again_of_what_is_gone(late);
         pair.run();
@@ -353,7 +353,7 @@ fn a_read_whose_answer_was_lost_is_refused_when_its_region_has_gone() {
 }
 
 #[test]
-fn an_old_copy_of_a_read_does_not_end_the_pair_when_its_region_has_gone() {
+fn keeps_the_pair_for_a_stale_read_of_a_deregistered_region() {
     let mut pair = Pair::new(QpType::Rc, 7);
     let read = |pair: &mut Pair, wr_id| pair.ends[0].post(wr_id, Work::Read(region(2000, 8)), 0, 8);
     read(&mut pair, 1);
@@ -376,7 +376,7 @@ fn an_old_copy_of_a_read_does_not_end_the_pair_when_its_region_has_gone() {
 }
 
 #[test]
-fn a_request_that_is_not_offered_is_refused_and_its_receive_flushed() {
+fn rejects_an_unsupported_request_and_flushes_its_receive() {
     let mut pair = Pair::new(QpType::Rc, 7);
     pair.ends[1].receive(5, 0, 4096);
     let packet = |operation, psn| Packet {

@@ -6,7 +6,7 @@ use farcall_wire::Work;
 use super::harness::*;
 
 #[test]
-fn a_message_that_lost_a_packet_is_void_and_the_next_takes_its_receive() {
+fn drops_a_message_with_a_lost_packet_and_reuses_its_receive() {
     for psn in [0, 0xff_fffe] {
         // Each packet of the first message in turn.
         for lost in 0..3 {

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_choice_is_near_the_best_or_not_or_it_cannot_be_told() {
+    fn judges_a_choice_near_the_best_not_near_or_undecided() {
         assert_eq!(verdict(&[99.0, 101.0, 95.0, 92.0, 100.0, 97.0]), "yes");
         assert_eq!(verdict(&[70.0, 80.0, 75.0, 85.0, 89.0, 60.0]), "no");
         assert_eq!(verdict(&[99.0, 101.0, 95.0, 80.0, 100.0, 97.0]), "cannot be told");
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_choice_there_is_no_table_and_what_was_not_measured_has_no_rank() {
+    fn omits_the_table_without_a_choice_and_unmeasured_ranks() {
         let all = [contender("rf-rpc", &[1.0]), contender("herd", &[]), contender("fetch", &[2.0])];
         assert_eq!(ranked(&all).iter().map(|it| it.preset).collect::<Vec<_>>(), ["fetch", "rf-rpc"]);
         assert!(auto_beside_the_best(&[("w".to_owned(), all.to_vec())]).is_none());

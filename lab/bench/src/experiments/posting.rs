@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn all_probes_can_be_told_apart_and_their_intervals_come_out_even() {
+    fn lists_distinct_probes_with_whole_signal_intervals() {
         let probes: Vec<Probe> = Probe::all().collect();
         assert!(probes.iter().enumerate().all(|(at, probe)| !probes[..at].contains(probe)));
         assert!(SIGNAL_EVERY.iter().all(|every| WINDOW.is_multiple_of((*every).into())));

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reference_is_always_there_and_many_are_also_measured_idle() {
+    fn plans_the_reference_and_idle_runs_of_many_queue_pairs() {
         let lines: Vec<(u32, u32)> =
             plan(&[100, 1]).lines().iter().map(|line| (line.qps, line.active_qps)).collect();
         assert_eq!(lines, [(1, 1), (16, 16), (100, 100), (100, 16)]);

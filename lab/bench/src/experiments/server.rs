@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_are_not_ready_are_told_apart() {
+    fn distinguishes_an_exited_server_from_an_unready_one() {
         let error = |script| shell(script).err().unwrap().to_string();
         assert!(error("exit 3").contains("ended before"));
         assert!(error("echo hello; sleep 9").contains("hello"));

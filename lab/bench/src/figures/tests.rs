@@ -102,7 +102,7 @@ fn published_numbers_are_restated_once() {
 }
 
 #[test]
-fn what_is_not_measurable_says_why_and_everything_else_says_how_it_differs() {
+fn explains_unmeasured_and_differing_experiments() {
     for experiment in papers::all() {
         match experiment.how {
             How::NotYet(because) => {
@@ -135,7 +135,7 @@ fn an_experiment_is_measured_and_shown() {
 }
 
 #[test]
-fn windows_are_chosen_once_for_each_point_and_told() {
+fn chooses_and_reports_a_window_once_per_point() {
     // Steps: the experiment itself, two limits, and three rates of the two shortest messages. Each curve must have a
     // sentence.
     let (results, _) = run_briefly(&["E.3"], 9);

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_may_find_anything_from_the_last_acknowledged_to_the_last_issued() {
+    fn accepts_reads_from_last_acknowledged_to_last_issued_version() {
         let mut ledger = Ledger::new(4);
         assert_eq!(ledger.expected(2, ledger.oldest(2)), 0..=0);
         let first = ledger.begin_write(2);

@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r_and_f_are_told_as_ranges() {
+    fn reports_r_and_f_as_ranges() {
         assert_eq!(tuning_condition(std::iter::empty(), None), None);
         let same = tuning_condition([(5, 256), (5, 128)].into_iter(), None).unwrap();
         assert!(same.starts_with("R 5, F 128 to 256 B"), "{same}");

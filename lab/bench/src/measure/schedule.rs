@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_take_turns_and_late_ones_keep_their_intended_times() {
+    fn interleaves_connections_and_keeps_intended_times() {
         // Two processes with two connections each, together one operation per microsecond.
         let mut times = Vec::new();
         for before in [0, 2] {

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_that_are_resident_are_no_faults_and_are_as_they_were_written() {
+    fn counts_no_faults_for_resident_pages() {
         let Some(python) = python() else { return };
         let core = crate::measure::Cores::allowed().unwrap().as_slice()[0];
         let args = [(4 << 20).to_string(), "500".to_owned(), "7".to_owned()];

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn greetings_are_told_apart() {
+    fn classifies_greetings_of_versions_and_other_programs() {
         assert_eq!(judge(&greeting()), Greeted::Alike);
         assert_eq!(judge("farcall-bench 0 0.0.9\n"), Greeted::OtherVersion);
         assert_eq!(judge("HTTP/1.1 400 Bad Request\r\n"), Greeted::Stranger);

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_tells_its_place_and_version_and_every_wrong_byte_is_noticed() {
+    fn verifies_place_and_version_and_every_byte_of_a_page() {
         let pages = Pages::of(64, 0, 100, 7);
         let mut bytes = vec![0; 64];
         for version in [Version::Granted, Version::Written] {

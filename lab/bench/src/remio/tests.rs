@@ -23,7 +23,7 @@ fn small(task: RemioTask) -> RemioTask {
 }
 
 #[test]
-fn every_workload_is_read_and_written_rightly_however_requests_are_put_together() {
+fn runs_every_workload_correctly_with_every_combining() {
     for workload in Workload::ALL {
         for combining in COMBININGS {
             let sample =

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_is_drawn_and_written_and_nothing_of_it_is_markup() {
+    fn draws_and_escapes_measured_values() {
         let page = page();
         assert_eq!(page.matches("<rect").count(), 2);
         // Half as wide as the longest range, and as far as the median of the other.

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_an_interruption_before_its_consequences() {
+    fn reports_an_interruption_before_its_consequences() {
         let mut report = Report::new("Echo", Conditions::default());
         report.problems.push("TCP: Broken pipe".to_owned());
         assert!(!report.goes_on(false));

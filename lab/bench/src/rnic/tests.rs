@@ -44,7 +44,7 @@ fn throughput(operation: Operation, transport: Transport, len_bytes: usize, tuni
 }
 
 #[test]
-fn every_operation_over_every_transport_has_its_latency_and_rate() {
+fn measures_latency_and_rate_of_every_legal_operation() {
     let mut measured = 0;
     for transport in Transport::ALL {
         for operation in Operation::ALL {
@@ -110,7 +110,7 @@ fn many_queue_pairs_share_a_completion_queue() {
 }
 
 #[test]
-fn a_queue_that_is_shorter_than_the_signalling_period_never_overflows() {
+fn measures_a_queue_shorter_than_the_signalling_period() {
     let tuning = Tuning { qps: 2, active_qps: 2, ..Tuning::LATENCY };
     for operation in [Operation::Write, Operation::Send] {
         try_measure(RnicTask::latency(operation, Transport::Rc, 8, tuning)).unwrap();
@@ -154,7 +154,7 @@ fn what_the_target_saw_is_held_against_what_was_sent() {
 }
 
 #[test]
-fn rates_are_measured_in_both_directions_by_one_client_and_by_several() {
+fn measures_rates_in_both_directions_with_several_clients() {
     let mut stage = Stage::new(1, Duration::from_millis(3), 0).unwrap();
     stage.launcher = tests_launcher();
     let chosen = Selection::softnic().choose().unwrap();

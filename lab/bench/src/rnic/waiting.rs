@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_lost_once_in_a_while_and_silence_ends_in_the_end() {
+    fn detects_a_lost_message_repeatedly_and_times_out_on_silence() {
         let (mine, _theirs) = Control::pair().unwrap();
         let mut watch = Watch::initiator(&mine);
         look_until_checked(&mut watch).unwrap();

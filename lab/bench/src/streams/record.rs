@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn each_byte_is_checked_in_the_first_phase_and_the_first_and_last_later() {
+    fn checks_all_bytes_in_the_first_phase_and_the_ends_later() {
         for len_bytes in [16, 17, 64, 1_000] {
             assert_eq!(read_changed(len_bytes, |_| ()).unwrap(), 10);
             for at in 0..10 * len_bytes {

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_youngest_is_the_favourite_and_stays_so_while_records_are_added() {
+    fn prefers_the_newest_record_while_records_are_added() {
         let mut latest = Chooser::new(Distribution::Latest, 100);
         let mut rng = Pcg64::seed_from_u64(9);
         for records in [100u64, 150, 400] {

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_a_range_have_all_its_lengths_and_verify_with_no_other() {
+    fn generates_every_length_of_a_range_and_rejects_others() {
         let shape = RecordShape::with_values(16, 8..=1000).unwrap();
         let mut counts = vec![0u32; 1001];
         let mut buffer = [0; 1000];

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn inserts_of_all_streams_are_fresh_and_reads_touch_only_what_exists() {
+    fn inserts_fresh_records_and_reads_only_existing_ones() {
         let mut inserted: HashSet<u64> = HashSet::new();
         for stream in 0..4 {
             let mut own: HashSet<u64> = HashSet::new();

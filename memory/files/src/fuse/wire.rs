@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_inodes_of_different_eras_apart_but_for_the_root() {
+    fn distinguishes_inodes_of_different_eras_but_the_root() {
         assert_eq!((node_of(7, 0), node_of(ROOT, 3), ino_of(node_of(7, ERA_MAX))), (7, ROOT, 7));
         let bytes = crate::fuse::requests::lookup(2, node_of(7, 3), "name");
         let request = Request::parse(&bytes).unwrap();

@@ -85,7 +85,7 @@ fn a_node_that_is_killed_costs_no_byte_while_a_replica_is_left() {
 }
 
 #[test]
-fn a_node_that_is_stopped_and_goes_on_costs_no_byte() {
+fn loses_no_byte_when_a_node_is_stopped_and_resumed() {
     let (nodes, addresses) = node_processes(2);
     let mut region = RemoteRegion::open(provider(), config(addresses, PAGES, 64)).unwrap();
     let mut lives = vec![0; PAGES];

@@ -105,12 +105,12 @@ fn signal_of(role: &str, lines: &[&str], go: impl FnOnce(&mut Other)) -> Option<
 }
 
 #[test]
-fn who_takes_pages_away_is_killed_and_reads_no_zeros() {
+fn kills_a_process_that_discards_region_pages() {
     assert_eq!(signal_of("taker of its own pages", &[], |_| ()), Some(libc::SIGBUS));
 }
 
 #[test]
-fn a_forked_child_does_not_have_the_region_and_is_told_so() {
+fn kills_a_forked_child_that_accesses_the_region() {
     let (_nodes, addresses) = nodes_here(1);
     let mut other = Other::start("parent", &addresses);
     let line = other.wait_for("its child ended by <");
@@ -120,7 +120,7 @@ fn a_forked_child_does_not_have_the_region_and_is_told_so() {
 }
 
 #[test]
-fn who_touches_a_page_that_all_nodes_lost_gets_sigbus() {
+fn raises_sigbus_for_a_page_that_all_nodes_lost() {
     let (mut nodes, addresses) = node_processes(2);
     let mut other = Other::start("reader of what is lost", &addresses);
     other.wait_for("all are out");

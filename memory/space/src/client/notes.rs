@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_page_the_last_two_entries_are_found_and_a_torn_one_is_none() {
+    fn finds_the_last_two_page_entries_and_skips_torn_ones() {
         let layout = layout();
         let mut notes = vec![0; layout.len_bytes() as usize];
         let read = |notes: &[u8]| layout.read_table(&[notes.to_vec()]);

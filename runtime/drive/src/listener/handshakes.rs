@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_of_who_has_most_gives_way() {
+    fn evicts_the_oldest_handshake_of_the_busiest_address() {
         let [flood, quiet, new] = [1, 2, 3].map(|last| IpAddr::from([127, 0, 0, last]));
         let mut handshakes = Handshakes::new(4, 3);
         assert_eq!(handshakes.oldest_against(new), None);

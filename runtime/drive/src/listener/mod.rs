@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_who_is_not_let_in_is_refused_before_his_hello() {
+    fn rejects_an_unauthorized_user_before_its_hello() {
         let judge: JudgeUser = Box::new(|user| Err(format!("user {user} is a stranger")));
         let queues = vec![WakeQueue::new().unwrap()];
         let address = "127.0.0.1:0".parse().unwrap();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn handshakes_under_way_are_limited_and_the_oldest_silent_one_gives_way() {
+    fn limits_pending_handshakes_and_evicts_the_oldest_silent_one() {
         let listener = start(ListenConfig { pending_max: 2, ..ListenConfig::default() });
         let connect = || StdStream::connect(listener.address()).unwrap();
         let [oldest, older, newcomer] = [connect(), connect(), connect()];

@@ -109,7 +109,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn the_user_at_the_other_end_is_told_for_both_families() {
+    fn identifies_the_user_of_a_peer_over_ipv4_and_ipv6() {
         let ourselves = rustix::process::geteuid().as_raw();
         for address in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
             // The machine may lack IPv6.
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_is_not_here_nobody_is_told() {
+    fn identifies_no_user_of_a_remote_peer() {
         // Listens at the port of a connection from another host.
         let listener = TcpListener::bind("0.0.0.0:0").unwrap();
         let mut elsewhere: SocketAddr = "192.0.2.1:0".parse().unwrap();

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_byte_behind_the_answer_is_left_where_the_channel_carries_the_stream() {
+    fn leaves_the_first_stream_byte_behind_the_reply() {
         let acceptor = Acceptor::new(VersionRange::CURRENT);
         let mut initiator = Initiator::new(VersionRange::CURRENT);
         let answer = acceptor.stream_over_channel();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_a_stream_where_calls_are_served_is_refused_in_words() {
+    fn rejects_a_stream_request_at_a_call_server() {
         let (mut acceptor, mut initiator) =
             (Acceptor::new(VersionRange::CURRENT), Initiator::new(VersionRange::CURRENT));
         let refusal = acceptor.feed_hello(&initiator.open_stream(&end())).unwrap_err();

@@ -162,7 +162,7 @@ fn acknowledged_writes_survive_a_kill() {
 }
 
 #[test]
-fn acknowledged_writes_survive_a_kill_when_the_disk_is_waited_for() {
+fn preserves_acknowledged_writes_after_a_kill_if_synced() {
     survive("group", 60);
     survive("each", 30);
 }

@@ -31,7 +31,7 @@ fn put(key: &[u8], len_bytes: usize) -> StoreChange {
 }
 
 #[tokio::test]
-async fn keys_values_and_batches_beyond_the_limits_are_refused_and_change_nothing() {
+async fn rejects_keys_values_and_batches_beyond_the_limits() {
     let (store, _folder) = store(small());
     store.write(vec![put(&[1; 16], 100)]).await.unwrap();
     for key in [&[][..], &[1; 17], &[1; 70_000]] {
@@ -55,7 +55,7 @@ async fn keys_values_and_batches_beyond_the_limits_are_refused_and_change_nothin
 }
 
 #[tokio::test]
-async fn pages_have_as_many_records_and_bytes_as_allowed_whatever_was_asked_for() {
+async fn limits_records_and_bytes_of_a_page() {
     let (store, _folder) = store(small());
     for at in 0..20 {
         store.write(vec![put(&[at], 1)]).await.unwrap();
@@ -72,7 +72,7 @@ async fn pages_have_as_many_records_and_bytes_as_allowed_whatever_was_asked_for(
 }
 
 #[tokio::test]
-async fn refusals_have_the_status_of_what_was_wrong_and_the_next_call_runs() {
+async fn reports_refusals_with_their_status_and_keeps_serving() {
     let (store, _folder) = store(small());
     let server = serve(store, Transport::Native(nic(), StreamOptions::default()));
     let mut client = native(server.address()).await;
@@ -127,7 +127,7 @@ fn limits_that_the_tree_does_not_have_are_refused() {
 }
 
 #[test]
-fn a_store_that_is_open_elsewhere_and_a_path_that_is_none_are_told_apart() {
+fn distinguishes_a_locked_store_from_an_invalid_path() {
     let folder = tempfile::tempdir().unwrap();
     let open = |name: &str| OrderedStore::open(&folder.path().join(name), StoreOptions::default());
     let _first = open("store").unwrap();

@@ -26,7 +26,7 @@ async fn more_snapshots_than_allowed_are_refused_until_one_is_closed() {
 }
 
 #[tokio::test]
-async fn a_snapshot_ends_by_its_age_even_if_nobody_asks_for_it() {
+async fn expires_a_snapshot_without_access() {
     let (store, _folder) = store(with(3, Duration::from_millis(30)));
     for _ in 0..2 {
         let number = store.open_snapshot().unwrap();
@@ -37,7 +37,7 @@ async fn a_snapshot_ends_by_its_age_even_if_nobody_asks_for_it() {
 
 /// No `await` in between, so the cleanup task has not run yet.
 #[tokio::test]
-async fn a_snapshot_that_is_too_old_is_not_read_though_it_is_still_held() {
+async fn rejects_an_expired_snapshot_that_is_still_held() {
     let (store, _folder) = store(with(3, Duration::ZERO));
     let number = store.open_snapshot().unwrap();
     assert_eq!(store.snapshot_count(), 1);
@@ -47,7 +47,7 @@ async fn a_snapshot_that_is_too_old_is_not_read_though_it_is_still_held() {
 /// An unread iterator holds its snapshot no longer than the limit, and returns an error to a client that continues to
 /// read.
 #[tokio::test]
-async fn an_iterator_is_a_snapshot_that_can_end_under_a_reader_who_waits() {
+async fn expires_an_iterator_snapshot_under_a_slow_reader() {
     let (opened, _folder) = store(with(2, Duration::from_millis(300)));
     for at in 0..2_000 {
         opened.write(vec![Change::Put(bytes(&format!("{at:04}")), vec![0; 1_000].into())]).await.unwrap();

@@ -133,7 +133,7 @@ fn a_call_that_is_given_up_before_it_is_sent_is_never_heard_of() {
 }
 
 #[test]
-fn a_sender_stops_at_the_window_and_goes_on_when_bytes_were_read() {
+fn stops_a_sender_at_the_window_until_bytes_are_read() {
     let mut ends = Ends::new();
     let id = ends.call(&[7; 250], Some(Going::End));
     ends.give_server();
@@ -157,7 +157,7 @@ fn a_sender_stops_at_the_window_and_goes_on_when_bytes_were_read() {
 }
 
 #[test]
-fn a_sender_that_goes_beyond_what_it_was_told_is_refused() {
+fn rejects_a_sender_that_exceeds_its_window() {
     let mut ends = Ends::new();
     ends.call(&[7; 100], None);
     ends.give_server();

@@ -67,7 +67,7 @@ fn heads_of_no_frame_are_refused() {
 }
 
 #[test]
-fn metadata_is_read_as_it_was_written_without_what_is_always_the_same() {
+fn preserves_metadata_and_omits_constant_headers() {
     let said = headers(&[
         ("grpc-status", "0"),
         ("grpc-timeout", "1S"),

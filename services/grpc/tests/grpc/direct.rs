@@ -121,7 +121,7 @@ async fn a_direct_call_that_is_late_or_given_up_drops_its_method() {
 }
 
 #[tokio::test]
-async fn direct_calls_beyond_those_that_may_be_open_wait_for_their_turn() {
+async fn queues_direct_calls_beyond_the_concurrency_limit() {
     let options = GrpcOptions::default().calls_max(2).window_bytes(7);
     let running = Running::start_direct(&Behaviour::default(), options.clone()).await;
     let channel = Channel::connect(&nic(), running.address, options).await.unwrap();
@@ -155,7 +155,7 @@ async fn a_direct_call_to_a_method_that_is_not_there_is_unimplemented() {
 
 /// Invalid messages: truncated prefix, compressed, too long, too short, and undecodable bytes.
 #[tokio::test]
-async fn requests_that_are_no_messages_are_refused_and_the_connection_goes_on() {
+async fn rejects_malformed_requests_and_keeps_the_connection() {
     let service = Behaviour::default();
     let running = Running::start_direct(&service, GrpcOptions::default()).await;
     let mut stream = raw::connect(running.address).await;

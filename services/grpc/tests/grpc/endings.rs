@@ -19,7 +19,7 @@ fn is_late(server: &Running, status: &Status) -> bool {
 }
 
 #[tokio::test]
-async fn a_call_whose_deadline_passes_is_late_and_its_method_is_dropped() {
+async fn cancels_a_method_when_its_deadline_expires() {
     over_each(async |server, service, mut client| {
         let mut request = told(WAIT, message("", 0));
         request.set_timeout(Duration::from_millis(50));

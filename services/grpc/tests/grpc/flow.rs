@@ -11,7 +11,7 @@ use super::support::service::{Behaviour, WAIT, count, message, told};
 use super::support::{Running, Transport, channel, over_each, soon, until};
 
 #[tokio::test]
-async fn a_reader_that_does_not_read_blocks_nobody_and_takes_bounded_memory() {
+async fn bounds_memory_of_an_unread_stream_and_serves_other_calls() {
     over_each(async |server, service, mut client| {
         let mut unread = Vec::new();
         // With HTTP/2, three of them would exhaust tonic's connection window, and others would wait.

@@ -144,7 +144,7 @@ async fn whatever_a_server_sends_the_client_gets_an_error() {
 
 /// Tests them in one frame with the response, and after a response that has begun.
 #[tokio::test]
-async fn details_that_are_no_base64_harm_nobody() {
+async fn tolerates_status_details_that_are_not_base64() {
     let mut listener = AsyncStreamListener::bind(&nic(), "127.0.0.1:0", StreamOptions::default()).unwrap();
     let address = listener.address().unwrap();
     let mut headers = HeaderMap::new();
@@ -192,7 +192,7 @@ async fn details_that_are_no_base64_harm_nobody() {
 }
 
 #[tokio::test]
-async fn who_says_nothing_or_another_version_keeps_nobody_waiting() {
+async fn serves_others_despite_silent_and_incompatible_clients() {
     let server = Running::start(Transport::Native, Routes::new(EchoServer::new(Behaviour::default()))).await;
     let _silent = raw::connect(server.address).await;
     let mut newer = raw::connect(server.address).await;

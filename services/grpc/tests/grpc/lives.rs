@@ -126,7 +126,7 @@ async fn clients_beyond_those_that_may_connect_wait_for_a_place() {
 }
 
 #[tokio::test]
-async fn nobody_at_the_address_is_unavailable() {
+async fn reports_unavailable_if_no_server_listens() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let status = EchoClient::new(Channel::connect_lazy(&nic(), nobody, GrpcOptions::default()))
         .unary(message("", 0))
@@ -138,7 +138,7 @@ async fn nobody_at_the_address_is_unavailable() {
 }
 
 #[tokio::test]
-async fn who_speaks_something_else_is_told_so() {
+async fn reports_a_peer_that_speaks_another_protocol() {
     let mut listener =
         farcall_stream::AsyncStreamListener::bind(&nic(), "127.0.0.1:0", Default::default()).unwrap();
     let address = listener.address().unwrap();
@@ -206,7 +206,7 @@ impl Other {
 }
 
 #[tokio::test]
-async fn calls_of_a_killed_server_are_unavailable_and_the_next_server_is_found() {
+async fn fails_calls_of_a_killed_server_and_finds_the_next() {
     let (server, address) = Other::start("127.0.0.1:0");
     let channel = Channel::connect(&nic(), address, GrpcOptions::default()).await.unwrap();
     let mut client = EchoClient::new(channel.clone());

@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_takes_keys_of_one_neighbourhood_up_to_its_bound_and_gives_its_blocks_back() {
+    fn chains_keys_of_a_neighbourhood_up_to_a_bound_and_frees_them() {
         let layout = Layout::of::<Farm>(2_048, 8);
         let blocks = layout.blocks as usize;
         let mut index = Index::<Farm>::new(region(layout.index_bytes::<Farm>()), layout, Checksums::new(1));

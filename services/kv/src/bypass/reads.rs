@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_one_hash_are_told_apart() {
+    fn distinguishes_keys_with_equal_hashes() {
         for inline_bytes in [0, 64] {
             let mut ends = Ends::<Farm>::new(inline_bytes);
             ends.put(b"one", b"1");
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_has_one_queue_pair_to_read_over_which_ends_with_it() {
+    fn keeps_one_read_queue_pair_per_connection_until_it_closes() {
         let mut ends = Ends::<Farm>::new(0);
         assert_eq!(ends.look(b"absent"), Step::Moved(0));
         let second = connect(&mut ends.service);

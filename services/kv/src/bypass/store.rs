@@ -208,7 +208,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn pairs_are_told_apart_and_garbage_is_none() {
+    fn decodes_pairs_and_rejects_garbage() {
         let mut bytes = Vec::new();
         encode_pair(b"key", b"value", &mut bytes);
         assert_eq!(decode_pair(&bytes), Some((&b"key"[..], &b"value"[..])));

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_never_takes_all_there_is_does_not_make_the_buffer_grow() {
+    fn bounds_the_reply_buffer_of_a_slow_client() {
         let mut replies = Replies::default();
         let (mut made, mut sent) = (0u64, 0u64);
         for _ in 0..1_000 {

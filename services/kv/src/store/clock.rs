@@ -54,7 +54,7 @@ mod tests {
     const NOW_MS: u64 = 1_000_000;
 
     #[test]
-    fn an_item_expires_by_the_clock_also_if_the_operation_has_an_old_time() {
+    fn expires_an_item_by_the_clock_despite_an_old_operation_time() {
         let mut partition = Partition::new(Config::default(), NOW_MS).unwrap();
         let router = Config::default().router();
         let mut put = |name: &[u8], expires_ms| {

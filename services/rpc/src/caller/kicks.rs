@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_counts_from_the_first_message_that_waits_or_the_last_response() {
+    fn counts_silence_from_the_first_wait_or_the_last_response() {
         let mut kicks = Kicks::new(FIRST);
         kicks.sent(Nanos(1_000));
         kicks.sent(Nanos(5_000));

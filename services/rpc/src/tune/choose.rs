@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn posting_and_waiting_follow_the_profile_where_nobody_chose_them() {
+    fn follows_the_profile_where_posting_and_waiting_are_unset() {
         let posting = Posting { inline_max_bytes: 128, signal_every: 32, idle_turn_ns: 25, wake_ns: 50_000 };
         let known = of_softnic().with_posting(posting).unwrap();
         let chosen = |wished: &Plan| choose(wished, "softnic", Some(known.clone()), "").plan;

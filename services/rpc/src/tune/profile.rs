@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_tells_one_request_from_many_and_the_shortest_counts() {
+    fn separates_single_request_cost_from_bursts_and_keeps_minima() {
         let mut disturbed = [true, false, true].into_iter().cycle();
         let profile = LinkProfile::measure(
             &[64, 4_096],

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_push_that_the_next_requests_overtook_names_what_may_be_missing() {
+    fn reports_the_missing_range_of_an_overtaken_push() {
         // The client requested 34 to 48. It then received 34 and sent 49 and 50, which were executed before the push.
         assert_eq!(Imm::push_range(34, 15, Seq(51), 16), Some((Seq(35), Seq(49))));
         assert_eq!(Imm::push_range(34, 15, Seq(66), 16), None);

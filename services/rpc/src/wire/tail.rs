@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_of_another_session_is_not_whole_behind_this_ones_tail() {
+    fn rejects_a_message_with_the_tail_of_another_session() {
         let (before, now) = (TailKey(1), TailKey(2));
         let words = [Seq(13).0.into(), 4];
         assert_ne!(before.checksum(&words, b"old!"), now.checksum(&words, b"old!"));

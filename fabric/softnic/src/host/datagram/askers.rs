@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_are_told_at_once_and_the_others_next_time() {
+    fn notifies_waiting_senders_in_bounded_batches() {
         let askers = Askers::default();
         (0..TOLD_AT_ONCE + 1).for_each(|at| askers.add(asker(at)));
         askers.tell(|asker| asker.wants_receives);

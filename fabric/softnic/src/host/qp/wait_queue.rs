@@ -214,7 +214,7 @@ mod tests {
     use crate::host::flight::{Event, FlightEvent};
 
     #[test]
-    fn a_request_that_waits_alone_finds_the_buffers_of_the_one_before() {
+    fn reuses_the_buffers_of_the_previous_waiting_request() {
         let byte = 7_u8;
         let sges = [Sge { addr: (&raw const byte).expose_provenance() as u64, length: 1, lkey: 0 }];
         let wr = SendWr::send(1, &sges).with_flags(SendFlags::INLINE);

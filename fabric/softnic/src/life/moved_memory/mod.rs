@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbouring_mappings_are_moved_together_and_others_not_at_all() {
+    fn moves_adjacent_private_mappings_together() {
         let part = |start, end, letters: &str, source| {
             let has = |letter| letters.contains(letter);
             let (readable, writable, executable, shared) = (has('r'), has('w'), has('x'), has('s'));

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_move_and_come_back_with_their_bytes_alone_and_among_others() {
+    fn moves_pages_out_and_back_with_their_bytes() {
         let page = rustix::param::page_size() as u64;
         for among_others in [false, true] {
             let base = pages(6);

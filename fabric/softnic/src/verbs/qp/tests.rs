@@ -88,7 +88,7 @@ fn a_peer_inside_an_access_is_remembered_across_a_reset() {
 }
 
 #[test]
-fn a_peer_inside_an_access_is_remembered_after_the_pair_is_destroyed() {
+fn remembers_a_peer_inside_an_access_after_pair_destruction() {
     for how in [hazard::RECEIVES, 0] {
         let scene = Scene::new();
         let (mem, region, later) = (scene.way_into_b(), scene.region(), scene.region());
@@ -103,7 +103,7 @@ fn a_peer_inside_an_access_is_remembered_after_the_pair_is_destroyed() {
 }
 
 #[test]
-fn a_peer_inside_receives_of_another_domain_does_not_keep_a_region() {
+fn releases_a_region_despite_receives_of_another_domain() {
     let scene = Scene::new();
     let mem = scene.way_into_b();
     hazard::enter(&mem, hazard::RECEIVES);
@@ -117,7 +117,7 @@ fn a_peer_inside_receives_of_another_domain_does_not_keep_a_region() {
 }
 
 #[test]
-fn receives_are_flushed_only_when_nobody_can_be_inside_any_more() {
+fn flushes_receives_only_after_peer_access_is_revoked() {
     let mut scene = Scene::new();
     // The state changes to ERR before the queue pair is closed: a poll in between must not flush receives.
     // SAFETY: no memory is named.
@@ -133,7 +133,7 @@ fn receives_are_flushed_only_when_nobody_can_be_inside_any_more() {
 }
 
 #[test]
-fn memory_of_the_program_is_given_back_only_when_the_peer_has_left() {
+fn returns_program_memory_only_after_the_peer_has_left() {
     for hazard in [None, Some(hazard::RECEIVES)] {
         let scene = Scene::new();
         let mem = scene.way_into_b();
@@ -180,7 +180,7 @@ fn memory_of_a_region_is_given_back_unless_a_peer_is_inside() {
 }
 
 #[test]
-fn what_nobody_was_granted_waits_for_nobody() {
+fn deregisters_ungranted_memory_without_waiting() {
     let scene = Scene::new();
     let mem = scene.way_into_b();
     let mr = Mr::allocate(&scene.host, scene.b_pd, 4096, ACCESS).unwrap();

@@ -175,7 +175,7 @@ fn a_receipt_is_waited_for_no_less() {
 /// A process that ends a connection on behalf of an exited process sends what that process would have sent, and the
 /// peer receives the event of the end.
 #[test]
-fn the_end_of_a_dead_process_is_told_in_its_name() {
+fn disconnects_in_the_name_of_an_exited_process() {
     let (active, mut passive) = established();
     let (mut speaker, dreq) = Connection::abandoned(active.waiting_qp_num().unwrap());
     assert_eq!(dreq, Message::Dreq { remote_qp_num: 6 });
@@ -186,7 +186,7 @@ fn the_end_of_a_dead_process_is_told_in_its_name() {
 }
 
 #[test]
-fn who_was_asked_is_half_open_until_both_ends_are_ready() {
+fn stays_half_open_until_both_ends_are_ready() {
     let mut passive = Connection::requested(&request());
     assert!(passive.is_half_open() && passive.waiting_qp_num().is_none());
     passive.accept(reply()).unwrap();

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn each_has_one_call_under_way_and_all_responders_are_called() {
+    fn keeps_one_call_per_requester_and_calls_all_responders() {
         let (requesters, responders) = (12, 4);
         let topology = Topology::PrivateToMany { responders };
         let callee = Callee::Block { len_bytes: 64 };

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_took_is_told_of_all_and_what_they_chose_of_the_first() {
+    fn averages_costs_over_clients_and_reports_the_first_choice() {
         let run = |calls, cpu_us, preset: &str| CallRun {
             calls,
             cpu: Duration::from_micros(cpu_us),

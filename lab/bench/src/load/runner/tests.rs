@@ -154,7 +154,7 @@ fn however_short_a_run_is_an_operation_ends_in_it() {
 
 /// Without the end flag this run would take an hour.
 #[test]
-fn a_run_ends_when_it_is_told_to() {
+fn ends_a_run_on_request() {
     let plan = LoadPlan { duration: Duration::from_secs(3_600), ..plan(1) };
     let load = Load::new(plan);
     let (completed, end) = (load.completed(), load.end());
@@ -201,7 +201,7 @@ impl Target for StallingTarget {
 }
 
 #[test]
-fn a_schedule_shows_what_a_stall_costs_everybody_and_leaves_nothing_out() {
+fn charges_a_stall_to_all_scheduled_operations() {
     // One operation per millisecond over one connection, one at a time.
     let share = Some(Share { per_second: 1_000, before: 0, connections: 1 });
     let plan = LoadPlan { share, duration: Duration::from_millis(200), ..plan(1) };

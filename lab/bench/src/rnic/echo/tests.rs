@@ -42,7 +42,7 @@ fn task(request: (Operation, Transport), response: (Operation, Transport)) -> Ec
 }
 
 #[test]
-fn every_pair_of_operations_echoes_over_every_transport_there_is() {
+fn echoes_every_legal_pair_of_operations_on_every_transport() {
     use Operation::{Send, SendImm, Write, WriteImm};
     let mut measured = 0;
     for transport in Transport::ALL {
@@ -86,7 +86,7 @@ fn a_window_of_one_and_odd_windows() {
 }
 
 #[test]
-fn windows_larger_than_what_a_device_keeps_for_strangers() {
+fn measures_windows_beyond_the_unknown_sender_limit() {
     for operation in [Operation::Send, Operation::SendImm] {
         let leg = (operation, Transport::Ud);
         try_measure(EchoTask { window: 64, connections: 4, signal_every: 64, ..task(leg, leg) });

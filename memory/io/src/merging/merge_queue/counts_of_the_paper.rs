@@ -78,7 +78,7 @@ fn alone_each_request_is_posted_at_once_whatever_the_way() {
 /// Table I: 13.2 million requests to read result in as many work requests if they are only chained, and in 11 million
 /// (0.83 of them) if they are merged, chained or not. Here, two of six accumulated requests are adjacent.
 #[test]
-fn table_1_chaining_saves_no_work_request_and_merging_as_many_with_it_as_without() {
+fn reproduces_the_work_request_counts_of_table_1() {
     let six: [&[u64]; 2] = [&[0, 10, 20, 21, 30, 40], &[100, 90, 80, 70, 60, 61]];
     check(&six, Direction::Read, [(Single, 12, 12), (Chain, 12, 2), (Merge, 10, 10), (Hybrid, 10, 2)]);
 }
@@ -162,7 +162,7 @@ fn what_the_window_holds_back_merges() {
 }
 
 #[test]
-fn nothing_passes_what_the_window_holds_back_and_nothing_waits_for_ever() {
+fn keeps_order_at_the_window_without_starvation() {
     let mut queue = MergeQueue::new(limits(Hybrid), Box::new(Window { bytes: 2 * PAGE }), 1 << 20);
     let mut doorbell = Doorbell::default();
     push(&mut queue, Direction::Read, 0);
@@ -179,7 +179,7 @@ fn nothing_passes_what_the_window_holds_back_and_nothing_waits_for_ever() {
 }
 
 #[test]
-fn a_policy_of_the_user_is_asked_and_told_and_cannot_stop_the_queue() {
+fn consults_a_user_policy_that_cannot_stall_the_queue() {
     use std::sync::{Arc, Mutex};
     struct Policy(Arc<Mutex<Vec<(&'static str, u64)>>>);
     impl Admission for Policy {

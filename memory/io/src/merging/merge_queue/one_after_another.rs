@@ -96,7 +96,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn nobody_can_tell_it_from_one_after_another((limits, window, pool) in limits(), steps in steps()) {
+    fn matches_sequential_execution((limits, window, pool) in limits(), steps in steps()) {
         let mut queue = MergeQueue::new(limits, Box::new(Window { bytes: window }), pool);
         let mut device = Device { memory: [0; MEMORY], brought: Vec::new(), under_way: Vec::new() };
         let (mut expected, mut wanted) = ([0; MEMORY], Vec::new());
@@ -171,7 +171,7 @@ proptest! {
 }
 
 #[test]
-fn a_read_waits_for_the_write_that_it_overlaps_and_passes_others() {
+fn delays_a_read_only_behind_an_overlapping_write() {
     let work = WorkLimits { elements: 4, bytes: 100, pool_bytes: 100 };
     let limits = Limits { combining: Combining::MergeAndChain, chain: 4, look_ahead: 16, work };
     let mut queue = MergeQueue::new(limits, Box::new(Window::OPEN), 1024);
