@@ -45,9 +45,12 @@ def is_product(path):
 
 
 def comments(text):
+    is_code = False
     for line in text.split("\n"):
-        # Code spans name things as they are.
-        if comment := COMMENT.search(line):
+        comment = COMMENT.search(line)
+        is_code = comment is not None and is_code != comment[1].startswith("```")
+        # Code spans and examples name things as they are.
+        if comment and not is_code:
             yield re.sub(r"`[^`]*`", "``", comment[1]), line.strip()
 
 

@@ -1,12 +1,12 @@
 /* Farcall: remote calls, a key-value store and byte streams over RDMA verbs.
  *
- * Made of the sources of the library: change those, then run
+ * Generated from the sources of the library: change those, then run
  * FARCALL_WRITE_HEADER=1 cargo test -p farcall-capi --test header.
  *
- * Functions that can fail return a farcall_code, FARCALL_OK or another; farcall_error_message has the words. Objects
- * are opaque, and of use to one thread at a time; different objects are independent. Null and misaligned pointers are
- * FARCALL_INVALID. Lengths are in bytes, times in the unit of their name. Texts are UTF-8 and end with a zero byte. A
- * forked child uses none of its parent's objects. */
+ * Functions that can fail return a farcall_code; farcall_error_message returns the message of the last error. Objects are
+ * opaque and used by one thread at a time; different objects are independent. Null and misaligned pointers are
+ * FARCALL_INVALID; farcall(3), Pointers, states how long pointers must be valid. Lengths are in bytes, times in the unit
+ * of their name. Texts are UTF-8 and end with a zero byte. A forked child uses none of its parent's objects. */
 
 #ifndef FARCALL_H
 #define FARCALL_H
@@ -17,23 +17,23 @@
 // Version of this header: major << 16 | minor << 8 | patch.
 #define FARCALL_VERSION 256
 
-// What became of a function that was called. Numbers never change their meaning; later versions add some.
+// Result of a function. Numbers never change their meaning; later versions add some.
 typedef enum {
   // Done.
   FARCALL_OK = 0,
-  // An argument cannot be right: null, misaligned, out of range. Nothing was done.
+  // An argument is invalid: null, misaligned or out of range. Nothing was done.
   FARCALL_INVALID = 1,
-  // Another thread is inside of a function with the same object. Nothing was done.
+  // Another thread is in a function with the same object. Nothing was done.
   FARCALL_BUSY = 2,
-  // The library failed in itself: a mistake of ours. The object can only be closed.
+  // The library panicked, which is a defect of the library. The object can only be closed.
   FARCALL_PANICKED = 3,
-  // The system gives no thread, descriptor or memory.
+  // The system has no thread, descriptor or memory left.
   FARCALL_SYSTEM = 4,
   // The device cannot be used.
   FARCALL_DEVICE = 5,
-  // Nobody listens at the address, or nobody answers in time.
+  // No process listens at the address, or no reply arrived in time.
   FARCALL_UNREACHABLE = 6,
-  // The other end refuses, or is none of ours.
+  // The other end refuses the connection, or does not speak this protocol.
   FARCALL_REFUSED = 7,
   // The deadline passed before the call was sent. It was not executed.
   FARCALL_DEADLINE_EXCEEDED = 8,
@@ -41,15 +41,15 @@ typedef enum {
   FARCALL_NOT_SENT = 9,
   // The call was sent, and there is no way to know whether it was executed.
   FARCALL_OUTCOME_UNKNOWN = 10,
-  // The server did not execute the call: it is shutting down, or has no room.
+  // The server did not execute the call: it is shutting down, or has no space for it.
   FARCALL_NOT_EXECUTED = 11,
-  // The call was executed, and its result cannot be had.
+  // The call was executed, and its result is lost.
   FARCALL_RESULT_LOST = 12,
   // The handler refused the call, with a code of its own.
   FARCALL_APPLICATION = 13,
-  // The request or the value is longer than the server takes. It was not executed.
+  // The request or the value is longer than the server accepts. It was not executed.
   FARCALL_TOO_LARGE = 14,
-  // The key cannot be one: empty, or longer than 250 bytes.
+  // The key is invalid: empty, or longer than 250 bytes.
   FARCALL_KEY = 15,
   // The key has no item.
   FARCALL_NOT_FOUND = 16,
@@ -63,13 +63,13 @@ typedef enum {
   FARCALL_STORE_FULL = 20,
   // The server was restarted with other partitions: connect again.
   FARCALL_MOVED = 21,
-  // A function that does not wait would have to.
+  // A non-blocking function would have to wait.
   FARCALL_WOULD_BLOCK = 22,
-  // The time is over. Nothing was read, written or accepted.
+  // The time-out has passed. Nothing was read, written or accepted.
   FARCALL_TIMED_OUT = 23,
-  // The stream broke: the other end is gone, and with it what had not arrived.
+  // The stream broke: the other end has exited or reset it, and bytes that had not arrived are lost.
   FARCALL_RESET = 24,
-  // This end has ended its stream, or nobody reads it any more.
+  // This end has ended its stream, or the peer no longer reads it.
   FARCALL_BROKEN_PIPE = 25,
 } farcall_code;
 

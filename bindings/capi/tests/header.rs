@@ -13,13 +13,13 @@ fn package() -> PathBuf {
 const INTRODUCTION: &str = "\
 /* Farcall: remote calls, a key-value store and byte streams over RDMA verbs.
  *
- * Made of the sources of the library: change those, then run
+ * Generated from the sources of the library: change those, then run
  * FARCALL_WRITE_HEADER=1 cargo test -p farcall-capi --test header.
  *
- * Functions that can fail return a farcall_code, FARCALL_OK or another; farcall_error_message has the words. Objects
- * are opaque, and of use to one thread at a time; different objects are independent. Null and misaligned pointers are
- * FARCALL_INVALID. Lengths are in bytes, times in the unit of their name. Texts are UTF-8 and end with a zero byte. A
- * forked child uses none of its parent's objects. */";
+ * Functions that can fail return a farcall_code; farcall_error_message returns the message of the last error. Objects are
+ * opaque and used by one thread at a time; different objects are independent. Null and misaligned pointers are
+ * FARCALL_INVALID; farcall(3), Pointers, states how long pointers must be valid. Lengths are in bytes, times in the unit
+ * of their name. Texts are UTF-8 and end with a zero byte. A forked child uses none of its parent's objects. */";
 
 /// Returns the header that cbindgen generates from the current sources.
 fn made() -> String {

@@ -31,25 +31,25 @@ macro_rules! codes {
     };
 }
 
-/// What became of a function that was called. Numbers never change their meaning; later versions add some.
+/// Result of a function. Numbers never change their meaning; later versions add some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub enum Code {
     /// Done.
     Ok = 0,
-    /// An argument cannot be right: null, misaligned, out of range. Nothing was done.
+    /// An argument is invalid: null, misaligned or out of range. Nothing was done.
     Invalid = 1,
-    /// Another thread is inside of a function with the same object. Nothing was done.
+    /// Another thread is in a function with the same object. Nothing was done.
     Busy = 2,
-    /// The library failed in itself: a mistake of ours. The object can only be closed.
+    /// The library panicked, which is a defect of the library. The object can only be closed.
     Panicked = 3,
-    /// The system gives no thread, descriptor or memory.
+    /// The system has no thread, descriptor or memory left.
     System = 4,
     /// The device cannot be used.
     Device = 5,
-    /// Nobody listens at the address, or nobody answers in time.
+    /// No process listens at the address, or no reply arrived in time.
     Unreachable = 6,
-    /// The other end refuses, or is none of ours.
+    /// The other end refuses the connection, or does not speak this protocol.
     Refused = 7,
     /// The deadline passed before the call was sent. It was not executed.
     DeadlineExceeded = 8,
@@ -57,15 +57,15 @@ pub enum Code {
     NotSent = 9,
     /// The call was sent, and there is no way to know whether it was executed.
     OutcomeUnknown = 10,
-    /// The server did not execute the call: it is shutting down, or has no room.
+    /// The server did not execute the call: it is shutting down, or has no space for it.
     NotExecuted = 11,
-    /// The call was executed, and its result cannot be had.
+    /// The call was executed, and its result is lost.
     ResultLost = 12,
     /// The handler refused the call, with a code of its own.
     Application = 13,
-    /// The request or the value is longer than the server takes. It was not executed.
+    /// The request or the value is longer than the server accepts. It was not executed.
     TooLarge = 14,
-    /// The key cannot be one: empty, or longer than 250 bytes.
+    /// The key is invalid: empty, or longer than 250 bytes.
     Key = 15,
     /// The key has no item.
     NotFound = 16,
@@ -79,13 +79,13 @@ pub enum Code {
     StoreFull = 20,
     /// The server was restarted with other partitions: connect again.
     Moved = 21,
-    /// A function that does not wait would have to.
+    /// A non-blocking function would have to wait.
     WouldBlock = 22,
-    /// The time is over. Nothing was read, written or accepted.
+    /// The time-out has passed. Nothing was read, written or accepted.
     TimedOut = 23,
-    /// The stream broke: the other end is gone, and with it what had not arrived.
+    /// The stream broke: the other end has exited or reset it, and bytes that had not arrived are lost.
     Reset = 24,
-    /// This end has ended its stream, or nobody reads it any more.
+    /// This end has ended its stream, or the peer no longer reads it.
     BrokenPipe = 25,
 }
 
