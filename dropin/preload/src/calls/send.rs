@@ -50,7 +50,8 @@ unsafe fn from_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int
 /// The message is the program's.
 unsafe fn hand_on_descriptors(message: *const msghdr) {
     // SAFETY: `can_read` has found the message, and `msg_controllen` bytes at `msg_control`; CMSG_FIRSTHDR and
-    // CMSG_NXTHDR return headers inside of them only. The descriptors lie in the bytes that `cmsg_len` counts.
+    // CMSG_NXTHDR return headers inside of them only. The descriptors lie in the bytes that `cmsg_len` counts, which are
+    // no more than these, as cmsg(3) requires.
     unsafe {
         if !pointers::can_read(message, 1)
             || (*message).msg_control.is_null()
