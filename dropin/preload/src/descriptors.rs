@@ -1,4 +1,4 @@
-//! What becomes of a connection when its descriptor is closed, duplicated or handed on.
+//! Descriptors of connections that are closed, duplicated or passed to another process.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -107,8 +107,8 @@ fn end(fd: c_int, sock: &Sock) {
     sock.demote(Why::ShutDown);
 }
 
-/// After `connect` has taken a connection from its socket (AF_UNSPEC): as the kernel's end of it, its rings end with a reset
-/// for the peer, and the next connection of the socket is another one.
+/// After `connect` has taken a connection from its socket (AF_UNSPEC): as the kernel's end of it, its rings end with a
+/// reset for the peer, and the next connection of the socket is another one.
 pub fn dissociated(fd: c_int) {
     let Some(sock) = sock::get(fd) else { return };
     sock.demote(Why::ShutDown);
@@ -129,7 +129,7 @@ pub fn dissociated(fd: c_int) {
 /// After a descriptor was duplicated.
 pub fn duplicated(old: c_int, new: c_int) {
     if thread::is_borrowed() {
-        // Of a child between vfork and exec, which prepares it for another program.
+        // A child between vfork and exec prepares its descriptors for another program.
         if let Some(sock) = sock::get(old) {
             hand_on(old, &sock, Why::Executed);
         }
@@ -147,7 +147,8 @@ pub fn duplicated(old: c_int, new: c_int) {
     epoll::duplicated(old, new);
 }
 
-/// Before a program of ours takes a number that the library has. Whether it was given up, and no thread uses it any more.
+/// Before a program of ours takes a number that the library has. Whether it was given up, and no thread uses it any
+/// more.
 pub fn give_up(fd: c_int) -> bool {
     if !own_fds::is_ours(fd) || thread::is_borrowed() {
         return false;
@@ -164,8 +165,8 @@ pub fn give_up(fd: c_int) -> bool {
     own_fds::forget(fd)
 }
 
-/// After the program opened a descriptor: the library gives up those of its own whose numbers the program may need soon;
-/// their connections go back to TCP.
+/// After the program opened a descriptor: the library gives up those of its own whose numbers the program may need
+/// soon; their connections go back to TCP.
 pub fn make_way(fd: c_int) {
     while let Some(ours) = own_fds::in_the_way_of(fd).filter(|_| !thread::is_borrowed()) {
         close_own(ours);

@@ -1,7 +1,7 @@
 //! Doorbells: what wakes threads that sleep in the kernel.
 //!
-//! Each end of a connection has one descriptor, of a pair of Unix sockets: a byte that one end sends wakes threads of the
-//! other. An eventfd of a thread, or of an epoll object, wakes threads of the same process.
+//! Each end of a connection has one descriptor, of a pair of Unix sockets: a byte that one end sends wakes threads of
+//! the other. An eventfd of a thread, or of an epoll object, wakes threads of the same process.
 
 use std::ffi::c_int;
 use std::os::fd::{OwnedFd, RawFd};
@@ -49,7 +49,7 @@ impl Door {
         self.hears.load(Relaxed) && own_fds::is_ours(self.fd)
     }
 
-    /// Wakes threads of the peer that sleep. A socket that holds so many bytes that it takes no more can be read.
+    /// Wakes threads of the peer that sleep. If the socket is full, it can be read already.
     pub fn ring(&self) {
         own_fds::while_ours(self.fd, || {
             let _ = send(own_fds::borrow(self.fd), &[1], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
@@ -138,7 +138,7 @@ pub fn silence(fd: RawFd) {
     });
 }
 
-/// Called before a number of the library's becomes the program's: a thread that sleeps by it looks for another way to.
+/// Called before a descriptor of the library's becomes the program's: a thread that sleeps on it chooses another one.
 pub fn before_loss(fd: c_int) {
     if WAKERS.contains(fd) {
         WAKERS.remove(fd);

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-/// What it is.
+/// Returns its value.
 pub fn get() -> c_int {
     // SAFETY: the thread's own variable.
     unsafe { *libc::__errno_location() }

@@ -5,7 +5,7 @@ use std::sync::Once;
 
 use crate::{confined, descriptors, direct_calls, epoll, sleepers, sock, thread};
 
-/// What is locked while a thread forks.
+/// A lock that is held while a thread forks.
 trait Held {}
 impl<T> Held for T {}
 

@@ -1,11 +1,13 @@
-//! Preloaded into a socket program (`farcall run`), moves its TCP connections to other such programs of the same user on
-//! the same host into shared memory. The TCP socket stays: for the handshake, for who is not preloaded, and for the end.
+//! Preloaded into a socket program (`farcall run`), moves its TCP connections to other such programs of the same user
+//! on the same host into shared memory. The TCP socket stays: for the handshake, for peers without this library, and
+//! for the end.
 //!
 //! No byte is added to a connection. Its ends meet outside of it (`meet`) and share two rings (`ring`), one a
-//! direction. A sender begins its ring at a byte that the kernel of its peer has everything before of; the receiver empties
-//! the socket, then the ring. Either end ends both rings at once, by one bit in the word that counts what was sent
-//! (`sock::Sock::demote`): the receiver empties the ring, then goes back to the socket. That happens wherever the kernel
-//! is needed: fork, dup, exec, descriptors sent, half-close, urgent data, sendfile, splice, options; and it is final.
+//! direction. A sender begins its ring at a byte that the kernel of its peer has everything before of; the receiver
+//! empties the socket, then the ring. Either end ends both rings at once, by one bit in the word that counts what was
+//! sent (`sock::Sock::demote`): the receiver empties the ring, then goes back to the socket. That happens wherever the
+//! kernel is needed: fork, dup, exec, descriptors sent, half-close, urgent data, sendfile, splice, options; and it is
+//! final.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -14,7 +16,7 @@
 //! | `sock`, `descriptors`, `own_fds` | connections by descriptor; what happens to these; the library's own |
 //! | `meet`, `diagnosis` | how two ends find each other, and that they are the ends of one connection |
 //! | `switch` | one direction between TCP and a carrier of its bytes, as a state machine |
-//! | `ring`, `memory`, `tcp` | bytes in shared memory; what the kernel tells of those that went by TCP |
+//! | `ring`, `memory`, `tcp` | bytes in shared memory; what the kernel reports of those that went by TCP |
 //! | `pointers` | memory that the program passes and that may not be there |
 //! | `io`, `poll`, `epoll` | sending and receiving; waiting for readiness |
 //! | `door`, `sleepers` | what wakes threads that sleep; threads that sleep for one connection |

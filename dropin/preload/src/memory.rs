@@ -44,17 +44,17 @@ impl Memory {
     }
 
     /// # Safety
-    /// So many bytes can be read.
+    /// `len_bytes` bytes at `from` can be read.
     #[inline]
     pub unsafe fn copy_in(&self, at: usize, from: *const u8, len_bytes: usize) {
         before_store();
-        // SAFETY: `range` returns the address of `len_bytes` bytes inside of the mapping, which `self` keeps; as many can be
-        // read at `from`, by this function's contract.
+        // SAFETY: `range` returns the address of `len_bytes` bytes inside of the mapping, which `self` keeps; as many
+        // can be read at `from`, by this function's contract.
         unsafe { copy_plain(self.0.range(at, len_bytes), from, len_bytes) };
     }
 
     /// # Safety
-    /// So many bytes can be written.
+    /// `len_bytes` bytes at `to` can be written.
     #[inline]
     pub unsafe fn copy_out(&self, at: usize, to: *mut u8, len_bytes: usize) {
         // SAFETY: `range` returns the address of `len_bytes` bytes inside of the mapping, which `self` keeps; as many

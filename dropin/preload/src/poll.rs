@@ -15,16 +15,16 @@ use crate::{clock, epoll, errno, real, sock, tcp};
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
 
-/// What the rings say of a connection, and what the kernel is to be asked.
+/// Readiness of a connection by its rings, and events that the kernel must be queried for.
 #[derive(Clone, Copy)]
 pub struct Readiness {
-    /// Of what was asked for.
+    /// Requested events that are ready.
     pub ready: i16,
     /// For the kernel.
     pub ask: i16,
 }
 
-/// Looks at a connection for poll's `events`.
+/// Polls a connection for poll's `events`.
 pub fn readiness(fd: c_int, sock: &Sock, events: i16) -> Readiness {
     let Some(link) = sock.link() else { return Readiness { ready: 0, ask: events } };
     let (mut ready, mut ask) = (0, events);
@@ -64,8 +64,8 @@ fn is_enough(fd: c_int, sock: &Sock, unread_bytes: u64) -> bool {
         || tcp::is_ended(fd)
 }
 
-/// Returns whether bytes that went by TCP before the ring, too few by themselves for SO_RCVLOWAT, are enough together with
-/// those in the ring. The kernel reports any number of them if the option has its default.
+/// Returns whether bytes that went by TCP before the ring, too few by themselves for SO_RCVLOWAT, are enough together
+/// with those in the ring. The kernel reports any number of them if the option has its default.
 fn is_enough_across(fd: c_int, sock: &Sock, inn: &Switch<Ring>, unread_bytes: u64) -> bool {
     let low_water_bytes = u64::from(sock.low_water_bytes.load(SeqCst));
     if low_water_bytes <= 1 {
@@ -189,7 +189,7 @@ fn has_more(fds: &[pollfd], socks: &[Waited], rings: &mut Vec<i16>) -> bool {
     has_more
 }
 
-/// What the kernel is asked: the program's descriptors, in their order.
+/// Fills `kernel` with the entries to query: the program's descriptors, in their order.
 fn fill(fds: &[pollfd], socks: &[Waited], kernel: &mut Vec<pollfd>) {
     kernel.clear();
     kernel.extend(fds.iter().map(|entry| pollfd { revents: 0, ..*entry }));
@@ -283,7 +283,7 @@ fn sleep_in_kernel(kernel: &mut [pollfd], until_ns: Option<u64>, mask: *const si
     unsafe { real::ppoll(kernel.as_mut_ptr(), kernel.len() as _, rest, mask) }
 }
 
-/// Says to the peer that somebody sleeps; the caller must look once more.
+/// Notifies the peer that a thread sleeps; the caller must poll once more.
 pub fn arm(sock: &Sock) {
     let Some(link) = sock.link() else { return };
     sock.sleepers.fetch_add(1, SeqCst);
@@ -293,21 +293,22 @@ pub fn arm(sock: &Sock) {
     }
 }
 
-/// Notifies the peer again that somebody sleeps: it has rung since. The caller must check once more.
+/// Notifies the peer again that a thread sleeps: it has rung since. The caller must poll once more.
 pub fn rearm(sock: &Sock) {
     if let Some(link) = sock.link() {
         arm_ring(link);
     }
 }
 
-/// Takes back the notification that somebody sleeps until there are bytes. Returns whether the peer has not rung because of it.
+/// Withdraws the notification that a thread sleeps until bytes arrive. Returns whether the peer has not rung because
+/// of it.
 pub fn take_back(sock: &Sock) -> bool {
     let Some(link) = sock.link() else { return true };
     let sent_bytes = link.inn.sent_bytes();
     if !link.inn.takes_data_wake() {
         return false;
     }
-    // Another thread may have notified it, too: before the look at the counter, or it does so after this.
+    // Another thread may have notified it, too, before the counter was read; or it does so after this.
     if sock.sleepers.load(SeqCst) > 1 {
         arm_ring(link);
         if link.inn.sent_bytes() != sent_bytes {
@@ -318,7 +319,8 @@ pub fn take_back(sock: &Sock) -> bool {
     true
 }
 
-/// Who waits for room does not sleep where there is some; who fills the ring meanwhile arms it (`io::send`).
+/// A thread that waits for free space does not sleep if there is some; the thread that fills the ring concurrently
+/// arms it (`io::send`).
 fn arm_ring(link: &Link) {
     link.inn.arm_data();
     if !link.out.has_room() {

@@ -67,7 +67,7 @@ pub unsafe fn symbol(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     find_symbol().map_or(ptr::null_mut(), |find| unsafe { find(handle, name) })
 }
 
-/// What a function returns that the C library does not have.
+/// Result of a function that the C library does not have.
 trait Failed {
     const FAILED: Self;
 }
@@ -114,8 +114,8 @@ macro_rules! real {
                     return Failed::FAILED;
                 }
                 type Function = unsafe extern "C-unwind" fn($($ty),*) -> $ret;
-                // SAFETY: the C library's function of that name has this type, and its contract is that of this one: the
-                // arguments go to it unchanged.
+                // SAFETY: the C library's function of that name has this type, and its contract is that of this one:
+                // the arguments go to it unchanged.
                 unsafe { std::mem::transmute::<*mut c_void, Function>(address)($($arg),*) }
             }
         )*

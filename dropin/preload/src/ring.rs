@@ -1,18 +1,19 @@
 //! One direction of a connection: bytes from one sender to one receiver, in memory that both map.
 //!
-//! The word `PRODUCED` holds how many bytes were ever sent, and one bit that ends the ring. The sender publishes bytes by
-//! exchanging that word, either end ends the ring by setting the bit in it: so both agree, at once and without a message,
-//! which byte is the last of the ring, and that all later ones go by TCP. A peer that dies at any instruction leaves
-//! whole bytes or none.
+//! The word `PRODUCED` holds how many bytes were ever sent, and one bit that ends the ring. The sender publishes bytes
+//! by exchanging that word, either end ends the ring by setting the bit in it: so both agree, at once and without a
+//! message, which byte is the last of the ring, and that all later ones go by TCP. A peer that dies at any instruction
+//! leaves whole bytes or none.
 //!
 //! A ring begins with a short part of memory, which its few bytes keep in the processor's caches. A sender that
 //! finds it full takes memory for a long part: the byte from which on the ring's bytes lie there is
 //! in the word `LONG_FROM`, stored before the first of them is published. The short part is not used again.
 //!
-//! Of the words of a direction, `switch` has those of its state.
+//! The words of a direction that hold its state are described in `switch`.
 //!
-//! Each end's users are counted by a lock in the same memory, because threads and forked processes share a socket. It is
-//! one of the threads of one program and its children, never between the two ends; a lock of a thread that died is taken.
+//! Each end's users are counted by a lock in the same memory, because threads and forked processes share a socket. It
+//! is one of the threads of one program and its children, never between the two ends; a lock of a thread that died is
+//! taken.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -39,7 +40,7 @@ const SPACE_SLEEP: usize = 192;
 /// Bytes of the words of one direction.
 pub const WORDS_BYTES: usize = 256;
 
-/// So many rings of a process have a long part by its own sends; the others stay short.
+/// Maximum number of rings of a process that have a long part because of its own sends; the others stay short.
 const LONG_RINGS_MAX: usize = 64;
 static LONG_RINGS: AtomicUsize = AtomicUsize::new(0);
 
@@ -52,7 +53,7 @@ pub struct Part {
     pub len_bytes: usize,
 }
 
-/// What a look at the ring shows.
+/// State of the ring at one moment.
 #[derive(Clone, Copy)]
 pub struct Look {
     /// Bytes that were sent and not yet received.
@@ -135,14 +136,14 @@ impl Ring {
     fn room(&self, produced: u64, consumed: u64, long_from: u64) -> (u64, u64) {
         let (part, unread_from) = match long_from {
             0 => (self.short, consumed),
-            // What is unread in the short part takes no room of the long one.
+            // Unread bytes in the short part take no space of the long one.
             from => (self.long, consumed.max(from)),
         };
         let len_bytes = part.len_bytes as u64;
         (len_bytes, len_bytes.saturating_sub((produced & !CLOSED).saturating_sub(unread_from)))
     }
 
-    /// Whether so much is free that a sender is told of it.
+    /// Returns whether enough space is free to notify a sender.
     pub fn has_room(&self) -> bool {
         let consumed = self.load(CONSUMED);
         let (len_bytes, room_bytes) = self.room(self.load(PRODUCED), consumed, self.load(LONG_FROM));
@@ -154,8 +155,8 @@ impl Ring {
         if self.load(LONG_FROM) == 0 { self.short.len_bytes } else { self.long.len_bytes }
     }
 
-    /// The sender, whose lock is held, has so many bytes left for which there is no room: uses the long part from now on, if
-    /// there is memory for it. Whether it does so now.
+    /// Called by the sender, which holds its lock and has `left_bytes` bytes without space: uses the long part from
+    /// now on if there is memory for it. Returns whether it does.
     pub fn lengthen(&self, left_bytes: usize) -> bool {
         let produced = self.sent_bytes();
         if left_bytes == 0 || produced == 0 || self.load(LONG_FROM) != 0 {
@@ -173,7 +174,7 @@ impl Ring {
         true
     }
 
-    /// The sender's lock; `None` inside of a signal handler that interrupted who holds it.
+    /// Locks the sender's end; `None` inside of a signal handler that interrupted the thread that holds the lock.
     pub fn lock_sender(&self) -> Option<Held<'_>> {
         self.lock(SEND_LOCK)
     }
@@ -233,8 +234,8 @@ impl Ring {
         (len == 0 || self.update(PRODUCED, change) == produced).then_some(len)
     }
 
-    /// Copies what is there into the caller's buffers, from `from_byte` of these on; without buffers (`None`), forgets
-    /// up to so many bytes.
+    /// Copies available bytes into the caller's buffers, from byte `from_byte` of these on; or discards them, as `how`
+    /// says.
     ///
     /// # Safety
     /// The receiver's lock is held; the buffers can be written.
@@ -294,7 +295,7 @@ impl Ring {
         self.mem.store(self.words + SPACE_SLEEP, 1, SeqCst);
     }
 
-    /// After bytes were sent: whether the receiver must be woken, which one caller is told.
+    /// Called after bytes were sent: returns whether the receiver must be woken, `true` to one caller only.
     pub fn takes_data_wake(&self) -> bool {
         self.load(DATA_SLEEP) != 0 && self.update(DATA_SLEEP, AtomicChange::Swap { if_equal: 1, new: 0 }) == 1
     }
@@ -327,7 +328,7 @@ impl Drop for Ring {
     }
 }
 
-/// What becomes of bytes that are received.
+/// Treatment of bytes that are received.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Pull {
     /// They are taken.

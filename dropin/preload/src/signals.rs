@@ -1,8 +1,8 @@
-//! Signals that arrive while a call waits: the handler that runs decides whether the call continues (SA_RESTART) or ends
-//! with EINTR.
+//! Signals that arrive while a call waits: the handler that runs decides whether the call continues (SA_RESTART) or
+//! ends with EINTR.
 //!
 //! A wait in `ppoll` ends with EINTR whichever handler ran. If all handlers of the program agree, that does not matter.
-//! Otherwise the signals are blocked during the wait, which a signalfd ends; those that are pending then tell which
+//! Otherwise the signals are blocked during the wait, which a signalfd ends; the pending signals then show which
 //! handlers are about to run.
 
 use std::ffi::c_int;
@@ -16,7 +16,7 @@ use libc::{sigaction, sigset_t};
 
 use crate::{own_fds, real};
 
-/// What the handlers of the program do to calls that they interrupt.
+/// Effect of the handlers of the program on calls that they interrupt.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Handlers {

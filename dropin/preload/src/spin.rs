@@ -1,6 +1,6 @@
-//! How long a thread looks on in vain before it sleeps: as `farcall-drive` does it for endpoints (RR-Compound, algorithm 2),
-//! in less than that package brings into every program. Twice the usual wait, at most about what a sleep and a wake-up
-//! cost; half as long after each wait that was longer; not at all where runnable threads exceed cores.
+//! How long a thread polls without success before it sleeps: as `farcall-drive` does for endpoints (RR-Compound,
+//! algorithm 2), in less than that package brings into every program. Twice the usual wait, at most about what a sleep
+//! and a wake-up cost; half as long after each wait that was longer; not at all where runnable threads exceed cores.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -17,9 +17,9 @@ use crate::{clock, own_fds};
 const LONGEST_NS: u64 = 50_000;
 /// Less than this is nothing.
 const SHORTEST_NS: u64 = 1_000;
-/// One of so many waits is looked through when none is any more: they may have become short.
+/// Number of waits per wait that polls although recent waits were too long: they may have become short.
 const TRY_EVERY: u32 = 64;
-/// Looks between two looks at the clock.
+/// Number of polls between two readings of the clock.
 const LOOKS_PER_CLOCK: u32 = 16;
 
 #[derive(Clone, Copy)]
@@ -53,7 +53,7 @@ impl Spin {
         Self { began_ns, until_ns: if spins { began_ns + limit_ns } else { began_ns }, looks: 0 }
     }
 
-    /// After a look in vain: whether to look on.
+    /// Called after an empty poll: returns whether to poll again.
     pub fn goes_on(&mut self) -> bool {
         std::hint::spin_loop();
         self.looks += 1;
@@ -63,7 +63,7 @@ impl Spin {
         !self.looks.is_multiple_of(LOOKS_PER_CLOCK) || clock::now_ns() < self.until_ns
     }
 
-    /// What was waited for has come.
+    /// Called when the wait has ended: records its length.
     pub fn found(self) {
         let waited_ns = clock::now_ns() - self.began_ns;
         let mut learnt = LEARNT.get();

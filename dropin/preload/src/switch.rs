@@ -7,9 +7,10 @@
 //! | drained | all bytes before the offset were received | the carrier | the carrier |
 //! | ended | [`Carrier::end`], at the offset that the carrier has reached | TCP | the carrier up to its end, then TCP |
 //!
-//! The carrier ends once, from each state and by either end; one that ends unused is never begun. Which bytes are in the
-//! carrier, and how it ends at one offset for both ends, is its own matter ([`Carrier`]; rings in shared memory are one).
-//! How two ends prove to each other that they are those of one connection is a parameter of `meet` (`meet::proof`).
+//! The carrier ends once, from each state and by either end; one that ends unused is never begun. Which bytes are in
+//! the carrier, and how it ends at one offset for both ends, is its own matter ([`Carrier`]; rings in shared memory
+//! are one). How two ends prove to each other that they are those of one connection is a parameter of `meet`
+//! (`meet::proof`).
 
 use std::ops::Deref;
 use std::sync::atomic::Ordering::SeqCst;
@@ -26,9 +27,9 @@ const DRAINED: usize = 144;
 /// How many bytes the receiver has read by TCP.
 const READ_BY_TCP: usize = 152;
 
-/// What carries bytes of one direction instead of TCP.
+/// A carrier of the bytes of one direction instead of TCP.
 pub trait Carrier {
-    /// Returns what is in it.
+    /// Returns its state.
     fn look(&self) -> Look;
 
     /// Ends it at the byte that it has come to, for both ends at once.
@@ -76,13 +77,13 @@ impl<C: Carrier> Switch<C> {
         self.load(BEGUN) != 0
     }
 
-    /// The sender begins, after so many bytes that went by TCP.
+    /// Begins to send by the carrier, after `after_bytes` bytes that went by TCP.
     pub fn begin(&self, after_bytes: u64) {
         self.mem.store(self.words + BEGINS_AT, after_bytes, SeqCst);
         self.mem.store(self.words + BEGUN, 1, SeqCst);
     }
 
-    /// Returns whether bytes went by TCP while the carrier was in use, if so many were sent by TCP in all.
+    /// Returns whether bytes went by TCP while the carrier was in use, if `sent_by_tcp_bytes` were sent by TCP in all.
     pub fn was_passed_by(&self, sent_by_tcp_bytes: u64) -> bool {
         self.has_begun() && !self.look().is_closed && sent_by_tcp_bytes > self.load(BEGINS_AT)
     }
@@ -97,13 +98,14 @@ impl<C: Carrier> Switch<C> {
         self.mem.update(self.words + READ_BY_TCP, AtomicChange::Add(len_bytes));
     }
 
-    /// Returns whether the carrier's bytes are next for a receiver that has peeked at `passed_bytes` before it, which still wait
-    /// in the kernel.
+    /// Returns whether the carrier's bytes are next for a receiver that has peeked at `passed_bytes` before it, which
+    /// still wait in the kernel.
     pub fn is_reached(&self, passed_bytes: u64) -> bool {
         self.is_drained() || (self.has_begun() && self.left_by_tcp_bytes() == passed_bytes)
     }
 
-    /// Returns whether all bytes that went by TCP before the carrier are read or among the `waiting_bytes` in the kernel.
+    /// Returns whether all bytes that went by TCP before the carrier are read or among the `waiting_bytes` in the
+    /// kernel.
     pub fn have_arrived_before(&self, waiting_bytes: u64) -> bool {
         self.has_begun() && self.left_by_tcp_bytes() <= waiting_bytes
     }
@@ -113,8 +115,8 @@ impl<C: Carrier> Switch<C> {
         self.load(BEGINS_AT).saturating_sub(self.load(READ_BY_TCP))
     }
 
-    /// Returns how many bytes that went by TCP before the carrier are to be received first; `waiting_bytes` returns how many
-    /// bytes wait in the kernel. The receiver's lock is held.
+    /// Returns how many bytes that went by TCP before the carrier are to be received first; `waiting_bytes` returns
+    /// how many bytes wait in the kernel. The receiver's lock is held.
     pub fn bytes_before(&self, waiting_bytes: impl FnOnce() -> u64) -> u64 {
         if self.is_drained() {
             return 0;

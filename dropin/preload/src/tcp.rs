@@ -1,4 +1,4 @@
-//! What the kernel tells of a TCP socket.
+//! Information of the kernel about a TCP socket.
 
 use std::ffi::{c_int, c_ulong};
 
@@ -119,10 +119,11 @@ pub fn reset(fd: c_int) {
     unsafe { real::connect(fd, &raw const unspecified, size_of::<libc::sockaddr>() as libc::socklen_t) };
 }
 
-/// Bytes may come while they are counted; so often it is tried again.
+/// Maximum number of attempts to count bytes, which may arrive while they are counted.
 const READ_TRIES: u32 = 64;
 
-/// All bytes that were ever read; `None` if the connection is about to end. Nobody else reads meanwhile.
+/// Returns the number of bytes that were ever read; `None` if the connection is about to end. No other thread may read
+/// concurrently.
 pub fn read_bytes(fd: c_int) -> Option<u64> {
     for _ in 0..READ_TRIES {
         let before = info(fd)?;

@@ -42,7 +42,7 @@ pub fn lives(id: u64) -> bool {
     sent == 0 || crate::errno::get() != libc::ESRCH
 }
 
-/// Tells the processor that this thread waits for another one.
+/// Hints to the processor that this thread waits for another one.
 pub fn spin() {
     std::hint::spin_loop();
 }

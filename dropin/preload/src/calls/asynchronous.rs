@@ -92,7 +92,7 @@ export! {
         unsafe { lio_listio(mode, list, count, event) }
     }
 
-    // Of libaio.
+    // In front of the function of libaio.
     fn io_submit(context: usize, count: c_long, list: *const *const u8) -> c_int {
         // SAFETY: the caller's list, which `io_submit` requires.
         unsafe {

@@ -19,7 +19,8 @@ unsafe fn parse(address: *const sockaddr, len: socklen_t) -> Option<SocketAddr> 
     if address.is_null() || (len as usize) < size_of::<libc::sa_family_t>() {
         return None;
     }
-    // SAFETY: the length was looked at; families have their structures.
+    // SAFETY: `address` can be read and has at least the length of the structure that its family names, as checked
+    // above.
     unsafe {
         match c_int::from((*address).sa_family) {
             libc::AF_INET if len as usize >= size_of::<libc::sockaddr_in>() => {

@@ -10,7 +10,7 @@ use super::opening::with_room;
 use crate::sock::KernelWait;
 use crate::{clock, confined, epoll, errno, pointers, poll, real};
 
-/// When a wait of so many milliseconds ends; negative: never.
+/// Returns the time at which a wait of `timeout_ms` ends; `None` if it is negative: never.
 fn after_ms(timeout_ms: c_int) -> Option<u64> {
     u64::try_from(timeout_ms).ok().map(|ms| clock::now_ns() + ms * 1_000_000)
 }
@@ -70,8 +70,8 @@ unsafe fn served_by<'a>(fds: *mut pollfd, count: nfds_t) -> Served<'a> {
     poll::kernel_waits(fds).map_or(Served::Library(fds), |_waits| Served::Kernel { _waits })
 }
 
-/// Reports descriptors that can be read from what was left in rings when the program restricted its system calls; `None`
-/// if the kernel knows everything.
+/// Reports descriptors that can be read from what was left in rings when the program restricted its system calls;
+/// `None` if the kernel knows everything.
 ///
 /// # Safety
 /// As poll's manual page says.
@@ -253,7 +253,7 @@ export! {
             };
             let found = sets.wait(until_ns, ptr::null());
             if let (Some(timeout), Some(until_ns)) = (timeout.as_mut(), until_ns) {
-                // Linux tells how much of it is left.
+                // Linux stores the time that is left.
                 let left_us = until_ns.saturating_sub(clock::now_ns()) / 1_000;
                 (timeout.tv_sec, timeout.tv_usec) = ((left_us / 1_000_000) as _, (left_us % 1_000_000) as _);
             }
@@ -314,7 +314,7 @@ impl Sets {
     /// As select's manual page says.
     unsafe fn of(count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set) -> Self {
         let count = usize::try_from(count).unwrap_or(0);
-        // What each asks poll for, and by which answers it is set.
+        // The events that each set requests of poll, and the results by which a bit of it is set.
         let sets: [(*mut c_void, i16, i16); 3] = [
             (read.cast(), libc::POLLIN, READ),
             (write.cast(), libc::POLLOUT, WRITE),
@@ -322,7 +322,7 @@ impl Sets {
         ];
         let events = |fd: usize| {
             sets.iter().filter(|(set, ..)| !set.is_null()).fold(0, |events, (set, asked, _)| {
-                // SAFETY: sets have so many bits.
+                // SAFETY: each set that is not null has at least `count` bits, as select(2) requires of the program.
                 let is_set = unsafe {
                     let (word, bit) = word(*set, fd);
                     word.read_unaligned() & bit != 0
@@ -355,7 +355,7 @@ impl Sets {
         let mut found = 0;
         for (set, asked, answers) in self.sets.iter().filter(|(set, ..)| !set.is_null()) {
             for at in 0..self.count.div_ceil(64) {
-                // SAFETY: sets have so many words.
+                // SAFETY: each set that is not null has at least `count` bits, in whole words.
                 unsafe { set.cast::<u64>().add(at).write_unaligned(0) };
             }
             for entry in

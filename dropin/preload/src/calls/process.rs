@@ -13,7 +13,7 @@ export! {
         arguments: *const *mut c_char, variables: *const *mut c_char,
     ) -> c_int {
         descriptors::before_spawn();
-        // SAFETY: the strings and lists are the program's, unchanged, and not looked at here: they end where
+        // SAFETY: the strings and lists are the program's, unchanged, and not read here: they end where
         // posix_spawn(3) requires it. `pid`, `actions` and `attributes` are null or the program's objects, which the C
         // library alone uses.
         unsafe { real::posix_spawn(pid, path, actions, attributes, arguments, variables) }
@@ -24,7 +24,7 @@ export! {
         arguments: *const *mut c_char, variables: *const *mut c_char,
     ) -> c_int {
         descriptors::before_spawn();
-        // SAFETY: the strings and lists are the program's, unchanged, and not looked at here: they end where
+        // SAFETY: the strings and lists are the program's, unchanged, and not read here: they end where
         // posix_spawnp(3) requires it. `pid`, `actions` and `attributes` are null or the program's objects, which the C
         // library alone uses.
         unsafe { real::posix_spawnp(pid, file, actions, attributes, arguments, variables) }

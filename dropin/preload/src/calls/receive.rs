@@ -57,7 +57,8 @@ pub unsafe fn is_nothing(buffers: *const iovec, count: c_int) -> bool {
         && unsafe { std::slice::from_raw_parts(buffers, count) }.iter().all(|buffer| buffer.iov_len == 0)
 }
 
-/// What the kernel adds if TCP_INQ is on: how many bytes are left; see [`io::bytes_left_to_tell`].
+/// Adds the control message that the kernel adds if TCP_INQ is on: the number of bytes left to receive; see
+/// [`io::bytes_left_to_tell`].
 ///
 /// # Safety
 /// The message is the program's.
@@ -113,7 +114,7 @@ export! {
         }
     }
 
-    // Of a socket only the flag that says not to wait has a meaning.
+    // RWF_NOWAIT is the only flag with a meaning for sockets.
     fn preadv2(fd: c_int, into: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
         let receive_flags = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
         // SAFETY: `count` buffers at `into` can be written until the call returns, as its manual page requires;
@@ -155,7 +156,7 @@ export! {
         unsafe {
             match into_one(fd, into, len, flags) {
                 Some(done) => {
-                    // TCP tells no address here.
+                    // TCP stores no address here.
                     if done >= 0 && !address.is_null() {
                         if !pointers::can_write(address_len, 1) {
                             return errno::fail(libc::EFAULT) as ssize_t;

@@ -50,8 +50,8 @@ unsafe fn from_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int
 /// The message is the program's.
 unsafe fn hand_on_descriptors(message: *const msghdr) {
     // SAFETY: `can_read` has found the message, and `msg_controllen` bytes at `msg_control`; CMSG_FIRSTHDR and
-    // CMSG_NXTHDR return headers inside of them only. The descriptors lie in the bytes that `cmsg_len` counts, which are
-    // no more than these, as cmsg(3) requires.
+    // CMSG_NXTHDR return headers inside of them only. The descriptors lie in the bytes that `cmsg_len` counts, which
+    // are no more than these, as cmsg(3) requires.
     unsafe {
         if !pointers::can_read(message, 1)
             || (*message).msg_control.is_null()
@@ -100,7 +100,7 @@ export! {
         unsafe { from_one(fd, from, len, flags).unwrap_or_else(|| real::send(fd, from, len, flags)) }
     }
 
-    // Of a socket only the flag that says not to wait has a meaning.
+    // RWF_NOWAIT is the only flag with a meaning for sockets.
     fn pwritev2(fd: c_int, from: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
         let send_flags = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
         // SAFETY: `count` buffers at `from` can be read until the call returns, as its manual page requires;

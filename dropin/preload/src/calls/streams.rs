@@ -16,7 +16,7 @@ fn before_output(fd: c_int) {
 }
 
 export! {
-    // What the C library's streams read and write does not pass here.
+    // The C library's streams read and write without calling the functions of this library.
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         // SAFETY: the caller's arguments, which `fdopen` checks.
         let stream = unsafe { real::fdopen(fd, mode) };

@@ -19,8 +19,9 @@ use farcall_stats::{Block, Connection, Why};
 
 use crate::{config, descriptors, own_fds, sock};
 
-/// Beginnings of the file names of objects that are not searched: the C library and its loader, which call the library's
-/// functions' originals; libraries and runtimes whose own system calls do not use sockets of the program; this project's.
+/// Beginnings of the file names of objects that are not searched: the C library and its loader, which call the
+/// library's functions' originals; libraries and runtimes whose own system calls do not use sockets of the program;
+/// this project's.
 const EXCEPTED: [&str; 19] = [
     "libc.so.",
     "libc-2.",
@@ -40,7 +41,7 @@ const EXCEPTED: [&str; 19] = [
     "libubsan.so",
     // Tables among its code look like instructions.
     "libLLVM",
-    // Of this project if they have any.
+    // These are libraries of this project, if the program loads them.
     "libibverbs.so",
     "librdmacm.so",
 ];
@@ -97,7 +98,8 @@ pub fn found(code: &str) {
     return_to_tcp();
 }
 
-/// What was received and not read is not in the kernel, where code that does not pass the library would read on.
+/// Returns all connections to TCP. Received bytes that were not read are in rings and not in the kernel, so code that
+/// does not call this library would miss them.
 fn return_to_tcp() {
     sock::each(|fd, sock| descriptors::hand_on(fd, sock, Why::DirectCalls));
 }

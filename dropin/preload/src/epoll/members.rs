@@ -12,10 +12,10 @@ use crate::door::{self, Waker};
 use crate::sock::{SockRef, Stage};
 use crate::{poll, real, sock};
 
-/// What the kernel reports of a socket that goes through shared memory.
+/// Events of the kernel for a socket that goes through shared memory.
 const SOCKET_EVENTS: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLPRI) as u32 | EDGE;
-/// As [`SOCKET_EVENTS`], and that it can be written, as it almost always can. Only with this does the kernel list a socket that
-/// has no event.
+/// As [`SOCKET_EVENTS`], and that it can be written, as it almost always can. Only with this does the kernel list a
+/// socket that has no event.
 const SOCKET_EVENTS_AND_ROOM: u32 = SOCKET_EVENTS | libc::EPOLLOUT as u32;
 const DOOR_EVENTS: u32 = libc::EPOLLIN as u32 | EDGE;
 /// Number of wake-ups by a doorbell after which its bytes are consumed: it takes a few hundred.
@@ -43,7 +43,7 @@ pub(super) struct RingItem {
     pub(super) off: Off,
     /// The kernel is to be asked.
     pub(super) asks_kernel: bool,
-    /// The kernel had nothing to tell when it was asked last, and has not reported the socket since.
+    /// `true` if the kernel had no event at the last query, and has not reported the socket since.
     pub(super) is_kernel_quiet: bool,
     pub(super) seen_bytes: u64,
     pub(super) seen_full: u32,
@@ -53,7 +53,7 @@ pub(super) struct RingItem {
     pub(super) counted_bytes: u64,
     /// Whether the kernel also reports that its socket can be written.
     hears_room: bool,
-    /// Whether its peer was notified that somebody sleeps, since the kernel reported the doorbell last.
+    /// `true` if its peer was notified that a thread sleeps, since the kernel reported the doorbell last.
     pub(super) awaits_door: bool,
     /// Whether its socket is in the kernel's list in its place.
     pub(super) is_queued: bool,
@@ -120,7 +120,7 @@ impl State {
         self.item(fd)?.ring.as_mut()
     }
 
-    /// What epoll_ctl comes to for a member that goes through shared memory; `None`: the kernel is to be asked.
+    /// Executes epoll_ctl for a member that goes through shared memory. Returns `None` if the kernel must execute it.
     pub(super) fn control_ring(
         &mut self,
         operation: c_int,
@@ -328,7 +328,7 @@ impl State {
         }
     }
 
-    /// A member is to be looked at: by this thread, or by one that sleeps.
+    /// Has a member polled: by this thread, or by one that sleeps.
     fn make_hot(&mut self, fd: c_int) {
         if self.is_ordered() {
             return self.arm_or_queue(fd);
@@ -345,7 +345,7 @@ impl State {
         }
     }
 
-    /// Notifies a member's peer that somebody sleeps, also if it was notified before.
+    /// Notifies a member's peer that a thread sleeps, also if it was notified before.
     pub(super) fn arm(&mut self, fd: c_int) {
         let Some(ring) = self.ring(fd) else { return };
         ring.awaits_door = true;
@@ -413,8 +413,8 @@ impl State {
         }
     }
 
-    /// The kernel reported a member's doorbell. Edges are reported whether its bytes are consumed or not; they are so that
-    /// it can take more. Returns whether they were, and other objects may have missed them.
+    /// The kernel reported a member's doorbell. Edges are reported whether its bytes are consumed or not; they are so
+    /// that it can take more. Returns whether they were, and other objects may have missed them.
     pub(super) fn consume_rung(&mut self, fd: c_int) -> bool {
         let Some(ring) = self.ring(fd) else { return false };
         ring.awaits_door = false;
@@ -435,7 +435,8 @@ impl State {
     }
 }
 
-/// Consumes the bytes of a connection's doorbell, unless a thread polls it, which does so itself. Returns whether they were.
+/// Consumes the bytes of a connection's doorbell, unless a thread polls it, which does so itself. Returns whether they
+/// were.
 fn silence(sock: &SockRef) -> bool {
     let Some(link) = sock.link().filter(|_| !sock.sleeping.has_leader()) else { return false };
     link.door.silence();

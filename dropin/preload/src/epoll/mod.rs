@@ -1,14 +1,15 @@
 //! epoll objects of which some members go through shared memory.
 //!
-//! A member whose connection has met stays in the kernel's object, edge-triggered and with a tag of ours instead of the
-//! program's data, and so does its doorbell. Members are *hot* or *cold*. Hot ones are looked at by every wait; a cold one
-//! has told its peer that somebody sleeps, and becomes hot when the kernel reports its doorbell or its socket. Before a
-//! thread sleeps, or leaves while others sleep, it makes all members cold and looks once more: so no wake-up is lost, and
-//! idle members cost nothing. Where waits have little room, no member is hot (`ordered`).
+//! A member whose connection has moved to shared memory stays in the kernel's object, edge-triggered and with a tag of
+//! the library instead of the program's data, and so does its doorbell. Members are *hot* or *cold*. Every wait polls
+//! hot members. The peer of a cold member was notified that a thread sleeps; the member becomes hot when the kernel
+//! reports its doorbell or its socket. Before a thread sleeps, or returns while others sleep, it makes all members
+//! cold and polls once more, so that no wake-up is lost and idle members cost nothing. Where waits have room for few
+//! events, no member is hot (`ordered`).
 //!
-//! A level-triggered member is reported while it is ready; an edge-triggered one when bytes have come, or room after there
-//! was none, since it was reported last; what the kernel alone knows of it (ends, errors, what still goes by TCP) is asked
-//! of `poll` after the kernel has reported the socket.
+//! A level-triggered member is reported while it is ready. An edge-triggered one is reported when bytes have arrived,
+//! or free space has appeared, since it was reported last. The state that only the kernel knows (ends, errors, bytes
+//! that still go by TCP) is queried by `poll` after the kernel has reported the socket.
 
 mod members;
 mod ordered;

@@ -1,16 +1,17 @@
 //! Objects that are waited for with little room: their members are reported in the order of the kernel's list.
 //!
-//! The kernel lists the members that may be ready. A member that becomes ready joins the list at its end, and so does a
-//! level-triggered one that was reported; a wait takes as many from its front as it has room for. Rings that are polled do
-//! not show which of two became ready first, so a wait that leaves some of them out could report an effect before its cause.
-//! A member of an object in this mode is never hot. What stands for it in the kernel's list is one of two:
+//! The kernel lists the members that may be ready. A member that becomes ready joins the list at its end, and so does
+//! a level-triggered one that was reported; a wait takes as many from its front as it has room for. Rings that are
+//! polled do not show which of two became ready first, so a wait that leaves some of them out could report an effect
+//! before its cause. A member of an object in this mode is never hot. What stands for it in the kernel's list is one
+//! of two:
 //!
 //! 1. its doorbell, which the peer rings while it sends: a member that is not ready is armed;
-//! 2. its socket, if it is *queued*: EPOLL_CTL_MOD lists a socket that can be written. So a member is listed that was ready
-//!    when it entered, or that is ready after it was reported; its doorbell is not armed then.
+//! 2. its socket, if it is *queued*: EPOLL_CTL_MOD lists a socket that can be written. So a member is listed that was
+//!    ready when it entered, or that is ready after it was reported; its doorbell is not armed then.
 //!
-//! A wait replaces these entries by the events of members that are ready, and drops the others. Level-triggered members that
-//! one wait reports are listed again one behind the other, but those that did not move come first.
+//! A wait replaces these entries by the events of members that are ready, and drops the others. Level-triggered
+//! members that one wait reports are listed again one behind the other, but those that did not move come first.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -24,13 +25,13 @@ use super::{EDGE, ONE_SHOT};
 use crate::sock::SockRef;
 use crate::{poll, real};
 
-/// Number of members, and of events of a wait, from which on a wait with less room than members does not begin this mode
-/// before one has left events out.
+/// Number of members, and of events of a wait, from which on a wait with less room than members does not begin this
+/// mode before one has left events out.
 const FEW_EVENTS: usize = 16;
 /// Number of waits that were not full after which members are polled again.
 const ORDERED_WAITS: u32 = 256;
 
-/// What becomes of an entry of the kernel's list.
+/// Result of translating an entry of the kernel's list.
 enum Entry {
     Event(epoll_event),
     /// It is not reported.
@@ -54,7 +55,8 @@ impl State {
         self.leave();
     }
 
-    /// Returns whether the last wait had room for few events, and fewer than there are members; also before the first wait.
+    /// Returns whether the last wait had room for few events, and fewer than there are members; also before the first
+    /// wait.
     fn has_little_room(&self) -> bool {
         self.room < self.members.min(FEW_EVENTS)
     }
@@ -137,8 +139,8 @@ impl State {
         self.queued = self.queued - usize::from(was_queued) + usize::from(is_queued);
     }
 
-    /// Replaces the library's entries in what the kernel reported. Returns the number of the program's events, and whether
-    /// members that have returned to TCP are to be reported by the kernel.
+    /// Replaces the library's entries in what the kernel reported. Returns the number of the program's events, and
+    /// whether members that have returned to TCP are to be reported by the kernel.
     pub(super) fn translate_in_order(&mut self, events: &mut [epoll_event]) -> (usize, bool) {
         let ring_items = self.ring_items;
         self.ordered_calls += 1;
@@ -155,8 +157,8 @@ impl State {
         (kept, self.ring_items < ring_items)
     }
 
-    /// Reports more members after `kept` ones: entries that were dropped have taken their room, or members have returned to
-    /// TCP. Returns the number of all.
+    /// Reports more members after `kept` ones: entries that were dropped have taken their room, or members have
+    /// returned to TCP. Returns the number of all.
     pub(super) fn fill_in_order(&mut self, epfd: c_int, into: &mut [epoll_event], mut kept: usize) -> usize {
         // A member that has returned to TCP may stand behind all that this wait has reported.
         let mut listed_before = self.members;
@@ -252,8 +254,8 @@ impl State {
         found
     }
 
-    /// Reports a level-triggered member that has returned to TCP in its turn: the kernel lists it as if it had been reported.
-    /// Others have their place there.
+    /// Reports a level-triggered member that has returned to TCP in its turn: the kernel lists it as if it had been
+    /// reported. Others have their place there.
     fn report_restored(&mut self, fd: c_int, sock: &SockRef) -> Entry {
         self.leave_ring(fd);
         match self.item(fd) {

@@ -1,4 +1,4 @@
-//! What members are reported with, which of them are looked at, and which have told their peers that somebody sleeps.
+//! Events of members, members that waits poll, and members whose peers were notified that a thread sleeps.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -20,7 +20,7 @@ const CHECKED_ITEMS_MAX: usize = 256;
 pub(super) const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 impl State {
-    /// What a member would be reported with; 0: nothing. `None`: it is over.
+    /// Returns the events with which a member would be reported, 0 for none; `None` if the member has ended.
     pub(super) fn pending(&mut self, fd: c_int) -> Option<u32> {
         let Some(item) = self.item(fd) else { return Some(0) };
         let (wanted, Some(ring)) = (item.events, &mut item.ring) else { return Some(0) };
@@ -81,8 +81,8 @@ impl State {
         Some(epoll_event { events: ready, u64: data })
     }
 
-    /// Marks what is ready among hot members, and what had become ready before it. Whether the kernel has more to report
-    /// than before.
+    /// Marks what is ready among hot members, and what had become ready before it. Whether the kernel has more to
+    /// report than before.
     pub(super) fn mark(&mut self) -> bool {
         let mut has_changed = false;
         loop {
@@ -110,7 +110,7 @@ impl State {
                 }
                 at += 1;
             }
-            // What caused a member to become ready may have made one ready that was checked before it.
+            // The cause of a ready member may have made another one ready that was checked before it.
             if !found || (self.hot.len() < 2 && !self.checks_all()) {
                 return has_changed;
             }
@@ -198,7 +198,8 @@ impl State {
         is_ready
     }
 
-    /// Before a thread returns to its program: those that sleep must hear of what it does not look at.
+    /// Called before a thread returns to its program: threads that sleep must be notified of members that it does not
+    /// poll.
     pub(super) fn leave(&mut self) {
         if self.sleepers == 0 {
             return;
@@ -213,7 +214,8 @@ impl State {
         }
     }
 
-    /// Takes our tags out of what the kernel reported; how many events are the program's, and whether there were others.
+    /// Takes our tags out of what the kernel reported; how many events are the program's, and whether there were
+    /// others.
     pub(super) fn translate(&mut self, events: &mut [epoll_event]) -> (usize, bool) {
         let mut kept = 0;
         for at in 0..events.len() {
@@ -237,7 +239,7 @@ impl State {
             }
         }
         let has_tags = kept < events.len();
-        // The program may look at them.
+        // The program may read them.
         events[kept..].fill(epoll_event { events: 0, u64: 0 });
         (kept, has_tags)
     }

@@ -28,7 +28,7 @@ pub(super) fn is_tagged(data: u64) -> bool {
     data & !0xFFFF_FFFF == tag()
 }
 
-/// Whose event the kernel reports, by its data.
+/// Source of an event that the kernel reports, by its data.
 pub(super) enum Tagged {
     /// A member that did not move.
     Program,

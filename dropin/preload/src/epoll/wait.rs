@@ -1,4 +1,4 @@
-//! Waiting: by looking at hot members, then asleep in the kernel.
+//! Waiting: polls hot members, then sleeps in the kernel.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -10,7 +10,7 @@ use super::members::State;
 use crate::spin::Spin;
 use crate::{clock, errno, pointers, real};
 
-/// Other descriptors are looked at so often while connections keep a thread busy.
+/// Interval between polls of other descriptors while connections keep a thread busy, in nanoseconds.
 const KERNEL_PERIOD_NS: u64 = 10_000;
 /// Maximum number of waits that return events before other descriptors are polled.
 const KERNEL_TURNS: u32 = 16;
@@ -110,7 +110,7 @@ pub unsafe fn wait(
         }
         let (kept, has_tags) = state.translate(&mut into[..slept as usize]);
         if kept > 0 {
-            // What was reported with them may be the cause of them, and comes in the same wait.
+            // Members reported with them may be their cause, so they are reported by the same wait.
             let found = if has_tags { state.mark_and_report(&mut into[kept..]) } else { 0 };
             state.leave();
             break (kept + found) as c_int;
@@ -127,7 +127,7 @@ pub unsafe fn wait(
     done
 }
 
-/// What a wait has found without sleeping.
+/// Result of a wait that has not slept.
 enum Polled {
     /// It ends with this number of events, or with -1.
     Found(c_int),
@@ -137,7 +137,7 @@ enum Polled {
     Idle,
 }
 
-/// What the kernel reported.
+/// Events that the kernel reported.
 struct Looked {
     /// Number of the program's events; -1: an error.
     found: c_int,
@@ -205,10 +205,10 @@ impl State {
 
     /// Reports what the kernel has and what is marked; -1 if the kernel says so and nothing is marked.
     ///
-    /// A member is not reported before another whose bytes are the cause of its own: what is marked was ready before the
-    /// kernel is asked, so the kernel has the causes, which come first. If there is no room for what is marked, its members
-    /// are queued behind those that the kernel lists. If the kernel has something, its own causes may have become ready in the
-    /// meantime: members are marked again.
+    /// A member is not reported before another whose bytes are the cause of its own: what is marked was ready before
+    /// the kernel is asked, so the kernel has the causes, which come first. If there is no room for what is marked,
+    /// its members are queued behind those that the kernel lists. If the kernel has something, its own causes may have
+    /// become ready in the meantime: members are marked again.
     fn collect(&mut self, epfd: c_int, into: &mut [epoll_event], mask: *const sigset_t) -> c_int {
         let marks = self.marks();
         let (mut kept, mut room) = (0, into.len());
@@ -227,7 +227,7 @@ impl State {
             if !(has_changed || is_full && (has_tags || listed_before > 0)) {
                 break;
             }
-            // What is marked now has a place before the others that the kernel lists.
+            // Members that are marked now are reported before the others that the kernel lists.
             room = (into.len() - kept).saturating_sub(self.marks());
         }
         (kept + self.report_marked(&mut into[kept..])) as c_int

@@ -21,7 +21,7 @@ pub(super) fn is_bad(buffers: &[iovec], from_byte: usize, max_bytes: usize, acce
     })
 }
 
-/// What is left of buffers from a byte on.
+/// Returns the rest of buffers from byte `from_byte` on.
 pub(super) fn rest_of(buffers: &[iovec], from_byte: usize) -> Vec<iovec> {
     let mut skip = from_byte;
     let rest = buffers.iter().map(|buffer| {

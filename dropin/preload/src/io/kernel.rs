@@ -8,10 +8,10 @@ use super::buffers::{message_of, rest_of};
 use crate::sock::{Direction, InKernel, Sock};
 use crate::{errno, meet, real};
 
-/// What there is to receive now.
+/// Result of receiving without waiting.
 #[derive(Clone, Copy)]
 pub(super) enum Got {
-    /// So many; 0: no more will come, or none were asked for.
+    /// Number of bytes; 0 if the stream has ended, or none were requested.
     Bytes(usize),
     Error(c_int),
     /// Nothing yet.
@@ -69,8 +69,8 @@ pub(super) fn used(fd: c_int, sock: &Sock, direction: Direction, transferred: ss
     }
 }
 
-/// A receive by TCP, by the call that the program made, of a connection whose ends have not met; `None` if they have, or
-/// if it stays on TCP. `call` must leave no other trace in this process.
+/// A receive by TCP, by the call that the program made, of a connection whose ends have not met; `None` if they have,
+/// or if it stays on TCP. `call` must leave no other trace in this process.
 pub fn receive_before_meeting(
     fd: c_int,
     sock: &Sock,
@@ -126,7 +126,7 @@ pub(super) unsafe fn from_kernel(
     }
 }
 
-/// What the kernel has to receive.
+/// Queries the kernel for bytes to receive, without consuming them.
 pub(super) fn peek(fd: c_int) -> Got {
     let mut byte = 0_u8;
     // SAFETY: one byte of ours.

@@ -17,9 +17,9 @@ pub use self::send::send;
 use crate::sock::Sock;
 use crate::{confined, errno, tcp};
 
-/// What a call came to.
+/// Result of a call.
 pub enum Way {
-    /// The kernel is to be asked, by the call that the program made.
+    /// The kernel must execute the call that the program made.
     Kernel,
     /// This many bytes; -1: `errno` is set.
     Done(ssize_t),

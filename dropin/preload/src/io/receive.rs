@@ -144,7 +144,7 @@ unsafe fn receive_now(fd: c_int, sock: &Sock, buffers: &[iovec], from_byte: usiz
 /// How long the kernel's report of an empty receive queue is used by a thread that polls repeatedly.
 const LOOK_PERIOD_NS: u64 = 20_000;
 
-/// So often a receive looks again.
+/// Maximum number of times that a receive polls again.
 const LOOKS_MAX: u32 = 4;
 
 /// # Safety
@@ -187,7 +187,7 @@ unsafe fn receive_met(
         _ if flags & libc::MSG_TRUNC != 0 => Pull::Forget,
         _ => Pull::Take,
     };
-    // What is there may change between two looks.
+    // The bytes that are available may change between two polls.
     for _ in 0..LOOKS_MAX {
         let before_bytes = link.inn.bytes_before(|| tcp::unread_bytes(fd));
         let mut end_byte = from_byte;
@@ -206,8 +206,8 @@ unsafe fn receive_met(
                 let len = end_byte - from_byte;
                 return if len > 0 { Got::Bytes(len) } else { Got::Error(libc::EFAULT) };
             }
-            // SAFETY: `_held` is the receiver's lock; the buffers can be written until the call returns, by this function's
-            // contract.
+            // SAFETY: `_held` is the receiver's lock; the buffers can be written until the call returns, by this
+            // function's contract.
             unsafe { link.inn.pull(buffers, end_byte, how) }
         } else {
             0
@@ -240,7 +240,7 @@ unsafe fn receive_met(
             return Got::Nothing;
         }
         sock.looked_ns.store(now_ns, Relaxed);
-        // The kernel knows whether the peer has ended. What it may have sent just before is in the ring: look again.
+        // The kernel knows whether the peer has ended. Bytes that it sent just before may be in the ring: poll again.
         let peeked = peek(fd);
         if let Got::Error(number) = peeked {
             // The kernel reports an error once.
@@ -276,7 +276,7 @@ fn end_with_unannounced(fd: c_int, sock: &Sock) -> Got {
     Got::Error(libc::ECONNRESET)
 }
 
-/// What the kernel has after the ring, for what is left of buffers: how many bytes.
+/// Receives the bytes that the kernel has after those of the ring into the rest of the buffers. Returns their number.
 ///
 /// # Safety
 /// As [`receive`].

@@ -1,4 +1,4 @@
-//! What two ends share: its memory, and the doorbells.
+//! The memory and the doorbells that two ends share.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -52,7 +52,7 @@ pub(super) fn make(proof: u64) -> Option<Made> {
     Some(Made { segment, door, peer_door })
 }
 
-/// What both ends make of the memory; `first` is the ring of the connecting end.
+/// Creates the link of an end over the shared memory; the first ring is that of the connecting end.
 pub(super) fn link(words: SharedMem, connected: bool, door: OwnedFd) -> Option<Link> {
     let direction = |i: usize| {
         let short = Part { at: SHORT_AT + i * SHORT_BYTES, len_bytes: SHORT_BYTES };

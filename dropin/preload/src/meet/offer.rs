@@ -42,7 +42,7 @@ pub(super) fn publish(fd: c_int, sock: &Sock) -> Result<(), Why> {
     Ok(())
 }
 
-/// The accepting end looks for the connecting one.
+/// Searches, at the accepting end, for the connecting end.
 pub(super) fn seek<P: Proof>(fd: c_int, sock: &Sock) -> Result<(), Why> {
     if sock.kernel_receivers.load(SeqCst) != 0 {
         // Another thread waits in the kernel: the connection could not be turned.
@@ -84,7 +84,7 @@ fn offer<P: Proof>(
     }
     let proof = P::of_peer(local, peer).ok_or(Why::NoResources)?;
     let Made { segment, door, peer_door } = make(proof).ok_or(Why::NoResources)?;
-    // A thread inside of the kernel with it would not hear the doorbell; then another time.
+    // A thread that is in the kernel with the socket would miss the doorbell; the move is tried again later then.
     sock.while_turning(Stage::Accepted, || {
         let link = link(segment.memory(), false, door).ok_or(Why::NoResources)?;
         enter(fd, sock, link)

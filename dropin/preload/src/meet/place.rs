@@ -19,7 +19,7 @@ pub(super) fn make(place: &Path) -> Option<RawFd> {
     let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
     let address = SocketAddrUnix::new(place).ok()?;
     let bound = bind(&listener, &address).or_else(|error| match error {
-        // Of a connection that has these addresses no more.
+        // The file is that of an earlier connection with the same addresses.
         Errno::ADDRINUSE => fs::unlink(place).and_then(|()| bind(&listener, &address)),
         error => Err(error),
     });

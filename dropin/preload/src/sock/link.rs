@@ -6,7 +6,7 @@ use crate::door::Door;
 use crate::ring::Ring;
 use crate::switch::Switch;
 
-/// What two ends share, seen from one of them.
+/// The memory that two ends share, as one of them uses it.
 pub struct Link {
     /// Bytes to the peer.
     pub out: Switch<Ring>,

@@ -45,7 +45,8 @@ impl Stage {
     }
 }
 
-/// A turn is a few system calls: after so many looks, most with a pause, its thread must be ours.
+/// Maximum number of polls, most with a pause, for the end of a move. A move is a few system calls: after this many
+/// polls its thread must be the polling one.
 const SETTLE_TRIES: u32 = 2_000;
 
 /// One connection of this process.
@@ -74,7 +75,7 @@ pub struct Sock {
     pub kernel_receivers: AtomicU32,
     /// As `kernel_receivers`.
     pub kernel_senders: AtomicU32,
-    /// Who sleeps on its doorbell.
+    /// Threads that sleep on its doorbell.
     pub sleepers: AtomicU32,
     /// Threads that sleep in poll for it.
     pub sleeping: Sleeping,
@@ -136,7 +137,7 @@ impl Sock {
 
     /// After the last use: everything as in a new one.
     fn end(&self) {
-        // SAFETY: nobody else has it.
+        // SAFETY: called after the last use: no other thread reads or writes these cells.
         let (link, block) = unsafe { ((*self.link.get()).take(), (*self.block.get()).take()) };
         if self.generation.load(Relaxed) == thread::generation() {
             drop(block);
@@ -184,7 +185,7 @@ impl Sock {
         }
     }
 
-    /// What is shared with the peer, once it was met.
+    /// Returns the memory shared with the peer; `None` before the connection has moved.
     #[inline]
     pub fn link(&self) -> Option<&Link> {
         if self.stage() != Stage::Met {
@@ -203,7 +204,8 @@ impl Sock {
         unsafe { *self.addresses.get() }
     }
 
-    /// What `farcall explain` shows of it; `None` before it has been described, and in a child of its process.
+    /// Returns the statistics that `farcall explain` shows; `None` before it has been described, and in a child of its
+    /// process.
     pub fn shown(&self) -> Option<&Block<Connection>> {
         if !self.is_described.load(Acquire) || self.is_inherited() {
             return None;
@@ -249,7 +251,8 @@ impl Sock {
             shown.why.set(Why::Met as u64);
             shown.ring_bytes.set(link.out.len_bytes() as u64);
         }
-        // SAFETY: one thread meets, and the stage does not tell of it yet.
+        // SAFETY: only the thread that has set `Stage::Turning` writes the link, and no thread reads it before
+        // `Stage::Met` is stored below.
         unsafe { *self.link.get() = Some(link) };
         self.stage.store(Stage::Met as u8, SeqCst);
     }
@@ -262,8 +265,8 @@ impl Sock {
         }
     }
 
-    /// Runs `turn` while nobody else enters the kernel's TCP with it; nothing happens if one is inside to receive. It
-    /// stays as it was unless `turn` says that it has met.
+    /// Runs `turn` while no other thread enters the kernel's TCP with this socket. Does nothing if a thread receives
+    /// there. The socket stays in its stage unless `turn` succeeds.
     pub fn while_turning(&self, from: Stage, turn: impl FnOnce() -> Result<(), Why>) -> Result<(), Why> {
         if self.stage.compare_exchange(from as u8, Stage::Turning as u8, SeqCst, Relaxed).is_err() {
             return Ok(());
