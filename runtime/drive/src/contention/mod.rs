@@ -5,13 +5,14 @@
 //! success samples the signs that the kernel reports ([`sample_if_due`]), at most one thread of the process every ten
 //! milliseconds:
 //!
-//! - the numbers of runnable threads and of processors of the machine;
+//! - the numbers of runnable threads and of processors of the machine, over several samples (`crowding`);
 //! - the time for which the sampling thread waited for a processor, which also detects that the process may use only
 //!   some of the processors;
 //! - less often, quotas of the control group and time taken by the hypervisor.
 //!
 //! A sign that the kernel does not report counts as absent.
 
+mod crowding;
 mod signs;
 
 use std::cell::Cell;
@@ -22,6 +23,7 @@ use std::time::Duration;
 use farcall_shm::request_short_slice;
 use farcall_verbs::{Clock, MonotonicClock, Nanos};
 
+use crowding::Crowding;
 pub use signs::excess_threads;
 use signs::{Quota, RunDelay, Runnable, Steal};
 
@@ -81,13 +83,14 @@ fn sample(now: Nanos) {
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
         Err(TryLockError::WouldBlock) => return,
     };
-    let is_contended = sampler.sample(now, is_contended());
+    let is_contended = sampler.sample(now);
     IS_CONTENDED.store(is_contended, Ordering::Relaxed);
 }
 
 /// The sources of the process, and the results of the last slow sample.
 struct Sampler {
     runnable: Option<Runnable>,
+    crowding: Crowding,
     quota: Option<Quota>,
     steal: Option<Steal>,
     slow_due: Nanos,
@@ -99,6 +102,7 @@ impl Sampler {
     fn open() -> Self {
         Self {
             runnable: Runnable::open(),
+            crowding: Crowding::new(),
             quota: Quota::open(),
             steal: Steal::open(),
             slow_due: Nanos(0),
@@ -107,13 +111,13 @@ impl Sampler {
         }
     }
 
-    fn sample(&mut self, now: Nanos, was_contended: bool) -> bool {
+    fn sample(&mut self, now: Nanos) -> bool {
         if now >= self.slow_due {
             self.slow_due = now + SLOW_SAMPLE_PERIOD;
             self.sample_slowly(now);
         }
         let runnable = self.runnable.as_ref().and_then(Runnable::read);
-        let is_crowded = runnable.is_some_and(|(threads, cores)| exceeds(threads, cores, was_contended));
+        let is_crowded = runnable.is_some_and(|(threads, cores)| self.crowding.sample(threads, cores));
         // Read even if the result has no effect: the value counts from the last sample.
         let is_late = OwnDelay::is_long(now);
         is_crowded || is_late || self.is_stolen || now < self.quota_until
@@ -125,13 +129,6 @@ impl Sampler {
         }
         self.is_stolen = self.steal.as_mut().is_some_and(|steal| steal.took_share(STEAL_SHARE));
     }
-}
-
-/// Returns whether there are more runnable threads, including the caller, than processors. Under contention the peer
-/// sleeps instead of polling, so one processor must be free before polling resumes. With a single processor, polling
-/// is never an advantage.
-const fn exceeds(threads: usize, cores: usize, was_contended: bool) -> bool {
-    cores <= 1 || threads + was_contended as usize > cores
 }
 
 /// Time and number of this thread's waits for a processor, at a sample.
@@ -165,14 +162,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn compares_runnable_threads_with_cores() {
-        assert!(!exceeds(2, 2, false) && exceeds(3, 2, false));
-        // The sleeping peer would be the third thread.
-        assert!(exceeds(2, 2, true) && !exceeds(1, 2, true));
-        assert!(exceeds(1, 1, false));
-    }
-
-    #[test]
     fn long_waits_count_if_they_are_a_large_share_of_the_time() {
         let at = |ms: u64, delay_us: u64, count: u64| OwnDelay {
             at: Nanos(ms * 1_000_000),
@@ -202,7 +191,7 @@ mod tests {
             let start = std::time::Instant::now();
             let mut is_contended = false;
             while !is_contended && start.elapsed() < Duration::from_secs(60) {
-                is_contended = sampler.sample(clock().now(), is_contended);
+                is_contended = sampler.sample(clock().now());
                 std::thread::sleep(Duration::from_millis(1));
             }
             stop.store(true, Ordering::Relaxed);
@@ -216,10 +205,10 @@ mod tests {
         let mut sampler = Sampler { runnable: None, quota: None, steal: None, ..Sampler::open() };
         let now = clock().now();
         sampler.quota_until = now + QUOTA_HOLD;
-        assert!(sampler.sample(now, false));
+        assert!(sampler.sample(now));
         sampler.quota_until = Nanos(0);
         sampler.is_stolen = true;
         sampler.slow_due = Nanos(u64::MAX);
-        assert!(sampler.sample(now, false));
+        assert!(sampler.sample(now));
     }
 }
