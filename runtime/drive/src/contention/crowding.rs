@@ -85,7 +85,7 @@ mod tests {
 
     /// Another thread computes, and the sleeping peer polls whenever this thread does.
     #[test]
-    fn tries_ever_more_rarely_where_the_peer_would_be_the_third_thread() {
+    fn tries_ever_more_rarely_beside_a_thread_that_computes() {
         let mut crowding = Crowding::new();
         let (mut is_contended, mut polls) = (false, 0);
         for _ in 0..20 * CALM_SAMPLES_MAX {
