@@ -8,10 +8,9 @@ use std::sync::{Arc, Mutex};
 use farcall_memory::wire::Mark;
 use farcall_memory::*;
 use farcall_verbs::Nanos;
+use support::table::{Row, Then, row, rows};
 use support::volumes::*;
 
-const PAGE: &str = include_str!("../../../docs/semantics/memory-nodes.md");
-const HEAD: &str = "| nodes | witness | replicas | what exits | then |";
 /// Number of engine iterations after which a request is taken to wait for nodes.
 const PATIENT_TURNS: u32 = 5_000;
 
@@ -35,73 +34,6 @@ impl MarkHistory for History {
     fn commit(&self, mark: &Mark) {
         *self.0.lock().unwrap() = (Some(mark.clone()), Vec::new());
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
-    Available,
-    /// Programs wait until nodes are reachable again.
-    Waits,
-    /// No claim is granted, unless it names a survivor.
-    Refused,
-    Lost,
-}
-
-#[derive(Clone, Debug)]
-struct Row {
-    text: String,
-    nodes: usize,
-    has_witness: bool,
-    replicas: usize,
-    nodes_exit: usize,
-    witness_exits: bool,
-    is_out_of_reach: bool,
-    worker_exits: bool,
-    mount_exits: bool,
-    then: Then,
-}
-
-fn rows() -> Vec<Row> {
-    let lines = PAGE.lines().skip_while(|line| *line != HEAD).skip(2);
-    lines.take_while(|line| line.starts_with('|')).map(row).collect()
-}
-
-fn row(line: &str) -> Row {
-    let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-    let [nodes, witness, replicas, exits, then] = cells[..] else { panic!("{line}") };
-    let (exits, is_out_of_reach) = match exits.strip_suffix(", out of reach only") {
-        Some(exits) => (exits, true),
-        None => (exits, false),
-    };
-    let mut row = Row {
-        text: line.to_owned(),
-        nodes: nodes.parse().unwrap(),
-        has_witness: witness == "yes",
-        replicas: replicas.parse().unwrap(),
-        nodes_exit: 0,
-        witness_exits: false,
-        is_out_of_reach,
-        worker_exits: false,
-        mount_exits: false,
-        then: match then {
-            "available" => Then::Available,
-            "waits" => Then::Waits,
-            "refused" => Then::Refused,
-            "lost" => Then::Lost,
-            _ => panic!("{line}"),
-        },
-    };
-    for exits in exits.split(" and ") {
-        match exits {
-            "the node" | "a node" => row.nodes_exit = 1,
-            "both nodes" | "two nodes" => row.nodes_exit = 2,
-            "the witness" => row.witness_exits = true,
-            "the worker" => row.worker_exits = true,
-            "the mount" => row.mount_exits = true,
-            _ => panic!("{line}"),
-        }
-    }
-    row
 }
 
 struct Run {
@@ -138,11 +70,11 @@ impl Run {
     /// Makes the nodes of the row exit, starting with `first`.
     fn exits(&mut self, first: usize) {
         let data_nodes = self.row.nodes;
-        let mut exits: Vec<usize> = (0..self.row.nodes_exit).map(|at| (first + at) % data_nodes).collect();
-        exits.extend(self.row.witness_exits.then_some(data_nodes));
+        let mut exits: Vec<usize> = (0..self.row.exits.nodes).map(|at| (first + at) % data_nodes).collect();
+        exits.extend(self.row.exits.witness.then_some(data_nodes));
         for at in exits {
             let node = self.nodes.nodes[at].take();
-            self.exited.push((at, node.filter(|_| self.row.is_out_of_reach)));
+            self.exited.push((at, node.filter(|_| self.row.exits.is_out_of_reach)));
         }
     }
 
@@ -158,7 +90,7 @@ impl Run {
 
     /// Claims the volume for the successor: another worker of the same supervisor, or another mount.
     fn claim(&mut self, how: impl FnOnce(VolumeConfig) -> VolumeConfig) -> Result<Engine, OpenError> {
-        let volume = match self.row.mount_exits {
+        let volume = match self.row.exits.mount {
             true => volume(2),
             false => volume(1).with_history(Arc::clone(&self.history) as _),
         };
@@ -218,7 +150,7 @@ impl Run {
         match self.claim(|volume| volume) {
             Ok(mut engine) => {
                 assert_eq!(self.use_it(&mut engine), Then::Available, "{:?}", self.row);
-                assert!(self.row.is_out_of_reach, "{:?}: empty nodes are believed", self.row);
+                assert!(self.row.exits.is_out_of_reach, "{:?}: empty nodes are believed", self.row);
                 return Then::Waits;
             }
             Err(OpenError::Incomplete { .. }) => return Then::Lost,
@@ -255,7 +187,7 @@ fn keeps_each_row_of_the_table_of_what_exits() {
             println!("{} first {first}", row.text);
             let (mut run, mut engine) = Run::new(row, first);
             run.exits(first);
-            let mount_lives = !row.worker_exits && !row.mount_exits;
+            let mount_lives = !row.exits.worker && !row.exits.mount;
             if mount_lives {
                 settle(&mut run, &mut engine);
             }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use farcall_link::SplitMix64;
 use farcall_memory::*;
 use farcall_sim::{Config as WorldConfig, Faults, Host, NodeId, TaskId, Waiting, World};
+use farcall_verbs::Mtu;
 use net::{ClientProgram, NodeProgram, nic};
 use support::Load;
 
@@ -23,7 +24,7 @@ const NODES: usize = 3;
 /// Longer than a client takes to detect a change.
 const LOOKS: Duration = Duration::from_millis(20);
 /// Token of a write issued by a test itself; other tokens count from one.
-const FIRST_PAGE_TOKEN: u64 = 1 << 40;
+const TEST_TOKEN: u64 = 1 << 40;
 /// Virtual time after which a wait has failed.
 const LOST_AFTER: Duration = Duration::from_secs(100);
 
@@ -83,12 +84,28 @@ struct Run {
     holder: u8,
     /// The node that may exit.
     faulty: usize,
+    replicas: usize,
     patience: Duration,
+    /// The page that the test itself writes.
+    page: usize,
 }
 
 impl Run {
+    /// Creates a world in which a page takes one packet, so that a client that exits tears no replica.
     fn new(seed: u64) -> Self {
+        Self::in_world(WorldConfig::new(seed))
+    }
+
+    /// Creates a world in which a page takes several packets, sent one after another.
+    fn with_small_packets(seed: u64) -> Self {
         let mut world_config = WorldConfig::new(seed);
+        let params = &mut world_config.params;
+        (params.mtu, params.unacknowledged_min, params.unacknowledged_max) = (Mtu::Mtu1024, 1, 1);
+        Self::in_world(world_config)
+    }
+
+    fn in_world(mut world_config: WorldConfig) -> Self {
+        let seed = world_config.seed;
         world_config.faults = if is_lossy(seed) { Faults::BAD } else { Faults::NONE };
         let mut world = World::new(world_config);
         let hosts: Vec<Host> = (0..NODES).map(|_| world.add_node()).collect();
@@ -106,7 +123,9 @@ impl Run {
             witness: (0..NODES).nth(((seed / 8 + 3) % 4) as usize),
             holder: 1,
             faulty: 0,
+            replicas: config().replicas,
             patience: config().patience,
+            page: 0,
         };
         (0..NODES).for_each(|node| run.start(node));
         run
@@ -143,7 +162,7 @@ impl Run {
     fn claim(&mut self, faults: ClaimFaults) -> Result<(), OpenError> {
         self.incarnations += 1;
         let (nic, volume) = (nic(&self.client_host, self.incarnations), volume(self.holder));
-        let config = ClientConfig { patience: self.patience, ..config() };
+        let config = ClientConfig { patience: self.patience, replicas: self.replicas, ..config() };
         let now = Cell::new(self.world.now());
         let (mut step, mut has_exited) = (0, false);
         let call = |at: usize, request: &wire::Request| {
@@ -273,33 +292,56 @@ impl Run {
         assert!(done, "not in time: all is in sync; {:?}", self.client().unwrap().engine.status());
     }
 
-    /// Starts a write that fills the first page of the volume with `byte`.
-    fn begin_first_page(&mut self, byte: u8) {
-        let now = self.world.now();
+    /// Starts a write that fills the page with `byte`.
+    fn begin_page(&mut self, byte: u8) {
+        let (now, offset) = (self.world.now(), (self.page * PAGE_BYTES) as u64);
         let work = Work::Write(vec![byte; PAGE_BYTES].into());
-        self.client().unwrap().overwrite(Request { token: FIRST_PAGE_TOKEN, offset: 0, work }, now);
+        self.client().unwrap().overwrite(Request { token: TEST_TOKEN, offset, work }, now);
     }
 
-    /// Fills the first page of a new volume, and leaves no client.
-    fn write_first_page(&mut self, byte: u8) {
+    /// Fills the page of a new volume, and leaves no client.
+    fn write_page(&mut self, byte: u8) {
         self.claim_whole();
-        self.begin_first_page(byte);
+        self.begin_page(byte);
         self.until("the page is written", ClientProgram::is_done);
         self.until_whole();
         self.client_exits();
     }
 
-    /// Starts a client that fills the first page with `byte`, and that exits after `steps` steps of the world. Returns
-    /// whether the write had completed.
-    fn exit_while_writing(&mut self, byte: u8, steps: u32) -> bool {
+    /// Starts a client and a request of it, and lets the client exit after `steps` steps of the world. Returns whether
+    /// the request had completed.
+    fn exit_during(&mut self, begin: impl FnOnce(&mut Self), steps: u32) -> bool {
         self.claim_whole();
-        self.begin_first_page(byte);
+        begin(self);
         for _ in 0..steps {
             assert!(self.world.step());
         }
         let has_ended = self.client().unwrap().is_done();
         self.client_exits();
         has_ended
+    }
+
+    /// Returns the content of the page at each node that has a replica of it, with the node: the byte with which the
+    /// replica is filled, or `None` if it is torn. No other slab was written.
+    fn contents(&self) -> Vec<(Option<u8>, usize)> {
+        contents(&self.world, &self.nodes, self.page)
+    }
+
+    /// Starts a client that fills the page with `byte`, and lets the client exit as soon as the replicas satisfy
+    /// `is_so`.
+    fn exit_when(&mut self, byte: u8, is_so: impl Fn(&[Option<u8>]) -> bool) {
+        self.claim_whole();
+        self.begin_page(byte);
+        let (nodes, page) = (self.nodes.clone(), self.page);
+        let is_so = |world: &mut World| {
+            let found: Vec<_> =
+                contents(world, &nodes, page).into_iter().map(|(content, _)| content).collect();
+            is_so(&found)
+        };
+        assert!(self.world.run_while_not(LOST_AFTER, &is_so));
+        self.client_exits();
+        self.world.run_for(LOOKS);
+        assert!(is_so(&mut self.world), "packets in flight have changed a replica");
     }
 
     fn check_all(&mut self) {
@@ -309,16 +351,15 @@ impl Run {
     }
 }
 
-/// Returns the nodes that have a replica of the first page, each with the first byte of its replica, sorted by that
-/// byte. No other slab was written.
-fn first_page(world: &World, nodes: &[Option<TaskId>]) -> Vec<(u8, usize)> {
-    let byte_at = |task: TaskId| {
-        let mut byte = [0];
-        world.look::<NodeProgram>(task)?.node.granted().next()?.1.copy_out(0, &mut byte);
-        Some(byte[0])
+/// Returns the contents of the replicas of a page, sorted; see [`Run::contents`].
+fn contents(world: &World, nodes: &[Option<TaskId>], page: usize) -> Vec<(Option<u8>, usize)> {
+    let content_at = |task: TaskId| {
+        let mut bytes = [0; PAGE_BYTES];
+        world.look::<NodeProgram>(task)?.node.granted().next()?.1.copy_out(page * PAGE_BYTES, &mut bytes);
+        Some(bytes.iter().all(|byte| *byte == bytes[0]).then_some(bytes[0]))
     };
     let mut found: Vec<_> =
-        (0..).zip(nodes).filter_map(|(node, task)| Some((byte_at((*task)?)?, node))).collect();
+        (0..).zip(nodes).filter_map(|(node, task)| Some((content_at((*task)?)?, node))).collect();
     found.sort_unstable();
     found
 }
@@ -412,18 +453,13 @@ fn makes_replicas_alike_before_it_notes_a_write() {
     for is_newer_lost in [true, false] {
         for steps in 0.. {
             let mut run = Run::new(NO_FAULTS_SEED);
-            run.write_first_page(1);
-            run.claim_whole();
-            run.begin_first_page(2);
-            let nodes = run.nodes.clone();
-            let is_half_written =
-                |world: &mut World| matches!(first_page(world, &nodes)[..], [(1, _), (2, _)]);
-            assert!(run.world.run_while_not(LOST_AFTER, is_half_written));
-            run.client_exits();
-            run.faulty = first_page(&run.world, &nodes)[usize::from(is_newer_lost)].1;
+            run.write_page(1);
+            run.exit_when(2, |found| *found == [Some(1), Some(2)]);
+            run.faulty = run.contents()[usize::from(is_newer_lost)].1;
 
-            let has_ended = run.exit_while_writing(3, steps);
-            seen.insert(first_page(&run.world, &nodes).into_iter().map(|(byte, _)| byte).collect::<Vec<_>>());
+            let has_ended = run.exit_during(|run| run.begin_page(3), steps);
+            let found: Option<Vec<u8>> = run.contents().into_iter().map(|(content, _)| content).collect();
+            seen.extend(found);
             run.exit(run.faulty);
             run.claim(ClaimFaults::default()).unwrap();
             run.check_all();
@@ -435,19 +471,58 @@ fn makes_replicas_alike_before_it_notes_a_write() {
     assert_eq!(seen, [[1, 2], [2, 2], [2, 3], [3, 3]].map(Vec::from).into());
 }
 
+/// A client exits when one of three replicas of a page has its write; another one is as before, and the third is as
+/// before or torn. The next client repairs both, and exits at any step of that together with the node of the first.
+#[test]
+fn repairs_one_replica_of_a_page_after_the_other() {
+    let repairs: [fn(&mut Run); 3] = [
+        |run| {
+            let (page, now) = (run.page, run.world.now());
+            let client = run.client().unwrap();
+            let request = client.load.read_page(page);
+            client.engine.submit(request, now).unwrap();
+        },
+        |run| {
+            let now = run.world.now();
+            run.client().unwrap().scrub(now);
+        },
+        |run| run.begin_page(3),
+    ];
+    for (repair, is_torn) in repairs.into_iter().flat_map(|repair| [(repair, false), (repair, true)]) {
+        for steps in (0..).step_by(3) {
+            // A replica is torn if the client exits between two packets of it.
+            let mut run = Run::with_small_packets(NO_FAULTS_SEED);
+            // Clients read the last replica of this page first.
+            (run.replicas, run.page) = (NODES, NODES - 1);
+            run.write_page(1);
+            let third = if is_torn { None } else { Some(1) };
+            run.exit_when(2, |found| *found == [third, Some(1), Some(2)]);
+            run.faulty = run.contents()[NODES - 1].1;
+
+            let has_ended = run.exit_during(repair, steps);
+            run.exit(run.faulty);
+            run.claim(ClaimFaults::default()).unwrap();
+            run.check_all();
+            if has_ended {
+                break;
+            }
+        }
+    }
+}
+
 /// No replica has the content of a page, and a client that writes the complete page exits at any step.
 #[test]
 fn stores_nothing_but_the_write_to_a_page_that_is_lost() {
     let mut seen = BTreeSet::new();
     for steps in 0.. {
         let mut run = Run::new(NO_FAULTS_SEED);
-        run.write_first_page(1);
+        run.write_page(1);
         for task in run.nodes.clone().into_iter().flatten() {
             let program = run.world.endpoint::<NodeProgram>(task).unwrap();
             program.node.granted().for_each(|(_, slab)| slab.copy_in(0, &[9; PAGE_BYTES]));
         }
-        let has_ended = run.exit_while_writing(3, steps);
-        let is_stored = first_page(&run.world, &run.nodes).iter().any(|(byte, _)| *byte == 3);
+        let has_ended = run.exit_during(|run| run.begin_page(3), steps);
+        let is_stored = run.contents().iter().any(|(content, _)| *content == Some(3));
         run.claim(ClaimFaults::default()).unwrap();
         // The load checks the page if the read succeeds.
         run.client().unwrap().to_read = 1;

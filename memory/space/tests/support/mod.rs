@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod table;
 pub mod volumes;
 
 use std::collections::BTreeMap;

@@ -178,6 +178,9 @@ impl Engine {
             }
             Aim::Read(_) | Aim::Scrub { .. } => operation.left.clone_from(&operation.wrong),
         }
+        // Replicas with the earlier content come last. Each is valid until the ones before it are repaired.
+        let with_other = &operation.with_other;
+        operation.left.sort_by_key(|serial| with_other.contains(serial));
     }
 
     /// Returns the in-sync replicas of a volume's page that differ from its content. There are none if no replica has

@@ -81,8 +81,9 @@ impl Engine {
 
     /// Starts to write the remaining replicas. Returns whether none is left.
     fn store_left(&mut self, id: u32, operation: &mut Operation, now: Nanos) -> bool {
-        // In a volume one replica at a time: if the client exits in between, the others are consistent.
-        let at_once = if operation.is_write() && self.noting.is_some() { 1 } else { usize::MAX };
+        // In a volume one replica at a time: if the client exits in between, the others are consistent. That holds for
+        // repairs by reads, copies and scrubs as well: one of the others may be left without the node of the content.
+        let at_once = if self.noting.is_some() { 1 } else { usize::MAX };
         let (extent, _) = self.place(operation.page);
         let extent = &self.extents[extent];
         operation.left.retain(|serial| extent.replica(*serial).is_some());
