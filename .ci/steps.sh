@@ -306,6 +306,13 @@ step_page() {
     }
 }
 
+# A hundred rounds in which nodes, a witness, workers, supervisors and mounts are killed and stopped at random. What
+# files had when they were synced is there, or the outcome is one that docs/semantics/memory-nodes.md lists.
+step_kill_rounds() {
+    FARCALL_KILL_ROUNDS=${FARCALL_KILL_ROUNDS:-25} \
+        run cargo test -p farcall-cli --features full --test kill_rounds -- --ignored --nocapture --test-threads=1
+}
+
 # Databases and machine learning under `farcall page`, and records through a file on `farcall mount`: they have what was
 # written, and learn the same. Where nobody may swap or mount, the notes say so.
 step_paged_figures() {

@@ -33,20 +33,7 @@ impl Process {
 
     /// Starts the process. Returns its standard error instead if it exits.
     pub fn try_start(arguments: &[&str]) -> Result<Self, String> {
-        let mut command = farcall();
-        command.arg("--json").args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let (said, mut line) = (child.stderr.take().unwrap(), String::new());
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let Ok(ready) = serde_json::from_str(&line) else {
-            child.wait().unwrap();
-            return Err(std::io::read_to_string(said).unwrap());
-        };
-        // Its messages are forwarded to the output of the test.
-        std::thread::spawn(move || {
-            BufReader::new(said).lines().for_each(|line| eprintln!("{}", line.unwrap()))
-        });
-        Ok(Self { child, ready })
+        Starting::new(arguments).ready()
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -55,11 +42,47 @@ impl Process {
 
     /// Returns the serving process; `None` while it is being replaced.
     pub fn worker(&self) -> Option<Pid> {
-        let pid = self.child.id();
-        let children = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
-        let children = children.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-        let all: Vec<i32> = children.collect::<String>().split_whitespace().flat_map(str::parse).collect();
-        all.first().and_then(|pid| Pid::from_raw(*pid))
+        worker_of(Pid::from_child(&self.child))
+    }
+}
+
+/// Returns the process that serves the files of the mount `supervisor`.
+pub fn worker_of(supervisor: Pid) -> Option<Pid> {
+    let tasks = fs::read_dir(format!("/proc/{supervisor}/task")).ok()?.flatten();
+    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let all: Vec<i32> = children.collect::<String>().split_whitespace().flat_map(str::parse).collect();
+    all.first().and_then(|pid| Pid::from_raw(*pid))
+}
+
+/// A process that is not ready yet.
+pub struct Starting {
+    child: Child,
+}
+
+impl Starting {
+    pub fn new(arguments: &[&str]) -> Self {
+        let mut command = farcall();
+        command.arg("--json").args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self { child: command.spawn().unwrap() }
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Waits until the process is ready. Returns its standard error instead if it exits.
+    pub fn ready(mut self) -> Result<Process, String> {
+        let (said, mut line) = (self.child.stderr.take().unwrap(), String::new());
+        BufReader::new(self.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let Ok(ready) = serde_json::from_str(&line) else {
+            self.child.wait().unwrap();
+            return Err(std::io::read_to_string(said).unwrap());
+        };
+        // Its messages are forwarded to the output of the test.
+        std::thread::spawn(move || {
+            BufReader::new(said).lines().for_each(|line| eprintln!("{}", line.unwrap()))
+        });
+        Ok(Process { child: self.child, ready })
     }
 }
 
