@@ -3,5 +3,5 @@
 
 pub use farcall_sim::{
     Config, Faults, Host, HostClock, Limits, Listener, NodeId, Params, Pipe, Purpose, Record, Stream, TaskId,
-    Waiting, What, World,
+    WaitStrategy, What, World,
 };

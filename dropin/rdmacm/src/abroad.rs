@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use farcall_wire::cm::{
-    Answered, CommunicationIds, Due, Exchange, Heard, IpRoute, Mad, Message, Rejection, RequestRate,
-    ServiceReply, State, reason,
+    CommunicationIds, Exchange, IpRoute, Mad, Message, MessageClass, RejectedMessage, Rejection, RequestRate,
+    ServiceReply, State, TimerAction, reason,
 };
 use rustix::net::{SendFlags, send};
 
@@ -194,7 +194,7 @@ impl ConnectionManager {
         let private_data = Vec::new();
         let answer = match &mad.message {
             Message::Req(_) => Message::Rej(Rejection {
-                rejected: Answered::Req,
+                rejected: RejectedMessage::Req,
                 reason: reason::INVALID_SERVICE_ID,
                 private_data,
             }),
@@ -206,7 +206,7 @@ impl ConnectionManager {
                 private_data,
             }),
             Message::Rep(_) => Message::Rej(Rejection {
-                rejected: Answered::Rep,
+                rejected: RejectedMessage::Rep,
                 reason: reason::INVALID_COMMUNICATION_ID,
                 private_data,
             }),
@@ -246,9 +246,9 @@ impl ConnectionManager {
             return tracing::debug!("a message of another connection came from {peer}");
         }
         match far.exchange.received(&mad, now) {
-            Heard::Again(Some(answer)) => self.send_abroad(peer, &answer),
-            Heard::Again(None) => {}
-            Heard::New => {
+            MessageClass::Again(Some(answer)) => self.send_abroad(peer, &answer),
+            MessageClass::Again(None) => {}
+            MessageClass::New => {
                 let was_leaving = connection.state() == State::DreqSent;
                 let step = connection.received(mad.message);
                 self.take_peer_step(token, step, was_leaving);
@@ -271,8 +271,10 @@ impl ConnectionManager {
             return true;
         }
         let answer = match far.exchange.received(question, now) {
-            Heard::Again(Some(answer)) => answer,
-            _ => end.ids.mad(Message::Mra { received: Answered::Req, service_timeout: SERVICE_TIMEOUT }),
+            MessageClass::Again(Some(answer)) => answer,
+            _ => {
+                end.ids.mad(Message::Mra { received: RejectedMessage::Req, service_timeout: SERVICE_TIMEOUT })
+            }
         };
         if matches!(question.message, Message::Req(_)) || !matches!(answer.message, Message::Mra { .. }) {
             self.send_abroad(peer, &answer);
@@ -307,12 +309,12 @@ impl ConnectionManager {
         let Some(end) = self.ends.get_mut(&token) else { return };
         let Some(far) = &mut end.far else { return };
         match far.exchange.tick(now) {
-            Due::Nothing => {}
-            Due::Again(mad) => {
+            TimerAction::Nothing => {}
+            TimerAction::Again(mad) => {
                 let peer = far.peer;
                 self.send_abroad(peer, &mad);
             }
-            Due::Unanswered => {
+            TimerAction::Unanswered => {
                 let step =
                     end.connection.as_mut().map(|connection| connection.timed_out()).unwrap_or_default();
                 return self.take_step(token, step);

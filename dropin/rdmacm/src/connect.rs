@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use farcall_layout::rdmacm::{AS_MANY_AS_POSSIBLE, CmId, ConnParam};
 use farcall_wire::cm::{
-    Connection, IpRoute, QueuePair, Request, ServiceRequest, State, Step, Terms, private_data,
+    Connection, ConnectionParams, IpRoute, QueuePair, Request, ServiceRequest, State, Step, private_data,
 };
 
 use crate::abroad::mapped;
@@ -43,8 +43,13 @@ pub unsafe fn data_of(param: Option<&ConnParam>, max: usize) -> Result<Vec<u8>, 
 }
 
 /// Returns the parameters that an endpoint offers or accepts.
-pub fn terms(param: Option<&ConnParam>, responder_resources: u8, initiator_depth: u8, srq: bool) -> Terms {
-    Terms {
+pub fn terms(
+    param: Option<&ConnParam>,
+    responder_resources: u8,
+    initiator_depth: u8,
+    srq: bool,
+) -> ConnectionParams {
+    ConnectionParams {
         responder_resources,
         initiator_depth,
         flow_control: param.is_some_and(|param| param.flow_control != 0),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use farcall_wire::cm::{
-    Answered, CommunicationIds, Connection, Event, IpRoute, Message, Rejection, Request, ServiceReply,
+    CommunicationIds, Connection, Event, IpRoute, Message, RejectedMessage, Rejection, Request, ServiceReply,
     ServiceRequest, Step, WrongState,
 };
 use rustix::event::epoll;
@@ -73,7 +73,9 @@ impl IncomingRequest {
     pub fn refused(&self, reason: u16, status: u8) -> Message {
         let private_data = Vec::new();
         match self {
-            Self::Connection(_) => Message::Rej(Rejection { rejected: Answered::Req, reason, private_data }),
+            Self::Connection(_) => {
+                Message::Rej(Rejection { rejected: RejectedMessage::Req, reason, private_data })
+            }
             Self::Service(request) => {
                 let service_id = request.route.service_id();
                 Message::SidrRep(ServiceReply { status, qp_num: 0, service_id, qkey: 0, private_data })

@@ -8,7 +8,7 @@ use farcall_layout::rdmacm::{
     CmEvent, CmId, ConnParam, EventChannel, Param, UDP_QKEY, UdParam, event as kind,
 };
 use farcall_wire::cm::{
-    Event, Rejection, Reply, Request, ServiceReply, ServiceRequest, Terms, private_data, reason,
+    ConnectionParams, Event, Rejection, Reply, Request, ServiceReply, ServiceRequest, private_data, reason,
 };
 
 use crate::attributes::path_to;
@@ -49,7 +49,14 @@ impl EventObject {
 
     /// Stores the parameters that a peer offers or accepts, from the view of this endpoint: the peer's initiator depth
     /// is this side's responder resources.
-    fn show_terms(&mut self, terms: &Terms, qp_num: u32, retry_count: u8, data: &[u8], room: usize) {
+    fn show_terms(
+        &mut self,
+        terms: &ConnectionParams,
+        qp_num: u32,
+        retry_count: u8,
+        data: &[u8],
+        room: usize,
+    ) {
         let param = ConnParam {
             responder_resources: terms.initiator_depth,
             initiator_depth: terms.responder_resources,

@@ -12,7 +12,7 @@ use farcall_verbs::{
 use farcall_wire::codec::UDP_PORT;
 use farcall_wire::codec::icrc::Flow;
 use farcall_wire::{
-    Aeth, AtomicEth, AtomicOp, Deth, Nak, Operation, Packet, Psn, Refused, Reth, Segment, Syndrome,
+    AccessDenied, Aeth, AtomicEth, AtomicOp, Deth, Nak, Operation, Packet, Psn, Reth, Segment, Syndrome,
 };
 
 use crate::recorder::{Batch, Direction};
@@ -24,7 +24,7 @@ const MESSAGE_BYTES_MAX: u64 = 1 << 31;
 
 /// Address of a queue pair in packets.
 #[derive(Clone, Copy, Debug)]
-pub struct End {
+pub struct QpEnd {
     /// The GID of its device.
     pub gid: Gid,
     /// Queue pair number.
@@ -37,14 +37,14 @@ pub struct Ends {
     /// Source GID.
     pub src: Gid,
     /// Destination.
-    pub dst: End,
+    pub dst: QpEnd,
 }
 
 /// Appends `len_bytes` of a request's payload from `offset` on: the arguments are the gather list, offset, length and
 /// destination.
-pub trait Gather: FnMut(&[Sge], u64, u64, &mut Vec<u8>) -> Result<(), Refused> {}
+pub trait Gather: FnMut(&[Sge], u64, u64, &mut Vec<u8>) -> Result<(), AccessDenied> {}
 
-impl<F: FnMut(&[Sge], u64, u64, &mut Vec<u8>) -> Result<(), Refused>> Gather for F {}
+impl<F: FnMut(&[Sge], u64, u64, &mut Vec<u8>) -> Result<(), AccessDenied>> Gather for F {}
 
 /// An outstanding request of a connection.
 struct Pending {
@@ -59,10 +59,10 @@ struct Sent {
     packets: u32,
     /// Number of messages of the queue pair that the peer has executed, including this one.
     msn: u32,
-    answer: Answer,
+    answer: ResponseKind,
 }
 
-enum Answer {
+enum ResponseKind {
     Acknowledge,
     /// Data for the scatter list.
     Read(Vec<Sge>, u64),
@@ -87,7 +87,7 @@ pub struct Conversation {
     qpn: u32,
     /// Source GID of its packets.
     own: Gid,
-    peer: End,
+    peer: QpEnd,
     qkey: u32,
     mtu_bytes: u64,
     /// PSN of the next packet.
@@ -121,7 +121,7 @@ impl Conversation {
             transport,
             qpn,
             own: nobody,
-            peer: End { gid: nobody, qpn: 0 },
+            peer: QpEnd { gid: nobody, qpn: 0 },
             qkey: 0,
             mtu_bytes: Mtu::Mtu4096.bytes().into(),
             psn: Psn::default(),
@@ -161,9 +161,9 @@ impl Conversation {
         let sent = sent.map(|(psn, packets)| {
             self.messages = self.messages.wrapping_add(1);
             let answer = match wr.opcode {
-                WrOpcode::READ => Answer::Read(wr.sges().to_vec(), wr.len_bytes()),
-                opcode if opcode.is_atomic() => Answer::Atomic(wr.sges().to_vec()),
-                _ => Answer::Acknowledge,
+                WrOpcode::READ => ResponseKind::Read(wr.sges().to_vec(), wr.len_bytes()),
+                opcode if opcode.is_atomic() => ResponseKind::Atomic(wr.sges().to_vec()),
+                _ => ResponseKind::Acknowledge,
             };
             Sent { psn, packets, msn: self.messages, answer }
         });
@@ -180,13 +180,13 @@ impl Conversation {
         batch: &mut Batch<'_>,
         request: &Request<'_, '_>,
         mut gather: impl Gather,
-    ) -> Result<(Psn, u32), Refused> {
+    ) -> Result<(Psn, u32), AccessDenied> {
         let wr = request.wr;
         let (first, len_bytes) = (self.psn, wr.len_bytes());
         let is_too_long =
             len_bytes > MESSAGE_BYTES_MAX || self.transport == QpType::Ud && len_bytes > self.mtu_bytes;
         if is_too_long {
-            return Err(Refused);
+            return Err(AccessDenied);
         }
         let packets = packets_of(len_bytes, self.mtu_bytes);
         let data_packets = if wr.opcode.returns_data() { 1 } else { packets };
@@ -198,7 +198,7 @@ impl Conversation {
             let operation = self.operation(request, segment);
             let packet = Packet {
                 transport: self.transport,
-                operation: operation.ok_or(Refused)?,
+                operation: operation.ok_or(AccessDenied)?,
                 solicited: segment.is_last() && wr.send_flags.contains(SendFlags::SOLICITED),
                 ack_req: self.transport == QpType::Rc && segment.is_last(),
                 dest_qpn: dst.qpn,
@@ -298,8 +298,8 @@ impl Conversation {
         let Sent { psn, packets, msn, answer } = sent;
         let aeth = Aeth { syndrome: Syndrome::Ack, msn };
         match answer {
-            Answer::Acknowledge => *untold = Some((psn.plus(packets - 1), msn)),
-            Answer::Read(sges, len_bytes) => {
+            ResponseKind::Acknowledge => *untold = Some((psn.plus(packets - 1), msn)),
+            ResponseKind::Read(sges, len_bytes) => {
                 *untold = None;
                 for index in 0..packets {
                     let segment = Segment::new(index == 0, index + 1 == packets);
@@ -312,7 +312,7 @@ impl Conversation {
                     });
                 }
             }
-            Answer::Atomic(sges) => {
+            ResponseKind::Atomic(sges) => {
                 *untold = None;
                 let mut found = Vec::with_capacity(8);
                 // The device stores the value in host byte order.
@@ -341,7 +341,7 @@ impl Conversation {
         psn: Psn,
         operation: Operation,
         payload_bytes: usize,
-        gather: impl FnOnce(&mut Vec<u8>) -> Result<(), Refused>,
+        gather: impl FnOnce(&mut Vec<u8>) -> Result<(), AccessDenied>,
     ) {
         let flow = flow(self.peer.gid, self.own, self.peer.qpn);
         let (transport, dest_qpn) = (self.transport, self.qpn);

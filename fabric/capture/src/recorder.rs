@@ -11,7 +11,7 @@ use farcall_shm::{Mutex, trusted_variable};
 use farcall_verbs::{Error, Result};
 use farcall_wire::codec::icrc::Flow;
 use farcall_wire::codec::{HEADERS_BYTES_MAX, ICRC_BYTES, encode, icrc, pad_bytes};
-use farcall_wire::{Packet, Refused};
+use farcall_wire::{AccessDenied, Packet};
 
 use crate::frame;
 use crate::pcapng;
@@ -29,7 +29,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 
 /// Source of recorded packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum CaptureSource {
     /// Synthesised from requests that used shared memory.
     Memory = 0,
     /// RoCEv2.
@@ -57,10 +57,10 @@ struct State {
     file: File,
     /// Offset of the next block.
     at: u64,
-    /// Offsets of the counts of dropped packets, by [`Way`].
+    /// Offsets of the counts of dropped packets, by [`CaptureSource`].
     dropped_at: [u64; 2],
     dropped: [u64; 2],
-    /// Blocks that are not written yet, and their number of packets by [`Way`].
+    /// Blocks that are not written yet, and their number of packets by [`CaptureSource`].
     buffer: Vec<u8>,
     buffered: [u64; 2],
     /// Reused buffer for one packet.
@@ -192,7 +192,7 @@ impl Recorder {
 
 impl Batch<'_> {
     /// Records a packet as it was sent or received, including its CRC.
-    pub fn datagram(&mut self, way: Way, direction: Direction, flow: &Flow, datagram: &[u8]) {
+    pub fn datagram(&mut self, way: CaptureSource, direction: Direction, flow: &Flow, datagram: &[u8]) {
         let identification = icrc::identification(flow, datagram).unwrap_or_default();
         let State { buffer, .. } = &mut *self.state;
         pcapng::packet(buffer, way as u32, self.now_ns, direction as u32, self.snaplen_bytes, |to| {
@@ -214,8 +214,8 @@ impl Batch<'_> {
         flow: &Flow,
         packet: &Packet,
         payload_bytes: usize,
-        gather: impl FnOnce(&mut Vec<u8>) -> Result<(), Refused>,
-    ) -> Result<(), Refused> {
+        gather: impl FnOnce(&mut Vec<u8>) -> Result<(), AccessDenied>,
+    ) -> Result<(), AccessDenied> {
         let mut datagram = std::mem::take(&mut self.state.datagram);
         datagram.clear();
         let mut headers = [0; HEADERS_BYTES_MAX];
@@ -225,7 +225,7 @@ impl Batch<'_> {
         if result.is_ok() {
             datagram.resize(headers_bytes + payload_bytes + pad_bytes(payload_bytes) + ICRC_BYTES, 0);
             icrc::seal(flow, &mut datagram);
-            self.datagram(Way::Memory, direction, flow, &datagram);
+            self.datagram(CaptureSource::SharedMemory, direction, flow, &datagram);
         }
         self.state.datagram = datagram;
         result
@@ -274,9 +274,9 @@ mod tests {
         let flow =
             Flow { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into(), src_port: 4791, dst_port: 4791 };
         let record = |way| recorder.batch().datagram(way, Direction::Out, &flow, &[0; 16]);
-        record(Way::Memory);
+        record(CaptureSource::SharedMemory);
         fcntl_add_seals(&file, SealFlags::GROW).unwrap();
-        for way in [Way::Memory, Way::Net, Way::Net] {
+        for way in [CaptureSource::SharedMemory, CaptureSource::RoCE, CaptureSource::RoCE] {
             record(way);
         }
         let mut bytes = vec![0; file.metadata().unwrap().len() as usize];

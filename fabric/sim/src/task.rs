@@ -7,7 +7,7 @@
 
 use std::os::fd::RawFd;
 
-use farcall_verbs::{Nanos, Next};
+use farcall_verbs::{Nanos, Progress};
 
 use crate::channel::Descriptor;
 use crate::packet::Node;
@@ -17,7 +17,7 @@ use crate::trace::What;
 
 /// Wait strategy of an endpoint's driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waiting {
+pub enum WaitStrategy {
     /// It polls continuously.
     Poll,
     /// It sleeps until an event occurs.
@@ -36,7 +36,7 @@ pub(crate) enum Phase {
 /// Scheduling state of an endpoint.
 pub(crate) struct Task {
     pub(crate) node: Node,
-    waiting: Waiting,
+    waiting: WaitStrategy,
     pub(crate) phase: Phase,
     fds: Vec<RawFd>,
     /// Changes when a scheduled step becomes invalid.
@@ -47,12 +47,12 @@ pub(crate) struct Task {
 
 /// Result of a step.
 pub(crate) enum Outcome {
-    Progressed(Next),
+    Progressed(Progress),
     Armed(bool),
 }
 
 impl State {
-    pub(crate) fn add_task(&mut self, node: Node, waiting: Waiting) -> u32 {
+    pub(crate) fn add_task(&mut self, node: Node, waiting: WaitStrategy) -> u32 {
         let id = self.tasks.insert(Task {
             node,
             waiting,
@@ -103,11 +103,11 @@ impl State {
         task.fds.clear();
         task.fds.extend_from_slice(fds);
         let (next_phase, at_ns) = match (task.waiting, task.phase, outcome) {
-            (_, _, Outcome::Progressed(Next::Again)) => {
+            (_, _, Outcome::Progressed(Progress::Again)) => {
                 task.idle_looks = 0;
                 (Phase::Turn, busy_until_ns)
             }
-            (Waiting::Poll, _, Outcome::Progressed(Next::Idle { until })) => {
+            (WaitStrategy::Poll, _, Outcome::Progressed(Progress::Idle { until })) => {
                 if task.idle_looks >= idle_polls {
                     self.sleep(id, until);
                     return;
@@ -115,11 +115,13 @@ impl State {
                 task.idle_looks += 1;
                 (Phase::Turn, busy_until_ns + gap_ns)
             }
-            (Waiting::Event, Phase::LastLook, Outcome::Progressed(Next::Idle { until })) => {
+            (WaitStrategy::Event, Phase::LastLook, Outcome::Progressed(Progress::Idle { until })) => {
                 self.sleep(id, until);
                 return;
             }
-            (Waiting::Event, _, Outcome::Progressed(Next::Idle { .. })) => (Phase::Arm, busy_until_ns),
+            (WaitStrategy::Event, _, Outcome::Progressed(Progress::Idle { .. })) => {
+                (Phase::Arm, busy_until_ns)
+            }
             (_, _, Outcome::Armed(true)) => (Phase::LastLook, busy_until_ns),
             // The endpoint must not sleep; it runs again after a while.
             (_, _, Outcome::Armed(false)) => (Phase::Turn, busy_until_ns + wake_ns),
@@ -158,8 +160,8 @@ impl State {
         task.idle_looks = 0;
         let (waiting, busy_until_ns) = (task.waiting, task.busy_until_ns);
         let delay_ns = match waiting {
-            Waiting::Poll => self.world_rng.between(0, self.params.poll_gap_ns),
-            Waiting::Event => self.params.wake_ns,
+            WaitStrategy::Poll => self.world_rng.between(0, self.params.poll_gap_ns),
+            WaitStrategy::Event => self.params.wake_ns,
         };
         self.note(What::Wake, [u64::from(id), 0, 0, 0]);
         let at_ns = (self.now_ns + delay_ns).max(busy_until_ns);
@@ -168,12 +170,12 @@ impl State {
 
     /// Wakes the polling endpoints of a node after a change of its memory or queues.
     pub(crate) fn touched(&mut self, node: Node) {
-        self.wake_where(node, |task| task.waiting == Waiting::Poll);
+        self.wake_where(node, |task| task.waiting == WaitStrategy::Poll);
     }
 
     /// Wakes the endpoints that sleep on a descriptor that became ready, and the polling ones.
     pub(crate) fn ready(&mut self, node: Node, fd: RawFd) {
-        self.wake_where(node, |task| task.waiting == Waiting::Poll || task.fds.contains(&fd));
+        self.wake_where(node, |task| task.waiting == WaitStrategy::Poll || task.fds.contains(&fd));
     }
 
     fn wake_where(&mut self, node: Node, is_meant: impl Fn(&Task) -> bool) {

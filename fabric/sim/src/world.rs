@@ -14,7 +14,7 @@ use crate::packet::NodeId;
 use crate::params::Params;
 use crate::rng::{Purpose, Stream};
 use crate::state::State;
-use crate::task::{Outcome, Phase, Waiting};
+use crate::task::{Outcome, Phase, WaitStrategy};
 use crate::trace::{Record, What};
 
 /// Configuration of a world.
@@ -95,7 +95,12 @@ impl World {
     }
 
     /// Starts an endpoint on a node.
-    pub fn spawn<E: Endpoint + 'static>(&mut self, host: &Host, waiting: Waiting, endpoint: E) -> TaskId {
+    pub fn spawn<E: Endpoint + 'static>(
+        &mut self,
+        host: &Host,
+        waiting: WaitStrategy,
+        endpoint: E,
+    ) -> TaskId {
         let id = self.fabric.lock().add_task(host.node, waiting);
         self.programs.resize_with(id as usize + 1, || None);
         self.programs[id as usize] = Some(Box::new(endpoint));

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use farcall_io::*;
 use farcall_link::{Entropy, Nic, Region};
-use farcall_sim::{Config as WorldConfig, Faults, Host, TaskId, Waiting, World};
-use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+use farcall_sim::{Config as WorldConfig, Faults, Host, TaskId, WaitStrategy, World};
+use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet};
 use support::*;
 
 const REQUESTS: usize = 300;
@@ -31,7 +31,7 @@ impl Client {
 }
 
 impl Endpoint for Client {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let next = self.poller.progress(now);
         for done in self.told.take() {
             self.failed += usize::from(self.load.check(done).is_err());
@@ -47,7 +47,7 @@ impl Endpoint for Client {
             self.taken += usize::from(self.session.submit(self.load.request()).is_ok());
             submitted = true;
         }
-        if submitted || next == Next::Again { Next::Again } else { Next::IDLE }
+        if submitted || next == Progress::Again { Progress::Again } else { Progress::IDLE }
     }
 
     fn arm(&mut self) -> Result<()> {
@@ -92,7 +92,7 @@ fn run(seed: u64) -> Run {
     session.connect(&target.infos(), &[target.grant()]).unwrap();
     let load = Load::new(seed, &own, &session, 0, SPAN);
     let client = Client { poller, session, told, load, taken: 0, over: 0, failed: 0 };
-    let waiting = if seed % 5 < 2 { Waiting::Event } else { Waiting::Poll };
+    let waiting = if seed % 5 < 2 { WaitStrategy::Event } else { WaitStrategy::Poll };
     let task = world.spawn(&host, waiting, client);
     Run { world, task, target: Some(target), memory, peer }
 }

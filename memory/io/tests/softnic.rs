@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use farcall_drive::{Driver, Stop};
 use farcall_io::*;
-use farcall_link::{Nic, RemoteRegion, Waiting};
+use farcall_link::{Nic, RemoteRegion, WaitStrategy};
 use farcall_softnic::SoftNic;
 use farcall_verbs::{Endpoint, MonotonicClock, Nanos};
 use support::*;
@@ -326,9 +326,12 @@ fn sessions_share_a_poller_and_end_each_for_itself() {
 fn threads_share_a_session_under_every_way_of_waiting() {
     const THREADS: usize = 4;
     const EACH: usize = 400;
-    for waiting in
-        [Waiting::Busy, Waiting::EventBatch, Waiting::NaiveHybrid, Waiting::Adaptive { max_retry: 120 }]
-    {
+    for waiting in [
+        WaitStrategy::Busy,
+        WaitStrategy::EventBatch,
+        WaitStrategy::NaiveHybrid,
+        WaitStrategy::Adaptive { max_retry: 120 },
+    ] {
         println!("{waiting:?}");
         let nic = nic();
         let memory = granted(&nic);

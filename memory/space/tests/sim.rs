@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use farcall_link::SplitMix64;
 use farcall_memory::*;
-use farcall_sim::{Config as WorldConfig, Faults, Host, NodeId, TaskId, Waiting, World};
+use farcall_sim::{Config as WorldConfig, Faults, Host, NodeId, TaskId, WaitStrategy, World};
 use net::{ClientProgram, NodeProgram, nic};
 use support::Load;
 
@@ -72,13 +72,13 @@ impl Run {
             .iter()
             .map(|host| {
                 lives += 1;
-                world.spawn(host, Waiting::Event, NodeProgram::new(host, DONATED, lives))
+                world.spawn(host, WaitStrategy::Event, NodeProgram::new(host, DONATED, lives))
             })
             .collect();
         let ids: Vec<NodeId> = hosts.iter().map(Host::id).collect();
         let engine = Engine::new(&nic(&client_host, seed), config(known, replicas)).unwrap();
         let program = ClientProgram::new(&client_host, engine, &ids, Load::new(seed, PAGES));
-        let client = world.spawn(&client_host, Waiting::Event, program);
+        let client = world.spawn(&client_host, WaitStrategy::Event, program);
         Self { world, hosts, nodes, client, client_host, lives }
     }
 
@@ -140,7 +140,7 @@ impl Run {
     fn start(&mut self, node: usize) {
         self.lives += 1;
         let program = NodeProgram::new(&self.hosts[node], DONATED, self.lives);
-        self.nodes[node] = self.world.spawn(&self.hosts[node], Waiting::Event, program);
+        self.nodes[node] = self.world.spawn(&self.hosts[node], WaitStrategy::Event, program);
     }
 
     /// Flips a bit of one of the client's pages in the memory of a node.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use farcall_link::SplitMix64;
 use farcall_memory::*;
-use farcall_sim::{Config as WorldConfig, Faults, Host, NodeId, TaskId, Waiting, World};
+use farcall_sim::{Config as WorldConfig, Faults, Host, NodeId, TaskId, WaitStrategy, World};
 use net::{ClientProgram, NodeProgram, nic};
 use support::Load;
 
@@ -120,7 +120,7 @@ impl Run {
         self.incarnations += 1;
         let config = if self.witness == Some(node) { DONATED.witness() } else { DONATED };
         let program = NodeProgram::new(&self.hosts[node], config, self.incarnations);
-        self.nodes[node] = Some(self.world.spawn(&self.hosts[node], Waiting::Event, program));
+        self.nodes[node] = Some(self.world.spawn(&self.hosts[node], WaitStrategy::Event, program));
     }
 
     fn exit(&mut self, node: usize) {
@@ -183,7 +183,7 @@ impl Run {
         }
         let ids: Vec<NodeId> = self.hosts.iter().map(Host::id).collect();
         let program = ClientProgram::new(&self.client_host, engine, &ids, load);
-        self.client = Some(self.world.spawn(&self.client_host, Waiting::Event, program));
+        self.client = Some(self.world.spawn(&self.client_host, WaitStrategy::Event, program));
         Ok(())
     }
 

@@ -262,15 +262,15 @@ impl Region {
 
 /// One word of a region that is polled often: loads it without an indirection or bounds check.
 #[derive(Clone)]
-pub struct Watch {
+pub struct PolledWord {
     word: *const AtomicU64,
     region: Arc<Region>,
 }
 
 // SAFETY: a pointer to an atomic inside `region`, which is `Send + Sync` and kept alive here.
-unsafe impl Send for Watch {}
+unsafe impl Send for PolledWord {}
 
-impl Watch {
+impl PolledWord {
     /// Creates a watch of the word at `offset`.
     ///
     /// # Panics
@@ -282,7 +282,7 @@ impl Watch {
     /// Changes the watch to another word of the region.
     ///
     /// # Panics
-    /// Like [`Watch::new`].
+    /// Like [`PolledWord::new`].
     #[inline]
     pub fn move_to(&mut self, offset: usize) {
         self.word = self.region.word(offset);

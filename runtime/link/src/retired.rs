@@ -17,7 +17,7 @@ impl Address {
 }
 
 /// An object that requests name.
-pub(crate) enum Named {
+pub(crate) enum ReferencedObject {
     Region { _kept: Arc<Region> },
     Address(Address),
 }
@@ -31,11 +31,11 @@ pub(crate) struct Requests {
 
 /// Detached objects, each with the numbers of requests posted before.
 #[derive(Default)]
-pub(crate) struct Retired(Vec<(Requests, Named)>);
+pub(crate) struct DeferredReleases(Vec<(Requests, ReferencedObject)>);
 
-impl Retired {
-    pub(crate) fn keep(&mut self, posted: Requests, named: Named) {
-        self.0.push((posted, named));
+impl DeferredReleases {
+    pub(crate) fn keep(&mut self, posted: Requests, object: ReferencedObject) {
+        self.0.push((posted, object));
     }
 
     #[inline]
@@ -51,9 +51,9 @@ impl Retired {
 
     /// Returns a destination that may be in use by a request in flight.
     pub(crate) fn address(&self) -> Option<&Address> {
-        self.0.iter().find_map(|(_, named)| match named {
-            Named::Address(address) => Some(address),
-            Named::Region { .. } => None,
+        self.0.iter().find_map(|(_, object)| match object {
+            ReferencedObject::Address(address) => Some(address),
+            ReferencedObject::Region { .. } => None,
         })
     }
 }

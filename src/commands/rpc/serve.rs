@@ -12,7 +12,7 @@ use crate::signals::StopFlag;
 use clap::Args;
 use farcall::rpc::Server;
 use farcall_bench::experiments::server::{Ready, count_allocations_for_parent};
-use farcall_drive::bound_kept_memory;
+use farcall_drive::limit_retained_memory;
 use std::net::SocketAddr;
 
 /// Serve an echo service: method 1 answers with the request, 2 with its first 8 bytes, 3 computes for as many
@@ -46,7 +46,7 @@ impl Serve {
         count_allocations_for_parent()
             .map_err(|error| Failure::because("cannot count heap operations for the benchmark", &error))?;
         let stop = StopFlag::install()?;
-        bound_kept_memory();
+        limit_retained_memory();
         let room = open_files::raise_limit_for(Serves { memcached: false, rpc: true })?;
         let server = Server::builder().address(self.listen.to_string()).threads(self.threads);
         let chosen = self.nic.choose()?;

@@ -40,7 +40,7 @@ fn make() -> Result<PathBuf, Box<dyn std::error::Error>> {
     let entries = entries(&SoftNic::device_name()?, &SoftNic::gid_table());
     let mut hash = DefaultHasher::new();
     entries.hash(&mut hash);
-    let folder = farcall_shm::own_directory_in_memory()?;
+    let folder = farcall_shm::private_memory_dir()?;
     let root = folder.join(format!("devices-{:016x}", hash.finish()));
     if !root.is_dir() {
         let beside = folder.join(format!(".devices-{}", std::process::id()));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 
-use farcall_stats::{Why, read_pid};
+use farcall_stats::{PathReason, read_pid};
 
 /// The library that was built beside these tests.
 pub fn library() -> PathBuf {
@@ -192,7 +192,7 @@ pub fn moved_bytes(pid: u32) -> Option<u64> {
 
 /// Why the connections of a process went the ways that they went.
 pub fn reasons(pid: u32) -> Vec<&'static str> {
-    of_connections(pid, "why").into_iter().filter_map(Why::words).collect()
+    of_connections(pid, "why").into_iter().filter_map(PathReason::words).collect()
 }
 
 /// Bytes of the rings to the peers of a process.

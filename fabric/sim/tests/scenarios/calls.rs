@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use farcall_link::{BatchConfig, BatchSizing, Batching, Plan};
 use farcall_rpc::{CallerConfig, ResponderConfig};
-use farcall_sim::{Host, Purpose, Stream, TaskId, Waiting, World};
+use farcall_sim::{Host, Purpose, Stream, TaskId, WaitStrategy, World};
 
 use super::{chaos, plan, plan_of_seed};
 use crate::support::calls::{Calls, Echo, Executions, Later, check_calls};
@@ -39,7 +39,7 @@ impl Run {
         let config = ResponderConfig::default();
         let server = ServerProgram::new(&self.server_host, nic, config, self.incarnation, echo);
         let waiting = chaos::waiting(&mut self.random);
-        self.server_polls = waiting == Waiting::Poll;
+        self.server_polls = waiting == WaitStrategy::Poll;
         self.server = self.world.spawn(&self.server_host, waiting, server);
     }
 
@@ -56,7 +56,7 @@ impl Run {
         let waiting = chaos::waiting(&mut self.random);
         let workload = Calls::new(number, self.world.random(number), CALLS);
         let config = CallerConfig::default()
-            .notify(waiting == Waiting::Event && self.random.chance_ppm(500_000))
+            .notify(waiting == WaitStrategy::Event && self.random.chance_ppm(500_000))
             .checksum(self.random.chance_ppm(300_000))
             .plan(self.plan());
         let seed = self.random.next_u64();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farcall_sim::{Config, Faults, NodeId, Stream, Waiting, World};
+use farcall_sim::{Config, Faults, NodeId, Stream, WaitStrategy, World};
 use farcall_verbs::Mtu;
 
 /// Returns the configuration of a world for a seed.
@@ -34,8 +34,8 @@ pub fn faults(random: &mut Stream) -> Faults {
     }
 }
 
-pub fn waiting(random: &mut Stream) -> Waiting {
-    if random.chance_ppm(500_000) { Waiting::Poll } else { Waiting::Event }
+pub fn waiting(random: &mut Stream) -> WaitStrategy {
+    if random.chance_ppm(500_000) { WaitStrategy::Poll } else { WaitStrategy::Event }
 }
 
 /// Applies a random fault to the network; the scenarios apply faults to programs.

@@ -7,7 +7,7 @@ use farcall_kv::bypass::{BypassConfig, Scheme, Service};
 use farcall_kv::{farm::Farm, pilaf::Pilaf};
 use farcall_link::{Nic, Plan};
 use farcall_rpc::{CallerConfig, Handler, ResponderConfig};
-use farcall_sim::{Host, Purpose, Stream, TaskId, Waiting, World};
+use farcall_sim::{Host, Purpose, Stream, TaskId, WaitStrategy, World};
 
 use super::{chaos, plan, plan_of_seed};
 use crate::support::bypass::ReadingClient;
@@ -87,7 +87,7 @@ impl<K: Kind> Run<K> {
     fn spawn_client(&mut self, host: &Host, number: u32) {
         let waiting = chaos::waiting(&mut self.random);
         let workload = self.kind.client(host, number, self.world.random(number), &self.history);
-        let notify = waiting == Waiting::Event && self.random.chance_ppm(500_000);
+        let notify = waiting == WaitStrategy::Event && self.random.chance_ppm(500_000);
         let config = CallerConfig::default().notify(notify).plan(self.plan);
         let seed = self.random.next_u64();
         let client = ClientProgram::new(host, self.server_host.id(), config, seed, workload);

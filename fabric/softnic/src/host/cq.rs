@@ -141,7 +141,7 @@ impl CqCore {
     fn put(&self, bit: u32, place: Attachment) {
         let mut attached = self.attached.lock();
         attached[bit as usize] = place;
-        self.readiness.promise(bit);
+        self.readiness.set_polled(bit);
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
@@ -182,7 +182,7 @@ impl CqCore {
         for (bit, place) in attached.iter().enumerate() {
             // A poll that was in progress at the attachment may have cleared the bit without visiting the producer.
             if matches!(place, Attachment::Pair(_) | Attachment::Source(_)) {
-                self.readiness.promise(bit as u32);
+                self.readiness.set_polled(bit as u32);
             }
         }
         Ok((self.epoch(), attached.clone()))
@@ -256,15 +256,15 @@ impl CqCore {
     }
 
     /// Returns whether a peer has requested service for this queue.
-    pub(crate) fn is_nudged(&self) -> bool {
-        self.readiness.is_nudged()
+    pub(crate) fn has_service_request(&self) -> bool {
+        self.readiness.has_service_request()
     }
 
     /// Processes deliveries of peers while the application thread sleeps. The completions that result raise the event.
     /// Called by the service thread.
     pub(crate) fn look_after(&self) {
         let mut has_more = false;
-        self.readiness.take_nudges(|bit| {
+        self.readiness.take_service_requests(|bit| {
             let attached = self.attached.lock();
             let place = attached.get(bit as usize).cloned();
             drop(attached);

@@ -196,7 +196,7 @@ impl Way for Host {
     fn look_after_sleepers(&self) {
         let nudged: Vec<_> = {
             let sleepers = self.sleepers.lock();
-            sleepers.iter().filter_map(Weak::upgrade).filter(|queue| queue.is_nudged()).collect()
+            sleepers.iter().filter_map(Weak::upgrade).filter(|queue| queue.has_service_request()).collect()
         };
         nudged.iter().for_each(|queue| queue.look_after());
     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use farcall_capture::{Direction, Way};
+use farcall_capture::{CaptureSource, Direction};
 use farcall_shm::fork::DontForkFd;
 use farcall_stats::Block;
 use farcall_verbs::{Error, QpAttr, Result, Sge};
@@ -258,7 +258,7 @@ impl State {
         for arrival in arrivals {
             let path = Path { src: arrival.src, dst: arrival.dst };
             let datagram = self.inbox.datagram(arrival);
-            batch.datagram(Way::Net, Direction::In, &flow(path, arrival.src_port), datagram);
+            batch.datagram(CaptureSource::RoCE, Direction::In, &flow(path, arrival.src_port), datagram);
         }
     }
 

@@ -34,7 +34,7 @@ pub(crate) struct Cq {
     /// Number of empty polls of queue pairs: `looks` in this poll, `fruitless` since bits were last cleared.
     looks: u32,
     fruitless: u32,
-    /// Buffer for [`Cq::withdraw_quiet`].
+    /// Buffer for [`Cq::clear_idle`].
     withdrawn: Vec<u64>,
     /// Number of completions delivered while failures were deferred.
     overtaking: usize,
@@ -160,9 +160,9 @@ impl Cq {
 
     /// Clears the bits of idle queue pairs, so that a poll of many queue pairs reads only a few words.
     #[cold]
-    fn withdraw_quiet(&mut self) {
+    fn clear_idle(&mut self) {
         let Self { core, pairs, sources, active, withdrawn, .. } = self;
-        core.readiness().withdraw_quiet(active, withdrawn, |bit| has_something(pairs, sources, bit as usize));
+        core.readiness().clear_idle(active, withdrawn, |bit| has_something(pairs, sources, bit as usize));
     }
 }
 
@@ -211,7 +211,7 @@ impl RawCq for Cq {
             self.fruitless += looks;
             if self.fruitless >= FRUITLESS_MAX {
                 self.fruitless = 0;
-                self.withdraw_quiet();
+                self.clear_idle();
             }
         }
         Ok(taken)

@@ -1,6 +1,6 @@
 //! The states of a connection and their transitions.
 
-use crate::cm::message::{Answered, Message, Rejection, Reply, Request, ServiceReply, ServiceRequest};
+use crate::cm::message::{Message, RejectedMessage, Rejection, Reply, Request, ServiceReply, ServiceRequest};
 use crate::cm::reason;
 
 /// The state of a connection (volume 1, section 12.9, simplified).
@@ -180,7 +180,7 @@ impl Connection {
 
     /// Handles the end of a peer that sent no message.
     pub fn peer_closed(&mut self) -> Step {
-        let gone = rejection(Answered::Other, reason::CONSUMER_DEFINED, Vec::new());
+        let gone = rejection(RejectedMessage::Other, reason::CONSUMER_DEFINED, Vec::new());
         let (state, event) = match self.state {
             State::ReqSent | State::ReqReceived | State::RepSent => (State::Closed, Event::Rejected(gone)),
             // The program first receives the event of the REP, then the one of the end.
@@ -200,7 +200,7 @@ impl Connection {
 
     /// Handles the error that the peer's address has no listener.
     pub fn refused(&mut self) -> Step {
-        let nobody = rejection(Answered::Req, reason::INVALID_SERVICE_ID, Vec::new());
+        let nobody = rejection(RejectedMessage::Req, reason::INVALID_SERVICE_ID, Vec::new());
         let event = match self.state {
             State::ReqSent => Event::Rejected(nobody),
             State::SidrSent => Event::Service(self.no_service(reason::SIDR_UNSUPPORTED)),
@@ -250,10 +250,10 @@ impl Connection {
     pub fn reject(&mut self, private_data: Vec<u8>) -> Result<Message, WrongState> {
         let no = match self.state {
             State::ReqReceived => {
-                Message::Rej(rejection(Answered::Req, reason::CONSUMER_DEFINED, private_data))
+                Message::Rej(rejection(RejectedMessage::Req, reason::CONSUMER_DEFINED, private_data))
             }
             State::RepReceived => {
-                Message::Rej(rejection(Answered::Rep, reason::CONSUMER_DEFINED, private_data))
+                Message::Rej(rejection(RejectedMessage::Rep, reason::CONSUMER_DEFINED, private_data))
             }
             State::SidrReceived => {
                 Message::SidrRep(ServiceReply { private_data, ..self.no_service(reason::SIDR_REJECT) })
@@ -312,7 +312,7 @@ impl Connection {
     }
 }
 
-fn rejection(rejected: Answered, reason: u16, private_data: Vec<u8>) -> Rejection {
+fn rejection(rejected: RejectedMessage, reason: u16, private_data: Vec<u8>) -> Rejection {
     Rejection { rejected, reason, private_data }
 }
 

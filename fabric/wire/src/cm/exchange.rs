@@ -17,14 +17,14 @@ const SENT_MAX: u32 = 15;
 /// State of the messages that one end of a connection has sent and received. The caller provides the time.
 #[derive(Debug, Default)]
 pub struct Exchange {
-    question: Option<Question>,
+    question: Option<PendingRequest>,
     /// The last message received, and the reply to it.
     heard: Option<Mad>,
     answer: Option<Mad>,
 }
 
 #[derive(Debug)]
-struct Question {
+struct PendingRequest {
     mad: Mad,
     sent: u32,
     due: Duration,
@@ -32,7 +32,7 @@ struct Question {
 
 /// Classification of a received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum MessageClass {
     /// A new message for the connection.
     New,
     /// A duplicate: its sender has not received the reply, which may be resent.
@@ -41,7 +41,7 @@ pub enum Heard {
 
 /// Action of the retransmission timer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Due {
+pub enum TimerAction {
     /// Nothing is due.
     Nothing,
     /// The request must be resent.
@@ -63,27 +63,28 @@ impl Exchange {
             mad.message,
             Message::Req(_) | Message::Rep(_) | Message::Dreq { .. } | Message::SidrReq(_)
         );
-        self.question = is_question.then(|| Question { mad: mad.clone(), sent: 1, due: now + FIRST_WAIT });
+        self.question =
+            is_question.then(|| PendingRequest { mad: mad.clone(), sent: 1, due: now + FIRST_WAIT });
         self.answer = Some(mad.clone());
     }
 
     /// Classifies a received message of the connection.
-    pub fn received(&mut self, mad: &Mad, now: Duration) -> Heard {
+    pub fn received(&mut self, mad: &Mad, now: Duration) -> MessageClass {
         if let Message::Mra { service_timeout, .. } = mad.message {
             if let Some(question) = &mut self.question {
                 // 4.096 µs × 2 to the power.
                 let longer = Duration::from_nanos(4_096 << service_timeout.min(24));
                 question.due = question.due.max(now + longer);
             }
-            return Heard::New;
+            return MessageClass::New;
         }
         if self.heard.as_ref() == Some(mad) {
-            return Heard::Again(self.answer.clone());
+            return MessageClass::Again(self.answer.clone());
         }
         self.question = None;
         self.answer = None;
         self.heard = Some(mad.clone());
-        Heard::New
+        MessageClass::New
     }
 
     /// Returns whether a request is the one that this end received last.
@@ -99,24 +100,24 @@ impl Exchange {
     }
 
     /// Returns the due action.
-    pub fn tick(&mut self, now: Duration) -> Due {
+    pub fn tick(&mut self, now: Duration) -> TimerAction {
         let Some(question) = self.question.as_mut().filter(|question| question.due <= now) else {
-            return Due::Nothing;
+            return TimerAction::Nothing;
         };
         if question.sent == SENT_MAX {
             self.question = None;
-            return Due::Unanswered;
+            return TimerAction::Unanswered;
         }
         question.due = now + (FIRST_WAIT * 2_u32.pow(question.sent.min(4))).min(LAST_WAIT);
         question.sent += 1;
-        Due::Again(question.mad.clone())
+        TimerAction::Again(question.mad.clone())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cm::message::Answered;
+    use crate::cm::message::RejectedMessage;
 
     fn mad(transaction_id: u64, message: Message) -> Mad {
         Mad { transaction_id, local_comm_id: 1, remote_comm_id: 2, message }
@@ -134,19 +135,19 @@ mod tests {
         let mut before = Duration::ZERO;
         let last = loop {
             let due = exchange.due().unwrap();
-            assert_eq!(exchange.tick(due - Duration::from_nanos(1)), Due::Nothing);
+            assert_eq!(exchange.tick(due - Duration::from_nanos(1)), TimerAction::Nothing);
             assert!(due - before <= LAST_WAIT);
             before = due;
             match exchange.tick(due) {
-                Due::Again(again) => assert_eq!(again, dreq()),
+                TimerAction::Again(again) => assert_eq!(again, dreq()),
                 other => break other,
             }
             times += 1;
         };
-        assert_eq!((last, times, exchange.due()), (Due::Unanswered, SENT_MAX, None));
+        assert_eq!((last, times, exchange.due()), (TimerAction::Unanswered, SENT_MAX, None));
 
         exchange.sent(&dreq(), Duration::ZERO);
-        assert_eq!(exchange.received(&mad(1, Message::Drep), Duration::ZERO), Heard::New);
+        assert_eq!(exchange.received(&mad(1, Message::Drep), Duration::ZERO), MessageClass::New);
         assert_eq!(exchange.due(), None);
         exchange.sent(&mad(1, Message::Rtu), Duration::ZERO);
         assert_eq!(exchange.due(), None, "nobody answers to an RTU");
@@ -156,11 +157,11 @@ mod tests {
     fn what_comes_twice_is_answered_twice_and_heard_once() {
         let mut exchange = Exchange::asked(dreq());
         assert!(exchange.is_about(&dreq()) && !exchange.is_about(&mad(2, Message::Drep)));
-        assert_eq!(exchange.received(&dreq(), Duration::ZERO), Heard::Again(None), "not answered yet");
+        assert_eq!(exchange.received(&dreq(), Duration::ZERO), MessageClass::Again(None), "not answered yet");
         exchange.sent(&mad(1, Message::Drep), Duration::ZERO);
         for _ in 0..3 {
             let again = exchange.received(&dreq(), Duration::ZERO);
-            assert_eq!(again, Heard::Again(Some(mad(1, Message::Drep))));
+            assert_eq!(again, MessageClass::Again(Some(mad(1, Message::Drep))));
         }
     }
 
@@ -168,8 +169,9 @@ mod tests {
     fn a_receipt_gives_its_sender_more_time() {
         let mut exchange = Exchange::default();
         exchange.sent(&dreq(), Duration::ZERO);
-        let receipt = |service_timeout| mad(1, Message::Mra { received: Answered::Other, service_timeout });
-        assert_eq!(exchange.received(&receipt(20), Duration::ZERO), Heard::New);
+        let receipt =
+            |service_timeout| mad(1, Message::Mra { received: RejectedMessage::Other, service_timeout });
+        assert_eq!(exchange.received(&receipt(20), Duration::ZERO), MessageClass::New);
         // 4.096 µs × 2^20.
         assert_eq!(exchange.due(), Some(Duration::from_nanos(4_294_967_296)));
         exchange.received(&receipt(31), Duration::ZERO);

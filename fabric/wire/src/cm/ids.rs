@@ -76,10 +76,10 @@ impl CommunicationIds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cm::message::{Answered, Rejection};
+    use crate::cm::message::{RejectedMessage, Rejection};
 
     fn rej() -> Message {
-        Message::Rej(Rejection { rejected: Answered::Req, reason: 28, private_data: Vec::new() })
+        Message::Rej(Rejection { rejected: RejectedMessage::Req, reason: 28, private_data: Vec::new() })
     }
 
     #[test]

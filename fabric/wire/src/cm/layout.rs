@@ -5,8 +5,8 @@ use crate::cm::fields::Body;
 use crate::cm::ip_route::HEADER_BYTES;
 use crate::cm::mad::{Mad, Malformed};
 use crate::cm::message::{
-    Answered, Ece, IpRoute, Message, QueuePair, Rejection, Reply, Request, ServiceReply, ServiceRequest,
-    Terms,
+    ConnectionParams, Ece, IpRoute, Message, QueuePair, RejectedMessage, Rejection, Reply, Request,
+    ServiceReply, ServiceRequest,
 };
 use crate::cm::private_data::{
     REJ_BYTES_MAX, REP_BYTES_MAX, REQ_BYTES_MAX, SIDR_REP_BYTES_MAX, SIDR_REQ_BYTES_MAX,
@@ -112,11 +112,11 @@ pub(super) fn decode(kind: u16, modifier: u32, body: &Body) -> Result<Message, M
     })
 }
 
-fn answered(body: &Body) -> Result<Answered, Malformed> {
+fn answered(body: &Body) -> Result<RejectedMessage, Malformed> {
     match body.bits(8, 6, 2) {
-        0 => Ok(Answered::Req),
-        1 => Ok(Answered::Rep),
-        2 => Ok(Answered::Other),
+        0 => Ok(RejectedMessage::Req),
+        1 => Ok(RejectedMessage::Rep),
+        2 => Ok(RejectedMessage::Other),
         _ => Err(Malformed::OutOfRange("the message that is answered")),
     }
 }
@@ -163,7 +163,7 @@ fn request(body: &Body, modifier: u32) -> Result<Request, Malformed> {
         mtu: body.bits(50, 4, 4),
         retry_count: body.bits(47, 0, 3),
         ack_timeout: body.bits(95, 3, 5),
-        terms: Terms {
+        terms: ConnectionParams {
             responder_resources: body.0[35],
             initiator_depth: body.0[39],
             flow_control: body.bits(43, 0, 1) != 0,
@@ -215,7 +215,7 @@ fn reply(body: &Body, modifier: u32) -> Reply {
     Reply {
         qp: QueuePair { qp_num: body.u24(12), psn: body.u24(20) },
         ca_guid: body.u64(28),
-        terms: Terms {
+        terms: ConnectionParams {
             responder_resources: body.0[24],
             initiator_depth: body.0[25],
             flow_control: body.bits(26, 0, 1) != 0,

@@ -29,12 +29,12 @@ mod source;
 
 pub use admission::{Count, Room, first_to_give_way};
 pub use connection::{Connection, Event, State, Step, WrongState};
-pub use exchange::{Due, Exchange, Heard};
+pub use exchange::{Exchange, MessageClass, TimerAction};
 pub use ids::CommunicationIds;
 pub use mad::{Mad, Malformed};
 pub use message::{
-    Answered, Ece, IpRoute, Message, PortSpace, QueuePair, Rejection, Reply, Request, ServiceReply,
-    ServiceRequest, Terms,
+    ConnectionParams, Ece, IpRoute, Message, PortSpace, QueuePair, RejectedMessage, Rejection, Reply,
+    Request, ServiceReply, ServiceRequest,
 };
 pub use request_rate::RequestRate;
 pub use source::host_network;

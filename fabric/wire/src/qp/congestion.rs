@@ -69,7 +69,7 @@ impl<S, R> Qp<S, R> {
         let now_ns = adapter.now_ns();
         if now_ns >= self.congestion.tells_from_ns {
             self.congestion.tells_from_ns = now_ns + NOTIFICATION_NS;
-            adapter.event(Event::CongestionTold);
+            adapter.event(Event::CnpSent);
             self.send_empty(adapter, Psn::default(), Operation::CongestionNotification);
         }
     }
@@ -79,7 +79,7 @@ impl<S, R> Qp<S, R> {
         if self.config.transport == QpType::Ud || !self.state.responds() {
             return;
         }
-        adapter.event(Event::CongestionNotified);
+        adapter.event(Event::CnpReceived);
         let now_ns = adapter.now_ns();
         let new = || Pace { control: (self.config.rate_control)(now_ns), next_ns: now_ns, is_waiting: false };
         self.congestion.pace.get_or_insert_with(new).control.notified(now_ns);

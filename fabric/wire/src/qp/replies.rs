@@ -4,7 +4,7 @@ use farcall_verbs::{AsyncEventKind, QpType, Wc, WcStatus};
 
 use super::Qp;
 use super::responder::{Executed, Receive};
-use crate::adapter::{Accessed, Adapter, Event, Payload, Refused, Token};
+use crate::adapter::{AccessDenied, AccessOutcome, Adapter, Event, Payload, Token};
 use crate::packet::{Aeth, AtomicEth, Nak, Operation, Reth, Segment, Syndrome};
 use crate::psn::Psn;
 
@@ -108,13 +108,13 @@ impl<S, R> Qp<S, R> {
 
     /// Records the outcome of a pending access; for an atomic, the old value. Tokens of accesses that an error or reset
     /// has ended are ignored. The caller should call [`Qp::respond`] afterwards.
-    pub fn accessed(&mut self, token: Token, outcome: Result<u64, Refused>) {
+    pub fn accessed(&mut self, token: Token, outcome: Result<u64, AccessDenied>) {
         let responder = &mut self.responder;
         let Some(at) = responder.pending.iter().position(|pending| *pending == token) else { return };
         responder.pending.remove(at);
         match outcome {
             Ok(old) => self.keep_value(token, old),
-            Err(Refused) => {
+            Err(AccessDenied) => {
                 let repeated = responder.replies.iter_mut().find(|waiting| waiting.is_repeated_read(token));
                 match repeated {
                     Some(read) => read.reply = Reply::RepeatedReadRefused,
@@ -234,12 +234,12 @@ impl<S, R> Qp<S, R> {
         });
         let Some(token) = token else { return };
         match adapter.atomic(token, target) {
-            Accessed::Done(old) => {
+            AccessOutcome::Done(old) => {
                 self.keep_value(token, old);
                 self.answer_atomic(adapter, psn, msn);
             }
-            Accessed::Refused => self.fail_request(adapter, psn, Failure::of_request(Nak::RemoteAccess)),
-            Accessed::Pending => {
+            AccessOutcome::Denied => self.fail_request(adapter, psn, Failure::of_request(Nak::RemoteAccess)),
+            AccessOutcome::Pending => {
                 // Accesses that began before it have ended, so it is the first of those in progress.
                 self.responder.pending.push_front(token);
                 let reply = Reply::AtomicAnswer { is_repeated: false };
@@ -263,11 +263,11 @@ impl<S, R> Qp<S, R> {
     pub(super) fn received_after(
         &mut self,
         adapter: &mut impl Adapter<S, R>,
-        accessed: Accessed,
+        accessed: AccessOutcome,
         token: Token,
         received: Received<R>,
     ) {
-        if accessed == Accessed::Pending {
+        if accessed == AccessOutcome::Pending {
             self.responder.pending.push_back(token);
         } else if self.responder.replies.is_empty() {
             adapter.received(received.receive, received.wc, received.is_solicited);

@@ -3,18 +3,18 @@
 use farcall_verbs::{Access, QpState, QpType, WcStatus};
 
 use super::Qp;
-use super::send_queue::{Begun, SendRequest, Work};
+use super::send_queue::{ActiveRequest, SendRequest, Work};
 use crate::adapter::{Adapter, Payload};
 use crate::packet::{Deth, Operation, Packet, Reth, Segment};
 
 /// State of the next packet.
-enum Turn {
+enum NextPacket {
     /// Nothing can be sent.
     Wait,
     /// The next request cannot be executed at this end.
     Fail(WcStatus),
     /// A packet of a request that has begun.
-    Packet(Begun),
+    Packet(ActiveRequest),
 }
 
 /// A packet after which this number of packets has requested no acknowledgement requests one.
@@ -43,10 +43,10 @@ impl<S, R> Qp<S, R> {
             return false;
         }
         let is_last = match self.turn(adapter) {
-            Turn::Wait => return false,
-            Turn::Fail(status) => return self.fail_here(adapter, status),
-            Turn::Packet(_) if !self.is_due(adapter) => return false,
-            Turn::Packet(begun) => match self.transmit_packet(adapter, begun) {
+            NextPacket::Wait => return false,
+            NextPacket::Fail(status) => return self.fail_here(adapter, status),
+            NextPacket::Packet(_) if !self.is_due(adapter) => return false,
+            NextPacket::Packet(begun) => match self.transmit_packet(adapter, begun) {
                 Some(next) => {
                     if self.congestion.is_paced() {
                         self.count_sent(adapter, self.payload_bytes());
@@ -74,23 +74,23 @@ impl<S, R> Qp<S, R> {
         true
     }
 
-    fn turn(&mut self, adapter: &impl Adapter<S, R>) -> Turn {
-        let Some(queued) = self.sends.queue.get(self.sends.at) else { return Turn::Wait };
+    fn turn(&mut self, adapter: &impl Adapter<S, R>) -> NextPacket {
+        let Some(queued) = self.sends.queue.get(self.sends.at) else { return NextPacket::Wait };
         if queued.failed.is_some() {
-            return Turn::Wait;
+            return NextPacket::Wait;
         }
         let is_read = matches!(queued.request.work, Work::Read(_));
         let begun = match queued.begun {
             Some(begun) => begun,
-            None if !self.may_begin(&queued.request) => return Turn::Wait,
+            None if !self.may_begin(&queued.request) => return NextPacket::Wait,
             None => match self.local_failure(adapter, &queued.request, &queued.posted) {
-                Some(status) => return Turn::Fail(status),
+                Some(status) => return NextPacket::Fail(status),
                 None => self.sends.begin(u64::from(self.settings.mtu.bytes())),
             },
         };
         let must_wait =
             (is_read && self.waits_for_data(begun)) || self.is_window_full(begun.psn.plus(self.sends.packet));
-        if must_wait { Turn::Wait } else { Turn::Packet(begun) }
+        if must_wait { NextPacket::Wait } else { NextPacket::Packet(begun) }
     }
 
     fn may_begin(&self, request: &SendRequest) -> bool {
@@ -106,7 +106,7 @@ impl<S, R> Qp<S, R> {
 
     /// Returns whether the next part of a long READ must wait: with it more data than the window would be in flight, or
     /// the peer accepts no further READs.
-    fn waits_for_data(&self, begun: Begun) -> bool {
+    fn waits_for_data(&self, begun: ActiveRequest) -> bool {
         let part_packets = self.config.read_packets_max;
         let left = self.sends.packet.saturating_sub(begun.answers);
         let reads = || self.sends.reads_in_flight(part_packets);
@@ -159,7 +159,7 @@ impl<S, R> Qp<S, R> {
 
     /// Sends the next packet; its payload is gathered now. Returns the index of the following packet of its request,
     /// for a READ that of the next response to request. Returns `None` if the payload must not be read.
-    fn transmit_packet(&self, adapter: &mut impl Adapter<S, R>, begun: Begun) -> Option<u32> {
+    fn transmit_packet(&self, adapter: &mut impl Adapter<S, R>, begun: ActiveRequest) -> Option<u32> {
         let queued = &self.sends.queue[self.sends.at];
         let (request, send, mtu_bytes) = (&queued.request, &queued.posted, self.mtu_bytes());
         let index = self.sends.packet;

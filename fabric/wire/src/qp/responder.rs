@@ -7,7 +7,7 @@ use farcall_verbs::{Access, AsyncEventKind, QpState, QpType, Wc, WcFlags, WcOpco
 use super::Qp;
 use super::repeats::Repeats;
 use super::replies::{Failure, Received, Reply, Waiting};
-use crate::adapter::{Accessed, Adapter, Event, Place, Token};
+use crate::adapter::{AccessOutcome, Adapter, Event, PlacementTarget, Token};
 use crate::packet::{Aeth, AtomicEth, Nak, Operation, Packet, Reth, Segment, Syndrome};
 use crate::psn::Psn;
 
@@ -243,7 +243,7 @@ impl<S, R> Qp<S, R> {
         if len_bytes > receive.1 {
             return Err(Failure::of_receive(Nak::InvalidRequest, receive, WcStatus::LOC_LEN_ERR));
         }
-        if !self.place(adapter, Place::Receive(&receive.0, came), part.payload) {
+        if !self.place(adapter, PlacementTarget::Receive(&receive.0, came), part.payload) {
             return Err(Failure::of_receive(Nak::RemoteOperation, receive, WcStatus::LOC_PROT_ERR));
         }
         let received = if part.segment.is_last() {
@@ -293,7 +293,7 @@ impl<S, R> Qp<S, R> {
                 return self.nothing_posted(part.psn);
             }
         }
-        if !self.place(adapter, Place::Region(target, came), part.payload) {
+        if !self.place(adapter, PlacementTarget::Region(target, came), part.payload) {
             return Err(match receive {
                 Some(receive) => Failure::of_receive(Nak::RemoteAccess, receive, WcStatus::WR_FLUSH_ERR),
                 None => Failure::of_request(Nak::RemoteAccess),
@@ -308,7 +308,12 @@ impl<S, R> Qp<S, R> {
     }
 
     /// Places payload. Returns whether that is permitted.
-    fn place(&mut self, adapter: &mut impl Adapter<S, R>, to: Place<'_, R>, payload: &[u8]) -> bool {
+    fn place(
+        &mut self,
+        adapter: &mut impl Adapter<S, R>,
+        to: PlacementTarget<'_, R>,
+        payload: &[u8],
+    ) -> bool {
         if payload.is_empty() {
             return true;
         }
@@ -318,11 +323,11 @@ impl<S, R> Qp<S, R> {
     }
 
     /// Records an access that began. Returns whether it is permitted.
-    fn began(&mut self, accessed: Accessed, token: Token) -> bool {
-        if accessed == Accessed::Pending {
+    fn began(&mut self, accessed: AccessOutcome, token: Token) -> bool {
+        if accessed == AccessOutcome::Pending {
             self.responder.pending.push_back(token);
         }
-        accessed != Accessed::Refused
+        accessed != AccessOutcome::Denied
     }
 
     /// Accepts a packet of a SEND or WRITE, which may complete its message.

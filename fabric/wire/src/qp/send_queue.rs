@@ -68,7 +68,7 @@ impl SendRequest {
 
 /// The packets of a request that has begun.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Begun {
+pub(super) struct ActiveRequest {
     /// PSN of the first packet.
     pub(super) psn: Psn,
     /// Number of packets; for a READ, of its responses.
@@ -77,7 +77,7 @@ pub(super) struct Begun {
     pub(super) answers: u32,
 }
 
-impl Begun {
+impl ActiveRequest {
     pub(super) fn last(&self) -> Psn {
         self.psn.plus(self.packets - 1)
     }
@@ -92,7 +92,7 @@ impl Begun {
 pub(super) struct Queued<S> {
     pub(super) request: SendRequest,
     pub(super) posted: S,
-    pub(super) begun: Option<Begun>,
+    pub(super) begun: Option<ActiveRequest>,
     /// Status of a request that failed at this end; it completes when all requests before it have completed.
     pub(super) failed: Option<WcStatus>,
 }
@@ -168,10 +168,10 @@ impl<S> SendQueue<S> {
     }
 
     /// Assigns packets to the next request.
-    pub(super) fn begin(&mut self, mtu_bytes: u64) -> Begun {
+    pub(super) fn begin(&mut self, mtu_bytes: u64) -> ActiveRequest {
         let queued = &mut self.queue[self.at];
         let packets = queued.request.packets(mtu_bytes);
-        let begun = Begun { psn: self.next_psn, packets, answers: 0 };
+        let begun = ActiveRequest { psn: self.next_psn, packets, answers: 0 };
         queued.begun = Some(begun);
         self.next_psn = begun.psn.plus(packets);
         self.packet = 0;

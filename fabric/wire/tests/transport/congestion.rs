@@ -37,7 +37,7 @@ fn notifies_the_peer_of_marked_packets_once_in_50_us() {
         assert_eq!(told_at(&mut end, 0), 1);
         let told: usize = (1..=4 * NOTIFICATION_NS / 100).map(|nth| told_at(&mut end, nth * 100)).sum();
         assert_eq!(told, 4, "in 200 us, however many packets are marked");
-        assert_eq!(end.device.events.iter().filter(|event| **event == Event::CongestionTold).count(), 5);
+        assert_eq!(end.device.events.iter().filter(|event| **event == Event::CnpSent).count(), 5);
     }
 }
 

@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use farcall_drive::{Driver, Stop, WakeQueue};
-use farcall_link::{Nic, Waiting};
-use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, Provider, WaitSet};
+use farcall_link::{Nic, WaitStrategy};
+use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Progress, Provider, WaitSet};
 
 use super::Engine;
 use super::buffers::Buffers;
@@ -140,7 +140,7 @@ impl MemoryEndpoint {
     fn wait_for_node(&mut self, clock: MonotonicClock) -> Result<(), OpenError> {
         let by = clock.now() + NODES_MAX_WAIT;
         self.wait_by = Some(by);
-        let mut driver = Driver::new(clock, Waiting::EventBatch, Stop::new()?);
+        let mut driver = Driver::new(clock, WaitStrategy::EventBatch, Stop::new()?);
         driver.run_until(self, |endpoint| clock.now() >= by || endpoint.are_nodes_known())?;
         self.wait_by = None;
         let nodes = self.engine.status().nodes;
@@ -223,7 +223,7 @@ impl MemoryEndpoint {
 }
 
 impl Endpoint for MemoryEndpoint {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let mut any = false;
         while let Some((node, answer)) = self.answers.pop() {
             any = true;
@@ -238,8 +238,8 @@ impl Endpoint for MemoryEndpoint {
         self.published.update(now, || self.engine.status());
         let is_late = self.wait_by.is_some_and(|by| now >= by);
         self.is_closed = self.is_closing && (is_late || self.engine.is_closed());
-        let next = next.merge(Next::Idle { until: self.wait_by });
-        if any { Next::Again } else { next }
+        let next = next.merge(Progress::Idle { until: self.wait_by });
+        if any { Progress::Again } else { next }
     }
 
     fn arm(&mut self) -> farcall_verbs::Result<()> {

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use farcall_drive::contention::sample_if_due;
 use farcall_drive::{Driver, Stop, WakeQueue};
-use farcall_link::Waiting;
-use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, WaitSet};
+use farcall_link::WaitStrategy;
+use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Progress, WaitSet};
 
 use super::MemoryEndpoint;
 use super::PIECE_PAGES;
@@ -103,7 +103,7 @@ impl Space {
     pub fn start(space: &Arc<Self>) -> Result<JoinHandle<()>, OpenError> {
         let (space, stop) = (Arc::clone(space), Stop::new()?);
         let run = move || {
-            let mut driver = Driver::new(space.clock, Waiting::Adaptive { max_retry: POLLS }, stop);
+            let mut driver = Driver::new(space.clock, WaitStrategy::Adaptive { max_retry: POLLS }, stop);
             let mut thread = Thread { space: &space, is_left_alone: false };
             // The thread cannot wait for its descriptors, so it cannot continue.
             if let Err(error) = driver.run_until(&mut thread, |thread| thread.space.is_over()) {
@@ -258,7 +258,7 @@ impl Driven {
         self.last_token
     }
 
-    fn turn(&mut self, space: &Space, now: Nanos) -> Next {
+    fn turn(&mut self, space: &Space, now: Nanos) -> Progress {
         let now = self.at(now);
         while !self.is_closing
             && let Some(asked) = space.inbox.pop()
@@ -279,7 +279,7 @@ impl Driven {
                 let _ = to.send(ended.result);
             }
         }
-        if any { Next::Again } else { next }
+        if any { Progress::Again } else { next }
     }
 
     /// Returns `now`, or the latest time passed to the engine if that is later.
@@ -325,12 +325,12 @@ struct Thread<'a> {
 }
 
 impl Endpoint for Thread<'_> {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         // Poisoned: a thread panicked while driving. This thread ends.
-        let Ok(mut driven) = self.space.driven.lock() else { return Next::IDLE };
+        let Ok(mut driven) = self.space.driven.lock() else { return Progress::IDLE };
         self.is_left_alone = driven.is_left_alone(now) && !self.space.inbox.has_any();
         if self.is_left_alone {
-            return Next::Idle { until: Some(driven.left_alone_until) };
+            return Progress::Idle { until: Some(driven.left_alone_until) };
         }
         driven.turn(self.space, now)
     }

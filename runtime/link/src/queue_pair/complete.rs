@@ -2,7 +2,7 @@
 
 use farcall_verbs::{Wc, WcStatus};
 
-use super::{Completed, PairState, QueuePair};
+use super::{Completed, QpLifecycle, QueuePair};
 use crate::Ticket;
 use crate::work_request::{TICKET_MASK, is_receive, receive_tag, send_tag};
 
@@ -46,7 +46,7 @@ impl QueuePair {
 
     #[cold]
     fn fail(&mut self, status: WcStatus) -> Completed {
-        if self.state == PairState::Connected {
+        if self.state == QpLifecycle::Connected {
             self.failure.get_or_insert(status);
             self.close();
             return Completed::Failed(status);

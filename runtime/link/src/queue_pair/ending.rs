@@ -2,20 +2,20 @@
 
 use farcall_verbs::{QpAttr, QpState, QpType, SendFlags, SendWr, UdTarget};
 
-use super::{PairState, QueuePair};
+use super::{QpLifecycle, QueuePair};
 use crate::retired::Address;
 
 impl QueuePair {
     /// Starts draining: the queue pair enters the error state, and no further request starts. The caller polls the
     /// completion queue and calls [`QueuePair::complete`] until [`QueuePair::is_drained`] returns true.
     pub fn close(&mut self) {
-        if matches!(self.state, PairState::Draining | PairState::Drained) {
+        if matches!(self.state, QpLifecycle::Draining | QpLifecycle::Drained) {
             return;
         }
-        let was_connected = self.state == PairState::Connected;
+        let was_connected = self.state == QpLifecycle::Connected;
         // An error means that the queue pair no longer exists, so nothing is in flight.
         let gone = self.qp.modify(&QpAttr::to(QpState::Err)).is_err();
-        self.state = PairState::Draining;
+        self.state = QpLifecycle::Draining;
         if gone || !was_connected {
             self.reaped = self.posted;
         } else if self.posted > self.reaped {
@@ -45,18 +45,18 @@ impl QueuePair {
 
     #[inline]
     pub(super) fn try_end(&mut self) {
-        if self.state == PairState::Draining {
+        if self.state == QpLifecycle::Draining {
             // Receives without memory need not complete.
             let has_receives = self.receives.with_memory && self.receives.posted > self.receives.completed;
             if self.reaped == self.posted && !has_receives {
-                self.state = PairState::Drained;
+                self.state = QpLifecycle::Drained;
             }
         }
     }
 
     /// Returns whether no request of this process is in flight any more.
     pub fn is_drained(&self) -> bool {
-        self.state == PairState::Drained
+        self.state == QpLifecycle::Drained
     }
 
     /// Returns whether, in addition, no request of the *peer* can access granted memory any more. Only then may the

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use farcall_verbs::{AtomicTarget, PostError, SendFlags, SendWr, Sge, UdTarget, WrOpcode};
 
 use super::QueuePair;
-use crate::retired::Named;
+use crate::retired::ReferencedObject;
 use crate::work_request::{SGES_MAX, send_wr_id};
-use crate::{AddressId, Chain, Operation, Piece, PostRefused, Region, Remote, Ticket, WorkRequest};
+use crate::{AddressId, Chain, LocalSlice, Operation, PostRefused, Region, Remote, Ticket, WorkRequest};
 
 /// Maximum number of requests in one call of [`QueuePair::post_together`].
 pub const TOGETHER_MAX: usize = 16;
@@ -145,7 +145,7 @@ impl QueuePair {
         let sges = [region.sge(0, region.len_bytes())];
         let request = WorkRequest { operation, local: &[], imm: None, is_signalled: true };
         let ticket = self.post_one(self.prepare(&request, &sges)?, tag)?;
-        self.retire(0, Named::Region { _kept: region });
+        self.retire(0, ReferencedObject::Region { _kept: region });
         Ok(ticket)
     }
 
@@ -173,7 +173,7 @@ impl QueuePair {
     }
 
     #[inline]
-    pub(crate) fn send_to(&mut self, from: Piece, to: AddressId) -> Result<Ticket, PostRefused> {
+    pub(crate) fn send_to(&mut self, from: LocalSlice, to: AddressId) -> Result<Ticket, PostRefused> {
         let sges = [self.regions.sge(from)];
         let wr = SendWr::send_to(0, &sges, self.address(to.0));
         self.post_seldom_signalled(wr.with_flags(SendFlags::SOLICITED))

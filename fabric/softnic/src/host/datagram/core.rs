@@ -228,7 +228,7 @@ impl DatagramCore {
         self.tell_receives(0);
         self.board.set_taken(0);
         // SAFETY: only the application thread pushes completions, and it is the caller of `renew`.
-        unsafe { self.completions.forget() };
+        unsafe { self.completions.discard() };
         queue
     }
 

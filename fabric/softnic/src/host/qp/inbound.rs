@@ -98,7 +98,7 @@ impl Inbound {
         if self.mem.load(WANT, Relaxed) != 0
             && let Some(creditor) = &self.creditor
         {
-            creditor.nudge();
+            creditor.request_service();
         }
     }
 
@@ -111,7 +111,7 @@ impl Inbound {
 impl Drop for Inbound {
     fn drop(&mut self) {
         // Releases the ring, which no process uses any more. The peer may still read the part before it.
-        self.segment.give_back(self.ring_at);
+        self.segment.discard_from(self.ring_at);
     }
 }
 

@@ -27,7 +27,7 @@ pub fn rendezvous_directory() -> Result<PathBuf> {
     if let Some(shared) = socket_directory() {
         return Ok(shared);
     }
-    farcall_shm::own_directory().map_err(no_place)
+    farcall_shm::private_runtime_dir().map_err(no_place)
 }
 
 fn no_place(refused: String) -> Error {

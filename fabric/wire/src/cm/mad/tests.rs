@@ -2,16 +2,22 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::cm::message::{
-    Answered, Ece, IpRoute, PortSpace, QueuePair, Rejection, Reply, Request, ServiceReply, ServiceRequest,
-    Terms,
+    ConnectionParams, Ece, IpRoute, PortSpace, QueuePair, RejectedMessage, Rejection, Reply, Request,
+    ServiceReply, ServiceRequest,
 };
 use crate::cm::private_data::{
     REJ_BYTES_MAX, REP_BYTES_MAX, REQ_BYTES_MAX, SIDR_REP_BYTES_MAX, SIDR_REQ_BYTES_MAX,
 };
 use crate::cm::reason;
 
-fn terms() -> Terms {
-    Terms { responder_resources: 16, initiator_depth: 255, flow_control: true, rnr_retry_count: 6, srq: true }
+fn terms() -> ConnectionParams {
+    ConnectionParams {
+        responder_resources: 16,
+        initiator_depth: 255,
+        flow_control: true,
+        rnr_retry_count: 6,
+        srq: true,
+    }
 }
 
 fn route(from: &str, to: &str) -> IpRoute {
@@ -48,13 +54,13 @@ fn messages() -> Vec<Message> {
         }),
         Message::Rtu,
         Message::Rej(Rejection {
-            rejected: Answered::Rep,
+            rejected: RejectedMessage::Rep,
             reason: reason::CONSUMER_DEFINED,
             private_data: vec![3; REJ_BYTES_MAX],
         }),
         Message::Dreq { remote_qp_num: 0xab_cdef },
         Message::Drep,
-        Message::Mra { received: Answered::Other, service_timeout: 21 },
+        Message::Mra { received: RejectedMessage::Other, service_timeout: 21 },
         Message::SidrReq(ServiceRequest {
             route: route("192.0.2.7:40000", "192.0.2.8:7174"),
             private_data: vec![4; SIDR_REQ_BYTES_MAX],
@@ -122,7 +128,7 @@ fn the_req_of_linux_is_understood_and_written_alike() {
         mtu: 3,
         retry_count: 5,
         ack_timeout: 19,
-        terms: Terms { responder_resources: 1, initiator_depth: 1, ..Terms::default() },
+        terms: ConnectionParams { responder_resources: 1, initiator_depth: 1, ..ConnectionParams::default() },
         ece: Ece::default(),
         private_data: vec![0; REQ_BYTES_MAX],
     };

@@ -27,7 +27,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use farcall_io::{Done, Handler, Poller, PollerConfig};
 use farcall_link::{Nic, SplitMix64};
-use farcall_verbs::{Endpoint, Nanos, Next, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Progress, WaitSet};
 
 use super::PAGE_BYTES;
 use super::buffers::Buffers;
@@ -261,7 +261,7 @@ impl Engine {
 }
 
 impl Endpoint for Engine {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let polled = self.poller.progress(now);
         self.note_placement(now);
         let mut any = self.step_ready(now);
@@ -277,12 +277,12 @@ impl Endpoint for Engine {
             any |= self.look(now);
         }
         if any
-            || polled == Next::Again
+            || polled == Progress::Again
             || self.is_placement_due()
             || !self.ready.is_empty()
             || !self.later.is_empty()
         {
-            Next::Again
+            Progress::Again
         } else {
             self.idle()
         }
@@ -298,8 +298,8 @@ impl Endpoint for Engine {
 }
 
 impl Engine {
-    fn idle(&self) -> Next {
+    fn idle(&self) -> Progress {
         let donors = self.donors.iter().filter_map(Donor::due).min();
-        Next::Idle { until: Nanos::earlier(donors.map(|due| due.max(self.look_at)), self.look_due()) }
+        Progress::Idle { until: Nanos::earlier(donors.map(|due| due.max(self.look_at)), self.look_due()) }
     }
 }

@@ -4,91 +4,91 @@
 //! delegation once: it *rings* when it finds work for the owner, or *leaves* when it will poll no more. In both cases
 //! it wakes the owner.
 //!
-//! A poller that sleeps must not leave a covered owner without a poller. It arms its [`crate::WakeWord`] and then
+//! A poller that sleeps must not leave a covered owner without a poller. It arms its [`crate::SleepFlag`] and then
 //! leaves every covered word; an owner covers its word and then checks whether the poller sleeps. At least one of the
 //! two sees the other.
 
 use crate::sync::atomic::AtomicU32;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-const UNCOVERED: u32 = 0;
-const COVERED: u32 = 1;
-const RUNG: u32 = 2;
-const LEFT: u32 = 3;
+const UNDELEGATED: u32 = 0;
+const DELEGATED: u32 = 1;
+const SIGNALLED: u32 = 2;
+const RELEASED: u32 = 3;
 
 /// The delegation word of one owner and one poller; see the module.
 #[derive(Debug)]
-pub struct CoverWord(AtomicU32);
+pub struct DelegationWord(AtomicU32);
 
 /// How a delegation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CoverEnd {
+pub enum DelegationEnd {
     /// The owner took it back.
     TakenBack,
     /// The poller found work for the owner.
-    Rung,
+    Signalled,
     /// The poller stopped polling.
-    Left,
+    Released,
 }
 
-impl Default for CoverWord {
+impl Default for DelegationWord {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl CoverWord {
+impl DelegationWord {
     /// Creates the word of an owner that is awake.
     pub fn new() -> Self {
-        Self(AtomicU32::new(UNCOVERED))
+        Self(AtomicU32::new(UNDELEGATED))
     }
 
     /// Owner: delegates its polling. The poller reads the state that the owner published before this call.
-    pub fn cover(&self) {
-        self.0.store(COVERED, Release);
+    pub fn delegate(&self) {
+        self.0.store(DELEGATED, Release);
     }
 
     /// Owner, awake again: ends the delegation, so that it is not woken any more. A poller that ended the delegation
     /// earlier may still be about to wake it.
-    pub fn take_back(&self) -> CoverEnd {
-        match self.0.swap(UNCOVERED, AcqRel) {
-            RUNG => CoverEnd::Rung,
-            LEFT => CoverEnd::Left,
-            _ => CoverEnd::TakenBack,
+    pub fn take_back(&self) -> DelegationEnd {
+        match self.0.swap(UNDELEGATED, AcqRel) {
+            SIGNALLED => DelegationEnd::Signalled,
+            RELEASED => DelegationEnd::Released,
+            _ => DelegationEnd::TakenBack,
         }
     }
 
     /// Poller: returns whether it polls on behalf of the owner.
     #[inline]
-    pub fn is_covered(&self) -> bool {
-        self.0.load(Acquire) == COVERED
+    pub fn is_delegated(&self) -> bool {
+        self.0.load(Acquire) == DELEGATED
     }
 
     /// Poller, with work for the owner: ends the delegation. Returns whether it must wake the owner now.
-    pub fn ring(&self) -> bool {
-        self.0.compare_exchange(COVERED, RUNG, AcqRel, Relaxed).is_ok()
+    pub fn signal(&self) -> bool {
+        self.0.compare_exchange(DELEGATED, SIGNALLED, AcqRel, Relaxed).is_ok()
     }
 
     /// Poller, about to sleep: ends the delegation. Returns whether it must wake the owner now.
-    pub fn leave(&self) -> bool {
-        self.0.compare_exchange(COVERED, LEFT, AcqRel, Relaxed).is_ok()
+    pub fn release(&self) -> bool {
+        self.0.compare_exchange(DELEGATED, RELEASED, AcqRel, Relaxed).is_ok()
     }
 }
 
 #[cfg(all(test, loom))]
 mod tests {
-    //! These models were checked to fail without either fence of `WakeWord`, and if the poller does not leave the word
+    //! These models were checked to fail without either fence of `SleepFlag`, and if the poller does not leave the word
     //! after it armed its own.
 
     use super::*;
-    use crate::WakeWord;
+    use crate::SleepFlag;
     use loom::sync::Arc;
     use loom::sync::atomic::{AtomicBool, AtomicU64};
 
     #[derive(Default)]
     struct Scene {
-        word: CoverWord,
-        poller: WakeWord,
+        word: DelegationWord,
+        poller: SleepFlag,
         /// Value that a peer writes, and the last value that the owner has read.
         written: AtomicU64,
         seen: AtomicU64,
@@ -99,23 +99,23 @@ mod tests {
         /// Polls on behalf of the owner.
         fn poll(&self) {
             let is_new = || self.written.load(Acquire) != self.seen.load(Relaxed);
-            if self.word.is_covered() && is_new() && self.word.ring() {
+            if self.word.is_delegated() && is_new() && self.word.signal() {
                 self.woken.store(true, Release);
             }
         }
 
         fn poller_sleeps(&self) {
             self.poller.arm();
-            if self.word.leave() {
+            if self.word.release() {
                 self.woken.store(true, Release);
             }
         }
 
         /// Returns whether the owner sleeps and relies on the poller.
-        fn owner_sleeps(&self) -> bool {
+        fn owner_arms(&self) -> bool {
             let seen = self.written.load(Acquire);
             self.seen.store(seen, Relaxed);
-            self.word.cover();
+            self.word.delegate();
             if self.poller.is_armed() {
                 // By events.
                 self.word.take_back();
@@ -145,44 +145,44 @@ mod tests {
                     }
                 })
             };
-            let relies = scene.owner_sleeps();
+            let relies = scene.owner_arms();
             peer.join().unwrap();
             poller.join().unwrap();
             if !sleeps {
                 // The poller continues to poll.
                 scene.poll();
             }
-            let is_news = scene.written.load(Acquire) != scene.seen.load(Relaxed);
-            assert!(!relies || !is_news || scene.woken.load(Acquire), "slept through");
+            let has_news = scene.written.load(Acquire) != scene.seen.load(Relaxed);
+            assert!(!relies || !has_news || scene.woken.load(Acquire), "slept through");
             assert!(!relies || !sleeps || scene.woken.load(Acquire), "left behind");
         });
     }
 
     #[test]
-    fn news_ring_an_owner_that_is_covered() {
+    fn signals_a_delegating_owner_when_work_arrives() {
         check(false);
     }
 
     #[test]
-    fn a_poller_that_sleeps_leaves_no_owner_behind() {
+    fn releases_all_owners_before_the_poller_sleeps() {
         check(true);
     }
 
     #[test]
-    fn ends_a_cover_once_without_a_spurious_wake_up() {
+    fn ends_a_delegation_once_without_a_spurious_wake_up() {
         loom::model(|| {
             let scene = Arc::new(Scene::default());
-            scene.word.cover();
+            scene.word.delegate();
             let poller = {
                 let scene = Arc::clone(&scene);
-                loom::thread::spawn(move || (scene.word.ring(), scene.word.leave()))
+                loom::thread::spawn(move || (scene.word.signal(), scene.word.release()))
             };
             let end = scene.word.take_back();
-            let (rung, left) = poller.join().unwrap();
-            assert!(!(rung && left));
-            let told = if rung { CoverEnd::Rung } else { CoverEnd::TakenBack };
-            // `leave` succeeds only if `ring` failed before the word was covered, which is impossible here.
-            assert_eq!((end, left), (told, false));
+            let (signalled, released) = poller.join().unwrap();
+            assert!(!(signalled && released));
+            let expected = if signalled { DelegationEnd::Signalled } else { DelegationEnd::TakenBack };
+            // `release` succeeds only if `signal` failed before the word was covered, which is impossible here.
+            assert_eq!((end, released), (expected, false));
         });
     }
 }

@@ -6,7 +6,7 @@
 //! thread that leaves requests waiting and then finds the completion queue armed.
 //!
 //! An application thread arms the queue and polls once more (ibv_req_notify_cq(3)). Either this poll enters the send
-//! side and calls [`after_leaving`] when it leaves, or another thread is inside and calls it later. For an application
+//! side and calls [`after_release`] when it leaves, or another thread is inside and calls it later. For an application
 //! thread that neither sleeps nor polls, the service thread does it.
 
 use crate::SharedMem;
@@ -18,7 +18,7 @@ use crate::sync::atomic::Ordering::Relaxed;
 
 /// Initiator: requests announcements of the target's credit. Returns whether the request is new; the caller must then
 /// check the credit once more, because credit granted earlier is not announced.
-pub fn request(mem: &SharedMem) -> bool {
+pub fn request_credit(mem: &SharedMem) -> bool {
     if mem.load(WANT, Relaxed) != 0 {
         return false;
     }
@@ -36,34 +36,34 @@ pub fn cancel(mem: &SharedMem) {
 
 /// Target, after granting credit: returns whether it must announce the credit.
 #[inline]
-pub fn is_requested(mem: &SharedMem) -> bool {
+pub fn is_credit_requested(mem: &SharedMem) -> bool {
     fence::light();
     mem.load(WANT, Relaxed) != 0
 }
 
 /// Must be called by each thread that has left `side`. If requests wait there, the application thread of the completion
-/// queue checks `bit` at its next poll. If it sleeps, `ask_and_look` requests announcements from the target and uses
+/// queue checks `bit` at its next poll. If it sleeps, `request_and_check` requests announcements from the target and uses
 /// the credit granted earlier.
 #[inline]
-pub fn after_leaving<T: PendingWork>(
+pub fn after_release<T: PendingWork>(
     side: &PendingLock<T>,
     readiness: &Readiness,
     bit: u32,
-    ask_and_look: impl FnOnce(&mut T),
+    request_and_check: impl FnOnce(&mut T),
 ) {
     if !side.has_pending() || !readiness.keep(bit) {
         return;
     }
     // A thread that is inside now calls this function when it leaves.
     if let Some(mut inside) = side.helper() {
-        ask_and_look(&mut inside);
+        request_and_check(&mut inside);
     }
 }
 
 #[cfg(all(test, loom))]
 mod tests {
-    //! These models were checked to fail without either fence of `request` and `is_requested`, without the check after
-    //! `request`, without the fence of `keep`, and if only the owner of the send side calls `after_leaving`.
+    //! These models were checked to fail without either fence of `request_credit` and `is_credit_requested`, without the check after
+    //! `request_credit`, without the fence of `keep`, and if only the owner of the send side calls `after_release`.
 
     use super::*;
     use crate::readiness::LEN_BYTES;
@@ -85,15 +85,15 @@ mod tests {
     }
 
     impl Request {
-        fn look(&mut self) {
+        fn check_credit(&mut self) {
             if self.target.load(RQ_POSTED, Acquire) != 0 {
                 self.waits = false;
             }
         }
 
-        fn ask_and_look(&mut self) {
-            if self.waits && request(&self.target) {
-                self.look();
+        fn request_and_check(&mut self) {
+            if self.waits && request_credit(&self.target) {
+                self.check_credit();
             }
         }
     }
@@ -121,19 +121,19 @@ mod tests {
             // SAFETY: only one thread calls this function, and it holds no guard.
             let mut inside = unsafe { self.side.owner() };
             inside.waits = true;
-            inside.look();
+            inside.check_credit();
             drop(inside);
             self.leave();
         }
 
         fn leave(&self) {
-            after_leaving(&self.side, &self.queue, 0, Request::ask_and_look);
+            after_release(&self.side, &self.queue, 0, Request::request_and_check);
         }
 
         /// Target: posts a receive.
         fn give(&self) {
             self.target.store(RQ_POSTED, 1, Release);
-            if is_requested(&self.target) {
+            if is_credit_requested(&self.target) {
                 self.queue.announce(0, true, || self.event.store(true, Release));
             }
         }
@@ -143,7 +143,7 @@ mod tests {
             if self.queue.bits(0) & 1 != 0
                 && let Some(mut inside) = self.side.helper()
             {
-                inside.look();
+                inside.check_credit();
                 drop(inside);
                 self.leave();
             }
@@ -209,7 +209,7 @@ mod tests {
                 let scene = scene.clone();
                 loom::thread::spawn(move || {
                     if let Some(mut inside) = scene.side.helper() {
-                        inside.look();
+                        inside.check_credit();
                         drop(inside);
                         scene.leave();
                     }
@@ -232,12 +232,12 @@ mod tests {
     fn what_waits_is_looked_at_again() {
         check(|| {
             let scene = Scene::new();
-            scene.queue.promise(0);
+            scene.queue.set_polled(0);
             let poster = {
                 let scene = scene.clone();
                 loom::thread::spawn(move || scene.post())
             };
-            scene.queue.withdraw_quiet(&mut [0], &mut [0], |_| scene.side.has_pending());
+            scene.queue.clear_idle(&mut [0], &mut [0], |_| scene.side.has_pending());
             poster.join().unwrap();
             assert!(scene.queue.bits(0) & 1 != 0, "it waits, and no poll looks");
         });

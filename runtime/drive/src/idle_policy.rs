@@ -2,23 +2,23 @@
 //!
 //! While threads compete for the processors ([`crate::contention`]), a thread that polls takes the processor from its
 //! peer. It also uses up the time that the scheduler would otherwise give it at once when the peer replies. Strategies
-//! that poll before sleeping then sleep at once. Two strategies poll even so: [`Waiting::Busy`], and [`Waiting::Bpev`]
+//! that poll before sleeping then sleep at once. Two strategies poll even so: [`WaitStrategy::Busy`], and [`WaitStrategy::Bpev`]
 //! with a time set by the user.
 
-use farcall_link::Waiting;
+use farcall_link::WaitStrategy;
 
 use crate::contention;
-use crate::spin::Spin;
+use crate::spin::SpinPolicy;
 
 /// Counts idle driver iterations for a wait strategy.
 #[derive(Clone, Debug)]
-pub struct IdleTurns {
-    waiting: Waiting,
+pub struct IdlePolicy {
+    waiting: WaitStrategy,
     count: u32,
     /// State of a strategy that limits time instead of iterations.
-    spin: Option<Spin>,
+    spin: Option<SpinPolicy>,
     /// Number of idle iterations so far, modulo 2^32.
-    idle_turns: u32,
+    idle_policy: u32,
     /// `true` if threads competed for the processors at the last sample.
     is_contended: bool,
     sample: fn() -> bool,
@@ -31,47 +31,47 @@ const TURNS_PER_SAMPLE: u32 = 16;
 /// adaptive strategy (RDMAbox, algorithm 3) improves on this.
 const NAIVE_POLLS: u32 = 1_000;
 
-impl IdleTurns {
+impl IdlePolicy {
     /// Creates the state without idle iterations.
-    pub fn new(waiting: Waiting) -> Self {
+    pub fn new(waiting: WaitStrategy) -> Self {
         Self::sampling(waiting, contention::sample_if_due)
     }
 
-    /// Like [`IdleTurns::new`], but queries contention by `sample`.
-    fn sampling(waiting: Waiting, sample: fn() -> bool) -> Self {
+    /// Like [`IdlePolicy::new`], but queries contention by `sample`.
+    fn sampling(waiting: WaitStrategy, sample: fn() -> bool) -> Self {
         let spin = match waiting {
-            Waiting::Bpev { bp_timeout_us } => Some(Spin::new(bp_timeout_us)),
+            WaitStrategy::Bpev { bp_timeout_us } => Some(SpinPolicy::new(bp_timeout_us)),
             _ => None,
         };
-        Self { waiting, count: 0, spin, idle_turns: 0, is_contended: false, sample }
+        Self { waiting, count: 0, spin, idle_policy: 0, is_contended: false, sample }
     }
 
     /// Records an iteration that had work.
     #[inline]
     pub fn worked(&mut self) {
-        if !matches!(self.waiting, Waiting::NaiveHybrid) {
+        if !matches!(self.waiting, WaitStrategy::NaiveHybrid) {
             self.count = 0;
         }
         if let Some(spin) = &mut self.spin {
-            spin.found();
+            spin.on_success();
         }
     }
 
-    /// Records an idle iteration that counts as `looks` polls ([`farcall_verbs::Endpoint::looks`]). Returns whether
-    /// the thread should sleep now (see [`crate::arm_then_look`]).
+    /// Records an idle iteration that counts as `poll_weight` polls ([`farcall_verbs::Endpoint::poll_weight`]). Returns whether
+    /// the thread should sleep now (see [`crate::arm_then_poll`]).
     #[inline]
-    pub fn was_idle(&mut self, looks: u32) -> bool {
+    pub fn was_idle(&mut self, poll_weight: u32) -> bool {
         if self.gives_way() && self.is_contended() {
             return true;
         }
         if let Some(spin) = &mut self.spin {
-            return !spin.goes_on();
+            return !spin.should_spin();
         }
-        self.count = self.count.saturating_add(looks);
+        self.count = self.count.saturating_add(poll_weight);
         let sleeps_after = match self.waiting {
-            Waiting::Busy => return false,
-            Waiting::NaiveHybrid => NAIVE_POLLS,
-            Waiting::Adaptive { max_retry } => max_retry,
+            WaitStrategy::Busy => return false,
+            WaitStrategy::NaiveHybrid => NAIVE_POLLS,
+            WaitStrategy::Adaptive { max_retry } => max_retry,
             // Event-based; unknown strategies do the same.
             _ => 0,
         };
@@ -83,17 +83,19 @@ impl IdleTurns {
     fn gives_way(&self) -> bool {
         match self.waiting {
             // The event-based strategy sleeps at once anyway.
-            Waiting::Busy | Waiting::Bpev { bp_timeout_us: Some(_) } | Waiting::EventBatch => false,
+            WaitStrategy::Busy | WaitStrategy::Bpev { bp_timeout_us: Some(_) } | WaitStrategy::EventBatch => {
+                false
+            }
             _ => true,
         }
     }
 
     #[inline]
     fn is_contended(&mut self) -> bool {
-        if self.is_contended || self.idle_turns.is_multiple_of(TURNS_PER_SAMPLE) {
+        if self.is_contended || self.idle_policy.is_multiple_of(TURNS_PER_SAMPLE) {
             self.is_contended = (self.sample)();
         }
-        self.idle_turns = self.idle_turns.wrapping_add(1);
+        self.idle_policy = self.idle_policy.wrapping_add(1);
         self.is_contended
     }
 
@@ -119,34 +121,34 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
     /// Creates idle turns without contention, independent of other programs on the machine.
-    fn idle_turns(waiting: Waiting) -> IdleTurns {
-        IdleTurns::sampling(waiting, || false)
+    fn idle_policy(waiting: WaitStrategy) -> IdlePolicy {
+        IdlePolicy::sampling(waiting, || false)
     }
 
-    fn idle_turns_before_sleep(turns: &mut IdleTurns) -> usize {
+    fn idle_polls_before_sleep(turns: &mut IdlePolicy) -> usize {
         (0..10_000).position(|_| turns.was_idle(1)).unwrap_or(usize::MAX)
     }
 
     #[test]
     fn each_way_of_waiting_sleeps_when_it_says() {
-        let adaptive = Waiting::Adaptive { max_retry: 120 };
+        let adaptive = WaitStrategy::Adaptive { max_retry: 120 };
         for (waiting, turns) in [
-            (Waiting::Busy, usize::MAX),
-            (Waiting::EventBatch, 0),
-            (Waiting::NaiveHybrid, 1000),
+            (WaitStrategy::Busy, usize::MAX),
+            (WaitStrategy::EventBatch, 0),
+            (WaitStrategy::NaiveHybrid, 1000),
             (adaptive, 120),
         ] {
-            assert_eq!(idle_turns_before_sleep(&mut idle_turns(waiting)), turns, "{waiting:?}");
+            assert_eq!(idle_polls_before_sleep(&mut idle_policy(waiting)), turns, "{waiting:?}");
         }
     }
 
     #[test]
     fn a_time_without_events_is_polled_for_once() {
         for (bp_timeout_us, polls) in [(0, 0), (3_000_000_000, usize::MAX)] {
-            let waiting = Waiting::Bpev { bp_timeout_us: Some(bp_timeout_us) };
-            assert_eq!(idle_turns_before_sleep(&mut idle_turns(waiting)), polls, "{waiting:?}");
+            let waiting = WaitStrategy::Bpev { bp_timeout_us: Some(bp_timeout_us) };
+            assert_eq!(idle_polls_before_sleep(&mut idle_policy(waiting)), polls, "{waiting:?}");
         }
-        let mut turns = idle_turns(Waiting::Bpev { bp_timeout_us: Some(3_000_000_000) });
+        let mut turns = idle_policy(WaitStrategy::Bpev { bp_timeout_us: Some(3_000_000_000) });
         turns.end();
         assert!(turns.was_idle(1));
         turns.woke();
@@ -158,45 +160,47 @@ mod tests {
     #[test]
     fn sleeps_at_once_under_contention_unless_set_to_poll() {
         for (waiting, turns) in [
-            (Waiting::Busy, usize::MAX),
-            (Waiting::EventBatch, 0),
-            (Waiting::NaiveHybrid, 0),
-            (Waiting::Adaptive { max_retry: 120 }, 0),
-            (Waiting::Bpev { bp_timeout_us: None }, 0),
-            (Waiting::Bpev { bp_timeout_us: Some(3_000_000_000) }, usize::MAX),
+            (WaitStrategy::Busy, usize::MAX),
+            (WaitStrategy::EventBatch, 0),
+            (WaitStrategy::NaiveHybrid, 0),
+            (WaitStrategy::Adaptive { max_retry: 120 }, 0),
+            (WaitStrategy::Bpev { bp_timeout_us: None }, 0),
+            (WaitStrategy::Bpev { bp_timeout_us: Some(3_000_000_000) }, usize::MAX),
         ] {
-            let mut idle_turns = IdleTurns::sampling(waiting, || true);
-            assert_eq!(idle_turns_before_sleep(&mut idle_turns), turns, "{waiting:?}");
+            let mut idle_policy = IdlePolicy::sampling(waiting, || true);
+            assert_eq!(idle_polls_before_sleep(&mut idle_policy), turns, "{waiting:?}");
         }
     }
 
     #[test]
     fn polls_again_when_contention_ends_and_notices_when_it_begins() {
         static IS_CONTENDED: AtomicBool = AtomicBool::new(true);
-        let adaptive = Waiting::Adaptive { max_retry: 120 };
-        let mut turns = IdleTurns::sampling(adaptive, || IS_CONTENDED.load(Relaxed));
+        let adaptive = WaitStrategy::Adaptive { max_retry: 120 };
+        let mut turns = IdlePolicy::sampling(adaptive, || IS_CONTENDED.load(Relaxed));
         assert!(turns.was_idle(1) && turns.was_idle(1));
         IS_CONTENDED.store(false, Relaxed);
-        assert_eq!(idle_turns_before_sleep(&mut turns), 120);
+        assert_eq!(idle_polls_before_sleep(&mut turns), 120);
         turns.worked();
         IS_CONTENDED.store(true, Relaxed);
-        assert!(idle_turns_before_sleep(&mut turns) < TURNS_PER_SAMPLE as usize);
+        assert!(idle_polls_before_sleep(&mut turns) < TURNS_PER_SAMPLE as usize);
     }
 
     #[test]
     fn a_turn_of_many_looks_counts_for_as_many() {
-        let mut turns = idle_turns(Waiting::Adaptive { max_retry: 120 });
+        let mut turns = idle_policy(WaitStrategy::Adaptive { max_retry: 120 });
         assert!(!turns.was_idle(100) && turns.was_idle(21));
     }
 
     #[test]
     fn ends_idle_turns_on_request_unless_busy_polling() {
-        for waiting in [Waiting::EventBatch, Waiting::NaiveHybrid, Waiting::Adaptive { max_retry: 120 }] {
-            let mut turns = idle_turns(waiting);
+        for waiting in
+            [WaitStrategy::EventBatch, WaitStrategy::NaiveHybrid, WaitStrategy::Adaptive { max_retry: 120 }]
+        {
+            let mut turns = idle_policy(waiting);
             turns.end();
-            assert_eq!(idle_turns_before_sleep(&mut turns), 0, "{waiting:?}");
+            assert_eq!(idle_polls_before_sleep(&mut turns), 0, "{waiting:?}");
         }
-        let mut busy = idle_turns(Waiting::Busy);
+        let mut busy = idle_policy(WaitStrategy::Busy);
         busy.end();
         assert!(!busy.was_idle(1));
     }
@@ -204,14 +208,14 @@ mod tests {
     #[test]
     fn only_adaptive_waiting_begins_anew_with_work() {
         for (waiting, after_work) in
-            [(Waiting::Adaptive { max_retry: 100 }, 100), (Waiting::NaiveHybrid, 1000 - 60)]
+            [(WaitStrategy::Adaptive { max_retry: 100 }, 100), (WaitStrategy::NaiveHybrid, 1000 - 60)]
         {
-            let mut turns = idle_turns(waiting);
+            let mut turns = idle_policy(waiting);
             for _ in 0..60 {
                 assert!(!turns.was_idle(1));
             }
             turns.worked();
-            assert_eq!(idle_turns_before_sleep(&mut turns), after_work, "{waiting:?}");
+            assert_eq!(idle_polls_before_sleep(&mut turns), after_work, "{waiting:?}");
         }
     }
 }

@@ -6,15 +6,15 @@ use crate::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 /// Set by a thread that is about to sleep, read by the threads that deliver work to it.
 #[derive(Debug)]
-pub struct WakeWord(AtomicBool);
+pub struct SleepFlag(AtomicBool);
 
-impl Default for WakeWord {
+impl Default for SleepFlag {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl WakeWord {
+impl SleepFlag {
     /// Creates the flag of a thread that is awake.
     pub fn new() -> Self {
         fence::asymmetric();
@@ -22,7 +22,7 @@ impl WakeWord {
     }
 
     /// Must be called before a sleep. The thread finds earlier deliveries by polling once more afterwards; for later
-    /// ones, [`WakeWord::must_wake`] returns true to the producer, which wakes the thread.
+    /// ones, [`SleepFlag::take_wake_duty`] returns true to the producer, which wakes the thread.
     pub fn arm(&self) {
         self.0.store(true, Relaxed);
         fence::heavy();
@@ -44,7 +44,7 @@ impl WakeWord {
     /// Producer, after a delivery: returns whether the caller must wake the thread. Returns true to one of several
     /// callers.
     #[inline]
-    pub fn must_wake(&self) -> bool {
+    pub fn take_wake_duty(&self) -> bool {
         fence::light();
         self.0.load(Relaxed) && self.0.swap(false, AcqRel)
     }
@@ -60,7 +60,7 @@ mod tests {
 
     #[derive(Default)]
     struct Scene {
-        word: WakeWord,
+        word: SleepFlag,
         left: [AtomicBool; 2],
         woken: AtomicBool,
     }
@@ -68,7 +68,7 @@ mod tests {
     impl Scene {
         fn leave(&self, at: usize) {
             self.left[at].store(true, Release);
-            if self.word.must_wake() {
+            if self.word.take_wake_duty() {
                 self.woken.store(true, Release);
             }
         }

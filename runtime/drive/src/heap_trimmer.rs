@@ -10,15 +10,15 @@ const RETURN_PERIOD: Duration = Duration::from_secs(1);
 
 /// Decides when freed memory is returned to the system: after a peak, at most once a second.
 #[derive(Debug, Default)]
-pub struct KeptMemory {
+pub struct HeapTrimmer {
     peak_bytes: usize,
     returned: Option<Instant>,
 }
 
-impl KeptMemory {
+impl HeapTrimmer {
     /// Records that `held_bytes` bytes are in use.
     #[inline]
-    pub fn saw(&mut self, held_bytes: usize) {
+    pub fn record_use(&mut self, held_bytes: usize) {
         self.peak_bytes = self.peak_bytes.max(held_bytes);
     }
 
@@ -31,7 +31,7 @@ impl KeptMemory {
 
     /// Returns free memory to the system if the allocator is glibc's.
     #[cold]
-    pub fn give_back(&mut self, held_bytes: usize) {
+    pub fn trim(&mut self, held_bytes: usize) {
         (self.peak_bytes, self.returned) = (held_bytes, Some(Instant::now()));
         #[cfg(target_env = "gnu")]
         // SAFETY: `malloc_trim` locks and walks the lists of the allocator, and frees only memory that is not in use.
@@ -44,7 +44,7 @@ impl KeptMemory {
 /// Limits the memory that glibc's allocator retains. By default it raises the amount retained at the end of each
 /// thread's heap to twice the largest buffer ever freed, and `malloc_trim` does not release that part. For programs,
 /// once at the start: the setting applies to the process.
-pub fn bound_kept_memory() {
+pub fn limit_retained_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: `mallopt` sets a parameter of the allocator under the lock of the allocator.
     unsafe {
@@ -58,11 +58,11 @@ mod tests {
 
     #[test]
     fn memory_goes_back_after_a_peak_and_not_after_each() {
-        let mut memory = KeptMemory::default();
-        memory.saw(100 << 20);
+        let mut memory = HeapTrimmer::default();
+        memory.record_use(100 << 20);
         assert!(!memory.is_due(100 << 20) && memory.is_due(10 << 20));
-        memory.give_back(10 << 20);
-        memory.saw(100 << 20);
+        memory.trim(10 << 20);
+        memory.record_use(100 << 20);
         assert!(!memory.is_due(0), "so soon");
         memory.returned = memory.returned.and_then(|returned| returned.checked_sub(RETURN_PERIOD));
         assert!(memory.is_due(0));

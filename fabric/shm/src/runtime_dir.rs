@@ -14,14 +14,14 @@ use crate::trusted_variable;
 ///
 /// # Errors
 /// Returns the reason for each candidate that cannot be used.
-pub fn own_directory() -> Result<PathBuf, String> {
+pub fn private_runtime_dir() -> Result<PathBuf, String> {
     static OWN: OnceLock<PathBuf> = OnceLock::new();
     if let Some(own) = OWN.get() {
         return Ok(own.clone());
     }
     let user = process::geteuid().as_raw();
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let own = first_of(&lasting(Path::new("/"), user, home_of(&users, user)), user)?;
+    let own = first_of(&lasting(Path::new("/"), user, home_directory(&users, user)), user)?;
     Ok(OWN.get_or_init(|| own).clone())
 }
 
@@ -30,14 +30,14 @@ pub fn own_directory() -> Result<PathBuf, String> {
 ///
 /// # Errors
 /// Returns the reason for each candidate that cannot be used.
-pub fn own_directory_in_memory() -> Result<PathBuf, String> {
+pub fn private_memory_dir() -> Result<PathBuf, String> {
     let user = process::geteuid().as_raw();
     let session = trusted_variable("XDG_RUNTIME_DIR").map(PathBuf::from);
     first_of(&in_memory(Path::new("/"), user, session), user)
-        .or_else(|why| own_directory().map_err(|also| format!("{why}; {also}")))
+        .or_else(|why| private_runtime_dir().map_err(|also| format!("{why}; {also}")))
 }
 
-/// Returns the candidates of [`own_directory`], best first.
+/// Returns the candidates of [`private_runtime_dir`], best first.
 fn lasting(root: &Path, user: u32, home: Option<PathBuf>) -> Vec<PathBuf> {
     // Not /run/user, which exists only while the user is logged in: a service would lose its clients.
     let mut candidates = vec![root.join(format!("tmp/farcall-{user}"))];
@@ -102,7 +102,7 @@ fn is_open_to_others(stat: &Stat, how: Mode) -> bool {
 }
 
 /// Returns the home directory of a user according to the text of `/etc/passwd`.
-fn home_of(users: &str, user: u32) -> Option<PathBuf> {
+fn home_directory(users: &str, user: u32) -> Option<PathBuf> {
     users.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
         let is_it = fields.get(2)?.parse() == Ok(user);
@@ -218,8 +218,8 @@ mod tests {
     fn homes_are_found_by_number() {
         let users =
             "root:x:0:0:root:/root:/bin/sh\nbroken\nalice:x:1000:1000::/srv/alice:\nnobody:x:7:7:::\n";
-        assert_eq!(home_of(users, 1000), Some(PathBuf::from("/srv/alice")));
-        assert_eq!(home_of(users, 0), Some(PathBuf::from("/root")));
-        assert_eq!(home_of(users, 7).or(home_of(users, 8)), None);
+        assert_eq!(home_directory(users, 1000), Some(PathBuf::from("/srv/alice")));
+        assert_eq!(home_directory(users, 0), Some(PathBuf::from("/root")));
+        assert_eq!(home_directory(users, 7).or(home_directory(users, 8)), None);
     }
 }

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::Seldom;
+use crate::LogThrottle;
 
 /// Maximum number of connections that the kernel queues for a listening socket.
 pub const BACKLOG: i32 = 1024;
 
 /// Pause of an accept loop when the system cannot accept a connection, for example for lack of descriptors or memory.
-const REST: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Sets the backlog of a socket that already listens to [`BACKLOG`].
 ///
@@ -24,21 +24,21 @@ pub fn deepen_backlog(socket: impl AsFd) -> io::Result<()> {
 
 /// Decides when an accept loop continues after a failure. Waiting connections raise no second edge-triggered event, so
 /// the loop calls `accept` again itself at the end of the pause.
-pub struct AcceptRest {
-    door: String,
+pub struct AcceptBackoff {
+    socket_name: String,
     until: Option<Instant>,
-    shortages: Seldom,
+    failures: LogThrottle,
 }
 
-impl AcceptRest {
-    /// `door` names the listening socket in warnings.
-    pub fn new(door: impl Into<String>) -> Self {
-        Self { door: door.into(), until: None, shortages: Seldom::default() }
+impl AcceptBackoff {
+    /// `socket_name` names the listening socket in warnings.
+    pub fn new(socket_name: impl Into<String>) -> Self {
+        Self { socket_name: socket_name.into(), until: None, failures: LogThrottle::default() }
     }
 
     /// Records an error of `accept`. Returns whether to call `accept` again at once. If not, no connection is waiting,
     /// or the loop pauses.
-    pub fn goes_on_after(&mut self, error: &io::Error) -> bool {
+    pub fn should_retry(&mut self, error: &io::Error) -> bool {
         match Errno::from_io_error(error) {
             Some(Errno::WOULDBLOCK) => false,
             Some(
@@ -55,36 +55,36 @@ impl AcceptRest {
                 | Errno::NETUNREACH,
             ) => true,
             _ => {
-                self.rest(error);
+                self.pause(error);
                 false
             }
         }
     }
 
     #[cold]
-    fn rest(&mut self, error: &io::Error) {
-        self.until = Some(Instant::now() + REST);
-        if self.shortages.count().is_some() {
+    fn pause(&mut self, error: &io::Error) {
+        self.until = Some(Instant::now() + PAUSE);
+        if self.failures.count().is_some() {
             tracing::warn!(
                 "{}: new connections have to wait: accept failed: {error}; those that are open go on; close some, or \
                  raise the limit of open files (ulimit -n)",
-                self.door
+                self.socket_name
             );
         }
     }
 
     /// Returns the rest of the pause; `None` if the loop does not pause.
-    pub fn left(&self) -> Option<Duration> {
+    pub fn remaining(&self) -> Option<Duration> {
         self.until.map(|until| until.saturating_duration_since(Instant::now()))
     }
 
     /// Returns whether a pause has ended, so that the loop must accept now.
-    pub fn is_over(&mut self) -> bool {
-        let is_over = self.left().is_some_and(|left| left.is_zero());
-        if is_over {
+    pub fn take_expired(&mut self) -> bool {
+        let take_expired = self.remaining().is_some_and(|remaining| remaining.is_zero());
+        if take_expired {
             self.until = None;
         }
-        is_over
+        take_expired
     }
 }
 
@@ -94,17 +94,21 @@ mod tests {
 
     #[test]
     fn pauses_accepting_for_a_shortage_not_for_a_lost_connection() {
-        let mut rest = AcceptRest::new("test");
-        assert!(!rest.goes_on_after(&Errno::WOULDBLOCK.into()) && rest.left().is_none() && !rest.is_over());
+        let mut backoff = AcceptBackoff::new("test");
+        assert!(
+            !backoff.should_retry(&Errno::WOULDBLOCK.into())
+                && backoff.remaining().is_none()
+                && !backoff.take_expired()
+        );
         for gone in [Errno::CONNABORTED, Errno::PROTO, Errno::HOSTUNREACH, Errno::INTR] {
-            assert!(rest.goes_on_after(&gone.into()) && rest.left().is_none(), "{gone}");
+            assert!(backoff.should_retry(&gone.into()) && backoff.remaining().is_none(), "{gone}");
         }
         for shortage in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::PERM] {
-            assert!(!rest.goes_on_after(&shortage.into()) && rest.left().is_some(), "{shortage}");
+            assert!(!backoff.should_retry(&shortage.into()) && backoff.remaining().is_some(), "{shortage}");
         }
-        while !rest.is_over() {
+        while !backoff.take_expired() {
             std::thread::yield_now();
         }
-        assert!(rest.left().is_none() && !rest.is_over());
+        assert!(backoff.remaining().is_none() && !backoff.take_expired());
     }
 }

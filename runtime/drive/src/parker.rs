@@ -3,25 +3,25 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use farcall_shm::WakeWord;
+use farcall_shm::SleepFlag;
 use rustix::event::{EventfdFlags, eventfd};
 
 /// Sleep and wake-up of a thread whose work arrives through memory of its own process. After storing work there, a
-/// producer calls [`Sleeper::wake_if_asleep`], which is one load while the thread is awake.
+/// producer calls [`Parker::unpark_if_parked`], which is one load while the thread is awake.
 #[derive(Debug)]
-pub struct Sleeper {
-    word: WakeWord,
+pub struct Parker {
+    word: SleepFlag,
     event: OwnedFd,
 }
 
-impl Sleeper {
+impl Parker {
     /// Creates the sleeper of a thread that is awake.
     ///
     /// # Errors
     /// If a descriptor cannot be created.
     pub fn new() -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { word: WakeWord::new(), event })
+        Ok(Self { word: SleepFlag::new(), event })
     }
 
     /// From now on new work makes the descriptor readable. The thread must check for work once more before it sleeps
@@ -39,14 +39,14 @@ impl Sleeper {
     /// Returns, to a producer that has stored work, whether the thread sleeps or is about to. If not, the last check
     /// of the thread finds the work.
     #[inline]
-    pub fn is_asleep(&self) -> bool {
+    pub fn is_parked(&self) -> bool {
         self.word.is_armed()
     }
 
     /// Called by a producer after it has stored work.
     #[inline]
-    pub fn wake_if_asleep(&self) {
-        if self.word.must_wake() {
+    pub fn unpark_if_parked(&self) {
+        if self.word.take_wake_duty() {
             // A write fails only if the counter is at its maximum, and then the descriptor is readable already.
             let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
         }
@@ -69,28 +69,27 @@ mod tests {
     #[test]
     fn wakes_a_sleeping_receiver_and_writes_nothing_while_awake() {
         const ROUNDS: u32 = 2_000;
-        let (sleeper, left) = (Arc::new(Sleeper::new().unwrap()), Arc::new(AtomicU32::new(0)));
+        let (parker, left) = (Arc::new(Parker::new().unwrap()), Arc::new(AtomicU32::new(0)));
         let timed_out = Arc::new(AtomicBool::new(false));
         let receiver = std::thread::spawn({
-            let (sleeper, left, timed_out) =
-                (Arc::clone(&sleeper), Arc::clone(&left), Arc::clone(&timed_out));
+            let (parker, left, timed_out) = (Arc::clone(&parker), Arc::clone(&left), Arc::clone(&timed_out));
             move || {
                 for taken in 0..ROUNDS {
                     while left.load(Ordering::Acquire) <= taken {
-                        sleeper.arm();
+                        parker.arm();
                         if left.load(Ordering::Acquire) <= taken {
-                            sleep_on(&[sleeper.fd()], Some(Duration::from_secs(60))).unwrap();
+                            sleep_on(&[parker.fd()], Some(Duration::from_secs(60))).unwrap();
                             let is_late = left.load(Ordering::Acquire) <= taken;
                             timed_out.fetch_or(is_late, Ordering::Relaxed);
                         }
-                        sleeper.disarm();
+                        parker.disarm();
                     }
                 }
             }
         });
         for round in 0..ROUNDS {
             left.store(round + 1, Ordering::Release);
-            sleeper.wake_if_asleep();
+            parker.unpark_if_parked();
             if round % 3 == 0 {
                 std::thread::yield_now();
             }
@@ -98,10 +97,10 @@ mod tests {
         receiver.join().unwrap();
         assert!(!timed_out.load(Ordering::Relaxed), "slept through what was left");
         // Awake: no event is written.
-        sleeper.arm();
-        sleeper.disarm();
-        sleeper.wake_if_asleep();
+        parker.arm();
+        parker.disarm();
+        parker.unpark_if_parked();
         let mut counter = [0u8; 8];
-        assert!(rustix::io::read(&sleeper.event, &mut counter).is_err(), "nobody sleeps");
+        assert!(rustix::io::read(&parker.event, &mut counter).is_err(), "nobody sleeps");
     }
 }
