@@ -49,11 +49,11 @@ pub fn run(input: &[u8]) {
         assert_eq!(Mad::decode(&mad.encode()).as_ref(), Ok(&mad));
         match &mut connection {
             None => {
-                let ids = CommunicationIds::asked(LOCAL_COMM_ID, &mad);
+                let ids = CommunicationIds::for_responder(LOCAL_COMM_ID, &mad);
                 connection = connection_in(kind, mad.message).map(|connection| (ids, connection));
             }
             Some((ids, connection)) => {
-                if !ids.admits(&mad) {
+                if !ids.matches(&mad) {
                     continue;
                 }
                 let step = connection.received(mad.message);

@@ -49,7 +49,7 @@ impl Adapter<usize, u32> for Device {
                 return Err(AccessDenied);
             }
         }
-        self.packets += usize::from(packet.operation.is_answer());
+        self.packets += usize::from(packet.operation.is_response());
         self.notifications += u64::from(packet.operation == Operation::CongestionNotification);
         Ok(())
     }
@@ -164,7 +164,7 @@ pub fn run(input: &[u8]) {
             SendRequest { work, len_bytes: 800, imm_be: None, is_solicited: false, is_fenced: false };
         qp.post_send(request, at);
     }
-    qp.ring(&mut device);
+    qp.doorbell(&mut device);
     while qp.transmit(&mut device) {}
     while let Some((len, packet)) = rest.split_first_chunk::<2>() {
         let len = usize::from(u16::from_le_bytes(*len));

@@ -67,7 +67,7 @@ impl Far {
     /// Creates the state of an endpoint that received a request.
     pub fn asked(peer: Ipv6Addr, question: Mad) -> Self {
         let asked = Some((question.local_comm_id, question.transaction_id));
-        Self { exchange: Exchange::asked(question), asked, ..Self::new(peer) }
+        Self { exchange: Exchange::for_request(question), asked, ..Self::new(peer) }
     }
 }
 
@@ -213,7 +213,7 @@ impl ConnectionManager {
             Message::Dreq { .. } => Message::Drep,
             _ => return,
         };
-        self.send_abroad(peer, &CommunicationIds::asked(mad.remote_comm_id, mad).mad(answer));
+        self.send_abroad(peer, &CommunicationIds::for_responder(mad.remote_comm_id, mad).mad(answer));
     }
 
     /// Sends a message, which may be lost.
@@ -242,12 +242,12 @@ impl ConnectionManager {
         };
         let Some(end) = self.ends.get_mut(&token) else { return };
         let (Some(far), Some(connection)) = (&mut end.far, &mut end.connection) else { return };
-        if !end.ids.admits(&mad) {
+        if !end.ids.matches(&mad) {
             return tracing::debug!("a message of another connection came from {peer}");
         }
         match far.exchange.received(&mad, now) {
-            MessageClass::Again(Some(answer)) => self.send_abroad(peer, &answer),
-            MessageClass::Again(None) => {}
+            MessageClass::Duplicate(Some(answer)) => self.send_abroad(peer, &answer),
+            MessageClass::Duplicate(None) => {}
             MessageClass::New => {
                 let was_leaving = connection.state() == State::DreqSent;
                 let step = connection.received(mad.message);
@@ -267,11 +267,11 @@ impl ConnectionManager {
             ends.find(|end| end.far.as_ref().is_some_and(|far| far.peer == peer && far.asked == asked));
         let Some(end) = found else { return false };
         let Some(far) = &mut end.far else { return false };
-        if !far.exchange.is_about(question) {
+        if !far.exchange.is_last_request(question) {
             return true;
         }
         let answer = match far.exchange.received(question, now) {
-            MessageClass::Again(Some(answer)) => answer,
+            MessageClass::Duplicate(Some(answer)) => answer,
             _ => {
                 end.ids.mad(Message::Mra { received: RejectedMessage::Req, service_timeout: SERVICE_TIMEOUT })
             }
@@ -310,7 +310,7 @@ impl ConnectionManager {
         let Some(far) = &mut end.far else { return };
         match far.exchange.tick(now) {
             TimerAction::Nothing => {}
-            TimerAction::Again(mad) => {
+            TimerAction::Resend(mad) => {
                 let peer = far.peer;
                 self.send_abroad(peer, &mad);
             }

@@ -6,7 +6,7 @@ use farcall_layout::rdmacm::{AS_MANY_AS_POSSIBLE, CmId, ConnParam, UDP_QKEY};
 use farcall_wire::cm::{Connection, Reply, State, private_data};
 
 use crate::channel::complete;
-use crate::connect::{bytes_of, data_of, own_qp, terms};
+use crate::connect::{bytes_of, data_of, own_qp, params};
 use crate::device;
 use crate::errno::{Errno, answer, invalid};
 use crate::id::{self, IdObject};
@@ -46,9 +46,9 @@ unsafe fn accept(of: &IdObject, param: Option<&ConnParam>) -> Result<(), Errno> 
             let data = data_of(param, private_data::REP_BYTES_MAX)?;
             (own_qp(of, &own, param)?, data)
         };
-        let terms = terms(param, reads_in, reads_out, srq);
+        let params = params(param, reads_in, reads_out, srq);
         (
-            Reply { qp, ca_guid: nic.ca_guid, terms, ece: own.local_ece, private_data: data },
+            Reply { qp, ca_guid: nic.ca_guid, params, ece: own.local_ece, private_data: data },
             reads_in,
             reads_out,
         )

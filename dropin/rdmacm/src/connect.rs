@@ -43,7 +43,7 @@ pub unsafe fn data_of(param: Option<&ConnParam>, max: usize) -> Result<Vec<u8>, 
 }
 
 /// Returns the parameters that an endpoint offers or accepts.
-pub fn terms(
+pub fn params(
     param: Option<&ConnParam>,
     responder_resources: u8,
     initiator_depth: u8,
@@ -124,7 +124,7 @@ unsafe fn request(of: &IdObject, own: &mut Own, param: Option<&ConnParam>) -> Re
         mtu: if own.is_far { nic.mtu.min(FAR_MTU) } else { nic.mtu },
         retry_count: param.map_or(7, |param| param.retry_count.min(7)),
         ack_timeout: own.ack_timeout,
-        terms: terms(
+        params: params(
             param,
             reads(param.map(|param| param.responder_resources), nic),
             reads(param.map(|param| param.initiator_depth), nic),
@@ -139,10 +139,10 @@ unsafe fn request(of: &IdObject, own: &mut Own, param: Option<&ConnParam>) -> Re
         gid: request.peer_gid,
         mtu: request.mtu,
         retry_count: request.retry_count,
-        rnr_retry_count: request.terms.rnr_retry_count,
+        rnr_retry_count: request.params.rnr_retry_count,
         ack_timeout: request.ack_timeout,
-        reads_in: request.terms.responder_resources,
-        reads_out: request.terms.initiator_depth,
+        reads_in: request.params.responder_resources,
+        reads_out: request.params.initiator_depth,
     });
     Ok(request)
 }

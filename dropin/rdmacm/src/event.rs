@@ -51,19 +51,19 @@ impl EventObject {
     /// is this side's responder resources.
     fn show_terms(
         &mut self,
-        terms: &ConnectionParams,
+        params: &ConnectionParams,
         qp_num: u32,
         retry_count: u8,
         data: &[u8],
         room: usize,
     ) {
         let param = ConnParam {
-            responder_resources: terms.initiator_depth,
-            initiator_depth: terms.responder_resources,
-            flow_control: terms.flow_control.into(),
+            responder_resources: params.initiator_depth,
+            initiator_depth: params.responder_resources,
+            flow_control: params.flow_control.into(),
             retry_count,
-            rnr_retry_count: terms.rnr_retry_count,
-            srq: terms.srq.into(),
+            rnr_retry_count: params.rnr_retry_count,
+            srq: params.srq.into(),
             qp_num,
             ..ConnParam::default()
         };
@@ -177,7 +177,7 @@ fn introduce(listener: &IdObject, new_end: &NewEnd) -> Option<Box<EventObject>> 
             own.peer = Some(terms_of(request));
             own.remote_ece = request.ece;
             let (qp_num, room) = (request.qp.qp_num, private_data::REQ_BYTES_MAX);
-            event.show_terms(&request.terms, qp_num, request.retry_count, &request.private_data, room);
+            event.show_terms(&request.params, qp_num, request.retry_count, &request.private_data, room);
         }
         IncomingRequest::Service(request) => {
             let room = private_data::SIDR_REQ_BYTES_MAX;
@@ -201,10 +201,10 @@ fn terms_of(request: &Request) -> PeerTerms {
         gid: request.gid,
         mtu: request.mtu,
         retry_count: request.retry_count,
-        rnr_retry_count: request.terms.rnr_retry_count,
+        rnr_retry_count: request.params.rnr_retry_count,
         ack_timeout: request.ack_timeout,
-        reads_in: request.terms.initiator_depth,
-        reads_out: request.terms.responder_resources,
+        reads_in: request.params.initiator_depth,
+        reads_out: request.params.responder_resources,
     }
 }
 
@@ -215,16 +215,16 @@ fn respond(about: &IdObject, reply: &Reply) -> Box<EventObject> {
         let mut own = about.own();
         let (mtu, retry_count, ack_timeout) = own
             .peer
-            .map_or((5, 7, own.ack_timeout), |terms| (terms.mtu, terms.retry_count, terms.ack_timeout));
+            .map_or((5, 7, own.ack_timeout), |params| (params.mtu, params.retry_count, params.ack_timeout));
         own.peer = Some(PeerTerms {
             qp: reply.qp,
             gid: about.resolved_gid(),
             mtu,
             retry_count,
-            rnr_retry_count: reply.terms.rnr_retry_count,
+            rnr_retry_count: reply.params.rnr_retry_count,
             ack_timeout,
-            reads_in: reply.terms.initiator_depth,
-            reads_out: reply.terms.responder_resources,
+            reads_in: reply.params.initiator_depth,
+            reads_out: reply.params.responder_resources,
         });
         own.remote_ece = reply.ece;
     }
@@ -244,7 +244,7 @@ fn respond(about: &IdObject, reply: &Reply) -> Box<EventObject> {
         EventObject::new(id, kind::CONNECT_RESPONSE, 0)
     };
     let room = private_data::REP_BYTES_MAX;
-    event.show_terms(&reply.terms, reply.qp.qp_num, 0, &reply.private_data, room);
+    event.show_terms(&reply.params, reply.qp.qp_num, 0, &reply.private_data, room);
     event
 }
 

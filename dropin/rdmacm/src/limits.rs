@@ -2,14 +2,14 @@
 
 use std::net::Ipv6Addr;
 
-use farcall_wire::cm::{Connection, Count, Room, State, first_to_give_way, host_network};
+use farcall_wire::cm::{Connection, ConnectionCount, RequestCapacity, State, host_network, request_to_evict};
 
 use crate::connection_manager::{ConnectionManager, End, Token};
 
 impl ConnectionManager {
     /// Makes room for another request of a peer. Returns whether there is room.
     pub fn make_room_for(&mut self, peer: Ipv6Addr) -> bool {
-        let (mut of_host, mut of_all) = (Count::default(), Count::default());
+        let (mut of_host, mut of_all) = (ConnectionCount::default(), ConnectionCount::default());
         let network = host_network(peer);
         for end in self.ends.values() {
             let Some(far) = end.far.as_ref().filter(|far| far.asked.is_some()) else { continue };
@@ -19,13 +19,13 @@ impl ConnectionManager {
                 of_host.add(is_half_open);
             }
         }
-        match Room::for_host(of_host, of_all) {
-            Room::Free => true,
-            Room::None => false,
-            Room::IfOneGivesWay => {
+        match RequestCapacity::for_host(of_host, of_all) {
+            RequestCapacity::Free => true,
+            RequestCapacity::None => false,
+            RequestCapacity::AfterEviction => {
                 // Tokens ascend in the order of the requests.
                 let waiting: Vec<_> = self.ends.iter().filter_map(can_give_way).collect();
-                let Some(token) = first_to_give_way(&waiting, of_host.half_open()) else { return false };
+                let Some(token) = request_to_evict(&waiting, of_host.half_open()) else { return false };
                 self.give_way(token);
                 true
             }

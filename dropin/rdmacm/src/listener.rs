@@ -160,7 +160,7 @@ impl ConnectionManager {
         let local = self.comm_id(token);
         let far = question.as_ref().zip(peer).map(|(mad, peer)| Far::asked(peer, mad.clone()));
         let incoming = question.and_then(|mad| {
-            let ids = CommunicationIds::asked(local, &mad);
+            let ids = CommunicationIds::for_responder(local, &mad);
             Some((ids, IncomingRequest::of(mad.message)?))
         });
         let Some(accepted) = self.remove_accepted(token) else { return };

@@ -46,10 +46,10 @@ impl ConnectionManager {
     /// Notifies the peer of a connection whose process has exited. `place` is the connection's record, if it is in
     /// this process's section.
     pub fn speak_for(&mut self, noted: &Noted, place: Option<Place>) {
-        let (connection, dreq) = Connection::abandoned(noted.qp_num);
+        let (connection, dreq) = Connection::for_exited_process(noted.qp_num);
         let mut end = End::new(None, NOBODY);
         end.connection = Some(connection);
-        end.ids = CommunicationIds::known(noted.local, noted.remote);
+        end.ids = CommunicationIds::established(noted.local, noted.remote);
         let mut far = Far::new(noted.peer);
         (far.place, far.is_left) = (place, true);
         end.far = Some(far);

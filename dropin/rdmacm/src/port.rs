@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use farcall_softnic::{admit_group, rendezvous_directory};
-use farcall_wire::cm::{PortSpace, place};
+use farcall_wire::cm::{PortSpace, socket_name};
 use rustix::io::Errno as OsError;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -131,14 +131,14 @@ pub fn reserve(space: PortSpace, address: &SocketAddr) -> Result<(Port, SocketAd
 
 impl Locks {
     fn take(&mut self, network: u64, space: PortSpace, address: &SocketAddr) -> io::Result<Option<Port>> {
-        let name = place::name(network, space, address);
+        let name = socket_name::name(network, space, address);
         let path = self.directory.join(&name);
         // Another user's file, in a directory that users share.
         if is_anothers(&path) || !self.of.take(&name)? {
             return Ok(None);
         }
-        let everywhere = place::name(network, space, &place::everywhere(address));
-        let shared = (everywhere != name).then_some(everywhere);
+        let wildcard = socket_name::name(network, space, &socket_name::wildcard(address));
+        let shared = (wildcard != name).then_some(wildcard);
         match shared.as_ref().map_or(Ok(true), |shared| self.of.share(shared)) {
             Ok(true) => Ok(Some(Port { name, shared, path, is_listened_at: false })),
             other => {
@@ -150,7 +150,7 @@ impl Locks {
 
     /// Removes the sockets of exited processes: those whose names are not locked.
     fn sweep(&mut self) {
-        let prefix = place::network_prefix(network());
+        let prefix = socket_name::network_prefix(network());
         let Ok(entries) = fs::read_dir(&self.directory) else { return };
         for entry in entries.flatten() {
             let name = entry.file_name();
@@ -249,7 +249,7 @@ pub enum Reached {
 pub fn reach(socket: &OwnedFd, space: PortSpace, to: &SocketAddr) -> Result<Reached, Errno> {
     let here = || -> Result<Vec<_>, Errno> {
         let directory = directory()?;
-        let names = place::listeners_at(network(), space, to).into_iter();
+        let names = socket_name::listeners_at(network(), space, to).into_iter();
         Ok(names
             .map(|name| SocketAddrUnix::new(directory.join(name)).map_err(OsError::raw_os_error))
             .collect())

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io, process, ptr};
 
 use farcall_softnic::{admit_group, is_network_forced, socket_directory};
-use farcall_wire::cm::{PortSpace, place};
+use farcall_wire::cm::{PortSpace, socket_name};
 use rustix::net::{self, SocketAddrUnix};
 
 use crate::errno::Errno;
@@ -49,7 +49,7 @@ pub fn leads_to(to: &SocketAddr) -> bool {
 /// # Errors
 /// Returns `ENAMETOOLONG`. `None` if no directory is shared.
 pub fn name(space: PortSpace, to: &SocketAddr) -> Option<Result<SocketAddrUnix, Errno>> {
-    let path = folder()?.join(place::file_name(space, to));
+    let path = folder()?.join(socket_name::file_name(space, to));
     Some(SocketAddrUnix::new(&path).map_err(|error| error.raw_os_error()))
 }
 
@@ -81,7 +81,7 @@ fn publish_in(folder: &Path, space: PortSpace, addresses: &[SocketAddr]) -> io::
     admit_group(&first).map_err(io::Error::other)?;
     net::listen(&published.socket, BACKLOG)?;
     for address in addresses {
-        let path = folder.join(place::file_name(space, address));
+        let path = folder.join(socket_name::file_name(space, address));
         claim(&first, &path)?;
         published.paths.push(path);
     }

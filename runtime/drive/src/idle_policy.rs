@@ -18,7 +18,7 @@ pub struct IdlePolicy {
     /// State of a strategy that limits time instead of iterations.
     spin: Option<SpinPolicy>,
     /// Number of idle iterations so far, modulo 2^32.
-    idle_policy: u32,
+    idle_iterations: u32,
     /// `true` if threads competed for the processors at the last sample.
     is_contended: bool,
     sample: fn() -> bool,
@@ -43,7 +43,7 @@ impl IdlePolicy {
             WaitStrategy::Bpev { bp_timeout_us } => Some(SpinPolicy::new(bp_timeout_us)),
             _ => None,
         };
-        Self { waiting, count: 0, spin, idle_policy: 0, is_contended: false, sample }
+        Self { waiting, count: 0, spin, idle_iterations: 0, is_contended: false, sample }
     }
 
     /// Records an iteration that had work.
@@ -61,7 +61,7 @@ impl IdlePolicy {
     /// the thread should sleep now (see [`crate::arm_then_poll`]).
     #[inline]
     pub fn was_idle(&mut self, poll_weight: u32) -> bool {
-        if self.gives_way() && self.is_contended() {
+        if self.sleeps_under_contention() && self.is_contended() {
             return true;
         }
         if let Some(spin) = &mut self.spin {
@@ -80,7 +80,7 @@ impl IdlePolicy {
 
     /// Returns whether the strategy sleeps at once under contention.
     #[inline]
-    fn gives_way(&self) -> bool {
+    fn sleeps_under_contention(&self) -> bool {
         match self.waiting {
             // The event-based strategy sleeps at once anyway.
             WaitStrategy::Busy | WaitStrategy::Bpev { bp_timeout_us: Some(_) } | WaitStrategy::EventBatch => {
@@ -92,10 +92,10 @@ impl IdlePolicy {
 
     #[inline]
     fn is_contended(&mut self) -> bool {
-        if self.is_contended || self.idle_policy.is_multiple_of(TURNS_PER_SAMPLE) {
+        if self.is_contended || self.idle_iterations.is_multiple_of(TURNS_PER_SAMPLE) {
             self.is_contended = (self.sample)();
         }
-        self.idle_policy = self.idle_policy.wrapping_add(1);
+        self.idle_iterations = self.idle_iterations.wrapping_add(1);
         self.is_contended
     }
 

@@ -40,7 +40,7 @@ impl ConnectionManager {
         let end = self.end(token)?;
         end.connection = Some(connection);
         let local = self.comm_id(token);
-        self.end(token)?.ids = CommunicationIds::asking(local);
+        self.end(token)?.ids = CommunicationIds::for_requester(local);
         let now = Instant::now();
         self.wait_until(token, Some(now + ANSWER_TIMEOUT));
         if !self.send_far(token, &message) {
@@ -266,7 +266,7 @@ impl ConnectionManager {
             let was_leaving = connection.state() == State::DreqSent;
             let step = match Arrived::at(socket) {
                 Arrived::Nothing => return,
-                Arrived::Message(mad) if end.ids.admits(&mad) => connection.received(mad.message),
+                Arrived::Message(mad) if end.ids.matches(&mad) => connection.received(mad.message),
                 // A socket has only one connection.
                 _ => connection.peer_closed(),
             };

@@ -39,7 +39,7 @@ fn request(from: Ipv4Addr, local_comm_id: u32) -> Mad {
         mtu: 3,
         retry_count: 7,
         ack_timeout: 18,
-        terms: ConnectionParams::default(),
+        params: ConnectionParams::default(),
         ece: Default::default(),
         private_data: Vec::new(),
     };

@@ -129,7 +129,7 @@ impl Nic<'_> {
         while !self.qp.progress.is_responding {
             match transport.respond(self) {
                 Responded::Nothing => break,
-                Responded::Answered => {}
+                Responded::Done => {}
                 Responded::ReadContinues => {
                     self.qp.progress.is_responding = true;
                     let at_ns = now_ns + self.state.params.packet_gap_ns;

@@ -39,7 +39,7 @@ impl Nic<'_> {
                 break;
             }
         }
-        if transport.ring(self) {
+        if transport.doorbell(self) {
             self.pump_after_doorbell();
         }
         result

@@ -186,7 +186,7 @@ impl State {
 
     /// Called after requests were posted.
     pub(super) fn ring(&mut self, qpn: u32) {
-        if self.with_pair(qpn, |transport, nic| transport.ring(nic)) == Some(true) {
+        if self.with_pair(qpn, |transport, nic| transport.doorbell(nic)) == Some(true) {
             self.go_on(qpn);
         }
     }

@@ -106,7 +106,7 @@ impl Connection {
     /// The end of an established connection whose process has exited: returns the DREQ to send on behalf of that
     /// process.
     #[must_use]
-    pub fn abandoned(peer_qp_num: u32) -> (Self, Message) {
+    pub fn for_exited_process(peer_qp_num: u32) -> (Self, Message) {
         let dreq = Message::Dreq { remote_qp_num: peer_qp_num };
         (Self { peer_qp_num, ..Self::new(State::DreqSent) }, dreq)
     }
@@ -228,7 +228,7 @@ impl Connection {
     /// # Errors
     /// Returns [`WrongState`] if there is no request.
     pub fn accept(&mut self, reply: Reply) -> Result<Message, WrongState> {
-        self.go(State::ReqReceived, State::RepSent)?;
+        self.transition(State::ReqReceived, State::RepSent)?;
         Ok(Message::Rep(reply))
     }
 
@@ -237,7 +237,7 @@ impl Connection {
     /// # Errors
     /// Returns [`WrongState`] if there is no request.
     pub fn serve(&mut self, qp_num: u32, qkey: u32, private_data: Vec<u8>) -> Result<Message, WrongState> {
-        self.go(State::SidrReceived, State::Closed)?;
+        self.transition(State::SidrReceived, State::Closed)?;
         let Self { service_id, .. } = *self;
         let status = reason::SIDR_SUCCESS;
         Ok(Message::SidrRep(ServiceReply { status, qp_num, service_id, qkey, private_data }))
@@ -272,7 +272,7 @@ impl Connection {
         if self.state == State::TimeWait {
             return Ok(None);
         }
-        self.go(State::RepReceived, State::Established)?;
+        self.transition(State::RepReceived, State::Established)?;
         Ok(Some(Message::Rtu))
     }
 
@@ -284,7 +284,7 @@ impl Connection {
         if self.state == State::Established {
             return Ok(Step::default());
         }
-        self.go(State::RepSent, State::Established)?;
+        self.transition(State::RepSent, State::Established)?;
         Ok(Step::event(Event::Established))
     }
 
@@ -303,7 +303,7 @@ impl Connection {
         ServiceReply { status, qp_num: 0, service_id: self.service_id, qkey: 0, private_data: Vec::new() }
     }
 
-    fn go(&mut self, from: State, to: State) -> Result<(), WrongState> {
+    fn transition(&mut self, from: State, to: State) -> Result<(), WrongState> {
         if self.state != from {
             return Err(WrongState(self.state));
         }

@@ -21,14 +21,14 @@ enum NextPacket {
 const PACKETS_PER_ACK: u32 = 16;
 
 impl<S, R> Qp<S, R> {
-    /// Queues a send request that was checked at posting. The caller must call [`Qp::ring`] afterwards.
+    /// Queues a send request that was checked at posting. The caller must call [`Qp::doorbell`] afterwards.
     pub fn post_send(&mut self, request: SendRequest, posted: S) {
         self.sends.push(request, posted);
     }
 
     /// Handles posted send requests: in an error state they are flushed. Returns whether the caller should call
     /// [`Qp::transmit`].
-    pub fn ring(&mut self, adapter: &mut impl Adapter<S, R>) -> bool {
+    pub fn doorbell(&mut self, adapter: &mut impl Adapter<S, R>) -> bool {
         let is_flushed = self.state.accepts_sends() && !self.runs();
         if is_flushed {
             self.flush_sends(adapter);
@@ -42,9 +42,9 @@ impl<S, R> Qp<S, R> {
         if !self.runs() || self.timers.is_rnr_waiting() {
             return false;
         }
-        let is_last = match self.turn(adapter) {
+        let is_last = match self.next_packet(adapter) {
             NextPacket::Wait => return false,
-            NextPacket::Fail(status) => return self.fail_here(adapter, status),
+            NextPacket::Fail(status) => return self.fail_locally(adapter, status),
             NextPacket::Packet(_) if !self.is_due(adapter) => return false,
             NextPacket::Packet(begun) => match self.transmit_packet(adapter, begun) {
                 Some(next) => {
@@ -54,7 +54,7 @@ impl<S, R> Qp<S, R> {
                     self.sends.packet = next;
                     next >= begun.packets
                 }
-                None => return self.fail_here(adapter, WcStatus::LOC_PROT_ERR),
+                None => return self.fail_locally(adapter, WcStatus::LOC_PROT_ERR),
             },
         };
         if is_last {
@@ -74,7 +74,7 @@ impl<S, R> Qp<S, R> {
         true
     }
 
-    fn turn(&mut self, adapter: &impl Adapter<S, R>) -> NextPacket {
+    fn next_packet(&mut self, adapter: &impl Adapter<S, R>) -> NextPacket {
         let Some(queued) = self.sends.queue.get(self.sends.at) else { return NextPacket::Wait };
         if queued.failed.is_some() {
             return NextPacket::Wait;
@@ -108,7 +108,7 @@ impl<S, R> Qp<S, R> {
     /// the peer accepts no further READs.
     fn waits_for_data(&self, begun: ActiveRequest) -> bool {
         let part_packets = self.config.read_packets_max;
-        let left = self.sends.packet.saturating_sub(begun.answers);
+        let left = self.sends.packet.saturating_sub(begun.responses);
         let reads = || self.sends.reads_in_flight(part_packets);
         let would_be_too_much = || self.window.is_full(left.saturating_add(part_packets - 1));
         left > 0 && (would_be_too_much() || reads() >= usize::from(self.settings.max_rd_atomic))
@@ -187,7 +187,7 @@ impl<S, R> Qp<S, R> {
             }
             Work::Read(reth) => {
                 // Data that has arrived is not requested again.
-                let first = index.max(begun.answers);
+                let first = index.max(begun.responses);
                 let done = u64::from(first) * mtu_bytes;
                 // The boundaries of parts are fixed: a responder repeats no more than was requested at once.
                 let part_packets = self.config.read_packets_max;
@@ -213,7 +213,7 @@ impl<S, R> Qp<S, R> {
     }
 
     /// Fails the next request, which cannot be executed at this end.
-    fn fail_here(&mut self, adapter: &mut impl Adapter<S, R>, status: WcStatus) -> bool {
+    fn fail_locally(&mut self, adapter: &mut impl Adapter<S, R>, status: WcStatus) -> bool {
         self.sends.queue[self.sends.at].failed = Some(status);
         self.fail_if_first(adapter);
         false

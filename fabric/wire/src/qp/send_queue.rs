@@ -74,7 +74,7 @@ pub(super) struct ActiveRequest {
     /// Number of packets; for a READ, of its responses.
     pub(super) packets: u32,
     /// Number of responses received, in order.
-    pub(super) answers: u32,
+    pub(super) responses: u32,
 }
 
 impl ActiveRequest {
@@ -83,8 +83,8 @@ impl ActiveRequest {
     }
 
     /// Returns the PSN of the next expected response.
-    pub(super) fn next_answer(&self) -> Psn {
-        self.psn.plus(self.answers)
+    pub(super) fn next_response(&self) -> Psn {
+        self.psn.plus(self.responses)
     }
 }
 
@@ -107,7 +107,7 @@ pub(super) struct SendQueue<S> {
     /// All packets before this one are acknowledged.
     pub(super) unacknowledged: Psn,
     /// Whether a missing response was requested again since the last response arrived.
-    pub(super) has_asked_again: bool,
+    pub(super) has_rerequested: bool,
 }
 
 impl<S> Default for SendQueue<S> {
@@ -118,7 +118,7 @@ impl<S> Default for SendQueue<S> {
             packet: 0,
             next_psn: Psn::default(),
             unacknowledged: Psn::default(),
-            has_asked_again: false,
+            has_rerequested: false,
         }
     }
 }
@@ -144,7 +144,7 @@ impl<S> SendQueue<S> {
     }
 
     /// Returns whether everything sent is acknowledged, and all requested data has arrived.
-    pub(super) fn is_all_answered(&self) -> bool {
+    pub(super) fn has_all_responses(&self) -> bool {
         self.next_to_send() == self.unacknowledged
     }
 
@@ -162,7 +162,7 @@ impl<S> SendQueue<S> {
         let parts = |(at, queued): (usize, &Queued<S>)| {
             let begun = queued.begun?;
             let asked = if at < self.at { begun.packets } else { self.packet };
-            Some(asked.saturating_sub(begun.answers).div_ceil(part_packets) as usize)
+            Some(asked.saturating_sub(begun.responses).div_ceil(part_packets) as usize)
         };
         reads.filter_map(parts).sum()
     }
@@ -171,7 +171,7 @@ impl<S> SendQueue<S> {
     pub(super) fn begin(&mut self, mtu_bytes: u64) -> ActiveRequest {
         let queued = &mut self.queue[self.at];
         let packets = queued.request.packets(mtu_bytes);
-        let begun = ActiveRequest { psn: self.next_psn, packets, answers: 0 };
+        let begun = ActiveRequest { psn: self.next_psn, packets, responses: 0 };
         queued.begun = Some(begun);
         self.next_psn = begun.psn.plus(packets);
         self.packet = 0;

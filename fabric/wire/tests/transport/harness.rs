@@ -226,7 +226,7 @@ impl End {
 
     pub fn post_request(&mut self, request: SendRequest, piece: Piece) {
         self.qp.post_send(request, piece);
-        self.qp.ring(&mut self.device);
+        self.qp.doorbell(&mut self.device);
     }
 
     pub fn receive(&mut self, wr_id: u64, addr: usize, len_bytes: usize) {

@@ -17,7 +17,7 @@ fn request() -> Request {
         mtu: 3,
         retry_count: 7,
         ack_timeout: 18,
-        terms: ConnectionParams::default(),
+        params: ConnectionParams::default(),
         ece: Ece::default(),
         private_data: Vec::new(),
     }
@@ -27,7 +27,7 @@ fn reply() -> Reply {
     Reply {
         qp: QueuePair { qp_num: 6, psn: 0 },
         ca_guid: 0,
-        terms: ConnectionParams::default(),
+        params: ConnectionParams::default(),
         ece: Ece::default(),
         private_data: vec![1, 2, 3],
     }
@@ -177,7 +177,7 @@ fn a_receipt_is_waited_for_no_less() {
 #[test]
 fn disconnects_in_the_name_of_an_exited_process() {
     let (active, mut passive) = established();
-    let (mut speaker, dreq) = Connection::abandoned(active.waiting_qp_num().unwrap());
+    let (mut speaker, dreq) = Connection::for_exited_process(active.waiting_qp_num().unwrap());
     assert_eq!(dreq, Message::Dreq { remote_qp_num: 6 });
     let answer = passive.received(dreq);
     assert_eq!((answer.event, passive.waiting_qp_num()), (Some(Event::Disconnected), None));

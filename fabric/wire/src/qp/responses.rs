@@ -9,7 +9,12 @@ use crate::psn::Psn;
 
 impl<S, R> Qp<S, R> {
     /// Handles a response of the peer.
-    pub(super) fn answered(&mut self, adapter: &mut impl Adapter<S, R>, packet: &Packet, payload: &[u8]) {
+    pub(super) fn handle_response(
+        &mut self,
+        adapter: &mut impl Adapter<S, R>,
+        packet: &Packet,
+        payload: &[u8],
+    ) {
         let psn = packet.psn;
         // A response to a packet that was never sent, or that has completed, is stale.
         if !self.runs() || !self.sends.is_in_flight(psn) {
@@ -18,11 +23,11 @@ impl<S, R> Qp<S, R> {
         match packet.operation {
             Operation::Acknowledge(aeth) => match aeth.syndrome {
                 Syndrome::Ack => drop(self.acknowledge(adapter, psn)),
-                Syndrome::Rnr(wait) => self.put_off(adapter, psn, wait),
-                Syndrome::Nak(nak) => self.refused(adapter, psn, nak),
+                Syndrome::Rnr(wait) => self.handle_rnr_nak(adapter, psn, wait),
+                Syndrome::Nak(nak) => self.handle_nak(adapter, psn, nak),
             },
-            Operation::ReadResponse(..) => self.data_came(adapter, psn, payload),
-            Operation::AtomicAcknowledge(_, old) => self.data_came(adapter, psn, &old.to_ne_bytes()),
+            Operation::ReadResponse(..) => self.handle_read_data(adapter, psn, payload),
+            Operation::AtomicAcknowledge(_, old) => self.handle_read_data(adapter, psn, &old.to_ne_bytes()),
             _ => {}
         }
         self.fail_if_first(adapter);
@@ -61,7 +66,7 @@ impl<S, R> Qp<S, R> {
             self.progressed(adapter);
         }
         if !is_complete {
-            self.ask_again(adapter);
+            self.request_missing(adapter);
         }
         is_complete
     }
@@ -73,43 +78,43 @@ impl<S, R> Qp<S, R> {
 
     fn progressed(&mut self, adapter: &mut impl Adapter<S, R>) {
         self.renew_retries();
-        self.sends.has_asked_again = false;
+        self.sends.has_rerequested = false;
         self.restart_ack_timer(adapter);
     }
 
     /// Goes back to the first missing response, at most once until a response arrives.
-    fn ask_again(&mut self, adapter: &mut impl Adapter<S, R>) {
-        if !std::mem::replace(&mut self.sends.has_asked_again, true) {
+    fn request_missing(&mut self, adapter: &mut impl Adapter<S, R>) {
+        if !std::mem::replace(&mut self.sends.has_rerequested, true) {
             self.go_back(adapter, self.sends.unacknowledged);
         }
     }
 
     /// Handles data for a READ or atomic.
-    fn data_came(&mut self, adapter: &mut impl Adapter<S, R>, psn: Psn, data: &[u8]) {
+    fn handle_read_data(&mut self, adapter: &mut impl Adapter<S, R>, psn: Psn, data: &[u8]) {
         let first = self.sends.queue.iter().find(|queued| queued.request.returns_data());
         let Some(begun) = first.and_then(|queued| queued.begun) else { return };
-        if psn.is_before(begun.next_answer()) {
+        if psn.is_before(begun.next_response()) {
             return;
         }
-        if psn != begun.next_answer() {
+        if psn != begun.next_response() {
             self.acknowledge(adapter, begun.psn.previous());
-            self.ask_again(adapter);
+            self.request_missing(adapter);
             return;
         }
         // It responds to a request after all WRITEs and SENDs before it, so they were executed.
         if self.sends.unacknowledged != psn {
             self.acknowledge(adapter, psn.previous());
         }
-        self.take_data(adapter, data);
+        self.store_read_data(adapter, data);
     }
 
     /// Stores data for the first request in the queue.
-    fn take_data(&mut self, adapter: &mut impl Adapter<S, R>, data: &[u8]) {
+    fn store_read_data(&mut self, adapter: &mut impl Adapter<S, R>, data: &[u8]) {
         let mtu_bytes = self.mtu_bytes();
         let ahead = self.sends.next_to_send().distance_from(self.sends.unacknowledged);
         let Some(queued) = self.sends.queue.front_mut() else { return };
         let Some(begun) = queued.begun.as_mut() else { return };
-        let offset = u64::from(begun.answers) * mtu_bytes;
+        let offset = u64::from(begun.responses) * mtu_bytes;
         if data.len() as u64 != (queued.request.len_bytes - offset).min(mtu_bytes) {
             self.fail_first(adapter, WcStatus::BAD_RESP_ERR);
             return;
@@ -118,9 +123,9 @@ impl<S, R> Qp<S, R> {
             self.fail_first(adapter, WcStatus::LOC_PROT_ERR);
             return;
         }
-        begun.answers += 1;
-        let is_last = begun.answers == begun.packets;
-        self.sends.unacknowledged = begun.next_answer();
+        begun.responses += 1;
+        let is_last = begun.responses == begun.packets;
+        self.sends.unacknowledged = begun.next_response();
         self.window.acknowledged(1, ahead);
         if is_last {
             self.end_first(adapter, WcStatus::SUCCESS);
@@ -128,13 +133,13 @@ impl<S, R> Qp<S, R> {
         self.progressed(adapter);
     }
 
-    fn put_off(&mut self, adapter: &mut impl Adapter<S, R>, psn: Psn, wait: RnrTimer) {
+    fn handle_rnr_nak(&mut self, adapter: &mut impl Adapter<S, R>, psn: Psn, wait: RnrTimer) {
         if self.acknowledge_before(adapter, psn) {
             self.not_ready(adapter, wait);
         }
     }
 
-    fn refused(&mut self, adapter: &mut impl Adapter<S, R>, psn: Psn, nak: Nak) {
+    fn handle_nak(&mut self, adapter: &mut impl Adapter<S, R>, psn: Psn, nak: Nak) {
         if !self.acknowledge_before(adapter, psn) {
             return;
         }

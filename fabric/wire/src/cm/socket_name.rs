@@ -41,7 +41,7 @@ pub fn name(network: u64, space: PortSpace, address: &SocketAddr) -> String {
 
 /// Returns the wildcard address of the same family, with the same port.
 #[must_use]
-pub fn everywhere(address: &SocketAddr) -> SocketAddr {
+pub fn wildcard(address: &SocketAddr) -> SocketAddr {
     let ip: IpAddr = match canonical(address).ip() {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -54,7 +54,7 @@ pub fn everywhere(address: &SocketAddr) -> SocketAddr {
 #[must_use]
 pub fn listeners_at(network: u64, space: PortSpace, address: &SocketAddr) -> Vec<String> {
     let any_v6 = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port());
-    let mut names = [*address, everywhere(address), any_v6].map(|at| name(network, space, &at)).to_vec();
+    let mut names = [*address, wildcard(address), any_v6].map(|at| name(network, space, &at)).to_vec();
     names.dedup();
     names
 }
