@@ -59,7 +59,7 @@ struct Sent {
     packets: u32,
     /// Number of messages of the queue pair that the peer has executed, including this one.
     msn: u32,
-    answer: ResponseKind,
+    response: ResponseKind,
 }
 
 enum ResponseKind {
@@ -116,12 +116,12 @@ fn packets_of(len_bytes: u64, mtu_bytes: u64) -> u32 {
 impl Conversation {
     /// Creates the state of a new queue pair with up to `max_send_wr` outstanding requests.
     pub fn new(transport: QpType, qpn: u32, max_send_wr: u32) -> Self {
-        let nobody = Gid::default();
+        let unspecified = Gid::default();
         Self {
             transport,
             qpn,
-            own: nobody,
-            peer: QpEnd { gid: nobody, qpn: 0 },
+            own: unspecified,
+            peer: QpEnd { gid: unspecified, qpn: 0 },
             qkey: 0,
             mtu_bytes: Mtu::Mtu4096.bytes().into(),
             psn: Psn::default(),
@@ -160,12 +160,12 @@ impl Conversation {
         }
         let sent = sent.map(|(psn, packets)| {
             self.messages = self.messages.wrapping_add(1);
-            let answer = match wr.opcode {
+            let response = match wr.opcode {
                 WrOpcode::READ => ResponseKind::Read(wr.sges().to_vec(), wr.len_bytes()),
                 opcode if opcode.is_atomic() => ResponseKind::Atomic(wr.sges().to_vec()),
                 _ => ResponseKind::Acknowledge,
             };
-            Sent { psn, packets, msn: self.messages, answer }
+            Sent { psn, packets, msn: self.messages, response }
         });
         if self.pending.len() == self.pending_max {
             // Without a completion of its own the request has ended already; a later response acknowledges it.
@@ -246,7 +246,7 @@ impl Conversation {
     }
 
     /// Returns whether a send completion may imply responses to record.
-    pub fn awaits_answers(&self) -> bool {
+    pub fn awaits_responses(&self) -> bool {
         !self.pending.is_empty()
     }
 
@@ -259,10 +259,10 @@ impl Conversation {
         let Some(at) = self.pending.iter().position(is_this) else { return };
         // Requests without returned data share one acknowledgement, and a later response with data acknowledges them,
         // too.
-        let mut untold = None;
+        let mut unreported = None;
         for _ in 0..at {
             let Some(Pending { sent: Some(sent), .. }) = self.pending.pop_front() else { continue };
-            self.answer(batch, sent, &mut untold, &mut gather);
+            self.response(batch, sent, &mut unreported, &mut gather);
         }
         let Some(last) = self.pending.pop_front() else { return };
         let nak = match wc.status {
@@ -271,71 +271,71 @@ impl Conversation {
             WcStatus::REM_ACCESS_ERR => Some(Nak::RemoteAccess),
             WcStatus::REM_OP_ERR => Some(Nak::RemoteOperation),
             // No response was received.
-            _ => return self.acknowledge(batch, untold),
+            _ => return self.acknowledge(batch, unreported),
         };
         match (last.sent, nak) {
             (Some(sent), None) => {
-                self.answer(batch, sent, &mut untold, &mut gather);
-                self.acknowledge(batch, untold);
+                self.response(batch, sent, &mut unreported, &mut gather);
+                self.acknowledge(batch, unreported);
             }
             (Some(sent), Some(nak)) => {
-                self.acknowledge(batch, untold);
+                self.acknowledge(batch, unreported);
                 let aeth = Aeth { syndrome: Syndrome::Nak(nak), msn: sent.msn.wrapping_sub(1) };
-                self.back(batch, sent.psn, Operation::Acknowledge(aeth), 0, |_| Ok(()));
+                self.respond(batch, sent.psn, Operation::Acknowledge(aeth), 0, |_| Ok(()));
             }
-            (None, _) => self.acknowledge(batch, untold),
+            (None, _) => self.acknowledge(batch, unreported),
         }
     }
 
     /// Records the response to an executed request, unless a later response acknowledges it.
-    fn answer(
+    fn response(
         &self,
         batch: &mut Batch<'_>,
         sent: Sent,
-        untold: &mut Option<(Psn, u32)>,
+        unreported: &mut Option<(Psn, u32)>,
         gather: &mut impl Gather,
     ) {
-        let Sent { psn, packets, msn, answer } = sent;
+        let Sent { psn, packets, msn, response } = sent;
         let aeth = Aeth { syndrome: Syndrome::Ack, msn };
-        match answer {
-            ResponseKind::Acknowledge => *untold = Some((psn.plus(packets - 1), msn)),
+        match response {
+            ResponseKind::Acknowledge => *unreported = Some((psn.plus(packets - 1), msn)),
             ResponseKind::Read(sges, len_bytes) => {
-                *untold = None;
+                *unreported = None;
                 for index in 0..packets {
                     let segment = Segment::new(index == 0, index + 1 == packets);
                     let aeth = (segment != Segment::Middle).then_some(aeth);
                     let offset = u64::from(index) * self.mtu_bytes;
                     let taken = (len_bytes - offset).min(self.mtu_bytes);
                     let operation = Operation::ReadResponse(segment, aeth);
-                    self.back(batch, psn.plus(index), operation, taken as usize, |to| {
+                    self.respond(batch, psn.plus(index), operation, taken as usize, |to| {
                         gather(&sges, offset, taken, to)
                     });
                 }
             }
             ResponseKind::Atomic(sges) => {
-                *untold = None;
+                *unreported = None;
                 let mut found = Vec::with_capacity(8);
                 // The device stores the value in host byte order.
                 if gather(&sges, 0, 8, &mut found).is_ok()
                     && let Some(found) = found.first_chunk()
                 {
                     let operation = Operation::AtomicAcknowledge(aeth, u64::from_ne_bytes(*found));
-                    self.back(batch, psn, operation, 0, |_| Ok(()));
+                    self.respond(batch, psn, operation, 0, |_| Ok(()));
                 }
             }
         }
     }
 
-    fn acknowledge(&self, batch: &mut Batch<'_>, untold: Option<(Psn, u32)>) {
-        if let Some((psn, msn)) = untold {
+    fn acknowledge(&self, batch: &mut Batch<'_>, unreported: Option<(Psn, u32)>) {
+        if let Some((psn, msn)) = unreported {
             let aeth = Aeth { syndrome: Syndrome::Ack, msn };
-            self.back(batch, psn, Operation::Acknowledge(aeth), 0, |_| Ok(()));
+            self.respond(batch, psn, Operation::Acknowledge(aeth), 0, |_| Ok(()));
         }
     }
 
     /// Records a packet of the peer's response. It is omitted if its memory is no longer accessible, since its contents
     /// are unknown then.
-    fn back(
+    fn respond(
         &self,
         batch: &mut Batch<'_>,
         psn: Psn,

@@ -77,7 +77,7 @@ pub struct Batch<'a> {
 }
 
 /// Creates a new file in a directory, readable by its owner alone.
-fn create_in(folder: &Path) -> io::Result<File> {
+fn create_in(directory: &Path) -> io::Result<File> {
     let mut count = 0;
     loop {
         // Processes of several containers may have the same pid.
@@ -88,7 +88,7 @@ fn create_in(folder: &Path) -> io::Result<File> {
             .create_new(true)
             .mode(0o600)
             .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
-        match options.open(folder.join(name)) {
+        match options.open(directory.join(name)) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && count < 10_000 => count += 1,
             result => return result,
         }
@@ -104,7 +104,7 @@ impl Recorder {
     /// Returns an error if the file cannot be created or the variables are invalid: a program that should be captured
     /// must not run without its capture.
     pub fn configured() -> Result<Option<Self>> {
-        let Some(folder) = trusted_variable(VARIABLE).map(PathBuf::from) else { return Ok(None) };
+        let Some(directory) = trusted_variable(VARIABLE).map(PathBuf::from) else { return Ok(None) };
         let snaplen_bytes = match trusted_variable(SNAPLEN_VARIABLE) {
             None => SNAPLEN_BYTES,
             Some(text) => {
@@ -118,10 +118,10 @@ impl Recorder {
                 )?
             }
         };
-        match Self::create(&folder, snaplen_bytes) {
+        match Self::create(&directory, snaplen_bytes) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => {
-                let what = format!("make a file in {}, which {VARIABLE} names", folder.display());
+                let what = format!("make a file in {}, which {VARIABLE} names", directory.display());
                 Err(Error::os(OP, what, error))
             }
             Ok(recorder) => Ok(Some(recorder)),
@@ -132,8 +132,8 @@ impl Recorder {
     ///
     /// # Errors
     /// Returns an error if the file cannot be created.
-    pub fn create(folder: &Path, snaplen_bytes: u32) -> io::Result<Self> {
-        Self::over(create_in(folder)?, snaplen_bytes)
+    pub fn create(directory: &Path, snaplen_bytes: u32) -> io::Result<Self> {
+        Self::over(create_in(directory)?, snaplen_bytes)
     }
 
     fn over(file: File, snaplen_bytes: u32) -> io::Result<Self> {
@@ -192,13 +192,13 @@ impl Recorder {
 
 impl Batch<'_> {
     /// Records a packet as it was sent or received, including its CRC.
-    pub fn datagram(&mut self, way: CaptureSource, direction: Direction, flow: &Flow, datagram: &[u8]) {
+    pub fn datagram(&mut self, source: CaptureSource, direction: Direction, flow: &Flow, datagram: &[u8]) {
         let identification = icrc::identification(flow, datagram).unwrap_or_default();
         let State { buffer, .. } = &mut *self.state;
-        pcapng::packet(buffer, way as u32, self.now_ns, direction as u32, self.snaplen_bytes, |to| {
+        pcapng::packet(buffer, source as u32, self.now_ns, direction as u32, self.snaplen_bytes, |to| {
             frame::append(to, flow, identification, datagram);
         });
-        self.state.buffered[way as usize] += 1;
+        self.state.buffered[source as usize] += 1;
         if self.state.buffer.len() >= BUFFER_BYTES {
             self.state.write();
         }
@@ -250,9 +250,9 @@ impl State {
         } else {
             // Discard what was partly written; if that fails too, the file ends with an incomplete block.
             let _ = self.file.set_len(self.at);
-            for way in 0..2 {
-                self.dropped[way] += self.buffered[way];
-                let _ = self.file.write_all_at(&self.dropped[way].to_le_bytes(), self.dropped_at[way]);
+            for source in 0..2 {
+                self.dropped[source] += self.buffered[source];
+                let _ = self.file.write_all_at(&self.dropped[source].to_le_bytes(), self.dropped_at[source]);
             }
         }
         self.buffer.clear();
@@ -273,11 +273,11 @@ mod tests {
         let recorder = Recorder::over(file.try_clone().unwrap(), SNAPLEN_BYTES).unwrap();
         let flow =
             Flow { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into(), src_port: 4791, dst_port: 4791 };
-        let record = |way| recorder.batch().datagram(way, Direction::Out, &flow, &[0; 16]);
+        let record = |source| recorder.batch().datagram(source, Direction::Out, &flow, &[0; 16]);
         record(CaptureSource::SharedMemory);
         fcntl_add_seals(&file, SealFlags::GROW).unwrap();
-        for way in [CaptureSource::SharedMemory, CaptureSource::RoCE, CaptureSource::RoCE] {
-            record(way);
+        for source in [CaptureSource::SharedMemory, CaptureSource::RoCE, CaptureSource::RoCE] {
+            record(source);
         }
         let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
         file.read_exact_at(&mut bytes, 0).unwrap();

@@ -65,5 +65,5 @@ pub use params::{Limits, Params};
 pub use rng::{Purpose, Stream};
 pub use socket::{Listener, Pipe};
 pub use task::WaitStrategy;
-pub use trace::{Record, What};
+pub use trace::{Record, RecordKind};
 pub use world::{Config, TaskId, World};

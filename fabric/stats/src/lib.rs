@@ -26,5 +26,5 @@ pub use page::{LockedPage, lock_for_fork, renew_in_child};
 pub use prometheus::prometheus;
 pub use queue_pair::QpTransport;
 pub use read::{BlockReport, FlightRecord, Report, parse, read_all, read_pid};
-pub use segment::try_out;
+pub use segment::probe;
 pub use times::{Histogram, Times};

@@ -99,14 +99,15 @@ fn run(seed: u64) -> Run {
 
 impl Run {
     fn client(&self) -> &Client {
-        self.world.look(self.task).unwrap()
+        self.world.inspect(self.task).unwrap()
     }
 
     /// Runs the world until `is_done` returns true.
     fn until(&mut self, is_done: impl Fn(&Client) -> bool) {
         let task = self.task;
-        let done =
-            self.world.run_while_not(Duration::from_secs(1_000), |world| is_done(world.look(task).unwrap()));
+        let done = self
+            .world
+            .run_while_not(Duration::from_secs(1_000), |world| is_done(world.inspect(task).unwrap()));
         let client = self.client();
         assert!(done, "{} of {} requests are over", client.over, client.taken);
     }
@@ -153,7 +154,7 @@ fn completes_requests_without_wrong_bytes_when_a_peer_crashes() {
             // The peer loses power, its program exits, or the network path is cut.
             0 => run.world.crash(run.peer.id()),
             1 => run.target = None,
-            _ => run.world.part(farcall_sim::NodeId(0), run.peer.id()),
+            _ => run.world.partition(farcall_sim::NodeId(0), run.peer.id()),
         }
         run.until(Client::is_finished);
         let client = run.client();

@@ -83,7 +83,7 @@ impl Run {
     }
 
     fn client(&self) -> &ClientProgram {
-        self.world.look(self.client).unwrap()
+        self.world.inspect(self.client).unwrap()
     }
 
     /// Issues `count` requests and runs the world until they have completed.
@@ -107,8 +107,9 @@ impl Run {
 
     fn until(&mut self, what: &str, is_done: impl Fn(&ClientProgram) -> bool) {
         let client = self.client;
-        let done =
-            self.world.run_while_not(Duration::from_secs(100), |world| is_done(world.look(client).unwrap()));
+        let done = self
+            .world
+            .run_while_not(Duration::from_secs(100), |world| is_done(world.inspect(client).unwrap()));
         let program = self.client();
         assert!(
             done,
@@ -145,7 +146,7 @@ impl Run {
 
     /// Flips a bit of one of the client's pages in the memory of a node.
     fn flip(&mut self, node: usize, rng: &mut SplitMix64) -> bool {
-        let Some(program) = self.world.look::<NodeProgram>(self.nodes[node]) else { return false };
+        let Some(program) = self.world.inspect::<NodeProgram>(self.nodes[node]) else { return false };
         let slabs: Vec<_> = program.node.granted().collect();
         if slabs.is_empty() {
             return false;
@@ -172,7 +173,7 @@ impl Run {
     fn until_nothing_is_granted(&mut self, node: usize) {
         let task = self.nodes[node];
         let done = self.world.run_while_not(Duration::from_secs(100), |world| {
-            let room = world.look::<NodeProgram>(task).unwrap().node.status(world.now()).room;
+            let room = world.inspect::<NodeProgram>(task).unwrap().node.status(world.now()).room;
             room.free == room.slabs
         });
         assert!(done, "a node did not get its memory back");
@@ -220,7 +221,7 @@ fn one_failure_at_a_time_costs_nothing() {
                 }
                 1 => {
                     let (peer, own) = (run.hosts[node].id(), run.client_host.id());
-                    run.world.part(peer, own);
+                    run.world.partition(peer, own);
                     run.make(60);
                     run.world.heal();
                 }
@@ -318,7 +319,7 @@ fn whatever_happens_no_wrong_byte_is_read() {
                     run.kill(node);
                     is_dead[node] = true;
                 }
-                2 => run.world.part(run.hosts[node].id(), run.client_host.id()),
+                2 => run.world.partition(run.hosts[node].id(), run.client_host.id()),
                 3 => run.world.heal(),
                 4 => drop(run.flip(node, &mut rng)),
                 _ if !is_dead[node] => run.drain(node, rng.below(2) == 0),

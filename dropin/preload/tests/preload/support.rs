@@ -185,7 +185,7 @@ fn run_both(path: &str, program: impl Fn(&str) -> Command, arguments: [&str; 2])
 /// Bytes that the connections of a process that are still told of have moved through shared memory; `None` where the
 /// system keeps no statistics.
 pub fn moved_bytes(pid: u32) -> Option<u64> {
-    farcall_stats::try_out().ok()?;
+    farcall_stats::probe().ok()?;
     // The system keeps those of few dead processes: others' may have taken their place.
     Some(read_pid(pid).ok()?.moved_bytes())
 }

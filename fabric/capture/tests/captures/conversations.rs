@@ -226,7 +226,7 @@ fn what_breaks_a_rule_is_not_sent_and_uses_no_number() {
     assert_eq!(end.summary(), [(true, 0x04, FIRST_PSN)]);
     // Reset discards all state.
     end.conversation.modify(&QpAttr::to(QpState::Reset), None);
-    assert!(!end.conversation.awaits_answers());
+    assert!(!end.conversation.awaits_responses());
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn captures_datagrams_with_addresses_and_without_replies() {
         let wr = SendWr::send_to(1, &sges, to).with_flags(SendFlags::SIGNALED);
         let request = Request { wr: &wr, is_signalled: true, ends };
         end.conversation.posted(&mut end.recorder.batch(), &request, read_payload);
-        assert!(!end.conversation.awaits_answers());
+        assert!(!end.conversation.awaits_responses());
         let packets = end.packets();
         let (_, last) = packets.last().unwrap();
         let Operation::Datagram(deth, None) = last.packet.operation else { panic!("{last:?}") };

@@ -8,13 +8,13 @@ use farcall_wire::{
 
 use super::post::Posted;
 use super::{DeviceSide, Progress};
-use crate::cq::{Entry, Frees};
+use crate::cq::{Entry, ReleasedSlots};
 use crate::memory::Admitted;
 use crate::packet::{Frame, Node};
 use crate::queue;
 use crate::receive::Receive;
 use crate::state::State;
-use crate::trace::What;
+use crate::trace::RecordKind;
 
 /// A queue pair's device during one call of its transport.
 pub(crate) struct Nic<'a> {
@@ -27,7 +27,7 @@ impl Nic<'_> {
         (self.qp.node, self.qp.pd)
     }
 
-    fn note(&mut self, what: What, numbers: [u64; 2]) {
+    fn note(&mut self, what: RecordKind, numbers: [u64; 2]) {
         let (node, num) = (u64::from(self.qp.node), u64::from(self.qp.num));
         self.state.note(what, [node, num, numbers[0], numbers[1]]);
     }
@@ -42,20 +42,20 @@ impl Nic<'_> {
     }
 
     /// Voids everything in progress.
-    fn void(&mut self) {
-        self.qp.progress.life += 1;
+    fn void_progress(&mut self) {
+        self.qp.progress.incarnation += 1;
         self.qp.progress.is_responding = false;
     }
 
     /// Discards all posted requests and their completions.
-    fn forget(&mut self) {
+    fn discard_posted(&mut self) {
         self.qp.peer = None;
         self.qp.receives.clear();
-        let Progress { life, timer_lives, .. } = self.qp.progress;
-        self.qp.progress = Progress { life, timer_lives, ..Progress::default() };
+        let Progress { incarnation, timer_generations, .. } = self.qp.progress;
+        self.qp.progress = Progress { incarnation, timer_generations, ..Progress::default() };
         for cq in [self.qp.send_cq, self.qp.recv_cq] {
             if let Some(cq) = self.state.cqs.get_mut(cq) {
-                cq.forget(self.qp.id);
+                cq.discard_posted(self.qp.id);
             }
         }
     }
@@ -157,15 +157,16 @@ impl Adapter<Posted, Receive> for Nic<'_> {
         let Some(pieces) = pieces else { return AccessOutcome::Denied };
         let soonest_ns = self.state.now_ns + self.state.params.placement_ns;
         if offset == 0 {
-            self.qp.progress.from_ns = self.qp.progress.landed_ns.max(soonest_ns);
+            self.qp.progress.from_ns = self.qp.progress.placed_ns.max(soonest_ns);
         }
         let from_ns = self.qp.progress.from_ns.max(soonest_ns);
-        let landed_ns = self.state.place(&pieces, payload, (self.qp.id, self.qp.progress.life), from_ns);
-        self.qp.progress.landed_ns = self.qp.progress.landed_ns.max(landed_ns);
+        let placed_ns =
+            self.state.place(&pieces, payload, (self.qp.id, self.qp.progress.incarnation), from_ns);
+        self.qp.progress.placed_ns = self.qp.progress.placed_ns.max(placed_ns);
         if self.state.params.placement_in_order {
-            self.qp.progress.from_ns = landed_ns;
+            self.qp.progress.from_ns = placed_ns;
         }
-        self.access_ends_at(token, landed_ns);
+        self.access_ends_at(token, placed_ns);
         AccessOutcome::Pending
     }
 
@@ -187,7 +188,7 @@ impl Adapter<Posted, Receive> for Nic<'_> {
         let bytes = self.state.fetch(place);
         let old = u64::from_ne_bytes(bytes.try_into().expect("eight bytes were admitted"));
         let new = target.op.apply(old);
-        self.state.note(What::Atomic, [u64::from(self.qp.num), old, new, 0]);
+        self.state.note(RecordKind::Atomic, [u64::from(self.qp.num), old, new, 0]);
         self.state.store(place, &new.to_ne_bytes());
         AccessOutcome::Done(old)
     }
@@ -197,14 +198,14 @@ impl Adapter<Posted, Receive> for Nic<'_> {
             return;
         }
         wc.wr_id = send.wr_id;
-        let entry = Entry { wc, qp: self.qp.id, frees: Frees::SendsTo(send.ordinal) };
+        let entry = Entry { wc, qp: self.qp.id, released: ReleasedSlots::SendsTo(send.ordinal) };
         self.state.complete(self.qp.send_cq, entry, false);
     }
 
     fn received(&mut self, receive: Receive, mut wc: Wc, is_solicited: bool) {
         wc.wr_id = receive.wr_id;
-        let frees = if self.qp.srq.is_some() { Frees::Nothing } else { Frees::Receive };
-        self.state.complete(self.qp.recv_cq, Entry { wc, qp: self.qp.id, frees }, is_solicited);
+        let released = if self.qp.srq.is_some() { ReleasedSlots::Nothing } else { ReleasedSlots::Receive };
+        self.state.complete(self.qp.recv_cq, Entry { wc, qp: self.qp.id, released }, is_solicited);
     }
 
     fn flush_receives(&mut self) {
@@ -218,20 +219,20 @@ impl Adapter<Posted, Receive> for Nic<'_> {
         match event {
             Event::Async(kind) => self.state.async_event(self.qp.context, kind, self.qp.num),
             Event::State(to) => {
-                self.note(What::State, [to as u64, 0]);
+                self.note(RecordKind::State, [to as u64, 0]);
                 if matches!(to, QpState::Reset | QpState::Err) {
-                    self.void();
+                    self.void_progress();
                 }
                 if to == QpState::Reset {
-                    self.forget();
+                    self.discard_posted();
                 }
             }
-            Event::AckTimeout => self.note(What::Timeout, [0, 0]),
-            Event::GoBack(psn) => self.note(What::GoBack, [psn.number().into(), 0]),
-            Event::NotReady => self.note(What::NotReady, [0, 0]),
-            Event::CnpSent => self.note(What::Congestion, [0, 0]),
-            Event::CnpReceived => self.note(What::Congestion, [1, 0]),
-            Event::OutOfSequence(psn) => self.note(What::Ignore, [psn.number().into(), 1]),
+            Event::AckTimeout => self.note(RecordKind::Timeout, [0, 0]),
+            Event::GoBack(psn) => self.note(RecordKind::GoBack, [psn.number().into(), 0]),
+            Event::NotReady => self.note(RecordKind::NotReady, [0, 0]),
+            Event::CnpSent => self.note(RecordKind::Congestion, [0, 0]),
+            Event::CnpReceived => self.note(RecordKind::Congestion, [1, 0]),
+            Event::OutOfSequence(psn) => self.note(RecordKind::Ignore, [psn.number().into(), 1]),
         }
     }
 
@@ -240,10 +241,10 @@ impl Adapter<Posted, Receive> for Nic<'_> {
     }
 
     fn set_timer(&mut self, timer: Timer, after_ns: Option<u64>) {
-        let life = &mut self.qp.progress.timer_lives[timer as usize];
-        *life += 1;
+        let incarnation = &mut self.qp.progress.timer_generations[timer as usize];
+        *incarnation += 1;
         if let Some(after_ns) = after_ns {
-            let event = queue::Event::Timer { qp: self.qp.id, timer, life: *life };
+            let event = queue::Event::Timer { qp: self.qp.id, timer, incarnation: *incarnation };
             self.state.at(self.state.now_ns + after_ns, event);
         }
     }

@@ -68,7 +68,7 @@ impl Run {
     /// Completes a deferred call like another thread of the server's process, which wakes the server if it sleeps.
     fn settle(&mut self) {
         self.later.settle(&mut self.random);
-        let server = self.world.look::<ServerProgram<Echo>>(self.server);
+        let server = self.world.inspect::<ServerProgram<Echo>>(self.server);
         if server.is_some_and(|server| self.server_polls || server.is_woken_by_its_process()) {
             let _ = self.world.endpoint::<ServerProgram<Echo>>(self.server);
         }
@@ -90,7 +90,7 @@ impl Run {
                 self.world.crash(self.server_host.id());
                 let pause = Duration::from_micros(self.random.between(0, 800_000));
                 self.world.run_for(pause);
-                self.world.revive(self.server_host.id());
+                self.world.restart(self.server_host.id());
                 self.spawn_server();
             }
             2..=9 => {
@@ -109,7 +109,7 @@ impl Run {
     }
 
     fn program(&self, task: TaskId) -> &ClientProgram<Calls> {
-        self.world.look(task).expect("a client that runs")
+        self.world.inspect(task).expect("a client that runs")
     }
 
     fn is_done(&self) -> bool {

@@ -48,7 +48,7 @@ pub fn disturb_network(world: &mut World, random: &mut Stream, nodes: &[NodeId])
             let (a, b) = (random.below(nodes.len() as u64), random.below(nodes.len() as u64));
             let (a, b) = (nodes[a as usize], nodes[b as usize]);
             if random.chance_ppm(500_000) {
-                world.part(a, b);
+                world.partition(a, b);
             } else {
                 world.cut(a, b);
             }

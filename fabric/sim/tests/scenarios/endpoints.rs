@@ -7,7 +7,7 @@ use crate::support::calls::*;
 use crate::support::rpc::*;
 use farcall_link::{PRESETS, Plan, ResponsePath};
 use farcall_rpc::{CallerConfig, ResponderConfig};
-use farcall_sim::{Config, WaitStrategy, What, World};
+use farcall_sim::{Config, RecordKind, WaitStrategy, World};
 
 fn calls_end_well(plan: Plan, server_waits: WaitStrategy, client_waits: WaitStrategy) -> u64 {
     let mut world = World::new(Config { keep_records: 1 << 20, ..Config::new(11) });
@@ -26,15 +26,15 @@ fn calls_end_well(plan: Plan, server_waits: WaitStrategy, client_waits: WaitStra
     );
     let client = world.spawn(&client_host, client_waits, client);
     let done = world.run_while_not(Duration::from_secs(20), |world| {
-        Workload::is_done(&world.look::<ClientProgram<Calls>>(client).unwrap().workload)
+        Workload::is_done(&world.inspect::<ClientProgram<Calls>>(client).unwrap().workload)
     });
-    let program = world.look::<ClientProgram<Calls>>(client).unwrap();
-    let server = world.look::<ServerProgram<Echo>>(server).unwrap();
+    let program = world.inspect::<ClientProgram<Calls>>(client).unwrap();
+    let server = world.inspect::<ServerProgram<Echo>>(server).unwrap();
     assert!(done, "calls are outstanding: {}, {}", program.describe(), server.describe());
     assert!(program.workload.well >= 190, "{} of 200", program.workload.well);
     assert_eq!(program.handshakes, 1);
     check_calls(&program.workload, &executions);
-    let put_off = world.last_records().iter().filter(|record| record.what == What::NotReady).count();
+    let put_off = world.last_records().iter().filter(|record| record.kind == RecordKind::NotReady).count();
     assert_eq!(put_off, 0, "no message finds a receiver not ready");
     world.trace_hash()
 }
@@ -73,9 +73,9 @@ fn leave_nothing(plan: Plan) {
         let client = ClientProgram::new(&client_host, server_host.id(), config, seed, workload);
         let client = world.spawn(&client_host, WaitStrategy::Event, client);
         let done = world.run_while_not(Duration::from_secs(20), |world| {
-            Workload::is_done(&world.look::<ClientProgram<Calls>>(client).unwrap().workload)
+            Workload::is_done(&world.inspect::<ClientProgram<Calls>>(client).unwrap().workload)
         });
-        assert!(done, "{}", world.look::<ClientProgram<Calls>>(client).unwrap().describe());
+        assert!(done, "{}", world.inspect::<ClientProgram<Calls>>(client).unwrap().describe());
         // By then the sessions of earlier clients are discarded.
         world.run_for(linger * 2);
         let objects = world.objects();

@@ -118,7 +118,7 @@ impl<K: Kind> Run<K> {
 
     fn is_done(&self) -> bool {
         self.clients.iter().all(|task| {
-            let program: &ClientProgram<K::Client> = self.world.look(*task).expect("a client");
+            let program: &ClientProgram<K::Client> = self.world.inspect(*task).expect("a client");
             Workload::is_done(&program.workload)
         })
     }
@@ -139,10 +139,10 @@ impl<K: Kind> Run<K> {
         }
         if !self.is_done() {
             for task in &self.clients {
-                let program: &ClientProgram<K::Client> = self.world.look(*task).expect("a client");
+                let program: &ClientProgram<K::Client> = self.world.inspect(*task).expect("a client");
                 println!("{}", program.describe());
             }
-            let server: &ServerProgram<K::Server> = self.world.look(self.server).expect("the server");
+            let server: &ServerProgram<K::Server> = self.world.inspect(self.server).expect("the server");
             println!("{}", server.describe());
             self.world.last_records().iter().for_each(|record| println!("{record}"));
             panic!("calls are outstanding after a minute of calm");

@@ -224,7 +224,7 @@ impl CapturedCq {
         for wc in completions.iter().filter(|wc| !wc.opcode.is_receive()) {
             let Some(pair) = captured.pairs.lock().get(&wc.qp_num).cloned() else { continue };
             let mut conversation = pair.conversation.lock();
-            if !conversation.awaits_answers() {
+            if !conversation.awaits_responses() {
                 continue;
             }
             conversation.completed(&mut captured.recorder.batch(), wc, |sges, offset, len_bytes, bytes| {

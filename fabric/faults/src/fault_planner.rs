@@ -36,10 +36,10 @@ pub(crate) struct Retries {
 }
 
 /// Value of `rnr_retry` for unlimited retries.
-const FOR_EVER: u8 = 7;
+const UNLIMITED_RETRIES: u8 = 7;
 
 /// Maximum number of consecutive failures of a request with unlimited retries.
-const TRIES: u64 = 64;
+const TRIES_MAX: u64 = 64;
 
 impl Retries {
     /// Parameters before a connection is established.
@@ -60,19 +60,19 @@ impl Retries {
 }
 
 /// Makes the decisions about the requests of one queue pair.
-pub(crate) struct Decider {
+pub(crate) struct FaultPlanner {
     pub(crate) qp_type: QpType,
     /// Index of the queue pair in the process's order of creation.
     pub(crate) index: u64,
     pub(crate) retries: Retries,
 }
 
-impl Decider {
+impl FaultPlanner {
     /// Returns how often in succession a fault happens to one request.
     fn times(&self, plan: &Plan, kind: Kind, chance: Chance, number: u64) -> u32 {
-        let tries = 0..TRIES;
+        let tries = 0..TRIES_MAX;
         let happens = |n: &u64| {
-            let at = number.wrapping_mul(TRIES).wrapping_add(*n);
+            let at = number.wrapping_mul(TRIES_MAX).wrapping_add(*n);
             chance.is_possible() && chance.hits(plan.bits(kind, self.index, at))
         };
         tries.take_while(happens).count() as u32
@@ -100,8 +100,11 @@ impl Decider {
         if opcode.consumes_receive() {
             let times = self.times(plan, Kind::Rnr, spec.rnr, number);
             let timer = self.retries.min_rnr_timer.duration();
-            let allowed =
-                if self.retries.rnr_retry >= FOR_EVER { u32::MAX } else { self.retries.rnr_retry.into() };
+            let allowed = if self.retries.rnr_retry >= UNLIMITED_RETRIES {
+                u32::MAX
+            } else {
+                self.retries.rnr_retry.into()
+            };
             if times > allowed {
                 return Decision::Break(Kind::Rnr, WcStatus::RNR_RETRY_EXC_ERR, timer * allowed);
             }
@@ -127,7 +130,7 @@ mod tests {
     fn decide(text: &str, qp_type: QpType, opcode: WrOpcode, rnr_retry: u8) -> Decision {
         let faults = Faults::new(text.parse().unwrap(), None);
         let retries = Retries { min_rnr_timer: RnrTimer(12), rnr_retry, timeout: 1, retry_cnt: 2 };
-        Decider { qp_type, index: 0, retries }.decide(faults.plan(), opcode, 5)
+        FaultPlanner { qp_type, index: 0, retries }.decide(faults.plan(), opcode, 5)
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub(crate) enum WorkQueue {
 }
 
 /// Fault state of a queue pair, shared by its application thread and its completion queues.
-pub(crate) struct Pair {
+pub(crate) struct FaultyQpState {
     /// Index of the queue pair in the process's order of creation.
     pub(crate) index: u64,
     /// `WcStatus` of the request that broke the connection, until its completion is staged; 0 if there is none.
@@ -31,7 +31,7 @@ pub(crate) struct Pair {
     substitutes: Option<Mutex<VecDeque<Option<WcOpcode>>>>,
 }
 
-impl Pair {
+impl FaultyQpState {
     pub(crate) fn new(index: u64, has_substitutes: bool) -> Self {
         Self {
             index,
@@ -50,7 +50,7 @@ impl Pair {
     }
 
     /// Delays the sends that complete from now on until `ns`.
-    pub(crate) fn sends_not_before(&self, ns: u64) {
+    pub(crate) fn delay_sends_until(&self, ns: u64) {
         self.not_before_ns.fetch_max(ns, Ordering::AcqRel);
     }
 
@@ -118,18 +118,18 @@ impl Pair {
 
 /// The fault states of an opened device's queue pairs by queue pair number.
 #[derive(Default)]
-pub(crate) struct Pairs(RwLock<HashMap<u32, Arc<Pair>>>);
+pub(crate) struct FaultyQpStates(RwLock<HashMap<u32, Arc<FaultyQpState>>>);
 
-impl Pairs {
-    pub(crate) fn insert(&self, qp_num: u32, pair: &Arc<Pair>) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(qp_num, pair.clone());
+impl FaultyQpStates {
+    pub(crate) fn insert(&self, qp_num: u32, qp_state: &Arc<FaultyQpState>) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(qp_num, qp_state.clone());
     }
 
     pub(crate) fn remove(&self, qp_num: u32) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&qp_num);
     }
 
-    pub(crate) fn get(&self, qp_num: u32) -> Option<Arc<Pair>> {
+    pub(crate) fn get(&self, qp_num: u32) -> Option<Arc<FaultyQpState>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(&qp_num).cloned()
     }
 }
@@ -140,40 +140,40 @@ mod tests {
 
     #[test]
     fn reports_the_failure_in_the_first_flushed_send() {
-        let pair = Pair::new(0, false);
+        let qp_state = FaultyQpState::new(0, false);
         let mut wc = Wc::ended(1, 2, WcOpcode::SEND, WcStatus::WR_FLUSH_ERR);
-        pair.fails_with(WcStatus::RETRY_EXC_ERR);
-        pair.translate(&mut wc, WorkQueue::Receive);
+        qp_state.fails_with(WcStatus::RETRY_EXC_ERR);
+        qp_state.translate(&mut wc, WorkQueue::Receive);
         assert_eq!(wc.status, WcStatus::WR_FLUSH_ERR, "receives do not tell it");
-        pair.translate(&mut wc, WorkQueue::Send);
+        qp_state.translate(&mut wc, WorkQueue::Send);
         assert_eq!(wc.status, WcStatus::RETRY_EXC_ERR);
         wc.status = WcStatus::WR_FLUSH_ERR;
-        pair.translate(&mut wc, WorkQueue::Send);
+        qp_state.translate(&mut wc, WorkQueue::Send);
         assert_eq!(wc.status, WcStatus::WR_FLUSH_ERR);
     }
 
     #[test]
     fn completions_of_a_side_are_ready_in_their_order() {
-        let pair = Pair::new(0, false);
-        let ready_ns = |queue, ns| pair.ready_ns(queue, WcStatus::SUCCESS, ns);
+        let qp_state = FaultyQpState::new(0, false);
+        let ready_ns = |queue, ns| qp_state.ready_ns(queue, WcStatus::SUCCESS, ns);
         assert_eq!(ready_ns(WorkQueue::Send, 100), 100);
         assert_eq!(ready_ns(WorkQueue::Send, 90), 100);
-        pair.sends_not_before(500);
+        qp_state.delay_sends_until(500);
         assert_eq!((ready_ns(WorkQueue::Receive, 90), ready_ns(WorkQueue::Send, 110)), (90, 500));
         assert_eq!(ready_ns(WorkQueue::Send, 400), 500);
     }
 
     #[test]
     fn flushes_are_ready_after_the_failure_that_is_their_cause() {
-        let pair = Pair::new(0, false);
-        let flushed = |ns| pair.ready_ns(WorkQueue::Receive, WcStatus::WR_FLUSH_ERR, ns);
+        let qp_state = FaultyQpState::new(0, false);
+        let flushed = |ns| qp_state.ready_ns(WorkQueue::Receive, WcStatus::WR_FLUSH_ERR, ns);
         assert_eq!(flushed(10), 10, "the program has moved the pair to the error state");
-        assert_eq!(pair.ready_ns(WorkQueue::Send, WcStatus::REM_OP_ERR, 100), 100);
+        assert_eq!(qp_state.ready_ns(WorkQueue::Send, WcStatus::REM_OP_ERR, 100), 100);
         assert_eq!((flushed(20), flushed(110)), (100, 110));
-        assert_eq!(pair.ready_ns(WorkQueue::Send, WcStatus::RETRY_EXC_ERR, 900), 900);
-        pair.reset();
+        assert_eq!(qp_state.ready_ns(WorkQueue::Send, WcStatus::RETRY_EXC_ERR, 900), 900);
+        qp_state.reset();
         assert_eq!(flushed(120), 120, "of its next life");
-        let other = Pair::new(1, false);
+        let other = FaultyQpState::new(1, false);
         assert_eq!(other.ready_ns(WorkQueue::Receive, WcStatus::LOC_PROT_ERR, 100), 100);
         assert_eq!(other.ready_ns(WorkQueue::Send, WcStatus::WR_FLUSH_ERR, 20), 100);
         assert_eq!(other.ready_ns(WorkQueue::Receive, WcStatus::SUCCESS, 30), 100);
@@ -181,13 +181,13 @@ mod tests {
 
     #[test]
     fn substitutes_look_like_what_was_asked_for() {
-        let pair = Pair::new(0, true);
-        pair.posted(None);
-        pair.posted(Some(WcOpcode::SEND));
+        let qp_state = FaultyQpState::new(0, true);
+        qp_state.posted(None);
+        qp_state.posted(Some(WcOpcode::SEND));
         let seen: Vec<WcOpcode> = (0..2)
             .map(|wr_id| {
                 let mut wc = Wc::ended(wr_id, 2, WcOpcode::RDMA_WRITE, WcStatus::SUCCESS);
-                pair.translate(&mut wc, WorkQueue::Send);
+                qp_state.translate(&mut wc, WorkQueue::Send);
                 wc.opcode
             })
             .collect();

@@ -4,7 +4,7 @@ use crate::event_queue::EventQueue;
 use crate::timer::Timer;
 
 /// A channel's timer and events, as its queues see them.
-pub(crate) struct Due {
+pub(crate) struct DueEvents {
     /// Set to the time at which the next completion of an armed queue is ready.
     pub(crate) timer: Timer,
     /// Ids of the queues that have an event.
