@@ -67,7 +67,7 @@ impl Connection {
     pub fn write(&mut self, from: LocalSlice, to: Remote<'_>) -> Result<Ticket, PostRefused> {
         let sges = [self.0.regions.sge(from)];
         let addr = self.0.target(to, from.len_bytes as u64)?;
-        self.0.post_seldom_signalled(SendWr::write(0, &sges, addr, to.grant.rkey))
+        self.0.post_rarely_signalled(SendWr::write(0, &sges, addr, to.grant.rkey))
     }
 
     /// WRITEs bytes of private memory inline; they are copied before the function returns.
@@ -83,7 +83,7 @@ impl Connection {
         let addr = bytes.as_ptr().expose_provenance() as u64;
         let sges = [Sge { addr, length: bytes.len() as u32, lkey: 0 }];
         let addr = self.0.target(to, bytes.len() as u64)?;
-        self.0.post_seldom_signalled(SendWr::write(0, &sges, addr, to.grant.rkey)).map(drop)
+        self.0.post_rarely_signalled(SendWr::write(0, &sges, addr, to.grant.rkey)).map(drop)
     }
 
     /// WRITEs from a local buffer and wakes the peer with `imm`.
@@ -94,7 +94,7 @@ impl Connection {
         let sges = [self.0.regions.sge(from)];
         let addr = self.0.target(to, from.len_bytes as u64)?;
         let wr = SendWr::write(0, &sges, addr, to.grant.rkey).with_imm(imm);
-        self.0.post_seldom_signalled(wr.with_flags(SendFlags::SOLICITED))
+        self.0.post_rarely_signalled(wr.with_flags(SendFlags::SOLICITED))
     }
 
     /// SENDs a local buffer into the peer's next receive. A short buffer is sent inline, as in [`Connection::write`].
@@ -104,7 +104,7 @@ impl Connection {
     #[inline]
     pub fn send(&mut self, from: LocalSlice) -> Result<Ticket, PostRefused> {
         let sges = [self.0.regions.sge(from)];
-        self.0.post_seldom_signalled(SendWr::send(0, &sges).with_flags(SendFlags::SOLICITED))
+        self.0.post_rarely_signalled(SendWr::send(0, &sges).with_flags(SendFlags::SOLICITED))
     }
 
     /// SENDs a local buffer as a datagram; otherwise like [`Connection::send`].
@@ -125,7 +125,7 @@ impl Connection {
     /// If the queue is full, the target is outside the grant, or the provider refuses.
     pub fn kick(&mut self, grant: &RemoteRegion, imm: u32) -> Result<Ticket, PostRefused> {
         let wr = SendWr::write(0, &[], grant.addr, grant.rkey).with_imm(imm);
-        self.0.post_seldom_signalled(wr.with_flags(SendFlags::SOLICITED))
+        self.0.post_rarely_signalled(wr.with_flags(SendFlags::SOLICITED))
     }
 
     /// READs into a local buffer. The request is always signalled, and its completion carries `tag`.

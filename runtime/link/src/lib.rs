@@ -15,12 +15,12 @@ mod batching;
 pub mod bootstrap;
 mod connection;
 mod datagrams;
+mod deferred_release;
 mod nic;
 mod plan;
 mod queue_pair;
 mod random;
 mod region;
-mod retired;
 mod shared_receives;
 mod work_request;
 

@@ -349,14 +349,14 @@ pub const PRESETS: &[Preset] = &[
 #[error(
     "no such point in the preset table (requests by {request:?}, responses by {response:?}, {transport:?}); \
      the nearest is \"{nearest}\"",
-    request = .asked.request,
-    response = .asked.response,
-    transport = .asked.transport,
+    request = .requested.request,
+    response = .requested.response,
+    transport = .requested.transport,
     nearest = .nearest.name
 )]
 pub struct PlanRefused {
     /// The requested plan.
-    pub asked: Plan,
+    pub requested: Plan,
     /// The nearest preset.
     pub nearest: &'static Preset,
 }
@@ -401,7 +401,7 @@ impl Plan {
         if self.distance(&nearest.plan) == 0 {
             Ok(nearest)
         } else {
-            Err(PlanRefused { asked: *self, nearest })
+            Err(PlanRefused { requested: *self, nearest })
         }
     }
 }
@@ -432,8 +432,8 @@ mod tests {
 
     #[test]
     fn a_point_outside_of_the_table_is_refused_with_the_nearest() {
-        let asked = Plan { response: ResponsePath::Write, transport: Transport::Ud, ..Plan::default() };
-        let refused = asked.preset().unwrap_err();
+        let requested = Plan { response: ResponsePath::Write, transport: Transport::Ud, ..Plan::default() };
+        let refused = requested.preset().unwrap_err();
         assert_eq!(refused.nearest.name, "server-reply");
         assert!(refused.to_string().contains("Ud") && refused.to_string().contains("server-reply"));
     }

@@ -220,7 +220,7 @@ impl Region {
             out.as_mut_ptr().add(out.len()).copy_from_nonoverlapping(self.base.add(offset), len_bytes);
             out.set_len(out.len() + len_bytes);
         }
-        forget_what_memory_held();
+        compiler_fence_reads();
     }
 
     /// Fills a private slice with bytes from `offset`.
@@ -229,7 +229,7 @@ impl Region {
         self.check(offset, out.len());
         // SAFETY: inside the region (checked); `out` is private memory and so does not overlap it.
         unsafe { out.as_mut_ptr().copy_from_nonoverlapping(self.base.add(offset), out.len()) };
-        forget_what_memory_held();
+        compiler_fence_reads();
     }
 
     /// Sets bytes to `byte`, without ordering.
@@ -298,7 +298,7 @@ impl PolledWord {
 
 /// Prevents the compiler from reading shared memory a second time in place of a private copy of it.
 #[inline]
-fn forget_what_memory_held() {
+fn compiler_fence_reads() {
     // SAFETY: emits no instruction. Without `nomem` the compiler must assume that any memory was changed.
     unsafe { asm!("", options(nostack, preserves_flags)) };
 }

@@ -208,7 +208,7 @@ impl Chain {
         Ok(Self {
             wrs,
             signalled: signalled.collect(),
-            regions: regions.named(pieces()),
+            regions: regions.region_uses(pieces()),
             addresses_of,
             _sges: sges,
         })
@@ -240,7 +240,7 @@ impl ReceiveChain {
         let lens = receives.iter().map(|receive| receive.local.len());
         let of = |(receive, sges): (&Receive<'_>, _)| RecvWr::new(receive_wr_id(receive.tag), sges);
         let wrs = receives.iter().zip(lists(&sges, lens)).map(of).collect();
-        Self { wrs, regions: regions.named(pieces()), _sges: sges }
+        Self { wrs, regions: regions.region_uses(pieces()), _sges: sges }
     }
 
     /// Sets the tag of a range of the receives.
@@ -269,12 +269,12 @@ pub(crate) struct Regions(Vec<Option<Attached>>);
 pub(crate) struct Attached {
     pub region: Arc<Region>,
     /// `true` if posted receives have named it.
-    pub is_received_into: bool,
+    pub is_receive_target: bool,
 }
 
 impl Regions {
     pub(crate) fn attach(&mut self, region: Arc<Region>) -> RegionId {
-        RegionId(put(&mut self.0, Attached { region, is_received_into: false }) as u32)
+        RegionId(insert_free(&mut self.0, Attached { region, is_receive_target: false }) as u32)
     }
 
     /// Removes and returns the region, which requests posted before may still name.
@@ -284,10 +284,10 @@ impl Regions {
 
     /// Records that receives name these regions.
     #[inline]
-    pub(crate) fn receive_into(&mut self, named: &[RegionUse]) {
-        for (id, _) in named {
+    pub(crate) fn record_receive_targets(&mut self, uses: &[RegionUse]) {
+        for (id, _) in uses {
             if let Some(Some(attached)) = self.0.get_mut(id.0 as usize) {
-                attached.is_received_into = true;
+                attached.is_receive_target = true;
             }
         }
     }
@@ -305,31 +305,31 @@ impl Regions {
         region.sge(piece.offset, piece.len_bytes)
     }
 
-    fn named<'a>(&self, pieces: impl Iterator<Item = &'a LocalSlice>) -> Box<[RegionUse]> {
-        let mut named: Vec<RegionUse> = Vec::new();
+    fn region_uses<'a>(&self, pieces: impl Iterator<Item = &'a LocalSlice>) -> Box<[RegionUse]> {
+        let mut uses: Vec<RegionUse> = Vec::new();
         for LocalSlice { region, .. } in pieces {
-            if !named.iter().any(|(id, _)| id == region) {
+            if !uses.iter().any(|(id, _)| id == region) {
                 let serial = self.get(*region).map_or(0, Region::serial);
-                named.push((*region, serial));
+                uses.push((*region, serial));
             }
         }
-        named.into()
+        uses.into()
     }
 
     /// Returns whether all these regions are still attached under their identifiers.
     #[inline]
-    pub(crate) fn hold(&self, named: &[RegionUse]) -> bool {
+    pub(crate) fn are_attached(&self, uses: &[RegionUse]) -> bool {
         // Most chains name one region.
-        named.iter().all(|(id, serial)| self.get(*id).is_some_and(|region| region.serial() == *serial))
+        uses.iter().all(|(id, serial)| self.get(*id).is_some_and(|region| region.serial() == *serial))
     }
 }
 
 /// Stores `what` in the first free slot and returns its index.
-pub(crate) fn put<T>(places: &mut Vec<Option<T>>, what: T) -> usize {
-    let at = places.iter().position(Option::is_none).unwrap_or_else(|| {
-        places.push(None);
-        places.len() - 1
+pub(crate) fn insert_free<T>(slots: &mut Vec<Option<T>>, what: T) -> usize {
+    let at = slots.iter().position(Option::is_none).unwrap_or_else(|| {
+        slots.push(None);
+        slots.len() - 1
     });
-    places[at] = Some(what);
+    slots[at] = Some(what);
     at
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use farcall_link::Nic;
 use farcall_link::bootstrap::{
-    Acceptor, BootstrapError, Initiator, PostHandshakeMessage, Refusal, RefusalKind, StreamAnswer, StreamEnd,
+    Acceptor, BootstrapError, Initiator, PostHandshakeMessage, Refusal, RefusalKind, StreamEnd, StreamReply,
     VersionRange,
 };
 use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet, WakeProbe};
@@ -233,11 +233,11 @@ impl<C: Carrier> Carried<C> {
             let taken = match &mut self.phase {
                 Phase::Asking { machine, .. } => match machine.feed_stream_opened(bytes) {
                     Ok((taken, None)) => taken,
-                    Ok((taken, Some(StreamAnswer::Opened(theirs)))) => {
+                    Ok((taken, Some(StreamReply::Opened(theirs)))) => {
                         self.connect(&theirs);
                         taken
                     }
-                    Ok((taken, Some(StreamAnswer::OverChannel))) => {
+                    Ok((taken, Some(StreamReply::OverChannel))) => {
                         return self.follow_over_tcp(&bytes[taken..]);
                     }
                     Err(error) => return self.fail(error.into()),
@@ -256,7 +256,7 @@ impl<C: Carrier> Carried<C> {
                 },
                 Phase::Open { stream, talk, .. } => {
                     let heard = match talk {
-                        Talk::Client(machine) => machine.feed_later(bytes),
+                        Talk::Client(machine) => machine.feed_post_handshake(bytes),
                         Talk::Server(machine) => {
                             machine.feed_post_handshake(bytes).map_err(BootstrapError::Unusable)
                         }

@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
-use farcall_link::bootstrap::{Acceptor, Initiator, RefusalKind, StreamAnswer, StreamEnd, VersionRange};
+use farcall_link::bootstrap::{Acceptor, Initiator, RefusalKind, StreamEnd, StreamReply, VersionRange};
 use farcall_link::{Connection, LocalSlice, QpSizes, Region, RegionId, Remote, SplitMix64, Transport};
 use farcall_stream::{
     Broken, OpenError, Opening, Stream, StreamConfig, StreamError, StreamListener, StreamOptions,
@@ -163,7 +163,7 @@ fn rejects_a_tcp_fallback_between_addresses_of_one_host() {
             }
         };
         let answer = client.feed_stream_opened(&bytes[..got]);
-        assert!(!matches!(answer, Ok((_, None | Some(StreamAnswer::OverChannel)))), "{answer:?}");
+        assert!(!matches!(answer, Ok((_, None | Some(StreamReply::OverChannel)))), "{answer:?}");
     }
 
     // A server on this host that impersonates another one.

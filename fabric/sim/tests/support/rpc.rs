@@ -306,7 +306,7 @@ impl<W: Workload> ClientProgram<W> {
         }
         let mut rest = &bytes[..got];
         while !rest.is_empty() {
-            match machine.feed_later(rest) {
+            match machine.feed_post_handshake(rest) {
                 Ok((taken, notice)) => {
                     rest = &rest[taken..];
                     if notice == Some(PostHandshakeMessage::GoingAway) {

@@ -122,14 +122,14 @@ impl Initiator {
     /// # Errors
     /// Returns an error if the server refuses, or if its reply is not a welcome.
     pub fn feed_welcome(&mut self, bytes: &[u8]) -> Result<(usize, Option<Welcome>), BootstrapError> {
-        self.feed_answer(bytes, |message| match message {
+        self.feed_reply(bytes, |message| match message {
             Message::Welcome(welcome) => Some(*welcome),
             _ => None,
         })
     }
 
     /// Consumes bytes until the reply is complete. Fails if it is a refusal, or if `due` does not accept it.
-    pub(super) fn feed_answer<T>(
+    pub(super) fn feed_reply<T>(
         &mut self,
         bytes: &[u8],
         due: impl FnOnce(Message) -> Option<T>,
@@ -145,7 +145,7 @@ impl Initiator {
     ///
     /// # Errors
     /// Returns an error if the server sends a refusal (its reason for ending the connection) or any other message.
-    pub fn feed_later(
+    pub fn feed_post_handshake(
         &mut self,
         bytes: &[u8],
     ) -> Result<(usize, Option<PostHandshakeMessage>), BootstrapError> {
@@ -245,7 +245,7 @@ mod tests {
             let (_, said) = initiator.feed_welcome(&acceptor.welcome(&welcome())).unwrap();
             assert_eq!(said, Some(welcome()));
             assert_eq!(
-                initiator.feed_later(&acceptor.notice(PostHandshakeMessage::GoingAway)).unwrap().1,
+                initiator.feed_post_handshake(&acceptor.notice(PostHandshakeMessage::GoingAway)).unwrap().1,
                 Some(PostHandshakeMessage::GoingAway)
             );
             assert_eq!(

@@ -25,4 +25,4 @@ pub use message::{
     Welcome,
 };
 pub use refusal::{Refusal, RefusalKind};
-pub use stream::{StreamAnswer, StreamEnd};
+pub use stream::{StreamEnd, StreamReply};

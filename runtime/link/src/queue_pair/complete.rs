@@ -18,12 +18,12 @@ impl QueuePair {
             // requests completed.
             self.reap(ticket);
         }
-        self.release_retired();
+        self.release_deferred();
         if !wc.status.is_success() {
             return self.fail(wc.status);
         }
         // This may be the last completion of the requests that succeeded before the error.
-        self.try_end();
+        self.update_drained();
         if is_receive {
             return Completed::Received { tag: receive_tag(wc), len_bytes: wc.byte_len, imm: wc.imm() };
         }
@@ -34,7 +34,7 @@ impl QueuePair {
     #[inline]
     pub fn complete_receives(&mut self, count: u32) {
         self.receives.completed += u64::from(count);
-        self.try_end();
+        self.update_drained();
     }
 
     #[inline]
@@ -51,7 +51,7 @@ impl QueuePair {
             self.close();
             return Completed::Failed(status);
         }
-        self.try_end();
+        self.update_drained();
         Completed::Flushed
     }
 }

@@ -70,7 +70,7 @@ impl Bootstrap {
     fn hear(&mut self, mut bytes: &[u8]) -> Heard {
         let mut heard = Heard::Nothing;
         while !bytes.is_empty() {
-            match self.machine.feed_later(bytes) {
+            match self.machine.feed_post_handshake(bytes) {
                 Ok((taken, notice)) => {
                     bytes = &bytes[taken..];
                     if notice == Some(PostHandshakeMessage::GoingAway) {

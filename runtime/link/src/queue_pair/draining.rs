@@ -3,7 +3,7 @@
 use farcall_verbs::{QpAttr, QpState, QpType, SendFlags, SendWr, UdTarget};
 
 use super::{QpLifecycle, QueuePair};
-use crate::retired::Address;
+use crate::deferred_release::Address;
 
 impl QueuePair {
     /// Starts draining: the queue pair enters the error state, and no further request starts. The caller polls the
@@ -34,17 +34,17 @@ impl QueuePair {
         if gone {
             self.receives.completed = self.receives.posted;
         }
-        self.try_end();
+        self.update_drained();
     }
 
     /// Returns any datagram destination. One exists if a datagram is in flight.
     fn any_address(&self) -> Option<UdTarget> {
-        let address = self.addresses.iter().flatten().next().or_else(|| self.retired.address());
+        let address = self.addresses.iter().flatten().next().or_else(|| self.deferred.address());
         address.map(Address::target)
     }
 
     #[inline]
-    pub(super) fn try_end(&mut self) {
+    pub(super) fn update_drained(&mut self) {
         if self.state == QpLifecycle::Draining {
             // Receives without memory need not complete.
             let has_receives = self.receives.with_memory && self.receives.posted > self.receives.completed;

@@ -18,7 +18,7 @@ impl Address {
 
 /// An object that requests name.
 pub(crate) enum ReferencedObject {
-    Region { _kept: Arc<Region> },
+    Region { _region: Arc<Region> },
     Address(Address),
 }
 
@@ -31,10 +31,10 @@ pub(crate) struct Requests {
 
 /// Detached objects, each with the numbers of requests posted before.
 #[derive(Default)]
-pub(crate) struct DeferredReleases(Vec<(Requests, ReferencedObject)>);
+pub(crate) struct DeferredRelease(Vec<(Requests, ReferencedObject)>);
 
-impl DeferredReleases {
-    pub(crate) fn keep(&mut self, posted: Requests, object: ReferencedObject) {
+impl DeferredRelease {
+    pub(crate) fn add(&mut self, posted: Requests, object: ReferencedObject) {
         self.0.push((posted, object));
     }
 
