@@ -48,7 +48,7 @@ fn streams(bytes: &[u8], pace: usize) -> (Option<StreamEnd>, Option<StreamReply>
 /// Passes the bytes to either side after the handshake.
 fn notices(bytes: &[u8]) {
     let (mut acceptor, mut rest) = (Acceptor::new(VERSIONS), bytes);
-    while let Ok((taken @ 1.., _)) = acceptor.feed_notice(rest) {
+    while let Ok((taken @ 1.., _)) = acceptor.feed_post_handshake(rest) {
         rest = &rest[taken..];
     }
     let (mut initiator, mut rest) = (Initiator::new(VERSIONS), bytes);

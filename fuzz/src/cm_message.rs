@@ -11,8 +11,8 @@ const LOCAL_COMM_ID: u32 = 1;
 /// Creates a connection in one of the states in which messages of the peer are handled.
 fn connection_in(kind: u8, first: Message) -> Option<Connection> {
     let reply = || {
-        let (qp, ca_guid, terms, ece) = Default::default();
-        Reply { qp, ca_guid, terms, ece, private_data: Vec::new() }
+        let (qp, ca_guid, params, ece) = Default::default();
+        Reply { qp, ca_guid, params, ece, private_data: Vec::new() }
     };
     match (first, kind % 4) {
         (Message::Req(request), 0) => Some(Connection::request(request).0),

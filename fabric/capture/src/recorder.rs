@@ -31,9 +31,9 @@ const BUFFER_BYTES: usize = 256 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureSource {
     /// Synthesised from requests that used shared memory.
-    Memory = 0,
+    SharedMemory = 0,
     /// RoCEv2.
-    Net = 1,
+    RoCE = 1,
 }
 
 /// Direction of a packet.

@@ -50,7 +50,7 @@ impl SendCompletion {
     #[inline]
     fn completion(self, qp_num: u32) -> Wc {
         let (opcode, status) = (WcOpcode(self.opcode.into()), WcStatus(self.status.into()));
-        Wc { byte_len: self.byte_len, ..Wc::record(self.wr_id, qp_num, opcode, status) }
+        Wc { byte_len: self.byte_len, ..Wc::ended(self.wr_id, qp_num, opcode, status) }
     }
 }
 
@@ -160,7 +160,7 @@ mod forgetting {
     fn fill(ring: &WcRing, first: u64) {
         for wr_id in first..first + 2 {
             // SAFETY: this thread is the only producer, and the test checks that there is space.
-            unsafe { ring.push(Wc::record(wr_id, 1, WcOpcode::SEND, WcStatus::SUCCESS)) };
+            unsafe { ring.push(Wc::ended(wr_id, 1, WcOpcode::SEND, WcStatus::SUCCESS)) };
         }
     }
 
@@ -222,7 +222,7 @@ mod tests {
                     for _ in 0..4 {
                         turns.fetch_add(1, Relaxed);
                         if ring.len() < 2 {
-                            let record = Wc::record(sent, 1, WcOpcode::SEND, WcStatus::SUCCESS);
+                            let record = Wc::ended(sent, 1, WcOpcode::SEND, WcStatus::SUCCESS);
                             let wc = Wc { byte_len: sent as u32, ..record };
                             // SAFETY: this thread is the only producer, and `len()` is below the capacity.
                             unsafe { ring.push(wc) };

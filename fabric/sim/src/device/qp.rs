@@ -133,7 +133,7 @@ impl Drop for SimQp {
             state.nodes[qp.node as usize].qps.remove(&qp.num);
             for cq in [qp.send_cq, qp.recv_cq] {
                 if let Some(cq) = state.cqs.get_mut(cq) {
-                    cq.forget(self.id);
+                    cq.discard(self.id);
                 }
             }
             state.note(RecordKind::Destroy, [4, u64::from(self.id), 0, 0]);

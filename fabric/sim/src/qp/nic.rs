@@ -55,7 +55,7 @@ impl Nic<'_> {
         self.qp.progress = Progress { incarnation, timer_generations, ..Progress::default() };
         for cq in [self.qp.send_cq, self.qp.recv_cq] {
             if let Some(cq) = self.state.cqs.get_mut(cq) {
-                cq.discard_posted(self.qp.id);
+                cq.discard(self.qp.id);
             }
         }
     }

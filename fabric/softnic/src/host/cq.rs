@@ -245,7 +245,7 @@ impl CqCore {
     #[cold]
     pub(crate) fn tell_failures(&self) {
         // Failures count as solicited (IBA 11.4.2.2).
-        self.readiness.fire_if_armed(true, || self.wake());
+        self.readiness.wake_if_armed(true, || self.wake());
     }
 
     /// Returns whether a poll that found no other completion must fetch deferred failures, and clears the mark. Only

@@ -355,7 +355,7 @@ impl Endpoint for Thread<'_> {
         }
     }
 
-    fn looks(&self) -> u32 {
+    fn poll_weight(&self) -> u32 {
         if self.is_left_alone { POLLS } else { 1 }
     }
 }
