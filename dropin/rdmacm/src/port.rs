@@ -15,8 +15,8 @@ use farcall_wire::cm::{PortSpace, socket_name};
 use rustix::io::Errno as OsError;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+use crate::connection_journal::{ConnectionJournal, JournaledConnection, RecordIndex};
 use crate::errno::{Errno, invalid, refused, system};
-use crate::noted::{Connections, Noted, Place};
 use crate::port_locks::PortLocks;
 use crate::{address, shared};
 
@@ -92,7 +92,7 @@ impl Drop for Port {
         }
         if let Some(locks) = locks().as_mut() {
             for name in [Some(&self.name), self.shared.as_ref()].into_iter().flatten() {
-                locks.of.give_back(name);
+                locks.of.release(name);
             }
         }
     }
@@ -142,7 +142,7 @@ impl Locks {
         match shared.as_ref().map_or(Ok(true), |shared| self.of.share(shared)) {
             Ok(true) => Ok(Some(Port { name, shared, path, is_listened_at: false })),
             other => {
-                self.of.give_back(&name);
+                self.of.release(&name);
                 other.map(|_| None)
             }
         }
@@ -157,7 +157,7 @@ impl Locks {
             let Some(name) = name.to_str().filter(|name| name.starts_with(&prefix)) else { continue };
             if !is_anothers(&entry.path()) && self.of.take(name).unwrap_or(false) {
                 let _ = fs::remove_file(entry.path());
-                self.of.give_back(name);
+                self.of.release(name);
             }
         }
     }
@@ -215,10 +215,13 @@ pub fn listen_as(slot: u32) -> Result<OwnedFd, Errno> {
 ///
 /// # Errors
 /// Returns the kernel's error.
-pub fn noted_connections(slot: u32) -> Result<(Connections, Vec<(Place, Noted)>), Errno> {
+pub fn open_journal(
+    slot: u32,
+) -> Result<(ConnectionJournal, Vec<(RecordIndex, JournaledConnection)>), Errno> {
     let user = rustix::process::geteuid().as_raw();
     let path = directory()?.join(format!("mad-v1-net{}-{user}.connections", network()));
-    Connections::open(&path, slot).map_err(system(&format!("no connections are noted in {}", path.display())))
+    ConnectionJournal::open(&path, slot)
+        .map_err(system(&format!("no connections are noted in {}", path.display())))
 }
 
 /// Connects to another process.
@@ -237,7 +240,7 @@ pub fn reach_process(slot: u32) -> Result<OwnedFd, Errno> {
 pub enum Reached {
     Yes,
     /// No listener.
-    Nobody,
+    NoListener,
     /// A listener is there, and its backlog is full.
     Busy,
 }
@@ -264,5 +267,5 @@ pub fn reach(socket: &OwnedFd, space: PortSpace, to: &SocketAddr) -> Result<Reac
             Err(error) => return Err(error.raw_os_error()),
         }
     }
-    Ok(Reached::Nobody)
+    Ok(Reached::NoListener)
 }

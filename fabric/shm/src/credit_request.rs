@@ -42,8 +42,8 @@ pub fn is_credit_requested(mem: &SharedMem) -> bool {
 }
 
 /// Must be called by each thread that has left `side`. If requests wait there, the application thread of the completion
-/// queue checks `bit` at its next poll. If it sleeps, `request_and_check` requests announcements from the target and uses
-/// the credit granted earlier.
+/// queue checks `bit` at its next poll. If it sleeps, `request_and_check` requests announcements from the target and
+/// uses the credit granted earlier.
 #[inline]
 pub fn after_release<T: PendingWork>(
     side: &PendingLock<T>,
@@ -62,8 +62,9 @@ pub fn after_release<T: PendingWork>(
 
 #[cfg(all(test, loom))]
 mod tests {
-    //! These models were checked to fail without either fence of `request_credit` and `is_credit_requested`, without the check after
-    //! `request_credit`, without the fence of `keep`, and if only the owner of the send side calls `after_release`.
+    //! These models were checked to fail without either fence of `request_credit` and `is_credit_requested`, without
+    //! the check after `request_credit`, without the fence of `keep`, and if only the owner of the send side calls
+    //! `after_release`.
 
     use super::*;
     use crate::readiness::LEN_BYTES;

@@ -7,8 +7,8 @@
 //! heavy one. Both are hints: a wrong bit costs an empty poll, a wrong wake-up costs one driver iteration.
 //!
 //! Only completions raise an event. A producer that delivers other data (credit for a waiting request, a message that
-//! the receiver must match) requests service from the owner's service thread ([`Readiness::request_service`]). If the owner
-//! sleeps, the service thread processes the delivery, and the resulting completion raises the event.
+//! the receiver must match) requests service from the owner's service thread ([`Readiness::request_service`]). If the
+//! owner sleeps, the service thread processes the delivery, and the resulting completion raises the event.
 //! it if the owner sleeps; what that completes makes the event.
 
 use crate::SharedMem;
@@ -164,8 +164,8 @@ impl Readiness {
                 break;
             }
         }
-        // Pairs with the fence of `request_service`: a producer that still reads DELIVERED has set its bit before. (In the models
-        // the producer's fence is a full one.)
+        // Pairs with the fence of `request_service`: a producer that still reads DELIVERED has set its bit before. (In
+        // the models the producer's fence is a full one.)
         fence::heavy();
         let words = if cfg!(loom) { 1 } else { MAX_BITS / 64 };
         for index in 0..words {
@@ -252,8 +252,8 @@ impl Readiness {
     }
 
     /// Owner: clears the bits of all queue pairs that are not in `active`, and clears `active`. Sets a bit again if
-    /// `may_have_completions` reports that a producer has delivered something in the meantime. `cleared` is scratch space of
-    /// the same length.
+    /// `may_have_completions` reports that a producer has delivered something in the meantime. `cleared` is scratch
+    /// space of the same length.
     pub fn clear_idle(
         &self,
         active: &mut [u64],

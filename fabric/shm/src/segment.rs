@@ -1,6 +1,6 @@
-//! Mapped memory. It is allocated first, or reserved within a limit ([`MemoryReservation`]), so that no later access fails; or it
-//! is not accessed before it is allocated ([`Segment::create_sparse`]). Sealed memfds can be passed to another
-//! process and cannot be truncated while they are mapped.
+//! Mapped memory. It is allocated first, or reserved within a limit ([`MemoryReservation`]), so that no later access
+//! fails; or it is not accessed before it is allocated ([`Segment::create_sparse`]). Sealed memfds can be passed to
+//! another process and cannot be truncated while they are mapped.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -28,7 +28,8 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `len_bytes` of a file, shared, from `offset` on; a forked child gets a private copy instead. The bytes must
-    /// be allocated ([`allocate`]) or reserved ([`MemoryReservation`]) and stay so; otherwise an access terminates the process.
+    /// be allocated ([`allocate`]) or reserved ([`MemoryReservation`]) and stay so; otherwise an access terminates the
+    /// process.
     ///
     /// # Errors
     /// Returns an error if the system refuses the mapping.

@@ -115,8 +115,8 @@ impl<C: Counters> Deref for Block<C> {
         };
         let values_at = const { BlockLayout { counters: C::NAMES.len(), records: 0 }.values_at() };
         // SAFETY: `C` is `repr(C)` and consists of counters only (contract of `Counters`), which are atomics and valid
-        // for any bytes. The values are aligned by `BlockLayout::values_at`, and their memory is not freed before the block
-        // is dropped.
+        // for any bytes. The values are aligned by `BlockLayout::values_at`, and their memory is not freed before the
+        // block is dropped.
         unsafe { self.base.add(values_at).cast().as_ref() }
     }
 }

@@ -15,7 +15,8 @@ crate::counters! {
         sent_bytes,
         /// Bytes received through shared memory, or by a stream.
         received_bytes,
-        /// Times that a thread slept until bytes arrived through it; for a stream, times that a thread was about to sleep.
+        /// Times that a thread slept until bytes arrived through it; for a stream, times that a thread was about to
+        /// sleep.
         sleeps,
         /// Bytes sent by TCP, counted when the connection or its process ends.
         tcp_sent_bytes,

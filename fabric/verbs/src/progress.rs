@@ -62,8 +62,8 @@ impl WaitSet {
 
 /// Wake-up condition of a sleeping endpoint, polled by threads other than its driver thread (RR-Compound, algorithm 2).
 pub trait WakeProbe: Send + Sync {
-    /// Returns whether there may be work that arrived after the driver thread called [`Endpoint::arm_delegated`]. Costs a
-    /// few loads; may be called from any thread at any time.
+    /// Returns whether there may be work that arrived after the driver thread called [`Endpoint::arm_delegated`]. Costs
+    /// a few loads; may be called from any thread at any time.
     fn has_work(&self) -> bool;
 }
 

@@ -2,8 +2,8 @@
 //!
 //! While threads compete for the processors ([`crate::contention`]), a thread that polls takes the processor from its
 //! peer. It also uses up the time that the scheduler would otherwise give it at once when the peer replies. Strategies
-//! that poll before sleeping then sleep at once. Two strategies poll even so: [`WaitStrategy::Busy`], and [`WaitStrategy::Bpev`]
-//! with a time set by the user.
+//! that poll before sleeping then sleep at once. Two strategies poll even so: [`WaitStrategy::Busy`], and
+//! [`WaitStrategy::Bpev`] with a time set by the user.
 
 use farcall_link::WaitStrategy;
 
@@ -57,8 +57,8 @@ impl IdlePolicy {
         }
     }
 
-    /// Records an idle iteration that counts as `poll_weight` polls ([`farcall_verbs::Endpoint::poll_weight`]). Returns whether
-    /// the thread should sleep now (see [`crate::arm_then_poll`]).
+    /// Records an idle iteration that counts as `poll_weight` polls ([`farcall_verbs::Endpoint::poll_weight`]). Returns
+    /// whether the thread should sleep now (see [`crate::arm_then_poll`]).
     #[inline]
     pub fn was_idle(&mut self, poll_weight: u32) -> bool {
         if self.sleeps_under_contention() && self.is_contended() {

@@ -14,8 +14,8 @@ use rustix::io::Errno;
 /// Maximum number of descriptors that [`sleep_on`] waits for without allocating: a server thread has four.
 const FEW: usize = 8;
 
-/// Arms an idle endpoint and calls `progress` once more. [`Progress::Idle`] permits the thread to sleep on the wait set.
-/// [`Progress::Again`] does not: there is work, or the endpoint cannot be armed and must be polled.
+/// Arms an idle endpoint and calls `progress` once more. [`Progress::Idle`] permits the thread to sleep on the wait
+/// set. [`Progress::Again`] does not: there is work, or the endpoint cannot be armed and must be polled.
 pub fn arm_then_poll<E: Endpoint + ?Sized>(endpoint: &mut E, now: Nanos) -> Progress {
     match endpoint.arm() {
         Ok(()) => endpoint.progress(now),

@@ -105,8 +105,8 @@ impl<C: Clock> TokioDriver<C> {
         Poll::Pending
     }
 
-    /// Waits on the descriptors of an armed endpoint. Returns whether `context` will be woken and there is no work before
-    /// that.
+    /// Waits on the descriptors of an armed endpoint. Returns whether `context` will be woken and there is no work
+    /// before that.
     fn sleep<E: Endpoint + ?Sized>(
         &mut self,
         context: &mut Context<'_>,

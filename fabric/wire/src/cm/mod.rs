@@ -9,8 +9,8 @@
 //! - [`CommunicationIds`]: association of messages with a connection;
 //! - [`Exchange`]: retransmission, and detection of duplicates;
 //! - [`Connection`]: effect of each message, call and failure in each state;
-//! - [`RequestCapacity`], [`RequestRate`]: limits on the number and rate of a host's connection requests; [`host_network`]: the
-//!   addresses that count as one host;
+//! - [`RequestCapacity`], [`RequestRate`]: limits on the number and rate of a host's connection requests;
+//!   [`host_network`]: the addresses that count as one host;
 //! - [`place`]: names of sockets that represent an address and a port.
 
 mod admission;

@@ -1,9 +1,9 @@
 //! A queue pair: its settings, its state, and the handling of received packets.
 //!
 //! [`requester`] cuts a send request into packets. [`responder`] checks them in their order and places the payload.
-//! [`replies`] then performs the following steps in order (completions, READs, atomics, acknowledgements). [`responses`]
-//! handles the responses at the requester, and [`timers`] their absence. [`congestion`] notifies the peer of congestion
-//! and paces the queue pair. [`flush`] ends all requests.
+//! [`replies`] then performs the following steps in order (completions, READs, atomics, acknowledgements).
+//! [`responses`] handles the responses at the requester, and [`timers`] their absence. [`congestion`] notifies the peer
+//! of congestion and paces the queue pair. [`flush`] ends all requests.
 
 mod congestion;
 mod datagram;

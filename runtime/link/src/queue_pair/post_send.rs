@@ -89,10 +89,10 @@ impl QueuePair {
             chain.wrs[*at as usize].wr_id = send_wr_id(tag, self.posted + u64::from(*at) + 1);
         }
         // SAFETY: `RawQp::post_send` requires valid memory until the requests complete. The elements name attached
-        // regions (bounds checked when the chain was prepared; `Regions::are_attached` checked that they are still attached);
-        // `regions` and `deferred` keep them registered until then or until the queue pair is destroyed. `addresses`
-        // and `deferred` keep the address handles. A buffer that changes too early garbles the message but no other
-        // memory; callers avoid this by `is_done`.
+        // regions (bounds checked when the chain was prepared; `Regions::are_attached` checked that they are still
+        // attached); `regions` and `deferred` keep them registered until then or until the queue pair is destroyed.
+        // `addresses` and `deferred` keep the address handles. A buffer that changes too early garbles the message but
+        // no other memory; callers avoid this by `is_done`.
         let posted = unsafe { self.qp.post_send(&chain.wrs) };
         self.record_posted(posted, chain.wrs.len())
     }

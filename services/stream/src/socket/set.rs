@@ -14,9 +14,9 @@ use super::StreamSocket;
 
 /// Non-blocking sockets, and the information which of them may have work.
 ///
-/// With `WaitStrategy::Busy`, one thread polls all sockets in turn (BPTS). With `WaitStrategy::EventBatch`, it sleeps until an
-/// event occurs. With `WaitStrategy::Bpev`, it polls for a while and then sleeps; if the sockets have pollers, these wake
-/// it.
+/// With `WaitStrategy::Busy`, one thread polls all sockets in turn (BPTS). With `WaitStrategy::EventBatch`, it sleeps
+/// until an event occurs. With `WaitStrategy::Bpev`, it polls for a while and then sleeps; if the sockets have pollers,
+/// these wake it.
 pub struct StreamSet {
     waiting: WaitStrategy,
     idle_policy: IdlePolicy,
@@ -58,8 +58,8 @@ impl StreamSet {
     /// set.
     ///
     /// # Errors
-    /// Returns an error if the socket is not [`super::StreamOptions::pollable`]; in a set with `WaitStrategy::Busy`, also a
-    /// socket with `WaitStrategy::Busy` is accepted.
+    /// Returns an error if the socket is not [`super::StreamOptions::pollable`]; in a set with `WaitStrategy::Busy`,
+    /// also a socket with `WaitStrategy::Busy` is accepted.
     pub fn insert(&mut self, mut socket: StreamSocket) -> io::Result<usize> {
         let at = self.members.iter().position(Option::is_none).unwrap_or(self.members.len());
         socket.set_nonblocking(true)?;

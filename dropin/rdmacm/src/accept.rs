@@ -8,47 +8,50 @@ use farcall_wire::cm::{Connection, Reply, State, private_data};
 use crate::channel::complete;
 use crate::connect::{bytes_of, data_of, own_qp, params};
 use crate::device;
-use crate::errno::{Errno, answer, invalid};
-use crate::id::{self, IdObject};
+use crate::errno::{Errno, invalid, to_return_value};
+use crate::id::{self, CmIdObject};
 use crate::qp;
 use crate::service::connection_manager;
 use crate::symbols::export;
 
 /// # Safety
 /// The same as for `rdma_accept` (man page).
-unsafe fn serve(of: &IdObject, param: Option<&ConnParam>) -> Result<(), Errno> {
+unsafe fn serve(of: &CmIdObject, param: Option<&ConnParam>) -> Result<(), Errno> {
     // SAFETY: contract of this function: `param` is valid by `man rdma_accept`, and the program does not destroy the
     // endpoint's queue pair during the call.
     let (qp, data) = unsafe {
         let data = data_of(param, private_data::SIDR_REP_BYTES_MAX)?;
-        (own_qp(of, &of.own(), param)?.0, data)
+        (own_qp(of, &of.lock_state(), param)?.0, data)
     };
     connection_manager()?.step(of.token, |connection| connection.serve(qp.qp_num, UDP_QKEY, data).map(Some))
 }
 
 /// # Safety
 /// The same as for `rdma_accept` (man page).
-unsafe fn accept(of: &IdObject, param: Option<&ConnParam>) -> Result<(), Errno> {
-    require_asked(of)?;
+unsafe fn accept(of: &CmIdObject, param: Option<&ConnParam>) -> Result<(), Errno> {
+    require_request(of)?;
     let (reply, reads_in, reads_out) = {
-        let own = of.own();
-        let peer = own.peer()?;
+        let id_state = of.lock_state();
+        let peer = id_state.peer()?;
         let nic = device::device()?;
         // Without a value from the program: as many as the peer requests, limited to the device's maximum.
-        let said = |said: Option<u8>, wanted: u8| {
-            said.filter(|said| *said != AS_MANY_AS_POSSIBLE).unwrap_or(wanted).min(nic.max_rd_atomic)
+        let requested = |requested: Option<u8>, wanted: u8| {
+            requested
+                .filter(|requested| *requested != AS_MANY_AS_POSSIBLE)
+                .unwrap_or(wanted)
+                .min(nic.max_rd_atomic)
         };
-        let reads_in = said(param.map(|param| param.responder_resources), peer.reads_in);
-        let reads_out = said(param.map(|param| param.initiator_depth), peer.reads_out);
+        let reads_in = requested(param.map(|param| param.responder_resources), peer.reads_in);
+        let reads_out = requested(param.map(|param| param.initiator_depth), peer.reads_out);
         // SAFETY: contract of this function: `param` is valid by `man rdma_accept`, and the program does not destroy
         // the endpoint's queue pair during the call.
         let ((qp, srq), data) = unsafe {
             let data = data_of(param, private_data::REP_BYTES_MAX)?;
-            (own_qp(of, &own, param)?, data)
+            (own_qp(of, &id_state, param)?, data)
         };
         let params = params(param, reads_in, reads_out, srq);
         (
-            Reply { qp, ca_guid: nic.ca_guid, params, ece: own.local_ece, private_data: data },
+            Reply { qp, ca_guid: nic.ca_guid, params, ece: id_state.local_ece, private_data: data },
             reads_in,
             reads_out,
         )
@@ -59,7 +62,7 @@ unsafe fn accept(of: &IdObject, param: Option<&ConnParam>) -> Result<(), Errno> 
     connection_manager()?.step(of.token, |connection| connection.accept(reply).map(Some))
 }
 
-fn require_asked(of: &IdObject) -> Result<(), Errno> {
+fn require_request(of: &CmIdObject) -> Result<(), Errno> {
     let mut manager = connection_manager()?;
     match manager.end(of.token)?.connection.as_ref().map(Connection::state) {
         Some(State::ReqReceived) => Ok(()),
@@ -69,7 +72,7 @@ fn require_asked(of: &IdObject) -> Result<(), Errno> {
 
 /// # Safety
 /// `data` must point to `len` bytes.
-unsafe fn reject(of: &IdObject, data: *const c_void, len: u8) -> Result<(), Errno> {
+unsafe fn reject(of: &CmIdObject, data: *const c_void, len: u8) -> Result<(), Errno> {
     let max = if of.is_datagram() { private_data::SIDR_REP_BYTES_MAX } else { private_data::REJ_BYTES_MAX };
     // SAFETY: contract of this function: `data` has `len` bytes.
     let data = unsafe { bytes_of(data, len, max)? };
@@ -82,7 +85,7 @@ export! {
         fn rdma_accept(id: *mut CmId, param: *mut ConnParam) -> c_int {
             // SAFETY: contract of `rdma_accept` (man page): `id` is a live identifier of this library, and `param` is
             // null or valid.
-            answer(unsafe {
+            to_return_value(unsafe {
                 let of = id::object(id);
                 if of.is_datagram() {
                     serve(of, param.as_ref())
@@ -96,7 +99,7 @@ export! {
         fn rdma_reject(id: *mut CmId, private_data: *const c_void, len_bytes: u8) -> c_int {
             // SAFETY: contract of `rdma_reject` (man page): `id` is a live identifier, and `private_data` has
             // `len_bytes` bytes.
-            answer(unsafe { reject(id::object(id), private_data, len_bytes) })
+            to_return_value(unsafe { reject(id::object(id), private_data, len_bytes) })
         }
     }
     "RDMACM_1.3" {
@@ -105,7 +108,7 @@ export! {
         fn rdma_reject_ece(id: *mut CmId, private_data: *const c_void, len_bytes: u8) -> c_int {
             // SAFETY: contract of `rdma_reject` (man page): `id` is a live identifier, and `private_data` has
             // `len_bytes` bytes.
-            answer(unsafe { reject(id::object(id), private_data, len_bytes) })
+            to_return_value(unsafe { reject(id::object(id), private_data, len_bytes) })
         }
     }
 }

@@ -26,7 +26,7 @@ const SHOWN: [&str; 5] = [
 ];
 
 /// Returns whether the tree replaces a path.
-fn is_shown(path: &[u8]) -> bool {
+fn is_overlay_path(path: &[u8]) -> bool {
     SHOWN.iter().any(|redirected| match path.strip_prefix(redirected.as_bytes()) {
         Some(rest) => rest.is_empty() || (rest[0] == b'/' && stays_below(rest)),
         None => false,
@@ -69,7 +69,7 @@ unsafe fn redirected(path: *const c_char) -> Option<CString> {
     }
     // SAFETY: contract of this function: `path`, which is not null, is a C string.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-    if !is_shown(path) {
+    if !is_overlay_path(path) {
         return None;
     }
     let before = errno::get();
@@ -87,7 +87,7 @@ fn in_tree(path: &[u8]) -> Option<CString> {
 /// Returns the path at which the library itself finds a kernel file.
 pub fn place(path: PathBuf) -> PathBuf {
     let bytes = path.as_os_str().as_bytes();
-    match is_shown(bytes).then(|| in_tree(bytes)).flatten() {
+    match is_overlay_path(bytes).then(|| in_tree(bytes)).flatten() {
         Some(found) => PathBuf::from(OsStr::from_bytes(found.as_bytes())),
         None => path,
     }

@@ -19,14 +19,14 @@ const PROCESSES: usize = 1 << 7;
 const CONNECTIONS_MAX: usize = 4_096;
 const BYTES: usize = 32;
 /// Offset of the sections. The bytes before them indicate which sections are used.
-const PARTS_AT: usize = 4_096;
+const SECTIONS_AT: usize = 4_096;
 /// How long another process may take to read the section of its predecessor.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A connection whose peer must be notified of its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Noted {
+pub struct JournaledConnection {
     pub peer: Ipv6Addr,
     /// The communication IDs of both endpoints.
     pub local: u32,
@@ -35,7 +35,7 @@ pub struct Noted {
     pub qp_num: u32,
 }
 
-impl Noted {
+impl JournaledConnection {
     fn encode(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         bytes[..16].copy_from_slice(&self.peer.octets());
@@ -61,70 +61,71 @@ impl Noted {
 
 /// Position of a connection in the section of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place(usize);
+pub struct RecordIndex(usize);
 
 /// The journal, opened by the process with number `slot` among those that share the port.
-pub struct Connections {
+pub struct ConnectionJournal {
     file: File,
     slot: usize,
-    free: Vec<Place>,
+    free: Vec<RecordIndex>,
 }
 
-impl Connections {
+impl ConnectionJournal {
     /// Opens the journal. Also returns the records of the previous process with this slot, if it exited without
     /// removing them.
     ///
     /// # Errors
     /// Returns the kernel's error.
-    pub fn open(path: &Path, slot: u32) -> io::Result<(Self, Vec<(Place, Noted)>)> {
+    pub fn open(path: &Path, slot: u32) -> io::Result<(Self, Vec<(RecordIndex, JournaledConnection)>)> {
         let slot = slot as usize % PROCESSES;
         let mut this = Self { file: byte_lock::open(path)?, slot, free: Vec::new() };
         let began = Instant::now();
         while !this.lock(slot, libc::F_WRLCK)? {
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > LOCK_TIMEOUT {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             std::thread::sleep(PAUSE);
         }
         this.file.write_all_at(&[1], slot as u64)?;
-        let left = this.part(slot)?;
-        let places = (0..CONNECTIONS_MAX).rev().map(Place);
+        let left = this.section(slot)?;
+        let places = (0..CONNECTIONS_MAX).rev().map(RecordIndex);
         this.free = places.filter(|place| left.iter().all(|(left, _)| left != place)).collect();
         Ok((this, left))
     }
 
     /// Records a connection. Returns `None` if the section is full.
-    pub fn add(&mut self, noted: &Noted) -> Option<Place> {
+    pub fn add(&mut self, record: &JournaledConnection) -> Option<RecordIndex> {
         let place = self.free.pop()?;
-        self.write(place, &noted.encode());
+        self.write(place, &record.encode());
         Some(place)
     }
 
     /// Removes the record of a connection.
-    pub fn remove(&mut self, place: Place) {
+    pub fn remove(&mut self, place: RecordIndex) {
         self.write(place, &[0; BYTES]);
         self.free.push(place);
     }
 
-    fn write(&self, place: Place, bytes: &[u8; BYTES]) {
+    fn write(&self, place: RecordIndex, bytes: &[u8; BYTES]) {
         if let Err(error) = self.file.write_all_at(bytes, at(self.slot, place)) {
             tracing::warn!("connections with other hosts cannot be noted: {error}");
         }
     }
 
-    /// Returns the next exited process that left records, and the records. It is locked until [`Connections::forget`].
-    pub fn next_dead(&self) -> Option<(usize, Vec<Noted>)> {
+    /// Returns the next exited process that left records, and the records. It is locked until
+    /// [`ConnectionJournal::remove_process`].
+    pub fn next_dead_process(&self) -> Option<(usize, Vec<JournaledConnection>)> {
         let mut used = [0; PROCESSES];
         let len_bytes = self.file.read_at(&mut used, 0).ok()?;
         let others = (0..len_bytes).filter(|slot| used[*slot] == 1 && *slot != self.slot);
         let dead = others.into_iter().find(|slot| self.lock(*slot, libc::F_WRLCK).unwrap_or(false))?;
-        let left = self.part(dead).unwrap_or_default();
-        Some((dead, left.into_iter().map(|(_, noted)| noted).collect()))
+        let left = self.section(dead).unwrap_or_default();
+        Some((dead, left.into_iter().map(|(_, record)| record).collect()))
     }
 
     /// Removes the records of an exited process.
-    pub fn forget(&self, dead: usize) {
-        for (place, _) in self.part(dead).unwrap_or_default() {
+    pub fn remove_process(&self, dead: usize) {
+        for (place, _) in self.section(dead).unwrap_or_default() {
             let _ = self.file.write_all_at(&[0; BYTES], at(dead, place));
         }
         let _ = self.file.write_all_at(&[0], dead as u64);
@@ -133,12 +134,14 @@ impl Connections {
 
     /// Reads the records of a process. Another process of this user wrote them, and may have been killed while
     /// writing.
-    fn part(&self, slot: usize) -> io::Result<Vec<(Place, Noted)>> {
+    fn section(&self, slot: usize) -> io::Result<Vec<(RecordIndex, JournaledConnection)>> {
         let mut bytes = vec![0; CONNECTIONS_MAX * BYTES];
-        let len_bytes = self.file.read_at(&mut bytes, at(slot, Place(0)))?;
+        let len_bytes = self.file.read_at(&mut bytes, at(slot, RecordIndex(0)))?;
         let (records, _) = bytes[..len_bytes].as_chunks::<BYTES>();
-        let noted = records.iter().enumerate();
-        Ok(noted.filter_map(|(place, record)| Some((Place(place), Noted::decode(record)?))).collect())
+        let record = records.iter().enumerate();
+        Ok(record
+            .filter_map(|(place, record)| Some((RecordIndex(place), JournaledConnection::decode(record)?)))
+            .collect())
     }
 
     fn lock(&self, slot: usize, kind: libc::c_int) -> io::Result<bool> {
@@ -146,6 +149,6 @@ impl Connections {
     }
 }
 
-fn at(slot: usize, place: Place) -> u64 {
-    (PARTS_AT + (slot * CONNECTIONS_MAX + place.0) * BYTES) as u64
+fn at(slot: usize, place: RecordIndex) -> u64 {
+    (SECTIONS_AT + (slot * CONNECTIONS_MAX + place.0) * BYTES) as u64
 }
