@@ -100,16 +100,16 @@
 //! # Ok::<(), farcall_verbs::Error>(())
 //! ```
 
-mod arrivals;
+mod buffer_pool;
+mod combining_queue;
 mod config;
 mod grants;
-mod line;
 mod merging;
-mod pieces;
-mod planner;
 mod poller;
+mod post_scheduler;
 mod request;
 mod session;
+mod session_qp;
 mod sync;
 mod target;
 mod window;

@@ -7,13 +7,13 @@ use farcall_link::bootstrap::QpInfo;
 use farcall_link::{Connection, Nic, Region, RemoteRegion, Transport};
 use farcall_verbs::{Access, Error, Wc};
 
-use crate::arrivals::{Arrivals, Turn};
+use crate::combining_queue::{Arrivals, Turn};
 use crate::grants::Grants;
-use crate::line::{EndedWork, Line, Outcome};
 use crate::merging::{MergeQueue, Span, Work};
-use crate::planner::{Batch, Message, Planner};
 use crate::poller::SharedCq;
+use crate::post_scheduler::{Batch, Message, Planner};
 use crate::request::{AttachedRegion, Entry, Local};
+use crate::session_qp::{EndedWork, Line, Outcome};
 use crate::{
     Admission, Attached, Config, Counts, Direction, Done, Failure, Handler, Refusal, Refused, Request,
     SessionEnd,

@@ -15,24 +15,24 @@
 
 mod block_counters;
 mod cgroup;
-mod keeper;
-mod kept;
 mod loop_device;
-mod own_memory;
 mod pager;
+mod pager_memory;
 mod pages;
-mod place;
 mod preflight;
 mod program;
+mod resume_file;
+mod run_paths;
 mod status;
+mod supervisor;
 mod swap;
 mod undo;
 
 pub use cgroup::{Cgroup, Hierarchy};
-pub use keeper::{Ended, Paging, PagingError};
 pub use pager::{PagerError, serve};
-pub use place::{Config, Place, Ready, places};
 pub use preflight::{Obstacle, preflight, priority_now};
+pub use run_paths::{Config, Place, Ready, places};
 pub use status::{Flow, Latency, Status, status};
+pub use supervisor::{Ended, Paging, PagingError};
 pub use swap::{Area, areas, header as swap_header, swap_off, swap_on};
 pub use undo::{Undone, clean_up, undo};

@@ -20,9 +20,9 @@ use rustix::process::configure_io_flusher_behavior;
 use thiserror::Error;
 
 use crate::block_counters::{OfThread, REPLICAS, Replicas, tell};
-use crate::kept;
 use crate::pages::{Begun, Pages};
-use crate::place::{Place, Ready};
+use crate::resume_file;
+use crate::run_paths::{Place, Ready};
 use crate::undo::undo;
 
 /// Number of requests served concurrently: each waits for memory nodes.
@@ -71,8 +71,10 @@ pub fn serve(
 ) -> Result<(), PagerError> {
     let (_held, config) = place.join().map_err(of("cannot read what is to be paged"))?;
     stay_awake(config.may_stall)?;
-    let kept =
-        kept.map(|number| kept::open(place, number)).transpose().map_err(of("cannot open what is kept"))?;
+    let kept = kept
+        .map(|number| resume_file::open(place, number))
+        .transpose()
+        .map_err(of("cannot open what is kept"))?;
     let pages = Pages::open(&config, provider, kept)?;
     if pages.begin(&config)? == Begun::Before {
         ask_again(&device).map_err(of("cannot have the kernel ask again (Linux 6.9)"))?;

@@ -10,9 +10,9 @@ use farcall_memory::membership::{Directory, Joining, NODES_MAX};
 use farcall_memory::{ClientConfig, OpenError, PAGE_BYTES, RemoteMemory, SpaceStatus};
 use farcall_verbs::Provider;
 
-use crate::own_memory::OwnMemory;
 use crate::pager::{PagerError, of};
-use crate::place::Config;
+use crate::pager_memory::OwnMemory;
+use crate::run_paths::Config;
 use crate::swap::{header, is_header};
 
 /// Whether the memory has just become a swap area.

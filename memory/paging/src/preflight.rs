@@ -6,7 +6,7 @@ use std::io;
 use farcall_memory::PAGE_BYTES;
 
 use crate::cgroup::Hierarchy;
-use crate::place::{Config, leftovers};
+use crate::run_paths::{Config, leftovers};
 use crate::swap::{Area, PRIORITY_MAX, areas};
 
 /// Memory in bytes for the two processes, and for pages of other programs that are read back at the end.

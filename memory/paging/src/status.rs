@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::block_counters::{READS, REPLICAS, SESSIONS, TRANSFERS, WRITES};
 use crate::cgroup::Hierarchy;
 use crate::loop_device::device_over;
-use crate::place::{Config, Place};
+use crate::run_paths::{Config, Place};
 use crate::swap::areas;
 
 /// Latency of the kernel's requests in the pager. Quantiles are upper bounds of histogram buckets.

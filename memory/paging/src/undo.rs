@@ -11,7 +11,7 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use crate::cgroup::{Cgroup, Hierarchy};
 use crate::loop_device::device_over;
-use crate::place::{Place, leftovers};
+use crate::run_paths::{Place, leftovers};
 use crate::swap::{areas, swap_off};
 
 /// Maximum time until killed processes have exited while pages are served.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{Direction, Memory, Request, Span};
-use crate::pieces::Piece;
+use crate::buffer_pool::Piece;
 
 /// How requests are combined: the rows of the paper's table I.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

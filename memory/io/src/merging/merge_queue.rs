@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
-use super::coverage::Coverage;
+use super::in_flight_ranges::Coverage;
 use super::merge::{Candidate, Group, group};
 use super::{Combining, Direction, Memory, Request, Work, WorkLimits};
 use crate::Admission;
-use crate::pieces::Pieces;
+use crate::buffer_pool::Pieces;
 use crate::window::counted;
 
 /// Limits of a merge queue.
@@ -285,6 +285,6 @@ impl MergeQueue {
 }
 
 #[cfg(test)]
-mod counts_of_the_paper;
+mod paper_counts;
 #[cfg(test)]
-mod one_after_another;
+mod sequential_equivalence;

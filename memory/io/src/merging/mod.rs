@@ -11,17 +11,18 @@
 //! The paper has a merge queue for READs and one for WRITEs, and leaves it to the block layer above that none of them
 //! overlap. Here a read that overlaps a write before it must return what was written. With two queues and two threads
 //! that drain them the read could be posted first. Therefore all requests arrive through one
-//! [`Arrivals`](crate::arrivals::Arrivals) and wait in one order. READs and WRITEs are merged separately, and are
-//! posted with the same doorbell.
+//! [`Arrivals`](crate::combining_queue::Arrivals) and wait in one order. READs and WRITEs are merged separately, and
+//! are posted with the same doorbell.
 //!
 //! # Lock-free, or a short lock?
 //!
-//! Requests arrive through a lock-free queue ([`Arrivals`](crate::arrivals::Arrivals), checked by loom), since a thread
-//! that is preempted while it enqueues a request must not stop the others. Only the thread that holds the combiner role
-//! ([`Turn`](crate::arrivals::Turn)) accesses the merge queue. It holds the role only while it plans, and releases it
-//! before it copies and posts. Several threads can therefore post over several queue pairs at the same time.
+//! Requests arrive through a lock-free queue ([`Arrivals`](crate::combining_queue::Arrivals), checked by loom), since a
+//! thread that is preempted while it enqueues a request must not stop the others. Only the thread that holds the
+//! combiner role ([`Turn`](crate::combining_queue::Turn)) accesses the merge queue. It holds the role only while it
+//! plans, and releases it before it copies and posts. Several threads can therefore post over several queue pairs at
+//! the same time.
 
-mod coverage;
+mod in_flight_ranges;
 mod merge;
 mod merge_queue;
 mod span;

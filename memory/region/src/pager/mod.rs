@@ -28,11 +28,11 @@ use farcall_drive::WakeQueue;
 use farcall_memory::{MemoryEndpoint, PAGE_BYTES, Request, Work};
 use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, WaitSet};
 
-use crate::order::Order;
 use crate::paged_memory::PagedMemory;
+use crate::resident_fifo::Order;
+use crate::sequential_detector::Streams;
 use crate::staging::Staging;
 use crate::status::{FaultTimes, RegionCounts, RegionStatus};
-use crate::streams::Streams;
 use fault::Waiting;
 use fetch::Fetch;
 pub(crate) use save::{QUEUED_MAX, Saved, SavedQueue, Saving};

@@ -18,8 +18,8 @@ use farcall_verbs::Nanos;
 
 use super::PAGE_BYTES;
 use super::config::{ClientConfig, OpenError, VolumeConfig};
-use super::donor::CallFailed;
-use super::notes::{Layout, Placed, Table};
+use super::node_client::CallFailed;
+use super::volume_metadata::{Layout, Placed, Table};
 use crate::wire::{
     Kept, LeaseKey, Mark, NOTES_READ_BYTES_MAX, NOTES_WRITE_BYTES_MAX, Refusal, RefusalKind, Reply, Request,
     Room, VERSION, VolumeRef,

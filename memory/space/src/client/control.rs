@@ -8,7 +8,7 @@ use farcall_link::Waiting;
 use farcall_rpc::{CallError, Client, ClientOptions};
 use farcall_verbs::Provider;
 
-use super::donor::CallFailed;
+use super::node_client::CallFailed;
 use crate::wire::{METHOD, RefusalKind, Reply, Request};
 
 /// Timeout of a connection attempt, and of a call: longer than a busy machine needs, shorter than a lease term.

@@ -17,7 +17,7 @@ use super::config::{
 };
 use super::control;
 use super::counters::PublishedStatus;
-use super::donor::CallFailed;
+use super::node_client::CallFailed;
 
 /// Timeout of waiting for nodes: for the first one when opening, for all of them when closing.
 const NODES_MAX_WAIT: Duration = Duration::from_secs(5);

@@ -13,14 +13,14 @@
 //! - [`Joining`] adds nodes that register later to an open address space.
 
 mod directory;
+mod discovery;
 mod etcd;
-mod joining;
+mod periodic;
 mod record;
 mod registration;
-mod rounds;
 
 pub use directory::{Directory, ParseError};
+pub use discovery::Joining;
 pub use etcd::EtcdError;
-pub use joining::Joining;
 pub use record::{ForeignRecord, NODES_MAX, Record};
 pub use registration::Registration;

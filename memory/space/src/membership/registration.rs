@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::directory::Directory;
 use super::etcd::{Etcd, EtcdError, Lease};
+use super::periodic::Rounds;
 use super::record::Record;
-use super::rounds::Rounds;
 
 /// Term of the lease. A node that has exited without deregistering can be found for this time.
 const TERM: Duration = Duration::from_secs(10);

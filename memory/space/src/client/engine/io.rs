@@ -4,7 +4,7 @@ use bytes::Bytes;
 use farcall_io::{Buffer, Config, Direction, Done, Failure, Request};
 use farcall_verbs::Nanos;
 
-use super::noting::PIECES_MAX;
+use super::metadata::PIECES_MAX;
 use super::operation::Operation;
 use super::{BACKGROUND_MAX, Engine, Tag};
 use crate::client::PAGE_BYTES;

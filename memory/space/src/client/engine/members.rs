@@ -7,9 +7,9 @@
 use farcall_verbs::Nanos;
 
 use super::Engine;
-use super::newcomer::Newcomer;
+use super::joining_node::Newcomer;
 use crate::client::claim::quorum;
-use crate::client::donor::Call;
+use crate::client::node_client::Call;
 use crate::wire::Mark;
 
 /// Views that nodes may have.

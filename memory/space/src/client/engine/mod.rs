@@ -6,19 +6,19 @@
 //! repaired. Consecutive full pages that need no special treatment form a *run* instead: one I/O request for all of
 //! them.
 
-mod claimed;
+mod attach_volume;
 mod io;
-mod kept;
-mod links;
+mod joining_node;
+mod maintenance;
 mod members;
-mod newcomer;
-mod noting;
+mod metadata;
 mod operation;
 mod redundancy;
 mod requests;
+mod resume;
 mod runs;
 mod scrub;
-mod upkeep;
+mod sessions;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,13 +32,13 @@ use farcall_verbs::{Endpoint, Nanos, Next, WaitSet};
 use super::PAGE_BYTES;
 use super::buffers::Buffers;
 use super::config::{ClientConfig, Counts, Ended, IoError, OpenError, SpaceStatus};
-use super::donor::Donor;
 use super::extent::{Extent, Replica};
-use super::keep::Keep;
+use super::node_client::Donor;
 use super::pages::Sums;
+use super::recovery_file::Keep;
 use super::spill::SpillFile;
-use newcomer::CopyTag;
-use noting::Noting;
+use joining_node::CopyTag;
+use metadata::Noting;
 use operation::Operation;
 use redundancy::RedundancyReports;
 use requests::Requests;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use farcall_verbs::Nanos;
 
 use super::Engine;
-use crate::client::donor::Call;
 use crate::client::extent::{Extent, Replica};
+use crate::client::node_client::Call;
 use crate::wire::Redundancy;
 
 /// Minimum interval between two reports to one node: while slabs are copied, the number of them changes often.

@@ -7,13 +7,13 @@ use bytes::Bytes;
 use farcall_verbs::Nanos;
 
 use super::Engine;
-use super::noting::Noting;
+use super::metadata::Noting;
 use super::operation::{Aim, Operation};
 use super::runs::Ahead;
 use crate::client::PAGE_BYTES;
 use crate::client::config::{Ended, IoError, Refused, Request, Work};
 use crate::client::extent::Replica;
-use crate::client::keep::{End, Unfinished};
+use crate::client::recovery_file::{End, Unfinished};
 
 /// A request in progress.
 struct Pending {

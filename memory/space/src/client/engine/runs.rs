@@ -14,9 +14,9 @@ use bytes::Bytes;
 use farcall_io::{Buffer, Direction, Request};
 use farcall_verbs::Nanos;
 
+use super::maintenance::LATE_PERIOD;
 use super::operation::{Aim, Operation};
 use super::requests::Part;
-use super::upkeep::LATE_PERIOD;
 use super::{Engine, Tag};
 use crate::client::extent::{Home, Replica};
 use crate::client::{PAGE_BYTES, PIECE_PAGES};

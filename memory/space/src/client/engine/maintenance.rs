@@ -8,8 +8,8 @@ use super::operation::{Aim, Operation};
 use super::{Engine, LOOK_PERIOD};
 use crate::client::PAGE_BYTES;
 use crate::client::config::IoError;
-use crate::client::donor::{Call, Donor};
 use crate::client::extent::{Home, Replica, Standing};
+use crate::client::node_client::{Call, Donor};
 use crate::client::pages::Pages;
 
 /// Additional delay of maintenance while the only work is extents whose missing replicas could not be created.

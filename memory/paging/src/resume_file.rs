@@ -9,7 +9,7 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsmount, fsopen,
 };
 
-use crate::place::Place;
+use crate::run_paths::Place;
 
 /// Creates an unnamed file in memory that is never swapped: a pager that waited for it could wait for itself.
 ///

@@ -14,10 +14,10 @@ use std::ops::Range;
 use farcall_io::{Buffer, Direction, Request as Transfer};
 use farcall_verbs::Nanos;
 
-use super::noting::{PIECE_BYTES, Then};
+use super::metadata::{PIECE_BYTES, Then};
 use super::{Engine, Tag};
 use crate::client::claim::ClaimedNode;
-use crate::client::donor::Call;
+use crate::client::node_client::Call;
 use crate::wire::{Kept, Reply};
 
 /// Progress of the joining node.

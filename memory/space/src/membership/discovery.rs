@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::directory::Directory;
 use super::etcd::{Etcd, EtcdError};
-use super::rounds::Rounds;
+use super::periodic::Rounds;
 use crate::RemoteMemory;
 
 /// Interval between queries of etcd.

@@ -9,8 +9,8 @@ use farcall_verbs::Nanos;
 use super::io::session_config;
 use super::{Engine, Told};
 use crate::client::config::{OpenError, WINDOW_BYTES};
-use crate::client::donor::{Call, CallFailed, Donor, Lease, Link};
 use crate::client::extent::{Home, Replica};
+use crate::client::node_client::{Call, CallFailed, Donor, Lease, Link};
 use crate::wire::{Refusal, RefusalKind, Reply, Room};
 
 /// Delay before a call is repeated to a node whose earlier queue pairs are not quiesced.

@@ -3,12 +3,12 @@
 use farcall_link::{Nic, SplitMix64};
 use farcall_verbs::Nanos;
 
-use super::noting::{Copy, Noting};
+use super::metadata::{Copy, Noting};
 use super::{Engine, Sums};
 use crate::client::claim::{Claimed, ClaimedNode, Regranted, claim};
 use crate::client::config::{ClientConfig, OpenError, Takeover, VolumeConfig};
-use crate::client::donor::{Call, CallFailed, Lease};
 use crate::client::extent::{Home, Replica, Standing};
+use crate::client::node_client::{Call, CallFailed, Lease};
 use crate::wire::{Reply, Request};
 
 impl Engine {

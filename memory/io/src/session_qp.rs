@@ -11,7 +11,7 @@ use farcall_verbs::{Wc, WcStatus};
 
 use crate::grants::Grants;
 use crate::merging::{Direction, Work};
-use crate::planner::Batch;
+use crate::post_scheduler::Batch;
 use crate::request::{Entry, Local};
 
 /// A queue pair of a session.

@@ -11,10 +11,10 @@ use super::operation::{Aim, Operation};
 use super::requests::Part;
 use super::{Engine, Sums};
 use crate::client::config::{ClientConfig, OpenError};
-use crate::client::donor::{Call, Donor, Lease};
 use crate::client::extent::{Home, Replica, Standing};
-use crate::client::keep::{Keep, KeptNode, KeptReplica, Placement};
+use crate::client::node_client::{Call, Donor, Lease};
 use crate::client::pages::Pages;
+use crate::client::recovery_file::{Keep, KeptNode, KeptReplica, Placement};
 
 impl Engine {
     /// Returns the address space of the last process that used this file, which must have exited; a new one if the

@@ -19,11 +19,11 @@ use rustix::process::{Pid, Signal, configure_io_flusher_behavior, kill_process};
 use thiserror::Error;
 
 use crate::cgroup::{Cgroup, Hierarchy};
-use crate::kept;
 use crate::loop_device::LoopDevice;
-use crate::place::{Config, Held, Place, Ready};
 use crate::preflight::priority_now;
 use crate::program;
+use crate::resume_file;
+use crate::run_paths::{Config, Held, Place, Ready};
 use crate::swap::swap_on;
 use crate::undo::{abort, undo};
 
@@ -311,12 +311,12 @@ impl<P: FnMut(Option<i32>) -> Command> Commands<P> {
             return None;
         }
         self.has_begun = true;
-        Some((self.pager)(self.kept.as_ref().map(kept::number)))
+        Some((self.pager)(self.kept.as_ref().map(resume_file::number)))
     }
 }
 
 fn kept() -> Option<File> {
-    let kept = kept::create();
+    let kept = resume_file::create();
     kept.inspect_err(|error| tracing::info!("a pager that dies is not replaced here (Linux 6.9): {error}"))
         .ok()
 }

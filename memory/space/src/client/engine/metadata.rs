@@ -2,7 +2,8 @@
 //! it.
 //!
 //! A member that is unreachable for too long is removed by a new view ([`Mark`]). When it replies again, it joins like
-//! a new node (`newcomer.rs`). A client that has too few members left is *fenced*: another client may hold the volume.
+//! a new node (`joining_node.rs`). A client that has too few members left is *fenced*: another client may hold the
+//! volume.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,15 +12,15 @@ use farcall_io::{Buffer, Direction, Request};
 use farcall_link::RemoteRegion;
 use farcall_verbs::Nanos;
 
+use super::joining_node::Newcomer;
 use super::members::Marks;
-use super::newcomer::Newcomer;
 use super::operation::Operation;
 use super::{Engine, Tag};
 use crate::client::config::{IoError, Refused, VolumeConfig};
-use crate::client::donor::Call;
 use crate::client::extent::{Home, Replica};
 use crate::client::history::History;
-use crate::client::notes::{Entry, Layout, Placed, PlacedReplica};
+use crate::client::node_client::Call;
+use crate::client::volume_metadata::{Entry, Layout, Placed, PlacedReplica};
 use crate::wire::{Mark, Request as Asked};
 
 /// Length in bytes of the chunks in which metadata is sent to a node.
