@@ -27,7 +27,7 @@ fn drain(queue: &mut MergeQueue) {
     while queue.next(16, &mut doorbell) {
         ended.append(&mut doorbell.work);
     }
-    ended.iter().for_each(|work| queue.ended(work));
+    ended.iter().for_each(|work| queue.on_work_ended(work));
 }
 
 /// Checks the numbers of work requests and doorbells under each kind of combining. The pages of a group accumulate
@@ -44,7 +44,7 @@ fn check(groups: &[&[u64]], direction: Direction, wanted: [(Combining, u64, u64)
         assert_eq!(counts.read_work + counts.write_work, work, "{combining:?}: {groups:?}");
         assert_eq!(counts.doorbells, doorbells, "{combining:?}: {groups:?}");
         assert_eq!((counts.merged, counts.chained), (requests - work, work - doorbells));
-        assert_eq!((queue.held(), queue.in_flight(), queue.in_flight_bytes()), (0, 0, 0));
+        assert_eq!((queue.waiting(), queue.in_flight(), queue.in_flight_bytes()), (0, 0, 0));
     }
 }
 
@@ -153,10 +153,10 @@ fn what_the_window_holds_back_merges() {
         assert!(!queue.next(16, &mut nothing));
     }
     assert_eq!(queue.counts().window_stalls, 8);
-    doorbell.work.iter().for_each(|work| queue.ended(work));
+    doorbell.work.iter().for_each(|work| queue.on_work_ended(work));
     assert!(queue.next(16, &mut doorbell));
-    assert_eq!((doorbell.work.len(), doorbell.members.len(), queue.held()), (1, 4, 4));
-    doorbell.work.iter().for_each(|work| queue.ended(work));
+    assert_eq!((doorbell.work.len(), doorbell.members.len(), queue.waiting()), (1, 4, 4));
+    doorbell.work.iter().for_each(|work| queue.on_work_ended(work));
     drain(&mut queue);
     assert_eq!((queue.counts().write_work, queue.counts().merged), (6, 6));
 }
@@ -173,9 +173,9 @@ fn keeps_order_at_the_window_without_starvation() {
     push(&mut queue, Direction::Read, 50);
     let mut second = Doorbell::default();
     assert!(!queue.next(16, &mut second));
-    queue.ended(&doorbell.work[0]);
+    queue.on_work_ended(&doorbell.work[0]);
     assert!(queue.next(16, &mut second));
-    assert_eq!((second.work.len(), second.members[0].id, queue.held()), (1, 99, 1));
+    assert_eq!((second.work.len(), second.members[0].id, queue.waiting()), (1, 99, 1));
 }
 
 #[test]
@@ -239,10 +239,10 @@ fn what_the_pool_has_no_room_for_waits_until_something_ends() {
     assert_eq!(doorbell.work.len(), 1);
     assert_eq!((doorbell.members.len(), queue.counts().pool_stalls), (4, 1));
     assert!(!queue.next(16, &mut Doorbell::default()));
-    queue.ended(&doorbell.work[0]);
+    queue.on_work_ended(&doorbell.work[0]);
     drain(&mut queue);
     drain(&mut queue);
-    assert_eq!((queue.held(), queue.counts().write_work), (0, 3));
+    assert_eq!((queue.waiting(), queue.counts().write_work), (0, 3));
 }
 
 #[test]

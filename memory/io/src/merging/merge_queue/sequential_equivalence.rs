@@ -121,17 +121,17 @@ proptest! {
                 } else if !device.under_way.is_empty()
                     && let Some(work) = device.step(*choice)
                 {
-                    queue.ended(&work);
+                    queue.on_work_ended(&work);
                 }
             }
         }
         // All work ends: whenever nothing is in flight, something can be posted.
-        while queue.held() > 0 || !device.under_way.is_empty() {
+        while queue.waiting() > 0 || !device.under_way.is_empty() {
             let posted = post(&mut queue, 4, &mut device)?;
-            prop_assert!(posted || !device.under_way.is_empty(), "{} requests wait for nothing", queue.held());
+            prop_assert!(posted || !device.under_way.is_empty(), "{} requests wait for nothing", queue.waiting());
             while !device.under_way.is_empty() {
                 if let Some(work) = device.step(device.under_way.len() * 31 + 5) {
-                    queue.ended(&work);
+                    queue.on_work_ended(&work);
                 }
             }
         }
@@ -190,10 +190,10 @@ fn delays_a_read_only_behind_an_overlapping_write() {
     assert_eq!(ids(&doorbell), [0, 2]);
     let first = doorbell.work.clone();
     assert!(!queue.next(8, &mut doorbell));
-    queue.ended(&first[0]);
+    queue.on_work_ended(&first[0]);
     assert!(queue.next(8, &mut doorbell));
     assert_eq!(ids(&doorbell), [1]);
-    queue.ended(&doorbell.work[0].clone());
+    queue.on_work_ended(&doorbell.work[0].clone());
     assert!(queue.next(8, &mut doorbell));
     assert_eq!((ids(&doorbell), queue.counts().overlapping), (vec![3], 2));
 }

@@ -1,7 +1,7 @@
 //! Reads and writes of single pages of replicas.
 
 use bytes::Bytes;
-use farcall_io::{Buffer, Config, Direction, Done, Failure, Request};
+use farcall_io::{Buffer, Config, Direction, Request, TransferCompletion, TransferFailure};
 use farcall_verbs::Nanos;
 
 use super::metadata::PIECES_MAX;
@@ -83,8 +83,8 @@ impl Engine {
     }
 
     /// Handles the completion of an I/O request.
-    pub(super) fn io_ended(&mut self, done: Done<Tag>, now: Nanos) {
-        let Done { context, buffer, result } = done;
+    pub(super) fn io_ended(&mut self, done: TransferCompletion<Tag>, now: Nanos) {
+        let TransferCompletion { context, buffer, result } = done;
         match context {
             Tag::Page(tag) => {
                 let result = result.map_err(|failure| self.replica_failed(tag.replica, &failure, now));
@@ -109,7 +109,7 @@ impl Engine {
     }
 
     /// Handles a failed I/O request with a replica.
-    fn replica_failed(&mut self, replica: u32, failure: &Failure, now: Nanos) {
+    fn replica_failed(&mut self, replica: u32, failure: &TransferFailure, now: Nanos) {
         let mut donors = self.extents.iter().filter_map(|extent| extent.replica(replica)?.donor());
         let donor = donors.next();
         self.session_failed(donor, failure.to_string(), now);

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use farcall_io::{Done, Handler, Poller, PollerConfig};
+use farcall_io::{Handler, Poller, PollerConfig, TransferCompletion};
 use farcall_link::{Nic, SplitMix64};
 use farcall_verbs::{Endpoint, Nanos, Next, WaitSet};
 
@@ -68,19 +68,19 @@ pub(super) struct PageTag {
 
 /// Queue of completed I/O requests, until the engine takes them.
 #[derive(Clone, Default)]
-pub(super) struct Told(Arc<Mutex<Vec<Done<Tag>>>>);
+pub(super) struct Told(Arc<Mutex<Vec<TransferCompletion<Tag>>>>);
 
 impl Handler for Told {
     type Context = Tag;
 
-    fn done(&self, done: Done<Tag>) {
+    fn on_completion(&self, completion: TransferCompletion<Tag>) {
         // The vector is consistent after a panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(done);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(completion);
     }
 }
 
 impl Told {
-    fn take(&self) -> Vec<Done<Tag>> {
+    fn take(&self) -> Vec<TransferCompletion<Tag>> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
