@@ -81,7 +81,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_never_overlap_and_all_comes_back(
+        fn allocates_disjoint_slices_and_recovers_all_space(
             steps in prop::collection::vec((1..3000_usize, any::<u8>()), 1..80)
         ) {
             let mut pool = BufferPool::new(16 << 10);
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "not given out")]
-    fn a_piece_does_not_come_back_twice() {
+    fn rejects_freeing_a_slice_twice() {
         let mut pool = BufferPool::new(1024);
         let slice = pool.allocate(100).unwrap();
         pool.free_slice(slice);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_taken_from_an_empty_pool() {
+    fn allocates_nothing_from_an_empty_pool() {
         let mut pool = BufferPool::new(63);
         assert_eq!((pool.allocate(1), pool.allocate(0)), (None, Some(PoolSlice::default())));
         pool.free_slice(PoolSlice::default());

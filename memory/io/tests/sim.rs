@@ -119,7 +119,7 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 }
 
 #[test]
-fn every_byte_is_right_over_a_bad_network() {
+fn transfers_correct_bytes_over_a_faulty_network() {
     for seed in seeds(40) {
         println!("FARCALL_SIM_FIRST={seed}");
         let mut run = run(seed);

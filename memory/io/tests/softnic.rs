@@ -49,7 +49,7 @@ impl Admission for Gate {
 }
 
 #[test]
-fn every_byte_is_as_if_requests_went_one_after_another() {
+fn returns_bytes_of_sequential_execution() {
     let all = [Combining::Single, Combining::Doorbell, Combining::Merge, Combining::MergeAndChain];
     for (seed, combining) in (0..).zip(all.into_iter().cycle().take(24)) {
         println!("seed {seed}, {combining:?}");
@@ -77,7 +77,7 @@ fn every_byte_is_as_if_requests_went_one_after_another() {
 }
 
 #[test]
-fn requests_that_stack_up_go_as_few_work_requests() {
+fn merges_accumulated_requests() {
     let nic = nic();
     let gate = Gate::default();
     let mut ends = ends(&nic, SMALL, gate.clone());
@@ -107,7 +107,7 @@ fn requests_that_stack_up_go_as_few_work_requests() {
 }
 
 #[test]
-fn a_failed_work_request_fails_exactly_its_requests() {
+fn fails_only_requests_of_a_failed_work_request() {
     let nic = nic();
     let gate = Gate::default();
     let config = Config { connections: 1, ..SMALL };
@@ -226,7 +226,7 @@ fn completes_all_requests_when_a_session_is_closed() {
 }
 
 #[test]
-fn impossible_requests_come_back_with_the_reason() {
+fn returns_invalid_requests_with_the_reason() {
     let nic = nic();
     let mut ends = ends(&nic, SMALL, Gate::default());
     let other = support::ends(&nic, SMALL, Window::OPEN);
@@ -260,7 +260,7 @@ fn impossible_requests_come_back_with_the_reason() {
 }
 
 #[test]
-fn memory_that_others_read_is_written_and_comes_back() {
+fn writes_shared_memory_and_returns_it() {
     let nic = nic();
     let mut ends = ends(&nic, SMALL, window(16 << 10));
     let all = Bytes::from((0..1_000_u32).map(|at| at as u8).collect::<Vec<u8>>());
@@ -281,7 +281,7 @@ fn memory_that_others_read_is_written_and_comes_back() {
 }
 
 #[test]
-fn sessions_share_a_poller_and_end_each_for_itself() {
+fn ends_sessions_of_one_poller_independently() {
     let nic = nic();
     let mut poller = Poller::new(&nic, PollerConfig::default()).unwrap();
     let mut sessions = Vec::new();
@@ -329,7 +329,7 @@ fn sessions_share_a_poller_and_end_each_for_itself() {
 }
 
 #[test]
-fn threads_share_a_session_under_every_way_of_waiting() {
+fn shares_a_session_under_every_wait_strategy() {
     const THREADS: usize = 4;
     const EACH: usize = 400;
     for waiting in

@@ -44,7 +44,7 @@ struct Configuration {
 /// A loop device over a file, with direct I/O. The kernel releases it when it is neither open nor in use.
 pub struct LoopDevice {
     path: PathBuf,
-    _held: File,
+    _lock: File,
 }
 
 impl LoopDevice {
@@ -60,7 +60,7 @@ impl LoopDevice {
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let device = OpenOptions::new().read(true).write(true).open(&path)?;
             match configure(&device, file) {
-                Ok(()) => return Ok(Self { path, _held: device }),
+                Ok(()) => return Ok(Self { path, _lock: device }),
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
                 Err(error) => return Err(error),
             }

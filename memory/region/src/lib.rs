@@ -5,7 +5,7 @@
 //!   access.
 //! * [`Handle`]: hints, snapshots, counters.
 //! * [`Preflight`]: tests which features work on this machine.
-//! * [`BareFaults`]: the local baseline for measurements.
+//! * [`LocalFaultBaseline`]: the local baseline for measurements.
 //!
 //! Page faults are reported through the kernel's userfaultfd and resolved by one thread, the pager. It sleeps while
 //! there are none.
@@ -35,7 +35,7 @@ mod staging;
 mod status;
 mod uffd;
 
-pub use local_baseline::BareFaults;
+pub use local_baseline::LocalFaultBaseline;
 pub use preflight::Preflight;
 pub use region::{Handle, RegionConfig, RegionError, RemoteRegion};
 pub use snapshot::{SnapshotError, read_snapshot};

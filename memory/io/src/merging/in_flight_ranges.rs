@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_share_and_writers_do_not() {
+    fn detects_conflicts_of_readers_and_writers() {
         let mut coverage = InFlightRanges::default();
         coverage.add(Direction::Read, span(10, 10));
         assert!(!coverage.conflicts(Direction::Read, &span(0, 100)));
@@ -141,7 +141,7 @@ mod tests {
     proptest! {
         /// Compares it with a list that is searched linearly.
         #[test]
-        fn it_says_what_a_list_says(steps in prop::collection::vec((spans(), any::<u8>()), 1..60)) {
+        fn matches_a_linear_list(steps in prop::collection::vec((spans(), any::<u8>()), 1..60)) {
             let mut coverage = InFlightRanges::default();
             let mut list: Vec<(Direction, Span)> = Vec::new();
             for ((direction, span), choice) in steps {

@@ -45,15 +45,15 @@ mod spill;
 mod volume_metadata;
 
 /// Maximum number of pages of one part of a long request: 1 MiB.
-const PIECE_PAGES: usize = 256;
+const PART_PAGES: usize = 256;
 
 pub use config::{
-    ClientConfig, Counts, DonorStatus, Ended, IoError, LinkStatus, OpenError, PAGE_BYTES, Refused, Request,
-    SpaceStatus, Takeover, VolumeConfig, WINDOW_BYTES, Work,
+    ClientConfig, CompletedRequest, Counts, IoError, LinkStatus, MemoryNodeStatus, OpenError, PAGE_BYTES,
+    Request, SpaceStatus, SubmitError, Takeover, VolumeConfig, WINDOW_BYTES, Work,
 };
 pub use control::call_node;
 pub use endpoint::MemoryEndpoint;
 pub use engine::Engine;
-pub use history::MarkHistory;
-pub use node_client::CallFailed;
+pub use history::ViewHistory;
+pub use node_client::NodeCallError;
 pub use remote::RemoteMemory;

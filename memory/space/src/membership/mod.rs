@@ -10,7 +10,7 @@
 //!
 //! - [`Directory`] names the keys of a cluster in etcd: `etcd://HOST:PORT,.../CLUSTER`.
 //! - [`Registration`] keeps a node registered.
-//! - [`Joining`] adds nodes that register later to an open address space.
+//! - [`NodeDiscovery`] adds nodes that register later to an open address space.
 
 mod directory;
 mod discovery;
@@ -20,7 +20,7 @@ mod record;
 mod registration;
 
 pub use directory::{Directory, ParseError};
-pub use discovery::Joining;
+pub use discovery::NodeDiscovery;
 pub use etcd::EtcdError;
-pub use record::{ForeignRecord, NODES_MAX, Record};
+pub use record::{NODES_MAX, Record, UnknownRecord};
 pub use registration::Registration;

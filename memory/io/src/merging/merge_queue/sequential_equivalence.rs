@@ -149,7 +149,7 @@ proptest! {
 
     /// The result of table I for every load: chaining saves no work request.
     #[test]
-    fn merging_saves_as_much_with_chaining_as_without(
+    fn merges_equally_with_and_without_chaining(
         pages in Just((0..60_u64).collect::<Vec<_>>()).prop_shuffle(), count in 1..60_usize
     ) {
         let work = |combining| {

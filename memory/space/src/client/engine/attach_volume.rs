@@ -3,12 +3,12 @@
 use farcall_link::{Nic, SplitMix64};
 use farcall_verbs::Nanos;
 
-use super::metadata::{Copy, Noting};
-use super::{Engine, Sums};
-use crate::client::claim::{Claimed, ClaimedNode, Regranted, claim};
+use super::metadata::{MetadataCopy, MetadataReplication};
+use super::{Engine, PageChecksums};
+use crate::client::claim::{ClaimedNode, ClaimedVolume, ReattachedSlab, claim};
 use crate::client::config::{ClientConfig, OpenError, Takeover, VolumeConfig};
-use crate::client::extent::{Home, Replica, Standing};
-use crate::client::node_client::{Call, CallFailed, Lease};
+use crate::client::extent::{Replica, ReplicaLocation, ReplicaState};
+use crate::client::node_client::{Call, Lease, NodeCallError};
 use crate::wire::{Reply, Request};
 
 impl Engine {
@@ -25,7 +25,7 @@ impl Engine {
         nic: &Nic,
         config: ClientConfig,
         volume: &VolumeConfig,
-        call: impl FnMut(usize, &Request) -> Result<Reply, CallFailed>,
+        call: impl FnMut(usize, &Request) -> Result<Reply, NodeCallError>,
         now: impl Fn() -> Nanos,
     ) -> Result<(Self, Takeover), OpenError> {
         if config.spill.is_some() {
@@ -34,92 +34,105 @@ impl Engine {
         config.check()?;
         let mut rng = SplitMix64::new(u64::from_le_bytes(nic.entropy.bytes()?));
         let claimed = claim(&config, volume, &mut rng, call, &now)?;
-        let is_new = claimed.notes.is_empty();
-        let users = claimed.notes.iter().map(|notes| claimed.layout.read_user(notes).to_vec());
-        let has_it = |(at, address): (usize, &String)| claimed.nodes[at].as_ref().map(|_| address.clone());
+        let is_new = claimed.metadata.is_empty();
+        let user_metadata =
+            claimed.metadata.iter().map(|metadata| claimed.layout.read_user(metadata).to_vec());
+        let granted_address =
+            |(index, address): (usize, &String)| claimed.nodes[index].as_ref().map(|_| address.clone());
         let takeover = Takeover {
-            epoch: claimed.mark.epoch,
+            epoch: claimed.view.epoch,
             is_new,
             missing: claimed.missing.clone(),
-            nodes: config.nodes.iter().enumerate().filter_map(has_it).collect(),
-            notes: users.collect(),
+            nodes: config.nodes.iter().enumerate().filter_map(granted_address).collect(),
+            metadata: user_metadata.collect(),
         };
         let mut engine = Self::new(nic, config)?;
         engine.seed = volume.seed();
-        engine.sums = Sums::new(engine.seed);
-        engine.go_on(claimed, volume, now())?;
+        engine.checksums = PageChecksums::new(engine.seed);
+        engine.attach_volume(claimed, volume, now())?;
         Ok((engine, takeover))
     }
 
-    fn go_on(&mut self, claimed: Claimed, volume: &VolumeConfig, now: Nanos) -> Result<(), OpenError> {
-        let Claimed { nodes, mark, layout, placed, replicas, table, .. } = claimed;
+    fn attach_volume(
+        &mut self,
+        claimed: ClaimedVolume,
+        volume: &VolumeConfig,
+        now: Nanos,
+    ) -> Result<(), OpenError> {
+        let ClaimedVolume { nodes, view, layout, placement, replicas, table, .. } = claimed;
         let (mut copies, mut generation) = (Vec::new(), 0);
-        if let Some((newest, placed)) = placed {
+        if let Some((newest, placement)) = placement {
             generation = newest;
-            (self.last_serial, self.last_slab) = (placed.last_serial, placed.last_slab);
+            (self.last_serial, self.last_slab) = (placement.last_serial, placement.last_slab);
         }
-        for (at, node) in nodes.into_iter().enumerate() {
+        for (index, node) in nodes.into_iter().enumerate() {
             // Conservative bound: it must not exceed the expiry at the node. Renewal is due immediately.
             copies.push(node.map(|node| {
                 let until = now + node.term / 2;
-                self.begin_with(at, node, until, now)
+                self.attach_node(index, node, until, now)
             }));
-            if copies[at].is_none() {
-                self.donors[at].is_out = true;
-                self.donors[at].problem = Some("it did not grant the volume".to_owned());
+            if copies[index].is_none() {
+                self.nodes[index].is_non_member = true;
+                self.nodes[index].problem = Some("it did not grant the volume".to_owned());
             }
         }
-        for Regranted { extent, donor, slab, region } in replicas {
+        for ReattachedSlab { extent, node, slab, region } in replicas {
             self.last_serial += 1;
-            let home = Home::Node { donor, slab, region, grant: None };
-            let replica = Replica { serial: self.last_serial, home, standing: Standing::InSync };
+            let location = ReplicaLocation::Node { node, slab, region, grant: None };
+            let replica = Replica { serial: self.last_serial, location, state: ReplicaState::InSync };
             let extent = self.extents.get_mut(extent);
-            extent.ok_or_else(|| OpenError::Kept("it is damaged".to_owned()))?.replicas.push(replica);
+            extent.ok_or_else(|| OpenError::Saved("it is damaged".to_owned()))?.replicas.push(replica);
         }
-        for (page, (newest, before)) in table {
-            let (extent, at) = self.place(page);
-            let zeros = self.sums.of_zeros(page);
+        for (page, (newest, previous)) in table {
+            let (extent, index) = self.locate(page);
+            let zeros = self.checksums.zeros_checksum(page);
             let pages = self.pages_of(extent);
-            pages.found(at, newest.sum, newest.generation);
+            pages.restore_entry(index, newest.sum, newest.generation);
             // The newest entry is a write intent. The page holds the bytes of that write or of the previous entry
             // (zeros if there is none).
-            pages.unsettle(at, before.map_or(zeros, |before| before.sum));
+            pages.mark_uncertain(index, previous.map_or(zeros, |previous| previous.sum));
             self.extents[extent].is_touched = true;
         }
         for extent in &mut self.extents {
             extent.is_touched |= !extent.replicas.is_empty();
         }
-        self.noting = Some(Noting::new(volume.clone(), layout, copies, mark, generation));
-        self.is_placement_new = true;
+        self.metadata = Some(MetadataReplication::new(volume.clone(), layout, copies, view, generation));
+        self.placement_dirty = true;
         Ok(())
     }
 
     /// Adopts the lease and capacity of a node that has granted its part of the volume, and returns the node's copy of
     /// the metadata. Slabs of replicas that are away are requested again, the others are returned. The lease is valid
     /// until `until`.
-    pub(super) fn begin_with(&mut self, at: usize, node: ClaimedNode, until: Nanos, now: Nanos) -> Copy {
-        let donor = &mut self.donors[at];
-        donor.begin_lease(Lease { key: node.lease, term: node.term, until });
-        donor.room = node.room;
-        donor.down_since = Some(now);
+    pub(super) fn attach_node(
+        &mut self,
+        index: usize,
+        claimed: ClaimedNode,
+        until: Nanos,
+        now: Nanos,
+    ) -> MetadataCopy {
+        let client = &mut self.nodes[index];
+        client.begin_lease(Lease { key: claimed.lease, term: claimed.term, until });
+        client.room = claimed.room;
+        client.disconnected_since = Some(now);
         // The node grants again the slabs of replicas that only it has. If it was restarted, these are lost.
-        let mut left = node.slabs.clone();
+        let mut unwanted = claimed.slabs.clone();
         for (number, extent) in self.extents.iter_mut().enumerate() {
-            let is_gone = |replica: &Replica| matches!(replica.home, Home::Away { donor, slab } if donor == at && !node.slabs.contains(&slab));
+            let is_lost = |replica: &Replica| matches!(replica.location, ReplicaLocation::Away { node, slab } if node == index && !claimed.slabs.contains(&slab));
             let count = extent.replicas.len();
-            extent.replicas.retain(|replica| !is_gone(replica));
-            self.is_placement_new |= extent.replicas.len() < count;
-            let again = node.slabs.iter().filter(|slab| extent.away_mut(at, **slab).is_some());
-            for slab in again.copied().collect::<Vec<_>>() {
-                left.remove(&slab);
-                donor.calls.push_back(Call::Grant { extent: number, slab });
+            extent.replicas.retain(|replica| !is_lost(replica));
+            self.placement_dirty |= extent.replicas.len() < count;
+            let wanted = claimed.slabs.iter().filter(|slab| extent.away_mut(index, **slab).is_some());
+            for slab in wanted.copied().collect::<Vec<_>>() {
+                unwanted.remove(&slab);
+                client.calls.push_back(Call::Grant { extent: number, slab });
             }
             if extent.replicas.len() < count {
-                self.leaving.extend(extent.take_unfilled());
+                self.releasing.extend(extent.take_if_none_in_sync());
             }
         }
-        donor.calls.extend(left.into_iter().map(|slab| Call::Return { slab }));
-        self.last_slab = self.last_slab.max(node.slabs.last().copied().unwrap_or(0));
-        Copy { node: node.node, region: node.notes, grant: None }
+        client.calls.extend(unwanted.into_iter().map(|slab| Call::Return { slab }));
+        self.last_slab = self.last_slab.max(claimed.slabs.last().copied().unwrap_or(0));
+        MetadataCopy { node: claimed.node, region: claimed.metadata, grant: None }
     }
 }

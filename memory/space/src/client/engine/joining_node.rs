@@ -14,76 +14,76 @@ use std::ops::Range;
 use farcall_io::{Buffer, Direction, Request as Transfer};
 use farcall_verbs::Nanos;
 
-use super::metadata::{PIECE_BYTES, Then};
+use super::metadata::{CHUNK_BYTES, OnCommit};
 use super::{Engine, Tag};
 use crate::client::claim::ClaimedNode;
 use crate::client::node_client::Call;
-use crate::wire::{Kept, Reply};
+use crate::wire::{Reply, StoredVolume};
 
 /// Progress of the joining node.
 #[derive(Debug)]
-enum Step {
+enum JoinStep {
     /// The client queries the node's state, and then claims its part.
     Claiming,
     /// The session with it is being opened.
     Claimed,
     /// It has the metadata before offset `from`. The chunk there is in flight, or waits for overlapping writes.
-    Copying { from: u64, is_under_way: bool },
+    Copying { from: u64, is_in_flight: bool },
     /// The view that includes it is being stored.
-    Marking,
+    Proposing,
 }
 
 /// A chunk of metadata that is copied to the joining node.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::client) struct CopyTag {
+pub(in crate::client) struct ChunkTag {
     attempt: u32,
     at: u64,
     is_read: bool,
 }
 
-pub(super) struct Newcomer {
+pub(super) struct JoiningNode {
     node: usize,
     /// Distinguishes the node from earlier ones, whose chunks are ignored.
     attempt: u32,
-    step: Step,
+    step: JoinStep,
     /// Writes that overlap the chunk in flight.
-    held: Vec<(u64, Vec<u8>, Then)>,
+    deferred_writes: Vec<(u64, Vec<u8>, OnCommit)>,
 }
 
-impl Newcomer {
+impl JoiningNode {
     pub const fn node(&self) -> usize {
         self.node
     }
 
     /// Returns the node if the next view must include it.
-    pub fn to_be_member(&self) -> Option<usize> {
-        matches!(self.step, Step::Marking).then_some(self.node)
+    pub fn ready_to_join(&self) -> Option<usize> {
+        matches!(self.step, JoinStep::Proposing).then_some(self.node)
     }
 
     /// Returns the node if metadata writes at this offset must also be sent to it.
-    pub fn takes(&self, at: u64) -> Option<usize> {
+    pub fn receives_writes_at(&self, at: u64) -> Option<usize> {
         match self.step {
-            Step::Claiming | Step::Claimed => None,
-            Step::Copying { from, .. } => (at < from).then_some(self.node),
-            Step::Marking => Some(self.node),
+            JoinStep::Claiming | JoinStep::Claimed => None,
+            JoinStep::Copying { from, .. } => (at < from).then_some(self.node),
+            JoinStep::Proposing => Some(self.node),
         }
     }
 
     /// Holds a write that overlaps the chunk in flight. Returns any other write.
-    pub fn hold(&mut self, at: u64, bytes: Vec<u8>, then: Then) -> Option<(Vec<u8>, Then)> {
+    pub fn defer(&mut self, at: u64, bytes: Vec<u8>, on_commit: OnCommit) -> Option<(Vec<u8>, OnCommit)> {
         let end = at + bytes.len() as u64;
-        match self.piece() {
-            Some(piece) if at < piece.end && piece.start < end => {
-                self.held.push((at, bytes, then));
+        match self.chunk() {
+            Some(chunk) if at < chunk.end && chunk.start < end => {
+                self.deferred_writes.push((at, bytes, on_commit));
                 None
             }
-            _ => Some((bytes, then)),
+            _ => Some((bytes, on_commit)),
         }
     }
 
-    fn piece(&self) -> Option<Range<u64>> {
+    fn chunk(&self) -> Option<Range<u64>> {
         match self.step {
-            Step::Copying { from, .. } => Some(from..from + PIECE_BYTES as u64),
+            JoinStep::Copying { from, .. } => Some(from..from + CHUNK_BYTES as u64),
             _ => None,
         }
     }
@@ -91,177 +91,197 @@ impl Newcomer {
 
 impl Engine {
     /// Continues with the joining node, or starts with the next node that is not a member.
-    pub(super) fn look_at_newcomers(&mut self, now: Nanos) {
-        let Some(noting) =
-            self.noting.as_mut().filter(|noting| !noting.is_fenced() && !noting.is_read_only())
+    pub(super) fn check_joining_node(&mut self, now: Nanos) {
+        let Some(metadata) =
+            self.metadata.as_mut().filter(|metadata| !metadata.is_fenced() && !metadata.is_read_only())
         else {
             return;
         };
-        if noting.newcomer.is_some() {
-            return self.copy_notes(now);
+        if metadata.joining.is_some() {
+            return self.copy_next_chunk(now);
         }
-        if noting.marks.is_changing() {
+        if metadata.views.is_changing() {
             return;
         }
-        let count = self.donors.len();
+        let count = self.nodes.len();
         let is_due = |node: &usize| {
-            let donor = &self.donors[*node];
-            donor.is_out && !donor.is_ending && donor.asked.is_none() && donor.retry_at <= now
+            let client = &self.nodes[*node];
+            client.is_non_member
+                && !client.is_ending
+                && client.pending_call.is_none()
+                && client.retry_at <= now
         };
         // Start after the previous attempt, so that each node is tried even if others fail.
-        let first = noting.attempts as usize;
+        let first = metadata.attempts as usize;
         let Some(node) = (first..first + count).map(|at| at % count).find(is_due) else { return };
-        noting.attempts = noting.attempts.wrapping_add(1);
-        let (attempt, step, held) = (noting.attempts, Step::Claiming, Vec::new());
-        noting.newcomer = Some(Newcomer { node, attempt, step, held });
+        metadata.attempts = metadata.attempts.wrapping_add(1);
+        let (attempt, step, deferred_writes) = (metadata.attempts, JoinStep::Claiming, Vec::new());
+        metadata.joining = Some(JoiningNode { node, attempt, step, deferred_writes });
         // Earlier calls to the node are obsolete.
-        self.donors[node].calls = [Call::Look].into();
+        self.nodes[node].calls = [Call::QueryVolume].into();
     }
 
     /// Handles the reply of a joining node to the query of its state.
-    pub(super) fn looked(&mut self, node: usize, kept: Option<Kept>, now: Nanos) {
-        let Some(noting) = &self.noting else { return };
-        let mark = noting.marks.now();
-        let problem = match &kept {
-            Some(kept) if kept.epoch > mark.epoch => Some("another mount claimed the volume there"),
-            Some(Kept { mark: Some(other), .. }) if other.volume != mark.volume => {
+    pub(super) fn volume_info_received(&mut self, node: usize, volume: Option<StoredVolume>, now: Nanos) {
+        let Some(metadata) = &self.metadata else { return };
+        let view = metadata.views.current();
+        let problem = match &volume {
+            Some(volume) if volume.epoch > view.epoch => Some("another mount claimed the volume there"),
+            Some(StoredVolume { view: Some(other), .. }) if other.volume != view.volume => {
                 Some("it keeps another volume of this name")
             }
-            Some(kept) if mark.members.contains(&kept.node) => Some("it is a member under another address"),
+            Some(volume) if view.members.contains(&volume.node) => {
+                Some("it is a member under another address")
+            }
             _ => None,
         };
         if let Some(problem) = problem {
-            return self.newcomer_failed(node, problem.to_owned(), now);
+            return self.fail_joining(node, problem.to_owned(), now);
         }
-        let id = kept.map_or_else(|| self.rng.next_u64(), |kept| kept.node);
-        self.donors[node].calls.push_back(Call::Claim { id });
+        let id = volume.map_or_else(|| self.rng.next_u64(), |volume| volume.node);
+        self.nodes[node].calls.push_back(Call::Claim { id });
     }
 
     /// Handles the reply of a joining node to the claim under the identifier `id`.
-    pub(super) fn newcomer_claimed(&mut self, node: usize, id: u64, reply: Reply, sent: Nanos, now: Nanos) {
-        let Some(noting) = &mut self.noting else { return };
-        let claimed = ClaimedNode::of_reply(id, reply, &self.config, noting.layout());
-        let newcomer = noting.newcomer.as_mut().filter(|newcomer| newcomer.node == node);
-        let (Some(claimed), Some(newcomer)) = (claimed, newcomer) else {
+    pub(super) fn joining_node_claimed(
+        &mut self,
+        node: usize,
+        id: u64,
+        reply: Reply,
+        sent: Nanos,
+        now: Nanos,
+    ) {
+        let Some(metadata) = &mut self.metadata else { return };
+        let claimed = ClaimedNode::from_reply(id, reply, &self.config, metadata.layout());
+        let joining = metadata.joining.as_mut().filter(|joining| joining.node == node);
+        let (Some(claimed), Some(joining)) = (claimed, joining) else {
             let why = "it answers something else; update the older of the two";
-            return self.newcomer_failed(node, why.to_owned(), now);
+            return self.fail_joining(node, why.to_owned(), now);
         };
-        newcomer.step = Step::Claimed;
+        joining.step = JoinStep::Claimed;
         let until = sent + claimed.term;
-        let copy = self.begin_with(node, claimed, until, now);
-        if let Some(noting) = &mut self.noting {
-            noting.set_copy(node, copy);
+        let copy = self.attach_node(node, claimed, until, now);
+        if let Some(metadata) = &mut self.metadata {
+            metadata.set_copy(node, copy);
         }
     }
 
     /// Abandons a joining node and delays the next attempt.
-    pub(super) fn newcomer_failed(&mut self, node: usize, why: String, now: Nanos) {
-        self.donors[node].back_off(why, now);
-        self.drop_newcomer(node, now);
+    pub(super) fn fail_joining(&mut self, node: usize, why: String, now: Nanos) {
+        self.nodes[node].back_off(why, now);
+        self.abandon_joining(node, now);
     }
 
     /// Makes a node a non-member again if it is the joining one. Its lease expires, or ends with the next claim.
-    pub(super) fn drop_newcomer(&mut self, node: usize, now: Nanos) {
-        let Some(noting) = &mut self.noting else { return };
-        let Some(newcomer) = noting.newcomer.take_if(|newcomer| newcomer.node == node) else { return };
-        let donor = &mut self.donors[node];
-        (donor.lease, donor.is_out) = (None, true);
-        donor.calls.clear();
-        let over = noting.wait_for_members_only();
-        over.into_iter().for_each(|serial| self.note_over(serial, now));
-        self.put_away(node);
-        self.note_held(newcomer.held, now);
+    pub(super) fn abandon_joining(&mut self, node: usize, now: Nanos) {
+        let Some(metadata) = &mut self.metadata else { return };
+        let Some(joining) = metadata.joining.take_if(|joining| joining.node == node) else { return };
+        let client = &mut self.nodes[node];
+        (client.lease, client.is_non_member) = (None, true);
+        client.calls.clear();
+        let over = metadata.drop_non_members();
+        over.into_iter().for_each(|serial| self.finish_metadata_write(serial, now));
+        self.mark_away(node);
+        self.start_deferred_writes(joining.deferred_writes, now);
     }
 
     /// Starts the writes that were held.
-    fn note_held(&mut self, held: Vec<(u64, Vec<u8>, Then)>, now: Nanos) {
-        held.into_iter().for_each(|(at, bytes, then)| self.note(at, bytes, then, now));
+    fn start_deferred_writes(&mut self, deferred_writes: Vec<(u64, Vec<u8>, OnCommit)>, now: Nanos) {
+        deferred_writes
+            .into_iter()
+            .for_each(|(at, bytes, on_commit)| self.write_metadata(at, bytes, on_commit, now));
     }
 
     /// Starts copying to a joining node after its session was opened.
-    pub(super) fn newcomer_reached(&mut self, node: usize, now: Nanos) {
-        let Some(newcomer) = self.noting.as_mut().and_then(|noting| noting.newcomer.as_mut()) else { return };
-        if newcomer.node == node && matches!(newcomer.step, Step::Claimed) {
-            newcomer.step = Step::Copying { from: 0, is_under_way: false };
-            self.donors[node].problem = Some("it is being taken into the volume".to_owned());
-            self.copy_notes(now);
+    pub(super) fn start_metadata_copy(&mut self, node: usize, now: Nanos) {
+        let Some(joining) = self.metadata.as_mut().and_then(|metadata| metadata.joining.as_mut()) else {
+            return;
+        };
+        if joining.node == node && matches!(joining.step, JoinStep::Claimed) {
+            joining.step = JoinStep::Copying { from: 0, is_in_flight: false };
+            self.nodes[node].problem = Some("it is being taken into the volume".to_owned());
+            self.copy_next_chunk(now);
         }
     }
 
     /// Copies the next chunk of metadata once no overlapping write is in progress. After the last chunk, proposes the
     /// view that includes the node.
-    fn copy_notes(&mut self, now: Nanos) {
-        let Some(noting) = &mut self.noting else { return };
-        let (len_bytes, is_marking) = (noting.layout().len_bytes(), noting.marks.is_changing());
-        let Some(newcomer) = &mut noting.newcomer else { return };
-        let Step::Copying { from, is_under_way: false } = newcomer.step else { return };
-        let attempt = newcomer.attempt;
+    fn copy_next_chunk(&mut self, now: Nanos) {
+        let Some(metadata) = &mut self.metadata else { return };
+        let (len_bytes, is_changing) = (metadata.layout().len_bytes(), metadata.views.is_changing());
+        let Some(joining) = &mut metadata.joining else { return };
+        let JoinStep::Copying { from, is_in_flight: false } = joining.step else { return };
+        let attempt = joining.attempt;
         if from >= len_bytes {
-            if !is_marking {
-                newcomer.step = Step::Marking;
-                self.look_at_members(now);
+            if !is_changing {
+                joining.step = JoinStep::Proposing;
+                self.check_members(now);
             }
             return;
         }
-        let piece = from..len_bytes.min(from + PIECE_BYTES as u64);
-        if noting.is_noted_at(&piece) {
+        let chunk = from..len_bytes.min(from + CHUNK_BYTES as u64);
+        if metadata.overlaps_write(&chunk) {
             return;
         }
-        let Some(source) = noting.members().find(|member| noting.grant(*member).is_some()) else { return };
-        if let Some(newcomer) = &mut noting.newcomer {
-            newcomer.step = Step::Copying { from, is_under_way: true };
+        let Some(source) = metadata.members().find(|member| metadata.grant(*member).is_some()) else {
+            return;
+        };
+        if let Some(joining) = &mut metadata.joining {
+            joining.step = JoinStep::Copying { from, is_in_flight: true };
         }
-        let bytes = vec![0; (piece.end - piece.start) as usize];
-        self.transfer_notes(source, bytes.into(), CopyTag { attempt, at: from, is_read: true }, now);
+        let bytes = vec![0; (chunk.end - chunk.start) as usize];
+        self.transfer_chunk(source, bytes.into(), ChunkTag { attempt, at: from, is_read: true }, now);
     }
 
-    fn transfer_notes(&mut self, node: usize, buffer: Buffer, tag: CopyTag, now: Nanos) {
-        let grant = self.noting.as_ref().and_then(|noting| noting.grant(node));
-        let (Some(grant), Some(session)) = (grant, self.donors[node].session()) else {
-            return self.copy_failed(tag, now);
+    fn transfer_chunk(&mut self, node: usize, buffer: Buffer, tag: ChunkTag, now: Nanos) {
+        let grant = self.metadata.as_ref().and_then(|metadata| metadata.grant(node));
+        let (Some(grant), Some(session)) = (grant, self.nodes[node].session()) else {
+            return self.chunk_failed(tag, now);
         };
         let direction = if tag.is_read { Direction::Read } else { Direction::Write };
-        let request = Transfer { direction, grant, offset: tag.at, buffer, context: Tag::Copy(node, tag) };
+        let request = Transfer { direction, grant, offset: tag.at, buffer, context: Tag::Chunk(node, tag) };
         if let Err(refused) = session.submit(request) {
-            self.link_down(node, refused.why.to_string(), now);
-            self.copy_failed(tag, now);
+            self.end_session(node, refused.why.to_string(), now);
+            self.chunk_failed(tag, now);
         }
     }
 
     /// Handles a chunk that was read from a member, or written to the joining node.
-    pub(super) fn copied(&mut self, tag: CopyTag, bytes: Option<Vec<u8>>, now: Nanos) {
-        let Some(newcomer) = self.noting.as_mut().and_then(|noting| noting.newcomer.as_mut()) else { return };
-        if newcomer.attempt != tag.attempt {
+    pub(super) fn chunk_transferred(&mut self, tag: ChunkTag, bytes: Option<Vec<u8>>, now: Nanos) {
+        let Some(joining) = self.metadata.as_mut().and_then(|metadata| metadata.joining.as_mut()) else {
+            return;
+        };
+        if joining.attempt != tag.attempt {
             return;
         }
-        let node = newcomer.node;
+        let node = joining.node;
         if tag.is_read {
             let bytes = bytes.unwrap_or_default();
-            return self.transfer_notes(node, bytes.into(), CopyTag { is_read: false, ..tag }, now);
+            return self.transfer_chunk(node, bytes.into(), ChunkTag { is_read: false, ..tag }, now);
         }
-        newcomer.step = Step::Copying { from: tag.at + PIECE_BYTES as u64, is_under_way: false };
-        let held = std::mem::take(&mut newcomer.held);
-        self.note_held(held, now);
-        self.copy_notes(now);
+        joining.step = JoinStep::Copying { from: tag.at + CHUNK_BYTES as u64, is_in_flight: false };
+        let deferred_writes = std::mem::take(&mut joining.deferred_writes);
+        self.start_deferred_writes(deferred_writes, now);
+        self.copy_next_chunk(now);
     }
 
     /// Handles a failed transfer of a chunk: the node joins again from the beginning.
-    pub(super) fn copy_failed(&mut self, tag: CopyTag, now: Nanos) {
-        let newcomer = self.noting.as_ref().and_then(|noting| noting.newcomer.as_ref());
-        if let Some(node) = newcomer.filter(|it| it.attempt == tag.attempt).map(|newcomer| newcomer.node) {
-            self.link_down(node, "notes could not be copied to it".to_owned(), now);
+    pub(super) fn chunk_failed(&mut self, tag: ChunkTag, now: Nanos) {
+        let joining = self.metadata.as_ref().and_then(|metadata| metadata.joining.as_ref());
+        if let Some(node) = joining.filter(|it| it.attempt == tag.attempt).map(|joining| joining.node) {
+            self.end_session(node, "notes could not be copied to it".to_owned(), now);
         }
     }
 
     /// Ends the joining of a node that is a member of the view that just took effect.
-    pub(super) fn newcomer_marked(&mut self) {
-        let Some(noting) = &mut self.noting else { return };
-        let members: Vec<usize> = noting.members().collect();
-        if let Some(newcomer) = noting.newcomer.take_if(|newcomer| members.contains(&newcomer.node)) {
-            let donor = &mut self.donors[newcomer.node];
-            tracing::info!(node = donor.address, "a node was taken into the volume");
-            (donor.is_out, donor.problem) = (false, None);
-            self.is_placement_new = true;
+    pub(super) fn finish_joining(&mut self) {
+        let Some(metadata) = &mut self.metadata else { return };
+        let members: Vec<usize> = metadata.members().collect();
+        if let Some(joining) = metadata.joining.take_if(|joining| members.contains(&joining.node)) {
+            let client = &mut self.nodes[joining.node];
+            tracing::info!(node = client.address, "a node was taken into the volume");
+            (client.is_non_member, client.problem) = (false, None);
+            self.placement_dirty = true;
         }
     }
 }

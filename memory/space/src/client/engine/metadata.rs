@@ -1,9 +1,9 @@
 //! Replication of the volume metadata. A metadata write is sent to all members and is committed when all of them have
 //! it.
 //!
-//! A member that is unreachable for too long is removed by a new view ([`Mark`]). When it replies again, it joins like
-//! a new node (`joining_node.rs`). A client that has too few members left is *fenced*: another client may hold the
-//! volume.
+//! A member that is unreachable for too long is removed by a new view ([`MembershipView`]). When it replies again, it
+//! joins like a new node (`joining_node.rs`). A client that has too few members left is *fenced*: another client may
+//! hold the volume.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,25 +12,25 @@ use farcall_io::{Buffer, Direction, Request};
 use farcall_link::RemoteRegion;
 use farcall_verbs::Nanos;
 
-use super::joining_node::Newcomer;
-use super::members::Marks;
+use super::joining_node::JoiningNode;
+use super::members::MembershipViews;
 use super::operation::Operation;
 use super::{Engine, Tag};
-use crate::client::config::{IoError, Refused, VolumeConfig};
-use crate::client::extent::{Home, Replica};
+use crate::client::config::{IoError, SubmitError, VolumeConfig};
+use crate::client::extent::{Replica, ReplicaLocation};
 use crate::client::history::History;
 use crate::client::node_client::Call;
-use crate::client::volume_metadata::{Entry, Layout, Placed, PlacedReplica};
-use crate::wire::{Mark, Request as Asked};
+use crate::client::volume_metadata::{Entry, Layout, PlacementRecord, ReplicaRecord};
+use crate::wire::{MembershipView, Request as NodeRequest};
 
 /// Length in bytes of the chunks in which metadata is sent to a node.
-pub(super) const PIECE_BYTES: usize = 64 << 10;
+pub(super) const CHUNK_BYTES: usize = 64 << 10;
 /// Maximum number of chunks of user metadata in progress.
-pub(super) const PIECES_MAX: usize = 256;
+pub(super) const CHUNKS_MAX: usize = 256;
 
 /// Action when a metadata write is committed.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Then {
+pub(super) enum OnCommit {
     /// The operation may store its page.
     Intent { operation: u32 },
     /// The run may store its pages.
@@ -41,16 +41,16 @@ pub(super) enum Then {
     User { token: u64 },
 }
 
-struct NoteWrite {
+struct MetadataWrite {
     at: u64,
     bytes: Vec<u8>,
     /// Nodes that do not have it yet.
     left: Vec<usize>,
-    then: Then,
+    on_commit: OnCommit,
 }
 
 /// A node's copy of the metadata.
-pub(super) struct Copy {
+pub(super) struct MetadataCopy {
     /// Identifier of the node within the volume.
     pub node: u64,
     pub region: RemoteRegion,
@@ -58,29 +58,29 @@ pub(super) struct Copy {
     pub grant: Option<u32>,
 }
 
-pub(super) struct Noting {
+pub(super) struct MetadataReplication {
     volume: VolumeConfig,
     layout: Layout,
     /// Copies by index of the node; `None` for a node without one.
-    copies: Vec<Option<Copy>>,
-    pub(super) marks: Marks,
+    copies: Vec<Option<MetadataCopy>>,
+    pub(super) views: MembershipViews,
     /// The node that is joining.
-    pub(super) newcomer: Option<Newcomer>,
+    pub(super) joining: Option<JoiningNode>,
     /// Number of attempts to add a node so far.
     pub(super) attempts: u32,
-    writes: BTreeMap<u32, NoteWrite>,
+    writes: BTreeMap<u32, MetadataWrite>,
     last_write: u32,
     generation: u64,
     /// Number of chunks of a placement in progress.
-    placing: usize,
+    requested_slabs: usize,
     /// Operations that wait until the placement is committed.
     waiting: Vec<u32>,
     /// Number of chunks left of each user metadata write, by token.
-    asked: BTreeMap<u64, usize>,
+    user_writes: BTreeMap<u64, usize>,
     is_fenced: bool,
 }
 
-impl Noting {
+impl MetadataReplication {
     pub(super) const fn is_read_only(&self) -> bool {
         self.volume.is_read_only
     }
@@ -92,29 +92,29 @@ impl Noting {
     pub const fn new(
         volume: VolumeConfig,
         layout: Layout,
-        copies: Vec<Option<Copy>>,
-        mark: Mark,
+        copies: Vec<Option<MetadataCopy>>,
+        view: MembershipView,
         generation: u64,
     ) -> Self {
         Self {
             volume,
             layout,
             copies,
-            marks: Marks::new(mark),
-            newcomer: None,
+            views: MembershipViews::new(view),
+            joining: None,
             attempts: 0,
             writes: BTreeMap::new(),
             last_write: 0,
             generation,
-            placing: 0,
+            requested_slabs: 0,
             waiting: Vec::new(),
-            asked: BTreeMap::new(),
+            user_writes: BTreeMap::new(),
             is_fenced: false,
         }
     }
 
     /// Adds a node that is not part of the volume.
-    pub fn add_stranger(&mut self) {
+    pub fn add_non_member(&mut self) {
         self.copies.push(None);
     }
 
@@ -127,16 +127,18 @@ impl Noting {
     }
 
     /// Returns the message of a call to a joining node.
-    pub(super) fn request(&self, call: Call, name: &str) -> Option<Asked> {
+    pub(super) fn request(&self, call: Call, name: &str) -> Option<NodeRequest> {
         match call {
-            Call::Look => Some(self.volume.look()),
-            Call::Claim { id } => Some(self.volume.claim(name, self.marks.now().epoch, id, &self.layout)),
+            Call::QueryVolume => Some(self.volume.query_request()),
+            Call::Claim { id } => {
+                Some(self.volume.claim_request(name, self.views.current().epoch, id, &self.layout))
+            }
             _ => None,
         }
     }
 
     /// Sets the copy of a node.
-    pub(super) fn set_copy(&mut self, at: usize, copy: Copy) {
+    pub(super) fn set_copy(&mut self, at: usize, copy: MetadataCopy) {
         self.copies[at] = Some(copy);
     }
 
@@ -146,9 +148,9 @@ impl Noting {
     }
 
     /// Returns whether a write in progress overlaps the chunk.
-    pub(super) fn is_noted_at(&self, piece: &Range<u64>) -> bool {
+    pub(super) fn overlaps_write(&self, chunk: &Range<u64>) -> bool {
         let overlaps =
-            |write: &NoteWrite| write.at < piece.end && piece.start < write.at + write.bytes.len() as u64;
+            |write: &MetadataWrite| write.at < chunk.end && chunk.start < write.at + write.bytes.len() as u64;
         self.writes.values().any(overlaps)
     }
 
@@ -162,125 +164,129 @@ impl Noting {
     }
 
     pub(super) fn members(&self) -> impl Iterator<Item = usize> {
-        let members = &self.marks.now().members;
+        let members = &self.views.current().members;
         (0..self.copies.len()).filter(|at| self.id(*at).is_some_and(|id| members.contains(&id)))
     }
 
     /// Stops waiting for nodes that are neither members nor joining. Returns the writes that are committed by that.
-    pub(super) fn wait_for_members_only(&mut self) -> Vec<u32> {
-        let newcomer = self.newcomer.as_ref().map(Newcomer::node);
-        let awaited: Vec<usize> = self.members().chain(newcomer).collect();
-        let mut over = Vec::new();
+    pub(super) fn drop_non_members(&mut self) -> Vec<u32> {
+        let joining = self.joining.as_ref().map(JoiningNode::node);
+        let awaited: Vec<usize> = self.members().chain(joining).collect();
+        let mut committed = Vec::new();
         for (serial, write) in &mut self.writes {
             write.left.retain(|at| awaited.contains(at));
-            over.extend(write.left.is_empty().then_some(*serial));
+            committed.extend(write.left.is_empty().then_some(*serial));
         }
-        over
+        committed
     }
 }
 
 impl Engine {
     /// Returns whether this client has permanently lost the volume.
     pub fn is_fenced(&self) -> bool {
-        self.noting.as_ref().is_some_and(|noting| noting.is_fenced)
+        self.metadata.as_ref().is_some_and(|metadata| metadata.is_fenced)
     }
 
     /// Returns whether the placement on which completed requests depend is committed.
-    pub(super) fn is_placement_noted(&self) -> bool {
-        let is_noted = |noting: &Noting| noting.placing == 0 && !self.is_placement_new;
-        self.noting.as_ref().is_none_or(|noting| noting.is_read_only() || is_noted(noting))
+    pub(super) fn is_placement_committed(&self) -> bool {
+        let is_committed =
+            |metadata: &MetadataReplication| metadata.requested_slabs == 0 && !self.placement_dirty;
+        self.metadata.as_ref().is_none_or(|metadata| metadata.is_read_only() || is_committed(metadata))
     }
 
     /// Returns whether the placement must not change (read-only mounts): replicas of absent nodes count again when
     /// these return.
     pub(super) fn is_placement_fixed(&self) -> bool {
-        self.noting.as_ref().is_some_and(Noting::is_read_only)
+        self.metadata.as_ref().is_some_and(MetadataReplication::is_read_only)
     }
 
-    pub(super) fn note(&mut self, at: u64, bytes: Vec<u8>, then: Then, now: Nanos) {
-        let Some(noting) = &mut self.noting else { return };
-        let newcomer = noting.newcomer.as_mut();
-        let (takes, held) = match newcomer {
-            Some(newcomer) => (newcomer.takes(at), newcomer.hold(at, bytes, then)),
-            None => (None, Some((bytes, then))),
+    pub(super) fn write_metadata(&mut self, at: u64, bytes: Vec<u8>, on_commit: OnCommit, now: Nanos) {
+        let Some(metadata) = &mut self.metadata else { return };
+        let joining = metadata.joining.as_mut();
+        let (joining_receiver, accepted) = match joining {
+            Some(joining) => (joining.receives_writes_at(at), joining.defer(at, bytes, on_commit)),
+            None => (None, Some((bytes, on_commit))),
         };
-        let Some((bytes, then)) = held else { return };
-        noting.last_write = noting.last_write.wrapping_add(1);
-        let (serial, left) = (noting.last_write, noting.members().chain(takes).collect::<Vec<_>>());
-        noting.writes.insert(serial, NoteWrite { at, bytes, left: left.clone(), then });
-        left.into_iter().for_each(|node| self.post_note(serial, node, now));
+        let Some((bytes, on_commit)) = accepted else { return };
+        metadata.last_write = metadata.last_write.wrapping_add(1);
+        let (serial, left) =
+            (metadata.last_write, metadata.members().chain(joining_receiver).collect::<Vec<_>>());
+        metadata.writes.insert(serial, MetadataWrite { at, bytes, left: left.clone(), on_commit });
+        left.into_iter().for_each(|node| self.post_metadata_write(serial, node, now));
     }
 
     /// Sends a write to a member if there is a session with it. It is sent again when another session is opened.
-    fn post_note(&mut self, serial: u32, node: usize, now: Nanos) {
-        let Some(noting) = &self.noting else { return };
-        let (Some(write), Some(copy)) = (noting.writes.get(&serial), &noting.copies[node]) else { return };
-        let (Some(grant), Some(session)) = (copy.grant, self.donors[node].session()) else { return };
+    fn post_metadata_write(&mut self, serial: u32, node: usize, now: Nanos) {
+        let Some(metadata) = &self.metadata else { return };
+        let (Some(write), Some(copy)) = (metadata.writes.get(&serial), &metadata.copies[node]) else {
+            return;
+        };
+        let (Some(grant), Some(session)) = (copy.grant, self.nodes[node].session()) else { return };
         let request = Request {
             direction: Direction::Write,
             grant,
             offset: write.at,
             buffer: Buffer::Owned(write.bytes.clone()),
-            context: Tag::Note { write: serial, node },
+            context: Tag::Metadata { write: serial, node },
         };
         if let Err(refused) = session.submit(request) {
-            self.link_down(node, refused.why.to_string(), now);
+            self.end_session(node, refused.why.to_string(), now);
         }
     }
 
     /// Sends pending writes to a node after a session with it was opened.
-    pub(super) fn notes_reached(&mut self, node: usize, now: Nanos) {
-        let Some(noting) = &mut self.noting else { return };
-        if let (Some(copy), Some(session)) = (&mut noting.copies[node], self.donors[node].session()) {
+    pub(super) fn resume_metadata_writes(&mut self, node: usize, now: Nanos) {
+        let Some(metadata) = &mut self.metadata else { return };
+        if let (Some(copy), Some(session)) = (&mut metadata.copies[node], self.nodes[node].session()) {
             copy.grant = session.grant(copy.region).ok();
         }
-        let due = noting.writes.iter().filter(|(_, write)| write.left.contains(&node));
+        let due = metadata.writes.iter().filter(|(_, write)| write.left.contains(&node));
         let due: Vec<u32> = due.map(|(serial, _)| *serial).collect();
-        due.into_iter().for_each(|serial| self.post_note(serial, node, now));
-        self.newcomer_reached(node, now);
+        due.into_iter().for_each(|serial| self.post_metadata_write(serial, node, now));
+        self.start_metadata_copy(node, now);
     }
 
     /// Records that the session with a node has ended.
-    pub(super) fn notes_left(&mut self, node: usize) {
-        if let Some(copy) = self.noting.as_mut().and_then(|noting| noting.copies[node].as_mut()) {
+    pub(super) fn forget_metadata_grant(&mut self, node: usize) {
+        if let Some(copy) = self.metadata.as_mut().and_then(|metadata| metadata.copies[node].as_mut()) {
             copy.grant = None;
         }
     }
 
     /// Records that a node has a write.
-    pub(super) fn noted(&mut self, serial: u32, node: usize, now: Nanos) {
-        let Some(write) = self.noting.as_mut().and_then(|noting| noting.writes.get_mut(&serial)) else {
+    pub(super) fn on_metadata_written(&mut self, serial: u32, node: usize, now: Nanos) {
+        let Some(write) = self.metadata.as_mut().and_then(|metadata| metadata.writes.get_mut(&serial)) else {
             return;
         };
         write.left.retain(|left| *left != node);
         if write.left.is_empty() {
-            self.note_over(serial, now);
+            self.finish_metadata_write(serial, now);
         }
     }
 
-    pub(super) fn note_over(&mut self, serial: u32, now: Nanos) {
-        let Some(noting) = &mut self.noting else { return };
-        let Some(write) = noting.writes.remove(&serial) else { return };
-        match write.then {
-            Then::Intent { operation } => {
+    pub(super) fn finish_metadata_write(&mut self, serial: u32, now: Nanos) {
+        let Some(metadata) = &mut self.metadata else { return };
+        let Some(write) = metadata.writes.remove(&serial) else { return };
+        match write.on_commit {
+            OnCommit::Intent { operation } => {
                 if let Some(of) = &mut self.operations[operation as usize] {
-                    of.intent_noted();
+                    of.commit_intent();
                 }
                 self.ready.push_back(operation);
             }
-            Then::Run { run } => self.run_noted(run, now),
-            Then::Placement => {
-                noting.placing -= 1;
-                if noting.placing == 0 {
-                    self.ready.extend(noting.waiting.drain(..));
+            OnCommit::Run { run } => self.start_run_writes(run, now),
+            OnCommit::Placement => {
+                metadata.requested_slabs -= 1;
+                if metadata.requested_slabs == 0 {
+                    self.ready.extend(metadata.waiting.drain(..));
                 }
             }
-            Then::User { token } => {
-                if let Some(left) = noting.asked.get_mut(&token) {
+            OnCommit::User { token } => {
+                if let Some(left) = metadata.user_writes.get_mut(&token) {
                     *left -= 1;
                     if *left == 0 {
-                        noting.asked.remove(&token);
-                        self.requests.note_ended(token, Ok(Vec::new()));
+                        metadata.user_writes.remove(&token);
+                        self.requests.complete(token, Ok(Vec::new()));
                     }
                 }
             }
@@ -288,155 +294,168 @@ impl Engine {
     }
 
     /// Writes the entry of a page before the page is stored anywhere. Returns whether the entry is committed.
-    pub(super) fn note_page(&mut self, id: u32, operation: &mut Operation, now: Nanos) -> bool {
-        if self.noting.is_none() || operation.is_noted() {
+    pub(super) fn write_page_entry(&mut self, id: u32, operation: &mut Operation, now: Nanos) -> bool {
+        if self.metadata.is_none() || operation.is_intent_committed() {
             return true;
         }
-        if operation.is_noting() {
+        if operation.is_intent_pending() {
             return false;
         }
-        if !self.is_placement_noted() {
+        if !self.is_placement_committed() {
             // A page stored at a location that is not committed would be lost.
-            if let Some(noting) = self.noting.as_mut().filter(|noting| !noting.waiting.contains(&id)) {
-                noting.waiting.push(id);
+            if let Some(metadata) = self.metadata.as_mut().filter(|metadata| !metadata.waiting.contains(&id))
+            {
+                metadata.waiting.push(id);
             }
             return false;
         }
         let page = Self::page_of(operation);
-        let (extent, at) = self.place(page);
-        let (sum, generation) = (self.sum_of(operation), self.pages_of(extent).next_generation(at));
-        if let Some(noting) = &self.noting {
-            let (place, bytes) = noting.layout.entry(page, Entry { sum, generation });
-            operation.begin_noting();
-            self.note(place, bytes.to_vec(), Then::Intent { operation: id }, now);
+        let (extent, at) = self.locate(page);
+        let (sum, generation) = (self.checksum_of(operation), self.pages_of(extent).next_generation(at));
+        if let Some(metadata) = &self.metadata {
+            let (position, bytes) = metadata.layout.encode_entry(page, Entry { sum, generation });
+            operation.begin_intent();
+            self.write_metadata(position, bytes.to_vec(), OnCommit::Intent { operation: id }, now);
         }
         false
     }
 
     /// Writes the entries of the pages of a run, with these checksums, before the pages are stored anywhere.
-    pub(super) fn note_run(&mut self, run: u32, pages: Range<u64>, sums: &[u64], now: Nanos) {
-        let (extent, at) = self.place(pages.start);
+    pub(super) fn write_run_entries(&mut self, run: u32, pages: Range<u64>, sums: &[u64], now: Nanos) {
+        let (extent, at) = self.locate(pages.start);
         self.pages_of(extent);
         let table = &self.extents[extent].pages;
         let entries = sums.iter().zip(at..).map(|(sum, at)| {
-            let (held, generation) = table.entry(at);
-            let now = (generation > 0).then_some(Entry { sum: held, generation });
+            let (accepted, generation) = table.entry(at);
+            let now = (generation > 0).then_some(Entry { sum: accepted, generation });
             (now, Entry { sum: *sum, generation: table.next_generation(at) })
         });
-        let Some(noting) = &self.noting else { return };
-        let (place, bytes) = noting.layout.entries(pages.start, entries);
-        self.note(place, bytes, Then::Run { run }, now);
+        let Some(metadata) = &self.metadata else { return };
+        let (position, bytes) = metadata.layout.encode_entries(pages.start, entries);
+        self.write_metadata(position, bytes, OnCommit::Run { run }, now);
     }
 
     /// Returns whether a changed placement must be written, and can be written now.
     pub(super) fn is_placement_due(&self) -> bool {
-        self.is_placement_new
+        self.placement_dirty
             && !self.is_placement_fixed()
-            && self.noting.as_ref().is_some_and(|noting| noting.placing == 0 && !noting.is_fenced)
+            && self
+                .metadata
+                .as_ref()
+                .is_some_and(|metadata| metadata.requested_slabs == 0 && !metadata.is_fenced)
     }
 
     /// Writes the placement if it has changed.
-    pub(super) fn note_placement(&mut self, now: Nanos) {
+    pub(super) fn write_placement(&mut self, now: Nanos) {
         if !self.is_placement_due() {
             return;
         }
-        self.is_placement_new = false;
-        let Some(noting) = &self.noting else { return };
-        let generation = noting.generation + 1;
-        let Some((at, bytes)) = noting.layout.placement(&self.placed(noting), generation) else {
+        self.placement_dirty = false;
+        let Some(metadata) = &self.metadata else { return };
+        let generation = metadata.generation + 1;
+        let Some((at, bytes)) =
+            metadata.layout.encode_placement(&self.placement_record(metadata), generation)
+        else {
             tracing::error!("where pages are is too long to be noted: the volume is given up");
             return self.fence(now);
         };
-        let pieces: Vec<(u64, Vec<u8>)> = bytes
-            .chunks(PIECE_BYTES)
+        let chunks: Vec<(u64, Vec<u8>)> = bytes
+            .chunks(CHUNK_BYTES)
             .map(<[u8]>::to_vec)
             .zip(0..)
-            .map(|(piece, number)| (at + number * PIECE_BYTES as u64, piece))
+            .map(|(chunk, number)| (at + number * CHUNK_BYTES as u64, chunk))
             .collect();
-        if let Some(noting) = &mut self.noting {
-            (noting.generation, noting.placing) = (generation, pieces.len());
+        if let Some(metadata) = &mut self.metadata {
+            (metadata.generation, metadata.requested_slabs) = (generation, chunks.len());
         }
-        pieces.into_iter().for_each(|(at, piece)| self.note(at, piece, Then::Placement, now));
+        chunks.into_iter().for_each(|(at, chunk)| self.write_metadata(at, chunk, OnCommit::Placement, now));
     }
 
-    fn placed(&self, noting: &Noting) -> Placed {
+    fn placement_record(&self, metadata: &MetadataReplication) -> PlacementRecord {
         let in_sync = self.extents.iter().zip(0..).flat_map(|(extent, number)| {
             let replicas = extent.replicas.iter().filter(|replica| replica.is_in_sync());
-            replicas.filter_map(move |replica| Some((number, replica.home_at_node()?)))
+            replicas.filter_map(move |replica| Some((number, replica.node_and_slab()?)))
         });
         let replicas =
-            in_sync.map(|(extent, (donor, slab))| PlacedReplica { extent, node: donor as u16, slab });
-        Placed {
+            in_sync.map(|(extent, (node, slab))| ReplicaRecord { extent, node: node as u16, slab });
+        PlacementRecord {
             size_bytes: self.config.size_bytes,
             slab_bytes: self.config.slab_bytes,
             last_serial: self.last_serial,
             last_slab: self.last_slab,
-            nodes: noting.copies.iter().map(|copy| copy.as_ref().map_or(0, |copy| copy.node)).collect(),
+            nodes: metadata.copies.iter().map(|copy| copy.as_ref().map_or(0, |copy| copy.node)).collect(),
             replicas: replicas.collect(),
         }
     }
 
     /// Accepts a write of user metadata.
-    pub(super) fn submit_note(
+    pub(super) fn submit_metadata(
         &mut self,
         token: u64,
         offset: u64,
         bytes: &[u8],
         now: Nanos,
-    ) -> Result<(), Refused> {
-        let (len_bytes, pieces) = (bytes.len(), bytes.len().div_ceil(PIECE_BYTES));
-        let Some(noting) = &mut self.noting else {
-            return Err(Refused::Range { offset, len_bytes, size_bytes: 0 });
+    ) -> Result<(), SubmitError> {
+        let (len_bytes, chunks) = (bytes.len(), bytes.len().div_ceil(CHUNK_BYTES));
+        let Some(metadata) = &mut self.metadata else {
+            return Err(SubmitError::Range { offset, len_bytes, size_bytes: 0 });
         };
-        let place = noting.layout.user(offset, len_bytes).filter(|_| len_bytes > 0);
-        let size_bytes = noting.layout.user_bytes();
-        let place = place.ok_or(Refused::Range { offset, len_bytes, size_bytes })?;
-        let under_way: usize = noting.asked.values().sum();
-        if under_way + pieces > PIECES_MAX {
-            return Err(Refused::Full { pages: under_way, pages_max: PIECES_MAX });
+        let position = metadata.layout.user_offset(offset, len_bytes).filter(|_| len_bytes > 0);
+        let size_bytes = metadata.layout.user_bytes();
+        let position = position.ok_or(SubmitError::Range { offset, len_bytes, size_bytes })?;
+        let in_progress: usize = metadata.user_writes.values().sum();
+        if in_progress + chunks > CHUNKS_MAX {
+            return Err(SubmitError::Full { pages: in_progress, pages_max: CHUNKS_MAX });
         }
-        if noting.is_fenced {
-            self.requests.note_ended(token, Err(IoError::Fenced));
+        if metadata.is_fenced {
+            self.requests.complete(token, Err(IoError::Fenced));
             return Ok(());
         }
-        noting.asked.insert(token, pieces);
-        for (piece, number) in bytes.chunks(PIECE_BYTES).zip(0..) {
-            self.note(place + number * PIECE_BYTES as u64, piece.to_vec(), Then::User { token }, now);
+        metadata.user_writes.insert(token, chunks);
+        for (chunk, number) in bytes.chunks(CHUNK_BYTES).zip(0..) {
+            self.write_metadata(
+                position + number * CHUNK_BYTES as u64,
+                chunk.to_vec(),
+                OnCommit::User { token },
+                now,
+            );
         }
         Ok(())
     }
 
     /// Fences this client, since another one may hold the volume: from now on all requests fail.
     pub(super) fn fence(&mut self, now: Nanos) {
-        let Some(noting) = &mut self.noting else { return };
+        let Some(metadata) = &mut self.metadata else { return };
         tracing::error!("the volume is lost to this client: too many nodes did not hear of it in time");
-        noting.is_fenced = true;
-        noting.newcomer = None;
-        noting.writes.clear();
-        noting.waiting.clear();
-        for token in std::mem::take(&mut noting.asked).into_keys() {
-            self.requests.note_ended(token, Err(IoError::Fenced));
+        metadata.is_fenced = true;
+        metadata.joining = None;
+        metadata.writes.clear();
+        metadata.waiting.clear();
+        for token in std::mem::take(&mut metadata.user_writes).into_keys() {
+            self.requests.complete(token, Err(IoError::Fenced));
         }
         for (operation, id) in self.operations.iter_mut().zip(0..) {
             if let Some(operation) = operation {
-                operation.intent_noted();
+                operation.commit_intent();
                 self.ready.push_back(id);
             }
         }
         self.close();
-        self.end_runs_to_be_noted(now);
-        for node in 0..self.donors.len() {
-            self.link_down(node, "the volume is lost to this client".to_owned(), now);
+        self.fail_uncommitted_runs(now);
+        for node in 0..self.nodes.len() {
+            self.end_session(node, "the volume is lost to this client".to_owned(), now);
         }
     }
 }
 
 impl Replica {
     /// Returns its node, and the number of its slab there.
-    const fn home_at_node(&self) -> Option<(usize, u64)> {
-        match self.home {
-            Home::Node { donor, slab, .. } | Home::Away { donor, slab } => Some((donor, slab)),
-            Home::File { .. } => None,
+    const fn node_and_slab(&self) -> Option<(usize, u64)> {
+        match self.location {
+            ReplicaLocation::Node { node, slab, .. } | ReplicaLocation::Away { node, slab } => {
+                Some((node, slab))
+            }
+            ReplicaLocation::File { .. } => None,
         }
     }
 }

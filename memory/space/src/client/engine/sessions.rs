@@ -7,14 +7,14 @@ use farcall_io::{Session, Window};
 use farcall_verbs::Nanos;
 
 use super::io::session_config;
-use super::{Engine, Told};
+use super::{CompletionSink, Engine};
 use crate::client::config::{OpenError, WINDOW_BYTES};
-use crate::client::extent::{Home, Replica};
-use crate::client::node_client::{Call, CallFailed, Donor, Lease, Link};
+use crate::client::extent::{Replica, ReplicaLocation};
+use crate::client::node_client::{Call, Lease, MemoryNodeClient, NodeCallError, SessionState};
 use crate::wire::{Refusal, RefusalKind, Reply, Room};
 
 /// Delay before a call is repeated to a node whose earlier queue pairs are not quiesced.
-const ASK_AGAIN: Duration = Duration::from_millis(1);
+const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 impl Engine {
     /// Adds a node if it is not known yet. From now on slabs are requested from it; in a volume, as soon as it has the
@@ -23,80 +23,80 @@ impl Engine {
     /// # Errors
     /// Returns an error if the maximum number of nodes is reached.
     pub fn join(&mut self, address: &str) -> Result<bool, OpenError> {
-        if self.donors.iter().any(|donor| donor.address == address) {
+        if self.nodes.iter().any(|client| client.address == address) {
             return Ok(false);
         }
         let room = self.config.node_room();
-        if self.donors.len() >= room {
+        if self.nodes.len() >= room {
             let (value, max) = (room as u64 + 1, room as u64);
             return Err(OpenError::Range { name: "nodes", value, min: 1, max });
         }
-        let mut donor = Donor::new(address.to_owned(), self.rng.next_u64());
-        if let Some(noting) = &mut self.noting {
-            noting.add_stranger();
-            donor.is_out = true;
-            donor.problem = Some("it is not in the volume yet".to_owned());
+        let mut client = MemoryNodeClient::new(address.to_owned(), self.rng.next_u64());
+        if let Some(metadata) = &mut self.metadata {
+            metadata.add_non_member();
+            client.is_non_member = true;
+            client.problem = Some("it is not in the volume yet".to_owned());
         }
-        self.donors.push(donor);
-        self.is_placement_new = true;
+        self.nodes.push(client);
+        self.placement_dirty = true;
         Ok(true)
     }
 
     /// Returns the next call: the index of the node in the configuration, and the argument of a call to
-    /// [`crate::wire::METHOD`]. Pass its result to [`Engine::answered`]. Each node has at most one call in progress.
+    /// [`crate::wire::METHOD`]. Pass its result to [`Engine::on_reply`]. Each node has at most one call in progress.
     pub fn next_call(&mut self, now: Nanos) -> Option<(usize, Vec<u8>)> {
-        self.keep_placement();
-        (0..self.donors.len()).find_map(|at| self.call_of(at, now).map(|bytes| (at, bytes)))
+        self.save_placement();
+        (0..self.nodes.len()).find_map(|at| self.next_request(at, now).map(|bytes| (at, bytes)))
     }
 
-    fn call_of(&mut self, at: usize, now: Nanos) -> Option<Vec<u8>> {
-        let donor = &mut self.donors[at];
-        if donor.asked.is_some() || now < donor.retry_at {
+    fn next_request(&mut self, at: usize, now: Nanos) -> Option<Vec<u8>> {
+        let client = &mut self.nodes[at];
+        if client.pending_call.is_some() || now < client.retry_at {
             return None;
         }
-        if donor.lease.is_some() && !donor.is_ending && matches!(donor.link, Link::Down) {
+        if client.lease.is_some() && !client.is_ending && matches!(client.session, SessionState::Down) {
             self.open_session(at, now);
         }
-        let donor = &mut self.donors[at];
-        let call = donor.next_call(now)?;
-        let pairs = match &donor.link {
-            Link::Opened(session) => session.infos(),
+        let client = &mut self.nodes[at];
+        let call = client.next_call(now)?;
+        let pairs = match &client.session {
+            SessionState::Opened(session) => session.infos(),
             _ => Vec::new(),
         };
-        let mark = self.mark_to_be();
-        let (donor, name) = (&self.donors[at], &self.config.name);
+        let view = self.proposed_view();
+        let (client, name) = (&self.nodes[at], &self.config.name);
         let request = match call {
-            Call::Look | Call::Claim { .. } => self.noting.as_ref()?.request(call, name)?,
-            _ => donor.request(call, name, pairs, mark)?,
+            Call::QueryVolume | Call::Claim { .. } => self.metadata.as_ref()?.request(call, name)?,
+            _ => client.request(call, name, pairs, view)?,
         };
-        self.donors[at].asked = Some((call, now));
+        self.nodes[at].pending_call = Some((call, now));
         Some(request.to_bytes())
     }
 
     fn open_session(&mut self, at: usize, now: Nanos) {
         let config = session_config(&self.config);
-        match self.poller.open(config, Window { bytes: WINDOW_BYTES }, self.told.clone()) {
-            Ok(session) => self.donors[at].link = Link::Opened(session),
-            Err(error) => self.donors[at].back_off(error.to_string(), now),
+        match self.poller.open(config, Window { bytes: WINDOW_BYTES }, self.completions.clone()) {
+            Ok(session) => self.nodes[at].session = SessionState::Opened(session),
+            Err(error) => self.nodes[at].back_off(error.to_string(), now),
         }
     }
 
     /// Handles the result of a call to a node.
-    pub fn answered(&mut self, node: usize, answer: Result<Vec<u8>, CallFailed>, now: Nanos) {
-        let Some((call, sent)) = self.donors[node].asked.take() else { return };
-        self.look_at = now;
-        let answer = answer.and_then(|bytes| Reply::parse(&bytes).map_err(CallFailed::Refused));
-        match answer {
-            Ok(reply) => self.replied(node, call, reply, sent, now),
+    pub fn on_reply(&mut self, node: usize, result: Result<Vec<u8>, NodeCallError>, now: Nanos) {
+        let Some((call, sent)) = self.nodes[node].pending_call.take() else { return };
+        self.next_maintenance_at = now;
+        let result = result.and_then(|bytes| Reply::parse(&bytes).map_err(NodeCallError::Refused));
+        match result {
+            Ok(reply) => self.handle_reply(node, call, reply, sent, now),
             Err(failed) => self.call_failed(node, call, failed, now),
         }
     }
 
-    fn replied(&mut self, node: usize, call: Call, reply: Reply, sent: Nanos, now: Nanos) {
-        let donor = &mut self.donors[node];
-        donor.heard_at = sent;
+    fn handle_reply(&mut self, node: usize, call: Call, reply: Reply, sent: Nanos, now: Nanos) {
+        let client = &mut self.nodes[node];
+        client.last_reply_at = sent;
         // Every call that names a lease renews it.
-        if let Some(lease) = &mut donor.lease {
+        if let Some(lease) = &mut client.lease {
             lease.until = lease.until.max(sent + lease.term);
         }
         match (call, reply) {
@@ -104,147 +104,156 @@ impl Engine {
                 let (ours, term) = (self.config.slab_bytes, Duration::from_millis(term_ms.max(1).into()));
                 if slab_bytes < ours {
                     let why = format!("its slabs have {slab_bytes} bytes; this client uses {ours} of each");
-                    donor.back_off(why, now);
+                    client.back_off(why, now);
                     // The lease expires at the node; request no other one before.
-                    return donor.retry_at = sent + term;
+                    return client.retry_at = sent + term;
                 }
-                donor.begin_lease(Lease { key: lease, term, until: sent + term });
-                self.is_placement_new = true;
-                self.heard_of(node, room, now);
+                client.begin_lease(Lease { key: lease, term, until: sent + term });
+                self.placement_dirty = true;
+                self.update_capacity(node, room, now);
             }
             (Call::Connect, Reply::Connected { pairs }) => self.connect(node, &pairs, now),
-            (Call::Connect, Reply::Wait) => donor.retry_at = now + ASK_AGAIN,
+            (Call::Connect, Reply::Wait) => client.retry_at = now + RETRY_DELAY,
             (Call::Grant { .. }, Reply::Wait) => {
-                donor.calls.push_front(call);
-                donor.retry_at = now + ASK_AGAIN;
+                client.calls.push_front(call);
+                client.retry_at = now + RETRY_DELAY;
             }
             (Call::Grant { extent, slab }, Reply::Granted { region, room }) => {
-                self.heard_of(node, room, now);
-                self.granted(node, extent, slab, region);
+                self.update_capacity(node, room, now);
+                self.on_slab_granted(node, extent, slab, region);
             }
-            (Call::Mark { change }, Reply::Done { room, .. }) => {
-                self.heard_of(node, room, now);
-                self.marked(node, change, now);
+            (Call::StoreView { change }, Reply::Done { room, .. }) => {
+                self.update_capacity(node, room, now);
+                self.on_view_stored(node, change, now);
             }
-            (Call::Look, Reply::Looked { kept }) => self.looked(node, kept, now),
-            (Call::Claim { id }, reply) => self.newcomer_claimed(node, id, reply, sent, now),
+            (Call::QueryVolume, Reply::VolumeState { volume }) => {
+                self.volume_info_received(node, volume, now)
+            }
+            (Call::Claim { id }, reply) => self.joining_node_claimed(node, id, reply, sent, now),
             (Call::End, _) => {
-                donor.lease = None;
-                self.is_placement_new = true;
-                self.link_down(node, "its lease was given back".to_owned(), now);
+                client.lease = None;
+                self.placement_dirty = true;
+                self.end_session(node, "its lease was given back".to_owned(), now);
             }
             (_, Reply::Done { room, scrubs }) => {
-                donor.scrubs.requested = donor.scrubs.requested.max(scrubs);
-                self.heard_of(node, room, now);
+                client.scrubs.requested = client.scrubs.requested.max(scrubs);
+                self.update_capacity(node, room, now);
             }
             (call, _) => {
-                let failed = CallFailed::Refused(RefusalKind::Malformed.because("not the reply that is due"));
+                let failed =
+                    NodeCallError::Refused(RefusalKind::Malformed.because("not the reply that is due"));
                 self.call_failed(node, call, failed, now);
             }
         }
     }
 
-    fn heard_of(&mut self, node: usize, room: Room, now: Nanos) {
-        let donor = &mut self.donors[node];
-        (donor.room, donor.is_full) = (room, false);
-        self.look_at_wish(node, now);
+    fn update_capacity(&mut self, node: usize, room: Room, now: Nanos) {
+        let client = &mut self.nodes[node];
+        (client.room, client.is_full) = (room, false);
+        self.check_draining(node, now);
     }
 
     /// Records whether a node is draining. It is left only when the other nodes are known to be reachable, so their
     /// leases are renewed at once.
-    fn look_at_wish(&mut self, node: usize, now: Nanos) {
-        let donor = &mut self.donors[node];
-        if !donor.room.is_draining {
-            donor.draining_since = None;
-        } else if donor.draining_since.is_none() {
-            donor.draining_since = Some(now);
-            let to_ask = |donor: &&mut Donor<_>| donor.lease.is_some() && !donor.calls.contains(&Call::Renew);
-            self.donors.iter_mut().filter(to_ask).for_each(|donor| donor.calls.push_back(Call::Renew));
+    fn check_draining(&mut self, node: usize, now: Nanos) {
+        let client = &mut self.nodes[node];
+        if !client.room.is_draining {
+            client.draining_since = None;
+        } else if client.draining_since.is_none() {
+            client.draining_since = Some(now);
+            let must_renew = |client: &&mut MemoryNodeClient<_>| {
+                client.lease.is_some() && !client.calls.contains(&Call::Renew)
+            };
+            self.nodes.iter_mut().filter(must_renew).for_each(|client| client.calls.push_back(Call::Renew));
         }
     }
 
-    fn call_failed(&mut self, node: usize, call: Call, failed: CallFailed, now: Nanos) {
+    fn call_failed(&mut self, node: usize, call: Call, failed: NodeCallError, now: Nanos) {
         if let Call::Grant { extent, slab } = call
             && self.extents[extent].away_mut(node, slab).is_some()
         {
-            let (CallFailed::Refused(Refusal { reason: why, .. }) | CallFailed::Unreachable(why)) = failed;
+            let (NodeCallError::Refused(Refusal { reason: why, .. }) | NodeCallError::Unreachable(why)) =
+                failed;
             // The node joins the volume again, and is queried once more for the slabs that it retains.
             return self.lose_lease(node, why, now);
         }
-        if let Call::Look | Call::Claim { .. } = call {
-            let (CallFailed::Refused(Refusal { reason: why, .. }) | CallFailed::Unreachable(why)) = failed;
-            return self.newcomer_failed(node, why, now);
+        if let Call::QueryVolume | Call::Claim { .. } = call {
+            let (NodeCallError::Refused(Refusal { reason: why, .. }) | NodeCallError::Unreachable(why)) =
+                failed;
+            return self.fail_joining(node, why, now);
         }
-        let donor = &mut self.donors[node];
+        let client = &mut self.nodes[node];
         if call == Call::Report {
-            donor.reported = None;
+            client.reported = None;
             // An earlier version, which does not show reports to operators.
-            if matches!(&failed, CallFailed::Refused(refusal) if refusal.kind == RefusalKind::Malformed) {
-                donor.takes_reports = false;
+            if matches!(&failed, NodeCallError::Refused(refusal) if refusal.kind == RefusalKind::Malformed) {
+                client.supports_reports = false;
                 return;
             }
         }
         match failed {
-            CallFailed::Refused(refusal)
-                if refusal.kind == RefusalKind::UnknownLease || matches!(call, Call::Mark { .. }) =>
+            NodeCallError::Refused(refusal)
+                if refusal.kind == RefusalKind::UnknownLease || matches!(call, Call::StoreView { .. }) =>
             {
                 self.lose_lease(node, refusal.reason, now);
             }
-            CallFailed::Refused(refusal) => {
-                donor.room.is_draining |= refusal.kind == RefusalKind::Draining;
-                self.look_at_wish(node, now);
-                let donor = &mut self.donors[node];
+            NodeCallError::Refused(refusal) => {
+                client.room.is_draining |= refusal.kind == RefusalKind::Draining;
+                self.check_draining(node, now);
+                let client = &mut self.nodes[node];
                 if let Call::Grant { extent, slab } = call {
-                    donor.is_full = true;
-                    donor.problem = Some(refusal.reason);
-                    self.extents[extent].placing.retain(|placing| *placing != (node, slab));
+                    client.is_full = true;
+                    client.problem = Some(refusal.reason);
+                    self.extents[extent].requested_slabs.retain(|requested| *requested != (node, slab));
                     self.wake(extent);
                 } else {
-                    donor.back_off(refusal.reason, now);
-                    self.close_opened(node);
+                    client.back_off(refusal.reason, now);
+                    self.close_unconnected(node);
                 }
             }
             // The lease expires at the node.
-            CallFailed::Unreachable(_) if call == Call::End => donor.lease = None,
-            CallFailed::Unreachable(why) => {
+            NodeCallError::Unreachable(_) if call == Call::End => client.lease = None,
+            NodeCallError::Unreachable(why) => {
                 match call {
                     // The slab may have been granted, so it is returned.
                     Call::Grant { extent, slab } => {
-                        donor.is_full = true;
-                        donor.calls.push_back(Call::Return { slab });
-                        self.extents[extent].placing.retain(|placing| *placing != (node, slab));
+                        client.is_full = true;
+                        client.calls.push_back(Call::Return { slab });
+                        self.extents[extent].requested_slabs.retain(|requested| *requested != (node, slab));
                         self.wake(extent);
                     }
-                    Call::Return { .. } | Call::Mark { .. } => donor.calls.push_front(call),
+                    Call::Return { .. } | Call::StoreView { .. } => client.calls.push_front(call),
                     _ => {}
                 }
-                self.donors[node].back_off(why, now);
-                self.close_opened(node);
+                self.nodes[node].back_off(why, now);
+                self.close_unconnected(node);
             }
         }
     }
 
     /// Closes a session that the node did not accept.
-    fn close_opened(&mut self, node: usize) {
-        let donor = &mut self.donors[node];
-        if let Link::Opened(_) = donor.link {
-            donor.link = Link::Down;
+    fn close_unconnected(&mut self, node: usize) {
+        let client = &mut self.nodes[node];
+        if let SessionState::Opened(_) = client.session {
+            client.session = SessionState::Down;
         }
     }
 
     fn connect(&mut self, node: usize, pairs: &[farcall_link::bootstrap::QpInfo], now: Nanos) {
-        let donor = &mut self.donors[node];
-        let Link::Opened(session) = std::mem::replace(&mut donor.link, Link::Down) else { return };
+        let client = &mut self.nodes[node];
+        let SessionState::Opened(session) = std::mem::replace(&mut client.session, SessionState::Down) else {
+            return;
+        };
         if let Err(error) = session.connect(pairs, &[]) {
-            return donor.back_off(error.to_string(), now);
+            return client.back_off(error.to_string(), now);
         }
         for extent in &mut self.extents {
-            extent.replicas.iter_mut().for_each(|replica| give_number(replica, node, &session));
+            extent.replicas.iter_mut().for_each(|replica| register_grant(replica, node, &session));
         }
-        donor.link = Link::Up(session);
-        (donor.down_since, donor.problem) = (None, None);
-        donor.backoff.reset();
-        self.notes_reached(node, now);
+        client.session = SessionState::Up(session);
+        (client.disconnected_since, client.problem) = (None, None);
+        client.backoff.reset();
+        self.resume_metadata_writes(node, now);
         self.wake_all();
     }
 
@@ -253,67 +262,67 @@ impl Engine {
         (0..self.extents.len()).for_each(|extent| self.wake(extent));
     }
 
-    fn granted(&mut self, node: usize, extent: usize, slab: u64, region: farcall_link::RemoteRegion) {
+    fn on_slab_granted(&mut self, node: usize, extent: usize, slab: u64, region: farcall_link::RemoteRegion) {
         if let Some(replica) = self.extents[extent].away_mut(node, slab)
             && region.len_bytes >= self.config.slab_bytes
         {
-            replica.home = Home::Node { donor: node, slab, region, grant: None };
-            if let Some(session) = self.donors[node].session() {
-                give_number(replica, node, session);
+            replica.location = ReplicaLocation::Node { node, slab, region, grant: None };
+            if let Some(session) = self.nodes[node].session() {
+                register_grant(replica, node, session);
             }
             return self.wake(extent);
         }
-        let is_asked_for = self.extents[extent].placing.contains(&(node, slab));
-        self.extents[extent].placing.retain(|placing| *placing != (node, slab));
-        if !is_asked_for || region.len_bytes < self.config.slab_bytes {
-            self.donors[node].calls.push_back(Call::Return { slab });
+        let is_requested = self.extents[extent].requested_slabs.contains(&(node, slab));
+        self.extents[extent].requested_slabs.retain(|requested| *requested != (node, slab));
+        if !is_requested || region.len_bytes < self.config.slab_bytes {
+            self.nodes[node].calls.push_back(Call::Return { slab });
             return;
         }
-        let home = Home::Node { donor: node, slab, region, grant: None };
-        let mut replica = self.new_replica(extent, home);
-        if let Some(session) = self.donors[node].session() {
-            give_number(&mut replica, node, session);
+        let location = ReplicaLocation::Node { node, slab, region, grant: None };
+        let mut replica = self.new_replica(extent, location);
+        if let Some(session) = self.nodes[node].session() {
+            register_grant(&mut replica, node, session);
         }
         self.extents[extent].replicas.push(replica);
-        self.is_placement_new = true;
+        self.placement_dirty = true;
         self.wake(extent);
     }
 
     /// Handles the end of the session with a node.
-    pub(super) fn link_down(&mut self, node: usize, why: String, now: Nanos) {
-        let donor = &mut self.donors[node];
-        if donor.down_since.is_none() {
+    pub(super) fn end_session(&mut self, node: usize, why: String, now: Nanos) {
+        let client = &mut self.nodes[node];
+        if client.disconnected_since.is_none() {
             tracing::info!(node, "a memory node is not reached: {why}");
         }
         // Dropping the session ends its requests in flight.
-        donor.link = Link::Down;
-        donor.back_off(why, now);
-        self.notes_left(node);
-        let donor = &mut self.donors[node];
-        donor.down_since = donor.down_since.or(Some(now));
+        client.session = SessionState::Down;
+        client.back_off(why, now);
+        self.forget_metadata_grant(node);
+        let client = &mut self.nodes[node];
+        client.disconnected_since = client.disconnected_since.or(Some(now));
         // Slabs that were not requested yet are requested from other nodes.
         let is_new = |call: &Call| match *call {
             Call::Grant { extent, slab } => self.extents[extent].away_mut(node, slab).is_none(),
             _ => false,
         };
-        let (dropped, left) = std::mem::take(&mut donor.calls).into_iter().partition(is_new);
-        self.donors[node].calls = left;
-        self.look_at = now;
-        self.forget_placing(node, dropped);
+        let (dropped, left) = std::mem::take(&mut client.calls).into_iter().partition(is_new);
+        self.nodes[node].calls = left;
+        self.next_maintenance_at = now;
+        self.cancel_slab_requests(node, dropped);
         for replica in self.extents.iter_mut().flat_map(|extent| &mut extent.replicas) {
-            if let Home::Node { donor, grant, .. } = &mut replica.home
-                && *donor == node
+            if let ReplicaLocation::Node { node: holder, grant, .. } = &mut replica.location
+                && *holder == node
             {
                 *grant = None;
             }
         }
-        self.drop_newcomer(node, now);
+        self.abandon_joining(node, now);
     }
 
-    fn forget_placing(&mut self, node: usize, calls: VecDeque<Call>) {
+    fn cancel_slab_requests(&mut self, node: usize, calls: VecDeque<Call>) {
         for call in calls {
             if let Call::Grant { extent, slab } = call {
-                self.extents[extent].placing.retain(|placing| *placing != (node, slab));
+                self.extents[extent].requested_slabs.retain(|requested| *requested != (node, slab));
                 self.wake(extent);
             }
         }
@@ -321,25 +330,25 @@ impl Engine {
 
     /// Handles the end of a lease: the client has lost its slabs at the node.
     pub(super) fn lose_lease(&mut self, node: usize, why: String, now: Nanos) {
-        self.link_down(node, why, now);
-        let donor = &mut self.donors[node];
-        donor.lease = None;
-        donor.calls.clear();
-        donor.is_out = self.noting.is_some();
-        self.is_placement_new = true;
-        self.leaving.retain(|replica| replica.donor() != Some(node));
+        self.end_session(node, why, now);
+        let client = &mut self.nodes[node];
+        client.lease = None;
+        client.calls.clear();
+        client.is_non_member = self.metadata.is_some();
+        self.placement_dirty = true;
+        self.releasing.retain(|replica| replica.node() != Some(node));
         for at in 0..self.extents.len() {
             let extent = &mut self.extents[at];
-            extent.placing.retain(|(donor, _)| *donor != node);
+            extent.requested_slabs.retain(|(requested_from, _)| *requested_from != node);
             let serials: Vec<u32> = extent
                 .replicas
                 .iter()
-                .filter(|replica| replica.donor() == Some(node))
+                .filter(|replica| replica.node() == Some(node))
                 .map(|replica| replica.serial)
                 .collect();
             for serial in serials {
                 // The node may only have been unreachable, and still have the bytes.
-                if self.noting.is_some() && self.extents[at].depends_on(serial) {
+                if self.metadata.is_some() && self.extents[at].depends_on(serial) {
                     continue;
                 }
                 self.remove_replica(at, serial);
@@ -347,50 +356,51 @@ impl Engine {
             }
             self.wake(at);
         }
-        self.put_away(node);
+        self.mark_away(node);
     }
 
     /// Marks the replicas on a node as away, until the node grants their slabs again.
-    pub(super) fn put_away(&mut self, node: usize) {
+    pub(super) fn mark_away(&mut self, node: usize) {
         for replica in self.extents.iter_mut().flat_map(|extent| &mut extent.replicas) {
-            if let Home::Node { donor, slab, .. } = replica.home
-                && donor == node
+            if let ReplicaLocation::Node { node: holder, slab, .. } = replica.location
+                && holder == node
             {
-                replica.home = Home::Away { donor, slab };
+                replica.location = ReplicaLocation::Away { node, slab };
             }
         }
     }
 
     /// Renews all leases now, to query the state of the nodes.
     pub fn renew_now(&mut self) {
-        for donor in &mut self.donors {
-            if donor.lease.is_some() && !donor.calls.contains(&Call::Renew) {
-                donor.calls.push_back(Call::Renew);
+        for client in &mut self.nodes {
+            if client.lease.is_some() && !client.calls.contains(&Call::Renew) {
+                client.calls.push_back(Call::Renew);
             }
         }
     }
 
     /// Begins to end all leases. Nothing can be read or written afterwards.
     pub fn close(&mut self) {
-        for donor in &mut self.donors {
-            donor.is_ending = true;
-            donor.retry_at = Nanos(0);
+        for client in &mut self.nodes {
+            client.is_ending = true;
+            client.retry_at = Nanos(0);
         }
     }
 
     /// Returns whether no lease is left after [`Engine::close`].
     pub fn is_closed(&self) -> bool {
-        let is_free = |donor: &Donor<_>| {
-            donor.lease.is_none() && !matches!(donor.asked, Some((Call::Lease | Call::Claim { .. }, _)))
+        let is_free = |client: &MemoryNodeClient<_>| {
+            client.lease.is_none()
+                && !matches!(client.pending_call, Some((Call::Lease | Call::Claim { .. }, _)))
         };
-        self.donors.iter().all(is_free)
+        self.nodes.iter().all(is_free)
     }
 }
 
 /// Registers the slab of a replica with a session, so that requests can name it.
-fn give_number(replica: &mut Replica, node: usize, session: &Session<Told>) {
-    if let Home::Node { donor, region, grant, .. } = &mut replica.home
-        && *donor == node
+fn register_grant(replica: &mut Replica, node: usize, session: &Session<CompletionSink>) {
+    if let ReplicaLocation::Node { node: holder, region, grant, .. } = &mut replica.location
+        && *holder == node
     {
         *grant = session.grant(*region).ok();
     }
