@@ -67,7 +67,7 @@ impl<C> SessionQp<C> {
     /// If the connection refuses one of the work requests. Those before it were posted.
     pub fn post(&mut self, batch: &mut Batch<C>, grants: &Grants) -> Result<(), PostRefused> {
         let count = batch.doorbell.work.len();
-        let error = self.ring(batch, grants).err();
+        let error = self.post_chain(batch, grants).err();
         let posted = match &error {
             None => count,
             Some(PostRefused::Post { source, .. }) => source.posted,
@@ -85,7 +85,7 @@ impl<C> SessionQp<C> {
     }
 
     /// Posts all work requests of the batch with one doorbell.
-    fn ring(&mut self, batch: &Batch<C>, grants: &Grants) -> Result<(), PostRefused> {
+    fn post_chain(&mut self, batch: &Batch<C>, grants: &Grants) -> Result<(), PostRefused> {
         let work = &batch.doorbell.work;
         let mut pieces = [[Piece { region: self.pool, offset: 0, len_bytes: 0 }; SGES_MAX]; TOGETHER_MAX];
         let mut counts = [0; TOGETHER_MAX];

@@ -49,7 +49,7 @@ pub struct LoopDevice {
 
 impl LoopDevice {
     /// Claims a free loop device and attaches it to `file`.
-    pub fn over(file: &File) -> io::Result<Self> {
+    pub fn attach(file: &File) -> io::Result<Self> {
         let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
         for _ in 0..TRIES {
             // SAFETY: LOOP_CTL_GET_FREE takes no argument, so the kernel accesses no memory.

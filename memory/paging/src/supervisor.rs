@@ -201,7 +201,7 @@ impl PagingRun {
     fn make_swap(&mut self) -> Result<(), PagingError> {
         let file = OpenOptions::new().read(true).write(true).open(self.paths.file());
         let file = file.map_err(cannot("open the file of pages"))?;
-        let device = LoopDevice::over(&file).map_err(cannot("set up a loop device"))?;
+        let device = LoopDevice::attach(&file).map_err(cannot("set up a loop device"))?;
         let priority = priority_now().map_err(cannot("choose a priority"))?;
         swap_on(device.path(), priority).map_err(cannot("use the swap area"))?;
         self.swap = Some(device.path().to_owned());

@@ -247,8 +247,8 @@ impl Tree {
     pub fn plan_resize(&mut self, ino: u64, len_bytes: u64) -> Result<WritePlan> {
         let file = self.file_mut(ino)?;
         if len_bytes < file.len_bytes {
-            let kept = len_bytes.div_ceil(BLOCK_BYTES);
-            let removed = file.extents.remove(kept..u64::MAX);
+            let kept_blocks = len_bytes.div_ceil(BLOCK_BYTES);
+            let removed = file.extents.remove(kept_blocks..u64::MAX);
             file.len_bytes = len_bytes;
             file.is_tail_dirty = !len_bytes.is_multiple_of(BLOCK_BYTES);
             removed.into_iter().for_each(|blocks| self.free.release(blocks));

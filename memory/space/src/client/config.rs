@@ -84,7 +84,7 @@ impl Default for ClientConfig {
 
 impl ClientConfig {
     /// Returns the maximum number of nodes.
-    pub(super) fn node_room(&self) -> usize {
+    pub(super) fn max_nodes(&self) -> usize {
         self.nodes.len().max(self.nodes_max)
     }
 

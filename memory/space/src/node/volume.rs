@@ -151,8 +151,8 @@ impl Node {
 
     fn check_claim(&self, volume: &Volume, claim: &Claim, now: Nanos) -> Result<(), Refusal> {
         let name = &claim.volume.name;
-        let held = volume.lease.and_then(|key| self.leases.get(&key));
-        if let Some(lease) = held.filter(|_| volume.holder != claim.holder) {
+        let holder_lease = volume.lease.and_then(|key| self.leases.get(&key));
+        if let Some(lease) = holder_lease.filter(|_| volume.holder != claim.holder) {
             let left_ms = lease.until.since(now).as_millis();
             let why = format!(
                 "the volume {name:?} is mounted by {:?}; its lease ends in {left_ms} ms if nothing is heard of it",

@@ -194,14 +194,14 @@ fn consults_a_user_policy_that_cannot_stall_the_queue() {
             self.0.lock().unwrap().push(("ended", bytes));
         }
     }
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let mut queue = MergeQueue::new(limits(Single), Box::new(Policy(told.clone())), 1 << 20);
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let mut queue = MergeQueue::new(limits(Single), Box::new(Policy(calls.clone())), 1 << 20);
     push(&mut queue, Direction::Read, 0);
     push(&mut queue, Direction::Read, 9);
     drain(&mut queue);
     drain(&mut queue);
     let wanted = [("posted", PAGE), ("asked", PAGE), ("ended", PAGE), ("posted", PAGE), ("ended", PAGE)];
-    assert_eq!(*told.lock().unwrap(), wanted);
+    assert_eq!(*calls.lock().unwrap(), wanted);
 }
 
 #[test]

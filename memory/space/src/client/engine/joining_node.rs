@@ -179,8 +179,8 @@ impl Engine {
         let client = &mut self.nodes[node];
         (client.lease, client.is_non_member) = (None, true);
         client.calls.clear();
-        let over = metadata.drop_non_members();
-        over.into_iter().for_each(|serial| self.finish_metadata_write(serial, now));
+        let committed = metadata.drop_non_members();
+        committed.into_iter().for_each(|serial| self.finish_metadata_write(serial, now));
         self.mark_away(node);
         self.start_deferred_writes(joining.deferred_writes, now);
     }

@@ -145,7 +145,7 @@ impl Engine {
         let mut rng = SplitMix64::new(seed);
         // Ended sessions may still exist when others are opened.
         let depth = config.connections * usize::try_from(io::SEND_DEPTH).unwrap_or(0);
-        let completions = (4 * depth * config.node_room()) as u32;
+        let completions = (4 * depth * config.max_nodes()) as u32;
         let poller = Poller::new(nic, PollerConfig { completions, ..PollerConfig::default() })?;
         let extents = config.size_bytes.div_ceil(config.slab_bytes);
         let spill = config.spill.as_deref().map(SpillFile::create).transpose()?;

@@ -57,7 +57,7 @@ impl Engine {
     }
 
     /// Returns whether every replica is in sync and reachable, and none is missing.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(super) fn is_fully_replicated(&self) -> bool {
         let is_whole = |extent: &Extent| {
             let can_be_read = |replica: &Replica| replica.is_in_sync() && replica.is_reachable();
             extent.replicas.len() >= self.config.replicas && extent.replicas.iter().all(can_be_read)
@@ -137,13 +137,13 @@ impl Engine {
                 && extent.requested_slabs.is_empty()
                 && extent.replicas.iter().all(Replica::is_in_sync)
                 && extent.replicas.iter().any(|replica| replica.node() == Some(node))
-                && self.replicas_that_stay(extent) < self.config.replicas
+                && self.lasting_replicas(extent) < self.config.replicas
                 && !(0..self.nodes.len()).any(|other| self.nodes[other].has_room() && !extent.is_on(other))
         };
         self.extents.iter().filter(is_held_back).count() as u32
     }
 
-    fn replicas_that_stay(&self, extent: &Extent) -> usize {
+    fn lasting_replicas(&self, extent: &Extent) -> usize {
         let stays = |replica: &&Replica| replica.node().is_none_or(|node| !self.nodes[node].room.is_draining);
         extent.replicas.iter().filter(stays).count()
     }

@@ -268,11 +268,11 @@ impl Engine {
         if is_unsure || self.locks.contains_key(&page) {
             return false;
         }
-        let held = match extent.pages.checksum(at) {
+        let expected = match extent.pages.checksum(at) {
             Some(sum) => extent.replicas.iter().any(Replica::is_in_sync).then_some(sum),
             None => Some(self.checksums.zeros_checksum(page)),
         };
-        held == Some(self.checksums.of(page, bytes))
+        expected == Some(self.checksums.of(page, bytes))
     }
 
     /// Accepts a request. Requests that share a page are executed in order. [`Engine::next_completed`] returns a
@@ -351,7 +351,7 @@ impl Engine {
         let page_bytes = PAGE_BYTES as u64;
         let deadline = now + self.config.patience;
         // Full pages that need no special treatment form runs.
-        let whole = match recorded {
+        let full_pages = match recorded {
             [false, false] => offset.div_ceil(page_bytes)..end / page_bytes,
             _ => 0..0,
         };
@@ -359,10 +359,10 @@ impl Engine {
         while next < pages.end {
             let page = next;
             next += 1;
-            if whole.contains(&page) {
+            if full_pages.contains(&page) {
                 let of_request = (page * page_bytes - offset) as usize;
                 let run_pages =
-                    RunPages { request: id, pages: page..whole.end, of_request, is_read, deadline };
+                    RunPages { request: id, pages: page..full_pages.end, of_request, is_read, deadline };
                 let taken = self.start_run(run_pages, now);
                 if taken > 0 {
                     next = page + taken;

@@ -124,9 +124,9 @@ impl Engine {
         let can_reach =
             |serial: &u32| self.extents[extent].replica(*serial).is_some_and(is_on_connected_node);
         let Some(targets) = targets.filter(|targets| targets.iter().all(can_reach)) else { return 0 };
-        let of_pool = (self.config.pool_bytes / SHARE_OF_POOL / PAGE_BYTES) as u64;
+        let pool_pages = (self.config.pool_bytes / SHARE_OF_POOL / PAGE_BYTES) as u64;
         let most = if pages_of_run.is_read { READ_PAGES_MAX } else { WRITTEN_PAGES_MAX };
-        let room = (self.pages_per_extent() - at as u64).min(most).min(of_pool);
+        let room = (self.pages_per_extent() - at as u64).min(most).min(pool_pages);
         pages_of_run.pages.end = pages_of_run.pages.end.min(first + room);
         let plain = pages_of_run
             .pages
@@ -232,8 +232,8 @@ impl Engine {
         };
         let (direction, buffer) = match is_read {
             true => {
-                let lent = self.requests.lend_buffer(request, len_bytes);
-                (Direction::Read, lent.unwrap_or_else(|| self.buffers.take(len_bytes)).into())
+                let buffer = self.requests.lend_buffer(request, len_bytes);
+                (Direction::Read, buffer.unwrap_or_else(|| self.buffers.take(len_bytes)).into())
             }
             false => (Direction::Write, written.into()),
         };

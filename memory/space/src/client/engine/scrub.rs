@@ -85,8 +85,9 @@ impl Engine {
         if now >= self.periodic_scrub.next_step_at {
             self.periodic_scrub.next_step_at = now + STEP_INTERVAL;
             // Copies and joining nodes come first: while they are needed, replicas are missing or unreachable.
-            let is_next =
-                self.is_whole() && !self.is_fenced() && !self.nodes.iter().any(|client| client.is_ending);
+            let is_next = self.is_fully_replicated()
+                && !self.is_fenced()
+                && !self.nodes.iter().any(|client| client.is_ending);
             self.periodic_scrub.left = if is_next { self.config.scrub_pages_per_s } else { 0 };
         }
         while self.periodic_scrub.left > 0

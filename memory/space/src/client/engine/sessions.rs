@@ -26,7 +26,7 @@ impl Engine {
         if self.nodes.iter().any(|client| client.address == address) {
             return Ok(false);
         }
-        let room = self.config.node_room();
+        let room = self.config.max_nodes();
         if self.nodes.len() >= room {
             let (value, max) = (room as u64 + 1, room as u64);
             return Err(OpenError::Range { name: "nodes", value, min: 1, max });
