@@ -12,7 +12,7 @@ use farcall::verbs::Provider;
 use farcall_files::{
     BLOCK_BYTES, Caller, Journal, Lineage, Log, Mount as Mounted, MountEnd, State, Time, Tree, Volume,
 };
-use farcall_memory::membership::Joining;
+use farcall_memory::membership::NodeDiscovery;
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
@@ -44,16 +44,17 @@ impl Worker {
     /// If no node can be used, or the snapshot cannot be read or written.
     pub fn run(self) -> Result<Exit, Failure> {
         open_files::raise_limit();
-        let given = farcall_files::Worker::of_standard_streams().map_err(cannot_take_over)?;
+        let given = farcall_files::Worker::from_standard_streams().map_err(cannot_take_over)?;
         let chosen = self.mount.nic.choose()?;
         let provider: Arc<dyn Provider> = chosen.provider.into();
-        let Opened { volume, joining, said, is_first } = self.open_in_time(&provider, &given)?;
-        let line =
-            chosen.explanation.to_string().replace('\n', "; ") + &said + &self.serve_metrics(is_first)?;
+        let Opened { volume, discovery, description, is_first } = self.open_in_time(&provider, &given)?;
+        let line = chosen.explanation.to_string().replace('\n', "; ")
+            + &description
+            + &self.serve_metrics(is_first)?;
         let (device, dir) = (given.device().map_err(cannot_take_over)?, self.mount.dir.clone());
         let serve = if is_first { Mounted::serve } else { Mounted::take_over };
         let mut mounted = serve(device, dir.clone(), Arc::clone(&volume)).map_err(cannot_take_over)?;
-        given.serves(&line, dir).map_err(cannot_take_over)?;
+        given.report_ready(&line, dir).map_err(cannot_take_over)?;
         if self.mount.detached {
             background::log_to_journal().map_err(cannot_take_over)?;
         }
@@ -63,7 +64,7 @@ impl Worker {
             // Threads with pending requests would never end, and no resources remain to be released.
             std::process::exit(farcall_files::Worker::LOST);
         }
-        drop(joining);
+        drop(discovery);
         volume
             .sync()
             .map_err(|error| Failure::because("the last changes are not at the memory nodes", &error))?;
@@ -78,9 +79,9 @@ fn cannot_take_over(error: io::Error) -> Failure {
 /// The file system that is served.
 struct Opened {
     volume: Arc<Volume>,
-    joining: Option<Joining>,
+    discovery: Option<NodeDiscovery>,
     /// Description printed for the user.
-    said: String,
+    description: String,
     /// `true` if no process has served it before.
     is_first: bool,
 }
@@ -125,7 +126,7 @@ impl Worker {
         provider: &Arc<dyn Provider>,
         given: &farcall_files::Worker,
     ) -> Result<Opened, Failure> {
-        let mut said = String::new();
+        let mut description = String::new();
         loop {
             let (is_first, opened) = self.open(provider)?;
             let failure = match opened {
@@ -134,14 +135,14 @@ impl Worker {
                 Err(not_opened) => return Err(not_opened.failure),
             };
             let why = failure.reason().to_owned();
-            if why != said {
+            if why != description {
                 tracing::warn!("programs wait: {why}");
             }
-            if !given.waits(&why, &self.mount.dir, CLAIM_INTERVAL).map_err(cannot_take_over)? {
+            if !given.report_wait(&why, &self.mount.dir, CLAIM_INTERVAL).map_err(cannot_take_over)? {
                 let what = "unmounted before the volume was there again: what was not synced is lost";
                 return Err(Failure::new(what).why(why));
             }
-            said = why;
+            description = why;
         }
     }
 
@@ -168,11 +169,11 @@ impl Worker {
     ) -> Result<Opened, NotOpened> {
         let memory = RemoteMemory::resume(Arc::clone(provider), self.config(), kept);
         let memory = Arc::new(memory.map_err(|error| NotOpened::of(&error))?);
-        let joining = self.mount.nodes.join(&memory, None)?;
+        let discovery = self.mount.nodes.join(&memory, None)?;
         let is_first = earlier.is_none();
         let tree = earlier.map_or_else(|| self.mount.tree(&memory), Ok)?;
-        let volume = Arc::new(Volume::kept(tree, Box::new(memory), journal));
-        Ok(Opened { volume, joining, said: String::new(), is_first })
+        let volume = Arc::new(Volume::with_journal(tree, Box::new(memory), journal));
+        Ok(Opened { volume, discovery, description: String::new(), is_first })
     }
 
     /// Claims the volume.
@@ -185,7 +186,7 @@ impl Worker {
         earlier: Option<Tree>,
     ) -> Result<Opened, NotOpened> {
         let size_bytes = whole_blocks(self.mount.size);
-        let mut config = args.read(lineage.holder(), Log::notes_bytes(size_bytes))?;
+        let mut config = args.read(lineage.holder(), Log::metadata_bytes(size_bytes))?;
         config = config.with_history(Arc::clone(lineage) as _);
         if self.mount.read_only {
             config = config.read_only();
@@ -197,12 +198,12 @@ impl Worker {
         let claimed = RemoteMemory::claim(Arc::clone(provider), self.config(), &config);
         let (memory, takeover) = claimed.map_err(|error| NotOpened::of(&error))?;
         let is_first = earlier.is_none();
-        self.note_nodes(&args.volume, &takeover, is_first)?;
+        self.record_nodes(&args.volume, &takeover, is_first)?;
         let memory = Arc::new(memory);
         let (log, tree) = if self.mount.read_only {
-            (None, Log::read(size_bytes, &takeover.notes)?)
+            (None, Log::read(size_bytes, &takeover.metadata)?)
         } else {
-            let (log, tree) = Log::open(Arc::clone(&memory) as _, size_bytes, &takeover.notes)?;
+            let (log, tree) = Log::open(Arc::clone(&memory) as _, size_bytes, &takeover.metadata)?;
             (Some(log), tree)
         };
         // The tree stored on this machine is newer, unless another mount has changed the volume since.
@@ -215,14 +216,14 @@ impl Worker {
             _ => (tree, journal.restarted(lineage.era())),
         };
         let journal = log.into_iter().fold(journal, Journal::with_log);
-        let joining = self.mount.nodes.join(&memory, Some(&args.volume))?;
+        let discovery = self.mount.nodes.join(&memory, Some(&args.volume))?;
         let tree = tree.map_or_else(|| self.mount.tree(&memory), Ok)?;
-        let volume = Arc::new(Volume::kept(tree, Box::new(memory), journal));
+        let volume = Arc::new(Volume::with_journal(tree, Box::new(memory), journal));
         volume
             .sync()
             .map_err(|error| NotOpened { failure: cannot_take_over(error.into()), may_pass: true })?;
         lineage.tree_is_current()?;
-        Ok(Opened { volume, joining, said: text(args, &takeover), is_first })
+        Ok(Opened { volume, discovery, description: text(args, &takeover), is_first })
     }
 
     /// Serves metrics, if requested, and returns the address as text. A process that takes over does not fail because
@@ -254,17 +255,17 @@ impl Worker {
     }
 
     /// Records in etcd which nodes have the volume, before it is written to, so that the next mount queries them.
-    fn note_nodes(&self, volume: &str, takeover: &Takeover, is_first: bool) -> Result<(), Failure> {
+    fn record_nodes(&self, volume: &str, takeover: &Takeover, is_first: bool) -> Result<(), Failure> {
         let Some(directory) = self.mount.nodes.directory() else { return Ok(()) };
         let has_it = |node: &&SocketAddr| takeover.nodes.contains(&node.to_string());
         let nodes = self.known.iter().filter(has_it).copied().collect();
-        match directory.note_volume(volume, nodes) {
+        match directory.record_volume(volume, nodes) {
             // Every node that has it now had it when the first process recorded the nodes.
             Err(error) if !is_first => {
                 tracing::warn!(%directory, "it is not noted which nodes have the volume now: {error}");
                 Ok(())
             }
-            noted => noted.map_err(|error| no_help(directory, &error)),
+            recorded => recorded.map_err(|error| no_help(directory, &error)),
         }
     }
 }

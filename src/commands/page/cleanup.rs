@@ -18,13 +18,13 @@ impl Cleanup {
     /// # Errors
     /// If something cannot be removed.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        let places = farcall_paging::clean_up().map_err(|error| {
+        let runs = farcall_paging::clean_up().map_err(|error| {
             Failure::because("cannot see what runs left behind", &error).remedy("run it as root")
         })?;
         let left: Vec<String> =
-            places.iter().filter_map(|(_, undone)| undone.as_ref().err()).flatten().cloned().collect();
-        let pids: Vec<u32> = places.iter().map(|(place, _)| place.keeper()).collect();
-        let text = match places.len() {
+            runs.iter().filter_map(|(_, undone)| undone.as_ref().err()).flatten().cloned().collect();
+        let pids: Vec<u32> = runs.iter().map(|(paths, _)| paths.supervisor()).collect();
+        let text = match runs.len() {
             0 => "nothing is left behind".to_owned(),
             count => format!("{count} runs were undone"),
         };

@@ -13,11 +13,11 @@ struct Segment {
 /// Multiset of ranges that are read or written, as a sorted vector of disjoint segments. A lookup is a binary search,
 /// and the vector is not reallocated once it has reached its maximum length.
 #[derive(Clone, Debug, Default)]
-pub struct Coverage {
+pub struct InFlightRanges {
     segments: Vec<Segment>,
 }
 
-impl Coverage {
+impl InFlightRanges {
     /// Returns the index of the first segment that ends after `at`.
     fn first_after(&self, region: u32, at: u64) -> usize {
         self.segments.partition_point(|s| (s.span.region, s.span.end) <= (region, at))
@@ -59,7 +59,7 @@ impl Coverage {
         }
     }
 
-    /// Reverts one [`Coverage::add`] of exactly this range.
+    /// Reverts one [`InFlightRanges::add`] of exactly this range.
     ///
     /// # Panics
     /// If a part of the range is not covered in this direction: an error of the caller.
@@ -116,8 +116,8 @@ mod tests {
     }
 
     #[test]
-    fn readers_share_and_writers_do_not() {
-        let mut coverage = Coverage::default();
+    fn detects_conflicts_of_readers_and_writers() {
+        let mut coverage = InFlightRanges::default();
         coverage.add(Direction::Read, span(10, 10));
         assert!(!coverage.conflicts(Direction::Read, &span(0, 100)));
         assert!(coverage.conflicts(Direction::Write, &span(19, 1)));
@@ -141,8 +141,8 @@ mod tests {
     proptest! {
         /// Compares it with a list that is searched linearly.
         #[test]
-        fn it_says_what_a_list_says(steps in prop::collection::vec((spans(), any::<u8>()), 1..60)) {
-            let mut coverage = Coverage::default();
+        fn matches_a_linear_list(steps in prop::collection::vec((spans(), any::<u8>()), 1..60)) {
+            let mut coverage = InFlightRanges::default();
             let mut list: Vec<(Direction, Span)> = Vec::new();
             for ((direction, span), choice) in steps {
                 let wanted = list.iter().any(|(other, covered)| {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 /// A FIFO queue of pages that supports removal from the middle.
 #[derive(Default)]
-pub(crate) struct Order {
+pub(crate) struct ResidentFifo {
     queue: VecDeque<u32>,
     /// Number of stale queue entries of pages that were removed from the middle. The oldest entries of a page are the
     /// stale ones.
@@ -12,7 +12,7 @@ pub(crate) struct Order {
     stale_count: usize,
 }
 
-impl Order {
+impl ResidentFifo {
     pub fn push(&mut self, page: u32) {
         self.queue.push_back(page);
     }
@@ -39,7 +39,7 @@ impl Order {
     }
 
     /// Removes a page that is in the queue.
-    pub fn forget(&mut self, page: u32) {
+    pub fn remove(&mut self, page: u32) {
         *self.stale.entry(page).or_default() += 1;
         self.stale_count += 1;
         if self.stale_count > 64 && self.stale_count > self.queue.len() / 2 {
@@ -61,26 +61,27 @@ mod tests {
     use farcall_link::SplitMix64;
 
     #[test]
-    fn the_oldest_leaves_first_whatever_was_taken_out_and_came_back() {
+    fn evicts_in_fifo_order_after_removals() {
         let seed = SplitMix64::new(std::process::id().into()).next_u64();
         println!("seed {seed}");
-        let (mut rng, mut order, mut model) = (SplitMix64::new(seed), Order::default(), VecDeque::new());
+        let (mut rng, mut fifo, mut model) =
+            (SplitMix64::new(seed), ResidentFifo::default(), VecDeque::new());
         for _ in 0..20_000 {
             let page = rng.below(200) as u32;
             match (rng.below(4), model.iter().position(|other| *other == page)) {
-                (0, _) => assert_eq!(order.pop(), model.pop_front()),
+                (0, _) => assert_eq!(fifo.pop(), model.pop_front()),
                 (1, Some(at)) => {
                     model.remove(at);
-                    order.forget(page);
+                    fifo.remove(page);
                 }
                 (_, None) => {
                     model.push_back(page);
-                    order.push(page);
+                    fifo.push(page);
                 }
                 _ => {}
             }
-            assert_eq!(order.len(), model.len());
-            assert!(order.queue.len() <= 3 * 200 + 64, "entries of no account pile up");
+            assert_eq!(fifo.len(), model.len());
+            assert!(fifo.queue.len() <= 3 * 200 + 64, "entries of no account pile up");
         }
     }
 }

@@ -9,7 +9,7 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsmount, fsopen,
 };
 
-use crate::place::Place;
+use crate::run_paths::RunPaths;
 
 /// Creates an unnamed file in memory that is never swapped: a pager that waited for it could wait for itself.
 ///
@@ -30,8 +30,8 @@ pub fn number(file: &File) -> i32 {
 }
 
 /// Opens the file in the pager through /proc. It is not inherited, so that the program does not get it either.
-pub fn open(place: Place, number: i32) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).open(format!("/proc/{}/fd/{number}", place.keeper()))
+pub fn open(paths: RunPaths, number: i32) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(format!("/proc/{}/fd/{number}", paths.supervisor()))
 }
 
 #[cfg(test)]
@@ -47,7 +47,7 @@ mod tests {
             Err(error) => return println!("SKIPPED: no memory that is never swapped: {error}"),
         };
         file.write_all_at(b"kept", 1 << 30).unwrap();
-        let opened = open(Place::of(std::process::id()), number(&file)).unwrap();
+        let opened = open(RunPaths::of(std::process::id()), number(&file)).unwrap();
         let mut found = [0; 4];
         opened.read_exact_at(&mut found, 1 << 30).unwrap();
         assert_eq!(&found, b"kept");

@@ -27,7 +27,7 @@ fn drain(queue: &mut MergeQueue) {
     while queue.next(16, &mut doorbell) {
         ended.append(&mut doorbell.work);
     }
-    ended.iter().for_each(|work| queue.ended(work));
+    ended.iter().for_each(|work| queue.on_work_ended(work));
 }
 
 /// Checks the numbers of work requests and doorbells under each kind of combining. The pages of a group accumulate
@@ -44,7 +44,7 @@ fn check(groups: &[&[u64]], direction: Direction, wanted: [(Combining, u64, u64)
         assert_eq!(counts.read_work + counts.write_work, work, "{combining:?}: {groups:?}");
         assert_eq!(counts.doorbells, doorbells, "{combining:?}: {groups:?}");
         assert_eq!((counts.merged, counts.chained), (requests - work, work - doorbells));
-        assert_eq!((queue.held(), queue.in_flight(), queue.in_flight_bytes()), (0, 0, 0));
+        assert_eq!((queue.waiting(), queue.in_flight(), queue.in_flight_bytes()), (0, 0, 0));
     }
 }
 
@@ -61,7 +61,7 @@ fn figure_4() {
 }
 
 #[test]
-fn adjacent_requests_merge_in_whatever_order_they_come() {
+fn merges_adjacent_requests_in_any_order() {
     check(
         &[&[3, 1, 4, 2, 0], &[9, 7]],
         Direction::Write,
@@ -70,7 +70,7 @@ fn adjacent_requests_merge_in_whatever_order_they_come() {
 }
 
 #[test]
-fn alone_each_request_is_posted_at_once_whatever_the_way() {
+fn posts_single_requests_at_once_in_every_mode() {
     let alone: [&[u64]; 4] = [&[1], &[2], &[3], &[4]];
     check(&alone, Direction::Read, [(Single, 4, 4), (Chain, 4, 4), (Merge, 4, 4), (Hybrid, 4, 4)]);
 }
@@ -84,7 +84,7 @@ fn reproduces_the_work_request_counts_of_table_1() {
 }
 
 #[test]
-fn reads_and_writes_do_not_merge_but_share_a_doorbell() {
+fn merges_reads_and_writes_separately_with_one_doorbell() {
     let mut queue = queue(Hybrid);
     for (direction, page) in
         [(Direction::Read, 0), (Direction::Write, 1), (Direction::Read, 2), (Direction::Write, 3)]
@@ -97,7 +97,7 @@ fn reads_and_writes_do_not_merge_but_share_a_doorbell() {
 }
 
 #[test]
-fn a_chain_is_no_longer_than_allowed() {
+fn limits_the_chain_length() {
     let mut queue = queue(Hybrid);
     (0..40).for_each(|page| push(&mut queue, Direction::Read, 2 * page));
     drain(&mut queue);
@@ -106,7 +106,7 @@ fn a_chain_is_no_longer_than_allowed() {
 }
 
 #[test]
-fn a_work_request_holds_no_more_than_its_limits() {
+fn limits_the_size_of_a_work_request() {
     let mut limits = limits(Hybrid);
     limits.work = WorkLimits { elements: 3, bytes: 8 * PAGE, pool_bytes: 4 * PAGE };
     let lens = |memory: fn(u64) -> Memory| {
@@ -127,7 +127,7 @@ fn a_work_request_holds_no_more_than_its_limits() {
 }
 
 #[test]
-fn what_is_registered_when_it_is_posted_goes_alone() {
+fn posts_requests_registered_on_demand_singly() {
     let mut queue = queue(Hybrid);
     for page in 0..5 {
         let span = Span::new(0, page * PAGE, PAGE).unwrap();
@@ -140,7 +140,7 @@ fn what_is_registered_when_it_is_posted_goes_alone() {
 }
 
 #[test]
-fn what_the_window_holds_back_merges() {
+fn merges_requests_held_back_by_the_window() {
     let mut queue = MergeQueue::new(limits(Hybrid), Box::new(Window { bytes: 4 * PAGE }), 1 << 20);
     let mut doorbell = Doorbell::default();
     (0..4).for_each(|page| push(&mut queue, Direction::Write, 10 * page));
@@ -153,10 +153,10 @@ fn what_the_window_holds_back_merges() {
         assert!(!queue.next(16, &mut nothing));
     }
     assert_eq!(queue.counts().window_stalls, 8);
-    doorbell.work.iter().for_each(|work| queue.ended(work));
+    doorbell.work.iter().for_each(|work| queue.on_work_ended(work));
     assert!(queue.next(16, &mut doorbell));
-    assert_eq!((doorbell.work.len(), doorbell.members.len(), queue.held()), (1, 4, 4));
-    doorbell.work.iter().for_each(|work| queue.ended(work));
+    assert_eq!((doorbell.work.len(), doorbell.members.len(), queue.waiting()), (1, 4, 4));
+    doorbell.work.iter().for_each(|work| queue.on_work_ended(work));
     drain(&mut queue);
     assert_eq!((queue.counts().write_work, queue.counts().merged), (6, 6));
 }
@@ -173,9 +173,9 @@ fn keeps_order_at_the_window_without_starvation() {
     push(&mut queue, Direction::Read, 50);
     let mut second = Doorbell::default();
     assert!(!queue.next(16, &mut second));
-    queue.ended(&doorbell.work[0]);
+    queue.on_work_ended(&doorbell.work[0]);
     assert!(queue.next(16, &mut second));
-    assert_eq!((second.work.len(), second.members[0].id, queue.held()), (1, 99, 1));
+    assert_eq!((second.work.len(), second.members[0].id, queue.waiting()), (1, 99, 1));
 }
 
 #[test]
@@ -194,18 +194,18 @@ fn consults_a_user_policy_that_cannot_stall_the_queue() {
             self.0.lock().unwrap().push(("ended", bytes));
         }
     }
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let mut queue = MergeQueue::new(limits(Single), Box::new(Policy(told.clone())), 1 << 20);
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let mut queue = MergeQueue::new(limits(Single), Box::new(Policy(calls.clone())), 1 << 20);
     push(&mut queue, Direction::Read, 0);
     push(&mut queue, Direction::Read, 9);
     drain(&mut queue);
     drain(&mut queue);
     let wanted = [("posted", PAGE), ("asked", PAGE), ("ended", PAGE), ("posted", PAGE), ("ended", PAGE)];
-    assert_eq!(*told.lock().unwrap(), wanted);
+    assert_eq!(*calls.lock().unwrap(), wanted);
 }
 
 #[test]
-fn what_is_held_back_goes_when_the_policy_changes_its_mind() {
+fn posts_held_back_requests_when_the_policy_admits_them() {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     struct Gate(Arc<AtomicBool>);
@@ -231,7 +231,7 @@ fn what_is_held_back_goes_when_the_policy_changes_its_mind() {
 }
 
 #[test]
-fn what_the_pool_has_no_room_for_waits_until_something_ends() {
+fn waits_for_pool_space_until_work_ends() {
     let mut queue = MergeQueue::new(limits(Hybrid), Box::new(Window::OPEN), 4 * PAGE as usize);
     (0..10).for_each(|page| push(&mut queue, Direction::Write, page));
     let mut doorbell = Doorbell::default();
@@ -239,15 +239,15 @@ fn what_the_pool_has_no_room_for_waits_until_something_ends() {
     assert_eq!(doorbell.work.len(), 1);
     assert_eq!((doorbell.members.len(), queue.counts().pool_stalls), (4, 1));
     assert!(!queue.next(16, &mut Doorbell::default()));
-    queue.ended(&doorbell.work[0]);
+    queue.on_work_ended(&doorbell.work[0]);
     drain(&mut queue);
     drain(&mut queue);
-    assert_eq!((queue.held(), queue.counts().write_work), (0, 3));
+    assert_eq!((queue.waiting(), queue.counts().write_work), (0, 3));
 }
 
 #[test]
 #[should_panic(expected = "longer than the pool")]
-fn what_the_pool_can_never_hold_is_an_error() {
+fn rejects_requests_longer_than_the_pool() {
     let mut queue = MergeQueue::new(limits(Hybrid), Box::new(Window::OPEN), 1024);
     push(&mut queue, Direction::Write, 0);
 }

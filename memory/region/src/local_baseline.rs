@@ -14,7 +14,7 @@ use crate::paged_memory::{Mapping, PagedMemory};
 use crate::region::POLLS;
 
 /// Memory whose missing pages are filled from local memory.
-pub struct BareFaults {
+pub struct LocalFaultBaseline {
     stop: Stop,
     thread: Option<JoinHandle<()>>,
     mapping: Arc<Mapping>,
@@ -55,7 +55,7 @@ impl Endpoint for Copier {
     }
 }
 
-impl BareFaults {
+impl LocalFaultBaseline {
     /// Creates `pages` missing pages, all of whose bytes will be `byte`.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl BareFaults {
     }
 }
 
-impl Drop for BareFaults {
+impl Drop for LocalFaultBaseline {
     fn drop(&mut self) {
         self.stop.request();
         if let Some(thread) = self.thread.take() {

@@ -65,28 +65,28 @@ impl Ready {
 
 /// Names of the resources of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    keeper: u32,
+pub struct RunPaths {
+    supervisor: u32,
 }
 
-impl Place {
+impl RunPaths {
     /// Returns the names of the run of a supervisor process.
-    pub const fn of(keeper: u32) -> Self {
-        Self { keeper }
+    pub const fn of(supervisor: u32) -> Self {
+        Self { supervisor }
     }
 
     /// Returns the process id of the supervisor.
-    pub const fn keeper(self) -> u32 {
-        self.keeper
+    pub const fn supervisor(self) -> u32 {
+        self.supervisor
     }
 
     fn record(self) -> PathBuf {
-        Path::new(DIRECTORY).join(self.keeper.to_string())
+        Path::new(DIRECTORY).join(self.supervisor.to_string())
     }
 
     /// Returns the mount point of the file system.
     pub fn mount(self) -> PathBuf {
-        Path::new(DIRECTORY).join(format!("{}.mount", self.keeper))
+        Path::new(DIRECTORY).join(format!("{}.mount", self.supervisor))
     }
 
     /// Returns the file below the loop device.
@@ -96,50 +96,51 @@ impl Place {
 
     /// Returns the name of the cgroup.
     pub fn cgroup(self) -> String {
-        format!("farcall-page-{}", self.keeper)
+        format!("farcall-page-{}", self.supervisor)
     }
 
     /// Begins a run: writes and locks its record, and creates its mount point.
-    pub fn take(self, config: &Config) -> io::Result<Held> {
+    pub fn create(self, config: &Config) -> io::Result<RunLock> {
         make_directory()?;
         // Written under a temporary name first, so that no process finds a record that is not locked yet.
-        let fresh = Path::new(DIRECTORY).join(format!(".{}", self.keeper));
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+        let temporary = Path::new(DIRECTORY).join(format!(".{}", self.supervisor));
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
         flock(&file, FlockOperation::NonBlockingLockShared)?;
         file.write_all(&serde_json::to_vec(config)?)?;
-        fs::rename(&fresh, self.record())?;
+        fs::rename(&temporary, self.record())?;
         DirBuilder::new().mode(0o700).create(self.mount())?;
-        Ok(Held { _record: file })
+        Ok(RunLock { _record: file })
     }
 
     /// Adds this process's lock on the record to that of the supervisor, and reads the configuration.
-    pub fn join(self) -> io::Result<(Held, Config)> {
+    pub fn join(self) -> io::Result<(RunLock, Config)> {
         let file = File::open(self.record())?;
         flock(&file, FlockOperation::NonBlockingLockShared)?;
-        let config = read(&file)?;
-        Ok((Held { _record: file }, config))
+        let config = read_record(&file)?;
+        Ok((RunLock { _record: file }, config))
     }
 
     /// Returns the configuration.
     pub fn config(self) -> io::Result<Config> {
-        read(&File::open(self.record())?)
+        read_record(&File::open(self.record())?)
     }
 
     /// Locks the record if no other process does; returns `None` otherwise.
-    pub fn inherit(self) -> io::Result<Option<Held>> {
+    pub fn try_lock(self) -> io::Result<Option<RunLock>> {
         let file = match File::open(self.record()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file?,
         };
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Held { _record: file })),
+            Ok(()) => Ok(Some(RunLock { _record: file })),
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
     /// Removes the mount point and the record, as the last step of cleanup.
-    pub fn give_up(self) -> io::Result<()> {
+    pub fn remove(self) -> io::Result<()> {
         for gone in [fs::remove_dir(self.mount()), fs::remove_file(self.record())] {
             match gone {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -152,20 +153,20 @@ impl Place {
 
 /// A lock on the record of a run: no other process cleans it up in the meantime.
 #[derive(Debug)]
-pub struct Held {
+pub struct RunLock {
     _record: File,
 }
 
 /// A run whose processes have exited.
 #[derive(Debug)]
-pub struct Leftover {
+pub struct StaleRun {
     /// Names of its resources.
-    pub place: Place,
+    pub paths: RunPaths,
     /// Lock: no other process cleans it up.
-    _held: Held,
+    _lock: RunLock,
 }
 
-fn read(file: &File) -> io::Result<Config> {
+fn read_record(file: &File) -> io::Result<Config> {
     let mut bytes = Vec::new();
     file.take(RECORD_BYTES_MAX).read_to_end(&mut bytes)?;
     let config: Config = serde_json::from_slice(&bytes)?;
@@ -187,20 +188,20 @@ fn make_directory() -> io::Result<()> {
 }
 
 /// Returns all runs, active or left over.
-pub fn places() -> io::Result<Vec<Place>> {
+pub fn all_runs() -> io::Result<Vec<RunPaths>> {
     let directory = match fs::read_dir(DIRECTORY) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         directory => directory?,
     };
     let name = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
-    Ok(directory.filter_map(name).map(Place::of).collect())
+    Ok(directory.filter_map(name).map(RunPaths::of).collect())
 }
 
 /// Returns the runs whose processes have exited.
-pub fn leftovers() -> io::Result<Vec<Leftover>> {
-    let held = |place: Place| {
-        let held = place.inherit().transpose()?;
-        Some(held.map(|held| Leftover { place, _held: held }))
+pub fn stale_runs() -> io::Result<Vec<StaleRun>> {
+    let lock = |paths: RunPaths| {
+        let lock = paths.try_lock().transpose()?;
+        Some(lock.map(|lock| StaleRun { paths, _lock: lock }))
     };
-    places()?.into_iter().filter_map(held).collect()
+    all_runs()?.into_iter().filter_map(lock).collect()
 }

@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use super::directory::Directory;
 use super::etcd::{Etcd, EtcdError};
-use super::rounds::Rounds;
+use super::periodic::PeriodicTask;
 use crate::RemoteMemory;
 
 /// Interval between queries of etcd.
-const LOOK_PERIOD: Duration = Duration::from_secs(2);
+const QUERY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Until this value is dropped, nodes that register join an address space.
-pub struct Joining {
-    _rounds: Rounds,
+pub struct NodeDiscovery {
+    _task: PeriodicTask,
 }
 
-impl Joining {
+impl NodeDiscovery {
     /// Starts a thread that queries etcd, the first time immediately. The thread does not keep the address space open.
     ///
     /// # Errors
@@ -28,12 +28,16 @@ impl Joining {
         Self::start_with(directory, memory, None)
     }
 
-    /// Like [`Joining::start`], for a volume: before a node joins, etcd records that it may have the volume
-    /// ([`Directory::note_volume`]).
+    /// Like [`NodeDiscovery::start`], for a volume: before a node joins, etcd records that it may have the volume
+    /// ([`Directory::record_volume`]).
     ///
     /// # Errors
     /// If the thread cannot be created.
-    pub fn of_volume(directory: Directory, memory: &Arc<RemoteMemory>, volume: String) -> io::Result<Self> {
+    pub fn start_for_volume(
+        directory: Directory,
+        memory: &Arc<RemoteMemory>,
+        volume: String,
+    ) -> io::Result<Self> {
         Self::start_with(directory, memory, Some(volume))
     }
 
@@ -43,14 +47,15 @@ impl Joining {
         volume: Option<String>,
     ) -> io::Result<Self> {
         let (etcd, memory) = (directory.etcd(), Arc::downgrade(memory));
-        let mut seen = Seen { directory, etcd, memory, volume, known: BTreeSet::new(), is_away: false };
-        let rounds = Rounds::start("etcd-joining", LOOK_PERIOD, move || seen.look())?;
-        Ok(Self { _rounds: rounds })
+        let mut seen =
+            KnownNodes { directory, etcd, memory, volume, known: BTreeSet::new(), is_failing: false };
+        let task = PeriodicTask::start("etcd-joining", QUERY_INTERVAL, move || seen.query())?;
+        Ok(Self { _task: task })
     }
 }
 
 /// State of the thread.
-struct Seen {
+struct KnownNodes {
     directory: Directory,
     etcd: Etcd,
     memory: Weak<RemoteMemory>,
@@ -59,38 +64,38 @@ struct Seen {
     /// Nodes that the last successful query returned.
     known: BTreeSet<SocketAddr>,
     /// Whether the last query failed. Only the first failure of a series is logged.
-    is_away: bool,
+    is_failing: bool,
 }
 
-impl Seen {
+impl KnownNodes {
     /// Queries etcd, and lets the nodes that were not known join.
-    fn look(&mut self) {
+    fn query(&mut self) {
         let found = self.directory.nodes_by(&self.etcd).and_then(|nodes| {
             let nodes = BTreeSet::from_iter(nodes);
-            self.note(nodes.difference(&self.known).copied())?;
+            self.record_nodes(nodes.difference(&self.known).copied())?;
             Ok(nodes)
         });
         if let Err(error) = &found
-            && !self.is_away
+            && !self.is_failing
         {
             tracing::warn!(directory = %self.directory, "nodes that register are not found: {error}");
         }
-        self.is_away = found.is_err();
+        self.is_failing = found.is_err();
         let (Ok(nodes), Some(memory)) = (found, self.memory.upgrade()) else { return };
         nodes.difference(&self.known).for_each(|node| join(&memory, *node));
         self.known = nodes;
     }
 
     /// Adds these nodes to the record of the volume.
-    fn note(&self, nodes: impl Iterator<Item = SocketAddr>) -> Result<(), EtcdError> {
+    fn record_nodes(&self, nodes: impl Iterator<Item = SocketAddr>) -> Result<(), EtcdError> {
         let (Some(volume), mut nodes) = (&self.volume, nodes.peekable()) else { return Ok(()) };
         if nodes.peek().is_none() {
             return Ok(());
         }
-        let mut noted = self.directory.nodes_of_volume(volume)?;
-        let before = noted.len();
-        noted.extend(nodes.filter(|node| !noted.contains(node)).collect::<Vec<_>>());
-        if noted.len() == before { Ok(()) } else { self.directory.note_volume(volume, noted) }
+        let mut recorded = self.directory.nodes_of_volume(volume)?;
+        let before = recorded.len();
+        recorded.extend(nodes.filter(|node| !recorded.contains(node)).collect::<Vec<_>>());
+        if recorded.len() == before { Ok(()) } else { self.directory.record_volume(volume, recorded) }
     }
 }
 

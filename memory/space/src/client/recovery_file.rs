@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! page 0      magic number with version, and sizes; written when the file is created
-//! 2 areas     placement ([`Placement`]), alternating: generation, length, checksum | bytes
+//! 2 areas     placement ([`PlacementSnapshot`]), alternating: generation, length, checksum | bytes
 //! table       checksum and generation of each page, 16 bytes
 //! slots       one per request in progress: the bytes that it writes
 //! ```
@@ -36,32 +36,32 @@ const SLOT_HEAD_PAGES: u64 = 3;
 
 /// Locations of all replicas.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Placement {
+pub(super) struct PlacementSnapshot {
     /// Seed of the page checksums.
     pub seed: u64,
     pub last_serial: u32,
     pub last_slab: u64,
     /// Nodes, in the order of the indices used elsewhere.
-    pub nodes: Vec<KeptNode>,
-    pub replicas: Vec<KeptReplica>,
+    pub nodes: Vec<SavedNode>,
+    pub replicas: Vec<SavedReplica>,
     /// Slabs to be returned: index of the node, and number of the slab.
-    pub leaving: Vec<(usize, u64)>,
+    pub releasing: Vec<(usize, u64)>,
     /// Uncertain pages, of which a write failed, with the checksums of their possible contents.
-    pub unsure: Vec<(u64, Vec<u64>)>,
+    pub uncertain_pages: Vec<(u64, Vec<u64>)>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct KeptNode {
+pub(super) struct SavedNode {
     pub address: String,
     /// Key of the lease, and its term in milliseconds.
     pub lease: Option<(LeaseKey, u64)>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct KeptReplica {
+pub(super) struct SavedReplica {
     pub extent: usize,
     pub serial: u32,
-    pub donor: usize,
+    pub node: usize,
     pub slab: u64,
     pub region: RemoteRegion,
     pub is_in_sync: bool,
@@ -95,7 +95,7 @@ const RECORDED: u64 = 1;
 const DONE: u64 = 2;
 
 /// A write that was in progress.
-pub(super) struct Unfinished {
+pub(super) struct UnfinishedWrite {
     pub slot: u32,
     pub order: u64,
     pub offset: u64,
@@ -105,7 +105,7 @@ pub(super) struct Unfinished {
     pub recorded: [bool; 2],
 }
 
-pub(super) struct Keep {
+pub(super) struct RecoveryFile {
     file: File,
     slots_at: u64,
     slot_bytes: u64,
@@ -115,19 +115,19 @@ pub(super) struct Keep {
     is_broken: bool,
 }
 
-impl Keep {
+impl RecoveryFile {
     /// Opens the file. The placement is `None` if the file is empty.
     ///
     /// # Errors
     /// Returns an error if the file belongs to another address space, is damaged or was incomplete, or if the address
     /// space has a spill file.
-    pub fn open(file: File, config: &ClientConfig) -> Result<(Self, Option<Placement>), OpenError> {
+    pub fn open(file: File, config: &ClientConfig) -> Result<(Self, Option<PlacementSnapshot>), OpenError> {
         if config.spill.is_some() {
             return Err(bad("a spill file ends with its process; leave it out"));
         }
         let pages = config.size_bytes / PAGE;
         let sizes = [MAGIC, config.size_bytes, config.slab_bytes, config.pages_max as u64];
-        let mut keep = Self {
+        let mut opened = Self {
             file,
             slots_at: (TABLE_AT + pages * ENTRY_BYTES).next_multiple_of(PAGE),
             slot_bytes: (config.pages_max as u64 + SLOT_HEAD_PAGES) * PAGE,
@@ -136,25 +136,25 @@ impl Keep {
             pages,
             is_broken: false,
         };
-        if keep.file.metadata()?.len() == 0 {
-            keep.file.write_all_at(&bytes_of(&sizes), 0)?;
-            return Ok((keep, None));
+        if opened.file.metadata()?.len() == 0 {
+            opened.file.write_all_at(&bytes_of(&sizes), 0)?;
+            return Ok((opened, None));
         }
-        if keep.words::<4>(0)? != sizes {
+        if opened.words::<4>(0)? != sizes {
             return Err(bad("it is of another address space, or it could not be written any more"));
         }
         let mut newest = None;
         for area in 0..2 {
-            let Some((generation, placement)) = keep.area(area)? else { continue };
-            if generation > keep.generation {
-                keep.generation = generation;
+            let Some((generation, placement)) = opened.area(area)? else { continue };
+            if generation > opened.generation {
+                opened.generation = generation;
                 newest = Some(placement);
             }
         }
-        Ok((keep, newest))
+        Ok((opened, newest))
     }
 
-    fn area(&self, area: u64) -> Result<Option<(u64, Placement)>, OpenError> {
+    fn area(&self, area: u64) -> Result<Option<(u64, PlacementSnapshot)>, OpenError> {
         let at = PAGE + area * AREA_BYTES;
         let [generation, len_bytes, sum] = self.words(at)?;
         if len_bytes == 0 || len_bytes > AREA_BYTES - PAGE {
@@ -171,7 +171,7 @@ impl Keep {
     }
 
     /// Stores a new placement.
-    pub fn place(&mut self, placement: &Placement) {
+    pub fn write_placement(&mut self, placement: &PlacementSnapshot) {
         // A vector grows as needed, so encoding plain data into one cannot fail.
         let bytes = postcard::to_allocvec(placement).unwrap_or_default();
         self.generation += 1;
@@ -179,11 +179,11 @@ impl Keep {
         let words = [self.generation, bytes.len() as u64, rapidhash_v3(&bytes) ^ self.generation];
         let fits = bytes.len() as u64 <= AREA_BYTES - PAGE;
         let written = if fits { self.file.write_all_at(&bytes, at + PAGE) } else { Err(too_large()) };
-        self.wrote(written.and_then(|()| self.file.write_all_at(&bytes_of(&words), at)));
+        self.check_write(written.and_then(|()| self.file.write_all_at(&bytes_of(&words), at)));
     }
 
     /// Returns the checksums and generations of all pages, in order.
-    pub fn table(&self) -> Result<Vec<(u64, u32)>, OpenError> {
+    pub fn read_entries(&self) -> Result<Vec<(u64, u32)>, OpenError> {
         let mut bytes = vec![0; (self.pages * ENTRY_BYTES) as usize];
         self.read(&mut bytes, TABLE_AT)?;
         let entries = bytes.as_chunks::<16>().0.iter();
@@ -194,12 +194,12 @@ impl Keep {
     }
 
     /// Stores the checksums and generations of consecutive pages, from `first` on.
-    pub fn pages(&mut self, first: u64, entries: impl Iterator<Item = (u64, u32)>) {
+    pub fn write_entries(&mut self, first: u64, entries: impl Iterator<Item = (u64, u32)>) {
         let bytes: Vec<u8> = entries
             .flat_map(|(sum, generation)| (u128::from(generation) << 64 | u128::from(sum)).to_le_bytes())
             .collect();
 
-        self.wrote(self.file.write_all_at(&bytes, TABLE_AT + first * ENTRY_BYTES));
+        self.check_write(self.file.write_all_at(&bytes, TABLE_AT + first * ENTRY_BYTES));
     }
 
     const fn slot(&self, slot: u32) -> u64 {
@@ -207,25 +207,25 @@ impl Keep {
     }
 
     /// Stores the beginning of a write.
-    pub fn begin(&mut self, slot: u32, offset: u64, bytes: &[u8]) {
+    pub fn add_write(&mut self, slot: u32, offset: u64, bytes: &[u8]) {
         self.last_order += 1;
         let at = self.slot(slot);
         let words = [self.last_order, offset, bytes.len() as u64, 0, 0];
         let written = self.file.write_all_at(bytes, at + SLOT_HEAD_PAGES * PAGE);
         // The control words are in one page: all of them are written, or none.
-        self.wrote(written.and_then(|()| self.file.write_all_at(&bytes_of(&words), at)));
+        self.check_write(written.and_then(|()| self.file.write_all_at(&bytes_of(&words), at)));
     }
 
     /// Stores the complete content of a page that is written in part, before the page is posted.
-    pub fn record(&mut self, slot: u32, end: End, page: &[u8]) {
+    pub fn save_page(&mut self, slot: u32, end: End, page: &[u8]) {
         let at = self.slot(slot);
         let written = self.file.write_all_at(page, at + end.page() * PAGE);
-        self.wrote(written.and_then(|()| self.set(at, end, RECORDED)));
+        self.check_write(written.and_then(|()| self.set(at, end, RECORDED)));
     }
 
     /// Records that such a page is written. From now on other requests may write to it.
-    pub fn done(&mut self, slot: u32, end: End) {
-        self.wrote(self.set(self.slot(slot), end, DONE));
+    pub fn mark_page_done(&mut self, slot: u32, end: End) {
+        self.check_write(self.set(self.slot(slot), end, DONE));
     }
 
     fn set(&self, at: u64, end: End, word: u64) -> io::Result<()> {
@@ -233,22 +233,22 @@ impl Keep {
     }
 
     /// Records that a write has completed.
-    pub fn end(&mut self, slot: u32) {
-        self.wrote(self.file.write_all_at(&[0; 8], self.slot(slot)));
+    pub fn remove_write(&mut self, slot: u32) {
+        self.check_write(self.file.write_all_at(&[0; 8], self.slot(slot)));
     }
 
     /// Returns the writes that were in progress, in the order in which they were accepted.
-    pub fn unfinished(&mut self) -> Result<Vec<Unfinished>, OpenError> {
+    pub fn unfinished(&mut self) -> Result<Vec<UnfinishedWrite>, OpenError> {
         let len_bytes = self.file.metadata()?.len();
         let slots = len_bytes.saturating_sub(self.slots_at).div_ceil(self.slot_bytes);
         let found = (0..slots as u32).map(|slot| self.unfinished_at(slot)).collect::<Result<Vec<_>, _>>()?;
-        let mut found: Vec<Unfinished> = found.into_iter().flatten().collect();
+        let mut found: Vec<UnfinishedWrite> = found.into_iter().flatten().collect();
         found.sort_unstable_by_key(|unfinished| unfinished.order);
         self.last_order = found.last().map_or(0, |last| last.order);
         Ok(found)
     }
 
-    fn unfinished_at(&self, slot: u32) -> Result<Option<Unfinished>, OpenError> {
+    fn unfinished_at(&self, slot: u32) -> Result<Option<UnfinishedWrite>, OpenError> {
         let at = self.slot(slot);
         let [order, mut offset, len_bytes, first, last] = self.words(at)?;
         if order == 0 {
@@ -285,7 +285,13 @@ impl Keep {
             _ => {}
         }
 
-        Ok(Some(Unfinished { slot, order, offset, bytes, recorded: [first == RECORDED, last == RECORDED] }))
+        Ok(Some(UnfinishedWrite {
+            slot,
+            order,
+            offset,
+            bytes,
+            recorded: [first == RECORDED, last == RECORDED],
+        }))
     }
 
     fn words<const N: usize>(&self, at: u64) -> io::Result<[u64; N]> {
@@ -308,7 +314,7 @@ impl Keep {
 
     /// Handles the result of writing to the file. After an error the file is incomplete, hence of no use to another
     /// process. It is marked as such.
-    fn wrote(&mut self, written: io::Result<()>) {
+    fn check_write(&mut self, written: io::Result<()>) {
         if let Err(error) = written
             && !self.is_broken
         {
@@ -330,5 +336,5 @@ fn too_large() -> io::Error {
 }
 
 fn bad(why: &str) -> OpenError {
-    OpenError::Kept(why.to_owned())
+    OpenError::Saved(why.to_owned())
 }

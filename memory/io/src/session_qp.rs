@@ -11,11 +11,11 @@ use farcall_verbs::{Wc, WcStatus};
 
 use crate::grants::Grants;
 use crate::merging::{Direction, Work};
-use crate::planner::Batch;
+use crate::post_scheduler::Batch;
 use crate::request::{Entry, Local};
 
 /// A queue pair of a session.
-pub(crate) struct Line<C> {
+pub(crate) struct SessionQp<C> {
     pub connection: Connection,
     /// Index among the queue pairs of the session.
     index: usize,
@@ -33,14 +33,14 @@ struct Record<C> {
 }
 
 /// Returns the grant of a request. It existed when the request was accepted, and grants are never removed.
-fn granted(grants: &Grants, number: u32) -> &RemoteRegion {
+fn grant_of(grants: &Grants, number: u32) -> &RemoteRegion {
     grants.get(number).expect("a grant that a request names")
 }
 
 /// How a work request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Done,
+pub(crate) enum WorkStatus {
+    Success,
     /// The work request failed, which ends the queue pair.
     Failed(WcStatus),
     /// The queue pair was in the error state; it is unknown whether the work request took effect.
@@ -48,12 +48,12 @@ pub(crate) enum Outcome {
 }
 
 /// A work request that has ended. Its requests are returned separately.
-pub(crate) struct EndedWork {
+pub(crate) struct CompletedWork {
     pub work: Work,
-    pub outcome: Outcome,
+    pub outcome: WorkStatus,
 }
 
-impl<C> Line<C> {
+impl<C> SessionQp<C> {
     /// Creates the queue pair with index `index`, for up to `depth` work requests in flight.
     pub fn new(index: usize, mut connection: Connection, pool: &Arc<Region>, depth: u32) -> Self {
         let pool = connection.attach(Arc::clone(pool));
@@ -67,8 +67,8 @@ impl<C> Line<C> {
     /// If the connection refuses one of the work requests. Those before it were posted.
     pub fn post(&mut self, batch: &mut Batch<C>, grants: &Grants) -> Result<(), PostRefused> {
         let count = batch.doorbell.work.len();
-        let refused = self.ring(batch, grants).err();
-        let posted = match &refused {
+        let error = self.post_chain(batch, grants).err();
+        let posted = match &error {
             None => count,
             Some(PostRefused::Post { source, .. }) => source.posted,
             Some(_) => 0,
@@ -81,17 +81,17 @@ impl<C> Line<C> {
             record.work = Some(work);
         }
         drop(entries);
-        refused.map_or(Ok(()), Err)
+        error.map_or(Ok(()), Err)
     }
 
     /// Posts all work requests of the batch with one doorbell.
-    fn ring(&mut self, batch: &Batch<C>, grants: &Grants) -> Result<(), PostRefused> {
+    fn post_chain(&mut self, batch: &Batch<C>, grants: &Grants) -> Result<(), PostRefused> {
         let work = &batch.doorbell.work;
         let mut pieces =
             [[LocalSlice { region: self.pool, offset: 0, len_bytes: 0 }; SGES_MAX]; TOGETHER_MAX];
         let mut counts = [0; TOGETHER_MAX];
         for (at, work) in work.iter().enumerate() {
-            counts[at] = self.pieces(work, &batch.entries[work.members.clone()], &mut pieces[at]);
+            counts[at] = self.local_slices(work, &batch.entries[work.members.clone()], &mut pieces[at]);
         }
         // `post` removes the records from `unused` in this order.
         let tags = self.unused.iter().rev().map(|record| record + 1);
@@ -99,7 +99,7 @@ impl<C> Line<C> {
         tags_of.iter_mut().zip(tags).for_each(|(tag, of)| *tag = of);
         let request = |at: usize| {
             let Work { direction, span, .. } = &work[at];
-            let remote = Remote { grant: granted(grants, span.region), offset: span.start as usize };
+            let remote = Remote { grant: grant_of(grants, span.region), offset: span.start as usize };
             let operation = match direction {
                 Direction::Read => Operation::Read(remote),
                 Direction::Write => Operation::Write(remote),
@@ -121,8 +121,8 @@ impl<C> Line<C> {
 
     /// Writes the local memory of a work request to `pieces`, in the order of its requests, and returns the number of
     /// scatter/gather elements.
-    fn pieces(&self, work: &Work, entries: &[Entry<C>], pieces: &mut [LocalSlice; SGES_MAX]) -> usize {
-        let (mut count, mut in_pool, mut offset) = (0, false, work.piece.offset);
+    fn local_slices(&self, work: &Work, entries: &[Entry<C>], pieces: &mut [LocalSlice; SGES_MAX]) -> usize {
+        let (mut count, mut in_pool, mut offset) = (0, false, work.pool_slice.offset);
         for entry in entries {
             let len_bytes = entry.len_bytes;
             let piece = match &entry.local {
@@ -150,12 +150,12 @@ impl<C> Line<C> {
 
     /// Accounts for a completion. Appends the requests of the work request that has ended to `entries`. Returns `None`
     /// if the completion is not that of a work request of the session.
-    pub fn complete(&mut self, wc: &Wc, entries: &mut Vec<Entry<C>>) -> Option<EndedWork> {
+    pub fn complete(&mut self, wc: &Wc, entries: &mut Vec<Entry<C>>) -> Option<CompletedWork> {
         let outcome = match self.connection.complete(wc) {
-            Completed::Send { .. } => Outcome::Done,
+            Completed::Send { .. } => WorkStatus::Success,
             // If the first failed completion is a flush, its status does not describe its own request.
-            Completed::Failed(WcStatus::WR_FLUSH_ERR) | Completed::Flushed => Outcome::Flushed,
-            Completed::Failed(status) => Outcome::Failed(status),
+            Completed::Failed(WcStatus::WR_FLUSH_ERR) | Completed::Flushed => WorkStatus::Flushed,
+            Completed::Failed(status) => WorkStatus::Failed(status),
             Completed::Received { .. } => return None,
         };
         let record = send_tag(wc).checked_sub(1)?;
@@ -163,6 +163,6 @@ impl<C> Line<C> {
         let work = work.take()?;
         entries.append(of_record);
         self.unused.push(record);
-        Some(EndedWork { work, outcome })
+        Some(CompletedWork { work, outcome })
     }
 }

@@ -15,27 +15,27 @@ struct Stream {
 }
 
 /// The tracked sequences.
-pub(crate) struct Streams {
+pub(crate) struct SequentialDetector {
     streams: [Stream; STREAMS],
-    most: u32,
+    max_pages: u32,
     faults: u64,
 }
 
-impl Streams {
-    /// Creates a detector that reads at most `most` pages ahead.
-    pub const fn new(most: u32) -> Self {
-        Self { streams: [Stream { next: u32::MAX, ahead: 0, used: 0 }; STREAMS], most, faults: 0 }
+impl SequentialDetector {
+    /// Creates a detector that reads at most `max_pages` pages ahead.
+    pub const fn new(max_pages: u32) -> Self {
+        Self { streams: [Stream { next: u32::MAX, ahead: 0, used: 0 }; STREAMS], max_pages, faults: 0 }
     }
 
     /// Records a fault. Returns the number of pages after it to read ahead: twice as many as at the last fault of the
     /// same sequence, 0 for the first fault of a new one.
-    pub fn fault(&mut self, page: u32) -> u32 {
+    pub fn record_fault(&mut self, page: u32) -> u32 {
         self.faults += 1;
-        let (used, most) = (self.faults, self.most);
+        let (used, max_pages) = (self.faults, self.max_pages);
         let followed = self.streams.iter_mut().find(|stream| stream.next == page);
         let stream = match followed {
             Some(stream) => {
-                stream.ahead = (stream.ahead * 2).clamp(FIRST_PAGES.min(most), most);
+                stream.ahead = (stream.ahead * 2).clamp(FIRST_PAGES.min(max_pages), max_pages);
                 stream
             }
             None => {
@@ -54,18 +54,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sequences_are_read_ahead_of_and_single_faults_are_not() {
-        let mut streams = Streams::new(16);
+    fn reads_ahead_of_sequences_only() {
+        let mut detector = SequentialDetector::new(16);
         let (mut here, mut there, mut ahead) = (100, 9_000, Vec::new());
         for alone in 0..5 {
-            assert_eq!(streams.fault(50_000 + 70 * alone), 0);
-            let (of_here, of_there) = (streams.fault(here), streams.fault(there));
+            assert_eq!(detector.record_fault(50_000 + 70 * alone), 0);
+            let (of_here, of_there) = (detector.record_fault(here), detector.record_fault(there));
             assert_eq!(of_here, of_there);
             (here, there) = (here + 1 + of_here, there + 1 + of_there);
             ahead.push(of_here);
         }
         assert_eq!(ahead, [0, 4, 8, 16, 16]);
-        let mut none = Streams::new(0);
-        assert_eq!([none.fault(1), none.fault(2), none.fault(3)], [0; 3]);
+        let mut none = SequentialDetector::new(0);
+        assert_eq!([none.record_fault(1), none.record_fault(2), none.record_fault(3)], [0; 3]);
     }
 }

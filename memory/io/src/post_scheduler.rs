@@ -8,19 +8,19 @@ use crate::request::Entry;
 /// Message to the combiner.
 pub(crate) enum Message<C> {
     /// A request was submitted.
-    Asked { direction: Direction, span: Span, entry: Entry<C> },
+    Submitted { direction: Direction, span: Span, entry: Entry<C> },
     /// A work request has ended, or could not be posted.
-    Ended { line: usize, work: Work },
+    WorkEnded { qp_index: usize, work: Work },
     /// A thread has finished posting to a queue pair, which may receive another batch.
-    Free(Batch<C>),
+    QpFree(Batch<C>),
     /// The session has ended: the combiner must complete the waiting requests.
-    Look,
+    Recheck,
 }
 
 /// Work that one thread posts to one queue pair. Invariant: there is exactly one batch per queue pair, and only the
 /// thread that has it posts there.
 pub(crate) struct Batch<C> {
-    pub line: usize,
+    pub qp_index: usize,
     pub doorbell: Doorbell,
     /// Requests of `doorbell.members`, in the same order.
     pub entries: Vec<Entry<C>>,
@@ -28,8 +28,8 @@ pub(crate) struct Batch<C> {
 
 impl<C> Batch<C> {
     /// Creates the empty batch of a queue pair.
-    pub fn new(line: usize) -> Self {
-        Self { line, doorbell: Doorbell::default(), entries: Vec::new() }
+    pub fn new(qp_index: usize) -> Self {
+        Self { qp_index, doorbell: Doorbell::default(), entries: Vec::new() }
     }
 }
 
@@ -52,7 +52,7 @@ farcall_stats::counters! {
 }
 
 /// Scheduler of the requests of a session.
-pub(crate) struct Planner<C> {
+pub(crate) struct PostScheduler<C> {
     queue: MergeQueue,
     /// Requests in the queue, indexed by their number in the queue.
     waiting: Vec<Option<Entry<C>>>,
@@ -67,23 +67,23 @@ pub(crate) struct Planner<C> {
     counters: Block<Counters>,
 }
 
-impl<C> Planner<C> {
-    pub fn new(queue: MergeQueue, lines: usize, depth: u32) -> Self {
+impl<C> PostScheduler<C> {
+    pub fn new(queue: MergeQueue, qps: usize, depth: u32) -> Self {
         Self {
             queue,
             waiting: Vec::new(),
             unused: Vec::new(),
-            batches: (0..lines).map(Batch::new).collect(),
-            in_flight: vec![0; lines],
+            batches: (0..qps).map(Batch::new).collect(),
+            in_flight: vec![0; qps],
             depth,
             counters: Block::new("remio session", 0),
         }
     }
 
     /// Handles a message.
-    pub fn accept(&mut self, message: Message<C>) {
+    pub fn handle(&mut self, message: Message<C>) {
         match message {
-            Message::Asked { direction, span, entry } => {
+            Message::Submitted { direction, span, entry } => {
                 let memory = entry.local.memory();
                 let id = self.unused.pop().unwrap_or_else(|| {
                     self.waiting.push(None);
@@ -92,28 +92,28 @@ impl<C> Planner<C> {
                 self.waiting[id as usize] = Some(entry);
                 self.queue.push(Request { id, direction, span, memory });
             }
-            Message::Ended { line, work } => {
-                self.queue.ended(&work);
-                self.in_flight[line] -= 1;
+            Message::WorkEnded { qp_index, work } => {
+                self.queue.on_work_ended(&work);
+                self.in_flight[qp_index] -= 1;
             }
-            Message::Free(batch) => self.batches.push(batch),
-            Message::Look => {}
+            Message::QpFree(batch) => self.batches.push(batch),
+            Message::Recheck => {}
         }
     }
 
     /// Returns the next batch to post. Among the free queue pairs, it selects the one with the fewest work requests in
     /// flight. Returns `None` if there is no free queue pair, or no request that may be posted now.
-    pub fn next(&mut self) -> Option<Batch<C>> {
-        let at = (0..self.batches.len()).min_by_key(|at| self.in_flight[self.batches[*at].line])?;
-        let line = self.batches[at].line;
-        let room = (self.depth - self.in_flight[line]) as usize;
+    pub fn next_batch(&mut self) -> Option<Batch<C>> {
+        let at = (0..self.batches.len()).min_by_key(|at| self.in_flight[self.batches[*at].qp_index])?;
+        let qp_index = self.batches[at].qp_index;
+        let room = (self.depth - self.in_flight[qp_index]) as usize;
         let found = self.queue.next(room, &mut self.batches[at].doorbell);
-        self.show();
+        self.publish_counters();
         if !found {
             return None;
         }
         let mut batch = self.batches.swap_remove(at);
-        self.in_flight[line] += batch.doorbell.work.len() as u32;
+        self.in_flight[qp_index] += batch.doorbell.work.len() as u32;
         for member in &batch.doorbell.members {
             batch.entries.extend(self.waiting[member.id as usize].take());
             self.unused.push(member.id);
@@ -123,14 +123,14 @@ impl<C> Planner<C> {
 
     /// Removes all waiting requests, because the session has ended.
     pub fn take_waiting(&mut self, entries: &mut Vec<Entry<C>>) {
-        for request in self.queue.take_held() {
+        for request in self.queue.take_waiting() {
             entries.extend(self.waiting[request.id as usize].take());
             self.unused.push(request.id);
         }
     }
 
     /// Returns whether work requests are in flight, so that the poller plans again when they end.
-    pub fn is_under_way(&self) -> bool {
+    pub fn has_work_in_flight(&self) -> bool {
         self.queue.in_flight() > 0
     }
 
@@ -139,7 +139,7 @@ impl<C> Planner<C> {
     }
 
     /// Publishes the counters.
-    fn show(&self) {
+    fn publish_counters(&self) {
         let counts = self.queue.counts();
         let counters = &self.counters;
         counters.reads.set(counts.reads);

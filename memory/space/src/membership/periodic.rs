@@ -6,20 +6,20 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Runs a task periodically in a thread of its own until this value is dropped. Dropping waits for a run in progress.
-pub(super) struct Rounds {
+pub(super) struct PeriodicTask {
     /// Nothing is sent over this channel; the thread ends when the sender is dropped.
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Rounds {
-    /// Starts the thread, which calls `turn` immediately and then again after every `period`.
-    pub fn start(name: &str, period: Duration, mut turn: impl FnMut() + Send + 'static) -> io::Result<Self> {
+impl PeriodicTask {
+    /// Starts the thread, which calls `run` immediately and then again after every `period`.
+    pub fn start(name: &str, period: Duration, mut run: impl FnMut() + Send + 'static) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel::<()>();
         let run = move || {
-            turn();
+            run();
             while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
-                turn();
+                run();
             }
         };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
@@ -27,7 +27,7 @@ impl Rounds {
     }
 }
 
-impl Drop for Rounds {
+impl Drop for PeriodicTask {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {

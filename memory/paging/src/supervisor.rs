@@ -13,17 +13,17 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use farcall_files::{MountError, Present, SupervisorError, mount_one_file, serve_by_workers};
+use farcall_files::{CurrentWorker, MountError, SupervisorError, mount_one_file, serve_by_workers};
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Pid, Signal, configure_io_flusher_behavior, kill_process};
 use thiserror::Error;
 
 use crate::cgroup::{Cgroup, Hierarchy};
-use crate::kept;
 use crate::loop_device::LoopDevice;
-use crate::place::{Config, Held, Place, Ready};
 use crate::preflight::priority_now;
 use crate::program;
+use crate::resume_file;
+use crate::run_paths::{Config, Ready, RunLock, RunPaths};
 use crate::swap::swap_on;
 use crate::undo::{abort, undo};
 
@@ -33,7 +33,7 @@ const READY_MAX: Duration = Duration::from_secs(60);
 const END_MAX: Duration = Duration::from_secs(15);
 /// Maximum time between the request to exit and the exit of the program.
 const GRACE: Duration = Duration::from_secs(5);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Error of a run: the program was not started, or was ended before its exit.
 #[derive(Debug, Error)]
@@ -49,7 +49,7 @@ pub enum PagingError {
     #[error(
         "the pager died, and no other could take over: the program was killed before it met a page that is gone"
     )]
-    PagerDied,
+    PagerCrashed,
     /// An operation of the system failed.
     #[error("cannot {what}: {why}")]
     System {
@@ -60,7 +60,7 @@ pub enum PagingError {
     },
     /// Some resources could not be released.
     #[error("{} left behind: {}", .0.len(), .0.join("; "))]
-    Left(Vec<String>),
+    Leftovers(Vec<String>),
 }
 
 fn cannot(what: &'static str) -> impl Fn(io::Error) -> PagingError {
@@ -69,35 +69,35 @@ fn cannot(what: &'static str) -> impl Fn(io::Error) -> PagingError {
 
 /// Outcome of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum RunOutcome {
     /// It exited with this code, or was ended by a signal: 128 plus its number.
     Program(u8),
     /// It exited with this code, and the kernel killed it or some of its children for lack of memory: the swap area
     /// was full.
     OutOfMemory {
-        /// The code, as in [`Ended::Program`].
+        /// The code, as in [`RunOutcome::Program`].
         code: u8,
         /// Number of processes killed.
         killed: u64,
     },
     /// It was requested to exit.
-    Asked,
+    Requested,
 }
 
 /// All resources for paging of one program. They are released at the end of the run, or when this is dropped.
-pub struct Paging {
-    place: Place,
-    _held: Held,
+pub struct PagingRun {
+    paths: RunPaths,
+    _lock: RunLock,
     cgroup: Cgroup,
-    pager: Arc<Present>,
+    pager: Arc<CurrentWorker>,
     watch: Option<JoinHandle<Result<(), SupervisorError>>>,
-    is_pager_gone: Arc<AtomicBool>,
+    pager_has_ended: Arc<AtomicBool>,
     swap: Option<PathBuf>,
     ready: Ready,
     is_undone: bool,
 }
 
-impl Paging {
+impl PagingRun {
     /// Creates the chain. `pager` creates a command that calls [`crate::serve`] with its standard input as the device,
     /// its standard output as the connection to the supervisor, and the number passed to `pager`, if there is one.
     ///
@@ -107,38 +107,38 @@ impl Paging {
         config: &Config,
         pager: impl FnMut(Option<i32>) -> Command + Send + 'static,
     ) -> Result<Self, PagingError> {
-        let place = Place::of(std::process::id());
+        let paths = RunPaths::of(std::process::id());
         // Locked memory: otherwise this process could wait for its own swapped pages while it undoes the run. Children
         // do not inherit this.
         mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)
             .map_err(|error| cannot("lock memory (CAP_IPC_LOCK)")(error.into()))?;
-        let held = place.take(config).map_err(cannot("keep a record of the run"))?;
-        let made = Self::make(place, held, config, pager);
-        made.map_err(|error| match undo(place) {
+        let lock = paths.create(config).map_err(cannot("keep a record of the run"))?;
+        let made = Self::make(paths, lock, config, pager);
+        made.map_err(|error| match undo(paths) {
             Ok(()) => error,
-            Err(left) => PagingError::Left([vec![error.to_string()], left].concat()),
+            Err(left) => PagingError::Leftovers([vec![error.to_string()], left].concat()),
         })
     }
 
     fn make(
-        place: Place,
-        held: Held,
+        paths: RunPaths,
+        lock: RunLock,
         config: &Config,
         pager: impl FnMut(Option<i32>) -> Command + Send + 'static,
     ) -> Result<Self, PagingError> {
         let hierarchy = Hierarchy::find().map_err(cannot("find the memory cgroup"))?;
         let hierarchy =
             hierarchy.ok_or_else(|| cannot("find the memory cgroup")(io::ErrorKind::NotFound.into()))?;
-        let cgroup = hierarchy.cgroup(&place.cgroup());
+        let cgroup = hierarchy.cgroup(&paths.cgroup());
         cgroup.create(config.resident_bytes).map_err(cannot("make a cgroup with a limit"))?;
-        let device = mount_one_file(&place.mount())?;
+        let device = mount_one_file(&paths.mount())?;
         let mut paging = Self {
-            place,
-            _held: held,
+            paths,
+            _lock: lock,
             cgroup,
-            pager: Arc::new(Present::with_patience(READY_MAX)),
+            pager: Arc::new(CurrentWorker::with_patience(READY_MAX)),
             watch: None,
-            is_pager_gone: Arc::default(),
+            pager_has_ended: Arc::default(),
             swap: None,
             ready: Ready::default(),
             is_undone: false,
@@ -162,18 +162,18 @@ impl Paging {
         pager: impl FnMut(Option<i32>) -> Command + Send + 'static,
     ) -> Result<mpsc::Receiver<String>, PagingError> {
         let (first, ready) = mpsc::sync_channel(1);
-        let mut commands = Commands { kept: kept(), has_begun: false, pager };
-        let (present, is_gone) = (Arc::clone(&self.pager), Arc::clone(&self.is_pager_gone));
-        let (cgroup, place) = (self.cgroup.clone(), self.place);
+        let mut commands = Commands { resume_file: create_resume_file(), has_started: false, pager };
+        let (worker, has_exited) = (Arc::clone(&self.pager), Arc::clone(&self.pager_has_ended));
+        let (cgroup, paths) = (self.cgroup.clone(), self.paths);
         let run = move || {
             // Allocating memory for the next pager must not wait for pages that only that pager can write. Without the
             // privilege for this the pager has reported that it may stall.
             let _ = configure_io_flusher_behavior(true);
-            let ended = serve_by_workers(&device, || commands.next(), &first, &present);
-            is_gone.store(true, Ordering::SeqCst);
+            let ended = serve_by_workers(&device, || commands.next(), &first, &worker);
+            has_exited.store(true, Ordering::SeqCst);
             // If the thread ends after everything else was undone, these have no effect.
             cgroup.kill_all();
-            abort(place);
+            abort(paths);
             // The device was open until now, so outstanding requests have waited.
             ended
         };
@@ -199,9 +199,9 @@ impl Paging {
     }
 
     fn make_swap(&mut self) -> Result<(), PagingError> {
-        let file = OpenOptions::new().read(true).write(true).open(self.place.file());
+        let file = OpenOptions::new().read(true).write(true).open(self.paths.file());
         let file = file.map_err(cannot("open the file of pages"))?;
-        let device = LoopDevice::over(&file).map_err(cannot("set up a loop device"))?;
+        let device = LoopDevice::attach(&file).map_err(cannot("set up a loop device"))?;
         let priority = priority_now().map_err(cannot("choose a priority"))?;
         swap_on(device.path(), priority).map_err(cannot("use the swap area"))?;
         self.swap = Some(device.path().to_owned());
@@ -218,7 +218,7 @@ impl Paging {
         self.swap.as_ref()
     }
 
-    /// Runs a program until it exits. If `is_asked_to_end` returns `true`, the program is requested to exit, and
+    /// Runs a program until it exits. If `exit_requested` returns `true`, the program is requested to exit, and
     /// killed after a grace period. Processes that it leaves behind are killed. Then all resources are released.
     ///
     /// # Errors
@@ -227,50 +227,52 @@ impl Paging {
     pub fn run(
         mut self,
         command: Command,
-        mut is_asked_to_end: impl FnMut() -> bool,
-    ) -> Result<Ended, PagingError> {
+        mut exit_requested: impl FnMut() -> bool,
+    ) -> Result<RunOutcome, PagingError> {
         let mut program = program::start(command, &self.cgroup).map_err(cannot("start the program"))?;
-        let mut asked = None::<Instant>;
+        let mut requested_at = None::<Instant>;
         let status = loop {
             match program.try_wait() {
                 Ok(None) => {}
                 Ok(Some(status)) => break Ok(Some(code(status))),
                 Err(error) => break Err(cannot("wait for the program")(error)),
             }
-            if self.is_pager_gone() {
+            if self.pager_has_ended() {
                 // Repeated, because the program may have been started after the pager's crash was detected.
                 self.cgroup.kill_all();
-            } else if asked.is_some_and(|asked| asked.elapsed() > GRACE) {
+            } else if requested_at.is_some_and(|requested_at| requested_at.elapsed() > GRACE) {
                 // The program may wait for a page that does not arrive, and exit only when that request fails: `undo`
                 // aborts the requests.
                 break Ok(None);
-            } else if asked.is_none() && is_asked_to_end() {
-                asked = Some(Instant::now());
-                ask_to_end(&program);
+            } else if requested_at.is_none() && exit_requested() {
+                requested_at = Some(Instant::now());
+                request_exit(&program);
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
         };
-        let is_pager_gone = self.is_pager_gone();
+        let pager_has_ended = self.pager_has_ended();
         // Read before `undo` removes the cgroup, which counts them.
         let killed = self.cgroup.oom_kills().unwrap_or(0);
         self.undo()?;
-        match (status?, asked) {
-            (_, Some(_)) => Ok(Ended::Asked),
-            (Some(code), None) if !is_pager_gone && killed > 0 => Ok(Ended::OutOfMemory { code, killed }),
-            (Some(code), None) if !is_pager_gone => Ok(Ended::Program(code)),
-            _ => Err(PagingError::PagerDied),
+        match (status?, requested_at) {
+            (_, Some(_)) => Ok(RunOutcome::Requested),
+            (Some(code), None) if !pager_has_ended && killed > 0 => {
+                Ok(RunOutcome::OutOfMemory { code, killed })
+            }
+            (Some(code), None) if !pager_has_ended => Ok(RunOutcome::Program(code)),
+            _ => Err(PagingError::PagerCrashed),
         }
     }
 
-    fn is_pager_gone(&self) -> bool {
-        self.is_pager_gone.load(Ordering::SeqCst)
+    fn pager_has_ended(&self) -> bool {
+        self.pager_has_ended.load(Ordering::SeqCst)
     }
 
     fn undo(&mut self) -> Result<(), PagingError> {
         self.is_undone = true;
-        let undone = undo(self.place);
+        let undone = undo(self.paths);
         self.end_pager();
-        undone.map_err(PagingError::Left)
+        undone.map_err(PagingError::Leftovers)
     }
 
     /// Waits for the pager to exit, at most for [`END_MAX`]; then kills it.
@@ -278,7 +280,7 @@ impl Paging {
         let Some(watch) = self.watch.take() else { return };
         let begun = Instant::now();
         while !watch.is_finished() && begun.elapsed() < END_MAX {
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
         }
         self.pager.end();
         // A panic of the thread was printed by the panic hook.
@@ -286,7 +288,7 @@ impl Paging {
     }
 }
 
-impl Drop for Paging {
+impl Drop for PagingRun {
     fn drop(&mut self) {
         if !self.is_undone
             && let Err(error) = self.undo()
@@ -298,8 +300,8 @@ impl Drop for Paging {
 
 /// Creates the commands of the pagers.
 struct Commands<P> {
-    kept: Option<File>,
-    has_begun: bool,
+    resume_file: Option<File>,
+    has_started: bool,
     pager: P,
 }
 
@@ -307,21 +309,22 @@ impl<P: FnMut(Option<i32>) -> Command> Commands<P> {
     /// Returns the command of the next pager. Without a resume file a second pager could not restore the pages, so
     /// there is none.
     fn next(&mut self) -> Option<Command> {
-        if self.kept.is_none() && self.has_begun {
+        if self.resume_file.is_none() && self.has_started {
             return None;
         }
-        self.has_begun = true;
-        Some((self.pager)(self.kept.as_ref().map(kept::number)))
+        self.has_started = true;
+        Some((self.pager)(self.resume_file.as_ref().map(resume_file::number)))
     }
 }
 
-fn kept() -> Option<File> {
-    let kept = kept::create();
-    kept.inspect_err(|error| tracing::info!("a pager that dies is not replaced here (Linux 6.9): {error}"))
+fn create_resume_file() -> Option<File> {
+    let created = resume_file::create();
+    created
+        .inspect_err(|error| tracing::info!("a pager that dies is not replaced here (Linux 6.9): {error}"))
         .ok()
 }
 
-fn ask_to_end(program: &Child) {
+fn request_exit(program: &Child) {
     if let Some(pid) = i32::try_from(program.id()).ok().and_then(Pid::from_raw) {
         // The child has not been reaped, so its process id is still valid.
         let _ = kill_process(pid, Signal::TERM);

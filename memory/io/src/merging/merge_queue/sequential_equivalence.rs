@@ -9,7 +9,7 @@ use proptest::prelude::*;
 const MEMORY: usize = 64;
 
 /// Work that a device executes byte by byte, in any order and at any time.
-struct UnderWay {
+struct InFlight {
     work: Work,
     members: Vec<Request>,
     bytes_left: Vec<u64>,
@@ -19,7 +19,7 @@ struct Device {
     memory: [u8; MEMORY],
     /// Bytes that each request has read.
     brought: Vec<Vec<u8>>,
-    under_way: Vec<UnderWay>,
+    in_flight: Vec<InFlight>,
 }
 
 /// Returns the byte that request `id` writes at offset `at`.
@@ -30,8 +30,8 @@ fn byte_of(id: u32, at: u64) -> u8 {
 impl Device {
     /// Executes one byte of one work request. Returns the work request if this was its last byte.
     fn step(&mut self, choice: usize) -> Option<Work> {
-        let which = choice % self.under_way.len();
-        let one = &mut self.under_way[which];
+        let which = choice % self.in_flight.len();
+        let one = &mut self.in_flight[which];
         let at = one.bytes_left.swap_remove((choice / 7) % one.bytes_left.len());
         let member = one.members.iter().find(|m| (m.span.start..m.span.end).contains(&at)).expect("a member");
         match member.direction {
@@ -41,7 +41,7 @@ impl Device {
             }
             Direction::Write => self.memory[at as usize] = byte_of(member.id, at),
         }
-        one.bytes_left.is_empty().then(|| self.under_way.swap_remove(which).work)
+        one.bytes_left.is_empty().then(|| self.in_flight.swap_remove(which).work)
     }
 }
 
@@ -64,7 +64,7 @@ fn post(queue: &mut MergeQueue, room: usize, device: &mut Device) -> Result<bool
         }
         prop_assert_eq!(at, work.span.end);
         let bytes_left = (work.span.start..work.span.end).collect();
-        device.under_way.push(UnderWay { work, members, bytes_left });
+        device.in_flight.push(InFlight { work, members, bytes_left });
     }
     prop_assert_eq!(covered, doorbell.members.len());
     Ok(true)
@@ -98,7 +98,7 @@ proptest! {
     #[test]
     fn matches_sequential_execution((limits, window, pool) in limits(), steps in steps()) {
         let mut queue = MergeQueue::new(limits, Box::new(Window { bytes: window }), pool);
-        let mut device = Device { memory: [0; MEMORY], brought: Vec::new(), under_way: Vec::new() };
+        let mut device = Device { memory: [0; MEMORY], brought: Vec::new(), in_flight: Vec::new() };
         let (mut expected, mut wanted) = ([0; MEMORY], Vec::new());
         for (id, ((reads, start, len, memory), then)) in (0_u32..).zip(&steps) {
             let end = (start + len).min(MEMORY as u64);
@@ -118,20 +118,20 @@ proptest! {
             for (posts, choice) in then {
                 if *posts {
                     post(&mut queue, 1 + choice % 4, &mut device)?;
-                } else if !device.under_way.is_empty()
+                } else if !device.in_flight.is_empty()
                     && let Some(work) = device.step(*choice)
                 {
-                    queue.ended(&work);
+                    queue.on_work_ended(&work);
                 }
             }
         }
         // All work ends: whenever nothing is in flight, something can be posted.
-        while queue.held() > 0 || !device.under_way.is_empty() {
+        while queue.waiting() > 0 || !device.in_flight.is_empty() {
             let posted = post(&mut queue, 4, &mut device)?;
-            prop_assert!(posted || !device.under_way.is_empty(), "{} requests wait for nothing", queue.held());
-            while !device.under_way.is_empty() {
-                if let Some(work) = device.step(device.under_way.len() * 31 + 5) {
-                    queue.ended(&work);
+            prop_assert!(posted || !device.in_flight.is_empty(), "{} requests wait for nothing", queue.waiting());
+            while !device.in_flight.is_empty() {
+                if let Some(work) = device.step(device.in_flight.len() * 31 + 5) {
+                    queue.on_work_ended(&work);
                 }
             }
         }
@@ -149,7 +149,7 @@ proptest! {
 
     /// The result of table I for every load: chaining saves no work request.
     #[test]
-    fn merging_saves_as_much_with_chaining_as_without(
+    fn merges_equally_with_and_without_chaining(
         pages in Just((0..60_u64).collect::<Vec<_>>()).prop_shuffle(), count in 1..60_usize
     ) {
         let work = |combining| {
@@ -190,10 +190,10 @@ fn delays_a_read_only_behind_an_overlapping_write() {
     assert_eq!(ids(&doorbell), [0, 2]);
     let first = doorbell.work.clone();
     assert!(!queue.next(8, &mut doorbell));
-    queue.ended(&first[0]);
+    queue.on_work_ended(&first[0]);
     assert!(queue.next(8, &mut doorbell));
     assert_eq!(ids(&doorbell), [1]);
-    queue.ended(&doorbell.work[0].clone());
+    queue.on_work_ended(&doorbell.work[0].clone());
     assert!(queue.next(8, &mut doorbell));
     assert_eq!((ids(&doorbell), queue.counts().overlapping), (vec![3], 2));
 }

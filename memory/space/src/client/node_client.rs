@@ -8,12 +8,12 @@ use farcall_link::Backoff;
 use farcall_link::bootstrap::QpInfo;
 use farcall_verbs::Nanos;
 
-use super::config::{DonorStatus, LinkStatus};
-use crate::wire::{LeaseKey, Mark, Redundancy, Refusal, Request, Room, VERSION};
+use super::config::{LinkStatus, MemoryNodeStatus};
+use crate::wire::{LeaseKey, MembershipView, Redundancy, Refusal, Request, Room, VERSION};
 
 /// Reason why a call to a node failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CallFailed {
+pub enum NodeCallError {
     /// The node refused.
     Refused(Refusal),
     /// No reply arrived; the node may have executed the request.
@@ -30,7 +30,7 @@ pub(super) struct Lease {
 }
 
 /// State of the session with a node.
-pub(super) enum Link<H: Handler> {
+pub(super) enum SessionState<H: Handler> {
     Down,
     /// The local queue pairs exist; those of the node are being requested.
     Opened(Session<H>),
@@ -44,7 +44,7 @@ pub(super) enum Call {
     Connect,
     Renew,
     /// Queries the state of a volume.
-    Look,
+    QueryVolume,
     /// Claims the node's part of a volume, in which it has this identifier.
     Claim {
         id: u64,
@@ -57,7 +57,7 @@ pub(super) enum Call {
         slab: u64,
     },
     /// Stores the proposed membership view of a volume that has this number.
-    Mark {
+    StoreView {
         change: u32,
     },
     /// Reports the redundancy of the address space.
@@ -66,36 +66,36 @@ pub(super) enum Call {
 }
 
 /// State of one node. The queue of calls is bounded by its producers: one grant per extent, one return per replica.
-pub(super) struct Donor<H: Handler> {
+pub(super) struct MemoryNodeClient<H: Handler> {
     pub address: String,
     pub lease: Option<Lease>,
-    pub link: Link<H>,
+    pub session: SessionState<H>,
     pub room: Room,
     pub calls: VecDeque<Call>,
     /// The call in progress, and the time at which it was sent.
-    pub asked: Option<(Call, Nanos)>,
+    pub pending_call: Option<(Call, Nanos)>,
     /// Earliest time of the next call.
     pub retry_at: Nanos,
     pub backoff: Backoff,
     /// Time at which the latest call that succeeded was sent.
-    pub heard_at: Nanos,
+    pub last_reply_at: Nanos,
     /// Time since which it is known to be draining; `None` if it is not.
     pub draining_since: Option<Nanos>,
     /// Time since which there is no session; `None` if there is one.
-    pub down_since: Option<Nanos>,
+    pub disconnected_since: Option<Nanos>,
     pub problem: Option<String>,
     /// `true` after it refused a slab: no slab is requested until a later reply states its capacity.
     pub is_full: bool,
     /// `true` if the client is closing: the only call left is the end of the lease.
     pub is_ending: bool,
     /// `true` if the node is not a member of the volume. Until it has joined it receives only the calls of its claim.
-    pub is_out: bool,
+    pub is_non_member: bool,
     /// Latest report of redundancy sent to it; `None` if none was sent under this lease.
     pub reported: Option<Redundancy>,
     /// Earliest time of the next report.
     pub report_at: Nanos,
     /// `true` unless its version does not support reports.
-    pub takes_reports: bool,
+    pub supports_reports: bool,
     /// Scrubs requested at the node since the lease began.
     pub scrubs: RequestedScrubs,
 }
@@ -110,27 +110,27 @@ pub(super) struct RequestedScrubs {
     pub pages: u64,
 }
 
-impl<H: Handler> Donor<H> {
+impl<H: Handler> MemoryNodeClient<H> {
     pub fn new(address: String, seed: u64) -> Self {
         Self {
             address,
             lease: None,
-            link: Link::Down,
+            session: SessionState::Down,
             room: Room::default(),
             calls: VecDeque::new(),
-            asked: None,
+            pending_call: None,
             retry_at: Nanos(0),
             backoff: Backoff::new(Duration::from_millis(5), Duration::from_millis(500), seed),
-            heard_at: Nanos(0),
+            last_reply_at: Nanos(0),
             draining_since: None,
-            down_since: Some(Nanos(0)),
+            disconnected_since: Some(Nanos(0)),
             problem: None,
             is_full: false,
             is_ending: false,
-            is_out: false,
+            is_non_member: false,
             reported: None,
             report_at: Nanos(0),
-            takes_reports: true,
+            supports_reports: true,
             scrubs: RequestedScrubs::default(),
         }
     }
@@ -142,24 +142,24 @@ impl<H: Handler> Donor<H> {
     }
 
     pub const fn is_up(&self) -> bool {
-        matches!(self.link, Link::Up(_))
+        matches!(self.session, SessionState::Up(_))
     }
 
     pub const fn session(&self) -> Option<&Session<H>> {
-        match &self.link {
-            Link::Up(session) => Some(session),
+        match &self.session {
+            SessionState::Up(session) => Some(session),
             _ => None,
         }
     }
 
     /// Returns the time for which there has been no session.
-    pub fn down_for(&self, now: Nanos) -> Duration {
-        self.down_since.map_or(Duration::ZERO, |since| now.since(since))
+    pub fn disconnected_for(&self, now: Nanos) -> Duration {
+        self.disconnected_since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
     /// Returns whether a slab can be requested.
     pub const fn has_room(&self) -> bool {
-        self.is_up() && !self.is_out && !self.is_full && !self.room.is_draining && self.room.free > 0
+        self.is_up() && !self.is_non_member && !self.is_full && !self.room.is_draining && self.room.free > 0
     }
 
     /// Returns the time of the next renewal, a third of the term after the previous one; `None` without a lease.
@@ -175,19 +175,19 @@ impl<H: Handler> Donor<H> {
 
     /// Returns the next call, if one is due.
     pub fn next_call(&mut self, now: Nanos) -> Option<Call> {
-        if self.asked.is_some() || now < self.retry_at {
+        if self.pending_call.is_some() || now < self.retry_at {
             return None;
         }
         if self.is_ending {
             return self.lease.map(|_| Call::End);
         }
         if self.lease.is_none() {
-            return if self.is_out { self.calls.pop_front() } else { Some(Call::Lease) };
+            return if self.is_non_member { self.calls.pop_front() } else { Some(Call::Lease) };
         }
         if self.renew_at().is_some_and(|at| at <= now) {
             return Some(Call::Renew);
         }
-        if let Link::Opened(_) = self.link {
+        if let SessionState::Opened(_) = self.session {
             return Some(Call::Connect);
         }
         self.calls.pop_front()
@@ -199,7 +199,7 @@ impl<H: Handler> Donor<H> {
         call: Call,
         name: &str,
         pairs: Vec<QpInfo>,
-        mark: Option<&Mark>,
+        view: Option<&MembershipView>,
     ) -> Option<Request> {
         if call == Call::Lease {
             return Some(Request::Lease { version: VERSION, name: name.to_owned() });
@@ -207,14 +207,14 @@ impl<H: Handler> Donor<H> {
         let lease = self.lease?.key;
         Some(match call {
             // These calls need no lease.
-            Call::Lease | Call::Look | Call::Claim { .. } => return None,
+            Call::Lease | Call::QueryVolume | Call::Claim { .. } => return None,
             Call::Connect => Request::Connect { lease, pairs },
             Call::Renew => Request::Renew { lease },
             Call::Grant { slab, .. } => Request::Grant { lease, slab },
             Call::Return { slab } => Request::Return { lease, slab },
             // `None` if another view has replaced this one.
-            Call::Mark { change } => {
-                Request::Mark { lease, mark: mark.filter(|mark| mark.change == change)?.clone() }
+            Call::StoreView { change } => {
+                Request::StoreView { lease, view: view.filter(|view| view.change == change)?.clone() }
             }
             Call::Report => Request::Report { lease, redundancy: self.reported? },
             Call::End => Request::End { lease },
@@ -227,19 +227,20 @@ impl<H: Handler> Donor<H> {
             true => self.lease.is_some(),
             false => self.lease.is_none() || !self.is_up() || !self.calls.is_empty(),
         };
-        let retry = (wants && self.asked.is_none()).then_some(self.retry_at);
-        let renew = if self.asked.is_none() { self.renew_at().map(|at| at.max(self.retry_at)) } else { None };
+        let retry = (wants && self.pending_call.is_none()).then_some(self.retry_at);
+        let renew =
+            if self.pending_call.is_none() { self.renew_at().map(|at| at.max(self.retry_at)) } else { None };
         let lapses = self.lease.map(|lease| lease.until);
         Nanos::earlier(Nanos::earlier(retry, renew), lapses)
     }
 
-    pub fn status(&self, replicas: usize) -> DonorStatus {
-        let link = match (&self.link, self.room.is_draining) {
-            _ if self.is_out => LinkStatus::Down,
-            (Link::Up(_), true) => LinkStatus::Draining,
-            (Link::Up(_), false) => LinkStatus::Up,
+    pub fn status(&self, replicas: usize) -> MemoryNodeStatus {
+        let link = match (&self.session, self.room.is_draining) {
+            _ if self.is_non_member => LinkStatus::Down,
+            (SessionState::Up(_), true) => LinkStatus::Draining,
+            (SessionState::Up(_), false) => LinkStatus::Up,
             _ => LinkStatus::Down,
         };
-        DonorStatus { address: self.address.clone(), link, replicas, problem: self.problem.clone() }
+        MemoryNodeStatus { address: self.address.clone(), link, replicas, problem: self.problem.clone() }
     }
 }
