@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the highest to the lowest.
-const FOLDERS: [&str; 4] = ["verbs", "net", "host", "life"];
+const DIRECTORIES: [&str; 4] = ["verbs", "roce", "shm_transport", "process"];
 
-fn sources(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+fn sources(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     entries
         .flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] })
         .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
@@ -25,7 +25,7 @@ fn module_of(src: &Path, file: &Path) -> Vec<String> {
 }
 
 /// Returns the first module below the root of every path in `text` that begins with `crate` or `super`.
-fn named_folders(module: &[String], text: &str) -> Vec<String> {
+fn named_directories(module: &[String], text: &str) -> Vec<String> {
     let code: Vec<&str> = text.lines().map(|line| line.split("//").next().unwrap()).collect();
     let code = code.join("\n");
     let words: Vec<&str> = code
@@ -49,20 +49,20 @@ fn named_folders(module: &[String], text: &str) -> Vec<String> {
                 name => at.push(name),
             }
         }
-        found.extend(at.first().map(|folder| (*folder).to_owned()));
+        found.extend(at.first().map(|directory| (*directory).to_owned()));
     }
     found
 }
 
 /// Returns the files that name a directory above their own.
 fn upward_imports(src: &Path) -> Vec<String> {
-    let rank = |folder: &str| FOLDERS.iter().position(|known| *known == folder);
+    let rank = |directory: &str| DIRECTORIES.iter().position(|known| *known == directory);
     let mut wrong = Vec::new();
     for file in sources(src) {
         let module = module_of(src, &file);
-        let Some(own) = module.first().and_then(|folder| rank(folder)) else { continue };
+        let Some(own) = module.first().and_then(|directory| rank(directory)) else { continue };
         let text = fs::read_to_string(&file).unwrap();
-        for named in named_folders(&module, &text) {
+        for named in named_directories(&module, &text) {
             if rank(&named).is_some_and(|named| named < own) {
                 wrong.push(format!("{} names {named}", file.display()));
             }
@@ -72,27 +72,27 @@ fn upward_imports(src: &Path) -> Vec<String> {
 }
 
 #[test]
-fn imports_go_from_verbs_to_net_to_host_to_life() {
+fn imports_go_from_verbs_to_roce_to_shm_transport_to_process() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let root: Vec<PathBuf> = fs::read_dir(&src).unwrap().map(|entry| entry.unwrap().path()).collect();
     let mut names: Vec<&str> = root.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
     names.sort_unstable();
     assert_eq!(
         names,
-        ["host", "lib.rs", "life", "net", "verbs"],
-        "a new folder needs its place in the order"
+        ["lib.rs", "process", "roce", "shm_transport", "verbs"],
+        "a new directory needs a position in the import order"
     );
     assert_eq!(upward_imports(&src), Vec::<String>::new());
 }
 
 #[test]
-fn every_form_of_a_path_is_seen() {
-    let module = ["life", "peer"].map(str::to_owned);
-    let named = |text| named_folders(&module, text);
-    assert_eq!(named("use crate::host::qp::Qp;"), ["host"]);
-    assert_eq!(named("use crate::host::{Host, cq};"), ["host"]);
+fn finds_every_form_of_a_path() {
+    let module = ["process", "peer"].map(str::to_owned);
+    let named = |text| named_directories(&module, text);
+    assert_eq!(named("use crate::shm_transport::qp::Qp;"), ["shm_transport"]);
+    assert_eq!(named("use crate::shm_transport::{ShmTransport, cq};"), ["shm_transport"]);
     assert_eq!(named("let x = super::super::verbs::device();"), ["verbs"]);
-    assert_eq!(named("use super::peer::Peer;"), ["life"]);
-    assert_eq!(named("// as crate::host says"), Vec::<String>::new());
-    assert_eq!(named("pub(in crate::host) fn f() {}"), ["host"]);
+    assert_eq!(named("use super::peer::Peer;"), ["process"]);
+    assert_eq!(named("// as crate::shm_transport says"), Vec::<String>::new());
+    assert_eq!(named("pub(in crate::shm_transport) fn f() {}"), ["shm_transport"]);
 }

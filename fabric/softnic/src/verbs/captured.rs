@@ -13,8 +13,8 @@ use farcall_verbs::{
 };
 use farcall_wire::Refused;
 
-use crate::host::Host;
-use crate::net::memory;
+use crate::roce::memory;
+use crate::shm_transport::Host;
 
 /// Capture state of an opened device.
 pub(super) struct Captured {

@@ -8,8 +8,8 @@ use farcall_shm::Mutex;
 use farcall_shm::fork::Generation;
 use farcall_verbs::{CompChannel, Result};
 
-use crate::host::cq::CqCore;
-use crate::life::Waker;
+use crate::process::Waker;
+use crate::shm_transport::cq::CqCore;
 
 pub(crate) struct Channel {
     pub(crate) waker: Arc<Waker>,

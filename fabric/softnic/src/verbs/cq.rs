@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use farcall_verbs::{Notify, RawCq, Result, Wc};
 
-use crate::host::cq::{AttachedPair, Attachment, COMPLETIONS_A_TURN, CqCore, Source};
-use crate::host::{Host, Place};
+use crate::shm_transport::cq::{AttachedPair, Attachment, COMPLETIONS_A_TURN, CqCore, Source};
+use crate::shm_transport::{Host, Place};
 
 /// Number of empty polls of queue pairs, per poll of the completion queue, that is acceptable. Bits are only cleared if
 /// it is exceeded.

@@ -22,15 +22,15 @@ use super::qp::Qp;
 use super::srq::Srq;
 use super::{PORT, require_port};
 use crate::NAME;
-use crate::host::cq::CqCore;
-use crate::host::events::Events;
-use crate::host::qp::{MAX_INLINE_BYTES, MAX_SGE, MAX_WR};
-use crate::host::srq::SrqCore;
-use crate::host::{Host, Kind, Place};
-use crate::life::addresses::WayChoice;
-use crate::life::regions::MAX_REGIONS;
-use crate::life::rendezvous::judge_user;
-use crate::life::{Entry, gid_entries};
+use crate::process::addresses::WayChoice;
+use crate::process::regions::MAX_REGIONS;
+use crate::process::rendezvous::judge_user;
+use crate::process::{Entry, gid_entries};
+use crate::shm_transport::cq::CqCore;
+use crate::shm_transport::events::Events;
+use crate::shm_transport::qp::{MAX_INLINE_BYTES, MAX_SGE, MAX_WR};
+use crate::shm_transport::srq::SrqCore;
+use crate::shm_transport::{Host, Kind, Place};
 
 /// Maximum number of completions that a program may request for a queue. A queue delivers as many as its queue pairs
 /// produce, regardless of that number, but programs use it in computations.

@@ -1,4 +1,4 @@
-//! Objects that programs hold. Each has one owner; the part of its state that other threads share is in `host`.
+//! Objects that programs hold. Each has one owner; the part of its state that other threads share is in `shm_transport`.
 
 mod captured;
 mod channel;
@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 use farcall_verbs::{Error, QpInitAttr, RawCq, Result};
 
-use crate::host::cq::CqCore;
-use crate::host::events::Events;
-use crate::host::{CqSlot, Host, Parts};
+use crate::shm_transport::cq::CqCore;
+use crate::shm_transport::events::Events;
+use crate::shm_transport::{CqSlot, Host, Parts};
 
 /// Port number of the device.
 const PORT: u8 = 1;

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use farcall_shm::fence;
 use farcall_verbs::{Access, Error, MrAttr, MrMemory, RawMr, Result, Revoked};
 
-use crate::host::Host;
-use crate::host::qp::HAZARD_WAIT;
-use crate::life::moved_memory::{self, Window};
-use crate::life::regions::{Backing, Extent, Granted};
-use crate::life::{Process, REMOTE_ACCESS, protection};
+use crate::process::regions::{Backing, Extent, Granted};
+use crate::process::shared_remap::{self, Window};
+use crate::process::{Process, REMOTE_ACCESS, protection};
+use crate::shm_transport::Host;
+use crate::shm_transport::qp::HAZARD_WAIT;
 
 /// Maximum length of a region in bytes.
 pub(crate) const MAX_MR_BYTES: u64 = 1 << 40;
@@ -40,7 +40,7 @@ impl Mr {
         Self::insert(host, Backing::Pool(segment), MrMemory::new(addr, len_bytes), pd, access)
     }
 
-    /// Registers memory of the program, and moves as much of it as permitted to a memfd; see [`moved_memory`].
+    /// Registers memory of the program, and moves as much of it as permitted to a memfd; see [`shared_remap`].
     ///
     /// # Safety
     /// See [`farcall_verbs::ProtectionDomain::reg_mr`].
@@ -211,7 +211,7 @@ unsafe fn window(
         return None;
     }
     // SAFETY: the contract of this function is that of `share`.
-    unsafe { moved_memory::share(process, addr as u64, len_bytes as u64, moved_bytes_max) }
+    unsafe { shared_remap::share(process, addr as u64, len_bytes as u64, moved_bytes_max) }
 }
 
 impl RawMr for Mr {

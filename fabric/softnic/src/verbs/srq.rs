@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use farcall_verbs::{Error, PostError, RawSrq, RecvWr, Result, SrqAttr, SrqCap, SrqInUse};
 
-use crate::host::Place;
-use crate::host::srq::SrqCore;
+use crate::shm_transport::Place;
+use crate::shm_transport::srq::SrqCore;
 
 pub(crate) struct Srq {
     core: Arc<SrqCore>,

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use farcall_verbs::{AddressHandle, AhAttr, Error, Result};
 
-use crate::host::datagram::Route;
-use crate::host::{Host, Place};
-use crate::net::{self, Path};
+use crate::roce::{self, Path};
+use crate::shm_transport::datagram::Route;
+use crate::shm_transport::{Host, Place};
 use crate::verbs::require_port;
 
 /// Transport of an address handle, with its path.
@@ -37,7 +37,7 @@ impl SoftAddressHandle {
         }
         let way = if process.leads_datagrams_away(OP, attr.dgid)? {
             let path = Path::to(OP, process, attr)?;
-            net::open(host)?;
+            roce::open(host)?;
             AddressWay::Net(path)
         } else {
             AddressWay::Host(Route::of(&process.table, attr))

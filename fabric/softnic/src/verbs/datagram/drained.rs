@@ -3,7 +3,7 @@
 use farcall_verbs::{SendFlags, SendWr, Sge, WrOpcode};
 
 use super::AddressWay;
-use crate::host::qp::gather_to_vec;
+use crate::shm_transport::qp::gather_to_vec;
 
 /// Destination of a datagram.
 #[derive(Clone, Copy)]

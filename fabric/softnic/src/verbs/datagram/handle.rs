@@ -11,12 +11,12 @@ use farcall_verbs::{
 
 use super::drained::{Destination, Drained, Request};
 use super::{AddressWay, SoftAddressHandle};
-use crate::host::datagram::{DatagramCore, Message, Routes, SendOutcome};
-use crate::host::events::Events;
-use crate::host::qp::RecvQueue;
-use crate::host::state::Step;
-use crate::host::{CqSlot, Host, Kind, Place};
-use crate::net::{self, Datagram, NetDatagrams, Path};
+use crate::roce::{self, Datagram, NetDatagrams, Path};
+use crate::shm_transport::datagram::{DatagramCore, Message, Routes, SendOutcome};
+use crate::shm_transport::events::Events;
+use crate::shm_transport::qp::RecvQueue;
+use crate::shm_transport::state::Step;
+use crate::shm_transport::{CqSlot, Host, Kind, Place};
 use crate::verbs::limits::qp_max;
 use crate::verbs::{PORT, parts_of, require_port};
 
@@ -79,7 +79,7 @@ impl DatagramQp {
         require_port("modify_qp", attr.port_num.unwrap_or(PORT))?;
         let from = self.core.state();
         if to == QpState::Rtr {
-            net::listen(&self.core.host, self.core.qpn);
+            roce::listen(&self.core.host, self.core.qpn);
         }
         self.qkey = attr.qkey.unwrap_or(self.qkey);
         if to == QpState::Reset {
@@ -127,7 +127,7 @@ impl DatagramQp {
     /// Stops accepting datagrams, and discards those that were received but not delivered.
     fn close(&self) {
         self.core.close();
-        net::forget(&self.core.host, self.core.qpn);
+        roce::forget(&self.core.host, self.core.qpn);
     }
 
     // --- Sends -------------------------------------------------------------------------------------------------------

@@ -10,13 +10,13 @@ use farcall_verbs::{
     Result, SendWr,
 };
 
-use crate::host::events::Events;
-use crate::host::qp::{
+use crate::roce::NetPair;
+use crate::shm_transport::events::Events;
+use crate::shm_transport::qp::{
     Connected, MAX_INLINE_BYTES, MAX_SGE, MAX_WR, Polled, QpCore, RecvQueue, USUAL_INLINE_BYTES,
 };
-use crate::host::state::Step;
-use crate::host::{CqSlot, Host, Kind, Place};
-use crate::net::NetPair;
+use crate::shm_transport::state::Step;
+use crate::shm_transport::{CqSlot, Host, Kind, Place};
 use crate::verbs::limits::qp_max;
 use crate::verbs::mr::Mr;
 use crate::verbs::parts_of;

@@ -7,10 +7,10 @@ use farcall_stats::PairWay;
 use farcall_verbs::{Access, Error, QpAttr, QpState, Result};
 
 use super::handle::{Qp, attach};
-use crate::host::qp::{Accept, HAZARD_WAIT};
-use crate::host::srq::Receive;
-use crate::host::state::Step;
-use crate::net::{NetPair, PairParts};
+use crate::roce::{NetPair, PairParts};
+use crate::shm_transport::qp::{Accept, HAZARD_WAIT};
+use crate::shm_transport::srq::Receive;
+use crate::shm_transport::state::Step;
 use crate::verbs::{PORT, require_port};
 
 const OP: &str = "modify_qp";

@@ -11,9 +11,9 @@ use farcall_verbs::{
 
 use super::Qp;
 use crate::SoftNic;
-use crate::host::Host;
-use crate::host::events::Events;
-use crate::host::qp::HAZARD_WAIT;
+use crate::shm_transport::Host;
+use crate::shm_transport::events::Events;
+use crate::shm_transport::qp::HAZARD_WAIT;
 use crate::verbs::mr::Mr;
 
 const ACCESS: Access =
@@ -123,11 +123,11 @@ fn flushes_receives_only_after_peer_access_is_revoked() {
     // SAFETY: no memory is named.
     unsafe { scene.b.post_recv(&[farcall_verbs::RecvWr::new(1, &[])]) }.unwrap();
     let core = scene.b.core.clone();
-    assert!(core.make_step(crate::host::state::Step::Fail));
+    assert!(core.make_step(crate::shm_transport::state::Step::Fail));
     let mut wc = [farcall_verbs::Wc::default(); 2];
     assert_eq!(core.poll_failures(true, true, &mut wc), 0, "flushed while the peer was still let in");
     core.close();
-    assert!(core.make_step(crate::host::state::Step::PeerShutOut));
+    assert!(core.make_step(crate::shm_transport::state::Step::PeerShutOut));
     assert_eq!(core.poll(true, true, &mut wc), 0, "a failure before all that succeeded");
     assert_eq!(core.poll_failures(true, true, &mut wc), 1);
 }

@@ -1,0 +1,203 @@
+//! State that a process has once for the shared-memory transport: its queue pairs, its completion queues that have a
+//! channel, and what it executes for and grants to peers.
+
+use std::any::Any;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock, Weak};
+
+use farcall_capture::Recorder;
+use farcall_shm::{AddressSpace, Mutex};
+use farcall_verbs::Result;
+
+use super::cq::CqCore;
+use super::datagram::DatagramCore;
+use super::places::Places;
+use super::qp::{QpCore, key_bit};
+use super::segments::Segments;
+use super::suspended_access::StoppedAccesses;
+use crate::process::rendezvous::Request;
+use crate::process::{Client, INSTANCE, Numbers, Process, Way};
+
+pub(crate) struct Host {
+    pub(crate) process: Process,
+    numbers: Numbers<Numbered>,
+    pub(crate) queue_memory: Segments,
+    pub(crate) pair_memory: Segments,
+    pub(crate) region_memory: Segments,
+    /// Numbers of existing objects.
+    pub(super) places: Places,
+    /// Completion queues that have a channel, so a thread may sleep on them.
+    sleepers: Mutex<Vec<Weak<CqCore>>>,
+    pub(crate) stopped: StoppedAccesses,
+    /// Union of the key bits of all receives posted to connected queue pairs.
+    receive_keys: AtomicU64,
+    /// Serializes the accesses that the service thread executes for peers.
+    pub(crate) access_turn: Mutex<()>,
+    /// This process's address space, read-only and writable; opened when a peer first needs it.
+    spaces: [OnceLock<Option<AddressSpace>>; 2],
+    /// RoCEv2 transport; created at its first use.
+    pub(crate) abroad: OnceLock<Arc<dyn Abroad>>,
+    /// Held while the RoCEv2 transport is created.
+    pub(crate) opening: Mutex<()>,
+    /// Recorder of packets and messages of both transports; `None` if no recording is configured.
+    pub(crate) recorder: Option<Arc<Recorder>>,
+}
+
+/// RoCEv2 transport, as seen by the objects of the shared-memory transport.
+pub(crate) trait Abroad: Send + Sync {
+    /// Waits until all work that began before the call has ended. Revoked memory is then no longer accessed.
+    fn settle(&self);
+
+    /// Called when the application thread of a completion queue is about to sleep and stops polling for packets.
+    fn owner_sleeps(&self);
+
+    /// Returns the transport as `Any`, for downcasts to its concrete type.
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+}
+
+/// The object that a queue pair number identifies.
+#[derive(Clone)]
+enum Numbered {
+    Connected(Weak<QpCore>),
+    Datagrams(Weak<DatagramCore>),
+}
+
+impl Host {
+    /// Returns the process's only instance; creates it at the first call.
+    pub(crate) fn get() -> Result<Arc<Self>> {
+        let mut slot = INSTANCE.lock();
+        if let Some(instance) = &*slot {
+            return Ok(instance.clone().downcast().expect("only this type is put there"));
+        }
+        let host = Arc::new(Self {
+            process: Process::new()?,
+            numbers: Numbers::default(),
+            queue_memory: Segments::of_queues(),
+            pair_memory: Segments::of_pairs(),
+            region_memory: Segments::of_regions(),
+            places: Places::default(),
+            sleepers: Mutex::default(),
+            stopped: StoppedAccesses::default(),
+            receive_keys: AtomicU64::new(0),
+            access_turn: Mutex::default(),
+            spaces: Default::default(),
+            abroad: OnceLock::new(),
+            opening: Mutex::default(),
+            recorder: Recorder::configured()?.map(Arc::new),
+        });
+        crate::process::start(host.clone())?;
+        *slot = Some(host.clone());
+        Ok(host)
+    }
+
+    /// Returns this process's address space for peers; `None` if it cannot be opened.
+    pub(super) fn address_space(&self, writable: bool) -> Option<&AddressSpace> {
+        let space = self.spaces[usize::from(writable)].get_or_init(|| AddressSpace::own(writable));
+        if space.is_none() {
+            tracing::debug!(
+                "softnic: no /proc/self/mem: peers reach memory of reg_mr through our service thread"
+            );
+        }
+        space.as_ref()
+    }
+
+    /// Creates a connected queue pair with a new number.
+    pub(crate) fn register_qp(&self, make: impl FnOnce(u32) -> Result<Arc<QpCore>>) -> Result<Arc<QpCore>> {
+        let named = |qp: Arc<QpCore>| (qp.clone(), Numbered::Connected(Arc::downgrade(&qp)));
+        self.numbers.register(&self.process.service, |qpn| make(qpn).map(named))
+    }
+
+    /// Creates a datagram queue pair with a new number.
+    pub(crate) fn register_datagrams(
+        &self,
+        make: impl FnOnce(u32) -> Result<Arc<DatagramCore>>,
+    ) -> Result<Arc<DatagramCore>> {
+        let named = |qp: Arc<DatagramCore>| (qp.clone(), Numbered::Datagrams(Arc::downgrade(&qp)));
+        self.numbers.register(&self.process.service, |qpn| make(qpn).map(named))
+    }
+
+    pub(crate) fn unregister_qp(&self, qpn: u32) {
+        self.numbers.remove(qpn);
+    }
+
+    pub(crate) fn qp(&self, qpn: u32) -> Option<Arc<QpCore>> {
+        self.numbers.get(qpn)?.connected()
+    }
+
+    pub(crate) fn datagrams(&self, qpn: u32) -> Option<Arc<DatagramCore>> {
+        self.numbers.get(qpn)?.datagrams()
+    }
+
+    pub(super) fn queue_pairs(&self) -> Vec<Arc<QpCore>> {
+        self.numbers.all().iter().filter_map(Numbered::connected).collect()
+    }
+
+    /// Marks receives that were posted with a revoked key, so that they are checked when a message arrives.
+    pub(crate) fn region_was_revoked(&self, lkey: u32) {
+        if self.receive_keys.load(Relaxed) & key_bit(lkey) != 0 {
+            self.queue_pairs().iter().for_each(|qp| qp.region_was_revoked(lkey));
+        }
+    }
+
+    /// Records that receives are posted whose scatter elements have these key bits.
+    #[cold]
+    pub(crate) fn note_receive_keys(&self, bits: u64) {
+        self.receive_keys.fetch_or(bits, Relaxed);
+    }
+
+    /// Registers a completion queue that has a channel.
+    pub(crate) fn add_sleeper(&self, queue: &Arc<CqCore>) {
+        let mut sleepers = self.sleepers.lock();
+        // Pruned when the vector is full, so the list is at most twice as long as the number of existing queues.
+        if sleepers.len() == sleepers.capacity() {
+            sleepers.retain(|queue| queue.strong_count() > 0);
+        }
+        sleepers.push(Arc::downgrade(queue));
+    }
+}
+
+impl Numbered {
+    fn connected(&self) -> Option<Arc<QpCore>> {
+        match self {
+            Self::Connected(qp) => qp.upgrade(),
+            Self::Datagrams(_) => None,
+        }
+    }
+
+    fn datagrams(&self) -> Option<Arc<DatagramCore>> {
+        match self {
+            Self::Datagrams(qp) => qp.upgrade(),
+            Self::Connected(_) => None,
+        }
+    }
+}
+
+impl Way for Host {
+    fn process(&self) -> &Process {
+        &self.process
+    }
+
+    fn process_ended(&self, instance: u64) {
+        let numbered = self.numbers.all();
+        let connected: Vec<_> = numbered.iter().filter_map(Numbered::connected).collect();
+        connected.iter().for_each(|qp| qp.process_ended(instance));
+        self.stopped.prune();
+        // Shared receives that the process held without using them become available to other queue pairs.
+        connected.iter().for_each(|qp| qp.continue_receives());
+        numbered.iter().filter_map(Numbered::datagrams).for_each(|qp| qp.process_ended(instance));
+    }
+
+    fn answer(&self, client: &Arc<Client>, request: &Request, fds: Vec<OwnedFd>) -> rustix::io::Result<()> {
+        self.answer_peer(client, request, fds)
+    }
+
+    fn look_after_sleepers(&self) {
+        let nudged: Vec<_> = {
+            let sleepers = self.sleepers.lock();
+            sleepers.iter().filter_map(Weak::upgrade).filter(|queue| queue.is_nudged()).collect()
+        };
+        nudged.iter().for_each(|queue| queue.look_after());
+    }
+}

@@ -1,0 +1,227 @@
+//! Sending end of the ring to one destination.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use farcall_shm::ring::{ACCEPT, Kind, Producer, RQ_POSTED, SOLICITED, WANT};
+use farcall_shm::{SharedWord, WaitTime};
+use farcall_verbs::Sge;
+
+use super::blocked_datagrams::{HELD_FOR_ONE, HOLD_MAX, RECEIVE_WAIT_MAX, ROOM_WAIT_MAX};
+use super::route::WITH_ROUTE;
+use super::{BoardView, MAX_DATAGRAM_BYTES, Route, SendOutcome};
+use crate::process::rendezvous::{CqPlace, RequestBody};
+use crate::process::{Interest, Peer};
+use crate::shm_transport::qp::{RemoteCq, gather_to_ring, map_ring};
+
+/// A datagram to send, either now or when the ring to its destination is available.
+#[derive(Clone, Copy)]
+pub(crate) struct Message<'a> {
+    pub(crate) sges: &'a [Sge],
+    pub(crate) len_bytes: usize,
+    /// Flags of the ring's record, with the service level in the upper half.
+    pub(crate) flags: u8,
+    pub(crate) route: Route,
+    pub(crate) imm_be: u32,
+    pub(crate) qkey: u32,
+}
+
+pub(crate) struct Outlet {
+    peer: Arc<Peer>,
+    dst_qpn: u32,
+    /// Readiness bit at the destination.
+    bit: u32,
+    producer: Producer,
+    /// 0 if the receiver has revoked the ring.
+    ring_accepts: SharedWord,
+    /// Number of records that the receiver has consumed.
+    ring_taken: SharedWord,
+    board: BoardView,
+    doorbell: RemoteCq,
+    /// Number of records published.
+    sent: u64,
+    /// Number of records that may be published before the board is read again.
+    credit: u64,
+    unannounced: bool,
+    solicited: bool,
+    /// Progress of the destination when it last refused a datagram, and the time since then without progress.
+    seen: [u64; 3],
+    waited: WaitTime,
+    /// Total time for which the destination has blocked the send queue, and the number of records published by then.
+    held: WaitTime,
+    held_at: u64,
+    /// Request for what was missing when a datagram was last refused, the request that was last sent, and the interest
+    /// in its reply. Each lack is requested once. If the destination replies without having made progress, the sender
+    /// polls at intervals.
+    lack: Option<RequestBody>,
+    asked: Option<RequestBody>,
+    interest: Option<Interest>,
+}
+
+impl Outlet {
+    /// Creates the sending end from a grant; `None` if the grant is no ring of this version.
+    pub(crate) fn from_grant(
+        peer: Arc<Peer>,
+        dst_qpn: u32,
+        recv: CqPlace,
+        fds: Vec<OwnedFd>,
+    ) -> Option<Self> {
+        let mut fds = fds.into_iter();
+        let ring = fds.next()?;
+        let len_bytes = rustix::fs::fstat(&ring).ok()?.st_size.cast_unsigned();
+        let (mem, layout) = map_ring(&ring, (0, len_bytes))?;
+        let board = BoardView::open(&fds.next()?)?;
+        Some(Self {
+            peer,
+            dst_qpn,
+            bit: recv.bit,
+            ring_accepts: mem.word_at(ACCEPT),
+            ring_taken: mem.word_at(RQ_POSTED),
+            producer: Producer::new(mem, &layout),
+            board,
+            doorbell: RemoteCq::from_fds(recv, &mut fds)?,
+            sent: 0,
+            credit: 0,
+            unannounced: false,
+            solicited: false,
+            seen: [0; 3],
+            waited: WaitTime::default(),
+            held: WaitTime::default(),
+            held_at: 0,
+            lack: None,
+            asked: None,
+            interest: None,
+        })
+    }
+
+    /// Returns whether the ring still leads to the destination. The destination may be closed temporarily.
+    #[inline]
+    pub(crate) fn is_current(&self) -> bool {
+        !self.peer.life.is_known_to_have_ended()
+            && (self.ring_accepts.load(Acquire) != 0 || self.board.pauses())
+    }
+
+    /// Publishes a datagram if the destination accepts it now.
+    ///
+    /// # Safety
+    /// The message's elements must be readable.
+    #[inline]
+    pub(crate) unsafe fn offer(&mut self, message: &Message<'_>) -> SendOutcome {
+        debug_assert!(message.len_bytes <= MAX_DATAGRAM_BYTES);
+        match self.board.accepts() {
+            None => return SendOutcome::NotReady,
+            Some(qkey) if qkey != message.qkey => return SendOutcome::WrongQkey,
+            Some(_) => {}
+        }
+        if self.credit == 0 && !self.renew_credit() {
+            return SendOutcome::NoReceive;
+        }
+        let route_bytes = message.route.len_bytes();
+        let len = message.len_bytes + route_bytes;
+        if !self.producer.has_room(len, 0) {
+            return SendOutcome::NoRoom;
+        }
+        let at = self.producer.payload_at();
+        // SAFETY: by the contract of this function the elements are readable.
+        unsafe { gather_to_ring(self.producer.memory(), at, message.sges) };
+        let mut flags = message.flags;
+        if route_bytes > 0 {
+            let route = message.route.to_bytes();
+            // SAFETY: `route` is a local array of `route.len()` bytes.
+            unsafe {
+                self.producer.memory().copy_in_raw(at + message.len_bytes, route.as_ptr(), route.len())
+            };
+            flags |= WITH_ROUTE;
+        }
+        self.producer.publish(Kind::Send, flags, len as u32, message.imm_be, len);
+        self.sent += 1;
+        self.credit -= 1;
+        self.unannounced = true;
+        self.solicited |= message.flags & SOLICITED != 0;
+        SendOutcome::Sent
+    }
+
+    /// Called when a destination refused a datagram that it may accept later. Returns whether the destination has made
+    /// progress recently and has not blocked the send queue for too long in total. The destination reports its progress
+    /// itself; the number of datagrams sent to it is counted locally.
+    #[cold]
+    pub(crate) fn is_worth_waiting(&mut self, outcome: SendOutcome) -> bool {
+        let limit = match outcome {
+            SendOutcome::NoReceive => RECEIVE_WAIT_MAX,
+            SendOutcome::NoRoom => ROOM_WAIT_MAX,
+            _ => return false,
+        };
+        let [posted, taken] = self.board.progress();
+        let now = [posted, taken, self.ring_taken.load(Acquire)];
+        if now != self.seen {
+            (self.seen, self.waited) = (now, WaitTime::default());
+        }
+        let gone = self.sent - std::mem::replace(&mut self.held_at, self.sent);
+        if gone > 0 {
+            self.held.end(HELD_FOR_ONE.saturating_mul(gone.try_into().unwrap_or(u32::MAX)));
+        }
+        self.waited.sample() < limit && self.held.sample() < HOLD_MAX
+    }
+
+    /// Returns the number of receives posted at the destination and of records that it has consumed.
+    pub(crate) fn given(&self) -> [u64; 2] {
+        [self.board.progress()[0], self.ring_taken.load(Acquire)]
+    }
+
+    /// Records that these numbers were not sufficient for a datagram.
+    pub(crate) fn await_more(&mut self, [posted, taken]: [u64; 2], outcome: SendOutcome) {
+        let (dst_qpn, bit) = (self.dst_qpn, self.bit);
+        // The receiver updates the board before the ring. Between the two updates the record counts as in flight and
+        // its receive as consumed, so a free receive may be missed. The request therefore includes the number of
+        // consumed records.
+        let posted = (outcome == SendOutcome::NoReceive).then_some(posted);
+        self.lack = Some(RequestBody::AwaitPlace { dst_qpn, bit, taken, posted });
+    }
+
+    /// Requests a notification of more progress. Returns whether the request was sent now.
+    pub(crate) fn ask(&mut self) -> bool {
+        let Some(lack) = self.lack.filter(|lack| self.asked != Some(*lack)) else { return false };
+        let interest = self.interest.insert(Interest::default());
+        self.peer.await_news(interest, lack);
+        self.asked = Some(lack);
+        true
+    }
+
+    /// Returns whether a notification has arrived since the last call.
+    pub(crate) fn take_answer(&mut self) -> bool {
+        self.interest.take_if(|interest| interest.is_answered()).is_some()
+    }
+
+    /// Ends the wait: no datagram waits any more.
+    pub(crate) fn end_wait(&mut self) {
+        (self.lack, self.asked, self.interest) = (None, None, None);
+    }
+
+    /// Reads the number of receives that are free if no other sender uses them. The ring is read first and written
+    /// last, so a consumed record is either counted at the board or still counted as in flight.
+    fn renew_credit(&mut self) -> bool {
+        let in_flight = self.sent.saturating_sub(self.ring_taken.load(Acquire));
+        self.credit = self.board.receives().saturating_sub(in_flight);
+        self.credit > 0
+    }
+
+    /// Announces the records published since the last call to the destination.
+    #[inline]
+    pub(crate) fn ring(&mut self) {
+        if std::mem::take(&mut self.unannounced) {
+            self.doorbell.announce(std::mem::take(&mut self.solicited));
+        }
+    }
+}
+
+impl Drop for Outlet {
+    /// Marks the ring as ended. The receiver reads the mark when it searches for rings to revoke.
+    fn drop(&mut self) {
+        self.ring();
+        let mem = self.producer.memory();
+        if mem.load(WANT, Relaxed) == 0 {
+            mem.store(WANT, 1, Release);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Inbound grant of a queue pair, as the granting side stores it: the segment that the peer was granted, and the
+//! process whose exit ends the peer's accesses.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::{Duration, Instant};
+
+use farcall_shm::ring::{Consumer, HEAD, Layout, RQ_POSTED, TAKEN, WANT};
+use farcall_shm::{Segment, SharedMem, hazard};
+use farcall_verbs::Result;
+
+use super::receive::RecvQueue;
+use super::remote_cq::RemoteCq;
+use crate::process::Lifetime;
+use crate::shm_transport::segments::Segments;
+
+/// Time for which revocation waits for an access in progress. It only expires if the peer is stopped inside the access.
+pub(crate) const HAZARD_WAIT: Duration = Duration::from_millis(100);
+
+/// Identity of a peer queue pair: process instance, queue pair number, incarnation.
+pub(crate) type Asker = (u64, u32, u32);
+
+pub(crate) struct Inbound {
+    pub(crate) segment: Segment,
+    ring_at: usize,
+    pub(crate) mem: SharedMem,
+    /// Receives that are advertised in the segment.
+    receives: Arc<RecvQueue>,
+    pub(crate) granted_to: Option<Asker>,
+    /// Client to which it was granted.
+    pub(crate) client: Option<u64>,
+    /// Incarnation of the queue pair: the number of its resets.
+    pub(crate) life: u32,
+    /// Process to which it was granted. Its exit ends its accesses.
+    pub(crate) initiator: Option<Arc<Lifetime>>,
+    /// Completion queue at which that process waits for credit.
+    pub(crate) creditor: Option<RemoteCq>,
+}
+
+impl Inbound {
+    pub(crate) fn create(
+        segments: &Segments,
+        layout: &Layout,
+        life: u32,
+        receives: Arc<RecvQueue>,
+    ) -> Result<Self> {
+        let segment = segments.take(layout.len_bytes(), layout.ring_at())?;
+        let mem = segment.memory();
+        layout.write_header(&mem);
+        let ring_at = layout.ring_at();
+        Ok(Self {
+            segment,
+            ring_at,
+            mem,
+            receives,
+            granted_to: None,
+            client: None,
+            life,
+            initiator: None,
+            creditor: None,
+        })
+    }
+
+    /// Returns whether the grant may be transferred to a later incarnation of the peer queue pair that holds it. The
+    /// earlier incarnation must have sent nothing; it may not even have received the grant.
+    pub(crate) fn may_pass(&self, granted: Asker, asker: Asker, layout: &Layout) -> bool {
+        let is_later = asker.2.wrapping_sub(granted.2).cast_signed() > 0;
+        let is_unused = self.mem.load(HEAD, Acquire) == 0
+            && self.mem.load(TAKEN, Acquire) == 0
+            && !Consumer::new(self.mem.clone(), layout).has_record();
+        (granted.0, granted.1) == (asker.0, asker.1) && is_later && is_unused
+    }
+
+    /// Returns the number of receives posted so far if one of them may have an element with this key; otherwise 0.
+    pub(crate) fn posted_with(&self, lkey: u32) -> u64 {
+        // The order matters: a receive's keys are recorded before it is counted.
+        let posted = self.mem.load(RQ_POSTED, Acquire);
+        if self.receives.may_hold(lkey) { posted } else { 0 }
+    }
+
+    /// Returns whether no access whose hazard `concerns` selects is in progress.
+    pub(crate) fn is_clear(&self, concerns: impl Fn(u64) -> bool) -> bool {
+        is_clear(&self.mem, self.initiator.as_ref(), concerns)
+    }
+
+    /// Called after receives were posted or records consumed: announces the credit to the peer if it waits for it.
+    pub(crate) fn give_credit(&self) {
+        if self.mem.load(WANT, Relaxed) != 0
+            && let Some(creditor) = &self.creditor
+        {
+            creditor.announce(true);
+        }
+    }
+
+    /// Like `give_credit`, for shared receives. A message that was accepted, or may be written to the offered receive,
+    /// completes only when the peer has processed the credit.
+    pub(crate) fn give_shared_credit(&self) {
+        if self.mem.load(WANT, Relaxed) != 0
+            && let Some(creditor) = &self.creditor
+        {
+            creditor.nudge();
+        }
+    }
+
+    /// Returns the part that remains relevant when the queue pair is reset or destroyed.
+    pub(crate) fn past(&self) -> PastInbound {
+        PastInbound { mem: self.mem.clone(), initiator: self.initiator.clone() }
+    }
+}
+
+impl Drop for Inbound {
+    fn drop(&mut self) {
+        // Releases the ring, which no process uses any more. The peer may still read the part before it.
+        self.segment.give_back(self.ring_at);
+    }
+}
+
+/// Inbound segment of a previous incarnation, with its hazard.
+pub(crate) struct PastInbound {
+    mem: SharedMem,
+    initiator: Option<Arc<Lifetime>>,
+}
+
+impl PastInbound {
+    /// Returns whether no access whose hazard `concerns` selects is in progress.
+    pub(crate) fn is_clear(&self, concerns: impl Fn(u64) -> bool) -> bool {
+        is_clear(&self.mem, self.initiator.as_ref(), concerns)
+    }
+}
+
+fn is_clear(mem: &SharedMem, initiator: Option<&Arc<Lifetime>>, concerns: impl Fn(u64) -> bool) -> bool {
+    !concerns(hazard::current(mem)) || initiator.is_some_and(|life| life.has_ended())
+}
+
+/// Time for which a wait for an access in progress only yields the processor, before it sleeps.
+const QUICK: Duration = Duration::from_millis(1);
+
+/// Waits until `is_clear` returns `true`, at most until `deadline`. Returns whether it did.
+pub(crate) fn wait_until(deadline: Instant, is_clear: impl Fn() -> bool) -> bool {
+    let begun = Instant::now();
+    while !is_clear() {
+        let now = Instant::now();
+        if now >= deadline {
+            return false;
+        }
+        if now - begun < QUICK {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(QUICK);
+        }
+    }
+    true
+}

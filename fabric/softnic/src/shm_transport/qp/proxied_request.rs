@@ -1,0 +1,253 @@
+//! Requests that the target's service thread executes: accesses to memory that only the target can reach, and atomics
+//! on memory that is not mapped here. A request is split into accesses, which are executed one after the other as
+//! replies arrive; meanwhile the request waits like any other.
+
+use farcall_shm::{Segment, copy_plain};
+use farcall_verbs::{Sge, WcStatus};
+
+use super::initiator::Initiator;
+use super::request::Step;
+use super::transfer::pointer;
+use super::wait_queue::Wait;
+use crate::process::rendezvous::{Access, Operation, Refusal, ReplyBody, RequestBody};
+use crate::process::{Answer, Interest, Peer};
+use crate::shm_transport::proxied_access::ACCESS_BYTES;
+
+/// A range of the target's memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Target {
+    pub(crate) rkey: u32,
+    pub(crate) addr: u64,
+    pub(crate) len_bytes: u64,
+}
+
+/// Progress of the oldest request.
+#[derive(Default)]
+pub(crate) struct OwnerRequest {
+    /// Memfd through which the bytes are transferred.
+    window: Option<Segment>,
+    /// Access that was requested and has no reply yet.
+    asked: Option<Access>,
+    done_bytes: u64,
+    number: u32,
+    /// Previous value returned by an atomic.
+    found: Option<u64>,
+    /// `true` if a part was transferred since the last call of `take_progress`.
+    has_progressed: bool,
+}
+
+/// Destination of an access request, and the queue pair that sends it.
+#[derive(Clone, Copy)]
+struct At<'a> {
+    peer: &'a Peer,
+    interest: &'a Interest,
+    dst_qpn: u32,
+    life: u32,
+}
+
+/// Part of a transfer that one access moves.
+struct Part {
+    rkey: u32,
+    addr: u64,
+    len_bytes: u32,
+}
+
+/// Returns the next part of `targets` after `done_bytes`; `None` if all parts are done.
+fn next_part(targets: &[Target], mut done_bytes: u64) -> Option<Part> {
+    for target in targets {
+        if done_bytes < target.len_bytes {
+            let len_bytes = (target.len_bytes - done_bytes).min(ACCESS_BYTES.into()) as u32;
+            return Some(Part { rkey: target.rkey, addr: target.addr + done_bytes, len_bytes });
+        }
+        done_bytes -= target.len_bytes;
+    }
+    None
+}
+
+/// Calls `visit` for each section of the elements that holds some of the `len_bytes` bytes from offset `skip`. Passes
+/// address, length and offset from `skip`.
+fn for_pieces(sges: &[Sge], mut skip: u64, len_bytes: u64, mut visit: impl FnMut(*mut u8, usize, usize)) {
+    let mut done = 0;
+    for sge in sges {
+        let len = u64::from(sge.length);
+        if skip >= len {
+            skip -= len;
+            continue;
+        }
+        let now = (len - skip).min(len_bytes - done);
+        visit(pointer(sge).wrapping_add(skip as usize), now as usize, done as usize);
+        done += now;
+        skip = 0;
+        if done == len_bytes {
+            break;
+        }
+    }
+}
+
+impl OwnerRequest {
+    pub(crate) fn take_found(&mut self) -> Option<u64> {
+        self.found.take()
+    }
+
+    /// Returns whether a part was transferred since the last call.
+    pub(crate) fn take_progress(&mut self) -> bool {
+        std::mem::take(&mut self.has_progressed)
+    }
+
+    /// Returns whether a reply is outstanding.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// Abandons the access in progress. The target may still use the window, so it is not used again.
+    fn abandon(&mut self) {
+        if self.asked.take().is_some() {
+            self.window = None;
+        }
+        self.done_bytes = 0;
+        self.found = None;
+    }
+
+    /// Requests one access, or checks for its reply.
+    fn ask(&mut self, at: At<'_>, part: &Part, operation: Operation) -> Answer<u64> {
+        let access = *self.asked.get_or_insert_with(|| {
+            self.number = self.number.wrapping_add(1);
+            Access {
+                dst_qpn: at.dst_qpn,
+                life: at.life,
+                number: self.number,
+                rkey: part.rkey,
+                addr: part.addr,
+                len_bytes: part.len_bytes,
+                operation,
+            }
+        });
+        let fds = self.window.as_ref().map(Segment::fd);
+        let answer = match at.peer.ask(at.interest, RequestBody::Access(access), fds.as_slice()) {
+            Answer::Granted((ReplyBody::Access { value }, _)) => Answer::Granted(value),
+            Answer::Granted(_) => Answer::Refused(Refusal::Malformed),
+            Answer::Refused(reason) => Answer::Refused(reason),
+            Answer::NotYet => return Answer::NotYet,
+        };
+        self.asked = None;
+        answer
+    }
+}
+
+/// Returns the effect of a refusal on the request.
+fn ended(reason: Refusal) -> Step {
+    match reason {
+        Refusal::UnknownKey => Step::Failed(WcStatus::REM_ACCESS_ERR),
+        Refusal::Invalid => Step::Failed(WcStatus::REM_INV_REQ_ERR),
+        Refusal::Fault => Step::Failed(WcStatus::REM_OP_ERR),
+        // The queue pair is not ready for this one yet, or no longer.
+        _ => Step::Wait(Wait::Peer),
+    }
+}
+
+impl Initiator {
+    /// Abandons the oldest request. A late reply is not taken for that of a later request.
+    pub(crate) fn abandon(&mut self) {
+        self.interest = Interest::default();
+        self.owner_request.abandon();
+    }
+
+    fn at_owner(&mut self) -> (&mut OwnerRequest, At<'_>) {
+        let (dst_qpn, life) = (self.qpn, self.life);
+        let at = At { peer: &self.peer, interest: &self.interest, dst_qpn, life };
+        (&mut self.owner_request, at)
+    }
+
+    /// Requests an atomic; its previous value is stored in `owner_request`.
+    pub(crate) fn ask_owner_for_atomic(&mut self, target: Target, operation: Operation) -> Step {
+        let part = Part { rkey: target.rkey, addr: target.addr, len_bytes: target.len_bytes as u32 };
+        let (request, at) = self.at_owner();
+        // An atomic transfers no bytes through the window.
+        request.window = None;
+        match request.ask(at, &part, operation) {
+            Answer::Granted(found) => {
+                request.found = Some(found);
+                Step::Done
+            }
+            Answer::Refused(reason) => ended(reason),
+            Answer::NotYet => Step::Wait(Wait::Answer),
+        }
+    }
+
+    /// Transfers all bytes between the elements and the targets.
+    ///
+    /// # Safety
+    /// The elements must be valid and unreferenced until the request completes: readable, or writable if `operation` is
+    /// a READ.
+    pub(crate) unsafe fn ask_owner_to_move(
+        &mut self,
+        sges: &[Sge],
+        targets: &[Target],
+        operation: Operation,
+    ) -> Step {
+        let (state, at) = self.at_owner();
+        while let Some(part) = next_part(targets, state.done_bytes) {
+            let len = u64::from(part.len_bytes);
+            if state.window.is_none() {
+                let Ok(window) = Segment::create("farcall-window", ACCESS_BYTES as usize) else {
+                    return Step::Failed(WcStatus::LOC_QP_OP_ERR);
+                };
+                state.window = Some(window);
+            }
+            let Some(window) = state.window.as_ref().map(Segment::memory) else { break };
+            if state.asked.is_none() && operation != Operation::Read {
+                for_pieces(sges, state.done_bytes, len, |piece, len, at| {
+                    // SAFETY: by the contract of this function the element is readable; `copy_in_raw` checks the
+                    // window's bounds.
+                    unsafe { window.copy_in_raw(at, piece, len) };
+                });
+            }
+            match state.ask(at, &part, operation) {
+                Answer::Granted(_) if operation == Operation::Read => {
+                    for_pieces(sges, state.done_bytes, len, |piece, len, at| {
+                        // SAFETY: by the contract of this function the element is writable; `range` checks the window's
+                        // bounds.
+                        unsafe { copy_plain(piece, window.range(at, len).cast_const(), len) };
+                    });
+                }
+                Answer::Granted(_) => {}
+                Answer::Refused(reason) => {
+                    state.done_bytes = 0;
+                    return ended(reason);
+                }
+                Answer::NotYet => return Step::Wait(Wait::Answer),
+            }
+            state.done_bytes += len;
+            // Each part is allowed the full waiting time.
+            state.has_progressed = true;
+        }
+        state.done_bytes = 0;
+        Step::Done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_follow_the_targets() {
+        let target = |rkey, addr, len_bytes| Target { rkey, addr, len_bytes };
+        let targets = [target(1, 1000, 10), target(2, 0, 0), target(3, 5000, u64::from(ACCESS_BYTES) + 1)];
+        let part = |done| next_part(&targets, done).map(|part| (part.rkey, part.addr, part.len_bytes));
+        assert_eq!(part(0), Some((1, 1000, 10)));
+        assert_eq!(part(10), Some((3, 5000, ACCESS_BYTES)));
+        let most = u64::from(ACCESS_BYTES);
+        assert_eq!(part(10 + most), Some((3, 5000 + most, 1)));
+        assert_eq!(part(11 + most), None);
+    }
+
+    #[test]
+    fn pieces_follow_the_elements() {
+        let sge = |addr, length| Sge { addr, length, lkey: 0 };
+        let sges = [sge(100, 10), sge(200, 0), sge(300, 10)];
+        let mut seen = Vec::new();
+        for_pieces(&sges, 5, 10, |piece, len, at| seen.push((piece as u64, len, at)));
+        assert_eq!(seen, [(105, 5, 0), (300, 5, 5)]);
+    }
+}

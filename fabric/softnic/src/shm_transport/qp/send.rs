@@ -1,0 +1,282 @@
+//! Send side of a queue pair. Requests are executed in `post_send` where possible. Requests that must wait (no receive
+//! posted, ring full, peer not ready) stay in order in a queue, and the next post or poll continues them.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use farcall_shm::ring::RNR_TIMER;
+use farcall_shm::{PendingWork, notify};
+use farcall_verbs::{QpState, RnrTimer, WcStatus, WrOpcode};
+
+use super::drain::Drain;
+use super::peer_connection::{Sought, Way};
+use super::request::Step;
+use super::shared_target::InFlight;
+use super::wait_queue::{TARGET_WAIT_MIN, Timers, Wait, WaitLimit, WaitQueue};
+use super::{Connected, QpCore};
+use crate::shm_transport::flight::Event;
+use crate::shm_transport::state;
+
+/// State of the send side. The fields that every message uses come first: see [`QpCore`].
+#[repr(C)]
+pub(crate) struct SendSide {
+    pub(crate) waiting: WaitQueue,
+    pub(super) transport: Connected,
+    pub(crate) way: Way,
+    pub(crate) timers: Timers,
+    pub(crate) drain: Option<Drain>,
+    /// Wait reason of the oldest waiting request, and its timeout.
+    pub(super) wait_limit: Option<WaitLimit>,
+    /// Wait reason that was last recorded by the flight recorder.
+    recorded: Option<Wait>,
+    /// Time at which a request last timed out waiting for the target's process, over UC.
+    pub(super) unanswered_since: Option<Instant>,
+}
+
+impl PendingWork for SendSide {
+    fn has_pending(&self) -> bool {
+        self.waiting.len() > 0
+    }
+}
+
+impl SendSide {
+    pub(crate) fn new(transport: Connected) -> Self {
+        Self {
+            waiting: WaitQueue::default(),
+            transport,
+            way: Way::default(),
+            timers: Timers { transport: None, rnr_retries: None },
+            drain: None,
+            wait_limit: None,
+            recorded: None,
+            unanswered_since: None,
+        }
+    }
+
+    /// Returns whether requests may wait for the target, and the target is notified of errors.
+    pub(super) fn is_reliable(&self) -> bool {
+        self.transport == Connected::Reliable
+    }
+
+    /// Returns the number of requests that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Records that the oldest request was sent to a target that has not accepted it yet.
+    pub(super) fn set_published(&mut self) {
+        if let Way::Host(initiator) = &mut self.way {
+            initiator.in_flight.count = 1;
+        }
+    }
+
+    fn is_in_flight(&self) -> bool {
+        self.way.initiator().is_some_and(|initiator| initiator.in_flight.count > 0)
+    }
+
+    /// Continues requests that wait.
+    pub(crate) fn resume(&mut self, core: &QpCore) {
+        while let Some(oldest) = self.waiting.front() {
+            if !matches!(core.state(), QpState::Rts | QpState::Sqd) {
+                self.flush(core);
+                break;
+            }
+            if self.drain.is_some_and(|drain| drain.left == 0) {
+                break;
+            }
+            let len_bytes = oldest.len_bytes();
+            let status = match self.retry_oldest(core) {
+                Step::Done => WcStatus::SUCCESS,
+                Step::Failed(status) => status,
+                Step::Published => {
+                    self.set_published();
+                    continue;
+                }
+                Step::Wait(wait) => match &mut self.wait_limit {
+                    Some(wait_limit) if wait_limit.is_for(wait) => {
+                        if !wait_limit.is_over(wait) {
+                            break;
+                        }
+                        if !self.is_reliable() {
+                            // Neither this request nor, for a while, later ones wait any longer.
+                            self.unanswered_since = Some(Instant::now());
+                            continue;
+                        }
+                        if self.way.initiator_mut().is_some_and(|initiator| !initiator.withdraw()) {
+                            continue;
+                        }
+                        wait.ends_in()
+                    }
+                    // A peer that becomes ready but has no receive (or the reverse) starts a new timeout.
+                    _ => {
+                        if self.begin_wait(core, wait) {
+                            continue;
+                        }
+                        break;
+                    }
+                },
+            };
+            self.wait_limit = None;
+            let Some((wr_id, opcode, flags)) = self.waiting.pop() else { break };
+            if status.is_success() {
+                core.complete_send(wr_id, opcode, flags, len_bytes);
+            } else {
+                self.fail(core, wr_id, opcode, status);
+            }
+            self.drained_one(core);
+        }
+        self.leave(core);
+    }
+
+    /// Executes the oldest request again, or checks whether the target has accepted it.
+    fn retry_oldest(&mut self, core: &QpCore) -> Step {
+        if self.is_in_flight()
+            && let Way::Host(initiator) = &mut self.way
+        {
+            return initiator.confirm(core, &self.waiting);
+        }
+        // `execute` uses everything but `waiting`, so the elements are taken out for the duration of the call.
+        let sges = self.waiting.take_sges();
+        let Some(parked) = self.waiting.front() else { return Step::Done };
+        let target = parked.target;
+        let request = parked.request(&target, &sges);
+        // SAFETY: by the contract of `RawQp::post_send` the request's memory is valid until its completion is polled.
+        // Inline data is in the queue's slot, which is not changed during the call.
+        let step = unsafe { self.execute(core, &request) };
+        let step = self.judge(core, &request, step);
+        self.waiting.put_sges(sges);
+        if self.way.initiator_mut().is_some_and(|initiator| initiator.owner_request.take_progress()) {
+            // Each part is allowed the full waiting time.
+            self.wait_limit = None;
+        }
+        step
+    }
+
+    /// Finishes a pass over the waiting requests.
+    fn leave(&mut self, core: &QpCore) {
+        self.publish_more(core);
+        self.ring();
+        if let Way::Host(initiator) = &mut self.way {
+            let waited = self.wait_limit.as_ref().map_or(Duration::ZERO, WaitLimit::waited);
+            initiator.look_ended(core, waited);
+        }
+        if self.waiting.len() == 0 {
+            core.set_send_waits(false);
+            if let Some(initiator) = self.way.initiator().filter(|initiator| !initiator.layout.shared) {
+                notify::cancel(initiator.inbound());
+            }
+        }
+    }
+
+    /// Publishes small messages after the one in flight, as many as fit.
+    pub(super) fn publish_more(&mut self, core: &QpCore) {
+        if let Way::Host(initiator) = &mut self.way {
+            let limit = self.drain.map_or(usize::MAX, |drain| drain.left);
+            initiator.publish_more(core, &self.waiting, limit);
+        }
+    }
+
+    /// Returns whether only a polling thread can continue the waiting requests: they wait for a receive that the
+    /// target's application posts. Service threads send requests to targets that match shared receives, and to targets
+    /// that are not ready.
+    pub(crate) fn needs_polls_only(&self) -> bool {
+        let is_shared = self.way.initiator().is_none_or(|initiator| initiator.layout.shared);
+        let waits_for = self.wait_limit.as_ref().map(|wait_limit| wait_limit.of);
+        self.waiting.len() == 0 || (!is_shared && waits_for == Some(Wait::Receiver))
+    }
+
+    /// Like `resume`, for an application thread that sleeps: from now on the target notifies of credit.
+    #[cold]
+    pub(crate) fn ask_and_resume(&mut self, core: &QpCore) {
+        let Way::Host(initiator) = &mut self.way else { return };
+        if initiator.layout.shared {
+            initiator.sleep_begins(core);
+            // The message may have been accepted before another thread could see that it waits here.
+            self.resume(core);
+        } else if initiator.is_reliable && notify::request(initiator.inbound()) {
+            core.stats.wakes_wanted.increment();
+            // Credit given before the request is not announced.
+            self.resume(core);
+        }
+    }
+
+    /// Announces the records published since the last call to the target.
+    #[inline]
+    pub(crate) fn ring(&mut self) {
+        if let Way::Host(initiator) = &mut self.way {
+            initiator.ring();
+        }
+    }
+
+    /// Returns the RNR timer that the target has set.
+    fn rnr_timer(&self) -> Duration {
+        let code = self.way.initiator().map_or(0, |initiator| initiator.inbound().load(RNR_TIMER, Relaxed));
+        RnrTimer(code as u8).duration()
+    }
+
+    /// Begins a wait. Returns whether the service thread was informed only now; the caller must then check once more
+    /// for progress made before.
+    #[cold]
+    pub(super) fn begin_wait(&mut self, core: &QpCore, wait: Wait) -> bool {
+        let after = match wait {
+            Wait::Receiver => self.timers.rnr_retries.map(|retries| self.rnr_timer() * retries.into()),
+            Wait::Answer if !self.is_reliable() => Some(TARGET_WAIT_MIN),
+            Wait::Peer | Wait::Target | Wait::Answer => self.timers.transport,
+        };
+        self.wait_limit = Some(WaitLimit::new(wait, after));
+        core.stats.waits.increment();
+        core.set_send_waits(true);
+        let is_new = core.retry_later();
+        // Only a queue pair without a connection consumes the readiness.
+        let is_ready = matches!(self.way, Way::Sought(_)) && core.peer_was_ready();
+        // Repeated waits for the same reason are recorded once.
+        if self.recorded.replace(wait) != Some(wait) || is_new {
+            core.stats.record(Event::Wait as u64, wait as u64);
+        }
+        is_new || is_ready
+    }
+
+    #[cold]
+    pub(super) fn fail(&mut self, core: &QpCore, wr_id: u64, opcode: WrOpcode, status: WcStatus) {
+        self.ring();
+        core.fail_send(wr_id, opcode, status);
+        if self.is_reliable() {
+            core.fail(None);
+        } else {
+            // Receives are not affected (IBA 10.3.1).
+            core.make_step(state::Step::SendFailed);
+        }
+        self.flush(core);
+    }
+
+    /// Abandons the oldest request. A late reply is not taken for that of a later request.
+    pub(super) fn abandon(&mut self) {
+        self.wait_limit = None;
+        match &mut self.way {
+            Way::Host(initiator) => initiator.abandon(),
+            Way::Sought(sought) => *sought = Sought::default(),
+        }
+    }
+
+    /// Flushes all waiting requests.
+    #[cold]
+    fn flush(&mut self, core: &QpCore) {
+        self.drain = None;
+        if let Way::Host(initiator) = &mut self.way {
+            initiator.in_flight = InFlight::default();
+        }
+        self.abandon();
+        while let Some((wr_id, opcode, _)) = self.waiting.pop() {
+            core.fail_send(wr_id, opcode, WcStatus::WR_FLUSH_ERR);
+        }
+        core.set_send_waits(false);
+    }
+
+    /// Resets the send side: drops all waiting requests without completions, and the connection to the peer (RESET,
+    /// destroy).
+    pub(crate) fn renew(&mut self, core: &QpCore) {
+        *self = Self::new(core.transport);
+        core.forget_completions();
+        core.set_send_waits(false);
+    }
+}
