@@ -24,7 +24,7 @@ pub(crate) const ADDRESSES_MAX: usize = 8;
 
 /// Transport policy configured by the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WayChoice {
+pub(crate) enum TransportPolicy {
     /// Shared memory for peers on this host, RoCEv2 for others.
     Auto,
     /// Only shared memory.
@@ -33,7 +33,7 @@ pub(crate) enum WayChoice {
     Net,
 }
 
-impl WayChoice {
+impl TransportPolicy {
     /// Reads the policy from the environment.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl WayChoice {
 
 /// Returns whether all connections must use RoCEv2, regardless of where the peers are.
 pub fn is_network_forced() -> bool {
-    matches!(WayChoice::configured(), Ok(WayChoice::Net))
+    matches!(TransportPolicy::configured(), Ok(TransportPolicy::Roce))
 }
 
 /// An address of a network device.
@@ -69,7 +69,7 @@ pub(crate) struct DeviceAddress {
 /// Returns the addresses of devices that are up, and those of `known` that a device still has: a link that is down for
 /// a while does not remove an address. The order is that of the system, with known addresses before others and IPv4
 /// before IPv6. Loopback addresses are included only if RoCEv2 is forced and there is no other address.
-pub(crate) fn device_addresses(way: WayChoice, known: &[Gid]) -> Vec<DeviceAddress> {
+pub(crate) fn device_addresses(policy: TransportPolicy, known: &[Gid]) -> Vec<DeviceAddress> {
     let mut found = all_addresses();
     if let Some(names) = trusted_variable(DEVICES_VARIABLE) {
         found.retain(|(_, netdev, _)| is_listed(&names.to_string_lossy(), netdev));
@@ -78,7 +78,7 @@ pub(crate) fn device_addresses(way: WayChoice, known: &[Gid]) -> Vec<DeviceAddre
     found.retain(|(address, _, is_up)| *is_up || is_known(*address));
     found.sort_by_key(|(address, ..)| (address.is_loopback(), !is_known(*address), address.is_ipv6()));
     let may_be_loopback =
-        way == WayChoice::Net && found.first().is_some_and(|(address, ..)| address.is_loopback());
+        policy == TransportPolicy::Roce && found.first().is_some_and(|(address, ..)| address.is_loopback());
     let chosen = found.into_iter().filter(|(address, ..)| may_be_loopback || !address.is_loopback());
     let entry = |(address, netdev, _)| DeviceAddress { gid: gid_of(address), netdev };
     chosen.map(entry).take(ADDRESSES_MAX).collect()
@@ -147,19 +147,19 @@ pub(crate) fn require_peer(operation: &'static str, peer: Ipv6Addr) -> Result<()
 /// forbids other hosts, or if the address is not in the configured list.
 pub fn check_remote_peer(peer: Ipv6Addr) -> Result<()> {
     const OP: &str = "check a remote peer";
-    match WayChoice::configured()? {
-        WayChoice::Net => {}
-        WayChoice::Host => {
+    match TransportPolicy::configured()? {
+        TransportPolicy::Roce => {}
+        TransportPolicy::SharedMemory => {
             return Err(Error::invalid(OP, "FARCALL_WAY=host forbids other hosts".to_owned()));
         }
-        WayChoice::Auto if is_of_this_host(peer) => {
+        TransportPolicy::Auto if is_of_this_host(peer) => {
             let what = format!(
                 "{} is an address of this host, whose processes meet by shared memory; FARCALL_WAY=net forces RoCEv2",
                 peer.to_canonical()
             );
             return Err(Error::invalid(OP, what));
         }
-        WayChoice::Auto => {}
+        TransportPolicy::Auto => {}
     }
     require_peer(OP, peer)
 }
@@ -296,10 +296,10 @@ mod tests {
 
     #[test]
     fn this_host_has_an_address() {
-        let found = device_addresses(WayChoice::Net, &[]);
+        let found = device_addresses(TransportPolicy::Roce, &[]);
         assert!(!found.is_empty() && found.len() <= ADDRESSES_MAX, "{found:?}");
         let is_loopback = |entry: &DeviceAddress| Ipv6Addr::from(entry.gid.0).to_canonical().is_loopback();
         assert!(found.iter().all(is_loopback) || !found.iter().any(is_loopback), "{found:?}");
-        assert!(!device_addresses(WayChoice::Auto, &[]).iter().any(is_loopback));
+        assert!(!device_addresses(TransportPolicy::Auto, &[]).iter().any(is_loopback));
     }
 }

@@ -18,7 +18,7 @@ use super::{interned, shared_remap};
 /// Locks that the forking thread holds during the fork, so that the child finds consistent lists.
 struct Locks {
     slot: MutexGuard<'static, Option<Arc<dyn Any + Send + Sync>>>,
-    held_once: interned::ForkGuard,
+    interned: interned::ForkGuard,
     registry: LockedRegistry,
     stats: farcall_stats::LockedPage,
     moved: shared_remap::ForkGuard,
@@ -47,9 +47,9 @@ extern "C" fn prepare() {
         // The lock order is that of a thread that moves memory: the table, then the helpers.
         let helpers = shared_remap::pause();
         // The lock order is that of a thread that maps a peer's memory: this list, then the registry.
-        let held_once = interned::hold_for_fork();
+        let interned = interned::hold_for_fork();
         let (registry, stats) = (registry::lock(), farcall_stats::lock_for_fork());
-        held.replace(Some(Locks { slot, moved, held_once, registry, stats, helpers }))
+        held.replace(Some(Locks { slot, moved, interned, registry, stats, helpers }))
     });
 }
 
@@ -59,14 +59,14 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     registry::enter_child();
-    let Ok(Some(Locks { mut slot, held_once, registry, stats, moved, helpers })) =
+    let Ok(Some(Locks { mut slot, interned, registry, stats, moved, helpers })) =
         HELD.try_with(RefCell::take)
     else {
         return;
     };
     drop(stats);
     helpers.detach();
-    held_once.detach();
+    interned.detach();
     // Never dropped: dropping it would need threads of the parent.
     std::mem::forget(slot.take());
     registry.detach();
@@ -80,12 +80,12 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-    use crate::process::Identity;
+    use crate::process::KernelObjectId;
 
     /// Registers an object under an identity that no other object has: there is no device with this number.
     fn hold(inode: u64, object: u64) -> Arc<u64> {
-        let identity = Identity::Memory { device: u64::MAX, inode, offset_bytes: 1 };
-        let Ok(object) = interned::held_once(identity, || Ok::<_, Infallible>(Arc::new(object)));
+        let identity = KernelObjectId::Memory { device: u64::MAX, inode, offset_bytes: 1 };
+        let Ok(object) = interned::intern(identity, || Ok::<_, Infallible>(Arc::new(object)));
         object
     }
 

@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicU64, fence};
 use farcall_shm::Mutex;
 use farcall_verbs::Gid;
 
-use super::addresses::{ADDRESSES_MAX, DeviceAddress, WayChoice, device_addresses};
+use super::addresses::{ADDRESSES_MAX, DeviceAddress, TransportPolicy, device_addresses};
 use super::local_gids::NETDEV;
 
 /// The GID table. An entry keeps its index, because programs refer to it by index. The entry of an address that has
 /// gone is empty until this address or another one is added.
 pub(crate) struct GidTable {
-    way: WayChoice,
-    here: Vec<Gid>,
+    policy: TransportPolicy,
+    local_gids: Vec<Gid>,
     /// GIDs of the address entries. Read for each datagram, so without a lock.
-    shown: [Shown; ADDRESSES_MAX],
-    places: Mutex<Vec<Place>>,
+    gids: [AtomicGid; ADDRESSES_MAX],
+    slots: Mutex<Vec<Slot>>,
 }
 
 /// An entry in use: its GID and its network device.
@@ -29,20 +29,20 @@ pub(crate) struct Entry {
 }
 
 /// Entry of an address.
-struct Place {
+struct Slot {
     address: DeviceAddress,
-    has_gone: bool,
+    is_stale: bool,
 }
 
 /// A GID that one thread changes rarely and others read.
 #[derive(Default)]
-struct Shown {
+struct AtomicGid {
     /// Odd during a change.
     version: AtomicU64,
     halves: [AtomicU64; 2],
 }
 
-impl Shown {
+impl AtomicGid {
     /// Returns the GID; zeros during a change.
     fn get(&self) -> Gid {
         let version = self.version.load(Acquire);
@@ -67,51 +67,51 @@ impl Shown {
 
 impl GidTable {
     /// Creates the table with the entries for this host, and its current addresses.
-    pub(crate) fn new(way: WayChoice, gids: &[Gid]) -> Self {
-        let here = if way == WayChoice::Net { Vec::new() } else { gids.to_vec() };
-        let table = Self { way, here, shown: Default::default(), places: Mutex::default() };
+    pub(crate) fn new(policy: TransportPolicy, gids: &[Gid]) -> Self {
+        let local_gids = if policy == TransportPolicy::Roce { Vec::new() } else { gids.to_vec() };
+        let table = Self { policy, local_gids, gids: Default::default(), slots: Mutex::default() };
         table.refresh();
         table
     }
 
     /// Updates the table from the addresses that the system reports.
     pub(crate) fn refresh(&self) {
-        if self.way == WayChoice::Host {
+        if self.policy == TransportPolicy::SharedMemory {
             return;
         }
-        let mut places = self.places.lock();
-        let known: Vec<Gid> = places.iter().map(|place| place.address.gid).collect();
-        settle(&mut places, device_addresses(self.way, &known));
-        for (shown, place) in self.shown.iter().zip(&*places) {
-            let gid = if place.has_gone { Gid::default() } else { place.address.gid };
-            if shown.get() != gid {
-                shown.set(gid);
+        let mut slots = self.slots.lock();
+        let known: Vec<Gid> = slots.iter().map(|slot| slot.address.gid).collect();
+        merge_addresses(&mut slots, device_addresses(self.policy, &known));
+        for (published, slot) in self.gids.iter().zip(&*slots) {
+            let gid = if slot.is_stale { Gid::default() } else { slot.address.gid };
+            if published.get() != gid {
+                published.set(gid);
             }
         }
     }
 
     /// Returns the number of entries, including empty ones.
     pub(crate) fn len(&self) -> usize {
-        self.here.len() + self.places.lock().len()
+        self.local_gids.len() + self.slots.lock().len()
     }
 
     /// Returns the entry at an index; a GID of zeros if it is empty.
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Gid {
-        match self.here.get(index) {
+        match self.local_gids.get(index) {
             Some(gid) => *gid,
-            None => self.shown.get(index - self.here.len()).map(Shown::get).unwrap_or_default(),
+            None => self.gids.get(index - self.local_gids.len()).map(AtomicGid::get).unwrap_or_default(),
         }
     }
 
     /// Returns the index of a GID.
     pub(crate) fn position(&self, gid: Gid) -> Option<usize> {
-        (0..self.here.len() + ADDRESSES_MAX).find(|index| self.get(*index) == gid)
+        (0..self.local_gids.len() + ADDRESSES_MAX).find(|index| self.get(*index) == gid)
     }
 
     /// Returns whether the GID is an address by which other hosts reach this one.
     pub(crate) fn has_address(&self, gid: Gid) -> bool {
-        gid != Gid::default() && self.shown.iter().any(|shown| shown.get() == gid)
+        gid != Gid::default() && self.gids.iter().any(|published| published.get() == gid)
     }
 
     /// Returns the entries in use.
@@ -121,26 +121,26 @@ impl GidTable {
             gid,
             netdev: netdev.to_owned(),
         };
-        let here = self.here.iter().enumerate().map(|(index, gid)| (index, *gid, NETDEV));
-        let places = self.places.lock();
-        let there = places.iter().enumerate().filter(|(_, place)| !place.has_gone);
+        let local_gids = self.local_gids.iter().enumerate().map(|(index, gid)| (index, *gid, NETDEV));
+        let slots = self.slots.lock();
+        let there = slots.iter().enumerate().filter(|(_, slot)| !slot.is_stale);
         let there = there
-            .map(|(at, Place { address, .. })| (self.here.len() + at, address.gid, address.netdev.as_str()));
-        here.chain(there).map(entry).collect()
+            .map(|(at, Slot { address, .. })| (self.local_gids.len() + at, address.gid, address.netdev.as_str()));
+        local_gids.chain(there).map(entry).collect()
     }
 }
 
 /// Assigns the current addresses, at most [`ADDRESSES_MAX`], to their entries.
-fn settle(places: &mut Vec<Place>, now: Vec<DeviceAddress>) {
-    for place in &mut *places {
-        place.has_gone = !now.iter().any(|address| address.gid == place.address.gid);
+fn merge_addresses(slots: &mut Vec<Slot>, now: Vec<DeviceAddress>) {
+    for slot in &mut *slots {
+        slot.is_stale = !now.iter().any(|address| address.gid == slot.address.gid);
     }
     for address in now {
-        let place = Place { address, has_gone: false };
-        let own = places.iter().position(|other| other.address.gid == place.address.gid);
-        match own.or_else(|| places.iter().position(|other| other.has_gone)) {
-            Some(at) => places[at] = place,
-            None => places.push(place),
+        let slot = Slot { address, is_stale: false };
+        let own = slots.iter().position(|other| other.address.gid == slot.address.gid);
+        match own.or_else(|| slots.iter().position(|other| other.is_stale)) {
+            Some(at) => slots[at] = slot,
+            None => slots.push(slot),
         }
     }
 }
@@ -156,25 +156,25 @@ mod tests {
     }
 
     #[test]
-    fn an_address_keeps_its_place_and_finds_it_again() {
-        let mut places = Vec::new();
+    fn restores_an_address_to_its_slot_after_its_return() {
+        let mut slots = Vec::new();
         let mut settled = |now: &[u8]| {
-            settle(&mut places, now.iter().map(|last| address(*last)).collect());
-            let last = |place: &Place| if place.has_gone { 0 } else { place.address.gid.0[15] };
-            places.iter().map(last).collect::<Vec<_>>()
+            merge_addresses(&mut slots, now.iter().map(|last| address(*last)).collect());
+            let last = |slot: &Slot| if slot.is_stale { 0 } else { slot.address.gid.0[15] };
+            slots.iter().map(last).collect::<Vec<_>>()
         };
         assert_eq!(settled(&[1, 2]), [1, 2]);
         assert_eq!(settled(&[2]), [0, 2]);
         assert_eq!(settled(&[1, 2]), [1, 2], "back");
-        assert_eq!(settled(&[3, 2]), [3, 2], "another in the place of the one that has gone");
+        assert_eq!(settled(&[3, 2]), [3, 2], "another address in the slot of the removed one");
         assert_eq!(settled(&[1, 2, 3]), [3, 2, 1]);
         assert_eq!(settled(&[]), [0, 0, 0]);
         assert_eq!(settled(&[2]), [0, 2, 0]);
     }
 
     #[test]
-    fn a_table_shows_the_addresses_of_this_host() {
-        let table = GidTable::new(WayChoice::Net, &[address(1).gid]);
+    fn lists_the_addresses_of_this_host() {
+        let table = GidTable::new(TransportPolicy::Roce, &[address(1).gid]);
         let entries = table.entries();
         assert!(!entries.is_empty() && table.len() == entries.len());
         for Entry { index, gid, .. } in entries {
@@ -183,24 +183,24 @@ mod tests {
         }
         assert_eq!(table.get(ADDRESSES_MAX), Gid::default(), "beyond the table");
         assert!(!table.has_address(Gid::default()) && !table.has_address(address(1).gid));
-        let host = GidTable::new(WayChoice::Host, &[address(1).gid]);
+        let host = GidTable::new(TransportPolicy::SharedMemory, &[address(1).gid]);
         assert_eq!((host.len(), host.get(0)), (1, address(1).gid));
     }
 
     #[test]
     fn reads_an_old_or_new_gid_or_none_during_a_change() {
-        let (shown, is_over) = (Shown::default(), AtomicBool::new(false));
+        let (published, is_done) = (AtomicGid::default(), AtomicBool::new(false));
         let gids = [Gid([1; 16]), Gid([2; 16])];
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                (0..10_000).for_each(|round| shown.set(gids[round % 2]));
-                is_over.store(true, Release);
+                (0..10_000).for_each(|round| published.set(gids[round % 2]));
+                is_done.store(true, Release);
             });
-            while !is_over.load(Acquire) {
-                let gid = shown.get();
+            while !is_done.load(Acquire) {
+                let gid = published.get();
                 assert!(gid == Gid::default() || gids.contains(&gid), "{gid}");
             }
         });
-        assert_eq!(shown.get(), gids[1]);
+        assert_eq!(published.get(), gids[1]);
     }
 }

@@ -10,40 +10,40 @@ use farcall_verbs::{Error, Result};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 
-use super::liveness::Lifetime;
+use super::liveness::ProcessLiveness;
 use super::peer::Peer;
 use super::regions::MAX_REGIONS;
 use super::registry::Process;
-use super::rendezvous::{Kinship, Refusal, ReplyBody, RequestBody, judge, socket_address};
-use super::requests::{Answer, Interest, Requests};
+use super::rendezvous::{TrustLevel, Refusal, ReplyBody, RequestBody, authorize_peer, socket_address};
+use super::requests::{PeerReply, ReplyInterest, Requests};
 
 const OP: &str = "connect to a peer process";
 
 /// A handshake in progress. It continues in the background, and ends when the last holder that wants to reach the
 /// process drops it.
 #[derive(Default)]
-pub(crate) struct Meeting(Mutex<Option<Hello>>);
+pub(crate) struct PeerHandshake(Mutex<Option<PendingHello>>);
 
-impl Meeting {
+impl PeerHandshake {
     /// Continues the handshake with the process that owns `block`. Returns `None` if the process has not replied yet.
     ///
     /// # Errors
     /// Returns an error if there is no such process, if either process is not authorized to connect to the other, or if
     /// the reply is invalid.
-    pub(super) fn proceed(&self, process: &Process, block: u32) -> Result<Option<Arc<Peer>>> {
-        let mut hello = self.0.lock();
+    pub(super) fn poll(&self, process: &Process, block: u32) -> Result<Option<Arc<Peer>>> {
+        let mut pending = self.0.lock();
         // Another handshake with the process may have completed in the meantime.
         if let Some(peer) = process.known(block) {
             return Ok(Some(peer));
         }
-        let begun = match hello.take() {
-            Some(begun) => begun,
-            None => Hello::begin(process, block)?,
+        let started = match pending.take() {
+            Some(started) => started,
+            None => PendingHello::begin(process, block)?,
         };
-        match begun.proceed()? {
+        match started.poll()? {
             Ok(peer) => process.add_peer(block, peer).map(Some),
             Err(unanswered) => {
-                *hello = Some(unanswered);
+                *pending = Some(unanswered);
                 Ok(None)
             }
         }
@@ -51,38 +51,38 @@ impl Meeting {
 }
 
 /// Returns whether a handshake failed because no such process exists.
-pub(crate) fn is_nobody(error: &Error) -> bool {
+pub(crate) fn is_no_such_process(error: &Error) -> bool {
     let refused = [Errno::CONNREFUSED, Errno::NOENT].map(|errno| Some(errno.raw_os_error()));
     matches!(error, Error::Os { operation: OP, source, .. } if refused.contains(&source.raw_os_error()))
 }
 
 /// A process to which the first message was sent.
-struct Hello {
+struct PendingHello {
     name: String,
-    kinship: Kinship,
-    life: Lifetime,
+    trust_level: TrustLevel,
+    liveness: ProcessLiveness,
     requests: Requests,
-    interest: Interest,
+    interest: ReplyInterest,
 }
 
-impl Hello {
+impl PendingHello {
     fn begin(process: &Process, block: u32) -> Result<Self> {
-        let (name, socket, kinship) = turn_to(block)?;
-        let life = Lifetime::at_other_end(socket.as_fd())?;
-        process.service.watch_hello(socket.as_fd())?;
+        let (name, socket, trust_level) = connect_to_owner(block)?;
+        let liveness = ProcessLiveness::of_socket_peer(socket.as_fd())?;
+        process.service.watch_handshake(socket.as_fd())?;
         let requests = Requests::new(Arc::new(DontForkFd::new(socket)));
-        Ok(Self { name, kinship, life, requests, interest: Interest::default() })
+        Ok(Self { name, trust_level, liveness, requests, interest: ReplyInterest::default() })
     }
 
     /// Checks for the reply; returns the handshake itself if there is none yet.
-    fn proceed(mut self) -> Result<Result<Peer, Self>> {
+    fn poll(mut self) -> Result<Result<Peer, Self>> {
         let fail = |what: &str| Error::Peer { operation: OP, peer: self.name.clone(), what: what.into() };
         let asymmetric = fence::asymmetric();
         let hello = RequestBody::Hello { asymmetric };
         let (body, fds) = match self.requests.ask(&self.interest, hello, &[]) {
-            Ok(Answer::Granted(answer)) => answer,
-            Ok(Answer::Refused(reason)) => return Err(fail(reason.text())),
-            Ok(Answer::NotYet) => return Ok(Err(self)),
+            Ok(PeerReply::Granted(answer)) => answer,
+            Ok(PeerReply::Refused(reason)) => return Err(fail(reason.text())),
+            Ok(PeerReply::Pending) => return Ok(Err(self)),
             // The process exited before it accepted the connection.
             Err(Errno::CONNRESET | Errno::PIPE) => return Err(fail("the peer has ended")),
             Err(Errno::PROTO) => return Err(fail(Refusal::Malformed.text())),
@@ -96,8 +96,8 @@ impl Hello {
         let table = fds.first().ok_or_else(|| fail("it sent no table of regions"))?;
         let generations = Segment::map_foreign(table.as_fd(), 0, MAX_REGIONS * 8, false)?;
         let generations = SharedMem::new(generations);
-        let Self { kinship, life, requests, .. } = self;
-        Ok(Ok(Peer::new(instance, kinship, life, generations, requests)))
+        let Self { trust_level, liveness, requests, .. } = self;
+        Ok(Ok(Peer::new(instance, trust_level, liveness, generations, requests)))
     }
 }
 
@@ -106,7 +106,7 @@ impl Hello {
 ///
 /// # Errors
 /// Returns an error if there is no such process, if it accepts no connections, or if it is not authorized.
-fn turn_to(block: u32) -> Result<(String, OwnedFd, Kinship)> {
+fn connect_to_owner(block: u32) -> Result<(String, OwnedFd, TrustLevel)> {
     let name = format!("owner of queue pair numbers {block:#05x}xxx");
     let refuse = |what: &str| Error::Peer { operation: OP, peer: name.clone(), what: what.into() };
     let address = socket_address(block)?;
@@ -129,6 +129,6 @@ fn turn_to(block: u32) -> Result<(String, OwnedFd, Kinship)> {
         }
         Err(e) => return Err(Error::os(OP, format!("reach the {name}"), e)),
     }
-    let kinship = judge(socket.as_fd(), &name)?;
-    Ok((name, socket, kinship))
+    let trust_level = authorize_peer(socket.as_fd(), &name)?;
+    Ok((name, socket, trust_level))
 }

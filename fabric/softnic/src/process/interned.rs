@@ -9,36 +9,36 @@ use farcall_shm::Mutex;
 
 /// Identity of the kernel object that a descriptor refers to. It is unique while a descriptor of the object exists.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Identity {
+pub(crate) enum KernelObjectId {
     /// `eventfd-id` in the descriptor's fdinfo.
     Event(u64),
     /// Device and inode of a memfd, and the offset of the memory in it.
     Memory { device: u64, inode: u64, offset_bytes: u32 },
 }
 
-type Objects = BTreeMap<Identity, Weak<dyn Any + Send + Sync>>;
+type Objects = BTreeMap<KernelObjectId, Weak<dyn Any + Send + Sync>>;
 
-static HELD: Mutex<Objects> = Mutex::new(BTreeMap::new());
+static OBJECTS: Mutex<Objects> = Mutex::new(BTreeMap::new());
 
-/// Returns the existing object with this identity, or the one that `make` creates.
+/// Returns the existing object with this identity, or the one that `create` creates.
 ///
 /// # Errors
-/// Returns the errors of `make`.
-pub(crate) fn held_once<T: Any + Send + Sync, E>(
-    identity: Identity,
-    make: impl FnOnce() -> Result<Arc<T>, E>,
+/// Returns the errors of `create`.
+pub(crate) fn intern<T: Any + Send + Sync, E>(
+    identity: KernelObjectId,
+    create: impl FnOnce() -> Result<Arc<T>, E>,
 ) -> Result<Arc<T>, E> {
-    let mut held = HELD.lock();
-    let same = held.get(&identity).and_then(Weak::upgrade);
+    let mut objects = OBJECTS.lock();
+    let same = objects.get(&identity).and_then(Weak::upgrade);
     if let Some(same) = same.and_then(|object| object.downcast().ok()) {
         return Ok(same);
     }
-    let object = make()?;
+    let object = create()?;
     // Pruned at intervals, so that the map holds few entries of objects that no longer exist.
-    if held.len().is_power_of_two() {
-        held.retain(|_, object| object.strong_count() > 0);
+    if objects.len().is_power_of_two() {
+        objects.retain(|_, object| object.strong_count() > 0);
     }
-    held.insert(identity, Arc::downgrade(&object) as _);
+    objects.insert(identity, Arc::downgrade(&object) as _);
     Ok(object)
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn held_once<T: Any + Send + Sync, E>(
 pub(super) struct ForkGuard(MutexGuard<'static, Objects>);
 
 pub(super) fn hold_for_fork() -> ForkGuard {
-    ForkGuard(HELD.lock())
+    ForkGuard(OBJECTS.lock())
 }
 
 impl ForkGuard {
@@ -64,12 +64,12 @@ mod tests {
     use super::*;
 
     /// Returns an identity that no other test uses: there is no device with this number.
-    fn identity(inode: u64) -> Identity {
-        Identity::Memory { device: u64::MAX, inode, offset_bytes: 0 }
+    fn identity(inode: u64) -> KernelObjectId {
+        KernelObjectId::Memory { device: u64::MAX, inode, offset_bytes: 0 }
     }
 
-    fn hold<T: Any + Send + Sync>(identity: Identity, object: T) -> Arc<T> {
-        let Ok(object) = held_once(identity, || Ok::<_, Infallible>(Arc::new(object)));
+    fn hold<T: Any + Send + Sync>(identity: KernelObjectId, object: T) -> Arc<T> {
+        let Ok(object) = intern(identity, || Ok::<_, Infallible>(Arc::new(object)));
         object
     }
 
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn recreates_an_unheld_object_and_reports_creation_errors() {
         let place = identity(1_000);
-        assert_eq!(held_once::<u8, _>(place, || Err("no memory")), Err("no memory"));
+        assert_eq!(intern::<u8, _>(place, || Err("no memory")), Err("no memory"));
         let first = hold(place, 1);
         assert_eq!(*hold(place, 2), 1);
         drop(first);

@@ -1,7 +1,7 @@
 //! State that the device needs regardless of the transport: this process and its memory, peer processes, detection of
 //! their exit, and forks.
 //!
-//! Nothing here depends on queue pairs or completion queues. A transport implements [`Way`]: `process` calls it when a
+//! Nothing here depends on queue pairs or completion queues. A transport implements [`TransportBackend`]: `process` calls it when a
 //! process has exited, and to handle the requests of peers.
 //!
 //! # Discovery
@@ -57,15 +57,15 @@ use farcall_verbs::Access;
 
 pub(crate) use clients::Client;
 pub(crate) use gid_table::{Entry, GidTable};
-pub(crate) use handshake::{Meeting, is_nobody};
-pub(crate) use interned::{Identity, held_once};
-pub(crate) use liveness::Lifetime;
+pub(crate) use handshake::{PeerHandshake, is_no_such_process};
+pub(crate) use interned::{KernelObjectId, intern};
+pub(crate) use liveness::ProcessLiveness;
 pub(crate) use peer::Peer;
-pub(crate) use qpn_table::{ByNumber, Numbers};
+pub(crate) use qpn_table::{QpnMap, QpnTable};
 pub(crate) use registry::{INSTANCE, Process, gid_entries};
-pub(crate) use requests::{Answer, Interest};
-pub(crate) use service_thread::{Served, Watching, is_service_thread, start};
-pub(crate) use service_work::Retry;
+pub(crate) use requests::{PeerReply, ReplyInterest};
+pub(crate) use service_thread::{FdHandler, FdRegistration, is_service_thread, start};
+pub(crate) use service_work::ServiceWork;
 pub(crate) use waker::Waker;
 
 use rendezvous::Request;
@@ -75,13 +75,13 @@ pub(crate) const REMOTE_ACCESS: Access =
     Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
 /// A transport for messages with peers, as seen by the process layer.
-pub(crate) trait Way: Send + Sync {
+pub(crate) trait TransportBackend: Send + Sync {
     /// Returns the process state of this transport.
     fn process(&self) -> &Process;
 
     /// Called when a connected peer process, or one that sends to this process, has exited. `instance` identifies it
     /// uniquely. Called by the service thread, once for each connection with it.
-    fn process_ended(&self, instance: u64);
+    fn on_process_exit(&self, instance: u64);
 
     /// Handles a request that is specific to the transport.
     ///
@@ -90,5 +90,5 @@ pub(crate) trait Way: Send + Sync {
     fn answer(&self, client: &Arc<Client>, request: &Request, fds: Vec<OwnedFd>) -> rustix::io::Result<()>;
 
     /// Processes deliveries of peers for application threads that sleep.
-    fn look_after_sleepers(&self);
+    fn service_sleeping_cqs(&self);
 }

@@ -14,9 +14,9 @@ use super::service_thread::Service;
 
 /// Hasher for queue pair numbers. They lie in few blocks; the multiplication spreads them.
 #[derive(Default)]
-pub(crate) struct NumberHasher(u64);
+pub(crate) struct QpnHasher(u64);
 
-impl Hasher for NumberHasher {
+impl Hasher for QpnHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -33,65 +33,65 @@ impl Hasher for NumberHasher {
 }
 
 /// Map from queue pair numbers. Unauthorized processes may query any number, but cannot insert keys.
-pub(crate) type ByNumber<T> = HashMap<u32, T, BuildHasherDefault<NumberHasher>>;
+pub(crate) type QpnMap<T> = HashMap<u32, T, BuildHasherDefault<QpnHasher>>;
 
 /// Queue pair numbers of a process, and the objects that they identify.
-pub(crate) struct Numbers<T>(Mutex<Table<T>>);
+pub(crate) struct QpnTable<T>(Mutex<Table<T>>);
 
 struct Table<T> {
     blocks: Vec<Arc<Block>>,
     next: u32,
     /// `None` if the number is reserved for an object that is being created.
-    named: ByNumber<Option<T>>,
+    entries: QpnMap<Option<T>>,
 }
 
-impl<T> Default for Numbers<T> {
+impl<T> Default for QpnTable<T> {
     fn default() -> Self {
-        Self(Mutex::new(Table { blocks: Vec::new(), next: 0, named: ByNumber::default() }))
+        Self(Mutex::new(Table { blocks: Vec::new(), next: 0, entries: QpnMap::default() }))
     }
 }
 
-impl<T: Clone> Numbers<T> {
-    /// Creates an object with a new number. The number identifies the second value that `make` returns.
+impl<T: Clone> QpnTable<T> {
+    /// Creates an object with a new number. The number identifies the second value that `create` returns.
     pub(crate) fn register<M>(
         &self,
         service: &Service,
-        make: impl FnOnce(u32) -> Result<(M, T)>,
+        create: impl FnOnce(u32) -> Result<(M, T)>,
     ) -> Result<M> {
-        let number = self.0.lock().take(service)?;
-        // Called without the lock: lookups of other numbers must not wait for `make`.
-        let made = make(number);
+        let number = self.0.lock().allocate(service)?;
+        // Called without the lock: lookups of other numbers must not wait for `create`.
+        let made = create(number);
         let mut table = self.0.lock();
         match made {
-            Ok((made, named)) => {
-                table.named.insert(number, Some(named));
+            Ok((made, entry)) => {
+                table.entries.insert(number, Some(entry));
                 Ok(made)
             }
             Err(error) => {
-                table.named.remove(&number);
+                table.entries.remove(&number);
                 Err(error)
             }
         }
     }
 
     pub(crate) fn remove(&self, number: u32) {
-        self.0.lock().named.remove(&number);
+        self.0.lock().entries.remove(&number);
     }
 
     pub(crate) fn get(&self, number: u32) -> Option<T> {
-        self.0.lock().named.get(&number)?.clone()
+        self.0.lock().entries.get(&number)?.clone()
     }
 
     /// Returns all objects that have a number.
     pub(crate) fn all(&self) -> Vec<T> {
-        self.0.lock().named.values().flatten().cloned().collect()
+        self.0.lock().entries.values().flatten().cloned().collect()
     }
 }
 
 impl<T> Table<T> {
-    fn take(&mut self, service: &Service) -> Result<u32> {
+    fn allocate(&mut self, service: &Service) -> Result<u32> {
         let capacity = self.blocks.len() as u32 * BLOCK_QPS;
-        if self.named.len() as u32 * 2 >= capacity {
+        if self.entries.len() as u32 * 2 >= capacity {
             let block = Arc::new(claim_block()?);
             service.listen(&block)?;
             self.blocks.push(block);
@@ -101,7 +101,7 @@ impl<T> Table<T> {
             let index = self.next;
             self.next = (self.next + 1) % capacity;
             let number = self.blocks[(index / BLOCK_QPS) as usize].qpn(index % BLOCK_QPS);
-            if let Entry::Vacant(vacant) = self.named.entry(number) {
+            if let Entry::Vacant(vacant) = self.entries.entry(number) {
                 vacant.insert(None);
                 return Ok(number);
             }

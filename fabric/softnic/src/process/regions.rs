@@ -46,32 +46,32 @@ impl Backing {
     }
 
     /// Reverts the changes to the program's memory that allowed peers to map it.
-    pub(crate) fn give_back(&self, process: &Process) {
+    pub(crate) fn restore_private(&self, process: &Process) {
         if let Self::Private { window: Some(window), .. } = self {
-            shared_remap::give_back(process, window);
+            shared_remap::restore_private(process, window);
         }
     }
 }
 
 /// Length of a region, and the address by which peers refer to its first byte.
 #[derive(Clone, Copy)]
-pub(crate) struct Extent {
+pub(crate) struct RegionSpan {
     pub(crate) len_bytes: usize,
     pub(crate) remote_addr: u64,
 }
 
 /// Kinds of grants of a region.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Granted {
+pub(crate) struct GrantUse {
     /// Granted for one-sided access.
     pub(crate) remote: bool,
     /// Granted for writing messages to posted receives.
     pub(crate) receive: bool,
 }
 
-struct Slow {
+struct RegionBookkeeping {
     backing: Vec<Option<Backing>>,
-    granted: Vec<Granted>,
+    granted: Vec<GrantUse>,
     next_generation: Vec<u32>,
     free: Vec<u32>,
 }
@@ -83,7 +83,7 @@ pub(crate) struct RegionTable {
     entries: Box<[Entry]>,
     /// Number of revoked regions. After an increment, earlier checks may no longer hold.
     revocations: AtomicU64,
-    slow: Mutex<Slow>,
+    bookkeeping: Mutex<RegionBookkeeping>,
 }
 
 /// Memory as specified by a peer.
@@ -94,7 +94,7 @@ pub(crate) struct RemoteRange {
 }
 
 /// A region of this process, for checks of its own requests.
-pub(crate) struct Local {
+pub(crate) struct LocalRegion {
     pub(crate) addr: u64,
     pub(crate) len_bytes: u64,
     pub(crate) access: Access,
@@ -133,9 +133,9 @@ impl RegionTable {
             segment,
             entries: (0..MAX_REGIONS).map(|_| Entry::default()).collect(),
             revocations: AtomicU64::new(0),
-            slow: Mutex::new(Slow {
+            bookkeeping: Mutex::new(RegionBookkeeping {
                 backing: (0..MAX_REGIONS).map(|_| None).collect(),
-                granted: vec![Granted::default(); MAX_REGIONS],
+                granted: vec![GrantUse::default(); MAX_REGIONS],
                 next_generation: (0..MAX_REGIONS as u32).map(first_generation).collect(),
                 free,
             }),
@@ -143,78 +143,77 @@ impl RegionTable {
     }
 
     /// Adds a region and returns its key.
-    pub(crate) fn insert(&self, backing: Backing, extent: Extent, pd: u32, access: Access) -> Result<u32> {
-        let mut slow = self.slow.lock();
-        let index = slow.free.pop().ok_or(Error::Exhausted {
+    pub(crate) fn insert(&self, backing: Backing, span: RegionSpan, pd: u32, access: Access) -> Result<u32> {
+        let mut bookkeeping = self.bookkeeping.lock();
+        let index = bookkeeping.free.pop().ok_or(Error::Exhausted {
             operation: "register memory",
             what: "memory regions",
             limit: MAX_REGIONS as u64,
             remedy: "use fewer, larger regions or deregister some",
         })?;
-        let at = index as usize;
-        let generation = slow.next_generation[at];
-        self.fill(&mut slow, at, generation, (backing, extent, pd, access));
+        let generation = bookkeeping.next_generation[index as usize];
+        self.fill(&mut bookkeeping, index as usize, generation, (backing, span, pd, access));
         Ok(index << KEY_BITS | (generation & 0xFF))
     }
 
     /// Replaces a revoked region by another one with the same key. Peers that know the old region detect the change by
     /// the generation, of which a key contains only the low byte.
-    pub(crate) fn renew(&self, key: u32, backing: Backing, extent: Extent, pd: u32, access: Access) {
-        let mut slow = self.slow.lock();
-        let next = slow.next_generation[index_of(key)];
+    pub(crate) fn renew(&self, key: u32, backing: Backing, span: RegionSpan, pd: u32, access: Access) {
+        let mut bookkeeping = self.bookkeeping.lock();
+        let next = bookkeeping.next_generation[index_of(key)];
         let generation = next.wrapping_add(key.wrapping_sub(next) & 0xFF);
         // 0 is not a valid generation; the next one with the same low byte is.
         let generation = if generation == 0 { 0x100 } else { generation };
-        self.fill(&mut slow, index_of(key), generation, (backing, extent, pd, access));
+        self.fill(&mut bookkeeping, index_of(key), generation, (backing, span, pd, access));
     }
 
     fn fill(
         &self,
-        slow: &mut Slow,
-        at: usize,
+        bookkeeping: &mut RegionBookkeeping,
+        index: usize,
         generation: u32,
-        (backing, extent, pd, access): (Backing, Extent, u32, Access),
+        (backing, span, pd, access): (Backing, RegionSpan, u32, Access),
     ) {
-        slow.next_generation[at] = generation.wrapping_add(1).max(1);
-        let entry = &self.entries[at];
+        bookkeeping.next_generation[index] = generation.wrapping_add(1).max(1);
+        let entry = &self.entries[index];
         entry.addr.store(backing.addr(), Ordering::Relaxed);
-        entry.remote_addr.store(extent.remote_addr, Ordering::Relaxed);
-        entry.len_bytes.store(extent.len_bytes as u64, Ordering::Relaxed);
+        entry.remote_addr.store(span.remote_addr, Ordering::Relaxed);
+        entry.len_bytes.store(span.len_bytes as u64, Ordering::Relaxed);
         entry.pd_access.store(u64::from(pd) << 32 | u64::from(access.bits()), Ordering::Relaxed);
-        slow.backing[at] = Some(backing);
-        slow.granted[at] = Granted::default();
-        self.generations.store(at * 8, generation.into(), Ordering::Release);
+        bookkeeping.backing[index] = Some(backing);
+        bookkeeping.granted[index] = GrantUse::default();
+        self.generations.store(index * 8, generation.into(), Ordering::Release);
     }
 
     /// Revokes a region and returns its grants; it cannot be granted any more. The caller issues the barrier and waits
     /// for hazards before it calls [`RegionTable::release`].
-    pub(crate) fn revoke(&self, key: u32) -> Granted {
+    pub(crate) fn revoke(&self, key: u32) -> GrantUse {
         // Grants are made under the same lock.
-        let slow = self.slow.lock();
+        let bookkeeping = self.bookkeeping.lock();
         self.generations.store(index_of(key) * 8, 0, Ordering::Release);
         self.revocations.fetch_add(1, Ordering::Release);
-        slow.granted[index_of(key)]
+        bookkeeping.granted[index_of(key)]
     }
 
     /// Returns whether registered memory of the program overlaps `from..to`.
     pub(crate) fn overlaps(&self, from: u64, to: u64) -> bool {
-        let slow = self.slow.lock();
-        slow.backing.iter().zip(&self.entries).any(|(backing, entry)| {
+        let bookkeeping = self.bookkeeping.lock();
+        bookkeeping.backing.iter().zip(&self.entries).any(|(backing, entry)| {
             let len_bytes = entry.len_bytes.load(Ordering::Relaxed);
             matches!(backing, Some(Backing::Private { addr, .. }) if *addr < to && from < addr + len_bytes)
         })
     }
 
     /// Removes the memory of a revoked region, and keeps its key reserved.
-    pub(crate) fn vacate(&self, key: u32) {
-        self.slow.lock().backing[index_of(key)] = None;
+    pub(crate) fn drop_backing(&self, key: u32) {
+        self.bookkeeping.lock().backing[index_of(key)] = None;
     }
 
     /// Frees the index of a revoked region.
     pub(crate) fn release(&self, key: u32) {
-        let mut slow = self.slow.lock();
-        slow.backing[index_of(key)] = None;
-        slow.free.insert(0, key >> KEY_BITS);
+        let mut bookkeeping = self.bookkeeping.lock();
+        bookkeeping.backing[index_of(key)] = None;
+        bookkeeping.free.insert(0, key >> KEY_BITS);
     }
 
     /// Returns the number of regions revoked so far.
@@ -274,11 +273,11 @@ impl RegionTable {
 
     /// Returns the values with which `allows` compares an element of `lkey`; `None` if the region is not registered or
     /// belongs to another domain.
-    pub(crate) fn local(&self, lkey: u32, pd: u32) -> Option<Local> {
+    pub(crate) fn local(&self, lkey: u32, pd: u32) -> Option<LocalRegion> {
         let entry = self.is_live(lkey).then(|| &self.entries[index_of(lkey)])?;
         let pd_access = entry.pd_access.load(Ordering::Relaxed);
         let word = generation_word(&self.generations, lkey);
-        ((pd_access >> 32) as u32 == pd).then(|| Local {
+        ((pd_access >> 32) as u32 == pd).then(|| LocalRegion {
             addr: entry.addr.load(Ordering::Relaxed),
             len_bytes: entry.len_bytes.load(Ordering::Relaxed),
             access: Access::from_bits_retain(pd_access as u32),
@@ -290,7 +289,7 @@ impl RegionTable {
     /// Returns the grant of `key` for a peer that uses a queue pair of `pd`. `receive` requests access for writing
     /// messages to posted receives.
     pub(crate) fn grant(&self, key: u32, pd: u32, receive: bool) -> Option<Grant> {
-        let mut slow = self.slow.lock();
+        let mut bookkeeping = self.bookkeeping.lock();
         if !self.is_live(key) {
             return None;
         }
@@ -300,8 +299,8 @@ impl RegionTable {
         if (pd_access >> 32) as u32 != pd || !(receive || access.intersects(super::REMOTE_ACCESS)) {
             return None;
         }
-        let backing = slow.backing[index_of(key)].clone()?;
-        let granted = &mut slow.granted[index_of(key)];
+        let backing = bookkeeping.backing[index_of(key)].clone()?;
+        let granted = &mut bookkeeping.granted[index_of(key)];
         granted.receive |= receive;
         granted.remote |= !receive;
         let memory_addr = entry.addr.load(Ordering::Relaxed);
@@ -336,15 +335,15 @@ pub(crate) const fn is_plausible(key: u32) -> bool {
 mod tests {
     use super::*;
 
-    fn at(remote_addr: u64, len_bytes: usize) -> Extent {
-        Extent { len_bytes, remote_addr }
+    fn span(remote_addr: u64, len_bytes: usize) -> RegionSpan {
+        RegionSpan { len_bytes, remote_addr }
     }
 
     #[test]
     fn locates_memory_by_the_addresses_of_peers() {
         let table = RegionTable::new().unwrap();
         let memory = Backing::Private { addr: 0x1000, window: None };
-        let key = table.insert(memory, at(0, 64), 7, Access::REMOTE_READ).unwrap();
+        let key = table.insert(memory, span(0, 64), 7, Access::REMOTE_READ).unwrap();
         let found = |addr, len_bytes| {
             table.locate(&RemoteRange { rkey: key, addr, len_bytes }, 7, Access::REMOTE_READ)
         };
@@ -366,7 +365,7 @@ mod tests {
         let segment = Arc::new(Segment::create("test", 4096).unwrap());
         let base = segment.base() as u64;
         let key =
-            table.insert(Backing::Pool(segment.clone()), at(base, 4096), 7, Access::LOCAL_WRITE).unwrap();
+            table.insert(Backing::Pool(segment.clone()), span(base, 4096), 7, Access::LOCAL_WRITE).unwrap();
         let none = Access::empty();
         assert!(table.allows(key, 7, base, 4096, Access::LOCAL_WRITE));
         assert!(table.allows(key, 7, base + 4096, 0, none));
@@ -385,7 +384,7 @@ mod tests {
         assert!(granted.receive && !granted.remote);
         assert!(!table.allows(key, 7, base, 1, none) && table.grant(key, 7, true).is_none());
         table.release(key);
-        assert_ne!(table.insert(Backing::Pool(segment), at(base, 4096), 7, none).unwrap(), key);
+        assert_ne!(table.insert(Backing::Pool(segment), span(base, 4096), 7, none).unwrap(), key);
     }
 
     #[test]
@@ -393,7 +392,7 @@ mod tests {
         let keys = || {
             let table = RegionTable::new().unwrap();
             let memory = || Backing::Private { addr: 0x1000, window: None };
-            [(); 4].map(|()| table.insert(memory(), at(0x1000, 16), 7, Access::LOCAL_WRITE).unwrap())
+            [(); 4].map(|()| table.insert(memory(), span(0x1000, 16), 7, Access::LOCAL_WRITE).unwrap())
         };
         let (mine, other) = (keys(), keys());
         assert_ne!(mine, other);
@@ -405,13 +404,13 @@ mod tests {
     fn renews_a_region_with_its_key_and_a_new_generation() {
         let table = RegionTable::new().unwrap();
         let memory = |addr| Backing::Private { addr, window: None };
-        let key = table.insert(memory(0x1000), at(0x1000, 16), 7, Access::LOCAL_WRITE).unwrap();
+        let key = table.insert(memory(0x1000), span(0x1000, 16), 7, Access::LOCAL_WRITE).unwrap();
         let mut known = vec![table.grant(key, 7, true).unwrap().generation];
         for round in 0..3 {
             table.revoke(key);
-            table.vacate(key);
+            table.drop_backing(key);
             assert!(!table.allows(key, 7, 0x1000, 1, Access::empty()));
-            table.renew(key, memory(0x2000), at(0x2000, 32), 8, Access::empty());
+            table.renew(key, memory(0x2000), span(0x2000, 32), 8, Access::empty());
             assert!(table.allows(key, 8, 0x2000, 32, Access::empty()), "{round}");
             assert!(!table.allows(key, 7, 0x2000, 1, Access::empty()), "the domain of before");
             let generation = table.grant(key, 8, true).unwrap().generation;
@@ -420,8 +419,8 @@ mod tests {
         }
         // The largest value before it wraps around.
         table.revoke(key);
-        table.slow.lock().next_generation[index_of(key)] = u32::MAX - 2;
-        table.renew(key, memory(0x1000), at(0x1000, 16), 7, Access::empty());
+        table.bookkeeping.lock().next_generation[index_of(key)] = u32::MAX - 2;
+        table.renew(key, memory(0x1000), span(0x1000, 16), 7, Access::empty());
         assert!(table.grant(key, 7, true).unwrap().generation & 0xFF == key & 0xFF);
         assert!(table.allows(key, 7, 0x1000, 16, Access::empty()));
     }

@@ -11,30 +11,30 @@ use farcall_shm::fork::Generation;
 use farcall_shm::{Mutex, fence};
 use farcall_verbs::{Error, Gid, Mtu, Result};
 
-use super::addresses::{WayChoice, is_of_this_host, require_device, require_peer, whole_mtu_of};
+use super::addresses::{TransportPolicy, is_of_this_host, require_device, require_peer, whole_mtu_of};
 use super::fork;
 use super::gid_table::{Entry, GidTable};
-use super::handshake::Meeting;
+use super::handshake::PeerHandshake;
 use super::local_gids::{GID_TABLE_LEN, gid_table, is_ip_address};
 use super::peer::Peer;
 use super::regions::RegionTable;
-use super::rendezvous::{block_of, gid, is_met_here, is_told_here};
+use super::rendezvous::{block_of, gid, is_reachable_by_shm, is_published_address};
 use super::service_thread::Service;
 
 /// The only instance of this process; its type is that of the transport's state.
 pub(crate) static INSTANCE: Mutex<Option<Arc<dyn Any + Send + Sync>>> = Mutex::new(None);
 
 pub(crate) struct Process {
-    born: Generation,
+    fork_generation: Generation,
     /// Identifies this process uniquely.
     pub(crate) instance: u64,
     /// GID table entries for this host; the first is that of the rendezvous space.
     pub(crate) gids: [Gid; GID_TABLE_LEN],
-    way: WayChoice,
+    policy: TransportPolicy,
     /// See [`Process::whole_mtu`].
     whole_mtu: Option<Mtu>,
     /// `true` if the program has queried one of its addresses, to announce it to other hosts, or uses only RoCEv2.
-    expects_foreigners: AtomicBool,
+    accepts_remote_datagrams: AtomicBool,
     /// GID table of the port.
     pub(crate) table: GidTable,
     pub(crate) regions: RegionTable,
@@ -42,9 +42,9 @@ pub(crate) struct Process {
     /// Peers by block of queue pair numbers.
     peers: Mutex<HashMap<u32, Arc<Peer>>>,
     /// Handshakes in progress by block; kept alive by those that want to reach the process.
-    meetings: Mutex<HashMap<u32, Weak<Meeting>>>,
+    handshakes: Mutex<HashMap<u32, Weak<PeerHandshake>>>,
     /// Handshake with the process that was last checked; a connection to it continues on the same socket.
-    judged: Mutex<Option<Arc<Meeting>>>,
+    authorizing: Mutex<Option<Arc<PeerHandshake>>>,
     next_number: AtomicU32,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Process {
 /// # Errors
 /// Returns an error if there is no directory for rendezvous sockets, or if the transport policy is malformed.
 pub(crate) fn gid_entries() -> Result<Vec<Entry>> {
-    Ok(GidTable::new(WayChoice::configured()?, &gid_table(gid()?)).entries())
+    Ok(GidTable::new(TransportPolicy::configured()?, &gid_table(gid()?)).entries())
 }
 
 impl Process {
@@ -61,38 +61,38 @@ impl Process {
     pub(crate) fn new() -> Result<Self> {
         fork::install();
         fence::asymmetric();
-        let (gids, way) = (gid_table(gid()?), WayChoice::configured()?);
-        let table = GidTable::new(way, &gids);
+        let (gids, policy) = (gid_table(gid()?), TransportPolicy::configured()?);
+        let table = GidTable::new(policy, &gids);
         // Read once, because both ends of a connection rely on the value that this process has reported.
         let entries = table.entries();
         let there = entries.iter().filter(|entry| table.has_address(entry.gid));
         let whole_mtu = there.filter_map(|entry| whole_mtu_of(&entry.netdev)).min();
         Ok(Self {
-            born: Generation::current(),
+            fork_generation: Generation::current(),
             instance: RandomState::new().build_hasher().finish(),
             gids,
-            way,
+            policy,
             whole_mtu,
-            expects_foreigners: AtomicBool::new(way == WayChoice::Net),
+            accepts_remote_datagrams: AtomicBool::new(policy == TransportPolicy::Roce),
             table,
             regions: RegionTable::new()?,
             service: Service::new()?,
             peers: Mutex::default(),
-            meetings: Mutex::default(),
-            judged: Mutex::default(),
+            handshakes: Mutex::default(),
+            authorizing: Mutex::default(),
             next_number: AtomicU32::new(1),
         })
     }
 
     /// Returns whether the state was inherited through a fork; its threads do not exist in this process then.
     pub(crate) fn is_inherited(&self) -> bool {
-        self.born.is_inherited()
+        self.fork_generation.is_inherited()
     }
 
     /// # Errors
     /// Returns an error if the state was inherited through a fork.
     pub(crate) fn require_here(&self, operation: &'static str) -> Result<()> {
-        self.born.require_current(operation, "the opened device")
+        self.fork_generation.require_current(operation, "the opened device")
     }
 
     /// Returns whether other hosts reach this one by this address.
@@ -114,9 +114,9 @@ impl Process {
     /// Returns the MTU of the port, which programs use for their queue pairs. If every packet goes through a network
     /// device it is [`Process::whole_mtu`]; shared memory permits the longest one.
     pub(crate) fn port_mtu(&self) -> Mtu {
-        match self.way {
-            WayChoice::Net => self.whole_mtu.unwrap_or(Mtu::Mtu4096),
-            WayChoice::Auto | WayChoice::Host => Mtu::Mtu4096,
+        match self.policy {
+            TransportPolicy::Roce => self.whole_mtu.unwrap_or(Mtu::Mtu4096),
+            TransportPolicy::Auto | TransportPolicy::SharedMemory => Mtu::Mtu4096,
         }
     }
 
@@ -124,25 +124,25 @@ impl Process {
     /// to it.
     pub(crate) fn show_gid(&self, gid: Gid) {
         if self.is_address(Ipv6Addr::from(gid.0)) {
-            self.expects_foreigners.store(true, Ordering::Relaxed);
+            self.accepts_remote_datagrams.store(true, Ordering::Relaxed);
         }
     }
 
     /// Returns whether other hosts may send datagrams to this process without having received one.
-    pub(crate) fn expects_foreigners(&self) -> bool {
-        self.expects_foreigners.load(Ordering::Relaxed)
+    pub(crate) fn accepts_remote_datagrams(&self) -> bool {
+        self.accepts_remote_datagrams.load(Ordering::Relaxed)
     }
 
     /// Checks that `FARCALL_WAY` permits other hosts.
     ///
     /// # Errors
     /// Returns an error if it does not.
-    pub(crate) fn require_abroad(&self, operation: &'static str) -> Result<()> {
-        match self.way {
-            WayChoice::Host => {
+    pub(crate) fn require_remote_allowed(&self, operation: &'static str) -> Result<()> {
+        match self.policy {
+            TransportPolicy::SharedMemory => {
                 Err(Error::invalid(operation, "FARCALL_WAY=host forbids other hosts".to_owned()))
             }
-            WayChoice::Auto | WayChoice::Net => Ok(()),
+            TransportPolicy::Auto | TransportPolicy::Roce => Ok(()),
         }
     }
 
@@ -150,13 +150,13 @@ impl Process {
     ///
     /// # Errors
     /// Returns an error with the remedy if the path leads to no host.
-    pub(crate) fn leads_datagrams_away(&self, operation: &'static str, dgid: Gid) -> Result<bool> {
-        let is_away = match self.way {
-            WayChoice::Net => is_ip_address(dgid),
-            WayChoice::Auto => {
+    pub(crate) fn is_remote_datagram_path(&self, operation: &'static str, dgid: Gid) -> Result<bool> {
+        let is_away = match self.policy {
+            TransportPolicy::Roce => is_ip_address(dgid),
+            TransportPolicy::Auto => {
                 is_ip_address(dgid) && !self.gids.contains(&dgid) && !self.is_address_here(dgid)
             }
-            WayChoice::Host => false,
+            TransportPolicy::SharedMemory => false,
         };
         if is_away {
             return Ok(true);
@@ -168,15 +168,15 @@ impl Process {
     ///
     /// # Errors
     /// Returns an error with the remedy if the path leads to no host.
-    pub(crate) fn leads_away(&self, operation: &'static str, dgid: Gid, qpn: u32) -> Result<bool> {
-        if self.way == WayChoice::Net && is_ip_address(dgid) {
+    pub(crate) fn is_remote_path(&self, operation: &'static str, dgid: Gid, qpn: u32) -> Result<bool> {
+        if self.policy == TransportPolicy::Roce && is_ip_address(dgid) {
             return Ok(true);
         }
-        if self.way == WayChoice::Auto && is_ip_address(dgid) && !self.gids.contains(&dgid) {
+        if self.policy == TransportPolicy::Auto && is_ip_address(dgid) && !self.gids.contains(&dgid) {
             // An address of this host, including loopback addresses, or of a reachable process in another network
             // namespace, such as a container.
             let is_here = self.stays_here(Ipv6Addr::from(dgid.0));
-            return match is_met_here(qpn, dgid, is_here) {
+            return match is_reachable_by_shm(qpn, dgid, is_here) {
                 true => Ok(false),
                 false if is_here => Err(self.unreachable(operation, dgid)),
                 false => Ok(true),
@@ -187,7 +187,7 @@ impl Process {
 
     /// Returns whether requests to a queue pair go through shared memory, or through RoCEv2 because RoCEv2 is forced.
     pub(crate) fn carries_to(&self, dgid: Gid, qpn: u32) -> bool {
-        self.way == WayChoice::Net || matches!(self.leads_away("find a way", dgid, qpn), Ok(false))
+        self.policy == TransportPolicy::Roce || matches!(self.is_remote_path("find a way", dgid, qpn), Ok(false))
     }
 
     /// Checks that connections to another host are permitted, by any protocol.
@@ -195,7 +195,7 @@ impl Process {
     /// # Errors
     /// Returns an error if the environment forbids other hosts, this host, or the device that leads to it.
     pub(crate) fn check_connection(&self, operation: &'static str, own: IpAddr, peer: IpAddr) -> Result<()> {
-        if self.way == WayChoice::Host {
+        if self.policy == TransportPolicy::SharedMemory {
             return Err(Error::invalid(
                 operation,
                 format!("{peer} is another host, which FARCALL_WAY=host forbids"),
@@ -217,12 +217,12 @@ impl Process {
 
     /// Returns whether `FARCALL_WAY` forces RoCEv2, also to this host.
     pub(crate) fn forces_roce(&self) -> bool {
-        self.way == WayChoice::Net
+        self.policy == TransportPolicy::Roce
     }
 
     /// Returns whether a process of this host has this address.
     fn is_address_here(&self, dgid: Gid) -> bool {
-        self.way == WayChoice::Auto && (self.stays_here(Ipv6Addr::from(dgid.0)) || is_told_here(dgid))
+        self.policy == TransportPolicy::Auto && (self.stays_here(Ipv6Addr::from(dgid.0)) || is_published_address(dgid))
     }
 
     /// Checks that a path leads to this host.
@@ -252,20 +252,20 @@ impl Process {
     }
 
     /// Returns the process that owns a queue pair number; connects to it at the first use. Returns `None` if the
-    /// process has not replied yet. The caller then repeats the call with the same `meeting`, which keeps the handshake
+    /// process has not replied yet. The caller then repeats the call with the same `handshake`, which keeps the handshake
     /// alive. Never blocks.
     ///
     /// # Errors
     /// Returns an error if there is no such process, or if either process is not authorized to connect to the other.
     /// This is determined immediately, and before anything else.
-    pub(crate) fn peer_of(&self, qpn: u32, meeting: &mut Option<Arc<Meeting>>) -> Result<Option<Arc<Peer>>> {
+    pub(crate) fn peer_of(&self, qpn: u32, handshake: &mut Option<Arc<PeerHandshake>>) -> Result<Option<Arc<Peer>>> {
         let block = block_of(qpn);
         let peer = match self.known(block) {
             Some(peer) => Ok(Some(peer)),
-            None => meeting.get_or_insert_with(|| self.meeting_of(block)).proceed(self, block),
+            None => handshake.get_or_insert_with(|| self.handshake_with(block)).poll(self, block),
         };
         if !matches!(peer, Ok(None)) {
-            *meeting = None;
+            *handshake = None;
         }
         peer
     }
@@ -274,34 +274,34 @@ impl Process {
     ///
     /// # Errors
     /// Returns an error if they are not, or if there is no such process.
-    pub(crate) fn judge_owner(&self, qpn: u32) -> Result<()> {
-        let mut meeting = None;
-        self.peer_of(qpn, &mut meeting)?;
-        *self.judged.lock() = meeting;
+    pub(crate) fn authorize_qp_owner(&self, qpn: u32) -> Result<()> {
+        let mut handshake = None;
+        self.peer_of(qpn, &mut handshake)?;
+        *self.authorizing.lock() = handshake;
         Ok(())
     }
 
     /// Returns the handshake in progress with the owner of a block, or a new one.
-    fn meeting_of(&self, block: u32) -> Arc<Meeting> {
-        let mut meetings = self.meetings.lock();
-        if let Some(meeting) = meetings.get(&block).and_then(Weak::upgrade) {
-            return meeting;
+    fn handshake_with(&self, block: u32) -> Arc<PeerHandshake> {
+        let mut handshakes = self.handshakes.lock();
+        if let Some(handshake) = handshakes.get(&block).and_then(Weak::upgrade) {
+            return handshake;
         }
-        meetings.retain(|_, meeting| meeting.strong_count() > 0);
-        let meeting = Arc::<Meeting>::default();
-        meetings.insert(block, Arc::downgrade(&meeting));
-        meeting
+        handshakes.retain(|_, handshake| handshake.strong_count() > 0);
+        let handshake = Arc::<PeerHandshake>::default();
+        handshakes.insert(block, Arc::downgrade(&handshake));
+        handshake
     }
 
     /// Returns the process that owns a block, if it is connected and has not exited.
     pub(super) fn known(&self, block: u32) -> Option<Arc<Peer>> {
-        self.peers.lock().get(&block).filter(|peer| !peer.life.has_ended()).cloned()
+        self.peers.lock().get(&block).filter(|peer| !peer.liveness.has_exited()).cloned()
     }
 
     pub(super) fn add_peer(&self, block: u32, peer: Peer) -> Result<Arc<Peer>> {
         let peer = Arc::new(peer);
         let mut peers = self.peers.lock();
-        if let Some(known) = peers.get(&block).filter(|known| !known.life.has_ended()) {
+        if let Some(known) = peers.get(&block).filter(|known| !known.liveness.has_exited()) {
             return Ok(known.clone());
         }
         self.service.watch(&peer)?;

@@ -10,34 +10,34 @@ use rustix::io::Errno;
 use super::rendezvous::{Refusal, Reply, ReplyBody, Request, RequestBody, recv_frame, send_frame};
 
 /// Maximum number of replies received at a time.
-const ANSWERS_A_LOOK: usize = 64;
+const REPLIES_PER_RECEIVE: usize = 64;
 
 /// Held by a requester as long as it wants the replies. Unwanted replies are dropped, together with their descriptors.
 #[derive(Clone, Default)]
-pub(crate) struct Interest(Arc<AtomicBool>);
+pub(crate) struct ReplyInterest(Arc<AtomicBool>);
 
-impl Interest {
+impl ReplyInterest {
     /// Returns whether a reply has arrived.
-    pub(crate) fn is_answered(&self) -> bool {
+    pub(crate) fn has_reply(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
 /// Result of a request to a peer.
-pub(crate) enum Answer<T> {
+pub(crate) enum PeerReply<T> {
     /// The peer has granted the request.
     Granted(T),
     /// The peer has refused the request; see [`Refusal::text`].
     Refused(Refusal),
     /// The peer has not replied yet. The request must be repeated.
-    NotYet,
+    Pending,
 }
 
 struct Outstanding {
     id: u32,
-    asker: Weak<AtomicBool>,
+    interest: Weak<AtomicBool>,
     body: RequestBody,
-    answer: Option<(ReplyBody, Vec<OwnedFd>)>,
+    reply: Option<(ReplyBody, Vec<OwnedFd>)>,
 }
 
 pub(super) struct Requests {
@@ -53,8 +53,8 @@ impl Requests {
 
     /// Returns whether a reply has arrived with which its requester can continue. A temporary refusal does not count: a
     /// peer that is not ready would receive requests without a pause.
-    pub(super) fn has_news(&self) -> bool {
-        self.outstanding.iter().any(|outstanding| match outstanding.answer {
+    pub(super) fn has_replies(&self) -> bool {
+        self.outstanding.iter().any(|outstanding| match outstanding.reply {
             None => false,
             Some((ReplyBody::Refused(reason), _)) => reason.is_final(),
             Some(_) => true,
@@ -64,42 +64,42 @@ impl Requests {
     /// Sends a request unless it was sent already, and returns its number.
     pub(super) fn send(
         &mut self,
-        interest: &Interest,
+        interest: &ReplyInterest,
         body: RequestBody,
         fds: &[BorrowedFd<'_>],
     ) -> rustix::io::Result<u32> {
         // The reply to an abandoned request is not taken for one to this request, because it may be older.
         self.drop_unwanted();
-        let asker = Arc::downgrade(&interest.0);
+        let interest = Arc::downgrade(&interest.0);
         Ok(match self.outstanding.iter_mut().find(|o| o.body == body) {
             Some(outstanding) => {
-                outstanding.asker = asker;
+                outstanding.interest = interest;
                 outstanding.id
             }
             None => {
                 self.next_id = self.next_id.wrapping_add(1);
                 let request = Request { id: self.next_id, body };
                 send_frame(self.socket.as_fd(), &request.encode(), fds)?;
-                self.outstanding.push(Outstanding { id: request.id, asker, body, answer: None });
+                self.outstanding.push(Outstanding { id: request.id, interest, body, reply: None });
                 request.id
             }
         })
     }
 
     /// Like [`Requests::send`], and checks for the reply. Never blocks.
-    pub(super) fn ask(
+    pub(super) fn request(
         &mut self,
-        interest: &Interest,
+        interest: &ReplyInterest,
         body: RequestBody,
         fds: &[BorrowedFd<'_>],
-    ) -> rustix::io::Result<Answer<(ReplyBody, Vec<OwnedFd>)>> {
+    ) -> rustix::io::Result<PeerReply<(ReplyBody, Vec<OwnedFd>)>> {
         let id = self.send(interest, body, fds)?;
         self.receive()?;
-        let at = self.outstanding.iter().position(|o| o.id == id && o.answer.is_some());
-        Ok(match at.and_then(|at| self.outstanding.swap_remove(at).answer) {
-            Some((ReplyBody::Refused(reason), _)) => Answer::Refused(reason),
-            Some(granted) => Answer::Granted(granted),
-            None => Answer::NotYet,
+        let at = self.outstanding.iter().position(|o| o.id == id && o.reply.is_some());
+        Ok(match at.and_then(|at| self.outstanding.swap_remove(at).reply) {
+            Some((ReplyBody::Refused(reason), _)) => PeerReply::Refused(reason),
+            Some(granted) => PeerReply::Granted(granted),
+            None => PeerReply::Pending,
         })
     }
 
@@ -110,15 +110,15 @@ impl Requests {
     pub(super) fn receive(&mut self) -> rustix::io::Result<()> {
         // Polling threads wait for the lock of the requests, so a peer that sends continuously must not hold it up.
         // Epoll reports the remaining replies again.
-        for _ in 0..ANSWERS_A_LOOK {
+        for _ in 0..REPLIES_PER_RECEIVE {
             match recv_frame(self.socket.as_fd()) {
                 Ok(Some((frame, fds))) => {
                     // From another version, or not from a peer at all.
                     let reply = Reply::decode(&frame).ok_or(Errno::PROTO)?;
                     if let Some(outstanding) = self.outstanding.iter_mut().find(|o| o.id == reply.id) {
-                        outstanding.answer = Some((reply.body, fds));
-                        if let Some(asker) = outstanding.asker.upgrade() {
-                            asker.store(true, Ordering::Release);
+                        outstanding.reply = Some((reply.body, fds));
+                        if let Some(interest) = outstanding.interest.upgrade() {
+                            interest.store(true, Ordering::Release);
                         }
                     }
                 }
@@ -133,6 +133,6 @@ impl Requests {
     }
 
     fn drop_unwanted(&mut self) {
-        self.outstanding.retain(|outstanding| outstanding.asker.strong_count() > 0);
+        self.outstanding.retain(|outstanding| outstanding.interest.strong_count() > 0);
     }
 }

@@ -14,50 +14,50 @@ use farcall_verbs::{Error, Result};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-use super::Way;
-use super::clients::{Client, Next};
-use super::liveness::Lifetime;
+use super::TransportBackend;
+use super::clients::{Client, NextInterest};
+use super::liveness::ProcessLiveness;
 use super::peer::Peer;
 use super::rendezvous::Block;
-use super::service_work::{RETRY_LAST, RetryList};
+use super::service_work::{RESUME_DELAY_MAX, ServiceWorkList};
 use super::waker::Waker;
 
 pub(crate) struct Service {
     epoll: DontForkFd,
     waker: Waker,
     next_token: AtomicU64,
-    pub(super) watched: Mutex<HashMap<u64, Watched>>,
-    pub(super) retries: RetryList,
+    pub(super) watched: Mutex<HashMap<u64, WatchedFd>>,
+    pub(super) work_list: ServiceWorkList,
     /// `true` if the last `accept` failed and a warning was logged.
     pub(super) has_shortage: AtomicBool,
     /// Held while the thread is not in `epoll_wait`.
-    at_work: Mutex<()>,
+    working: Mutex<()>,
     thread_id: AtomicU32,
 }
 
 /// Descriptor in the epoll set.
 #[derive(Clone)]
-pub(super) enum Watched {
+pub(super) enum WatchedFd {
     Listener(Arc<Block>),
     Client(Arc<Client>),
     /// Pidfd of a peer, watched until its exit is reported, even if another process owns the peer's block by then.
     Peer(Arc<Peer>),
     /// Pidfd of a process that sends datagrams to this one, and its instance.
-    Sender(u64, Arc<Lifetime>),
+    Sender(u64, Arc<ProcessLiveness>),
     /// Socket with a peer's replies.
-    Answers(Weak<Peer>),
+    Replies(Weak<Peer>),
     /// Descriptor of a transport.
-    Served(Arc<dyn Served>),
+    Handler(Arc<dyn FdHandler>),
 }
 
 /// A transport that has descriptors of its own.
-pub(crate) trait Served: Send + Sync {
+pub(crate) trait FdHandler: Send + Sync {
     /// Called by the service thread when one of the descriptors is readable. Must not block.
     fn ready(&self);
 }
 
 /// A descriptor that the service thread watches for a transport.
-pub(crate) struct Watching(u64);
+pub(crate) struct FdRegistration(u64);
 
 const WAKER_TOKEN: u64 = 0;
 /// Token of all sockets with a handshake in progress.
@@ -77,9 +77,9 @@ impl Service {
             waker,
             next_token: AtomicU64::new(HELLO_TOKEN + 1),
             watched: Mutex::default(),
-            retries: RetryList::default(),
+            work_list: ServiceWorkList::default(),
             has_shortage: AtomicBool::new(false),
-            at_work: Mutex::default(),
+            working: Mutex::default(),
             thread_id: AtomicU32::new(0),
         })
     }
@@ -91,7 +91,7 @@ impl Service {
 
     /// Pauses the service thread until the guard is dropped.
     pub(super) fn pause(&self) -> MutexGuard<'_, ()> {
-        self.at_work.lock()
+        self.working.lock()
     }
 
     /// Makes the service thread service completion queues whose application threads sleep.
@@ -109,124 +109,124 @@ impl Service {
         self.next_token.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(super) fn add(&self, fd: BorrowedFd<'_>, watched: Watched) -> Result<()> {
+    pub(super) fn watch_fd(&self, fd: BorrowedFd<'_>, watched: WatchedFd) -> Result<()> {
         let token = self.next_token();
         self.watched.lock().insert(token, watched);
-        self.tell_of(fd, token, epoll::EventFlags::IN)
+        self.epoll_add(fd, token, epoll::EventFlags::IN)
             .inspect_err(|_| drop(self.watched.lock().remove(&token)))
     }
 
     /// Watches a descriptor for a transport.
-    pub(crate) fn watch_for(&self, fd: BorrowedFd<'_>, way: Arc<dyn Served>) -> Result<Watching> {
+    pub(crate) fn register_fd(&self, fd: BorrowedFd<'_>, handler: Arc<dyn FdHandler>) -> Result<FdRegistration> {
         let token = self.next_token();
-        self.watched.lock().insert(token, Watched::Served(way));
-        self.tell_of(fd, token, epoll::EventFlags::IN)
+        self.watched.lock().insert(token, WatchedFd::Handler(handler));
+        self.epoll_add(fd, token, epoll::EventFlags::IN)
             .inspect_err(|_| drop(self.watched.lock().remove(&token)))?;
-        Ok(Watching(token))
+        Ok(FdRegistration(token))
     }
 
     /// Suspends or resumes watching a descriptor of a transport.
-    pub(crate) fn set_served(&self, fd: BorrowedFd<'_>, watching: &Watching, is_watched: bool) {
+    pub(crate) fn set_fd_watched(&self, fd: BorrowedFd<'_>, registration: &FdRegistration, is_watched: bool) {
         let events = if is_watched { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
-        let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(watching.0), events);
+        let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(registration.0), events);
     }
 
-    fn tell_of(&self, fd: BorrowedFd<'_>, token: u64, events: epoll::EventFlags) -> Result<()> {
+    fn epoll_add(&self, fd: BorrowedFd<'_>, token: u64, events: epoll::EventFlags) -> Result<()> {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), events)
             .map_err(|e| Error::os("epoll_ctl", "watch a descriptor", e))
     }
 
     /// Continues handshakes when a process has replied at `socket` or closed it.
-    pub(super) fn watch_hello(&self, socket: BorrowedFd<'_>) -> Result<()> {
-        self.tell_of(socket, HELLO_TOKEN, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT)
+    pub(super) fn watch_handshake(&self, socket: BorrowedFd<'_>) -> Result<()> {
+        self.epoll_add(socket, HELLO_TOKEN, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT)
     }
 
     /// Stops watching `fd`.
-    pub(super) fn delete(&self, fd: BorrowedFd<'_>) {
+    pub(super) fn unwatch_fd(&self, fd: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
     /// Accepts peers that connect to a block.
     pub(super) fn listen(&self, block: &Arc<Block>) -> Result<()> {
-        self.add(block.listener.as_fd(), Watched::Listener(block.clone()))
+        self.watch_fd(block.listener.as_fd(), WatchedFd::Listener(block.clone()))
     }
 
     /// Watches a peer's pidfd and its replies.
     pub(super) fn watch(&self, peer: &Arc<Peer>) -> Result<()> {
-        self.add(peer.life.pidfd.as_fd(), Watched::Peer(peer.clone()))?;
+        self.watch_fd(peer.liveness.pidfd.as_fd(), WatchedFd::Peer(peer.clone()))?;
         // The socket was added for the handshake.
-        self.delete(peer.socket.as_fd());
-        let answers = Watched::Answers(Arc::downgrade(peer));
-        self.add(peer.socket.as_fd(), answers).inspect_err(|_| self.unwatch(peer))
+        self.unwatch_fd(peer.socket.as_fd());
+        let replies = WatchedFd::Replies(Arc::downgrade(peer));
+        self.watch_fd(peer.socket.as_fd(), replies).inspect_err(|_| self.unwatch(peer))
     }
 
     /// Stops watching a peer.
     pub(super) fn unwatch(&self, peer: &Arc<Peer>) {
-        self.delete(peer.life.pidfd.as_fd());
-        self.delete(peer.socket.as_fd());
+        self.unwatch_fd(peer.liveness.pidfd.as_fd());
+        self.unwatch_fd(peer.socket.as_fd());
         self.watched.lock().retain(|_, w| match w {
-            Watched::Peer(watched) => !Arc::ptr_eq(watched, peer),
-            Watched::Answers(weak) => weak.as_ptr() != Arc::as_ptr(peer),
+            WatchedFd::Peer(watched) => !Arc::ptr_eq(watched, peer),
+            WatchedFd::Replies(weak) => weak.as_ptr() != Arc::as_ptr(peer),
             _ => true,
         });
     }
 
-    fn turn(&self, way: &dyn Way) {
+    fn run_iteration(&self, backend: &dyn TransportBackend) {
         let due = {
-            let _at_work = self.at_work.lock();
-            self.retries.resume_due()
+            let _working = self.working.lock();
+            self.work_list.resume_due()
         };
         let timeout =
             due.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         // Not on the heap: while memory of the program moves, the heap must not be written, and the lock that excludes
         // this is taken below.
-        let mut room = [const { MaybeUninit::uninit() }; 32];
-        let events: &[epoll::Event] = match epoll::wait(&self.epoll, &mut room, timeout.as_ref()) {
+        let mut buffer = [const { MaybeUninit::uninit() }; 32];
+        let events: &[epoll::Event] = match epoll::wait(&self.epoll, &mut buffer, timeout.as_ref()) {
             Ok((events, _)) => events,
             Err(Errno::INTR) => &[],
             Err(e) => {
                 tracing::error!("softnic service: epoll_wait: {e}");
-                std::thread::sleep(RETRY_LAST);
+                std::thread::sleep(RESUME_DELAY_MAX);
                 &[]
             }
         };
-        let _at_work = self.at_work.lock();
+        let _working = self.working.lock();
         for event in events {
-            self.serve(way, event.data.u64());
+            self.handle_event(backend, event.data.u64());
         }
     }
 
     /// Handles a descriptor that is ready.
-    fn serve(&self, way: &dyn Way, token: u64) {
+    fn handle_event(&self, backend: &dyn TransportBackend, token: u64) {
         if token == WAKER_TOKEN {
             self.waker.clear();
-            return way.look_after_sleepers();
+            return backend.service_sleeping_cqs();
         }
         if token == HELLO_TOKEN {
-            return self.retries.hurry();
+            return self.work_list.expedite_all();
         }
         let Some(watched) = self.watched.lock().get(&token).cloned() else { return };
         let keep = match watched {
-            Watched::Listener(block) => {
+            WatchedFd::Listener(block) => {
                 self.accept(&block);
                 true
             }
-            Watched::Client(client) => {
-                let next = client.serve(way);
-                self.wait_for(&client, token, next);
-                next != Next::End
+            WatchedFd::Client(client) => {
+                let next = client.serve(backend);
+                self.set_client_interest(&client, token, next);
+                next != NextInterest::End
             }
-            Watched::Answers(peer) => self.collect(&peer),
-            Watched::Served(way) => {
-                way.ready();
+            WatchedFd::Replies(peer) => self.collect(&peer),
+            WatchedFd::Handler(handler) => {
+                handler.on_readable();
                 true
             }
-            Watched::Peer(peer) => {
-                self.peer_ended(way, &peer);
+            WatchedFd::Peer(peer) => {
+                self.on_peer_exit(backend, &peer);
                 false
             }
-            Watched::Sender(instance, life) => {
-                self.sender_ended(way, instance, &life);
+            WatchedFd::Sender(instance, liveness) => {
+                self.on_sender_exit(backend, instance, &liveness);
                 false
             }
         };
@@ -236,11 +236,11 @@ impl Service {
     }
 
     /// Sets whether the client's socket is watched for requests or for space for replies.
-    fn wait_for(&self, client: &Client, token: u64, next: Next) {
+    fn set_client_interest(&self, client: &Client, token: u64, next: NextInterest) {
         let events = match next {
-            Next::Questions => epoll::EventFlags::IN,
-            Next::Room => epoll::EventFlags::OUT,
-            Next::End => return,
+            NextInterest::Requests => epoll::EventFlags::IN,
+            NextInterest::ReplySpace => epoll::EventFlags::OUT,
+            NextInterest::End => return,
         };
         let data = epoll::EventData::new_u64(token);
         if let Err(error) = epoll::modify(&self.epoll, client.socket(), data, events) {
@@ -251,21 +251,21 @@ impl Service {
     /// Receives a peer's replies and continues the requests that wait for them. Returns whether to keep watching.
     fn collect(&self, peer: &Weak<Peer>) -> bool {
         let Some(peer) = peer.upgrade() else { return false };
-        let Ok(has_news) = peer.collect() else {
+        let Ok(has_replies) = peer.collect() else {
             // The peer has closed the socket. Only its pidfd indicates an exit, because a socket can also fail alone.
-            self.delete(peer.socket.as_fd());
+            self.unwatch_fd(peer.socket.as_fd());
             return false;
         };
-        if has_news {
-            self.retries.hurry();
+        if has_replies {
+            self.work_list.expedite_all();
         }
         true
     }
 }
 
-/// Starts the service thread of the process of `way`.
-pub(crate) fn start(way: Arc<dyn Way>) -> Result<()> {
-    let (tell, told) = mpsc::channel();
+/// Starts the service thread of the process of `backend`.
+pub(crate) fn start(backend: Arc<dyn TransportBackend>) -> Result<()> {
+    let (started_tx, started_rx) = mpsc::channel();
     std::thread::Builder::new()
         .name("farcall-softnic".into())
         .stack_size(256 << 10)
@@ -274,17 +274,17 @@ pub(crate) fn start(way: Arc<dyn Way>) -> Result<()> {
             // Handshakes wait for this thread, and it sleeps most of the time.
             request_short_slice();
             IS_SERVICE.set(true);
-            let service = &way.process().service;
+            let service = &backend.process().service;
             let id = rustix::thread::gettid().as_raw_nonzero().get() as u32;
             service.thread_id.store(id, Ordering::Release);
-            let _ = tell.send(());
+            let _ = started_tx.send(());
             loop {
-                service.turn(&*way);
+                service.run_iteration(&*backend);
             }
         })
         .map_err(|e| Error::os("start the service thread", "create a thread (check RLIMIT_NPROC)", e))?;
     // Waits until the thread id is stored, which distinguishes this thread from those of the program.
-    let _ = told.recv();
+    let _ = started_rx.recv();
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use farcall_verbs::{Error, Result};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{read, write};
 
-use super::interned::{Identity, held_once};
+use super::interned::{KernelObjectId, intern};
 
 pub(crate) struct Waker(DontForkFd);
 
@@ -22,11 +22,11 @@ impl Waker {
 
     /// Creates it from a peer's descriptor. Many queue pairs of the peer wake the same thread, and share one
     /// descriptor.
-    pub(crate) fn foreign(fd: OwnedFd) -> Arc<Self> {
+    pub(crate) fn from_peer_fd(fd: OwnedFd) -> Arc<Self> {
         let number = eventfd_number(&fd);
         let make = || Arc::new(Self(DontForkFd::new(fd)));
         let Some(number) = number else { return make() };
-        let Ok(waker) = held_once(Identity::Event(number), || Ok::<_, Infallible>(make()));
+        let Ok(waker) = intern(KernelObjectId::Event(number), || Ok::<_, Infallible>(make()));
         waker
     }
 
@@ -60,9 +60,9 @@ mod tests {
     fn descriptors_of_one_event_are_one_waker() {
         let (one, other) = (Waker::create().unwrap(), Waker::create().unwrap());
         let copy = |waker: &Waker| waker.fd().try_clone_to_owned().unwrap();
-        let first = Waker::foreign(copy(&one));
-        assert!(Arc::ptr_eq(&first, &Waker::foreign(copy(&one))));
-        assert!(!Arc::ptr_eq(&first, &Waker::foreign(copy(&other))));
+        let first = Waker::from_peer_fd(copy(&one));
+        assert!(Arc::ptr_eq(&first, &Waker::from_peer_fd(copy(&one))));
+        assert!(!Arc::ptr_eq(&first, &Waker::from_peer_fd(copy(&other))));
         let file: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
         assert!(eventfd_number(&file).is_none());
     }

@@ -18,7 +18,7 @@ use super::counters::PortCounters;
 use super::path::Path;
 use super::port::Port;
 use super::state::State;
-use crate::process::ByNumber;
+use crate::process::QpnMap;
 use crate::process::addresses::{are_devices_named, listed_peers};
 use crate::shm_transport::Host;
 use crate::shm_transport::cq::Source;
@@ -99,7 +99,7 @@ pub(crate) fn open(host: &Arc<Host>) -> Result<()> {
 /// program publishes its address. Without the port it receives only from this host, and a warning is logged.
 pub(crate) fn listen(host: &Arc<Host>, qpn: u32) {
     let is_open = Port::opened(host).is_some();
-    if (is_open || host.process.expects_foreigners())
+    if (is_open || host.process.accepts_remote_datagrams())
         && let Err(error) = Port::open(host).and_then(|port| port.steer(qpn))
     {
         tracing::warn!("no datagrams come from other hosts: {error}");
@@ -147,7 +147,7 @@ pub(super) enum Came {
 
 /// Received datagrams of a port's datagram queue pairs, and the hosts that may send them.
 pub(super) struct Inlets {
-    by_qpn: ByNumber<Inlet>,
+    by_qpn: QpnMap<Inlet>,
     peers: Option<Vec<IpAddr>>,
     are_devices_named: bool,
 }
@@ -157,7 +157,7 @@ impl Inlets {
     /// Returns an error if the list of peers is malformed.
     pub(super) fn new() -> Result<Self> {
         let peers = listed_peers("open the RoCEv2 port")?;
-        Ok(Self { by_qpn: ByNumber::default(), peers, are_devices_named: are_devices_named() })
+        Ok(Self { by_qpn: QpnMap::default(), peers, are_devices_named: are_devices_named() })
     }
 
     /// Returns whether packets may arrive on `path`, which is given as seen by the packet.

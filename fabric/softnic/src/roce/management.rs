@@ -57,7 +57,7 @@ impl Management {
     /// Returns an error if the port cannot be opened, or if `FARCALL_WAY` forbids other hosts.
     pub fn open() -> Result<Self> {
         let host = Host::get()?;
-        host.process.require_abroad(OP)?;
+        host.process.require_remote_allowed(OP)?;
         let port = Port::open(&host)?;
         let count = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(fail(OP))?;
         let arrived = Arc::new(DontForkFd::new(count));

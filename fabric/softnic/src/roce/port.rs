@@ -13,7 +13,7 @@ use super::poll_responsibility::Who;
 use super::shared_port::Slots;
 use super::state::State;
 use crate::process::rendezvous::block_of;
-use crate::process::{Served, Watching};
+use crate::process::{FdHandler, FdRegistration};
 use crate::shm_transport::{Abroad, Host};
 
 /// Minimum interval between polls of the port by polling threads. It limits the cost for other producers of the same
@@ -37,7 +37,7 @@ pub(crate) struct Port {
     steered: Mutex<Vec<u32>>,
     state: Mutex<State>,
     began: Instant,
-    watching: Mutex<Option<Watching>>,
+    registration: Mutex<Option<FdRegistration>>,
 }
 
 impl Port {
@@ -59,13 +59,13 @@ impl Port {
             steered: Mutex::default(),
             state: Mutex::new(state),
             began,
-            watching: Mutex::default(),
+            registration: Mutex::default(),
         });
         let state = port.state.lock();
-        let watching = host.process.service.watch_for(state.socket.fd(), port.clone())?;
-        *port.watching.lock() = Some(watching);
-        host.process.service.watch_for(state.timer.as_fd(), port.clone())?;
-        host.process.service.watch_for(slots.listener(), slots.clone())?;
+        let registration = host.process.service.register_fd(state.socket.fd(), port.clone())?;
+        *port.registration.lock() = Some(registration);
+        host.process.service.register_fd(state.timer.as_fd(), port.clone())?;
+        host.process.service.register_fd(slots.listener(), slots.clone())?;
         drop(state);
         let _set = host.abroad.set(port.clone());
         *OPEN_PORT.lock() = Arc::downgrade(&port);
@@ -156,8 +156,8 @@ impl Port {
     }
 
     fn watch(&self, state: &State, watched: bool) {
-        if let (Some(host), Some(watching)) = (self.host.upgrade(), &*self.watching.lock()) {
-            host.process.service.set_served(state.socket.fd(), watching, watched);
+        if let (Some(host), Some(registration)) = (self.host.upgrade(), &*self.registration.lock()) {
+            host.process.service.set_fd_watched(state.socket.fd(), registration, watched);
         }
     }
 
@@ -218,9 +218,9 @@ extern "C" fn settle_debts() {
     }
 }
 
-impl Served for Port {
+impl FdHandler for Port {
     /// Called by the service thread for packets and expired timers.
-    fn ready(&self) {
+    fn on_readable(&self) {
         // The lock is released in between, for the application thread.
         if (0..TURNS_A_RUN).all(|_| self.serve()) {
             self.state.lock().call_service();

@@ -21,9 +21,9 @@ use rustix::process;
 
 use super::socket::{OP, bind_shared, drain, fail, last_errno, take_trains};
 use super::steering::{BLOCKS, Table};
-use crate::process::Served;
+use crate::process::FdHandler;
 use crate::process::rendezvous::{
-    Kinship, MAX_FDS, judge, recv_frame, rendezvous_directory, send_frame, wait_for_frame,
+    TrustLevel, MAX_FDS, authorize_peer, recv_frame, rendezvous_directory, send_frame, wait_for_frame,
 };
 
 /// Maximum number of processes that share a port.
@@ -174,7 +174,7 @@ fn ask_once(address: &SocketAddrUnix) -> Result<Answer> {
     if !connected {
         return Ok(Answer::Nobody);
     }
-    if judge(socket.as_fd(), "process that shares the RoCEv2 port")? != Kinship::SameUser {
+    if authorize_peer(socket.as_fd(), "process that shares the RoCEv2 port")? != TrustLevel::SameUser {
         return Err(fail("share it with another user")(Errno::PERM));
     }
     if !wait_for_frame(socket.as_fd(), PATIENCE) {
@@ -369,9 +369,9 @@ impl Slots {
     }
 }
 
-impl Served for Slots {
+impl FdHandler for Slots {
     /// Handles a process that requests the port. Never blocks.
-    fn ready(&self) {
+    fn on_readable(&self) {
         let client = match net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(client) => client,
             // Another process of the port has accepted the connection, or the requester has exited.
@@ -383,8 +383,8 @@ impl Served for Slots {
                 return;
             }
         };
-        if judge(client.as_fd(), "process that asks for the RoCEv2 port")
-            .is_ok_and(|kin| kin == Kinship::SameUser)
+        if authorize_peer(client.as_fd(), "process that asks for the RoCEv2 port")
+            .is_ok_and(|kin| kin == TrustLevel::SameUser)
         {
             let mut fds: Vec<_> = self.sockets.iter().map(AsFd::as_fd).collect();
             fds.extend([self.table.as_fd(), self.listener.as_fd()]);

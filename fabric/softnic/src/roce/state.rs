@@ -31,7 +31,7 @@ use super::socket::{Arrival, Inbox, Socket};
 use super::sources::Sources;
 use super::timers::Timers;
 use super::train_pause::TrainPauses;
-use crate::process::ByNumber;
+use crate::process::QpnMap;
 use crate::process::rendezvous::block_of;
 use crate::shm_transport::Host;
 
@@ -46,7 +46,7 @@ pub(super) struct State {
     host: Weak<Host>,
     slots: Arc<Slots>,
     pub(super) socket: Socket,
-    pub(super) pairs: ByNumber<Box<Pair>>,
+    pub(super) pairs: QpnMap<Box<Pair>>,
     pub(super) inlets: Inlets,
     /// Received datagrams for queue pair 1; `None` until a connection manager requests them.
     pub(super) management: Option<Arrivals>,
@@ -96,7 +96,7 @@ impl State {
             host: Arc::downgrade(host),
             socket: Socket::new(slots.clone()),
             slots,
-            pairs: ByNumber::default(),
+            pairs: QpnMap::default(),
             inlets: Inlets::new()?,
             management: None,
             sources: Sources::new(host.process.forces_roce()),

@@ -18,11 +18,11 @@ use super::qp::{QpCore, key_bit};
 use super::segments::Segments;
 use super::suspended_access::StoppedAccesses;
 use crate::process::rendezvous::Request;
-use crate::process::{Client, INSTANCE, Numbers, Process, Way};
+use crate::process::{Client, INSTANCE, QpnTable, Process, TransportBackend};
 
 pub(crate) struct Host {
     pub(crate) process: Process,
-    numbers: Numbers<Numbered>,
+    qpns: QpnTable<QpnEntry>,
     pub(crate) queue_memory: Segments,
     pub(crate) pair_memory: Segments,
     pub(crate) region_memory: Segments,
@@ -59,7 +59,7 @@ pub(crate) trait Abroad: Send + Sync {
 
 /// The object that a queue pair number identifies.
 #[derive(Clone)]
-enum Numbered {
+enum QpnEntry {
     Connected(Weak<QpCore>),
     Datagrams(Weak<DatagramCore>),
 }
@@ -73,7 +73,7 @@ impl Host {
         }
         let host = Arc::new(Self {
             process: Process::new()?,
-            numbers: Numbers::default(),
+            qpns: QpnTable::default(),
             queue_memory: Segments::of_queues(),
             pair_memory: Segments::of_pairs(),
             region_memory: Segments::of_regions(),
@@ -105,8 +105,8 @@ impl Host {
 
     /// Creates a connected queue pair with a new number.
     pub(crate) fn register_qp(&self, make: impl FnOnce(u32) -> Result<Arc<QpCore>>) -> Result<Arc<QpCore>> {
-        let named = |qp: Arc<QpCore>| (qp.clone(), Numbered::Connected(Arc::downgrade(&qp)));
-        self.numbers.register(&self.process.service, |qpn| make(qpn).map(named))
+        let entry_of = |qp: Arc<QpCore>| (qp.clone(), QpnEntry::Connected(Arc::downgrade(&qp)));
+        self.qpns.register(&self.process.service, |qpn| make(qpn).map(entry_of))
     }
 
     /// Creates a datagram queue pair with a new number.
@@ -114,24 +114,24 @@ impl Host {
         &self,
         make: impl FnOnce(u32) -> Result<Arc<DatagramCore>>,
     ) -> Result<Arc<DatagramCore>> {
-        let named = |qp: Arc<DatagramCore>| (qp.clone(), Numbered::Datagrams(Arc::downgrade(&qp)));
-        self.numbers.register(&self.process.service, |qpn| make(qpn).map(named))
+        let entry_of = |qp: Arc<DatagramCore>| (qp.clone(), QpnEntry::Datagrams(Arc::downgrade(&qp)));
+        self.qpns.register(&self.process.service, |qpn| make(qpn).map(entry_of))
     }
 
     pub(crate) fn unregister_qp(&self, qpn: u32) {
-        self.numbers.remove(qpn);
+        self.qpns.remove(qpn);
     }
 
     pub(crate) fn qp(&self, qpn: u32) -> Option<Arc<QpCore>> {
-        self.numbers.get(qpn)?.connected()
+        self.qpns.get(qpn)?.connected()
     }
 
     pub(crate) fn datagrams(&self, qpn: u32) -> Option<Arc<DatagramCore>> {
-        self.numbers.get(qpn)?.datagrams()
+        self.qpns.get(qpn)?.datagrams()
     }
 
     pub(super) fn queue_pairs(&self) -> Vec<Arc<QpCore>> {
-        self.numbers.all().iter().filter_map(Numbered::connected).collect()
+        self.qpns.all().iter().filter_map(QpnEntry::connected).collect()
     }
 
     /// Marks receives that were posted with a revoked key, so that they are checked when a message arrives.
@@ -158,7 +158,7 @@ impl Host {
     }
 }
 
-impl Numbered {
+impl QpnEntry {
     fn connected(&self) -> Option<Arc<QpCore>> {
         match self {
             Self::Connected(qp) => qp.upgrade(),
@@ -174,26 +174,26 @@ impl Numbered {
     }
 }
 
-impl Way for Host {
+impl TransportBackend for Host {
     fn process(&self) -> &Process {
         &self.process
     }
 
-    fn process_ended(&self, instance: u64) {
-        let numbered = self.numbers.all();
-        let connected: Vec<_> = numbered.iter().filter_map(Numbered::connected).collect();
-        connected.iter().for_each(|qp| qp.process_ended(instance));
+    fn on_process_exit(&self, instance: u64) {
+        let entries = self.qpns.all();
+        let connected: Vec<_> = entries.iter().filter_map(QpnEntry::connected).collect();
+        connected.iter().for_each(|qp| qp.on_process_exit(instance));
         self.stopped.prune();
         // Shared receives that the process held without using them become available to other queue pairs.
         connected.iter().for_each(|qp| qp.continue_receives());
-        numbered.iter().filter_map(Numbered::datagrams).for_each(|qp| qp.process_ended(instance));
+        entries.iter().filter_map(QpnEntry::datagrams).for_each(|qp| qp.on_process_exit(instance));
     }
 
     fn answer(&self, client: &Arc<Client>, request: &Request, fds: Vec<OwnedFd>) -> rustix::io::Result<()> {
         self.answer_peer(client, request, fds)
     }
 
-    fn look_after_sleepers(&self) {
+    fn service_sleeping_cqs(&self) {
         let nudged: Vec<_> = {
             let sleepers = self.sleepers.lock();
             sleepers.iter().filter_map(Weak::upgrade).filter(|queue| queue.is_nudged()).collect()

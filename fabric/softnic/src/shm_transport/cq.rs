@@ -12,7 +12,7 @@ use farcall_verbs::{Error, Notify, Result, Wc};
 
 use super::qp::QpCore;
 use crate::process::Waker;
-use crate::process::rendezvous::CqPlace;
+use crate::process::rendezvous::CqLocation;
 
 pub(crate) struct CqCore {
     id: u32,
@@ -28,7 +28,7 @@ pub(crate) struct CqCore {
     attached: Mutex<Vec<Attachment>>,
     /// Incremented whenever `attached` changes.
     epoch: AtomicU64,
-    born: Generation,
+    fork_generation: Generation,
 }
 
 /// A connected queue pair attached to a completion queue, and the kinds of completion that it delivers there.
@@ -90,7 +90,7 @@ impl CqCore {
             holds_back: AtomicBool::new(false),
             attached: Mutex::default(),
             epoch: AtomicU64::new(0),
-            born: Generation::current(),
+            fork_generation: Generation::current(),
         });
         let weak: Weak<Self> = Arc::downgrade(&core);
         fork::add_queue(weak);
@@ -102,9 +102,9 @@ impl CqCore {
     }
 
     /// Returns what a peer needs to announce `bit`: its location, and the file descriptors of the memory and the event.
-    pub(crate) fn place(&self, bit: u32) -> (CqPlace, Vec<BorrowedFd<'_>>) {
+    pub(crate) fn place(&self, bit: u32) -> (CqLocation, Vec<BorrowedFd<'_>>) {
         let waker = self.waker.as_ref().map(|waker| waker.fd());
-        let place = CqPlace { offset: self.memory.offset() as u32, bit, event: waker.is_some() };
+        let place = CqLocation { offset: self.memory.offset() as u32, bit, event: waker.is_some() };
         (place, std::iter::once(self.memory.fd()).chain(waker).collect())
     }
 
@@ -177,7 +177,7 @@ impl CqCore {
     /// # Errors
     /// Returns an error if the queue was inherited through a fork.
     pub(crate) fn attached(&self) -> Result<(u64, Vec<Attachment>)> {
-        self.born.require_current("poll_cq", format_args!("completion queue {}", self.id))?;
+        self.fork_generation.require_current("poll_cq", format_args!("completion queue {}", self.id))?;
         let attached = self.attached.lock();
         for (bit, place) in attached.iter().enumerate() {
             // A poll that was in progress at the attachment may have cleared the bit without visiting the producer.
@@ -205,7 +205,7 @@ impl CqCore {
                 remedy: "create it with a channel",
             });
         }
-        self.born.require_current("req_notify_cq", format_args!("completion queue {}", self.id))?;
+        self.fork_generation.require_current("req_notify_cq", format_args!("completion queue {}", self.id))?;
         let was_expected = self.expects_event.swap(true, Ordering::AcqRel);
         if !self.readiness.arm(notify == Notify::Solicited) && was_expected {
             self.unclaimed_event.store(true, Ordering::Release);

@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 use farcall_shm::{AddressSpace, Mapping, Mutex, Segment, SharedWord};
 use farcall_verbs::Access;
 
-use crate::process::rendezvous::{Kinship, Reach, Refusal, RegionGrant, ReplyBody, RequestBody};
-use crate::process::{Answer, Interest, Peer, regions};
+use crate::process::rendezvous::{TrustLevel, Reach, Refusal, RegionGrant, ReplyBody, RequestBody};
+use crate::process::{PeerReply, ReplyInterest, Peer, regions};
 
 /// A region of the peer that is mapped into this process.
 pub(crate) struct MappedRegion {
@@ -133,35 +133,35 @@ pub(crate) struct GrantedRegions {
 
 impl GrantedRegions {
     /// Returns a region as accessed through the peer's queue pair `qpn`; requests it if it is not cached.
-    pub(crate) fn region(peer: &Peer, interest: &Interest, qpn: u32, id: RegionId) -> Answer<Region> {
+    pub(crate) fn region(peer: &Peer, interest: &ReplyInterest, qpn: u32, id: RegionId) -> PeerReply<Region> {
         if !regions::is_plausible(id.rkey) {
-            return Answer::Refused(Refusal::UnknownKey);
+            return PeerReply::Refused(Refusal::UnknownKey);
         }
-        let granted = peer.kept::<Self>();
+        let granted = peer.transport_state::<Self>();
         let known = granted.regions.lock().get(&id).cloned();
         if let Some(region) = known.filter(|region| region.is_current(peer)) {
-            return Answer::Granted(region);
+            return PeerReply::Granted(region);
         }
         let body = RequestBody::MapRegion { dst_qpn: qpn, rkey: id.rkey, receive: id.receive };
-        let accepted = match peer.ask(interest, body, &[]) {
-            Answer::Granted((ReplyBody::MapRegion(grant), fds)) => {
-                granted.accept(peer.kinship, id, &grant, fds)
+        let accepted = match peer.request(interest, body, &[]) {
+            PeerReply::Granted((ReplyBody::MapRegion(grant), fds)) => {
+                granted.accept(peer.trust_level, id, &grant, fds)
             }
-            Answer::Granted(_) => None,
-            Answer::Refused(reason) => return Answer::Refused(reason),
-            Answer::NotYet => return Answer::NotYet,
+            PeerReply::Granted(_) => None,
+            PeerReply::Refused(reason) => return PeerReply::Refused(reason),
+            PeerReply::Pending => return PeerReply::Pending,
         };
-        let Some(region) = accepted else { return Answer::Refused(Refusal::Malformed) };
+        let Some(region) = accepted else { return PeerReply::Refused(Refusal::Malformed) };
         let mut regions = granted.regions.lock();
         regions.retain(|_, region| region.is_current(peer));
         make_room(&mut regions, region.mapped_bytes());
         regions.insert(id, region.clone());
-        Answer::Granted(region)
+        PeerReply::Granted(region)
     }
 
     fn accept(
         &self,
-        kinship: Kinship,
+        trust_level: TrustLevel,
         id: RegionId,
         grant: &RegionGrant,
         mut fds: Vec<OwnedFd>,
@@ -172,7 +172,7 @@ impl GrantedRegions {
             Reach::Mapped => return map(id, grant, &fds, None).map(Arc::new).map(Region::Mapped),
             // Both sides compute the same trust level, so a correct peer sends no address space that it would not
             // receive.
-            Reach::AddressSpace | Reach::Partly if kinship != Kinship::SameUser => return None,
+            Reach::AddressSpace | Reach::Partly if trust_level != TrustLevel::SameUser => return None,
             Reach::AddressSpace | Reach::Partly => Some(self.accept_space(id, access, fds.pop())?),
             Reach::Owner => None,
         };

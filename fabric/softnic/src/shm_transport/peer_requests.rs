@@ -10,7 +10,7 @@ use super::qp::{Connected, RemoteCq};
 use crate::process::Client;
 use crate::process::regions::{Backing, Grant};
 use crate::process::rendezvous::{
-    Kinship, Reach, Refusal, RegionGrant, ReplyBody, Request, RequestBody, Violation,
+    TrustLevel, Reach, Refusal, RegionGrant, ReplyBody, Request, RequestBody, Violation,
 };
 use crate::process::shared_remap::Window;
 
@@ -26,14 +26,14 @@ impl Host {
         let answered = match request.body {
             // The process layer has already replied to it.
             RequestBody::Hello { .. } => Ok(Ok(())),
-            RequestBody::Connect { instance, src_qpn, life, dst_qpn, transport, credit } => {
+            RequestBody::Connect { instance, src_qpn, incarnation, dst_qpn, transport, credit } => {
                 let initiator = || {
                     let creditor = RemoteCq::from_fds(credit, &mut fds.into_iter());
-                    (client.life().cloned(), creditor)
+                    (client.liveness().cloned(), creditor)
                 };
                 self.qp(dst_qpn).ok_or(Refusal::UnknownQp).and_then(|qp| {
                     let transport = Connected::from_number(transport).ok_or(Refusal::Transport)?;
-                    qp.grant_inbound((instance, src_qpn, life), transport, client.id, initiator, reply)
+                    qp.grant_inbound((instance, src_qpn, incarnation), transport, client.id, initiator, reply)
                 })
             }
             RequestBody::Match { dst_qpn } => {
@@ -44,8 +44,8 @@ impl Host {
                 self.qp(dst_qpn).iter().for_each(|qp| qp.peer_became_ready());
                 Ok(Ok(()))
             }
-            RequestBody::Violated { dst_qpn, life, violation } => {
-                if let Some(qp) = self.qp(dst_qpn).filter(|qp| qp.accepts_from(client.id, life).is_ok()) {
+            RequestBody::Violated { dst_qpn, incarnation, violation } => {
+                if let Some(qp) = self.qp(dst_qpn).filter(|qp| qp.accepts_from(client.id, incarnation).is_ok()) {
                     qp.fail(Some(match violation {
                         Violation::Access => AsyncEventKind::QpAccessErr,
                         Violation::Request => AsyncEventKind::QpReqErr,
@@ -62,13 +62,13 @@ impl Host {
             RequestBody::OpenDatagrams { instance, src_qpn, dst_qpn } => {
                 self.datagrams(dst_qpn).ok_or(Refusal::UnknownQp).and_then(|qp| {
                     let sent = qp.open_inlet((instance, src_qpn), client.id, reply)?;
-                    if let Some(life) = client.life() {
-                        self.process.service.watch_sender(instance, life);
+                    if let Some(liveness) = client.liveness() {
+                        self.process.service.watch_sender(instance, liveness);
                     }
                     Ok(sent)
                 })
             }
-            RequestBody::AwaitPlace { dst_qpn, bit, taken, posted } => {
+            RequestBody::AwaitReceiverProgress { dst_qpn, bit, taken, posted } => {
                 let qp = self.datagrams(dst_qpn);
                 let waits = qp.is_some_and(|qp| qp.add_asker(client, request.id, bit, taken, posted));
                 Ok(if waits { Ok(()) } else { reply(ReplyBody::Place, &[]) })
@@ -95,7 +95,7 @@ impl Host {
         }
         let pd = if receive { qp.receives_pd() } else { qp.pd };
         let grant = self.process.regions.grant(rkey, pd, receive).ok_or(Refusal::UnknownKey)?;
-        let Handover { reach, mapped, fds } = Handover::of(self, client.kinship, &grant, receive);
+        let Handover { reach, mapped, fds } = Handover::of(self, client.trust_level, &grant, receive);
         let body = ReplyBody::MapRegion(RegionGrant {
             addr: grant.addr,
             memory_addr: grant.memory_addr,
@@ -128,7 +128,7 @@ struct Handover<'a> {
 }
 
 impl<'a> Handover<'a> {
-    fn of(host: &'a Host, kinship: Kinship, grant: &'a Grant, receive: bool) -> Self {
+    fn of(host: &'a Host, trust_level: TrustLevel, grant: &'a Grant, receive: bool) -> Self {
         let of = |reach, mapped, fds| Self { reach, mapped, fds };
         let part = |window: &Window| {
             let Window { addr, len_bytes, file_offset, .. } = *window;
@@ -141,14 +141,14 @@ impl<'a> Handover<'a> {
                 return of(Reach::Mapped, all, vec![segment.fd()]);
             }
             // Access to this process's address space exceeds what a member of the group may receive.
-            Backing::Private { .. } if kinship != Kinship::SameUser => None,
+            Backing::Private { .. } if trust_level != TrustLevel::SameUser => None,
             Backing::Private { window, .. } => window.as_ref(),
         };
         if let Some(all) = window.filter(|window| window.len_bytes == grant.len_bytes) {
             return of(Reach::Mapped, part(all), vec![all.pages.fd()]);
         }
         let writes = receive || grant.access.intersects(Access::REMOTE_WRITE);
-        let space = if kinship == Kinship::SameUser { host.address_space(writes) } else { None };
+        let space = if trust_level == TrustLevel::SameUser { host.address_space(writes) } else { None };
         match (space, window) {
             (Some(space), Some(window)) => {
                 of(Reach::Partly, part(window), vec![window.pages.fd(), space.fd()])

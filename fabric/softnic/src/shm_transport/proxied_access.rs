@@ -41,7 +41,7 @@ impl Host {
         // Revocation first changes what the checks below read, and then waits for this lock. An access that passed them
         // has therefore ended when revocation returns.
         let _turn = self.access_turn.lock();
-        let accept = qp.accepts_from(client, access.life)?;
+        let accept = qp.accepts_from(client, access.incarnation)?;
         if receive && !qp.offers_receive() {
             return Err(Refusal::Invalid);
         }

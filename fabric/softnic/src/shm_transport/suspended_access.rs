@@ -10,7 +10,7 @@ use farcall_shm::{Mutex, hazard};
 
 use super::context::Host;
 use super::qp::PastInbound;
-use crate::process::regions::Granted;
+use crate::process::regions::GrantUse;
 
 struct Stopped {
     qpn: u32,
@@ -49,7 +49,7 @@ impl StoppedAccesses {
 impl Host {
     /// Called after a region of `pd` was revoked. Waits until no peer accesses the region, at most until `deadline`;
     /// returns whether none does.
-    pub(crate) fn wait_out_of_region(&self, pd: u32, rkey: u32, granted: Granted, deadline: Instant) -> bool {
+    pub(crate) fn wait_out_of_region(&self, pd: u32, rkey: u32, granted: GrantUse, deadline: Instant) -> bool {
         // A peer reaches a region only through queue pairs of its domain, and writes only to receives of that domain.
         let concerns = |(own, receives): (u32, u32)| {
             move |hazard| {

@@ -70,8 +70,8 @@ impl Captured {
     }
 
     /// Returns whether messages to this destination are sent over RoCEv2. The port records those packets itself.
-    fn leads_away(&self, dgid: Gid, qpn: u32) -> bool {
-        matches!(self.host.process.leads_away("record a capture", dgid, qpn), Ok(true))
+    fn is_remote_path(&self, dgid: Gid, qpn: u32) -> bool {
+        matches!(self.host.process.is_remote_path("record a capture", dgid, qpn), Ok(true))
     }
 
     fn allows(&self, pd: u32, sges: &[Sge], len_bytes: u64, need: Access) -> bool {
@@ -110,7 +110,7 @@ impl CapturedQp {
             if self.inner.qp_type() == QpType::Ud {
                 let target = wr.ud();
                 let Some(path) = captured.paths.lock().get(&target.ah.addr()).copied() else { continue };
-                if captured.leads_away(path.dgid, target.remote_qpn) {
+                if captured.is_remote_path(path.dgid, target.remote_qpn) {
                     continue;
                 }
                 let dst = End { gid: path.dgid, qpn: target.remote_qpn };
@@ -157,7 +157,7 @@ impl RawQp for CapturedQp {
         match (attr.state, attr.ah) {
             (Some(QpState::Reset), _) => self.is_abroad = false,
             (Some(QpState::Rtr), Some(path)) => {
-                self.is_abroad = self.captured.leads_away(path.dgid, attr.dest_qp_num.unwrap_or_default());
+                self.is_abroad = self.captured.is_remote_path(path.dgid, attr.dest_qp_num.unwrap_or_default());
             }
             _ => {}
         }

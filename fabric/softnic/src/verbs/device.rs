@@ -22,9 +22,9 @@ use super::qp::Qp;
 use super::srq::Srq;
 use super::{PORT, require_port};
 use crate::NAME;
-use crate::process::addresses::WayChoice;
+use crate::process::addresses::TransportPolicy;
 use crate::process::regions::MAX_REGIONS;
-use crate::process::rendezvous::judge_user;
+use crate::process::rendezvous::authorize_user;
 use crate::process::{Entry, gid_entries};
 use crate::shm_transport::cq::CqCore;
 use crate::shm_transport::events::Events;
@@ -70,14 +70,14 @@ impl SoftNic {
 
     /// Returns a description of the transports to this host and to other hosts.
     pub fn ways() -> String {
-        match WayChoice::configured() {
-            Ok(WayChoice::Auto) => {
+        match TransportPolicy::configured() {
+            Ok(TransportPolicy::Auto) => {
                 "this host by shared memory (inter-process communication, not a network), other \
                                     hosts by RoCEv2 on UDP port 4791"
                     .into()
             }
-            Ok(WayChoice::Host) => "this host only, by shared memory (FARCALL_WAY=host)".into(),
-            Ok(WayChoice::Net) => "by RoCEv2 on UDP port 4791 only (FARCALL_WAY=net)".into(),
+            Ok(TransportPolicy::SharedMemory) => "this host only, by shared memory (FARCALL_WAY=host)".into(),
+            Ok(TransportPolicy::Roce) => "by RoCEv2 on UDP port 4791 only (FARCALL_WAY=net)".into(),
             Err(error) => error.to_string(),
         }
     }
@@ -234,17 +234,17 @@ impl Context for SoftContext {
     }
 
     fn check_user(&self, user: u32) -> Result<()> {
-        judge_user(user)
+        authorize_user(user)
     }
 
     fn check_owner(&self, gid: Gid, qp_num: u32) -> Result<()> {
         const OP: &str = "check the owner of a queue pair";
         self.host.process.require_here(OP)?;
         // Processes of other hosts cannot be checked.
-        if self.host.process.leads_away(OP, gid, qp_num)? {
+        if self.host.process.is_remote_path(OP, gid, qp_num)? {
             Ok(())
         } else {
-            self.host.process.judge_owner(qp_num)
+            self.host.process.authorize_qp_owner(qp_num)
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use farcall_shm::fence;
 use farcall_verbs::{Access, Error, MrAttr, MrMemory, RawMr, Result, Revoked};
 
-use crate::process::regions::{Backing, Extent, Granted};
+use crate::process::regions::{Backing, RegionSpan, GrantUse};
 use crate::process::shared_remap::{self, Window};
 use crate::process::{Process, REMOTE_ACCESS, protection};
 use crate::shm_transport::Host;
@@ -61,7 +61,7 @@ impl Mr {
         let backing = Backing::Private { addr: addr as u64, window };
         let registered = Self::insert(host, backing.clone(), memory, pd, access);
         if registered.is_err() {
-            backing.give_back(&host.process);
+            backing.restore_private(&host.process);
         }
         registered
     }
@@ -96,21 +96,21 @@ impl Mr {
         let window = match before {
             Some(moved) if is_same_place => Some(moved.clone()),
             _ => {
-                self.backing.give_back(&host.process);
-                host.process.regions.vacate(self.attr.lkey);
+                self.backing.restore_private(&host.process);
+                host.process.regions.drop_backing(self.attr.lkey);
                 // SAFETY: the contract of this function is that of `window`.
                 unsafe { window(&host.process, (addr, len_bytes), access, moved_bytes_max) }
             }
         };
         let backing = Backing::Private { addr: addr as u64, window };
-        let extent = Extent { len_bytes, remote_addr: memory.remote_addr };
-        host.process.regions.renew(self.attr.lkey, backing.clone(), extent, pd, access);
+        let span = RegionSpan { len_bytes, remote_addr: memory.remote_addr };
+        host.process.regions.renew(self.attr.lkey, backing.clone(), span, pd, access);
         Ok(Self::new(host, backing, memory, self.attr.lkey, pd, access))
     }
 
     fn insert(host: &Arc<Host>, backing: Backing, memory: MrMemory, pd: u32, access: Access) -> Result<Self> {
-        let extent = Extent { len_bytes: memory.len_bytes, remote_addr: memory.remote_addr };
-        let key = host.process.regions.insert(backing.clone(), extent, pd, access)?;
+        let span = RegionSpan { len_bytes: memory.len_bytes, remote_addr: memory.remote_addr };
+        let key = host.process.regions.insert(backing.clone(), span, pd, access)?;
         Ok(Self::new(host, backing, memory, key, pd, access))
     }
 
@@ -132,7 +132,7 @@ impl Mr {
         }
         let clear = self.withdraw();
         self.settle_abroad();
-        self.backing.give_back(&self.host.process);
+        self.backing.restore_private(&self.host.process);
         self.host.process.regions.release(self.attr.lkey);
         if !clear {
             // A stopped peer may resume in its own mapping of the sealed memory, which is therefore never reused.
@@ -160,7 +160,7 @@ impl Mr {
 
     /// Waits until no peer accesses the revoked region. The wait for the program's own memory is unbounded, because
     /// that memory cannot be set aside. Returns whether no peer accesses it.
-    fn wait_for_peers(&self, granted: Granted) -> bool {
+    fn wait_for_peers(&self, granted: GrantUse) -> bool {
         fence::heavy();
         // Waits for an access that the service thread executes for a peer.
         self.host.access_turn.wait();

@@ -11,7 +11,7 @@ use rustix::io::{self, Errno};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process;
 
-use super::super::addresses::{WayChoice, device_addresses};
+use super::super::addresses::{TransportPolicy, device_addresses};
 use super::super::local_gids::SPACE;
 use super::directory::{admit_group, rendezvous_directory};
 
@@ -143,7 +143,7 @@ pub(crate) fn claim_block() -> Result<Block> {
             Err(Errno::ADDRINUSE | Errno::EXIST | Errno::PERM | Errno::ACCESS | Errno::ISDIR) => continue,
             Err(e) => return Err(Error::os(OP, format!("bind a socket in {}", directory.display()), e)),
         }
-        tell_addresses(&lock);
+        publish_addresses(&lock);
         net::listen(&listener, BACKLOG).map_err(|e| Error::os(OP, "listen on the rendezvous socket", e))?;
         (1..SWEPT).for_each(|further| remove_dead(&directory, nth(i + further)));
         return Ok(Block {
@@ -197,8 +197,8 @@ fn rename_unless_taken(from: &Path, to: &Path) -> rustix::io::Result<()> {
 
 /// Writes the addresses of this process's network into the lock file. A process in another network namespace that
 /// shares the directory finds that they lead to this host.
-fn tell_addresses(lock: &OwnedFd) {
-    let addresses = WayChoice::configured().map(|way| device_addresses(way, &[])).unwrap_or_default();
+fn publish_addresses(lock: &OwnedFd) {
+    let addresses = TransportPolicy::configured().map(|policy| device_addresses(policy, &[])).unwrap_or_default();
     let bytes: Vec<u8> = addresses.iter().flat_map(|entry| entry.gid.0).collect();
     // Without them, only processes that share the network reach this one.
     let _ = fs::ftruncate(lock, 0);
@@ -206,7 +206,7 @@ fn tell_addresses(lock: &OwnedFd) {
 }
 
 /// Returns whether the owner of a lock exists and has published an address.
-fn tells(lock_path: &Path, address: Gid) -> bool {
+fn lists_address(lock_path: &Path, address: Gid) -> bool {
     let Ok(lock) = open_lock(lock_path, OFlags::empty()) else { return false };
     let is_alive = fs::flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK);
     let mut bytes = [0; 256];
@@ -216,18 +216,18 @@ fn tells(lock_path: &Path, address: Gid) -> bool {
 
 /// Returns whether the process that owns a queue pair number is reachable through this directory and has this address.
 /// `is_here` states that the address is one of this host.
-pub(crate) fn is_met_here(qpn: u32, address: Gid, is_here: bool) -> bool {
+pub(crate) fn is_reachable_by_shm(qpn: u32, address: Gid, is_here: bool) -> bool {
     let Ok(directory) = rendezvous_directory() else { return false };
     let block = block_of(qpn);
     if is_here {
         path_in(&directory, block).exists()
     } else {
-        tells(&lock_path_in(&directory, block), address)
+        lists_address(&lock_path_in(&directory, block), address)
     }
 }
 
 /// Returns whether a process that is reachable through this directory has this address.
-pub(crate) fn is_told_here(address: Gid) -> bool {
+pub(crate) fn is_published_address(address: Gid) -> bool {
     let Ok(entries) = rendezvous_directory().and_then(|directory| {
         std::fs::read_dir(&directory)
             .map_err(|_| Error::invalid("find peers", directory.display().to_string()))
@@ -235,7 +235,7 @@ pub(crate) fn is_told_here(address: Gid) -> bool {
         return false;
     };
     let paths = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
-    paths.filter(|path| path.extension().is_some_and(|end| end == "lock")).any(|path| tells(&path, address))
+    paths.filter(|path| path.extension().is_some_and(|end| end == "lock")).any(|path| lists_address(&path, address))
 }
 
 /// Locks a path and removes the files of an exited owner; `None` if another process owns the path.

@@ -23,7 +23,7 @@ const OVERFLOW_ID: u32 = 65_534;
 
 /// Trust level of an authorized process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kinship {
+pub(crate) enum TrustLevel {
     SameUser,
     SameGroup,
 }
@@ -91,12 +91,12 @@ fn groups_of(socket: BorrowedFd<'_>) -> Vec<u32> {
 ///
 /// # Errors
 /// Returns an error that names the other user and the remedy.
-pub(crate) fn judge(socket: BorrowedFd<'_>, peer: &str) -> Result<Kinship> {
+pub(crate) fn authorize_peer(socket: BorrowedFd<'_>, peer: &str) -> Result<TrustLevel> {
     const OP: &str = "check a peer's credentials";
     let theirs = credentials(socket)?;
     let ours = process::geteuid().as_raw();
     if is_same(theirs.uid, ours, "/proc/self/uid_map") {
-        return Ok(Kinship::SameUser);
+        return Ok(TrustLevel::SameUser);
     }
     let refuse = |why: String| {
         let unmapped =
@@ -109,7 +109,7 @@ pub(crate) fn judge(socket: BorrowedFd<'_>, peer: &str) -> Result<Kinship> {
     };
     let is_member = |gid: u32| is_same(gid, group, "/proc/self/gid_map");
     if is_member(theirs.gid) || groups_of(socket).into_iter().any(is_member) {
-        return Ok(Kinship::SameGroup);
+        return Ok(TrustLevel::SameGroup);
     }
     refuse(format!("it is no member of the group {group} that FARCALL_GROUP names"))
 }
@@ -119,7 +119,7 @@ pub(crate) fn judge(socket: BorrowedFd<'_>, peer: &str) -> Result<Kinship> {
 ///
 /// # Errors
 /// Returns an error that names the user and the remedy.
-pub(crate) fn judge_user(user: u32) -> Result<()> {
+pub(crate) fn authorize_user(user: u32) -> Result<()> {
     let ours = process::geteuid().as_raw();
     if is_same(user, ours, "/proc/self/uid_map") || configured_group()?.is_some() {
         return Ok(());
@@ -139,7 +139,7 @@ pub(crate) fn is_own_user(user: u32) -> bool {
 /// # Errors
 /// Returns an error that names the other user and the remedy.
 pub fn check_peer(socket: BorrowedFd<'_>, peer: &str) -> Result<()> {
-    judge(socket, peer).map(drop)
+    authorize_peer(socket, peer).map(drop)
 }
 
 #[cfg(test)]
@@ -171,8 +171,8 @@ mod tests {
     fn we_are_our_own_user() {
         let (here, _there) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        assert_eq!(judge(here.as_fd(), "ourselves").unwrap(), Kinship::SameUser);
+        assert_eq!(authorize_peer(here.as_fd(), "ourselves").unwrap(), TrustLevel::SameUser);
         let ours = process::geteuid().as_raw();
-        assert!(judge_user(ours).is_ok() && judge_user(ours + 1).is_err());
+        assert!(authorize_user(ours).is_ok() && authorize_user(ours + 1).is_err());
     }
 }

@@ -15,14 +15,14 @@ mod socket;
 pub(crate) use address::block_of;
 pub(crate) use address::gid;
 pub use address::rendezvous_path;
-pub(super) use address::{BLOCK_QPS, Block, claim_block, is_met_here, is_told_here, socket_address};
-pub(crate) use authorization::{Kinship, is_own_user, judge, judge_user};
+pub(super) use address::{BLOCK_QPS, Block, claim_block, is_reachable_by_shm, is_published_address, socket_address};
+pub(crate) use authorization::{TrustLevel, is_own_user, authorize_peer, authorize_user};
 pub use authorization::{check_peer, configured_group};
 pub use directory::{admit_group, rendezvous_directory, socket_directory};
 pub use protocol::fuzz_frame;
 pub(crate) use protocol::{
-    Access, CqPlace, Operation, Reach, Refusal, RegionGrant, Reply, ReplyBody, Request, RequestBody,
+    Access, CqLocation, Operation, Reach, Refusal, RegionGrant, Reply, ReplyBody, Request, RequestBody,
     Violation,
 };
 pub(crate) use socket::{MAX_FDS, recv_frame, send_frame, wait_for_frame};
-pub(super) use socket::{has_died, peer_pidfd, takes_frames};
+pub(super) use socket::{has_exited, peer_pidfd, takes_frames};

@@ -23,10 +23,10 @@ pub(crate) struct Request {
 pub(crate) enum RequestBody {
     /// Requests the identity of the process. `asymmetric`: the requester relies on membarrier.
     Hello { asymmetric: bool },
-    /// Requests access to `dst_qpn` for the requester's `src_qpn` in the process `instance`. `life` is the incarnation
-    /// of `src_qpn`, the number of its resets; `transport` is a `Connected`. Descriptors: the completion queue at which
+    /// Requests access to `dst_qpn` for the requester's `src_qpn` in the process `instance`. `incarnation`
+    /// is the number of resets of `src_qpn`; `transport` is a `Connected`. Descriptors: the completion queue at which
     /// the requester waits for credit, then its event descriptor if there is one.
-    Connect { instance: u64, src_qpn: u32, life: u32, dst_qpn: u32, transport: u32, credit: CqPlace },
+    Connect { instance: u64, src_qpn: u32, incarnation: u32, dst_qpn: u32, transport: u32, credit: CqLocation },
     /// Requests the region `rkey` as accessed through `dst_qpn`. `receive`: for writing messages to posted receives,
     /// and not for one-sided access.
     MapRegion { dst_qpn: u32, rkey: u32, receive: bool },
@@ -39,19 +39,19 @@ pub(crate) enum RequestBody {
     /// Requests that messages sent to `dst_qpn` are matched with its shared receives, because its application thread
     /// appears to do other work. If the queue pair has receives of its own: announces the first message. No reply.
     Match { dst_qpn: u32 },
-    /// Reports that the requester's queue pair, in incarnation `life`, has violated the rules of `dst_qpn`. No reply.
-    Violated { dst_qpn: u32, life: u32, violation: Violation },
+    /// Reports that the requester's queue pair, in this incarnation, has violated the rules of `dst_qpn`. No reply.
+    Violated { dst_qpn: u32, incarnation: u32, violation: Violation },
     /// Announces that the peer of `dst_qpn` is ready to receive now. No reply.
     Ready { dst_qpn: u32 },
     /// Requests a reply when more than `taken` datagrams were consumed from the ring announced at `bit`, or more than
     /// `posted` receives were posted to `dst_qpn`. If `posted` is `None`, receives are irrelevant.
-    AwaitPlace { dst_qpn: u32, bit: u32, taken: u64, posted: Option<u64> },
+    AwaitReceiverProgress { dst_qpn: u32, bit: u32, taken: u64, posted: Option<u64> },
 }
 
 /// Location at which a completion queue is notified: offset of its words in the attached memfd, the bit, and whether an
 /// event descriptor follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct CqPlace {
+pub(crate) struct CqLocation {
     pub(crate) offset: u32,
     pub(crate) bit: u32,
     pub(crate) event: bool,
@@ -72,7 +72,7 @@ pub(crate) struct Access {
     pub(crate) dst_qpn: u32,
     /// Incarnation of the requester's queue pair, as in [`RequestBody::Connect`]. Requests of an earlier one are not
     /// executed.
-    pub(crate) life: u32,
+    pub(crate) incarnation: u32,
     /// Distinguishes it from other accesses of the requester.
     pub(crate) number: u32,
     pub(crate) rkey: u32,
@@ -116,7 +116,7 @@ pub(crate) enum ReplyBody {
     Connect {
         pd: u32,
         ring: (u64, u64),
-        recv: CqPlace,
+        recv: CqLocation,
     },
     MapRegion(RegionGrant),
     /// The access was executed. `value`: the previous value, for an atomic.
@@ -125,9 +125,9 @@ pub(crate) enum ReplyBody {
     },
     /// Descriptors: ring, board, receive completion queue, then its event descriptor if the flag is set.
     OpenDatagrams {
-        recv: CqPlace,
+        recv: CqLocation,
     },
-    /// The condition of [`RequestBody::AwaitPlace`] holds, or can never hold.
+    /// The condition of [`RequestBody::AwaitReceiverProgress`] holds, or can never hold.
     Place,
 }
 
@@ -267,21 +267,21 @@ mod tests {
     fn requests() -> Vec<RequestBody> {
         let (word, long) = (u32::MAX, u64::MAX);
         let operation = Operation::CompareSwap { compare: long, swap: long };
-        let (dst_qpn, src_qpn, life, number, rkey) = (word, word, word, word, word);
+        let (dst_qpn, src_qpn, incarnation, number, rkey) = (word, word, word, word, word);
         vec![
             RequestBody::Hello { asymmetric: true },
             RequestBody::Connect {
                 instance: long,
                 src_qpn,
-                life,
+                incarnation,
                 dst_qpn,
                 transport: 1,
-                credit: CqPlace { offset: word, bit: word, event: true },
+                credit: CqLocation { offset: word, bit: word, event: true },
             },
             RequestBody::MapRegion { dst_qpn: 7, rkey: 9, receive: true },
             RequestBody::Access(Access {
                 dst_qpn,
-                life,
+                incarnation,
                 number,
                 rkey,
                 addr: long,
@@ -290,9 +290,9 @@ mod tests {
             }),
             RequestBody::OpenDatagrams { instance: 1, src_qpn: 2, dst_qpn: 3 },
             RequestBody::Match { dst_qpn: 8 },
-            RequestBody::Violated { dst_qpn: 8, life: 9, violation: Violation::Request },
+            RequestBody::Violated { dst_qpn: 8, incarnation: 9, violation: Violation::Request },
             RequestBody::Ready { dst_qpn: 8 },
-            RequestBody::AwaitPlace { dst_qpn, bit: word, taken: long, posted: Some(long) },
+            RequestBody::AwaitReceiverProgress { dst_qpn, bit: word, taken: long, posted: Some(long) },
         ]
     }
 
@@ -304,7 +304,7 @@ mod tests {
             ReplyBody::Connect {
                 pd: u32::MAX,
                 ring: (long, long),
-                recv: CqPlace { offset: u32::MAX, bit: u32::MAX, event: true },
+                recv: CqLocation { offset: u32::MAX, bit: u32::MAX, event: true },
             },
             ReplyBody::MapRegion(RegionGrant {
                 addr: long,
@@ -318,7 +318,7 @@ mod tests {
                 reach: Reach::Partly,
             }),
             ReplyBody::Access { value: long },
-            ReplyBody::OpenDatagrams { recv: CqPlace { offset: 0, bit: 6, event: true } },
+            ReplyBody::OpenDatagrams { recv: CqLocation { offset: 0, bit: 6, event: true } },
             ReplyBody::Place,
         ]
     }

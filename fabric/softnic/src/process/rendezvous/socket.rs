@@ -120,6 +120,6 @@ pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
 }
 
 /// Returns whether a pidfd indicates that its process has exited.
-pub(crate) fn has_died(pidfd: &OwnedFd) -> bool {
+pub(crate) fn has_exited(pidfd: &OwnedFd) -> bool {
     is_ready(pidfd.as_fd(), PollFlags::IN)
 }

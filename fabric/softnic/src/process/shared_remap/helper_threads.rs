@@ -12,12 +12,12 @@ use farcall_shm::Mutex;
 const MAX_KNOWN: usize = 4;
 
 /// Thread ids. In static memory, which no program registers, because threads that wait for the lock write to it.
-static AT_WORK: Mutex<Numbers> = Mutex::new(Numbers([0; MAX_KNOWN]));
+static AT_WORK: Mutex<ThreadIds> = Mutex::new(ThreadIds([0; MAX_KNOWN]));
 
 /// Thread ids; zero in free entries.
-struct Numbers([u32; MAX_KNOWN]);
+struct ThreadIds([u32; MAX_KNOWN]);
 
-impl Numbers {
+impl ThreadIds {
     fn add(&mut self, number: u32) {
         if !self.0.contains(&number)
             && let Some(free) = self.0.iter_mut().find(|known| **known == 0)
@@ -37,13 +37,13 @@ impl Numbers {
 pub fn helper_turn(run: impl FnOnce()) {
     // A forked child must find the lock free and the parent's threads removed.
     super::super::fork::install();
-    let mut numbers = AT_WORK.lock();
-    numbers.add(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+    let mut threads = AT_WORK.lock();
+    threads.add(rustix::thread::gettid().as_raw_nonzero().get() as u32);
     run();
 }
 
 /// Keeps all helper threads from starting an iteration until it is dropped.
-pub(crate) struct Paused(MutexGuard<'static, Numbers>);
+pub(crate) struct Paused(MutexGuard<'static, ThreadIds>);
 
 /// Waits until every helper thread has ended its iteration, and keeps them from starting another.
 pub(crate) fn pause() -> Paused {
@@ -68,10 +68,10 @@ mod tests {
 
     #[test]
     fn a_thread_is_known_once_and_only_so_many_are() {
-        let mut numbers = Numbers([0; MAX_KNOWN]);
+        let mut threads = ThreadIds([0; MAX_KNOWN]);
         for number in [7, 7, 8, 9, 10, 11] {
-            numbers.add(number);
+            threads.add(number);
         }
-        assert_eq!(numbers.0, [7, 8, 9, 10]);
+        assert_eq!(threads.0, [7, 8, 9, 10]);
     }
 }

@@ -13,7 +13,7 @@
 //! - Pages move only while no other thread of the program exists ([`quiesce`]; Farcall's own threads pause,
 //!   [`helper_threads`]), and while the kernel holds no references to pages of the process.
 //! - Only private anonymous memory moves, neither stacks nor files, and none that another region for peers covers.
-//! - Deregistration restores private memory ([`pages::SharedPages::give_back`]).
+//! - Deregistration restores private memory ([`pages::SharedPages::restore_private`]).
 //! - A forked child receives a copy as of the fork ([`fork`]).
 //! - The amount moved is bounded, both at a time and over the lifetime of the process, because moving and forking copy
 //!   it.
@@ -37,14 +37,14 @@ pub(crate) use pages::SharedPages;
 use crate::process::Process;
 use crate::process::maps::{Mapped, Maps, Source};
 use farcall_shm::Mutex;
-use quiesce::SoleThread;
+use quiesce::QuiescedProcess;
 
 /// Maximum number of moved ranges. Each creates mappings, of which a process has some ten thousand.
-const MAX_MOVED: usize = 1024;
+const MAX_REMAPPED: usize = 1024;
 
 /// Maximum number of moves in the lifetime of a process. A program that registers memory for every message would only
 /// lose time.
-const MAX_MOVES: u32 = 10_000;
+const MAX_REMAPS: u32 = 10_000;
 
 /// Maximum number of moved bytes in the lifetime of a process, as a multiple of its limit at a time.
 const FILLS: u64 = 4;
@@ -58,7 +58,7 @@ pub(crate) struct Window {
     pub(crate) file_offset: u64,
 }
 
-struct Moved {
+struct RemappedRange {
     pages: Arc<SharedPages>,
     /// Number of regions with a window of these pages.
     regions: u32,
@@ -66,7 +66,7 @@ struct Moved {
 
 /// Ranges that are moved and not restored.
 struct Table {
-    moved: Vec<Moved>,
+    moved: Vec<RemappedRange>,
     /// Number of ranges that were restored in a way that leaves mappings of their own.
     scattered: usize,
     moves: u32,
@@ -148,8 +148,8 @@ impl Table {
         let now: u64 = self.moved.iter().map(|moved| moved.pages.len_bytes()).sum();
         now.saturating_add(len_bytes) <= limit_bytes
             && self.moved_bytes.saturating_add(len_bytes) <= limit_bytes.saturating_mul(FILLS)
-            && self.moves < MAX_MOVES
-            && self.moved.len() + self.scattered < MAX_MOVED
+            && self.moves < MAX_REMAPS
+            && self.moved.len() + self.scattered < MAX_REMAPPED
     }
 }
 
@@ -157,14 +157,14 @@ impl Table {
 /// pages if permitted, up to a total of `limit_bytes` moved bytes.
 ///
 /// # Safety
-/// The region must be memory of the program that stays mapped until [`give_back`], and to which no references exist.
+/// The region must be memory of the program that stays mapped until [`restore_private`], and to which no references exist.
 pub(crate) unsafe fn share(process: &Process, addr: u64, len_bytes: u64, limit_bytes: u64) -> Option<Window> {
     let (from, to) = whole_pages(addr, len_bytes).filter(|_| limit_bytes > 0)?;
     let mut table = TABLE.lock();
     if let Some(window) = table.find(&mapped_in(from, to).ok()?) {
         return Some(window);
     }
-    let sole = SoleThread::hold(process)?;
+    let sole = QuiescedProcess::hold(process)?;
     if !sole.is_dumpable() || quiesce::kernel_holds_pages() {
         return None;
     }
@@ -180,13 +180,13 @@ pub(crate) unsafe fn share(process: &Process, addr: u64, len_bytes: u64, limit_b
     let pages = Arc::new(unsafe { SharedPages::take(from, len_bytes) }?);
     table.moves += 1;
     table.moved_bytes += len_bytes;
-    table.moved.push(Moved { pages: pages.clone(), regions: 1 });
+    table.moved.push(RemappedRange { pages: pages.clone(), regions: 1 });
     Some(Window { pages, addr: from, len_bytes, file_offset: 0 })
 }
 
 /// Ends a region's use of a window. If no other region uses it, the pages become private memory again. Call it when no
 /// peer accesses the region any more, and before the program may reuse the memory.
-pub(crate) fn give_back(process: &Process, window: &Window) {
+pub(crate) fn restore_private(process: &Process, window: &Window) {
     // Held to the end, so that no fork occurs in between.
     let mut table = TABLE.lock();
     let Some(at) = table.moved.iter().position(|moved| Arc::ptr_eq(&moved.pages, &window.pages)) else {
@@ -198,7 +198,7 @@ pub(crate) fn give_back(process: &Process, window: &Window) {
     if !is_last || quiesce::kernel_holds_pages() {
         return;
     }
-    let sole = SoleThread::hold(process);
+    let sole = QuiescedProcess::hold(process);
     let Ok(mapped) = mapped_in(0, u64::MAX) else { return };
     let (mut is_all, mut is_scattered) = (true, false);
     // A peer in the same process has mappings of these pages, too.
@@ -217,10 +217,10 @@ pub(crate) fn give_back(process: &Process, window: &Window) {
         // region, which the program keeps mapped.
         let done = unsafe {
             if sole.is_some() {
-                window.pages.give_back(&own)
+                window.pages.restore_private(&own)
             } else {
                 is_scattered = true;
-                window.pages.give_back_among_others(&own)
+                window.pages.restore_private_among_others(&own)
             }
         };
         is_all &= done;
@@ -277,9 +277,9 @@ mod tests {
         let table =
             |moves, moved_bytes, scattered| Table { moved: Vec::new(), scattered, moves, moved_bytes };
         assert!(table(0, 0, 0).has_room(100, 100) && !table(0, 0, 0).has_room(101, 100));
-        assert!(table(MAX_MOVES - 1, 300, MAX_MOVED - 1).has_room(100, 100));
-        assert!(!table(MAX_MOVES, 0, 0).has_room(1, 100), "too often");
+        assert!(table(MAX_REMAPS - 1, 300, MAX_REMAPPED - 1).has_room(100, 100));
+        assert!(!table(MAX_REMAPS, 0, 0).has_room(1, 100), "too often");
         assert!(!table(0, 301, 0).has_room(100, 100), "too much over its life");
-        assert!(!table(0, 0, MAX_MOVED).has_room(1, 100), "too many mappings");
+        assert!(!table(0, 0, MAX_REMAPPED).has_room(1, 100), "too many mappings");
     }
 }

@@ -127,7 +127,7 @@ impl SharedPages {
     ///
     /// # Safety
     /// `part` must describe an existing mapping, and no other thread or process may access it during the call.
-    pub(crate) unsafe fn give_back(&self, part: &Mapped) -> bool {
+    pub(crate) unsafe fn restore_private(&self, part: &Mapped) -> bool {
         let Source::File { offset, .. } = part.source else { return false };
         let (place, len) = (pointer(part.start), part.len_bytes() as usize);
         let prot = libc::PROT_READ | libc::PROT_WRITE;
@@ -151,13 +151,13 @@ impl SharedPages {
         true
     }
 
-    /// Like [`SharedPages::give_back`], while other threads access the memory. It becomes a private mapping of the
+    /// Like [`SharedPages::restore_private`], while other threads access the memory. It becomes a private mapping of the
     /// file, in one step for all threads; then the kernel copies every page, as if each were written to. No write at
     /// any time is lost. Returns `false` if part of it remains in the file.
     ///
     /// # Safety
     /// `part` must describe an existing mapping, which must remain during the call.
-    pub(crate) unsafe fn give_back_among_others(&self, part: &Mapped) -> bool {
+    pub(crate) unsafe fn restore_private_among_others(&self, part: &Mapped) -> bool {
         let (place, len) = (pointer(part.start), part.len_bytes() as usize);
         // SAFETY: by the contract of this function `part` is mapped. The kernel copies its pages and changes no byte.
         unsafe { self.make_private(part) && libc::madvise(place, len, libc::MADV_POPULATE_WRITE) == 0 }
@@ -230,7 +230,7 @@ mod tests {
                 rustix::io::pread(&moved.fd, &mut seen, page).unwrap();
                 assert_eq!(u64::from_ne_bytes(seen), 8, "what is written there is in the file");
                 let is_back =
-                    if among_others { moved.give_back_among_others(&part) } else { moved.give_back(&part) };
+                    if among_others { moved.restore_private_among_others(&part) } else { moved.restore_private(&part) };
                 assert!(is_back);
                 moved.empty();
                 assert!(!moved.is_at(&mapped_at(base + page)) && !mapped_at(base + page).shared);
@@ -255,7 +255,7 @@ mod tests {
         unsafe {
             let moved = SharedPages::take(base, page as u64).unwrap();
             libc::mprotect(pointer(base), page, libc::PROT_READ);
-            assert!(moved.give_back(&mapped_at(base)));
+            assert!(moved.restore_private(&mapped_at(base)));
             let part = mapped_at(base);
             assert!(part.readable && !part.writable && !part.shared);
             libc::munmap(pointer(base), page);

@@ -8,13 +8,13 @@ use crate::process::Process;
 
 /// While it exists, no thread of this process runs except the calling one. Farcall's threads are paused, and signals
 /// are blocked.
-pub(super) struct SoleThread<'a> {
+pub(super) struct QuiescedProcess<'a> {
     _service: MutexGuard<'a, ()>,
     _helpers: Paused,
     signals: libc::sigset_t,
 }
 
-impl<'a> SoleThread<'a> {
+impl<'a> QuiescedProcess<'a> {
     /// Pauses the process. Returns `None` if the program has other threads, or if that cannot be determined. New
     /// threads can only be started by the calling thread.
     pub(super) fn hold(process: &'a Process) -> Option<Self> {
@@ -43,7 +43,7 @@ impl<'a> SoleThread<'a> {
     }
 }
 
-impl Drop for SoleThread<'_> {
+impl Drop for QuiescedProcess<'_> {
     fn drop(&mut self) {
         // SAFETY: `signals` is the mask that `hold` saved for this thread.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.signals, std::ptr::null_mut()) };

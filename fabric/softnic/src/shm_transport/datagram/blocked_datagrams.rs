@@ -14,7 +14,7 @@ use farcall_verbs::Sge;
 
 use super::counters::{Counters, SendOutcome};
 use super::{Message, Outlet, Route};
-use crate::process::{Interest, Meeting};
+use crate::process::{ReplyInterest, PeerHandshake};
 use crate::shm_transport::qp::{TARGET_WAIT_MIN, gather_to_vec};
 
 /// Maximum number of datagrams whose request has completed although there is no ring yet: enough for a first message or
@@ -180,9 +180,9 @@ impl<'a> Tally<'a> {
 
 pub(crate) struct Pending {
     pub(crate) dst_qpn: u32,
-    pub(crate) interest: Interest,
+    pub(crate) interest: ReplyInterest,
     /// Handshake with the destination's process; `None` when it has completed.
-    pub(super) meeting: Mutex<Option<Arc<Meeting>>>,
+    pub(super) handshake: Mutex<Option<Arc<PeerHandshake>>>,
     state: Mutex<State>,
 }
 
@@ -190,7 +190,7 @@ impl Pending {
     fn with(dst_qpn: u32, way: Way) -> Self {
         let queue = VecDeque::new();
         let state = State { way, queue, first: 0, released: 0, judged: None, waited: WaitTime::default() };
-        Self { dst_qpn, interest: Interest::default(), meeting: Mutex::default(), state: Mutex::new(state) }
+        Self { dst_qpn, interest: ReplyInterest::default(), handshake: Mutex::default(), state: Mutex::new(state) }
     }
 
     /// Creates the state of a destination from which a ring must be requested.

@@ -11,7 +11,7 @@ use farcall_stats::Block;
 use farcall_verbs::{Access, AsyncEvent, AsyncEventKind, QpCap, QpState, QpType, Result, Sge, Wc};
 
 use super::{Askers, Board, Counters, Inlets, Pending, Receiver, Receives, UnendedSends};
-use crate::process::Retry;
+use crate::process::ServiceWork;
 use crate::shm_transport::cq::Source;
 use crate::shm_transport::events::Events;
 use crate::shm_transport::flight::{Event, FLIGHT_RECORDS};
@@ -92,7 +92,7 @@ impl Source for Own {
     }
 }
 
-impl Retry for DatagramCore {
+impl ServiceWork for DatagramCore {
     fn is_listed(&self) -> &AtomicBool {
         &self.is_listed
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::blocked_datagrams::Tally;
 use super::{DatagramCore, Outlet, Pending};
-use crate::process::Answer;
+use crate::process::PeerReply;
 use crate::process::rendezvous::{ReplyBody, RequestBody};
 use crate::shm_transport::flight::Event;
 
@@ -43,9 +43,9 @@ impl DatagramCore {
         self.stats.record(Event::Asked as u64, pending.dst_qpn.into());
         self.sought.lock().push(pending);
         if was_lost {
-            self.host.process.service.retry(self, &self.this);
+            self.host.process.service.schedule(self, &self.this);
         } else {
-            self.host.process.service.retry_now(self, &self.this);
+            self.host.process.service.schedule_now(self, &self.this);
         }
     }
 
@@ -53,14 +53,14 @@ impl DatagramCore {
     /// `Some(None)` if there is no ring.
     fn seek(&self, pending: &Pending) -> Option<Option<Outlet>> {
         let dst_qpn = pending.dst_qpn;
-        let peer = match self.host.process.peer_of(dst_qpn, &mut pending.meeting.lock()) {
+        let peer = match self.host.process.peer_of(dst_qpn, &mut pending.handshake.lock()) {
             Ok(peer) => peer?,
             Err(_) => return Some(None),
         };
         let (instance, src_qpn) = (self.host.process.instance, self.qpn);
         let request = RequestBody::OpenDatagrams { instance, src_qpn, dst_qpn };
-        match peer.ask(&pending.interest, request, &[]) {
-            Answer::Granted((ReplyBody::OpenDatagrams { recv }, fds)) => {
+        match peer.request(&pending.interest, request, &[]) {
+            PeerReply::Granted((ReplyBody::OpenDatagrams { recv }, fds)) => {
                 let outlet = Outlet::from_grant(peer, dst_qpn, recv, fds);
                 if outlet.is_none() {
                     tracing::warn!(
@@ -71,7 +71,7 @@ impl DatagramCore {
                 }
                 Some(outlet)
             }
-            Answer::NotYet if !peer.life.has_ended() => None,
+            PeerReply::Pending if !peer.liveness.has_exited() => None,
             _ => Some(None),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::blocked_datagrams::Enqueued;
 use super::core::DatagramCore;
 use super::{Message, Outlet, Pending, SendOutcome};
-use crate::process::ByNumber;
+use crate::process::QpnMap;
 
 /// Maximum number of destinations; beyond it the least recently used is removed.
 const MAX_ROUTES: usize = 1024;
@@ -22,7 +22,7 @@ struct Route {
 
 #[derive(Default)]
 pub(crate) struct Routes {
-    routes: ByNumber<Route>,
+    routes: QpnMap<Route>,
     ticks: u64,
     /// Destination to which datagrams were published that are not announced yet.
     unannounced: Option<u32>,

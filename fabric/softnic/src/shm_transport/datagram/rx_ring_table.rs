@@ -162,7 +162,7 @@ impl DatagramCore {
     }
 
     /// Called when a process has exited: its rings are revoked once they are empty.
-    pub(crate) fn process_ended(&self, instance: u64) {
+    pub(crate) fn on_process_exit(&self, instance: u64) {
         self.end_inlets(&mut self.inlets.lock(), |sender| sender.0 == instance);
     }
 

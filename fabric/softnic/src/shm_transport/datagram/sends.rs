@@ -9,7 +9,7 @@ use farcall_verbs::{AsyncEventKind, SendFlags, Wc, WcOpcode, WcStatus};
 
 use super::outstanding_sends::{LockedSends, is_signalled};
 use super::{DatagramCore, Pending, UnendedSend};
-use crate::process::{Retry, is_service_thread};
+use crate::process::{ServiceWork, is_service_thread};
 use crate::shm_transport::CqSlot;
 use crate::shm_transport::flight::Event;
 
@@ -58,7 +58,7 @@ impl DatagramCore {
         let completion = Wc::ended(wr_id, self.qpn, WcOpcode::SEND, WcStatus::SUCCESS);
         let is_told = is_signalled(self.signal_all, flags);
         self.unended.lock().push(UnendedSend { completion, is_told, wait: Some(wait) });
-        self.host.process.service.retry(self, &self.this);
+        self.host.process.service.schedule(self, &self.this);
         if self.send_slot.cq.readiness().keep(self.send_slot.bit) {
             self.continue_sends();
         }

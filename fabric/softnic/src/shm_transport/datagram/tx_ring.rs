@@ -11,8 +11,8 @@ use farcall_verbs::Sge;
 use super::blocked_datagrams::{HELD_FOR_ONE, HOLD_MAX, RECEIVE_WAIT_MAX, ROOM_WAIT_MAX};
 use super::route::WITH_ROUTE;
 use super::{BoardView, MAX_DATAGRAM_BYTES, Route, SendOutcome};
-use crate::process::rendezvous::{CqPlace, RequestBody};
-use crate::process::{Interest, Peer};
+use crate::process::rendezvous::{CqLocation, RequestBody};
+use crate::process::{ReplyInterest, Peer};
 use crate::shm_transport::qp::{RemoteCq, gather_to_ring, map_ring};
 
 /// A datagram to send, either now or when the ring to its destination is available.
@@ -56,7 +56,7 @@ pub(crate) struct Outlet {
     /// polls at intervals.
     lack: Option<RequestBody>,
     asked: Option<RequestBody>,
-    interest: Option<Interest>,
+    interest: Option<ReplyInterest>,
 }
 
 impl Outlet {
@@ -64,7 +64,7 @@ impl Outlet {
     pub(crate) fn from_grant(
         peer: Arc<Peer>,
         dst_qpn: u32,
-        recv: CqPlace,
+        recv: CqLocation,
         fds: Vec<OwnedFd>,
     ) -> Option<Self> {
         let mut fds = fds.into_iter();
@@ -98,7 +98,7 @@ impl Outlet {
     /// Returns whether the ring still leads to the destination. The destination may be closed temporarily.
     #[inline]
     pub(crate) fn is_current(&self) -> bool {
-        !self.peer.life.is_known_to_have_ended()
+        !self.peer.liveness.is_known_exited()
             && (self.ring_accepts.load(Acquire) != 0 || self.board.pauses())
     }
 
@@ -176,21 +176,21 @@ impl Outlet {
         // its receive as consumed, so a free receive may be missed. The request therefore includes the number of
         // consumed records.
         let posted = (outcome == SendOutcome::NoReceive).then_some(posted);
-        self.lack = Some(RequestBody::AwaitPlace { dst_qpn, bit, taken, posted });
+        self.lack = Some(RequestBody::AwaitReceiverProgress { dst_qpn, bit, taken, posted });
     }
 
     /// Requests a notification of more progress. Returns whether the request was sent now.
     pub(crate) fn ask(&mut self) -> bool {
         let Some(lack) = self.lack.filter(|lack| self.asked != Some(*lack)) else { return false };
-        let interest = self.interest.insert(Interest::default());
-        self.peer.await_news(interest, lack);
+        let interest = self.interest.insert(ReplyInterest::default());
+        self.peer.request_notification(interest, lack);
         self.asked = Some(lack);
         true
     }
 
     /// Returns whether a notification has arrived since the last call.
     pub(crate) fn take_answer(&mut self) -> bool {
-        self.interest.take_if(|interest| interest.is_answered()).is_some()
+        self.interest.take_if(|interest| interest.has_reply()).is_some()
     }
 
     /// Ends the wait: no datagram waits any more.

@@ -12,7 +12,7 @@ use super::initiator::{CachedRegion, Initiator};
 use super::request::{Request, Step};
 use super::transfer::{gather, scatter};
 use super::wait_queue::Wait;
-use crate::process::Answer;
+use crate::process::PeerReply;
 use crate::process::rendezvous::{RequestBody, Violation};
 
 impl Initiator {
@@ -23,7 +23,7 @@ impl Initiator {
     /// unreferenced until the request completes.
     #[inline]
     pub(crate) unsafe fn execute(&mut self, core: &QpCore, request: &Request<'_>) -> Step {
-        if self.peer.life.is_known_to_have_ended() {
+        if self.peer.liveness.is_known_exited() {
             return Step::Failed(WcStatus::RETRY_EXC_ERR);
         }
         // SAFETY: by the contract of this function the request's memory is valid, as the callees require.
@@ -78,19 +78,19 @@ impl Initiator {
         let (remote_addr, len_bytes) = (request.remote_addr, request.len_bytes);
         let may = match self.find_region(rkey, false) {
             _ if len_bytes == 0 => true,
-            Answer::Granted(CachedRegion::Mapped(at)) => {
+            PeerReply::Granted(CachedRegion::Mapped(at)) => {
                 let region = self.cached(at);
                 let is_inside = region.locate(remote_addr, len_bytes).is_some()
                     || region.whole.as_ref().is_some_and(|whole| whole.contains(remote_addr, len_bytes));
                 is_inside && region.access.contains(need) && region.is_current(&self.peer)
             }
-            Answer::Granted(CachedRegion::Private(region)) => {
+            PeerReply::Granted(CachedRegion::Private(region)) => {
                 region.contains(remote_addr, len_bytes)
                     && region.access.contains(need)
                     && region.is_current(&self.peer)
             }
-            Answer::Refused(_) => false,
-            Answer::NotYet => return Step::Wait(Wait::Answer),
+            PeerReply::Refused(_) => false,
+            PeerReply::Pending => return Step::Wait(Wait::PeerReply),
         };
         if !may {
             return Step::Failed(WcStatus::REM_ACCESS_ERR);
@@ -179,7 +179,7 @@ impl Initiator {
         let rkey = if request.opcode.is_atomic() { request.target.atomic().rkey } else { request.rkey };
         if let [sge] = request.sges
             && request.len_bytes > 0
-            && let Answer::Granted(CachedRegion::Mapped(at)) = self.find_region(rkey, false)
+            && let PeerReply::Granted(CachedRegion::Mapped(at)) = self.find_region(rkey, false)
         {
             let lkey = (!inline).then_some(sge.lkey);
             let local = lkey.and_then(|lkey| core.host.process.regions.local(lkey, core.pd));
@@ -235,13 +235,13 @@ impl Initiator {
         }
         for _ in 0..2 {
             let at = match self.find_region(request.rkey, false) {
-                Answer::Granted(CachedRegion::Mapped(at)) => at,
-                Answer::Granted(CachedRegion::Private(region)) => {
+                PeerReply::Granted(CachedRegion::Mapped(at)) => at,
+                PeerReply::Granted(CachedRegion::Private(region)) => {
                     // SAFETY: by the contract of this function the request's memory is valid, as `private` requires.
                     return unsafe { self.private(request, need, region) };
                 }
-                Answer::Refused(_) => return Step::Failed(WcStatus::REM_ACCESS_ERR),
-                Answer::NotYet => return Step::Wait(Wait::Answer),
+                PeerReply::Refused(_) => return Step::Failed(WcStatus::REM_ACCESS_ERR),
+                PeerReply::Pending => return Step::Wait(Wait::PeerReply),
             };
             hazard::enter(self.inbound(), hazard::of_region(request.rkey));
             let region = self.cached(at);
@@ -319,8 +319,8 @@ impl Initiator {
             if kind != Kind::BadReceive {
                 // The application may wait for the event without polling.
                 let violation = if kind == Kind::AccessNak { Violation::Access } else { Violation::Request };
-                let (dst_qpn, life) = (self.qpn, self.life);
-                self.peer.tell(RequestBody::Violated { dst_qpn, life, violation });
+                let (dst_qpn, incarnation) = (self.qpn, self.incarnation);
+                self.peer.send_oneway(RequestBody::Violated { dst_qpn, incarnation, violation });
             }
         }
     }

@@ -16,13 +16,13 @@ use super::atomic::change_word;
 use super::initiator::Initiator;
 use super::transfer::{gather, scatter, scatter_bytes};
 use crate::process::Peer;
-use crate::process::regions::Local;
+use crate::process::regions::LocalRegion;
 use crate::shm_transport::granted::MappedRegion;
 
 pub(crate) struct Grants {
     rkey: u32,
     /// Local region and its key; `None` if only inline requests are covered.
-    local: Option<(u32, Local)>,
+    local: Option<(u32, LocalRegion)>,
     remote_addr: u64,
     remote_len_bytes: u64,
     here: *mut u8,
@@ -44,7 +44,7 @@ unsafe impl Send for Grants {}
 
 impl Grants {
     /// Returns the grants of `initiator` for its cached region `at`, combined with the permissions of the local region.
-    pub(crate) fn of(initiator: &Initiator, at: usize, local: Option<(u32, Local)>) -> Option<Self> {
+    pub(crate) fn of(initiator: &Initiator, at: usize, local: Option<(u32, LocalRegion)>) -> Option<Self> {
         let region = initiator.cached(at).clone();
         let accept = initiator.inbound().word_at(ACCEPT);
         let accept_word = accept.load(Acquire);
@@ -76,7 +76,7 @@ impl Grants {
             && self.accept.load(Acquire) == self.accept_word
             && self.generation_word.load(Acquire) == self.generation
             && lkey.is_none_or(|lkey| {
-                let is_it = |(key, local): &(u32, Local)| {
+                let is_it = |(key, local): &(u32, LocalRegion)| {
                     *key == lkey && local.word.load(Acquire) == local.generation
                 };
                 self.local.as_ref().is_some_and(is_it)
@@ -107,7 +107,7 @@ impl Grants {
             && offset <= self.remote_len_bytes
             && len_bytes <= self.remote_len_bytes - offset
             && (1..=MAX_MESSAGE_BYTES).contains(&len_bytes)
-            && !self.peer.life.is_known_to_have_ended();
+            && !self.peer.liveness.is_known_exited();
         if !covered {
             return false;
         }

@@ -11,7 +11,7 @@ use farcall_verbs::Result;
 
 use super::receive::RecvQueue;
 use super::remote_cq::RemoteCq;
-use crate::process::Lifetime;
+use crate::process::ProcessLiveness;
 use crate::shm_transport::segments::Segments;
 
 /// Time for which revocation waits for an access in progress. It only expires if the peer is stopped inside the access.
@@ -30,9 +30,9 @@ pub(crate) struct Inbound {
     /// Client to which it was granted.
     pub(crate) client: Option<u64>,
     /// Incarnation of the queue pair: the number of its resets.
-    pub(crate) life: u32,
+    pub(crate) incarnation: u32,
     /// Process to which it was granted. Its exit ends its accesses.
-    pub(crate) initiator: Option<Arc<Lifetime>>,
+    pub(crate) initiator: Option<Arc<ProcessLiveness>>,
     /// Completion queue at which that process waits for credit.
     pub(crate) creditor: Option<RemoteCq>,
 }
@@ -41,7 +41,7 @@ impl Inbound {
     pub(crate) fn create(
         segments: &Segments,
         layout: &Layout,
-        life: u32,
+        incarnation: u32,
         receives: Arc<RecvQueue>,
     ) -> Result<Self> {
         let segment = segments.take(layout.len_bytes(), layout.ring_at())?;
@@ -55,7 +55,7 @@ impl Inbound {
             receives,
             granted_to: None,
             client: None,
-            life,
+            incarnation,
             initiator: None,
             creditor: None,
         })
@@ -118,7 +118,7 @@ impl Drop for Inbound {
 /// Inbound segment of a previous incarnation, with its hazard.
 pub(crate) struct PastInbound {
     mem: SharedMem,
-    initiator: Option<Arc<Lifetime>>,
+    initiator: Option<Arc<ProcessLiveness>>,
 }
 
 impl PastInbound {
@@ -128,8 +128,8 @@ impl PastInbound {
     }
 }
 
-fn is_clear(mem: &SharedMem, initiator: Option<&Arc<Lifetime>>, concerns: impl Fn(u64) -> bool) -> bool {
-    !concerns(hazard::current(mem)) || initiator.is_some_and(|life| life.has_ended())
+fn is_clear(mem: &SharedMem, initiator: Option<&Arc<ProcessLiveness>>, concerns: impl Fn(u64) -> bool) -> bool {
+    !concerns(hazard::current(mem)) || initiator.is_some_and(|process| process.has_exited())
 }
 
 /// Time for which a wait for an access in progress only yields the processor, before it sleeps.

@@ -16,7 +16,7 @@ use super::remote_cq::RemoteCq;
 use super::shared_target::InFlight;
 use super::{Accept, Connected, QpCore};
 use crate::process::rendezvous::{ReplyBody, RequestBody};
-use crate::process::{Answer, Interest, Peer};
+use crate::process::{PeerReply, ReplyInterest, Peer};
 use crate::shm_transport::granted::{GrantedRegions, MappedRegion, PrivateRegion, Region, RegionId};
 
 /// Number of regions that a queue pair finds without a lookup in its [`Peer`].
@@ -71,7 +71,7 @@ pub(crate) struct Initiator {
     pub(super) qpn: u32,
     pd: u32,
     /// Interest in the peer's replies to this queue pair's requests.
-    pub(super) interest: Interest,
+    pub(super) interest: ReplyInterest,
     /// Keys of `regions`: the key, and one more bit for regions of receives. `NO_KEY` if the entry is empty.
     cached_keys: [u64; CACHED_REGIONS],
     regions: [Option<Arc<MappedRegion>>; CACHED_REGIONS],
@@ -80,19 +80,19 @@ pub(crate) struct Initiator {
     /// Regions that are not mapped. The cost of an access to them is much higher than that of the search.
     private: Vec<(u64, Arc<PrivateRegion>)>,
     /// Incarnation of this queue pair, as sent in the connect request.
-    pub(super) life: u32,
+    pub(super) incarnation: u32,
 }
 
 impl Initiator {
-    /// Requests access from the peer. [`Answer::NotYet`] means that the caller must try again.
+    /// Requests access from the peer. [`PeerReply::Pending`] means that the caller must try again.
     ///
     /// # Errors
     /// Returns an error if there is no such process, or if its grant cannot be used.
-    pub(crate) fn connect(core: &QpCore, sought: &mut Sought) -> Result<Answer<Self>> {
+    pub(crate) fn connect(core: &QpCore, sought: &mut Sought) -> Result<PeerReply<Self>> {
         let process = &core.host.process;
         let dst_qpn = core.dest_qpn();
-        let Some(peer) = process.peer_of(dst_qpn, &mut sought.meeting)? else { return Ok(Answer::NotYet) };
-        let (instance, life) = (process.instance, core.life());
+        let Some(peer) = process.peer_of(dst_qpn, &mut sought.handshake)? else { return Ok(PeerReply::Pending) };
+        let (instance, incarnation) = (process.instance, core.incarnation());
         // Location at which the initiator waits for credit. It is included because the target may never connect to this
         // process itself.
         let place = &core.send_slot;
@@ -103,18 +103,18 @@ impl Initiator {
         let request = RequestBody::Connect {
             instance,
             src_qpn: core.qpn,
-            life,
+            incarnation,
             dst_qpn,
             transport: core.transport as u32,
             credit,
         };
-        let (body, fds) = match peer.ask(&sought.interest, request, &fds) {
-            Answer::Granted(answer) => answer,
-            Answer::NotYet => return Ok(Answer::NotYet),
-            Answer::Refused(reason) => return Ok(Answer::Refused(reason)),
+        let (body, fds) = match peer.request(&sought.interest, request, &fds) {
+            PeerReply::Granted(answer) => answer,
+            PeerReply::Pending => return Ok(PeerReply::Pending),
+            PeerReply::Refused(reason) => return Ok(PeerReply::Refused(reason)),
         };
         let interest = sought.interest.clone();
-        Self::from_grant(peer, core, life, interest, &body, fds).map(Answer::Granted).ok_or_else(|| {
+        Self::from_grant(peer, core, incarnation, interest, &body, fds).map(PeerReply::Granted).ok_or_else(|| {
             let what = "it granted something that is no queue pair of this version, or this process has no \
                         descriptors left for it (ulimit -n)";
             Error::Peer {
@@ -128,8 +128,8 @@ impl Initiator {
     fn from_grant(
         peer: Arc<Peer>,
         core: &QpCore,
-        life: u32,
-        interest: Interest,
+        incarnation: u32,
+        interest: ReplyInterest,
         body: &ReplyBody,
         fds: Vec<OwnedFd>,
     ) -> Option<Self> {
@@ -167,7 +167,7 @@ impl Initiator {
             regions: [const { None }; CACHED_REGIONS],
             victim: 0,
             private: Vec::new(),
-            life,
+            incarnation,
             peer,
         })
     }
@@ -186,19 +186,19 @@ impl Initiator {
 
     /// Looks up the region of a key.
     #[inline]
-    pub(crate) fn find_region(&mut self, rkey: u32, receive: bool) -> Answer<CachedRegion> {
+    pub(crate) fn find_region(&mut self, rkey: u32, receive: bool) -> PeerReply<CachedRegion> {
         let key = cache_key(rkey, receive);
         if let Some(at) = self.cached_keys.iter().position(|cached| *cached == key) {
-            return Answer::Granted(CachedRegion::Mapped(at));
+            return PeerReply::Granted(CachedRegion::Mapped(at));
         }
         self.map_region(rkey, receive)
     }
 
     #[cold]
-    fn map_region(&mut self, rkey: u32, receive: bool) -> Answer<CachedRegion> {
+    fn map_region(&mut self, rkey: u32, receive: bool) -> PeerReply<CachedRegion> {
         let key = cache_key(rkey, receive);
         if let Some((_, region)) = self.private.iter().find(|(known, _)| *known == key) {
-            return Answer::Granted(CachedRegion::Private(region.clone()));
+            return PeerReply::Granted(CachedRegion::Private(region.clone()));
         }
         match GrantedRegions::region(
             &self.peer,
@@ -206,22 +206,22 @@ impl Initiator {
             self.qpn,
             RegionId { pd: self.pd, rkey, receive },
         ) {
-            Answer::Granted(Region::Mapped(region)) => {
+            PeerReply::Granted(Region::Mapped(region)) => {
                 let at = self.victim;
                 self.victim = (at + 1) % CACHED_REGIONS;
                 self.cached_keys[at] = key;
                 self.regions[at] = Some(region);
-                Answer::Granted(CachedRegion::Mapped(at))
+                PeerReply::Granted(CachedRegion::Mapped(at))
             }
-            Answer::Granted(Region::Private(region)) => {
+            PeerReply::Granted(Region::Private(region)) => {
                 if self.private.len() >= CACHED_REGIONS {
                     self.private.remove(0);
                 }
                 self.private.push((key, region.clone()));
-                Answer::Granted(CachedRegion::Private(region))
+                PeerReply::Granted(CachedRegion::Private(region))
             }
-            Answer::Refused(reason) => Answer::Refused(reason),
-            Answer::NotYet => Answer::NotYet,
+            PeerReply::Refused(reason) => PeerReply::Refused(reason),
+            PeerReply::Pending => PeerReply::Pending,
         }
     }
 

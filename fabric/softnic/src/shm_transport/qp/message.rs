@@ -12,7 +12,7 @@ use super::initiator::{CachedRegion, Initiator};
 use super::request::{Request, Step};
 use super::transfer::{gather_to_pieces, gather_to_ring};
 use super::wait_queue::Wait;
-use crate::process::Answer;
+use crate::process::PeerReply;
 use crate::process::rendezvous::RequestBody;
 
 /// Maximum size of messages that are sent inside the ring. Two small copies cost less than the lookup of the receive's
@@ -48,7 +48,7 @@ impl Initiator {
     #[cold]
     fn greet(&self) {
         if self.inbound().load(GREETING, Acquire) != 0 {
-            self.peer.tell(RequestBody::Match { dst_qpn: self.qpn });
+            self.peer.send_oneway(RequestBody::Match { dst_qpn: self.qpn });
         }
     }
 
@@ -215,10 +215,10 @@ pub(crate) unsafe fn place(initiator: &mut Initiator, request: &Request<'_>, fla
             continue;
         }
         let at = match initiator.find_region(key, true) {
-            Answer::Granted(CachedRegion::Mapped(at)) => at,
-            Answer::Granted(CachedRegion::Private(_)) => return None,
-            Answer::Refused(_) => return Some(Step::Failed(WcStatus::REM_OP_ERR)),
-            Answer::NotYet => return Some(Step::Wait(Wait::Answer)),
+            PeerReply::Granted(CachedRegion::Mapped(at)) => at,
+            PeerReply::Granted(CachedRegion::Private(_)) => return None,
+            PeerReply::Refused(_) => return Some(Step::Failed(WcStatus::REM_OP_ERR)),
+            PeerReply::Pending => return Some(Step::Wait(Wait::PeerReply)),
         };
         let region = initiator.cached(at).clone();
         let place = region.locate(addr, len);
@@ -228,7 +228,7 @@ pub(crate) unsafe fn place(initiator: &mut Initiator, request: &Request<'_>, fla
         if !region.is_current(&initiator.peer) {
             // Requested again by the next attempt.
             initiator.forget(at);
-            return Some(Step::Wait(Wait::Answer));
+            return Some(Step::Wait(Wait::PeerReply));
         }
         // It may have been re-registered since the receive was posted: at another address, or without write permission.
         let Some(place) = place.filter(|_| region.access.contains(Access::LOCAL_WRITE)) else {

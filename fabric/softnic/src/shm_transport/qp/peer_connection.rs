@@ -8,7 +8,7 @@ use super::QpCore;
 use super::initiator::Initiator;
 use super::wait_queue::Wait;
 use crate::process::rendezvous::Refusal;
-use crate::process::{Answer, Interest, Meeting, is_nobody};
+use crate::process::{PeerReply, ReplyInterest, PeerHandshake, is_no_such_process};
 
 #[expect(clippy::large_enum_variant, reason = "what every message reads lies beside the queue")]
 pub(crate) enum Way {
@@ -22,8 +22,8 @@ pub(crate) enum Way {
 #[derive(Default)]
 pub(crate) struct Sought {
     /// Handshake with the target's process; `None` once it has completed.
-    pub(super) meeting: Option<Arc<Meeting>>,
-    pub(super) interest: Interest,
+    pub(super) handshake: Option<Arc<PeerHandshake>>,
+    pub(super) interest: ReplyInterest,
 }
 
 impl Default for Way {
@@ -56,8 +56,8 @@ impl Way {
     /// Returns an error if either process is not authorized to connect to the other.
     pub(crate) fn turn_to_owner(&mut self, core: &QpCore) -> Result<()> {
         let Self::Sought(sought) = self else { return Ok(()) };
-        match core.host.process.peer_of(core.dest_qpn(), &mut sought.meeting) {
-            Err(error) if !is_nobody(&error) => Err(error),
+        match core.host.process.peer_of(core.dest_qpn(), &mut sought.handshake) {
+            Err(error) if !is_no_such_process(&error) => Err(error),
             _ => Ok(()),
         }
     }
@@ -71,21 +71,21 @@ impl Way {
         let Self::Sought(sought) = self else { return Ok(None) };
         if core.takes_readiness() {
             // A reply to an earlier request describes the state before the peer became ready.
-            sought.interest = Interest::default();
+            sought.interest = ReplyInterest::default();
         }
         let answer = match Initiator::connect(core, sought) {
-            Err(error) if is_nobody(&error) => Answer::Refused(Refusal::UnknownQp),
+            Err(error) if is_no_such_process(&error) => PeerReply::Refused(Refusal::UnknownQp),
             answer => answer?,
         };
         match answer {
-            Answer::Granted(initiator) => {
+            PeerReply::Granted(initiator) => {
                 core.connected(&initiator.peer);
                 *self = Self::Host(initiator);
                 Ok(None)
             }
-            Answer::NotYet => Ok(Some(Wait::Answer)),
+            PeerReply::Pending => Ok(Some(Wait::PeerReply)),
             // Handled as on a network, which sends no refusal: requests are not acknowledged, and time out.
-            Answer::Refused(reason) => {
+            PeerReply::Refused(reason) => {
                 tracing::debug!("queue pair {:#x}, to {:#x}: {}", core.qpn, core.dest_qpn(), reason.text());
                 Ok(Some(Wait::Peer))
             }

@@ -155,7 +155,7 @@ impl SendSide {
         match (step, self.transport) {
             (Step::Done, _) => Step::Done,
             (step, Connected::Reliable) => step,
-            (Step::Wait(Wait::Answer), Connected::Unreliable) if !is_given_up() => Step::Wait(Wait::Answer),
+            (Step::Wait(Wait::PeerReply), Connected::Unreliable) if !is_given_up() => Step::Wait(Wait::PeerReply),
             (_, Connected::Unreliable) => {
                 if self.way.initiator().is_some_and(|initiator| initiator.owner_request.is_under_way()) {
                     self.abandon();

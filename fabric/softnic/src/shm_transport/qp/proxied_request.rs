@@ -10,7 +10,7 @@ use super::request::Step;
 use super::transfer::pointer;
 use super::wait_queue::Wait;
 use crate::process::rendezvous::{Access, Operation, Refusal, ReplyBody, RequestBody};
-use crate::process::{Answer, Interest, Peer};
+use crate::process::{PeerReply, ReplyInterest, Peer};
 use crate::shm_transport::proxied_access::ACCESS_BYTES;
 
 /// A range of the target's memory.
@@ -40,9 +40,9 @@ pub(crate) struct OwnerRequest {
 #[derive(Clone, Copy)]
 struct At<'a> {
     peer: &'a Peer,
-    interest: &'a Interest,
+    interest: &'a ReplyInterest,
     dst_qpn: u32,
-    life: u32,
+    incarnation: u32,
 }
 
 /// Part of a transfer that one access moves.
@@ -109,12 +109,12 @@ impl OwnerRequest {
     }
 
     /// Requests one access, or checks for its reply.
-    fn ask(&mut self, at: At<'_>, part: &Part, operation: Operation) -> Answer<u64> {
+    fn ask(&mut self, at: At<'_>, part: &Part, operation: Operation) -> PeerReply<u64> {
         let access = *self.asked.get_or_insert_with(|| {
             self.number = self.number.wrapping_add(1);
             Access {
                 dst_qpn: at.dst_qpn,
-                life: at.life,
+                incarnation: at.incarnation,
                 number: self.number,
                 rkey: part.rkey,
                 addr: part.addr,
@@ -123,11 +123,11 @@ impl OwnerRequest {
             }
         });
         let fds = self.window.as_ref().map(Segment::fd);
-        let answer = match at.peer.ask(at.interest, RequestBody::Access(access), fds.as_slice()) {
-            Answer::Granted((ReplyBody::Access { value }, _)) => Answer::Granted(value),
-            Answer::Granted(_) => Answer::Refused(Refusal::Malformed),
-            Answer::Refused(reason) => Answer::Refused(reason),
-            Answer::NotYet => return Answer::NotYet,
+        let answer = match at.peer.request(at.interest, RequestBody::Access(access), fds.as_slice()) {
+            PeerReply::Granted((ReplyBody::Access { value }, _)) => PeerReply::Granted(value),
+            PeerReply::Granted(_) => PeerReply::Refused(Refusal::Malformed),
+            PeerReply::Refused(reason) => PeerReply::Refused(reason),
+            PeerReply::Pending => return PeerReply::Pending,
         };
         self.asked = None;
         answer
@@ -148,13 +148,13 @@ fn ended(reason: Refusal) -> Step {
 impl Initiator {
     /// Abandons the oldest request. A late reply is not taken for that of a later request.
     pub(crate) fn abandon(&mut self) {
-        self.interest = Interest::default();
+        self.interest = ReplyInterest::default();
         self.owner_request.abandon();
     }
 
     fn at_owner(&mut self) -> (&mut OwnerRequest, At<'_>) {
-        let (dst_qpn, life) = (self.qpn, self.life);
-        let at = At { peer: &self.peer, interest: &self.interest, dst_qpn, life };
+        let (dst_qpn, incarnation) = (self.qpn, self.incarnation);
+        let at = At { peer: &self.peer, interest: &self.interest, dst_qpn, incarnation };
         (&mut self.owner_request, at)
     }
 
@@ -165,12 +165,12 @@ impl Initiator {
         // An atomic transfers no bytes through the window.
         request.window = None;
         match request.ask(at, &part, operation) {
-            Answer::Granted(found) => {
+            PeerReply::Granted(found) => {
                 request.found = Some(found);
                 Step::Done
             }
-            Answer::Refused(reason) => ended(reason),
-            Answer::NotYet => Step::Wait(Wait::Answer),
+            PeerReply::Refused(reason) => ended(reason),
+            PeerReply::Pending => Step::Wait(Wait::PeerReply),
         }
     }
 
@@ -203,19 +203,19 @@ impl Initiator {
                 });
             }
             match state.ask(at, &part, operation) {
-                Answer::Granted(_) if operation == Operation::Read => {
+                PeerReply::Granted(_) if operation == Operation::Read => {
                     for_pieces(sges, state.done_bytes, len, |piece, len, at| {
                         // SAFETY: by the contract of this function the element is writable; `range` checks the window's
                         // bounds.
                         unsafe { copy_plain(piece, window.range(at, len).cast_const(), len) };
                     });
                 }
-                Answer::Granted(_) => {}
-                Answer::Refused(reason) => {
+                PeerReply::Granted(_) => {}
+                PeerReply::Refused(reason) => {
                     state.done_bytes = 0;
                     return ended(reason);
                 }
-                Answer::NotYet => return Step::Wait(Wait::Answer),
+                PeerReply::Pending => return Step::Wait(Wait::PeerReply),
             }
             state.done_bytes += len;
             // Each part is allowed the full waiting time.

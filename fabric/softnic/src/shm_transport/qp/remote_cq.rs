@@ -6,14 +6,14 @@ use std::sync::Arc;
 use farcall_shm::readiness::{LEN_BYTES, MAX_BITS, Readiness};
 use farcall_shm::{Mapping, Segment, SharedMem};
 
-use crate::process::rendezvous::CqPlace;
-use crate::process::{Identity, Waker, held_once};
+use crate::process::rendezvous::CqLocation;
+use crate::process::{KernelObjectId, Waker, intern};
 
 /// Maps the readiness segment of a completion queue. Many queue pairs announce to one queue, which is mapped once.
 fn map(fd: &OwnedFd, offset_bytes: u32) -> Option<Arc<Mapping>> {
     let file = rustix::fs::fstat(fd).ok()?;
-    let place = Identity::Memory { device: file.st_dev, inode: file.st_ino, offset_bytes };
-    held_once(place, || Segment::map_foreign(fd.as_fd(), offset_bytes.into(), LEN_BYTES, true)).ok()
+    let place = KernelObjectId::Memory { device: file.st_dev, inode: file.st_ino, offset_bytes };
+    intern(place, || Segment::map_foreign(fd.as_fd(), offset_bytes.into(), LEN_BYTES, true)).ok()
 }
 
 /// A completion queue of the peer at which messages are announced, or at which the peer waits for credit.
@@ -28,12 +28,12 @@ pub(crate) struct RemoteCq {
 impl RemoteCq {
     /// Creates it from the descriptors of a message: readiness, then the event descriptor if there is one, and that of
     /// the service thread.
-    pub(crate) fn from_fds(place: CqPlace, fds: &mut impl Iterator<Item = OwnedFd>) -> Option<Self> {
-        let CqPlace { offset, bit, event } = place;
+    pub(crate) fn from_fds(place: CqLocation, fds: &mut impl Iterator<Item = OwnedFd>) -> Option<Self> {
+        let CqLocation { offset, bit, event } = place;
         let mapping = map(&fds.next()?, offset)?;
         let readiness = Readiness::open(SharedMem::new(mapping))?;
-        let waker = if event { Some(Waker::foreign(fds.next()?)) } else { None };
-        let service = if event { fds.next().map(Waker::foreign) } else { None };
+        let waker = if event { Some(Waker::from_peer_fd(fds.next()?)) } else { None };
+        let service = if event { fds.next().map(Waker::from_peer_fd) } else { None };
         ((bit as usize) < MAX_BITS).then_some(Self { readiness, bit, waker, service })
     }
 

@@ -220,13 +220,13 @@ impl SendSide {
     pub(super) fn begin_wait(&mut self, core: &QpCore, wait: Wait) -> bool {
         let after = match wait {
             Wait::Receiver => self.timers.rnr_retries.map(|retries| self.rnr_timer() * retries.into()),
-            Wait::Answer if !self.is_reliable() => Some(TARGET_WAIT_MIN),
-            Wait::Peer | Wait::Target | Wait::Answer => self.timers.transport,
+            Wait::PeerReply if !self.is_reliable() => Some(TARGET_WAIT_MIN),
+            Wait::Peer | Wait::Target | Wait::PeerReply => self.timers.transport,
         };
         self.wait_limit = Some(WaitLimit::new(wait, after));
         core.stats.waits.increment();
         core.set_send_waits(true);
-        let is_new = core.retry_later();
+        let is_new = core.schedule_service();
         // Only a queue pair without a connection consumes the readiness.
         let is_ready = matches!(self.way, Way::Sought(_)) && core.peer_was_ready();
         // Repeated waits for the same reason are recorded once.

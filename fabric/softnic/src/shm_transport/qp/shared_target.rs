@@ -162,7 +162,7 @@ impl Initiator {
             }
             return Step::Done;
         }
-        if self.peer.life.is_known_to_have_ended() {
+        if self.peer.liveness.is_known_exited() {
             return Step::Failed(WcStatus::RETRY_EXC_ERR);
         }
         self.verdict().unwrap_or(Step::Wait(Wait::Target))
@@ -208,7 +208,7 @@ impl Initiator {
         } else if !is_timer {
             return;
         }
-        self.peer.tell(RequestBody::Match { dst_qpn: self.qpn });
+        self.peer.send_oneway(RequestBody::Match { dst_qpn: self.qpn });
     }
 
     /// Returns whether the target is a queue pair of this process.
@@ -228,7 +228,7 @@ impl Initiator {
         if self.is_unmatched() && self.in_flight.looks < LOOKS_BEFORE_ASKING {
             self.in_flight.looks = LOOKS_BEFORE_ASKING;
             core.stats.matches_asked.increment();
-            self.peer.tell(RequestBody::Match { dst_qpn: self.qpn });
+            self.peer.send_oneway(RequestBody::Match { dst_qpn: self.qpn });
         }
     }
 

@@ -13,7 +13,7 @@ use super::proxied_request::Target;
 use super::request::{Request, Step};
 use super::transfer::{gather_to_pieces, pointer};
 use super::wait_queue::Wait;
-use crate::process::Answer;
+use crate::process::PeerReply;
 use crate::process::rendezvous::Operation;
 use crate::shm_transport::granted::{PrivateRegion, Region};
 
@@ -98,13 +98,13 @@ impl Initiator {
             // The key may have been reused for a new region; search once more.
             self.forget_private(&region);
             region = match self.find_region(request.rkey, false) {
-                Answer::Granted(CachedRegion::Private(region)) if region.space.is_some() => region,
-                Answer::Granted(CachedRegion::Mapped(at)) if let Some(whole) = &self.cached(at).whole => {
+                PeerReply::Granted(CachedRegion::Private(region)) if region.space.is_some() => region,
+                PeerReply::Granted(CachedRegion::Mapped(at)) if let Some(whole) = &self.cached(at).whole => {
                     whole.clone()
                 }
-                Answer::Refused(_) => return Step::Failed(WcStatus::REM_ACCESS_ERR),
+                PeerReply::Refused(_) => return Step::Failed(WcStatus::REM_ACCESS_ERR),
                 // Its kind has changed, which the next attempt handles.
-                Answer::Granted(_) | Answer::NotYet => return Step::Wait(Wait::Answer),
+                PeerReply::Granted(_) | PeerReply::Pending => return Step::Wait(Wait::PeerReply),
             };
         }
         Step::Failed(WcStatus::REM_ACCESS_ERR)
@@ -126,7 +126,7 @@ impl Initiator {
             }
             let region = match self.find_region(rkey, true) {
                 // Held in `places`, because the cache may evict it in favour of the next.
-                Answer::Granted(CachedRegion::Mapped(at)) => {
+                PeerReply::Granted(CachedRegion::Mapped(at)) => {
                     let region = self.cached(at);
                     match &region.whole {
                         Some(whole) if region.locate(addr, len_bytes).is_none() => {
@@ -135,9 +135,9 @@ impl Initiator {
                         _ => Region::Mapped(region.clone()),
                     }
                 }
-                Answer::Granted(CachedRegion::Private(region)) => Region::Private(region),
-                Answer::Refused(_) => return Step::Failed(WcStatus::REM_OP_ERR),
-                Answer::NotYet => return Step::Wait(Wait::Answer),
+                PeerReply::Granted(CachedRegion::Private(region)) => Region::Private(region),
+                PeerReply::Refused(_) => return Step::Failed(WcStatus::REM_OP_ERR),
+                PeerReply::Pending => return Step::Wait(Wait::PeerReply),
             };
             places[count] = Some(Place { target: Target { rkey, addr, len_bytes }, region });
             count += 1;
@@ -253,7 +253,7 @@ unsafe fn place_inside(
         if !region.is_current(&initiator.peer) {
             // Requested again by the next attempt.
             initiator.forget_receive(target.rkey);
-            return Err(Step::Wait(Wait::Answer));
+            return Err(Step::Wait(Wait::PeerReply));
         }
         match region {
             Region::Mapped(region) => {

@@ -31,21 +31,21 @@ pub(crate) enum Wait {
     /// The target must process a message: it matches shared receives itself.
     Target,
     /// The target's process must reply to a request.
-    Answer,
+    PeerReply,
 }
 
 impl Wait {
     /// Returns whether the target's process has work to do and must be scheduled first. Such time does not count as
     /// silence of a network.
     const fn is_for_a_turn(self) -> bool {
-        matches!(self, Self::Target | Self::Answer)
+        matches!(self, Self::Target | Self::PeerReply)
     }
 
     /// Returns the status of a request that has timed out.
     pub(crate) const fn ends_in(self) -> WcStatus {
         match self {
             Self::Receiver => WcStatus::RNR_RETRY_EXC_ERR,
-            Self::Peer | Self::Target | Self::Answer => WcStatus::RETRY_EXC_ERR,
+            Self::Peer | Self::Target | Self::PeerReply => WcStatus::RETRY_EXC_ERR,
         }
     }
 }
@@ -71,7 +71,7 @@ impl WaitLimit {
     /// Returns whether `wait` continues this wait. A peer that is not ready replies so to each request, so waits for
     /// the peer and for its replies are one.
     pub(crate) fn is_for(&self, wait: Wait) -> bool {
-        let of_peer = |wait| matches!(wait, Wait::Peer | Wait::Answer);
+        let of_peer = |wait| matches!(wait, Wait::Peer | Wait::PeerReply);
         self.of == wait || (of_peer(self.of) && of_peer(wait))
     }
 
@@ -236,17 +236,17 @@ mod tests {
     fn time_for_an_answer_does_not_count_as_silence_of_a_peer() {
         const LIMIT: Duration = Duration::from_millis(1);
         let pause = || std::thread::sleep(4 * LIMIT);
-        let mut limit = WaitLimit::new(Wait::Answer, Some(LIMIT));
-        assert!(!limit.is_over(Wait::Answer));
+        let mut limit = WaitLimit::new(Wait::PeerReply, Some(LIMIT));
+        assert!(!limit.is_over(Wait::PeerReply));
         pause();
-        assert!(!limit.is_over(Wait::Answer) && !limit.is_over(Wait::Peer));
+        assert!(!limit.is_over(Wait::PeerReply) && !limit.is_over(Wait::Peer));
         pause();
         assert!(limit.is_over(Wait::Peer));
     }
 
     #[test]
     fn flight_recorders_tell_what_is_waited_for() {
-        let told = [Wait::Receiver, Wait::Peer, Wait::Target, Wait::Answer]
+        let told = [Wait::Receiver, Wait::Peer, Wait::Target, Wait::PeerReply]
             .map(|wait| FlightEvent::of(Event::Wait as u64, wait as u64).unwrap().about);
         assert_eq!(told, ["receiver", "peer", "target", "answer"]);
     }

@@ -35,7 +35,7 @@ impl SoftAddressHandle {
             let what = format!("GID index {}; the port has {}, from 0", attr.sgid_index, process.table.len());
             return Err(Error::invalid(OP, what));
         }
-        let way = if process.leads_datagrams_away(OP, attr.dgid)? {
+        let way = if process.is_remote_datagram_path(OP, attr.dgid)? {
             let path = Path::to(OP, process, attr)?;
             roce::open(host)?;
             AddressWay::Net(path)

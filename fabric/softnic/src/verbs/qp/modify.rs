@@ -78,7 +78,7 @@ impl Qp {
 
     fn enter_rtr(&mut self, attr: &QpAttr) -> Result<()> {
         let (dest_qpn, path) = (attr.dest_qp_num.unwrap_or_default(), attr.ah.unwrap_or_default());
-        if self.core.host.process.leads_away(OP, path.dgid, dest_qpn)? {
+        if self.core.host.process.is_remote_path(OP, path.dgid, dest_qpn)? {
             return self.go_abroad(attr);
         }
         if let Some(timer) = attr.min_rnr_timer {

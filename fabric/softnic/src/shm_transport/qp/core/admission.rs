@@ -11,7 +11,7 @@ use farcall_verbs::{AsyncEvent, AsyncEventKind, QpState, Result, RnrTimer};
 
 use super::QpCore;
 use crate::process::rendezvous::{Refusal, ReplyBody, RequestBody};
-use crate::process::{Lifetime, Peer};
+use crate::process::{ProcessLiveness, Peer};
 use crate::shm_transport::CqSlot;
 use crate::shm_transport::flight::Event;
 use crate::shm_transport::qp::inbound::{Asker, HAZARD_WAIT, Inbound, wait_until};
@@ -136,7 +136,7 @@ impl QpCore {
 
     /// Returns whether the process that was granted access has exited.
     pub(crate) fn initiator_has_died(&self) -> bool {
-        self.inbound.lock().initiator.as_ref().is_some_and(|life| life.has_ended())
+        self.inbound.lock().initiator.as_ref().is_some_and(|process| process.has_exited())
     }
 
     /// Ends an incarnation, after `close`. If the peer is stopped inside an access, stores the access until the peer
@@ -150,8 +150,8 @@ impl QpCore {
     }
 
     /// Returns the incarnation: the number of resets.
-    pub(crate) fn life(&self) -> u32 {
-        self.inbound.lock().life
+    pub(crate) fn incarnation(&self) -> u32 {
+        self.inbound.lock().incarnation
     }
 
     /// Grants the peer's queue pair access to the inbound segment. It is granted once per incarnation, because a ring
@@ -164,7 +164,7 @@ impl QpCore {
         asker: Asker,
         transport: Connected,
         client: u64,
-        life: impl FnOnce() -> (Option<Arc<Lifetime>>, Option<RemoteCq>),
+        initiator: impl FnOnce() -> (Option<Arc<ProcessLiveness>>, Option<RemoteCq>),
         send: impl FnOnce(ReplyBody, &[BorrowedFd<'_>]) -> R,
     ) -> Result<R, Refusal> {
         let mut inbound = self.inbound.lock();
@@ -181,7 +181,7 @@ impl QpCore {
         inbound.granted_to = Some(asker);
         inbound.client = Some(client);
         if inbound.initiator.is_none() {
-            (inbound.initiator, inbound.creditor) = life();
+            (inbound.initiator, inbound.creditor) = initiator();
             if self.shared.is_none()
                 && let Some(creditor) = &mut inbound.creditor
             {
@@ -205,7 +205,7 @@ impl QpCore {
         // A thread that begins to wait reads `peer_is_ready` after setting `send_waits`.
         atomic::fence(Ordering::SeqCst);
         if self.send_waits.load(Ordering::Acquire) {
-            self.host.process.service.retry_now(self, &self.this);
+            self.host.process.service.schedule_now(self, &self.this);
         }
     }
 
@@ -227,12 +227,12 @@ impl QpCore {
         let mut untold = self.untold.lock();
         let was_untold = untold.is_some();
         if let Ok(Some(peer)) = self.host.process.peer_of(dst_qpn, &mut untold) {
-            peer.tell(RequestBody::Ready { dst_qpn });
+            peer.send_oneway(RequestBody::Ready { dst_qpn });
         }
         let is_new = !was_untold && untold.is_some();
         drop(untold);
         if is_new {
-            self.host.process.service.retry_now(self, &self.this);
+            self.host.process.service.schedule_now(self, &self.this);
         }
     }
 
@@ -241,13 +241,13 @@ impl QpCore {
         self.inbound.lock().client.is_none_or(|granted| granted == client)
     }
 
-    /// Returns what the queue pair accepts from `client`, whose queue pair is in incarnation `life`.
+    /// Returns what the queue pair accepts from `client`, whose queue pair is in this incarnation.
     ///
     /// # Errors
     /// Returns the reason of refusal.
-    pub(crate) fn accepts_from(&self, client: u64, life: u32) -> Result<Accept, Refusal> {
+    pub(crate) fn accepts_from(&self, client: u64, incarnation: u32) -> Result<Accept, Refusal> {
         let inbound = self.inbound.lock();
-        if inbound.client != Some(client) || inbound.granted_to.is_none_or(|asker| asker.2 != life) {
+        if inbound.client != Some(client) || inbound.granted_to.is_none_or(|asker| asker.2 != incarnation) {
             return Err(Refusal::Taken);
         }
         let accept = Accept::from_word(inbound.mem.load(ACCEPT, Ordering::Acquire));
@@ -262,7 +262,7 @@ impl QpCore {
 
     /// Called when a process has exited: if it was the peer's, the queue pair is announced to its completion queues. An
     /// unreliable transport does not detect the loss of its peer.
-    pub(crate) fn process_ended(&self, instance: u64) {
+    pub(crate) fn on_process_exit(&self, instance: u64) {
         if self.transport == Connected::Reliable && self.peer_instance.load(Ordering::Acquire) == instance {
             self.announce_locally(true);
         }
@@ -271,9 +271,9 @@ impl QpCore {
     /// Begins a new incarnation: a new inbound segment and new queues. The peer's mapping of the old segment has no
     /// effect any more.
     pub(crate) fn renew(&self) -> Result<(Arc<RecvQueue>, SharedMem)> {
-        let life = self.life().wrapping_add(1);
+        let incarnation = self.incarnation().wrapping_add(1);
         let queue = Arc::new(RecvQueue::new(&self.layout));
-        let fresh = Inbound::create(&self.host.pair_memory, &self.layout, life, queue.clone())?;
+        let fresh = Inbound::create(&self.host.pair_memory, &self.layout, incarnation, queue.clone())?;
         let consumer = Consumer::new(fresh.mem.clone(), &self.layout);
         // SAFETY: only the thread that owns the queue pair calls it, so `revoke` has one caller at a time, outside
         // `owner`.

@@ -143,8 +143,8 @@ impl QpCore {
         let Some(mut send) = self.send.helper() else { return };
         send.resume(self);
         if attends && send.needs_polls_only() {
-            self.owner_visits
-                .store(self.owner_visits.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            self.app_poll_count
+                .store(self.app_poll_count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
         let matched = send.way.initiator_mut().and_then(Initiator::take_match);
         drop(send);
@@ -257,8 +257,8 @@ impl QpCore {
 
     /// Adds the queue pair to the list that the service thread processes at intervals. Returns whether it was not
     /// listed yet.
-    pub(crate) fn retry_later(&self) -> bool {
-        self.host.process.service.retry(self, &self.this)
+    pub(crate) fn schedule_service(&self) -> bool {
+        self.host.process.service.schedule(self, &self.this)
     }
 
     pub(crate) fn set_send_waits(&self, waits: bool) {
@@ -268,7 +268,7 @@ impl QpCore {
     /// Records whether receives cannot be flushed at the moment.
     pub(crate) fn set_flush_waits(&self, waits: bool) {
         if self.flush_waits.swap(waits, Ordering::AcqRel) != waits && waits {
-            self.host.process.service.retry_now(self, &self.this);
+            self.host.process.service.schedule_now(self, &self.this);
         }
     }
 

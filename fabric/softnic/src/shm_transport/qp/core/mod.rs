@@ -17,7 +17,7 @@ use super::inbound::Inbound;
 use super::receive::{RecvQueue, RecvSide};
 use super::send::SendSide;
 use super::shared_receive::SharedSide;
-use crate::process::{Meeting, Retry};
+use crate::process::{PeerHandshake, ServiceWork};
 use crate::shm_transport::events::Events;
 use crate::shm_transport::flight::{Event, FLIGHT_RECORDS};
 use crate::shm_transport::srq::SrqCore;
@@ -52,7 +52,7 @@ pub(crate) struct QpCore {
     /// `true` if requests wait for the peer.
     send_waits: AtomicBool,
     /// Incremented whenever a polling thread continues waiting requests.
-    owner_visits: AtomicU32,
+    app_poll_count: AtomicU32,
     /// `true` if the peer has become ready since the last connect request.
     peer_is_ready: AtomicBool,
     /// `true` if receives cannot be flushed yet, because the peer may be writing to one.
@@ -67,7 +67,7 @@ pub(crate) struct QpCore {
     peer_instance: AtomicU64,
     /// Handshake with the process that must be notified that this queue pair is ready to receive; `None` once it has
     /// completed.
-    untold: Mutex<Option<Arc<Meeting>>>,
+    untold: Mutex<Option<Arc<PeerHandshake>>>,
     pub(crate) this: Weak<QpCore>,
 }
 
@@ -81,7 +81,7 @@ const _: () = {
     assert!(offset_of!(SendSide, way) < LINE_BYTES);
 };
 
-impl Retry for QpCore {
+impl ServiceWork for QpCore {
     fn is_listed(&self) -> &AtomicBool {
         &self.is_listed
     }
@@ -92,12 +92,12 @@ impl Retry for QpCore {
             || self.untold.lock().is_some()
     }
 
-    fn owner_visits(&self) -> Option<u32> {
+    fn app_poll_count(&self) -> Option<u32> {
         let is_alone = self.flush_waits.load(Ordering::Acquire) || self.untold.lock().is_some();
-        (!is_alone).then(|| self.owner_visits.load(Ordering::Relaxed))
+        (!is_alone).then(|| self.app_poll_count.load(Ordering::Relaxed))
     }
 
-    fn waits_begun(&self) -> u64 {
+    fn wait_count(&self) -> u64 {
         self.stats.waits.get()
     }
 
@@ -144,7 +144,7 @@ impl QpCore {
             completions: WcRing::new(qpn, parts.cap.max_send_wr as usize),
             send_waits: AtomicBool::new(false),
             peer_is_ready: AtomicBool::new(false),
-            owner_visits: AtomicU32::new(0),
+            app_poll_count: AtomicU32::new(0),
             flush_waits: AtomicBool::new(false),
             is_listed: AtomicBool::new(false),
             send: PendingLock::new(SendSide::new(transport)),
