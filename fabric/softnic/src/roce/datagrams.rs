@@ -20,7 +20,7 @@ use super::port::Port;
 use super::state::State;
 use crate::process::QpnMap;
 use crate::process::addresses::{are_devices_named, listed_peers};
-use crate::shm_transport::Host;
+use crate::shm_transport::ShmTransport;
 use crate::shm_transport::cq::Source;
 use crate::shm_transport::datagram::{DatagramCore, Foreign};
 
@@ -51,8 +51,8 @@ impl NetDatagrams {
     ///
     /// # Errors
     /// Returns an error if the port cannot be opened.
-    pub(crate) fn open(host: &Arc<Host>, qpn: u32) -> Result<Self> {
-        let port = Port::open(host)?;
+    pub(crate) fn open(shm: &Arc<ShmTransport>, qpn: u32) -> Result<Self> {
+        let port = Port::open(shm)?;
         port.steer(qpn)?;
         Ok(Self { port, qpn, next_psn: Psn::default(), has_unsent: false })
     }
@@ -91,24 +91,24 @@ impl NetDatagrams {
 ///
 /// # Errors
 /// Returns an error if the port cannot be opened.
-pub(crate) fn open(host: &Arc<Host>) -> Result<()> {
-    Port::open(host).map(drop)
+pub(crate) fn open(shm: &Arc<ShmTransport>) -> Result<()> {
+    Port::open(shm).map(drop)
 }
 
 /// Called when a datagram queue pair begins to receive. It also receives from hosts to which nothing was sent if the
 /// program publishes its address. Without the port it receives only from this host, and a warning is logged.
-pub(crate) fn listen(host: &Arc<Host>, qpn: u32) {
-    let is_open = Port::opened(host).is_some();
-    if (is_open || host.process.accepts_remote_datagrams())
-        && let Err(error) = Port::open(host).and_then(|port| port.steer(qpn))
+pub(crate) fn listen(shm: &Arc<ShmTransport>, qpn: u32) {
+    let is_open = Port::opened(shm).is_some();
+    if (is_open || shm.process.accepts_remote_datagrams())
+        && let Err(error) = Port::open(shm).and_then(|port| port.steer(qpn))
     {
         tracing::warn!("no datagrams come from other hosts: {error}");
     }
 }
 
 /// Discards the datagrams that wait for a datagram queue pair, which accepts none any more.
-pub(crate) fn forget(host: &Host, qpn: u32) {
-    if let Some(port) = Port::opened(host) {
+pub(crate) fn forget(shm: &ShmTransport, qpn: u32) {
+    if let Some(port) = Port::opened(shm) {
         port.with(|state| state.inlets.remove(qpn));
     }
 }
@@ -161,10 +161,10 @@ impl Inlets {
     }
 
     /// Returns whether packets may arrive on `path`, which is given as seen by the packet.
-    pub(super) fn admits(&self, host: &Host, path: Path) -> bool {
+    pub(super) fn admits(&self, shm: &ShmTransport, path: Path) -> bool {
         let is_peer = |peers: &Vec<IpAddr>| peers.contains(&path.src.to_canonical());
         self.peers.as_ref().is_none_or(is_peer)
-            && (!self.are_devices_named || host.process.is_address(path.dst))
+            && (!self.are_devices_named || shm.process.is_address(path.dst))
     }
 
     /// Handles a packet for a queue pair that is not connected. `path` is given as seen by the packet; `len_bytes` is
@@ -172,7 +172,7 @@ impl Inlets {
     /// packets are counted here.
     pub(super) fn take_in(
         &mut self,
-        host: &Arc<Host>,
+        shm: &Arc<ShmTransport>,
         counters: &PortCounters,
         (path, len_bytes): (Path, usize),
         (packet, payload): (&Packet, &[u8]),
@@ -181,10 +181,10 @@ impl Inlets {
         let Operation::Datagram(Deth { qkey, src_qpn }, imm_be) = packet.operation else {
             return Came::Unknown;
         };
-        if !self.admits(host, path) {
+        if !self.admits(shm, path) {
             return Came::Foreign;
         }
-        let Some(core) = host.datagrams(packet.dest_qpn) else {
+        let Some(core) = shm.datagrams(packet.dest_qpn) else {
             return Came::Unknown;
         };
         if !core.board.accepts(qkey) {
@@ -193,7 +193,7 @@ impl Inlets {
         if !is_admitted() {
             return Came::Local;
         }
-        let Some(inlet) = self.inlet(host, core).filter(|inlet| inlet.waiting.len() < WAITING_MAX) else {
+        let Some(inlet) = self.inlet(shm, core).filter(|inlet| inlet.waiting.len() < WAITING_MAX) else {
             return Came::Unwanted;
         };
         counters.packets_received.increment();
@@ -207,11 +207,11 @@ impl Inlets {
     }
 
     /// Returns the received datagrams of a queue pair; `None` if its completion queue has no free bit.
-    fn inlet(&mut self, host: &Arc<Host>, core: Arc<DatagramCore>) -> Option<&mut Inlet> {
+    fn inlet(&mut self, shm: &Arc<ShmTransport>, core: Arc<DatagramCore>) -> Option<&mut Inlet> {
         match self.by_qpn.entry(core.qpn) {
             Entry::Occupied(inlet) => Some(inlet.into_mut()),
             Entry::Vacant(vacant) => {
-                let (port, bit) = (Port::opened(host)?, core.recv_slot.cq.reserve_bit().ok()?);
+                let (port, bit) = (Port::opened(shm)?, core.recv_slot.cq.reserve_bit().ok()?);
                 core.recv_slot.cq.attach_source(bit, Arc::new(Arrivals { port, core: core.clone() }));
                 Some(vacant.insert(Inlet { core, bit, waiting: VecDeque::new(), spare: Vec::new() }))
             }
@@ -256,7 +256,7 @@ impl Source for Arrivals {
     }
 
     /// Always `true`, because polling it also polls the port for packets.
-    fn has_something(&self) -> bool {
+    fn may_have_completions(&self) -> bool {
         true
     }
 }

@@ -20,7 +20,7 @@ use super::management_claim::Claim;
 use super::path::Path;
 use super::port::Port;
 use super::socket::fail;
-use crate::shm_transport::Host;
+use crate::shm_transport::ShmTransport;
 
 /// Number of the queue pair (volume 1, section 3.5.10).
 pub(super) const QPN: u32 = 1;
@@ -44,7 +44,7 @@ pub struct ManagementDatagram {
 
 /// Queue pair 1 for a connection manager.
 pub struct Management {
-    host: Arc<Host>,
+    shm: Arc<ShmTransport>,
     port: Arc<Port>,
     arrived: Arc<DontForkFd>,
     claim: Mutex<Claim>,
@@ -56,13 +56,13 @@ impl Management {
     /// # Errors
     /// Returns an error if the port cannot be opened, or if `FARCALL_WAY` forbids other hosts.
     pub fn open() -> Result<Self> {
-        let host = Host::get()?;
-        host.process.require_remote_allowed(OP)?;
-        let port = Port::open(&host)?;
+        let shm = ShmTransport::get()?;
+        shm.process.require_remote_allowed(OP)?;
+        let port = Port::open(&shm)?;
         let count = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(fail(OP))?;
         let arrived = Arc::new(DontForkFd::new(count));
         port.with(|state| state.management = Some(Arrivals::new(arrived.clone())));
-        Ok(Self { host, port, arrived, claim: Mutex::default() })
+        Ok(Self { shm, port, arrived, claim: Mutex::default() })
     }
 
     /// Returns the index of this process among those that share the port.
@@ -93,7 +93,7 @@ impl Management {
     /// Returns an error if there is no route to the address, or if the configuration forbids it.
     pub fn send(&self, dst: Ipv6Addr, bytes: &[u8; MESSAGE_BYTES]) -> Result<()> {
         let attr = AhAttr { dgid: Gid(dst.octets()), port_num: 1, ..AhAttr::default() };
-        let path = Path::to("send a management datagram", &self.host.process, &attr)?;
+        let path = Path::to("send a management datagram", &self.shm.process, &attr)?;
         self.port.with(|state| {
             let packet = Packet {
                 transport: QpType::Ud,

@@ -14,7 +14,7 @@ use super::shared_port::Slots;
 use super::state::State;
 use crate::process::rendezvous::block_of;
 use crate::process::{FdHandler, FdRegistration};
-use crate::shm_transport::{Abroad, Host};
+use crate::shm_transport::{RemoteTransport, ShmTransport};
 
 /// Minimum interval between polls of the port by polling threads. It limits the cost for other producers of the same
 /// completion queue.
@@ -31,7 +31,7 @@ static OPEN_PORT: Mutex<Weak<Port>> = Mutex::new(Weak::new());
 
 /// RoCEv2 port of this process.
 pub(crate) struct Port {
-    host: Weak<Host>,
+    shm: Weak<ShmTransport>,
     slots: Arc<Slots>,
     /// Blocks of queue pair numbers whose packets are steered to this process.
     steered: Mutex<Vec<u32>>,
@@ -45,16 +45,16 @@ impl Port {
     ///
     /// # Errors
     /// Returns an error if the system refuses the socket, or if another user holds the port.
-    pub(super) fn open(host: &Arc<Host>) -> Result<Arc<Self>> {
-        let _opening = host.opening.lock();
-        if let Some(port) = Self::opened(host) {
+    pub(super) fn open(shm: &Arc<ShmTransport>) -> Result<Arc<Self>> {
+        let _opening = shm.opening.lock();
+        if let Some(port) = Self::opened(shm) {
             return Ok(port);
         }
         let began = Instant::now();
         let slots = Arc::new(Slots::join()?);
-        let state = State::new(host, slots.clone(), began)?;
+        let state = State::new(shm, slots.clone(), began)?;
         let port = Arc::new(Self {
-            host: Arc::downgrade(host),
+            shm: Arc::downgrade(shm),
             slots: slots.clone(),
             steered: Mutex::default(),
             state: Mutex::new(state),
@@ -62,12 +62,12 @@ impl Port {
             registration: Mutex::default(),
         });
         let state = port.state.lock();
-        let registration = host.process.service.register_fd(state.socket.fd(), port.clone())?;
+        let registration = shm.process.service.register_fd(state.socket.fd(), port.clone())?;
         *port.registration.lock() = Some(registration);
-        host.process.service.register_fd(state.timer.as_fd(), port.clone())?;
-        host.process.service.register_fd(slots.listener(), slots.clone())?;
+        shm.process.service.register_fd(state.timer.as_fd(), port.clone())?;
+        shm.process.service.register_fd(slots.listener(), slots.clone())?;
         drop(state);
-        let _set = host.abroad.set(port.clone());
+        let _set = shm.remote.set(port.clone());
         *OPEN_PORT.lock() = Arc::downgrade(&port);
         settle_debts_at_exit();
         Ok(port)
@@ -106,8 +106,8 @@ impl Port {
     }
 
     /// Returns the port of the process if it is open.
-    pub(super) fn opened(host: &Host) -> Option<Arc<Self>> {
-        let port = host.abroad.get()?.clone();
+    pub(super) fn opened(shm: &ShmTransport) -> Option<Arc<Self>> {
+        let port = shm.remote.get()?.clone();
         Some(port.into_any().downcast().expect("only this type is put there"))
     }
 
@@ -156,8 +156,8 @@ impl Port {
     }
 
     fn watch(&self, state: &State, watched: bool) {
-        if let (Some(host), Some(registration)) = (self.host.upgrade(), &*self.registration.lock()) {
-            host.process.service.set_fd_watched(state.socket.fd(), registration, watched);
+        if let (Some(shm), Some(registration)) = (self.shm.upgrade(), &*self.registration.lock()) {
+            shm.process.service.set_fd_watched(state.socket.fd(), registration, watched);
         }
     }
 
@@ -201,7 +201,7 @@ fn settle_debts_at_exit() {
 extern "C" fn settle_debts() {
     let Some(port) = OPEN_PORT.try_lock().and_then(|port| port.upgrade()) else { return };
     // A forked child owes no acknowledgements: the queue pairs belong to its parent.
-    if port.host.upgrade().is_none_or(|host| host.process.is_inherited()) {
+    if port.shm.upgrade().is_none_or(|shm| shm.process.is_inherited()) {
         return;
     }
     let began = Instant::now();
@@ -228,12 +228,12 @@ impl FdHandler for Port {
     }
 }
 
-impl Abroad for Port {
-    fn settle(&self) {
+impl RemoteTransport for Port {
+    fn quiesce(&self) {
         self.state.wait();
     }
 
-    fn owner_sleeps(&self) {
+    fn on_cq_sleep(&self) {
         let mut state = self.state.lock();
         if state.owner.sleeps() {
             state.tick();

@@ -20,7 +20,7 @@ use crate::shm_transport::cq::Source;
 use crate::shm_transport::events::Events;
 use crate::shm_transport::qp::MAX_SGE;
 use crate::shm_transport::srq::SrqCore;
-use crate::shm_transport::{CqSlot, Host};
+use crate::shm_transport::{CqSlot, ShmTransport};
 
 /// Initial limit on unacknowledged packets: this many fit into the socket buffer of a peer that polls rarely.
 const UNACKNOWLEDGED_MIN: u32 = 128;
@@ -102,7 +102,7 @@ pub(super) struct Side {
 
 /// Resources of a queue pair that was created before its peer was known.
 pub(crate) struct PairParts {
-    pub(crate) host: Arc<Host>,
+    pub(crate) shm: Arc<ShmTransport>,
     pub(crate) events: Arc<Events>,
     pub(crate) qpn: u32,
     pub(crate) qp_type: QpType,
@@ -117,7 +117,7 @@ pub(crate) struct PairParts {
 /// The program's handle of a queue pair whose peer is on another host.
 pub(crate) struct NetPair {
     pub(super) port: Arc<Port>,
-    pub(super) host: Arc<Host>,
+    pub(super) shm: Arc<ShmTransport>,
     pub(super) qpn: u32,
     pub(super) send_rules: SendRules,
     pub(super) recv_rules: RecvRules,
@@ -136,8 +136,8 @@ impl NetPair {
         init: &QpAttr,
         rtr: &QpAttr,
     ) -> Result<Self> {
-        let path = Path::to("modify_qp", &parts.host.process, &rtr.ah.unwrap_or_default())?;
-        let port = Port::open(&parts.host)?;
+        let path = Path::to("modify_qp", &parts.shm.process, &rtr.ah.unwrap_or_default())?;
+        let port = Port::open(&parts.shm)?;
         port.steer(parts.qpn)?;
         let receives = take_receives();
         let config = QpConfig {
@@ -179,7 +179,7 @@ impl NetPair {
         let send_rules = SendRules::new(crate::NAME, parts.qp_type, &side.cap);
         let recv_rules = RecvRules::of_pair(&side.cap, side.srq.is_some());
         let (send, recv) = (side.send_slot.clone(), side.recv_slot.clone());
-        let (qpn, host) = (parts.qpn, parts.host);
+        let (qpn, shm) = (parts.qpn, parts.shm);
         port.with(|state| drop(state.pairs.insert(qpn, Box::new(Pair { transport: Qp::new(config), side }))));
         let one = send.is_same(&recv);
         let source = |sends, receives| Arc::new(Completions { port: port.clone(), qpn, sends, receives });
@@ -187,7 +187,7 @@ impl NetPair {
         if !one {
             recv.cq.attach_source(recv.bit, source(false, true));
         }
-        let pair = Self { port, host, qpn, send_rules, recv_rules };
+        let pair = Self { port, shm, qpn, send_rules, recv_rules };
         pair.with(|state| state.modify(qpn, init));
         pair.with(|state| state.modify(qpn, rtr));
         Ok(pair)
@@ -199,7 +199,7 @@ impl NetPair {
 
     pub(crate) fn state(&self) -> QpState {
         // In a forked child the lock may be held by a thread that does not exist.
-        if self.host.process.is_inherited() {
+        if self.shm.process.is_inherited() {
             return QpState::Err;
         }
         self.with(|state| state.pairs.get(&self.qpn).map_or(QpState::Err, |pair| pair.transport.state()))
@@ -251,7 +251,7 @@ impl NetPair {
 
     fn require_here(&self, operation: &'static str) -> Result<(), PostError> {
         let refuse = |source: Error| PostError::new(0, source);
-        self.host.process.require_here(operation).map_err(refuse)
+        self.shm.process.require_here(operation).map_err(refuse)
     }
 
     /// Closes the queue pair and discards all posted requests. Acknowledgements owed to its peer for received messages
@@ -301,7 +301,7 @@ impl Source for Completions {
     }
 
     /// Always `true`, because polling it also polls the port for packets.
-    fn has_something(&self) -> bool {
+    fn may_have_completions(&self) -> bool {
         true
     }
 }

@@ -33,7 +33,7 @@ use super::timers::Timers;
 use super::train_pause::TrainPauses;
 use crate::process::QpnMap;
 use crate::process::rendezvous::block_of;
-use crate::shm_transport::Host;
+use crate::shm_transport::ShmTransport;
 
 /// Number of packets or responses after which the quantum of a queue pair ends at the next end of a GSO batch.
 const PACKETS_A_TURN: usize = 64;
@@ -43,7 +43,7 @@ const PACKETS_A_TURN_MAX: usize = 128;
 const BATCHES_A_LOOK: usize = 4;
 /// State under the port's lock.
 pub(super) struct State {
-    host: Weak<Host>,
+    shm: Weak<ShmTransport>,
     slots: Arc<Slots>,
     pub(super) socket: Socket,
     pub(super) pairs: QpnMap<Box<Pair>>,
@@ -89,22 +89,22 @@ impl State {
     /// # Errors
     /// Returns an error if the system refuses the socket, if another user holds the port, or if the environment is
     /// malformed.
-    pub(super) fn new(host: &Arc<Host>, slots: Arc<Slots>, began: Instant) -> Result<Self> {
+    pub(super) fn new(shm: &Arc<ShmTransport>, slots: Arc<Slots>, began: Instant) -> Result<Self> {
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
             .map_err(|e| Error::os("open the RoCEv2 port", "create a timer (check RLIMIT_NOFILE)", e))?;
         Ok(Self {
-            host: Arc::downgrade(host),
+            shm: Arc::downgrade(shm),
             socket: Socket::new(slots.clone()),
             slots,
             pairs: QpnMap::default(),
             inlets: Inlets::new()?,
             management: None,
-            sources: Sources::new(host.process.forces_roce()),
+            sources: Sources::new(shm.process.forces_roce()),
             pauses: TrainPauses::default(),
             is_train_known: false,
             inbox: Inbox::new(),
             covered: LastCovered::default(),
-            out: Outbox::new(Faults::configured()?, host.recorder.clone()),
+            out: Outbox::new(Faults::configured()?, shm.recorder.clone()),
             timers: Timers::default(),
             touched: Vec::new(),
             turn: Vec::new(),
@@ -164,14 +164,14 @@ impl State {
         qpn: u32,
         work: impl FnOnce(&mut Transport, &mut Nic<'_>) -> T,
     ) -> Option<T> {
-        let host = self.host.upgrade()?;
+        let shm = self.shm.upgrade()?;
         let Pair { transport, side } = &mut **self.pairs.get_mut(&qpn)?;
         let mut nic = Nic {
             side,
             out: &mut self.out,
             timers: &mut self.timers,
             socket: &self.socket,
-            regions: &host.process.regions,
+            regions: &shm.process.regions,
             counters: &self.counters,
             now_ns: self.now_ns,
         };
@@ -229,14 +229,14 @@ impl State {
 
     /// Receives and handles packets, and runs expired timers. [`Self::finish`] sends the resulting packets.
     pub(super) fn look(&mut self) {
-        let Some(host) = self.host.upgrade() else { return };
+        let Some(shm) = self.shm.upgrade() else { return };
         self.pauses.end_if_due(&self.slots, self.now_ns);
         for _ in 0..BATCHES_A_LOOK {
             self.socket.receive(&mut self.inbox);
             self.record_arrivals();
             for at in 0..self.inbox.arrivals.len() {
                 let arrival = self.inbox.arrivals[at];
-                self.take_in(&host, &arrival);
+                self.take_in(&shm, &arrival);
             }
             self.go_on_in_turn();
             if !self.inbox.has_more {
@@ -273,7 +273,7 @@ impl State {
     }
 
     /// Handles a datagram of an unauthenticated sender.
-    fn take_in(&mut self, host: &Arc<Host>, arrival: &Arrival) {
+    fn take_in(&mut self, shm: &Arc<ShmTransport>, arrival: &Arrival) {
         let datagram = self.inbox.datagram(arrival);
         let path = Path { src: arrival.src, dst: arrival.dst };
         if arrival.before > 0 {
@@ -294,13 +294,13 @@ impl State {
         let Some(pair) = self.pairs.get_mut(&packet.dest_qpn) else {
             let is_admitted = || self.sources.admits(path.src, arrival.src_port, self.now_ns);
             if let (management::QPN, Some(arrivals)) = (packet.dest_qpn, &mut self.management) {
-                if !self.inlets.admits(host, path) {
+                if !self.inlets.admits(shm, path) {
                     return self.counters.dropped_foreign.increment();
                 }
                 return arrivals.take_in(&self.counters, path, (&packet, payload), is_admitted);
             }
             let of = (path, datagram.len());
-            let came = self.inlets.take_in(host, &self.counters, of, (&packet, payload), is_admitted);
+            let came = self.inlets.take_in(shm, &self.counters, of, (&packet, payload), is_admitted);
             match came {
                 Came::Taken => self.is_train_known = true,
                 Came::Unknown => {
@@ -338,7 +338,7 @@ impl State {
             side,
             out: &mut self.out,
             timers: &mut self.timers,
-            regions: &host.process.regions,
+            regions: &shm.process.regions,
             socket: &self.socket,
             counters: &self.counters,
             now_ns: self.now_ns,

@@ -13,24 +13,24 @@ use farcall_verbs::Result;
 
 use super::cq::CqCore;
 use super::datagram::DatagramCore;
-use super::places::Places;
+use super::object_counts::ObjectCounts;
 use super::qp::{QpCore, key_bit};
 use super::segments::Segments;
-use super::suspended_access::StoppedAccesses;
+use super::suspended_access::SuspendedAccesses;
 use crate::process::rendezvous::Request;
 use crate::process::{Client, INSTANCE, QpnTable, Process, TransportBackend};
 
-pub(crate) struct Host {
+pub(crate) struct ShmTransport {
     pub(crate) process: Process,
     qpns: QpnTable<QpnEntry>,
     pub(crate) queue_memory: Segments,
     pub(crate) pair_memory: Segments,
     pub(crate) region_memory: Segments,
     /// Numbers of existing objects.
-    pub(super) places: Places,
+    pub(super) object_counts: ObjectCounts,
     /// Completion queues that have a channel, so a thread may sleep on them.
     sleepers: Mutex<Vec<Weak<CqCore>>>,
-    pub(crate) stopped: StoppedAccesses,
+    pub(crate) suspended: SuspendedAccesses,
     /// Union of the key bits of all receives posted to connected queue pairs.
     receive_keys: AtomicU64,
     /// Serializes the accesses that the service thread executes for peers.
@@ -38,7 +38,7 @@ pub(crate) struct Host {
     /// This process's address space, read-only and writable; opened when a peer first needs it.
     spaces: [OnceLock<Option<AddressSpace>>; 2],
     /// RoCEv2 transport; created at its first use.
-    pub(crate) abroad: OnceLock<Arc<dyn Abroad>>,
+    pub(crate) remote: OnceLock<Arc<dyn RemoteTransport>>,
     /// Held while the RoCEv2 transport is created.
     pub(crate) opening: Mutex<()>,
     /// Recorder of packets and messages of both transports; `None` if no recording is configured.
@@ -46,12 +46,12 @@ pub(crate) struct Host {
 }
 
 /// RoCEv2 transport, as seen by the objects of the shared-memory transport.
-pub(crate) trait Abroad: Send + Sync {
+pub(crate) trait RemoteTransport: Send + Sync {
     /// Waits until all work that began before the call has ended. Revoked memory is then no longer accessed.
-    fn settle(&self);
+    fn quiesce(&self);
 
     /// Called when the application thread of a completion queue is about to sleep and stops polling for packets.
-    fn owner_sleeps(&self);
+    fn on_cq_sleep(&self);
 
     /// Returns the transport as `Any`, for downcasts to its concrete type.
     fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
@@ -64,32 +64,32 @@ enum QpnEntry {
     Datagrams(Weak<DatagramCore>),
 }
 
-impl Host {
+impl ShmTransport {
     /// Returns the process's only instance; creates it at the first call.
     pub(crate) fn get() -> Result<Arc<Self>> {
         let mut slot = INSTANCE.lock();
         if let Some(instance) = &*slot {
             return Ok(instance.clone().downcast().expect("only this type is put there"));
         }
-        let host = Arc::new(Self {
+        let shm = Arc::new(Self {
             process: Process::new()?,
             qpns: QpnTable::default(),
             queue_memory: Segments::of_queues(),
             pair_memory: Segments::of_pairs(),
             region_memory: Segments::of_regions(),
-            places: Places::default(),
+            object_counts: ObjectCounts::default(),
             sleepers: Mutex::default(),
-            stopped: StoppedAccesses::default(),
+            suspended: SuspendedAccesses::default(),
             receive_keys: AtomicU64::new(0),
             access_turn: Mutex::default(),
             spaces: Default::default(),
-            abroad: OnceLock::new(),
+            remote: OnceLock::new(),
             opening: Mutex::default(),
             recorder: Recorder::configured()?.map(Arc::new),
         });
-        crate::process::start(host.clone())?;
-        *slot = Some(host.clone());
-        Ok(host)
+        crate::process::start(shm.clone())?;
+        *slot = Some(shm.clone());
+        Ok(shm)
     }
 
     /// Returns this process's address space for peers; `None` if it cannot be opened.
@@ -174,7 +174,7 @@ impl QpnEntry {
     }
 }
 
-impl TransportBackend for Host {
+impl TransportBackend for ShmTransport {
     fn process(&self) -> &Process {
         &self.process
     }
@@ -183,21 +183,21 @@ impl TransportBackend for Host {
         let entries = self.qpns.all();
         let connected: Vec<_> = entries.iter().filter_map(QpnEntry::connected).collect();
         connected.iter().for_each(|qp| qp.on_process_exit(instance));
-        self.stopped.prune();
+        self.suspended.prune();
         // Shared receives that the process held without using them become available to other queue pairs.
         connected.iter().for_each(|qp| qp.continue_receives());
         entries.iter().filter_map(QpnEntry::datagrams).for_each(|qp| qp.on_process_exit(instance));
     }
 
     fn answer(&self, client: &Arc<Client>, request: &Request, fds: Vec<OwnedFd>) -> rustix::io::Result<()> {
-        self.answer_peer(client, request, fds)
+        self.handle_peer_request(client, request, fds)
     }
 
     fn service_sleeping_cqs(&self) {
-        let nudged: Vec<_> = {
+        let requested: Vec<_> = {
             let sleepers = self.sleepers.lock();
             sleepers.iter().filter_map(Weak::upgrade).filter(|queue| queue.is_nudged()).collect()
         };
-        nudged.iter().for_each(|queue| queue.look_after());
+        requested.iter().for_each(|queue| queue.service_for_sleeper());
     }
 }

@@ -24,7 +24,7 @@ pub(crate) struct CqCore {
     /// `true` if the queue was armed again before its previous event was taken; that event is still pending.
     unclaimed_event: AtomicBool,
     /// `true` if a queue pair in error has failures that are delivered when no other completion is available.
-    holds_back: AtomicBool,
+    has_deferred_failures: AtomicBool,
     attached: Mutex<Vec<Attachment>>,
     /// Incremented whenever `attached` changes.
     epoch: AtomicU64,
@@ -40,30 +40,30 @@ pub(crate) struct AttachedPair {
 }
 
 impl AttachedPair {
-    pub(crate) fn has_something(&self) -> bool {
-        self.qp.has_something(self.sends, self.receives)
+    pub(crate) fn may_have_completions(&self) -> bool {
+        self.qp.may_have_completions(self.sends, self.receives)
     }
 }
 
 /// Maximum number of completions of a [`Source`] before other sources are polled.
-pub(crate) const COMPLETIONS_A_TURN: usize = 8;
+pub(crate) const COMPLETIONS_PER_QUANTUM: usize = 8;
 
 /// Any other producer of completions at a completion queue: the components of datagram queue pairs.
 pub(crate) trait Source: Send + Sync {
     /// Delivers completions. Called by the polling thread of the completion queue.
     fn poll(&self, wc: &mut [Wc]) -> usize;
 
-    /// Delivers the failures for which [`CqCore::hold_back`] was called.
+    /// Delivers the failures for which [`CqCore::defer_failures`] was called.
     fn poll_failures(&self, _wc: &mut [Wc]) -> usize {
         0
     }
 
     /// Returns whether a poll may find a completion. Called by the polling thread of the completion queue.
-    fn has_something(&self) -> bool;
+    fn may_have_completions(&self) -> bool;
 
     /// Processes deliveries of peers while the application thread sleeps. Returns whether more work remains. Called by
     /// the service thread.
-    fn look_after(&self) -> bool {
+    fn service_for_sleeper(&self) -> bool {
         false
     }
 }
@@ -87,7 +87,7 @@ impl CqCore {
             waker,
             expects_event: AtomicBool::new(false),
             unclaimed_event: AtomicBool::new(false),
-            holds_back: AtomicBool::new(false),
+            has_deferred_failures: AtomicBool::new(false),
             attached: Mutex::default(),
             epoch: AtomicU64::new(0),
             fork_generation: Generation::current(),
@@ -102,17 +102,17 @@ impl CqCore {
     }
 
     /// Returns what a peer needs to announce `bit`: its location, and the file descriptors of the memory and the event.
-    pub(crate) fn place(&self, bit: u32) -> (CqLocation, Vec<BorrowedFd<'_>>) {
+    pub(crate) fn location(&self, bit: u32) -> (CqLocation, Vec<BorrowedFd<'_>>) {
         let waker = self.waker.as_ref().map(|waker| waker.fd());
-        let place = CqLocation { offset: self.memory.offset() as u32, bit, event: waker.is_some() };
-        (place, std::iter::once(self.memory.fd()).chain(waker).collect())
+        let location = CqLocation { offset: self.memory.offset() as u32, bit, event: waker.is_some() };
+        (location, std::iter::once(self.memory.fd()).chain(waker).collect())
     }
 
     /// Reserves a bit. The caller then attaches a producer to it, or releases it with [`detach`](Self::detach).
     pub(crate) fn reserve_bit(&self) -> Result<u32> {
         let mut attached = self.attached.lock();
         let free =
-            attached.iter().position(|place| matches!(place, Attachment::Free)).unwrap_or(attached.len());
+            attached.iter().position(|attachment| matches!(attachment, Attachment::Free)).unwrap_or(attached.len());
         if free >= MAX_BITS {
             return Err(Error::Exhausted {
                 operation: "create a queue pair",
@@ -138,9 +138,9 @@ impl CqCore {
         self.put(bit, Attachment::Source(source));
     }
 
-    fn put(&self, bit: u32, place: Attachment) {
+    fn put(&self, bit: u32, attachment: Attachment) {
         let mut attached = self.attached.lock();
-        attached[bit as usize] = place;
+        attached[bit as usize] = attachment;
         self.readiness.promise(bit);
         self.epoch.fetch_add(1, Ordering::Release);
     }
@@ -148,7 +148,7 @@ impl CqCore {
     pub(crate) fn detach(&self, bit: u32) {
         let mut attached = self.attached.lock();
         attached[bit as usize] = Attachment::Free;
-        while attached.last().is_some_and(|place| matches!(place, Attachment::Free)) {
+        while attached.last().is_some_and(|attachment| matches!(attachment, Attachment::Free)) {
             attached.pop();
         }
         self.epoch.fetch_add(1, Ordering::Release);
@@ -179,9 +179,9 @@ impl CqCore {
     pub(crate) fn attached(&self) -> Result<(u64, Vec<Attachment>)> {
         self.fork_generation.require_current("poll_cq", format_args!("completion queue {}", self.id))?;
         let attached = self.attached.lock();
-        for (bit, place) in attached.iter().enumerate() {
+        for (bit, attachment) in attached.iter().enumerate() {
             // A poll that was in progress at the attachment may have cleared the bit without visiting the producer.
-            if matches!(place, Attachment::Pair(_) | Attachment::Source(_)) {
+            if matches!(attachment, Attachment::Pair(_) | Attachment::Source(_)) {
                 self.readiness.promise(bit as u32);
             }
         }
@@ -228,13 +228,13 @@ impl CqCore {
     }
 
     /// Records that a queue pair in error has failures that are delivered when no other completion is available.
-    pub(crate) fn hold_back(&self) {
-        self.holds_back.store(true, Ordering::Relaxed);
+    pub(crate) fn defer_failures(&self) {
+        self.has_deferred_failures.store(true, Ordering::Relaxed);
     }
 
     #[inline]
-    pub(crate) fn holds_back(&self) -> bool {
-        self.holds_back.load(Ordering::Relaxed)
+    pub(crate) fn has_deferred_failures(&self) -> bool {
+        self.has_deferred_failures.load(Ordering::Relaxed)
     }
 
     /// Raises the event for deferred failures.
@@ -243,7 +243,7 @@ impl CqCore {
     /// success therefore never receives the failures caused by its peer's exit. A program that treats a partly filled
     /// poll as the last one (ibv_poll_cq(3)) receives an event for the failures.
     #[cold]
-    pub(crate) fn tell_failures(&self) {
+    pub(crate) fn deliver_deferred_failures(&self) {
         // Failures count as solicited (IBA 11.4.2.2).
         self.readiness.fire_if_armed(true, || self.wake());
     }
@@ -251,8 +251,8 @@ impl CqCore {
     /// Returns whether a poll that found no other completion must fetch deferred failures, and clears the mark. Only
     /// the application thread's polls set and clear it.
     #[inline]
-    pub(crate) fn takes_held_back(&self) -> bool {
-        self.holds_back.load(Ordering::Relaxed) && self.holds_back.swap(false, Ordering::Relaxed)
+    pub(crate) fn take_deferred_failures(&self) -> bool {
+        self.has_deferred_failures.load(Ordering::Relaxed) && self.has_deferred_failures.swap(false, Ordering::Relaxed)
     }
 
     /// Returns whether a peer has requested service for this queue.
@@ -262,37 +262,37 @@ impl CqCore {
 
     /// Processes deliveries of peers while the application thread sleeps. The completions that result raise the event.
     /// Called by the service thread.
-    pub(crate) fn look_after(&self) {
+    pub(crate) fn service_for_sleeper(&self) {
         let mut has_more = false;
         self.readiness.take_nudges(|bit| {
             let attached = self.attached.lock();
-            let place = attached.get(bit as usize).cloned();
+            let attachment = attached.get(bit as usize).cloned();
             drop(attached);
-            match place {
-                Some(Attachment::Pair(pair)) => pair.qp.look_after_sends(),
-                Some(Attachment::Source(source)) => has_more |= source.look_after(),
+            match attachment {
+                Some(Attachment::Pair(pair)) => pair.qp.service_sends(),
+                Some(Attachment::Source(source)) => has_more |= source.service_for_sleeper(),
                 _ => {}
             }
         });
         if has_more {
-            self.take_turns();
+            self.run_service_quantum();
         }
     }
 
     /// Services all sources that may have deliveries, in round-robin order, so that one flooding sender cannot take all
     /// shared receives. Called by the service thread.
     #[cold]
-    pub(crate) fn take_turns(&self) {
+    pub(crate) fn run_service_quantum(&self) {
         let mut waiting = Vec::new();
-        for (bit, place) in self.attached.lock().iter().enumerate() {
-            if let Attachment::Source(source) = place
+        for (bit, attachment) in self.attached.lock().iter().enumerate() {
+            if let Attachment::Source(source) = attachment
                 && self.readiness.bits(bit / 64) & 1 << (bit % 64) != 0
             {
                 waiting.push(source.clone());
             }
         }
         while !waiting.is_empty() {
-            waiting.retain(|source| source.look_after());
+            waiting.retain(|source| source.service_for_sleeper());
         }
     }
 

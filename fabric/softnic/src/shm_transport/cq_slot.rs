@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use farcall_verbs::{QpCap, Result};
 
-use super::Host;
+use super::ShmTransport;
 use super::cq::CqCore;
 use super::events::Events;
 use super::srq::SrqCore;
 
 /// Resources of a new queue pair.
-pub(crate) struct Parts {
-    pub(crate) host: Arc<Host>,
+pub(crate) struct QpResources {
+    pub(crate) shm: Arc<ShmTransport>,
     pub(crate) events: Arc<Events>,
     pub(crate) pd: u32,
     pub(crate) cap: QpCap,

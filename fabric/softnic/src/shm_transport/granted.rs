@@ -19,7 +19,7 @@ pub(crate) struct MappedRegion {
     generation: u32,
     mapping: Arc<Mapping>,
     /// The complete region if only a part of it can be mapped; `None` if all of it is mapped.
-    pub(crate) whole: Option<Arc<PrivateRegion>>,
+    pub(crate) whole: Option<Arc<UnmappedRegion>>,
 }
 
 impl MappedRegion {
@@ -37,7 +37,7 @@ impl MappedRegion {
     }
 
     /// Returns the address at the peer, the length in bytes and the local address.
-    pub(crate) fn extent(&self) -> (u64, u64, *mut u8) {
+    pub(crate) fn bounds(&self) -> (u64, u64, *mut u8) {
         (self.addr, self.len_bytes, self.mapping.base())
     }
 
@@ -54,7 +54,7 @@ impl MappedRegion {
 }
 
 /// A region of the peer that cannot be mapped: heap, stack or file memory.
-pub(crate) struct PrivateRegion {
+pub(crate) struct UnmappedRegion {
     pub(crate) rkey: u32,
     pub(crate) access: Access,
     addr: u64,
@@ -66,7 +66,7 @@ pub(crate) struct PrivateRegion {
     pub(crate) space: Option<Arc<AddressSpace>>,
 }
 
-impl PrivateRegion {
+impl UnmappedRegion {
     /// Returns the address in the peer's address space that corresponds to the request address `addr` inside the
     /// region.
     pub(crate) fn memory_at(&self, addr: u64) -> u64 {
@@ -89,7 +89,7 @@ impl PrivateRegion {
 #[derive(Clone)]
 pub(crate) enum Region {
     Mapped(Arc<MappedRegion>),
-    Private(Arc<PrivateRegion>),
+    Unmapped(Arc<UnmappedRegion>),
 }
 
 impl Region {
@@ -97,7 +97,7 @@ impl Region {
     fn mapped_bytes(&self) -> u64 {
         match self {
             Self::Mapped(region) => region.len_bytes,
-            Self::Private(_) => 0,
+            Self::Unmapped(_) => 0,
         }
     }
 
@@ -105,7 +105,7 @@ impl Region {
     pub(crate) fn is_current(&self, peer: &Peer) -> bool {
         match self {
             Self::Mapped(region) => region.is_current(peer),
-            Self::Private(region) => region.is_current(peer),
+            Self::Unmapped(region) => region.is_current(peer),
         }
     }
 }
@@ -120,8 +120,8 @@ pub(crate) struct RegionId {
 
 /// Maximum number and total bytes of mapped regions of one peer. Beyond these limits a region is unmapped, and
 /// requested again at its next use.
-const MAX_KEPT_REGIONS: usize = 4096;
-const MAX_KEPT_BYTES: u64 = 1 << 42;
+const MAX_CACHED_REGIONS: usize = 4096;
+const MAX_CACHED_BYTES: u64 = 1 << 42;
 
 /// Regions and address space that one peer has granted to this process.
 #[derive(Default)]
@@ -154,7 +154,7 @@ impl GrantedRegions {
         let Some(region) = accepted else { return PeerReply::Refused(Refusal::Malformed) };
         let mut regions = granted.regions.lock();
         regions.retain(|_, region| region.is_current(peer));
-        make_room(&mut regions, region.mapped_bytes());
+        make_space(&mut regions, region.mapped_bytes());
         regions.insert(id, region.clone());
         PeerReply::Granted(region)
     }
@@ -179,11 +179,11 @@ impl GrantedRegions {
         addr.checked_add(len_bytes)?;
         memory_addr.checked_add(len_bytes)?;
         let rkey = id.rkey;
-        let whole = Arc::new(PrivateRegion { rkey, access, addr, memory_addr, len_bytes, generation, space });
+        let whole = Arc::new(UnmappedRegion { rkey, access, addr, memory_addr, len_bytes, generation, space });
         if reach == Reach::Partly {
             return map(id, grant, &fds, Some(whole)).map(Arc::new).map(Region::Mapped);
         }
-        Some(Region::Private(whole))
+        Some(Region::Unmapped(whole))
     }
 
     fn accept_space(&self, id: RegionId, access: Access, fd: Option<OwnedFd>) -> Option<Arc<AddressSpace>> {
@@ -197,9 +197,9 @@ impl GrantedRegions {
 }
 
 /// Unmaps regions until `len_bytes` more are within the limits.
-fn make_room(regions: &mut HashMap<RegionId, Region>, len_bytes: u64) {
-    while regions.len() >= MAX_KEPT_REGIONS
-        || regions.values().map(Region::mapped_bytes).fold(len_bytes, u64::saturating_add) > MAX_KEPT_BYTES
+fn make_space(regions: &mut HashMap<RegionId, Region>, len_bytes: u64) {
+    while regions.len() >= MAX_CACHED_REGIONS
+        || regions.values().map(Region::mapped_bytes).fold(len_bytes, u64::saturating_add) > MAX_CACHED_BYTES
     {
         let Some(victim) = regions.keys().next().copied() else { return };
         regions.remove(&victim);
@@ -210,7 +210,7 @@ fn map(
     id: RegionId,
     grant: &RegionGrant,
     fds: &[OwnedFd],
-    whole: Option<Arc<PrivateRegion>>,
+    whole: Option<Arc<UnmappedRegion>>,
 ) -> Option<MappedRegion> {
     let (before, len_bytes) = (grant.mapped_offset, grant.mapped_len_bytes);
     let addr = grant.addr.checked_add(before)?;
@@ -236,9 +236,9 @@ mod tests {
     #[test]
     fn what_is_kept_of_a_peer_is_bounded() {
         let region = |rkey| {
-            let extent = (0, 4096, 1, None);
-            let (addr, len_bytes, generation, space) = extent;
-            Region::Private(Arc::new(PrivateRegion {
+            let bounds = (0, 4096, 1, None);
+            let (addr, len_bytes, generation, space) = bounds;
+            Region::Unmapped(Arc::new(UnmappedRegion {
                 rkey,
                 access: Access::empty(),
                 addr,
@@ -249,12 +249,12 @@ mod tests {
             }))
         };
         let mut regions = HashMap::new();
-        for rkey in 0..2 * MAX_KEPT_REGIONS as u32 {
-            make_room(&mut regions, 0);
+        for rkey in 0..2 * MAX_CACHED_REGIONS as u32 {
+            make_space(&mut regions, 0);
             regions.insert(RegionId { pd: 1, rkey, receive: false }, region(rkey));
         }
-        assert_eq!(regions.len(), MAX_KEPT_REGIONS);
-        make_room(&mut regions, MAX_KEPT_BYTES + 1);
+        assert_eq!(regions.len(), MAX_CACHED_REGIONS);
+        make_space(&mut regions, MAX_CACHED_BYTES + 1);
         assert!(regions.is_empty(), "the newest alone is beyond");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The initiator executes a request itself, in memory that the target's process has granted ([`qp`]); each pair of a
 //! sender and a receiver of datagrams has its own ring ([`datagram`]). A completion queue collects completions from its
-//! queue pairs ([`cq`]). [`Host`] is the state that a process has once; [`peer_requests`] answers the requests of peers.
+//! queue pairs ([`cq`]). [`ShmTransport`] is the state that a process has once; [`peer_requests`] answers the requests of peers.
 //!
 //! # A SEND over RC
 //!
@@ -80,7 +80,7 @@ pub(crate) mod events;
 pub(crate) mod flight;
 mod granted;
 mod peer_requests;
-mod places;
+mod object_counts;
 mod proxied_access;
 pub(crate) mod qp;
 pub(crate) mod segments;
@@ -88,6 +88,6 @@ pub(crate) mod srq;
 pub(crate) mod state;
 mod suspended_access;
 
-pub(crate) use context::{Abroad, Host};
-pub(crate) use cq_slot::{CqSlot, Parts};
-pub(crate) use places::{Kind, Place};
+pub(crate) use context::{RemoteTransport, ShmTransport};
+pub(crate) use cq_slot::{CqSlot, QpResources};
+pub(crate) use object_counts::{ObjectKind, ObjectReservation};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use farcall_verbs::{Access, AsyncEventKind};
 
-use super::context::Host;
+use super::context::ShmTransport;
 use super::qp::{Connected, RemoteCq};
 use crate::process::Client;
 use crate::process::regions::{Backing, Grant};
@@ -14,9 +14,9 @@ use crate::process::rendezvous::{
 };
 use crate::process::shared_remap::Window;
 
-impl Host {
+impl ShmTransport {
     /// Handles one request of a client and replies to it.
-    pub(super) fn answer_peer(
+    pub(super) fn handle_peer_request(
         &self,
         client: &Arc<Client>,
         request: &Request,
@@ -28,8 +28,8 @@ impl Host {
             RequestBody::Hello { .. } => Ok(Ok(())),
             RequestBody::Connect { instance, src_qpn, incarnation, dst_qpn, transport, credit } => {
                 let initiator = || {
-                    let creditor = RemoteCq::from_fds(credit, &mut fds.into_iter());
-                    (client.liveness().cloned(), creditor)
+                    let credit_waiter = RemoteCq::from_fds(credit, &mut fds.into_iter());
+                    (client.liveness().cloned(), credit_waiter)
                 };
                 self.qp(dst_qpn).ok_or(Refusal::UnknownQp).and_then(|qp| {
                     let transport = Connected::from_number(transport).ok_or(Refusal::Transport)?;
@@ -37,11 +37,11 @@ impl Host {
                 })
             }
             RequestBody::Match { dst_qpn } => {
-                self.qp(dst_qpn).iter().for_each(|qp| qp.message_came());
+                self.qp(dst_qpn).iter().for_each(|qp| qp.on_message());
                 Ok(Ok(()))
             }
             RequestBody::Ready { dst_qpn } => {
-                self.qp(dst_qpn).iter().for_each(|qp| qp.peer_became_ready());
+                self.qp(dst_qpn).iter().for_each(|qp| qp.on_peer_ready());
                 Ok(Ok(()))
             }
             RequestBody::Violated { dst_qpn, incarnation, violation } => {
@@ -61,16 +61,16 @@ impl Host {
                 .map(|value| reply(ReplyBody::Access { value }, &[])),
             RequestBody::OpenDatagrams { instance, src_qpn, dst_qpn } => {
                 self.datagrams(dst_qpn).ok_or(Refusal::UnknownQp).and_then(|qp| {
-                    let sent = qp.open_inlet((instance, src_qpn), client.id, reply)?;
+                    let sent = qp.open_rx_ring((instance, src_qpn), client.id, reply)?;
                     if let Some(liveness) = client.liveness() {
                         self.process.service.watch_sender(instance, liveness);
                     }
                     Ok(sent)
                 })
             }
-            RequestBody::AwaitReceiverProgress { dst_qpn, bit, taken, posted } => {
+            RequestBody::AwaitReceiverProgress { dst_qpn, bit, consumed, posted } => {
                 let qp = self.datagrams(dst_qpn);
-                let waits = qp.is_some_and(|qp| qp.add_asker(client, request.id, bit, taken, posted));
+                let waits = qp.is_some_and(|qp| qp.add_blocked_sender(client, request.id, bit, consumed, posted));
                 Ok(if waits { Ok(()) } else { reply(ReplyBody::Place, &[]) })
             }
         };
@@ -95,7 +95,7 @@ impl Host {
         }
         let pd = if receive { qp.receives_pd() } else { qp.pd };
         let grant = self.process.regions.grant(rkey, pd, receive).ok_or(Refusal::UnknownKey)?;
-        let Handover { reach, mapped, fds } = Handover::of(self, client.trust_level, &grant, receive);
+        let RegionHandover { reach, mapped, fds } = RegionHandover::of(self, client.trust_level, &grant, receive);
         let body = ReplyBody::MapRegion(RegionGrant {
             addr: grant.addr,
             memory_addr: grant.memory_addr,
@@ -113,7 +113,7 @@ impl Host {
 
 /// A byte range of a region, and its position in a memfd.
 #[derive(Default)]
-struct Extent {
+struct MemfdRange {
     /// Offset from the start of the region in bytes.
     offset: u64,
     len_bytes: u64,
@@ -121,23 +121,23 @@ struct Extent {
 }
 
 /// Grant of a region to a peer: the kind of access, the part of the region in a memfd, and the file descriptors.
-struct Handover<'a> {
+struct RegionHandover<'a> {
     reach: Reach,
-    mapped: Extent,
+    mapped: MemfdRange,
     fds: Vec<BorrowedFd<'a>>,
 }
 
-impl<'a> Handover<'a> {
-    fn of(host: &'a Host, trust_level: TrustLevel, grant: &'a Grant, receive: bool) -> Self {
+impl<'a> RegionHandover<'a> {
+    fn of(shm: &'a ShmTransport, trust_level: TrustLevel, grant: &'a Grant, receive: bool) -> Self {
         let of = |reach, mapped, fds| Self { reach, mapped, fds };
         let part = |window: &Window| {
             let Window { addr, len_bytes, file_offset, .. } = *window;
-            Extent { offset: addr - grant.memory_addr, len_bytes, file_offset }
+            MemfdRange { offset: addr - grant.memory_addr, len_bytes, file_offset }
         };
         let window = match &grant.backing {
             Backing::Pool(segment) => {
                 let file_offset = segment.offset() as u64;
-                let all = Extent { offset: 0, len_bytes: grant.len_bytes, file_offset };
+                let all = MemfdRange { offset: 0, len_bytes: grant.len_bytes, file_offset };
                 return of(Reach::Mapped, all, vec![segment.fd()]);
             }
             // Access to this process's address space exceeds what a member of the group may receive.
@@ -148,13 +148,13 @@ impl<'a> Handover<'a> {
             return of(Reach::Mapped, part(all), vec![all.pages.fd()]);
         }
         let writes = receive || grant.access.intersects(Access::REMOTE_WRITE);
-        let space = if trust_level == TrustLevel::SameUser { host.address_space(writes) } else { None };
+        let space = if trust_level == TrustLevel::SameUser { shm.address_space(writes) } else { None };
         match (space, window) {
             (Some(space), Some(window)) => {
                 of(Reach::Partly, part(window), vec![window.pages.fd(), space.fd()])
             }
-            (Some(space), None) => of(Reach::AddressSpace, Extent::default(), vec![space.fd()]),
-            (None, _) => of(Reach::Owner, Extent::default(), Vec::new()),
+            (Some(space), None) => of(Reach::AddressSpace, MemfdRange::default(), vec![space.fd()]),
+            (None, _) => of(Reach::Owner, MemfdRange::default(), Vec::new()),
         }
     }
 }

@@ -14,7 +14,7 @@ use farcall_verbs::{
     SrqInitAttr,
 };
 
-use super::Host;
+use super::ShmTransport;
 use super::events::Events;
 use super::qp::{MAX_SGE, MAX_WR, QpCore};
 
@@ -55,11 +55,11 @@ struct Queue {
     /// SRQ limit; armed if it is not 0.
     limit: u32,
     /// Queue pairs with a message that found no receive, and the number of that message, in the order of the attempts.
-    starving: Vec<(Weak<QpCore>, u64)>,
+    waiting_for_receive: Vec<(Weak<QpCore>, u64)>,
 }
 
 pub(crate) struct SrqCore {
-    host: Arc<Host>,
+    shm: Arc<ShmTransport>,
     events: Arc<Events>,
     pub(crate) number: u32,
     pub(crate) pd: u32,
@@ -76,7 +76,7 @@ impl SrqCore {
     /// # Errors
     /// Returns an error if a size exceeds the limits of the device.
     pub(crate) fn new(
-        host: &Arc<Host>,
+        shm: &Arc<ShmTransport>,
         events: &Arc<Events>,
         pd: u32,
         attr: &SrqInitAttr,
@@ -87,16 +87,16 @@ impl SrqCore {
         }
         let max_wr = checked_depth(OP, attr.max_wr)?;
         Ok(Arc::new(Self {
-            host: host.clone(),
+            shm: shm.clone(),
             events: events.clone(),
-            number: host.process.next_number(),
+            number: shm.process.next_number(),
             pd,
             max_sge: attr.max_sge.max(1),
             queue: Mutex::new(Queue {
                 receives: VecDeque::with_capacity(max_wr as usize),
                 max_wr,
                 limit: 0,
-                starving: Vec::new(),
+                waiting_for_receive: Vec::new(),
             }),
             posts: AtomicU64::new(0),
             users: AtomicU32::new(0),
@@ -120,17 +120,17 @@ impl SrqCore {
 
     /// Returns the oldest receive, for `message` of a queue pair. If there is none, the queue pair is announced to its
     /// completion queue after the next post.
-    pub(crate) fn take(&self, hungry: &Weak<QpCore>, message: u64) -> Option<Receive> {
+    pub(crate) fn take(&self, waiter: &Weak<QpCore>, message: u64) -> Option<Receive> {
         let mut queue = self.queue.lock();
         let taken = queue.receives.pop_front();
         if taken.is_some() {
             self.check_limit(&mut queue);
             return taken;
         }
-        if queue.starving.len() == queue.starving.capacity() {
-            queue.starving.retain(|(qp, _)| qp.strong_count() > 0);
+        if queue.waiting_for_receive.len() == queue.waiting_for_receive.capacity() {
+            queue.waiting_for_receive.retain(|(qp, _)| qp.strong_count() > 0);
         }
-        queue.starving.push((hungry.clone(), message));
+        queue.waiting_for_receive.push((waiter.clone(), message));
         None
     }
 
@@ -148,22 +148,22 @@ impl SrqCore {
 
     /// Returns whether the first bytes of the receive's scatter elements may take a message of `len_bytes`.
     pub(crate) fn allows(&self, sges: &[Sge], len_bytes: u32) -> bool {
-        self.host.process.regions.allows_first(sges, len_bytes.into(), self.pd, Access::LOCAL_WRITE)
+        self.shm.process.regions.allows_first(sges, len_bytes.into(), self.pd, Access::LOCAL_WRITE)
     }
 
     /// Returns an unused receive to the front of the queue.
     pub(crate) fn put_back(&self, receive: Receive) {
         let mut queue = self.queue.lock();
         queue.receives.push_front(receive);
-        self.feed(queue);
+        self.notify_waiters(queue);
     }
 
     /// Called after receives were added: announces the queue pairs whose messages wait for one.
-    fn feed(&self, mut queue: MutexGuard<'_, Queue>) {
+    fn notify_waiters(&self, mut queue: MutexGuard<'_, Queue>) {
         self.posts.fetch_add(1, Ordering::Release);
-        let starving = std::mem::take(&mut queue.starving);
+        let waiting_for_receive = std::mem::take(&mut queue.waiting_for_receive);
         drop(queue);
-        for (qp, message) in starving {
+        for (qp, message) in waiting_for_receive {
             if let Some(qp) = qp.upgrade() {
                 qp.end_rnr(message);
                 qp.look_at_receives();
@@ -217,7 +217,7 @@ impl SrqCore {
     }
 
     pub(crate) fn post(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
-        if let Err(source) = self.host.process.require_here("post_srq_recv") {
+        if let Err(source) = self.shm.process.require_here("post_srq_recv") {
             return Err(PostError::new(0, source));
         }
         let mut queue = self.queue.lock();
@@ -226,7 +226,7 @@ impl SrqCore {
             queue.receives.push_back(Receive::new(wr));
             Ok(())
         });
-        self.feed(queue);
+        self.notify_waiters(queue);
         result
     }
 }

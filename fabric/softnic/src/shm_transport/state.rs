@@ -28,21 +28,21 @@ pub(crate) enum State {
 
 /// Cause of a transition, and the thread that applies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Application thread, by `modify_qp`. A transition to ERR is completed by `PeerShutOut`. Not used for RESET.
+pub(crate) enum StateEvent {
+    /// Application thread, by `modify_qp`. A transition to ERR is completed by `PeerAccessRevoked`. Not used for RESET.
     Modify(QpState),
     /// Application thread, by `modify_qp` or destruction.
     BeginReset,
     /// Application thread, when no other thread works on the queues of the previous incarnation.
     EndReset,
     /// Polling thread or service thread: the first message has arrived.
-    MessageCame,
+    MessageReceived,
     /// Thread that executes sends of UC or UD.
     SendFailed,
     /// Thread that finds an RC or UC queue pair unable to continue.
     Fail,
     /// Thread that applied the failure, after the peer's access was revoked.
-    PeerShutOut,
+    PeerAccessRevoked,
     /// A forked child, to which the pair does not belong.
     Inherit,
 }
@@ -66,7 +66,7 @@ impl State {
 
     /// Returns the state as the specification names it.
     #[inline]
-    pub(crate) const fn shown(self) -> QpState {
+    pub(crate) const fn qp_state(self) -> QpState {
         match self {
             Self::Resetting | Self::Reset => QpState::Reset,
             Self::Init => QpState::Init,
@@ -78,32 +78,32 @@ impl State {
         }
     }
 
-    /// Transition table: returns the next state; `None` if `step` is illegal in this state.
-    const fn after(self, step: Step, qp_type: QpType) -> Option<Self> {
+    /// Transition table: returns the next state; `None` if `event` is illegal in this state.
+    const fn next(self, event: StateEvent, qp_type: QpType) -> Option<Self> {
         use State::{Err, Established, Failing, Init, Reset, Resetting, Rtr, Rts, Sqd, Sqe};
-        Some(match (self, step) {
-            (_, Step::Inherit | Step::BeginReset) => Resetting,
-            (Resetting, Step::EndReset) => Reset,
+        Some(match (self, event) {
+            (_, StateEvent::Inherit | StateEvent::BeginReset) => Resetting,
+            (Resetting, StateEvent::EndReset) => Reset,
             // A failure during a reset, or a second failure, changes nothing.
-            (Resetting | Failing | Err, _) => match step {
-                Step::PeerShutOut if matches!(self, Failing) => Err,
+            (Resetting | Failing | Err, _) => match event {
+                StateEvent::PeerAccessRevoked if matches!(self, Failing) => Err,
                 _ => return None,
             },
-            (_, Step::Modify(QpState::Err)) => Failing,
-            (_, Step::Modify(QpState::Reset | QpState::Sqe)) => return None,
-            (_, Step::Modify(to)) => match (Transition::of(qp_type, self.shown(), to), to) {
+            (_, StateEvent::Modify(QpState::Err)) => Failing,
+            (_, StateEvent::Modify(QpState::Reset | QpState::Sqe)) => return None,
+            (_, StateEvent::Modify(to)) => match (Transition::of(qp_type, self.qp_state(), to), to) {
                 (None, _) => return None,
                 (Some(_), QpState::Init) => Init,
                 (Some(_), QpState::Rtr) => Rtr,
                 (Some(_), QpState::Rts) => Rts,
                 (Some(_), _) => Sqd,
             },
-            (Rtr, Step::MessageCame) => Established,
-            (Rts, Step::SendFailed) => match qp_type {
+            (Rtr, StateEvent::MessageReceived) => Established,
+            (Rts, StateEvent::SendFailed) => match qp_type {
                 QpType::Rc => return None,
                 _ => Sqe,
             },
-            (Rtr | Established | Rts | Sqd | Sqe, Step::Fail) => Failing,
+            (Rtr | Established | Rts | Sqd | Sqe, StateEvent::Fail) => Failing,
             _ => return None,
         })
     }
@@ -124,8 +124,8 @@ impl StateCell {
 
     /// Applies a step. Returns the states before and after it; `None` if the step is illegal.
     #[cold]
-    pub(crate) fn make(&self, step: Step, qp_type: QpType) -> Option<(State, State)> {
-        let next = |word| State::of(word).after(step, qp_type).map(|to| to as u32);
+    pub(crate) fn apply(&self, event: StateEvent, qp_type: QpType) -> Option<(State, State)> {
+        let next = |word| State::of(word).next(event, qp_type).map(|to| to as u32);
         let from = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).ok()?;
         Some((State::of(from), State::of(next(from)?)))
     }
@@ -137,43 +137,43 @@ mod tests {
     use State::{Err, Established, Failing, Init, Reset, Resetting, Rtr, Rts, Sqd, Sqe};
 
     const STATES: [State; 10] = [Resetting, Reset, Init, Rtr, Established, Rts, Sqd, Sqe, Failing, Err];
-    const SHOWN: [QpState; 7] =
+    const QP_STATES: [QpState; 7] =
         [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
 
-    fn steps() -> Vec<Step> {
-        let mut steps: Vec<Step> = SHOWN.map(Step::Modify).to_vec();
-        steps.extend([Step::BeginReset, Step::EndReset, Step::MessageCame, Step::SendFailed]);
-        steps.extend([Step::Fail, Step::PeerShutOut, Step::Inherit]);
-        steps
+    fn events() -> Vec<StateEvent> {
+        let mut events: Vec<StateEvent> = QP_STATES.map(StateEvent::Modify).to_vec();
+        events.extend([StateEvent::BeginReset, StateEvent::EndReset, StateEvent::MessageReceived, StateEvent::SendFailed]);
+        events.extend([StateEvent::Fail, StateEvent::PeerAccessRevoked, StateEvent::Inherit]);
+        events
     }
 
     /// Lists all legal transitions of RC; every other one must be refused.
     #[test]
     fn the_table_has_these_transitions_and_no_others() {
-        let to = Step::Modify;
+        let to = StateEvent::Modify;
         let mut legal = vec![
-            (Resetting, Step::EndReset, Reset),
+            (Resetting, StateEvent::EndReset, Reset),
             (Reset, to(QpState::Init), Init),
             (Init, to(QpState::Init), Init),
             (Init, to(QpState::Rtr), Rtr),
-            (Rtr, Step::MessageCame, Established),
+            (Rtr, StateEvent::MessageReceived, Established),
             (Rtr, to(QpState::Rts), Rts),
             (Established, to(QpState::Rts), Rts),
             (Rts, to(QpState::Rts), Rts),
             (Rts, to(QpState::Sqd), Sqd),
             (Sqd, to(QpState::Sqd), Sqd),
             (Sqd, to(QpState::Rts), Rts),
-            (Failing, Step::PeerShutOut, Err),
+            (Failing, StateEvent::PeerAccessRevoked, Err),
         ];
-        legal.extend(STATES.map(|state| (state, Step::BeginReset, Resetting)));
-        legal.extend(STATES.map(|state| (state, Step::Inherit, Resetting)));
+        legal.extend(STATES.map(|state| (state, StateEvent::BeginReset, Resetting)));
+        legal.extend(STATES.map(|state| (state, StateEvent::Inherit, Resetting)));
         legal.extend([Reset, Init, Rtr, Established, Rts, Sqd, Sqe].map(|s| (s, to(QpState::Err), Failing)));
-        legal.extend([Rtr, Established, Rts, Sqd, Sqe].map(|state| (state, Step::Fail, Failing)));
+        legal.extend([Rtr, Established, Rts, Sqd, Sqe].map(|state| (state, StateEvent::Fail, Failing)));
         for state in STATES {
-            for step in steps() {
-                let expected = legal.iter().find(|(from, by, _)| (*from, *by) == (state, step));
+            for event in events() {
+                let expected = legal.iter().find(|(from, by, _)| (*from, *by) == (state, event));
                 let expected = expected.map(|(_, _, to)| *to);
-                assert_eq!(state.after(step, QpType::Rc), expected, "{state:?} {step:?}");
+                assert_eq!(state.next(event, QpType::Rc), expected, "{state:?} {event:?}");
             }
         }
     }
@@ -181,14 +181,14 @@ mod tests {
     #[test]
     fn other_transports_stop_sending_where_rc_fails() {
         for qp_type in [QpType::Uc, QpType::Ud] {
-            assert_eq!(Rts.after(Step::SendFailed, qp_type), Some(Sqe));
-            assert_eq!(Sqe.after(Step::Modify(QpState::Rts), qp_type), Some(Rts));
+            assert_eq!(Rts.next(StateEvent::SendFailed, qp_type), Some(Sqe));
+            assert_eq!(Sqe.next(StateEvent::Modify(QpState::Rts), qp_type), Some(Rts));
             for state in STATES {
-                for step in steps() {
-                    let is_other = state.after(step, qp_type) != state.after(step, QpType::Rc);
+                for event in events() {
+                    let is_other = state.next(event, qp_type) != state.next(event, QpType::Rc);
                     let differs =
-                        [(Rts, Step::SendFailed), (Sqe, Step::Modify(QpState::Rts))].contains(&(state, step));
-                    assert_eq!(is_other, differs, "{qp_type:?} {state:?} {step:?}");
+                        [(Rts, StateEvent::SendFailed), (Sqe, StateEvent::Modify(QpState::Rts))].contains(&(state, event));
+                    assert_eq!(is_other, differs, "{qp_type:?} {state:?} {event:?}");
                 }
             }
         }
@@ -200,14 +200,14 @@ mod tests {
         for (qp_type, state, to) in [QpType::Rc, QpType::Uc, QpType::Ud]
             .into_iter()
             .flat_map(|qp_type| STATES.map(|state| (qp_type, state)))
-            .flat_map(|(qp_type, state)| SHOWN.map(|to| (qp_type, state, to)))
+            .flat_map(|(qp_type, state)| QP_STATES.map(|to| (qp_type, state, to)))
         {
-            let may = Transition::of(qp_type, state.shown(), to).is_some();
-            let step = if to == QpState::Reset { Step::BeginReset } else { Step::Modify(to) };
-            let ends = match state.after(step, qp_type) {
-                Some(next) => next.shown() == to,
+            let may = Transition::of(qp_type, state.qp_state(), to).is_some();
+            let event = if to == QpState::Reset { StateEvent::BeginReset } else { StateEvent::Modify(to) };
+            let ends = match state.next(event, qp_type) {
+                Some(next) => next.qp_state() == to,
                 // No transition is needed, or the state is one that a program never observes.
-                None if state.shown() == to && to == QpState::Err => true,
+                None if state.qp_state() == to && to == QpState::Err => true,
                 None => matches!(state, Resetting) || !may,
             };
             assert!(ends, "{qp_type:?} {state:?} to {to}");
@@ -220,7 +220,7 @@ mod tests {
             assert_eq!(State::of(state as u32), state);
         }
         let cell = StateCell::new();
-        assert_eq!(cell.make(Step::Modify(QpState::Init), QpType::Rc), Some((Reset, Init)));
-        assert_eq!((cell.make(Step::Fail, QpType::Rc), cell.get()), (None, Init));
+        assert_eq!(cell.apply(StateEvent::Modify(QpState::Init), QpType::Rc), Some((Reset, Init)));
+        assert_eq!((cell.apply(StateEvent::Fail, QpType::Rc), cell.get()), (None, Init));
     }
 }

@@ -8,36 +8,36 @@ use std::time::Instant;
 
 use farcall_shm::{Mutex, hazard};
 
-use super::context::Host;
-use super::qp::PastInbound;
+use super::context::ShmTransport;
+use super::qp::RevokedGrant;
 use crate::process::regions::GrantUse;
 
-struct Stopped {
+struct SuspendedAccess {
     qpn: u32,
     /// Protection domains of the queue pair and of the receives that its peer could write to.
     domains: (u32, u32),
-    inbound: PastInbound,
+    inbound: RevokedGrant,
 }
 
 #[derive(Default)]
-pub(crate) struct StoppedAccesses(Mutex<Vec<Stopped>>);
+pub(crate) struct SuspendedAccesses(Mutex<Vec<SuspendedAccess>>);
 
-impl StoppedAccesses {
-    fn lock(&self) -> MutexGuard<'_, Vec<Stopped>> {
-        let mut stopped = self.0.lock();
-        stopped.retain(|stopped| !stopped.inbound.is_clear(|hazard| hazard != 0));
-        stopped
+impl SuspendedAccesses {
+    fn lock(&self) -> MutexGuard<'_, Vec<SuspendedAccess>> {
+        let mut suspended = self.0.lock();
+        suspended.retain(|suspended| !suspended.inbound.has_no_access(|hazard| hazard != 0));
+        suspended
     }
 
     /// Stores the inbound grant of a queue pair during whose reset an access was in progress. Call it before the queue
     /// pair shows its next state.
-    pub(super) fn remember(&self, qpn: u32, domains: (u32, u32), inbound: PastInbound) {
-        self.lock().push(Stopped { qpn, domains, inbound });
+    pub(super) fn record(&self, qpn: u32, domains: (u32, u32), inbound: RevokedGrant) {
+        self.lock().push(SuspendedAccess { qpn, domains, inbound });
     }
 
     /// Returns whether no access is in progress that the queue pair admitted before it was reset.
-    pub(crate) fn has_none_of(&self, qpn: u32) -> bool {
-        self.lock().iter().all(|stopped| stopped.qpn != qpn)
+    pub(crate) fn has_no_access_of(&self, qpn: u32) -> bool {
+        self.lock().iter().all(|suspended| suspended.qpn != qpn)
     }
 
     /// Removes the accesses that have ended.
@@ -46,7 +46,7 @@ impl StoppedAccesses {
     }
 }
 
-impl Host {
+impl ShmTransport {
     /// Called after a region of `pd` was revoked. Waits until no peer accesses the region, at most until `deadline`;
     /// returns whether none does.
     pub(crate) fn wait_out_of_region(&self, pd: u32, rkey: u32, granted: GrantUse, deadline: Instant) -> bool {
@@ -59,10 +59,10 @@ impl Host {
         };
         let mut clear = true;
         for qp in self.queue_pairs() {
-            clear &= qp.wait_clear(deadline, concerns((qp.pd, qp.receives_pd())));
+            clear &= qp.wait_until_no_access(deadline, concerns((qp.pd, qp.receives_pd())));
         }
         // Read last: an inbound grant that was reset in the meantime is in this list, or was waited for above.
-        let stopped = self.stopped.lock();
-        clear && stopped.iter().all(|stopped| stopped.inbound.is_clear(concerns(stopped.domains)))
+        let suspended = self.suspended.lock();
+        clear && suspended.iter().all(|suspended| suspended.inbound.has_no_access(concerns(suspended.domains)))
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use farcall_verbs::{Notify, RawCq, Result, Wc};
 
-use crate::shm_transport::cq::{AttachedPair, Attachment, COMPLETIONS_A_TURN, CqCore, Source};
-use crate::shm_transport::{Host, Place};
+use crate::shm_transport::cq::{AttachedPair, Attachment, COMPLETIONS_PER_QUANTUM, CqCore, Source};
+use crate::shm_transport::{ShmTransport, ObjectReservation};
 
 /// Number of empty polls of queue pairs, per poll of the completion queue, that is acceptable. Bits are only cleared if
 /// it is exceeded.
@@ -38,17 +38,17 @@ pub(crate) struct Cq {
     withdrawn: Vec<u64>,
     /// Number of completions delivered while failures were deferred.
     overtaking: usize,
-    host: Arc<Host>,
+    shm: Arc<ShmTransport>,
     /// `true` if a source used up its quantum. The poll then continues, because programs treat a partly filled poll as
     /// the last one.
     has_more: bool,
-    _place: Place,
+    _reservation: ObjectReservation,
 }
 
 impl Cq {
-    pub(crate) fn new(host: &Arc<Host>, core: Arc<CqCore>, place: Place) -> Self {
+    pub(crate) fn new(shm: &Arc<ShmTransport>, core: Arc<CqCore>, reservation: ObjectReservation) -> Self {
         Self {
-            host: host.clone(),
+            shm: shm.clone(),
             core,
             epoch: u64::MAX,
             pairs: Vec::new(),
@@ -60,7 +60,7 @@ impl Cq {
             withdrawn: Vec::new(),
             overtaking: 0,
             has_more: false,
-            _place: place,
+            _reservation: reservation,
         }
     }
 
@@ -72,8 +72,8 @@ impl Cq {
         self.sources.clear();
         self.active.resize(attached.len().div_ceil(64), 0);
         self.withdrawn.resize(self.active.len(), 0);
-        for place in attached {
-            let (pair, source) = match place {
+        for attachment in attached {
+            let (pair, source) = match attachment {
                 Attachment::Free | Attachment::Reserved => (None, None),
                 Attachment::Pair(pair) => (Some(pair), None),
                 Attachment::Source(source) => (None, Some(source)),
@@ -132,9 +132,9 @@ impl Cq {
     #[inline(never)]
     fn poll_source(&mut self, at: usize, wc: &mut [Wc]) -> usize {
         let Some(Some(source)) = self.sources.get(at) else { return 0 };
-        let turn = wc.len().min(COMPLETIONS_A_TURN);
+        let turn = wc.len().min(COMPLETIONS_PER_QUANTUM);
         let taken = source.poll(&mut wc[..turn]);
-        self.has_more |= taken == COMPLETIONS_A_TURN;
+        self.has_more |= taken == COMPLETIONS_PER_QUANTUM;
         taken
     }
 
@@ -162,15 +162,15 @@ impl Cq {
     #[cold]
     fn withdraw_quiet(&mut self) {
         let Self { core, pairs, sources, active, withdrawn, .. } = self;
-        core.readiness().withdraw_quiet(active, withdrawn, |bit| has_something(pairs, sources, bit as usize));
+        core.readiness().withdraw_quiet(active, withdrawn, |bit| may_have_completions(pairs, sources, bit as usize));
     }
 }
 
 /// Returns whether a poll may find a completion at a bit.
-fn has_something(pairs: &[Option<AttachedPair>], sources: &[Option<Arc<dyn Source>>], at: usize) -> bool {
+fn may_have_completions(pairs: &[Option<AttachedPair>], sources: &[Option<Arc<dyn Source>>], at: usize) -> bool {
     match (pairs.get(at), sources.get(at)) {
-        (Some(Some(pair)), _) => pair.has_something(),
-        (_, Some(Some(source))) => source.has_something(),
+        (Some(Some(pair)), _) => pair.may_have_completions(),
+        (_, Some(Some(source))) => source.may_have_completions(),
         _ => false,
     }
 }
@@ -198,11 +198,11 @@ impl RawCq for Cq {
             taken += self.poll_round(&mut wc[taken..]);
         }
         if taken > 0 {
-            if self.core.holds_back() {
+            if self.core.has_deferred_failures() {
                 self.overtaking += taken;
-                self.core.tell_failures();
+                self.core.deliver_deferred_failures();
             }
-        } else if self.core.takes_held_back() {
+        } else if self.core.take_deferred_failures() {
             self.overtaking = 0;
             taken = self.poll_failures(wc);
         }
@@ -219,8 +219,8 @@ impl RawCq for Cq {
 
     fn req_notify(&mut self, notify: Notify) -> Result<()> {
         self.core.request_event(notify)?;
-        if let Some(abroad) = self.host.abroad.get() {
-            abroad.owner_sleeps();
+        if let Some(remote) = self.shm.remote.get() {
+            remote.on_cq_sleep();
         }
         Ok(())
     }

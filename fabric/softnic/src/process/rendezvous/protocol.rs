@@ -43,9 +43,9 @@ pub(crate) enum RequestBody {
     Violated { dst_qpn: u32, incarnation: u32, violation: Violation },
     /// Announces that the peer of `dst_qpn` is ready to receive now. No reply.
     Ready { dst_qpn: u32 },
-    /// Requests a reply when more than `taken` datagrams were consumed from the ring announced at `bit`, or more than
+    /// Requests a reply when more than `consumed` datagrams were consumed from the ring announced at `bit`, or more than
     /// `posted` receives were posted to `dst_qpn`. If `posted` is `None`, receives are irrelevant.
-    AwaitReceiverProgress { dst_qpn: u32, bit: u32, taken: u64, posted: Option<u64> },
+    AwaitReceiverProgress { dst_qpn: u32, bit: u32, consumed: u64, posted: Option<u64> },
 }
 
 /// Location at which a completion queue is notified: offset of its words in the attached memfd, the bit, and whether an
@@ -292,7 +292,7 @@ mod tests {
             RequestBody::Match { dst_qpn: 8 },
             RequestBody::Violated { dst_qpn: 8, incarnation: 9, violation: Violation::Request },
             RequestBody::Ready { dst_qpn: 8 },
-            RequestBody::AwaitReceiverProgress { dst_qpn, bit: word, taken: long, posted: Some(long) },
+            RequestBody::AwaitReceiverProgress { dst_qpn, bit: word, consumed: long, posted: Some(long) },
         ]
     }
 

@@ -10,18 +10,18 @@ use farcall_shm::{BiasedLock, Mutex, WcRing};
 use farcall_stats::Block;
 use farcall_verbs::{Access, AsyncEvent, AsyncEventKind, QpCap, QpState, QpType, Result, Sge, Wc};
 
-use super::{Askers, Board, Counters, Inlets, Pending, Receiver, Receives, UnendedSends};
+use super::{BlockedSenders, ReceiverStatus, Counters, RxRingTable, BlockedDatagrams, Receiver, Receives, OutstandingSends};
 use crate::process::ServiceWork;
 use crate::shm_transport::cq::Source;
 use crate::shm_transport::events::Events;
 use crate::shm_transport::flight::{Event, FLIGHT_RECORDS};
 use crate::shm_transport::qp::RecvQueue;
 use crate::shm_transport::srq::SrqCore;
-use crate::shm_transport::state::{StateCell, Step};
-use crate::shm_transport::{CqSlot, Host, Parts};
+use crate::shm_transport::state::{StateCell, StateEvent};
+use crate::shm_transport::{CqSlot, ShmTransport, QpResources};
 
 pub(crate) struct DatagramCore {
-    pub(crate) host: Arc<Host>,
+    pub(crate) shm: Arc<ShmTransport>,
     pub(crate) qpn: u32,
     pub(crate) pd: u32,
     pub(crate) cap: QpCap,
@@ -32,62 +32,62 @@ pub(crate) struct DatagramCore {
     pub(super) send_slot: CqSlot,
     pub(crate) recv_slot: CqSlot,
     pub(super) completions: WcRing,
-    pub(super) unended: UnendedSends,
+    pub(super) outstanding: OutstandingSends,
     /// `true` if the application thread has progressed the outstanding sends since the service thread last did.
     pub(super) is_attended: AtomicBool,
     /// `true` if SQ_DRAINED must be raised once, when no send is outstanding.
     pub(super) drained_event_wanted: AtomicBool,
     /// Destinations from which the service thread must request a ring.
-    pub(super) sought: Mutex<Vec<Arc<Pending>>>,
+    pub(super) resolving: Mutex<Vec<Arc<BlockedDatagrams>>>,
     is_listed: AtomicBool,
     pub(super) receiver: BiasedLock<Receiver>,
-    pub(super) inlets: Mutex<Inlets>,
-    pub(super) askers: Askers,
-    pub(crate) board: Board,
+    pub(super) rx_rings: Mutex<RxRingTable>,
+    pub(super) blocked_senders: BlockedSenders,
+    pub(crate) status: ReceiverStatus,
     pub(crate) stats: Block<Counters>,
     pub(super) this: Weak<DatagramCore>,
 }
 
 /// The queue pair itself as a source of completions: those of sends, and of receives that are flushed.
-struct Own {
+struct OwnCompletions {
     core: Arc<DatagramCore>,
     sends: bool,
     receives: bool,
 }
 
-impl Source for Own {
+impl Source for OwnCompletions {
     fn poll(&self, wc: &mut [Wc]) -> usize {
-        let mut taken = 0;
+        let mut consumed = 0;
         if self.sends {
-            while taken < wc.len()
+            while consumed < wc.len()
                 // SAFETY: `Source::poll` is called only by the thread that polls the send completion queue, so `pop`
                 // has one caller.
                 && let Some(completion) = unsafe { self.core.completions.pop() }
             {
-                wc[taken] = completion;
-                taken += 1;
+                wc[consumed] = completion;
+                consumed += 1;
             }
-            if self.core.unended.count() > 0 {
-                taken += self.core.poll_unended(&mut wc[taken..]);
+            if self.core.outstanding.count() > 0 {
+                consumed += self.core.poll_outstanding(&mut wc[consumed..]);
             }
         }
         if self.receives && self.core.state() == QpState::Err {
-            let (core, rest) = (&self.core, &mut wc[taken..]);
+            let (core, rest) = (&self.core, &mut wc[consumed..]);
             // SAFETY: `Source::poll` is called only by the thread that polls the receive completion queue, so `owner`
             // has one caller.
-            taken += unsafe { core.receiver.owner(|receiver| receiver.flush(core, rest)) }.unwrap_or(0);
+            consumed += unsafe { core.receiver.owner(|receiver| receiver.flush(core, rest)) }.unwrap_or(0);
         }
-        taken
+        consumed
     }
 
-    fn has_something(&self) -> bool {
+    fn may_have_completions(&self) -> bool {
         let flushes = || {
-            // SAFETY: `has_something` is called only by the thread that polls the receive completion queue, so `owner`
+            // SAFETY: `may_have_completions` is called only by the thread that polls the receive completion queue, so `owner`
             // has one caller.
             let receives = unsafe { self.core.receiver.owner(|receiver| receiver.has_receives()) };
             self.core.state() == QpState::Err && receives.unwrap_or(true)
         };
-        let sends = || !self.core.completions.is_empty() || self.core.unended.count() > 0;
+        let sends = || !self.core.completions.is_empty() || self.core.outstanding.count() > 0;
         (self.sends && sends()) || (self.receives && flushes())
     }
 }
@@ -98,23 +98,23 @@ impl ServiceWork for DatagramCore {
     }
 
     fn is_waiting(&self) -> bool {
-        !self.sought.lock().is_empty() || (self.unended.count() > 0 && self.unended.lock().waits())
+        !self.resolving.lock().is_empty() || (self.outstanding.count() > 0 && self.outstanding.lock().waits())
     }
 
     /// Requests the rings that are needed, and continues the sends that wait.
     fn resume(&self) {
-        self.seek_all();
+        self.resolve_all();
         self.continue_sends();
     }
 }
 
 impl DatagramCore {
-    pub(crate) fn new(qpn: u32, parts: Parts) -> Result<(Arc<Self>, Arc<RecvQueue>)> {
-        let board = Board::create()?;
+    pub(crate) fn new(qpn: u32, parts: QpResources) -> Result<(Arc<Self>, Arc<RecvQueue>)> {
+        let status = ReceiverStatus::create()?;
         let queue = Arc::new(RecvQueue::new(&Self::sizes(&parts.cap)));
         let receiver = Receiver::new(Self::receives(parts.srq.as_ref(), &queue));
         let core = Arc::new_cyclic(|this| Self {
-            host: parts.host,
+            shm: parts.shm,
             qpn,
             pd: parts.pd,
             cap: parts.cap,
@@ -125,20 +125,20 @@ impl DatagramCore {
             send_slot: parts.send_slot,
             recv_slot: parts.recv_slot,
             completions: WcRing::new(qpn, parts.cap.max_send_wr as usize),
-            unended: UnendedSends::default(),
+            outstanding: OutstandingSends::default(),
             is_attended: AtomicBool::new(false),
             drained_event_wanted: AtomicBool::new(false),
-            sought: Mutex::default(),
+            resolving: Mutex::default(),
             is_listed: AtomicBool::new(false),
             receiver: BiasedLock::new(receiver),
-            inlets: Mutex::default(),
-            askers: Askers::default(),
-            board,
+            rx_rings: Mutex::default(),
+            blocked_senders: BlockedSenders::default(),
+            status,
             stats: Block::new(&format!("softnic ud qp {qpn:#08x}"), FLIGHT_RECORDS),
             this: this.clone(),
         });
         core.srq.iter().for_each(|srq| srq.attach());
-        core.tell_receives(0);
+        core.notify_receives(0);
         let weak: Weak<Self> = Arc::downgrade(&core);
         fork::add_queue(weak);
         Ok((core, queue))
@@ -155,9 +155,9 @@ impl DatagramCore {
 
     /// Publishes the number of posted receives to senders. The number of receives left in a shared queue is unknown
     /// until a datagram is matched; a datagram that finds none is then dropped.
-    pub(crate) fn tell_receives(&self, posted: u64) {
-        self.board.set_posted(if self.srq.is_some() { u64::MAX } else { posted });
-        self.askers.tell(|asker| asker.wants_receives);
+    pub(crate) fn notify_receives(&self, posted: u64) {
+        self.status.set_posted(if self.srq.is_some() { u64::MAX } else { posted });
+        self.blocked_senders.notify(|sender| sender.wants_receives);
     }
 
     pub(crate) fn raise(&self, kind: AsyncEventKind) {
@@ -173,9 +173,9 @@ impl DatagramCore {
     pub(crate) fn attach(self: &Arc<Self>) {
         let (send, recv) = (&self.send_slot, &self.recv_slot);
         let one = send.is_same(recv);
-        send.cq.attach_source(send.bit, Arc::new(Own { core: self.clone(), sends: true, receives: one }));
+        send.cq.attach_source(send.bit, Arc::new(OwnCompletions { core: self.clone(), sends: true, receives: one }));
         if !one {
-            let own = Own { core: self.clone(), sends: false, receives: true };
+            let own = OwnCompletions { core: self.clone(), sends: false, receives: true };
             recv.cq.attach_source(recv.bit, Arc::new(own));
         }
     }
@@ -186,16 +186,16 @@ impl DatagramCore {
 
     #[inline]
     pub(crate) fn state(&self) -> QpState {
-        self.state.get().shown()
+        self.state.get().qp_state()
     }
 
     /// Applies a step of the state machine. Returns whether it was legal; otherwise the state is unchanged. Only the
     /// application thread calls it.
-    pub(crate) fn make_step(&self, step: Step) -> bool {
-        let Some((from, to)) = self.state.make(step, QpType::Ud) else { return false };
-        if from.shown() != to.shown() {
-            self.stats.state.set(to.shown() as u64);
-            self.stats.record(Event::State as u64, to.shown() as u64);
+    pub(crate) fn apply_event(&self, step: StateEvent) -> bool {
+        let Some((from, to)) = self.state.apply(step, QpType::Ud) else { return false };
+        if from.qp_state() != to.qp_state() {
+            self.stats.state.set(to.qp_state() as u64);
+            self.stats.record(Event::State as u64, to.qp_state() as u64);
         }
         true
     }
@@ -203,7 +203,7 @@ impl DatagramCore {
     /// Returns whether the regions named by the scatter/gather elements permit `need`.
     #[inline]
     pub(crate) fn allows(&self, sges: &[Sge], need: Access) -> bool {
-        self.host.process.regions.allows_all(sges, self.pd, need)
+        self.shm.process.regions.allows_all(sges, self.pd, need)
     }
 
     /// Announces the queue pair to its receive completion queue, so that the next poll flushes receives.
@@ -213,20 +213,20 @@ impl DatagramCore {
 
     /// Stops accepting datagrams, and discards those that were received but not delivered.
     pub(crate) fn close(&self) {
-        self.board.close();
-        self.close_inlets(&mut self.inlets.lock());
+        self.status.close();
+        self.close_rx_rings(&mut self.rx_rings.lock());
     }
 
     /// Begins a new incarnation with a new receive queue, after [`DatagramCore::close`].
     pub(crate) fn renew(&self) -> Arc<RecvQueue> {
         let queue = Arc::new(RecvQueue::new(&Self::sizes(&self.cap)));
         let receiver = Receiver::new(Self::receives(self.srq.as_ref(), &queue));
-        let _one_visitor = self.inlets.lock();
+        let _one_helper = self.rx_rings.lock();
         // SAFETY: `revoke` has one caller at a time because the lock of the inlets is held, and this thread is not
         // inside `owner`, because polls do not call `renew`.
         unsafe { self.receiver.revoke(|old| *old = receiver) };
-        self.tell_receives(0);
-        self.board.set_taken(0);
+        self.notify_receives(0);
+        self.status.set_consumed(0);
         // SAFETY: only the application thread pushes completions, and it is the caller of `renew`.
         unsafe { self.completions.forget() };
         queue
@@ -243,6 +243,6 @@ impl DatagramCore {
 
 impl DisableInChild for DatagramCore {
     fn disable_in_child(&self) {
-        self.state.make(Step::Inherit, QpType::Ud);
+        self.state.apply(StateEvent::Inherit, QpType::Ud);
     }
 }

@@ -1,19 +1,19 @@
 //! Datagram queue pairs (UD): every process that knows the number and the Q_Key of a queue pair may send to it.
 //!
 //! Invariant: every cache line has one writer. Each pair of a sender and a receiver therefore has a ring of its own.
-//! The receiver's process creates the ring when the sender's first datagram requests it ([`Pending`]), and revokes it
-//! when the sender exits or too many other senders want one ([`Inlets`]). The ring has a bit in the readiness bitmap of
+//! The receiver's process creates the ring when the sender's first datagram requests it ([`BlockedDatagrams`]), and revokes it
+//! when the sender exits or too many other senders want one ([`RxRingTable`]). The ring has a bit in the readiness bitmap of
 //! the receive completion queue, so a poll costs nothing for idle senders. The receiver's status that every sender
-//! needs (open or not, Q_Key, receives posted and consumed) is in one [`Board`] that only the receiver writes.
+//! needs (open or not, Q_Key, receives posted and consumed) is in one [`ReceiverStatus`] that only the receiver writes.
 //!
 //! The sender copies a datagram into the ring and the receiver copies it out. Neither accesses the other's memory, so
 //! there is nothing to revoke. A datagram that cannot be delivered is dropped and counted; its send request still
 //! succeeds.
 //!
 //! A receiver that is merely slower than its sender loses no datagrams. Like a link under flow control, it blocks the
-//! send queue as long as it consumes datagrams or posts receives ([`UnendedSends`]). The time is bounded, because
+//! send queue as long as it consumes datagrams or posts receives ([`OutstandingSends`]). The time is bounded, because
 //! datagrams to other destinations wait behind it. A sender that sleeps requests a notification of the receiver's
-//! progress ([`Askers`]).
+//! progress ([`BlockedSenders`]).
 
 mod blocked_datagrams;
 mod blocked_senders;
@@ -33,22 +33,22 @@ mod sends;
 mod tx_ring;
 
 pub(crate) use self::core::DatagramCore;
-pub(crate) use remote_datagram::Foreign;
+pub(crate) use remote_datagram::RemoteDatagram;
 pub(crate) use route::Route;
 pub(crate) use routes::Routes;
 pub(crate) use tx_ring::Message;
 
-use blocked_datagrams::Pending;
-use blocked_senders::{Asker, Askers};
+use blocked_datagrams::BlockedDatagrams;
+use blocked_senders::{BlockedSender, BlockedSenders};
 use counters::Counters;
 pub(crate) use counters::SendOutcome;
 use grh::GRH_BYTES;
-use outstanding_sends::{UnendedSend, UnendedSends};
-use receiver_status::{Board, BoardView};
+use outstanding_sends::{OutstandingSend, OutstandingSends};
+use receiver_status::{ReceiverStatus, ReceiverStatusView};
 use receives::Receives;
-use rx_ring::{Inlet, Receiver};
-use rx_ring_table::Inlets;
-use tx_ring::Outlet;
+use rx_ring::{RxRing, Receiver};
+use rx_ring_table::RxRingTable;
+use tx_ring::TxRing;
 
 /// Maximum payload of a datagram in bytes: the port's MTU.
 pub(crate) const MAX_DATAGRAM_BYTES: usize = 4096;

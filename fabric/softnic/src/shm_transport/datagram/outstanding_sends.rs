@@ -10,33 +10,33 @@ use std::sync::{Arc, MutexGuard};
 use farcall_shm::Mutex;
 use farcall_verbs::{SendFlags, Wc};
 
-use super::blocked_datagrams::Tally;
-use super::{Counters, Pending};
+use super::blocked_datagrams::SendCounters;
+use super::{Counters, BlockedDatagrams};
 
 /// A request that has not completed.
-pub(super) struct UnendedSend {
+pub(super) struct OutstandingSend {
     /// Its completion.
     pub(super) completion: Wc,
     /// `true` if the completion is delivered to the program.
-    pub(super) is_told: bool,
+    pub(super) must_deliver: bool,
     /// The destination that it waits for, and its number there; `None` if it waits only for earlier requests.
-    pub(super) wait: Option<(Arc<Pending>, u64)>,
+    pub(super) wait: Option<(Arc<BlockedDatagrams>, u64)>,
 }
 
-impl UnendedSend {
-    fn is_over(&self) -> bool {
-        self.wait.as_ref().is_none_or(|(pending, number)| pending.is_released(*number))
+impl OutstandingSend {
+    fn has_ended(&self) -> bool {
+        self.wait.as_ref().is_none_or(|(blocked, number)| blocked.is_released(*number))
     }
 }
 
 /// Outstanding requests, oldest first. Only the application thread adds any.
 #[derive(Default)]
-pub(super) struct UnendedSends {
+pub(super) struct OutstandingSends {
     count: AtomicUsize,
-    queue: Mutex<VecDeque<UnendedSend>>,
+    queue: Mutex<VecDeque<OutstandingSend>>,
 }
 
-impl UnendedSends {
+impl OutstandingSends {
     /// Returns the number of requests. For the application thread it is an upper bound.
     #[inline]
     pub(super) fn count(&self) -> usize {
@@ -52,60 +52,60 @@ impl UnendedSends {
 /// Outstanding requests, locked by one thread.
 pub(super) struct LockedSends<'a> {
     count: &'a AtomicUsize,
-    queue: MutexGuard<'a, VecDeque<UnendedSend>>,
+    queue: MutexGuard<'a, VecDeque<OutstandingSend>>,
 }
 
 impl LockedSends<'_> {
-    pub(super) fn push(&mut self, held: UnendedSend) {
-        self.queue.push_back(held);
+    pub(super) fn push(&mut self, send: OutstandingSend) {
+        self.queue.push_back(send);
         self.count.store(self.queue.len(), Ordering::Release);
     }
 
     /// Continues all requests that can make progress.
     pub(super) fn advance(&mut self, stats: &Counters) {
-        let told = self.visit(|pending| pending.advance(Tally::after_wait(stats)));
-        stats.places_told.add(told);
+        let notified = self.count_useful(|blocked| blocked.advance(SendCounters::after_wait(stats)));
+        stats.places_told.add(notified);
     }
 
     /// Requests notifications of their progress from the destinations.
-    pub(super) fn ask(&self, stats: &Counters) {
-        stats.places_asked.add(self.visit(Pending::ask));
+    pub(super) fn request_notifications(&self, stats: &Counters) {
+        stats.places_asked.add(self.count_useful(BlockedDatagrams::request_notifications));
     }
 
     /// Calls `work` for each destination; returns how often it returned `true`.
-    fn visit(&self, work: impl Fn(&Pending) -> bool) -> u64 {
+    fn count_useful(&self, work: impl Fn(&BlockedDatagrams) -> bool) -> u64 {
         let (mut last, mut useful) = (None, 0);
-        for (pending, _) in self.queue.iter().filter_map(|held| held.wait.as_ref()) {
-            if last.is_none_or(|last| !Arc::ptr_eq(last, pending)) {
-                useful += u64::from(work(pending));
+        for (blocked, _) in self.queue.iter().filter_map(|send| send.wait.as_ref()) {
+            if last.is_none_or(|last| !Arc::ptr_eq(last, blocked)) {
+                useful += u64::from(work(blocked));
             }
-            last = Some(pending);
+            last = Some(blocked);
         }
         useful
     }
 
     /// Returns whether the oldest request has ended.
-    pub(super) fn is_over(&self) -> bool {
-        self.queue.front().is_some_and(UnendedSend::is_over)
+    pub(super) fn has_ended(&self) -> bool {
+        self.queue.front().is_some_and(OutstandingSend::has_ended)
     }
 
     /// Returns whether a request waits for its destination.
-    pub(super) fn waits(&self) -> bool {
-        !self.queue.iter().all(UnendedSend::is_over)
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.queue.iter().all(OutstandingSend::has_ended)
     }
 
     /// Removes and returns the oldest request if it has ended.
-    pub(super) fn pop(&mut self) -> Option<UnendedSend> {
-        if !self.is_over() {
+    pub(super) fn pop(&mut self) -> Option<OutstandingSend> {
+        if !self.has_ended() {
             return None;
         }
-        let held = self.queue.pop_front()?;
+        let send = self.queue.pop_front()?;
         self.count.store(self.queue.len(), Ordering::Release);
-        Some(held)
+        Some(send)
     }
 
     /// Removes all requests and passes them to `end`.
-    pub(super) fn end_all(&mut self, mut end: impl FnMut(UnendedSend)) {
+    pub(super) fn end_all(&mut self, mut end: impl FnMut(OutstandingSend)) {
         self.queue.drain(..).for_each(&mut end);
         self.count.store(0, Ordering::Release);
     }

@@ -13,20 +13,20 @@ const ACCEPTS: usize = 64;
 /// Number of receives posted; written by the thread that posts them.
 const POSTED: usize = 128;
 /// Number of receives consumed by datagrams; written by the polling thread.
-const TAKEN: usize = 192;
+const CONSUMED: usize = 192;
 const LEN_BYTES: usize = 256;
 
 const OPEN: u64 = 1 << 63;
 /// The queue pair has been destroyed. Its number may be reused.
-const ENDED: u64 = 1 << 62;
+const DESTROYED: u64 = 1 << 62;
 
 /// The receiver's view.
-pub(crate) struct Board {
+pub(crate) struct ReceiverStatus {
     segment: Segment,
     mem: SharedMem,
 }
 
-impl Board {
+impl ReceiverStatus {
     pub(crate) fn create() -> Result<Self> {
         let segment = Segment::create("farcall-ud-board", LEN_BYTES)?;
         let mem = segment.memory();
@@ -47,7 +47,7 @@ impl Board {
     }
 
     pub(crate) fn end(&self) {
-        self.mem.store(ACCEPTS, ENDED, Release);
+        self.mem.store(ACCEPTS, DESTROYED, Release);
     }
 
     /// Returns whether a datagram with this Q_Key is accepted now.
@@ -63,26 +63,26 @@ impl Board {
         self.mem.store(POSTED, receives, Release);
     }
 
-    pub(crate) fn set_taken(&self, receives: u64) {
-        self.mem.store(TAKEN, receives, Release);
+    pub(crate) fn set_consumed(&self, receives: u64) {
+        self.mem.store(CONSUMED, receives, Release);
     }
 }
 
 /// A sender's view.
-pub(crate) struct BoardView {
+pub(crate) struct ReceiverStatusView {
     accepts: SharedWord,
     posted: SharedWord,
-    taken: SharedWord,
+    consumed: SharedWord,
 }
 
-impl BoardView {
+impl ReceiverStatusView {
     pub(crate) fn open(fd: &OwnedFd) -> Option<Self> {
         let mem = SharedMem::new(Segment::map_foreign(fd.as_fd(), 0, LEN_BYTES, false).ok()?);
         let word = |at| mem.word_at(at);
         (mem.load(AT_MAGIC, Relaxed) == MAGIC).then(|| Self {
             accepts: word(ACCEPTS),
             posted: word(POSTED),
-            taken: word(TAKEN),
+            consumed: word(CONSUMED),
         })
     }
 
@@ -94,18 +94,18 @@ impl BoardView {
     }
 
     /// Returns whether no datagram is accepted now, but the queue pair exists and may accept again.
-    pub(crate) fn pauses(&self) -> bool {
-        self.accepts.load(Acquire) & (OPEN | ENDED) == 0
+    pub(crate) fn is_paused(&self) -> bool {
+        self.accepts.load(Acquire) & (OPEN | DESTROYED) == 0
     }
 
     /// Returns counters of which one changes whenever the receiver posts receives or consumes datagrams.
     pub(crate) fn progress(&self) -> [u64; 2] {
-        [self.posted.load(Acquire), self.taken.load(Acquire)]
+        [self.posted.load(Acquire), self.consumed.load(Acquire)]
     }
 
     /// Returns the number of receives that are posted and not consumed, according to the receiver's last update.
     pub(crate) fn receives(&self) -> u64 {
-        let taken = self.taken.load(Acquire);
-        self.posted.load(Acquire).saturating_sub(taken)
+        let consumed = self.consumed.load(Acquire);
+        self.posted.load(Acquire).saturating_sub(consumed)
     }
 }

@@ -20,7 +20,7 @@ impl Receives {
     /// # Safety
     /// Only one thread may call it at a time.
     #[inline]
-    pub(super) unsafe fn take<R>(&self, work: impl FnOnce(u64, &[Sge]) -> Option<R>) -> Option<Option<R>> {
+    pub(super) unsafe fn consume<R>(&self, work: impl FnOnce(u64, &[Sge]) -> Option<R>) -> Option<Option<R>> {
         match self {
             // SAFETY: by the contract of this function the receive queue has one consumer at a time.
             Self::Own(queue) => unsafe { queue.pop_if(|wr_id, sges, _| work(wr_id, sges)) },
@@ -35,14 +35,14 @@ impl Receives {
             Self::Own(_) => core.pd,
             Self::Shared(srq) => srq.pd,
         };
-        core.host.process.regions.allows_first(sges, len_bytes, pd, Access::LOCAL_WRITE)
+        core.shm.process.regions.allows_first(sges, len_bytes, pd, Access::LOCAL_WRITE)
     }
 
     /// Removes and returns the oldest receive of the queue pair's own queue.
     ///
     /// # Safety
     /// Only one thread may call it at a time.
-    pub(super) unsafe fn take_own(&self) -> Option<u64> {
+    pub(super) unsafe fn consume_own(&self) -> Option<u64> {
         match self {
             // SAFETY: by the contract of this function the receive queue has one consumer at a time.
             Self::Own(queue) => unsafe { queue.pop(|wr_id, _| wr_id) },
@@ -50,7 +50,7 @@ impl Receives {
         }
     }
 
-    /// Returns whether `take_own` would return a receive.
+    /// Returns whether `consume_own` would return a receive.
     pub(super) fn has_own(&self) -> bool {
         matches!(self, Self::Own(queue) if !queue.is_empty())
     }

@@ -6,7 +6,7 @@ use super::DatagramCore;
 
 /// A datagram from another host.
 #[derive(Clone, Copy)]
-pub(crate) struct Foreign<'a> {
+pub(crate) struct RemoteDatagram<'a> {
     /// Route header that precedes the payload in the receive buffer.
     pub(crate) header: &'a [u8; ROUTE_HEADER_BYTES],
     pub(crate) src_qpn: u32,
@@ -19,9 +19,9 @@ impl DatagramCore {
     ///
     /// # Safety
     /// Only the thread that polls the receive completion queue may call it, and not while it works on the receives.
-    pub(crate) unsafe fn deliver_foreign(&self, datagram: &Foreign<'_>) -> Option<Wc> {
+    pub(crate) unsafe fn deliver_remote(&self, datagram: &RemoteDatagram<'_>) -> Option<Wc> {
         // SAFETY: by the contract of this function only the polling thread calls it, and not from within `owner`, as
         // `BiasedLock::owner` requires.
-        unsafe { self.receiver.owner(|receiver| receiver.deliver_foreign(self, datagram)) }.flatten()
+        unsafe { self.receiver.owner(|receiver| receiver.deliver_remote(self, datagram)) }.flatten()
     }
 }

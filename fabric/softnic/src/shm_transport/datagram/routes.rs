@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use super::blocked_datagrams::Enqueued;
 use super::core::DatagramCore;
-use super::{Message, Outlet, Pending, SendOutcome};
+use super::{Message, TxRing, BlockedDatagrams, SendOutcome};
 use crate::process::QpnMap;
 
 /// Maximum number of destinations; beyond it the least recently used is removed.
 const MAX_ROUTES: usize = 1024;
 
-enum RouteWay {
-    Sought(Arc<Pending>),
-    Open(Box<Outlet>),
+enum RouteState {
+    Resolving(Arc<BlockedDatagrams>),
+    Open(Box<TxRing>),
 }
 
 struct Route {
-    way: RouteWay,
+    state: RouteState,
     last_used: u64,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Routes {
 
 impl Routes {
     /// Sends a datagram to a destination, stores it until the destination accepts it, or drops it. If the result is
-    /// `Some`, the request completes only when that [`Pending`] releases its number.
+    /// `Some`, the request completes only when that [`BlockedDatagrams`] releases its number.
     ///
     /// # Safety
     /// The message's elements must be readable.
@@ -40,27 +40,27 @@ impl Routes {
         core: &DatagramCore,
         dst_qpn: u32,
         message: &Message<'_>,
-    ) -> Option<(Arc<Pending>, u64)> {
+    ) -> Option<(Arc<BlockedDatagrams>, u64)> {
         self.ticks += 1;
         if self.unannounced != Some(dst_qpn) {
-            self.ring();
+            self.announce();
         }
-        if let Some(Route { way: RouteWay::Open(outlet), last_used }) = self.routes.get_mut(&dst_qpn)
-            && outlet.is_current()
+        if let Some(Route { state: RouteState::Open(tx_ring), last_used }) = self.routes.get_mut(&dst_qpn)
+            && tx_ring.is_current()
         {
             *last_used = self.ticks;
             // SAFETY: by the contract of this function the elements are readable.
-            let outcome = unsafe { outlet.offer(message) };
+            let outcome = unsafe { tx_ring.offer(message) };
             self.unannounced = Some(dst_qpn);
-            if outcome != SendOutcome::Sent && outlet.is_worth_waiting(outcome) {
+            if outcome != SendOutcome::Sent && tx_ring.is_worth_waiting(outcome) {
                 // SAFETY: by the contract of this function the elements are readable.
-                return unsafe { self.block(core, dst_qpn, message) };
+                return unsafe { self.store_blocked(core, dst_qpn, message) };
             }
             core.stats.offered(outcome, message.len_bytes as u64);
             return None;
         }
         // SAFETY: by the contract of this function the elements are readable.
-        unsafe { self.find(core, dst_qpn, message) }
+        unsafe { self.send_slow(core, dst_qpn, message) }
     }
 
     /// Stores the datagram for a destination that accepts none at the moment.
@@ -68,21 +68,21 @@ impl Routes {
     /// # Safety
     /// The message's elements must be readable.
     #[cold]
-    unsafe fn block(
+    unsafe fn store_blocked(
         &mut self,
         core: &DatagramCore,
         dst_qpn: u32,
         message: &Message<'_>,
-    ) -> Option<(Arc<Pending>, u64)> {
-        self.ring();
-        let Some(Route { way: RouteWay::Open(outlet), .. }) = self.routes.remove(&dst_qpn) else {
+    ) -> Option<(Arc<BlockedDatagrams>, u64)> {
+        self.announce();
+        let Some(Route { state: RouteState::Open(tx_ring), .. }) = self.routes.remove(&dst_qpn) else {
             return None;
         };
         core.stats.held.increment();
         // SAFETY: by the contract of this function the elements are readable.
-        let pending = Arc::new(unsafe { Pending::blocked(dst_qpn, outlet, message) });
-        self.insert(dst_qpn, RouteWay::Sought(pending.clone()));
-        Some((pending, 0))
+        let blocked = Arc::new(unsafe { BlockedDatagrams::blocked(dst_qpn, tx_ring, message) });
+        self.insert(dst_qpn, RouteState::Resolving(blocked.clone()));
+        Some((blocked, 0))
     }
 
     /// Handles a destination without a usable ring: none was requested yet, it was revoked, or it was just granted.
@@ -90,83 +90,83 @@ impl Routes {
     /// # Safety
     /// The message's elements must be readable.
     #[cold]
-    unsafe fn find(
+    unsafe fn send_slow(
         &mut self,
         core: &DatagramCore,
         dst_qpn: u32,
         message: &Message<'_>,
-    ) -> Option<(Arc<Pending>, u64)> {
-        let mut was_lost = false;
-        if let Some(Route { way: RouteWay::Sought(pending), .. }) = self.routes.get(&dst_qpn) {
+    ) -> Option<(Arc<BlockedDatagrams>, u64)> {
+        let mut was_refused = false;
+        if let Some(Route { state: RouteState::Resolving(blocked), .. }) = self.routes.get(&dst_qpn) {
             // SAFETY: by the contract of this function the elements are readable.
-            match unsafe { pending.keep(message) } {
+            match unsafe { blocked.enqueue(message) } {
                 Enqueued::Early => {
                     core.stats.queued.increment();
                     return None;
                 }
                 Enqueued::Waits(number) => {
                     core.stats.held.increment();
-                    return Some((pending.clone(), number));
+                    return Some((blocked.clone(), number));
                 }
                 Enqueued::Dropped => {
                     core.stats.dropped_queue_full.increment();
                     return None;
                 }
-                Enqueued::Found(outlet) => {
-                    self.insert(dst_qpn, RouteWay::Open(outlet));
+                Enqueued::Ready(tx_ring) => {
+                    self.insert(dst_qpn, RouteState::Open(tx_ring));
                     // SAFETY: by the contract of this function the elements are readable. The recursion ends: if the
                     // ring is closed by now, its entry in the table is `Open` and not `Sought`.
                     return unsafe { self.send(core, dst_qpn, message) };
                 }
-                Enqueued::Lost => was_lost = true,
+                Enqueued::Failed => was_refused = true,
             }
         }
-        self.forget(dst_qpn);
-        let pending = Arc::new(Pending::new(dst_qpn));
+        self.remove(dst_qpn);
+        let blocked = Arc::new(BlockedDatagrams::new(dst_qpn));
         // SAFETY: by the contract of this function the elements are readable.
-        if let Enqueued::Early = unsafe { pending.keep(message) } {
+        if let Enqueued::Early = unsafe { blocked.enqueue(message) } {
             core.stats.queued.increment();
         }
-        self.insert(dst_qpn, RouteWay::Sought(pending.clone()));
-        core.ask(pending, was_lost);
+        self.insert(dst_qpn, RouteState::Resolving(blocked.clone()));
+        core.request_ring(blocked, was_refused);
         None
     }
 
-    fn insert(&mut self, dst_qpn: u32, way: RouteWay) {
+    fn insert(&mut self, dst_qpn: u32, state: RouteState) {
         if !self.routes.contains_key(&dst_qpn) {
-            self.make_room();
+            self.make_space();
         }
-        self.routes.insert(dst_qpn, Route { way, last_used: self.ticks });
+        self.routes.insert(dst_qpn, Route { state, last_used: self.ticks });
     }
 
-    fn forget(&mut self, dst_qpn: u32) {
+    fn remove(&mut self, dst_qpn: u32) {
         self.routes.remove(&dst_qpn);
         self.unannounced = self.unannounced.filter(|unannounced| *unannounced != dst_qpn);
     }
 
     /// Removes the rings that are not usable any more, and releases their descriptors. If the table is still full,
     /// removes the least recently used destination.
-    fn make_room(&mut self) {
-        self.routes.retain(|_, route| match &route.way {
-            RouteWay::Open(outlet) => outlet.is_current(),
-            RouteWay::Sought(pending) => !pending.leads_nowhere(),
+    fn make_space(&mut self) {
+        self.routes.retain(|_, route| match &route.state {
+            RouteState::Open(tx_ring) => tx_ring.is_current(),
+            RouteState::Resolving(blocked) => !blocked.is_unusable(),
         });
         if self.routes.len() < MAX_ROUTES {
             return;
         }
         let oldest = self.routes.iter().min_by_key(|(_, route)| route.last_used).map(|(qpn, _)| *qpn);
         if let Some(oldest) = oldest {
-            self.forget(oldest);
+            self.remove(oldest);
         }
     }
 
     /// Announces the last datagrams to their destination.
     #[inline]
-    pub(crate) fn ring(&mut self) {
+    pub(crate) fn announce(&mut self) {
         if let Some(dst_qpn) = self.unannounced.take()
-            && let Some(Route { way: RouteWay::Open(outlet), .. }) = self.routes.get_mut(&dst_qpn)
+            && let Some(Route { state: RouteState::Open(tx_ring), .. }) = self.routes.get_mut(&dst_qpn)
         {
-            outlet.ring();
+            tx_ring.announce();
         }
     }
 

@@ -6,18 +6,18 @@ use farcall_shm::copy_out;
 use farcall_shm::ring::{Consumer, Kind, RQ_POSTED, Record, WANT, WITH_IMM};
 use farcall_verbs::{Sge, Wc, WcFlags, WcOpcode, WcStatus};
 
-use super::{DatagramCore, Foreign, GRH_BYTES, MAX_DATAGRAM_BYTES, Receives, Route};
+use super::{DatagramCore, RemoteDatagram, GRH_BYTES, MAX_DATAGRAM_BYTES, Receives, Route};
 use crate::shm_transport::qp::{scatter_bytes, scatter_from};
 
 /// Maximum number of datagrams that one poll of a ring drops.
-const DROPS_A_TURN: usize = 256;
+const DROPS_PER_QUANTUM: usize = 256;
 
 /// Receiving end of one sender's ring.
-pub(super) struct Inlet {
+pub(super) struct RxRing {
     consumer: Consumer,
     src_qpn: u32,
     /// Number of records consumed.
-    taken: u64,
+    consumed: u64,
     /// Poll count of the receiver at which the ring last contained a record.
     last_used: u64,
     /// `true` if the sender wrote an invalid record.
@@ -26,9 +26,9 @@ pub(super) struct Inlet {
     ended: bool,
 }
 
-impl Inlet {
+impl RxRing {
     pub(super) fn new(consumer: Consumer, src_qpn: u32) -> Self {
-        Self { consumer, src_qpn, taken: 0, last_used: 0, broken: false, ended: false }
+        Self { consumer, src_qpn, consumed: 0, last_used: 0, broken: false, ended: false }
     }
 
     pub(super) fn end(&mut self) {
@@ -48,7 +48,7 @@ impl Inlet {
 }
 
 /// Result of a record.
-enum Outcome {
+enum DeliveryOutcome {
     Delivered(Wc),
     NoReceive,
     TooLong,
@@ -57,98 +57,98 @@ enum Outcome {
 /// State of the thread that polls the receive completion queue.
 pub(super) struct Receiver {
     receives: Receives,
-    inlets: Vec<Option<Inlet>>,
-    turns: u64,
+    rx_rings: Vec<Option<RxRing>>,
+    quanta: u64,
     /// Number of receives consumed by datagrams.
-    taken: u64,
+    consumed: u64,
 }
 
 impl Receiver {
     pub(super) fn new(receives: Receives) -> Self {
-        Self { receives, inlets: Vec::new(), turns: 0, taken: 0 }
+        Self { receives, rx_rings: Vec::new(), quanta: 0, consumed: 0 }
     }
 
     /// Inserts a ring at an index.
-    pub(super) fn insert(&mut self, at: usize, inlet: Inlet) {
-        if self.inlets.len() <= at {
-            self.inlets.resize_with(at + 1, || None);
+    pub(super) fn insert(&mut self, at: usize, rx_ring: RxRing) {
+        if self.rx_rings.len() <= at {
+            self.rx_rings.resize_with(at + 1, || None);
         }
         // A new ring must not count as the least recently used one before its first datagram.
-        self.inlets[at] = Some(Inlet { last_used: self.turns, ..inlet });
+        self.rx_rings[at] = Some(RxRing { last_used: self.quanta, ..rx_ring });
     }
 
     pub(super) fn remove(&mut self, at: usize) {
-        self.inlets[at] = None;
+        self.rx_rings[at] = None;
     }
 
-    pub(super) fn get_mut(&mut self, at: usize) -> Option<&mut Inlet> {
-        self.inlets.get_mut(at)?.as_mut()
+    pub(super) fn get_mut(&mut self, at: usize) -> Option<&mut RxRing> {
+        self.rx_rings.get_mut(at)?.as_mut()
     }
 
     /// Returns the ring to evict: an empty ring rather than one that holds a record, then the least recently used.
     pub(super) fn least_used(&self) -> Option<usize> {
-        let used = |inlet: &Inlet| (inlet.has_record(), inlet.last_used);
-        let inlets = self.inlets.iter().enumerate();
-        inlets.filter_map(|(at, inlet)| Some((used(inlet.as_ref()?), at))).min().map(|(_, at)| at)
+        let used = |rx_ring: &RxRing| (rx_ring.has_record(), rx_ring.last_used);
+        let rx_rings = self.rx_rings.iter().enumerate();
+        rx_rings.filter_map(|(at, rx_ring)| Some((used(rx_ring.as_ref()?), at))).min().map(|(_, at)| at)
     }
 
     pub(super) fn has_record(&self, at: usize) -> bool {
-        matches!(self.inlets.get(at), Some(Some(inlet)) if inlet.has_record())
+        matches!(self.rx_rings.get(at), Some(Some(rx_ring)) if rx_ring.has_record())
     }
 
     /// Delivers the datagrams that one ring holds.
     #[inline]
     pub(super) fn poll(&mut self, core: &DatagramCore, at: usize, wc: &mut [Wc]) -> usize {
-        let Some(Some(inlet)) = self.inlets.get_mut(at) else { return 0 };
-        if !inlet.has_record() {
+        let Some(Some(rx_ring)) = self.rx_rings.get_mut(at) else { return 0 };
+        if !rx_ring.has_record() {
             return 0;
         }
-        self.turns += 1;
-        inlet.last_used = self.turns;
+        self.quanta += 1;
+        rx_ring.last_used = self.quanta;
         let (mut delivered, mut dropped) = (0, 0);
-        while delivered < wc.len() && dropped < DROPS_A_TURN {
-            let record = match inlet.consumer.peek() {
+        while delivered < wc.len() && dropped < DROPS_PER_QUANTUM {
+            let record = match rx_ring.consumer.peek() {
                 Ok(Some(record)) if is_datagram(&record) => record,
                 Ok(None) => break,
                 _ => {
-                    inlet.broken = true;
+                    rx_ring.broken = true;
                     break;
                 }
             };
             // SAFETY: `&mut self` is only reachable through the `BiasedLock` around `Receiver`, which admits one thread
             // at a time, as `deliver` requires.
-            match unsafe { deliver(core, &self.receives, inlet, &record) } {
-                Outcome::Delivered(completion) => {
+            match unsafe { deliver(core, &self.receives, rx_ring, &record) } {
+                DeliveryOutcome::Delivered(completion) => {
                     core.stats.received.increment();
                     core.stats.bytes_received.add(record.len_bytes.into());
                     wc[delivered] = completion;
                     delivered += 1;
                 }
-                Outcome::NoReceive => {
+                DeliveryOutcome::NoReceive => {
                     core.stats.receive_dropped_no_receive.increment();
                     dropped += 1;
                 }
-                Outcome::TooLong => {
+                DeliveryOutcome::TooLong => {
                     core.stats.receive_dropped_too_long.increment();
                     dropped += 1;
                 }
             }
-            inlet.consumer.advance(&record);
-            inlet.taken += 1;
+            rx_ring.consumer.advance(&record);
+            rx_ring.consumed += 1;
         }
-        inlet.consumer.publish_head();
-        self.taken += delivered as u64;
-        core.board.set_taken(self.taken);
-        // The board is updated before the ring; see `Outlet::renew_credit`.
-        inlet.consumer.memory().store(RQ_POSTED, inlet.taken, Release);
-        core.askers.tell(|asker| asker.at == at);
+        rx_ring.consumer.publish_head();
+        self.consumed += delivered as u64;
+        core.status.set_consumed(self.consumed);
+        // The board is updated before the ring; see `TxRing::renew_credit`.
+        rx_ring.consumer.memory().store(RQ_POSTED, rx_ring.consumed, Release);
+        core.blocked_senders.tell(|sender| sender.at == at);
         delivered
     }
 
     /// Delivers a datagram that arrived from another host. Returns `None` if it was dropped.
-    pub(super) fn deliver_foreign(&mut self, core: &DatagramCore, datagram: &Foreign<'_>) -> Option<Wc> {
-        let Foreign { header, src_qpn, imm_be, payload } = *datagram;
-        let arrived = Arrived { len: payload.len(), src_qpn, sl: 0, imm_be };
+    pub(super) fn deliver_remote(&mut self, core: &DatagramCore, datagram: &RemoteDatagram<'_>) -> Option<Wc> {
+        let RemoteDatagram { header, src_qpn, imm_be, payload } = *datagram;
+        let received = ReceivedMessage { len: payload.len(), src_qpn, sl: 0, imm_be };
         let put = |sges: &[Sge]| {
             // SAFETY: by the contract of `RawQp::post_recv` the receive's memory is valid until this completion is
             // polled, and `place` has checked its keys. The sources are an array and a slice.
@@ -159,16 +159,16 @@ impl Receiver {
         };
         // SAFETY: `&mut self` is only reachable through the `BiasedLock` around `Receiver`, which admits one thread at
         // a time, as `place` requires.
-        match unsafe { place(core, &self.receives, arrived, put) } {
-            Outcome::Delivered(completion) => {
+        match unsafe { deliver_message(core, &self.receives, received, put) } {
+            DeliveryOutcome::Delivered(completion) => {
                 core.stats.received.increment();
                 core.stats.bytes_received.add(payload.len() as u64);
-                self.taken += 1;
-                core.board.set_taken(self.taken);
+                self.consumed += 1;
+                core.status.set_consumed(self.consumed);
                 return Some(completion);
             }
-            Outcome::NoReceive => core.stats.receive_dropped_no_receive.increment(),
-            Outcome::TooLong => core.stats.receive_dropped_too_long.increment(),
+            DeliveryOutcome::NoReceive => core.stats.receive_dropped_no_receive.increment(),
+            DeliveryOutcome::TooLong => core.stats.receive_dropped_too_long.increment(),
         }
         None
     }
@@ -178,7 +178,7 @@ impl Receiver {
         let mut flushed = 0;
         while flushed < wc.len()
             // SAFETY: the `BiasedLock` around `Receiver` admits one thread at a time, as `Receives::take_own` requires.
-            && let Some(wr_id) = unsafe { self.receives.take_own() }
+            && let Some(wr_id) = unsafe { self.receives.consume_own() }
         {
             wc[flushed] = Wc::ended(wr_id, core.qpn, WcOpcode::RECV, WcStatus::WR_FLUSH_ERR);
             flushed += 1;
@@ -204,15 +204,15 @@ fn is_datagram(record: &Record) -> bool {
 /// # Safety
 /// Only one thread may call it at a time.
 #[inline]
-unsafe fn deliver(core: &DatagramCore, receives: &Receives, inlet: &Inlet, record: &Record) -> Outcome {
+unsafe fn deliver(core: &DatagramCore, receives: &Receives, rx_ring: &RxRing, record: &Record) -> DeliveryOutcome {
     let len = record.len_bytes as usize - Route::bytes_of(record);
     let has_imm = record.flags & WITH_IMM != 0;
     let put = |sges: &[Sge]| {
-        let payload = inlet.consumer.memory().range(record.payload_at, record.len_bytes as usize);
+        let payload = rx_ring.consumer.memory().range(record.payload_at, record.len_bytes as usize);
         let mut route = [0; Route::BYTES];
         // SAFETY: `range` checked that the record is inside the ring, and `bytes_of` is at most the length of `route`.
         unsafe { copy_out(route.as_mut_ptr(), payload.add(len), Route::bytes_of(record)) };
-        let header = Route::from_bytes(route).header(&core.host.process.table, len, has_imm);
+        let header = Route::from_bytes(route).header(&core.shm.process.table, len, has_imm);
         // SAFETY: by the contract of `RawQp::post_recv` the receive's memory is valid until this completion is polled,
         // and `place` has checked its keys. `range` checked that the payload is inside the ring.
         unsafe {
@@ -220,14 +220,14 @@ unsafe fn deliver(core: &DatagramCore, receives: &Receives, inlet: &Inlet, recor
             scatter_from(payload, len, GRH_BYTES, sges);
         }
     };
-    let arrived =
-        Arrived { len, src_qpn: inlet.src_qpn, sl: record.flags >> 4, imm_be: has_imm.then_some(record.imm) };
+    let received =
+        ReceivedMessage { len, src_qpn: rx_ring.src_qpn, sl: record.flags >> 4, imm_be: has_imm.then_some(record.imm) };
     // SAFETY: by the contract of this function only one thread calls it at a time, as `place` requires.
-    unsafe { place(core, receives, arrived, put) }
+    unsafe { deliver_message(core, receives, received, put) }
 }
 
 /// Fields of a datagram's completion.
-struct Arrived {
+struct ReceivedMessage {
     len: usize,
     src_qpn: u32,
     sl: u8,
@@ -239,37 +239,37 @@ struct Arrived {
 /// # Safety
 /// Only one thread may call it at a time.
 #[inline]
-unsafe fn place(
+unsafe fn deliver_message(
     core: &DatagramCore,
     receives: &Receives,
-    arrived: Arrived,
+    received: ReceivedMessage,
     put: impl FnOnce(&[Sge]),
-) -> Outcome {
+) -> DeliveryOutcome {
     let fill = |wr_id, sges: &[Sge]| {
-        if sges.iter().map(|sge| sge.length as usize).sum::<usize>() < GRH_BYTES + arrived.len {
+        if sges.iter().map(|sge| sge.length as usize).sum::<usize>() < GRH_BYTES + received.len {
             return None;
         }
-        if !receives.allows(core, sges, (GRH_BYTES + arrived.len) as u64) {
+        if !receives.allows(core, sges, (GRH_BYTES + received.len) as u64) {
             return Some((wr_id, WcStatus::LOC_PROT_ERR));
         }
         put(sges);
         Some((wr_id, WcStatus::SUCCESS))
     };
     // SAFETY: by the contract of this function only one thread calls it at a time, as `Receives::take` requires.
-    match unsafe { receives.take(fill) } {
-        None => Outcome::NoReceive,
-        Some(None) => Outcome::TooLong,
+    match unsafe { receives.consume(fill) } {
+        None => DeliveryOutcome::NoReceive,
+        Some(None) => DeliveryOutcome::TooLong,
         Some(Some((wr_id, status))) => {
             let mut wc = Wc::ended(wr_id, core.qpn, WcOpcode::RECV, status);
-            wc.byte_len = (GRH_BYTES + arrived.len) as u32;
-            wc.src_qp = arrived.src_qpn;
-            wc.sl = arrived.sl;
+            wc.byte_len = (GRH_BYTES + received.len) as u32;
+            wc.src_qp = received.src_qpn;
+            wc.sl = received.sl;
             wc.wc_flags = WcFlags::GRH;
-            if let Some(imm_be) = arrived.imm_be {
+            if let Some(imm_be) = received.imm_be {
                 wc.imm_data_be = imm_be;
                 wc.wc_flags |= WcFlags::WITH_IMM;
             }
-            Outcome::Delivered(wc)
+            DeliveryOutcome::Delivered(wc)
         }
     }
 }

@@ -8,7 +8,7 @@ use farcall_shm::ring::{ACCEPT, Consumer, Layout, RQ_POSTED};
 use farcall_shm::{Segment, SharedMem};
 use farcall_verbs::Wc;
 
-use super::{Asker, DatagramCore, Inlet, MAX_RECORD_BYTES};
+use super::{BlockedSender, DatagramCore, RxRing, MAX_RECORD_BYTES};
 use crate::process::Client;
 use crate::process::rendezvous::{Refusal, ReplyBody};
 use crate::shm_transport::cq::Source;
@@ -16,13 +16,13 @@ use crate::shm_transport::flight::Event;
 
 /// Maximum number of senders that have a ring. Beyond it the least recently used ring is revoked; its sender must
 /// request a new one.
-const MAX_INLETS: usize = 1024;
+const MAX_RX_RINGS: usize = 1024;
 
 /// Identity of a sender: process instance and queue pair number.
-type Sender = (u64, u32);
+type SenderId = (u64, u32);
 
-struct Entry {
-    sender: Sender,
+struct RxRingEntry {
+    sender: SenderId,
     mem: SharedMem,
     /// Readiness bit at the receive completion queue.
     bit: u32,
@@ -30,9 +30,9 @@ struct Entry {
     client: u64,
 }
 
-impl Entry {
+impl RxRingEntry {
     /// Returns the number of records that this process has consumed.
-    fn taken(&self) -> u64 {
+    fn consumed(&self) -> u64 {
         self.mem.load(RQ_POSTED, Acquire)
     }
 }
@@ -40,10 +40,10 @@ impl Entry {
 /// Table of a queue pair's rings; an index here is also one in its `Receiver`. Its lock admits one thread at a time to
 /// `BiasedLock::revoke`.
 #[derive(Default)]
-pub(super) struct Inlets(Vec<Option<Entry>>);
+pub(super) struct RxRingTable(Vec<Option<RxRingEntry>>);
 
-impl Inlets {
-    fn free(&mut self) -> usize {
+impl RxRingTable {
+    fn free_index(&mut self) -> usize {
         if let Some(at) = self.0.iter().position(Option::is_none) {
             return at;
         }
@@ -55,33 +55,33 @@ impl Inlets {
         self.0.iter().flatten().count()
     }
 
-    fn find(&self, is_it: impl Fn(&Entry) -> bool) -> Option<(usize, &Entry)> {
+    fn find(&self, is_match: impl Fn(&RxRingEntry) -> bool) -> Option<(usize, &RxRingEntry)> {
         let entries = self.0.iter().enumerate();
-        entries.filter_map(|(at, entry)| Some((at, entry.as_ref()?))).find(|(_, entry)| is_it(entry))
+        entries.filter_map(|(at, entry)| Some((at, entry.as_ref()?))).find(|(_, entry)| is_match(entry))
     }
 
     /// Returns the indices of the rings of the selected senders.
-    fn of(&self, sender: impl Fn(Sender) -> bool) -> Vec<usize> {
-        let chosen = |(at, entry): (usize, &Option<Entry>)| sender(entry.as_ref()?.sender).then_some(at);
-        self.0.iter().enumerate().filter_map(chosen).collect()
+    fn indices_of(&self, sender: impl Fn(SenderId) -> bool) -> Vec<usize> {
+        let selected = |(at, entry): (usize, &Option<RxRingEntry>)| sender(entry.as_ref()?.sender).then_some(at);
+        self.0.iter().enumerate().filter_map(selected).collect()
     }
 }
 
 /// A ring as a source of completions.
-struct InletSource {
+struct RxRingSource {
     core: Arc<DatagramCore>,
     at: usize,
 }
 
-impl Source for InletSource {
+impl Source for RxRingSource {
     fn poll(&self, wc: &mut [Wc]) -> usize {
         // SAFETY: `Source::poll` is called only by the thread that polls the receive completion queue, so `owner` has
         // one caller.
         unsafe { self.core.receiver.owner(|receiver| receiver.poll(&self.core, self.at, wc)) }.unwrap_or(0)
     }
 
-    fn has_something(&self) -> bool {
-        // SAFETY: `has_something` is called only by the thread that polls the receive completion queue, so `owner` has
+    fn may_have_completions(&self) -> bool {
+        // SAFETY: `may_have_completions` is called only by the thread that polls the receive completion queue, so `owner` has
         // one caller.
         unsafe { self.core.receiver.owner(|receiver| receiver.has_record(self.at)) }.unwrap_or(true)
     }
@@ -92,26 +92,26 @@ impl DatagramCore {
     ///
     /// # Errors
     /// Returns the reason of refusal.
-    pub(crate) fn open_inlet<R>(
+    pub(crate) fn open_rx_ring<R>(
         &self,
-        sender: Sender,
+        sender: SenderId,
         client: u64,
         send: impl FnOnce(ReplyBody, &[BorrowedFd<'_>]) -> R,
     ) -> Result<R, Refusal> {
-        let mut inlets = self.inlets.lock();
+        let mut rx_rings = self.rx_rings.lock();
         // Checked under the lock: a thread that closes the queue pair first changes its state and then revokes all
         // rings.
         if !self.state().responds() {
             return Err(Refusal::NotReady);
         }
         // Datagrams in an earlier ring of the same sender are still delivered.
-        self.end_inlets(&mut inlets, |known| known == sender);
-        if inlets.count() >= MAX_INLETS {
-            self.evict(&mut inlets);
+        self.end_rx_rings(&mut rx_rings, |known| known == sender);
+        if rx_rings.count() >= MAX_RX_RINGS {
+            self.evict(&mut rx_rings);
         }
         let cq = &self.recv_slot.cq;
         let bit = cq.reserve_bit().or_else(|error| {
-            let evicted = self.evict(&mut inlets);
+            let evicted = self.evict(&mut rx_rings);
             if evicted { cq.reserve_bit() } else { Err(error) }
         });
         let bit = bit.map_err(|_| Refusal::NoRoom)?;
@@ -124,94 +124,94 @@ impl DatagramCore {
         let mem = segment.memory();
         layout.write_header(&mem);
         mem.store(ACCEPT, 1, Release);
-        let at = inlets.free();
-        let inlet = Inlet::new(Consumer::new(mem.clone(), &layout), sender.1);
+        let at = rx_rings.free_index();
+        let rx_ring = RxRing::new(Consumer::new(mem.clone(), &layout), sender.1);
         // SAFETY: the lock of the inlets is held, so `revoke` has one caller at a time, and this thread is not inside a
         // poll.
-        unsafe { self.receiver.revoke(|receiver| receiver.insert(at, inlet)) };
-        cq.attach_source(bit, Arc::new(InletSource { core: this, at }));
-        inlets.0[at] = Some(Entry { sender, mem, bit, client });
+        unsafe { self.receiver.revoke(|receiver| receiver.insert(at, rx_ring)) };
+        cq.attach_source(bit, Arc::new(RxRingSource { core: this, at }));
+        rx_rings.0[at] = Some(RxRingEntry { sender, mem, bit, client });
         self.stats.record(Event::Opened as u64, sender.1.into());
-        let (recv, queue) = cq.place(bit);
-        let fds = [&[segment.fd(), self.board.fd()], &queue[..]].concat();
+        let (recv, queue) = cq.location(bit);
+        let fds = [&[segment.fd(), self.status.fd()], &queue[..]].concat();
         Ok(send(ReplyBody::OpenDatagrams { recv }, &fds))
     }
 
     /// Registers a sender for a notification when more of its datagrams are consumed or, if `posted` is given, more
     /// receives are posted. Returns `false` if the sender has no ring here.
-    pub(crate) fn add_asker(
+    pub(crate) fn add_blocked_sender(
         &self,
         client: &Arc<Client>,
         request: u32,
         bit: u32,
-        taken: u64,
+        consumed: u64,
         posted: Option<u64>,
     ) -> bool {
-        let inlets = self.inlets.lock();
-        let Some((at, entry)) = inlets.find(|entry| entry.client == client.id && entry.bit == bit) else {
+        let rx_rings = self.rx_rings.lock();
+        let Some((at, entry)) = rx_rings.find(|entry| entry.client == client.id && entry.bit == bit) else {
             return false;
         };
         let (wants_receives, client) = (posted.is_some(), Arc::downgrade(client));
-        self.askers.add(Asker { at, wants_receives, client, request });
+        self.blocked_senders.add(BlockedSender { at, wants_receives, client, request });
         // Checked after the registration: a thread that posts or consumes receives concurrently checks for registered
         // senders afterwards.
-        if entry.taken() != taken || posted.is_some_and(|posted| posted != self.board.posted()) {
-            self.askers.tell(|asker| asker.at == at);
+        if entry.consumed() != consumed || posted.is_some_and(|posted| posted != self.status.posted()) {
+            self.blocked_senders.notify(|blocked| blocked.at == at);
         }
         true
     }
 
     /// Called when a process has exited: its rings are revoked once they are empty.
     pub(crate) fn on_process_exit(&self, instance: u64) {
-        self.end_inlets(&mut self.inlets.lock(), |sender| sender.0 == instance);
+        self.end_rx_rings(&mut self.rx_rings.lock(), |sender| sender.0 == instance);
     }
 
     /// Revokes all rings.
-    pub(super) fn close_inlets(&self, inlets: &mut Inlets) {
-        for at in inlets.of(|_| true) {
-            self.remove_inlet(inlets, at);
+    pub(super) fn close_rx_rings(&self, rx_rings: &mut RxRingTable) {
+        for at in rx_rings.indices_of(|_| true) {
+            self.remove_rx_ring(rx_rings, at);
         }
     }
 
     /// Marks the selected senders' rings as ended, and revokes all rings that are finished.
-    fn end_inlets(&self, inlets: &mut Inlets, ended: impl Fn(Sender) -> bool) {
-        let (ended, all) = (inlets.of(ended), inlets.of(|_| true));
+    fn end_rx_rings(&self, rx_rings: &mut RxRingTable, ended: impl Fn(SenderId) -> bool) {
+        let (ended, all) = (rx_rings.indices_of(ended), rx_rings.indices_of(|_| true));
         // SAFETY: the lock of the inlets is held, so `revoke` has one caller at a time, and this thread is not inside a
         // poll.
         let finished: Vec<usize> = unsafe {
             self.receiver.revoke(|receiver| {
                 ended.into_iter().for_each(|at| {
-                    if let Some(inlet) = receiver.get_mut(at) {
-                        inlet.end();
+                    if let Some(rx_ring) = receiver.get_mut(at) {
+                        rx_ring.end();
                     }
                 });
-                let finished = |at: &usize| receiver.get_mut(*at).is_none_or(|inlet| inlet.is_finished());
+                let finished = |at: &usize| receiver.get_mut(*at).is_none_or(|rx_ring| rx_ring.is_finished());
                 all.into_iter().filter(finished).collect()
             })
         };
         for at in finished {
-            self.remove_inlet(inlets, at);
+            self.remove_rx_ring(rx_rings, at);
         }
     }
 
     /// Revokes the least useful ring. Returns `false` if there is none.
-    fn evict(&self, inlets: &mut Inlets) -> bool {
+    fn evict(&self, rx_rings: &mut RxRingTable) -> bool {
         // SAFETY: the lock of the inlets is held, so `revoke` has one caller at a time, and this thread is not inside a
         // poll.
         let Some(at) = (unsafe { self.receiver.revoke(|receiver| receiver.least_used()) }) else {
             return false;
         };
-        if let Some(entry) = &inlets.0[at] {
+        if let Some(entry) = &rx_rings.0[at] {
             self.stats.record(Event::Evicted as u64, entry.sender.1.into());
         }
-        self.remove_inlet(inlets, at);
+        self.remove_rx_ring(rx_rings, at);
         true
     }
 
-    fn remove_inlet(&self, inlets: &mut Inlets, at: usize) {
-        let Some(entry) = inlets.0[at].take() else { return };
+    fn remove_rx_ring(&self, rx_rings: &mut RxRingTable, at: usize) {
+        let Some(entry) = rx_rings.0[at].take() else { return };
         entry.mem.store(ACCEPT, 0, Release);
-        self.askers.tell(|asker| asker.at == at);
+        self.blocked_senders.notify(|blocked| blocked.at == at);
         // SAFETY: the lock of the inlets is held, so `revoke` has one caller at a time, and this thread is not inside a
         // poll.
         unsafe { self.receiver.revoke(|receiver| receiver.remove(at)) };

@@ -8,9 +8,9 @@ use farcall_shm::ring::{ACCEPT, Kind, Producer, RQ_POSTED, SOLICITED, WANT};
 use farcall_shm::{SharedWord, WaitTime};
 use farcall_verbs::Sge;
 
-use super::blocked_datagrams::{HELD_FOR_ONE, HOLD_MAX, RECEIVE_WAIT_MAX, ROOM_WAIT_MAX};
+use super::blocked_datagrams::{HOLD_PER_DATAGRAM, HOLD_MAX, RECEIVE_WAIT_MAX, SPACE_WAIT_MAX};
 use super::route::WITH_ROUTE;
-use super::{BoardView, MAX_DATAGRAM_BYTES, Route, SendOutcome};
+use super::{ReceiverStatusView, MAX_DATAGRAM_BYTES, Route, SendOutcome};
 use crate::process::rendezvous::{CqLocation, RequestBody};
 use crate::process::{ReplyInterest, Peer};
 use crate::shm_transport::qp::{RemoteCq, gather_to_ring, map_ring};
@@ -27,7 +27,7 @@ pub(crate) struct Message<'a> {
     pub(crate) qkey: u32,
 }
 
-pub(crate) struct Outlet {
+pub(crate) struct TxRing {
     peer: Arc<Peer>,
     dst_qpn: u32,
     /// Readiness bit at the destination.
@@ -36,8 +36,8 @@ pub(crate) struct Outlet {
     /// 0 if the receiver has revoked the ring.
     ring_accepts: SharedWord,
     /// Number of records that the receiver has consumed.
-    ring_taken: SharedWord,
-    board: BoardView,
+    ring_consumed: SharedWord,
+    status: ReceiverStatusView,
     doorbell: RemoteCq,
     /// Number of records published.
     sent: u64,
@@ -46,20 +46,20 @@ pub(crate) struct Outlet {
     unannounced: bool,
     solicited: bool,
     /// Progress of the destination when it last refused a datagram, and the time since then without progress.
-    seen: [u64; 3],
+    last_progress: [u64; 3],
     waited: WaitTime,
     /// Total time for which the destination has blocked the send queue, and the number of records published by then.
-    held: WaitTime,
-    held_at: u64,
+    hold_time: WaitTime,
+    sent_at_hold: u64,
     /// Request for what was missing when a datagram was last refused, the request that was last sent, and the interest
     /// in its reply. Each lack is requested once. If the destination replies without having made progress, the sender
     /// polls at intervals.
-    lack: Option<RequestBody>,
-    asked: Option<RequestBody>,
+    missing: Option<RequestBody>,
+    requested: Option<RequestBody>,
     interest: Option<ReplyInterest>,
 }
 
-impl Outlet {
+impl TxRing {
     /// Creates the sending end from a grant; `None` if the grant is no ring of this version.
     pub(crate) fn from_grant(
         peer: Arc<Peer>,
@@ -71,26 +71,26 @@ impl Outlet {
         let ring = fds.next()?;
         let len_bytes = rustix::fs::fstat(&ring).ok()?.st_size.cast_unsigned();
         let (mem, layout) = map_ring(&ring, (0, len_bytes))?;
-        let board = BoardView::open(&fds.next()?)?;
+        let status = ReceiverStatusView::open(&fds.next()?)?;
         Some(Self {
             peer,
             dst_qpn,
             bit: recv.bit,
             ring_accepts: mem.word_at(ACCEPT),
-            ring_taken: mem.word_at(RQ_POSTED),
+            ring_consumed: mem.word_at(RQ_POSTED),
             producer: Producer::new(mem, &layout),
-            board,
+            status,
             doorbell: RemoteCq::from_fds(recv, &mut fds)?,
             sent: 0,
             credit: 0,
             unannounced: false,
             solicited: false,
-            seen: [0; 3],
+            last_progress: [0; 3],
             waited: WaitTime::default(),
-            held: WaitTime::default(),
-            held_at: 0,
-            lack: None,
-            asked: None,
+            hold_time: WaitTime::default(),
+            sent_at_hold: 0,
+            missing: None,
+            requested: None,
             interest: None,
         })
     }
@@ -99,7 +99,7 @@ impl Outlet {
     #[inline]
     pub(crate) fn is_current(&self) -> bool {
         !self.peer.liveness.is_known_exited()
-            && (self.ring_accepts.load(Acquire) != 0 || self.board.pauses())
+            && (self.ring_accepts.load(Acquire) != 0 || self.status.is_paused())
     }
 
     /// Publishes a datagram if the destination accepts it now.
@@ -109,7 +109,7 @@ impl Outlet {
     #[inline]
     pub(crate) unsafe fn offer(&mut self, message: &Message<'_>) -> SendOutcome {
         debug_assert!(message.len_bytes <= MAX_DATAGRAM_BYTES);
-        match self.board.accepts() {
+        match self.status.accepts() {
             None => return SendOutcome::NotReady,
             Some(qkey) if qkey != message.qkey => return SendOutcome::WrongQkey,
             Some(_) => {}
@@ -149,76 +149,76 @@ impl Outlet {
     pub(crate) fn is_worth_waiting(&mut self, outcome: SendOutcome) -> bool {
         let limit = match outcome {
             SendOutcome::NoReceive => RECEIVE_WAIT_MAX,
-            SendOutcome::NoRoom => ROOM_WAIT_MAX,
+            SendOutcome::NoRoom => SPACE_WAIT_MAX,
             _ => return false,
         };
-        let [posted, taken] = self.board.progress();
-        let now = [posted, taken, self.ring_taken.load(Acquire)];
-        if now != self.seen {
-            (self.seen, self.waited) = (now, WaitTime::default());
+        let [posted, consumed] = self.status.progress();
+        let now = [posted, consumed, self.ring_consumed.load(Acquire)];
+        if now != self.last_progress {
+            (self.last_progress, self.waited) = (now, WaitTime::default());
         }
-        let gone = self.sent - std::mem::replace(&mut self.held_at, self.sent);
-        if gone > 0 {
-            self.held.end(HELD_FOR_ONE.saturating_mul(gone.try_into().unwrap_or(u32::MAX)));
+        let sent_since = self.sent - std::mem::replace(&mut self.sent_at_hold, self.sent);
+        if sent_since > 0 {
+            self.hold_time.end(HOLD_PER_DATAGRAM.saturating_mul(sent_since.try_into().unwrap_or(u32::MAX)));
         }
-        self.waited.sample() < limit && self.held.sample() < HOLD_MAX
+        self.waited.sample() < limit && self.hold_time.sample() < HOLD_MAX
     }
 
     /// Returns the number of receives posted at the destination and of records that it has consumed.
-    pub(crate) fn given(&self) -> [u64; 2] {
-        [self.board.progress()[0], self.ring_taken.load(Acquire)]
+    pub(crate) fn progress(&self) -> [u64; 2] {
+        [self.status.progress()[0], self.ring_consumed.load(Acquire)]
     }
 
     /// Records that these numbers were not sufficient for a datagram.
-    pub(crate) fn await_more(&mut self, [posted, taken]: [u64; 2], outcome: SendOutcome) {
+    pub(crate) fn await_progress(&mut self, [posted, consumed]: [u64; 2], outcome: SendOutcome) {
         let (dst_qpn, bit) = (self.dst_qpn, self.bit);
         // The receiver updates the board before the ring. Between the two updates the record counts as in flight and
         // its receive as consumed, so a free receive may be missed. The request therefore includes the number of
         // consumed records.
         let posted = (outcome == SendOutcome::NoReceive).then_some(posted);
-        self.lack = Some(RequestBody::AwaitReceiverProgress { dst_qpn, bit, taken, posted });
+        self.missing = Some(RequestBody::AwaitReceiverProgress { dst_qpn, bit, consumed, posted });
     }
 
     /// Requests a notification of more progress. Returns whether the request was sent now.
-    pub(crate) fn ask(&mut self) -> bool {
-        let Some(lack) = self.lack.filter(|lack| self.asked != Some(*lack)) else { return false };
+    pub(crate) fn request_notification(&mut self) -> bool {
+        let Some(missing) = self.missing.filter(|missing| self.requested != Some(*missing)) else { return false };
         let interest = self.interest.insert(ReplyInterest::default());
-        self.peer.request_notification(interest, lack);
-        self.asked = Some(lack);
+        self.peer.request_notification(interest, missing);
+        self.requested = Some(missing);
         true
     }
 
     /// Returns whether a notification has arrived since the last call.
-    pub(crate) fn take_answer(&mut self) -> bool {
+    pub(crate) fn take_notification(&mut self) -> bool {
         self.interest.take_if(|interest| interest.has_reply()).is_some()
     }
 
     /// Ends the wait: no datagram waits any more.
     pub(crate) fn end_wait(&mut self) {
-        (self.lack, self.asked, self.interest) = (None, None, None);
+        (self.missing, self.requested, self.interest) = (None, None, None);
     }
 
     /// Reads the number of receives that are free if no other sender uses them. The ring is read first and written
     /// last, so a consumed record is either counted at the board or still counted as in flight.
     fn renew_credit(&mut self) -> bool {
-        let in_flight = self.sent.saturating_sub(self.ring_taken.load(Acquire));
-        self.credit = self.board.receives().saturating_sub(in_flight);
+        let in_flight = self.sent.saturating_sub(self.ring_consumed.load(Acquire));
+        self.credit = self.status.receives().saturating_sub(in_flight);
         self.credit > 0
     }
 
     /// Announces the records published since the last call to the destination.
     #[inline]
-    pub(crate) fn ring(&mut self) {
+    pub(crate) fn announce(&mut self) {
         if std::mem::take(&mut self.unannounced) {
             self.doorbell.announce(std::mem::take(&mut self.solicited));
         }
     }
 }
 
-impl Drop for Outlet {
+impl Drop for TxRing {
     /// Marks the ring as ended. The receiver reads the mark when it searches for rings to revoke.
     fn drop(&mut self) {
-        self.ring();
+        self.announce();
         let mem = self.producer.memory();
         if mem.load(WANT, Relaxed) == 0 {
             mem.store(WANT, 1, Release);

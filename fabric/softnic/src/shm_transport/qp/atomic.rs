@@ -8,7 +8,7 @@ use farcall_shm::{AtomicChange, update_word};
 use farcall_verbs::{ATOMIC_BYTES, Access, AtomicTarget, WcStatus, WrOpcode};
 
 use super::initiator::Initiator;
-use super::request::{Request, Step};
+use super::request::{Request, ExecuteOutcome};
 use super::transfer::scatter_bytes;
 
 impl Initiator {
@@ -16,9 +16,9 @@ impl Initiator {
     ///
     /// # Safety
     /// The contract of [`Initiator::execute`] applies.
-    pub(crate) unsafe fn atomic(&mut self, request: &Request<'_>) -> Step {
+    pub(crate) unsafe fn atomic(&mut self, request: &Request<'_>) -> ExecuteOutcome {
         if request.len_bytes != ATOMIC_BYTES {
-            return Step::Failed(WcStatus::LOC_LEN_ERR);
+            return ExecuteOutcome::Failed(WcStatus::LOC_LEN_ERR);
         }
         let operands = request.target.atomic();
         let word = Request { rkey: operands.rkey, len_bytes: ATOMIC_BYTES, ..*request };
@@ -29,21 +29,21 @@ impl Initiator {
         let mut old = None;
         // SAFETY: by the contract of this function the elements are valid; `one_sided` passes an address with
         // `ATOMIC_BYTES` valid bytes.
-        let step = unsafe {
+        let outcome = unsafe {
             self.one_sided(&word, Access::REMOTE_ATOMIC, |place| {
                 old = change_word(place, request.opcode, &operands);
             })
         };
-        match (step, old.or_else(|| self.owner_request.take_found())) {
-            (Step::Done, Some(old)) => {
+        match (outcome, old.or_else(|| self.proxied_request.take_previous_value())) {
+            (ExecuteOutcome::Done, Some(old)) => {
                 // SAFETY: by the contract of `RawQp::post_send` the elements are valid and unreferenced until the
                 // completion is polled; their total length is 8 bytes.
                 unsafe { scatter_bytes(&old.to_ne_bytes(), request.sges) };
-                Step::Done
+                ExecuteOutcome::Done
             }
             // The access is checked before the alignment (IBA 9.7.4.1).
-            (Step::Done, None) => Step::Failed(WcStatus::REM_INV_REQ_ERR),
-            (step, _) => step,
+            (ExecuteOutcome::Done, None) => ExecuteOutcome::Failed(WcStatus::REM_INV_REQ_ERR),
+            (outcome, _) => outcome,
         }
     }
 }

@@ -17,18 +17,18 @@ pub(crate) struct Drain {
 impl SendSide {
     pub(crate) fn begin_drain(&mut self, core: &QpCore, notify: bool) {
         self.drain = Some(Drain { left: self.waiting.len(), notify });
-        self.tell_drained(core);
+        self.raise_drained(core);
     }
 
     /// Records that the oldest request has completed.
-    pub(crate) fn drained_one(&mut self, core: &QpCore) {
+    pub(crate) fn on_send_drained(&mut self, core: &QpCore) {
         if let Some(drain) = &mut self.drain {
             drain.left = drain.left.saturating_sub(1);
-            self.tell_drained(core);
+            self.raise_drained(core);
         }
     }
 
-    fn tell_drained(&mut self, core: &QpCore) {
+    fn raise_drained(&mut self, core: &QpCore) {
         if let Some(drain) = &mut self.drain
             && drain.left == 0
             && std::mem::take(&mut drain.notify)

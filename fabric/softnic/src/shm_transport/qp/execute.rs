@@ -9,9 +9,9 @@ use farcall_verbs::{ATOMIC_BYTES, Access, QpState, SendFlags, SendWr, WcStatus, 
 use super::QpCore;
 use super::grants::Grants;
 use super::initiator::{CachedRegion, Initiator};
-use super::request::{Request, Step};
+use super::request::{Request, ExecuteOutcome};
 use super::transfer::{gather, scatter};
-use super::wait_queue::Wait;
+use super::wait_queue::WaitReason;
 use crate::process::PeerReply;
 use crate::process::rendezvous::{RequestBody, Violation};
 
@@ -22,12 +22,12 @@ impl Initiator {
     /// The contract of [`farcall_verbs::RawQp::post_send`] applies to the request's memory: it is valid and
     /// unreferenced until the request completes.
     #[inline]
-    pub(crate) unsafe fn execute(&mut self, core: &QpCore, request: &Request<'_>) -> Step {
+    pub(crate) unsafe fn execute(&mut self, core: &QpCore, request: &Request<'_>) -> ExecuteOutcome {
         if self.peer.liveness.is_known_exited() {
-            return Step::Failed(WcStatus::RETRY_EXC_ERR);
+            return ExecuteOutcome::Failed(WcStatus::RETRY_EXC_ERR);
         }
         // SAFETY: by the contract of this function the request's memory is valid, as the callees require.
-        let step = unsafe {
+        let outcome = unsafe {
             match request.opcode {
                 _ if !request.is_allowed(core) => self.local_fault(request),
                 WrOpcode::WRITE => self.write(request),
@@ -36,44 +36,44 @@ impl Initiator {
                 _ => self.message(request),
             }
         };
-        if let Step::Done = step {
+        if let ExecuteOutcome::Done = outcome {
             core.stats.executed(request.opcode, request.len_bytes);
         }
-        match step {
-            Step::Failed(WcStatus::REM_ACCESS_ERR) => self.nak(Kind::AccessNak),
-            Step::Failed(WcStatus::REM_OP_ERR) if request.opcode.consumes_receive() => {
+        match outcome {
+            ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR) => self.nak(Kind::AccessNak),
+            ExecuteOutcome::Failed(WcStatus::REM_OP_ERR) if request.opcode.consumes_receive() => {
                 self.nak(Kind::BadReceive)
             }
             // A message that is too long has notified the target by its record.
-            Step::Failed(WcStatus::REM_INV_REQ_ERR)
+            ExecuteOutcome::Failed(WcStatus::REM_INV_REQ_ERR)
                 if !matches!(request.opcode, WrOpcode::SEND | WrOpcode::SEND_WITH_IMM) =>
             {
                 self.nak(Kind::InvalidNak)
             }
-            Step::Done if is_one_sided(request.opcode) => self.remember(core, request),
+            ExecuteOutcome::Done if is_one_sided(request.opcode) => self.remember(core, request),
             _ => {}
         }
-        step
+        outcome
     }
 
     /// Returns the result of a request whose local elements are not permitted. An RNIC detects this when it reads them.
     /// For a request that returns data, it does so when the response arrives, so the target's refusal takes precedence
     /// (IBA 9.7.4.1; mlx5 does the same).
     #[cold]
-    fn local_fault(&mut self, request: &Request<'_>) -> Step {
-        let fault = Step::Failed(WcStatus::LOC_PROT_ERR);
+    fn local_fault(&mut self, request: &Request<'_>) -> ExecuteOutcome {
+        let fault = ExecuteOutcome::Failed(WcStatus::LOC_PROT_ERR);
         if !request.opcode.returns_data() {
             return fault;
         }
         let is_atomic = request.opcode.is_atomic();
         if is_atomic && request.len_bytes != ATOMIC_BYTES {
-            return Step::Failed(WcStatus::LOC_LEN_ERR);
+            return ExecuteOutcome::Failed(WcStatus::LOC_LEN_ERR);
         }
         let need = if is_atomic { Access::REMOTE_ATOMIC } else { Access::REMOTE_READ };
         let rkey = if is_atomic { request.target.atomic().rkey } else { request.rkey };
-        let Some(accept) = self.accepts() else { return Step::Wait(Wait::Peer) };
+        let Some(accept) = self.accepts() else { return ExecuteOutcome::Wait(WaitReason::Peer) };
         if !accept.access().contains(need) {
-            return Step::Failed(WcStatus::REM_INV_REQ_ERR);
+            return ExecuteOutcome::Failed(WcStatus::REM_INV_REQ_ERR);
         }
         let (remote_addr, len_bytes) = (request.remote_addr, request.len_bytes);
         let may = match self.find_region(rkey, false) {
@@ -84,19 +84,19 @@ impl Initiator {
                     || region.whole.as_ref().is_some_and(|whole| whole.contains(remote_addr, len_bytes));
                 is_inside && region.access.contains(need) && region.is_current(&self.peer)
             }
-            PeerReply::Granted(CachedRegion::Private(region)) => {
+            PeerReply::Granted(CachedRegion::Unmapped(region)) => {
                 region.contains(remote_addr, len_bytes)
                     && region.access.contains(need)
                     && region.is_current(&self.peer)
             }
             PeerReply::Refused(_) => false,
-            PeerReply::Pending => return Step::Wait(Wait::PeerReply),
+            PeerReply::Pending => return ExecuteOutcome::Wait(WaitReason::PeerReply),
         };
         if !may {
-            return Step::Failed(WcStatus::REM_ACCESS_ERR);
+            return ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR);
         }
         let is_misaligned = is_atomic && !remote_addr.is_multiple_of(8);
-        if is_misaligned { Step::Failed(WcStatus::REM_INV_REQ_ERR) } else { fault }
+        if is_misaligned { ExecuteOutcome::Failed(WcStatus::REM_INV_REQ_ERR) } else { fault }
     }
 
     /// Posts a one-sided request that is covered by the grants of an earlier one. Returns `false` and does nothing if
@@ -182,7 +182,7 @@ impl Initiator {
             && let PeerReply::Granted(CachedRegion::Mapped(at)) = self.find_region(rkey, false)
         {
             let lkey = (!inline).then_some(sge.lkey);
-            let local = lkey.and_then(|lkey| core.host.process.regions.local(lkey, core.pd));
+            let local = lkey.and_then(|lkey| core.shm.process.regions.local(lkey, core.pd));
             let covers = |known: &Grants| known.covers(rkey, lkey);
             let is_write = request.opcode == WrOpcode::WRITE;
             let is_known = self.grants_of(request.opcode).as_ref().is_some_and(covers)
@@ -224,64 +224,64 @@ impl Initiator {
         request: &Request<'_>,
         need: Access,
         access: impl FnOnce(*mut u8),
-    ) -> Step {
+    ) -> ExecuteOutcome {
         if request.len_bytes == 0 {
             // No key is checked (IBA 9.7.4.2.3), but the target must be connected and permit such requests.
             return match self.accepts() {
-                None => Step::Wait(Wait::Peer),
-                Some(accept) if !accept.access().contains(need) => Step::Failed(WcStatus::REM_INV_REQ_ERR),
-                Some(_) => Step::Done,
+                None => ExecuteOutcome::Wait(WaitReason::Peer),
+                Some(accept) if !accept.access().contains(need) => ExecuteOutcome::Failed(WcStatus::REM_INV_REQ_ERR),
+                Some(_) => ExecuteOutcome::Done,
             };
         }
         for _ in 0..2 {
             let at = match self.find_region(request.rkey, false) {
                 PeerReply::Granted(CachedRegion::Mapped(at)) => at,
-                PeerReply::Granted(CachedRegion::Private(region)) => {
+                PeerReply::Granted(CachedRegion::Unmapped(region)) => {
                     // SAFETY: by the contract of this function the request's memory is valid, as `private` requires.
-                    return unsafe { self.private(request, need, region) };
+                    return unsafe { self.access_unmapped(request, need, region) };
                 }
-                PeerReply::Refused(_) => return Step::Failed(WcStatus::REM_ACCESS_ERR),
-                PeerReply::Pending => return Step::Wait(Wait::PeerReply),
+                PeerReply::Refused(_) => return ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR),
+                PeerReply::Pending => return ExecuteOutcome::Wait(WaitReason::PeerReply),
             };
             hazard::enter(self.inbound(), hazard::of_region(request.rkey));
             let region = self.cached(at);
             let (accepts, current) = (self.accepts(), region.is_current(&self.peer));
             let place = region.locate(request.remote_addr, request.len_bytes);
-            let step = match (accepts, place) {
-                (None, _) => Step::Wait(Wait::Peer),
+            let outcome = match (accepts, place) {
+                (None, _) => ExecuteOutcome::Wait(WaitReason::Peer),
                 // The queue pair does not permit such requests at all (IBA 11.6.2), regardless of the key.
                 (Some(accept), _) if !accept.access().contains(need) => {
                     hazard::leave(self.inbound());
-                    return Step::Failed(WcStatus::REM_INV_REQ_ERR);
+                    return ExecuteOutcome::Failed(WcStatus::REM_INV_REQ_ERR);
                 }
                 (Some(_), Some(place)) if current && region.access.contains(need) => {
                     access(place);
                     hazard::leave(self.inbound());
-                    return Step::Done;
+                    return ExecuteOutcome::Done;
                 }
                 (Some(_), None) if current && region.whole.is_some() => {
                     let whole = region.whole.clone();
                     hazard::leave(self.inbound());
-                    let Some(whole) = whole else { return Step::Wait(Wait::Peer) };
+                    let Some(whole) = whole else { return ExecuteOutcome::Wait(WaitReason::Peer) };
                     // SAFETY: by the contract of this function the request's memory is valid, as `private` requires.
-                    return unsafe { self.private(request, need, whole) };
+                    return unsafe { self.access_unmapped(request, need, whole) };
                 }
-                _ => Step::Failed(WcStatus::REM_ACCESS_ERR),
+                _ => ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR),
             };
             hazard::leave(self.inbound());
-            if current || matches!(step, Step::Wait(_)) {
-                return step;
+            if current || matches!(outcome, ExecuteOutcome::Wait(_)) {
+                return outcome;
             }
             // The key may have been reused for a new region; search once more.
             self.forget(at);
         }
-        Step::Failed(WcStatus::REM_ACCESS_ERR)
+        ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR)
     }
 
     /// # Safety
     /// The contract of [`Initiator::execute`] applies.
     #[inline]
-    pub(super) unsafe fn write(&mut self, request: &Request<'_>) -> Step {
+    pub(super) unsafe fn write(&mut self, request: &Request<'_>) -> ExecuteOutcome {
         self.wrote = true;
         // SAFETY: `one_sided` passes an address with `len_bytes` valid bytes in registered memory, to which no reference
         // exists by the contract of `reg_mr`. By the contract of this function the elements are readable.
@@ -291,7 +291,7 @@ impl Initiator {
     /// # Safety
     /// The contract of [`Initiator::execute`] applies.
     #[inline]
-    unsafe fn read(&mut self, request: &Request<'_>) -> Step {
+    unsafe fn read(&mut self, request: &Request<'_>) -> ExecuteOutcome {
         if std::mem::take(&mut self.wrote) {
             fence(Ordering::SeqCst);
         }

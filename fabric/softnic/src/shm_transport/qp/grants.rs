@@ -49,7 +49,7 @@ impl Grants {
         let accept = initiator.inbound().word_at(ACCEPT);
         let accept_word = accept.load(Acquire);
         let allowed = initiator.accepts()?.access() & region.access;
-        let (remote_addr, remote_len_bytes, here) = region.extent();
+        let (remote_addr, remote_len_bytes, here) = region.bounds();
         let (generation_word, generation) = region.generation_word(&initiator.peer);
         (Accept::from_word(accept_word) == initiator.accepts()?).then(|| Self {
             rkey: region.rkey,

@@ -18,15 +18,15 @@ use crate::shm_transport::segments::Segments;
 pub(crate) const HAZARD_WAIT: Duration = Duration::from_millis(100);
 
 /// Identity of a peer queue pair: process instance, queue pair number, incarnation.
-pub(crate) type Asker = (u64, u32, u32);
+pub(crate) type PeerQpId = (u64, u32, u32);
 
-pub(crate) struct Inbound {
+pub(crate) struct InboundGrant {
     pub(crate) segment: Segment,
     ring_at: usize,
     pub(crate) mem: SharedMem,
     /// Receives that are advertised in the segment.
     receives: Arc<RecvQueue>,
-    pub(crate) granted_to: Option<Asker>,
+    pub(crate) granted_to: Option<PeerQpId>,
     /// Client to which it was granted.
     pub(crate) client: Option<u64>,
     /// Incarnation of the queue pair: the number of its resets.
@@ -34,10 +34,10 @@ pub(crate) struct Inbound {
     /// Process to which it was granted. Its exit ends its accesses.
     pub(crate) initiator: Option<Arc<ProcessLiveness>>,
     /// Completion queue at which that process waits for credit.
-    pub(crate) creditor: Option<RemoteCq>,
+    pub(crate) credit_waiter: Option<RemoteCq>,
 }
 
-impl Inbound {
+impl InboundGrant {
     pub(crate) fn create(
         segments: &Segments,
         layout: &Layout,
@@ -57,18 +57,18 @@ impl Inbound {
             client: None,
             incarnation,
             initiator: None,
-            creditor: None,
+            credit_waiter: None,
         })
     }
 
     /// Returns whether the grant may be transferred to a later incarnation of the peer queue pair that holds it. The
     /// earlier incarnation must have sent nothing; it may not even have received the grant.
-    pub(crate) fn may_pass(&self, granted: Asker, asker: Asker, layout: &Layout) -> bool {
-        let is_later = asker.2.wrapping_sub(granted.2).cast_signed() > 0;
+    pub(crate) fn may_replace(&self, granted: PeerQpId, peer: PeerQpId, layout: &Layout) -> bool {
+        let is_later = peer.2.wrapping_sub(granted.2).cast_signed() > 0;
         let is_unused = self.mem.load(HEAD, Acquire) == 0
             && self.mem.load(TAKEN, Acquire) == 0
             && !Consumer::new(self.mem.clone(), layout).has_record();
-        (granted.0, granted.1) == (asker.0, asker.1) && is_later && is_unused
+        (granted.0, granted.1) == (peer.0, peer.1) && is_later && is_unused
     }
 
     /// Returns the number of receives posted so far if one of them may have an element with this key; otherwise 0.
@@ -79,36 +79,36 @@ impl Inbound {
     }
 
     /// Returns whether no access whose hazard `concerns` selects is in progress.
-    pub(crate) fn is_clear(&self, concerns: impl Fn(u64) -> bool) -> bool {
-        is_clear(&self.mem, self.initiator.as_ref(), concerns)
+    pub(crate) fn has_no_access(&self, concerns: impl Fn(u64) -> bool) -> bool {
+        has_no_access(&self.mem, self.initiator.as_ref(), concerns)
     }
 
     /// Called after receives were posted or records consumed: announces the credit to the peer if it waits for it.
-    pub(crate) fn give_credit(&self) {
+    pub(crate) fn notify_credit(&self) {
         if self.mem.load(WANT, Relaxed) != 0
-            && let Some(creditor) = &self.creditor
+            && let Some(credit_waiter) = &self.credit_waiter
         {
-            creditor.announce(true);
+            credit_waiter.announce(true);
         }
     }
 
-    /// Like `give_credit`, for shared receives. A message that was accepted, or may be written to the offered receive,
+    /// Like `notify_credit`, for shared receives. A message that was accepted, or may be written to the offered receive,
     /// completes only when the peer has processed the credit.
-    pub(crate) fn give_shared_credit(&self) {
+    pub(crate) fn notify_shared_credit(&self) {
         if self.mem.load(WANT, Relaxed) != 0
-            && let Some(creditor) = &self.creditor
+            && let Some(credit_waiter) = &self.credit_waiter
         {
-            creditor.nudge();
+            credit_waiter.nudge();
         }
     }
 
     /// Returns the part that remains relevant when the queue pair is reset or destroyed.
-    pub(crate) fn past(&self) -> PastInbound {
-        PastInbound { mem: self.mem.clone(), initiator: self.initiator.clone() }
+    pub(crate) fn revoked(&self) -> RevokedGrant {
+        RevokedGrant { mem: self.mem.clone(), initiator: self.initiator.clone() }
     }
 }
 
-impl Drop for Inbound {
+impl Drop for InboundGrant {
     fn drop(&mut self) {
         // Releases the ring, which no process uses any more. The peer may still read the part before it.
         self.segment.give_back(self.ring_at);
@@ -116,37 +116,37 @@ impl Drop for Inbound {
 }
 
 /// Inbound segment of a previous incarnation, with its hazard.
-pub(crate) struct PastInbound {
+pub(crate) struct RevokedGrant {
     mem: SharedMem,
     initiator: Option<Arc<ProcessLiveness>>,
 }
 
-impl PastInbound {
+impl RevokedGrant {
     /// Returns whether no access whose hazard `concerns` selects is in progress.
-    pub(crate) fn is_clear(&self, concerns: impl Fn(u64) -> bool) -> bool {
-        is_clear(&self.mem, self.initiator.as_ref(), concerns)
+    pub(crate) fn has_no_access(&self, concerns: impl Fn(u64) -> bool) -> bool {
+        has_no_access(&self.mem, self.initiator.as_ref(), concerns)
     }
 }
 
-fn is_clear(mem: &SharedMem, initiator: Option<&Arc<ProcessLiveness>>, concerns: impl Fn(u64) -> bool) -> bool {
+fn has_no_access(mem: &SharedMem, initiator: Option<&Arc<ProcessLiveness>>, concerns: impl Fn(u64) -> bool) -> bool {
     !concerns(hazard::current(mem)) || initiator.is_some_and(|process| process.has_exited())
 }
 
 /// Time for which a wait for an access in progress only yields the processor, before it sleeps.
-const QUICK: Duration = Duration::from_millis(1);
+const SPIN_WAIT: Duration = Duration::from_millis(1);
 
-/// Waits until `is_clear` returns `true`, at most until `deadline`. Returns whether it did.
-pub(crate) fn wait_until(deadline: Instant, is_clear: impl Fn() -> bool) -> bool {
+/// Waits until `has_no_access` returns `true`, at most until `deadline`. Returns whether it did.
+pub(crate) fn wait_until(deadline: Instant, has_no_access: impl Fn() -> bool) -> bool {
     let begun = Instant::now();
-    while !is_clear() {
+    while !has_no_access() {
         let now = Instant::now();
         if now >= deadline {
             return false;
         }
-        if now - begun < QUICK {
+        if now - begun < SPIN_WAIT {
             std::thread::yield_now();
         } else {
-            std::thread::sleep(QUICK);
+            std::thread::sleep(SPIN_WAIT);
         }
     }
     true

@@ -10,14 +10,14 @@ use farcall_shm::{Segment, SharedMem, fence};
 use farcall_verbs::{Error, Result};
 
 use super::grants::Grants;
-use super::peer_connection::Sought;
-use super::proxied_request::OwnerRequest;
+use super::peer_connection::ConnectAttempt;
+use super::proxied_request::ProxiedRequest;
 use super::remote_cq::RemoteCq;
 use super::shared_target::InFlight;
 use super::{Accept, Connected, QpCore};
 use crate::process::rendezvous::{ReplyBody, RequestBody};
 use crate::process::{PeerReply, ReplyInterest, Peer};
-use crate::shm_transport::granted::{GrantedRegions, MappedRegion, PrivateRegion, Region, RegionId};
+use crate::shm_transport::granted::{GrantedRegions, MappedRegion, UnmappedRegion, Region, RegionId};
 
 /// Number of regions that a queue pair finds without a lookup in its [`Peer`].
 const CACHED_REGIONS: usize = 4;
@@ -33,7 +33,7 @@ pub(crate) enum CachedRegion {
     /// Mapped; index for [`Initiator::cached`].
     Mapped(usize),
     /// Not mapped.
-    Private(Arc<PrivateRegion>),
+    Unmapped(Arc<UnmappedRegion>),
 }
 
 /// Executes a queue pair's requests in memory that the target's process has granted. The fields that every message uses
@@ -65,7 +65,7 @@ pub(crate) struct Initiator {
     pub(crate) earlier_write_grants: Option<Grants>,
     pub(crate) in_flight: InFlight,
     /// State of the oldest request if the target's service thread executes it.
-    pub(crate) owner_request: OwnerRequest,
+    pub(crate) proxied_request: ProxiedRequest,
     /// This queue pair's number, which the target must expect.
     src_qpn: u32,
     pub(super) qpn: u32,
@@ -78,7 +78,7 @@ pub(crate) struct Initiator {
     /// Index of the cached region that is replaced next.
     victim: usize,
     /// Regions that are not mapped. The cost of an access to them is much higher than that of the search.
-    private: Vec<(u64, Arc<PrivateRegion>)>,
+    unmapped: Vec<(u64, Arc<UnmappedRegion>)>,
     /// Incarnation of this queue pair, as sent in the connect request.
     pub(super) incarnation: u32,
 }
@@ -88,15 +88,15 @@ impl Initiator {
     ///
     /// # Errors
     /// Returns an error if there is no such process, or if its grant cannot be used.
-    pub(crate) fn connect(core: &QpCore, sought: &mut Sought) -> Result<PeerReply<Self>> {
-        let process = &core.host.process;
+    pub(crate) fn connect(core: &QpCore, attempt: &mut ConnectAttempt) -> Result<PeerReply<Self>> {
+        let process = &core.shm.process;
         let dst_qpn = core.dest_qpn();
-        let Some(peer) = process.peer_of(dst_qpn, &mut sought.handshake)? else { return Ok(PeerReply::Pending) };
+        let Some(peer) = process.peer_of(dst_qpn, &mut attempt.handshake)? else { return Ok(PeerReply::Pending) };
         let (instance, incarnation) = (process.instance, core.incarnation());
         // Location at which the initiator waits for credit. It is included because the target may never connect to this
         // process itself.
         let place = &core.send_slot;
-        let (credit, mut fds) = place.cq.place(place.bit);
+        let (credit, mut fds) = place.cq.location(place.bit);
         if credit.event {
             fds.push(process.service.waker_fd());
         }
@@ -108,12 +108,12 @@ impl Initiator {
             transport: core.transport as u32,
             credit,
         };
-        let (body, fds) = match peer.request(&sought.interest, request, &fds) {
+        let (body, fds) = match peer.request(&attempt.interest, request, &fds) {
             PeerReply::Granted(answer) => answer,
             PeerReply::Pending => return Ok(PeerReply::Pending),
             PeerReply::Refused(reason) => return Ok(PeerReply::Refused(reason)),
         };
-        let interest = sought.interest.clone();
+        let interest = attempt.interest.clone();
         Self::from_grant(peer, core, incarnation, interest, &body, fds).map(PeerReply::Granted).ok_or_else(|| {
             let what = "it granted something that is no queue pair of this version, or this process has no \
                         descriptors left for it (ulimit -n)";
@@ -158,7 +158,7 @@ impl Initiator {
             change_grants: None,
             earlier_write_grants: None,
             in_flight: InFlight::default(),
-            owner_request: OwnerRequest::default(),
+            proxied_request: ProxiedRequest::default(),
             interest,
             qpn: core.dest_qpn(),
             pd,
@@ -166,7 +166,7 @@ impl Initiator {
             cached_keys: [NO_KEY; CACHED_REGIONS],
             regions: [const { None }; CACHED_REGIONS],
             victim: 0,
-            private: Vec::new(),
+            unmapped: Vec::new(),
             incarnation,
             peer,
         })
@@ -197,8 +197,8 @@ impl Initiator {
     #[cold]
     fn map_region(&mut self, rkey: u32, receive: bool) -> PeerReply<CachedRegion> {
         let key = cache_key(rkey, receive);
-        if let Some((_, region)) = self.private.iter().find(|(known, _)| *known == key) {
-            return PeerReply::Granted(CachedRegion::Private(region.clone()));
+        if let Some((_, region)) = self.unmapped.iter().find(|(known, _)| *known == key) {
+            return PeerReply::Granted(CachedRegion::Unmapped(region.clone()));
         }
         match GrantedRegions::region(
             &self.peer,
@@ -213,12 +213,12 @@ impl Initiator {
                 self.regions[at] = Some(region);
                 PeerReply::Granted(CachedRegion::Mapped(at))
             }
-            PeerReply::Granted(Region::Private(region)) => {
-                if self.private.len() >= CACHED_REGIONS {
-                    self.private.remove(0);
+            PeerReply::Granted(Region::Unmapped(region)) => {
+                if self.unmapped.len() >= CACHED_REGIONS {
+                    self.unmapped.remove(0);
                 }
-                self.private.push((key, region.clone()));
-                PeerReply::Granted(CachedRegion::Private(region))
+                self.unmapped.push((key, region.clone()));
+                PeerReply::Granted(CachedRegion::Unmapped(region))
             }
             PeerReply::Refused(reason) => PeerReply::Refused(reason),
             PeerReply::Pending => PeerReply::Pending,
@@ -238,11 +238,11 @@ impl Initiator {
     }
 
     /// Removes a region that is not mapped, or only partly mapped.
-    pub(crate) fn forget_private(&mut self, region: &Arc<PrivateRegion>) {
-        self.private.retain(|(_, known)| !Arc::ptr_eq(known, region));
+    pub(crate) fn forget_unmapped(&mut self, region: &Arc<UnmappedRegion>) {
+        self.unmapped.retain(|(_, known)| !Arc::ptr_eq(known, region));
         let is_part =
             |part: &MappedRegion| part.whole.as_ref().is_some_and(|whole| Arc::ptr_eq(whole, region));
-        if let Some(at) = self.regions.iter().position(|kept| kept.as_deref().is_some_and(is_part)) {
+        if let Some(at) = self.regions.iter().position(|cached| cached.as_deref().is_some_and(is_part)) {
             self.forget(at);
         }
     }
@@ -250,7 +250,7 @@ impl Initiator {
     /// Removes the region of a key that was granted for receives.
     pub(crate) fn forget_receive(&mut self, rkey: u32) {
         let key = cache_key(rkey, true);
-        self.private.retain(|(known, _)| *known != key);
+        self.unmapped.retain(|(known, _)| *known != key);
         if let Some(at) = self.cached_keys.iter().position(|cached| *cached == key) {
             self.forget(at);
         }

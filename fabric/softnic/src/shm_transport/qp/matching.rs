@@ -12,12 +12,12 @@ use farcall_verbs::{AsyncEventKind, QpState, Wc, WcOpcode, WcStatus};
 use super::QpCore;
 use super::receive::describe;
 use super::transfer::scatter_from_ring;
-use crate::shm_transport::cq::COMPLETIONS_A_TURN;
+use crate::shm_transport::cq::COMPLETIONS_PER_QUANTUM;
 use crate::shm_transport::flight::Event;
 use crate::shm_transport::srq::{Receive, SrqCore};
 
 /// Result of one matching quantum.
-pub(super) struct Turn {
+pub(super) struct MatchQuantum {
     pub(super) has_completed: bool,
     /// `true` if a completion requests a solicited event.
     pub(super) solicited: bool,
@@ -41,7 +41,7 @@ pub(super) struct Matching {
     /// `true` if one of the stored completions requests a solicited event.
     solicited: bool,
     /// Number of batches posted when the next message found no receive.
-    starved_at: Option<u64>,
+    waiting_at_posts: Option<u64>,
     /// `true` if no more messages are matched.
     broken: bool,
     /// `true` if the last receive that it held was released, and the event was raised.
@@ -65,21 +65,21 @@ impl Matching {
             stored: VecDeque::new(),
             stored_count,
             solicited: false,
-            starved_at: None,
+            waiting_at_posts: None,
             broken: false,
             ended: false,
         }
     }
 
     /// Returns whether a poll would find a completion.
-    pub(super) fn has_something(&self, core: &QpCore) -> bool {
+    pub(super) fn may_have_completions(&self, core: &QpCore) -> bool {
         !self.stored.is_empty()
-            || (self.consumer.has_record() && !self.broken && !self.starves())
+            || (self.consumer.has_record() && !self.broken && !self.waits_for_receive())
             || (core.state() == QpState::Err && !self.ended)
     }
 
-    fn starves(&self) -> bool {
-        self.starved_at == Some(self.srq.posts())
+    fn waits_for_receive(&self) -> bool {
+        self.waiting_at_posts == Some(self.srq.posts())
     }
 
     /// Delivers completions.
@@ -92,12 +92,12 @@ impl Matching {
             self.stored_count.store(self.stored.len(), Release);
         }
         while taken < wc.len()
-            && let Some(completion) = self.next(core)
+            && let Some(completion) = self.next_completion(core)
         {
             wc[taken] = completion;
             taken += 1;
         }
-        self.tell_peer(core);
+        self.publish_consumed(core);
         if core.state() == QpState::Err
             && taken < wc.len()
             && let Some(flushed) = self.end(core)
@@ -108,20 +108,20 @@ impl Matching {
         taken
     }
 
-    /// Matches up to [`COMPLETIONS_A_TURN`] messages and stores their completions.
-    pub(super) fn match_ahead(&mut self, core: &QpCore) -> Turn {
+    /// Matches up to [`COMPLETIONS_PER_QUANTUM`] messages and stores their completions.
+    pub(super) fn match_for_sleeper(&mut self, core: &QpCore) -> MatchQuantum {
         let before = self.stored.len();
         self.solicited = false;
-        while self.stored.len() < before + COMPLETIONS_A_TURN
-            && let Some(completion) = self.next(core)
+        while self.stored.len() < before + COMPLETIONS_PER_QUANTUM
+            && let Some(completion) = self.next_completion(core)
         {
             self.stored.push_back(completion);
         }
-        let has_more = self.stored.len() == before + COMPLETIONS_A_TURN;
-        if self.offered.is_some() && !self.consumer.has_record() && core.initiator_has_died() {
-            self.give_back_offer(core);
+        let has_more = self.stored.len() == before + COMPLETIONS_PER_QUANTUM;
+        if self.offered.is_some() && !self.consumer.has_record() && core.initiator_has_exited() {
+            self.revoke_offer(core);
         }
-        self.tell_peer(core);
+        self.publish_consumed(core);
         if core.state() == QpState::Err
             && let Some(flushed) = self.end(core)
         {
@@ -129,7 +129,7 @@ impl Matching {
         }
         self.stored_count.store(self.stored.len(), Release);
         let mut new = self.stored.range(before..);
-        Turn {
+        MatchQuantum {
             has_completed: new.len() > 0,
             // Failures count as solicited (IBA 11.4.2.2).
             solicited: self.solicited || new.any(|wc| !wc.status.is_success()),
@@ -138,49 +138,49 @@ impl Matching {
     }
 
     /// Publishes the number of consumed records, and notifies the peer if it waits for that.
-    fn tell_peer(&mut self, core: &QpCore) {
+    fn publish_consumed(&mut self, core: &QpCore) {
         if self.consumer.publish_head() {
-            core.give_credit();
+            core.notify_credit();
         }
     }
 
     /// Returns the completion of the next message that matches a receive.
-    fn next(&mut self, core: &QpCore) -> Option<Wc> {
+    fn next_completion(&mut self, core: &QpCore) -> Option<Wc> {
         while !self.broken && core.state() != QpState::Err {
             let record = match self.consumer.peek() {
                 Ok(Some(record)) => record,
                 Ok(None) => {
                     // The peer withdraws only between two accesses, so it is not inside the offered receive.
                     if self.offered.is_some() && self.is_withdrawn() && !self.consumer.has_record() {
-                        self.give_back_offer(core);
+                        self.revoke_offer(core);
                     }
                     return None;
                 }
-                Err(Garbage) => return self.break_off(core, AsyncEventKind::QpReqErr),
+                Err(Garbage) => return self.fail_connection(core, AsyncEventKind::QpReqErr),
             };
             match record.kind {
-                Kind::AccessNak => return self.break_off(core, AsyncEventKind::QpAccessErr),
+                Kind::AccessNak => return self.fail_connection(core, AsyncEventKind::QpAccessErr),
                 Kind::SendPlaced => match self.offered.take() {
                     Some(receive) => {
                         self.is_offered.store(false, Release);
                         return self.complete(core, &record, receive);
                     }
-                    None => return self.break_off(core, AsyncEventKind::QpReqErr),
+                    None => return self.fail_connection(core, AsyncEventKind::QpReqErr),
                 },
                 Kind::BadReceive if let Some(receive) = self.offered.take() => {
                     return Some(self.fail(core, &receive, WcStatus::LOC_PROT_ERR));
                 }
                 Kind::Offer if self.is_withdrawn() => self.broken = true,
                 Kind::Send | Kind::WriteImm | Kind::Offer if self.offered.is_none() => {
-                    let receive = self.take(core)?;
+                    let receive = self.take_receive(core)?;
                     if record.kind != Kind::Offer {
                         return self.complete(core, &record, receive);
                     }
-                    if let Some(failed) = self.offer(core, &record, receive) {
+                    if let Some(failed) = self.offer_receive(core, &record, receive) {
                         return Some(failed);
                     }
                 }
-                _ => return self.break_off(core, AsyncEventKind::QpReqErr),
+                _ => return self.fail_connection(core, AsyncEventKind::QpReqErr),
             }
         }
         None
@@ -192,28 +192,28 @@ impl Matching {
     }
 
     /// Takes back the offered receive. The peer publishes nothing more and does not use it.
-    fn give_back_offer(&mut self, core: &QpCore) {
+    fn revoke_offer(&mut self, core: &QpCore) {
         self.broken = true;
         self.is_offered.store(false, Release);
-        core.host.access_turn.wait();
+        core.shm.access_turn.wait();
         self.offered.take().into_iter().for_each(|receive| self.srq.put_back(receive));
     }
 
     /// Takes a receive for the next message. If there is none, reports to the peer that this side is not ready (RNR
     /// NAK).
-    fn take(&mut self, core: &QpCore) -> Option<Receive> {
+    fn take_receive(&mut self, core: &QpCore) -> Option<Receive> {
         // Repeated if receives were posted concurrently: that thread may have checked before the RNR NAK was stored.
-        while !self.starves() {
+        while !self.waits_for_receive() {
             let posts = self.srq.posts();
             let receive = self.srq.take(&core.this, self.taken + 1);
             if receive.is_some() {
                 return receive;
             }
-            self.starved_at = Some(posts);
+            self.waiting_at_posts = Some(posts);
             let memory = self.consumer.memory();
             if memory.load(RNR, Relaxed) != self.taken + 1 {
                 memory.store(RNR, self.taken + 1, Release);
-                core.give_credit();
+                core.notify_credit();
             }
         }
         None
@@ -225,7 +225,7 @@ impl Matching {
     }
 
     /// Advertises to the peer where to write a large message.
-    fn offer(&mut self, core: &QpCore, record: &Record, receive: Receive) -> Option<Wc> {
+    fn offer_receive(&mut self, core: &QpCore, record: &Record, receive: Receive) -> Option<Wc> {
         if u64::from(record.len_bytes) > receive.len_bytes() {
             return Some(self.fail(core, &receive, WcStatus::LOC_LEN_ERR));
         }
@@ -268,7 +268,7 @@ impl Matching {
         self.taken += 1;
         self.solicited |= record.flags & ring::SOLICITED != 0;
         self.consumer.advance(record);
-        core.tell_establishment();
+        core.raise_comm_est();
         core.stats.messages_received.increment();
         core.stats.bytes_received.add(record.len_bytes.into());
         let mut completion = Wc::ended(receive.wr_id, core.qpn, WcOpcode::RECV, WcStatus::SUCCESS);
@@ -285,12 +285,12 @@ impl Matching {
         core.stats.receive_errors.increment();
         core.stats.record(Event::ReceiveFailed as u64, status.0.into());
         core.fail(None);
-        core.give_credit();
+        core.notify_credit();
         Wc::ended(receive.wr_id, core.qpn, WcOpcode::RECV, status)
     }
 
     #[cold]
-    fn break_off(&mut self, core: &QpCore, kind: AsyncEventKind) -> Option<Wc> {
+    fn fail_connection(&mut self, core: &QpCore, kind: AsyncEventKind) -> Option<Wc> {
         self.broken = true;
         core.fail(Some(kind));
         None

@@ -9,9 +9,9 @@ use farcall_verbs::{Access, SendFlags, WcStatus, WrOpcode};
 
 use super::MAX_SGE;
 use super::initiator::{CachedRegion, Initiator};
-use super::request::{Request, Step};
+use super::request::{Request, ExecuteOutcome};
 use super::transfer::{gather_to_pieces, gather_to_ring};
-use super::wait_queue::Wait;
+use super::wait_queue::WaitReason;
 use crate::process::PeerReply;
 use crate::process::rendezvous::RequestBody;
 
@@ -24,29 +24,29 @@ impl Initiator {
     ///
     /// # Safety
     /// The contract of [`Initiator::execute`] applies.
-    pub(crate) unsafe fn message(&mut self, request: &Request<'_>) -> Step {
+    pub(crate) unsafe fn message(&mut self, request: &Request<'_>) -> ExecuteOutcome {
         // SAFETY: by the contract of this function the request's memory is valid, as `try_message` requires.
-        let step = unsafe { self.try_message(request) };
-        let is_told = match step {
-            Step::Done | Step::Published => true,
+        let outcome = unsafe { self.try_message(request) };
+        let must_announce = match outcome {
+            ExecuteOutcome::Done | ExecuteOutcome::Published => true,
             // The target's receive fails too, so the target must be notified.
-            Step::Failed(WcStatus::REM_INV_REQ_ERR) => self.is_reliable,
+            ExecuteOutcome::Failed(WcStatus::REM_INV_REQ_ERR) => self.is_reliable,
             _ => false,
         };
-        if is_told {
+        if must_announce {
             if self.sent == 1 {
-                self.greet();
+                self.notify_first_message();
             }
             self.unannounced = true;
             self.solicited |= request.flags.contains(SendFlags::SOLICITED);
         }
-        step
+        outcome
     }
 
     /// Called after the first message. A target that is not ready to send yet may wait for the event (COMM_EST) without
     /// polling.
     #[cold]
-    fn greet(&self) {
+    fn notify_first_message(&self) {
         if self.inbound().load(GREETING, Acquire) != 0 {
             self.peer.send_oneway(RequestBody::Match { dst_qpn: self.qpn });
         }
@@ -54,14 +54,14 @@ impl Initiator {
 
     /// # Safety
     /// The contract of [`Initiator::execute`] applies.
-    unsafe fn try_message(&mut self, request: &Request<'_>) -> Step {
-        if !self.receive_is_posted() {
+    unsafe fn try_message(&mut self, request: &Request<'_>) -> ExecuteOutcome {
+        if !self.has_posted_receive() {
             if self.layout.shared {
                 // SAFETY: by the contract of this function the request's memory is valid, as `shared_message` requires.
                 return unsafe { self.shared_message(request) };
             }
             // A target that is not ready to receive does not respond at all, regardless of its posted receives.
-            return Step::Wait(if self.accepts().is_some() { Wait::Receiver } else { Wait::Peer });
+            return ExecuteOutcome::Wait(if self.accepts().is_some() { WaitReason::Receiver } else { WaitReason::Peer });
         }
         // SAFETY: by the contract of this function the request's memory is valid, as the callees require.
         unsafe {
@@ -74,7 +74,7 @@ impl Initiator {
 
     /// Returns whether the target has a receive for the next message.
     #[inline]
-    fn receive_is_posted(&mut self) -> bool {
+    fn has_posted_receive(&mut self) -> bool {
         if self.sent < self.posted_seen {
             return true;
         }
@@ -93,14 +93,14 @@ impl Initiator {
 
     /// # Safety
     /// The contract of [`Initiator::execute`] applies.
-    unsafe fn write_with_imm(&mut self, request: &Request<'_>) -> Step {
+    unsafe fn write_with_imm(&mut self, request: &Request<'_>) -> ExecuteOutcome {
         if !self.producer.has_room(0, 0) {
-            return Step::Wait(Wait::Receiver);
+            return ExecuteOutcome::Wait(WaitReason::Receiver);
         }
         // SAFETY: by the contract of this function the request's memory is valid, as `write_and_publish` requires.
-        let step = unsafe { self.write_and_publish(request) };
-        self.sent += u64::from(matches!(step, Step::Done));
-        step
+        let outcome = unsafe { self.write_and_publish(request) };
+        self.sent += u64::from(matches!(outcome, ExecuteOutcome::Done));
+        outcome
     }
 
     /// Executes a WRITE with immediate: writes, and publishes the record if that succeeded. The ring must have a free
@@ -108,14 +108,14 @@ impl Initiator {
     ///
     /// # Safety
     /// The contract of [`Initiator::execute`] applies.
-    pub(super) unsafe fn write_and_publish(&mut self, request: &Request<'_>) -> Step {
+    pub(super) unsafe fn write_and_publish(&mut self, request: &Request<'_>) -> ExecuteOutcome {
         // SAFETY: by the contract of this function the request's memory is valid, as `write` requires.
-        let step = unsafe { self.write(request) };
-        if let Step::Done = step {
+        let outcome = unsafe { self.write(request) };
+        if let ExecuteOutcome::Done = outcome {
             let (flags, len) = (request.record_flags(), request.len_bytes as u32);
             self.producer.publish_empty(Kind::WriteImm, flags, len, request.imm_be);
         }
-        step
+        outcome
     }
 
     /// Publishes a SEND with its payload in the ring. The ring must have space for it.
@@ -132,21 +132,21 @@ impl Initiator {
 
     /// # Safety
     /// The contract of [`Initiator::execute`] applies.
-    unsafe fn send(&mut self, request: &Request<'_>) -> Step {
+    unsafe fn send(&mut self, request: &Request<'_>) -> ExecuteOutcome {
         let (flags, len) = (request.record_flags(), request.len_bytes as u32);
         hazard::enter(self.inbound(), hazard::RECEIVES);
-        let step = if self.accepts().is_none() {
-            Step::Wait(Wait::Peer)
+        let outcome = if self.accepts().is_none() {
+            ExecuteOutcome::Wait(WaitReason::Peer)
         } else if request.len_bytes > advertised_bytes(self, request.len_bytes) {
             if !self.is_reliable {
-                Step::Failed(WcStatus::REM_INV_REQ_ERR)
+                ExecuteOutcome::Failed(WcStatus::REM_INV_REQ_ERR)
             } else if self.producer.has_room(0, 0) {
                 self.producer.publish_empty(Kind::TooLong, flags, len, request.imm_be);
                 self.note_violation(Kind::TooLong);
                 self.sent += 1;
-                Step::Failed(WcStatus::REM_INV_REQ_ERR)
+                ExecuteOutcome::Failed(WcStatus::REM_INV_REQ_ERR)
             } else {
-                Step::Wait(Wait::Receiver)
+                ExecuteOutcome::Wait(WaitReason::Receiver)
             }
         // One slot must remain free for every receive that the target may post before it polls.
         } else if request.len_bytes <= EAGER_BYTES
@@ -156,24 +156,24 @@ impl Initiator {
             // SAFETY: by the contract of this function the elements are readable.
             unsafe { self.publish_eager(request, flags) };
             self.sent += 1;
-            Step::Done
+            ExecuteOutcome::Done
         } else if self.producer.has_room(0, 0) {
             // SAFETY: by the contract of this function the elements are valid; the hazard is published, and the ring
             // has a free slot.
             match unsafe { place(self, request, flags) } {
-                Some(step) => step,
+                Some(outcome) => outcome,
                 None => {
                     hazard::leave(self.inbound());
-                    // SAFETY: by the contract of this function the request's memory is valid, as `place_private`
+                    // SAFETY: by the contract of this function the request's memory is valid, as `place_unmapped`
                     // requires.
-                    return unsafe { self.place_private(request, flags) };
+                    return unsafe { self.place_unmapped(request, flags) };
                 }
             }
         } else {
-            Step::Wait(Wait::Receiver)
+            ExecuteOutcome::Wait(WaitReason::Receiver)
         };
         hazard::leave(self.inbound());
-        step
+        outcome
     }
 }
 
@@ -203,10 +203,10 @@ fn advertised_bytes(initiator: &Initiator, enough: u64) -> u64 {
 ///
 /// # Safety
 /// The request's elements must be readable. A hazard must be published, and the ring must have a free slot.
-pub(crate) unsafe fn place(initiator: &mut Initiator, request: &Request<'_>, flags: u8) -> Option<Step> {
-    let mut pieces = [(std::ptr::null_mut(), 0_usize); MAX_SGE];
+pub(crate) unsafe fn place(initiator: &mut Initiator, request: &Request<'_>, flags: u8) -> Option<ExecuteOutcome> {
+    let mut segments = [(std::ptr::null_mut(), 0_usize); MAX_SGE];
     // Keeps the mappings alive during the copy: the cache may evict one in favour of the next.
-    let mut held = [const { None }; MAX_SGE];
+    let mut regions = [const { None }; MAX_SGE];
     let (mut count, mut left) = (0, request.len_bytes);
     for sge in 0..initiator.layout.recv_sge.min(MAX_SGE as u8) {
         let (addr, room, key) = advert(initiator, sge);
@@ -216,9 +216,9 @@ pub(crate) unsafe fn place(initiator: &mut Initiator, request: &Request<'_>, fla
         }
         let at = match initiator.find_region(key, true) {
             PeerReply::Granted(CachedRegion::Mapped(at)) => at,
-            PeerReply::Granted(CachedRegion::Private(_)) => return None,
-            PeerReply::Refused(_) => return Some(Step::Failed(WcStatus::REM_OP_ERR)),
-            PeerReply::Pending => return Some(Step::Wait(Wait::PeerReply)),
+            PeerReply::Granted(CachedRegion::Unmapped(_)) => return None,
+            PeerReply::Refused(_) => return Some(ExecuteOutcome::Failed(WcStatus::REM_OP_ERR)),
+            PeerReply::Pending => return Some(ExecuteOutcome::Wait(WaitReason::PeerReply)),
         };
         let region = initiator.cached(at).clone();
         let place = region.locate(addr, len);
@@ -228,26 +228,26 @@ pub(crate) unsafe fn place(initiator: &mut Initiator, request: &Request<'_>, fla
         if !region.is_current(&initiator.peer) {
             // Requested again by the next attempt.
             initiator.forget(at);
-            return Some(Step::Wait(Wait::PeerReply));
+            return Some(ExecuteOutcome::Wait(WaitReason::PeerReply));
         }
         // It may have been re-registered since the receive was posted: at another address, or without write permission.
         let Some(place) = place.filter(|_| region.access.contains(Access::LOCAL_WRITE)) else {
-            return Some(Step::Failed(WcStatus::REM_OP_ERR));
+            return Some(ExecuteOutcome::Failed(WcStatus::REM_OP_ERR));
         };
-        pieces[count] = (place, len as usize);
-        held[count] = Some(region);
+        segments[count] = (place, len as usize);
+        regions[count] = Some(region);
         count += 1;
         left -= len;
     }
     if left > 0 {
-        return Some(Step::Failed(WcStatus::REM_INV_REQ_ERR));
+        return Some(ExecuteOutcome::Failed(WcStatus::REM_INV_REQ_ERR));
     }
-    // SAFETY: `locate` found each piece inside a mapped region, and `held` keeps these mappings alive. By the contract
+    // SAFETY: `locate` found each piece inside a mapped region, and `regions` keeps these mappings alive. By the contract
     // of `post_recv` no reference exists to memory posted as a receive, and the pieces hold `request.len_bytes` bytes.
     // By the contract of this function the elements are readable.
-    unsafe { gather_to_pieces(request.sges, &pieces[..count]) };
+    unsafe { gather_to_pieces(request.sges, &segments[..count]) };
     publish_placed(initiator, request, flags);
-    Some(Step::Done)
+    Some(ExecuteOutcome::Done)
 }
 
 /// Notifies the target that its receive is filled. A hazard must be published, and the ring must have a free slot.

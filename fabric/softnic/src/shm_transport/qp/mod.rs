@@ -28,11 +28,11 @@ mod wait_queue;
 
 pub(crate) use self::core::QpCore;
 pub(crate) use accept::Accept;
-pub(crate) use inbound::{HAZARD_WAIT, PastInbound};
+pub(crate) use inbound::{HAZARD_WAIT, RevokedGrant};
 pub(crate) use initiator::map_ring;
 pub(crate) use receive::{RecvQueue, key_bit};
 pub(crate) use remote_cq::RemoteCq;
-pub(crate) use shared_receive::Polled;
+pub(crate) use shared_receive::SharedRecvSource;
 pub(crate) use transfer::{gather_to_ring, gather_to_vec, scatter_bytes, scatter_from};
 pub(crate) use transport::Connected;
 pub(crate) use wait_queue::TARGET_WAIT_MIN;

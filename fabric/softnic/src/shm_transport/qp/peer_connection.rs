@@ -6,46 +6,46 @@ use farcall_verbs::Result;
 
 use super::QpCore;
 use super::initiator::Initiator;
-use super::wait_queue::Wait;
+use super::wait_queue::WaitReason;
 use crate::process::rendezvous::Refusal;
 use crate::process::{PeerReply, ReplyInterest, PeerHandshake, is_no_such_process};
 
 #[expect(clippy::large_enum_variant, reason = "what every message reads lies beside the queue")]
-pub(crate) enum Way {
+pub(crate) enum PeerConnection {
     /// The target's process has not replied yet, or it has no queue pair that would receive from this one.
-    Sought(Sought),
+    Connecting(ConnectAttempt),
     /// The target is on this host, and its process has granted access.
-    Host(Initiator),
+    Established(Initiator),
 }
 
 /// State of a connection attempt.
 #[derive(Default)]
-pub(crate) struct Sought {
+pub(crate) struct ConnectAttempt {
     /// Handshake with the target's process; `None` once it has completed.
     pub(super) handshake: Option<Arc<PeerHandshake>>,
     pub(super) interest: ReplyInterest,
 }
 
-impl Default for Way {
+impl Default for PeerConnection {
     fn default() -> Self {
-        Self::Sought(Sought::default())
+        Self::Connecting(ConnectAttempt::default())
     }
 }
 
-impl Way {
+impl PeerConnection {
     #[inline]
     pub(crate) fn initiator(&self) -> Option<&Initiator> {
         match self {
-            Self::Host(initiator) => Some(initiator),
-            Self::Sought(_) => None,
+            Self::Established(initiator) => Some(initiator),
+            Self::Connecting(_) => None,
         }
     }
 
     #[inline]
     pub(crate) fn initiator_mut(&mut self) -> Option<&mut Initiator> {
         match self {
-            Self::Host(initiator) => Some(initiator),
-            Self::Sought(_) => None,
+            Self::Established(initiator) => Some(initiator),
+            Self::Connecting(_) => None,
         }
     }
 
@@ -54,9 +54,9 @@ impl Way {
     ///
     /// # Errors
     /// Returns an error if either process is not authorized to connect to the other.
-    pub(crate) fn turn_to_owner(&mut self, core: &QpCore) -> Result<()> {
-        let Self::Sought(sought) = self else { return Ok(()) };
-        match core.host.process.peer_of(core.dest_qpn(), &mut sought.handshake) {
+    pub(crate) fn authorize_target(&mut self, core: &QpCore) -> Result<()> {
+        let Self::Connecting(attempt) = self else { return Ok(()) };
+        match core.shm.process.peer_of(core.dest_qpn(), &mut attempt.handshake) {
             Err(error) if !is_no_such_process(&error) => Err(error),
             _ => Ok(()),
         }
@@ -67,27 +67,27 @@ impl Way {
     /// # Errors
     /// Returns an error if this process is not authorized, or cannot use the grant.
     #[cold]
-    pub(crate) fn find(&mut self, core: &QpCore) -> Result<Option<Wait>> {
-        let Self::Sought(sought) = self else { return Ok(None) };
-        if core.takes_readiness() {
+    pub(crate) fn poll_connect(&mut self, core: &QpCore) -> Result<Option<WaitReason>> {
+        let Self::Connecting(attempt) = self else { return Ok(None) };
+        if core.take_peer_ready() {
             // A reply to an earlier request describes the state before the peer became ready.
-            sought.interest = ReplyInterest::default();
+            attempt.interest = ReplyInterest::default();
         }
-        let answer = match Initiator::connect(core, sought) {
+        let reply = match Initiator::connect(core, attempt) {
             Err(error) if is_no_such_process(&error) => PeerReply::Refused(Refusal::UnknownQp),
-            answer => answer?,
+            reply => reply?,
         };
-        match answer {
+        match reply {
             PeerReply::Granted(initiator) => {
                 core.connected(&initiator.peer);
-                *self = Self::Host(initiator);
+                *self = Self::Established(initiator);
                 Ok(None)
             }
-            PeerReply::Pending => Ok(Some(Wait::PeerReply)),
+            PeerReply::Pending => Ok(Some(WaitReason::PeerReply)),
             // Handled as on a network, which sends no refusal: requests are not acknowledged, and time out.
             PeerReply::Refused(reason) => {
                 tracing::debug!("queue pair {:#x}, to {:#x}: {}", core.qpn, core.dest_qpn(), reason.text());
-                Ok(Some(Wait::Peer))
+                Ok(Some(WaitReason::Peer))
             }
         }
     }

@@ -2,11 +2,11 @@
 
 use farcall_verbs::{PostError, QpState, Result, SendRules, SendWr, WcStatus};
 
-use super::peer_connection::Way;
-use super::request::{Request, Step};
+use super::peer_connection::PeerConnection;
+use super::request::{Request, ExecuteOutcome};
 use super::send::SendSide;
 use super::unreliable::end_of_dropped;
-use super::wait_queue::{TARGET_WAIT_MIN, Wait};
+use super::wait_queue::{TARGET_WAIT_MIN, WaitReason};
 use super::{Connected, QpCore};
 
 impl SendSide {
@@ -41,7 +41,7 @@ impl SendSide {
         posted: &mut usize,
     ) -> Result<()> {
         // The connection is checked once for the entire batch.
-        if let (0, Way::Host(initiator)) = (self.waiting.len(), &mut self.way) {
+        if let (0, PeerConnection::Established(initiator)) = (self.waiting.len(), &mut self.connection) {
             while let Some(wr) = wrs.get(*posted) {
                 // SAFETY: by the contract of this function the request's memory is valid, and no request waits, as
                 // `post_repeated` requires.
@@ -57,10 +57,10 @@ impl SendSide {
                 let request = Request::of(wr, len_bytes);
                 // SAFETY: by the contract of this function the request's memory is valid, as `execute` requires.
                 match unsafe { initiator.execute(core, &request) } {
-                    Step::Done => core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, len_bytes),
-                    step => {
-                        // SAFETY: by the contract of this function the request's memory is valid, as `settle` requires.
-                        unsafe { self.settle(core, wr, &request, step) };
+                    ExecuteOutcome::Done => core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, len_bytes),
+                    outcome => {
+                        // SAFETY: by the contract of this function the request's memory is valid, as `conclude` requires.
+                        unsafe { self.conclude(core, wr, &request, outcome) };
                         return Ok(());
                     }
                 }
@@ -84,15 +84,15 @@ impl SendSide {
         match core.state() {
             QpState::Rts if self.waiting.len() == 0 => {
                 let request = Request::of(wr, len_bytes);
-                // SAFETY: by the contract of this function the request's memory is valid, as `execute` and `settle`
+                // SAFETY: by the contract of this function the request's memory is valid, as `execute` and `conclude`
                 // require.
                 unsafe {
-                    let step = self.execute(core, &request);
-                    self.settle(core, wr, &request, step);
+                    let outcome = self.execute(core, &request);
+                    self.conclude(core, wr, &request, outcome);
                 }
             }
-            // SAFETY: by the contract of this function the request's memory is valid, as `park` requires.
-            QpState::Rts | QpState::Sqd => unsafe { self.park(core, wr) },
+            // SAFETY: by the contract of this function the request's memory is valid, as `enqueue` requires.
+            QpState::Rts | QpState::Sqd => unsafe { self.enqueue(core, wr) },
             _ => core.fail_send(wr.wr_id, wr.opcode, WcStatus::WR_FLUSH_ERR),
         }
     }
@@ -102,20 +102,20 @@ impl SendSide {
     /// # Safety
     /// See [`farcall_verbs::RawQp::post_send`].
     #[cold]
-    unsafe fn settle(&mut self, core: &QpCore, wr: &SendWr<'_>, request: &Request<'_>, step: Step) {
-        let is_new = match self.judge(core, request, step) {
-            Step::Done => {
+    unsafe fn conclude(&mut self, core: &QpCore, wr: &SendWr<'_>, request: &Request<'_>, outcome: ExecuteOutcome) {
+        let is_new = match self.final_outcome(core, request, outcome) {
+            ExecuteOutcome::Done => {
                 return core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, request.len_bytes);
             }
-            Step::Failed(status) => return self.fail(core, wr.wr_id, wr.opcode, status),
-            Step::Wait(wait) => self.begin_wait(core, wait),
-            Step::Published => {
+            ExecuteOutcome::Failed(status) => return self.fail(core, wr.wr_id, wr.opcode, status),
+            ExecuteOutcome::Wait(wait) => self.begin_wait(core, wait),
+            ExecuteOutcome::Published => {
                 self.set_published();
-                self.begin_wait(core, Wait::Target)
+                self.begin_wait(core, WaitReason::Target)
             }
         };
-        // SAFETY: by the contract of this function the request's memory is valid, as `park` requires.
-        unsafe { self.park(core, wr) };
+        // SAFETY: by the contract of this function the request's memory is valid, as `enqueue` requires.
+        unsafe { self.enqueue(core, wr) };
         if is_new {
             self.resume(core);
         }
@@ -125,7 +125,7 @@ impl SendSide {
     ///
     /// # Safety
     /// See [`farcall_verbs::RawQp::post_send`].
-    unsafe fn park(&mut self, core: &QpCore, wr: &SendWr<'_>) {
+    unsafe fn enqueue(&mut self, core: &QpCore, wr: &SendWr<'_>) {
         // SAFETY: by the contract of this function inline elements are readable.
         unsafe { self.waiting.push(wr, core.cap.max_send_wr as usize) };
         self.publish_more(core);
@@ -133,16 +133,16 @@ impl SendSide {
 
     /// # Safety
     /// The contract of [`Initiator::execute`] applies.
-    pub(super) unsafe fn execute(&mut self, core: &QpCore, request: &Request<'_>) -> Step {
-        match self.way.find(core) {
+    pub(super) unsafe fn execute(&mut self, core: &QpCore, request: &Request<'_>) -> ExecuteOutcome {
+        match self.connection.poll_connect(core) {
             Ok(None) => {}
-            Ok(Some(wait)) => return Step::Wait(wait),
-            Err(_) => return Step::Failed(WcStatus::RETRY_EXC_ERR),
+            Ok(Some(wait)) => return ExecuteOutcome::Wait(wait),
+            Err(_) => return ExecuteOutcome::Failed(WcStatus::RETRY_EXC_ERR),
         }
-        match &mut self.way {
+        match &mut self.connection {
             // SAFETY: by the contract of this function the request's memory is valid, as `execute` requires.
-            Way::Host(initiator) => unsafe { initiator.execute(core, request) },
-            Way::Sought(_) => Step::Wait(Wait::Peer),
+            PeerConnection::Established(initiator) => unsafe { initiator.execute(core, request) },
+            PeerConnection::Connecting(_) => ExecuteOutcome::Wait(WaitReason::Peer),
         }
     }
 
@@ -150,19 +150,19 @@ impl SendSide {
     /// only lacks a reply of the target's process: a device would reply immediately, while a process must be scheduled
     /// first.
     #[cold]
-    pub(super) fn judge(&mut self, core: &QpCore, request: &Request<'_>, step: Step) -> Step {
-        let is_given_up = || self.unanswered_since.is_some_and(|since| since.elapsed() < TARGET_WAIT_MIN);
-        match (step, self.transport) {
-            (Step::Done, _) => Step::Done,
-            (step, Connected::Reliable) => step,
-            (Step::Wait(Wait::PeerReply), Connected::Unreliable) if !is_given_up() => Step::Wait(Wait::PeerReply),
+    pub(super) fn final_outcome(&mut self, core: &QpCore, request: &Request<'_>, outcome: ExecuteOutcome) -> ExecuteOutcome {
+        let is_waiting_for_reply = || self.reply_wait_since.is_some_and(|since| since.elapsed() < TARGET_WAIT_MIN);
+        match (outcome, self.transport) {
+            (ExecuteOutcome::Done, _) => ExecuteOutcome::Done,
+            (outcome, Connected::Reliable) => outcome,
+            (ExecuteOutcome::Wait(WaitReason::PeerReply), Connected::Unreliable) if !is_waiting_for_reply() => ExecuteOutcome::Wait(WaitReason::PeerReply),
             (_, Connected::Unreliable) => {
-                if self.way.initiator().is_some_and(|initiator| initiator.owner_request.is_under_way()) {
+                if self.connection.initiator().is_some_and(|initiator| initiator.proxied_request.is_in_progress()) {
                     self.abandon();
                 }
                 match end_of_dropped(core, request) {
-                    WcStatus::SUCCESS => Step::Done,
-                    fault => Step::Failed(fault),
+                    WcStatus::SUCCESS => ExecuteOutcome::Done,
+                    fault => ExecuteOutcome::Failed(fault),
                 }
             }
         }

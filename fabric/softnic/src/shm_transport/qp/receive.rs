@@ -174,12 +174,12 @@ pub(crate) struct RecvSide {
     /// Number of revoked regions at the last poll.
     revocations: u64,
     /// Receives before this sequence number were posted before a region was revoked, which they may name.
-    doubtful_until: u64,
+    unchecked_until: u64,
 }
 
 impl RecvSide {
     pub(crate) fn new(consumer: Consumer, queue: Arc<RecvQueue>) -> Self {
-        Self { consumer, queue, broken: false, revocations: 0, doubtful_until: 0 }
+        Self { consumer, queue, broken: false, revocations: 0, unchecked_until: 0 }
     }
 
     /// Stops all deliveries.
@@ -188,7 +188,7 @@ impl RecvSide {
     }
 
     /// Returns whether a poll would find a completion.
-    pub(crate) fn has_something(&self, core: &QpCore) -> bool {
+    pub(crate) fn may_have_completions(&self, core: &QpCore) -> bool {
         (self.consumer.has_record() && !self.broken)
             || (core.state() == QpState::Err && !self.queue.is_empty())
     }
@@ -205,17 +205,17 @@ impl RecvSide {
         let mut taken = self.poll_records(core, wc);
         let state = core.state();
         if state != QpState::Rts {
-            taken = self.poll_aside(core, state, wc, taken);
+            taken = self.poll_in_error(core, state, wc, taken);
         }
         taken
     }
 
     /// Completes a poll in a state other than RTS.
     #[cold]
-    fn poll_aside(&mut self, core: &QpCore, state: QpState, wc: &mut [Wc], taken: usize) -> usize {
+    fn poll_in_error(&mut self, core: &QpCore, state: QpState, wc: &mut [Wc], taken: usize) -> usize {
         match state {
             QpState::Rtr if taken > 0 => {
-                core.tell_establishment();
+                core.raise_comm_est();
                 taken
             }
             QpState::Err if taken < wc.len() => taken + self.flush(core, &mut wc[taken..]),
@@ -225,16 +225,16 @@ impl RecvSide {
 
     fn deliver(&mut self, core: &QpCore, wc: &mut [Wc]) -> usize {
         let mut taken = 0;
-        let revocations = core.host.process.regions.revocations();
+        let revocations = core.shm.process.regions.revocations();
         if revocations != self.revocations {
             self.revocations = revocations;
-            self.doubtful_until = self.queue.next_seq();
+            self.unchecked_until = self.queue.next_seq();
         }
         while taken < wc.len() && !self.broken {
             match self.consumer.peek() {
                 Ok(None) => break,
                 Ok(Some(record)) if matches!(record.kind, Kind::AccessNak | Kind::InvalidNak) => {
-                    self.break_off(
+                    self.fail_connection(
                         core,
                         match record.kind {
                             Kind::AccessNak => AsyncEventKind::QpAccessErr,
@@ -252,13 +252,13 @@ impl RecvSide {
                             core.fail(None);
                         }
                     }
-                    Err(Garbage) => self.break_off(core, AsyncEventKind::QpReqErr),
+                    Err(Garbage) => self.fail_connection(core, AsyncEventKind::QpReqErr),
                 },
-                Err(Garbage) => self.break_off(core, AsyncEventKind::QpReqErr),
+                Err(Garbage) => self.fail_connection(core, AsyncEventKind::QpReqErr),
             }
         }
         if self.consumer.publish_head() {
-            self.give_credit(core);
+            self.notify_credit(core);
         }
         taken
     }
@@ -267,12 +267,12 @@ impl RecvSide {
     #[inline]
     fn complete(&self, core: &QpCore, record: &Record) -> Result<Wc, Garbage> {
         let consumer = &self.consumer;
-        let is_doubtful = self.queue.oldest_seq() < self.doubtful_until;
+        let must_check = self.queue.oldest_seq() < self.unchecked_until;
         // SAFETY: `&self` is only reachable through the `BiasedLock` around `RecvSide`, which admits one thread at a
         // time, as `pop_if` requires.
         let completion = unsafe {
             self.queue.pop_if(|wr_id, sges, must_check| {
-                if (must_check || is_doubtful)
+                if (must_check || must_check)
                     && record.kind == Kind::Send
                     && !core.allows_receive(sges, record.len_bytes)
                 {
@@ -343,16 +343,16 @@ impl RecvSide {
     }
 
     #[cold]
-    fn break_off(&mut self, core: &QpCore, kind: AsyncEventKind) {
+    fn fail_connection(&mut self, core: &QpCore, kind: AsyncEventKind) {
         self.broken = true;
         core.fail(Some(kind));
     }
 
     /// Notifies the peer of free space if it waits for that.
     #[inline]
-    fn give_credit(&self, core: &QpCore) {
+    fn notify_credit(&self, core: &QpCore) {
         if notify::is_requested(self.consumer.memory()) {
-            core.give_credit();
+            core.notify_credit();
         }
     }
 }

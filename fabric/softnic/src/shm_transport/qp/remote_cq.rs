@@ -12,8 +12,8 @@ use crate::process::{KernelObjectId, Waker, intern};
 /// Maps the readiness segment of a completion queue. Many queue pairs announce to one queue, which is mapped once.
 fn map(fd: &OwnedFd, offset_bytes: u32) -> Option<Arc<Mapping>> {
     let file = rustix::fs::fstat(fd).ok()?;
-    let place = KernelObjectId::Memory { device: file.st_dev, inode: file.st_ino, offset_bytes };
-    intern(place, || Segment::map_foreign(fd.as_fd(), offset_bytes.into(), LEN_BYTES, true)).ok()
+    let location = KernelObjectId::Memory { device: file.st_dev, inode: file.st_ino, offset_bytes };
+    intern(location, || Segment::map_foreign(fd.as_fd(), offset_bytes.into(), LEN_BYTES, true)).ok()
 }
 
 /// A completion queue of the peer at which messages are announced, or at which the peer waits for credit.
@@ -28,8 +28,8 @@ pub(crate) struct RemoteCq {
 impl RemoteCq {
     /// Creates it from the descriptors of a message: readiness, then the event descriptor if there is one, and that of
     /// the service thread.
-    pub(crate) fn from_fds(place: CqLocation, fds: &mut impl Iterator<Item = OwnedFd>) -> Option<Self> {
-        let CqLocation { offset, bit, event } = place;
+    pub(crate) fn from_fds(location: CqLocation, fds: &mut impl Iterator<Item = OwnedFd>) -> Option<Self> {
+        let CqLocation { offset, bit, event } = location;
         let mapping = map(&fds.next()?, offset)?;
         let readiness = Readiness::open(SharedMem::new(mapping))?;
         let waker = if event { Some(Waker::from_peer_fd(fds.next()?)) } else { None };

@@ -4,7 +4,7 @@ use farcall_shm::ring::{SOLICITED, WITH_IMM};
 use farcall_verbs::{Access, SendFlags, SendWr, Sge, WcOpcode, WcStatus, WrOpcode, WrTarget};
 
 use super::QpCore;
-use super::wait_queue::Wait;
+use super::wait_queue::WaitReason;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
@@ -51,11 +51,11 @@ impl<'a> Request<'a> {
 }
 
 /// Result of executing a request.
-pub(crate) enum Step {
+pub(crate) enum ExecuteOutcome {
     Done,
     /// Sent to a target with shared receives, which has not accepted it yet.
     Published,
-    Wait(Wait),
+    Wait(WaitReason),
     Failed(WcStatus),
 }
 

@@ -9,10 +9,10 @@ use farcall_shm::{PendingWork, notify};
 use farcall_verbs::{QpState, RnrTimer, WcStatus, WrOpcode};
 
 use super::drain::Drain;
-use super::peer_connection::{Sought, Way};
-use super::request::Step;
+use super::peer_connection::{Sought, PeerConnection};
+use super::request::ExecuteOutcome;
 use super::shared_target::InFlight;
-use super::wait_queue::{TARGET_WAIT_MIN, Timers, Wait, WaitLimit, WaitQueue};
+use super::wait_queue::{TARGET_WAIT_MIN, Timers, WaitReason, WaitLimit, WaitQueue};
 use super::{Connected, QpCore};
 use crate::shm_transport::flight::Event;
 use crate::shm_transport::state;
@@ -22,15 +22,15 @@ use crate::shm_transport::state;
 pub(crate) struct SendSide {
     pub(crate) waiting: WaitQueue,
     pub(super) transport: Connected,
-    pub(crate) way: Way,
+    pub(crate) connection: PeerConnection,
     pub(crate) timers: Timers,
     pub(crate) drain: Option<Drain>,
     /// Wait reason of the oldest waiting request, and its timeout.
     pub(super) wait_limit: Option<WaitLimit>,
     /// Wait reason that was last recorded by the flight recorder.
-    recorded: Option<Wait>,
+    recorded: Option<WaitReason>,
     /// Time at which a request last timed out waiting for the target's process, over UC.
-    pub(super) unanswered_since: Option<Instant>,
+    pub(super) reply_wait_since: Option<Instant>,
 }
 
 impl PendingWork for SendSide {
@@ -44,12 +44,12 @@ impl SendSide {
         Self {
             waiting: WaitQueue::default(),
             transport,
-            way: Way::default(),
+            connection: PeerConnection::default(),
             timers: Timers { transport: None, rnr_retries: None },
             drain: None,
             wait_limit: None,
             recorded: None,
-            unanswered_since: None,
+            reply_wait_since: None,
         }
     }
 
@@ -65,13 +65,13 @@ impl SendSide {
 
     /// Records that the oldest request was sent to a target that has not accepted it yet.
     pub(super) fn set_published(&mut self) {
-        if let Way::Host(initiator) = &mut self.way {
+        if let PeerConnection::Established(initiator) = &mut self.connection {
             initiator.in_flight.count = 1;
         }
     }
 
     fn is_in_flight(&self) -> bool {
-        self.way.initiator().is_some_and(|initiator| initiator.in_flight.count > 0)
+        self.connection.initiator().is_some_and(|initiator| initiator.in_flight.count > 0)
     }
 
     /// Continues requests that wait.
@@ -86,26 +86,26 @@ impl SendSide {
             }
             let len_bytes = oldest.len_bytes();
             let status = match self.retry_oldest(core) {
-                Step::Done => WcStatus::SUCCESS,
-                Step::Failed(status) => status,
-                Step::Published => {
+                ExecuteOutcome::Done => WcStatus::SUCCESS,
+                ExecuteOutcome::Failed(status) => status,
+                ExecuteOutcome::Published => {
                     self.set_published();
                     continue;
                 }
-                Step::Wait(wait) => match &mut self.wait_limit {
+                ExecuteOutcome::Wait(wait) => match &mut self.wait_limit {
                     Some(wait_limit) if wait_limit.is_for(wait) => {
-                        if !wait_limit.is_over(wait) {
+                        if !wait_limit.has_expired(wait) {
                             break;
                         }
                         if !self.is_reliable() {
                             // Neither this request nor, for a while, later ones wait any longer.
-                            self.unanswered_since = Some(Instant::now());
+                            self.reply_wait_since = Some(Instant::now());
                             continue;
                         }
-                        if self.way.initiator_mut().is_some_and(|initiator| !initiator.withdraw()) {
+                        if self.connection.initiator_mut().is_some_and(|initiator| !initiator.withdraw()) {
                             continue;
                         }
-                        wait.ends_in()
+                        wait.failure_status()
                     }
                     // A peer that becomes ready but has no receive (or the reverse) starts a new timeout.
                     _ => {
@@ -123,46 +123,46 @@ impl SendSide {
             } else {
                 self.fail(core, wr_id, opcode, status);
             }
-            self.drained_one(core);
+            self.on_send_drained(core);
         }
         self.leave(core);
     }
 
     /// Executes the oldest request again, or checks whether the target has accepted it.
-    fn retry_oldest(&mut self, core: &QpCore) -> Step {
+    fn retry_oldest(&mut self, core: &QpCore) -> ExecuteOutcome {
         if self.is_in_flight()
-            && let Way::Host(initiator) = &mut self.way
+            && let PeerConnection::Established(initiator) = &mut self.connection
         {
             return initiator.confirm(core, &self.waiting);
         }
         // `execute` uses everything but `waiting`, so the elements are taken out for the duration of the call.
         let sges = self.waiting.take_sges();
-        let Some(parked) = self.waiting.front() else { return Step::Done };
-        let target = parked.target;
-        let request = parked.request(&target, &sges);
+        let Some(queued) = self.waiting.front() else { return ExecuteOutcome::Done };
+        let target = queued.target;
+        let request = queued.request(&target, &sges);
         // SAFETY: by the contract of `RawQp::post_send` the request's memory is valid until its completion is polled.
         // Inline data is in the queue's slot, which is not changed during the call.
-        let step = unsafe { self.execute(core, &request) };
-        let step = self.judge(core, &request, step);
+        let outcome = unsafe { self.execute(core, &request) };
+        let outcome = self.final_outcome(core, &request, outcome);
         self.waiting.put_sges(sges);
-        if self.way.initiator_mut().is_some_and(|initiator| initiator.owner_request.take_progress()) {
+        if self.connection.initiator_mut().is_some_and(|initiator| initiator.proxied_request.take_progress()) {
             // Each part is allowed the full waiting time.
             self.wait_limit = None;
         }
-        step
+        outcome
     }
 
     /// Finishes a pass over the waiting requests.
     fn leave(&mut self, core: &QpCore) {
         self.publish_more(core);
         self.ring();
-        if let Way::Host(initiator) = &mut self.way {
+        if let PeerConnection::Established(initiator) = &mut self.connection {
             let waited = self.wait_limit.as_ref().map_or(Duration::ZERO, WaitLimit::waited);
-            initiator.look_ended(core, waited);
+            initiator.on_empty_poll(core, waited);
         }
         if self.waiting.len() == 0 {
             core.set_send_waits(false);
-            if let Some(initiator) = self.way.initiator().filter(|initiator| !initiator.layout.shared) {
+            if let Some(initiator) = self.connection.initiator().filter(|initiator| !initiator.layout.shared) {
                 notify::cancel(initiator.inbound());
             }
         }
@@ -170,7 +170,7 @@ impl SendSide {
 
     /// Publishes small messages after the one in flight, as many as fit.
     pub(super) fn publish_more(&mut self, core: &QpCore) {
-        if let Way::Host(initiator) = &mut self.way {
+        if let PeerConnection::Established(initiator) = &mut self.connection {
             let limit = self.drain.map_or(usize::MAX, |drain| drain.left);
             initiator.publish_more(core, &self.waiting, limit);
         }
@@ -180,17 +180,17 @@ impl SendSide {
     /// target's application posts. Service threads send requests to targets that match shared receives, and to targets
     /// that are not ready.
     pub(crate) fn needs_polls_only(&self) -> bool {
-        let is_shared = self.way.initiator().is_none_or(|initiator| initiator.layout.shared);
+        let is_shared = self.connection.initiator().is_none_or(|initiator| initiator.layout.shared);
         let waits_for = self.wait_limit.as_ref().map(|wait_limit| wait_limit.of);
-        self.waiting.len() == 0 || (!is_shared && waits_for == Some(Wait::Receiver))
+        self.waiting.len() == 0 || (!is_shared && waits_for == Some(WaitReason::Receiver))
     }
 
     /// Like `resume`, for an application thread that sleeps: from now on the target notifies of credit.
     #[cold]
-    pub(crate) fn ask_and_resume(&mut self, core: &QpCore) {
-        let Way::Host(initiator) = &mut self.way else { return };
+    pub(crate) fn request_and_resume(&mut self, core: &QpCore) {
+        let PeerConnection::Established(initiator) = &mut self.connection else { return };
         if initiator.layout.shared {
-            initiator.sleep_begins(core);
+            initiator.on_app_sleep(core);
             // The message may have been accepted before another thread could see that it waits here.
             self.resume(core);
         } else if initiator.is_reliable && notify::request(initiator.inbound()) {
@@ -203,32 +203,32 @@ impl SendSide {
     /// Announces the records published since the last call to the target.
     #[inline]
     pub(crate) fn ring(&mut self) {
-        if let Way::Host(initiator) = &mut self.way {
+        if let PeerConnection::Established(initiator) = &mut self.connection {
             initiator.ring();
         }
     }
 
     /// Returns the RNR timer that the target has set.
     fn rnr_timer(&self) -> Duration {
-        let code = self.way.initiator().map_or(0, |initiator| initiator.inbound().load(RNR_TIMER, Relaxed));
+        let code = self.connection.initiator().map_or(0, |initiator| initiator.inbound().load(RNR_TIMER, Relaxed));
         RnrTimer(code as u8).duration()
     }
 
     /// Begins a wait. Returns whether the service thread was informed only now; the caller must then check once more
     /// for progress made before.
     #[cold]
-    pub(super) fn begin_wait(&mut self, core: &QpCore, wait: Wait) -> bool {
+    pub(super) fn begin_wait(&mut self, core: &QpCore, wait: WaitReason) -> bool {
         let after = match wait {
-            Wait::Receiver => self.timers.rnr_retries.map(|retries| self.rnr_timer() * retries.into()),
-            Wait::PeerReply if !self.is_reliable() => Some(TARGET_WAIT_MIN),
-            Wait::Peer | Wait::Target | Wait::PeerReply => self.timers.transport,
+            WaitReason::Receiver => self.timers.rnr_retries.map(|retries| self.rnr_timer() * retries.into()),
+            WaitReason::PeerReply if !self.is_reliable() => Some(TARGET_WAIT_MIN),
+            WaitReason::Peer | WaitReason::Target | WaitReason::PeerReply => self.timers.transport,
         };
         self.wait_limit = Some(WaitLimit::new(wait, after));
         core.stats.waits.increment();
         core.set_send_waits(true);
         let is_new = core.schedule_service();
         // Only a queue pair without a connection consumes the readiness.
-        let is_ready = matches!(self.way, Way::Sought(_)) && core.peer_was_ready();
+        let is_ready = matches!(self.connection, PeerConnection::Connecting(_)) && core.peer_was_ready();
         // Repeated waits for the same reason are recorded once.
         if self.recorded.replace(wait) != Some(wait) || is_new {
             core.stats.record(Event::Wait as u64, wait as u64);
@@ -244,7 +244,7 @@ impl SendSide {
             core.fail(None);
         } else {
             // Receives are not affected (IBA 10.3.1).
-            core.make_step(state::Step::SendFailed);
+            core.apply_event(state::ExecuteOutcome::SendFailed);
         }
         self.flush(core);
     }
@@ -252,9 +252,9 @@ impl SendSide {
     /// Abandons the oldest request. A late reply is not taken for that of a later request.
     pub(super) fn abandon(&mut self) {
         self.wait_limit = None;
-        match &mut self.way {
-            Way::Host(initiator) => initiator.abandon(),
-            Way::Sought(sought) => *sought = Sought::default(),
+        match &mut self.connection {
+            PeerConnection::Established(initiator) => initiator.abandon(),
+            PeerConnection::Connecting(sought) => *sought = Sought::default(),
         }
     }
 
@@ -262,7 +262,7 @@ impl SendSide {
     #[cold]
     fn flush(&mut self, core: &QpCore) {
         self.drain = None;
-        if let Way::Host(initiator) = &mut self.way {
+        if let PeerConnection::Established(initiator) = &mut self.connection {
             initiator.in_flight = InFlight::default();
         }
         self.abandon();
@@ -276,7 +276,7 @@ impl SendSide {
     /// destroy).
     pub(crate) fn renew(&mut self, core: &QpCore) {
         *self = Self::new(core.transport);
-        core.forget_completions();
+        core.discard_completions();
         core.set_send_waits(false);
     }
 }

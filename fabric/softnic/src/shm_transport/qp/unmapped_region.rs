@@ -10,22 +10,22 @@ use super::MAX_SGE;
 use super::initiator::{CachedRegion, Initiator};
 use super::message::{advert, publish_placed};
 use super::proxied_request::Target;
-use super::request::{Request, Step};
+use super::request::{Request, ExecuteOutcome};
 use super::transfer::{gather_to_pieces, pointer};
-use super::wait_queue::Wait;
+use super::wait_queue::WaitReason;
 use crate::process::PeerReply;
 use crate::process::rendezvous::Operation;
-use crate::shm_transport::granted::{PrivateRegion, Region};
+use crate::shm_transport::granted::{UnmappedRegion, Region};
 
 const _: () = assert!(MAX_SGE <= MAX_PIECES);
 
 /// Returns the effect of a fault on the request.
-fn failed(fault: Fault) -> Step {
+fn failed(fault: Fault) -> ExecuteOutcome {
     match fault {
-        Fault::Local => Step::Failed(WcStatus::LOC_PROT_ERR),
-        Fault::Remote => Step::Failed(WcStatus::REM_OP_ERR),
+        Fault::Local => ExecuteOutcome::Failed(WcStatus::LOC_PROT_ERR),
+        Fault::Remote => ExecuteOutcome::Failed(WcStatus::REM_OP_ERR),
         // The exit of the process is reported soon.
-        Fault::Ended => Step::Wait(Wait::Peer),
+        Fault::Ended => ExecuteOutcome::Wait(WaitReason::Peer),
     }
 }
 
@@ -46,68 +46,68 @@ impl Initiator {
     /// # Safety
     /// The contract of [`Initiator::execute`] applies.
     #[cold]
-    pub(super) unsafe fn private(
+    pub(super) unsafe fn access_unmapped(
         &mut self,
         request: &Request<'_>,
         need: Access,
-        region: Arc<PrivateRegion>,
-    ) -> Step {
+        region: Arc<UnmappedRegion>,
+    ) -> ExecuteOutcome {
         if self.accepts().is_some_and(|accept| !accept.access().contains(need)) {
             // The queue pair does not permit such requests, regardless of the memory (IBA 11.6.2).
-            return Step::Failed(WcStatus::REM_INV_REQ_ERR);
+            return ExecuteOutcome::Failed(WcStatus::REM_INV_REQ_ERR);
         }
         let target = Target { rkey: request.rkey, addr: request.remote_addr, len_bytes: request.len_bytes };
         match request.opcode {
             WrOpcode::ATOMIC_FETCH_AND_ADD => {
                 let add = request.target.atomic().compare_add;
-                self.ask_owner_for_atomic(target, Operation::FetchAdd { add })
+                self.proxy_atomic(target, Operation::FetchAdd { add })
             }
             WrOpcode::ATOMIC_CMP_AND_SWP => {
                 let operands = request.target.atomic();
                 let (compare, swap) = (operands.compare_add, operands.swap);
-                self.ask_owner_for_atomic(target, Operation::CompareSwap { compare, swap })
+                self.proxy_atomic(target, Operation::CompareSwap { compare, swap })
             }
             opcode if region.space.is_none() => {
                 let operation = if opcode == WrOpcode::READ { Operation::Read } else { Operation::Write };
                 // SAFETY: by the contract of this function the elements are valid until the request completes, as
-                // `ask_owner_to_move` requires.
-                unsafe { self.ask_owner_to_move(request.sges, &[target], operation) }
+                // `proxy_transfer` requires.
+                unsafe { self.proxy_transfer(request.sges, &[target], operation) }
             }
-            // SAFETY: by the contract of this function the request's memory is valid, as `through_space` requires.
-            _ => unsafe { self.through_space(request, need, region) },
+            // SAFETY: by the contract of this function the request's memory is valid, as `access_by_space` requires.
+            _ => unsafe { self.access_by_space(request, need, region) },
         }
     }
 
     /// # Safety
     /// The contract of [`Initiator::execute`] applies.
-    unsafe fn through_space(
+    unsafe fn access_by_space(
         &mut self,
         request: &Request<'_>,
         need: Access,
-        mut region: Arc<PrivateRegion>,
-    ) -> Step {
+        mut region: Arc<UnmappedRegion>,
+    ) -> ExecuteOutcome {
         for _ in 0..2 {
             hazard::enter(self.inbound(), hazard::of_region(request.rkey));
             // SAFETY: by the contract of this function the request's memory is valid, and the region's hazard is
             // published, as `access_inside` requires.
-            let (step, current) = unsafe { access_inside(self, request, need, &region) };
+            let (outcome, current) = unsafe { access_inside(self, request, need, &region) };
             hazard::leave(self.inbound());
-            if current || matches!(step, Step::Wait(_)) {
-                return step;
+            if current || matches!(outcome, ExecuteOutcome::Wait(_)) {
+                return outcome;
             }
             // The key may have been reused for a new region; search once more.
-            self.forget_private(&region);
+            self.forget_unmapped(&region);
             region = match self.find_region(request.rkey, false) {
-                PeerReply::Granted(CachedRegion::Private(region)) if region.space.is_some() => region,
+                PeerReply::Granted(CachedRegion::Unmapped(region)) if region.space.is_some() => region,
                 PeerReply::Granted(CachedRegion::Mapped(at)) if let Some(whole) = &self.cached(at).whole => {
                     whole.clone()
                 }
-                PeerReply::Refused(_) => return Step::Failed(WcStatus::REM_ACCESS_ERR),
+                PeerReply::Refused(_) => return ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR),
                 // Its kind has changed, which the next attempt handles.
-                PeerReply::Granted(_) | PeerReply::Pending => return Step::Wait(Wait::PeerReply),
+                PeerReply::Granted(_) | PeerReply::Pending => return ExecuteOutcome::Wait(WaitReason::PeerReply),
             };
         }
-        Step::Failed(WcStatus::REM_ACCESS_ERR)
+        ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR)
     }
 
     /// Writes a message to an advertised receive of which some memory is not mapped.
@@ -115,7 +115,7 @@ impl Initiator {
     /// # Safety
     /// The contract of [`Initiator::execute`] applies.
     #[cold]
-    pub(super) unsafe fn place_private(&mut self, request: &Request<'_>, flags: u8) -> Step {
+    pub(super) unsafe fn place_unmapped(&mut self, request: &Request<'_>, flags: u8) -> ExecuteOutcome {
         let mut places = [const { None }; MAX_SGE];
         let (mut count, mut left) = (0, request.len_bytes);
         for sge in 0..self.layout.recv_sge.min(MAX_SGE as u8) {
@@ -130,38 +130,38 @@ impl Initiator {
                     let region = self.cached(at);
                     match &region.whole {
                         Some(whole) if region.locate(addr, len_bytes).is_none() => {
-                            Region::Private(whole.clone())
+                            Region::Unmapped(whole.clone())
                         }
                         _ => Region::Mapped(region.clone()),
                     }
                 }
-                PeerReply::Granted(CachedRegion::Private(region)) => Region::Private(region),
-                PeerReply::Refused(_) => return Step::Failed(WcStatus::REM_OP_ERR),
-                PeerReply::Pending => return Step::Wait(Wait::PeerReply),
+                PeerReply::Granted(CachedRegion::Unmapped(region)) => Region::Unmapped(region),
+                PeerReply::Refused(_) => return ExecuteOutcome::Failed(WcStatus::REM_OP_ERR),
+                PeerReply::Pending => return ExecuteOutcome::Wait(WaitReason::PeerReply),
             };
-            places[count] = Some(Place { target: Target { rkey, addr, len_bytes }, region });
+            places[count] = Some(MessageTarget { target: Target { rkey, addr, len_bytes }, region });
             count += 1;
             left -= len_bytes;
         }
         if left > 0 {
-            return Step::Failed(WcStatus::REM_INV_REQ_ERR);
+            return ExecuteOutcome::Failed(WcStatus::REM_INV_REQ_ERR);
         }
-        let only_owner = places.iter().flatten().any(Place::needs_owner);
+        let only_owner = places.iter().flatten().any(MessageTarget::needs_proxy);
         if only_owner {
             let none = Target { rkey: 0, addr: 0, len_bytes: 0 };
             let targets: [Target; MAX_SGE] =
                 std::array::from_fn(|i| places[i].as_ref().map_or(none, |place| place.target));
             // SAFETY: by the contract of this function the elements are valid until the request completes, as
-            // `ask_owner_to_move` requires.
-            match unsafe { self.ask_owner_to_move(request.sges, &targets[..count], Operation::Place) } {
-                Step::Done => {}
-                Step::Failed(WcStatus::REM_ACCESS_ERR) => return Step::Failed(WcStatus::REM_OP_ERR),
-                step => return step,
+            // `proxy_transfer` requires.
+            match unsafe { self.proxy_transfer(request.sges, &targets[..count], Operation::MessageTarget) } {
+                ExecuteOutcome::Done => {}
+                ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR) => return ExecuteOutcome::Failed(WcStatus::REM_OP_ERR),
+                outcome => return outcome,
             }
         }
         hazard::enter(self.inbound(), hazard::RECEIVES);
-        let step = if self.accepts().is_none() {
-            Step::Wait(Wait::Peer)
+        let outcome = if self.accepts().is_none() {
+            ExecuteOutcome::Wait(WaitReason::Peer)
         } else {
             // SAFETY: by the contract of this function the request's memory is valid, and the hazard of receives is
             // published, as `place_inside` requires.
@@ -169,25 +169,25 @@ impl Initiator {
             match placed {
                 Ok(()) => {
                     publish_placed(self, request, flags);
-                    Step::Done
+                    ExecuteOutcome::Done
                 }
-                Err(step) => step,
+                Err(outcome) => outcome,
             }
         };
         hazard::leave(self.inbound());
-        step
+        outcome
     }
 }
 
 /// Part of a receive.
-struct Place {
+struct MessageTarget {
     target: Target,
     region: Region,
 }
 
-impl Place {
-    fn needs_owner(&self) -> bool {
-        matches!(&self.region, Region::Private(region) if region.space.is_none())
+impl MessageTarget {
+    fn needs_proxy(&self) -> bool {
+        matches!(&self.region, Region::Unmapped(region) if region.space.is_none())
     }
 }
 
@@ -199,14 +199,14 @@ unsafe fn access_inside(
     initiator: &Initiator,
     request: &Request<'_>,
     need: Access,
-    region: &PrivateRegion,
-) -> (Step, bool) {
+    region: &UnmappedRegion,
+) -> (ExecuteOutcome, bool) {
     let current = region.is_current(&initiator.peer);
-    let Some(accept) = initiator.accepts() else { return (Step::Wait(Wait::Peer), current) };
+    let Some(accept) = initiator.accepts() else { return (ExecuteOutcome::Wait(WaitReason::Peer), current) };
     let allowed = (region.access & accept.access()).contains(need)
         && region.contains(request.remote_addr, request.len_bytes);
     let Some(space) = region.space.as_ref().filter(|_| current && allowed) else {
-        return (Step::Failed(WcStatus::REM_ACCESS_ERR), current);
+        return (ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR), current);
     };
     let (pieces, count) = pieces_of(request.sges);
     // SAFETY: by the contract of this function the elements are valid. The checks above found the range inside a
@@ -218,7 +218,7 @@ unsafe fn access_inside(
             space.write_in_order(region.memory_at(request.remote_addr), &pieces[..count])
         }
     };
-    (moved.map_or_else(failed, |()| Step::Done), current)
+    (moved.map_or_else(failed, |()| ExecuteOutcome::Done), current)
 }
 
 /// Writes a message to a receive.
@@ -228,11 +228,11 @@ unsafe fn access_inside(
 unsafe fn place_inside(
     initiator: &mut Initiator,
     request: &Request<'_>,
-    places: &[Option<Place>; MAX_SGE],
-) -> Result<(), Step> {
+    places: &[Option<MessageTarget>; MAX_SGE],
+) -> Result<(), ExecuteOutcome> {
     let (from, count) = pieces_of(request.sges);
     let (mut from, mut skip) = (from[..count].iter().copied().peekable(), 0);
-    for Place { target, region } in places.iter().flatten() {
+    for MessageTarget { target, region } in places.iter().flatten() {
         // Sections of the message that belong to this part of the receive.
         let (mut pieces, mut n, mut left) =
             ([(std::ptr::null_mut(), 0); MAX_SGE], 0, target.len_bytes as usize);
@@ -249,11 +249,11 @@ unsafe fn place_inside(
             }
         }
         // It was re-registered since the receive was posted: at another address, or without write permission.
-        let changed = Step::Failed(WcStatus::REM_OP_ERR);
+        let changed = ExecuteOutcome::Failed(WcStatus::REM_OP_ERR);
         if !region.is_current(&initiator.peer) {
             // Requested again by the next attempt.
             initiator.forget_receive(target.rkey);
-            return Err(Step::Wait(Wait::PeerReply));
+            return Err(ExecuteOutcome::Wait(WaitReason::PeerReply));
         }
         match region {
             Region::Mapped(region) => {
@@ -265,7 +265,7 @@ unsafe fn place_inside(
                 // this function the elements are readable.
                 unsafe { gather_to_pieces(&sges[..n], &[(place, target.len_bytes as usize)]) };
             }
-            Region::Private(region) => {
+            Region::Unmapped(region) => {
                 let inside = region.contains(target.addr, target.len_bytes);
                 let may = inside && region.access.contains(Access::LOCAL_WRITE);
                 let space = region.space.as_ref().filter(|_| may).ok_or(changed)?;

@@ -25,7 +25,7 @@ pub(crate) struct Timers {
 
 /// Reason for which a request waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub(crate) enum WaitReason {
     Receiver,
     Peer,
     /// The target must process a message: it matches shared receives itself.
@@ -34,15 +34,15 @@ pub(crate) enum Wait {
     PeerReply,
 }
 
-impl Wait {
+impl WaitReason {
     /// Returns whether the target's process has work to do and must be scheduled first. Such time does not count as
     /// silence of a network.
-    const fn is_for_a_turn(self) -> bool {
+    const fn is_for_scheduling(self) -> bool {
         matches!(self, Self::Target | Self::PeerReply)
     }
 
     /// Returns the status of a request that has timed out.
-    pub(crate) const fn ends_in(self) -> WcStatus {
+    pub(crate) const fn failure_status(self) -> WcStatus {
         match self {
             Self::Receiver => WcStatus::RNR_RETRY_EXC_ERR,
             Self::Peer | Self::Target | Self::PeerReply => WcStatus::RETRY_EXC_ERR,
@@ -52,42 +52,42 @@ impl Wait {
 
 /// Timeout of the oldest request.
 pub(crate) struct WaitLimit {
-    pub(crate) of: Wait,
+    pub(crate) of: WaitReason,
     /// `None` means no limit.
     limit: Option<Duration>,
     /// Time since the first poll. A short wait reads no clock.
     waited: WaitTime,
     /// Wait reason at the last poll.
-    last: Wait,
+    last: WaitReason,
     /// Part of `waited` during which the target's process had work to do.
-    for_turns: Duration,
+    scheduling_time: Duration,
 }
 
 impl WaitLimit {
-    pub(crate) fn new(of: Wait, limit: Option<Duration>) -> Self {
-        Self { of, limit, waited: WaitTime::default(), last: of, for_turns: Duration::ZERO }
+    pub(crate) fn new(of: WaitReason, limit: Option<Duration>) -> Self {
+        Self { of, limit, waited: WaitTime::default(), last: of, scheduling_time: Duration::ZERO }
     }
 
     /// Returns whether `wait` continues this wait. A peer that is not ready replies so to each request, so waits for
     /// the peer and for its replies are one.
-    pub(crate) fn is_for(&self, wait: Wait) -> bool {
-        let of_peer = |wait| matches!(wait, Wait::Peer | Wait::PeerReply);
+    pub(crate) fn is_for(&self, wait: WaitReason) -> bool {
+        let of_peer = |wait| matches!(wait, WaitReason::Peer | WaitReason::PeerReply);
         self.of == wait || (of_peer(self.of) && of_peer(wait))
     }
 
     /// Returns whether the wait has timed out, given its current reason. Time that a process took to reply that it is
     /// not ready does not count towards the transport timeout.
-    pub(crate) fn is_over(&mut self, wait: Wait) -> bool {
+    pub(crate) fn has_expired(&mut self, wait: WaitReason) -> bool {
         let before = self.waited.sum();
         let waited = self.waited.sample();
-        if std::mem::replace(&mut self.last, wait).is_for_a_turn() {
-            self.for_turns += waited - before;
+        if std::mem::replace(&mut self.last, wait).is_for_scheduling() {
+            self.scheduling_time += waited - before;
         }
         let Some(limit) = self.limit else { return false };
-        if wait.is_for_a_turn() {
+        if wait.is_for_scheduling() {
             waited >= limit.max(TARGET_WAIT_MIN)
         } else {
-            waited - self.for_turns >= limit
+            waited - self.scheduling_time >= limit
         }
     }
 
@@ -99,7 +99,7 @@ impl WaitLimit {
 
 /// A queued request. Its buffers are reused.
 #[derive(Default)]
-pub(crate) struct Parked {
+pub(crate) struct QueuedRequest {
     pub(crate) wr_id: u64,
     pub(crate) opcode: u32,
     pub(crate) flags: SendFlags,
@@ -109,7 +109,7 @@ pub(crate) struct Parked {
     pub(crate) inline_data: Vec<u8>,
 }
 
-impl Parked {
+impl QueuedRequest {
     /// Returns the payload length in bytes.
     pub(crate) fn len_bytes(&self) -> u64 {
         self.sges.iter().map(|sge| u64::from(sge.length)).sum()
@@ -133,7 +133,7 @@ impl Parked {
 
 #[derive(Default)]
 pub(crate) struct WaitQueue {
-    slots: Box<[Parked]>,
+    slots: Box<[QueuedRequest]>,
     head: u32,
     len: u32,
 }
@@ -143,7 +143,7 @@ impl WaitQueue {
     /// Inline elements of `wr` must be readable.
     pub(crate) unsafe fn push(&mut self, wr: &SendWr<'_>, capacity: usize) {
         if self.slots.is_empty() {
-            self.slots = (0..capacity).map(|_| Parked::default()).collect();
+            self.slots = (0..capacity).map(|_| QueuedRequest::default()).collect();
         }
         let at = self.at(self.len());
         self.len += 1;
@@ -182,11 +182,11 @@ impl WaitQueue {
     }
 
     /// Returns the request that is preceded by `ahead` others.
-    pub(crate) fn get(&self, ahead: usize) -> Option<&Parked> {
+    pub(crate) fn get(&self, ahead: usize) -> Option<&QueuedRequest> {
         (ahead < self.len()).then(|| &self.slots[self.at(ahead)])
     }
 
-    pub(crate) fn front(&self) -> Option<&Parked> {
+    pub(crate) fn front(&self) -> Option<&QueuedRequest> {
         self.get(0)
     }
 
@@ -210,7 +210,7 @@ mod tests {
 
     use farcall_verbs::{SendFlags, SendWr, Sge};
 
-    use super::{Wait, WaitLimit, WaitQueue};
+    use super::{WaitReason, WaitLimit, WaitQueue};
     use crate::shm_transport::flight::{Event, FlightEvent};
 
     #[test]
@@ -236,17 +236,17 @@ mod tests {
     fn time_for_an_answer_does_not_count_as_silence_of_a_peer() {
         const LIMIT: Duration = Duration::from_millis(1);
         let pause = || std::thread::sleep(4 * LIMIT);
-        let mut limit = WaitLimit::new(Wait::PeerReply, Some(LIMIT));
-        assert!(!limit.is_over(Wait::PeerReply));
+        let mut limit = WaitLimit::new(WaitReason::PeerReply, Some(LIMIT));
+        assert!(!limit.has_expired(WaitReason::PeerReply));
         pause();
-        assert!(!limit.is_over(Wait::PeerReply) && !limit.is_over(Wait::Peer));
+        assert!(!limit.has_expired(WaitReason::PeerReply) && !limit.has_expired(WaitReason::Peer));
         pause();
-        assert!(limit.is_over(Wait::Peer));
+        assert!(limit.has_expired(WaitReason::Peer));
     }
 
     #[test]
     fn flight_recorders_tell_what_is_waited_for() {
-        let told = [Wait::Receiver, Wait::Peer, Wait::Target, Wait::PeerReply]
+        let told = [WaitReason::Receiver, WaitReason::Peer, WaitReason::Target, WaitReason::PeerReply]
             .map(|wait| FlightEvent::of(Event::Wait as u64, wait as u64).unwrap().about);
         assert_eq!(told, ["receiver", "peer", "target", "answer"]);
     }

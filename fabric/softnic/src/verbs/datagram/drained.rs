@@ -2,7 +2,7 @@
 
 use farcall_verbs::{SendFlags, SendWr, Sge, WrOpcode};
 
-use super::AddressWay;
+use super::AddressRoute;
 use crate::shm_transport::qp::gather_to_vec;
 
 /// Destination of a datagram.
@@ -12,7 +12,7 @@ pub(super) struct Destination {
     pub(super) qkey: u32,
     /// Service level of the path.
     pub(super) sl: u8,
-    pub(super) way: AddressWay,
+    pub(super) route: AddressRoute,
 }
 
 /// A send request whose form was checked.

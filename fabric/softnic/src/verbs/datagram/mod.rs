@@ -4,5 +4,5 @@ mod address_handle;
 mod drained;
 mod handle;
 
-pub(crate) use address_handle::{AddressWay, SoftAddressHandle};
+pub(crate) use address_handle::{AddressRoute, SoftAddressHandle};
 pub(crate) use handle::DatagramQp;

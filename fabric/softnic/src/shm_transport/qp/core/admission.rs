@@ -14,29 +14,29 @@ use crate::process::rendezvous::{Refusal, ReplyBody, RequestBody};
 use crate::process::{ProcessLiveness, Peer};
 use crate::shm_transport::CqSlot;
 use crate::shm_transport::flight::Event;
-use crate::shm_transport::qp::inbound::{Asker, HAZARD_WAIT, Inbound, wait_until};
+use crate::shm_transport::qp::inbound::{PeerQpId, HAZARD_WAIT, InboundGrant, wait_until};
 use crate::shm_transport::qp::receive::{RecvQueue, RecvSide};
 use crate::shm_transport::qp::{Accept, Connected, RemoteCq};
-use crate::shm_transport::state::{State, Step};
+use crate::shm_transport::state::{State, StateEvent};
 
 impl QpCore {
     /// Enters the error state: no request of the peer is executed any more, and later polls flush the posted requests.
     /// `why` is raised as an event unless the queue pair has failed already.
     #[cold]
     pub(crate) fn fail(&self, why: Option<AsyncEventKind>) {
-        let fail = || self.make_step(Step::Fail);
+        let fail = || self.apply_event(StateEvent::Fail);
         let has_failed = match why {
             Some(kind) => self.events.raise_if(AsyncEvent { kind, element: self.qpn }, fail),
             None => fail(),
         };
         if has_failed {
-            self.shut_out_peer();
+            self.revoke_peer_access();
         }
     }
 
     /// Fails the queue pair if the peer has recorded a violation: the peer's request has failed, although no thread of
     /// this process has polled since.
-    pub(crate) fn notice_violation(&self) {
+    pub(crate) fn check_violation(&self) {
         if self.transport != Connected::Reliable || !self.state().responds() {
             return;
         }
@@ -52,16 +52,16 @@ impl QpCore {
 
     /// Enters the error state on behalf of the application thread (`modify_qp` to ERR).
     pub(crate) fn enter_error(&self) {
-        if self.make_step(Step::Modify(QpState::Err)) {
-            self.shut_out_peer();
+        if self.apply_event(StateEvent::Modify(QpState::Err)) {
+            self.revoke_peer_access();
         }
     }
 
     /// Completes a transition to the error state by revoking the peer's access.
     #[cold]
-    fn shut_out_peer(&self) {
+    fn revoke_peer_access(&self) {
         self.close();
-        self.make_step(Step::PeerShutOut);
+        self.apply_event(StateEvent::PeerAccessRevoked);
         if self.shares_receives() {
             // The shared receives that it holds must be released even if no thread polls.
             self.set_flush_waits(true);
@@ -70,7 +70,7 @@ impl QpCore {
     }
 
     /// Requests a notification of the first message in RTR. The application may wait for that event without polling.
-    pub(crate) fn want_greeting(&self, wanted: bool) {
+    pub(crate) fn set_comm_est_wanted(&self, wanted: bool) {
         self.inbound.lock().mem.store(GREETING, wanted.into(), Ordering::Release);
     }
 
@@ -102,7 +102,7 @@ impl QpCore {
         self.inbound.lock().mem.store(ACCEPT, 0, Ordering::Release);
         fence::heavy();
         // Waits for an access that the service thread executes for the peer. Later ones find the queue pair closed.
-        self.host.access_turn.wait();
+        self.shm.access_turn.wait();
     }
 
     /// Opens the queue pair to its peer, unless it has failed.
@@ -125,27 +125,27 @@ impl QpCore {
 
     /// Waits until no access of the peer whose hazard `concerns` selects is in progress. Returns `false` if one still
     /// is at `deadline`, because the peer is stopped.
-    pub(crate) fn wait_clear(&self, deadline: Instant, concerns: impl Fn(u64) -> bool) -> bool {
-        wait_until(deadline, || self.inbound.lock().is_clear(&concerns))
+    pub(crate) fn wait_until_no_access(&self, deadline: Instant, concerns: impl Fn(u64) -> bool) -> bool {
+        wait_until(deadline, || self.inbound.lock().has_no_access(&concerns))
     }
 
     /// Returns, after `close`, whether no access of the peer is in progress.
     pub(crate) fn is_quiesced(&self) -> bool {
-        self.inbound.lock().is_clear(|hazard| hazard != 0)
+        self.inbound.lock().has_no_access(|hazard| hazard != 0)
     }
 
     /// Returns whether the process that was granted access has exited.
-    pub(crate) fn initiator_has_died(&self) -> bool {
+    pub(crate) fn initiator_has_exited(&self) -> bool {
         self.inbound.lock().initiator.as_ref().is_some_and(|process| process.has_exited())
     }
 
     /// Ends an incarnation, after `close`. If the peer is stopped inside an access, stores the access until the peer
     /// ends it or exits.
-    pub(crate) fn remember_stopped_access(&self) {
-        if !self.wait_clear(Instant::now() + HAZARD_WAIT, |hazard| hazard != 0) {
+    pub(crate) fn record_suspended_access(&self) {
+        if !self.wait_until_no_access(Instant::now() + HAZARD_WAIT, |hazard| hazard != 0) {
             tracing::warn!("queue pair {:#x}: its peer is stopped inside an access", self.qpn);
             let domains = (self.pd, self.receives_pd());
-            self.host.stopped.remember(self.qpn, domains, self.inbound.lock().past());
+            self.shm.suspended.record(self.qpn, domains, self.inbound.lock().revoked());
         }
     }
 
@@ -161,7 +161,7 @@ impl QpCore {
     /// Returns the reason of refusal.
     pub(crate) fn grant_inbound<R>(
         &self,
-        asker: Asker,
+        peer: PeerQpId,
         transport: Connected,
         client: u64,
         initiator: impl FnOnce() -> (Option<Arc<ProcessLiveness>>, Option<RemoteCq>),
@@ -174,43 +174,43 @@ impl QpCore {
         if self.transport != transport {
             return Err(Refusal::Transport);
         }
-        let is_taken = |granted: Asker| granted != asker && !inbound.may_pass(granted, asker, &self.layout);
-        if self.dest_qpn() != asker.1 || inbound.granted_to.is_some_and(is_taken) {
+        let is_taken = |granted: PeerQpId| granted != peer && !inbound.may_pass(granted, peer, &self.layout);
+        if self.dest_qpn() != peer.1 || inbound.granted_to.is_some_and(is_taken) {
             return Err(Refusal::Taken);
         }
-        inbound.granted_to = Some(asker);
+        inbound.granted_to = Some(peer);
         inbound.client = Some(client);
         if inbound.initiator.is_none() {
-            (inbound.initiator, inbound.creditor) = initiator();
+            (inbound.initiator, inbound.credit_waiter) = initiator();
             if self.shared.is_none()
-                && let Some(creditor) = &mut inbound.creditor
+                && let Some(credit_waiter) = &mut inbound.credit_waiter
             {
-                creditor.announce_only();
+                credit_waiter.announce_only();
             }
         }
-        let (recv, queue) = self.recv_slot.cq.place(self.recv_slot.bit);
+        let (recv, queue) = self.recv_slot.cq.location(self.recv_slot.bit);
         let mut fds = vec![inbound.segment.fd()];
         fds.extend(queue);
         if recv.event && self.shared.is_some() {
-            fds.push(self.host.process.service.waker_fd());
+            fds.push(self.shm.process.service.waker_fd());
         }
         let ring = (inbound.segment.offset() as u64, inbound.segment.len_bytes() as u64);
         Ok(send(ReplyBody::Connect { pd: self.pd, ring, recv }, &fds))
     }
 
     /// Handles the peer's message that it is ready to receive: a connect request that it refused before is repeated.
-    pub(crate) fn peer_became_ready(&self) {
+    pub(crate) fn on_peer_ready(&self) {
         self.stats.peer_became_ready.increment();
         self.peer_is_ready.store(true, Ordering::Relaxed);
         // A thread that begins to wait reads `peer_is_ready` after setting `send_waits`.
         atomic::fence(Ordering::SeqCst);
         if self.send_waits.load(Ordering::Acquire) {
-            self.host.process.service.schedule_now(self, &self.this);
+            self.shm.process.service.schedule_now(self, &self.this);
         }
     }
 
     /// Returns whether the peer has become ready since the last call.
-    pub(crate) fn takes_readiness(&self) -> bool {
+    pub(crate) fn take_peer_ready(&self) -> bool {
         self.peer_is_ready.swap(false, Ordering::AcqRel)
     }
 
@@ -222,17 +222,17 @@ impl QpCore {
 
     /// Notifies the peer that this queue pair is ready to receive, because its connect request may have come too early.
     /// If the handshake with its process has not completed, the service thread sends the notification afterwards.
-    pub(crate) fn tell_ready(&self) {
+    pub(crate) fn notify_ready(&self) {
         let dst_qpn = self.dest_qpn();
-        let mut untold = self.untold.lock();
-        let was_untold = untold.is_some();
-        if let Ok(Some(peer)) = self.host.process.peer_of(dst_qpn, &mut untold) {
+        let mut ready_handshake = self.ready_handshake.lock();
+        let was_pending = ready_handshake.is_some();
+        if let Ok(Some(peer)) = self.shm.process.peer_of(dst_qpn, &mut ready_handshake) {
             peer.send_oneway(RequestBody::Ready { dst_qpn });
         }
-        let is_new = !was_untold && untold.is_some();
-        drop(untold);
+        let is_new = !was_pending && ready_handshake.is_some();
+        drop(ready_handshake);
         if is_new {
-            self.host.process.service.schedule_now(self, &self.this);
+            self.shm.process.service.schedule_now(self, &self.this);
         }
     }
 
@@ -247,7 +247,7 @@ impl QpCore {
     /// Returns the reason of refusal.
     pub(crate) fn accepts_from(&self, client: u64, incarnation: u32) -> Result<Accept, Refusal> {
         let inbound = self.inbound.lock();
-        if inbound.client != Some(client) || inbound.granted_to.is_none_or(|asker| asker.2 != incarnation) {
+        if inbound.client != Some(client) || inbound.granted_to.is_none_or(|peer| peer.2 != incarnation) {
             return Err(Refusal::Taken);
         }
         let accept = Accept::from_word(inbound.mem.load(ACCEPT, Ordering::Acquire));
@@ -273,17 +273,17 @@ impl QpCore {
     pub(crate) fn renew(&self) -> Result<(Arc<RecvQueue>, SharedMem)> {
         let incarnation = self.incarnation().wrapping_add(1);
         let queue = Arc::new(RecvQueue::new(&self.layout));
-        let fresh = Inbound::create(&self.host.pair_memory, &self.layout, incarnation, queue.clone())?;
-        let consumer = Consumer::new(fresh.mem.clone(), &self.layout);
+        let renewed = InboundGrant::create(&self.shm.pair_memory, &self.layout, incarnation, queue.clone())?;
+        let consumer = Consumer::new(renewed.mem.clone(), &self.layout);
         // SAFETY: only the thread that owns the queue pair calls it, so `revoke` has one caller at a time, outside
         // `owner`.
         unsafe { self.recv.revoke(|recv| *recv = RecvSide::new(consumer, queue.clone())) };
         if let Some(shared) = &self.shared {
-            shared.renew(self, Consumer::new(fresh.mem.clone(), &self.layout));
+            shared.renew(self, Consumer::new(renewed.mem.clone(), &self.layout));
         }
-        let mem = fresh.mem.clone();
-        *self.inbound.lock() = fresh;
-        *self.untold.lock() = None;
+        let mem = renewed.mem.clone();
+        *self.inbound.lock() = renewed;
+        *self.ready_handshake.lock() = None;
         Ok((queue, mem))
     }
 

@@ -13,16 +13,16 @@ use farcall_verbs::{QpCap, QpState, Result, SendRules};
 
 use super::Connected;
 use super::counters::QpCounters;
-use super::inbound::Inbound;
+use super::inbound::InboundGrant;
 use super::receive::{RecvQueue, RecvSide};
 use super::send::SendSide;
-use super::shared_receive::SharedSide;
+use super::shared_receive::SharedReceiveSide;
 use crate::process::{PeerHandshake, ServiceWork};
 use crate::shm_transport::events::Events;
 use crate::shm_transport::flight::{Event, FLIGHT_RECORDS};
 use crate::shm_transport::srq::SrqCore;
-use crate::shm_transport::state::{StateCell, Step};
-use crate::shm_transport::{CqSlot, Host, Parts};
+use crate::shm_transport::state::{StateCell, StateEvent};
+use crate::shm_transport::{CqSlot, ShmTransport, QpResources};
 use farcall_shm::fork::{self, DisableInChild};
 use farcall_shm::ring::{Consumer, Layout};
 use farcall_shm::{BiasedLock, Mutex, PendingLock, SharedMem, WcRing};
@@ -35,7 +35,7 @@ use farcall_shm::{BiasedLock, Mutex, PendingLock, SharedMem, WcRing};
 #[repr(C, align(64))]
 pub(crate) struct QpCore {
     pub(crate) stats: Block<QpCounters>,
-    pub(crate) host: Arc<Host>,
+    pub(crate) shm: Arc<ShmTransport>,
     pub(crate) pd: u32,
     dest_qpn: AtomicU32,
     pub(crate) recv_slot: CqSlot,
@@ -60,14 +60,14 @@ pub(crate) struct QpCore {
     /// `true` if it is in the service thread's list; changed under the lock of the list.
     is_listed: AtomicBool,
     /// Replaces `recv` if the receives are shared.
-    shared: Option<SharedSide>,
-    pub(crate) inbound: Mutex<Inbound>,
+    shared: Option<SharedReceiveSide>,
+    pub(crate) inbound: Mutex<InboundGrant>,
     pub(crate) events: Arc<Events>,
     /// Instance of the peer's process; 0 before the connection was established.
     peer_instance: AtomicU64,
     /// Handshake with the process that must be notified that this queue pair is ready to receive; `None` once it has
     /// completed.
-    untold: Mutex<Option<Arc<PeerHandshake>>>,
+    ready_handshake: Mutex<Option<Arc<PeerHandshake>>>,
     pub(crate) this: Weak<QpCore>,
 }
 
@@ -78,7 +78,7 @@ const _: () = {
     // The fourth line ends with the start of the send side, whose lock polls try and posts acquire.
     assert!(offset_of!(QpCore, send_slot) / LINE_BYTES == 3 && offset_of!(QpCore, state) / LINE_BYTES == 3);
     assert!(offset_of!(QpCore, cap) / LINE_BYTES == 3 && offset_of!(QpCore, send) / LINE_BYTES == 3);
-    assert!(offset_of!(SendSide, way) < LINE_BYTES);
+    assert!(offset_of!(SendSide, connection) < LINE_BYTES);
 };
 
 impl ServiceWork for QpCore {
@@ -89,11 +89,11 @@ impl ServiceWork for QpCore {
     fn is_waiting(&self) -> bool {
         self.send_waits.load(Ordering::Acquire)
             || self.flush_waits.load(Ordering::Acquire)
-            || self.untold.lock().is_some()
+            || self.ready_handshake.lock().is_some()
     }
 
     fn app_poll_count(&self) -> Option<u32> {
-        let is_alone = self.flush_waits.load(Ordering::Acquire) || self.untold.lock().is_some();
+        let is_alone = self.flush_waits.load(Ordering::Acquire) || self.ready_handshake.lock().is_some();
         (!is_alone).then(|| self.app_poll_count.load(Ordering::Relaxed))
     }
 
@@ -102,8 +102,8 @@ impl ServiceWork for QpCore {
     }
 
     fn resume(&self) {
-        if self.untold.lock().is_some() {
-            self.tell_ready();
+        if self.ready_handshake.lock().is_some() {
+            self.notify_ready();
         }
         // Completions are announced where they occur. The application thread is not woken otherwise.
         self.visit_sends(false);
@@ -118,18 +118,18 @@ impl QpCore {
     pub(crate) fn new(
         qpn: u32,
         transport: Connected,
-        parts: Parts,
+        parts: QpResources,
     ) -> Result<(Arc<Self>, Arc<RecvQueue>, SharedMem)> {
         let layout = match &parts.srq {
             None => Layout::new(parts.cap.max_recv_wr, parts.cap.max_recv_sge),
             Some(srq) => Layout::for_shared(srq.max_sge),
         };
         let queue = Arc::new(RecvQueue::new(&layout));
-        let inbound = Inbound::create(&parts.host.pair_memory, &layout, 0, queue.clone())?;
+        let inbound = InboundGrant::create(&parts.shm.pair_memory, &layout, 0, queue.clone())?;
         let mem = inbound.mem.clone();
         let recv = RecvSide::new(Consumer::new(inbound.mem.clone(), &layout), queue.clone());
         let core = Arc::new_cyclic(|this| Self {
-            host: parts.host,
+            shm: parts.shm,
             events: parts.events,
             qpn,
             pd: parts.pd,
@@ -149,11 +149,11 @@ impl QpCore {
             is_listed: AtomicBool::new(false),
             send: PendingLock::new(SendSide::new(transport)),
             recv: BiasedLock::new(recv),
-            shared: parts.srq.map(|srq| SharedSide::new(Consumer::new(mem.clone(), &layout), srq)),
+            shared: parts.srq.map(|srq| SharedReceiveSide::new(Consumer::new(mem.clone(), &layout), srq)),
             inbound: Mutex::new(inbound),
             stats: Block::new(&format!("softnic qp {qpn:#08x}"), FLIGHT_RECORDS),
             peer_instance: AtomicU64::new(0),
-            untold: Mutex::default(),
+            ready_handshake: Mutex::default(),
             this: this.clone(),
         });
         core.stats.transport.set(transport.qp_type() as u64);
@@ -179,7 +179,7 @@ impl QpCore {
 
     /// Returns whether the peer may write to a receive now. Receives of the queue pair's own queue are always offered.
     pub(crate) fn offers_receive(&self) -> bool {
-        self.shared.as_ref().is_none_or(SharedSide::is_offered)
+        self.shared.as_ref().is_none_or(SharedReceiveSide::is_offered)
     }
 
     /// Returns the rules that posted sends must satisfy.
@@ -199,15 +199,15 @@ impl QpCore {
 
     #[inline]
     pub(crate) fn state(&self) -> QpState {
-        self.state.get().shown()
+        self.state.get().qp_state()
     }
 
     /// Applies a step of the state machine. Returns whether it was legal; otherwise the state is unchanged.
-    pub(crate) fn make_step(&self, step: Step) -> bool {
-        let Some((from, to)) = self.state.make(step, self.transport.qp_type()) else { return false };
-        if from.shown() != to.shown() {
-            self.stats.state.set(to.shown() as u64);
-            self.stats.record(Event::State as u64, to.shown() as u64);
+    pub(crate) fn apply_event(&self, event: StateEvent) -> bool {
+        let Some((from, to)) = self.state.apply(event, self.transport.qp_type()) else { return false };
+        if from.qp_state() != to.qp_state() {
+            self.stats.state.set(to.qp_state() as u64);
+            self.stats.record(Event::State as u64, to.qp_state() as u64);
         }
         true
     }
@@ -215,6 +215,6 @@ impl QpCore {
 
 impl DisableInChild for QpCore {
     fn disable_in_child(&self) {
-        self.state.make(Step::Inherit, self.transport.qp_type());
+        self.state.apply(StateEvent::Inherit, self.transport.qp_type());
     }
 }

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use farcall_verbs::{Error, Result};
 
-use super::Host;
+use super::ShmTransport;
 
 /// Kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ObjectKind {
     Domain,
     AddressHandle,
     CompletionQueue,
@@ -18,7 +18,7 @@ pub(crate) enum Kind {
     QueuePair,
 }
 
-impl Kind {
+impl ObjectKind {
     const COUNT: usize = 5;
 
     const fn name(self) -> &'static str {
@@ -34,23 +34,23 @@ impl Kind {
 
 /// Number of existing objects of each kind.
 #[derive(Default)]
-pub(crate) struct Places([AtomicU32; Kind::COUNT]);
+pub(crate) struct ObjectCounts([AtomicU32; ObjectKind::COUNT]);
 
 /// Reservation for one object; dropping it releases the reservation.
-pub(crate) struct Place {
-    host: Arc<Host>,
-    kind: Kind,
+pub(crate) struct ObjectReservation {
+    shm: Arc<ShmTransport>,
+    kind: ObjectKind,
 }
 
-impl Place {
+impl ObjectReservation {
     /// Reserves one of `limit` objects.
     ///
     /// # Errors
     /// Returns an error if `limit` objects exist.
-    pub(crate) fn take(host: &Arc<Host>, kind: Kind, operation: &'static str, limit: u32) -> Result<Self> {
+    pub(crate) fn new(shm: &Arc<ShmTransport>, kind: ObjectKind, operation: &'static str, limit: u32) -> Result<Self> {
         let next = |live: u32| (live < limit).then_some(live + 1);
-        match host.places.0[kind as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
-            Ok(_) => Ok(Self { host: host.clone(), kind }),
+        match shm.object_counts.0[kind as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
+            Ok(_) => Ok(Self { shm: shm.clone(), kind }),
             Err(_) => Err(Error::Exhausted {
                 operation,
                 what: kind.name(),
@@ -61,8 +61,8 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ObjectReservation {
     fn drop(&mut self) {
-        self.host.places.0[self.kind as usize].fetch_sub(1, Ordering::Relaxed);
+        self.shm.object_counts.0[self.kind as usize].fetch_sub(1, Ordering::Relaxed);
     }
 }
