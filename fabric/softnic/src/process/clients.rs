@@ -13,8 +13,8 @@ use rustix::process::{Resource, getrlimit};
 use super::TransportBackend;
 use super::liveness::ProcessLiveness;
 use super::rendezvous::{
-    Block, TrustLevel, Refusal, Reply, ReplyBody, Request, RequestBody, authorize_peer, recv_frame, send_frame,
-    takes_frames,
+    Block, Refusal, Reply, ReplyBody, Request, RequestBody, TrustLevel, authorize_peer, recv_frame,
+    send_frame, takes_frames,
 };
 use super::service_thread::{Service, WatchedFd};
 use super::service_work::RESUME_DELAY_MAX;
@@ -101,7 +101,9 @@ impl Client {
                         return NextInterest::End;
                     };
                     let answered = match request.body {
-                        RequestBody::Hello { asymmetric } => self.reply_to_hello(backend, &request, asymmetric),
+                        RequestBody::Hello { asymmetric } => {
+                            self.reply_to_hello(backend, &request, asymmetric)
+                        }
                         _ => backend.answer(self, &request, fds),
                     };
                     if answered.is_err() {
@@ -118,7 +120,12 @@ impl Client {
     }
 
     /// Replies with this process's instance and its table of regions.
-    fn reply_to_hello(&self, backend: &dyn TransportBackend, request: &Request, asymmetric: bool) -> rustix::io::Result<()> {
+    fn reply_to_hello(
+        &self,
+        backend: &dyn TransportBackend,
+        request: &Request,
+        asymmetric: bool,
+    ) -> rustix::io::Result<()> {
         if asymmetric != fence::asymmetric() {
             return self.reply(request.id, ReplyBody::Refused(Refusal::FencesDiffer), &[]);
         }
@@ -169,7 +176,8 @@ impl Service {
         for other in self.watched.lock().values() {
             if let WatchedFd::Client(other) = other {
                 all += 1;
-                let is_same_process = client.process_number.is_some() && other.process_number == client.process_number;
+                let is_same_process =
+                    client.process_number.is_some() && other.process_number == client.process_number;
                 same_process += usize::from(is_same_process);
                 others += usize::from(other.trust_level == TrustLevel::SameGroup);
             }

@@ -124,8 +124,9 @@ impl GidTable {
         let local_gids = self.local_gids.iter().enumerate().map(|(index, gid)| (index, *gid, NETDEV));
         let slots = self.slots.lock();
         let there = slots.iter().enumerate().filter(|(_, slot)| !slot.is_stale);
-        let there = there
-            .map(|(at, Slot { address, .. })| (self.local_gids.len() + at, address.gid, address.netdev.as_str()));
+        let there = there.map(|(at, Slot { address, .. })| {
+            (self.local_gids.len() + at, address.gid, address.netdev.as_str())
+        });
         local_gids.chain(there).map(entry).collect()
     }
 }

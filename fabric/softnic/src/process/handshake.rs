@@ -14,7 +14,7 @@ use super::liveness::ProcessLiveness;
 use super::peer::Peer;
 use super::regions::MAX_REGIONS;
 use super::registry::Process;
-use super::rendezvous::{TrustLevel, Refusal, ReplyBody, RequestBody, authorize_peer, socket_address};
+use super::rendezvous::{Refusal, ReplyBody, RequestBody, TrustLevel, authorize_peer, socket_address};
 use super::requests::{PeerReply, ReplyInterest, Requests};
 
 const OP: &str = "connect to a peer process";

@@ -55,7 +55,9 @@ impl Service {
         if self.watched.lock().values().any(is_it) {
             return;
         }
-        if let Err(error) = self.watch_fd(liveness.pidfd.as_fd(), WatchedFd::Sender(instance, liveness.clone())) {
+        if let Err(error) =
+            self.watch_fd(liveness.pidfd.as_fd(), WatchedFd::Sender(instance, liveness.clone()))
+        {
             // Its rings are then revoked when other senders need the space.
             tracing::warn!("softnic service: {error}");
         }
@@ -69,7 +71,12 @@ impl Service {
     }
 
     /// Like [`Service::on_peer_exit`], for a sender.
-    pub(super) fn on_sender_exit(&self, backend: &dyn TransportBackend, instance: u64, liveness: &ProcessLiveness) {
+    pub(super) fn on_sender_exit(
+        &self,
+        backend: &dyn TransportBackend,
+        instance: u64,
+        liveness: &ProcessLiveness,
+    ) {
         self.unwatch_fd(liveness.pidfd.as_fd());
         Self::report_exit(backend, instance, liveness);
     }

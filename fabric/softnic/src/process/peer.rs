@@ -8,7 +8,7 @@ use farcall_shm::fork::DontForkFd;
 use farcall_shm::{Mutex, SharedMem};
 
 use super::liveness::ProcessLiveness;
-use super::rendezvous::{TrustLevel, ReplyBody, Request, RequestBody, send_frame};
+use super::rendezvous::{ReplyBody, Request, RequestBody, TrustLevel, send_frame};
 use super::requests::{PeerReply, ReplyInterest, Requests};
 
 pub(crate) struct Peer {

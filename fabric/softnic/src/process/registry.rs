@@ -18,7 +18,7 @@ use super::handshake::PeerHandshake;
 use super::local_gids::{GID_TABLE_LEN, gid_table, is_ip_address};
 use super::peer::Peer;
 use super::regions::RegionTable;
-use super::rendezvous::{block_of, gid, is_reachable_by_shm, is_published_address};
+use super::rendezvous::{block_of, gid, is_published_address, is_reachable_by_shm};
 use super::service_thread::Service;
 
 /// The only instance of this process; its type is that of the transport's state.
@@ -187,7 +187,8 @@ impl Process {
 
     /// Returns whether requests to a queue pair go through shared memory, or through RoCEv2 because RoCEv2 is forced.
     pub(crate) fn carries_to(&self, dgid: Gid, qpn: u32) -> bool {
-        self.policy == TransportPolicy::Roce || matches!(self.is_remote_path("find a way", dgid, qpn), Ok(false))
+        self.policy == TransportPolicy::Roce
+            || matches!(self.is_remote_path("find a way", dgid, qpn), Ok(false))
     }
 
     /// Checks that connections to another host are permitted, by any protocol.
@@ -222,7 +223,8 @@ impl Process {
 
     /// Returns whether a process of this host has this address.
     fn is_address_here(&self, dgid: Gid) -> bool {
-        self.policy == TransportPolicy::Auto && (self.stays_here(Ipv6Addr::from(dgid.0)) || is_published_address(dgid))
+        self.policy == TransportPolicy::Auto
+            && (self.stays_here(Ipv6Addr::from(dgid.0)) || is_published_address(dgid))
     }
 
     /// Checks that a path leads to this host.
@@ -258,7 +260,11 @@ impl Process {
     /// # Errors
     /// Returns an error if there is no such process, or if either process is not authorized to connect to the other.
     /// This is determined immediately, and before anything else.
-    pub(crate) fn peer_of(&self, qpn: u32, handshake: &mut Option<Arc<PeerHandshake>>) -> Result<Option<Arc<Peer>>> {
+    pub(crate) fn peer_of(
+        &self,
+        qpn: u32,
+        handshake: &mut Option<Arc<PeerHandshake>>,
+    ) -> Result<Option<Arc<Peer>>> {
         let block = block_of(qpn);
         let peer = match self.known(block) {
             Some(peer) => Ok(Some(peer)),

@@ -117,7 +117,11 @@ impl Service {
     }
 
     /// Watches a descriptor for a transport.
-    pub(crate) fn register_fd(&self, fd: BorrowedFd<'_>, handler: Arc<dyn FdHandler>) -> Result<FdRegistration> {
+    pub(crate) fn register_fd(
+        &self,
+        fd: BorrowedFd<'_>,
+        handler: Arc<dyn FdHandler>,
+    ) -> Result<FdRegistration> {
         let token = self.next_token();
         self.watched.lock().insert(token, WatchedFd::Handler(handler));
         self.epoll_add(fd, token, epoll::EventFlags::IN)

@@ -110,7 +110,8 @@ impl ServiceWorkList {
             }
             let Some(work) = entry.work.upgrade() else { return false };
             let poll_count = work.app_poll_count();
-            let app_polled = entry.poll_count.is_some() && poll_count.is_some() && poll_count != entry.poll_count;
+            let app_polled =
+                entry.poll_count.is_some() && poll_count.is_some() && poll_count != entry.poll_count;
             entry.poll_count = poll_count;
             let wait_count = std::mem::replace(&mut entry.wait_count, work.wait_count());
             if wait_count != entry.wait_count && !app_polled {

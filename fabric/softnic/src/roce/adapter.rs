@@ -8,20 +8,20 @@ use farcall_wire::{
 };
 
 use super::counters::PortCounters;
-use super::gso::Company;
+use super::gso::GsoMode;
 use super::memory;
 use super::path::Path;
-use super::qp::{Posted, Receive, Side};
-use super::send_batch::Outbox;
+use super::qp::{Posted, QpContext, Receive};
+use super::send_batch::SendBatch;
 use super::socket::Socket;
 use super::timers::Timers;
 use crate::process::regions::RegionTable;
 use crate::shm_transport::flight::Event as Flight;
 
 /// The port as seen by the protocol of one queue pair during one call.
-pub(super) struct Nic<'a> {
-    pub(super) side: &'a mut Side,
-    pub(super) out: &'a mut Outbox,
+pub(super) struct PortAdapter<'a> {
+    pub(super) context: &'a mut QpContext,
+    pub(super) send_batch: &'a mut SendBatch,
     pub(super) timers: &'a mut Timers,
     pub(super) socket: &'a Socket,
     pub(super) regions: &'a RegionTable,
@@ -29,16 +29,16 @@ pub(super) struct Nic<'a> {
     pub(super) now_ns: u64,
 }
 
-impl Nic<'_> {
+impl PortAdapter<'_> {
     fn region(&mut self, packet: &Packet, from: &Reth) -> Result<(), Refused> {
         let len_bytes = from.len_bytes as usize;
-        let addr = match memory::locate(self.regions, self.side.pd, from, Access::REMOTE_READ) {
+        let addr = match memory::locate(self.regions, self.context.pd, from, Access::REMOTE_READ) {
             Some(addr) => addr,
             None if len_bytes == 0 => 0,
             None => return Err(Refused),
         };
         let route = self.route();
-        self.out.add(route, packet, len_bytes, |bytes| {
+        self.send_batch.add(route, packet, len_bytes, |bytes| {
             // SAFETY: `locate` found the range inside a registered region, which by the contract of `reg_mr` stays
             // mapped until it is deregistered. Deregistration waits for the port's lock.
             unsafe { memory::read(bytes, addr, len_bytes) };
@@ -48,12 +48,12 @@ impl Nic<'_> {
 
     fn elements(&mut self, packet: &Packet, send: &Posted, range: (u64, u64)) -> Result<(), Refused> {
         let (offset, len_bytes) = range;
-        let (regions, pd) = (self.regions, self.side.pd);
+        let (regions, pd) = (self.regions, self.context.pd);
         let route = self.route();
-        self.out.add(route, packet, len_bytes as usize, |bytes| {
+        self.send_batch.add(route, packet, len_bytes as usize, |bytes| {
             if let Some(inline) = &send.inline {
-                let piece = inline.get(offset as usize..(offset + len_bytes) as usize);
-                bytes.extend_from_slice(piece.ok_or(Refused)?);
+                let segment = inline.get(offset as usize..(offset + len_bytes) as usize);
+                bytes.extend_from_slice(segment.ok_or(Refused)?);
             } else if memory::allows(regions, pd, send.sges(), range, Access::empty()) {
                 // SAFETY: `allows` found the elements inside registered regions, and by the contract of
                 // `RawQp::post_send` they are valid until the request completes.
@@ -66,41 +66,41 @@ impl Nic<'_> {
     }
 
     /// Returns the path and the transmission mode of the next packet.
-    fn route(&mut self) -> (Path, Company) {
-        (self.side.path, self.side.caution.next(self.side.path))
+    fn route(&mut self) -> (Path, GsoMode) {
+        (self.context.path, self.context.gso_fallback.next_mode(self.context.path))
     }
 
     /// Schedules the next timer expiry of the queue pair.
-    fn plan(&mut self, at_ns: u64) {
-        self.timers.plan(self.side.qpn, &mut self.side.planned, at_ns);
+    fn schedule(&mut self, at_ns: u64) {
+        self.timers.schedule(self.context.qpn, &mut self.context.scheduled, at_ns);
     }
 }
 
-impl Adapter<Posted, Receive> for Nic<'_> {
+impl Adapter<Posted, Receive> for PortAdapter<'_> {
     fn transmit(&mut self, packet: Packet, payload: Payload<'_, Posted>) -> Result<(), Refused> {
         match payload {
             Payload::None => {
                 let route = self.route();
-                self.out.add(route, &packet, 0, |_| Ok(()))?;
+                self.send_batch.add(route, &packet, 0, |_| Ok(()))?;
             }
             Payload::Region(from) => self.region(&packet, &from)?,
             Payload::Send { send, offset, len_bytes } => self.elements(&packet, send, (offset, len_bytes))?,
         }
-        self.side.counters.packets_sent.increment();
-        if self.out.is_full() {
-            self.out.flush(self.socket, self.counters, self.now_ns);
+        self.context.counters.packets_sent.increment();
+        if self.send_batch.is_full() {
+            self.send_batch.flush(self.socket, self.counters, self.now_ns);
         }
         Ok(())
     }
 
     fn check(&self, send: &Posted, len_bytes: u64, need: Access) -> bool {
         let range = (0, len_bytes);
-        send.inline.is_some() || memory::allows(self.regions, self.side.pd, send.sges(), range, need)
+        send.inline.is_some() || memory::allows(self.regions, self.context.pd, send.sges(), range, need)
     }
 
     fn scatter(&mut self, send: &Posted, offset: u64, data: &[u8]) -> Result<(), Refused> {
         let range = (offset, data.len() as u64);
-        if !memory::allows(self.regions, self.side.pd, send.sges(), range, Access::LOCAL_WRITE) {
+        if !memory::allows(self.regions, self.context.pd, send.sges(), range, Access::LOCAL_WRITE) {
             return Err(Refused);
         }
         // SAFETY: `allows` found the elements inside registered regions, and by the contract of `RawQp::post_send` they
@@ -111,9 +111,9 @@ impl Adapter<Posted, Receive> for Nic<'_> {
 
     fn take_receive(&mut self, len_bytes_min: u64) -> Option<(Receive, u64)> {
         let fits = |next: &Receive| next.len_bytes() >= len_bytes_min;
-        let receive = match &self.side.srq {
+        let receive = match &self.context.srq {
             Some(srq) => srq.take_if(|next| fits(next).then(|| next.clone())).flatten(),
-            None if self.side.receives.front().is_some_and(fits) => self.side.receives.pop_front(),
+            None if self.context.receives.front().is_some_and(fits) => self.context.receives.pop_front(),
             None => None,
         }?;
         let len_bytes = receive.len_bytes();
@@ -121,7 +121,7 @@ impl Adapter<Posted, Receive> for Nic<'_> {
     }
 
     fn permits(&self, target: &Reth, need: Access) -> bool {
-        memory::permits(self.regions, self.side.pd, target, need)
+        memory::permits(self.regions, self.context.pd, target, need)
     }
 
     fn place(&mut self, _: Token, to: Place<'_, Receive>, payload: &[u8]) -> Accessed {
@@ -130,7 +130,7 @@ impl Adapter<Posted, Receive> for Nic<'_> {
             Place::Region(target, offset) => {
                 let addr = target.addr.wrapping_add(offset);
                 let here = Reth { addr, len_bytes: payload.len() as u32, ..target };
-                match memory::locate(self.regions, self.side.pd, &here, Access::REMOTE_WRITE) {
+                match memory::locate(self.regions, self.context.pd, &here, Access::REMOTE_WRITE) {
                     // SAFETY: `locate` found the range inside a registered region. By the contract of `reg_mr` it stays
                     // mapped until deregistration, which waits for the port's lock, and no reference exists to memory
                     // that peers may write.
@@ -141,7 +141,7 @@ impl Adapter<Posted, Receive> for Nic<'_> {
             }
             Place::Receive(receive, offset) => {
                 let (range, need) = ((offset, len_bytes), Access::LOCAL_WRITE);
-                if !memory::allows(self.regions, self.side.receives_pd, receive.sges(), range, need) {
+                if !memory::allows(self.regions, self.context.receives_pd, receive.sges(), range, need) {
                     return Accessed::Refused;
                 }
                 // SAFETY: `allows` found the elements inside registered regions, and by the contract of
@@ -160,7 +160,7 @@ impl Adapter<Posted, Receive> for Nic<'_> {
 
     fn atomic(&mut self, _: Token, target: &AtomicEth) -> Accessed<u64> {
         let word = Reth { addr: target.addr, rkey: target.rkey, len_bytes: 8 };
-        let addr = memory::locate(self.regions, self.side.pd, &word, Access::REMOTE_ATOMIC);
+        let addr = memory::locate(self.regions, self.context.pd, &word, Access::REMOTE_ATOMIC);
         let is_aligned = |addr: &u64| addr.is_multiple_of(8) && target.addr.is_multiple_of(8);
         let Some(addr) = addr.filter(is_aligned) else { return Accessed::Refused };
         let change = match target.op {
@@ -175,61 +175,61 @@ impl Adapter<Posted, Receive> for Nic<'_> {
 
     fn sent(&mut self, mut send: Posted, mut wc: Wc) {
         if let Some(inline) = send.inline.take() {
-            self.side.spare.push(inline);
+            self.context.spare.push(inline);
         }
         if wc.status.is_success() && !send.is_signalled {
             return;
         }
         if !wc.status.is_success() {
-            self.side.counters.record(Flight::SendFailed as u64, wc.status.0.into());
+            self.context.counters.record(Flight::SendFailed as u64, wc.status.0.into());
         }
         wc.wr_id = send.wr_id;
-        self.side.sent.push_back((wc, send.ordinal));
-        let slot = &self.side.send_slot;
+        self.context.sent.push_back((wc, send.ordinal));
+        let slot = &self.context.send_slot;
         slot.cq.announce(slot.bit, !wc.status.is_success());
     }
 
     fn received(&mut self, receive: Receive, mut wc: Wc, is_solicited: bool) {
         if !wc.status.is_success() {
-            self.side.counters.record(Flight::ReceiveFailed as u64, wc.status.0.into());
+            self.context.counters.record(Flight::ReceiveFailed as u64, wc.status.0.into());
         }
         wc.wr_id = receive.wr_id;
-        self.side.received.push_back(wc);
-        let slot = &self.side.recv_slot;
+        self.context.received.push_back(wc);
+        let slot = &self.context.recv_slot;
         slot.cq.announce(slot.bit, is_solicited || !wc.status.is_success());
     }
 
     fn flush_receives(&mut self) {
-        while let Some(receive) = self.side.receives.pop_front() {
-            let wc = Wc::ended(0, self.side.qpn, WcOpcode::RECV, WcStatus::WR_FLUSH_ERR);
+        while let Some(receive) = self.context.receives.pop_front() {
+            let wc = Wc::ended(0, self.context.qpn, WcOpcode::RECV, WcStatus::WR_FLUSH_ERR);
             self.received(receive, wc, false);
         }
     }
 
     fn event(&mut self, event: Event) {
-        let (of_pair, of_port) = (&self.side.counters, self.counters);
+        let (of_qp, of_port) = (&self.context.counters, self.counters);
         let count = |counters: [&Counter; 2]| counters.into_iter().for_each(Counter::increment);
         match event {
-            Event::Async(kind) => self.side.events.raise(AsyncEvent { kind, element: self.side.qpn }),
+            Event::Async(kind) => self.context.events.raise(AsyncEvent { kind, element: self.context.qpn }),
             Event::State(state) => {
-                of_pair.state.set(state as u64);
-                of_pair.record(Flight::State as u64, state as u64);
+                of_qp.state.set(state as u64);
+                of_qp.record(Flight::State as u64, state as u64);
                 if matches!(state, QpState::Reset | QpState::Err) {
-                    self.side.deadlines = [None; _];
+                    self.context.deadlines = [None; _];
                 }
             }
             Event::AckTimeout => {
-                count([&of_pair.ack_timeouts, &of_port.ack_timeouts]);
-                self.side.caution.packets_were_lost(self.side.path);
+                count([&of_qp.ack_timeouts, &of_port.ack_timeouts]);
+                self.context.gso_fallback.on_loss(self.context.path);
             }
             Event::GoBack(_) => {
-                count([&of_pair.resent, &of_port.resent]);
-                self.side.caution.packets_were_lost(self.side.path);
+                count([&of_qp.resent, &of_port.resent]);
+                self.context.gso_fallback.on_loss(self.context.path);
             }
-            Event::NotReady => count([&of_pair.not_ready, &of_port.not_ready]),
-            Event::CongestionTold => count([&of_pair.cnps_sent, &of_port.cnps_sent]),
-            Event::CongestionNotified => count([&of_pair.cnps_received, &of_port.cnps_received]),
-            Event::OutOfSequence(_) => count([&of_pair.out_of_sequence, &of_port.out_of_sequence]),
+            Event::NotReady => count([&of_qp.not_ready, &of_port.not_ready]),
+            Event::CongestionTold => count([&of_qp.cnps_sent, &of_port.cnps_sent]),
+            Event::CongestionNotified => count([&of_qp.cnps_received, &of_port.cnps_received]),
+            Event::OutOfSequence(_) => count([&of_qp.out_of_sequence, &of_port.out_of_sequence]),
         }
     }
 
@@ -239,7 +239,7 @@ impl Adapter<Posted, Receive> for Nic<'_> {
 
     fn set_timer(&mut self, timer: Timer, after_ns: Option<u64>) {
         let deadline = after_ns.map(|after_ns| self.now_ns.saturating_add(after_ns));
-        self.side.deadlines[timer as usize] = deadline;
-        deadline.into_iter().for_each(|at_ns| self.plan(at_ns));
+        self.context.deadlines[timer as usize] = deadline;
+        deadline.into_iter().for_each(|at_ns| self.schedule(at_ns));
     }
 }

@@ -10,7 +10,7 @@ use super::path::Path;
 /// Buffer for the control messages of a message.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
-pub(super) struct Control(pub(super) [u8; 88]);
+pub(super) struct CmsgBuffer(pub(super) [u8; 88]);
 
 /// Returns the space in bytes of a control message with this content.
 const fn control_space<T>() -> usize {
@@ -20,26 +20,26 @@ const fn control_space<T>() -> usize {
 pub(super) const PKTINFO_SPACE: usize = control_space::<libc::in6_pktinfo>();
 pub(super) const SEGMENT_SPACE: usize = control_space::<u16>();
 pub(super) const ECN_SPACE: usize = control_space::<libc::c_int>();
-const _: () = assert!(PKTINFO_SPACE + SEGMENT_SPACE + ECN_SPACE <= size_of::<Control>());
-const _: () = assert!(PKTINFO_SPACE + control_space::<libc::c_int>() + ECN_SPACE <= size_of::<Control>());
+const _: () = assert!(PKTINFO_SPACE + SEGMENT_SPACE + ECN_SPACE <= size_of::<CmsgBuffer>());
+const _: () = assert!(PKTINFO_SPACE + control_space::<libc::c_int>() + ECN_SPACE <= size_of::<CmsgBuffer>());
 
 /// Metadata of a received message, from its control messages.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct RecvMeta {
     /// Destination address of the message.
     pub(super) dst: Option<Ipv6Addr>,
     /// Length of the datagrams of a GRO batch, except the last; `None` for a single datagram.
-    pub(super) datagram_bytes: Option<usize>,
+    pub(super) segment_bytes: Option<usize>,
     /// `true` if it carries the CE mark. In a GRO batch this applies to each datagram: Linux batches only datagrams
     /// with equal marks.
     pub(super) is_marked: bool,
 }
 
-impl Told {
+impl RecvMeta {
     /// # Safety
     /// `head` must be filled by the kernel, and its control messages must be valid.
-    pub(super) unsafe fn by(head: &libc::msghdr) -> Self {
-        let mut told = Self::default();
+    pub(super) unsafe fn from_msghdr(head: &libc::msghdr) -> Self {
+        let mut meta = Self::default();
         // SAFETY: by the contract of this function the control messages are valid; the kernel writes only complete
         // ones.
         unsafe {
@@ -49,24 +49,24 @@ impl Told {
                 match (header.cmsg_level, header.cmsg_type) {
                     (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
                         let info = data.cast::<libc::in6_pktinfo>().read_unaligned();
-                        told.dst = Some(info.ipi6_addr.s6_addr.into());
+                        meta.dst = Some(info.ipi6_addr.s6_addr.into());
                     }
                     (libc::SOL_UDP, libc::UDP_GRO) => {
-                        told.datagram_bytes = data.cast::<libc::c_int>().read_unaligned().try_into().ok();
+                        meta.segment_bytes = data.cast::<libc::c_int>().read_unaligned().try_into().ok();
                     }
                     (libc::IPPROTO_IP, libc::IP_TOS) => {
-                        told.is_marked = Ecn::is_congested(data.read());
+                        meta.is_marked = Ecn::is_congested(data.read());
                     }
                     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                         let class = data.cast::<libc::c_int>().read_unaligned();
-                        told.is_marked = Ecn::is_congested(class as u8);
+                        meta.is_marked = Ecn::is_congested(class as u8);
                     }
                     _ => {}
                 }
                 message = libc::CMSG_NXTHDR(head, message);
             }
         }
-        told
+        meta
     }
 }
 
@@ -77,10 +77,10 @@ impl Told {
 /// The header's control buffer must be valid for [`PKTINFO_SPACE`] bytes, for [`SEGMENT_SPACE`] more for a GSO batch,
 /// and for [`ECN_SPACE`] more for an ECN field. It must be zeroed and aligned to 8 bytes, and the header must contain
 /// its length.
-pub(super) unsafe fn write_control(
+pub(super) unsafe fn write_cmsgs(
     head: &libc::msghdr,
     path: Path,
-    datagram_bytes: Option<u16>,
+    segment_bytes: Option<u16>,
     ecn: Option<Ecn>,
 ) {
     // SAFETY: all bytes zero are a valid `in6_pktinfo`, which is plain data.
@@ -90,9 +90,9 @@ pub(super) unsafe fn write_control(
     unsafe {
         let mut message = libc::CMSG_FIRSTHDR(head);
         write_message(message, (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO), info);
-        if let Some(datagram_bytes) = datagram_bytes {
+        if let Some(segment_bytes) = segment_bytes {
             message = libc::CMSG_NXTHDR(head, message);
-            write_message(message, (libc::SOL_UDP, libc::UDP_SEGMENT), datagram_bytes);
+            write_message(message, (libc::SOL_UDP, libc::UDP_SEGMENT), segment_bytes);
         }
         if let Some(ecn) = ecn {
             message = libc::CMSG_NXTHDR(head, message);

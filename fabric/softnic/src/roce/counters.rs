@@ -63,7 +63,7 @@ farcall_stats::counters! {
 farcall_stats::counters! {
     /// Counters of a queue pair with a peer on another host; written under the port's lock. The fields that change with
     /// each packet come first, on one cache line.
-    pub(crate) struct PairCounters {
+    pub(crate) struct RoceQpCounters {
         /// Packets sent, and received.
         packets_sent,
         packets_received,
@@ -90,7 +90,7 @@ farcall_stats::counters! {
     }
 }
 
-impl PairCounters {
+impl RoceQpCounters {
     /// Creates the counters of a new queue pair in the process's statistics.
     pub(super) fn of(qpn: u32, transport: QpType, path: Path, rtr: &QpAttr) -> Block<Self> {
         let label = format!("softnic roce qp {qpn:#08x} {path}");

@@ -22,7 +22,7 @@ use crate::process::QpnMap;
 use crate::process::addresses::{are_devices_named, listed_peers};
 use crate::shm_transport::ShmTransport;
 use crate::shm_transport::cq::Source;
-use crate::shm_transport::datagram::{DatagramCore, Foreign};
+use crate::shm_transport::datagram::{DatagramCore, RemoteDatagram};
 
 /// Maximum number of datagrams that wait for one queue pair: the number of receives of a busy receiver.
 const WAITING_MAX: usize = 1024;
@@ -39,14 +39,14 @@ pub(crate) struct Datagram<'a> {
 }
 
 /// Transport of a datagram queue pair to other hosts.
-pub(crate) struct NetDatagrams {
+pub(crate) struct RoceDatagrams {
     port: Arc<Port>,
     qpn: u32,
     next_psn: Psn,
     has_unsent: bool,
 }
 
-impl NetDatagrams {
+impl RoceDatagrams {
     /// Opens the port.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl NetDatagrams {
         Ok(Self { port, qpn, next_psn: Psn::default(), has_unsent: false })
     }
 
-    /// Prepares a datagram whose form was checked. [`NetDatagrams::ring`] sends it.
+    /// Prepares a datagram whose form was checked. [`RoceDatagrams::flush`] sends it.
     ///
     /// # Safety
     /// The elements must be readable.
@@ -80,7 +80,7 @@ impl NetDatagrams {
 
     /// Sends the prepared datagrams.
     #[inline]
-    pub(crate) fn ring(&mut self) {
+    pub(crate) fn flush(&mut self) {
         if std::mem::take(&mut self.has_unsent) {
             self.port.with(|_| ());
         }
@@ -107,14 +107,14 @@ pub(crate) fn listen(shm: &Arc<ShmTransport>, qpn: u32) {
 }
 
 /// Discards the datagrams that wait for a datagram queue pair, which accepts none any more.
-pub(crate) fn forget(shm: &ShmTransport, qpn: u32) {
+pub(crate) fn discard(shm: &ShmTransport, qpn: u32) {
     if let Some(port) = Port::opened(shm) {
-        port.with(|state| state.inlets.remove(qpn));
+        port.with(|state| state.rx_queues.remove(qpn));
     }
 }
 
 /// A datagram that waits for its receiver.
-struct Waiting {
+struct WaitingDatagram {
     header: [u8; ROUTE_HEADER_BYTES],
     src_qpn: u32,
     imm_be: Option<u32>,
@@ -122,23 +122,23 @@ struct Waiting {
 }
 
 /// Received datagrams of one queue pair.
-struct Inlet {
+struct RxQueue {
     core: Arc<DatagramCore>,
     /// Readiness bit at the receive completion queue.
     bit: u32,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingDatagram>,
     /// Buffers of datagrams that were delivered.
     spare: Vec<Vec<u8>>,
 }
 
 /// Result of a packet that is for no connected queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Came {
-    Taken,
+pub(super) enum DatagramOutcome {
+    Queued,
     /// No queue pair here has the number.
     Unknown,
     /// Its source host or local device is not in the configured lists.
-    Foreign,
+    NotAllowed,
     /// Its sender is a process of this host that is not authorized to send over RoCEv2.
     Local,
     /// The queue pair accepts no datagrams, or not with this Q_Key, or has too many unpolled ones.
@@ -146,13 +146,13 @@ pub(super) enum Came {
 }
 
 /// Received datagrams of a port's datagram queue pairs, and the hosts that may send them.
-pub(super) struct Inlets {
-    by_qpn: QpnMap<Inlet>,
+pub(super) struct RxQueues {
+    by_qpn: QpnMap<RxQueue>,
     peers: Option<Vec<IpAddr>>,
     are_devices_named: bool,
 }
 
-impl Inlets {
+impl RxQueues {
     /// # Errors
     /// Returns an error if the list of peers is malformed.
     pub(super) fn new() -> Result<Self> {
@@ -170,89 +170,93 @@ impl Inlets {
     /// Handles a packet for a queue pair that is not connected. `path` is given as seen by the packet; `len_bytes` is
     /// the UDP payload length. `is_admitted` returns whether the sender is authorized. Returns the result; accepted
     /// packets are counted here.
-    pub(super) fn take_in(
+    pub(super) fn enqueue(
         &mut self,
         shm: &Arc<ShmTransport>,
         counters: &PortCounters,
         (path, len_bytes): (Path, usize),
         (packet, payload): (&Packet, &[u8]),
         is_admitted: impl FnOnce() -> bool,
-    ) -> Came {
+    ) -> DatagramOutcome {
         let Operation::Datagram(Deth { qkey, src_qpn }, imm_be) = packet.operation else {
-            return Came::Unknown;
+            return DatagramOutcome::Unknown;
         };
         if !self.admits(shm, path) {
-            return Came::Foreign;
+            return DatagramOutcome::NotAllowed;
         }
         let Some(core) = shm.datagrams(packet.dest_qpn) else {
-            return Came::Unknown;
+            return DatagramOutcome::Unknown;
         };
-        if !core.board.accepts(qkey) {
-            return Came::Unwanted;
+        if !core.status.accepts(qkey) {
+            return DatagramOutcome::Unwanted;
         }
         if !is_admitted() {
-            return Came::Local;
+            return DatagramOutcome::Local;
         }
-        let Some(inlet) = self.inlet(shm, core).filter(|inlet| inlet.waiting.len() < WAITING_MAX) else {
-            return Came::Unwanted;
+        let Some(rx_queue) = self.rx_queue(shm, core).filter(|rx_queue| rx_queue.waiting.len() < WAITING_MAX)
+        else {
+            return DatagramOutcome::Unwanted;
         };
         counters.packets_received.increment();
-        let mut room = inlet.spare.pop().unwrap_or_default();
-        room.clear();
-        room.extend_from_slice(payload);
+        let mut buffer = rx_queue.spare.pop().unwrap_or_default();
+        buffer.clear();
+        buffer.extend_from_slice(payload);
         let header = path.route_header(len_bytes);
-        inlet.waiting.push_back(Waiting { header, src_qpn, imm_be, payload: room });
-        inlet.core.recv_slot.cq.announce(inlet.bit, packet.solicited);
-        Came::Taken
+        rx_queue.waiting.push_back(WaitingDatagram { header, src_qpn, imm_be, payload: buffer });
+        rx_queue.core.recv_slot.cq.announce(rx_queue.bit, packet.solicited);
+        DatagramOutcome::Queued
     }
 
     /// Returns the received datagrams of a queue pair; `None` if its completion queue has no free bit.
-    fn inlet(&mut self, shm: &Arc<ShmTransport>, core: Arc<DatagramCore>) -> Option<&mut Inlet> {
+    fn rx_queue(&mut self, shm: &Arc<ShmTransport>, core: Arc<DatagramCore>) -> Option<&mut RxQueue> {
         match self.by_qpn.entry(core.qpn) {
-            Entry::Occupied(inlet) => Some(inlet.into_mut()),
+            Entry::Occupied(rx_queue) => Some(rx_queue.into_mut()),
             Entry::Vacant(vacant) => {
                 let (port, bit) = (Port::opened(shm)?, core.recv_slot.cq.reserve_bit().ok()?);
-                core.recv_slot.cq.attach_source(bit, Arc::new(Arrivals { port, core: core.clone() }));
-                Some(vacant.insert(Inlet { core, bit, waiting: VecDeque::new(), spare: Vec::new() }))
+                core.recv_slot.cq.attach_source(bit, Arc::new(RxQueueSource { port, core: core.clone() }));
+                Some(vacant.insert(RxQueue { core, bit, waiting: VecDeque::new(), spare: Vec::new() }))
             }
         }
     }
 
     fn remove(&mut self, qpn: u32) {
-        if let Some(inlet) = self.by_qpn.remove(&qpn) {
-            inlet.core.recv_slot.cq.detach(inlet.bit);
+        if let Some(rx_queue) = self.by_qpn.remove(&qpn) {
+            rx_queue.core.recv_slot.cq.detach(rx_queue.bit);
         }
     }
 }
 
 /// Source of completions for datagrams from other hosts to one queue pair.
-struct Arrivals {
+struct RxQueueSource {
     port: Arc<Port>,
     core: Arc<DatagramCore>,
 }
 
-impl Arrivals {
-    fn take(&self, state: &mut State, wc: &mut [Wc]) -> usize {
-        let Some(inlet) = state.inlets.by_qpn.get_mut(&self.core.qpn) else { return 0 };
-        let mut taken = 0;
-        while taken < wc.len() {
-            let Some(Waiting { header, src_qpn, imm_be, payload }) = inlet.waiting.pop_front() else { break };
-            let datagram = Foreign { header: &header, src_qpn, imm_be, payload: &payload };
+impl RxQueueSource {
+    fn deliver(&self, state: &mut State, wc: &mut [Wc]) -> usize {
+        let Some(rx_queue) = state.rx_queues.by_qpn.get_mut(&self.core.qpn) else { return 0 };
+        let mut delivered = 0;
+        while delivered < wc.len() {
+            let Some(WaitingDatagram { header, src_qpn, imm_be, payload }) = rx_queue.waiting.pop_front()
+            else {
+                break;
+            };
+            let datagram = RemoteDatagram { header: &header, src_qpn, imm_be, payload: &payload };
             // SAFETY: `Source::poll` is called only by the thread that polls the receive completion queue, and not
-            // while it works on the receives, as `deliver_foreign` requires.
-            if let Some(completion) = unsafe { self.core.deliver_foreign(&datagram) } {
-                wc[taken] = completion;
-                taken += 1;
+            // while it works on the receives, as `deliver_remote` requires.
+            if let Some(completion) = unsafe { self.core.deliver_remote(&datagram) } {
+                wc[delivered] = completion;
+                delivered += 1;
             }
-            inlet.spare.push(payload);
+            rx_queue.spare.push(payload);
         }
-        taken
+        delivered
     }
 }
 
-impl Source for Arrivals {
+impl Source for RxQueueSource {
     fn poll(&self, wc: &mut [Wc]) -> usize {
-        self.port.poll(|state| self.take(state, wc))
+        self.port.poll(|state| self.deliver(state, wc))
     }
 
     /// Always `true`, because polling it also polls the port for packets.

@@ -37,13 +37,13 @@ pub(super) struct Faults {
 
 /// Faults decided for a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Fate {
+pub(super) struct FaultDecision {
     pub(super) is_lost: bool,
-    pub(super) is_doubled: bool,
+    pub(super) is_duplicated: bool,
     /// Position of the bit to flip, as a fraction of the packet in units of 2^-32; `None` if none is flipped.
-    pub(super) turned: Option<u32>,
+    pub(super) flipped_bit: Option<u32>,
     /// Delay of the packet.
-    pub(super) held_ns: u64,
+    pub(super) delay_ns: u64,
     /// `true` if it is marked as having encountered congestion.
     pub(super) is_marked: bool,
 }
@@ -107,17 +107,18 @@ impl Faults {
 
     /// Decides the faults of the next packet. Each packet consumes the same number of random numbers, so that one rate
     /// does not affect the other faults.
-    pub(super) fn judge(&mut self, now_ns: u64) -> Fate {
+    pub(super) fn decide(&mut self, now_ns: u64) -> FaultDecision {
         let Rates { loss, duplicate, reorder, corrupt, mark, delay_ns, partition_ns } = self.rates.clone();
-        let (is_lost, is_doubled) = (self.happens(loss), self.happens(duplicate));
-        let (is_late, is_turned) = (self.happens(reorder), self.happens(corrupt));
-        let (turned, delay) = (self.next() as u32, self.next());
+        let (is_lost, is_duplicated) = (self.happens(loss), self.happens(duplicate));
+        let (is_late, is_corrupted) = (self.happens(reorder), self.happens(corrupt));
+        let (flipped_bit, delay) = (self.next() as u32, self.next());
         let is_marked = self.happens(mark);
-        Fate {
+        FaultDecision {
             is_lost: is_lost || partition_ns.contains(&now_ns),
-            is_doubled,
-            turned: is_turned.then_some(turned),
-            held_ns: if is_late { REORDERED_NS } else { 0 } + if delay_ns > 0 { delay % delay_ns } else { 0 },
+            is_duplicated,
+            flipped_bit: is_corrupted.then_some(flipped_bit),
+            delay_ns: if is_late { REORDERED_NS } else { 0 }
+                + if delay_ns > 0 { delay % delay_ns } else { 0 },
             is_marked,
         }
     }
@@ -129,30 +130,33 @@ mod tests {
 
     #[test]
     fn the_same_seed_makes_the_same_faults_as_often_as_asked_for() {
-        let fates = |text| {
+        let decisions = |text| {
             let mut faults = Faults::parse(text).unwrap();
-            (0..10_000).map(|at| faults.judge(at)).collect::<Vec<_>>()
+            (0..10_000).map(|at| faults.decide(at)).collect::<Vec<_>>()
         };
         let text = "seed=7,loss=0.1,duplicate=0.2,reorder=0.3,corrupt=0.4,mark=0.5";
-        let all = fates(text);
-        assert_eq!(all, fates(text));
-        assert_ne!(all, fates("seed=8,loss=0.1,duplicate=0.2,reorder=0.3,corrupt=0.4,mark=0.5"));
-        let share = |chosen: fn(&Fate) -> bool| all.iter().filter(|fate| chosen(fate)).count() / 1000;
+        let all = decisions(text);
+        assert_eq!(all, decisions(text));
+        assert_ne!(all, decisions("seed=8,loss=0.1,duplicate=0.2,reorder=0.3,corrupt=0.4,mark=0.5"));
+        let share = |selected: fn(&FaultDecision) -> bool| {
+            all.iter().filter(|decision| selected(decision)).count() / 1000
+        };
         assert!(
-            (0..=1).contains(&share(|fate| fate.is_lost)) && (1..=2).contains(&share(|fate| fate.is_doubled))
+            (0..=1).contains(&share(|decision| decision.is_lost))
+                && (1..=2).contains(&share(|decision| decision.is_duplicated))
         );
-        assert!((2..=3).contains(&share(|fate| fate.held_ns > 0)));
-        assert!((3..=4).contains(&share(|fate| fate.turned.is_some())));
-        assert!((4..=5).contains(&share(|fate| fate.is_marked)));
-        assert!(fates("").iter().all(|fate| *fate == Fate::default()));
+        assert!((2..=3).contains(&share(|decision| decision.delay_ns > 0)));
+        assert!((3..=4).contains(&share(|decision| decision.flipped_bit.is_some())));
+        assert!((4..=5).contains(&share(|decision| decision.is_marked)));
+        assert!(decisions("").iter().all(|decision| *decision == FaultDecision::default()));
     }
 
     #[test]
     fn a_partition_and_delays_keep_to_their_times() {
         let mut faults = Faults::parse("partition_ms=5..6,delay_us=10").unwrap();
-        assert!(!faults.judge(4_999_999).is_lost && faults.judge(5_000_000).is_lost);
-        assert!(!faults.judge(6_000_000).is_lost);
-        assert!((0..100).all(|_| faults.judge(0).held_ns < 10_000));
+        assert!(!faults.decide(4_999_999).is_lost && faults.decide(5_000_000).is_lost);
+        assert!(!faults.decide(6_000_000).is_lost);
+        assert!((0..100).all(|_| faults.decide(0).delay_ns < 10_000));
     }
 
     #[test]

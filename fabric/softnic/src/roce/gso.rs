@@ -11,53 +11,53 @@ use farcall_verbs::QpType;
 use super::path::Path;
 
 /// Number of packets that a queue pair sends singly after a loss on an IPv4 path.
-const ALONE_PACKETS: u32 = 256;
+const SINGLE_AFTER_LOSS: u32 = 256;
 
 /// Transmission mode of a packet: as part of a GSO batch, or singly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Company {
-    Train,
-    Alone,
+pub(super) enum GsoMode {
+    Batch,
+    Single,
 }
 
-impl Company {
+impl GsoMode {
     /// Returns the mode of unacknowledged packets (UC, UD). The sender cannot detect their loss, so it never batches
     /// them on IPv4 paths.
-    pub(super) fn unacknowledged(path: Path) -> Self {
-        if path.has_identifications() { Self::Alone } else { Self::Train }
+    pub(super) fn for_unacknowledged(path: Path) -> Self {
+        if path.is_ipv4() { Self::Single } else { Self::Batch }
     }
 }
 
 /// Per-queue-pair fallback from GSO batches to single packets.
-pub(super) struct Caution {
+pub(super) struct GsoFallback {
     is_acknowledged: bool,
-    alone_packets: u32,
+    single_packets_left: u32,
 }
 
-impl Caution {
-    pub(super) fn of(transport: QpType) -> Self {
-        Self { is_acknowledged: transport == QpType::Rc, alone_packets: 0 }
+impl GsoFallback {
+    pub(super) fn new(transport: QpType) -> Self {
+        Self { is_acknowledged: transport == QpType::Rc, single_packets_left: 0 }
     }
 
     /// Returns the mode of the next packet and counts the packet.
-    pub(super) fn next(&mut self, path: Path) -> Company {
+    pub(super) fn next_mode(&mut self, path: Path) -> GsoMode {
         if !self.is_acknowledged {
-            return Company::unacknowledged(path);
+            return GsoMode::for_unacknowledged(path);
         }
-        match self.alone_packets.checked_sub(1) {
-            None => Company::Train,
+        match self.single_packets_left.checked_sub(1) {
+            None => GsoMode::Batch,
             Some(left) => {
-                self.alone_packets = left;
-                Company::Alone
+                self.single_packets_left = left;
+                GsoMode::Single
             }
         }
     }
 
-    /// Records a loss (ACK timeout or go-back). On an IPv4 path the next [`ALONE_PACKETS`] packets are sent singly,
+    /// Records a loss (ACK timeout or go-back). On an IPv4 path the next [`SINGLE_AFTER_LOSS`] packets are sent singly,
     /// because the cause may be the identifications of a batch.
-    pub(super) fn packets_were_lost(&mut self, path: Path) {
-        if path.has_identifications() {
-            self.alone_packets = ALONE_PACKETS;
+    pub(super) fn on_loss(&mut self, path: Path) {
+        if path.is_ipv4() {
+            self.single_packets_left = SINGLE_AFTER_LOSS;
         }
     }
 }
@@ -70,14 +70,14 @@ mod tests {
     fn sends_singly_after_a_loss_on_ipv4_only() {
         let path = |dst: &str| Path { src: dst.parse().unwrap(), dst: dst.parse().unwrap() };
         let (v4, v6) = (path("::ffff:10.0.0.1"), path("fd00::1"));
-        let mut caution = Caution::of(QpType::Rc);
-        assert_eq!(caution.next(v4), Company::Train);
-        caution.packets_were_lost(v6);
-        assert_eq!(caution.next(v6), Company::Train);
-        caution.packets_were_lost(v4);
-        assert!((0..ALONE_PACKETS).all(|_| caution.next(v4) == Company::Alone));
-        assert_eq!(caution.next(v4), Company::Train);
-        let mut unacknowledged = Caution::of(QpType::Uc);
-        assert_eq!([v4, v6].map(|path| unacknowledged.next(path)), [Company::Alone, Company::Train]);
+        let mut gso_fallback = GsoFallback::new(QpType::Rc);
+        assert_eq!(gso_fallback.next_mode(v4), GsoMode::Batch);
+        gso_fallback.on_loss(v6);
+        assert_eq!(gso_fallback.next_mode(v6), GsoMode::Batch);
+        gso_fallback.on_loss(v4);
+        assert!((0..SINGLE_AFTER_LOSS).all(|_| gso_fallback.next_mode(v4) == GsoMode::Single));
+        assert_eq!(gso_fallback.next_mode(v4), GsoMode::Batch);
+        let mut unacknowledged = GsoFallback::new(QpType::Uc);
+        assert_eq!([v4, v6].map(|path| unacknowledged.next_mode(path)), [GsoMode::Single, GsoMode::Batch]);
     }
 }

@@ -61,7 +61,7 @@ impl Management {
         let port = Port::open(&shm)?;
         let count = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(fail(OP))?;
         let arrived = Arc::new(DontForkFd::new(count));
-        port.with(|state| state.management = Some(Arrivals::new(arrived.clone())));
+        port.with(|state| state.management = Some(MadQueue::new(arrived.clone())));
         Ok(Self { shm, port, arrived, claim: Mutex::default() })
     }
 
@@ -119,11 +119,11 @@ impl Management {
     pub fn take(&self) -> Option<ManagementDatagram> {
         let is_held = self.port.holds(&self.claim.lock());
         self.port.with(|state| {
-            let arrivals = state.management.as_mut()?;
+            let queue = state.management.as_mut()?;
             if !is_held {
-                arrivals.waiting.clear();
+                queue.waiting.clear();
             }
-            let taken = arrivals.waiting.pop_front();
+            let taken = queue.waiting.pop_front();
             if taken.is_none() {
                 let _ = rustix::io::read(&*self.arrived, &mut [0; 8]);
             }
@@ -133,19 +133,19 @@ impl Management {
 }
 
 /// Received datagrams for queue pair 1.
-pub(super) struct Arrivals {
+pub(super) struct MadQueue {
     waiting: VecDeque<ManagementDatagram>,
     arrived: Arc<DontForkFd>,
 }
 
-impl Arrivals {
+impl MadQueue {
     fn new(arrived: Arc<DontForkFd>) -> Self {
         Self { waiting: VecDeque::new(), arrived }
     }
 
     /// Handles a packet of an unauthenticated sender; `path` is given as seen by the packet. `is_admitted` returns
     /// whether the sender is authorized.
-    pub(super) fn take_in(
+    pub(super) fn enqueue(
         &mut self,
         counters: &PortCounters,
         path: Path,
@@ -156,7 +156,7 @@ impl Arrivals {
             return counters.dropped_malformed.increment();
         }
         let is_managed = matches!(packet.operation, Operation::Datagram(Deth { qkey: QKEY, .. }, None));
-        let (true, Ok(bytes)) = (is_managed && self.has_room_for(path.src), payload.try_into()) else {
+        let (true, Ok(bytes)) = (is_managed && self.has_space_for(path.src), payload.try_into()) else {
             return counters.dropped_unwanted.increment();
         };
         if !is_admitted() {
@@ -170,7 +170,7 @@ impl Arrivals {
 
     /// Returns whether one more datagram of a host may wait. A host may have as many as there are free entries, so that
     /// a host that sends continuously leaves entries for others.
-    fn has_room_for(&self, src: Ipv6Addr) -> bool {
+    fn has_space_for(&self, src: Ipv6Addr) -> bool {
         let free = WAITING_MAX - self.waiting.len();
         let of_source =
             self.waiting.iter().filter(|waiting| host_network(waiting.src) == host_network(src)).count();
@@ -198,37 +198,37 @@ mod tests {
     #[test]
     fn queues_only_messages_and_bounds_them_per_host() {
         let count = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        let mut arrivals = Arrivals::new(Arc::new(DontForkFd::new(count)));
+        let mut queue = MadQueue::new(Arc::new(DontForkFd::new(count)));
         let counters = PortCounters::default();
         let path = Path { src: Ipv6Addr::LOCALHOST, dst: Ipv6Addr::UNSPECIFIED };
         let mad = Mad { transaction_id: 1, local_comm_id: 2, remote_comm_id: 3, message: Message::Rtu };
         let bytes = mad.encode();
-        let mut foreign = bytes;
-        foreign[0] ^= 1;
-        for garbage in [&[][..], &bytes[..255], &[bytes, bytes].concat(), &foreign, &[0xFF; 256]] {
-            arrivals.take_in(&counters, path, (&datagram(QKEY), garbage), || true);
+        let mut other_class = bytes;
+        other_class[0] ^= 1;
+        for garbage in [&[][..], &bytes[..255], &[bytes, bytes].concat(), &other_class, &[0xFF; 256]] {
+            queue.enqueue(&counters, path, (&datagram(QKEY), garbage), || true);
         }
-        assert_eq!((counters.dropped_malformed.get(), arrivals.waiting.len()), (5, 0));
-        arrivals.take_in(&counters, path, (&datagram(QKEY ^ 1), &bytes), || true);
-        assert_eq!((counters.dropped_unwanted.get(), arrivals.waiting.len()), (1, 0));
-        arrivals.take_in(&counters, path, (&datagram(QKEY), &bytes), || false);
-        assert_eq!((counters.dropped_local.get(), arrivals.waiting.len()), (1, 0));
+        assert_eq!((counters.dropped_malformed.get(), queue.waiting.len()), (5, 0));
+        queue.enqueue(&counters, path, (&datagram(QKEY ^ 1), &bytes), || true);
+        assert_eq!((counters.dropped_unwanted.get(), queue.waiting.len()), (1, 0));
+        queue.enqueue(&counters, path, (&datagram(QKEY), &bytes), || false);
+        assert_eq!((counters.dropped_local.get(), queue.waiting.len()), (1, 0));
         for _ in 0..WAITING_MAX + 7 {
-            arrivals.take_in(&counters, path, (&datagram(QKEY), &bytes), || true);
+            queue.enqueue(&counters, path, (&datagram(QKEY), &bytes), || true);
         }
-        assert_eq!(arrivals.waiting.len(), WAITING_MAX / 2, "of one host");
+        assert_eq!(queue.waiting.len(), WAITING_MAX / 2, "of one host");
         // Addresses of one IPv6 network count as one host.
         for last in 1..100 {
             let path = Path { src: Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last), ..path };
-            arrivals.take_in(&counters, path, (&datagram(QKEY), &bytes), || true);
+            queue.enqueue(&counters, path, (&datagram(QKEY), &bytes), || true);
         }
-        assert_eq!(arrivals.waiting.len(), WAITING_MAX * 3 / 4);
+        assert_eq!(queue.waiting.len(), WAITING_MAX * 3 / 4);
         for last in 1..=u8::MAX {
             let src = std::net::Ipv4Addr::new(192, 0, 2, last).to_ipv6_mapped();
-            arrivals.take_in(&counters, Path { src, ..path }, (&datagram(QKEY), &bytes), || true);
+            queue.enqueue(&counters, Path { src, ..path }, (&datagram(QKEY), &bytes), || true);
         }
-        assert_eq!(arrivals.waiting.len(), WAITING_MAX);
+        assert_eq!(queue.waiting.len(), WAITING_MAX);
         let expected = ManagementDatagram { src: path.src, dst: path.dst, bytes };
-        assert_eq!(arrivals.waiting.pop_front(), Some(expected));
+        assert_eq!(queue.waiting.pop_front(), Some(expected));
     }
 }

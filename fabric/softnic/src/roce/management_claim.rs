@@ -2,13 +2,13 @@
 //!
 //! The holder announces with each call that it still runs: it increments a shared *beat*. Another process takes queue
 //! pair 1 over if the holder has exited, or if it is stopped: then the beat stays what it was while the other process
-//! has called [`Claim::keep_or_take`] [`SILENT_CALLS`] times. It counts calls, not time: after a pause of its own it must
+//! has called [`Claim::keep_or_claim`] [`SILENT_CALLS`] times. It counts calls, not time: after a pause of its own it must
 //! call as often as before. Each change of the holder increments the *epoch*. A process that is continued finds
 //! another epoch, and takes nothing of what it had received.
 
 use farcall_verbs::Result;
 
-use super::shared_port::{SharedWord, Slots};
+use super::shared_port::{SharedPort, SharedWord};
 
 /// Number of calls after which a holder whose beat has not changed is assumed to be stopped. With a call every 50 ms
 /// this is two seconds, in which a running holder beats eight times.
@@ -20,7 +20,7 @@ pub(super) struct Claim {
     /// Epoch in which this process is the holder.
     epoch: Option<u64>,
     /// Epoch and beat of another holder, and the number of calls that found them unchanged.
-    seen: (u64, u64),
+    last_seen: (u64, u64),
     unchanged_calls: u32,
 }
 
@@ -29,21 +29,24 @@ impl Claim {
     /// holds it. Returns whether this process is the holder.
     ///
     /// # Errors
-    /// See [`Slots::claim`].
-    pub(super) fn keep_or_take(&mut self, slots: &Slots, block: u32) -> Result<bool> {
-        if self.is_held(slots) {
-            slots
-                .set_word(SharedWord::ManagementBeat, slots.word(SharedWord::ManagementBeat).wrapping_add(1));
+    /// See [`SharedPort::claim`].
+    pub(super) fn keep_or_claim(&mut self, shared_port: &SharedPort, block: u32) -> Result<bool> {
+        if self.is_held(shared_port) {
+            shared_port.set_word(
+                SharedWord::ManagementBeat,
+                shared_port.word(SharedWord::ManagementBeat).wrapping_add(1),
+            );
             return Ok(true);
         }
         self.epoch = None;
-        let seen = (slots.word(SharedWord::ManagementEpoch), slots.word(SharedWord::ManagementBeat));
-        self.unchanged_calls = if self.seen == seen { self.unchanged_calls + 1 } else { 0 };
-        self.seen = seen;
+        let seen =
+            (shared_port.word(SharedWord::ManagementEpoch), shared_port.word(SharedWord::ManagementBeat));
+        self.unchanged_calls = if self.last_seen == seen { self.unchanged_calls + 1 } else { 0 };
+        self.last_seen = seen;
         let is_silent = self.unchanged_calls >= SILENT_CALLS;
         // No other process has claimed it in the meantime if the epoch is still the one seen above.
-        let may_take = || is_silent && slots.word(SharedWord::ManagementEpoch) == seen.0;
-        if !slots.claim(block, is_silent, may_take, || self.epoch = Some(begin_epoch(slots)))? {
+        let may_claim = || is_silent && shared_port.word(SharedWord::ManagementEpoch) == seen.0;
+        if !shared_port.claim(block, is_silent, may_claim, || self.epoch = Some(start_epoch(shared_port)))? {
             return Ok(false);
         }
         self.unchanged_calls = 0;
@@ -51,15 +54,16 @@ impl Claim {
     }
 
     /// Returns whether this process is still the holder.
-    pub(super) fn is_held(&self, slots: &Slots) -> bool {
-        self.epoch.is_some_and(|epoch| slots.word(SharedWord::ManagementEpoch) == epoch)
+    pub(super) fn is_held(&self, shared_port: &SharedPort) -> bool {
+        self.epoch.is_some_and(|epoch| shared_port.word(SharedWord::ManagementEpoch) == epoch)
     }
 }
 
 /// Begins an epoch. The caller holds the lock of the table.
-fn begin_epoch(slots: &Slots) -> u64 {
-    let epoch = slots.word(SharedWord::ManagementEpoch).wrapping_add(1);
-    slots.set_word(SharedWord::ManagementEpoch, epoch);
-    slots.set_word(SharedWord::ManagementBeat, slots.word(SharedWord::ManagementBeat).wrapping_add(1));
+fn start_epoch(shared_port: &SharedPort) -> u64 {
+    let epoch = shared_port.word(SharedWord::ManagementEpoch).wrapping_add(1);
+    shared_port.set_word(SharedWord::ManagementEpoch, epoch);
+    shared_port
+        .set_word(SharedWord::ManagementBeat, shared_port.word(SharedWord::ManagementBeat).wrapping_add(1));
     epoch
 }

@@ -24,6 +24,7 @@ mod crc;
 mod datagrams;
 mod ecn;
 mod faults;
+mod gro_pause;
 mod gso;
 mod management;
 mod management_claim;
@@ -41,10 +42,9 @@ mod sources;
 mod state;
 mod steering;
 mod timers;
-mod train_pause;
 
 pub use management::{Management, ManagementDatagram};
 
-pub(crate) use datagrams::{Datagram, NetDatagrams, forget, listen, open};
+pub(crate) use datagrams::{Datagram, RoceDatagrams, discard, listen, open};
 pub(crate) use path::Path;
-pub(crate) use qp::{NetPair, PairParts};
+pub(crate) use qp::{RoceQp, RoceQpResources};

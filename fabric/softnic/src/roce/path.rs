@@ -43,7 +43,7 @@ impl Path {
     }
 
     /// Returns whether IP packets have an identification: those of IPv4 do.
-    pub(super) fn has_identifications(self) -> bool {
+    pub(super) fn is_ipv4(self) -> bool {
         self.dst.to_ipv4_mapped().is_some()
     }
 

@@ -95,54 +95,61 @@ mod tests {
     const RELIABLE: Kind = Kind::Message { is_reliable: true };
     const UNRELIABLE: Kind = Kind::Message { is_reliable: false };
 
-    fn comes(peer: &mut PeerPort, src_port: u16, now_ns: u64, kind: Kind, fit: Fit) -> bool {
+    fn is_admitted(peer: &mut PeerPort, src_port: u16, now_ns: u64, kind: Kind, fit: Fit) -> bool {
         peer.admits(src_port, now_ns, kind, || fit)
     }
 
     #[test]
     fn learns_the_port_of_the_first_packet_that_fits() {
         let mut peer = PeerPort::default();
-        assert!(!comes(&mut peer, 7, 0, RELIABLE, Fit::Unrelated));
-        assert!(comes(&mut peer, 8, 0, RELIABLE, Fit::Outstanding), "an answer, or it had not been asked");
-        assert!(comes(&mut peer, 8, 0, RELIABLE, Fit::Unrelated), "its sequence numbers are the transport's");
-        assert!(!comes(&mut peer, 7, 0, RELIABLE, Fit::Outstanding));
+        assert!(!is_admitted(&mut peer, 7, 0, RELIABLE, Fit::Unrelated));
+        assert!(
+            is_admitted(&mut peer, 8, 0, RELIABLE, Fit::Outstanding),
+            "an answer, or it had not been asked"
+        );
+        assert!(
+            is_admitted(&mut peer, 8, 0, RELIABLE, Fit::Unrelated),
+            "its sequence numbers are the transport's"
+        );
+        assert!(!is_admitted(&mut peer, 7, 0, RELIABLE, Fit::Outstanding));
     }
 
     #[test]
     fn follows_a_changed_port_only_by_the_next_number() {
         let mut peer = PeerPort::default();
-        assert!(comes(&mut peer, UDP_PORT, 0, RELIABLE, Fit::Next));
+        assert!(is_admitted(&mut peer, UDP_PORT, 0, RELIABLE, Fit::Next));
         assert!(
-            !comes(&mut peer, 7, 0, RELIABLE, Fit::Unrelated) && comes(&mut peer, 7, 0, RELIABLE, Fit::Next)
+            !is_admitted(&mut peer, 7, 0, RELIABLE, Fit::Unrelated)
+                && is_admitted(&mut peer, 7, 0, RELIABLE, Fit::Next)
         );
-        assert!(!comes(&mut peer, UDP_PORT, 0, RELIABLE, Fit::Unrelated), "it has changed");
+        assert!(!is_admitted(&mut peer, UDP_PORT, 0, RELIABLE, Fit::Unrelated), "it has changed");
         let mut unreliable = PeerPort::default();
-        assert!(comes(&mut unreliable, 7, 0, UNRELIABLE, Fit::Outstanding));
-        assert!(!comes(&mut unreliable, 8, 0, UNRELIABLE, Fit::Next));
+        assert!(is_admitted(&mut unreliable, 7, 0, UNRELIABLE, Fit::Outstanding));
+        assert!(!is_admitted(&mut unreliable, 8, 0, UNRELIABLE, Fit::Next));
     }
 
     #[test]
     fn considers_a_bounded_number_of_guesses() {
         let mut peer = PeerPort::default();
-        assert!(comes(&mut peer, 8, 0, RELIABLE, Fit::Next));
+        assert!(is_admitted(&mut peer, 8, 0, RELIABLE, Fit::Next));
         let guesses = (0..10_000_u32).map(|guess| {
             let fit = if guess == 9_999 { Fit::Next } else { Fit::Unrelated };
-            comes(&mut peer, 7, 0, RELIABLE, fit)
+            is_admitted(&mut peer, 7, 0, RELIABLE, fit)
         });
         assert_eq!(guesses.filter(|is_taken| *is_taken).count(), 0, "the right one came too late");
-        assert!(comes(&mut peer, 8, 0, RELIABLE, Fit::Unrelated), "the peer is undisturbed");
-        assert!(comes(&mut peer, 7, GUESS_EVERY_NS, RELIABLE, Fit::Next));
+        assert!(is_admitted(&mut peer, 8, 0, RELIABLE, Fit::Unrelated), "the peer is undisturbed");
+        assert!(is_admitted(&mut peer, 7, GUESS_EVERY_NS, RELIABLE, Fit::Next));
     }
 
     #[test]
     fn takes_congestion_notifications_from_other_ports_of_cards() {
         let mut peer = PeerPort::default();
-        assert!(!comes(&mut peer, 7, 0, Kind::Notification, Fit::Next), "nothing was learnt");
-        assert!(comes(&mut peer, UDP_PORT, 0, RELIABLE, Fit::Next));
-        assert!(comes(&mut peer, UDP_PORT, 0, Kind::Notification, Fit::Unrelated));
-        assert!(!comes(&mut peer, 7, 0, Kind::Notification, Fit::Unrelated), "it is a Farcall");
+        assert!(!is_admitted(&mut peer, 7, 0, Kind::Notification, Fit::Next), "nothing was learnt");
+        assert!(is_admitted(&mut peer, UDP_PORT, 0, RELIABLE, Fit::Next));
+        assert!(is_admitted(&mut peer, UDP_PORT, 0, Kind::Notification, Fit::Unrelated));
+        assert!(!is_admitted(&mut peer, 7, 0, Kind::Notification, Fit::Unrelated), "it is a Farcall");
         let mut card = PeerPort::default();
-        assert!(comes(&mut card, 50_000, 0, RELIABLE, Fit::Next));
-        assert!(comes(&mut card, 7, 0, Kind::Notification, Fit::Unrelated));
+        assert!(is_admitted(&mut card, 50_000, 0, RELIABLE, Fit::Next));
+        assert!(is_admitted(&mut card, 7, 0, Kind::Notification, Fit::Unrelated));
     }
 }

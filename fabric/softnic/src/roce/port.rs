@@ -9,8 +9,8 @@ use farcall_verbs::Result;
 
 use super::management;
 use super::management_claim::Claim;
-use super::poll_responsibility::Who;
-use super::shared_port::Slots;
+use super::poll_responsibility::PollResponsibility;
+use super::shared_port::SharedPort;
 use super::state::State;
 use crate::process::rendezvous::block_of;
 use crate::process::{FdHandler, FdRegistration};
@@ -18,10 +18,10 @@ use crate::shm_transport::{RemoteTransport, ShmTransport};
 
 /// Minimum interval between polls of the port by polling threads. It limits the cost for other producers of the same
 /// completion queue.
-const LOOK_EVERY_NS: u64 = 1_000;
+const POLL_INTERVAL_NS: u64 = 1_000;
 
 /// Maximum number of iterations in one call of the service thread, which has other work.
-const TURNS_A_RUN: usize = 32;
+const ITERATIONS_PER_EVENT: usize = 32;
 
 /// Maximum time for which an exiting process waits for a thread that holds the port's lock.
 const EXIT_WAIT_MAX: Duration = Duration::from_millis(20);
@@ -32,7 +32,7 @@ static OPEN_PORT: Mutex<Weak<Port>> = Mutex::new(Weak::new());
 /// RoCEv2 port of this process.
 pub(crate) struct Port {
     shm: Weak<ShmTransport>,
-    slots: Arc<Slots>,
+    shared_port: Arc<SharedPort>,
     /// Blocks of queue pair numbers whose packets are steered to this process.
     steered: Mutex<Vec<u32>>,
     state: Mutex<State>,
@@ -51,11 +51,11 @@ impl Port {
             return Ok(port);
         }
         let began = Instant::now();
-        let slots = Arc::new(Slots::join()?);
-        let state = State::new(shm, slots.clone(), began)?;
+        let shared_port = Arc::new(SharedPort::join()?);
+        let state = State::new(shm, shared_port.clone(), began)?;
         let port = Arc::new(Self {
             shm: Arc::downgrade(shm),
-            slots: slots.clone(),
+            shared_port: shared_port.clone(),
             steered: Mutex::default(),
             state: Mutex::new(state),
             began,
@@ -65,44 +65,44 @@ impl Port {
         let registration = shm.process.service.register_fd(state.socket.fd(), port.clone())?;
         *port.registration.lock() = Some(registration);
         shm.process.service.register_fd(state.timer.as_fd(), port.clone())?;
-        shm.process.service.register_fd(slots.listener(), slots.clone())?;
+        shm.process.service.register_fd(shared_port.listener(), shared_port.clone())?;
         drop(state);
         let _set = shm.remote.set(port.clone());
         *OPEN_PORT.lock() = Arc::downgrade(&port);
-        settle_debts_at_exit();
+        send_acknowledgements_at_exit();
         Ok(port)
     }
 
     /// Steers packets for a queue pair to this process.
     ///
     /// # Errors
-    /// See [`Slots::steer`].
+    /// See [`SharedPort::steer`].
     pub(super) fn steer(&self, qpn: u32) -> Result<()> {
         let mut steered = self.steered.lock();
         let block = block_of(qpn);
         if !steered.contains(&block) {
-            self.slots.steer(block)?;
+            self.shared_port.steer(block)?;
             steered.push(block);
         }
         Ok(())
     }
 
-    /// Keeps or claims the datagrams for queue pair 1; see [`Claim::keep_or_take`].
+    /// Keeps or claims the datagrams for queue pair 1; see [`Claim::keep_or_claim`].
     ///
     /// # Errors
-    /// See [`Slots::steer`].
+    /// See [`SharedPort::steer`].
     pub(super) fn claim(&self, claim: &mut Claim) -> Result<bool> {
-        claim.keep_or_take(&self.slots, block_of(management::QPN))
+        claim.keep_or_claim(&self.shared_port, block_of(management::QPN))
     }
 
     /// Returns whether this process still holds queue pair 1.
     pub(super) fn holds(&self, claim: &Claim) -> bool {
-        claim.is_held(&self.slots)
+        claim.is_held(&self.shared_port)
     }
 
     /// Returns the index of this process among those that share the port.
     pub(super) fn slot(&self) -> usize {
-        self.slots.own()
+        self.shared_port.own()
     }
 
     /// Returns the port of the process if it is open.
@@ -122,37 +122,37 @@ impl Port {
         state.tick();
         let result = work(&mut state);
         state.finish_work();
-        self.leave(&mut state);
+        self.on_app_exit(&mut state);
         result
     }
 
     /// Called when the application thread leaves the port. The service thread does the remaining work, unless the
     /// application thread polls.
-    fn leave(&self, state: &mut State) {
+    fn on_app_exit(&self, state: &mut State) {
         let now_ns = self.began.elapsed().as_nanos() as u64;
-        state.owner.leaves(state.now_ns, now_ns);
-        state.call_service();
+        state.poll_activity.on_exit(state.now_ns, now_ns);
+        state.wake_service_thread();
     }
 
     /// Delivers completions. If there are none, polls the port for packets, unless that was just done, and delivers the
     /// resulting completions.
     pub(super) fn poll(&self, mut take: impl FnMut(&mut State) -> usize) -> usize {
         let mut state = self.state.lock();
-        let taken = take(&mut state);
-        if taken > 0 {
-            return taken;
+        let delivered = take(&mut state);
+        if delivered > 0 {
+            return delivered;
         }
         let now_ns = self.began.elapsed().as_nanos() as u64;
-        if now_ns.saturating_sub(state.owner.looked_ns()) < LOOK_EVERY_NS {
+        if now_ns.saturating_sub(state.poll_activity.last_poll_ns()) < POLL_INTERVAL_NS {
             return 0;
         }
         state.now_ns = now_ns;
-        state.owner.looks(now_ns);
-        state.look();
-        let taken = take(&mut state);
-        state.finish_look();
-        self.leave(&mut state);
-        taken
+        state.poll_activity.on_poll(now_ns);
+        state.poll();
+        let delivered = take(&mut state);
+        state.finish_poll();
+        self.on_app_exit(&mut state);
+        delivered
     }
 
     fn watch(&self, state: &State, watched: bool) {
@@ -163,42 +163,42 @@ impl Port {
 
     /// Polls the port from the service thread if that thread is responsible. Returns whether queue pairs wait for
     /// another quantum.
-    fn serve(&self) -> bool {
+    fn poll_for_service(&self) -> bool {
         let mut state = self.state.lock();
         state.tick();
-        state.ring_came();
-        let (was_trusted, now_ns) = (state.owner.is_trusted(), state.now_ns);
-        let who = state.owner.judge(now_ns);
-        if state.owner.is_trusted() != was_trusted {
-            self.watch(&state, was_trusted);
+        state.on_timer();
+        let (app_polled, now_ns) = (state.poll_activity.app_polls(), state.now_ns);
+        let responsible = state.poll_activity.evaluate(now_ns);
+        if state.poll_activity.app_polls() != app_polled {
+            self.watch(&state, app_polled);
         }
-        if who == Who::Service {
-            state.look();
+        if responsible == PollResponsibility::ServiceThread {
+            state.poll();
         }
         state.finish();
-        if let Who::Owner { until_ns } = who {
-            state.ring_at(until_ns);
+        if let PollResponsibility::Application { until_ns } = responsible {
+            state.arm_timer_at(until_ns);
         }
-        state.owner.leaves(now_ns, self.began.elapsed().as_nanos() as u64);
-        who == Who::Service && state.has_turns_left()
+        state.poll_activity.on_exit(now_ns, self.began.elapsed().as_nanos() as u64);
+        responsible == PollResponsibility::ServiceThread && state.has_active_qps()
     }
 }
 
 /// Registers an exit handler that sends the acknowledgements held back by this process, so that its peers' sends
 /// succeed.
-fn settle_debts_at_exit() {
+fn send_acknowledgements_at_exit() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: the function exists as long as it can be called: the handler belongs to the object that calls
         // `atexit`, and runs before that object is unloaded.
-        if unsafe { libc::atexit(settle_debts) } != 0 {
+        if unsafe { libc::atexit(send_held_acknowledgements) } != 0 {
             tracing::warn!("the exit of this process may lose its last acknowledgements: atexit has failed");
         }
     });
 }
 
 /// The wait is bounded, because the exiting thread may hold the lock itself, in a signal handler.
-extern "C" fn settle_debts() {
+extern "C" fn send_held_acknowledgements() {
     let Some(port) = OPEN_PORT.try_lock().and_then(|port| port.upgrade()) else { return };
     // A forked child owes no acknowledgements: the queue pairs belong to its parent.
     if port.shm.upgrade().is_none_or(|shm| shm.process.is_inherited()) {
@@ -208,7 +208,7 @@ extern "C" fn settle_debts() {
     loop {
         if let Some(mut state) = port.state.try_lock() {
             state.tick();
-            state.settle_debts();
+            state.send_held_acknowledgements();
             return;
         }
         if began.elapsed() >= EXIT_WAIT_MAX {
@@ -222,8 +222,8 @@ impl FdHandler for Port {
     /// Called by the service thread for packets and expired timers.
     fn on_readable(&self) {
         // The lock is released in between, for the application thread.
-        if (0..TURNS_A_RUN).all(|_| self.serve()) {
-            self.state.lock().call_service();
+        if (0..ITERATIONS_PER_EVENT).all(|_| self.poll_for_service()) {
+            self.state.lock().wake_service_thread();
         }
     }
 }
@@ -235,10 +235,10 @@ impl RemoteTransport for Port {
 
     fn on_cq_sleep(&self) {
         let mut state = self.state.lock();
-        if state.owner.sleeps() {
+        if state.poll_activity.on_sleep() {
             state.tick();
             state.finish();
-            state.call_service();
+            state.wake_service_thread();
             self.watch(&state, true);
         }
     }

@@ -3,11 +3,11 @@
 use farcall_verbs::{Error, PostError, QpState, RecvWr, Result, SendFlags, SendWr, WrOpcode};
 use farcall_wire::{Adapter, AtomicEth, AtomicOp, Reth, SendRequest, Work};
 
-use super::qp::{NetPair, Posted, Receive, Side, Transport};
+use super::qp::{Posted, QpContext, Receive, RoceQp, Transport};
 use super::state::State;
 use crate::shm_transport::qp::gather_to_vec;
 
-fn gone(operation: &'static str, qpn: u32) -> PostError {
+fn not_connected(operation: &'static str, qpn: u32) -> PostError {
     let source = Error::InvalidState {
         operation,
         object: format!("queue pair {qpn:#x}"),
@@ -34,9 +34,9 @@ fn work_of(wr: &SendWr<'_>, len_bytes: u64) -> Work {
     }
 }
 
-impl Side {
+impl QpContext {
     fn queued(&self) -> usize {
-        (self.posted - self.reaped) as usize
+        (self.posted - self.released) as usize
     }
 
     /// # Safety
@@ -66,39 +66,43 @@ impl Side {
 impl State {
     /// # Safety
     /// See [`farcall_verbs::RawQp::post_send`].
-    pub(super) unsafe fn post_sends(&mut self, of: &NetPair, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
-        let Some(pair) = self.pairs.get_mut(&of.qpn) else { return Err(gone("post_send", of.qpn)) };
-        let (transport, side) = (&mut pair.transport, &mut pair.side);
-        transport.state().check_sends(of.qpn).map_err(|source| PostError::new(0, source))?;
+    pub(super) unsafe fn post_sends(&mut self, handle: &RoceQp, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        let Some(qp) = self.qps.get_mut(&handle.qpn) else {
+            return Err(not_connected("post_send", handle.qpn));
+        };
+        let (transport, context) = (&mut qp.transport, &mut qp.context);
+        transport.state().check_sends(handle.qpn).map_err(|source| PostError::new(0, source))?;
         let result = PostError::in_order(wrs, |_, wr| {
-            let len_bytes = of.send_rules.check(wr, side.queued())?;
+            let len_bytes = handle.send_rules.check(wr, context.queued())?;
             // SAFETY: by the contract of this function inline elements are readable.
-            unsafe { side.post_one(transport, wr, len_bytes) };
+            unsafe { context.post_one(transport, wr, len_bytes) };
             Ok(())
         });
-        self.ring(of.qpn);
+        self.post_doorbell(handle.qpn);
         result
     }
 
-    pub(super) fn check_sends(&self, of: &NetPair, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
-        let Some(pair) = self.pairs.get(&of.qpn) else { return Err(gone("post_send", of.qpn)) };
-        pair.transport.state().check_sends(of.qpn).map_err(|source| PostError::new(0, source))?;
-        let queued = pair.side.queued();
-        PostError::in_order(wrs, |posted, wr| of.send_rules.check(wr, queued + posted).map(drop))
+    pub(super) fn check_sends(&self, handle: &RoceQp, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        let Some(qp) = self.qps.get(&handle.qpn) else { return Err(not_connected("post_send", handle.qpn)) };
+        qp.transport.state().check_sends(handle.qpn).map_err(|source| PostError::new(0, source))?;
+        let queued = qp.context.queued();
+        PostError::in_order(wrs, |posted, wr| handle.send_rules.check(wr, queued + posted).map(drop))
     }
 
-    pub(super) fn post_receives(&mut self, of: &NetPair, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
-        let Some(pair) = self.pairs.get_mut(&of.qpn) else { return Err(gone("post_recv", of.qpn)) };
-        let side = &mut pair.side;
-        pair.transport.state().check_receives(of.qpn).map_err(|source| PostError::new(0, source))?;
+    pub(super) fn post_receives(&mut self, handle: &RoceQp, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        let Some(qp) = self.qps.get_mut(&handle.qpn) else {
+            return Err(not_connected("post_recv", handle.qpn));
+        };
+        let context = &mut qp.context;
+        qp.transport.state().check_receives(handle.qpn).map_err(|source| PostError::new(0, source))?;
         let result = PostError::in_order(wrs, |_, wr| {
-            of.recv_rules.check(wr, side.unpolled_receives < side.cap.max_recv_wr as usize)?;
-            side.receives.push_back(Receive::new(wr));
-            side.unpolled_receives += 1;
+            handle.recv_rules.check(wr, context.unpolled_receives < context.cap.max_recv_wr as usize)?;
+            context.receives.push_back(Receive::new(wr));
+            context.unpolled_receives += 1;
             Ok(())
         });
-        if pair.transport.state() == QpState::Err {
-            self.with_pair(of.qpn, |_, nic| nic.flush_receives());
+        if qp.transport.state() == QpState::Err {
+            self.with_qp(handle.qpn, |_, adapter| adapter.flush_receives());
         }
         result
     }

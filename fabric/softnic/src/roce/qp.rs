@@ -9,13 +9,13 @@ use farcall_verbs::{
 };
 use farcall_wire::{Qp, QpConfig, Timer, dcqcn};
 
-use super::counters::PairCounters;
-use super::gso::Caution;
+use super::counters::RoceQpCounters;
+use super::gso::GsoFallback;
 use super::path::Path;
 use super::peer_port::PeerPort;
 use super::port::Port;
 use super::state::State;
-use super::timers::Planned;
+use super::timers::ScheduledTimer;
 use crate::shm_transport::cq::Source;
 use crate::shm_transport::events::Events;
 use crate::shm_transport::qp::MAX_SGE;
@@ -63,13 +63,13 @@ pub(super) use crate::shm_transport::srq::Receive;
 pub(super) type Transport = Qp<Posted, Receive>;
 
 /// A queue pair in its port.
-pub(super) struct Pair {
+pub(super) struct RoceQpState {
     pub(super) transport: Transport,
-    pub(super) side: Side,
+    pub(super) context: QpContext,
 }
 
 /// State of a queue pair in its port in addition to the protocol's.
-pub(super) struct Side {
+pub(super) struct QpContext {
     pub(super) qpn: u32,
     pub(super) pd: u32,
     pub(super) receives_pd: u32,
@@ -89,19 +89,19 @@ pub(super) struct Side {
     pub(super) spare: Vec<Vec<u8>>,
     /// Number of send requests posted, and of those that have ended according to a polled completion.
     pub(super) posted: u64,
-    pub(super) reaped: u64,
+    pub(super) released: u64,
     /// Number of receives whose completions were not polled.
     pub(super) unpolled_receives: usize,
     pub(super) deadlines: [Option<u64>; Timer::ALL.len()],
-    pub(super) planned: Planned,
+    pub(super) scheduled: ScheduledTimer,
     /// `true` if a packet of the current batch was for it.
-    pub(super) is_touched: bool,
-    pub(super) caution: Caution,
-    pub(super) counters: Block<PairCounters>,
+    pub(super) is_active: bool,
+    pub(super) gso_fallback: GsoFallback,
+    pub(super) counters: Block<RoceQpCounters>,
 }
 
 /// Resources of a queue pair that was created before its peer was known.
-pub(crate) struct PairParts {
+pub(crate) struct RoceQpResources {
     pub(crate) shm: Arc<ShmTransport>,
     pub(crate) events: Arc<Events>,
     pub(crate) qpn: u32,
@@ -115,7 +115,7 @@ pub(crate) struct PairParts {
 }
 
 /// The program's handle of a queue pair whose peer is on another host.
-pub(crate) struct NetPair {
+pub(crate) struct RoceQp {
     pub(super) port: Arc<Port>,
     pub(super) shm: Arc<ShmTransport>,
     pub(super) qpn: u32,
@@ -123,7 +123,7 @@ pub(crate) struct NetPair {
     pub(super) recv_rules: RecvRules,
 }
 
-impl NetPair {
+impl RoceQp {
     /// Connects a queue pair in INIT to a peer on another host. `init` are the attributes of the transition to INIT,
     /// `rtr` those of the transition to RTR. `take_receives` returns the receives posted in INIT; it is called when no
     /// later step can fail.
@@ -131,19 +131,19 @@ impl NetPair {
     /// # Errors
     /// Returns an error if the port cannot be opened, or if there is no route to the address.
     pub(crate) fn connect(
-        parts: PairParts,
+        resources: RoceQpResources,
         take_receives: impl FnOnce() -> Vec<Receive>,
         init: &QpAttr,
         rtr: &QpAttr,
     ) -> Result<Self> {
-        let path = Path::to("modify_qp", &parts.shm.process, &rtr.ah.unwrap_or_default())?;
-        let port = Port::open(&parts.shm)?;
-        port.steer(parts.qpn)?;
+        let path = Path::to("modify_qp", &resources.shm.process, &rtr.ah.unwrap_or_default())?;
+        let port = Port::open(&resources.shm)?;
+        port.steer(resources.qpn)?;
         let receives = take_receives();
         let config = QpConfig {
-            qpn: parts.qpn,
-            transport: parts.qp_type,
-            has_srq: parts.srq.is_some(),
+            qpn: resources.qpn,
+            transport: resources.qp_type,
+            has_srq: resources.srq.is_some(),
             port_mtu: farcall_verbs::Mtu::Mtu4096,
             message_bytes_max: MESSAGE_BYTES_MAX,
             unacknowledged_min: UNACKNOWLEDGED_MIN,
@@ -151,46 +151,48 @@ impl NetPair {
             read_packets_max: READ_PACKETS_MAX,
             rate_control: dcqcn,
         };
-        let side = Side {
-            qpn: parts.qpn,
-            pd: parts.pd,
-            receives_pd: parts.srq.as_ref().map_or(parts.pd, |srq| srq.pd),
+        let context = QpContext {
+            qpn: resources.qpn,
+            pd: resources.pd,
+            receives_pd: resources.srq.as_ref().map_or(resources.pd, |srq| srq.pd),
             path,
             peer_port: PeerPort::default(),
-            cap: parts.cap,
-            signal_all: parts.signal_all,
-            events: parts.events,
-            srq: parts.srq,
-            send_slot: parts.send_slot,
-            recv_slot: parts.recv_slot,
+            cap: resources.cap,
+            signal_all: resources.signal_all,
+            events: resources.events,
+            srq: resources.srq,
+            send_slot: resources.send_slot,
+            recv_slot: resources.recv_slot,
             unpolled_receives: receives.len(),
             receives: receives.into(),
             sent: VecDeque::new(),
             received: VecDeque::new(),
             spare: Vec::new(),
             posted: 0,
-            reaped: 0,
+            released: 0,
             deadlines: [None; _],
-            planned: Planned::default(),
-            is_touched: false,
-            caution: Caution::of(parts.qp_type),
-            counters: PairCounters::of(parts.qpn, parts.qp_type, path, rtr),
+            scheduled: ScheduledTimer::default(),
+            is_active: false,
+            gso_fallback: GsoFallback::new(resources.qp_type),
+            counters: RoceQpCounters::of(resources.qpn, resources.qp_type, path, rtr),
         };
-        let send_rules = SendRules::new(crate::NAME, parts.qp_type, &side.cap);
-        let recv_rules = RecvRules::of_pair(&side.cap, side.srq.is_some());
-        let (send, recv) = (side.send_slot.clone(), side.recv_slot.clone());
-        let (qpn, shm) = (parts.qpn, parts.shm);
-        port.with(|state| drop(state.pairs.insert(qpn, Box::new(Pair { transport: Qp::new(config), side }))));
-        let one = send.is_same(&recv);
+        let send_rules = SendRules::new(crate::NAME, resources.qp_type, &context.cap);
+        let recv_rules = RecvRules::of_pair(&context.cap, context.srq.is_some());
+        let (send, recv) = (context.send_slot.clone(), context.recv_slot.clone());
+        let (qpn, shm) = (resources.qpn, resources.shm);
+        port.with(|state| {
+            drop(state.qps.insert(qpn, Box::new(RoceQpState { transport: Qp::new(config), context })))
+        });
+        let has_one_cq = send.is_same(&recv);
         let source = |sends, receives| Arc::new(Completions { port: port.clone(), qpn, sends, receives });
-        send.cq.attach_source(send.bit, source(true, one));
-        if !one {
+        send.cq.attach_source(send.bit, source(true, has_one_cq));
+        if !has_one_cq {
             recv.cq.attach_source(recv.bit, source(false, true));
         }
-        let pair = Self { port, shm, qpn, send_rules, recv_rules };
-        pair.with(|state| state.modify(qpn, init));
-        pair.with(|state| state.modify(qpn, rtr));
-        Ok(pair)
+        let qp = Self { port, shm, qpn, send_rules, recv_rules };
+        qp.with(|state| state.modify(qpn, init));
+        qp.with(|state| state.modify(qpn, rtr));
+        Ok(qp)
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
@@ -202,17 +204,17 @@ impl NetPair {
         if self.shm.process.is_inherited() {
             return QpState::Err;
         }
-        self.with(|state| state.pairs.get(&self.qpn).map_or(QpState::Err, |pair| pair.transport.state()))
+        self.with(|state| state.qps.get(&self.qpn).map_or(QpState::Err, |qp| qp.transport.state()))
     }
 
-    /// Changes state and attributes. A transition to RESET uses [`NetPair::close`] instead.
+    /// Changes state and attributes. A transition to RESET uses [`RoceQp::close`] instead.
     ///
     /// # Errors
     /// Returns an error if the transition or its attributes are not permitted.
     pub(crate) fn modify(&self, attr: &QpAttr) -> Result<()> {
         self.with(|state| {
-            let Some(pair) = state.pairs.get(&self.qpn) else { return Ok(()) };
-            attr.check_transition(pair.transport.config().transport, self.qpn, pair.transport.state())?;
+            let Some(qp) = state.qps.get(&self.qpn) else { return Ok(()) };
+            attr.check_transition(qp.transport.config().transport, self.qpn, qp.transport.state())?;
             state.modify(self.qpn, attr);
             Ok(())
         })
@@ -234,7 +236,7 @@ impl NetPair {
     /// Checks send requests and posts none.
     ///
     /// # Errors
-    /// Returns the errors of [`NetPair::post_send`].
+    /// Returns the errors of [`RoceQp::post_send`].
     pub(crate) fn check_sends(&self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
         self.require_here("post_send")?;
         self.with(|state| state.check_sends(self, wrs))
@@ -258,8 +260,8 @@ impl NetPair {
     /// are sent before.
     pub(crate) fn close(&self) {
         self.with(|state| {
-            state.settle_debts();
-            drop(state.pairs.remove(&self.qpn));
+            state.send_held_acknowledgements();
+            drop(state.qps.remove(&self.qpn));
         });
     }
 }
@@ -273,31 +275,31 @@ struct Completions {
 }
 
 impl Completions {
-    fn take(&self, state: &mut State, wc: &mut [Wc]) -> usize {
-        let Some(pair) = state.pairs.get_mut(&self.qpn) else { return 0 };
-        let side = &mut pair.side;
-        let mut taken = 0;
-        while self.sends && taken < wc.len() {
-            let Some((completion, ordinal)) = side.sent.pop_front() else { break };
-            side.reaped = side.reaped.max(ordinal + 1);
-            wc[taken] = completion;
-            taken += 1;
+    fn deliver(&self, state: &mut State, wc: &mut [Wc]) -> usize {
+        let Some(qp) = state.qps.get_mut(&self.qpn) else { return 0 };
+        let context = &mut qp.context;
+        let mut delivered = 0;
+        while self.sends && delivered < wc.len() {
+            let Some((completion, ordinal)) = context.sent.pop_front() else { break };
+            context.released = context.released.max(ordinal + 1);
+            wc[delivered] = completion;
+            delivered += 1;
         }
-        while self.receives && taken < wc.len() {
-            let Some(completion) = side.received.pop_front() else { break };
-            if side.srq.is_none() {
-                side.unpolled_receives -= 1;
+        while self.receives && delivered < wc.len() {
+            let Some(completion) = context.received.pop_front() else { break };
+            if context.srq.is_none() {
+                context.unpolled_receives -= 1;
             }
-            wc[taken] = completion;
-            taken += 1;
+            wc[delivered] = completion;
+            delivered += 1;
         }
-        taken
+        delivered
     }
 }
 
 impl Source for Completions {
     fn poll(&self, wc: &mut [Wc]) -> usize {
-        self.port.poll(|state| self.take(state, wc))
+        self.port.poll(|state| self.deliver(state, wc))
     }
 
     /// Always `true`, because polling it also polls the port for packets.

@@ -10,118 +10,122 @@ use farcall_wire::{Operation, Packet, Refused};
 use super::counters::PortCounters;
 use super::crc::{LastCovered, flow};
 use super::ecn::Ecn;
-use super::faults::{Fate, Faults};
-use super::gso::Company;
+use super::faults::{FaultDecision, Faults};
+use super::gso::GsoMode;
 use super::path::Path;
-use super::socket::{DATAGRAM_BYTES_MAX, Sent, Socket, TRAIN_BYTES_MAX, TRAIN_MAX, Train};
+use super::socket::{
+    BatchSendResult, DATAGRAM_BYTES_MAX, GSO_BATCH_BYTES_MAX, GSO_BATCH_MAX, GsoBatch, Socket,
+};
 
 /// Maximum number of packets in the batch.
-const WAITING_MAX: usize = 64;
+const PACKETS_MAX: usize = 64;
 /// Maximum number of acknowledgements that are held back.
-const KEPT_MAX: usize = 4;
+const HELD_MAX: usize = 4;
 /// Number of rejected GSO batches, whose packets the kernel accepted singly, after which no more are formed.
 const REFUSALS_MAX: u32 = 8;
 
 /// A packet in the batch.
 #[derive(Clone, Copy)]
-struct Waiting {
+struct QueuedPacket {
     path: Path,
     dest_qpn: u32,
     ecn: Ecn,
     /// `true` if it carries no data and responds to no READ, so that it may be sent a little later.
     is_acknowledgement: bool,
-    company: Company,
+    gso_mode: GsoMode,
     at: usize,
     len_bytes: usize,
     /// `true` if it is longer than the link's frames.
-    may_be_cut: bool,
+    may_be_fragmented: bool,
     /// Number of packets before it in its GSO batch, which the kernel adds to the IPv4 identification.
-    before: u16,
+    index_in_batch: u16,
     /// Length of the first packet of its GSO batch in bytes.
     first_bytes: usize,
 }
 
-impl Waiting {
+impl QueuedPacket {
     /// Returns whether no packet can be added to its GSO batch.
-    fn ends_a_whole_train(&self) -> bool {
-        let datagrams = usize::from(self.before) + 1;
-        datagrams > 1 && (datagrams == TRAIN_MAX || (datagrams + 1) * self.first_bytes > TRAIN_BYTES_MAX)
+    fn ends_full_batch(&self) -> bool {
+        let datagrams = usize::from(self.index_in_batch) + 1;
+        datagrams > 1
+            && (datagrams == GSO_BATCH_MAX || (datagrams + 1) * self.first_bytes > GSO_BATCH_BYTES_MAX)
     }
 
     /// Returns the packet as one that is sent singly.
-    fn alone(self) -> Self {
-        Self { before: 0, first_bytes: self.len_bytes, ..self }
+    fn singly(self) -> Self {
+        Self { index_in_batch: 0, first_bytes: self.len_bytes, ..self }
     }
 
     /// Returns the packet as the next one of the GSO batch of `last`, if possible. All datagrams of a batch have equal
     /// length, except that the last may be shorter.
-    fn behind(self, last: &Self) -> Self {
-        let before = last.before + 1;
-        let train_bytes = usize::from(before) * last.first_bytes + self.len_bytes;
-        let fits = (last.path, last.dest_qpn, last.may_be_cut) == (self.path, self.dest_qpn, self.may_be_cut)
+    fn appended_to(self, last: &Self) -> Self {
+        let index_in_batch = last.index_in_batch + 1;
+        let batch_bytes = usize::from(index_in_batch) * last.first_bytes + self.len_bytes;
+        let fits = (last.path, last.dest_qpn, last.may_be_fragmented)
+            == (self.path, self.dest_qpn, self.may_be_fragmented)
             && last.ecn == self.ecn
             && last.at + last.len_bytes == self.at
             && last.len_bytes == last.first_bytes
             && self.len_bytes <= last.first_bytes
-            && usize::from(before) < TRAIN_MAX
-            && train_bytes <= TRAIN_BYTES_MAX;
-        if fits { Self { before, first_bytes: last.first_bytes, ..self } } else { self }
+            && usize::from(index_in_batch) < GSO_BATCH_MAX
+            && batch_bytes <= GSO_BATCH_BYTES_MAX;
+        if fits { Self { index_in_batch, first_bytes: last.first_bytes, ..self } } else { self }
     }
 }
 
 /// A packet that is delayed by an injected fault.
-struct Held {
+struct DelayedPacket {
     until_ns: u64,
-    packet: Waiting,
+    packet: QueuedPacket,
     datagram: Vec<u8>,
 }
 
 /// Outgoing packets.
-pub(super) struct Outbox {
+pub(super) struct SendBatch {
     bytes: Vec<u8>,
-    waiting: Vec<Waiting>,
+    packets: Vec<QueuedPacket>,
     /// Acknowledgements that are sent after the next packets.
-    kept: Vec<Waiting>,
-    kept_bytes: Vec<u8>,
+    held: Vec<QueuedPacket>,
+    held_bytes: Vec<u8>,
     covered: LastCovered,
     /// Length in bytes from which the link rejected datagrams.
-    cut_from_bytes: usize,
+    fragmented_from_bytes: usize,
     /// Number of times that the kernel rejected a GSO batch of packets that it accepted singly.
     refusals: u32,
     faults: Option<Faults>,
-    held: Vec<Held>,
+    delayed: Vec<DelayedPacket>,
     recorder: Option<Arc<Recorder>>,
 }
 
 /// Splits packets into the GSO batches in which they are passed to the kernel.
-fn trains(waiting: &[Waiting]) -> impl Iterator<Item = &[Waiting]> {
-    waiting.chunk_by(|_, next| next.before > 0)
+fn gso_batches(packets: &[QueuedPacket]) -> impl Iterator<Item = &[QueuedPacket]> {
+    packets.chunk_by(|_, next| next.index_in_batch > 0)
 }
 
-impl Outbox {
+impl SendBatch {
     pub(super) fn new(faults: Option<Faults>, recorder: Option<Arc<Recorder>>) -> Self {
         Self {
-            bytes: Vec::with_capacity(WAITING_MAX * DATAGRAM_BYTES_MAX),
-            waiting: Vec::with_capacity(WAITING_MAX),
-            kept: Vec::with_capacity(KEPT_MAX),
-            kept_bytes: Vec::with_capacity(KEPT_MAX * HEADERS_BYTES_MAX),
+            bytes: Vec::with_capacity(PACKETS_MAX * DATAGRAM_BYTES_MAX),
+            packets: Vec::with_capacity(PACKETS_MAX),
+            held: Vec::with_capacity(HELD_MAX),
+            held_bytes: Vec::with_capacity(HELD_MAX * HEADERS_BYTES_MAX),
             covered: LastCovered::default(),
-            cut_from_bytes: usize::MAX,
+            fragmented_from_bytes: usize::MAX,
             refusals: 0,
             faults,
-            held: Vec::new(),
+            delayed: Vec::new(),
             recorder,
         }
     }
 
-    /// Adds a packet. `gather` appends its payload of `payload_bytes` bytes. If `company` permits, it may join the GSO
+    /// Adds a packet. `gather` appends its payload of `payload_bytes` bytes. If `gso_mode` permits, it may join the GSO
     /// batch of the packet before it.
     ///
     /// # Errors
     /// Returns the error of `gather`; then nothing is added.
     pub(super) fn add(
         &mut self,
-        (path, company): (Path, Company),
+        (path, gso_mode): (Path, GsoMode),
         packet: &Packet,
         payload_bytes: usize,
         gather: impl FnOnce(&mut Vec<u8>) -> Result<(), Refused>,
@@ -136,22 +140,22 @@ impl Outbox {
         }
         let len_bytes = headers_bytes + payload_bytes + pad_bytes(payload_bytes) + ICRC_BYTES;
         self.bytes.resize(at + len_bytes, 0);
-        let may_be_cut = len_bytes >= self.cut_from_bytes;
+        let may_be_fragmented = len_bytes >= self.fragmented_from_bytes;
         let dest_qpn = packet.dest_qpn;
         let is_datagram = matches!(packet.operation, Operation::Datagram(..));
         let ecn = if is_datagram { Ecn::NotCapable } else { Ecn::Capable };
         let is_acknowledgement = matches!(packet.operation, Operation::Acknowledge(_));
-        let (before, first_bytes) = (0, len_bytes);
-        let next = Waiting {
+        let (index_in_batch, first_bytes) = (0, len_bytes);
+        let next = QueuedPacket {
             path,
             dest_qpn,
             ecn,
             is_acknowledgement,
-            company,
+            gso_mode,
             at,
             len_bytes,
-            may_be_cut,
-            before,
+            may_be_fragmented,
+            index_in_batch,
             first_bytes,
         };
         self.queue(next);
@@ -159,49 +163,49 @@ impl Outbox {
     }
 
     /// Queues a packet whose bytes are in `bytes`.
-    fn queue(&mut self, mut next: Waiting) {
+    fn queue(&mut self, mut next: QueuedPacket) {
         // Faults are injected into individual packets.
-        let may_join = next.company == Company::Train && !next.may_be_cut && self.faults.is_none();
-        if let Some(last) = self.waiting.last().filter(|_| may_join && self.refusals < REFUSALS_MAX) {
-            next = next.behind(last);
+        let may_join = next.gso_mode == GsoMode::Batch && !next.may_be_fragmented && self.faults.is_none();
+        if let Some(last) = self.packets.last().filter(|_| may_join && self.refusals < REFUSALS_MAX) {
+            next = next.appended_to(last);
         }
-        self.waiting.push(next);
+        self.packets.push(next);
         self.seal(&next);
     }
 
     /// Holds back the waiting packets until the next flush if they are a few acknowledgements. They are then sent after
     /// the packets that the application thread sends in response, and do not delay those. Returns whether it did.
-    pub(super) fn keep_acknowledgements(&mut self, counters: &PortCounters) -> bool {
-        let may_be_kept = |packet: &Waiting| packet.is_acknowledgement && packet.before == 0;
-        if self.waiting.len() > KEPT_MAX || !self.kept.is_empty() || !self.waiting.iter().all(may_be_kept) {
+    pub(super) fn hold_acknowledgements(&mut self, counters: &PortCounters) -> bool {
+        let may_be_held = |packet: &QueuedPacket| packet.is_acknowledgement && packet.index_in_batch == 0;
+        if self.packets.len() > HELD_MAX || !self.held.is_empty() || !self.packets.iter().all(may_be_held) {
             return false;
         }
-        counters.acknowledgements_kept.add(self.waiting.len() as u64);
-        self.kept.append(&mut self.waiting);
-        self.kept_bytes.append(&mut self.bytes);
+        counters.acknowledgements_kept.add(self.packets.len() as u64);
+        self.held.append(&mut self.packets);
+        self.held_bytes.append(&mut self.bytes);
         true
     }
 
     /// Returns whether packets wait that are not held back.
-    pub(super) fn has_more_than_kept(&self) -> bool {
-        !self.waiting.is_empty()
+    pub(super) fn has_packets_to_send(&self) -> bool {
+        !self.packets.is_empty()
     }
 
     /// Queues the acknowledgements that were held back after all other packets.
-    fn queue_kept(&mut self) {
-        for kept in 0..self.kept.len() {
-            let packet = self.kept[kept];
+    fn queue_held(&mut self) {
+        for held in 0..self.held.len() {
+            let packet = self.held[held];
             let at = self.bytes.len();
-            self.bytes.extend_from_slice(&self.kept_bytes[packet.at..][..packet.len_bytes]);
-            self.queue(Waiting { at, ..packet });
+            self.bytes.extend_from_slice(&self.held_bytes[packet.at..][..packet.len_bytes]);
+            self.queue(QueuedPacket { at, ..packet });
         }
-        self.kept.clear();
-        self.kept_bytes.clear();
+        self.held.clear();
+        self.held_bytes.clear();
     }
 
-    fn seal(&mut self, packet: &Waiting) {
+    fn seal(&mut self, packet: &QueuedPacket) {
         let covered = self.covered.of(packet.path, UDP_PORT, packet.len_bytes);
-        covered.seal(packet.before, &mut self.bytes[packet.at..][..packet.len_bytes]);
+        covered.seal(packet.index_in_batch, &mut self.bytes[packet.at..][..packet.len_bytes]);
     }
 
     /// Returns the recorder of packets if a capture is configured.
@@ -212,120 +216,123 @@ impl Outbox {
     /// Returns whether the batch is full: no packet fits, or it ends with a full GSO batch. A short GSO batch after
     /// that would cost the kernel as much again.
     pub(super) fn is_full(&self) -> bool {
-        self.waiting.len() >= WAITING_MAX || self.waiting.last().is_some_and(Waiting::ends_a_whole_train)
+        self.packets.len() >= PACKETS_MAX || self.packets.last().is_some_and(QueuedPacket::ends_full_batch)
     }
 
     /// Sends all waiting packets.
     pub(super) fn flush(&mut self, socket: &Socket, counters: &PortCounters, now_ns: u64) {
-        self.queue_kept();
+        self.queue_held();
         if self.faults.is_some() {
-            self.misfortune(counters, now_ns);
+            self.inject_faults(counters, now_ns);
         }
         let (mut done, mut refused_at) = (0, None);
-        while let Some(first) = self.waiting.get(done).copied() {
-            let trains_left = trains(&self.waiting[done..]);
-            let alike = trains_left.take_while(|train| train[0].may_be_cut == first.may_be_cut);
-            let messages = alike.map(|train| Train {
-                path: train[0].path,
-                bytes: &self.bytes[train[0].at..][..train.iter().map(|packet| packet.len_bytes).sum()],
-                datagram_bytes: train[0].len_bytes,
-                ecn: train[0].ecn,
+        while let Some(first) = self.packets.get(done).copied() {
+            let batches_left = gso_batches(&self.packets[done..]);
+            let same_kind =
+                batches_left.take_while(|batch| batch[0].may_be_fragmented == first.may_be_fragmented);
+            let messages = same_kind.map(|batch| GsoBatch {
+                path: batch[0].path,
+                bytes: &self.bytes[batch[0].at..][..batch.iter().map(|packet| packet.len_bytes).sum()],
+                segment_bytes: batch[0].len_bytes,
+                ecn: batch[0].ecn,
             });
-            match socket.send(messages, first.may_be_cut) {
-                Sent::Some(sent) => {
-                    let trains = trains(&self.waiting[done..]);
-                    let sent = trains.take(sent).map(<[Waiting]>::len).sum::<usize>();
-                    self.record(&self.waiting[done..][..sent]);
+            match socket.send(messages, first.may_be_fragmented) {
+                BatchSendResult::Some(sent) => {
+                    let gso_batches = gso_batches(&self.packets[done..]);
+                    let sent = gso_batches.take(sent).map(<[QueuedPacket]>::len).sum::<usize>();
+                    self.record(&self.packets[done..][..sent]);
                     // Packets from an address that was removed are rejected both as a batch and singly.
                     self.refusals += u32::from(refused_at == Some(done));
                     counters.packets_sent.add(sent as u64);
-                    let in_trains = self.waiting[done..][..sent].iter().filter(|packet| packet.before > 0);
-                    counters.sent_in_trains.add(in_trains.count() as u64);
+                    let batched =
+                        self.packets[done..][..sent].iter().filter(|packet| packet.index_in_batch > 0);
+                    counters.sent_in_trains.add(batched.count() as u64);
                     done += sent.max(1);
                 }
-                Sent::NoTrain => {
+                BatchSendResult::NoGso => {
                     refused_at = Some(done);
-                    self.take_apart(done);
+                    self.split_batch(done);
                 }
-                Sent::TooLong if !first.may_be_cut => {
-                    self.cut_from_bytes = self.cut_from_bytes.min(first.len_bytes);
-                    self.waiting[done].may_be_cut = true;
+                BatchSendResult::TooLong if !first.may_be_fragmented => {
+                    self.fragmented_from_bytes = self.fragmented_from_bytes.min(first.len_bytes);
+                    self.packets[done].may_be_fragmented = true;
                 }
-                Sent::TooLong | Sent::Lost => {
-                    let lost = self.train_len(done);
+                BatchSendResult::TooLong | BatchSendResult::Lost => {
+                    let lost = self.batch_len(done);
                     counters.packets_not_sent.add(lost as u64);
                     done += lost;
                 }
             }
         }
-        self.waiting.clear();
+        self.packets.clear();
         self.bytes.clear();
     }
 
     /// Returns the number of packets in the GSO batch that begins at `first`.
-    fn train_len(&self, first: usize) -> usize {
-        trains(&self.waiting[first..]).next().map_or(0, <[Waiting]>::len)
+    fn batch_len(&self, first: usize) -> usize {
+        gso_batches(&self.packets[first..]).next().map_or(0, <[QueuedPacket]>::len)
     }
 
     /// Splits the GSO batch that begins at `first` into packets that are sent singly.
     #[cold]
-    fn take_apart(&mut self, first: usize) {
-        for at in first..first + self.train_len(first) {
-            let packet = self.waiting[at].alone();
-            self.waiting[at] = packet;
+    fn split_batch(&mut self, first: usize) {
+        for at in first..first + self.batch_len(first) {
+            let packet = self.packets[at].singly();
+            self.packets[at] = packet;
             self.seal(&packet);
         }
     }
 
     /// Records packets that were sent, if a capture is configured.
-    fn record(&self, sent: &[Waiting]) {
+    fn record(&self, sent: &[QueuedPacket]) {
         let Some(recorder) = &self.recorder else { return };
-        let mut batch = recorder.batch();
+        let mut capture = recorder.batch();
         for packet in sent {
             let datagram = &self.bytes[packet.at..][..packet.len_bytes];
             let flow = flow(packet.path, UDP_PORT);
-            batch.datagram(Way::Net, Direction::Out, &flow, datagram);
+            capture.datagram(Way::Net, Direction::Out, &flow, datagram);
         }
     }
 
     /// Injects faults into the waiting packets, and adds delayed packets whose time has come.
     #[cold]
-    fn misfortune(&mut self, counters: &PortCounters, now_ns: u64) {
+    fn inject_faults(&mut self, counters: &PortCounters, now_ns: u64) {
         let Some(mut faults) = self.faults.take() else { return };
-        for mut packet in take(&mut self.waiting) {
-            let Fate { is_lost, is_doubled, turned, held_ns, is_marked } = faults.judge(now_ns);
+        for mut packet in take(&mut self.packets) {
+            let FaultDecision { is_lost, is_duplicated, flipped_bit, delay_ns, is_marked } =
+                faults.decide(now_ns);
             // A packet that is not ECN-capable is never marked, as in a network.
             let is_marked = is_marked && packet.ecn == Ecn::Capable;
-            if is_lost || is_doubled || turned.is_some() || held_ns > 0 || is_marked {
+            if is_lost || is_duplicated || flipped_bit.is_some() || delay_ns > 0 || is_marked {
                 counters.faults.increment();
             }
             if is_marked {
                 packet.ecn = Ecn::Congested;
             }
-            let Waiting { at, len_bytes, .. } = packet;
+            let QueuedPacket { at, len_bytes, .. } = packet;
             let datagram = &mut self.bytes[at..][..len_bytes];
-            if let Some(turned) = turned {
-                let bit = (u64::from(turned) * (len_bytes as u64 * 8)) >> 32;
+            if let Some(flipped_bit) = flipped_bit {
+                let bit = (u64::from(flipped_bit) * (len_bytes as u64 * 8)) >> 32;
                 datagram[bit as usize / 8] ^= 1 << (bit % 8);
             }
-            if held_ns > 0 && !is_lost {
-                let until_ns = now_ns + held_ns;
-                self.held.push(Held { until_ns, packet, datagram: datagram.to_vec() });
+            if delay_ns > 0 && !is_lost {
+                let until_ns = now_ns + delay_ns;
+                self.delayed.push(DelayedPacket { until_ns, packet, datagram: datagram.to_vec() });
             }
-            let copies = usize::from(!is_lost && held_ns == 0) + usize::from(!is_lost && is_doubled);
-            self.waiting.extend(std::iter::repeat_n(packet, copies));
+            let copies = usize::from(!is_lost && delay_ns == 0) + usize::from(!is_lost && is_duplicated);
+            self.packets.extend(std::iter::repeat_n(packet, copies));
         }
-        for held in self.held.extract_if(.., |held| held.until_ns <= now_ns) {
+        for delayed in self.delayed.extract_if(.., |delayed| delayed.until_ns <= now_ns) {
             let at = self.bytes.len();
-            self.bytes.extend_from_slice(&held.datagram);
-            self.waiting.push(Waiting { at, ..held.packet });
+            self.bytes.extend_from_slice(&delayed.datagram);
+            self.packets.push(QueuedPacket { at, ..delayed.packet });
         }
         self.faults = Some(faults);
     }
 
     /// Returns the time at which the next delayed packet must be sent.
     pub(super) fn next_ns(&self) -> Option<u64> {
-        self.held.iter().map(|held| held.until_ns).min()
+        self.delayed.iter().map(|delayed| delayed.until_ns).min()
     }
 }
 
@@ -336,43 +343,45 @@ mod tests {
     #[test]
     fn a_train_is_of_packets_of_one_length_to_one_pair() {
         let path = |dst: &str| Path { src: "::1".parse().unwrap(), dst: dst.parse().unwrap() };
-        let packet = |dst, dest_qpn, at, len_bytes| Waiting {
+        let packet = |dst, dest_qpn, at, len_bytes| QueuedPacket {
             path: path(dst),
             dest_qpn,
             ecn: Ecn::Capable,
             is_acknowledgement: false,
-            company: Company::Train,
+            gso_mode: GsoMode::Batch,
             at,
             len_bytes,
-            may_be_cut: false,
-            before: 0,
+            may_be_fragmented: false,
+            index_in_batch: 0,
             first_bytes: len_bytes,
         };
         let first = packet("fd00::2", 7, 0, 1_040);
-        let joins = |next: Waiting, last: &Waiting| next.behind(last).before == last.before + 1;
-        assert!(joins(packet("fd00::2", 7, 1_040, 1_040), &first));
-        assert!(joins(packet("fd00::2", 7, 1_040, 20), &first));
+        let can_join = |next: QueuedPacket, last: &QueuedPacket| {
+            next.appended_to(last).index_in_batch == last.index_in_batch + 1
+        };
+        assert!(can_join(packet("fd00::2", 7, 1_040, 1_040), &first));
+        assert!(can_join(packet("fd00::2", 7, 1_040, 20), &first));
         for other in [
             packet("fd00::3", 7, 1_040, 1_040),
             packet("fd00::2", 8, 1_040, 1_040),
             packet("fd00::2", 7, 1_040, 1_044),
             packet("fd00::2", 7, 2_080, 1_040),
-            Waiting { ecn: Ecn::NotCapable, ..packet("fd00::2", 7, 1_040, 1_040) },
-            Waiting { may_be_cut: true, ..packet("fd00::2", 7, 1_040, 1_040) },
+            QueuedPacket { ecn: Ecn::NotCapable, ..packet("fd00::2", 7, 1_040, 1_040) },
+            QueuedPacket { may_be_fragmented: true, ..packet("fd00::2", 7, 1_040, 1_040) },
         ] {
-            assert!(!joins(other, &first));
+            assert!(!can_join(other, &first));
         }
         // A shorter packet is the last of its batch.
-        let shorter = packet("fd00::2", 7, 1_040, 20).behind(&first);
-        assert!(!joins(packet("fd00::2", 7, 1_060, 20), &shorter));
+        let shorter = packet("fd00::2", 7, 1_040, 20).appended_to(&first);
+        assert!(!can_join(packet("fd00::2", 7, 1_060, 20), &shorter));
         // The batch ends at the kernel's limits on number and length.
         for (len_bytes, most) in [(100, 64), (4_160, 15)] {
             let mut last = packet("fd00::2", 7, 0, len_bytes);
             let joined = (1..100).take_while(|nth| {
-                let was_whole = last.ends_a_whole_train();
-                last = packet("fd00::2", 7, nth * len_bytes, len_bytes).behind(&last);
-                assert_eq!(was_whole, last.before == 0, "{len_bytes}, {nth}");
-                last.before > 0
+                let was_full = last.ends_full_batch();
+                last = packet("fd00::2", 7, nth * len_bytes, len_bytes).appended_to(&last);
+                assert_eq!(was_full, last.index_in_batch == 0, "{len_bytes}, {nth}");
+                last.index_in_batch > 0
             });
             assert_eq!(joined.count() + 1, most, "{len_bytes}");
         }

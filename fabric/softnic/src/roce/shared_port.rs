@@ -19,19 +19,19 @@ use rustix::io::{self, Errno};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process;
 
-use super::socket::{OP, bind_shared, drain, fail, last_errno, take_trains};
+use super::socket::{OP, allow_gro, bind_shared, drain, fail, last_errno};
 use super::steering::{BLOCKS, Table};
 use crate::process::FdHandler;
 use crate::process::rendezvous::{
-    TrustLevel, MAX_FDS, authorize_peer, recv_frame, rendezvous_directory, send_frame, wait_for_frame,
+    MAX_FDS, TrustLevel, authorize_peer, recv_frame, rendezvous_directory, send_frame, wait_for_frame,
 };
 
 /// Maximum number of processes that share a port.
 pub(super) const SLOTS: usize = MAX_FDS - 2;
 
 /// Timeout for a process that shares the port to answer, or to change the table.
-const PATIENCE: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(1);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Message that accompanies the descriptors: the version of this protocol.
 const VERSION: &[u8] = b"farcall-roce-port-4";
@@ -40,7 +40,7 @@ const VERSION: &[u8] = b"farcall-roce-port-4";
 #[derive(Clone, Copy)]
 pub(super) enum SharedWord {
     /// Time of `CLOCK_MONOTONIC` in nanoseconds until which GRO is off in all processes; 0 if it is on.
-    TrainsPausedUntil,
+    GroPausedUntil,
     /// Number of changes of the holder of queue pair 1.
     ManagementEpoch,
     /// Number of times that its holders have announced that they run.
@@ -58,23 +58,23 @@ impl SharedWord {
 
 /// Offsets of the file locks, after all data: of the slots, and of the table.
 const SLOT_LOCKS_AT: usize = SHARED_BYTES;
-const TURN_LOCK_AT: usize = SLOT_LOCKS_AT + SLOTS;
+const TABLE_LOCK_AT: usize = SLOT_LOCKS_AT + SLOTS;
 
 /// The shared port, and the slot of this process.
-pub(super) struct Slots {
+pub(super) struct SharedPort {
     sockets: Vec<DontForkFd>,
     listener: DontForkFd,
     table: DontForkFd,
     own: usize,
-    changing: Mutex<()>,
+    table_mutex: Mutex<()>,
 }
 
 /// Lock of the table; dropping it releases the lock.
-struct Turn<'a>(&'a DontForkFd);
+struct TableLock<'a>(&'a DontForkFd);
 
-impl Drop for Turn<'_> {
+impl Drop for TableLock<'_> {
     fn drop(&mut self) {
-        let _ = lock(self.0.as_fd(), libc::F_UNLCK, TURN_LOCK_AT);
+        let _ = lock(self.0.as_fd(), libc::F_UNLCK, TABLE_LOCK_AT);
     }
 }
 
@@ -108,11 +108,13 @@ fn stem() -> Result<PathBuf> {
 }
 
 /// Retries for as long as other processes may hold a lock.
-fn patiently<T>(what: &str, mut attempt: impl FnMut() -> rustix::io::Result<T>) -> Result<T> {
+fn retry_until_timeout<T>(what: &str, mut attempt: impl FnMut() -> rustix::io::Result<T>) -> Result<T> {
     let began = Instant::now();
     loop {
         match attempt() {
-            Err(Errno::AGAIN | Errno::ACCESS) if began.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+            Err(Errno::AGAIN | Errno::ACCESS) if began.elapsed() < JOIN_TIMEOUT => {
+                std::thread::sleep(RETRY_INTERVAL)
+            }
             Err(Errno::AGAIN | Errno::ACCESS) => {
                 let what = format!("{what}: another process of this user holds it (is one of them stopped?)");
                 return Err(Error::os(OP, what, Errno::AGAIN));
@@ -123,17 +125,17 @@ fn patiently<T>(what: &str, mut attempt: impl FnMut() -> rustix::io::Result<T>) 
 }
 
 /// Acquires the lock for joining or creating a port.
-fn take_door(path: &Path) -> Result<OwnedFd> {
-    patiently(&format!("lock {}", path.display()), || {
+fn lock_creation(path: &Path) -> Result<OwnedFd> {
+    retry_until_timeout(&format!("lock {}", path.display()), || {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let door = fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
-        fs::flock(&door, FlockOperation::NonBlockingLockExclusive)?;
-        let stat = fs::fstat(&door)?;
+        let lock_file = fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
+        fs::flock(&lock_file, FlockOperation::NonBlockingLockExclusive)?;
+        let stat = fs::fstat(&lock_file)?;
         if stat.st_uid != process::geteuid().as_raw() {
             return Err(Errno::PERM);
         }
         // The file was removed in the meantime, as old files are.
-        if stat.st_nlink == 0 { Err(Errno::AGAIN) } else { Ok(door) }
+        if stat.st_nlink == 0 { Err(Errno::AGAIN) } else { Ok(lock_file) }
     })
 }
 
@@ -144,40 +146,41 @@ fn unix_socket() -> Result<OwnedFd> {
 }
 
 /// Result of a request for the port.
-enum Answer {
-    Nobody,
+enum JoinReply {
+    NoProcess,
     /// The process that accepted the request exited before it replied.
-    Ended,
+    Exited,
     Sockets(Vec<OwnedFd>),
 }
 
 /// Requests the sockets from a process that shares the port; `None` if there is none.
-fn ask(address: &SocketAddrUnix) -> Result<Option<Vec<OwnedFd>>> {
+fn request_sockets(address: &SocketAddrUnix) -> Result<Option<Vec<OwnedFd>>> {
     // Another process handles the next request. At most as many processes can exit as there are slots.
     for _ in 0..SLOTS {
-        match ask_once(address)? {
-            Answer::Nobody => return Ok(None),
-            Answer::Sockets(fds) => return Ok(Some(fds)),
-            Answer::Ended => {}
+        match request_sockets_once(address)? {
+            JoinReply::NoProcess => return Ok(None),
+            JoinReply::Sockets(fds) => return Ok(Some(fds)),
+            JoinReply::Exited => {}
         }
     }
     Err(fail("hear from the processes that share it: they end one after the other")(Errno::CONNRESET))
 }
 
-fn ask_once(address: &SocketAddrUnix) -> Result<Answer> {
+fn request_sockets_once(address: &SocketAddrUnix) -> Result<JoinReply> {
     let socket = unix_socket()?;
-    let connected = patiently("ask the processes that share it", || match net::connect(&socket, address) {
-        Ok(()) => Ok(true),
-        Err(Errno::NOENT | Errno::CONNREFUSED) => Ok(false),
-        Err(errno) => Err(errno),
-    })?;
+    let connected =
+        retry_until_timeout("ask the processes that share it", || match net::connect(&socket, address) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT | Errno::CONNREFUSED) => Ok(false),
+            Err(errno) => Err(errno),
+        })?;
     if !connected {
-        return Ok(Answer::Nobody);
+        return Ok(JoinReply::NoProcess);
     }
     if authorize_peer(socket.as_fd(), "process that shares the RoCEv2 port")? != TrustLevel::SameUser {
         return Err(fail("share it with another user")(Errno::PERM));
     }
-    if !wait_for_frame(socket.as_fd(), PATIENCE) {
+    if !wait_for_frame(socket.as_fd(), JOIN_TIMEOUT) {
         return Err(fail("hear from the processes of this user that share it (are they stopped?)")(
             Errno::TIMEDOUT,
         ));
@@ -189,14 +192,14 @@ fn ask_once(address: &SocketAddrUnix) -> Result<Answer> {
         Ok(Some((_, fds))) if fds.len() != MAX_FDS => {
             Err(fail("take its sockets (RLIMIT_NOFILE must allow 66 descriptors more)")(Errno::MFILE))
         }
-        Ok(Some((_, fds))) => Ok(Answer::Sockets(fds)),
-        Ok(None) | Err(Errno::CONNRESET) => Ok(Answer::Ended),
+        Ok(Some((_, fds))) => Ok(JoinReply::Sockets(fds)),
+        Ok(None) | Err(Errno::CONNRESET) => Ok(JoinReply::Exited),
         Err(errno) => Err(fail("hear from the processes that share it")(errno)),
     }
 }
 
 /// Binds all sockets and the listener.
-fn begin(path: &Path, address: &SocketAddrUnix) -> Result<Vec<OwnedFd>> {
+fn create(path: &Path, address: &SocketAddrUnix) -> Result<Vec<OwnedFd>> {
     let mut fds = bind_shared(SLOTS)?;
     let table = sealed_memfd("farcall-roce-port", SHARED_BYTES as u64, 0)?;
     match fs::unlink(path) {
@@ -212,7 +215,7 @@ fn begin(path: &Path, address: &SocketAddrUnix) -> Result<Vec<OwnedFd>> {
     Ok(fds)
 }
 
-impl Slots {
+impl SharedPort {
     /// Takes a slot of the port. Creates the port if no process of this user has it in this network namespace.
     ///
     /// # Errors
@@ -220,13 +223,13 @@ impl Slots {
     /// not answer.
     pub(super) fn join() -> Result<Self> {
         let stem = stem()?;
-        let (path, door) = (stem.with_extension("sock"), stem.with_extension("lock"));
-        let _door = take_door(&door)?;
+        let (path, lock_file) = (stem.with_extension("sock"), stem.with_extension("lock"));
+        let _creation_lock = lock_creation(&lock_file)?;
         let refuse = |_| Error::invalid(OP, format!("{} is too long for a socket", path.display()));
         let address = SocketAddrUnix::new(&path).map_err(refuse)?;
-        let mut fds = match ask(&address)? {
+        let mut fds = match request_sockets(&address)? {
             Some(fds) => fds,
-            None => begin(&path, &address)?,
+            None => create(&path, &address)?,
         };
         let last_two = fds.split_off(SLOTS);
         let [table, listener]: [OwnedFd; 2] = last_two.try_into().expect("as many as were counted");
@@ -241,15 +244,15 @@ impl Slots {
             });
         };
         let sockets = fds.into_iter().map(DontForkFd::new).collect();
-        let slots = Self { sockets, listener, table, own, changing: Mutex::default() };
-        let is_alone = (0..SLOTS).all(|slot| slot == own || !slots.has_owner(slot));
+        let port = Self { sockets, listener, table, own, table_mutex: Mutex::default() };
+        let is_alone = (0..SLOTS).all(|slot| slot == own || !port.has_owner(slot));
         if is_alone {
-            slots.take_trains(true);
+            port.allow_gro(true);
         }
-        slots.change(|table| table.forget(|slot| slot == own))?;
+        port.change(|table| table.forget(|slot| slot == own))?;
         // Packets of the slot's previous owner.
-        drain(slots.socket());
-        Ok(slots)
+        drain(port.socket());
+        Ok(port)
     }
 
     /// Returns the socket of this process.
@@ -273,26 +276,26 @@ impl Slots {
     }
 
     /// Steers packets for a block to the socket of this process, unless another existing process has the block and
-    /// `may_take` returns `false`. `take` is called under the table's lock if the block was taken. Returns whether it
+    /// `may_claim` returns `false`. `take` is called under the table's lock if the block was taken. Returns whether it
     /// was.
     ///
     /// # Errors
-    /// See [`Slots::steer`].
+    /// See [`SharedPort::steer`].
     pub(super) fn claim(
         &self,
         block: u32,
         is_tried: bool,
-        may_take: impl FnOnce() -> bool,
+        may_claim: impl FnOnce() -> bool,
         take: impl FnOnce(),
     ) -> Result<bool> {
         let at = block as usize % BLOCKS;
-        if !is_tried && self.is_anothers(block) {
+        if !is_tried && self.is_of_other_process(block) {
             return Ok(false);
         }
         let mut is_taken = false;
         self.change(|table| {
-            let is_anothers = table.0[at] != 0 && table.0[at] != self.own as u8 + 1;
-            is_taken = !is_anothers || may_take();
+            let is_of_other_process = table.0[at] != 0 && table.0[at] != self.own as u8 + 1;
+            is_taken = !is_of_other_process || may_claim();
             if is_taken {
                 table.0[at] = self.own as u8 + 1;
                 take();
@@ -310,7 +313,7 @@ impl Slots {
     }
 
     /// Returns whether another process has a block.
-    pub(super) fn is_anothers(&self, block: u32) -> bool {
+    pub(super) fn is_of_other_process(&self, block: u32) -> bool {
         self.owner(block).is_ok_and(|owner| owner.is_some_and(|owner| owner != self.own))
     }
 
@@ -330,8 +333,8 @@ impl Slots {
     }
 
     /// Turns GRO on or off for all sockets of the port.
-    pub(super) fn take_trains(&self, takes: bool) {
-        self.sockets.iter().for_each(|socket| take_trains(socket.as_fd(), takes));
+    pub(super) fn allow_gro(&self, is_allowed: bool) {
+        self.sockets.iter().for_each(|socket| allow_gro(socket.as_fd(), is_allowed));
     }
 
     /// Returns the slot of this process.
@@ -343,9 +346,9 @@ impl Slots {
     fn change(&self, work: impl FnOnce(&mut Table)) -> Result<()> {
         let fd = self.table.as_fd();
         // The file lock below belongs to the process and does not exclude its other threads.
-        let _here = self.changing.lock();
-        patiently("change its table", || lock(fd, libc::F_WRLCK, TURN_LOCK_AT))?;
-        let _turn = Turn(&self.table);
+        let _here = self.table_mutex.lock();
+        retry_until_timeout("change its table", || lock(fd, libc::F_WRLCK, TABLE_LOCK_AT))?;
+        let _table_lock = TableLock(&self.table);
         let mut table = Table([0; BLOCKS]);
         let len_bytes = io::pread(fd, &mut table.0, 0).map_err(fail("read its table"))?;
         // Checked, because another process of the user wrote it.
@@ -364,12 +367,12 @@ impl Slots {
 
     /// Returns whether another process owns a slot.
     fn has_owner(&self, slot: usize) -> bool {
-        let held = lock_call(self.table.as_fd(), libc::F_GETLK, libc::F_WRLCK, SLOT_LOCKS_AT + slot);
-        held != Ok(libc::F_UNLCK)
+        let lock_kind = lock_call(self.table.as_fd(), libc::F_GETLK, libc::F_WRLCK, SLOT_LOCKS_AT + slot);
+        lock_kind != Ok(libc::F_UNLCK)
     }
 }
 
-impl FdHandler for Slots {
+impl FdHandler for SharedPort {
     /// Handles a process that requests the port. Never blocks.
     fn on_readable(&self) {
         let client = match net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -379,12 +382,12 @@ impl FdHandler for Slots {
             Err(errno) => {
                 tracing::warn!("RoCEv2 port: nobody can be let in: {errno} (check RLIMIT_NOFILE)");
                 // Other processes of the port may be able to accept it. Pauses, because the listener stays readable.
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(RETRY_INTERVAL);
                 return;
             }
         };
         if authorize_peer(client.as_fd(), "process that asks for the RoCEv2 port")
-            .is_ok_and(|kin| kin == TrustLevel::SameUser)
+            .is_ok_and(|trust_level| trust_level == TrustLevel::SameUser)
         {
             let mut fds: Vec<_> = self.sockets.iter().map(AsFd::as_fd).collect();
             fds.extend([self.table.as_fd(), self.listener.as_fd()]);

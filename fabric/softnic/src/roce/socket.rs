@@ -19,24 +19,24 @@ use farcall_wire::codec::UDP_PORT;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, ipproto};
 
-use super::cmsg::{Control, ECN_SPACE, PKTINFO_SPACE, SEGMENT_SPACE, Told, write_control};
+use super::cmsg::{CmsgBuffer, ECN_SPACE, PKTINFO_SPACE, RecvMeta, SEGMENT_SPACE, write_cmsgs};
 use super::ecn::Ecn;
 use super::path::Path;
-use super::shared_port::Slots;
+use super::shared_port::SharedPort;
 
 /// Maximum number of messages per system call; each is a datagram or a GSO batch.
-pub(super) const BATCH: usize = 32;
+pub(super) const MESSAGES_MAX: usize = 32;
 
 /// Number of messages requested while few arrive. Each costs its preparation, whether it arrives or not.
-const USUAL_BATCH: usize = 4;
+const MESSAGES_USUAL: usize = 4;
 
 /// Target number of bytes received by one system call. They are read twice more, and should stay in a cache near the
 /// processor for that.
-const BATCH_BYTES: usize = 1 << 18;
+const RECEIVE_TARGET_BYTES: usize = 1 << 18;
 
 /// Limits of the kernel on a GSO batch: number of datagrams, and bytes.
-pub(super) const TRAIN_MAX: usize = 64;
-pub(super) const TRAIN_BYTES_MAX: usize = 65_000;
+pub(super) const GSO_BATCH_MAX: usize = 64;
+pub(super) const GSO_BATCH_BYTES_MAX: usize = 65_000;
 
 /// Maximum length of a datagram in bytes: a packet with 4096 bytes of payload.
 pub(super) const DATAGRAM_BYTES_MAX: usize = 4096 + 64;
@@ -48,13 +48,13 @@ pub(super) const OP: &str = "open the RoCEv2 port";
 
 /// A received datagram.
 #[derive(Clone, Copy)]
-pub(super) struct Arrival {
+pub(super) struct ReceivedDatagram {
     pub(super) src: Ipv6Addr,
     pub(super) dst: Ipv6Addr,
     pub(super) src_port: u16,
     /// Number of datagrams before it in its GRO batch. This is its IPv4 identification if the batch arrived as it was
     /// sent.
-    pub(super) before: u16,
+    pub(super) index_in_batch: u16,
     /// `true` if it carries the CE mark.
     pub(super) is_marked: bool,
     at: usize,
@@ -62,58 +62,65 @@ pub(super) struct Arrival {
 }
 
 /// Buffer size for one message. Not a power of two, so that the beginnings of messages do not share few cache sets.
-const ROOM_BYTES: usize = (1 << 16) + DATAGRAM_BYTES_MAX;
+const MESSAGE_BUFFER_BYTES: usize = (1 << 16) + DATAGRAM_BYTES_MAX;
 
 /// Buffers for a batch of received messages.
-pub(super) struct Inbox {
+pub(super) struct RecvBatch {
     bytes: Box<[u8]>,
-    pub(super) arrivals: Vec<Arrival>,
+    pub(super) datagrams: Vec<ReceivedDatagram>,
     /// `true` if the socket probably contains more messages.
     pub(super) has_more: bool,
     /// Number of messages requested next.
     messages_expected: usize,
 }
 
-impl Inbox {
+impl RecvBatch {
     pub(super) fn new() -> Self {
-        let bytes = vec![0; BATCH * ROOM_BYTES].into();
-        Self { bytes, arrivals: Vec::with_capacity(BATCH * TRAIN_MAX), has_more: false, messages_expected: 1 }
+        let bytes = vec![0; MESSAGES_MAX * MESSAGE_BUFFER_BYTES].into();
+        Self {
+            bytes,
+            datagrams: Vec::with_capacity(MESSAGES_MAX * GSO_BATCH_MAX),
+            has_more: false,
+            messages_expected: 1,
+        }
     }
 
     /// Adapts the number of requested messages to the number received. While they arrive singly no second one is
     /// requested, because the attempt to receive it takes half as long as the first.
-    fn expect_after(&mut self, came: usize, came_bytes: usize) {
-        let asked = self.messages_expected;
-        self.has_more = came == asked && asked > 1;
-        self.messages_expected = match (came, asked) {
-            (1, 1) => USUAL_BATCH,
+    fn expect_after(&mut self, received: usize, received_bytes: usize) {
+        let requested = self.messages_expected;
+        self.has_more = received == requested && requested > 1;
+        self.messages_expected = match (received, requested) {
+            (1, 1) => MESSAGES_USUAL,
             (0 | 1, _) => 1,
-            _ if came == asked => (came * BATCH_BYTES / came_bytes.max(1)).clamp(USUAL_BATCH, BATCH),
-            _ => USUAL_BATCH,
+            _ if received == requested => {
+                (received * RECEIVE_TARGET_BYTES / received_bytes.max(1)).clamp(MESSAGES_USUAL, MESSAGES_MAX)
+            }
+            _ => MESSAGES_USUAL,
         };
     }
 
-    pub(super) fn datagram(&self, arrival: &Arrival) -> &[u8] {
-        &self.bytes[arrival.at..][..arrival.len_bytes]
+    pub(super) fn datagram(&self, received_datagram: &ReceivedDatagram) -> &[u8] {
+        &self.bytes[received_datagram.at..][..received_datagram.len_bytes]
     }
 }
 
 /// Datagrams that are sent as one message.
 #[derive(Clone, Copy)]
-pub(super) struct Train<'a> {
+pub(super) struct GsoBatch<'a> {
     pub(super) path: Path,
     pub(super) bytes: &'a [u8],
     /// Length in bytes of each datagram except the last, which may be shorter.
-    pub(super) datagram_bytes: usize,
+    pub(super) segment_bytes: usize,
     pub(super) ecn: Ecn,
 }
 
 /// Result of sending a batch.
-pub(super) enum Sent {
+pub(super) enum BatchSendResult {
     /// This number of messages was sent.
     Some(usize),
     /// The first is a GSO batch, and the kernel supports none, or none of such datagrams.
-    NoTrain,
+    NoGso,
     /// The first is longer than the link's frames.
     TooLong,
     /// The first cannot be sent now, or not to its destination; handled as if it were lost.
@@ -122,7 +129,7 @@ pub(super) enum Sent {
 
 pub(super) struct Socket {
     /// Owner of the socket.
-    slots: Arc<Slots>,
+    shared_port: Arc<SharedPort>,
 }
 
 pub(super) fn fail(what: &'static str) -> impl FnOnce(Errno) -> Error {
@@ -137,7 +144,7 @@ fn discover_mtu(fd: &impl AsFd, discover: libc::c_int) -> Result<()> {
 }
 
 /// Creates a socket for both address families.
-fn make() -> Result<OwnedFd> {
+fn create_socket() -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let fd = net::socket_with(AddressFamily::INET6, SocketType::DGRAM, flags, Some(ipproto::UDP))
         .map_err(fail("create a UDP socket (is IPv6 switched off? IPv4 is mapped into it)"))?;
@@ -159,7 +166,7 @@ fn bind(fd: &OwnedFd, port: u16) -> rustix::io::Result<()> {
 pub(super) fn bind_shared(count: usize) -> Result<Vec<OwnedFd>> {
     let mut sockets = Vec::new();
     for nth in 0..count {
-        let socket = make()?;
+        let socket = create_socket()?;
         set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
         set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
         set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
@@ -180,17 +187,17 @@ pub(super) fn bind_shared(count: usize) -> Result<Vec<OwnedFd>> {
 }
 
 /// Turns GRO on or off for a socket.
-pub(super) fn take_trains(socket: BorrowedFd<'_>, takes: bool) {
+pub(super) fn allow_gro(socket: BorrowedFd<'_>, is_allowed: bool) {
     // Older kernels do not support it; each datagram is then received singly.
-    let _ = set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, takes.into());
+    let _ = set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, is_allowed.into());
 }
 
 /// Discards all datagrams that a socket has received.
 pub(super) fn drain(socket: BorrowedFd<'_>) {
     // Bounded, because untrusted hosts may send continuously.
     const DATAGRAMS_MAX: usize = 1 << 16;
-    let take = || net::recv(socket, &mut [0_u8; 1][..], net::RecvFlags::DONTWAIT).is_ok();
-    let _ = (0..DATAGRAMS_MAX).find(|_| !take());
+    let receive_one = || net::recv(socket, &mut [0_u8; 1][..], net::RecvFlags::DONTWAIT).is_ok();
+    let _ = (0..DATAGRAMS_MAX).find(|_| !receive_one());
 }
 
 fn set_option(fd: &impl AsFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> Result<()> {
@@ -214,16 +221,16 @@ fn sockaddr(address: Ipv6Addr, port: u16) -> libc::sockaddr_in6 {
 }
 
 /// Returns a buffer whose entries are written only as far as they are used.
-fn unwritten<T>() -> [MaybeUninit<T>; BATCH] {
-    [const { MaybeUninit::uninit() }; BATCH]
+fn unwritten<T>() -> [MaybeUninit<T>; MESSAGES_MAX] {
+    [const { MaybeUninit::uninit() }; MESSAGES_MAX]
 }
 
 /// Returns the header of a message with one buffer.
 fn head(
     name: &mut MaybeUninit<libc::sockaddr_in6>,
     piece: &mut MaybeUninit<libc::iovec>,
-    control: &mut MaybeUninit<Control>,
-    control_bytes: usize,
+    cmsgs: &mut MaybeUninit<CmsgBuffer>,
+    cmsg_bytes: usize,
 ) -> libc::mmsghdr {
     // SAFETY: all bytes zero are a valid `mmsghdr`, which is plain data.
     let mut head: libc::mmsghdr = unsafe { zeroed() };
@@ -231,97 +238,111 @@ fn head(
     head.msg_hdr.msg_namelen = size_of::<libc::sockaddr_in6>() as u32;
     head.msg_hdr.msg_iov = piece.as_mut_ptr();
     head.msg_hdr.msg_iovlen = 1;
-    head.msg_hdr.msg_control = control.as_mut_ptr().cast();
-    head.msg_hdr.msg_controllen = control_bytes;
+    head.msg_hdr.msg_control = cmsgs.as_mut_ptr().cast();
+    head.msg_hdr.msg_controllen = cmsg_bytes;
     head
 }
 
 impl Socket {
     /// Prepares the socket of a slot for bursts of packets.
-    pub(super) fn new(slots: Arc<Slots>) -> Self {
-        let whole = slots.socket();
+    pub(super) fn new(shared_port: Arc<SharedPort>) -> Self {
+        let whole = shared_port.socket();
         // A smaller buffer is not an error. Privileged processes may exceed the system's limit.
         let _ = net::sockopt::set_socket_recv_buffer_size(whole, RECEIVE_BYTES);
         let _ = net::sockopt::set_socket_recv_buffer_size_force(whole, RECEIVE_BYTES);
-        Self { slots }
+        Self { shared_port }
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.slots.socket()
+        self.shared_port.socket()
     }
 
     /// Receives up to a batch of messages. Never blocks.
-    pub(super) fn receive(&self, inbox: &mut Inbox) {
-        inbox.arrivals.clear();
-        let asked = inbox.messages_expected;
+    pub(super) fn receive(&self, inbox: &mut RecvBatch) {
+        inbox.datagrams.clear();
+        let requested = inbox.messages_expected;
         let (mut names, mut pieces) = (unwritten::<libc::sockaddr_in6>(), unwritten::<libc::iovec>());
-        let (mut controls, mut heads) = (unwritten::<Control>(), unwritten::<libc::mmsghdr>());
-        for at in 0..asked {
-            let room = &mut inbox.bytes[at * ROOM_BYTES..][..ROOM_BYTES];
+        let (mut controls, mut heads) = (unwritten::<CmsgBuffer>(), unwritten::<libc::mmsghdr>());
+        for at in 0..requested {
+            let buffer = &mut inbox.bytes[at * MESSAGE_BUFFER_BYTES..][..MESSAGE_BUFFER_BYTES];
             names[at].write(sockaddr(Ipv6Addr::UNSPECIFIED, 0));
-            pieces[at].write(libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() });
-            let head = head(&mut names[at], &mut pieces[at], &mut controls[at], size_of::<Control>());
+            pieces[at].write(libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() });
+            let head = head(&mut names[at], &mut pieces[at], &mut controls[at], size_of::<CmsgBuffer>());
             heads[at].write(head);
         }
         let (fd, flags) = (self.fd().as_raw_fd(), libc::MSG_DONTWAIT);
-        // SAFETY: `asked` headers are initialized. Each refers to an address, a buffer and a control buffer of its own,
+        // SAFETY: `requested` headers are initialized. Each refers to an address, a buffer and a control buffer of its own,
         // which are local variables or belong to `inbox` and outlive the call.
-        let count =
-            unsafe { libc::recvmmsg(fd, heads[0].as_mut_ptr(), asked as u32, flags, std::ptr::null_mut()) };
+        let count = unsafe {
+            libc::recvmmsg(fd, heads[0].as_mut_ptr(), requested as u32, flags, std::ptr::null_mut())
+        };
         let count = usize::try_from(count).unwrap_or(0);
-        let mut came_bytes = 0;
+        let mut received_bytes = 0;
         for at in 0..count {
             // SAFETY: both were initialized above.
             let (head, name) = unsafe { (heads[at].assume_init(), names[at].assume_init()) };
             // SAFETY: the kernel has filled the header, and its control buffer is an entry of `controls`.
-            let told = unsafe { Told::by(&head.msg_hdr) };
-            let (Some(dst), 0) = (told.dst, head.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC))
+            let meta = unsafe { RecvMeta::from_msghdr(&head.msg_hdr) };
+            let (Some(dst), 0) = (meta.dst, head.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC))
             else {
                 continue;
             };
             let (src, src_port) = (name.sin6_addr.s6_addr.into(), u16::from_be(name.sin6_port));
-            let all_bytes = (head.msg_len as usize).min(ROOM_BYTES);
-            came_bytes += all_bytes;
-            let each_bytes = told.datagram_bytes.unwrap_or(all_bytes).max(1);
+            let all_bytes = (head.msg_len as usize).min(MESSAGE_BUFFER_BYTES);
+            received_bytes += all_bytes;
+            let each_bytes = meta.segment_bytes.unwrap_or(all_bytes).max(1);
             // An empty datagram counts, too.
-            for (before, offset) in (0..all_bytes.max(1)).step_by(each_bytes).enumerate() {
+            for (index_in_batch, offset) in (0..all_bytes.max(1)).step_by(each_bytes).enumerate() {
                 let len_bytes = each_bytes.min(all_bytes - offset);
                 // Longer than any packet.
                 if len_bytes > DATAGRAM_BYTES_MAX {
                     continue;
                 }
-                let (at, before, is_marked) = (at * ROOM_BYTES + offset, before as u16, told.is_marked);
-                inbox.arrivals.push(Arrival { src, dst, src_port, before, is_marked, at, len_bytes });
+                let (at, index_in_batch, is_marked) =
+                    (at * MESSAGE_BUFFER_BYTES + offset, index_in_batch as u16, meta.is_marked);
+                inbox.datagrams.push(ReceivedDatagram {
+                    src,
+                    dst,
+                    src_port,
+                    index_in_batch,
+                    is_marked,
+                    at,
+                    len_bytes,
+                });
             }
         }
-        inbox.expect_after(count, came_bytes);
+        inbox.expect_after(count, received_bytes);
     }
 
-    /// Sends up to a batch of GSO batches. `may_be_cut` permits the kernel to fragment them.
-    pub(super) fn send<'a>(&self, trains: impl Iterator<Item = Train<'a>>, may_be_cut: bool) -> Sent {
+    /// Sends up to a batch of GSO batches. `may_be_fragmented` permits the kernel to fragment them.
+    pub(super) fn send<'a>(
+        &self,
+        batches: impl Iterator<Item = GsoBatch<'a>>,
+        may_be_fragmented: bool,
+    ) -> BatchSendResult {
         let (mut names, mut pieces) = (unwritten::<libc::sockaddr_in6>(), unwritten::<libc::iovec>());
-        let (mut controls, mut heads) = (unwritten::<Control>(), unwritten::<libc::mmsghdr>());
+        let (mut controls, mut heads) = (unwritten::<CmsgBuffer>(), unwritten::<libc::mmsghdr>());
         let (mut count, mut first_is_long) = (0, false);
-        for Train { path, bytes, datagram_bytes, ecn } in trains.take(BATCH) {
-            let is_long = bytes.len() > datagram_bytes;
+        for GsoBatch { path, bytes, segment_bytes, ecn } in batches.take(MESSAGES_MAX) {
+            let is_long = bytes.len() > segment_bytes;
             first_is_long |= count == 0 && is_long;
             names[count].write(sockaddr(path.dst, UDP_PORT));
             let base = bytes.as_ptr().cast_mut().cast();
             pieces[count].write(libc::iovec { iov_base: base, iov_len: bytes.len() });
-            controls[count].write(Control([0; _]));
-            let datagram_bytes = is_long.then_some(datagram_bytes as u16);
+            controls[count].write(CmsgBuffer([0; _]));
+            let segment_bytes = is_long.then_some(segment_bytes as u16);
             let ecn = Some(ecn).filter(|ecn| *ecn != Ecn::Capable);
-            let control_bytes =
-                PKTINFO_SPACE + datagram_bytes.map_or(0, |_| SEGMENT_SPACE) + ecn.map_or(0, |_| ECN_SPACE);
-            let head = head(&mut names[count], &mut pieces[count], &mut controls[count], control_bytes);
+            let cmsg_bytes =
+                PKTINFO_SPACE + segment_bytes.map_or(0, |_| SEGMENT_SPACE) + ecn.map_or(0, |_| ECN_SPACE);
+            let head = head(&mut names[count], &mut pieces[count], &mut controls[count], cmsg_bytes);
             // SAFETY: the header's control buffer is an entry of `controls`, which is large enough, aligned to 8 bytes
             // and zeroed.
-            unsafe { write_control(&head.msg_hdr, path, datagram_bytes, ecn) };
+            unsafe { write_cmsgs(&head.msg_hdr, path, segment_bytes, ecn) };
             heads[count].write(head);
             count += 1;
         }
-        if may_be_cut && discover_mtu(&self.fd(), libc::IP_PMTUDISC_DONT).is_err() {
-            return Sent::Lost;
+        if may_be_fragmented && discover_mtu(&self.fd(), libc::IP_PMTUDISC_DONT).is_err() {
+            return BatchSendResult::Lost;
         }
         let fd = self.fd().as_raw_fd();
         let sent = loop {
@@ -329,18 +350,18 @@ impl Socket {
             // outlive the call, and which the kernel only reads.
             let sent = unsafe { libc::sendmmsg(fd, heads[0].as_mut_ptr(), count as u32, 0) };
             match usize::try_from(sent) {
-                Ok(sent) => break Sent::Some(sent),
+                Ok(sent) => break BatchSendResult::Some(sent),
                 Err(_) => match last_errno() {
                     Errno::INTR => {}
                     Errno::MSGSIZE | Errno::INVAL | Errno::IO | Errno::OPNOTSUPP if first_is_long => {
-                        break Sent::NoTrain;
+                        break BatchSendResult::NoGso;
                     }
-                    Errno::MSGSIZE => break Sent::TooLong,
-                    _ => break Sent::Lost,
+                    Errno::MSGSIZE => break BatchSendResult::TooLong,
+                    _ => break BatchSendResult::Lost,
                 },
             }
         };
-        if may_be_cut {
+        if may_be_fragmented {
             // The option was set before, so the kernel accepts it again.
             let _set = discover_mtu(&self.fd(), libc::IP_PMTUDISC_DO);
         }

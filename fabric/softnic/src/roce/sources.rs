@@ -33,12 +33,12 @@ impl<K: Copy + PartialEq> Cache<K> {
         Self(Box::new([None; CACHED]))
     }
 
-    fn get(&mut self, about: K, hash: u64, now_ns: u64, judge: impl FnOnce() -> bool) -> bool {
+    fn get(&mut self, about: K, hash: u64, now_ns: u64, query: impl FnOnce() -> bool) -> bool {
         let place = &mut self.0[(hash.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as usize % CACHED];
         match place {
             Some(known) if known.about == about && now_ns < known.until_ns => known.is_true,
             _ => {
-                let is_true = judge();
+                let is_true = query();
                 *place = Some(Verdict { about, is_true, until_ns: now_ns + VALID_NS });
                 is_true
             }

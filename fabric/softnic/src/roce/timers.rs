@@ -12,19 +12,19 @@ pub(super) struct Timers {
 
 /// Time of the earliest entry of a queue pair.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Planned(Option<u64>);
+pub(super) struct ScheduledTimer(Option<u64>);
 
 impl Timers {
     /// Schedules a visit of a queue pair at `at_ns` or earlier.
-    pub(super) fn plan(&mut self, qpn: u32, planned: &mut Planned, at_ns: u64) {
-        if planned.0.is_none_or(|earliest| earliest > at_ns) {
-            planned.0 = Some(at_ns);
+    pub(super) fn schedule(&mut self, qpn: u32, scheduled: &mut ScheduledTimer, at_ns: u64) {
+        if scheduled.0.is_none_or(|earliest| earliest > at_ns) {
+            scheduled.0 = Some(at_ns);
             self.heap.push(Reverse((at_ns, qpn)));
         }
     }
 
     /// Removes and returns an entry that is due: its time and queue pair.
-    pub(super) fn take_due(&mut self, now_ns: u64) -> Option<(u64, u32)> {
+    pub(super) fn pop_expired(&mut self, now_ns: u64) -> Option<(u64, u32)> {
         let Reverse((at_ns, _)) = *self.heap.peek()?;
         if at_ns > now_ns { None } else { self.heap.pop().map(|Reverse(entry)| entry) }
     }
@@ -34,10 +34,10 @@ impl Timers {
     }
 }
 
-impl Planned {
+impl ScheduledTimer {
     /// Records that an entry was removed. Returns whether it was the earliest of its queue pair, and not one that an
     /// earlier entry had replaced.
-    pub(super) fn came(&mut self, at_ns: u64) -> bool {
+    pub(super) fn take(&mut self, at_ns: u64) -> bool {
         let is_current = self.0 == Some(at_ns);
         if is_current {
             self.0 = None;
@@ -52,17 +52,17 @@ mod tests {
 
     #[test]
     fn a_pair_has_as_few_entries_as_it_can() {
-        let (mut timers, mut planned) = (Timers::default(), Planned::default());
+        let (mut timers, mut scheduled) = (Timers::default(), ScheduledTimer::default());
         for at_ns in [50, 60, 70, 40] {
-            timers.plan(7, &mut planned, at_ns);
+            timers.schedule(7, &mut scheduled, at_ns);
         }
         assert_eq!(timers.heap.len(), 2, "50, and 40 before it");
-        assert_eq!((timers.next_ns(), timers.take_due(39)), (Some(40), None));
-        assert_eq!(timers.take_due(45), Some((40, 7)));
-        assert!(planned.came(40));
-        assert_eq!(timers.take_due(99), Some((50, 7)));
-        assert!(!planned.came(50), "replaced by that at 40");
-        timers.plan(7, &mut planned, 80);
+        assert_eq!((timers.next_ns(), timers.pop_expired(39)), (Some(40), None));
+        assert_eq!(timers.pop_expired(45), Some((40, 7)));
+        assert!(scheduled.take(40));
+        assert_eq!(timers.pop_expired(99), Some((50, 7)));
+        assert!(!scheduled.take(50), "replaced by that at 40");
+        timers.schedule(7, &mut scheduled, 80);
         assert_eq!(timers.next_ns(), Some(80));
     }
 }

@@ -18,7 +18,7 @@ use super::qp::{QpCore, key_bit};
 use super::segments::Segments;
 use super::suspended_access::SuspendedAccesses;
 use crate::process::rendezvous::Request;
-use crate::process::{Client, INSTANCE, QpnTable, Process, TransportBackend};
+use crate::process::{Client, INSTANCE, Process, QpnTable, TransportBackend};
 
 pub(crate) struct ShmTransport {
     pub(crate) process: Process,

@@ -111,8 +111,10 @@ impl CqCore {
     /// Reserves a bit. The caller then attaches a producer to it, or releases it with [`detach`](Self::detach).
     pub(crate) fn reserve_bit(&self) -> Result<u32> {
         let mut attached = self.attached.lock();
-        let free =
-            attached.iter().position(|attachment| matches!(attachment, Attachment::Free)).unwrap_or(attached.len());
+        let free = attached
+            .iter()
+            .position(|attachment| matches!(attachment, Attachment::Free))
+            .unwrap_or(attached.len());
         if free >= MAX_BITS {
             return Err(Error::Exhausted {
                 operation: "create a queue pair",
@@ -205,7 +207,8 @@ impl CqCore {
                 remedy: "create it with a channel",
             });
         }
-        self.fork_generation.require_current("req_notify_cq", format_args!("completion queue {}", self.id))?;
+        self.fork_generation
+            .require_current("req_notify_cq", format_args!("completion queue {}", self.id))?;
         let was_expected = self.expects_event.swap(true, Ordering::AcqRel);
         if !self.readiness.arm(notify == Notify::Solicited) && was_expected {
             self.unclaimed_event.store(true, Ordering::Release);
@@ -252,7 +255,8 @@ impl CqCore {
     /// the application thread's polls set and clear it.
     #[inline]
     pub(crate) fn take_deferred_failures(&self) -> bool {
-        self.has_deferred_failures.load(Ordering::Relaxed) && self.has_deferred_failures.swap(false, Ordering::Relaxed)
+        self.has_deferred_failures.load(Ordering::Relaxed)
+            && self.has_deferred_failures.swap(false, Ordering::Relaxed)
     }
 
     /// Returns whether a peer has requested service for this queue.

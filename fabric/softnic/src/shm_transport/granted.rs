@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 use farcall_shm::{AddressSpace, Mapping, Mutex, Segment, SharedWord};
 use farcall_verbs::Access;
 
-use crate::process::rendezvous::{TrustLevel, Reach, Refusal, RegionGrant, ReplyBody, RequestBody};
-use crate::process::{PeerReply, ReplyInterest, Peer, regions};
+use crate::process::rendezvous::{Reach, Refusal, RegionGrant, ReplyBody, RequestBody, TrustLevel};
+use crate::process::{Peer, PeerReply, ReplyInterest, regions};
 
 /// A region of the peer that is mapped into this process.
 pub(crate) struct MappedRegion {
@@ -179,7 +179,8 @@ impl GrantedRegions {
         addr.checked_add(len_bytes)?;
         memory_addr.checked_add(len_bytes)?;
         let rkey = id.rkey;
-        let whole = Arc::new(UnmappedRegion { rkey, access, addr, memory_addr, len_bytes, generation, space });
+        let whole =
+            Arc::new(UnmappedRegion { rkey, access, addr, memory_addr, len_bytes, generation, space });
         if reach == Reach::Partly {
             return map(id, grant, &fds, Some(whole)).map(Arc::new).map(Region::Mapped);
         }

@@ -47,7 +47,12 @@ impl ObjectReservation {
     ///
     /// # Errors
     /// Returns an error if `limit` objects exist.
-    pub(crate) fn new(shm: &Arc<ShmTransport>, kind: ObjectKind, operation: &'static str, limit: u32) -> Result<Self> {
+    pub(crate) fn new(
+        shm: &Arc<ShmTransport>,
+        kind: ObjectKind,
+        operation: &'static str,
+        limit: u32,
+    ) -> Result<Self> {
         let next = |live: u32| (live < limit).then_some(live + 1);
         match shm.object_counts.0[kind as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
             Ok(_) => Ok(Self { shm: shm.clone(), kind }),

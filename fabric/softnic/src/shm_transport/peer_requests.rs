@@ -10,7 +10,7 @@ use super::qp::{Connected, RemoteCq};
 use crate::process::Client;
 use crate::process::regions::{Backing, Grant};
 use crate::process::rendezvous::{
-    TrustLevel, Reach, Refusal, RegionGrant, ReplyBody, Request, RequestBody, Violation,
+    Reach, Refusal, RegionGrant, ReplyBody, Request, RequestBody, TrustLevel, Violation,
 };
 use crate::process::shared_remap::Window;
 
@@ -45,7 +45,9 @@ impl ShmTransport {
                 Ok(Ok(()))
             }
             RequestBody::Violated { dst_qpn, incarnation, violation } => {
-                if let Some(qp) = self.qp(dst_qpn).filter(|qp| qp.accepts_from(client.id, incarnation).is_ok()) {
+                if let Some(qp) =
+                    self.qp(dst_qpn).filter(|qp| qp.accepts_from(client.id, incarnation).is_ok())
+                {
                     qp.fail(Some(match violation {
                         Violation::Access => AsyncEventKind::QpAccessErr,
                         Violation::Request => AsyncEventKind::QpReqErr,
@@ -70,7 +72,8 @@ impl ShmTransport {
             }
             RequestBody::AwaitReceiverProgress { dst_qpn, bit, consumed, posted } => {
                 let qp = self.datagrams(dst_qpn);
-                let waits = qp.is_some_and(|qp| qp.add_blocked_sender(client, request.id, bit, consumed, posted));
+                let waits =
+                    qp.is_some_and(|qp| qp.add_blocked_sender(client, request.id, bit, consumed, posted));
                 Ok(if waits { Ok(()) } else { reply(ReplyBody::Place, &[]) })
             }
         };
@@ -95,7 +98,8 @@ impl ShmTransport {
         }
         let pd = if receive { qp.receives_pd() } else { qp.pd };
         let grant = self.process.regions.grant(rkey, pd, receive).ok_or(Refusal::UnknownKey)?;
-        let RegionHandover { reach, mapped, fds } = RegionHandover::of(self, client.trust_level, &grant, receive);
+        let RegionHandover { reach, mapped, fds } =
+            RegionHandover::of(self, client.trust_level, &grant, receive);
         let body = ReplyBody::MapRegion(RegionGrant {
             addr: grant.addr,
             memory_addr: grant.memory_addr,

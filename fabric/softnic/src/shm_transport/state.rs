@@ -142,7 +142,12 @@ mod tests {
 
     fn events() -> Vec<StateEvent> {
         let mut events: Vec<StateEvent> = QP_STATES.map(StateEvent::Modify).to_vec();
-        events.extend([StateEvent::BeginReset, StateEvent::EndReset, StateEvent::MessageReceived, StateEvent::SendFailed]);
+        events.extend([
+            StateEvent::BeginReset,
+            StateEvent::EndReset,
+            StateEvent::MessageReceived,
+            StateEvent::SendFailed,
+        ]);
         events.extend([StateEvent::Fail, StateEvent::PeerAccessRevoked, StateEvent::Inherit]);
         events
     }
@@ -186,8 +191,8 @@ mod tests {
             for state in STATES {
                 for event in events() {
                     let is_other = state.next(event, qp_type) != state.next(event, QpType::Rc);
-                    let differs =
-                        [(Rts, StateEvent::SendFailed), (Sqe, StateEvent::Modify(QpState::Rts))].contains(&(state, event));
+                    let differs = [(Rts, StateEvent::SendFailed), (Sqe, StateEvent::Modify(QpState::Rts))]
+                        .contains(&(state, event));
                     assert_eq!(is_other, differs, "{qp_type:?} {state:?} {event:?}");
                 }
             }

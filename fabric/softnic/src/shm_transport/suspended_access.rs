@@ -49,7 +49,13 @@ impl SuspendedAccesses {
 impl ShmTransport {
     /// Called after a region of `pd` was revoked. Waits until no peer accesses the region, at most until `deadline`;
     /// returns whether none does.
-    pub(crate) fn wait_out_of_region(&self, pd: u32, rkey: u32, granted: GrantUse, deadline: Instant) -> bool {
+    pub(crate) fn wait_out_of_region(
+        &self,
+        pd: u32,
+        rkey: u32,
+        granted: GrantUse,
+        deadline: Instant,
+    ) -> bool {
         // A peer reaches a region only through queue pairs of its domain, and writes only to receives of that domain.
         let concerns = |(own, receives): (u32, u32)| {
             move |hazard| {
@@ -63,6 +69,7 @@ impl ShmTransport {
         }
         // Read last: an inbound grant that was reset in the meantime is in this list, or was waited for above.
         let suspended = self.suspended.lock();
-        clear && suspended.iter().all(|suspended| suspended.inbound.has_no_access(concerns(suspended.domains)))
+        clear
+            && suspended.iter().all(|suspended| suspended.inbound.has_no_access(concerns(suspended.domains)))
     }
 }

@@ -157,7 +157,8 @@ impl RawQp for CapturedQp {
         match (attr.state, attr.ah) {
             (Some(QpState::Reset), _) => self.is_remote = false,
             (Some(QpState::Rtr), Some(path)) => {
-                self.is_remote = self.captured.is_remote_path(path.dgid, attr.dest_qp_num.unwrap_or_default());
+                self.is_remote =
+                    self.captured.is_remote_path(path.dgid, attr.dest_qp_num.unwrap_or_default());
             }
             _ => {}
         }

@@ -19,7 +19,11 @@ pub(crate) struct Channel {
 
 impl Channel {
     pub(crate) fn new() -> Result<Self> {
-        Ok(Self { waker: Arc::new(Waker::create()?), queues: Arc::default(), fork_generation: Generation::current() })
+        Ok(Self {
+            waker: Arc::new(Waker::create()?),
+            queues: Arc::default(),
+            fork_generation: Generation::current(),
+        })
     }
 
     pub(crate) fn attach(&self, queue: &Arc<CqCore>) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use farcall_verbs::{Notify, RawCq, Result, Wc};
 
 use crate::shm_transport::cq::{AttachedPair, Attachment, COMPLETIONS_PER_QUANTUM, CqCore, Source};
-use crate::shm_transport::{ShmTransport, ObjectReservation};
+use crate::shm_transport::{ObjectReservation, ShmTransport};
 
 /// Number of empty polls of queue pairs, per poll of the completion queue, that is acceptable. Bits are only cleared if
 /// it is exceeded.
@@ -162,12 +162,17 @@ impl Cq {
     #[cold]
     fn withdraw_quiet(&mut self) {
         let Self { core, pairs, sources, active, withdrawn, .. } = self;
-        core.readiness().withdraw_quiet(active, withdrawn, |bit| may_have_completions(pairs, sources, bit as usize));
+        core.readiness()
+            .withdraw_quiet(active, withdrawn, |bit| may_have_completions(pairs, sources, bit as usize));
     }
 }
 
 /// Returns whether a poll may find a completion at a bit.
-fn may_have_completions(pairs: &[Option<AttachedPair>], sources: &[Option<Arc<dyn Source>>], at: usize) -> bool {
+fn may_have_completions(
+    pairs: &[Option<AttachedPair>],
+    sources: &[Option<Arc<dyn Source>>],
+    at: usize,
+) -> bool {
     match (pairs.get(at), sources.get(at)) {
         (Some(Some(pair)), _) => pair.may_have_completions(),
         (_, Some(Some(source))) => source.may_have_completions(),

@@ -30,7 +30,7 @@ use crate::shm_transport::cq::CqCore;
 use crate::shm_transport::events::Events;
 use crate::shm_transport::qp::{MAX_INLINE_BYTES, MAX_SGE, MAX_WR};
 use crate::shm_transport::srq::SrqCore;
-use crate::shm_transport::{ShmTransport, ObjectKind, ObjectReservation};
+use crate::shm_transport::{ObjectKind, ObjectReservation, ShmTransport};
 
 /// Maximum number of completions that a program may request for a queue. A queue delivers as many as its queue pairs
 /// produce, regardless of that number, but programs use it in computations.
@@ -291,7 +291,8 @@ impl Context for SoftContext {
             channel => channel.flatten(),
         };
         let waker = channel.map(|channel| channel.waker.clone());
-        let reservation = ObjectReservation::new(&self.shm, ObjectKind::CompletionQueue, "create_cq", cq_max())?;
+        let reservation =
+            ObjectReservation::new(&self.shm, ObjectKind::CompletionQueue, "create_cq", cq_max())?;
         let memory = self.shm.queue_memory.take(LEN_BYTES, LEN_BYTES)?;
         let core = CqCore::new(self.shm.process.next_number(), waker, memory);
         if let Some(channel) = channel {

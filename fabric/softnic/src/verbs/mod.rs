@@ -18,7 +18,7 @@ use farcall_verbs::{Error, QpInitAttr, RawCq, Result};
 
 use crate::shm_transport::cq::CqCore;
 use crate::shm_transport::events::Events;
-use crate::shm_transport::{CqSlot, ShmTransport, QpResources};
+use crate::shm_transport::{CqSlot, QpResources, ShmTransport};
 
 /// Port number of the device.
 const PORT: u8 = 1;
@@ -31,7 +31,12 @@ fn require_port(operation: &'static str, port_num: u8) -> Result<()> {
 }
 
 /// Returns the resources of a new queue pair according to its attributes, with reserved completion queue bits.
-fn resources_of(shm: &Arc<ShmTransport>, events: &Arc<Events>, pd: u32, attr: &QpInitAttr<'_>) -> Result<QpResources> {
+fn resources_of(
+    shm: &Arc<ShmTransport>,
+    events: &Arc<Events>,
+    pd: u32,
+    attr: &QpInitAttr<'_>,
+) -> Result<QpResources> {
     let srq = attr.srq.map(srq::Srq::core_of).transpose()?;
     let mut cap = qp::checked_cap(&attr.cap)?;
     if srq.is_some() {

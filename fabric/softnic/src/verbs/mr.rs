@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use farcall_shm::fence;
 use farcall_verbs::{Access, Error, MrAttr, MrMemory, RawMr, Result, Revoked};
 
-use crate::process::regions::{Backing, RegionSpan, GrantUse};
+use crate::process::regions::{Backing, GrantUse, RegionSpan};
 use crate::process::shared_remap::{self, Window};
 use crate::process::{Process, REMOTE_ACCESS, protection};
 use crate::shm_transport::ShmTransport;
@@ -30,7 +30,12 @@ pub(crate) struct Mr {
 }
 
 impl Mr {
-    pub(crate) fn allocate(shm: &Arc<ShmTransport>, pd: u32, len_bytes: usize, access: Access) -> Result<Self> {
+    pub(crate) fn allocate(
+        shm: &Arc<ShmTransport>,
+        pd: u32,
+        len_bytes: usize,
+        access: Access,
+    ) -> Result<Self> {
         access.check_registration("alloc_mr", len_bytes, MAX_MR_BYTES)?;
         if len_bytes == 0 {
             return Err(Error::invalid("alloc_mr", "memory of no bytes; allocate at least one"));
@@ -108,13 +113,26 @@ impl Mr {
         Ok(Self::new(shm, backing, memory, self.attr.lkey, pd, access))
     }
 
-    fn insert(shm: &Arc<ShmTransport>, backing: Backing, memory: MrMemory, pd: u32, access: Access) -> Result<Self> {
+    fn insert(
+        shm: &Arc<ShmTransport>,
+        backing: Backing,
+        memory: MrMemory,
+        pd: u32,
+        access: Access,
+    ) -> Result<Self> {
         let span = RegionSpan { len_bytes: memory.len_bytes, remote_addr: memory.remote_addr };
         let key = shm.process.regions.insert(backing.clone(), span, pd, access)?;
         Ok(Self::new(shm, backing, memory, key, pd, access))
     }
 
-    fn new(shm: &Arc<ShmTransport>, backing: Backing, memory: MrMemory, key: u32, pd: u32, access: Access) -> Self {
+    fn new(
+        shm: &Arc<ShmTransport>,
+        backing: Backing,
+        memory: MrMemory,
+        key: u32,
+        pd: u32,
+        access: Access,
+    ) -> Self {
         let MrMemory { addr, len_bytes, remote_addr } = memory;
         // Sends and receives name the memory by its address, and access it through the provenance exposed here.
         addr.expose_provenance();

@@ -198,7 +198,8 @@ fn rename_unless_taken(from: &Path, to: &Path) -> rustix::io::Result<()> {
 /// Writes the addresses of this process's network into the lock file. A process in another network namespace that
 /// shares the directory finds that they lead to this host.
 fn publish_addresses(lock: &OwnedFd) {
-    let addresses = TransportPolicy::configured().map(|policy| device_addresses(policy, &[])).unwrap_or_default();
+    let addresses =
+        TransportPolicy::configured().map(|policy| device_addresses(policy, &[])).unwrap_or_default();
     let bytes: Vec<u8> = addresses.iter().flat_map(|entry| entry.gid.0).collect();
     // Without them, only processes that share the network reach this one.
     let _ = fs::ftruncate(lock, 0);
@@ -235,7 +236,9 @@ pub(crate) fn is_published_address(address: Gid) -> bool {
         return false;
     };
     let paths = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
-    paths.filter(|path| path.extension().is_some_and(|end| end == "lock")).any(|path| lists_address(&path, address))
+    paths
+        .filter(|path| path.extension().is_some_and(|end| end == "lock"))
+        .any(|path| lists_address(&path, address))
 }
 
 /// Locks a path and removes the files of an exited owner; `None` if another process owns the path.

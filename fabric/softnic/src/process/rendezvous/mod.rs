@@ -15,8 +15,10 @@ mod socket;
 pub(crate) use address::block_of;
 pub(crate) use address::gid;
 pub use address::rendezvous_path;
-pub(super) use address::{BLOCK_QPS, Block, claim_block, is_reachable_by_shm, is_published_address, socket_address};
-pub(crate) use authorization::{TrustLevel, is_own_user, authorize_peer, authorize_user};
+pub(super) use address::{
+    BLOCK_QPS, Block, claim_block, is_published_address, is_reachable_by_shm, socket_address,
+};
+pub(crate) use authorization::{TrustLevel, authorize_peer, authorize_user, is_own_user};
 pub use authorization::{check_peer, configured_group};
 pub use directory::{admit_group, rendezvous_directory, socket_directory};
 pub use protocol::fuzz_frame;

@@ -26,7 +26,14 @@ pub(crate) enum RequestBody {
     /// Requests access to `dst_qpn` for the requester's `src_qpn` in the process `instance`. `incarnation`
     /// is the number of resets of `src_qpn`; `transport` is a `Connected`. Descriptors: the completion queue at which
     /// the requester waits for credit, then its event descriptor if there is one.
-    Connect { instance: u64, src_qpn: u32, incarnation: u32, dst_qpn: u32, transport: u32, credit: CqLocation },
+    Connect {
+        instance: u64,
+        src_qpn: u32,
+        incarnation: u32,
+        dst_qpn: u32,
+        transport: u32,
+        credit: CqLocation,
+    },
     /// Requests the region `rkey` as accessed through `dst_qpn`. `receive`: for writing messages to posted receives,
     /// and not for one-sided access.
     MapRegion { dst_qpn: u32, rkey: u32, receive: bool },

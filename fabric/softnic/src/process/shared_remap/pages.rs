@@ -229,8 +229,11 @@ mod tests {
                 let mut seen = [0_u8; 8];
                 rustix::io::pread(&moved.fd, &mut seen, page).unwrap();
                 assert_eq!(u64::from_ne_bytes(seen), 8, "what is written there is in the file");
-                let is_back =
-                    if among_others { moved.restore_private_among_others(&part) } else { moved.restore_private(&part) };
+                let is_back = if among_others {
+                    moved.restore_private_among_others(&part)
+                } else {
+                    moved.restore_private(&part)
+                };
                 assert!(is_back);
                 moved.empty();
                 assert!(!moved.is_at(&mapped_at(base + page)) && !mapped_at(base + page).shared);

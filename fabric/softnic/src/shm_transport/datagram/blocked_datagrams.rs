@@ -13,8 +13,8 @@ use farcall_stats::Counter;
 use farcall_verbs::Sge;
 
 use super::counters::{Counters, SendOutcome};
-use super::{Message, TxRing, Route};
-use crate::process::{ReplyInterest, PeerHandshake};
+use super::{Message, Route, TxRing};
+use crate::process::{PeerHandshake, ReplyInterest};
 use crate::shm_transport::qp::{TARGET_WAIT_MIN, gather_to_vec};
 
 /// Maximum number of datagrams whose request has completed although there is no ring yet: enough for a first message or
@@ -189,8 +189,20 @@ pub(crate) struct BlockedDatagrams {
 impl BlockedDatagrams {
     fn in_state(dst_qpn: u32, destination: DestinationState) -> Self {
         let queue = VecDeque::new();
-        let state = State { destination, queue, first: 0, released: 0, request_applies_to: None, resolving_time: WaitTime::default() };
-        Self { dst_qpn, interest: ReplyInterest::default(), handshake: Mutex::default(), state: Mutex::new(state) }
+        let state = State {
+            destination,
+            queue,
+            first: 0,
+            released: 0,
+            request_applies_to: None,
+            resolving_time: WaitTime::default(),
+        };
+        Self {
+            dst_qpn,
+            interest: ReplyInterest::default(),
+            handshake: Mutex::default(),
+            state: Mutex::new(state),
+        }
     }
 
     /// Creates the state of a destination from which a ring must be requested.
@@ -243,7 +255,9 @@ impl BlockedDatagrams {
     pub(crate) fn advance(&self, counters: SendCounters<'_>) -> bool {
         let (mut state, mut was_notified) = (self.state.lock(), false);
         match std::mem::replace(&mut state.destination, DestinationState::Failed) {
-            DestinationState::Blocked(tx_ring) if tx_ring.is_current() => was_notified = state.advance(tx_ring, counters),
+            DestinationState::Blocked(tx_ring) if tx_ring.is_current() => {
+                was_notified = state.advance(tx_ring, counters)
+            }
             DestinationState::Blocked(mut tx_ring) => {
                 was_notified = tx_ring.take_notification();
                 state.drop_all(counters);

@@ -61,7 +61,9 @@ impl BlockedSenders {
     #[cold]
     fn notify_some(&self, selected: impl Fn(&BlockedSender) -> bool) {
         let mut list = self.list.lock();
-        list.extract_if(.., |sender| selected(sender)).take(NOTIFICATIONS_MAX).for_each(|sender| sender.notify());
+        list.extract_if(.., |sender| selected(sender))
+            .take(NOTIFICATIONS_MAX)
+            .for_each(|sender| sender.notify());
         self.has_any.store(!list.is_empty(), Relaxed);
     }
 }
@@ -86,7 +88,10 @@ mod tests {
         let blocked_senders = BlockedSenders::default();
         (0..NOTIFICATIONS_MAX + 1).for_each(|at| blocked_senders.add(sender(at)));
         blocked_senders.notify(|sender| sender.wants_receives);
-        assert_eq!(blocked_senders.list.lock().iter().map(|sender| sender.at).collect::<Vec<_>>(), [NOTIFICATIONS_MAX]);
+        assert_eq!(
+            blocked_senders.list.lock().iter().map(|sender| sender.at).collect::<Vec<_>>(),
+            [NOTIFICATIONS_MAX]
+        );
         blocked_senders.notify(|sender| sender.wants_receives);
         assert!(blocked_senders.list.lock().is_empty() && !blocked_senders.has_any.load(Relaxed));
     }

@@ -10,7 +10,10 @@ use farcall_shm::{BiasedLock, Mutex, WcRing};
 use farcall_stats::Block;
 use farcall_verbs::{Access, AsyncEvent, AsyncEventKind, QpCap, QpState, QpType, Result, Sge, Wc};
 
-use super::{BlockedSenders, ReceiverStatus, Counters, RxRingTable, BlockedDatagrams, Receiver, Receives, OutstandingSends};
+use super::{
+    BlockedDatagrams, BlockedSenders, Counters, OutstandingSends, Receiver, ReceiverStatus, Receives,
+    RxRingTable,
+};
 use crate::process::ServiceWork;
 use crate::shm_transport::cq::Source;
 use crate::shm_transport::events::Events;
@@ -18,7 +21,7 @@ use crate::shm_transport::flight::{Event, FLIGHT_RECORDS};
 use crate::shm_transport::qp::RecvQueue;
 use crate::shm_transport::srq::SrqCore;
 use crate::shm_transport::state::{StateCell, StateEvent};
-use crate::shm_transport::{CqSlot, ShmTransport, QpResources};
+use crate::shm_transport::{CqSlot, QpResources, ShmTransport};
 
 pub(crate) struct DatagramCore {
     pub(crate) shm: Arc<ShmTransport>,
@@ -173,7 +176,10 @@ impl DatagramCore {
     pub(crate) fn attach(self: &Arc<Self>) {
         let (send, recv) = (&self.send_slot, &self.recv_slot);
         let one = send.is_same(recv);
-        send.cq.attach_source(send.bit, Arc::new(OwnCompletions { core: self.clone(), sends: true, receives: one }));
+        send.cq.attach_source(
+            send.bit,
+            Arc::new(OwnCompletions { core: self.clone(), sends: true, receives: one }),
+        );
         if !one {
             let own = OwnCompletions { core: self.clone(), sends: false, receives: true };
             recv.cq.attach_source(recv.bit, Arc::new(own));

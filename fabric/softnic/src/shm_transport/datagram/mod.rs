@@ -46,7 +46,7 @@ use grh::GRH_BYTES;
 use outstanding_sends::{OutstandingSend, OutstandingSends};
 use receiver_status::{ReceiverStatus, ReceiverStatusView};
 use receives::Receives;
-use rx_ring::{RxRing, Receiver};
+use rx_ring::{Receiver, RxRing};
 use rx_ring_table::RxRingTable;
 use tx_ring::TxRing;
 

@@ -11,7 +11,7 @@ use farcall_shm::Mutex;
 use farcall_verbs::{SendFlags, Wc};
 
 use super::blocked_datagrams::SendCounters;
-use super::{Counters, BlockedDatagrams};
+use super::{BlockedDatagrams, Counters};
 
 /// A request that has not completed.
 pub(super) struct OutstandingSend {

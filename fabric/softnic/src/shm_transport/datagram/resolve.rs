@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::blocked_datagrams::SendCounters;
-use super::{DatagramCore, TxRing, BlockedDatagrams};
+use super::{BlockedDatagrams, DatagramCore, TxRing};
 use crate::process::PeerReply;
 use crate::process::rendezvous::{ReplyBody, RequestBody};
 use crate::shm_transport::flight::Event;

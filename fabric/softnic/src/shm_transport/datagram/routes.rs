@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::blocked_datagrams::Enqueued;
 use super::core::DatagramCore;
-use super::{Message, TxRing, BlockedDatagrams, SendOutcome};
+use super::{BlockedDatagrams, Message, SendOutcome, TxRing};
 use crate::process::QpnMap;
 
 /// Maximum number of destinations; beyond it the least recently used is removed.

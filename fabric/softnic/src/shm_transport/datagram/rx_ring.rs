@@ -6,7 +6,7 @@ use farcall_shm::copy_out;
 use farcall_shm::ring::{Consumer, Kind, RQ_POSTED, Record, WANT, WITH_IMM};
 use farcall_verbs::{Sge, Wc, WcFlags, WcOpcode, WcStatus};
 
-use super::{DatagramCore, RemoteDatagram, GRH_BYTES, MAX_DATAGRAM_BYTES, Receives, Route};
+use super::{DatagramCore, GRH_BYTES, MAX_DATAGRAM_BYTES, Receives, RemoteDatagram, Route};
 use crate::shm_transport::qp::{scatter_bytes, scatter_from};
 
 /// Maximum number of datagrams that one poll of a ring drops.
@@ -146,7 +146,11 @@ impl Receiver {
     }
 
     /// Delivers a datagram that arrived from another host. Returns `None` if it was dropped.
-    pub(super) fn deliver_remote(&mut self, core: &DatagramCore, datagram: &RemoteDatagram<'_>) -> Option<Wc> {
+    pub(super) fn deliver_remote(
+        &mut self,
+        core: &DatagramCore,
+        datagram: &RemoteDatagram<'_>,
+    ) -> Option<Wc> {
         let RemoteDatagram { header, src_qpn, imm_be, payload } = *datagram;
         let received = ReceivedMessage { len: payload.len(), src_qpn, sl: 0, imm_be };
         let put = |sges: &[Sge]| {
@@ -204,7 +208,12 @@ fn is_datagram(record: &Record) -> bool {
 /// # Safety
 /// Only one thread may call it at a time.
 #[inline]
-unsafe fn deliver(core: &DatagramCore, receives: &Receives, rx_ring: &RxRing, record: &Record) -> DeliveryOutcome {
+unsafe fn deliver(
+    core: &DatagramCore,
+    receives: &Receives,
+    rx_ring: &RxRing,
+    record: &Record,
+) -> DeliveryOutcome {
     let len = record.len_bytes as usize - Route::bytes_of(record);
     let has_imm = record.flags & WITH_IMM != 0;
     let put = |sges: &[Sge]| {
@@ -220,8 +229,12 @@ unsafe fn deliver(core: &DatagramCore, receives: &Receives, rx_ring: &RxRing, re
             scatter_from(payload, len, GRH_BYTES, sges);
         }
     };
-    let received =
-        ReceivedMessage { len, src_qpn: rx_ring.src_qpn, sl: record.flags >> 4, imm_be: has_imm.then_some(record.imm) };
+    let received = ReceivedMessage {
+        len,
+        src_qpn: rx_ring.src_qpn,
+        sl: record.flags >> 4,
+        imm_be: has_imm.then_some(record.imm),
+    };
     // SAFETY: by the contract of this function only one thread calls it at a time, as `place` requires.
     unsafe { deliver_message(core, receives, received, put) }
 }

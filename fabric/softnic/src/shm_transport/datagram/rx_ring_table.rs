@@ -8,7 +8,7 @@ use farcall_shm::ring::{ACCEPT, Consumer, Layout, RQ_POSTED};
 use farcall_shm::{Segment, SharedMem};
 use farcall_verbs::Wc;
 
-use super::{BlockedSender, DatagramCore, RxRing, MAX_RECORD_BYTES};
+use super::{BlockedSender, DatagramCore, MAX_RECORD_BYTES, RxRing};
 use crate::process::Client;
 use crate::process::rendezvous::{Refusal, ReplyBody};
 use crate::shm_transport::cq::Source;
@@ -62,7 +62,8 @@ impl RxRingTable {
 
     /// Returns the indices of the rings of the selected senders.
     fn indices_of(&self, sender: impl Fn(SenderId) -> bool) -> Vec<usize> {
-        let selected = |(at, entry): (usize, &Option<RxRingEntry>)| sender(entry.as_ref()?.sender).then_some(at);
+        let selected =
+            |(at, entry): (usize, &Option<RxRingEntry>)| sender(entry.as_ref()?.sender).then_some(at);
         self.0.iter().enumerate().filter_map(selected).collect()
     }
 }

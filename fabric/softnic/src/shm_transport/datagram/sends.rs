@@ -8,7 +8,7 @@ use farcall_shm::WaitTime;
 use farcall_verbs::{AsyncEventKind, SendFlags, Wc, WcOpcode, WcStatus};
 
 use super::outstanding_sends::{LockedSends, is_signalled};
-use super::{DatagramCore, BlockedDatagrams, OutstandingSend};
+use super::{BlockedDatagrams, DatagramCore, OutstandingSend};
 use crate::process::{ServiceWork, is_service_thread};
 use crate::shm_transport::CqSlot;
 use crate::shm_transport::flight::Event;

@@ -8,11 +8,11 @@ use farcall_shm::ring::{ACCEPT, Kind, Producer, RQ_POSTED, SOLICITED, WANT};
 use farcall_shm::{SharedWord, WaitTime};
 use farcall_verbs::Sge;
 
-use super::blocked_datagrams::{HOLD_PER_DATAGRAM, HOLD_MAX, RECEIVE_WAIT_MAX, SPACE_WAIT_MAX};
+use super::blocked_datagrams::{HOLD_MAX, HOLD_PER_DATAGRAM, RECEIVE_WAIT_MAX, SPACE_WAIT_MAX};
 use super::route::WITH_ROUTE;
-use super::{ReceiverStatusView, MAX_DATAGRAM_BYTES, Route, SendOutcome};
+use super::{MAX_DATAGRAM_BYTES, ReceiverStatusView, Route, SendOutcome};
 use crate::process::rendezvous::{CqLocation, RequestBody};
-use crate::process::{ReplyInterest, Peer};
+use crate::process::{Peer, ReplyInterest};
 use crate::shm_transport::qp::{RemoteCq, gather_to_ring, map_ring};
 
 /// A datagram to send, either now or when the ring to its destination is available.
@@ -181,7 +181,9 @@ impl TxRing {
 
     /// Requests a notification of more progress. Returns whether the request was sent now.
     pub(crate) fn request_notification(&mut self) -> bool {
-        let Some(missing) = self.missing.filter(|missing| self.requested != Some(*missing)) else { return false };
+        let Some(missing) = self.missing.filter(|missing| self.requested != Some(*missing)) else {
+            return false;
+        };
         let interest = self.interest.insert(ReplyInterest::default());
         self.peer.request_notification(interest, missing);
         self.requested = Some(missing);

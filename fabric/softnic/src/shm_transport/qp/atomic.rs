@@ -8,7 +8,7 @@ use farcall_shm::{AtomicChange, update_word};
 use farcall_verbs::{ATOMIC_BYTES, Access, AtomicTarget, WcStatus, WrOpcode};
 
 use super::initiator::Initiator;
-use super::request::{Request, ExecuteOutcome};
+use super::request::{ExecuteOutcome, Request};
 use super::transfer::scatter_bytes;
 
 impl Initiator {

@@ -9,7 +9,7 @@ use farcall_verbs::{ATOMIC_BYTES, Access, QpState, SendFlags, SendWr, WcStatus, 
 use super::QpCore;
 use super::grants::Grants;
 use super::initiator::{CachedRegion, Initiator};
-use super::request::{Request, ExecuteOutcome};
+use super::request::{ExecuteOutcome, Request};
 use super::transfer::{gather, scatter};
 use super::wait_queue::WaitReason;
 use crate::process::PeerReply;
@@ -229,7 +229,9 @@ impl Initiator {
             // No key is checked (IBA 9.7.4.2.3), but the target must be connected and permit such requests.
             return match self.accepts() {
                 None => ExecuteOutcome::Wait(WaitReason::Peer),
-                Some(accept) if !accept.access().contains(need) => ExecuteOutcome::Failed(WcStatus::REM_INV_REQ_ERR),
+                Some(accept) if !accept.access().contains(need) => {
+                    ExecuteOutcome::Failed(WcStatus::REM_INV_REQ_ERR)
+                }
                 Some(_) => ExecuteOutcome::Done,
             };
         }

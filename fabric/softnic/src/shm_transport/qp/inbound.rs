@@ -128,7 +128,11 @@ impl RevokedGrant {
     }
 }
 
-fn has_no_access(mem: &SharedMem, initiator: Option<&Arc<ProcessLiveness>>, concerns: impl Fn(u64) -> bool) -> bool {
+fn has_no_access(
+    mem: &SharedMem,
+    initiator: Option<&Arc<ProcessLiveness>>,
+    concerns: impl Fn(u64) -> bool,
+) -> bool {
     !concerns(hazard::current(mem)) || initiator.is_some_and(|process| process.has_exited())
 }
 

@@ -16,8 +16,8 @@ use super::remote_cq::RemoteCq;
 use super::shared_target::InFlight;
 use super::{Accept, Connected, QpCore};
 use crate::process::rendezvous::{ReplyBody, RequestBody};
-use crate::process::{PeerReply, ReplyInterest, Peer};
-use crate::shm_transport::granted::{GrantedRegions, MappedRegion, UnmappedRegion, Region, RegionId};
+use crate::process::{Peer, PeerReply, ReplyInterest};
+use crate::shm_transport::granted::{GrantedRegions, MappedRegion, Region, RegionId, UnmappedRegion};
 
 /// Number of regions that a queue pair finds without a lookup in its [`Peer`].
 const CACHED_REGIONS: usize = 4;
@@ -91,7 +91,9 @@ impl Initiator {
     pub(crate) fn connect(core: &QpCore, attempt: &mut ConnectAttempt) -> Result<PeerReply<Self>> {
         let process = &core.shm.process;
         let dst_qpn = core.dest_qpn();
-        let Some(peer) = process.peer_of(dst_qpn, &mut attempt.handshake)? else { return Ok(PeerReply::Pending) };
+        let Some(peer) = process.peer_of(dst_qpn, &mut attempt.handshake)? else {
+            return Ok(PeerReply::Pending);
+        };
         let (instance, incarnation) = (process.instance, core.incarnation());
         // Location at which the initiator waits for credit. It is included because the target may never connect to this
         // process itself.

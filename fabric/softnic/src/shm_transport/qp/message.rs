@@ -9,7 +9,7 @@ use farcall_verbs::{Access, SendFlags, WcStatus, WrOpcode};
 
 use super::MAX_SGE;
 use super::initiator::{CachedRegion, Initiator};
-use super::request::{Request, ExecuteOutcome};
+use super::request::{ExecuteOutcome, Request};
 use super::transfer::{gather_to_pieces, gather_to_ring};
 use super::wait_queue::WaitReason;
 use crate::process::PeerReply;
@@ -61,7 +61,11 @@ impl Initiator {
                 return unsafe { self.shared_message(request) };
             }
             // A target that is not ready to receive does not respond at all, regardless of its posted receives.
-            return ExecuteOutcome::Wait(if self.accepts().is_some() { WaitReason::Receiver } else { WaitReason::Peer });
+            return ExecuteOutcome::Wait(if self.accepts().is_some() {
+                WaitReason::Receiver
+            } else {
+                WaitReason::Peer
+            });
         }
         // SAFETY: by the contract of this function the request's memory is valid, as the callees require.
         unsafe {
@@ -203,7 +207,11 @@ fn advertised_bytes(initiator: &Initiator, enough: u64) -> u64 {
 ///
 /// # Safety
 /// The request's elements must be readable. A hazard must be published, and the ring must have a free slot.
-pub(crate) unsafe fn place(initiator: &mut Initiator, request: &Request<'_>, flags: u8) -> Option<ExecuteOutcome> {
+pub(crate) unsafe fn place(
+    initiator: &mut Initiator,
+    request: &Request<'_>,
+    flags: u8,
+) -> Option<ExecuteOutcome> {
     let mut segments = [(std::ptr::null_mut(), 0_usize); MAX_SGE];
     // Keeps the mappings alive during the copy: the cache may evict one in favour of the next.
     let mut regions = [const { None }; MAX_SGE];

@@ -8,7 +8,7 @@ use super::QpCore;
 use super::initiator::Initiator;
 use super::wait_queue::WaitReason;
 use crate::process::rendezvous::Refusal;
-use crate::process::{PeerReply, ReplyInterest, PeerHandshake, is_no_such_process};
+use crate::process::{PeerHandshake, PeerReply, ReplyInterest, is_no_such_process};
 
 #[expect(clippy::large_enum_variant, reason = "what every message reads lies beside the queue")]
 pub(crate) enum PeerConnection {

@@ -3,7 +3,7 @@
 use farcall_verbs::{PostError, QpState, Result, SendRules, SendWr, WcStatus};
 
 use super::peer_connection::PeerConnection;
-use super::request::{Request, ExecuteOutcome};
+use super::request::{ExecuteOutcome, Request};
 use super::send::SendSide;
 use super::unreliable::end_of_dropped;
 use super::wait_queue::{TARGET_WAIT_MIN, WaitReason};
@@ -102,7 +102,13 @@ impl SendSide {
     /// # Safety
     /// See [`farcall_verbs::RawQp::post_send`].
     #[cold]
-    unsafe fn conclude(&mut self, core: &QpCore, wr: &SendWr<'_>, request: &Request<'_>, outcome: ExecuteOutcome) {
+    unsafe fn conclude(
+        &mut self,
+        core: &QpCore,
+        wr: &SendWr<'_>,
+        request: &Request<'_>,
+        outcome: ExecuteOutcome,
+    ) {
         let is_new = match self.final_outcome(core, request, outcome) {
             ExecuteOutcome::Done => {
                 return core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, request.len_bytes);
@@ -150,14 +156,28 @@ impl SendSide {
     /// only lacks a reply of the target's process: a device would reply immediately, while a process must be scheduled
     /// first.
     #[cold]
-    pub(super) fn final_outcome(&mut self, core: &QpCore, request: &Request<'_>, outcome: ExecuteOutcome) -> ExecuteOutcome {
-        let is_waiting_for_reply = || self.reply_wait_since.is_some_and(|since| since.elapsed() < TARGET_WAIT_MIN);
+    pub(super) fn final_outcome(
+        &mut self,
+        core: &QpCore,
+        request: &Request<'_>,
+        outcome: ExecuteOutcome,
+    ) -> ExecuteOutcome {
+        let is_waiting_for_reply =
+            || self.reply_wait_since.is_some_and(|since| since.elapsed() < TARGET_WAIT_MIN);
         match (outcome, self.transport) {
             (ExecuteOutcome::Done, _) => ExecuteOutcome::Done,
             (outcome, Connected::Reliable) => outcome,
-            (ExecuteOutcome::Wait(WaitReason::PeerReply), Connected::Unreliable) if !is_waiting_for_reply() => ExecuteOutcome::Wait(WaitReason::PeerReply),
+            (ExecuteOutcome::Wait(WaitReason::PeerReply), Connected::Unreliable)
+                if !is_waiting_for_reply() =>
+            {
+                ExecuteOutcome::Wait(WaitReason::PeerReply)
+            }
             (_, Connected::Unreliable) => {
-                if self.connection.initiator().is_some_and(|initiator| initiator.proxied_request.is_in_progress()) {
+                if self
+                    .connection
+                    .initiator()
+                    .is_some_and(|initiator| initiator.proxied_request.is_in_progress())
+                {
                     self.abandon();
                 }
                 match end_of_dropped(core, request) {

@@ -10,7 +10,7 @@ use super::request::ExecuteOutcome;
 use super::transfer::pointer;
 use super::wait_queue::WaitReason;
 use crate::process::rendezvous::{Access, Operation, Refusal, ReplyBody, RequestBody};
-use crate::process::{PeerReply, ReplyInterest, Peer};
+use crate::process::{Peer, PeerReply, ReplyInterest};
 use crate::shm_transport::proxied_access::ACCESS_BYTES;
 
 /// A range of the target's memory.
@@ -109,7 +109,12 @@ impl ProxiedRequest {
     }
 
     /// Requests one access, or checks for its reply.
-    fn request(&mut self, at: AccessTarget<'_>, chunk: &TransferChunk, operation: Operation) -> PeerReply<u64> {
+    fn request(
+        &mut self,
+        at: AccessTarget<'_>,
+        chunk: &TransferChunk,
+        operation: Operation,
+    ) -> PeerReply<u64> {
         let access = *self.requested.get_or_insert_with(|| {
             self.number = self.number.wrapping_add(1);
             Access {
@@ -160,7 +165,8 @@ impl Initiator {
 
     /// Requests an atomic; its previous value is stored in `proxied_request`.
     pub(crate) fn proxy_atomic(&mut self, target: Target, operation: Operation) -> ExecuteOutcome {
-        let chunk = TransferChunk { rkey: target.rkey, addr: target.addr, len_bytes: target.len_bytes as u32 };
+        let chunk =
+            TransferChunk { rkey: target.rkey, addr: target.addr, len_bytes: target.len_bytes as u32 };
         let (request, at) = self.proxied_target();
         // An atomic transfers no bytes through the window.
         request.window = None;

@@ -9,10 +9,10 @@ use farcall_shm::{PendingWork, notify};
 use farcall_verbs::{QpState, RnrTimer, WcStatus, WrOpcode};
 
 use super::drain::Drain;
-use super::peer_connection::{Sought, PeerConnection};
+use super::peer_connection::{PeerConnection, Sought};
 use super::request::ExecuteOutcome;
 use super::shared_target::InFlight;
-use super::wait_queue::{TARGET_WAIT_MIN, Timers, WaitReason, WaitLimit, WaitQueue};
+use super::wait_queue::{TARGET_WAIT_MIN, Timers, WaitLimit, WaitQueue, WaitReason};
 use super::{Connected, QpCore};
 use crate::shm_transport::flight::Event;
 use crate::shm_transport::state;
@@ -145,7 +145,8 @@ impl SendSide {
         let outcome = unsafe { self.execute(core, &request) };
         let outcome = self.final_outcome(core, &request, outcome);
         self.waiting.put_sges(sges);
-        if self.connection.initiator_mut().is_some_and(|initiator| initiator.proxied_request.take_progress()) {
+        if self.connection.initiator_mut().is_some_and(|initiator| initiator.proxied_request.take_progress())
+        {
             // Each part is allowed the full waiting time.
             self.wait_limit = None;
         }
@@ -162,7 +163,8 @@ impl SendSide {
         }
         if self.waiting.len() == 0 {
             core.set_send_waits(false);
-            if let Some(initiator) = self.connection.initiator().filter(|initiator| !initiator.layout.shared) {
+            if let Some(initiator) = self.connection.initiator().filter(|initiator| !initiator.layout.shared)
+            {
                 notify::cancel(initiator.inbound());
             }
         }
@@ -210,7 +212,8 @@ impl SendSide {
 
     /// Returns the RNR timer that the target has set.
     fn rnr_timer(&self) -> Duration {
-        let code = self.connection.initiator().map_or(0, |initiator| initiator.inbound().load(RNR_TIMER, Relaxed));
+        let code =
+            self.connection.initiator().map_or(0, |initiator| initiator.inbound().load(RNR_TIMER, Relaxed));
         RnrTimer(code as u8).duration()
     }
 

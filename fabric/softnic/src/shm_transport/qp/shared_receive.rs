@@ -21,7 +21,7 @@ use farcall_shm::{BiasedLock, Mutex};
 use farcall_verbs::Wc;
 
 use super::QpCore;
-use super::matching::{Matching, MatchQuantum};
+use super::matching::{MatchQuantum, Matching};
 use crate::shm_transport::cq::Source;
 use crate::shm_transport::srq::SrqCore;
 

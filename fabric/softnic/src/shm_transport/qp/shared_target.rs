@@ -15,8 +15,8 @@ use farcall_verbs::{WcStatus, WrOpcode};
 use super::QpCore;
 use super::initiator::Initiator;
 use super::message::{EAGER_BYTES, place};
-use super::request::{Request, ExecuteOutcome};
-use super::wait_queue::{WaitReason, WaitQueue};
+use super::request::{ExecuteOutcome, Request};
+use super::wait_queue::{WaitQueue, WaitReason};
 use crate::process::is_service_thread;
 use crate::process::rendezvous::RequestBody;
 

@@ -10,12 +10,12 @@ use super::MAX_SGE;
 use super::initiator::{CachedRegion, Initiator};
 use super::message::{advert, publish_placed};
 use super::proxied_request::Target;
-use super::request::{Request, ExecuteOutcome};
+use super::request::{ExecuteOutcome, Request};
 use super::transfer::{gather_to_pieces, pointer};
 use super::wait_queue::WaitReason;
 use crate::process::PeerReply;
 use crate::process::rendezvous::Operation;
-use crate::shm_transport::granted::{UnmappedRegion, Region};
+use crate::shm_transport::granted::{Region, UnmappedRegion};
 
 const _: () = assert!(MAX_SGE <= MAX_PIECES);
 
@@ -104,7 +104,9 @@ impl Initiator {
                 }
                 PeerReply::Refused(_) => return ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR),
                 // Its kind has changed, which the next attempt handles.
-                PeerReply::Granted(_) | PeerReply::Pending => return ExecuteOutcome::Wait(WaitReason::PeerReply),
+                PeerReply::Granted(_) | PeerReply::Pending => {
+                    return ExecuteOutcome::Wait(WaitReason::PeerReply);
+                }
             };
         }
         ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR)
@@ -155,7 +157,9 @@ impl Initiator {
             // `proxy_transfer` requires.
             match unsafe { self.proxy_transfer(request.sges, &targets[..count], Operation::MessageTarget) } {
                 ExecuteOutcome::Done => {}
-                ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR) => return ExecuteOutcome::Failed(WcStatus::REM_OP_ERR),
+                ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR) => {
+                    return ExecuteOutcome::Failed(WcStatus::REM_OP_ERR);
+                }
                 outcome => return outcome,
             }
         }

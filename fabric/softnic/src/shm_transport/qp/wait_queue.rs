@@ -210,7 +210,7 @@ mod tests {
 
     use farcall_verbs::{SendFlags, SendWr, Sge};
 
-    use super::{WaitReason, WaitLimit, WaitQueue};
+    use super::{WaitLimit, WaitQueue, WaitReason};
     use crate::shm_transport::flight::{Event, FlightEvent};
 
     #[test]

@@ -6,7 +6,7 @@ use farcall_verbs::{AddressHandle, AhAttr, Error, Result};
 
 use crate::roce::{self, Path};
 use crate::shm_transport::datagram::Route;
-use crate::shm_transport::{ShmTransport, ObjectReservation};
+use crate::shm_transport::{ObjectReservation, ShmTransport};
 use crate::verbs::require_port;
 
 /// Transport of an address handle, with its path.
@@ -27,7 +27,12 @@ pub(crate) struct SoftAddressHandle {
 }
 
 impl SoftAddressHandle {
-    pub(crate) fn create(shm: &Arc<ShmTransport>, pd: u32, attr: &AhAttr, reservation: ObjectReservation) -> Result<Self> {
+    pub(crate) fn create(
+        shm: &Arc<ShmTransport>,
+        pd: u32,
+        attr: &AhAttr,
+        reservation: ObjectReservation,
+    ) -> Result<Self> {
         const OP: &str = "create_ah";
         let process = &shm.process;
         require_port(OP, attr.port_num)?;

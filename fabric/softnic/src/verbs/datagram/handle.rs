@@ -11,14 +11,14 @@ use farcall_verbs::{
 
 use super::drained::{Destination, Drained, Request};
 use super::{AddressRoute, SoftAddressHandle};
-use crate::roce::{self, Datagram, NetDatagrams, Path};
+use crate::roce::{self, Datagram, Path, RoceDatagrams};
 use crate::shm_transport::datagram::{DatagramCore, Message, Routes, SendOutcome};
 use crate::shm_transport::events::Events;
 use crate::shm_transport::qp::RecvQueue;
 use crate::shm_transport::state::StateEvent;
-use crate::shm_transport::{CqSlot, ShmTransport, ObjectKind, ObjectReservation};
+use crate::shm_transport::{CqSlot, ObjectKind, ObjectReservation, ShmTransport};
 use crate::verbs::limits::qp_max;
-use crate::verbs::{PORT, resources_of, require_port};
+use crate::verbs::{PORT, require_port, resources_of};
 
 /// If this bit is set in a request's Q_Key, the Q_Key of the queue pair is used instead (IBA 10.2.5: controlled
 /// Q_Keys).
@@ -29,7 +29,7 @@ pub(crate) struct DatagramQp {
     recv_queue: Arc<RecvQueue>,
     routes: Routes,
     /// RoCEv2 datagrams; opened at the first send to another host.
-    remote: Option<NetDatagrams>,
+    remote: Option<RoceDatagrams>,
     send_rules: SendRules,
     recv_rules: RecvRules,
     qkey: u32,
@@ -127,7 +127,7 @@ impl DatagramQp {
     /// Stops accepting datagrams, and discards those that were received but not delivered.
     fn close(&self) {
         self.core.close();
-        roce::forget(&self.core.shm, self.core.qpn);
+        roce::discard(&self.core.shm, self.core.qpn);
     }
 
     // --- Sends -------------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ impl DatagramQp {
         let remote = match &mut self.remote {
             Some(remote) => remote,
             // The port is open: creating the address handle has opened it.
-            none => match NetDatagrams::open(&core.shm, core.qpn) {
+            none => match RoceDatagrams::open(&core.shm, core.qpn) {
                 Ok(remote) => none.insert(remote),
                 Err(_) => return self.fail(request.wr_id, WcStatus::LOC_QP_OP_ERR),
             },
@@ -269,7 +269,7 @@ impl DatagramQp {
     fn ring(&mut self) {
         self.routes.announce();
         if let Some(remote) = &mut self.remote {
-            remote.ring();
+            remote.flush();
         }
     }
 

@@ -10,13 +10,13 @@ use farcall_verbs::{
     Result, SendWr,
 };
 
-use crate::roce::NetPair;
+use crate::roce::RoceQp;
 use crate::shm_transport::events::Events;
 use crate::shm_transport::qp::{
-    Connected, MAX_INLINE_BYTES, MAX_SGE, MAX_WR, SharedRecvSource, QpCore, RecvQueue, USUAL_INLINE_BYTES,
+    Connected, MAX_INLINE_BYTES, MAX_SGE, MAX_WR, QpCore, RecvQueue, SharedRecvSource, USUAL_INLINE_BYTES,
 };
 use crate::shm_transport::state::StateEvent;
-use crate::shm_transport::{CqSlot, ShmTransport, ObjectKind, ObjectReservation};
+use crate::shm_transport::{CqSlot, ObjectKind, ObjectReservation, ShmTransport};
 use crate::verbs::limits::qp_max;
 use crate::verbs::mr::Mr;
 use crate::verbs::resources_of;
@@ -32,7 +32,7 @@ pub(crate) struct Qp {
     pub(super) timeout: u8,
     pub(super) retry_cnt: u8,
     /// RoCEv2 queue pair, while the peer is on another host.
-    pub(super) remote: Option<NetPair>,
+    pub(super) remote: Option<RoceQp>,
     _reservation: ObjectReservation,
 }
 
@@ -199,7 +199,7 @@ impl RawQp for Qp {
             return Ok(());
         }
         if let Some(remote) = &self.remote {
-            // SAFETY: the contract of this function is that of `NetPair::post_send`.
+            // SAFETY: the contract of this function is that of `RoceQp::post_send`.
             return unsafe { remote.post_send(wrs) };
         }
         // SAFETY: by the contract of this function the requests' memory is valid, as `post_batch` requires.

@@ -7,7 +7,7 @@ use farcall_stats::PairWay;
 use farcall_verbs::{Access, Error, QpAttr, QpState, Result};
 
 use super::handle::{Qp, attach};
-use crate::roce::{NetPair, PairParts};
+use crate::roce::{RoceQp, RoceQpResources};
 use crate::shm_transport::qp::{Accept, HAZARD_WAIT};
 use crate::shm_transport::srq::Receive;
 use crate::shm_transport::state::StateEvent;
@@ -105,7 +105,7 @@ impl Qp {
         // consumer.
         let next_receive = || unsafe { self.recv_queue.pop(Receive::of) };
         let take_receives = || std::iter::from_fn(next_receive).collect();
-        let parts = PairParts {
+        let parts = RoceQpResources {
             shm: core.shm.clone(),
             events: core.events.clone(),
             qpn: core.qpn,
@@ -117,7 +117,7 @@ impl Qp {
             send_slot: core.send_slot.clone(),
             recv_slot: core.recv_slot.clone(),
         };
-        self.remote = Some(NetPair::connect(parts, take_receives, &QpAttr::init(self.access), rtr)?);
+        self.remote = Some(RoceQp::connect(parts, take_receives, &QpAttr::init(self.access), rtr)?);
         self.go(PairWay::RoceV2);
         Ok(())
     }

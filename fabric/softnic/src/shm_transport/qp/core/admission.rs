@@ -11,10 +11,10 @@ use farcall_verbs::{AsyncEvent, AsyncEventKind, QpState, Result, RnrTimer};
 
 use super::QpCore;
 use crate::process::rendezvous::{Refusal, ReplyBody, RequestBody};
-use crate::process::{ProcessLiveness, Peer};
+use crate::process::{Peer, ProcessLiveness};
 use crate::shm_transport::CqSlot;
 use crate::shm_transport::flight::Event;
-use crate::shm_transport::qp::inbound::{PeerQpId, HAZARD_WAIT, InboundGrant, wait_until};
+use crate::shm_transport::qp::inbound::{HAZARD_WAIT, InboundGrant, PeerQpId, wait_until};
 use crate::shm_transport::qp::receive::{RecvQueue, RecvSide};
 use crate::shm_transport::qp::{Accept, Connected, RemoteCq};
 use crate::shm_transport::state::{State, StateEvent};

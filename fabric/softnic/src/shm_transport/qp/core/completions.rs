@@ -28,7 +28,8 @@ impl QpCore {
         if receives && delivered < wc.len() {
             // SAFETY: only the thread that polls the receive completion queue calls `poll` with `receives`, so `owner`
             // has one caller.
-            delivered += unsafe { self.recv.owner(|recv| recv.poll(self, &mut wc[delivered..])) }.unwrap_or(0);
+            delivered +=
+                unsafe { self.recv.owner(|recv| recv.poll(self, &mut wc[delivered..])) }.unwrap_or(0);
         }
         // Last, because a waiting request may fail now, and what the peer sent before the failure must be delivered
         // first.
@@ -97,7 +98,8 @@ impl QpCore {
         if receives && delivered < wc.len() {
             // SAFETY: only the thread that polls the receive completion queue calls it with `receives`, so `owner` has
             // one caller.
-            delivered += unsafe { self.recv.owner(|recv| recv.poll(self, &mut wc[delivered..])) }.unwrap_or(0);
+            delivered +=
+                unsafe { self.recv.owner(|recv| recv.poll(self, &mut wc[delivered..])) }.unwrap_or(0);
         }
         delivered
     }

@@ -22,7 +22,7 @@ use crate::shm_transport::events::Events;
 use crate::shm_transport::flight::{Event, FLIGHT_RECORDS};
 use crate::shm_transport::srq::SrqCore;
 use crate::shm_transport::state::{StateCell, StateEvent};
-use crate::shm_transport::{CqSlot, ShmTransport, QpResources};
+use crate::shm_transport::{CqSlot, QpResources, ShmTransport};
 use farcall_shm::fork::{self, DisableInChild};
 use farcall_shm::ring::{Consumer, Layout};
 use farcall_shm::{BiasedLock, Mutex, PendingLock, SharedMem, WcRing};

@@ -5,7 +5,7 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::shared_port::{SharedWord, Slots};
+use super::shared_port::{SharedPort, SharedWord};
 
 /// Duration of the first pause, and of the longest.
 const FIRST_NS: u64 = 1_000_000_000;
@@ -18,7 +18,7 @@ const CHECK_EVERY_NS: u64 = FIRST_NS;
 
 /// The pauses that this process begins and ends.
 #[derive(Default)]
-pub(super) struct TrainPauses {
+pub(super) struct GroPauses {
     checked_ns: u64,
     /// Duration and end of the last pause that this process began.
     last_ns: u64,
@@ -31,7 +31,7 @@ fn shared_now_ns() -> u64 {
     (now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64).max(1)
 }
 
-impl TrainPauses {
+impl GroPauses {
     /// Returns for how long a pause lasts that begins now.
     fn next_ns(&mut self, now_ns: u64) -> u64 {
         let is_soon = self.last_ns > 0 && now_ns < self.ended_ns + SOON_NS;
@@ -41,27 +41,27 @@ impl TrainPauses {
     }
 
     /// Begins a pause. Returns `false` if one is in progress.
-    pub(super) fn begin(&mut self, slots: &Slots) -> bool {
-        if slots.word(SharedWord::TrainsPausedUntil) != 0 {
+    pub(super) fn begin(&mut self, shared_port: &SharedPort) -> bool {
+        if shared_port.word(SharedWord::GroPausedUntil) != 0 {
             return false;
         }
         let now_ns = shared_now_ns();
-        slots.set_word(SharedWord::TrainsPausedUntil, now_ns + self.next_ns(now_ns));
-        slots.take_trains(false);
+        shared_port.set_word(SharedWord::GroPausedUntil, now_ns + self.next_ns(now_ns));
+        shared_port.allow_gro(false);
         true
     }
 
     /// Ends a pause whose time has expired. Called with each batch of packets; checks once per [`CHECK_EVERY_NS`].
-    pub(super) fn end_if_due(&mut self, slots: &Slots, now_ns: u64) {
+    pub(super) fn end_if_due(&mut self, shared_port: &SharedPort, now_ns: u64) {
         if now_ns.saturating_sub(self.checked_ns) < CHECK_EVERY_NS {
             return;
         }
         self.checked_ns = now_ns;
-        let (until_ns, shared_now_ns) = (slots.word(SharedWord::TrainsPausedUntil), shared_now_ns());
+        let (until_ns, shared_now_ns) = (shared_port.word(SharedWord::GroPausedUntil), shared_now_ns());
         // Another process of the user wrote it. Regardless of its value, no pause lasts longer than the longest.
         if until_ns != 0 && !(shared_now_ns..shared_now_ns + LONGEST_NS).contains(&until_ns) {
-            slots.take_trains(true);
-            slots.set_word(SharedWord::TrainsPausedUntil, 0);
+            shared_port.allow_gro(true);
+            shared_port.set_word(SharedWord::GroPausedUntil, 0);
         }
     }
 }
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn lengthens_pauses_that_follow_each_other() {
-        let mut pauses = TrainPauses::default();
+        let mut pauses = GroPauses::default();
         let mut now_ns = 1;
         for factor in [1, 2, 4, 8, 16, 32, 64, 64] {
             let pause_ns = pauses.next_ns(now_ns);
