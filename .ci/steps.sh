@@ -482,9 +482,10 @@ step_conform_everywhere() {
     suite="ip netns exec \"\$NETWORK_A\" \"$CARGO_TARGET_DIR/release/farcall\" conform"
     suite+=' --other-end "ip netns exec $NETWORK_B" --filter "rc/*"'
     for family in 4 6; do
-        NETWORK_FAMILY=$family FARCALL_WAY=net run bash .ci/networks bash -c "$suite --filter 'uc/*' --filter 'ud/*'"
+        NETWORK_FAMILY=$family FARCALL_TRANSPORT=roce run bash .ci/networks \
+            bash -c "$suite --filter 'uc/*' --filter 'ud/*'"
     done
-    FARCALL_WAY=net FARCALL_WIRE_FAULTS=seed=1,loss=0.01,duplicate=0.01,reorder=0.01,corrupt=0.01 \
+    FARCALL_TRANSPORT=roce FARCALL_WIRE_FAULTS=seed=1,loss=0.01,duplicate=0.01,reorder=0.01,corrupt=0.01 \
         run bash .ci/networks bash -c "$suite"
     # Calls and a store whose cable is pulled for longer than their clients try to connect.
     run cargo test --workspace --test cable -- --ignored --nocapture

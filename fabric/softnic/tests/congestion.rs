@@ -55,7 +55,7 @@ fn exchange([a, b]: &mut [End; 2], round: u32) {
 
 /// The kernel marks every packet on its path.
 fn suffer_marks(test: &str, address: &str) {
-    if !is_apart_with(test, &[("FARCALL_WAY", "net"), ("FARCALL_WIRE_FAULTS", "seed=5,mark=1")]) {
+    if !is_apart_with(test, &[("FARCALL_TRANSPORT", "roce"), ("FARCALL_WIRE_FAULTS", "seed=5,mark=1")]) {
         return;
     }
     let began = Instant::now();
@@ -83,7 +83,7 @@ fn notifies_the_sender_of_marked_ipv6_packets() {
 fn datagrams_are_never_marked() {
     if !is_apart_with(
         "datagrams_are_never_marked",
-        &[("FARCALL_WAY", "net"), ("FARCALL_WIRE_FAULTS", "seed=5,mark=1")],
+        &[("FARCALL_TRANSPORT", "roce"), ("FARCALL_WIRE_FAULTS", "seed=5,mark=1")],
     ) {
         return;
     }
@@ -155,7 +155,7 @@ fn strike(end: &mut End, from: &UdpSocket, datagram: &[u8], counter: &str) {
 
 #[test]
 fn ignores_congestion_packets_of_other_senders() {
-    if !is_apart("ignores_congestion_packets_of_other_senders", "net") {
+    if !is_apart("ignores_congestion_packets_of_other_senders", "roce") {
         return;
     }
     let mut ends = connected("127.0.0.1");
@@ -186,7 +186,7 @@ fn ignores_congestion_packets_of_other_senders() {
 /// takes a twelfth of a second.
 #[test]
 fn a_flood_of_notifications_does_not_stop_a_pair() {
-    if !is_apart("a_flood_of_notifications_does_not_stop_a_pair", "net") {
+    if !is_apart("a_flood_of_notifications_does_not_stop_a_pair", "roce") {
         return;
     }
     let mut ends = connected("127.0.0.1");

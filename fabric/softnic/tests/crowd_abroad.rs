@@ -107,7 +107,7 @@ fn child_entry() {
 
 #[test]
 fn a_thousand_pairs_exchange_messages_with_another_process() {
-    if !is_apart("a_thousand_pairs_exchange_messages_with_another_process", "net") {
+    if !is_apart("a_thousand_pairs_exchange_messages_with_another_process", "roce") {
         return;
     }
     let mut other: Other = start("crowd", &[]);

@@ -412,7 +412,7 @@ fn reports_the_key_that_a_device_finds_wrong_first() {
 
 #[test]
 fn reports_the_key_found_wrong_first_between_hosts() {
-    if is_apart("reports_the_key_found_wrong_first_between_hosts", "net") {
+    if is_apart("reports_the_key_found_wrong_first_between_hosts", "roce") {
         two_wrong_keys(true);
     }
 }

@@ -123,7 +123,7 @@ fn child_entry() {
 
 #[test]
 fn acknowledges_messages_after_the_receiver_stops_polling() {
-    if !is_apart("acknowledges_messages_after_the_receiver_stops_polling", "net") {
+    if !is_apart("acknowledges_messages_after_the_receiver_stops_polling", "roce") {
         return;
     }
     let mut other = start("falls silent", &[]);
@@ -157,7 +157,7 @@ fn acknowledges_messages_after_the_receiver_stops_polling() {
 
 #[test]
 fn acknowledges_the_last_message_before_the_receiver_ends() {
-    if !is_apart("acknowledges_the_last_message_before_the_receiver_ends", "net") {
+    if !is_apart("acknowledges_the_last_message_before_the_receiver_ends", "roce") {
         return;
     }
     for ending in [Ending::Destroys, Ending::Exits] {

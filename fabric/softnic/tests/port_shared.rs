@@ -92,7 +92,7 @@ fn send_message(management: &Management) {
 
 #[test]
 fn takes_queue_pair_1_over_from_a_stopped_holder() {
-    if !is_apart("takes_queue_pair_1_over_from_a_stopped_holder", "net") {
+    if !is_apart("takes_queue_pair_1_over_from_a_stopped_holder", "roce") {
         return;
     }
     let mut holder = start("manager", &[]);
@@ -179,7 +179,7 @@ impl Echo {
 
 #[test]
 fn shares_the_port_while_processes_join_and_are_killed() {
-    if !is_apart("shares_the_port_while_processes_join_and_are_killed", "net") {
+    if !is_apart("shares_the_port_while_processes_join_and_are_killed", "roce") {
         return;
     }
     let own = || u64::from(std::process::id());
@@ -332,21 +332,21 @@ fn trains_pause_while_one_is_for_several(over: IpAddr) {
 
 #[test]
 fn trains_pause_if_one_by_ipv4_is_for_several_processes() {
-    if is_apart("trains_pause_if_one_by_ipv4_is_for_several_processes", "net") {
+    if is_apart("trains_pause_if_one_by_ipv4_is_for_several_processes", "roce") {
         trains_pause_while_one_is_for_several(Ipv4Addr::LOCALHOST.into());
     }
 }
 
 #[test]
 fn trains_pause_if_one_by_ipv6_is_for_several_processes() {
-    if is_apart("trains_pause_if_one_by_ipv6_is_for_several_processes", "net") {
+    if is_apart("trains_pause_if_one_by_ipv6_is_for_several_processes", "roce") {
         trains_pause_while_one_is_for_several(Ipv6Addr::LOCALHOST.into());
     }
 }
 
 #[test]
 fn a_stopped_process_does_not_keep_others_from_the_port() {
-    if !is_apart("a_stopped_process_does_not_keep_others_from_the_port", "net") {
+    if !is_apart("a_stopped_process_does_not_keep_others_from_the_port", "roce") {
         return;
     }
     let mut first = Echo::start();

@@ -33,7 +33,7 @@ fn any_memory_can_be_registered_and_every_operation_reaches_it() {
 /// Peers on other hosts refer to a region by the same addresses as those on this host.
 #[test]
 fn names_memory_from_another_address_between_hosts() {
-    if !is_apart("names_memory_from_another_address_between_hosts", "net") {
+    if !is_apart("names_memory_from_another_address_between_hosts", "roce") {
         return;
     }
     let cap = QpCap { max_send_sge: 4, max_recv_sge: 4, ..QpCap::default() };

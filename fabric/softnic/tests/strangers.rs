@@ -62,7 +62,7 @@ fn strike(end: &mut End, from: &UdpSocket, datagram: &[u8], counter: &str) {
 
 #[test]
 fn drops_and_counts_packets_of_unconnected_senders() {
-    if !is_apart("drops_and_counts_packets_of_unconnected_senders", "net") {
+    if !is_apart("drops_and_counts_packets_of_unconnected_senders", "roce") {
         return;
     }
     let (mut a, mut b) = connected();
@@ -101,7 +101,7 @@ fn drops_and_counts_packets_of_unconnected_senders() {
 
 #[test]
 fn no_port_is_open_before_a_pair_goes_to_another_host() {
-    if !is_apart("no_port_is_open_before_a_pair_goes_to_another_host", "net") {
+    if !is_apart("no_port_is_open_before_a_pair_goes_to_another_host", "roce") {
         return;
     }
     let (mut a, b) = (End::default(), End::default());
@@ -113,7 +113,7 @@ fn no_port_is_open_before_a_pair_goes_to_another_host() {
 
 #[test]
 fn a_host_that_is_not_listed_is_no_peer() {
-    if !is_apart("a_host_that_is_not_listed_is_no_peer", "net") {
+    if !is_apart("a_host_that_is_not_listed_is_no_peer", "roce") {
         return;
     }
     let mut ends = [End::default(), End::default(), End::default()];
@@ -186,12 +186,12 @@ fn drops_messages_from_own_addresses() {
     end.init();
     let dgid = Gid::from_ipv4(Ipv4Addr::new(127, 0, 0, 5));
     let error = end.qp.modify(&QpAttr::rtr(1, 0, AhAttr { dgid, ..end.path() }, Mtu::Mtu1024)).unwrap_err();
-    assert!(error.to_string().contains("FARCALL_WAY"), "{error}");
+    assert!(error.to_string().contains("FARCALL_TRANSPORT"), "{error}");
 }
 
 #[test]
 fn drops_packets_of_another_users_process() {
-    let Some(true) = is_apart_as_root("drops_packets_of_another_users_process", "net") else { return };
+    let Some(true) = is_apart_as_root("drops_packets_of_another_users_process", "roce") else { return };
     let (_a, mut b) = connected();
     let management = Management::open().unwrap();
     assert!(management.claim().unwrap());
@@ -217,7 +217,7 @@ fn drops_packets_of_another_users_process() {
 
 #[test]
 fn a_pair_replies_to_no_other_port_than_its_peers() {
-    if !is_apart("a_pair_replies_to_no_other_port_than_its_peers", "net") {
+    if !is_apart("a_pair_replies_to_no_other_port_than_its_peers", "roce") {
         return;
     }
     let (mut a, mut b) = connected();
@@ -245,7 +245,7 @@ fn a_pair_replies_to_no_other_port_than_its_peers() {
 
 #[test]
 fn drops_and_counts_unwanted_messages_to_queue_pair_1() {
-    if !is_apart("drops_and_counts_unwanted_messages_to_queue_pair_1", "net") {
+    if !is_apart("drops_and_counts_unwanted_messages_to_queue_pair_1", "roce") {
         return;
     }
     /// Maximum for one host.

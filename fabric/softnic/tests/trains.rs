@@ -48,7 +48,7 @@ fn exchange() {
 
 #[test]
 fn packets_travel_together_and_arrive_whole() {
-    if !is_apart("packets_travel_together_and_arrive_whole", "net") {
+    if !is_apart("packets_travel_together_and_arrive_whole", "roce") {
         return;
     }
     exchange();
@@ -64,7 +64,7 @@ fn packets_travel_together_and_arrive_whole() {
 #[test]
 fn under_faults_packets_travel_alone_and_arrive_whole() {
     let faults = "seed=3,loss=0.02,duplicate=0.02,reorder=0.02,corrupt=0.02";
-    let environment = [("FARCALL_WAY", "net"), ("FARCALL_WIRE_FAULTS", faults)];
+    let environment = [("FARCALL_TRANSPORT", "roce"), ("FARCALL_WIRE_FAULTS", faults)];
     if !is_apart_with("under_faults_packets_travel_alone_and_arrive_whole", &environment) {
         return;
     }
@@ -82,7 +82,7 @@ fn address(change: &str) {
 /// The kernel rejects packets from an address that this host does not have, as a batch and singly.
 #[test]
 fn packets_travel_together_again_when_their_address_is_back() {
-    if !is_apart("packets_travel_together_again_when_their_address_is_back", "net") {
+    if !is_apart("packets_travel_together_again_when_their_address_is_back", "roce") {
         return;
     }
     address("add");
@@ -105,7 +105,7 @@ fn packets_travel_together_again_when_their_address_is_back() {
 /// here the kernel rejects all packets.
 #[test]
 fn sends_a_long_message_completely_without_polls() {
-    if !is_apart("sends_a_long_message_completely_without_polls", "net") {
+    if !is_apart("sends_a_long_message_completely_without_polls", "roce") {
         return;
     }
     const PACKETS: usize = 8_192;

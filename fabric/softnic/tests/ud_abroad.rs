@@ -31,7 +31,7 @@ fn handle_to(end: &Ud, dgid: Gid, sgid_index: u8) -> Box<dyn AddressHandle> {
 
 #[test]
 fn reports_the_source_of_a_remote_datagram_by_ipv4_and_ipv6() {
-    if !is_apart("reports_the_source_of_a_remote_datagram_by_ipv4_and_ipv6", "net") {
+    if !is_apart("reports_the_source_of_a_remote_datagram_by_ipv4_and_ipv6", "roce") {
         return;
     }
     let (mut a, mut b) = (Ud::new(), Ud::new());
@@ -67,7 +67,7 @@ fn reports_the_source_of_a_remote_datagram_by_ipv4_and_ipv6() {
 
 #[test]
 fn wakes_a_sleeper_for_a_remote_datagram() {
-    if !is_apart("wakes_a_sleeper_for_a_remote_datagram", "net") {
+    if !is_apart("wakes_a_sleeper_for_a_remote_datagram", "roce") {
         return;
     }
     let (mut a, mut b) = (Ud::new(), Ud::new());
@@ -87,7 +87,7 @@ fn wakes_a_sleeper_for_a_remote_datagram() {
 
 #[test]
 fn what_is_not_wanted_of_other_hosts_is_dropped_and_counted() {
-    if !is_apart("what_is_not_wanted_of_other_hosts_is_dropped_and_counted", "net") {
+    if !is_apart("what_is_not_wanted_of_other_hosts_is_dropped_and_counted", "roce") {
         return;
     }
     let (mut a, mut b) = (Ud::new(), Ud::new());
@@ -199,7 +199,7 @@ fn receives_from_other_hosts_after_the_program_reads_its_gid() {
 
 #[test]
 fn datagrams_of_a_host_that_is_not_listed_are_dropped() {
-    if !is_apart("datagrams_of_a_host_that_is_not_listed_are_dropped", "net") {
+    if !is_apart("datagrams_of_a_host_that_is_not_listed_are_dropped", "roce") {
         return;
     }
     // SAFETY: the test has its process for itself, and no other thread reads the environment in it.
@@ -239,7 +239,7 @@ fn datagrams_of_a_host_that_is_not_listed_are_dropped() {
 #[test]
 fn limits_the_port_mtu_to_packets_that_are_not_fragmented() {
     const TEST: &str = "limits_the_port_mtu_to_packets_that_are_not_fragmented";
-    if !is_apart(TEST, "net") {
+    if !is_apart(TEST, "roce") {
         return;
     }
     let shorter = Command::new("ip").args(["link", "set", "lo", "mtu", "1500"]).status().unwrap();
@@ -256,7 +256,7 @@ fn limits_the_port_mtu_to_packets_that_are_not_fragmented() {
 #[test]
 fn detects_an_injected_corruption_after_fragmentation() {
     const TEST: &str = "detects_an_injected_corruption_after_fragmentation";
-    let faults = [("FARCALL_WAY", "net"), ("FARCALL_WIRE_FAULTS", "seed=1,corrupt=1")];
+    let faults = [("FARCALL_TRANSPORT", "roce"), ("FARCALL_WIRE_FAULTS", "seed=1,corrupt=1")];
     if !is_apart_with(TEST, &faults) {
         return;
     }

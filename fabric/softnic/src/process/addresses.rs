@@ -1,6 +1,6 @@
 //! Addresses of this host's network devices, and the choice of the transport to a GID.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsString};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::AsRawFd;
 
@@ -11,7 +11,10 @@ use farcall_wire::codec::{HEADERS_BYTES_MAX, ICRC_BYTES};
 use super::route_type;
 
 /// Environment variable that selects the transport.
-const WAY_VARIABLE: &str = "FARCALL_WAY";
+const TRANSPORT_VARIABLE: &str = "FARCALL_TRANSPORT";
+
+/// Earlier name of [`TRANSPORT_VARIABLE`], which takes precedence.
+const TRANSPORT_VARIABLE_ALIAS: &str = "FARCALL_WAY";
 
 /// Environment variable with the network devices that may be used, separated by commas.
 const DEVICES_VARIABLE: &str = "FARCALL_NET_DEVICES";
@@ -28,9 +31,9 @@ pub(crate) enum TransportPolicy {
     /// Shared memory for peers on this host, RoCEv2 for others.
     Auto,
     /// Only shared memory.
-    Host,
+    SharedMemory,
     /// Only RoCEv2, also for peers on this host.
-    Net,
+    RoCE,
 }
 
 impl TransportPolicy {
@@ -39,16 +42,21 @@ impl TransportPolicy {
     /// # Errors
     /// Returns an error if the variable has an unknown value.
     pub(crate) fn configured() -> Result<Self> {
-        match trusted_variable(WAY_VARIABLE) {
-            None => Ok(Self::Auto),
-            Some(way) if way == "auto" => Ok(Self::Auto),
-            Some(way) if way == "host" => Ok(Self::Host),
-            Some(way) if way == "net" => Ok(Self::Net),
-            Some(way) => {
-                let what = format!(
-                    "{WAY_VARIABLE}={way:?}: say auto, host (shared memory alone) or net (RoCEv2 alone)"
-                );
-                Err(Error::invalid("choose the way", what))
+        Self::from_variables(trusted_variable)
+    }
+
+    /// Like [`TransportPolicy::configured`], with the given values of environment variables.
+    fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
+        let names = [TRANSPORT_VARIABLE, TRANSPORT_VARIABLE_ALIAS];
+        let configured = names.into_iter().find_map(|name| Some((name, variable(name)?)));
+        let Some((name, value)) = configured else { return Ok(Self::Auto) };
+        match value.to_str() {
+            Some("auto") => Ok(Self::Auto),
+            Some("shared-memory" | "host") => Ok(Self::SharedMemory),
+            Some("roce" | "net") => Ok(Self::RoCE),
+            _ => {
+                let what = format!("{name}={value:?}: expected auto, shared-memory (only) or roce (only)");
+                Err(Error::invalid("select the transport", what))
             }
         }
     }
@@ -56,7 +64,7 @@ impl TransportPolicy {
 
 /// Returns whether all connections must use RoCEv2, regardless of where the peers are.
 pub fn is_network_forced() -> bool {
-    matches!(TransportPolicy::configured(), Ok(TransportPolicy::Roce))
+    matches!(TransportPolicy::configured(), Ok(TransportPolicy::RoCE))
 }
 
 /// An address of a network device.
@@ -78,7 +86,7 @@ pub(crate) fn device_addresses(policy: TransportPolicy, known: &[Gid]) -> Vec<De
     found.retain(|(address, _, is_up)| *is_up || is_known(*address));
     found.sort_by_key(|(address, ..)| (address.is_loopback(), !is_known(*address), address.is_ipv6()));
     let may_be_loopback =
-        policy == TransportPolicy::Roce && found.first().is_some_and(|(address, ..)| address.is_loopback());
+        policy == TransportPolicy::RoCE && found.first().is_some_and(|(address, ..)| address.is_loopback());
     let chosen = found.into_iter().filter(|(address, ..)| may_be_loopback || !address.is_loopback());
     let entry = |(address, netdev, _)| DeviceAddress { gid: gid_of(address), netdev };
     chosen.map(entry).take(ADDRESSES_MAX).collect()
@@ -143,18 +151,19 @@ pub(crate) fn require_peer(operation: &'static str, peer: Ipv6Addr) -> Result<()
 /// another process, with another environment, forwards such messages.
 ///
 /// # Errors
-/// Returns an error if the address is one of this host and `FARCALL_WAY` does not force RoCEv2, if `FARCALL_WAY`
-/// forbids other hosts, or if the address is not in the configured list.
+/// Returns an error if the address is one of this host and `FARCALL_TRANSPORT` does not force RoCEv2, if
+/// `FARCALL_TRANSPORT` forbids other hosts, or if the address is not in the configured list.
 pub fn check_remote_peer(peer: Ipv6Addr) -> Result<()> {
     const OP: &str = "check a remote peer";
     match TransportPolicy::configured()? {
-        TransportPolicy::Roce => {}
+        TransportPolicy::RoCE => {}
         TransportPolicy::SharedMemory => {
-            return Err(Error::invalid(OP, "FARCALL_WAY=host forbids other hosts".to_owned()));
+            return Err(Error::invalid(OP, "FARCALL_TRANSPORT=shared-memory forbids other hosts".to_owned()));
         }
         TransportPolicy::Auto if is_of_this_host(peer) => {
             let what = format!(
-                "{} is an address of this host, whose processes meet by shared memory; FARCALL_WAY=net forces RoCEv2",
+                "{} is an address of this host, whose processes use shared memory; FARCALL_TRANSPORT=roce forces \
+                 RoCEv2",
                 peer.to_canonical()
             );
             return Err(Error::invalid(OP, what));
@@ -295,8 +304,32 @@ mod tests {
     }
 
     #[test]
+    fn reads_the_policy_from_either_variable() {
+        let policy = |transport: Option<&str>, way: Option<&str>| {
+            let value = |name: &str| if name == TRANSPORT_VARIABLE { transport } else { way };
+            TransportPolicy::from_variables(|name| value(name).map(OsString::from))
+        };
+        assert_eq!(policy(None, None).unwrap(), TransportPolicy::Auto);
+        let values = [
+            ("auto", TransportPolicy::Auto),
+            ("shared-memory", TransportPolicy::SharedMemory),
+            ("host", TransportPolicy::SharedMemory),
+            ("roce", TransportPolicy::RoCE),
+            ("net", TransportPolicy::RoCE),
+        ];
+        for (value, expected) in values {
+            assert_eq!(policy(Some(value), None).unwrap(), expected, "{value}");
+            assert_eq!(policy(None, Some(value)).unwrap(), expected, "{value}");
+            assert_eq!(policy(Some(value), Some("unknown")).unwrap(), expected, "the alias is not read");
+        }
+        let refused = |transport, way| policy(transport, way).unwrap_err().to_string();
+        assert!(refused(Some("RoCE"), Some("net")).contains("FARCALL_TRANSPORT=\"RoCE\""));
+        assert!(refused(None, Some("tcp")).contains("FARCALL_WAY=\"tcp\""));
+    }
+
+    #[test]
     fn this_host_has_an_address() {
-        let found = device_addresses(TransportPolicy::Roce, &[]);
+        let found = device_addresses(TransportPolicy::RoCE, &[]);
         assert!(!found.is_empty() && found.len() <= ADDRESSES_MAX, "{found:?}");
         let is_loopback = |entry: &DeviceAddress| Ipv6Addr::from(entry.gid.0).to_canonical().is_loopback();
         assert!(found.iter().all(is_loopback) || !found.iter().any(is_loopback), "{found:?}");

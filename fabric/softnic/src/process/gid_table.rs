@@ -68,7 +68,7 @@ impl AtomicGid {
 impl GidTable {
     /// Creates the table with the entries for this host, and its current addresses.
     pub(crate) fn new(policy: TransportPolicy, gids: &[Gid]) -> Self {
-        let local_gids = if policy == TransportPolicy::Roce { Vec::new() } else { gids.to_vec() };
+        let local_gids = if policy == TransportPolicy::RoCE { Vec::new() } else { gids.to_vec() };
         let table = Self { policy, local_gids, gids: Default::default(), slots: Mutex::default() };
         table.refresh();
         table
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn lists_the_addresses_of_this_host() {
-        let table = GidTable::new(TransportPolicy::Roce, &[address(1).gid]);
+        let table = GidTable::new(TransportPolicy::RoCE, &[address(1).gid]);
         let entries = table.entries();
         assert!(!entries.is_empty() && table.len() == entries.len());
         for Entry { index, gid, .. } in entries {

@@ -79,7 +79,7 @@ impl PendingHello {
         let fail = |what: &str| Error::Peer { operation: OP, peer: self.name.clone(), what: what.into() };
         let asymmetric = fence::asymmetric();
         let hello = RequestBody::Hello { asymmetric };
-        let (body, fds) = match self.requests.ask(&self.interest, hello, &[]) {
+        let (body, fds) = match self.requests.request(&self.interest, hello, &[]) {
             Ok(PeerReply::Granted(answer)) => answer,
             Ok(PeerReply::Refused(reason)) => return Err(fail(reason.text())),
             Ok(PeerReply::Pending) => return Ok(Err(self)),

@@ -1,4 +1,5 @@
-//! Detection of the exit of other processes, by pidfds. The transport is notified by one call ([`TransportBackend::on_process_exit`]).
+//! Detection of the exit of other processes, by pidfds. The transport is notified by one call
+//! ([`TransportBackend::on_process_exit`]).
 //!
 //! The state of a socket is not used for this: a forked child may still hold the socket open.
 

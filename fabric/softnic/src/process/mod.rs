@@ -1,30 +1,30 @@
 //! State that the device needs regardless of the transport: this process and its memory, peer processes, detection of
 //! their exit, and forks.
 //!
-//! Nothing here depends on queue pairs or completion queues. A transport implements [`TransportBackend`]: `process` calls it when a
-//! process has exited, and to handle the requests of peers.
+//! Nothing here depends on queue pairs or completion queues. A transport implements [`TransportBackend`]: `process`
+//! calls it when a process has exited, and to handle the requests of peers.
 //!
 //! # Discovery
 //!
 //! A queue pair number contains a block number. The process that owns the block listens on a Unix socket of that name,
 //! in a directory of the user's own or in one that containers or users share (`farcall_shm::own_directory`,
-//! `rendezvous/directory.rs`). The kernel identifies each process to the other before anything else. The process replies
-//! later, and no thread waits for the reply: the service thread continues the requests that need it. Memory is passed
-//! as descriptors. Nothing depends on names in `/dev/shm`, on pids or on a common pid namespace.
+//! `rendezvous/directory.rs`). The kernel identifies each process to the other before anything else. The process
+//! replies later, and no thread waits for the reply: the service thread continues the requests that need it. Memory is
+//! passed as descriptors. Nothing depends on names in `/dev/shm`, on pids or on a common pid namespace.
 //!
 //! # Exit of a peer
 //!
 //! A process can be killed, or stopped, between any two instructions.
 //!
 //! - Every process holds a pidfd of every peer. Its service thread, which blocks in `epoll`, detects the exit, marks
-//!   the peer as exited and calls the transport (`liveness.rs`), which announces all queue pairs connected to the peer to
-//!   their completion queues. The state of the socket is not used: a forked child may still hold it open.
+//!   the peer as exited and calls the transport (`liveness.rs`), which announces all queue pairs connected to the peer
+//!   to their completion queues. The state of the socket is not used: a forked child may still hold it open.
 //! - The next poll of each application thread delivers what the peer had published: published records are complete, and
 //!   nothing else exists. Then requests that wait for the peer end with `RETRY_EXC_ERR`, the queue pair enters the
 //!   error state, and posted requests are flushed, as on an RNIC.
 //! - The hazard of an exited process is ignored. A *stopped* peer has not exited: requests to it time out (after at
-//!   least five seconds if its process must reply first, because machines are busy: `shm_transport/qp/wait_queue.rs`), and
-//!   memory that it may access is set aside.
+//!   least five seconds if its process must reply first, because machines are busy: `shm_transport/qp/wait_queue.rs`),
+//!   and memory that it may access is set aside.
 //! - A forked child has private copies of all shared memory, and holds no descriptor that other processes listen to.
 //!   The objects that it inherits fail every call (`fork.rs`); it may open the device again.
 

@@ -73,7 +73,7 @@ impl Process {
             gids,
             policy,
             whole_mtu,
-            accepts_remote_datagrams: AtomicBool::new(policy == TransportPolicy::Roce),
+            accepts_remote_datagrams: AtomicBool::new(policy == TransportPolicy::RoCE),
             table,
             regions: RegionTable::new()?,
             service: Service::new()?,
@@ -115,7 +115,7 @@ impl Process {
     /// device it is [`Process::whole_mtu`]; shared memory permits the longest one.
     pub(crate) fn port_mtu(&self) -> Mtu {
         match self.policy {
-            TransportPolicy::Roce => self.whole_mtu.unwrap_or(Mtu::Mtu4096),
+            TransportPolicy::RoCE => self.whole_mtu.unwrap_or(Mtu::Mtu4096),
             TransportPolicy::Auto | TransportPolicy::SharedMemory => Mtu::Mtu4096,
         }
     }
@@ -133,16 +133,16 @@ impl Process {
         self.accepts_remote_datagrams.load(Ordering::Relaxed)
     }
 
-    /// Checks that `FARCALL_WAY` permits other hosts.
+    /// Checks that `FARCALL_TRANSPORT` permits other hosts.
     ///
     /// # Errors
     /// Returns an error if it does not.
     pub(crate) fn require_remote_allowed(&self, operation: &'static str) -> Result<()> {
         match self.policy {
             TransportPolicy::SharedMemory => {
-                Err(Error::invalid(operation, "FARCALL_WAY=host forbids other hosts".to_owned()))
+                Err(Error::invalid(operation, "FARCALL_TRANSPORT=shared-memory forbids other hosts".to_owned()))
             }
-            TransportPolicy::Auto | TransportPolicy::Roce => Ok(()),
+            TransportPolicy::Auto | TransportPolicy::RoCE => Ok(()),
         }
     }
 
@@ -152,7 +152,7 @@ impl Process {
     /// Returns an error with the remedy if the path leads to no host.
     pub(crate) fn is_remote_datagram_path(&self, operation: &'static str, dgid: Gid) -> Result<bool> {
         let is_away = match self.policy {
-            TransportPolicy::Roce => is_ip_address(dgid),
+            TransportPolicy::RoCE => is_ip_address(dgid),
             TransportPolicy::Auto => {
                 is_ip_address(dgid) && !self.gids.contains(&dgid) && !self.is_address_here(dgid)
             }
@@ -169,7 +169,7 @@ impl Process {
     /// # Errors
     /// Returns an error with the remedy if the path leads to no host.
     pub(crate) fn is_remote_path(&self, operation: &'static str, dgid: Gid, qpn: u32) -> Result<bool> {
-        if self.policy == TransportPolicy::Roce && is_ip_address(dgid) {
+        if self.policy == TransportPolicy::RoCE && is_ip_address(dgid) {
             return Ok(true);
         }
         if self.policy == TransportPolicy::Auto && is_ip_address(dgid) && !self.gids.contains(&dgid) {
@@ -187,7 +187,7 @@ impl Process {
 
     /// Returns whether requests to a queue pair go through shared memory, or through RoCEv2 because RoCEv2 is forced.
     pub(crate) fn carries_to(&self, dgid: Gid, qpn: u32) -> bool {
-        self.policy == TransportPolicy::Roce
+        self.policy == TransportPolicy::RoCE
             || matches!(self.is_remote_path("find a way", dgid, qpn), Ok(false))
     }
 
@@ -199,7 +199,7 @@ impl Process {
         if self.policy == TransportPolicy::SharedMemory {
             return Err(Error::invalid(
                 operation,
-                format!("{peer} is another host, which FARCALL_WAY=host forbids"),
+                format!("{peer} is another host, which FARCALL_TRANSPORT=shared-memory forbids"),
             ));
         }
         let [own, peer] = [own, peer].map(|address| match address {
@@ -216,9 +216,9 @@ impl Process {
         self.is_address(address) || is_of_this_host(address)
     }
 
-    /// Returns whether `FARCALL_WAY` forces RoCEv2, also to this host.
+    /// Returns whether `FARCALL_TRANSPORT` forces RoCEv2, also to this host.
     pub(crate) fn forces_roce(&self) -> bool {
-        self.policy == TransportPolicy::Roce
+        self.policy == TransportPolicy::RoCE
     }
 
     /// Returns whether a process of this host has this address.
@@ -242,7 +242,7 @@ impl Process {
         let what = format!(
             "GID {dgid} is not of this user on this host ({}): shared memory does not reach it (containers share a \
              directory through FARCALL_SOCKET_DIR, users also a group through FARCALL_GROUP), and it is no address of \
-             another host, or FARCALL_WAY=host forbids those",
+             another host, or FARCALL_TRANSPORT=shared-memory forbids those",
             self.gids[0]
         );
         Error::invalid(operation, what)
@@ -254,8 +254,8 @@ impl Process {
     }
 
     /// Returns the process that owns a queue pair number; connects to it at the first use. Returns `None` if the
-    /// process has not replied yet. The caller then repeats the call with the same `handshake`, which keeps the handshake
-    /// alive. Never blocks.
+    /// process has not replied yet. The caller then repeats the call with the same `handshake`, which keeps the
+    /// handshake alive. Never blocks.
     ///
     /// # Errors
     /// Returns an error if there is no such process, or if either process is not authorized to connect to the other.

@@ -53,7 +53,7 @@ pub(super) enum WatchedFd {
 /// A transport that has descriptors of its own.
 pub(crate) trait FdHandler: Send + Sync {
     /// Called by the service thread when one of the descriptors is readable. Must not block.
-    fn ready(&self);
+    fn on_readable(&self);
 }
 
 /// A descriptor that the service thread watches for a transport.

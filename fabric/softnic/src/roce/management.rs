@@ -54,7 +54,7 @@ impl Management {
     /// Opens the port of this process.
     ///
     /// # Errors
-    /// Returns an error if the port cannot be opened, or if `FARCALL_WAY` forbids other hosts.
+    /// Returns an error if the port cannot be opened, or if `FARCALL_TRANSPORT` forbids other hosts.
     pub fn open() -> Result<Self> {
         let shm = ShmTransport::get()?;
         shm.process.require_remote_allowed(OP)?;

@@ -271,8 +271,8 @@ impl Socket {
             heads[at].write(head);
         }
         let (fd, flags) = (self.fd().as_raw_fd(), libc::MSG_DONTWAIT);
-        // SAFETY: `requested` headers are initialized. Each refers to an address, a buffer and a control buffer of its own,
-        // which are local variables or belong to `inbox` and outlive the call.
+        // SAFETY: `requested` headers are initialized. Each refers to an address, a buffer and a control buffer of its
+        // own, which are local variables or belong to `inbox` and outlive the call.
         let count = unsafe {
             libc::recvmmsg(fd, heads[0].as_mut_ptr(), requested as u32, flags, std::ptr::null_mut())
         };

@@ -2,8 +2,8 @@
 //!
 //! Another host cannot have sent them: the kernel drops packets from a network device whose source is an address of
 //! this host. They were sent by a process of this host, and a RoCEv2 packet does not identify the user of its sender.
-//! Processes of this host therefore exchange packets over RoCEv2 only where `FARCALL_WAY` forces that, and only with
-//! processes of their own user, which is determined from the kernel's table of UDP sockets.
+//! Processes of this host therefore exchange packets over RoCEv2 only where `FARCALL_TRANSPORT` forces that, and only
+//! with processes of their own user, which is determined from the kernel's table of UDP sockets.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -2,7 +2,8 @@
 //!
 //! The initiator executes a request itself, in memory that the target's process has granted ([`qp`]); each pair of a
 //! sender and a receiver of datagrams has its own ring ([`datagram`]). A completion queue collects completions from its
-//! queue pairs ([`cq`]). [`ShmTransport`] is the state that a process has once; [`peer_requests`] answers the requests of peers.
+//! queue pairs ([`cq`]). [`ShmTransport`] is the state that a process has once; [`peer_requests`] answers the requests
+//! of peers.
 //!
 //! # A SEND over RC
 //!
@@ -49,8 +50,9 @@
 //! first datagram of a sender is stored while its service thread requests a ring from the receiver's process. The
 //! receiver creates a ring, attaches it to the receive completion queue, and revokes it when the sender exits or too
 //! many other senders want one. `post_send` never waits; the send queue waits for a receiver that has no free receive
-//! but accepts datagrams, and a sender that sleeps requests a notification from that process (`datagram/blocked_senders.rs`). A
-//! datagram is copied into the ring and out of it again, so there is nothing to revoke.
+//! but accepts datagrams, and a sender that sleeps requests a notification from that process
+//! (`datagram/blocked_senders.rs`). A datagram is copied into the ring and out of it again, so there is nothing to
+//! revoke.
 //!
 //! # Memory that the program had before
 //!

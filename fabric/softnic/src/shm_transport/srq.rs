@@ -165,8 +165,8 @@ impl SrqCore {
         drop(queue);
         for (qp, message) in waiting_for_receive {
             if let Some(qp) = qp.upgrade() {
-                qp.end_rnr(message);
-                qp.look_at_receives();
+                qp.on_receive_posted(message);
+                qp.check_receives();
             }
         }
     }

@@ -76,8 +76,10 @@ impl SoftNic {
                                     hosts by RoCEv2 on UDP port 4791"
                     .into()
             }
-            Ok(TransportPolicy::SharedMemory) => "this host only, by shared memory (FARCALL_WAY=host)".into(),
-            Ok(TransportPolicy::Roce) => "by RoCEv2 on UDP port 4791 only (FARCALL_WAY=net)".into(),
+            Ok(TransportPolicy::SharedMemory) => {
+                "this host only, by shared memory (FARCALL_TRANSPORT=shared-memory)".into()
+            }
+            Ok(TransportPolicy::RoCE) => "by RoCEv2 on UDP port 4791 only (FARCALL_TRANSPORT=roce)".into(),
             Err(error) => error.to_string(),
         }
     }

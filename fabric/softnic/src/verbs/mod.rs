@@ -1,4 +1,5 @@
-//! Objects that programs hold. Each has one owner; the part of its state that other threads share is in `shm_transport`.
+//! Objects that programs hold. Each has one owner; the part of its state that other threads share is in
+//! `shm_transport`.
 
 mod captured;
 mod channel;

@@ -8,10 +8,10 @@ use rustix::net::{self, AddressFamily, SocketType};
 
 const APART: &str = "FARCALL_TEST_APART";
 
-/// Runs a test of this file again, in a network namespace of its own with `FARCALL_WAY=way`. Returns whether this is
-/// that run.
+/// Runs a test of this file again, in a network namespace of its own with `FARCALL_TRANSPORT=way`. Returns whether this
+/// is that run.
 pub fn is_apart(test: &str, way: &str) -> bool {
-    is_apart_with(test, &[("FARCALL_WAY", way)])
+    is_apart_with(test, &[("FARCALL_TRANSPORT", way)])
 }
 
 /// Like [`is_apart`], with additional environment variables.
@@ -30,7 +30,7 @@ pub fn is_apart_as_root(test: &str, way: &str) -> Option<bool> {
     if !may {
         eprintln!("SKIPPED: a socket of another user needs the right to make one (run this as root)");
     }
-    may.then(|| is_apart_in(&["--net"], test, &[("FARCALL_WAY", way)]))
+    may.then(|| is_apart_in(&["--net"], test, &[("FARCALL_TRANSPORT", way)]))
 }
 
 fn is_apart_in(namespaces: &[&str], test: &str, environment: &[(&str, &str)]) -> bool {

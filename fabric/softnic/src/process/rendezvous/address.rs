@@ -162,8 +162,8 @@ pub(crate) fn claim_block() -> Result<Block> {
 }
 
 /// Binds a socket at the path of a block. `/proc/net/unix` shows every user the path at which a socket was bound, so it
-/// is bound at a random path and renamed. Only users with the right to list the directory can then find the block. Until it is
-/// renamed, the lock file contains the random name, for the process that cleans up after this one.
+/// is bound at a random path and renamed. Only users with the right to list the directory can then find the block.
+/// Until it is renamed, the lock file contains the random name, for the process that cleans up after this one.
 ///
 /// # Errors
 /// Returns the inner error if the path is taken or cannot be created.

@@ -50,8 +50,8 @@ pub(crate) enum RequestBody {
     Violated { dst_qpn: u32, incarnation: u32, violation: Violation },
     /// Announces that the peer of `dst_qpn` is ready to receive now. No reply.
     Ready { dst_qpn: u32 },
-    /// Requests a reply when more than `consumed` datagrams were consumed from the ring announced at `bit`, or more than
-    /// `posted` receives were posted to `dst_qpn`. If `posted` is `None`, receives are irrelevant.
+    /// Requests a reply when more than `consumed` datagrams were consumed from the ring announced at `bit`, or more
+    /// than `posted` receives were posted to `dst_qpn`. If `posted` is `None`, receives are irrelevant.
     AwaitReceiverProgress { dst_qpn: u32, bit: u32, consumed: u64, posted: Option<u64> },
 }
 

@@ -157,7 +157,8 @@ impl Table {
 /// pages if permitted, up to a total of `limit_bytes` moved bytes.
 ///
 /// # Safety
-/// The region must be memory of the program that stays mapped until [`restore_private`], and to which no references exist.
+/// The region must be memory of the program that stays mapped until [`restore_private`], and to which no references
+/// exist.
 pub(crate) unsafe fn share(process: &Process, addr: u64, len_bytes: u64, limit_bytes: u64) -> Option<Window> {
     let (from, to) = whole_pages(addr, len_bytes).filter(|_| limit_bytes > 0)?;
     let mut table = TABLE.lock();

@@ -151,9 +151,9 @@ impl SharedPages {
         true
     }
 
-    /// Like [`SharedPages::restore_private`], while other threads access the memory. It becomes a private mapping of the
-    /// file, in one step for all threads; then the kernel copies every page, as if each were written to. No write at
-    /// any time is lost. Returns `false` if part of it remains in the file.
+    /// Like [`SharedPages::restore_private`], while other threads access the memory. It becomes a private mapping of
+    /// the file, in one step for all threads; then the kernel copies every page, as if each were written to. No write
+    /// at any time is lost. Returns `false` if part of it remains in the file.
     ///
     /// # Safety
     /// `part` must describe an existing mapping, which must remain during the call.

@@ -85,8 +85,8 @@ impl Source for OwnCompletions {
 
     fn may_have_completions(&self) -> bool {
         let flushes = || {
-            // SAFETY: `may_have_completions` is called only by the thread that polls the receive completion queue, so `owner`
-            // has one caller.
+            // SAFETY: `may_have_completions` is called only by the thread that polls the receive completion queue, so
+            // `owner` has one caller.
             let receives = unsafe { self.core.receiver.owner(|receiver| receiver.has_receives()) };
             self.core.state() == QpState::Err && receives.unwrap_or(true)
         };
@@ -101,7 +101,7 @@ impl ServiceWork for DatagramCore {
     }
 
     fn is_waiting(&self) -> bool {
-        !self.resolving.lock().is_empty() || (self.outstanding.count() > 0 && self.outstanding.lock().waits())
+        !self.resolving.lock().is_empty() || (self.outstanding.count() > 0 && self.outstanding.lock().is_waiting())
     }
 
     /// Requests the rings that are needed, and continues the sends that wait.

@@ -1,10 +1,11 @@
 //! Datagram queue pairs (UD): every process that knows the number and the Q_Key of a queue pair may send to it.
 //!
 //! Invariant: every cache line has one writer. Each pair of a sender and a receiver therefore has a ring of its own.
-//! The receiver's process creates the ring when the sender's first datagram requests it ([`BlockedDatagrams`]), and revokes it
-//! when the sender exits or too many other senders want one ([`RxRingTable`]). The ring has a bit in the readiness bitmap of
-//! the receive completion queue, so a poll costs nothing for idle senders. The receiver's status that every sender
-//! needs (open or not, Q_Key, receives posted and consumed) is in one [`ReceiverStatus`] that only the receiver writes.
+//! The receiver's process creates the ring when the sender's first datagram requests it ([`BlockedDatagrams`]), and
+//! revokes it when the sender exits or too many other senders want one ([`RxRingTable`]). The ring has a bit in the
+//! readiness bitmap of the receive completion queue, so a poll costs nothing for idle senders. The receiver's status
+//! that every sender needs (open or not, Q_Key, receives posted and consumed) is in one [`ReceiverStatus`] that only
+//! the receiver writes.
 //!
 //! The sender copies a datagram into the ring and the receiver copies it out. Neither accesses the other's memory, so
 //! there is nothing to revoke. A datagram that cannot be delivered is dropped and counted; its send request still

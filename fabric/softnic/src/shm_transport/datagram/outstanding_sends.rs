@@ -69,7 +69,7 @@ impl LockedSends<'_> {
 
     /// Requests notifications of their progress from the destinations.
     pub(super) fn request_notifications(&self, stats: &Counters) {
-        stats.places_asked.add(self.count_useful(BlockedDatagrams::request_notifications));
+        stats.places_asked.add(self.count_useful(BlockedDatagrams::request_notification));
     }
 
     /// Calls `work` for each destination; returns how often it returned `true`.

@@ -115,7 +115,7 @@ impl Routes {
                 Enqueued::Ready(tx_ring) => {
                     self.insert(dst_qpn, RouteState::Open(tx_ring));
                     // SAFETY: by the contract of this function the elements are readable. The recursion ends: if the
-                    // ring is closed by now, its entry in the table is `Open` and not `Sought`.
+                    // ring is closed by now, its entry in the table is `Open` and not `Resolving`.
                     return unsafe { self.send(core, dst_qpn, message) };
                 }
                 Enqueued::Failed => was_refused = true,

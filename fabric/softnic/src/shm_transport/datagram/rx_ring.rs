@@ -141,7 +141,7 @@ impl Receiver {
         core.status.set_consumed(self.consumed);
         // The board is updated before the ring; see `TxRing::renew_credit`.
         rx_ring.consumer.memory().store(RQ_POSTED, rx_ring.consumed, Release);
-        core.blocked_senders.tell(|sender| sender.at == at);
+        core.blocked_senders.notify(|sender| sender.at == at);
         delivered
     }
 
@@ -155,14 +155,14 @@ impl Receiver {
         let received = ReceivedMessage { len: payload.len(), src_qpn, sl: 0, imm_be };
         let put = |sges: &[Sge]| {
             // SAFETY: by the contract of `RawQp::post_recv` the receive's memory is valid until this completion is
-            // polled, and `place` has checked its keys. The sources are an array and a slice.
+            // polled, and `deliver_message` has checked its keys. The sources are an array and a slice.
             unsafe {
                 scatter_bytes(header, sges);
                 scatter_from(payload.as_ptr(), payload.len(), GRH_BYTES, sges);
             }
         };
         // SAFETY: `&mut self` is only reachable through the `BiasedLock` around `Receiver`, which admits one thread at
-        // a time, as `place` requires.
+        // a time, as `deliver_message` requires.
         match unsafe { deliver_message(core, &self.receives, received, put) } {
             DeliveryOutcome::Delivered(completion) => {
                 core.stats.received.increment();
@@ -181,7 +181,8 @@ impl Receiver {
     pub(super) fn flush(&mut self, core: &DatagramCore, wc: &mut [Wc]) -> usize {
         let mut flushed = 0;
         while flushed < wc.len()
-            // SAFETY: the `BiasedLock` around `Receiver` admits one thread at a time, as `Receives::take_own` requires.
+            // SAFETY: the `BiasedLock` around `Receiver` admits one thread at a time, as `Receives::consume_own`
+            // requires.
             && let Some(wr_id) = unsafe { self.receives.consume_own() }
         {
             wc[flushed] = Wc::ended(wr_id, core.qpn, WcOpcode::RECV, WcStatus::WR_FLUSH_ERR);
@@ -223,7 +224,7 @@ unsafe fn deliver(
         unsafe { copy_out(route.as_mut_ptr(), payload.add(len), Route::bytes_of(record)) };
         let header = Route::from_bytes(route).header(&core.shm.process.table, len, has_imm);
         // SAFETY: by the contract of `RawQp::post_recv` the receive's memory is valid until this completion is polled,
-        // and `place` has checked its keys. `range` checked that the payload is inside the ring.
+        // and `deliver_message` has checked its keys. `range` checked that the payload is inside the ring.
         unsafe {
             scatter_bytes(&header, sges);
             scatter_from(payload, len, GRH_BYTES, sges);
@@ -235,7 +236,7 @@ unsafe fn deliver(
         sl: record.flags >> 4,
         imm_be: has_imm.then_some(record.imm),
     };
-    // SAFETY: by the contract of this function only one thread calls it at a time, as `place` requires.
+    // SAFETY: by the contract of this function only one thread calls it at a time, as `deliver_message` requires.
     unsafe { deliver_message(core, receives, received, put) }
 }
 

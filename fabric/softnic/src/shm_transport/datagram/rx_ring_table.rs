@@ -82,8 +82,8 @@ impl Source for RxRingSource {
     }
 
     fn may_have_completions(&self) -> bool {
-        // SAFETY: `may_have_completions` is called only by the thread that polls the receive completion queue, so `owner` has
-        // one caller.
+        // SAFETY: `may_have_completions` is called only by the thread that polls the receive completion queue, so
+        // `owner` has one caller.
         unsafe { self.core.receiver.owner(|receiver| receiver.has_record(self.at)) }.unwrap_or(true)
     }
 }

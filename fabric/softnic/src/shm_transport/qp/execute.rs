@@ -285,8 +285,8 @@ impl Initiator {
     #[inline]
     pub(super) unsafe fn write(&mut self, request: &Request<'_>) -> ExecuteOutcome {
         self.wrote = true;
-        // SAFETY: `one_sided` passes an address with `len_bytes` valid bytes in registered memory, to which no reference
-        // exists by the contract of `reg_mr`. By the contract of this function the elements are readable.
+        // SAFETY: `one_sided` passes an address with `len_bytes` valid bytes in registered memory, to which no
+        // reference exists by the contract of `reg_mr`. By the contract of this function the elements are readable.
         unsafe { self.one_sided(request, Access::REMOTE_WRITE, |place| gather(place, request.sges)) }
     }
 

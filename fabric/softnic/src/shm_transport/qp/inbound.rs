@@ -92,8 +92,8 @@ impl InboundGrant {
         }
     }
 
-    /// Like `notify_credit`, for shared receives. A message that was accepted, or may be written to the offered receive,
-    /// completes only when the peer has processed the credit.
+    /// Like `notify_credit`, for shared receives. A message that was accepted, or may be written to the offered
+    /// receive, completes only when the peer has processed the credit.
     pub(crate) fn notify_shared_credit(&self) {
         if self.mem.load(WANT, Relaxed) != 0
             && let Some(credit_waiter) = &self.credit_waiter

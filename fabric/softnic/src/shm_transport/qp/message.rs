@@ -250,9 +250,9 @@ pub(crate) unsafe fn place(
     if left > 0 {
         return Some(ExecuteOutcome::Failed(WcStatus::REM_INV_REQ_ERR));
     }
-    // SAFETY: `locate` found each piece inside a mapped region, and `regions` keeps these mappings alive. By the contract
-    // of `post_recv` no reference exists to memory posted as a receive, and the pieces hold `request.len_bytes` bytes.
-    // By the contract of this function the elements are readable.
+    // SAFETY: `locate` found each piece inside a mapped region, and `regions` keeps these mappings alive. By the
+    // contract of `post_recv` no reference exists to memory posted as a receive, and the pieces hold
+    // `request.len_bytes` bytes. By the contract of this function the elements are readable.
     unsafe { gather_to_pieces(request.sges, &segments[..count]) };
     publish_placed(initiator, request, flags);
     Some(ExecuteOutcome::Done)

@@ -59,7 +59,8 @@ impl SendSide {
                 match unsafe { initiator.execute(core, &request) } {
                     ExecuteOutcome::Done => core.complete_send(wr.wr_id, wr.opcode, wr.send_flags, len_bytes),
                     outcome => {
-                        // SAFETY: by the contract of this function the request's memory is valid, as `conclude` requires.
+                        // SAFETY: by the contract of this function the request's memory is valid, as `conclude`
+                        // requires.
                         unsafe { self.conclude(core, wr, &request, outcome) };
                         return Ok(());
                     }

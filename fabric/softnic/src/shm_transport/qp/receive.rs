@@ -267,12 +267,12 @@ impl RecvSide {
     #[inline]
     fn complete(&self, core: &QpCore, record: &Record) -> Result<Wc, Garbage> {
         let consumer = &self.consumer;
-        let must_check = self.queue.oldest_seq() < self.unchecked_until;
+        let is_unchecked = self.queue.oldest_seq() < self.unchecked_until;
         // SAFETY: `&self` is only reachable through the `BiasedLock` around `RecvSide`, which admits one thread at a
         // time, as `pop_if` requires.
         let completion = unsafe {
             self.queue.pop_if(|wr_id, sges, must_check| {
-                if (must_check || must_check)
+                if (is_unchecked || must_check)
                     && record.kind == Kind::Send
                     && !core.allows_receive(sges, record.len_bytes)
                 {

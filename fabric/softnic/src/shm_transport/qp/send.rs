@@ -9,7 +9,7 @@ use farcall_shm::{PendingWork, notify};
 use farcall_verbs::{QpState, RnrTimer, WcStatus, WrOpcode};
 
 use super::drain::Drain;
-use super::peer_connection::{PeerConnection, Sought};
+use super::peer_connection::{ConnectAttempt, PeerConnection};
 use super::request::ExecuteOutcome;
 use super::shared_target::InFlight;
 use super::wait_queue::{TARGET_WAIT_MIN, Timers, WaitLimit, WaitQueue, WaitReason};
@@ -247,7 +247,7 @@ impl SendSide {
             core.fail(None);
         } else {
             // Receives are not affected (IBA 10.3.1).
-            core.apply_event(state::ExecuteOutcome::SendFailed);
+            core.apply_event(state::StateEvent::SendFailed);
         }
         self.flush(core);
     }
@@ -257,7 +257,7 @@ impl SendSide {
         self.wait_limit = None;
         match &mut self.connection {
             PeerConnection::Established(initiator) => initiator.abandon(),
-            PeerConnection::Connecting(sought) => *sought = Sought::default(),
+            PeerConnection::Connecting(sought) => *sought = ConnectAttempt::default(),
         }
     }
 

@@ -85,8 +85,8 @@ impl SharedReceiveSide {
 
     fn with_helper_lock<R>(&self, work: impl FnOnce(&mut Matching) -> R) -> R {
         let _one_helper = self.helper_lock.lock();
-        // SAFETY: the lock `helper_lock` is held, so `revoke` has one caller at a time, and no code inside `owner` calls
-        // `with_helper_lock`.
+        // SAFETY: the lock `helper_lock` is held, so `revoke` has one caller at a time, and no code inside `owner`
+        // calls `with_helper_lock`.
         unsafe { self.matching.revoke(work) }
     }
 
@@ -98,12 +98,12 @@ impl SharedReceiveSide {
         quantum.has_more
     }
 
-    /// Like [`SharedReceiveSide::match_for_sleeper`], called by a sender of this process. Does nothing if another thread is
-    /// matching. Limited to one quantum, because other queue pairs use the same receives.
+    /// Like [`SharedReceiveSide::match_for_sleeper`], called by a sender of this process. Does nothing if another
+    /// thread is matching. Limited to one quantum, because other queue pairs use the same receives.
     pub(crate) fn try_match_for_sleeper(&self, core: &QpCore) {
         let Some(one_helper) = self.helper_lock.try_lock() else { return };
-        // SAFETY: the lock `helper_lock` is held, so `try_revoke` has one caller at a time. A sender calls it outside of its
-        // send side and of all receive sides, so not from within `owner`.
+        // SAFETY: the lock `helper_lock` is held, so `try_revoke` has one caller at a time. A sender calls it outside
+        // of its send side and of all receive sides, so not from within `owner`.
         let quantum = unsafe { self.matching.try_revoke(|matching| matching.match_for_sleeper(core)) };
         drop(one_helper);
         if let Some(quantum) = quantum {

@@ -155,7 +155,7 @@ impl Initiator {
                 std::array::from_fn(|i| places[i].as_ref().map_or(none, |place| place.target));
             // SAFETY: by the contract of this function the elements are valid until the request completes, as
             // `proxy_transfer` requires.
-            match unsafe { self.proxy_transfer(request.sges, &targets[..count], Operation::MessageTarget) } {
+            match unsafe { self.proxy_transfer(request.sges, &targets[..count], Operation::Place) } {
                 ExecuteOutcome::Done => {}
                 ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR) => {
                     return ExecuteOutcome::Failed(WcStatus::REM_OP_ERR);

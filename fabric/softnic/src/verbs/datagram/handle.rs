@@ -89,7 +89,7 @@ impl DatagramQp {
         self.core.apply_event(StateEvent::Modify(to));
         match to {
             QpState::Rtr | QpState::Rts => {
-                self.core.board.open(self.qkey);
+                self.core.status.open(self.qkey);
                 if from == QpState::Sqd {
                     self.end_drain();
                 }
@@ -335,8 +335,8 @@ impl RawQp for DatagramQp {
         self.core.release_sends();
         let result = PostError::in_order(wrs, |_, wr| {
             let len_bytes = self.check_send(wr, self.queued())?;
-            // SAFETY: the contract of `RawQp::post_send` (# Safety), which the caller of this function fulfils: memory and
-            // address handle of `wr` stay valid until its completion is polled.
+            // SAFETY: the contract of `RawQp::post_send` (# Safety), which the caller of this function fulfils: memory
+            // and address handle of `wr` stay valid until its completion is polled.
             unsafe { self.take(wr, len_bytes) }
         });
         self.ring();
@@ -394,7 +394,7 @@ impl Drop for DatagramQp {
         self.core.linger();
         self.core.apply_event(StateEvent::BeginReset);
         self.close();
-        self.core.board.end();
+        self.core.status.end();
         self.core.detach();
         self.core.shm.unregister_qp(self.core.qpn);
     }

@@ -267,7 +267,7 @@ impl RawQp for Qp {
         if let Some(remote) = &self.remote {
             return matches!(remote.state(), QpState::Reset | QpState::Init | QpState::Err);
         }
-        core.is_closed() && core.is_quiesced() && core.shm.stopped.has_no_access_of(core.qpn)
+        core.is_closed() && core.is_quiesced() && core.shm.suspended.has_no_access_of(core.qpn)
     }
 }
 

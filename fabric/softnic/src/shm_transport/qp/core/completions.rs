@@ -181,7 +181,7 @@ impl QpCore {
     /// Must be called by every thread that has left the send side, if requests may wait there.
     pub(crate) fn after_leaving_sends(&self) {
         let CqSlot { cq, bit } = &self.send_slot;
-        notify::after_leaving(&self.send, cq.readiness(), *bit, |send| send.ask_and_resume(self));
+        notify::after_leaving(&self.send, cq.readiness(), *bit, |send| send.request_and_resume(self));
     }
 
     /// Returns whether a poll may find a completion.

@@ -106,7 +106,7 @@ impl ServiceWork for QpCore {
             self.notify_ready();
         }
         // Completions are announced where they occur. The application thread is not woken otherwise.
-        self.visit_sends(false);
+        self.progress_sends(false);
         self.continue_receives();
         if self.flush_waits.load(Ordering::Acquire) && self.is_quiesced() {
             self.announce_locally(true);
