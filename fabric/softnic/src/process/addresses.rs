@@ -210,7 +210,10 @@ pub(crate) fn require_device(operation: &'static str, source: Ipv6Addr, is_named
     if is_named || !are_devices_named() {
         return Ok(());
     }
-    let what = format!("the way leads through {}, of no device in {DEVICES_VARIABLE}", source.to_canonical());
+    let what = format!(
+        "the path to the peer uses {}, which belongs to no device in {DEVICES_VARIABLE}",
+        source.to_canonical()
+    );
     Err(Error::invalid(operation, what))
 }
 

@@ -13,8 +13,8 @@ use rustix::process::{Resource, getrlimit};
 use super::TransportBackend;
 use super::liveness::ProcessLiveness;
 use super::rendezvous::{
-    Block, Refusal, Reply, ReplyBody, Request, RequestBody, TrustLevel, authorize_peer, recv_frame,
-    send_frame, takes_frames,
+    Block, Refusal, Reply, ReplyBody, Request, RequestBody, TrustLevel, accepts_frames, authorize_peer,
+    recv_frame, send_frame,
 };
 use super::service_thread::{Service, WatchedFd};
 use super::service_work::RESUME_DELAY_MAX;
@@ -90,7 +90,7 @@ impl Client {
     pub(super) fn serve(self: &Arc<Self>, backend: &dyn TransportBackend) -> NextInterest {
         // Other clients are served next; epoll reports the remaining frames again.
         for _ in 0..FRAMES_PER_EVENT {
-            if !takes_frames(self.socket.as_fd()) {
+            if !accepts_frames(self.socket.as_fd()) {
                 return NextInterest::ReplySpace;
             }
             match recv_frame(self.socket.as_fd()) {

@@ -33,7 +33,7 @@ impl PeerHandshake {
     pub(super) fn poll(&self, process: &Process, block: u32) -> Result<Option<Arc<Peer>>> {
         let mut pending = self.0.lock();
         // Another handshake with the process may have completed in the meantime.
-        if let Some(peer) = process.known(block) {
+        if let Some(peer) = process.connected_peer(block) {
             return Ok(Some(peer));
         }
         let started = match pending.take() {

@@ -122,7 +122,7 @@ impl Process {
 
     /// Records that the program queries a GID table entry: hosts that learn an address of this host may send datagrams
     /// to it.
-    pub(crate) fn show_gid(&self, gid: Gid) {
+    pub(crate) fn on_gid_query(&self, gid: Gid) {
         if self.is_address(Ipv6Addr::from(gid.0)) {
             self.accepts_remote_datagrams.store(true, Ordering::Relaxed);
         }
@@ -139,9 +139,10 @@ impl Process {
     /// Returns an error if it does not.
     pub(crate) fn require_remote_allowed(&self, operation: &'static str) -> Result<()> {
         match self.policy {
-            TransportPolicy::SharedMemory => {
-                Err(Error::invalid(operation, "FARCALL_TRANSPORT=shared-memory forbids other hosts".to_owned()))
-            }
+            TransportPolicy::SharedMemory => Err(Error::invalid(
+                operation,
+                "FARCALL_TRANSPORT=shared-memory forbids other hosts".to_owned(),
+            )),
             TransportPolicy::Auto | TransportPolicy::RoCE => Ok(()),
         }
     }
@@ -151,14 +152,14 @@ impl Process {
     /// # Errors
     /// Returns an error with the remedy if the path leads to no host.
     pub(crate) fn is_remote_datagram_path(&self, operation: &'static str, dgid: Gid) -> Result<bool> {
-        let is_away = match self.policy {
+        let is_remote = match self.policy {
             TransportPolicy::RoCE => is_ip_address(dgid),
             TransportPolicy::Auto => {
                 is_ip_address(dgid) && !self.gids.contains(&dgid) && !self.is_address_here(dgid)
             }
             TransportPolicy::SharedMemory => false,
         };
-        if is_away {
+        if is_remote {
             return Ok(true);
         }
         self.require_reachable(operation, dgid).map(|()| false)
@@ -175,10 +176,10 @@ impl Process {
         if self.policy == TransportPolicy::Auto && is_ip_address(dgid) && !self.gids.contains(&dgid) {
             // An address of this host, including loopback addresses, or of a reachable process in another network
             // namespace, such as a container.
-            let is_here = self.stays_here(Ipv6Addr::from(dgid.0));
-            return match is_reachable_by_shm(qpn, dgid, is_here) {
+            let is_local = self.is_local_address(Ipv6Addr::from(dgid.0));
+            return match is_reachable_by_shm(qpn, dgid, is_local) {
                 true => Ok(false),
-                false if is_here => Err(self.unreachable(operation, dgid)),
+                false if is_local => Err(self.unreachable(operation, dgid)),
                 false => Ok(true),
             };
         }
@@ -188,7 +189,7 @@ impl Process {
     /// Returns whether requests to a queue pair go through shared memory, or through RoCEv2 because RoCEv2 is forced.
     pub(crate) fn carries_to(&self, dgid: Gid, qpn: u32) -> bool {
         self.policy == TransportPolicy::RoCE
-            || matches!(self.is_remote_path("find a way", dgid, qpn), Ok(false))
+            || matches!(self.is_remote_path("select a path", dgid, qpn), Ok(false))
     }
 
     /// Checks that connections to another host are permitted, by any protocol.
@@ -212,7 +213,7 @@ impl Process {
 
     /// Returns whether packets for an address stay on this host: it is in the GID table, or another address of this
     /// host.
-    fn stays_here(&self, address: Ipv6Addr) -> bool {
+    fn is_local_address(&self, address: Ipv6Addr) -> bool {
         self.is_address(address) || is_of_this_host(address)
     }
 
@@ -224,7 +225,7 @@ impl Process {
     /// Returns whether a process of this host has this address.
     fn is_address_here(&self, dgid: Gid) -> bool {
         self.policy == TransportPolicy::Auto
-            && (self.stays_here(Ipv6Addr::from(dgid.0)) || is_published_address(dgid))
+            && (self.is_local_address(Ipv6Addr::from(dgid.0)) || is_published_address(dgid))
     }
 
     /// Checks that a path leads to this host.
@@ -266,7 +267,7 @@ impl Process {
         handshake: &mut Option<Arc<PeerHandshake>>,
     ) -> Result<Option<Arc<Peer>>> {
         let block = block_of(qpn);
-        let peer = match self.known(block) {
+        let peer = match self.connected_peer(block) {
             Some(peer) => Ok(Some(peer)),
             None => handshake.get_or_insert_with(|| self.handshake_with(block)).poll(self, block),
         };
@@ -300,7 +301,7 @@ impl Process {
     }
 
     /// Returns the process that owns a block, if it is connected and has not exited.
-    pub(super) fn known(&self, block: u32) -> Option<Arc<Peer>> {
+    pub(super) fn connected_peer(&self, block: u32) -> Option<Arc<Peer>> {
         self.peers.lock().get(&block).filter(|peer| !peer.liveness.has_exited()).cloned()
     }
 

@@ -25,7 +25,7 @@ use crate::shm_transport::cq::Source;
 use crate::shm_transport::datagram::{DatagramCore, RemoteDatagram};
 
 /// Maximum number of datagrams that wait for one queue pair: the number of receives of a busy receiver.
-const WAITING_MAX: usize = 1024;
+const QUEUED_MAX: usize = 1024;
 
 /// A datagram to another host. Its payload is in the elements.
 pub(crate) struct Datagram<'a> {
@@ -193,7 +193,7 @@ impl RxQueues {
         if !is_admitted() {
             return DatagramOutcome::Local;
         }
-        let Some(rx_queue) = self.rx_queue(shm, core).filter(|rx_queue| rx_queue.waiting.len() < WAITING_MAX)
+        let Some(rx_queue) = self.rx_queue(shm, core).filter(|rx_queue| rx_queue.waiting.len() < QUEUED_MAX)
         else {
             return DatagramOutcome::Unwanted;
         };

@@ -27,7 +27,7 @@ pub(super) const QPN: u32 = 1;
 /// Q_Key of the queue pair (section 10.2.5).
 const QKEY: u32 = 0x8001_0000;
 /// Maximum number of datagrams that wait for the connection manager. Peers retransmit those that are dropped.
-const WAITING_MAX: usize = 256;
+const QUEUED_MAX: usize = 256;
 
 const OP: &str = "open queue pair 1";
 
@@ -171,7 +171,7 @@ impl MadQueue {
     /// Returns whether one more datagram of a host may wait. A host may have as many as there are free entries, so that
     /// a host that sends continuously leaves entries for others.
     fn has_space_for(&self, src: Ipv6Addr) -> bool {
-        let free = WAITING_MAX - self.waiting.len();
+        let free = QUEUED_MAX - self.waiting.len();
         let of_source =
             self.waiting.iter().filter(|waiting| host_network(waiting.src) == host_network(src)).count();
         of_source < free
@@ -213,21 +213,21 @@ mod tests {
         assert_eq!((counters.dropped_unwanted.get(), queue.waiting.len()), (1, 0));
         queue.enqueue(&counters, path, (&datagram(QKEY), &bytes), || false);
         assert_eq!((counters.dropped_local.get(), queue.waiting.len()), (1, 0));
-        for _ in 0..WAITING_MAX + 7 {
+        for _ in 0..QUEUED_MAX + 7 {
             queue.enqueue(&counters, path, (&datagram(QKEY), &bytes), || true);
         }
-        assert_eq!(queue.waiting.len(), WAITING_MAX / 2, "of one host");
+        assert_eq!(queue.waiting.len(), QUEUED_MAX / 2, "of one host");
         // Addresses of one IPv6 network count as one host.
         for last in 1..100 {
             let path = Path { src: Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last), ..path };
             queue.enqueue(&counters, path, (&datagram(QKEY), &bytes), || true);
         }
-        assert_eq!(queue.waiting.len(), WAITING_MAX * 3 / 4);
+        assert_eq!(queue.waiting.len(), QUEUED_MAX * 3 / 4);
         for last in 1..=u8::MAX {
             let src = std::net::Ipv4Addr::new(192, 0, 2, last).to_ipv6_mapped();
             queue.enqueue(&counters, Path { src, ..path }, (&datagram(QKEY), &bytes), || true);
         }
-        assert_eq!(queue.waiting.len(), WAITING_MAX);
+        assert_eq!(queue.waiting.len(), QUEUED_MAX);
         let expected = ManagementDatagram { src: path.src, dst: path.dst, bytes };
         assert_eq!(queue.waiting.pop_front(), Some(expected));
     }

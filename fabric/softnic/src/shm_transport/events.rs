@@ -10,7 +10,7 @@ use farcall_verbs::AsyncEvent;
 use crate::process::Waker;
 
 /// Maximum number of queued events. Later events are lost.
-const KEPT: usize = 1024;
+const EVENTS_MAX: usize = 1024;
 
 #[derive(Default)]
 pub(crate) struct Events {
@@ -29,7 +29,7 @@ impl Events {
     pub(crate) fn raise_if(&self, event: AsyncEvent, change: impl FnOnce() -> bool) -> bool {
         let mut queue = self.queue.lock();
         let has_changed = change();
-        if has_changed && queue.len() < KEPT {
+        if has_changed && queue.len() < EVENTS_MAX {
             queue.push_back(event);
             self.waker.get().into_iter().for_each(Waker::wake);
         }
@@ -69,11 +69,11 @@ mod tests {
     fn delivers_events_in_order_and_bounds_their_queue() {
         let events = Events::default();
         assert_eq!(events.take(), None);
-        for element in 0..2 * KEPT as u32 {
+        for element in 0..2 * EVENTS_MAX as u32 {
             events.raise(AsyncEvent { kind: AsyncEventKind::CommEst, element });
         }
         let taken: Vec<u32> = std::iter::from_fn(|| events.take()).map(|event| event.element).collect();
-        assert_eq!(taken, (0..KEPT as u32).collect::<Vec<_>>());
+        assert_eq!(taken, (0..EVENTS_MAX as u32).collect::<Vec<_>>());
     }
 
     #[test]

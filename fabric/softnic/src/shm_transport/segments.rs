@@ -7,20 +7,20 @@ use farcall_verbs::Result;
 use crate::process::rendezvous::configured_group;
 
 /// Number of completion queues per descriptor if only processes of the same user receive it.
-const QUEUES_OF_USER: usize = 64;
+const QUEUES_PER_FILE: usize = 64;
 
 /// Minimum number of objects per descriptor.
-const OF_DESCRIPTOR: usize = 16;
+const QUEUES_PER_DESCRIPTOR: usize = 16;
 
 /// Returns whether only processes of the same user receive descriptors; they are trusted completely. A member of a
 /// group must reach only the objects that it is granted.
-fn only_our_user() -> bool {
+fn is_single_user() -> bool {
     matches!(configured_group(), Ok(None))
 }
 
 /// Returns the number of completion queues per descriptor.
 pub(crate) fn queues_of_descriptor() -> usize {
-    if only_our_user() { QUEUES_OF_USER } else { 1 }
+    if is_single_user() { QUEUES_PER_FILE } else { 1 }
 }
 
 /// Shared memory for one kind of object of this process.
@@ -39,7 +39,7 @@ impl Segments {
 
     /// Creates the memory of completion queues, to which peers announce completions.
     pub(crate) fn of_queues() -> Self {
-        Self::new("farcall-cq", QUEUES_OF_USER * LEN_BYTES.next_multiple_of(rustix::param::page_size()))
+        Self::new("farcall-cq", QUEUES_PER_FILE * LEN_BYTES.next_multiple_of(rustix::param::page_size()))
     }
 
     /// Creates the memory of queue pairs' inbound segments.
@@ -57,16 +57,16 @@ impl Segments {
     ///
     /// # Errors
     /// Returns an error if there is no memory or no free descriptor.
-    pub(crate) fn take(&self, len_bytes: usize, used_bytes: usize) -> Result<Segment> {
-        if len_bytes > self.file_bytes / OF_DESCRIPTOR || !only_our_user() {
+    pub(crate) fn allocate(&self, len_bytes: usize, used_bytes: usize) -> Result<Segment> {
+        if len_bytes > self.file_bytes / QUEUES_PER_DESCRIPTOR || !is_single_user() {
             return Segment::create(self.name, len_bytes);
         }
         let mut file = self.file.lock();
         if let Some(segment) = file.as_mut().map_or(Ok(None), |file| file.take(len_bytes, used_bytes))? {
             return Ok(segment);
         }
-        let (fresh, first) = SegmentFile::begin(self.name, self.file_bytes, len_bytes, used_bytes)?;
-        *file = Some(fresh);
+        let (new_file, first) = SegmentFile::begin(self.name, self.file_bytes, len_bytes, used_bytes)?;
+        *file = Some(new_file);
         Ok(first)
     }
 }

@@ -69,7 +69,7 @@ impl SoftNic {
     }
 
     /// Returns a description of the transports to this host and to other hosts.
-    pub fn ways() -> String {
+    pub fn transports() -> String {
         match TransportPolicy::configured() {
             Ok(TransportPolicy::Auto) => {
                 "this host by shared memory (inter-process communication, not a network), other \
@@ -217,7 +217,7 @@ impl Context for SoftContext {
             return Err(Error::invalid("query_gid", what));
         };
         let gid = table.get(index);
-        self.shm.process.show_gid(gid);
+        self.shm.process.on_gid_query(gid);
         Ok(gid)
     }
 
@@ -295,7 +295,7 @@ impl Context for SoftContext {
         let waker = channel.map(|channel| channel.waker.clone());
         let reservation =
             ObjectReservation::new(&self.shm, ObjectKind::CompletionQueue, "create_cq", cq_max())?;
-        let memory = self.shm.queue_memory.take(LEN_BYTES, LEN_BYTES)?;
+        let memory = self.shm.queue_memory.allocate(LEN_BYTES, LEN_BYTES)?;
         let core = CqCore::new(self.shm.process.next_number(), waker, memory);
         if let Some(channel) = channel {
             channel.attach(&core);
@@ -357,8 +357,8 @@ impl ProtectionDomain for Domain {
         let same = || MrMemory::new(mr.addr(), mr.len_bytes()).named_from(mr.remote_addr());
         let (memory, access) = (memory.unwrap_or_else(same), access.unwrap_or(mr.access()));
         let (pd, bytes_max) = (self.number, self.moved_bytes_max);
-        // SAFETY: the contract of this function is that of `Mr::register_anew`.
-        Ok(Box::new(unsafe { mr.register_anew(&self.shm, pd, memory, access, bytes_max)? }))
+        // SAFETY: the contract of this function is that of `Mr::reregister`.
+        Ok(Box::new(unsafe { mr.reregister(&self.shm, pd, memory, access, bytes_max)? }))
     }
 
     fn create_qp(&self, attr: &QpInitAttr<'_>) -> Result<Box<dyn RawQp>> {

@@ -19,7 +19,7 @@ use crate::shm_transport::qp::HAZARD_WAIT;
 pub(crate) const MAX_MR_BYTES: u64 = 1 << 40;
 
 /// Interval between warnings during a wait for a stopped peer, which has no time limit.
-const TELL_EVERY: Duration = Duration::from_secs(5);
+const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 pub(crate) struct Mr {
     shm: Arc<ShmTransport>,
@@ -40,7 +40,7 @@ impl Mr {
         if len_bytes == 0 {
             return Err(Error::invalid("alloc_mr", "memory of no bytes; allocate at least one"));
         }
-        let segment = Arc::new(shm.region_memory.take(len_bytes, 0)?);
+        let segment = Arc::new(shm.region_memory.allocate(len_bytes, 0)?);
         let (addr, len_bytes) = (segment.base(), segment.len_bytes());
         Self::insert(shm, Backing::Pool(segment), MrMemory::new(addr, len_bytes), pd, access)
     }
@@ -75,7 +75,7 @@ impl Mr {
     ///
     /// # Safety
     /// See [`farcall_verbs::ProtectionDomain::rereg_mr`].
-    pub(crate) unsafe fn register_anew(
+    pub(crate) unsafe fn reregister(
         &self,
         shm: &Arc<ShmTransport>,
         pd: u32,
@@ -97,9 +97,9 @@ impl Mr {
         // All later steps succeed.
         self.withdraw();
         self.quiesce_remote();
-        let is_same_place = (addr, len_bytes) == (self.attr.addr, self.attr.len_bytes);
+        let is_unmoved = (addr, len_bytes) == (self.attr.addr, self.attr.len_bytes);
         let window = match before {
-            Some(moved) if is_same_place => Some(moved.clone()),
+            Some(moved) if is_unmoved => Some(moved.clone()),
             _ => {
                 self.backing.restore_private(&shm.process);
                 shm.process.regions.drop_backing(self.attr.lkey);
@@ -185,10 +185,10 @@ impl Mr {
         let out = |deadline| self.shm.wait_out_of_region(self.pd, self.attr.lkey, granted, deadline);
         // One deadline for all peers: several stopped peers delay the call no longer than one.
         let mut clear = out(Instant::now() + HAZARD_WAIT);
-        let mut told: Option<Instant> = None;
+        let mut logged_at: Option<Instant> = None;
         while !clear && matches!(self.backing, Backing::Private { .. }) {
-            if told.is_none_or(|at| at.elapsed() > TELL_EVERY) {
-                told = Some(Instant::now());
+            if logged_at.is_none_or(|at| at.elapsed() > LOG_INTERVAL) {
+                logged_at = Some(Instant::now());
                 tracing::warn!(
                     "dereg_mr waits: a peer is stopped inside an access to {} bytes at {:p}; let it go on, or end it",
                     self.attr.len_bytes,

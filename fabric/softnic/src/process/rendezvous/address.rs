@@ -25,7 +25,7 @@ pub(crate) const BLOCK_QPS: u32 = 1 << INDEX_BITS;
 const BACKLOG: i32 = 4096;
 
 /// Number of blocks that are searched for files of exited processes when a block is claimed.
-const SWEPT: u32 = 64;
+const SWEEP_LEN: u32 = 64;
 
 /// Returns the block of a queue pair number.
 pub(crate) const fn block_of(qpn: u32) -> u32 {
@@ -145,7 +145,7 @@ pub(crate) fn claim_block() -> Result<Block> {
         }
         publish_addresses(&lock);
         net::listen(&listener, BACKLOG).map_err(|e| Error::os(OP, "listen on the rendezvous socket", e))?;
-        (1..SWEPT).for_each(|further| remove_dead(&directory, nth(i + further)));
+        (1..SWEEP_LEN).for_each(|further| remove_stale(&directory, nth(i + further)));
         return Ok(Block {
             number: nth(i),
             order: shuffled(),
@@ -216,11 +216,11 @@ fn lists_address(lock_path: &Path, address: Gid) -> bool {
 }
 
 /// Returns whether the process that owns a queue pair number is reachable through this directory and has this address.
-/// `is_here` states that the address is one of this host.
-pub(crate) fn is_reachable_by_shm(qpn: u32, address: Gid, is_here: bool) -> bool {
+/// `is_local` states that the address is one of this host.
+pub(crate) fn is_reachable_by_shm(qpn: u32, address: Gid, is_local: bool) -> bool {
     let Ok(directory) = rendezvous_directory() else { return false };
     let block = block_of(qpn);
-    if is_here {
+    if is_local {
         path_in(&directory, block).exists()
     } else {
         lists_address(&lock_path_in(&directory, block), address)
@@ -258,7 +258,7 @@ fn claim_path(directory: &Path, block: u32) -> Result<Option<OwnedFd>> {
             return Err(Error::os(OP, what, e));
         }
     };
-    if !is_ours(&lock) || is_listened_at(directory, block) {
+    if !is_own_lock(&lock) || is_listened_at(directory, block) {
         return Ok(None);
     }
     remove_unfinished(directory, &lock);
@@ -276,7 +276,7 @@ fn open_lock(path: &Path, create: OFlags) -> rustix::io::Result<OwnedFd> {
 
 /// Locks a file. Returns whether this process now owns the path: another process may hold the lock, or may have removed
 /// the file when it cleaned up.
-fn is_ours(lock: &OwnedFd) -> bool {
+fn is_own_lock(lock: &OwnedFd) -> bool {
     fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok()
         && fs::fstat(lock).is_ok_and(|stat| stat.st_nlink > 0 && stat.st_uid == process::geteuid().as_raw())
 }
@@ -298,10 +298,10 @@ fn remove_unfinished(directory: &Path, lock: &OwnedFd) {
 }
 
 /// Removes the files of an exited owner, so that the directory holds little more than the files of existing processes.
-fn remove_dead(directory: &Path, block: u32) {
+fn remove_stale(directory: &Path, block: u32) {
     let lock_path = lock_path_in(directory, block);
     if let Ok(lock) = open_lock(&lock_path, OFlags::empty())
-        && is_ours(&lock)
+        && is_own_lock(&lock)
         && !is_listened_at(directory, block)
     {
         remove_unfinished(directory, &lock);
@@ -323,15 +323,15 @@ mod tests {
         let directory = rendezvous_directory().unwrap();
         let (number, path) = (a.number, rendezvous_path(a.qpn(0)).unwrap());
         assert!(claim_path(&directory, number).unwrap().is_none() && path.exists());
-        remove_dead(&directory, number);
+        remove_stale(&directory, number);
         assert!(path.exists(), "what lives is left alone");
         // Like a program that removes old files.
         std::fs::remove_file(lock_path_in(&directory, number)).unwrap();
         assert!(claim_path(&directory, number).unwrap().is_none());
-        remove_dead(&directory, number);
+        remove_stale(&directory, number);
         assert!(path.exists(), "who listens lives");
         drop(a);
-        remove_dead(&directory, number);
+        remove_stale(&directory, number);
         assert!(!path.exists() && !lock_path_in(&directory, number).exists());
     }
 
@@ -352,9 +352,9 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("farcall-lock-{}", std::process::id()));
         std::fs::create_dir(&directory).unwrap();
         let late = open_lock(&lock_path_in(&directory, 5), OFlags::CREATE).unwrap();
-        remove_dead(&directory, 5);
+        remove_stale(&directory, 5);
         let first = claim_path(&directory, 5).unwrap();
-        assert!(first.is_some() && !is_ours(&late));
+        assert!(first.is_some() && !is_own_lock(&late));
         std::fs::remove_dir_all(&directory).unwrap();
     }
 
@@ -381,7 +381,7 @@ mod tests {
         let name = *b"abcd";
         std::fs::write(lock_path_in(&directory, 9), name).unwrap();
         std::fs::write(bound_path_in(&directory, name), "").unwrap();
-        remove_dead(&directory, 9);
+        remove_stale(&directory, 9);
         let files: Vec<_> =
             std::fs::read_dir(&directory).unwrap().map(|file| file.unwrap().file_name()).collect();
         let is_new = |file: &&std::ffi::OsString| file.to_string_lossy().ends_with(".new");

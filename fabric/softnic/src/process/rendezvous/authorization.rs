@@ -67,7 +67,7 @@ fn all_users_are_mapped(map: &str) -> bool {
 }
 
 /// Returns whether `theirs` is certainly the same user or group as `ours`.
-fn is_same(theirs: u32, ours: u32, map: &str) -> bool {
+fn is_same_id(theirs: u32, ours: u32, map: &str) -> bool {
     theirs == ours
         && (theirs != OVERFLOW_ID || all_users_are_mapped(&std::fs::read_to_string(map).unwrap_or_default()))
 }
@@ -95,7 +95,7 @@ pub(crate) fn authorize_peer(socket: BorrowedFd<'_>, peer: &str) -> Result<Trust
     const OP: &str = "check a peer's credentials";
     let theirs = credentials(socket)?;
     let ours = process::geteuid().as_raw();
-    if is_same(theirs.uid, ours, "/proc/self/uid_map") {
+    if is_same_id(theirs.uid, ours, "/proc/self/uid_map") {
         return Ok(TrustLevel::SameUser);
     }
     let refuse = |why: String| {
@@ -107,7 +107,7 @@ pub(crate) fn authorize_peer(socket: BorrowedFd<'_>, peer: &str) -> Result<Trust
     let Some(group) = configured_group()? else {
         return refuse(ONE_USER.into());
     };
-    let is_member = |gid: u32| is_same(gid, group, "/proc/self/gid_map");
+    let is_member = |gid: u32| is_same_id(gid, group, "/proc/self/gid_map");
     if is_member(theirs.gid) || groups_of(socket).into_iter().any(is_member) {
         return Ok(TrustLevel::SameGroup);
     }
@@ -121,7 +121,7 @@ pub(crate) fn authorize_peer(socket: BorrowedFd<'_>, peer: &str) -> Result<Trust
 /// Returns an error that names the user and the remedy.
 pub(crate) fn authorize_user(user: u32) -> Result<()> {
     let ours = process::geteuid().as_raw();
-    if is_same(user, ours, "/proc/self/uid_map") || configured_group()?.is_some() {
+    if is_same_id(user, ours, "/proc/self/uid_map") || configured_group()?.is_some() {
         return Ok(());
     }
     let what = format!("it runs as user {user}, we as {ours}: {ONE_USER}");
@@ -130,7 +130,7 @@ pub(crate) fn authorize_user(user: u32) -> Result<()> {
 
 /// Returns whether a user is certainly the one that this process runs as.
 pub(crate) fn is_own_user(user: u32) -> bool {
-    is_same(user, process::geteuid().as_raw(), "/proc/self/uid_map")
+    is_same_id(user, process::geteuid().as_raw(), "/proc/self/uid_map")
 }
 
 /// Checks that the process at the other end of a socket is authorized. For code that connects processes of the software
@@ -163,8 +163,8 @@ mod tests {
         for partial in ["", "         0       1000          1\n", "0 100000 65536\n"] {
             assert!(!all_users_are_mapped(partial), "{partial}");
         }
-        assert!(is_same(7, 7, "/dev/null") && !is_same(7, 8, "/dev/null"));
-        assert!(!is_same(OVERFLOW_ID, OVERFLOW_ID, "/dev/null"), "two unknown users are not one");
+        assert!(is_same_id(7, 7, "/dev/null") && !is_same_id(7, 8, "/dev/null"));
+        assert!(!is_same_id(OVERFLOW_ID, OVERFLOW_ID, "/dev/null"), "two unknown users are not one");
     }
 
     #[test]

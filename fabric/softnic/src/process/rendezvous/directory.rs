@@ -27,10 +27,10 @@ pub fn rendezvous_directory() -> Result<PathBuf> {
     if let Some(shared) = socket_directory() {
         return Ok(shared);
     }
-    farcall_shm::own_directory().map_err(no_place)
+    farcall_shm::own_directory().map_err(no_directory_error)
 }
 
-fn no_place(refused: String) -> Error {
+fn no_directory_error(refused: String) -> Error {
     Error::InvalidState {
         operation: "find a place for rendezvous sockets",
         object: "directories of this user's own".into(),
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn without_a_place_to_meet_the_error_names_the_remedy() {
-        let error = no_place("/tmp/farcall-1000: it belongs to user 7".into()).to_string();
+        let error = no_directory_error("/tmp/farcall-1000: it belongs to user 7".into()).to_string();
         assert!(error.contains("FARCALL_SOCKET_DIR") && error.contains("user 7"), "{error}");
     }
 

@@ -27,4 +27,4 @@ pub(crate) use protocol::{
     Violation,
 };
 pub(crate) use socket::{MAX_FDS, recv_frame, send_frame, wait_for_frame};
-pub(super) use socket::{has_exited, peer_pidfd, takes_frames};
+pub(super) use socket::{accepts_frames, has_exited, peer_pidfd};

@@ -34,7 +34,7 @@ pub(crate) fn send_frame(
 }
 
 /// Returns whether a message of any length can be sent: a socket counts as full long before it is.
-pub(crate) fn takes_frames(socket: BorrowedFd<'_>) -> bool {
+pub(crate) fn accepts_frames(socket: BorrowedFd<'_>) -> bool {
     is_ready(socket, PollFlags::OUT)
 }
 

@@ -14,7 +14,7 @@ pub(crate) struct ForkGuard {
 
 /// Copy of moved pages in anonymous memory, which the child inherits.
 struct Image {
-    of: Arc<SharedPages>,
+    pages: Arc<SharedPages>,
     base: *mut libc::c_void,
 }
 
@@ -36,15 +36,15 @@ impl Image {
         if base == libc::MAP_FAILED {
             return None;
         }
-        let image = Self { of: pages.clone(), base };
+        let image = Self { pages: pages.clone(), base };
         // SAFETY: `base` is a mapping of `len` bytes, created above, which no other code uses yet.
         unsafe { pages.copy_to(base.expose_provenance() as u64, 0, pages.len_bytes()) }.then_some(image)
     }
 
     /// Moves the copy to the addresses at which `part` maps the pages.
-    fn put(&self, part: &Mapped) {
+    fn map_over(&self, part: &Mapped) {
         let Source::File { offset, .. } = part.source else { return };
-        let here = part.len_bytes().min(self.of.len_bytes().saturating_sub(offset)) as usize;
+        let here = part.len_bytes().min(self.pages.len_bytes().saturating_sub(offset)) as usize;
         let place = std::ptr::with_exposed_provenance_mut::<libc::c_void>(part.start as usize);
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         // SAFETY: runs in a forked child, which has no other thread. The call moves `self.base`, which only this code
@@ -61,7 +61,7 @@ impl Image {
 impl Drop for Image {
     fn drop(&mut self) {
         // SAFETY: `of` created the mapping, and no other code uses it.
-        unsafe { libc::munmap(self.base, self.of.len_bytes() as usize) };
+        unsafe { libc::munmap(self.base, self.pages.len_bytes() as usize) };
     }
 }
 
@@ -71,15 +71,16 @@ impl ForkGuard {
         if let (false, Ok(maps)) = (self.table.moved.is_empty(), Maps::open()) {
             let parts: Vec<Mapped> = maps.filter_map(Result::ok).collect();
             for part in &parts {
-                let Some(moved) = self.table.moved.iter().find(|moved| moved.pages.is_at(part)) else {
+                let Some(moved) = self.table.moved.iter().find(|moved| moved.pages.backs(part)) else {
                     continue;
                 };
                 // This includes the range after the pages, and pages for which there was no memory for a copy, so that
                 // the child's writes stay its own.
                 // SAFETY: the child has no other thread.
                 unsafe { moved.pages.make_private(part) };
-                if let Some(image) = self.images.iter().find(|image| Arc::ptr_eq(&image.of, &moved.pages)) {
-                    image.put(part);
+                if let Some(image) = self.images.iter().find(|image| Arc::ptr_eq(&image.pages, &moved.pages))
+                {
+                    image.map_over(part);
                 }
             }
         }

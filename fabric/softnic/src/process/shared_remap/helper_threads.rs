@@ -12,7 +12,7 @@ use farcall_shm::Mutex;
 const MAX_KNOWN: usize = 4;
 
 /// Thread ids. In static memory, which no program registers, because threads that wait for the lock write to it.
-static AT_WORK: Mutex<ThreadIds> = Mutex::new(ThreadIds([0; MAX_KNOWN]));
+static HELPERS: Mutex<ThreadIds> = Mutex::new(ThreadIds([0; MAX_KNOWN]));
 
 /// Thread ids; zero in free entries.
 struct ThreadIds([u32; MAX_KNOWN]);
@@ -37,7 +37,7 @@ impl ThreadIds {
 pub fn helper_turn(run: impl FnOnce()) {
     // A forked child must find the lock free and the parent's threads removed.
     super::super::fork::install();
-    let mut threads = AT_WORK.lock();
+    let mut threads = HELPERS.lock();
     threads.add(rustix::thread::gettid().as_raw_nonzero().get() as u32);
     run();
 }
@@ -47,7 +47,7 @@ pub(crate) struct Paused(MutexGuard<'static, ThreadIds>);
 
 /// Waits until every helper thread has ended its iteration, and keeps them from starting another.
 pub(crate) fn pause() -> Paused {
-    Paused(AT_WORK.lock())
+    Paused(HELPERS.lock())
 }
 
 impl Paused {

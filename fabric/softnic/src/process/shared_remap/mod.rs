@@ -47,7 +47,7 @@ const MAX_REMAPPED: usize = 1024;
 const MAX_REMAPS: u32 = 10_000;
 
 /// Maximum number of moved bytes in the lifetime of a process, as a multiple of its limit at a time.
-const FILLS: u64 = 4;
+const REMAPPED_BYTES_FACTOR: u64 = 4;
 
 /// Part of a region that peers map.
 #[derive(Clone)]
@@ -119,7 +119,7 @@ impl Table {
         let mut longest: Option<(usize, Window)> = None;
         let mut last: Option<(usize, Window)> = None;
         for part in mapped.iter().filter(|part| part.readable && part.writable) {
-            let of = self.moved.iter().position(|moved| moved.pages.is_at(part));
+            let of = self.moved.iter().position(|moved| moved.pages.backs(part));
             let (Some(at), Source::File { offset, .. }) = (of, part.source) else { continue };
             let follows = |(of, window): &(usize, Window)| {
                 *of == at
@@ -144,10 +144,10 @@ impl Table {
     }
 
     /// Returns whether `len_bytes` more are within the limits of a process that may have `limit_bytes` moved at a time.
-    fn has_room(&self, len_bytes: u64, limit_bytes: u64) -> bool {
+    fn has_capacity(&self, len_bytes: u64, limit_bytes: u64) -> bool {
         let now: u64 = self.moved.iter().map(|moved| moved.pages.len_bytes()).sum();
         now.saturating_add(len_bytes) <= limit_bytes
-            && self.moved_bytes.saturating_add(len_bytes) <= limit_bytes.saturating_mul(FILLS)
+            && self.moved_bytes.saturating_add(len_bytes) <= limit_bytes.saturating_mul(REMAPPED_BYTES_FACTOR)
             && self.moves < MAX_REMAPS
             && self.moved.len() + self.scattered < MAX_REMAPPED
     }
@@ -172,13 +172,13 @@ pub(crate) unsafe fn share(process: &Process, addr: u64, len_bytes: u64, limit_b
     // Read only when all other threads are paused, because they might change the mappings.
     let (from, to) = longest_private(&mapped_in(from, to).ok()?);
     let len_bytes = to - from;
-    if len_bytes == 0 || !table.has_room(len_bytes, limit_bytes) || process.regions.overlaps(from, to) {
+    if len_bytes == 0 || !table.has_capacity(len_bytes, limit_bytes) || process.regions.overlaps(from, to) {
         return None;
     }
     // SAFETY: the range is private, readable and writable memory of complete pages inside the region. `sole` ensures
     // that no other thread runs and that signals are blocked. No peer accesses the range, because no other region
     // covers it.
-    let pages = Arc::new(unsafe { SharedPages::take(from, len_bytes) }?);
+    let pages = Arc::new(unsafe { SharedPages::remap(from, len_bytes) }?);
     table.moves += 1;
     table.moved_bytes += len_bytes;
     table.moved.push(RemappedRange { pages: pages.clone(), regions: 1 });
@@ -204,7 +204,7 @@ pub(crate) fn restore_private(process: &Process, window: &Window) {
     let (mut is_all, mut is_scattered) = (true, false);
     // A peer in the same process has mappings of these pages, too.
     for part in
-        mapped.iter().filter(|part| window.pages.is_at(part) && !farcall_shm::fork::is_ours(part.start))
+        mapped.iter().filter(|part| window.pages.backs(part) && !farcall_shm::fork::is_ours(part.start))
     {
         // The program keeps the registered range until this function returns. Other threads may change other mappings
         // of it at any time.
@@ -214,20 +214,20 @@ pub(crate) fn restore_private(process: &Process, window: &Window) {
         };
         is_all &= own.is_some_and(|own| own.len_bytes() == part.len_bytes());
         let Some(own) = own else { continue };
-        // SAFETY: `is_at` found the memfd's mapping at `own`, and either no other thread runs or `own` is inside the
+        // SAFETY: `backs` found the memfd's mapping at `own`, and either no other thread runs or `own` is inside the
         // region, which the program keeps mapped.
         let done = unsafe {
             if sole.is_some() {
                 window.pages.restore_private(&own)
             } else {
                 is_scattered = true;
-                window.pages.restore_private_among_others(&own)
+                window.pages.restore_private_with_threads(&own)
             }
         };
         is_all &= done;
     }
     if is_all {
-        window.pages.empty();
+        window.pages.free_memory();
         table.moved.swap_remove(at);
         table.scattered += usize::from(is_scattered);
     }
@@ -277,10 +277,10 @@ mod tests {
     fn what_a_process_moves_is_bounded() {
         let table =
             |moves, moved_bytes, scattered| Table { moved: Vec::new(), scattered, moves, moved_bytes };
-        assert!(table(0, 0, 0).has_room(100, 100) && !table(0, 0, 0).has_room(101, 100));
-        assert!(table(MAX_REMAPS - 1, 300, MAX_REMAPPED - 1).has_room(100, 100));
-        assert!(!table(MAX_REMAPS, 0, 0).has_room(1, 100), "too often");
-        assert!(!table(0, 301, 0).has_room(100, 100), "too much over its life");
-        assert!(!table(0, 0, MAX_REMAPPED).has_room(1, 100), "too many mappings");
+        assert!(table(0, 0, 0).has_capacity(100, 100) && !table(0, 0, 0).has_capacity(101, 100));
+        assert!(table(MAX_REMAPS - 1, 300, MAX_REMAPPED - 1).has_capacity(100, 100));
+        assert!(!table(MAX_REMAPS, 0, 0).has_capacity(1, 100), "too often");
+        assert!(!table(0, 301, 0).has_capacity(100, 100), "too much over its life");
+        assert!(!table(0, 0, MAX_REMAPPED).has_capacity(1, 100), "too many mappings");
     }
 }

@@ -10,7 +10,7 @@ use crate::process::maps::{Mapped, Source};
 
 /// Length of the hole in the file after the pages. A program that enlarges its mapping later finds zeros there, as
 /// after any anonymous memory, and not the end of a file.
-const BEYOND_BYTES: u64 = 1 << 40;
+const GROWTH_BYTES: u64 = 1 << 40;
 
 pub(crate) struct SharedPages {
     fd: OwnedFd,
@@ -32,7 +32,7 @@ pub(super) fn prot_of(part: &Mapped) -> libc::c_int {
 }
 
 /// Repeats `call` until `len_bytes` are transferred. `call` receives the number of bytes done and left.
-fn all(len_bytes: u64, call: impl Fn(u64, usize) -> libc::ssize_t) -> bool {
+fn transfer_all(len_bytes: u64, call: impl Fn(u64, usize) -> libc::ssize_t) -> bool {
     let mut done = 0;
     while done < len_bytes {
         match call(done, (len_bytes - done) as usize) {
@@ -52,7 +52,7 @@ impl SharedPages {
     /// # Safety
     /// The pages must be private anonymous memory, readable and writable, that no other thread or process accesses
     /// during the call.
-    pub(crate) unsafe fn take(addr: u64, len_bytes: u64) -> Option<Self> {
+    pub(crate) unsafe fn remap(addr: u64, len_bytes: u64) -> Option<Self> {
         let made = Self::create(len_bytes)?;
         // SAFETY: by the contract of this function `len_bytes` at `addr` are mapped; the kernel reads them.
         if !unsafe { made.fill_from(addr) } {
@@ -78,7 +78,7 @@ impl SharedPages {
         if getrlimit(Resource::Fsize).current.is_some() {
             return None;
         }
-        let fd = sealed_memfd("farcall-registered", len_bytes, BEYOND_BYTES).ok()?;
+        let fd = sealed_memfd("farcall-registered", len_bytes, GROWTH_BYTES).ok()?;
         let stat = fs::fstat(&fd).ok()?;
         let (major, minor) = (fs::major(stat.st_dev), fs::minor(stat.st_dev));
         Some(Self { fd, major, minor, inode: stat.st_ino, len_bytes })
@@ -93,7 +93,7 @@ impl SharedPages {
     }
 
     /// Returns whether a mapping is a shared one of this memfd. A private mapping of it belongs to the program.
-    pub(crate) fn is_at(&self, part: &Mapped) -> bool {
+    pub(crate) fn backs(&self, part: &Mapped) -> bool {
         matches!(part.source, Source::File { major, minor, inode, .. }
             if part.shared && (major, minor, inode) == (self.major, self.minor, self.inode))
     }
@@ -103,7 +103,7 @@ impl SharedPages {
     /// # Safety
     /// The memory must be mapped for the length of the file.
     unsafe fn fill_from(&self, addr: u64) -> bool {
-        all(self.len_bytes, |done, left| {
+        transfer_all(self.len_bytes, |done, left| {
             // SAFETY: by the contract of this function the memory is mapped; the kernel reads it.
             unsafe { libc::pwrite(self.fd.as_raw_fd(), pointer(addr + done), left, done as libc::off_t) }
         })
@@ -114,7 +114,7 @@ impl SharedPages {
     /// # Safety
     /// The memory must be mapped, and no other thread or process may access it.
     pub(super) unsafe fn copy_to(&self, addr: u64, offset: u64, len_bytes: u64) -> bool {
-        all(len_bytes, |done, left| {
+        transfer_all(len_bytes, |done, left| {
             let (to, from) = (pointer(addr + done), (offset + done) as libc::off_t);
             // SAFETY: by the contract of this function the memory is mapped and not accessed otherwise; the kernel
             // writes to it.
@@ -157,7 +157,7 @@ impl SharedPages {
     ///
     /// # Safety
     /// `part` must describe an existing mapping, which must remain during the call.
-    pub(crate) unsafe fn restore_private_among_others(&self, part: &Mapped) -> bool {
+    pub(crate) unsafe fn restore_private_with_threads(&self, part: &Mapped) -> bool {
         let (place, len) = (pointer(part.start), part.len_bytes() as usize);
         // SAFETY: by the contract of this function `part` is mapped. The kernel copies its pages and changes no byte.
         unsafe { self.make_private(part) && libc::madvise(place, len, libc::MADV_POPULATE_WRITE) == 0 }
@@ -180,9 +180,9 @@ impl SharedPages {
     }
 
     /// Frees the memory of the file, which is no longer needed.
-    pub(crate) fn empty(&self) {
+    pub(crate) fn free_memory(&self) {
         let whole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        if let Err(error) = fs::fallocate(&self.fd, whole, 0, self.len_bytes + BEYOND_BYTES) {
+        if let Err(error) = fs::fallocate(&self.fd, whole, 0, self.len_bytes + GROWTH_BYTES) {
             tracing::debug!("softnic: registered pages stay allocated as long as peers map them: {error}");
         }
     }
@@ -214,29 +214,29 @@ mod tests {
     #[test]
     fn moves_pages_out_and_back_with_their_bytes() {
         let page = rustix::param::page_size() as u64;
-        for among_others in [false, true] {
+        for with_other_threads in [false, true] {
             let base = pages(6);
             // SAFETY: the pages were mapped by this test, and no other code accesses them.
             unsafe {
                 word(base + page).write(7);
                 word(base + 4 * page).write(9);
-                let moved = SharedPages::take(base + page, 4 * page).unwrap();
+                let moved = SharedPages::remap(base + page, 4 * page).unwrap();
                 let part = mapped_at(base + page);
-                assert!(moved.is_at(&part) && part.shared && part.len_bytes() == 4 * page);
+                assert!(moved.backs(&part) && part.shared && part.len_bytes() == 4 * page);
                 assert!(mapped_at(base).source == Source::Anonymous, "the neighbour is as it was");
                 assert_eq!((word(base + page).read(), word(base + 2 * page).read()), (7, 0));
                 word(base + 2 * page).write(8);
                 let mut seen = [0_u8; 8];
                 rustix::io::pread(&moved.fd, &mut seen, page).unwrap();
                 assert_eq!(u64::from_ne_bytes(seen), 8, "what is written there is in the file");
-                let is_back = if among_others {
-                    moved.restore_private_among_others(&part)
+                let is_back = if with_other_threads {
+                    moved.restore_private_with_threads(&part)
                 } else {
                     moved.restore_private(&part)
                 };
                 assert!(is_back);
-                moved.empty();
-                assert!(!moved.is_at(&mapped_at(base + page)) && !mapped_at(base + page).shared);
+                moved.free_memory();
+                assert!(!moved.backs(&mapped_at(base + page)) && !mapped_at(base + page).shared);
                 let words = [0, 1, 2, 3, 4, 5].map(|at| word(base + at * page).read());
                 assert_eq!(words, [0, 7, 8, 0, 9, 0]);
                 word(base + 2 * page).write(10);
@@ -256,7 +256,7 @@ mod tests {
         let base = pages(1);
         // SAFETY: the page was mapped by this test, and no other code accesses it.
         unsafe {
-            let moved = SharedPages::take(base, page as u64).unwrap();
+            let moved = SharedPages::remap(base, page as u64).unwrap();
             libc::mprotect(pointer(base), page, libc::PROT_READ);
             assert!(moved.restore_private(&mapped_at(base)));
             let part = mapped_at(base);
@@ -271,13 +271,13 @@ mod tests {
         let base = pages(1);
         // SAFETY: the page was mapped by this test, and no other code accesses it.
         unsafe {
-            let moved = SharedPages::take(base, page as u64).unwrap();
+            let moved = SharedPages::remap(base, page as u64).unwrap();
             word(base).write(3);
             let grown = libc::mremap(pointer(base), page, 4 * page, libc::MREMAP_MAYMOVE);
             assert_ne!(grown, libc::MAP_FAILED);
             let base = grown.expose_provenance() as u64;
             assert_eq!((word(base).read(), word(base + 3 * page as u64).read()), (3, 0));
-            assert!(moved.is_at(&mapped_at(base)));
+            assert!(moved.backs(&mapped_at(base)));
             libc::munmap(grown, 4 * page);
         }
     }

@@ -101,7 +101,8 @@ impl ServiceWork for DatagramCore {
     }
 
     fn is_waiting(&self) -> bool {
-        !self.resolving.lock().is_empty() || (self.outstanding.count() > 0 && self.outstanding.lock().is_waiting())
+        !self.resolving.lock().is_empty()
+            || (self.outstanding.count() > 0 && self.outstanding.lock().is_waiting())
     }
 
     /// Requests the rings that are needed, and continues the sends that wait.

@@ -44,7 +44,7 @@ impl InboundGrant {
         incarnation: u32,
         receives: Arc<RecvQueue>,
     ) -> Result<Self> {
-        let segment = segments.take(layout.len_bytes(), layout.ring_at())?;
+        let segment = segments.allocate(layout.len_bytes(), layout.ring_at())?;
         let mem = segment.memory();
         layout.write_header(&mem);
         let ring_at = layout.ring_at();

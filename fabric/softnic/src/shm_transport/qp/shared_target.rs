@@ -217,7 +217,7 @@ impl Initiator {
     }
 
     /// Returns the target in this process whose receives must be matched after the send side has been left.
-    pub(crate) fn take_match(&mut self) -> Option<u32> {
+    pub(crate) fn take_due_match(&mut self) -> Option<u32> {
         let is_due = std::mem::take(&mut self.in_flight.must_match);
         self.in_flight.has_matched |= is_due;
         is_due.then_some(self.qpn)

@@ -9,7 +9,7 @@ use farcall_verbs::{
     RecvRules, RecvWr, Result, SendFlags, SendRules, SendWr, WcStatus, WrOpcode,
 };
 
-use super::drained::{Destination, Drained, Request};
+use super::deferred_send::{CheckedRequest, DeferredSend, Destination};
 use super::{AddressRoute, SoftAddressHandle};
 use crate::roce::{self, Datagram, Path, RoceDatagrams};
 use crate::shm_transport::datagram::{DatagramCore, Message, Routes, SendOutcome};
@@ -34,7 +34,7 @@ pub(crate) struct DatagramQp {
     recv_rules: RecvRules,
     qkey: u32,
     /// Requests posted in SQD.
-    drained: VecDeque<Drained>,
+    deferred: VecDeque<DeferredSend>,
     _reservation: ObjectReservation,
 }
 
@@ -59,7 +59,7 @@ impl DatagramQp {
         let recv_queue = receives.expect("made together with the core");
         let send_rules = SendRules::new(crate::NAME, QpType::Ud, &core.cap);
         let recv_rules = RecvRules::of_pair(&core.cap, core.shares_receives());
-        let (routes, drained) = (Routes::default(), VecDeque::new());
+        let (routes, deferred) = (Routes::default(), VecDeque::new());
         Ok(Self {
             core,
             recv_queue,
@@ -68,7 +68,7 @@ impl DatagramQp {
             send_rules,
             recv_rules,
             qkey: 0,
-            drained,
+            deferred,
             _reservation: reservation,
         })
     }
@@ -118,7 +118,7 @@ impl DatagramQp {
         self.close();
         self.core.request_drained_event(false);
         self.core.discard_sends();
-        self.drained.clear();
+        self.deferred.clear();
         self.routes.clear();
         self.recv_queue = self.core.renew();
         self.core.apply_event(StateEvent::EndReset);
@@ -134,7 +134,7 @@ impl DatagramQp {
 
     /// Returns the number of occupied send queue entries.
     fn queued(&self) -> usize {
-        self.core.unpolled() + self.drained.len()
+        self.core.unpolled() + self.deferred.len()
     }
 
     /// Returns the destination of a request.
@@ -166,7 +166,7 @@ impl DatagramQp {
     ///
     /// # Safety
     /// See [`RawQp::post_send`].
-    unsafe fn take(&mut self, wr: &SendWr<'_>, len_bytes: u64) -> Result<()> {
+    unsafe fn accept_send(&mut self, wr: &SendWr<'_>, len_bytes: u64) -> Result<()> {
         let state = self.core.state();
         if !matches!(state, QpState::Rts | QpState::Sqd) {
             self.core.complete_send(wr.wr_id, SendFlags::SIGNALED, WcStatus::WR_FLUSH_ERR);
@@ -185,13 +185,13 @@ impl DatagramQp {
             return Ok(());
         }
         // SAFETY: by the contract of this function the request's address handle is valid, as `destination` requires.
-        let request = Request::new(wr, unsafe { self.destination(wr) }?, len_bytes);
+        let request = CheckedRequest::new(wr, unsafe { self.destination(wr) }?, len_bytes);
         if state == QpState::Rts {
             // SAFETY: by the contract of this function the request's memory is valid, as `send` requires.
             unsafe { self.send(&request) };
         } else {
-            // SAFETY: by the contract of this function inline elements are readable, as `Drained::new` requires.
-            self.drained.push_back(unsafe { Drained::new(&request) });
+            // SAFETY: by the contract of this function inline elements are readable, as `DeferredSend::new` requires.
+            self.deferred.push_back(unsafe { DeferredSend::new(&request) });
         }
         Ok(())
     }
@@ -200,7 +200,7 @@ impl DatagramQp {
     ///
     /// # Safety
     /// See [`RawQp::post_send`].
-    unsafe fn send(&mut self, request: &Request<'_>) {
+    unsafe fn send(&mut self, request: &CheckedRequest<'_>) {
         let core = &*self.core;
         let inline = request.flags.contains(SendFlags::INLINE);
         // RNICs report this error. According to the specification the request is dropped without one (C10-93.1.1),
@@ -239,7 +239,7 @@ impl DatagramQp {
     /// # Safety
     /// See [`RawQp::post_send`].
     #[cold]
-    unsafe fn send_remote(&mut self, request: &Request<'_>, path: Path) {
+    unsafe fn send_remote(&mut self, request: &CheckedRequest<'_>, path: Path) {
         let core = &*self.core;
         let remote = match &mut self.remote {
             Some(remote) => remote,
@@ -276,7 +276,7 @@ impl DatagramQp {
     /// Called on the return to RTS: sends the requests posted in SQD, in order.
     fn end_drain(&mut self) {
         self.core.request_drained_event(false);
-        while let Some(next) = self.drained.pop_front() {
+        while let Some(next) = self.deferred.pop_front() {
             if self.core.state() == QpState::Rts {
                 // SAFETY: by the contract of `RawQp::post_send` the request's memory is valid until its completion is
                 // polled.
@@ -337,7 +337,7 @@ impl RawQp for DatagramQp {
             let len_bytes = self.check_send(wr, self.queued())?;
             // SAFETY: the contract of `RawQp::post_send` (# Safety), which the caller of this function fulfils: memory
             // and address handle of `wr` stay valid until its completion is polled.
-            unsafe { self.take(wr, len_bytes) }
+            unsafe { self.accept_send(wr, len_bytes) }
         });
         self.ring();
         result

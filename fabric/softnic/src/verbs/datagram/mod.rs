@@ -1,7 +1,7 @@
 //! Datagram queue pairs (UD) and address handles: the program's handles.
 
 mod address_handle;
-mod drained;
+mod deferred_send;
 mod handle;
 
 pub(crate) use address_handle::{AddressRoute, SoftAddressHandle};

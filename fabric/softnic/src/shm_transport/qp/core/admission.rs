@@ -174,7 +174,8 @@ impl QpCore {
         if self.transport != transport {
             return Err(Refusal::Transport);
         }
-        let is_taken = |granted: PeerQpId| granted != peer && !inbound.may_replace(granted, peer, &self.layout);
+        let is_taken =
+            |granted: PeerQpId| granted != peer && !inbound.may_replace(granted, peer, &self.layout);
         if self.dest_qpn() != peer.1 || inbound.granted_to.is_some_and(is_taken) {
             return Err(Refusal::Taken);
         }

@@ -148,7 +148,7 @@ impl QpCore {
             self.app_poll_count
                 .store(self.app_poll_count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
-        let matched = send.connection.initiator_mut().and_then(Initiator::take_match);
+        let matched = send.connection.initiator_mut().and_then(Initiator::take_due_match);
         drop(send);
         self.after_leaving_sends();
         if let Some(target) = matched.and_then(|qpn| self.shm.qp(qpn)) {

@@ -17,7 +17,7 @@ pub(super) struct Destination {
 
 /// A send request whose form was checked.
 #[derive(Clone, Copy)]
-pub(super) struct Request<'sg> {
+pub(super) struct CheckedRequest<'sg> {
     pub(super) wr_id: u64,
     pub(super) flags: SendFlags,
     pub(super) opcode: WrOpcode,
@@ -27,7 +27,7 @@ pub(super) struct Request<'sg> {
     pub(super) len_bytes: u64,
 }
 
-impl<'sg> Request<'sg> {
+impl<'sg> CheckedRequest<'sg> {
     pub(super) fn new(wr: &SendWr<'sg>, to: Destination, len_bytes: u64) -> Self {
         let (wr_id, flags, opcode, imm_be) = (wr.wr_id, wr.send_flags, wr.opcode, wr.imm_data_be);
         Self { wr_id, flags, opcode, imm_be, to, sges: wr.sges(), len_bytes }
@@ -36,16 +36,16 @@ impl<'sg> Request<'sg> {
 
 /// A request posted in SQD. Inline data is copied, because it is not valid later; other payload is read when it is
 /// sent.
-pub(super) struct Drained {
-    request: Request<'static>,
+pub(super) struct DeferredSend {
+    request: CheckedRequest<'static>,
     sges: Vec<Sge>,
     inline: Vec<u8>,
 }
 
-impl Drained {
+impl DeferredSend {
     /// # Safety
     /// The elements of an inline request must be readable.
-    pub(super) unsafe fn new(request: &Request<'_>) -> Self {
+    pub(super) unsafe fn new(request: &CheckedRequest<'_>) -> Self {
         let (mut sges, mut inline) = (request.sges.to_vec(), Vec::new());
         if request.flags.contains(SendFlags::INLINE) {
             // SAFETY: by the contract of this function the elements of an inline request are readable.
@@ -54,11 +54,11 @@ impl Drained {
             let addr = inline.as_mut_ptr().expose_provenance() as u64;
             sges.push(Sge { addr, length: inline.len() as u32, lkey: 0 });
         }
-        Self { request: Request { sges: &[], ..*request }, sges, inline }
+        Self { request: CheckedRequest { sges: &[], ..*request }, sges, inline }
     }
 
-    pub(super) fn request(&self) -> Request<'_> {
+    pub(super) fn request(&self) -> CheckedRequest<'_> {
         debug_assert!(self.inline.is_empty() || self.sges[0].length as usize == self.inline.len());
-        Request { sges: &self.sges, ..self.request }
+        CheckedRequest { sges: &self.sges, ..self.request }
     }
 }
