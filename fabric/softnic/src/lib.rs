@@ -9,7 +9,7 @@
 //! A measurement between two processes of one host therefore measures inter-process communication, not a network.
 //!
 //! The crate has four directories. Imports go only in this direction: `verbs` → `roce` → `shm_transport` → `process`
-//! (`tests/imports.rs` checks it).
+//! (`tests/one_process/imports.rs` checks it).
 //!
 //! | directory | contents |
 //! |---|---|

@@ -197,7 +197,7 @@ impl Refusal {
         match self {
             Self::UnknownQp => "it has no such queue pair",
             Self::Taken => {
-                "the queue pair is connected to another peer, or to an earlier life of ours: it must be reset"
+                "the queue pair is connected to another peer, or to an earlier incarnation of this one: it must be reset"
             }
             Self::Transport => "the queue pair is of another transport",
             Self::NoRoom => "it has no memory or place for one more sender",

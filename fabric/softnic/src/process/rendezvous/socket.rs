@@ -111,12 +111,12 @@ pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
     // Before Linux 6.5. The pid could be reused between the two calls, but the socket to the process is open, so it
     // exists.
     let pid = process::Pid::from_raw(credentials(socket)?.pid).ok_or_else(|| Error::Unsupported {
-        operation: "watch a peer's life",
+        operation: "watch a peer process",
         provider: "softnic",
         what: "the peer is in another pid namespace and the kernel is older than 6.5".into(),
     })?;
     process::pidfd_open(pid, PidfdFlags::empty())
-        .map_err(|e| Error::os("pidfd_open", "watch a peer's life", e))
+        .map_err(|e| Error::os("pidfd_open", "watch a peer process", e))
 }
 
 /// Returns whether a pidfd indicates that its process has exited.
