@@ -187,7 +187,7 @@ impl State {
 
     /// Called after requests were posted.
     pub(super) fn post_doorbell(&mut self, qpn: u32) {
-        if self.with_qp(qpn, |transport, adapter| transport.ring(adapter)) == Some(true) {
+        if self.with_qp(qpn, |transport, adapter| transport.doorbell(adapter)) == Some(true) {
             self.progress_qp(qpn);
         }
     }

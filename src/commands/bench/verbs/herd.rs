@@ -1,10 +1,10 @@
-//! `farcall perf herd`.
+//! `farcall bench verbs herd`.
 
 use super::failure;
-use crate::commands::choice::{Choice, one_of};
-use crate::commands::halves::HalvesArgs;
-use crate::commands::measuring::StageArgs;
+use crate::commands::bench_args::RepetitionArgs;
 use crate::commands::nic_args::NicArgs;
+use crate::commands::remote_args::RemoteArgs;
+use crate::commands::value_names::{NamedValue, one_of};
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
@@ -14,34 +14,34 @@ use farcall_bench::report::Report;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  farcall perf herd\n  farcall perf herd --figure echo --connections 16 --window 8\n  \
-                        farcall perf herd --provider ibv --duration-ms 1000 --json"
+    after_help = "Examples:\n  farcall bench verbs herd\n  farcall bench verbs herd --figure echo --connections 16 --window 8\n  \
+                        farcall bench verbs herd --provider ibv --duration-ms 1000 --json"
 )]
 pub(super) struct HerdArgs {
-    /// Which figures; may be given several times, or separated by commas. By default all.
+    /// Figures; may be given several times, or separated by commas [default: all].
     #[arg(long = "figure", value_name = "FIGURE", value_delimiter = ',', value_parser = one_of(&FIGURES))]
     figures: Vec<HerdFigure>,
-    /// Bytes of each message; may be given several times, or separated by commas. By default those of each figure.
+    /// Length of each message in bytes; may be given several times, or separated by commas [default: those of the figure].
     #[arg(long = "size", value_name = "BYTES", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     sizes: Vec<u32>,
-    /// Requests outstanding on each connection.
+    /// Outstanding requests on each connection.
     #[arg(long, value_name = "REQUESTS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     window: u32,
-    /// Connections, which stand for the paper's client processes.
+    /// Number of connections, which represent the client processes of the paper.
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connections: u32,
-    /// Find WRITEs by their last byte though the device does not promise to place it last, as the paper does.
+    /// Poll the last byte of WRITEs, as in the paper, although the device does not guarantee to place it last.
     #[arg(long)]
     assume_order: bool,
     #[command(flatten)]
-    stage: StageArgs,
+    repeat: RepetitionArgs,
     #[command(flatten)]
     nic: NicArgs,
     #[command(flatten)]
-    halves: HalvesArgs,
+    remote: RemoteArgs,
 }
 
-const FIGURES: [Choice<HerdFigure>; 3] = [
+const FIGURES: [NamedValue<HerdFigure>; 3] = [
     (HerdFigure::Latency, "latency", "Figure 2: latency of READ, WRITE, inlined WRITE and ECHO"),
     (
         HerdFigure::Throughput,
@@ -53,7 +53,7 @@ const FIGURES: [Choice<HerdFigure>; 3] = [
 
 impl HerdArgs {
     pub(super) fn serve(&self, console: Console) -> Result<Option<Exit>, Failure> {
-        self.halves.serve(console, &self.nic)
+        self.remote.serve(console, &self.nic)
     }
 
     pub(super) fn measure(&self, progress: Progress<'_>) -> Result<Report, Failure> {
@@ -65,7 +65,7 @@ impl HerdArgs {
             connections: self.connections,
             assumes_order: self.assume_order,
         };
-        let stage = self.halves.stage(&self.stage, 0)?;
+        let stage = self.remote.env(&self.repeat, 0)?;
         herd::run(&self.nic.choose()?, &stage, &plan, progress).map_err(|error| failure(&error, &stage))
     }
 }

@@ -1,4 +1,4 @@
-//! `farcall page bench`.
+//! `farcall bench page`: page faults of a swapped program.
 
 use crate::commands::memory::size;
 use crate::commands::nic_args::NicArgs;
@@ -11,28 +11,29 @@ use farcall_bench::paged::swap_faults::{self, AreaFaults, SwapFaultsPlan};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Measure how long a swapped page takes to come back, beside the empty way, a swap file and zram.
+/// Measure page faults of a swapped program, compared with a swap file and zram.
 ///
-/// A program in Python writes to memory of which a part may be resident, then touches pages at random; each touch that
-/// waited for a page is timed, and every page is checked. It is run over the same way with a pager that keeps pages
-/// itself (empty loop on FUSE), over one memory node of this machine, over a swap file on the disk of /var/tmp, and
-/// over zram, in turn. One page at a time; the kernel may read neighbours ahead. Needs what farcall page needs.
+/// A Python program writes to memory of which only a part may be resident, then touches pages at random. The time of
+/// each touch that waits for a page is measured, and every page is checked. The swap area is in turn a pager that stores
+/// the pages itself (the empty path, without memory nodes), one memory node on this machine, a swap file below /var/tmp,
+/// and zram. The program touches one page at a time; the kernel may read adjacent pages ahead. Has the requirements of
+/// farcall page.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  farcall page bench\n  farcall page bench --size 512M --resident-percent 50 --json"
+    after_help = "Examples:\n  farcall bench page\n  farcall bench page --size 512M --resident-percent 50 --json"
 )]
-pub struct Bench {
-    /// The memory that is touched.
+pub struct PageBench {
+    /// Size of the memory that is touched.
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::bytes)]
     size: u64,
-    /// How much of it is resident.
+    /// Part of this memory that may be resident.
     #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u8).range(10..=90))]
     resident_percent: u8,
-    /// Touches in each round.
+    /// Number of touches in each round.
     #[arg(long, value_name = "COUNT", default_value_t = 20_000,
           value_parser = clap::value_parser!(u32).range(100..=1 << 24))]
     touches: u32,
-    /// Rounds: in each every area has its turn.
+    /// Number of rounds. Each round measures every swap area once.
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: u32,
     /// Seed of the order of pages.
@@ -42,7 +43,7 @@ pub struct Bench {
     nic: NicArgs,
 }
 
-impl Bench {
+impl PageBench {
     /// Measures, and prints the report.
     ///
     /// # Errors
@@ -69,7 +70,7 @@ impl Bench {
             return Ok(Exit::Interrupted);
         }
         let found = found.map_err(|error| Failure::because("cannot measure swapped pages", &*error))?;
-        console.say(&text(&found, &chosen.explanation), &value(&found, &plan))?;
+        console.print(&text(&found, &chosen.explanation), &value(&found, &plan))?;
         let is_measured = found.iter().any(|area| area.found.is_ok());
         Ok(if is_measured { Exit::Success } else { Exit::Negative })
     }
@@ -87,7 +88,7 @@ fn text(found: &[AreaFaults], provider: &dyn std::fmt::Display) -> String {
                     area.area, faults.faults, faults.p50_us, faults.p99_us
                 )
             }
-            Err(why) => format!("\n{:18} not here: {why}", area.area),
+            Err(why) => format!("\n{:18} not available: {why}", area.area),
         };
     }
     text + &format!("\n{provider}")

@@ -1,4 +1,4 @@
-//! Records of mounts: what `farcall umount` waits for, and `farcall mounts` lists.
+//! Records of mounts: what `farcall umount` waits for, and `farcall mount list` shows.
 //!
 //! Each record is a file of the system's root user, named after the device number of its mount, and locked by the
 //! process of `farcall mount` until it exits. The volume is free then.
@@ -145,5 +145,5 @@ fn read(path: &Path) -> io::Result<Option<About>> {
         }
         std::thread::sleep(CHECK_INTERVAL);
     }
-    Err(io::Error::other(format!("{}: it is no record of a mount", path.display())))
+    Err(io::Error::other(format!("{}: not a record of a mount", path.display())))
 }

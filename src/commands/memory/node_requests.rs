@@ -2,7 +2,7 @@
 
 use super::node_list::{NodeList, VALUE_NAME};
 use crate::commands::nic_args::NicArgs;
-use crate::commands::starting;
+use crate::commands::startup_wait;
 use crate::failure::{Exit, Failure};
 use clap::Args;
 use farcall::memory::wire::{NodeStatus, Reply, Request};
@@ -10,10 +10,10 @@ use farcall::memory::{NodeCallError, call_node};
 use farcall::select::Chosen;
 use std::net::SocketAddr;
 
-/// Which nodes.
+/// Memory nodes of a command.
 #[derive(Debug, Args)]
 pub struct Nodes {
-    /// The nodes: where each farcall memory serve listens, separated by commas; or all that are registered in etcd.
+    /// Addresses of memory nodes (farcall memory serve), separated by commas, or all that are registered in etcd.
     #[arg(long, value_name = VALUE_NAME, value_parser = NodeList::parse)]
     pub nodes: NodeList,
     #[command(flatten)]
@@ -34,19 +34,21 @@ impl Nodes {
 ///
 /// # Errors
 /// If the node cannot be reached, or refuses the request.
-pub fn ask(chosen: &Chosen, node: SocketAddr, request: &Request) -> Result<Reply, Failure> {
-    let answer = starting::connect(
-        || call_node(&*chosen.provider, &node.to_string(), request),
+pub fn request(chosen: &Chosen, node: SocketAddr, message: &Request) -> Result<Reply, Failure> {
+    let reply = startup_wait::connect(
+        || call_node(&*chosen.provider, &node.to_string(), message),
         // The error contains its cause only as text, so every failure to connect is retried, because it may be
         // temporary.
         |failed| matches!(failed, NodeCallError::Unreachable(_)),
     );
-    answer.map_err(|failed| match failed {
-        NodeCallError::Refused(refusal) => Failure::because("the memory node refuses", &refusal).at(node),
+    reply.map_err(|failed| match failed {
+        NodeCallError::Refused(refusal) => {
+            Failure::because("the memory node refused the request", &refusal).at(node)
+        }
         NodeCallError::Unreachable(why) => Failure::new("cannot reach the memory node")
             .at(node)
             .why(why)
-            .remedy("start it: farcall memory serve; or name another one with --nodes")
+            .remedy("start it: farcall memory serve; or name another node with --nodes")
             .exit(Exit::Unreachable),
     })
 }
@@ -54,12 +56,12 @@ pub fn ask(chosen: &Chosen, node: SocketAddr, request: &Request) -> Result<Reply
 /// Returns the status of a node.
 ///
 /// # Errors
-/// Like [`ask`].
+/// Like [`request`].
 pub fn status_of(chosen: &Chosen, node: SocketAddr) -> Result<NodeStatus, Failure> {
-    match ask(chosen, node, &Request::Status)? {
+    match request(chosen, node, &Request::Status)? {
         Reply::Status(status) => Ok(status),
-        _ => Err(Failure::new("the memory node answers something else")
+        _ => Err(Failure::new("the memory node sent an unexpected reply")
             .at(node)
-            .remedy("update the older of the two")),
+            .remedy("update the node or this program, whichever is older")),
     }
 }

@@ -1,4 +1,4 @@
-//! Commands that are not part of this build.
+//! Commands that this build does not have.
 
 use std::ffi::OsString;
 
@@ -7,18 +7,18 @@ use clap::Args;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 
-/// Text for such a command in the list of commands.
-pub const NOT_BUILT_IN: &str = "Not built in: needs the feature `full`";
+/// Description of such a command in lists of commands.
+const ABOUT: &str = "Not built in: needs the feature `full`";
 
-/// Says which feature has the command, whatever its arguments are.
+/// Replaces a command of the feature `full`, and accepts any arguments.
 #[derive(Debug, Args)]
-#[command(disable_help_flag = true)]
-pub struct NotBuiltIn {
+#[command(about = ABOUT, disable_help_flag = true)]
+pub struct MissingFeature {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     arguments: Vec<OsString>,
 }
 
-impl NotBuiltIn {
+impl MissingFeature {
     /// Returns a failure that names the required feature.
     ///
     /// # Errors
@@ -38,9 +38,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_that_is_not_built_in_names_its_feature() {
-        let refusal = NotBuiltIn { arguments: Vec::new() }.run(Console::new(false, false)).unwrap_err();
+    fn names_the_feature_of_a_command_that_is_not_built_in() {
+        let refusal = MissingFeature { arguments: Vec::new() }.run(Console::new(false, false)).unwrap_err();
         assert!(refusal.to_string().contains("cargo build --release --features full"), "{refusal}");
-        assert!(NOT_BUILT_IN.contains("`full`"));
+        assert!(ABOUT.contains("`full`"));
     }
 }

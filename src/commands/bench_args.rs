@@ -1,4 +1,4 @@
-//! Common parts of all measuring commands: repetitions and duration, the progress line, the report, the exit code.
+//! Common parts of the commands that measure: repetitions and duration, the progress line, the report, the exit code.
 
 use crate::console::{Console, spinner};
 use crate::failure::{Exit, Failure};
@@ -11,38 +11,39 @@ use farcall_bench::report::{Report, Wide};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How often and how long.
+/// Number and duration of measurements.
 #[derive(Debug, Clone, Args)]
-pub struct StageArgs {
-    /// How often each figure is taken.
+pub struct RepetitionArgs {
+    /// Number of times that each figure is measured.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: u32,
-    /// How long each measurement takes, in milliseconds. Below the default other times of an experiment shrink, too.
+    /// Duration of each measurement in milliseconds. A value below the default also shortens the other phases of an
+    /// experiment.
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     duration_ms: u64,
 }
 
-/// Whether a page is written, too.
+/// Output as a page.
 #[derive(Debug, Clone, Default, Args)]
-pub struct PageArg {
-    /// Write the report as one HTML file, too: bars and tables, without a network. A half that only serves has none.
+pub struct HtmlArg {
+    /// Also write the report to an HTML file with bars and tables, which needs no network. No effect with --listen.
     #[arg(long, value_name = "FILE", global = true)]
     html: Option<PathBuf>,
 }
 
-/// Another system, measured in the same run.
+/// System that is measured in the same run, for comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Rival {
+pub enum ComparedSystem {
     /// ucx_perftest over shared memory (Debian: apt-get install ucx-utils).
     Ucx,
 }
 
-impl StageArgs {
+impl RepetitionArgs {
     /// Returns the environment of an experiment with these repetitions and durations.
     ///
     /// # Errors
     /// If the system does not report the permitted cores.
-    pub fn stage(&self, seed: u64) -> Result<Stage, Failure> {
+    pub fn env(&self, seed: u64) -> Result<Stage, Failure> {
         Stage::new(self.repetitions, Duration::from_millis(self.duration_ms), seed)
             .map_err(|error| Failure::because("cannot prepare the measurement", &error))
     }
@@ -56,19 +57,19 @@ pub fn run(
     console: Console,
     experiment: impl FnOnce(Progress<'_>) -> Result<Report, Failure>,
 ) -> Result<Exit, Failure> {
-    run_with_page(console, &PageArg::default(), experiment)
+    run_with_html(console, &HtmlArg::default(), experiment)
 }
 
 /// Like [`run`], and writes the report as a page if one is requested.
 ///
 /// # Errors
 /// Returns the failure of the experiment; also fails if the page cannot be written.
-pub fn run_with_page(
+pub fn run_with_html(
     console: Console,
-    page: &PageArg,
+    html: &HtmlArg,
     experiment: impl FnOnce(Progress<'_>) -> Result<Report, Failure>,
 ) -> Result<Exit, Failure> {
-    run_with_warning(console, page, contention_warning(), experiment)
+    run_with_warning(console, html, contention_warning(), experiment)
 }
 
 /// Runs an experiment that samples contention itself, because its limits or its recommendation depend on it. A second
@@ -78,15 +79,15 @@ pub fn run_with_page(
 /// Returns the failure of the experiment.
 pub fn run_self_warning(
     console: Console,
-    page: &PageArg,
+    html: &HtmlArg,
     experiment: impl FnOnce(Progress<'_>) -> Result<Report, Failure>,
 ) -> Result<Exit, Failure> {
-    run_with_warning(console, page, None, experiment)
+    run_with_warning(console, html, None, experiment)
 }
 
 fn run_with_warning(
     console: Console,
-    page: &PageArg,
+    html: &HtmlArg,
     warning: Option<String>,
     experiment: impl FnOnce(Progress<'_>) -> Result<Report, Failure>,
 ) -> Result<Exit, Failure> {
@@ -100,7 +101,7 @@ fn run_with_warning(
     let mut report = match report {
         // A failure after the interrupt is a consequence of it.
         Err(_) if stop.is_raised_soon() => {
-            eprintln!("interrupted before the end: there is no report");
+            eprintln!("interrupted before the end; there is no report");
             return Ok(Exit::Interrupted);
         }
         report => report?,
@@ -111,11 +112,11 @@ fn run_with_warning(
     warning.into_iter().for_each(|warning| report.warn(warning));
     let json = report.to_json();
     if console.is_wide {
-        console.say(&Wide(&report), &json)?;
+        console.print(&Wide(&report), &json)?;
     } else {
-        console.say(&report, &json)?;
+        console.print(&report, &json)?;
     }
-    if let Some(path) = &page.html {
+    if let Some(path) = &html.html {
         whole_file::write(path, report.to_html().as_bytes()).map_err(|error| {
             Failure::because("cannot write the page", &error)
                 .at(path.display())

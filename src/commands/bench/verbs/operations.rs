@@ -1,10 +1,10 @@
-//! `farcall perf write`, `read`, `send` and others: single operations, and all of them.
+//! `farcall bench verbs write`, `read`, `send` and others: single operations, and all of them.
 
 use super::failure;
-use crate::commands::choice::{Choice, one_of};
-use crate::commands::halves::HalvesArgs;
-use crate::commands::measuring::{Rival, StageArgs};
+use crate::commands::bench_args::{ComparedSystem, RepetitionArgs};
 use crate::commands::nic_args::NicArgs;
+use crate::commands::remote_args::RemoteArgs;
+use crate::commands::value_names::{NamedValue, one_of};
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
@@ -15,82 +15,83 @@ use farcall_bench::rnic::{Inlining, Operation};
 use farcall_link::Transport;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  farcall perf send --transport rc,uc,ud --figure latency --size 64\n  \
-                        farcall perf send --figure rate --window 64 --chain 1 --signal-every 64\n  \
-                        farcall perf send --events --qps 16 --srq --json")]
-pub(super) struct VerbsArgs {
-    /// Over which transports; may be given several times, or separated by commas. By default RC; for `all`, whatever
-    /// the device has.
+#[command(
+    after_help = "Examples:\n  farcall bench verbs send --transport rc,uc,ud --figure latency --size 64\n  \
+                        farcall bench verbs send --figure rate --window 64 --chain 1 --signal-every 64\n  \
+                        farcall bench verbs send --events --qps 16 --srq --json"
+)]
+pub(super) struct OperationArgs {
+    /// Transports; may be given several times, or separated by commas [default: rc; for `all`, all that the device has].
     #[arg(long = "transport", value_name = "TRANSPORT", value_delimiter = ',', value_parser = one_of(&TRANSPORTS))]
     transports: Vec<Transport>,
-    /// Which figures; may be given several times, or separated by commas. By default all.
+    /// Figures; may be given several times, or separated by commas [default: all].
     #[arg(long = "figure", value_name = "FIGURE", value_delimiter = ',', value_parser = one_of(&FIGURES))]
     figures: Vec<Figure>,
-    /// Bytes of each message; may be given several times, or separated by commas. By default 8 B to 1 MiB, whatever
-    /// suits the figure.
+    /// Length of each message in bytes; may be given several times, or separated by commas [default: 8 to 1048576,
+    /// depending on the figure].
     #[arg(long = "size", value_name = "BYTES", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1 << 26))]
     sizes: Vec<u32>,
     #[command(flatten)]
-    stage: StageArgs,
+    repeat: RepetitionArgs,
     #[command(flatten)]
     tuning: TuningArgs,
-    /// Measure another system in the same run.
+    /// Also measure this system in the same run.
     #[arg(long)]
-    against: Option<Rival>,
+    against: Option<ComparedSystem>,
     #[command(flatten)]
     nic: NicArgs,
     #[command(flatten)]
-    halves: HalvesArgs,
+    remote: RemoteArgs,
 }
 
-/// How requests are posted and completions found.
+/// Options of posting requests and polling for completions.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Tuning")]
 struct TuningArgs {
-    /// Requests outstanding on each queue pair (rate 256, bandwidth 4).
+    /// Outstanding requests on each queue pair [default: rate 256, bandwidth 4].
     #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..=16_384))]
     window: Option<u32>,
-    /// Requests posted with one doorbell (rate 32, bandwidth 1).
+    /// Requests posted with one doorbell [default: rate 32, bandwidth 1].
     #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..=16_384))]
     chain: Option<u32>,
-    /// Requests per signalled request (latency: 64 if inlined, else 1; rate and bandwidth: one for each chain).
+    /// Requests per signalled request [default: latency 64 if inlined, else 1; rate and bandwidth the length of a chain].
     #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..=16_384))]
     signal_every: Option<u32>,
-    /// Copy messages up to this length while posting; 0 never does (256, or what the device allows if that is less).
+    /// Maximum length of messages that are inlined; 0 disables inlining [default: 256, or the limit of the device].
     #[arg(long, value_name = "BYTES")]
     inline_max: Option<u32>,
     /// Sleep on completion events instead of polling.
     #[arg(long)]
     events: bool,
-    /// Connected queue pairs, all with one completion queue at each end.
+    /// Number of connected queue pairs, with one completion queue at each end.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     qps: Option<u32>,
-    /// How many of them carry messages, in turn (all).
+    /// Number of queue pairs that carry messages, in turn [default: all].
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     active_qps: Option<u32>,
-    /// Take messages from one shared receive queue.
+    /// Receive messages through one shared receive queue.
     #[arg(long)]
     srq: bool,
-    /// Find WRITEs by their last byte though the device does not promise to place it last.
+    /// Poll the last byte of WRITEs although the device does not guarantee to place it last.
     #[arg(long)]
     assume_order: bool,
 }
 
-pub(super) const TRANSPORTS: [Choice<Transport>; 3] = [
+pub(super) const TRANSPORTS: [NamedValue<Transport>; 3] = [
     (Transport::Rc, "rc", "Reliable connection"),
     (Transport::Uc, "uc", "Unreliable connection"),
     (Transport::Ud, "ud", "Unreliable datagram"),
 ];
 
-const FIGURES: [Choice<Figure>; 3] = [
+const FIGURES: [NamedValue<Figure>; 3] = [
     (Figure::Latency, "latency", "One message at a time"),
     (Figure::Rate, "rate", "Small messages in chains"),
     (Figure::Bandwidth, "bandwidth", "Large messages, a few outstanding"),
 ];
 
-impl VerbsArgs {
+impl OperationArgs {
     pub(super) fn serve(&self, console: Console) -> Result<Option<Exit>, Failure> {
-        self.halves.serve(console, &self.nic)
+        self.remote.serve(console, &self.nic)
     }
 
     pub(super) fn measure(
@@ -99,8 +100,8 @@ impl VerbsArgs {
         progress: Progress<'_>,
     ) -> Result<Report, Failure> {
         let selection = self.selection(operations);
-        let with_ucx = self.against == Some(Rival::Ucx);
-        let stage = self.halves.stage(&self.stage, 0)?;
+        let with_ucx = self.against == Some(ComparedSystem::Ucx);
+        let stage = self.remote.env(&self.repeat, 0)?;
         perf::run(&self.nic.choose()?, &stage, &selection, with_ucx, progress)
             .map_err(|error| failure(&error, &stage))
     }

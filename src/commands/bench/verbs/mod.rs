@@ -1,85 +1,85 @@
-//! `farcall perf`: capabilities of this machine and its RNIC.
+//! `farcall bench verbs`: capabilities of this machine and its RNIC.
 
 mod herd;
 mod limits;
+mod operations;
 mod qps;
-mod verbs;
 
-use crate::commands::halves::cannot_measure;
-use crate::commands::measuring;
+use crate::commands::bench_args;
+use crate::commands::remote_args::cannot_measure;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::{Args, Subcommand};
 use farcall_bench::experiments::{Progress, Stage};
 use farcall_bench::report::Report;
 use farcall_bench::rnic::{Operation, RnicError};
-use verbs::VerbsArgs;
+use operations::OperationArgs;
 
-/// Measure latency, rate and bandwidth of verbs between two pinned processes.
+/// Measure latency, rate and bandwidth of verbs between two processes.
 ///
-/// All rivals are measured in one run, interleaved; figures are medians with ranges over the repetitions. Between two
-/// hosts each does its half: --listen, --connect; then bare limits and UCX, which are of one host, are left out.
+/// All measurements of a run are interleaved; figures are medians with ranges over the repetitions. To measure between
+/// two hosts, start one half on each (--listen, --connect); bare limits and UCX, which need one host, are omitted then.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  farcall perf all --against ucx         every operation and transport, beside UCX over shared memory\n  \
-                        farcall perf write --size 64 --size 1048576\n  \
-                        farcall perf send --transport ud --figure rate --window 128 --chain 16\n  \
-                        farcall perf send --events --qps 16 --srq\n  \
-                        farcall perf all --provider ibv        over the first RNIC with an active port\n  \
-                        farcall perf qps                       1,000 queue pairs through one completion queue\n  \
-                        farcall perf herd --figure echo        HERD's echoes, beside what the paper states\n  \
-                        farcall perf all --listen 0.0.0.0:11400 --provider ibv         the server's host; on the client's:\n  \
-                        farcall perf all --connect server:11400 --provider ibv\n  \
-                        farcall perf limits                    what bare memory and sockets can do here\n  \
-                        farcall perf send --json | jq '.tables[0].rows'"
+    after_help = "Examples:\n  farcall bench verbs all --against ucx         every operation and transport, compared with UCX over shared memory\n  \
+                        farcall bench verbs write --size 64 --size 1048576\n  \
+                        farcall bench verbs send --transport ud --figure rate --window 128 --chain 16\n  \
+                        farcall bench verbs send --events --qps 16 --srq\n  \
+                        farcall bench verbs all --provider ibv        over the first RNIC with an active port\n  \
+                        farcall bench verbs qps                       1,000 queue pairs through one completion queue\n  \
+                        farcall bench verbs herd --figure echo        the echoes of HERD, compared with the paper\n  \
+                        farcall bench verbs all --listen 0.0.0.0:11400 --provider ibv         the server's host; on the client's:\n  \
+                        farcall bench verbs all --connect server:11400 --provider ibv\n  \
+                        farcall bench verbs limits                    the limits of bare memory and sockets\n  \
+                        farcall bench verbs send --json | jq '.tables[0].rows'"
 )]
-pub struct Perf {
+pub struct VerbsBench {
     #[command(flatten)]
-    page: measuring::PageArg,
+    html: bench_args::HtmlArg,
     #[command(subcommand)]
-    what: What,
+    measurement: Measurement,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// RDMA WRITE: found by its last byte, where the device places that last.
-    Write(VerbsArgs),
-    /// RDMA WRITE with immediate data: consumes a receive.
-    WriteImm(VerbsArgs),
+enum Measurement {
+    /// RDMA WRITE; the target polls the last byte if the device places it last.
+    Write(OperationArgs),
+    /// RDMA WRITE with immediate data, which consumes a receive.
+    WriteImm(OperationArgs),
     /// RDMA READ.
-    Read(VerbsArgs),
+    Read(OperationArgs),
     /// SEND.
-    Send(VerbsArgs),
+    Send(OperationArgs),
     /// SEND with immediate data.
-    SendImm(VerbsArgs),
+    SendImm(OperationArgs),
     /// 64-bit compare and swap.
-    Cas(VerbsArgs),
+    Cas(OperationArgs),
     /// 64-bit fetch and add.
-    Faa(VerbsArgs),
-    /// All operations over all transports that the device has.
-    All(VerbsArgs),
+    Faa(OperationArgs),
+    /// All operations over all transports of the device.
+    All(OperationArgs),
     /// Cost of 1,000 connected queue pairs that share one completion queue, compared with 16.
     Qps(qps::QpsArgs),
-    /// The micro-benchmarks of the HERD paper, beside what it publishes.
+    /// The micro-benchmarks of the HERD paper, compared with its figures.
     Herd(herd::HerdArgs),
-    /// The bare limits: shared cache lines, copies, sockets, eventfds, system calls.
+    /// Bare limits: shared cache lines, copies, sockets, eventfds, system calls.
     Limits(limits::LimitsArgs),
 }
 
-impl Perf {
+impl VerbsBench {
     /// Measures, and prints the report.
     ///
     /// # Errors
     /// If a measurement fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        if let Some(exit) = self.what.serve(console)? {
+        if let Some(exit) = self.measurement.serve(console)? {
             return Ok(exit);
         }
-        measuring::run_with_page(console, &self.page, |progress| self.what.measure(progress))
+        bench_args::run_with_html(console, &self.html, |progress| self.measurement.measure(progress))
     }
 }
 
-impl What {
+impl Measurement {
     /// Serves client halves, if this is the server half.
     fn serve(&self, console: Console) -> Result<Option<Exit>, Failure> {
         match self {
@@ -117,7 +117,7 @@ impl What {
 /// Returns the failure of a verbs measurement, with a remedy.
 fn failure(error: &RnicError, stage: &Stage) -> Failure {
     match error {
-        RnicError::Illegal(refusal) => Failure::new("this cannot be measured")
+        RnicError::Illegal(refusal) => Failure::new("cannot measure this combination of options")
             .why(&refusal.what)
             .remedy(&refusal.nearest)
             .exit(Exit::Usage),

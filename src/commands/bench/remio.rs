@@ -1,74 +1,74 @@
-//! `farcall remio bench`.
+//! `farcall bench remio`: one-sided I/O to the memory of another process.
 
-use crate::commands::choice::{Choice, one_of};
-use crate::commands::measuring::{self, StageArgs};
+use crate::commands::bench_args::{self, RepetitionArgs};
 use crate::commands::nic_args::NicArgs;
+use crate::commands::value_names::{NamedValue, one_of};
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::{Args, ValueEnum};
 use farcall_bench::experiments::remio_bench::{self, RemioPlan};
 use farcall_bench::remio::{Combining, LocalMemory, Polling, RemioTask, Workload};
 
-/// Measure READs and WRITEs of another process's memory: single, chained, merged, with and without admission.
+/// Measure one-sided READs and WRITEs: single, chained, merged, with and without admission.
 ///
-/// A donor process grants memory and sleeps. Threads of this process submit bursts of requests through one session,
-/// and wait for each burst. Every choice is measured with every other, all interleaved; beside them bursts that are
-/// held back until they are whole, for which the counts of work requests are no matter of time. Every byte that is
-/// read is checked, and all that was written at the end; a wrong one ends the measurement with exit code 1. By
-/// default about two minutes. Both processes are on one machine: the software RNIC measures inter-process
-/// communication, an RNIC (--provider ibv) its own loopback, not a network.
+/// A second process grants access to its memory and sleeps. Threads of this process submit bursts of requests through
+/// one session, and wait for each burst. All combinations of the options are measured, interleaved. Each is also
+/// measured with bursts that are held back until they are complete, so that the number of work requests does not depend
+/// on timing. Every byte that is read is checked, and the written memory at the end; a wrong byte ends the measurement
+/// with exit code 1. Takes about two minutes by default. Both processes are on one machine: the software RNIC measures
+/// inter-process communication, an RNIC (--provider ibv) its own loopback, not a network.
 #[derive(Debug, Args)]
 #[command(
     mut_arg("repetitions", |arg| arg.default_value("3")),
     mut_arg("duration_ms", |arg| arg.default_value("300")),
-    after_help = "Examples:\n  farcall remio bench\n  farcall remio bench --against verbs --json | jq \
+    after_help = "Examples:\n  farcall bench remio\n  farcall bench remio --against verbs --json | jq \
                   '.tables[].rows'\n  \
-                  farcall remio bench --workload mixed --threads 1,2,4,8 --window-kib 0,64,512\n  \
-                  farcall remio bench --workload random-write --combining merge+chain --waiting \
+                  farcall bench remio --workload mixed --threads 1,2,4,8 --window-kib 0,64,512\n  \
+                  farcall bench remio --workload random-write --combining merge+chain --waiting \
                   busy,event,adaptive\n  \
-                  farcall remio bench --workload adjacent-write --memory pre,dyn,attached --size 65536"
+                  farcall bench remio --workload adjacent-write --memory pre,dyn,attached --size 65536"
 )]
-pub struct Bench {
-    /// Which requests; may be given several times, or separated by commas. By default all.
+pub struct RemioBench {
+    /// Kinds of requests; may be given several times, or separated by commas [default: all].
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = one_of(&WORKLOADS))]
     workload: Vec<Workload>,
-    /// How requests are put together; several as above. By default all.
+    /// How requests are combined; several as above [default: all].
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = one_of(&COMBININGS))]
     combining: Vec<Combining>,
-    /// KiB in flight that admission allows; 0 is without admission. Several as above.
+    /// Maximum number of KiB in flight; 0 is without admission. Several as above.
     #[arg(long, value_name = "KIB", value_delimiter = ',', default_values_t = [0, 64],
           value_parser = clap::value_parser!(u64).range(0..=1 << 20))]
     window_kib: Vec<u64>,
-    /// Threads that submit; several as above.
+    /// Number of threads that submit requests; several as above.
     #[arg(long, value_name = "COUNT", value_delimiter = ',', default_values_t = [2],
           value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: Vec<u32>,
-    /// Memory that requests use; several as above. By default pre.
+    /// Local memory of the requests; several as above [default: pre].
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = one_of(&MEMORIES))]
     memory: Vec<LocalMemory>,
-    /// Thread that polls for completions, and how it waits; several as above. By default adaptive.
+    /// Thread that polls for completions, and its wait strategy; several as above [default: adaptive].
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = one_of(&POLLINGS))]
     waiting: Vec<Polling>,
-    /// Bytes of a request.
+    /// Length of a request in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(8..=1 << 20))]
     size: u32,
-    /// Requests that a thread submits before it waits for all of them.
+    /// Number of requests that a thread submits before it waits for all of them.
     #[arg(long, value_name = "REQUESTS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     burst: u32,
-    /// Queue pairs of the session.
+    /// Number of queue pairs of the session.
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     connections: u32,
-    /// MiB that the donor grants.
+    /// Memory in MiB that the second process grants.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     region_mib: u32,
     #[command(flatten)]
     nic: NicArgs,
     #[command(flatten)]
-    stage: StageArgs,
-    /// Seed of places and bytes.
+    repeat: RepetitionArgs,
+    /// Seed of offsets and contents.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Measure the limit in the same run.
+    /// Also measure this limit in the same run.
     #[arg(long)]
     against: Option<Against>,
 }
@@ -76,39 +76,55 @@ pub struct Bench {
 /// Systems measured for comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Against {
-    /// The same requests of one thread on one queue pair, nothing between: one at a time, and a burst outstanding.
+    /// The same requests by one thread directly on one queue pair: one at a time, and with one burst outstanding.
     Verbs,
 }
 
-const WORKLOADS: [Choice<Workload>; 6] = [
-    (Workload::ADJACENT_READS, "adjacent-read", "READs of one page after the other"),
-    (Workload::ADJACENT_WRITES, "adjacent-write", "WRITEs of one page after the other"),
+const WORKLOADS: [NamedValue<Workload>; 6] = [
+    (Workload::ADJACENT_READS, "adjacent-read", "READs of consecutive pages"),
+    (Workload::ADJACENT_WRITES, "adjacent-write", "WRITEs of consecutive pages"),
     (Workload::RANDOM_READS, "random-read", "READs of pages of which no two are adjacent"),
     (Workload::RANDOM_WRITES, "random-write", "WRITEs of pages of which no two are adjacent"),
     (Workload::MIXED, "mixed", "Three quarters READs, one quarter WRITEs of such pages"),
     (Workload::TABLE_1, "table-1", "READs, two of six adjacent, as in table I of RDMAbox"),
 ];
 
-const COMBININGS: [Choice<Combining>; 4] = [
-    (Combining::Single, "single", "A work request and a doorbell for each"),
-    (Combining::Doorbell, "chain", "Several work requests behind one doorbell"),
-    (Combining::Merge, "merge", "Adjacent requests are one work request"),
-    (Combining::MergeAndChain, "merge+chain", "Both: what RDMAbox calls hybrid"),
+const COMBININGS: [NamedValue<Combining>; 4] = [
+    (Combining::Single, "single", "One work request and one doorbell for each"),
+    (Combining::Doorbell, "chain", "Several work requests with one doorbell"),
+    (Combining::Merge, "merge", "One work request for adjacent requests"),
+    (Combining::MergeAndChain, "merge+chain", "Both; called hybrid in RDMAbox"),
 ];
 
-const MEMORIES: [Choice<LocalMemory>; 3] = [
+const MEMORIES: [NamedValue<LocalMemory>; 3] = [
     (LocalMemory::Copied, "pre", "Copied through a registered pool (preMR)"),
-    (LocalMemory::RegisteredEach, "dyn", "Registered for each request (dynMR); such requests go alone"),
+    (
+        LocalMemory::RegisteredEach,
+        "dyn",
+        "Registered for each request (dynMR); such requests are not combined",
+    ),
     (LocalMemory::RegisteredOnce, "attached", "Registered once by the program; nothing is copied"),
 ];
 
-const POLLINGS: [Choice<Polling>; 6] = [
-    (Polling::Inline, "inline", "The one thread that submits, without end"),
-    (Polling::Busy, "busy", "A thread of its own, without end"),
-    (Polling::Event, "event", "It sleeps until an event, and takes one completion at a look"),
-    (Polling::EventBatch, "event-batch", "It sleeps until an event, and takes completions by batches"),
-    (Polling::NaiveHybrid, "hybrid", "It looks a fixed number of times after each event"),
-    (Polling::Adaptive, "adaptive", "It sleeps after 120 empty looks in a row"),
+const POLLINGS: [NamedValue<Polling>; 6] = [
+    (Polling::Inline, "inline", "The thread that submits polls continuously"),
+    (Polling::Busy, "busy", "A separate thread polls continuously"),
+    (
+        Polling::Event,
+        "event",
+        "A separate thread sleeps until an event, and polls for one completion at a time",
+    ),
+    (
+        Polling::EventBatch,
+        "event-batch",
+        "A separate thread sleeps until an event, and polls for a batch of completions at a time",
+    ),
+    (Polling::NaiveHybrid, "hybrid", "A separate thread polls a fixed number of times after each event"),
+    (
+        Polling::Adaptive,
+        "adaptive",
+        "A separate thread sleeps after 120 consecutive polls without a completion",
+    ),
 ];
 
 /// Returns the named values, or the default ones if none is named.
@@ -116,7 +132,7 @@ fn named_or<T: Copy>(named: &[T], usual: &[T]) -> Vec<T> {
     if named.is_empty() { usual.to_vec() } else { named.to_vec() }
 }
 
-impl Bench {
+impl RemioBench {
     /// Measures, and prints the report.
     ///
     /// # Errors
@@ -124,10 +140,10 @@ impl Bench {
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let chosen = self.nic.choose()?;
         let plan = self.plan()?;
-        measuring::run(console, |progress| {
+        bench_args::run(console, |progress| {
             remio_bench::run(&chosen, &plan, progress).map_err(|error| {
                 Failure::because("cannot measure one-sided I/O", &*error)
-                    .remedy("see what is missing: farcall doctor")
+                    .remedy("find out what is missing: farcall doctor")
             })
         })
     }
@@ -135,7 +151,7 @@ impl Bench {
     fn plan(&self) -> Result<RemioPlan, Failure> {
         let usual = RemioTask::of(Workload::MIXED, Combining::MergeAndChain);
         Ok(RemioPlan {
-            stage: self.stage.stage(self.seed)?,
+            stage: self.repeat.env(self.seed)?,
             workloads: named_or(&self.workload, &Workload::ALL),
             combinings: named_or(&self.combining, &COMBININGS.map(|(combining, ..)| combining)),
             windows: self.window_kib.iter().map(|kib| (*kib > 0).then_some(kib << 10)).collect(),

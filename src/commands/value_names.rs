@@ -3,11 +3,11 @@
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 /// A value, its name on the command line, and its description.
-pub type Choice<T> = (T, &'static str, &'static str);
+pub type NamedValue<T> = (T, &'static str, &'static str);
 
 /// Returns a parser that accepts one of `choices` by its name.
 pub fn one_of<T: Copy + Send + Sync + 'static>(
-    choices: &'static [Choice<T>],
+    choices: &'static [NamedValue<T>],
 ) -> impl TypedValueParser<Value = T> {
     let values = choices.iter().map(|(_, name, meaning)| PossibleValue::new(*name).help(*meaning));
     PossibleValuesParser::new(values).try_map(|text| {

@@ -1,4 +1,4 @@
-//! `farcall memory region-bench`.
+//! `farcall bench region`: page faults of a region of remote memory.
 
 use crate::commands::kv::resolve;
 use crate::commands::nic_args::NicArgs;
@@ -14,21 +14,21 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-/// Measure page faults of a region of remote memory, beside the bare way through userfaultfd.
+/// Measure page faults of a region of remote memory, compared with bare userfaultfd.
 ///
-/// One thread touches pages in random order, each once: of memory whose pages a thread copies from local memory and
-/// does nothing else (bare), of a region with room for them (region), and of one whose limit is reached, so that for
-/// each page that comes another one goes (full). The three take turns of 256 faults; nothing is pinned, nothing read
-/// ahead, every page is checked. Without --nodes a memory node is started on this machine for the measurement: the
-/// software RNIC measures inter-process communication, not a network.
+/// One thread touches each page once, in random order. Three kinds of memory are measured: memory whose pages a thread
+/// only copies from local memory (bare), a region with space for all pages (region), and a region at its limit, which
+/// evicts a page for each fault (full). The three alternate after every 256 faults. No memory is pinned, no page is read
+/// ahead, and every page is checked. Without --nodes, a memory node is started on this machine: the software RNIC
+/// measures inter-process communication, not a network.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  farcall memory region-bench\n  \
-                        farcall memory region-bench --nodes 10.0.0.1:11500 --faults 65536 --json")]
+#[command(after_help = "Examples:\n  farcall bench region\n  \
+                        farcall bench region --nodes 10.0.0.1:11500 --faults 65536 --json")]
 pub struct RegionBench {
-    /// Memory nodes, separated by commas. Each of two regions takes as much as is touched.
+    /// Memory nodes, separated by commas. Each of the two regions needs as much memory as is touched.
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', value_parser = resolve)]
     nodes: Vec<SocketAddr>,
-    /// Faults of each kind.
+    /// Number of faults of each kind of memory.
     #[arg(long, value_name = "COUNT", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(256..=1 << 22))]
     faults: u32,
     /// Seed of the order of pages.
@@ -39,12 +39,12 @@ pub struct RegionBench {
 }
 
 /// A memory node for this measurement, killed when dropped.
-struct Donor {
+struct MemoryNode {
     process: Child,
     address: String,
 }
 
-impl Donor {
+impl MemoryNode {
     fn start(faults: u32) -> io::Result<Self> {
         // Capacity for two regions of 4 KiB pages, and for partly used slabs.
         let size_mib = faults.div_ceil(256) * 2 + 4;
@@ -54,20 +54,22 @@ impl Donor {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()?;
-        let said = process.stdout.take();
-        let mut donor = Self { process, address: String::new() };
+        let output = process.stdout.take();
+        let mut node = Self { process, address: String::new() };
         let mut line = String::new();
-        if let Some(said) = said {
-            BufReader::new(said).read_line(&mut line)?;
+        if let Some(output) = output {
+            BufReader::new(output).read_line(&mut line)?;
         }
         let ready: Value = serde_json::from_str(&line).unwrap_or_default();
-        donor.address =
-            ready["rpc"].as_str().ok_or_else(|| io::Error::other("the memory node ended"))?.to_owned();
-        Ok(donor)
+        node.address = ready["rpc"]
+            .as_str()
+            .ok_or_else(|| io::Error::other("the memory node exited before it was ready"))?
+            .to_owned();
+        Ok(node)
     }
 }
 
-impl Drop for Donor {
+impl Drop for MemoryNode {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -88,18 +90,18 @@ impl RegionBench {
         let chosen = self.nic.choose()?;
         let failed = |error: &dyn std::error::Error| {
             Failure::because("cannot measure faults of a region", error)
-                .remedy("see what is missing: farcall doctor")
+                .remedy("find out what is missing: farcall doctor")
         };
-        let donor = if self.nodes.is_empty() { Some(Donor::start(self.faults)) } else { None };
-        let donor = donor.transpose().map_err(|error| failed(&error))?;
-        let nodes = match &donor {
-            Some(donor) => vec![donor.address.clone()],
+        let node = if self.nodes.is_empty() { Some(MemoryNode::start(self.faults)) } else { None };
+        let node = node.transpose().map_err(|error| failed(&error))?;
+        let nodes = match &node {
+            Some(node) => vec![node.address.clone()],
             None => self.nodes.iter().map(ToString::to_string).collect(),
         };
         let plan = RegionPlan { nodes, faults: self.faults as usize, seed: self.seed };
         let found =
             region_faults::run(&Arc::from(chosen.provider), &plan).map_err(|error| failed(&*error))?;
-        console.say(&text(&found, &chosen.explanation), &value(&found, chosen.selection.wish.name()))?;
+        console.print(&text(&found, &chosen.explanation), &value(&found, chosen.selection.wish.name()))?;
         Ok(Exit::Success)
     }
 }
@@ -119,7 +121,7 @@ fn text(found: &RegionFaults, provider: &str) -> String {
     }
     let counts = found.status.counts;
     text += &format!(
-        "\n{} faults of each; full: {} pages taken out, {} of them unchanged, {} waited for room\n{provider}",
+        "\n{} faults of each; full: {} pages evicted, {} of them unchanged, {} faults waited for space\n{provider}",
         found.baseline.count(),
         counts.evicted,
         counts.evicted_clean,

@@ -1,11 +1,11 @@
-//! `farcall perf qps`.
+//! `farcall bench verbs qps`.
 
 use super::failure;
-use super::verbs::TRANSPORTS;
-use crate::commands::choice::{Choice, one_of};
-use crate::commands::halves::HalvesArgs;
-use crate::commands::measuring::StageArgs;
+use super::operations::TRANSPORTS;
+use crate::commands::bench_args::RepetitionArgs;
 use crate::commands::nic_args::NicArgs;
+use crate::commands::remote_args::RemoteArgs;
+use crate::commands::value_names::{NamedValue, one_of};
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
@@ -16,8 +16,8 @@ use farcall_link::Transport;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  farcall perf qps\n  farcall perf qps --qps 100,10000 --operation write-imm --transport uc\n  \
-                        farcall perf qps --json | jq '.tables[0].rows[] | [.qps, .active_qps, .ratio_of_time.median]'"
+    after_help = "Examples:\n  farcall bench verbs qps\n  farcall bench verbs qps --qps 100,10000 --operation write-imm --transport uc\n  \
+                        farcall bench verbs qps --json | jq '.tables[0].rows[] | [.qps, .active_qps, .ratio_of_time.median]'"
 )]
 pub(super) struct QpsArgs {
     /// Numbers of connected queue pairs; may be given several times, or separated by commas. 16 is always measured.
@@ -26,24 +26,24 @@ pub(super) struct QpsArgs {
     /// Operation.
     #[arg(long, default_value = "send", value_parser = one_of(&OPERATIONS))]
     operation: Operation,
-    /// Over which transport.
+    /// Transport.
     #[arg(long, default_value = "rc", value_parser = one_of(&TRANSPORTS))]
     transport: Transport,
-    /// Bytes of each message.
+    /// Length of each message in bytes.
     #[arg(long = "size", value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     len_bytes: u32,
-    /// Requests outstanding on each queue pair, one of them signalled.
+    /// Outstanding requests on each queue pair, of which one is signalled.
     #[arg(long, value_name = "REQUESTS", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     window: u32,
     #[command(flatten)]
-    stage: StageArgs,
+    repeat: RepetitionArgs,
     #[command(flatten)]
     nic: NicArgs,
     #[command(flatten)]
-    halves: HalvesArgs,
+    remote: RemoteArgs,
 }
 
-const OPERATIONS: [Choice<Operation>; 4] = [
+const OPERATIONS: [NamedValue<Operation>; 4] = [
     (Operation::Write, "write", "RDMA WRITE"),
     (Operation::WriteImm, "write-imm", "RDMA WRITE with immediate data"),
     (Operation::Send, "send", "SEND"),
@@ -52,7 +52,7 @@ const OPERATIONS: [Choice<Operation>; 4] = [
 
 impl QpsArgs {
     pub(super) fn serve(&self, console: Console) -> Result<Option<Exit>, Failure> {
-        self.halves.serve(console, &self.nic)
+        self.remote.serve(console, &self.nic)
     }
 
     pub(super) fn measure(&self, progress: Progress<'_>) -> Result<Report, Failure> {
@@ -63,7 +63,7 @@ impl QpsArgs {
             len_bytes: self.len_bytes as usize,
             window: self.window,
         };
-        let stage = self.halves.stage(&self.stage, 0)?;
+        let stage = self.remote.env(&self.repeat, 0)?;
         qps::run(&self.nic.choose()?, &stage, &plan, progress).map_err(|error| failure(&error, &stage))
     }
 }
