@@ -151,7 +151,7 @@ fn a_request_by_send_wakes_the_server_and_no_kick_is_sent() {
     wakes_by_itself::<BySend<ServerReply>>(2);
     wakes_by_itself::<BySend<SendReply>>(2);
     wakes_by_itself::<OverUd<DatagramReply>>(2);
-    wakes_by_itself::<BySend<NoticeThenFetch>>(3);
+    wakes_by_itself::<BySend<NotifyThenFetch>>(3);
 }
 
 fn wakes_by_itself<P: Path>(verbs_per_call: u64) {
@@ -224,8 +224,8 @@ fn a_client_that_goes_to_sleep_is_woken_by_its_results() {
     a_sleeping_client_is_woken::<BySend<ServerReply>>(true);
     a_sleeping_client_is_woken::<BySend<SendReply>>(false);
     a_sleeping_client_is_woken::<BySend<SendReply>>(true);
-    a_sleeping_client_is_woken::<BySend<NoticeThenFetch>>(false);
-    a_sleeping_client_is_woken::<BySend<NoticeThenFetch>>(true);
+    a_sleeping_client_is_woken::<BySend<NotifyThenFetch>>(false);
+    a_sleeping_client_is_woken::<BySend<NotifyThenFetch>>(true);
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn fetch_never_turns_to_server_reply_and_pauses_between_fetches() {
 }
 
 #[test]
-fn a_client_that_asked_for_a_push_fetches_ever_more_seldom() {
+fn fetches_ever_more_rarely_after_requesting_a_push() {
     let mut world = World::new();
     let mut client =
         world.client_with::<Fetch>(CallerConfig::default().kick_after(Duration::from_secs(3_600)));

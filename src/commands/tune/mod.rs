@@ -54,7 +54,7 @@ impl Tune {
         }
         let chosen = self.nic.choose()?;
         let scope = scope_of(&chosen, self.halves.peer())?;
-        let out = self.out.map_or_else(|| usual_place(&scope), Ok)?;
+        let out = self.out.map_or_else(|| default_path(&scope), Ok)?;
         let stage = self.halves.stage(&self.stage, 0)?;
         measuring::run(console, |progress| {
             let (mut report, profile) = tune::run(&stage, &chosen, progress).map_err(|error| {
@@ -70,9 +70,9 @@ impl Tune {
 }
 
 /// Returns the path that clients use by default, after creating its directory.
-fn usual_place(scope: &Scope) -> Result<PathBuf, Failure> {
+fn default_path(scope: &Scope) -> Result<PathBuf, Failure> {
     const REMEDY: &str = "name a file: --out FILE";
-    let place = scope.usual_place().ok_or_else(|| {
+    let place = scope.default_path().ok_or_else(|| {
         let why = "neither XDG_CACHE_HOME nor HOME is set";
         Failure::new("there is no directory for the profile").why(why).remedy(REMEDY)
     })?;
