@@ -193,7 +193,7 @@ fn spreads_mailboxes_over_cache_lines_and_polls_them_in_parts() {
     let clients: Vec<Caller<Fetch>> = (0..64).map(|_| world.client()).collect();
     let line = |client: &Caller<Fetch>| client.last_welcome().unwrap().grants.messages.addr % 4_096;
     let lines: HashSet<u64> = clients.iter().map(line).collect();
-    assert_eq!((lines.len(), world.server.looks()), (64, 2));
+    assert_eq!((lines.len(), world.server.poll_weight()), (64, 2));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use farcall_link::bootstrap::Features;
 use farcall_link::{BatchConfig, Batching, Geometry, Plan};
 use farcall_rpc::wire::Status;
 use farcall_rpc::*;
-use farcall_verbs::{Endpoint, Nanos, Next, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Progress, WaitSet};
 use rustix::event::{PollFd, PollFlags};
 use support::*;
 
@@ -432,7 +432,7 @@ fn fall_asleep(endpoint: &mut impl Endpoint, now: Nanos) -> Option<Nanos> {
         assert!(!patience.is_over(), "it does not fall asleep");
         endpoint.arm().unwrap();
         match endpoint.progress(now) {
-            Next::Idle { until } if !would_wake(endpoint) => return until,
+            Progress::Idle { until } if !would_wake(endpoint) => return until,
             _ => std::thread::yield_now(),
         }
     }

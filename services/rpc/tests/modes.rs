@@ -5,7 +5,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use farcall_rpc::*;
-use farcall_verbs::{Endpoint, Next};
+use farcall_verbs::{Endpoint, Progress};
 use support::*;
 
 #[test]
@@ -52,7 +52,7 @@ fn put_to_sleep(world: &mut World) {
     // Completions of its own sends may still arrive.
     let sleeps = (0..100).any(|_| {
         world.server.arm().unwrap();
-        matches!(world.server.progress(now), Next::Idle { .. })
+        matches!(world.server.progress(now), Progress::Idle { .. })
     });
     assert!(sleeps);
 }
@@ -187,7 +187,7 @@ fn a_sleeping_client_is_woken<P: Path>(executed_first: bool) {
         // The client sleeps without having polled.
         client.arm().unwrap();
         let now = world.now();
-        let asleep = matches!(client.progress(now), Next::Idle { .. });
+        let asleep = matches!(client.progress(now), Progress::Idle { .. });
         assert!(asleep || executed_first);
         let mut set = farcall_verbs::WaitSet::default();
         client.wait_set(&mut set);
@@ -279,7 +279,7 @@ fn fetches_ever_more_rarely_after_requesting_a_push() {
         while world.now() < end {
             let next = client.progress(world.now());
             // The next iteration of a sleeping client is when its timer expires, or when a READ has completed.
-            let Next::Idle { until: Some(until) } = next else { continue };
+            let Progress::Idle { until: Some(until) } = next else { continue };
             world
                 .time
                 .0

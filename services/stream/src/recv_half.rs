@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use farcall_link::{Region, Watch};
+use farcall_link::{PolledWord, Region};
 
 use crate::receive_ring::{OFFER_WORDS, ReceiveRing};
 use crate::waking::{WAKES_PER_CREDIT, WakeReceiver};
@@ -15,7 +15,7 @@ pub(crate) struct RecvHalf {
     words: Arc<Region>,
     pub ring: ReceiveRing,
     /// The control word [`WRITTEN`].
-    watch: Watch,
+    watch: PolledWord,
     /// `true` if WRITEs are placed in order, so that [`WRITTEN`] is valid by itself.
     is_in_order: bool,
     pub wake_receiver: WakeReceiver,
@@ -49,7 +49,7 @@ impl RecvHalf {
         is_in_order: bool,
         wake_receiver: WakeReceiver,
     ) -> Self {
-        let watch = Watch::new(Arc::clone(&words), WRITTEN);
+        let watch = PolledWord::new(Arc::clone(&words), WRITTEN);
         Self {
             words,
             ring,
@@ -79,7 +79,7 @@ impl RecvHalf {
 
     /// Returns whether unseen bytes have arrived. Costs one load.
     #[inline]
-    pub fn has_news(&self) -> bool {
+    pub fn has_work(&self) -> bool {
         self.is_in_order && self.watch.load_acquire() != self.seen
     }
 

@@ -198,7 +198,7 @@ macro_rules! for_plan {
             (Rc, DenseMailbox, Write) => WithDoorbellByte<$crate::paths::ServerReply>,
             (Rc, Send, Write) => BySend<$crate::paths::ServerReply>,
             (Rc, Send, Send) => BySend<$crate::paths::SendReply>,
-            (Rc, Send, NoticeThenFetch) => BySend<$crate::paths::NotifyThenFetch>,
+            (Rc, Send, NotifyThenFetch) => BySend<$crate::paths::NotifyThenFetch>,
             (Uc, WriteMailbox, Write) => OverUc<$crate::paths::ServerReply>,
             (Uc, WriteMailbox, Datagram) => OverUc<$crate::paths::DatagramReply>,
             (Ud, Datagram, Datagram) => OverUd<$crate::paths::DatagramReply>,

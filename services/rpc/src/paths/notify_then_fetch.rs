@@ -4,7 +4,7 @@
 //! A notice is the first word of a response: the number of its message, and its length. One READ therefore fetches the
 //! complete response.
 
-use farcall_link::Piece;
+use farcall_link::LocalSlice;
 
 use super::ResponsePath;
 use crate::caller::{CallerState, FetchState};
@@ -23,7 +23,7 @@ const NOTICE_BYTES: usize = 8;
 pub(crate) const NOTICE_SLOT_BYTES: u32 = 64;
 
 impl ResponsePath for NotifyThenFetch {
-    const AXIS: farcall_link::ResponsePath = farcall_link::ResponsePath::NoticeThenFetch;
+    const AXIS: farcall_link::ResponsePath = farcall_link::ResponsePath::NotifyThenFetch;
     const FETCHES: bool = false;
     const SENDS: bool = true;
 
@@ -56,7 +56,8 @@ impl ResponsePath for NotifyThenFetch {
         let offset = end.session.responses.offset(seq);
         counters.fetched.increment();
         counters.notices.increment();
-        let posted = qp.connection.send(Piece { region: qp.results_id, offset, len_bytes: NOTICE_BYTES });
+        let posted =
+            qp.connection.send(LocalSlice { region: qp.results_id, offset, len_bytes: NOTICE_BYTES });
         end.posted_response(seq, posted);
     }
 }

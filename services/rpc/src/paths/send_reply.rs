@@ -1,6 +1,6 @@
 //! Responses by SEND into receives that the client has posted.
 
-use farcall_link::Piece;
+use farcall_link::LocalSlice;
 
 use super::ResponsePath;
 use crate::caller::{CallerState, ResponseCheck, Source};
@@ -44,7 +44,7 @@ impl ResponsePath for SendReply {
         let (Some(len_bytes), Some(qp)) = (end.response_bytes(seq), &mut end.dedicated_qp) else { return };
         let offset = end.session.responses.offset(seq);
         counters.replied.increment();
-        let posted = qp.connection.send(Piece { region: qp.results_id, offset, len_bytes });
+        let posted = qp.connection.send(LocalSlice { region: qp.results_id, offset, len_bytes });
         end.posted_response(seq, posted);
     }
 }

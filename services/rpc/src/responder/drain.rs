@@ -2,7 +2,7 @@
 
 use farcall_link::Geometry;
 use farcall_link::bootstrap::RefusalKind;
-use farcall_verbs::{Clock, Nanos, Next};
+use farcall_verbs::{Clock, Nanos, Progress};
 
 use super::{Handler, Responder};
 use crate::error::Broken;
@@ -49,12 +49,12 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     }
 
     /// Continues a drain after an iteration; `any` is whether it found work.
-    pub(super) fn progress_drain(&mut self, any: bool, now: Nanos) -> Next {
+    pub(super) fn progress_drain(&mut self, any: bool, now: Nanos) -> Progress {
         match self.phase {
-            Phase::Serving | Phase::Drained => Next::IDLE,
+            Phase::Serving | Phase::Drained => Progress::IDLE,
             Phase::Finishing { turns } if any && turns > 0 => {
                 self.phase = Phase::Finishing { turns: turns - 1 };
-                Next::Again
+                Progress::Again
             }
             Phase::Finishing { .. } => {
                 // All messages received before the drain are finished.
@@ -62,15 +62,15 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                 let latest = until + self.engine.config.deferred_grace;
                 self.phase = Phase::Rejecting { until, latest, clients_waited: false };
                 self.engine.draining = true;
-                Next::Idle { until: Some(until) }
+                Progress::Idle { until: Some(until) }
             }
-            Phase::Rejecting { until, .. } if now < until => Next::Idle { until: Some(until) },
+            Phase::Rejecting { until, .. } if now < until => Progress::Idle { until: Some(until) },
             Phase::Rejecting { latest, clients_waited, .. }
                 if now < latest && (clients_waited || self.clients_wait()) =>
             {
                 let until = now + self.engine.config.drain_grace;
                 self.phase = Phase::Rejecting { until, latest, clients_waited: self.clients_wait() };
-                Next::Idle { until: Some(until) }
+                Progress::Idle { until: Some(until) }
             }
             Phase::Rejecting { .. } => {
                 self.phase = Phase::Drained;
@@ -79,7 +79,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                     self.end(0, Broken::Closed, Some(refusal), None);
                 }
                 self.detached.clear();
-                Next::IDLE
+                Progress::IDLE
             }
         }
     }

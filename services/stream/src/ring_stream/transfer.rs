@@ -165,7 +165,7 @@ impl RingStream {
     }
 
     #[inline]
-    pub fn has_news(&self) -> bool {
-        self.recv_half.has_news()
+    pub fn has_work(&self) -> bool {
+        self.recv_half.has_work()
     }
 }

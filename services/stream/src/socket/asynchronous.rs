@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use farcall_drive::TokioDriver;
 use farcall_link::Nic;
-use farcall_link::Waiting;
-use farcall_verbs::{Endpoint, MonotonicClock, Next};
+use farcall_link::WaitStrategy;
+use farcall_verbs::{Endpoint, MonotonicClock, Progress};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::StreamOptions;
@@ -75,7 +75,7 @@ impl AsyncStream {
             socket.set_nodelay(true).map_err(unreachable)?;
             let socket = socket.into_std().map_err(unreachable)?;
             let mut negotiated = NegotiatedStream::open(nic, options.config, socket)?;
-            let mut driver = TokioDriver::new(MonotonicClock::new(), Waiting::EventBatch);
+            let mut driver = TokioDriver::new(MonotonicClock::new(), WaitStrategy::EventBatch);
             driver.run_until(&mut negotiated, |negotiated| negotiated.is_settled()).await?;
             match negotiated.take_failure() {
                 Some(OpenError::Unreachable { source, .. }) => Err(unreachable(source)),
@@ -227,7 +227,7 @@ impl Drop for AsyncStream {
                 if self.negotiated.may_close() {
                     break;
                 }
-                let _: Next = self.negotiated.progress(farcall_verbs::Clock::now(&MonotonicClock::new()));
+                let _: Progress = self.negotiated.progress(farcall_verbs::Clock::now(&MonotonicClock::new()));
             }
         }
     }
@@ -245,7 +245,7 @@ impl AsyncStreamListener {
     /// # Errors
     /// Returns an error if the address cannot be bound.
     pub fn bind(nic: &Nic, address: impl ToSocketAddrs, options: StreamOptions) -> io::Result<Self> {
-        let driver = TokioDriver::new(MonotonicClock::new(), Waiting::EventBatch);
+        let driver = TokioDriver::new(MonotonicClock::new(), WaitStrategy::EventBatch);
         Ok(Self { acceptor: StreamAcceptor::bind(nic, address, options)?, driver })
     }
 
