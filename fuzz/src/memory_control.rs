@@ -57,7 +57,7 @@ pub fn run(bytes: &[u8]) {
             assert!(node.status(now).volumes.len() <= 1, "more volumes than are kept");
         } else {
             let _ = engine.next_call(now);
-            engine.answered(0, Ok(message.to_vec()), now);
+            engine.on_reply(0, Ok(message.to_vec()), now);
             engine.progress(now);
         }
     }

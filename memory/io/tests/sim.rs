@@ -15,34 +15,34 @@ const REQUESTS: usize = 300;
 
 /// A program that submits random requests and checks their results.
 struct Client {
-    poller: Poller<Told>,
-    session: Session<Told>,
-    told: Told,
+    poller: Poller<CompletionLog>,
+    session: Session<CompletionLog>,
+    completions: CompletionLog,
     load: Load,
     taken: usize,
-    over: usize,
+    completed: usize,
     failed: usize,
 }
 
 impl Client {
     fn is_finished(&self) -> bool {
-        self.over == self.taken && (self.load.count() >= REQUESTS || self.session.ended().is_some())
+        self.completed == self.taken && (self.load.count() >= REQUESTS || self.session.ended().is_some())
     }
 }
 
 impl Endpoint for Client {
     fn progress(&mut self, now: Nanos) -> Progress {
         let next = self.poller.progress(now);
-        for done in self.told.take() {
-            self.failed += usize::from(self.load.check(done).is_err());
-            self.over += 1;
+        for completion in self.completions.take() {
+            self.failed += usize::from(self.load.check(completion).is_err());
+            self.completed += 1;
         }
         let mut submitted = false;
         while self.load.count() < REQUESTS
             && self.session.ended().is_none()
-            && self.taken - self.over < SMALL.outstanding
+            && self.taken - self.completed < SMALL.outstanding
             // With nothing in flight, no event would wake this task.
-            && (self.taken == self.over || self.load.chance(60))
+            && (self.taken == self.completed || self.load.chance(60))
         {
             self.taken += usize::from(self.session.submit(self.load.request()).is_ok());
             submitted = true;
@@ -86,12 +86,12 @@ fn run(seed: u64) -> Run {
     let memory = granted(&its);
     let mut target = Target::new(&its, memory.clone(), config.connections).unwrap();
     let mut poller = Poller::new(&own, PollerConfig::default()).unwrap();
-    let told = Told::default();
-    let session = poller.open(config, window(8 << 10 << (seed % 4)), told.clone()).unwrap();
+    let completions = CompletionLog::default();
+    let session = poller.open(config, window(8 << 10 << (seed % 4)), completions.clone()).unwrap();
     target.connect(&session.infos()).unwrap();
     session.connect(&target.infos(), &[target.grant()]).unwrap();
     let load = Load::new(seed, &own, &session, 0, SPAN);
-    let client = Client { poller, session, told, load, taken: 0, over: 0, failed: 0 };
+    let client = Client { poller, session, completions, load, taken: 0, completed: 0, failed: 0 };
     let waiting = if seed % 5 < 2 { WaitStrategy::Event } else { WaitStrategy::Poll };
     let task = world.spawn(&host, waiting, client);
     Run { world, task, target: Some(target), memory, peer }
@@ -105,11 +105,11 @@ impl Run {
     /// Runs the world until `is_done` returns true.
     fn until(&mut self, is_done: impl Fn(&Client) -> bool) {
         let task = self.task;
-        let done = self
+        let is_reached = self
             .world
             .run_while_not(Duration::from_secs(1_000), |world| is_done(world.inspect(task).unwrap()));
         let client = self.client();
-        assert!(done, "{} of {} requests are over", client.over, client.taken);
+        assert!(is_reached, "{} of {} requests are over", client.completed, client.taken);
     }
 }
 
@@ -120,13 +120,13 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 }
 
 #[test]
-fn every_byte_is_right_over_a_bad_network() {
+fn transfers_correct_bytes_over_a_faulty_network() {
     for seed in seeds(40) {
         println!("FARCALL_SIM_FIRST={seed}");
         let mut run = run(seed);
         run.until(Client::is_finished);
         let client = run.client();
-        assert_eq!((client.failed, client.taken, client.over), (0, REQUESTS, REQUESTS));
+        assert_eq!((client.failed, client.taken, client.completed), (0, REQUESTS, REQUESTS));
         client.load.check_memory(&run.memory);
     }
 }
@@ -149,7 +149,7 @@ fn completes_requests_without_wrong_bytes_when_a_peer_crashes() {
         println!("FARCALL_SIM_FIRST={seed}");
         let mut run = run(seed);
         let dies_at = REQUESTS * (1 + seed as usize % 8) / 10;
-        run.until(|client| client.over >= dies_at);
+        run.until(|client| client.completed >= dies_at);
         match seed % 3 {
             // The peer loses power, its program exits, or the network path is cut.
             0 => run.world.crash(run.peer.id()),
@@ -158,8 +158,8 @@ fn completes_requests_without_wrong_bytes_when_a_peer_crashes() {
         }
         run.until(Client::is_finished);
         let client = run.client();
-        assert!(client.session.ended().is_some() && client.failed > 0 && client.over == client.taken);
+        assert!(client.session.ended().is_some() && client.failed > 0 && client.completed == client.taken);
         run.until(|client| client.poller.sessions() == 0);
-        assert!(run.client().told.take().is_empty(), "a request was told of twice");
+        assert!(run.client().completions.take().is_empty(), "a request was told of twice");
     }
 }

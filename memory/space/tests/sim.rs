@@ -24,7 +24,7 @@ const DONATED: NodeConfig = NodeConfig {
     slabs_per_lease_max: 100,
     pairs_max: 4,
     volumes_max: 0,
-    notes_bytes_max: 0,
+    metadata_bytes_max: 0,
 };
 
 fn config(nodes: usize, replicas: usize) -> ClientConfig {
@@ -40,7 +40,7 @@ fn config(nodes: usize, replicas: usize) -> ClientConfig {
         pages_max: 1_024,
         connections: 2,
         pool_bytes: 1 << 20,
-        callers_drive: false,
+        caller_polling: false,
         scrub_pages_per_s: 64,
         spill: None,
     }
@@ -115,7 +115,7 @@ impl Run {
             done,
             "not in time: {what}; {:?}, {} under way",
             program.engine.status(),
-            program.load.under_way()
+            program.load.in_progress()
         );
     }
 
@@ -187,7 +187,7 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 }
 
 #[test]
-fn every_byte_is_as_in_plain_memory() {
+fn matches_plain_memory() {
     for seed in seeds(8) {
         println!("FARCALL_SIM_FIRST={seed}");
         let mut run = Run::new(seed, 3, 1 + seed as usize % 3);
@@ -203,7 +203,7 @@ fn every_byte_is_as_in_plain_memory() {
 
 /// One fault at a time, which is repaired before the next: nothing is lost, and no request fails.
 #[test]
-fn one_failure_at_a_time_costs_nothing() {
+fn loses_nothing_with_one_failure_at_a_time() {
     let (seeds, mut broken) = (seeds(8), 0);
     for seed in seeds.clone() {
         println!("FARCALL_SIM_FIRST={seed}");
@@ -255,7 +255,7 @@ fn one_failure_at_a_time_costs_nothing() {
 
 /// Nodes join under load. They get the replicas that are missing, and replace nodes that leave.
 #[test]
-fn nodes_that_join_later_are_as_good_as_others() {
+fn uses_nodes_that_join_later() {
     for seed in seeds(8) {
         println!("FARCALL_SIM_FIRST={seed}");
         let mut run = Run::knowing(1, seed, 3, 2);
@@ -280,7 +280,7 @@ fn nodes_that_join_later_are_as_good_as_others() {
 
 /// A draining node is left only when other nodes have the pages. A node that has exited unnoticed does not count.
 #[test]
-fn a_donor_keeps_what_a_dead_node_had() {
+fn keeps_pages_of_a_crashed_node_while_draining() {
     for seed in seeds(8) {
         println!("FARCALL_SIM_FIRST={seed}");
         let mut run = Run::new(seed, 2, 2);
@@ -300,7 +300,7 @@ fn a_donor_keeps_what_a_dead_node_had() {
 /// Any fault may occur at any time. What is read is right nevertheless, each request completes, and in the end all
 /// pages can be written and read.
 #[test]
-fn whatever_happens_no_wrong_byte_is_read() {
+fn reads_no_wrong_byte_under_faults() {
     for seed in seeds(12) {
         println!("FARCALL_SIM_FIRST={seed}");
         let mut rng = SplitMix64::new(seed);

@@ -322,14 +322,14 @@ fn refuse_until_done() {
 #[test]
 fn rejects_a_stream_between_hosts_forbidden_by_environment() {
     let name = "rejects_a_stream_between_hosts_forbidden_by_environment";
-    match end_of(name, &[("FARCALL_WAY", "host")]) {
+    match end_of(name, &[("FARCALL_TRANSPORT", "shared-memory")]) {
         None => {}
         Some(End::Server) => refuse_until_done(),
         Some(End::Client) => {
             let options = StreamOptions::default().connect_timeout(LONG);
             let refused = StreamSocket::connect(&nic(), SERVER, options).map(drop).unwrap_err();
             assert!(matches!(refused, OpenError::Refused(_)), "{refused}");
-            assert!(refused.to_string().contains("FARCALL_WAY=host"), "{refused}");
+            assert!(refused.to_string().contains("FARCALL_TRANSPORT=shared-memory"), "{refused}");
             std::fs::write("/run/done", []).unwrap();
         }
     }

@@ -9,7 +9,7 @@ use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Maximum number of clients at a time. A further client takes the place of the one that waits longest.
+/// Maximum number of clients at a time. A further client replaces the one that waits longest.
 const CLIENTS_MAX: usize = 64;
 
 /// Maximum time from the accept of a client to the end of its connection.
@@ -24,7 +24,7 @@ farcall_stats::counters! {
         replies,
         /// Clients that were disconnected because they took too long to send a request or to read the reply.
         timed_out,
-        /// Clients that were disconnected because others needed their places.
+        /// Clients that were disconnected because other clients needed their slots.
         displaced,
         /// Clients that disconnected, or sent no request of HTTP, before they had a reply.
         failed,

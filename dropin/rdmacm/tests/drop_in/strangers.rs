@@ -189,7 +189,7 @@ fn a_request_from_an_own_address_reaches_no_program() {
     let server = format!(
         "rping -s -C 5 -a 192.0.2.2 -p 7175 & holder=$!
         until grep -q process-0.sock /proc/net/unix; do kill -0 $holder; sleep 0.02; done
-        FARCALL_WAY=auto rping -s -C 5 -a 192.0.2.2 -p 7174 & listener=$!
+        FARCALL_TRANSPORT=auto rping -s -C 5 -a 192.0.2.2 -p 7174 & listener=$!
         until grep -q process-1.sock /proc/net/unix; do kill -0 $listener; sleep 0.02; done
         {STRANGER}=192.0.2.2 {} --exact strangers::a_request_from_an_own_address_reaches_no_program --nocapture
         kill $listener

@@ -288,9 +288,7 @@ fn greet(mut control: &Control) -> Result<(), PeerError> {
         Greeted::OtherVersion => "a client half of another version",
         Greeted::Stranger => "no client half",
     };
-    let _ = control.write_all(
-        format!("refused: you are {what} of farcall perf, rpc bench, kv bench or figures\n").as_bytes(),
-    );
+    let _ = control.write_all(format!("refused: you are {what} of farcall bench or figures\n").as_bytes());
     Err(PeerError::Exchange(format!("refused: the other side is {what}")))
 }
 

@@ -57,7 +57,7 @@ impl MemoryServer {
             ("leases_max", config.leases_max as u64, 1, 4_096),
             ("pairs_max", config.pairs_max as u64, 1, 64),
             ("volumes_max", config.volumes_max.into(), 0, 4_096),
-            ("notes_bytes_max", config.notes_bytes_max, 0, 1 << 40),
+            ("notes_bytes_max", config.metadata_bytes_max, 0, 1 << 40),
         ];
         for (name, value, min, max) in ranges {
             if !(min..=max).contains(&value) {
