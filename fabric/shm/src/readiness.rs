@@ -412,7 +412,7 @@ mod tests {
             }
             scene.service_thread_polls(&mut seen);
             assert_eq!(seen, [true; 2], "given, and the owner sleeps");
-            assert!(scene.readiness.is_armed(), "a nudge is no event");
+            assert!(scene.readiness.is_armed(), "a service request is no event");
         });
     }
 
@@ -430,7 +430,7 @@ mod tests {
                 }));
             });
             scene.deliver(0);
-            assert!(scene.event.load(Acquire), "a nudge that was not delivered silenced another");
+            assert!(scene.event.load(Acquire), "a service request that was not delivered silenced another");
         });
     }
 
