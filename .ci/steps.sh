@@ -546,7 +546,7 @@ step_guest() {
 step_ucx() {
     need ucx-utils
     run cargo build --release --features full
-    run timeout 400 "$CARGO_TARGET_DIR/release/farcall" perf all --transport rc --size 8,64,1048576 --against ucx \
+    run timeout 400 "$CARGO_TARGET_DIR/release/farcall" bench verbs all --transport rc --size 8,64,1048576 --against ucx \
         --repetitions 3 ||
         printf 'No comparison on this machine (exit %d; 124: it took too long).\n' $?
 }

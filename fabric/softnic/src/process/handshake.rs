@@ -94,7 +94,7 @@ impl PendingHello {
             _ => return Err(fail("it answered nonsense")),
         };
         let table = fds.first().ok_or_else(|| fail("it sent no table of regions"))?;
-        let generations = Segment::map_foreign(table.as_fd(), 0, MAX_REGIONS * 8, false)?;
+        let generations = Segment::map_peer_segment(table.as_fd(), 0, MAX_REGIONS * 8, false)?;
         let generations = SharedMem::new(generations);
         let Self { trust_level, liveness, requests, .. } = self;
         Ok(Ok(Peer::new(instance, trust_level, liveness, generations, requests)))

@@ -7,7 +7,7 @@
 //! # Discovery
 //!
 //! A queue pair number contains a block number. The process that owns the block listens on a Unix socket of that name,
-//! in a directory of the user's own or in one that containers or users share (`farcall_shm::own_directory`,
+//! in a directory of the user's own or in one that containers or users share (`farcall_shm::private_runtime_dir`,
 //! `rendezvous/directory.rs`). The kernel identifies each process to the other before anything else. The process
 //! replies later, and no thread waits for the reply: the service thread continues the requests that need it. Memory is
 //! passed as descriptors. Nothing depends on names in `/dev/shm`, on pids or on a common pid namespace.

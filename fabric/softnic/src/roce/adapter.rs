@@ -4,7 +4,8 @@ use farcall_shm::{AtomicChange, update_word};
 use farcall_stats::Counter;
 use farcall_verbs::{Access, AsyncEvent, QpState, Wc, WcOpcode, WcStatus};
 use farcall_wire::{
-    Accessed, Adapter, AtomicEth, AtomicOp, Event, Packet, Payload, Place, Refused, Reth, Timer, Token,
+    AccessDenied, AccessOutcome, Adapter, AtomicEth, AtomicOp, Event, Packet, Payload, PlacementTarget, Reth,
+    Timer, Token,
 };
 
 use super::counters::PortCounters;
@@ -30,12 +31,12 @@ pub(super) struct PortAdapter<'a> {
 }
 
 impl PortAdapter<'_> {
-    fn region(&mut self, packet: &Packet, from: &Reth) -> Result<(), Refused> {
+    fn region(&mut self, packet: &Packet, from: &Reth) -> Result<(), AccessDenied> {
         let len_bytes = from.len_bytes as usize;
         let addr = match memory::locate(self.regions, self.context.pd, from, Access::REMOTE_READ) {
             Some(addr) => addr,
             None if len_bytes == 0 => 0,
-            None => return Err(Refused),
+            None => return Err(AccessDenied),
         };
         let route = self.route();
         self.send_batch.add(route, packet, len_bytes, |bytes| {
@@ -46,20 +47,20 @@ impl PortAdapter<'_> {
         })
     }
 
-    fn elements(&mut self, packet: &Packet, send: &Posted, range: (u64, u64)) -> Result<(), Refused> {
+    fn elements(&mut self, packet: &Packet, send: &Posted, range: (u64, u64)) -> Result<(), AccessDenied> {
         let (offset, len_bytes) = range;
         let (regions, pd) = (self.regions, self.context.pd);
         let route = self.route();
         self.send_batch.add(route, packet, len_bytes as usize, |bytes| {
             if let Some(inline) = &send.inline {
                 let segment = inline.get(offset as usize..(offset + len_bytes) as usize);
-                bytes.extend_from_slice(segment.ok_or(Refused)?);
+                bytes.extend_from_slice(segment.ok_or(AccessDenied)?);
             } else if memory::allows(regions, pd, send.sges(), range, Access::empty()) {
                 // SAFETY: `allows` found the elements inside registered regions, and by the contract of
                 // `RawQp::post_send` they are valid until the request completes.
                 unsafe { memory::gather(bytes, send.sges(), offset, len_bytes) };
             } else {
-                return Err(Refused);
+                return Err(AccessDenied);
             }
             Ok(())
         })
@@ -77,7 +78,7 @@ impl PortAdapter<'_> {
 }
 
 impl Adapter<Posted, Receive> for PortAdapter<'_> {
-    fn transmit(&mut self, packet: Packet, payload: Payload<'_, Posted>) -> Result<(), Refused> {
+    fn transmit(&mut self, packet: Packet, payload: Payload<'_, Posted>) -> Result<(), AccessDenied> {
         match payload {
             Payload::None => {
                 let route = self.route();
@@ -98,10 +99,10 @@ impl Adapter<Posted, Receive> for PortAdapter<'_> {
         send.inline.is_some() || memory::allows(self.regions, self.context.pd, send.sges(), range, need)
     }
 
-    fn scatter(&mut self, send: &Posted, offset: u64, data: &[u8]) -> Result<(), Refused> {
+    fn scatter(&mut self, send: &Posted, offset: u64, data: &[u8]) -> Result<(), AccessDenied> {
         let range = (offset, data.len() as u64);
         if !memory::allows(self.regions, self.context.pd, send.sges(), range, Access::LOCAL_WRITE) {
-            return Err(Refused);
+            return Err(AccessDenied);
         }
         // SAFETY: `allows` found the elements inside registered regions, and by the contract of `RawQp::post_send` they
         // are valid and unreferenced until the request completes.
@@ -124,10 +125,10 @@ impl Adapter<Posted, Receive> for PortAdapter<'_> {
         memory::permits(self.regions, self.context.pd, target, need)
     }
 
-    fn place(&mut self, _: Token, to: Place<'_, Receive>, payload: &[u8]) -> Accessed {
+    fn place(&mut self, _: Token, to: PlacementTarget<'_, Receive>, payload: &[u8]) -> AccessOutcome {
         let len_bytes = payload.len() as u64;
         match to {
-            Place::Region(target, offset) => {
+            PlacementTarget::Region(target, offset) => {
                 let addr = target.addr.wrapping_add(offset);
                 let here = Reth { addr, len_bytes: payload.len() as u32, ..target };
                 match memory::locate(self.regions, self.context.pd, &here, Access::REMOTE_WRITE) {
@@ -136,33 +137,37 @@ impl Adapter<Posted, Receive> for PortAdapter<'_> {
                     // that peers may write.
                     Some(addr) => unsafe { memory::write(addr, payload) },
                     None if payload.is_empty() => {}
-                    None => return Accessed::Refused,
+                    None => return AccessOutcome::Denied,
                 }
             }
-            Place::Receive(receive, offset) => {
+            PlacementTarget::Receive(receive, offset) => {
                 let (range, need) = ((offset, len_bytes), Access::LOCAL_WRITE);
                 if !memory::allows(self.regions, self.context.receives_pd, receive.sges(), range, need) {
-                    return Accessed::Refused;
+                    return AccessOutcome::Denied;
                 }
                 // SAFETY: `allows` found the elements inside registered regions, and by the contract of
                 // `RawQp::post_recv` they are valid and unreferenced until the completion is polled.
                 unsafe { memory::scatter(receive.sges(), offset, payload) };
             }
             // Datagrams are handled elsewhere; these queue pairs are connected.
-            Place::Datagram(_) => return Accessed::Refused,
+            PlacementTarget::Datagram(_) => return AccessOutcome::Denied,
         }
-        Accessed::Done(())
+        AccessOutcome::Done(())
     }
 
-    fn prepare_read(&mut self, _: Token, target: &Reth) -> Accessed {
-        if self.permits(target, Access::REMOTE_READ) { Accessed::Done(()) } else { Accessed::Refused }
+    fn prepare_read(&mut self, _: Token, target: &Reth) -> AccessOutcome {
+        if self.permits(target, Access::REMOTE_READ) {
+            AccessOutcome::Done(())
+        } else {
+            AccessOutcome::Denied
+        }
     }
 
-    fn atomic(&mut self, _: Token, target: &AtomicEth) -> Accessed<u64> {
+    fn atomic(&mut self, _: Token, target: &AtomicEth) -> AccessOutcome<u64> {
         let word = Reth { addr: target.addr, rkey: target.rkey, len_bytes: 8 };
         let addr = memory::locate(self.regions, self.context.pd, &word, Access::REMOTE_ATOMIC);
         let is_aligned = |addr: &u64| addr.is_multiple_of(8) && target.addr.is_multiple_of(8);
-        let Some(addr) = addr.filter(is_aligned) else { return Accessed::Refused };
+        let Some(addr) = addr.filter(is_aligned) else { return AccessOutcome::Denied };
         let change = match target.op {
             AtomicOp::CompareSwap { compare, swap } => AtomicChange::Swap { if_equal: compare, new: swap },
             AtomicOp::FetchAdd { add } => AtomicChange::Add(add),
@@ -170,7 +175,7 @@ impl Adapter<Posted, Receive> for PortAdapter<'_> {
         // SAFETY: `locate` found the word inside a registered region, and its alignment was checked. By the contract of
         // `reg_mr` it stays mapped until deregistration, which waits for the port's lock, and no reference exists to
         // memory that peers may write.
-        Accessed::Done(unsafe { update_word(memory::word(addr), change) })
+        AccessOutcome::Done(unsafe { update_word(memory::word(addr), change) })
     }
 
     fn sent(&mut self, mut send: Posted, mut wc: Wc) {
@@ -227,8 +232,8 @@ impl Adapter<Posted, Receive> for PortAdapter<'_> {
                 self.context.gso_fallback.on_loss(self.context.path);
             }
             Event::NotReady => count([&of_qp.not_ready, &of_port.not_ready]),
-            Event::CongestionTold => count([&of_qp.cnps_sent, &of_port.cnps_sent]),
-            Event::CongestionNotified => count([&of_qp.cnps_received, &of_port.cnps_received]),
+            Event::CnpSent => count([&of_qp.cnps_sent, &of_port.cnps_sent]),
+            Event::CnpReceived => count([&of_qp.cnps_received, &of_port.cnps_received]),
             Event::OutOfSequence(_) => count([&of_qp.out_of_sequence, &of_port.out_of_sequence]),
         }
     }

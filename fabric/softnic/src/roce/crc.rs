@@ -4,7 +4,7 @@
 use std::net::Ipv6Addr;
 
 use farcall_wire::codec::UDP_PORT;
-use farcall_wire::codec::icrc::{Covered, Flow};
+use farcall_wire::codec::icrc::{Flow, IcrcInput};
 
 use super::path::Path;
 
@@ -19,15 +19,15 @@ pub(super) fn flow(path: Path, src_port: u16) -> Flow {
 pub(super) struct LastCovered {
     /// Path, source port and length in bytes.
     of: Option<(Path, u16, usize)>,
-    covered: Option<Covered>,
+    covered: Option<IcrcInput>,
 }
 
 impl LastCovered {
     /// Returns the initial part of the CRC of a datagram of `len_bytes` bytes.
-    pub(super) fn of(&mut self, path: Path, src_port: u16, len_bytes: usize) -> &mut Covered {
+    pub(super) fn of(&mut self, path: Path, src_port: u16, len_bytes: usize) -> &mut IcrcInput {
         if self.of.replace((path, src_port, len_bytes)) != Some((path, src_port, len_bytes)) {
             self.covered = None;
         }
-        self.covered.get_or_insert_with(|| Covered::new(&flow(path, src_port), len_bytes))
+        self.covered.get_or_insert_with(|| IcrcInput::new(&flow(path, src_port), len_bytes))
     }
 }

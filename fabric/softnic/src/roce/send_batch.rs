@@ -3,9 +3,9 @@
 use std::mem::take;
 use std::sync::Arc;
 
-use farcall_capture::{Direction, Recorder, Way};
+use farcall_capture::{CaptureSource, Direction, Recorder};
 use farcall_wire::codec::{HEADERS_BYTES_MAX, ICRC_BYTES, UDP_PORT, encode, pad_bytes};
-use farcall_wire::{Operation, Packet, Refused};
+use farcall_wire::{AccessDenied, Operation, Packet};
 
 use super::counters::PortCounters;
 use super::crc::{LastCovered, flow};
@@ -128,15 +128,15 @@ impl SendBatch {
         (path, gso_mode): (Path, GsoMode),
         packet: &Packet,
         payload_bytes: usize,
-        gather: impl FnOnce(&mut Vec<u8>) -> Result<(), Refused>,
-    ) -> Result<(), Refused> {
+        gather: impl FnOnce(&mut Vec<u8>) -> Result<(), AccessDenied>,
+    ) -> Result<(), AccessDenied> {
         let at = self.bytes.len();
         let mut headers = [0; HEADERS_BYTES_MAX];
         let headers_bytes = encode(packet, payload_bytes, &mut headers);
         self.bytes.extend_from_slice(&headers[..headers_bytes]);
         if gather(&mut self.bytes).is_err() {
             self.bytes.truncate(at);
-            return Err(Refused);
+            return Err(AccessDenied);
         }
         let len_bytes = headers_bytes + payload_bytes + pad_bytes(payload_bytes) + ICRC_BYTES;
         self.bytes.resize(at + len_bytes, 0);
@@ -290,7 +290,7 @@ impl SendBatch {
         for packet in sent {
             let datagram = &self.bytes[packet.at..][..packet.len_bytes];
             let flow = flow(packet.path, UDP_PORT);
-            capture.datagram(Way::Net, Direction::Out, &flow, datagram);
+            capture.datagram(CaptureSource::RoCE, Direction::Out, &flow, datagram);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use farcall_capture::{Direction, Way};
+use farcall_capture::{CaptureSource, Direction};
 use farcall_shm::fork::DontForkFd;
 use farcall_stats::Block;
 use farcall_verbs::{Error, QpAttr, Result, Sge};
@@ -187,7 +187,7 @@ impl State {
 
     /// Called after requests were posted.
     pub(super) fn post_doorbell(&mut self, qpn: u32) {
-        if self.with_qp(qpn, |transport, adapter| transport.ring(adapter)) == Some(true) {
+        if self.with_qp(qpn, |transport, adapter| transport.doorbell(adapter)) == Some(true) {
             self.progress_qp(qpn);
         }
     }
@@ -260,7 +260,7 @@ impl State {
         for received in datagrams {
             let path = Path { src: received.src, dst: received.dst };
             let datagram = self.recv_batch.datagram(received);
-            capture.datagram(Way::Net, Direction::In, &flow(path, received.src_port), datagram);
+            capture.datagram(CaptureSource::RoCE, Direction::In, &flow(path, received.src_port), datagram);
         }
     }
 

@@ -196,7 +196,7 @@ impl TransportBackend for ShmTransport {
     fn service_sleeping_cqs(&self) {
         let requested: Vec<_> = {
             let sleepers = self.sleepers.lock();
-            sleepers.iter().filter_map(Weak::upgrade).filter(|queue| queue.is_nudged()).collect()
+            sleepers.iter().filter_map(Weak::upgrade).filter(|queue| queue.has_service_request()).collect()
         };
         requested.iter().for_each(|queue| queue.service_for_sleeper());
     }

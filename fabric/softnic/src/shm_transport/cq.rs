@@ -143,7 +143,7 @@ impl CqCore {
     fn put(&self, bit: u32, attachment: Attachment) {
         let mut attached = self.attached.lock();
         attached[bit as usize] = attachment;
-        self.readiness.promise(bit);
+        self.readiness.set_polled(bit);
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
@@ -184,7 +184,7 @@ impl CqCore {
         for (bit, attachment) in attached.iter().enumerate() {
             // A poll that was in progress at the attachment may have cleared the bit without visiting the producer.
             if matches!(attachment, Attachment::Pair(_) | Attachment::Source(_)) {
-                self.readiness.promise(bit as u32);
+                self.readiness.set_polled(bit as u32);
             }
         }
         Ok((self.epoch(), attached.clone()))
@@ -248,7 +248,7 @@ impl CqCore {
     #[cold]
     pub(crate) fn deliver_deferred_failures(&self) {
         // Failures count as solicited (IBA 11.4.2.2).
-        self.readiness.fire_if_armed(true, || self.wake());
+        self.readiness.wake_if_armed(true, || self.wake());
     }
 
     /// Returns whether a poll that found no other completion must fetch deferred failures, and clears the mark. Only
@@ -260,15 +260,15 @@ impl CqCore {
     }
 
     /// Returns whether a peer has requested service for this queue.
-    pub(crate) fn is_nudged(&self) -> bool {
-        self.readiness.is_nudged()
+    pub(crate) fn has_service_request(&self) -> bool {
+        self.readiness.has_service_request()
     }
 
     /// Processes deliveries of peers while the application thread sleeps. The completions that result raise the event.
     /// Called by the service thread.
     pub(crate) fn service_for_sleeper(&self) {
         let mut has_more = false;
-        self.readiness.take_nudges(|bit| {
+        self.readiness.take_service_requests(|bit| {
             let attached = self.attached.lock();
             let attachment = attached.get(bit as usize).cloned();
             drop(attached);

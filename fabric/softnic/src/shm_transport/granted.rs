@@ -192,7 +192,7 @@ impl GrantedRegions {
         if let Some(space) = slot.get() {
             return Some(space.clone());
         }
-        let space = Arc::new(AddressSpace::foreign(fd?)?);
+        let space = Arc::new(AddressSpace::from_peer(fd?)?);
         Some(slot.get_or_init(|| space).clone())
     }
 }
@@ -225,7 +225,7 @@ fn map(
     let writable = id.receive || access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
     let len = usize::try_from(len_bytes).ok()?;
     addr.checked_add(len_bytes)?;
-    let mapping = Segment::map_foreign(fds.first()?.as_fd(), grant.file_offset, len, writable).ok()?;
+    let mapping = Segment::map_peer_segment(fds.first()?.as_fd(), grant.file_offset, len, writable).ok()?;
     let (rkey, generation) = (id.rkey, grant.generation);
     Some(MappedRegion { rkey, access, addr, len_bytes, generation, mapping, whole })
 }

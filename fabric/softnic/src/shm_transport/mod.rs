@@ -14,7 +14,7 @@
 //!    queue pair's *inbound segment*, a part of a sealed memfd that many pairs share; the initiator mapped it when the
 //!    pair was connected. If no receive is posted, the request waits in order (receiver not ready). Later posts and
 //!    polls continue it until the RNR time is over. The target notifies the initiator of new receives only while the
-//!    initiator's owner sleeps (`farcall_shm::notify`).
+//!    initiator's owner sleeps (`farcall_shm::credit_request`).
 //! 3. The initiator publishes a *hazard*, which says that it accesses this target, and checks again that the target
 //!    accepts requests.
 //! 4. A payload of at most 1 KiB goes into the ring of the inbound segment: short slots, several to a cache line, one

@@ -62,7 +62,7 @@ impl Segments {
             return Segment::create(self.name, len_bytes);
         }
         let mut file = self.file.lock();
-        if let Some(segment) = file.as_mut().map_or(Ok(None), |file| file.take(len_bytes, used_bytes))? {
+        if let Some(segment) = file.as_mut().map_or(Ok(None), |file| file.allocate(len_bytes, used_bytes))? {
             return Ok(segment);
         }
         let (new_file, first) = SegmentFile::begin(self.name, self.file_bytes, len_bytes, used_bytes)?;

@@ -5,13 +5,13 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use farcall_capture::{Conversation, End, Ends, Recorder, Request};
+use farcall_capture::{Conversation, Ends, QpEnd, Recorder, Request};
 use farcall_shm::Mutex;
 use farcall_verbs::{
     Access, AddressHandle, AhAttr, Gid, Notify, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawCq,
     RawMr, RawQp, RecvWr, Result, SendFlags, SendWr, Sge, Wc,
 };
-use farcall_wire::Refused;
+use farcall_wire::AccessDenied;
 
 use crate::roce::memory;
 use crate::shm_transport::ShmTransport;
@@ -113,7 +113,7 @@ impl CapturedQp {
                 if captured.is_remote_path(path.dgid, target.remote_qpn) {
                     continue;
                 }
-                let dst = End { gid: path.dgid, qpn: target.remote_qpn };
+                let dst = QpEnd { gid: path.dgid, qpn: target.remote_qpn };
                 ends = Some(Ends { src: captured.own_gid(&path), dst });
             }
             let need = if wr.opcode.returns_data() { Access::LOCAL_WRITE } else { Access::empty() };
@@ -123,7 +123,7 @@ impl CapturedQp {
             let request = Request { wr, is_signalled, ends };
             conversation.posted(&mut batch, &request, |sges, offset, len_bytes, bytes| {
                 if !is_allowed {
-                    return Err(Refused);
+                    return Err(AccessDenied);
                 }
                 // SAFETY: the elements are inline, or `allows` found them inside registered regions; by the contract of
                 // this function they are readable.
@@ -225,13 +225,13 @@ impl CapturedCq {
         for wc in completions.iter().filter(|wc| !wc.opcode.is_receive()) {
             let Some(pair) = captured.pairs.lock().get(&wc.qp_num).cloned() else { continue };
             let mut conversation = pair.conversation.lock();
-            if !conversation.awaits_answers() {
+            if !conversation.awaits_responses() {
                 continue;
             }
             conversation.completed(&mut captured.recorder.batch(), wc, |sges, offset, len_bytes, bytes| {
                 let end = offset + len_bytes;
                 if !captured.allows(pair.pd, sges, end, Access::LOCAL_WRITE) {
-                    return Err(Refused);
+                    return Err(AccessDenied);
                 }
                 // SAFETY: `allows` found the elements inside registered regions. By the contract of `post_send` they
                 // stay valid until the program receives this completion, which is after this call.

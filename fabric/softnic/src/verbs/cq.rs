@@ -35,7 +35,7 @@ pub(crate) struct Cq {
     /// cleared.
     empty_polls: u32,
     empty_polls_total: u32,
-    /// Buffer for [`Cq::withdraw_quiet`].
+    /// Buffer for [`Cq::clear_idle`].
     withdrawn: Vec<u64>,
     /// Number of completions delivered while failures were deferred.
     preceding: usize,
@@ -161,10 +161,10 @@ impl Cq {
 
     /// Clears the bits of idle queue pairs, so that a poll of many queue pairs reads only a few words.
     #[cold]
-    fn withdraw_quiet(&mut self) {
+    fn clear_idle(&mut self) {
         let Self { core, pairs, sources, active, withdrawn, .. } = self;
         core.readiness()
-            .withdraw_quiet(active, withdrawn, |bit| may_have_completions(pairs, sources, bit as usize));
+            .clear_idle(active, withdrawn, |bit| may_have_completions(pairs, sources, bit as usize));
     }
 }
 
@@ -217,7 +217,7 @@ impl RawCq for Cq {
             self.empty_polls_total += empty_polls;
             if self.empty_polls_total >= EMPTY_POLLS_MAX {
                 self.empty_polls_total = 0;
-                self.withdraw_quiet();
+                self.clear_idle();
             }
         }
         Ok(filled)

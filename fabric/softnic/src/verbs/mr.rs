@@ -157,7 +157,7 @@ impl Mr {
             return Revoked::Quarantined;
         }
         if let Backing::Pool(segment) = &self.backing {
-            segment.give_back(0);
+            segment.discard_from(0);
         }
         Revoked::Now
     }

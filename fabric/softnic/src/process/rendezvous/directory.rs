@@ -27,7 +27,7 @@ pub fn rendezvous_directory() -> Result<PathBuf> {
     if let Some(shared) = socket_directory() {
         return Ok(shared);
     }
-    farcall_shm::own_directory().map_err(no_directory_error)
+    farcall_shm::private_runtime_dir().map_err(no_directory_error)
 }
 
 fn no_directory_error(refused: String) -> Error {

@@ -235,7 +235,7 @@ impl DatagramCore {
         self.notify_receives(0);
         self.status.set_consumed(0);
         // SAFETY: only the application thread pushes completions, and it is the caller of `renew`.
-        unsafe { self.completions.forget() };
+        unsafe { self.completions.discard() };
         queue
     }
 

@@ -77,7 +77,7 @@ pub(crate) struct ReceiverStatusView {
 
 impl ReceiverStatusView {
     pub(crate) fn open(fd: &OwnedFd) -> Option<Self> {
-        let mem = SharedMem::new(Segment::map_foreign(fd.as_fd(), 0, LEN_BYTES, false).ok()?);
+        let mem = SharedMem::new(Segment::map_peer_segment(fd.as_fd(), 0, LEN_BYTES, false).ok()?);
         let word = |at| mem.word_at(at);
         (mem.load(AT_MAGIC, Relaxed) == MAGIC).then(|| Self {
             accepts: word(ACCEPTS),

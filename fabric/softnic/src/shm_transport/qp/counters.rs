@@ -38,7 +38,7 @@ farcall_stats::counters! {
         transport,
         state,
         peer_qp_num,
-        /// Path of its messages: a [`farcall_stats::PairWay`].
+        /// Path of its messages: a [`farcall_stats::QpTransport`].
         way,
     }
 }

@@ -206,7 +206,7 @@ impl Initiator {
             let solicited = std::mem::take(&mut self.solicited);
             if self.layout.shared {
                 // The target matches messages with receives itself. The resulting completion raises the event.
-                self.doorbell.nudge();
+                self.doorbell.request_service();
             } else {
                 self.doorbell.announce(solicited);
             }

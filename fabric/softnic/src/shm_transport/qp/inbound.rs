@@ -98,7 +98,7 @@ impl InboundGrant {
         if self.mem.load(WANT, Relaxed) != 0
             && let Some(credit_waiter) = &self.credit_waiter
         {
-            credit_waiter.nudge();
+            credit_waiter.request_service();
         }
     }
 
@@ -111,7 +111,7 @@ impl InboundGrant {
 impl Drop for InboundGrant {
     fn drop(&mut self) {
         // Releases the ring, which no process uses any more. The peer may still read the part before it.
-        self.segment.give_back(self.ring_at);
+        self.segment.discard_from(self.ring_at);
     }
 }
 

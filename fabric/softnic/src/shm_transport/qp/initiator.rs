@@ -262,7 +262,7 @@ impl Initiator {
 /// Maps a segment with a ring that a peer has granted; `None` if it is not of this version.
 pub(crate) fn map_ring(fd: &OwnedFd, (offset, len_bytes): (u64, u64)) -> Option<(SharedMem, Layout)> {
     let len_bytes = usize::try_from(len_bytes).ok()?;
-    let mem = SharedMem::new(Segment::map_foreign(fd.as_fd(), offset, len_bytes, true).ok()?);
+    let mem = SharedMem::new(Segment::map_peer_segment(fd.as_fd(), offset, len_bytes, true).ok()?);
     let layout = Layout::read_header(&mem).ok()?;
     Some((mem, layout))
 }

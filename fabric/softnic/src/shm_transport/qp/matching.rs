@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use farcall_shm::hazard;
-use farcall_shm::ring::{self, Consumer, Garbage, Kind, NAK, OFFERED, RNR, Record, TAKEN, WITHDRAWN};
+use farcall_shm::ring::{self, Consumer, CorruptRecord, Kind, NAK, OFFERED, RNR, Record, TAKEN, WITHDRAWN};
 use farcall_verbs::{AsyncEventKind, QpState, Wc, WcOpcode, WcStatus};
 
 use super::QpCore;
@@ -156,7 +156,7 @@ impl Matching {
                     }
                     return None;
                 }
-                Err(Garbage) => return self.fail_connection(core, AsyncEventKind::QpReqErr),
+                Err(CorruptRecord) => return self.fail_connection(core, AsyncEventKind::QpReqErr),
             };
             match record.kind {
                 Kind::AccessNak => return self.fail_connection(core, AsyncEventKind::QpAccessErr),

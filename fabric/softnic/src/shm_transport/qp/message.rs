@@ -84,7 +84,7 @@ impl Initiator {
         }
         self.posted_seen = self.inbound().load(RQ_POSTED, Acquire);
         // The consumer's position is on the same cache line.
-        self.producer.look_at_head();
+        self.producer.load_head();
         self.sent < self.posted_seen
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use farcall_shm::ring::{self, Consumer, Garbage, Kind, Layout, Record};
-use farcall_shm::{hazard, notify};
+use farcall_shm::ring::{self, Consumer, CorruptRecord, Kind, Layout, Record};
+use farcall_shm::{credit_request, hazard};
 use farcall_verbs::{AsyncEventKind, QpState, Sge, Wc, WcFlags, WcOpcode, WcStatus};
 
 use super::QpCore;
@@ -252,9 +252,9 @@ impl RecvSide {
                             core.fail(None);
                         }
                     }
-                    Err(Garbage) => self.fail_connection(core, AsyncEventKind::QpReqErr),
+                    Err(CorruptRecord) => self.fail_connection(core, AsyncEventKind::QpReqErr),
                 },
-                Err(Garbage) => self.fail_connection(core, AsyncEventKind::QpReqErr),
+                Err(CorruptRecord) => self.fail_connection(core, AsyncEventKind::QpReqErr),
             }
         }
         if self.consumer.publish_head() {
@@ -265,7 +265,7 @@ impl RecvSide {
 
     /// Matches a record with the oldest receive.
     #[inline]
-    fn complete(&self, core: &QpCore, record: &Record) -> Result<Wc, Garbage> {
+    fn complete(&self, core: &QpCore, record: &Record) -> Result<Wc, CorruptRecord> {
         let consumer = &self.consumer;
         let is_unchecked = self.queue.oldest_seq() < self.unchecked_until;
         // SAFETY: `&self` is only reachable through the `BiasedLock` around `RecvSide`, which admits one thread at a
@@ -297,7 +297,7 @@ impl RecvSide {
                 Some(Wc::ended(wr_id, core.qpn, WcOpcode::RECV, status))
             })
         };
-        let mut completion = completion.flatten().ok_or(Garbage)?;
+        let mut completion = completion.flatten().ok_or(CorruptRecord)?;
         if completion.status.is_success() {
             core.stats.messages_received.increment();
             core.stats.bytes_received.add(record.len_bytes.into());
@@ -351,7 +351,7 @@ impl RecvSide {
     /// Notifies the peer of free space if it waits for that.
     #[inline]
     fn notify_credit(&self, core: &QpCore) {
-        if notify::is_requested(self.consumer.memory()) {
+        if credit_request::is_credit_requested(self.consumer.memory()) {
             core.notify_credit();
         }
     }

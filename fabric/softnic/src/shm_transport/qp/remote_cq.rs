@@ -13,7 +13,7 @@ use crate::process::{KernelObjectId, Waker, intern};
 fn map(fd: &OwnedFd, offset_bytes: u32) -> Option<Arc<Mapping>> {
     let file = rustix::fs::fstat(fd).ok()?;
     let location = KernelObjectId::Memory { device: file.st_dev, inode: file.st_ino, offset_bytes };
-    intern(location, || Segment::map_foreign(fd.as_fd(), offset_bytes.into(), LEN_BYTES, true)).ok()
+    intern(location, || Segment::map_peer_segment(fd.as_fd(), offset_bytes.into(), LEN_BYTES, true)).ok()
 }
 
 /// A completion queue of the peer at which messages are announced, or at which the peer waits for credit.
@@ -46,15 +46,15 @@ impl RemoteCq {
         });
     }
 
-    /// Closes the descriptor that only [`Self::nudge`] needs.
+    /// Closes the descriptor that only [`Self::request_service`] needs.
     pub(crate) fn announce_only(&mut self) {
         self.service = None;
     }
 
     /// Requests service from the peer process: if its application thread sleeps, the service thread continues the work.
     /// No event is raised.
-    pub(crate) fn nudge(&self) {
-        self.readiness.nudge(self.bit, || {
+    pub(crate) fn request_service(&self) {
+        self.readiness.request_service(self.bit, || {
             if let Some(waker) = &self.service {
                 waker.wake();
             }

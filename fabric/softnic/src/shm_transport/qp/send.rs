@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use farcall_shm::ring::RNR_TIMER;
-use farcall_shm::{PendingWork, notify};
+use farcall_shm::{PendingWork, credit_request};
 use farcall_verbs::{QpState, RnrTimer, WcStatus, WrOpcode};
 
 use super::drain::Drain;
@@ -165,7 +165,7 @@ impl SendSide {
             core.set_send_waits(false);
             if let Some(initiator) = self.connection.initiator().filter(|initiator| !initiator.layout.shared)
             {
-                notify::cancel(initiator.inbound());
+                credit_request::cancel(initiator.inbound());
             }
         }
     }
@@ -195,7 +195,7 @@ impl SendSide {
             initiator.on_app_sleep(core);
             // The message may have been accepted before another thread could see that it waits here.
             self.resume(core);
-        } else if initiator.is_reliable && notify::request(initiator.inbound()) {
+        } else if initiator.is_reliable && credit_request::request_credit(initiator.inbound()) {
             core.stats.wakes_wanted.increment();
             // Credit given before the request is not announced.
             self.resume(core);

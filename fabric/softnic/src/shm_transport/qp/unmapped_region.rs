@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use farcall_shm::{Fault, MAX_PIECES, Piece, hazard};
+use farcall_shm::{MAX_RANGES, MemoryRange, TransferError, hazard};
 use farcall_verbs::{Access, Sge, WcStatus, WrOpcode};
 
 use super::MAX_SGE;
@@ -17,20 +17,20 @@ use crate::process::PeerReply;
 use crate::process::rendezvous::Operation;
 use crate::shm_transport::granted::{Region, UnmappedRegion};
 
-const _: () = assert!(MAX_SGE <= MAX_PIECES);
+const _: () = assert!(MAX_SGE <= MAX_RANGES);
 
 /// Returns the effect of a fault on the request.
-fn failed(fault: Fault) -> ExecuteOutcome {
+fn failed(fault: TransferError) -> ExecuteOutcome {
     match fault {
-        Fault::Local => ExecuteOutcome::Failed(WcStatus::LOC_PROT_ERR),
-        Fault::Remote => ExecuteOutcome::Failed(WcStatus::REM_OP_ERR),
+        TransferError::Local => ExecuteOutcome::Failed(WcStatus::LOC_PROT_ERR),
+        TransferError::Remote => ExecuteOutcome::Failed(WcStatus::REM_OP_ERR),
         // The exit of the process is reported soon.
-        Fault::Ended => ExecuteOutcome::Wait(WaitReason::Peer),
+        TransferError::Ended => ExecuteOutcome::Wait(WaitReason::Peer),
     }
 }
 
 /// Returns the elements as memory ranges.
-fn pieces_of(sges: &[Sge]) -> ([Piece; MAX_SGE], usize) {
+fn pieces_of(sges: &[Sge]) -> ([MemoryRange; MAX_SGE], usize) {
     let mut pieces = [(std::ptr::null_mut(), 0); MAX_SGE];
     let mut count = 0;
     for sge in sges.iter().filter(|sge| sge.length > 0) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 
 use farcall_shm::ring::RQ_POSTED;
-use farcall_shm::{SharedMem, notify};
+use farcall_shm::{SharedMem, credit_request};
 use farcall_verbs::{
     Access, Error, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawMr, RawQp, RecvRules, RecvWr,
     Result, SendWr,
@@ -249,7 +249,7 @@ impl RawQp for Qp {
             Ok(())
         });
         self.inbound.store(RQ_POSTED, self.recv_queue.next_seq(), Release);
-        if notify::is_requested(&self.inbound) {
+        if credit_request::is_credit_requested(&self.inbound) {
             self.core.notify_credit();
         }
         if self.core.state() == QpState::Err {

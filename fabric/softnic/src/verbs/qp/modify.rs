@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use farcall_shm::fence;
-use farcall_stats::PairWay;
+use farcall_stats::QpTransport;
 use farcall_verbs::{Access, Error, QpAttr, QpState, Result};
 
 use super::handle::{Qp, attach};
@@ -61,12 +61,12 @@ impl Qp {
         unsafe { self.core.send.owner() }.renew(&self.core);
         (self.recv_queue, self.inbound) = self.core.renew()?;
         self.core.apply_event(StateEvent::EndReset);
-        self.go(PairWay::None);
+        self.go(QpTransport::None);
         Ok(())
     }
 
     /// Publishes the queue pair's transport in its counters.
-    fn go(&self, way: PairWay) {
+    fn go(&self, way: QpTransport) {
         self.core.stats.way.set(way as u64);
     }
 
@@ -90,7 +90,7 @@ impl Qp {
         // `PendingLock::owner` requires.
         unsafe { self.core.send.owner() }.connection.authorize_target(&self.core)?;
         self.apply_event(QpState::Rtr)?;
-        self.go(PairWay::SharedMemory);
+        self.go(QpTransport::SharedMemory);
         self.core.set_comm_est_wanted(true);
         self.core.open(Accept::new(dest_qpn, self.access));
         self.core.notify_ready();
@@ -118,7 +118,7 @@ impl Qp {
             recv_slot: core.recv_slot.clone(),
         };
         self.remote = Some(RoceQp::connect(parts, take_receives, &QpAttr::init(self.access), rtr)?);
-        self.go(PairWay::RoceV2);
+        self.go(QpTransport::RoceV2);
         Ok(())
     }
 

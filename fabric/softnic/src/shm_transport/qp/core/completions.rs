@@ -4,7 +4,7 @@ use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
 use farcall_shm::ring::RNR;
-use farcall_shm::{notify, prefetch};
+use farcall_shm::{credit_request, prefetch};
 use farcall_verbs::{Access, AsyncEventKind, QpState, SendFlags, Sge, Wc, WcStatus, WrOpcode};
 
 use super::QpCore;
@@ -181,7 +181,7 @@ impl QpCore {
     /// Must be called by every thread that has left the send side, if requests may wait there.
     pub(crate) fn after_leaving_sends(&self) {
         let CqSlot { cq, bit } = &self.send_slot;
-        notify::after_leaving(&self.send, cq.readiness(), *bit, |send| send.request_and_resume(self));
+        credit_request::after_release(&self.send, cq.readiness(), *bit, |send| send.request_and_resume(self));
     }
 
     /// Returns whether a poll may find a completion.
@@ -206,7 +206,7 @@ impl QpCore {
     /// Drops send completions that were not polled. The caller holds the send side.
     pub(crate) fn discard_completions(&self) {
         // SAFETY: completions are pushed only by the holder of the send side, which is the caller.
-        unsafe { self.completions.forget() }
+        unsafe { self.completions.discard() }
     }
 
     /// Completes a send request that moved `len_bytes`. It generates a completion only if it is signalled.
@@ -242,7 +242,7 @@ impl QpCore {
     /// to the service thread, which determines whether there is a completion.
     pub(crate) fn check_receives(&self) {
         let service = &self.shm.process.service;
-        self.recv_slot.cq.readiness().nudge(self.recv_slot.bit, || service.wake());
+        self.recv_slot.cq.readiness().request_service(self.recv_slot.bit, || service.wake());
     }
 
     /// Announces a completion to the receive completion queue, unless `is_due` returns that it has been delivered
