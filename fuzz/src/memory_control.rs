@@ -29,7 +29,7 @@ pub fn run(bytes: &[u8]) {
         slabs_per_lease_max: 2,
         pairs_max: 2,
         volumes_max: 1,
-        notes_bytes_max: 2 * PAGE_BYTES as u64,
+        metadata_bytes_max: 2 * PAGE_BYTES as u64,
     };
     let mut node = Node::new(nic.clone(), donated, 7);
     let lease = Asked::Lease { version: VERSION, name: "fuzz".into() };
