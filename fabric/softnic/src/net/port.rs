@@ -11,6 +11,7 @@ use super::management;
 use super::management_claim::Claim;
 use super::owner::Who;
 use super::slots::Slots;
+use super::sources::truncate_own_packets;
 use super::state::State;
 use crate::host::{Abroad, Host};
 use crate::life::rendezvous::block_of;
@@ -52,6 +53,7 @@ impl Port {
         }
         let began = Instant::now();
         let slots = Arc::new(Slots::join()?);
+        truncate_own_packets(slots.socket(), !host.process.forces_roce())?;
         let state = State::new(host, slots.clone(), began)?;
         let port = Arc::new(Self {
             host: Arc::downgrade(host),

@@ -28,7 +28,7 @@ use super::path::Path;
 use super::peer_port::Kind;
 use super::slots::Slots;
 use super::socket::{Arrival, Inbox, Socket};
-use super::sources::Sources;
+use super::sources::{Sources, is_truncated};
 use super::timers::Timers;
 use super::train_pause::TrainPauses;
 use crate::host::Host;
@@ -283,6 +283,9 @@ impl State {
         }
         if arrival.is_marked {
             self.counters.packets_marked.increment();
+        }
+        if is_truncated(path.src, datagram) {
+            return self.counters.dropped_local.increment();
         }
         let covered = self.covered.of(path, arrival.src_port, datagram.len());
         if !covered.is_sound(arrival.before, datagram) {
