@@ -10,6 +10,7 @@ use farcall_verbs::{ATOMIC_BYTES, Access, AtomicTarget, WcStatus, WrOpcode};
 use super::initiator::Initiator;
 use super::request::{Request, Step};
 use super::transfer::scatter_bytes;
+use super::wait_queue::Wait;
 
 impl Initiator {
     /// Executes CAS or FAA. The old value is written to the local elements in host byte order.
@@ -20,30 +21,43 @@ impl Initiator {
         if request.len_bytes != ATOMIC_BYTES {
             return Step::Failed(WcStatus::LOC_LEN_ERR);
         }
-        let operands = request.target.atomic();
-        let word = Request { rkey: operands.rkey, len_bytes: ATOMIC_BYTES, ..*request };
-        // The atomic must not overtake earlier WRITEs, and a later READ must not overtake its store.
-        if std::mem::replace(&mut self.wrote, true) {
-            fence(Ordering::SeqCst);
-        }
-        let mut old = None;
-        // SAFETY: by the contract of this function the elements are valid; `one_sided` passes an address with
-        // `ATOMIC_BYTES` valid bytes.
-        let step = unsafe {
-            self.one_sided(&word, Access::REMOTE_ATOMIC, |place| {
-                old = change_word(place, request.opcode, &operands);
-            })
-        };
-        match (step, old.or_else(|| self.owner_request.take_found())) {
+        match self.change(request) {
             (Step::Done, Some(old)) => {
                 // SAFETY: by the contract of `RawQp::post_send` the elements are valid and unreferenced until the
                 // completion is polled; their total length is 8 bytes.
                 unsafe { scatter_bytes(&old.to_ne_bytes(), request.sges) };
                 Step::Done
             }
-            // The access is checked before the alignment (IBA 9.7.4.1).
-            (Step::Done, None) => Step::Failed(WcStatus::REM_INV_REQ_ERR),
             (step, _) => step,
+        }
+    }
+
+    /// Changes the target's word without access to the local elements. Returns the old value if it was changed.
+    pub(super) fn change(&mut self, request: &Request<'_>) -> (Step, Option<u64>) {
+        let operands = request.target.atomic();
+        // Devices and the RoCEv2 transport check the alignment before the key.
+        if !operands.remote_addr.is_multiple_of(8) {
+            let is_connected = self.accepts().is_some();
+            let step =
+                if is_connected { Step::Failed(WcStatus::REM_INV_REQ_ERR) } else { Step::Wait(Wait::Peer) };
+            return (step, None);
+        }
+        let word = Request { rkey: operands.rkey, len_bytes: ATOMIC_BYTES, sges: &[], ..*request };
+        // The atomic must not overtake earlier WRITEs, and a later READ must not overtake its store.
+        if std::mem::replace(&mut self.wrote, true) {
+            fence(Ordering::SeqCst);
+        }
+        let mut old = None;
+        // SAFETY: `word` has no local elements; `one_sided` passes an address with `ATOMIC_BYTES` valid bytes.
+        let step = unsafe {
+            self.one_sided(&word, Access::REMOTE_ATOMIC, |place| {
+                old = change_word(place, request.opcode, &operands);
+            })
+        };
+        match (step, old.or_else(|| self.owner_request.take_found())) {
+            // The memory itself is not aligned, although its remote address is.
+            (Step::Done, None) => (Step::Failed(WcStatus::REM_INV_REQ_ERR), None),
+            found => found,
         }
     }
 }
