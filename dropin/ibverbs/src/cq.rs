@@ -52,6 +52,10 @@ pub unsafe fn create(
 ) -> Result<*mut CqObject, c_int> {
     if !comp_channel.is_null() {
         live::CHANNELS.check(comp_channel)?;
+        // SAFETY: the channel is live (checked above).
+        if unsafe { (*comp_channel).context } != context {
+            return Err(errno::refused(libc::EINVAL, format_args!("the channel belongs to another context")));
+        }
     }
     // SAFETY: contract of this function: `context` is open.
     let of = unsafe { context::object(context) };
