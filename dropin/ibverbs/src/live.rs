@@ -113,7 +113,18 @@ fn is_known<T: Handled>(live: &BTreeMap<usize, Identity>, object: *const T) -> R
     Err(errno::refused(libc::ENOENT, why))
 }
 
+impl Handled for Context {
+    fn context(&self) -> *mut Context {
+        std::ptr::from_ref(self).cast_mut()
+    }
+
+    fn handle(&self) -> u32 {
+        self.cmd_fd.cast_unsigned()
+    }
+}
+
 /// The live objects of each kind.
+pub static CONTEXTS: Live = Live::new();
 pub static DOMAINS: Live = Live::new();
 pub static REGIONS: Live = Live::new();
 pub static CHANNELS: Live = Live::new();

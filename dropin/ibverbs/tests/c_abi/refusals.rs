@@ -5,8 +5,8 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 
 use farcall_layout::{
-    AhAttr, Context, ContextOps, Cq, CqInitAttrEx, Mr, Pd, Qp, QpAttr, QpInitAttr, QpInitAttrEx, SrqInitAttr,
-    SrqInitAttrEx, Values, VerbsContext, mask,
+    AhAttr, Context, ContextOps, Cq, CqInitAttrEx, DeviceAttr, Mr, Pd, Qp, QpAttr, QpInitAttr, QpInitAttrEx,
+    SrqInitAttr, SrqInitAttrEx, Values, VerbsContext, mask,
 };
 use farcall_verbs::{RecvWr, SendFlags, SendWr};
 use libc::{EINVAL, ENOENT, EOPNOTSUPP};
@@ -418,7 +418,13 @@ fn refuses_wrong_handles_and_objects_that_are_gone() {
         let made = (library.create_cq)(context, 8, ptr::null_mut(), channel, 0);
         assert!(made.is_null() && errno() == EINVAL, "a channel of another context");
         assert_eq!((library.destroy_comp_channel)(channel), 0);
+        let mut device: DeviceAttr = zeroed();
+        assert_eq!((library.query_device)(other, &raw mut device), 0);
+        assert_eq!((library.ibv_resize_cq)(of_other, device.max_cqe), 0);
+        assert_eq!((library.ibv_resize_cq)(of_other, device.max_cqe + 1), EINVAL, "a longer queue than there is");
         assert_eq!((library.destroy_cq)(of_other), 0);
         assert_eq!((library.close_device)(other), 0);
+        clear_errno();
+        assert_eq!(((library.close_device)(other), errno()), (-1, ENOENT), "ibv_close_device again");
     }
 }
