@@ -468,7 +468,7 @@ mod tests {
     fn starts_no_worker_after_the_last() {
         let current = Arc::new(CurrentWorker::default());
         let (first, ready_line) = mpsc::sync_channel(1);
-        let ending = Arc::clone(&worker);
+        let ending = Arc::clone(&current);
         let serving = std::thread::spawn(move || {
             let device = File::open("/dev/null").unwrap().into();
             let command = || {
@@ -479,7 +479,7 @@ mod tests {
             serve_by_workers(&device, command, &first, &ending)
         });
         assert_eq!(ready_line.recv().unwrap(), "served");
-        worker.end();
+        current.end();
         serving.join().unwrap().unwrap();
     }
 }

@@ -83,15 +83,15 @@ pub fn serve(
     let threads =
         start(Arc::new(device), &pages.memory(), config.size_bytes).map_err(of("cannot start threads"))?;
     let line = serde_json::to_string(&Ready::of(&pages.status())).map_err(io::Error::other);
-    line.and_then(|line| writeln!(&supervisor, "{line}")).map_err(of("the keeper is gone"))?;
-    supervisor.set_read_timeout(Some(STATUS_EVERY)).map_err(of("cannot wait for the keeper"))?;
+    line.and_then(|line| writeln!(&supervisor, "{line}")).map_err(of("the supervisor has exited"))?;
+    supervisor.set_read_timeout(Some(STATUS_EVERY)).map_err(of("cannot wait for the supervisor"))?;
     let replicas = Block::<Replicas>::new(&format!("{REPLICAS} {}", paths.supervisor()), 0);
     while threads.iter().any(|thread| !thread.is_finished()) {
         publish_status(&replicas, &pages.status());
         if has_exited(&supervisor) {
             tracing::error!(
                 supervisor = paths.supervisor(),
-                "the keeper is gone: the program and its swap area end"
+                "the supervisor has exited: the program and its swap area end"
             );
             for left in undo(paths).err().unwrap_or_default() {
                 tracing::error!("left behind: {left}");

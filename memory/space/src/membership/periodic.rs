@@ -13,13 +13,13 @@ pub(super) struct PeriodicTask {
 }
 
 impl PeriodicTask {
-    /// Starts the thread, which calls `run` immediately and then again after every `period`.
-    pub fn start(name: &str, period: Duration, mut run: impl FnMut() + Send + 'static) -> io::Result<Self> {
+    /// Starts the thread, which calls `task` immediately and then again after every `period`.
+    pub fn start(name: &str, period: Duration, mut task: impl FnMut() + Send + 'static) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel::<()>();
         let run = move || {
-            run();
+            task();
             while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
-                run();
+                task();
             }
         };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
