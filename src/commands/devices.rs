@@ -37,7 +37,7 @@ impl Devices {
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let mut listing = Listing::default();
         listing.add_devices_of(&SoftNic::new());
-        listing.text.push_str(&format!("  {}\n", SoftNic::ways()));
+        listing.text.push_str(&format!("  {}\n", SoftNic::transports()));
         if !survey::kernel_devices().is_empty() {
             listing.add_devices_of(&Ibv::new());
         }

@@ -27,14 +27,14 @@ impl VolumeArgs {
     ///
     /// # Errors
     /// If the file does not exist, others can read it, or it is not a key.
-    pub fn read(&self, holder: [u8; 16], notes_bytes: u64) -> Result<VolumeConfig, Failure> {
+    pub fn read(&self, holder: [u8; 16], metadata_bytes: u64) -> Result<VolumeConfig, Failure> {
         let key = read_key(&self.volume_key).map_err(|error| {
             Failure::because("cannot read the key of the volume", &error)
                 .at(self.volume_key.display())
                 .remedy("name the key with which the volume was created; only its owner may have access: chmod 600")
                 .exit(Exit::Usage)
         })?;
-        Ok(VolumeConfig::new(self.volume.clone(), key, holder, notes_bytes))
+        Ok(VolumeConfig::new(self.volume.clone(), key, holder, metadata_bytes))
     }
 
     /// Creates a key if there is none. Returns whether it did.

@@ -108,7 +108,7 @@ impl RegionBench {
 
 fn rows(found: &RegionFaults) -> [(&'static str, LatencySummary); 3] {
     let row = |name, times: &LatencyRecorder| (name, times.summary());
-    [row("bare", &found.bare), row("region", &found.roomy), row("full", &found.full)]
+    [row("bare", &found.baseline), row("region", &found.roomy), row("full", &found.full)]
 }
 
 fn text(found: &RegionFaults, provider: &str) -> String {
@@ -122,7 +122,7 @@ fn text(found: &RegionFaults, provider: &str) -> String {
     let counts = found.status.counts;
     text += &format!(
         "\n{} faults of each; full: {} pages evicted, {} of them unchanged, {} faults waited for space\n{provider}",
-        found.bare.count(),
+        found.baseline.count(),
         counts.evicted,
         counts.evicted_clean,
         counts.waited_for_room
@@ -131,7 +131,7 @@ fn text(found: &RegionFaults, provider: &str) -> String {
 }
 
 fn value(found: &RegionFaults, provider: &str) -> Value {
-    let bare = found.bare.summary().p50_ns as f64;
+    let bare = found.baseline.summary().p50_ns as f64;
     let rows = rows(found).map(|(name, times)| {
         json!({ "name": name, "faults": times.count, "p50_us": times.p50_ns as f64 / 1e3,
                 "p99_us": times.p99_ns as f64 / 1e3, "p50_to_bare": times.p50_ns as f64 / bare })

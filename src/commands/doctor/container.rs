@@ -136,7 +136,7 @@ fn seccomp(status: &str) -> Finding {
 /// Checks whether `farcall stats` can read the counters of processes.
 fn counters() -> Finding {
     const NAME: &str = "counters";
-    match farcall_stats::try_out() {
+    match farcall_stats::probe() {
         Ok(()) => Finding::ok(NAME, "in System V shared memory, readable by this user only"),
         Err(error) => Finding::warn(
             NAME,

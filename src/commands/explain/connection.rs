@@ -1,6 +1,6 @@
 //! Connections of sockets and streams as text.
 
-use farcall::stats::{BlockReport, Why};
+use farcall::stats::{BlockReport, PathReason};
 use serde_json::{Value, json};
 use std::fmt;
 
@@ -21,13 +21,13 @@ impl Connection {
     }
 
     fn why(&self) -> &'static str {
-        Why::words(self.counter("why")).unwrap_or("for a reason of another version of farcall")
+        PathReason::words(self.counter("why")).unwrap_or("for a reason of another version of farcall")
     }
 
     fn transport(&self) -> &'static str {
         match self.counter("why") {
-            why if why == Why::Met as u64 => "shared memory",
-            why if why == Why::DeviceReaches as u64 => "one-sided WRITEs",
+            why if why == PathReason::Met as u64 => "shared memory",
+            why if why == PathReason::DeviceReaches as u64 => "one-sided WRITEs",
             _ => "TCP",
         }
     }

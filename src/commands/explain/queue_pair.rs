@@ -1,6 +1,6 @@
 //! Queue pairs of the software RNIC as text.
 
-use farcall::stats::{BlockReport, PairWay};
+use farcall::stats::{BlockReport, QpTransport};
 use farcall::verbs::QpState;
 use serde_json::{Map, Value, json};
 use std::fmt;
@@ -50,10 +50,10 @@ impl QueuePair {
     pub(super) fn of(block: &BlockReport) -> Option<Self> {
         let words: Vec<&str> = block.label.split(' ').collect();
         let (number, path) = match words[..] {
-            ["softnic", "qp", number] => match PairWay::of(super::counter(block, "way"))? {
-                PairWay::None => (number, TransportInfo::None),
-                PairWay::SharedMemory => (number, TransportInfo::SharedMemory),
-                PairWay::RoceV2 => return None,
+            ["softnic", "qp", number] => match QpTransport::of(super::counter(block, "way"))? {
+                QpTransport::None => (number, TransportInfo::None),
+                QpTransport::SharedMemory => (number, TransportInfo::SharedMemory),
+                QpTransport::RoceV2 => return None,
             },
             ["softnic", "ud", "qp", number] => (number, TransportInfo::PerAddressHandle),
             ["softnic", "roce", "qp", number, source, destination] => (

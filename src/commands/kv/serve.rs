@@ -16,7 +16,7 @@ use farcall::rpc::ServerError;
 use farcall::select::Chosen;
 use farcall_bench::experiments::server::{Ready, count_allocations_for_parent};
 use farcall_bench::rivals::{Rival, Room};
-use farcall_drive::bound_kept_memory;
+use farcall_drive::limit_retained_memory;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -94,7 +94,7 @@ impl Serve {
         count_allocations_for_parent()
             .map_err(|error| Failure::because("cannot count heap operations for the benchmark", &error))?;
         let stop = StopFlag::install()?;
-        bound_kept_memory();
+        limit_retained_memory();
         let sockets = systemd::take_sockets()?;
         if self.tcp.is_empty() && self.unix.is_empty() && self.rpc.is_none() && sockets.is_empty() {
             self.tcp.push(SocketAddr::from((Ipv4Addr::LOCALHOST, MEMCACHED_PORT)));

@@ -3,7 +3,7 @@
 use crate::commands::kv::resolve;
 use crate::failure::{Exit, Failure};
 use farcall::memory::RemoteMemory;
-use farcall_memory::membership::{Directory, EtcdError, Joining, NODES_MAX};
+use farcall_memory::membership::{Directory, EtcdError, NODES_MAX, NodeDiscovery};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ impl NodeList {
     /// # Errors
     /// Returns an error text for the user.
     pub fn parse(text: &str) -> Result<Self, String> {
-        if Directory::is_meant_by(text) {
+        if Directory::has_scheme(text) {
             return text.parse().map(Self::Registered).map_err(|error| format!("{error}"));
         }
         text.split(',').map(resolve).collect::<Result<_, _>>().map(Self::Named)
@@ -99,12 +99,16 @@ impl NodeList {
     ///
     /// # Errors
     /// If a thread cannot be created.
-    pub fn join(&self, memory: &Arc<RemoteMemory>, volume: Option<&str>) -> Result<Option<Joining>, Failure> {
-        let joining = self.directory().cloned().map(|directory| match volume {
-            None => Joining::start(directory, memory),
-            Some(volume) => Joining::of_volume(directory, memory, volume.to_owned()),
+    pub fn join(
+        &self,
+        memory: &Arc<RemoteMemory>,
+        volume: Option<&str>,
+    ) -> Result<Option<NodeDiscovery>, Failure> {
+        let discovery = self.directory().cloned().map(|directory| match volume {
+            None => NodeDiscovery::start(directory, memory),
+            Some(volume) => NodeDiscovery::start_for_volume(directory, memory, volume.to_owned()),
         });
-        joining.transpose().map_err(|error| Failure::because("cannot search for memory nodes", &error))
+        discovery.transpose().map_err(|error| Failure::because("cannot search for memory nodes", &error))
     }
 }
 
@@ -127,7 +131,7 @@ pub fn joined(nodes: &[SocketAddr]) -> String {
 pub fn etcd_failure(directory: &Directory, error: &EtcdError) -> Failure {
     let failure = Failure::because("cannot query etcd for memory nodes", error).at(directory);
     match error {
-        EtcdError::Away(_) => {
+        EtcdError::Unreachable(_) => {
             failure.remedy("start etcd, or name the nodes by their addresses").exit(Exit::Unreachable)
         }
         _ => failure.remedy("name an etcd that this host may use without a password"),

@@ -6,7 +6,7 @@ use crate::commands::startup_wait;
 use crate::failure::{Exit, Failure};
 use clap::Args;
 use farcall::memory::wire::{NodeStatus, Reply, Request};
-use farcall::memory::{CallFailed, call_node};
+use farcall::memory::{NodeCallError, call_node};
 use farcall::select::Chosen;
 use std::net::SocketAddr;
 
@@ -39,13 +39,13 @@ pub fn request(chosen: &Chosen, node: SocketAddr, message: &Request) -> Result<R
         || call_node(&*chosen.provider, &node.to_string(), message),
         // The error contains its cause only as text, so every failure to connect is retried, because it may be
         // temporary.
-        |failed| matches!(failed, CallFailed::Unreachable(_)),
+        |failed| matches!(failed, NodeCallError::Unreachable(_)),
     );
     reply.map_err(|failed| match failed {
-        CallFailed::Refused(refusal) => {
+        NodeCallError::Refused(refusal) => {
             Failure::because("the memory node refused the request", &refusal).at(node)
         }
-        CallFailed::Unreachable(why) => Failure::new("cannot reach the memory node")
+        NodeCallError::Unreachable(why) => Failure::new("cannot reach the memory node")
             .at(node)
             .why(why)
             .remedy("start it: farcall memory serve; or name another node with --nodes")

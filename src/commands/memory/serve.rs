@@ -116,7 +116,7 @@ impl Serve {
             leases_max: self.clients_max.into(),
             slabs_per_lease_max: self.slabs_per_client.unwrap_or(u32::MAX),
             volumes_max: self.volumes_max.into(),
-            notes_bytes_max: self.notes,
+            metadata_bytes_max: self.notes,
             ..NodeConfig::default()
         };
         let config = if self.witness { config.witness() } else { config };

@@ -82,13 +82,13 @@ fn text(node: SocketAddr, status: &NodeStatus) -> String {
         }
     }
     if !status.volumes.is_empty() {
-        let notes: u64 = status.volumes.iter().map(|volume| volume.notes_bytes).sum();
+        let notes: u64 = status.volumes.iter().map(|volume| volume.metadata_bytes).sum();
         text += &format!(
             "\n  volumes: {} of at most {}, with {} of at most {} of metadata",
             status.volumes.len(),
             status.volumes_max,
             size::text(notes),
-            size::text(status.notes_bytes_max)
+            size::text(status.metadata_bytes_max)
         );
     }
     for volume in &status.volumes {
@@ -96,7 +96,7 @@ fn text(node: SocketAddr, status: &NodeStatus) -> String {
             "\n  volume {}: {} and {} of metadata, epoch {}, {}",
             volume.name.escape_debug(),
             bytes(volume.slabs),
-            size::text(volume.notes_bytes),
+            size::text(volume.metadata_bytes),
             volume.epoch,
             if volume.is_held { "mounted" } else { "not mounted" }
         );
@@ -130,12 +130,12 @@ fn value(node: SocketAddr, status: &NodeStatus) -> Value {
                 "is_connected": holder.is_connected, "redundancy": status.reports.get(at).and_then(|report| report.redundancy) })
     });
     let volumes = status.volumes.iter().map(|volume| {
-        json!({ "name": volume.name, "slabs": volume.slabs, "notes_bytes": volume.notes_bytes,
+        json!({ "name": volume.name, "slabs": volume.slabs, "notes_bytes": volume.metadata_bytes,
                 "epoch": volume.epoch, "is_mounted": volume.is_held })
     });
     json!({
         "volumes": volumes.collect::<Vec<_>>(), "volumes_max": status.volumes_max,
-        "notes_bytes_max": status.notes_bytes_max,
+        "notes_bytes_max": status.metadata_bytes_max,
         "node": node.to_string(), "incarnation": format!("{:016x}", status.incarnation),
         "slab_bytes": status.slab_bytes, "slabs": status.room.slabs, "slabs_free": status.room.free,
         "is_draining": status.room.is_draining, "leases_expired": status.expired,

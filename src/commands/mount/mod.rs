@@ -205,10 +205,10 @@ impl MountArgs {
                 dir.display(),
                 nodes.len(),
                 std::process::id(),
-                supervisor.said(),
+                supervisor.ready_line(),
             ),
             &json!({ "serving": "files", "mounted": dir, "pid": std::process::id(), "size_bytes": size_bytes, "replicas": replicas,
-                    "read_only": self.read_only, "explanation": supervisor.said() }),
+                    "read_only": self.read_only, "explanation": supervisor.ready_line() }),
         )?;
         if self.detached {
             background::ready()?;

@@ -13,7 +13,7 @@ use farcall::verbs::Provider;
 use farcall_files::{
     BLOCK_BYTES, Caller, Journal, Lineage, Log, Mount as Mounted, MountEnd, State, Time, Tree, Volume,
 };
-use farcall_memory::membership::Joining;
+use farcall_memory::membership::NodeDiscovery;
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
@@ -45,17 +45,17 @@ impl Worker {
     /// If no node can be used, or the snapshot cannot be read or written.
     pub fn run(self, _console: Console) -> Result<Exit, Failure> {
         open_files::raise_limit();
-        let given = farcall_files::Worker::of_standard_streams().map_err(cannot_take_over)?;
+        let given = farcall_files::Worker::from_standard_streams().map_err(cannot_take_over)?;
         let chosen = self.mount.nic.choose()?;
         let provider: Arc<dyn Provider> = chosen.provider.into();
-        let Opened { volume, joining, description, is_first } = self.open_in_time(&provider, &given)?;
+        let Opened { volume, discovery, description, is_first } = self.open_in_time(&provider, &given)?;
         let line = chosen.explanation.to_string().replace('\n', "; ")
             + &description
             + &self.serve_metrics(is_first)?;
         let (device, dir) = (given.device().map_err(cannot_take_over)?, self.mount.dir.clone());
         let serve = if is_first { Mounted::serve } else { Mounted::take_over };
         let mut mounted = serve(device, dir.clone(), Arc::clone(&volume)).map_err(cannot_take_over)?;
-        given.serves(&line, dir).map_err(cannot_take_over)?;
+        given.report_ready(&line, dir).map_err(cannot_take_over)?;
         if self.mount.detached {
             background::log_to_journal().map_err(cannot_take_over)?;
         }
@@ -65,7 +65,7 @@ impl Worker {
             // Threads with pending requests would never end, and no resources remain to be released.
             std::process::exit(farcall_files::Worker::LOST);
         }
-        drop(joining);
+        drop(discovery);
         volume
             .sync()
             .map_err(|error| Failure::because("the last changes did not reach the memory nodes", &error))?;
@@ -80,7 +80,7 @@ fn cannot_take_over(error: io::Error) -> Failure {
 /// The file system that is served.
 struct Opened {
     volume: Arc<Volume>,
-    joining: Option<Joining>,
+    discovery: Option<NodeDiscovery>,
     /// Description printed for the user.
     description: String,
     /// `true` if no process has served it before.
@@ -139,7 +139,7 @@ impl Worker {
             if why != reported {
                 tracing::warn!("programs wait: {why}");
             }
-            if !given.waits(&why, &self.mount.dir, CLAIM_INTERVAL).map_err(cannot_take_over)? {
+            if !given.report_wait(&why, &self.mount.dir, CLAIM_INTERVAL).map_err(cannot_take_over)? {
                 let what =
                     "unmounted before the volume was available again; changes that were not synced are lost";
                 return Err(Failure::new(what).why(why));
@@ -171,11 +171,11 @@ impl Worker {
     ) -> Result<Opened, NotOpened> {
         let memory = RemoteMemory::resume(Arc::clone(provider), self.config(), kept);
         let memory = Arc::new(memory.map_err(|error| NotOpened::of(&error))?);
-        let joining = self.mount.nodes.join(&memory, None)?;
+        let discovery = self.mount.nodes.join(&memory, None)?;
         let is_first = earlier.is_none();
         let tree = earlier.map_or_else(|| self.mount.tree(&memory), Ok)?;
-        let volume = Arc::new(Volume::kept(tree, Box::new(memory), journal));
-        Ok(Opened { volume, joining, description: String::new(), is_first })
+        let volume = Arc::new(Volume::with_journal(tree, Box::new(memory), journal));
+        Ok(Opened { volume, discovery, description: String::new(), is_first })
     }
 
     /// Claims the volume.
@@ -188,7 +188,7 @@ impl Worker {
         earlier: Option<Tree>,
     ) -> Result<Opened, NotOpened> {
         let size_bytes = whole_blocks(self.mount.size);
-        let mut config = args.read(lineage.holder(), Log::notes_bytes(size_bytes))?;
+        let mut config = args.read(lineage.holder(), Log::metadata_bytes(size_bytes))?;
         config = config.with_history(Arc::clone(lineage) as _);
         if self.mount.read_only {
             config = config.read_only();
@@ -203,9 +203,9 @@ impl Worker {
         self.record_nodes(&args.volume, &takeover, is_first)?;
         let memory = Arc::new(memory);
         let (log, tree) = if self.mount.read_only {
-            (None, Log::read(size_bytes, &takeover.notes)?)
+            (None, Log::read(size_bytes, &takeover.metadata)?)
         } else {
-            let (log, tree) = Log::open(Arc::clone(&memory) as _, size_bytes, &takeover.notes)?;
+            let (log, tree) = Log::open(Arc::clone(&memory) as _, size_bytes, &takeover.metadata)?;
             (Some(log), tree)
         };
         // The tree stored on this machine is newer, unless another mount has changed the volume since.
@@ -218,14 +218,14 @@ impl Worker {
             _ => (tree, journal.restarted(lineage.era())),
         };
         let journal = log.into_iter().fold(journal, Journal::with_log);
-        let joining = self.mount.nodes.join(&memory, Some(&args.volume))?;
+        let discovery = self.mount.nodes.join(&memory, Some(&args.volume))?;
         let tree = tree.map_or_else(|| self.mount.tree(&memory), Ok)?;
-        let volume = Arc::new(Volume::kept(tree, Box::new(memory), journal));
+        let volume = Arc::new(Volume::with_journal(tree, Box::new(memory), journal));
         volume
             .sync()
             .map_err(|error| NotOpened { failure: cannot_take_over(error.into()), may_pass: true })?;
         lineage.tree_is_current()?;
-        Ok(Opened { volume, joining, description: text(args, &takeover), is_first })
+        Ok(Opened { volume, discovery, description: text(args, &takeover), is_first })
     }
 
     /// Serves metrics, if requested, and returns the address as text. A process that takes over does not fail because
@@ -261,13 +261,13 @@ impl Worker {
         let Some(directory) = self.mount.nodes.directory() else { return Ok(()) };
         let has_it = |node: &&SocketAddr| takeover.nodes.contains(&node.to_string());
         let nodes = self.known.iter().filter(has_it).copied().collect();
-        match directory.note_volume(volume, nodes) {
+        match directory.record_volume(volume, nodes) {
             // Every node that has it now had it when the first process recorded the nodes.
             Err(error) if !is_first => {
                 tracing::warn!(%directory, "the nodes of the volume were not recorded in etcd: {error}");
                 Ok(())
             }
-            noted => noted.map_err(|error| etcd_failure(directory, &error)),
+            recorded => recorded.map_err(|error| etcd_failure(directory, &error)),
         }
     }
 }

@@ -22,7 +22,7 @@ impl Cleanup {
             .map_err(|error| Failure::because("cannot list earlier runs", &error).remedy("run it as root"))?;
         let left: Vec<String> =
             runs.iter().filter_map(|(_, undone)| undone.as_ref().err()).flatten().cloned().collect();
-        let pids: Vec<u32> = runs.iter().map(|(run, _)| run.keeper()).collect();
+        let pids: Vec<u32> = runs.iter().map(|(run, _)| run.supervisor()).collect();
         let text = match runs.len() {
             0 => "there is nothing to clean up".to_owned(),
             count => format!("{count} runs were cleaned up"),

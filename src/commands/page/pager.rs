@@ -5,7 +5,7 @@ use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
 use farcall::memory::OpenError;
-use farcall_paging::{PagerError, Place, serve};
+use farcall_paging::{PagerError, RunPaths, serve};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -15,10 +15,10 @@ use std::os::unix::net::UnixStream;
 pub struct Pager {
     /// Process number of the supervisor.
     #[arg(long)]
-    keeper: u32,
+    supervisor: u32,
     /// State of the last process: a descriptor of the supervisor's.
     #[arg(long)]
-    kept: Option<i32>,
+    resume_file: Option<i32>,
     #[command(flatten)]
     nic: NicArgs,
 }
@@ -32,9 +32,9 @@ impl Pager {
         let cannot_take =
             |error: io::Error| Failure::because("cannot take over the requests for pages", &error);
         let device = io::stdin().as_fd().try_clone_to_owned().map_err(cannot_take)?;
-        let keeper = UnixStream::from(io::stdout().as_fd().try_clone_to_owned().map_err(cannot_take)?);
+        let supervisor = UnixStream::from(io::stdout().as_fd().try_clone_to_owned().map_err(cannot_take)?);
         let provider = self.nic.choose()?.provider;
-        serve(Place::of(self.keeper), device, keeper, provider.into(), self.kept)
+        serve(RunPaths::of(self.supervisor), device, supervisor, provider.into(), self.resume_file)
             .map(|()| Exit::Success)
             .map_err(|error| {
                 let failure = Failure::because("cannot serve pages", &error);

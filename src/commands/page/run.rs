@@ -6,7 +6,7 @@ use crate::commands::nic_args::NicArgs;
 use crate::failure::{Exit, Failure};
 use crate::signals::StopFlag;
 use clap::Args;
-use farcall_paging::{Config, Ended, Obstacle, Paging, PagingError, Ready, preflight};
+use farcall_paging::{Config, Obstacle, PagingError, PagingRun, Ready, RunOutcome, preflight};
 use std::env;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -59,17 +59,17 @@ impl Run {
         if let Some(obstacles) = combined(&preflight(&config)) {
             return Err(obstacles);
         }
-        let paging = Paging::start(&config, self.pager()?).map_err(|error| cannot(&error))?;
+        let paging = PagingRun::start(&config, self.pager()?).map_err(|error| cannot(&error))?;
         print_summary(&paging, &config);
         let mut command = Command::new(program);
         command.args(arguments);
         match paging.run(command, || stop.is_raised()) {
-            Ok(Ended::Program(code)) => Ok(Exit::Program(code)),
-            Ok(Ended::OutOfMemory { code, killed }) => {
+            Ok(RunOutcome::Program(code)) => Ok(Exit::Program(code)),
+            Ok(RunOutcome::OutOfMemory { code, killed }) => {
                 eprintln!("{}", out_of_memory(&config, killed));
                 Ok(Exit::Program(code))
             }
-            Ok(Ended::Asked) => Ok(Exit::Interrupted),
+            Ok(RunOutcome::Requested) => Ok(Exit::Interrupted),
             Err(error) => Err(cannot(&error).at(program.display())),
         }
     }
@@ -106,19 +106,19 @@ impl Run {
     fn pager(&self) -> Result<impl FnMut(Option<i32>) -> Command + Send + use<>, Failure> {
         let this = env::current_exe()
             .map_err(|error| Failure::because("cannot find the program that serves pages", &error))?;
-        let mut options = vec!["--keeper".to_owned(), std::process::id().to_string()];
+        let mut options = vec!["--supervisor".to_owned(), std::process::id().to_string()];
         options.extend(self.nic.to_arguments());
-        Ok(move |kept: Option<i32>| {
+        Ok(move |resume_file: Option<i32>| {
             let mut pager = Command::new(&this);
             pager.arg("__pager").args(&options);
-            pager.args(kept.map(|number| format!("--kept={number}")));
+            pager.args(resume_file.map(|number| format!("--resume-file={number}")));
             pager
         })
     }
 }
 
 /// Prints a summary on standard error, because standard output belongs to the program.
-fn print_summary(paging: &Paging, config: &Config) {
+fn print_summary(paging: &PagingRun, config: &Config) {
     let device = paging.swap().map_or_else(String::new, |device| device.display().to_string());
     let (replicas, Ready { slabs, degraded }) = (config.replicas, paging.ready());
     let redundancy = match degraded {
@@ -165,10 +165,10 @@ fn cannot(error: &PagingError) -> Failure {
     let failure = Failure::because("cannot page the program", error);
     match error {
         PagingError::Pager(Some(4)) => failure.exit(Exit::Unreachable),
-        PagingError::Left(_) => failure.remedy(
+        PagingError::Leftovers(_) => failure.remedy(
             "end the processes that use it, then: farcall page cleanup; do not stop the memory nodes before",
         ),
-        PagingError::PagerDied => failure.remedy(
+        PagingError::PagerCrashed => failure.remedy(
             "read its last messages above; store the results of the program in files, and restart it",
         ),
         _ => failure.remedy("find out what is missing: farcall page --help, farcall doctor"),

@@ -4,7 +4,7 @@ use crate::commands::memory::size;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
-use farcall_paging::{Flow, Latency, Place, Status as State, places, status};
+use farcall_paging::{Flow, Latency, RunPaths, Status as State, all_runs, status};
 use serde_json::json;
 use std::fmt::Write;
 use std::time::Duration;
@@ -30,8 +30,8 @@ impl Status {
         let cannot = |error: std::io::Error| {
             Failure::because("cannot read the status of paged programs", &error).remedy("run it as root")
         };
-        let mut all = places().map_err(cannot)?;
-        all.retain(|place| self.pid.is_none_or(|pid| *place == Place::of(pid)));
+        let mut all = all_runs().map_err(cannot)?;
+        all.retain(|paths| self.pid.is_none_or(|pid| *paths == RunPaths::of(pid)));
         if all.is_empty() {
             console.print(&"no program is paged", &json!([]))?;
             return Ok(Exit::Negative);

@@ -12,7 +12,7 @@ use crate::signals::StopFlag;
 use clap::Args;
 use farcall::rpc::Server;
 use farcall_bench::experiments::server::{Ready, count_allocations_for_parent};
-use farcall_drive::bound_kept_memory;
+use farcall_drive::limit_retained_memory;
 use std::net::SocketAddr;
 
 /// Serve an echo service.
@@ -47,7 +47,7 @@ impl Serve {
         count_allocations_for_parent()
             .map_err(|error| Failure::because("cannot count heap operations for the benchmark", &error))?;
         let stop = StopFlag::install()?;
-        bound_kept_memory();
+        limit_retained_memory();
         let capacity = open_files::raise_limit_for(Serves { memcached: false, rpc: true })?;
         let server = Server::builder().address(self.listen.to_string()).threads(self.threads);
         let chosen = self.nic.choose()?;
